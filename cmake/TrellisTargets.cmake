@@ -1,0 +1,77 @@
+# trellis_library(<folder>_<sub> SRCS … DEPS … [TORCH] [OBJECT])   alias trellis::<name>
+# TORCH: compiled against LibTorch with the shared precompiled header. OBJECT: keeps static registrations.
+# trellis_test(<folder>/<unit> DEPS … [TORCH] [LABELS …])          tests/<folder>/<unit>_test.cpp, one process per case
+# trellis_benchmark(<folder>/<unit> DEPS … [TORCH])                benchmarks/<folder>/<unit>_benchmark.cpp
+include(GoogleTest)
+
+add_library(trellis_warnings INTERFACE)
+target_compile_options(trellis_warnings INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  $<$<BOOL:${TRELLIS_WERROR}>:-Werror>
+  # g++ 12 reports overlaps inside std::string operator+ that cannot happen (its bug 105651).
+  $<$<BOOL:${TRELLIS_WERROR}>:-Wno-error=restrict>)
+
+function(trellis_use_torch target)
+  target_link_libraries(${target} PUBLIC trellis::torch)
+  if(TRELLIS_PCH)
+    # A precompiled header serves only code of its own kind: executables too are compiled as position-independent code.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+    target_precompile_headers(${target} REUSE_FROM trellis_torch_pch)
+  endif()
+endfunction()
+
+function(trellis_library name)
+  cmake_parse_arguments(ARG "TORCH;OBJECT" "" "SRCS;DEPS" ${ARGN})
+  if(NOT ARG_SRCS)
+    add_library(trellis_${name} INTERFACE)
+    target_include_directories(trellis_${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(trellis_${name} INTERFACE ${ARG_DEPS})
+  else()
+    if(ARG_OBJECT)
+      add_library(trellis_${name} OBJECT ${ARG_SRCS})
+    else()
+      add_library(trellis_${name} STATIC ${ARG_SRCS})
+    endif()
+    target_include_directories(trellis_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(trellis_${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:trellis_warnings>)
+    if(ARG_TORCH)
+      trellis_use_torch(trellis_${name})
+    endif()
+  endif()
+  add_library(trellis::${name} ALIAS trellis_${name})
+endfunction()
+
+function(trellis_test unit)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  string(REPLACE "/" "_" target ${unit})
+  add_executable(${target}_test ${PROJECT_SOURCE_DIR}/tests/${unit}_test.cpp)
+  target_include_directories(${target}_test PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target}_test PRIVATE trellis_test_main trellis_warnings ${ARG_DEPS})
+  if(ARG_TORCH)
+    trellis_use_torch(${target}_test)
+  endif()
+  target_compile_definitions(${target}_test PRIVATE
+    TRELLIS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRELLIS_BUILD_DIR="${PROJECT_BINARY_DIR}")
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  gtest_discover_tests(${target}_test TEST_PREFIX "${unit}:" DISCOVERY_TIMEOUT 120 DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+function(trellis_benchmark unit)
+  cmake_parse_arguments(ARG "TORCH" "" "DEPS" ${ARGN})
+  string(REPLACE "/" "_" target ${unit})
+  add_executable(${target}_benchmark ${PROJECT_SOURCE_DIR}/benchmarks/${unit}_benchmark.cpp)
+  target_include_directories(${target}_benchmark PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target}_benchmark PRIVATE benchmark::benchmark trellis_warnings ${ARG_DEPS})
+  target_compile_definitions(${target}_benchmark PRIVATE
+    TRELLIS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRELLIS_BUILD_DIR="${PROJECT_BINARY_DIR}")
+  if(ARG_TORCH)
+    trellis_use_torch(${target}_benchmark)
+  endif()
+endfunction()
