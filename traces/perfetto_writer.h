@@ -1,0 +1,14 @@
+#pragma once
+
+#include <iosfwd>
+
+#include "traces/timeline.h"
+
+namespace trellis::traces {
+
+/// Perfetto's TrackEvent protobuf, for ui.perfetto.dev and its trace processor. Perfetto counts in nanoseconds, so times are rounded
+/// down for display and every slice and instant carries its exact `start_ps` (and `duration_ps`) as arguments.
+/// The same timeline gives the same bytes.
+void write_perfetto(const Timeline& timeline, std::ostream& out);
+
+}  // namespace trellis::traces
