@@ -1,0 +1,52 @@
+#include "sim/config/parameter_reader.h"
+
+#include <array>
+#include <optional>
+
+#include "base/nearest.h"
+
+namespace trellis::sim {
+namespace {
+
+const std::array<std::string, 4> kEvidenceWords = {"spec", "measured", "calibrated", "estimated"};
+
+std::optional<Evidence> parse_evidence(const std::string& word) {
+  for (std::size_t i = 0; i < kEvidenceWords.size(); ++i) {
+    if (kEvidenceWords[i] == word) return static_cast<Evidence>(i);
+  }
+  return std::nullopt;
+}
+
+Evidence read_evidence(const YamlMap& entry) {
+  const auto word = entry.required<std::string>("evidence");
+  if (const auto evidence = parse_evidence(word)) return *evidence;
+  if (entry.has("evidence")) {
+    const std::string near = nearest_name(word, kEvidenceWords);
+    entry.problem("evidence", "expected spec, measured, calibrated or estimated, got \"" + word + "\"" + (near.empty() ? "" : "; did you mean " + near + "?"));
+  }
+  return Evidence::kEstimated;
+}
+
+}  // namespace
+
+std::string_view name(Evidence evidence) { return kEvidenceWords.at(static_cast<std::size_t>(evidence)); }
+
+void ParameterReader::check_positive(const YamlMap& entry, double value) {
+  if (value < 0) entry.problem("value", "must not be negative");
+}
+
+void ParameterReader::remember(const std::string& key, const YamlMap& entry) {
+  Parameter parameter;
+  parameter.key = prefix_ + key;
+  parameter.value = entry.raw("value");
+  parameter.source = entry.required<std::string>("source");
+  parameter.evidence = read_evidence(entry);
+  parameter.range = entry.get<std::string>("range", "");
+  const bool uncertain = parameter.evidence == Evidence::kEstimated || parameter.evidence == Evidence::kCalibrated;
+  if (uncertain && parameter.range.empty()) entry.problem("range", "is missing: an " + std::string(name(parameter.evidence)) + " number states its plausible range");
+  if (parameter.source.empty() && entry.has("source")) entry.problem("source", "is empty: say where the number is from");
+  entry.reject_unknown();
+  if (out_ != nullptr) out_->push_back(std::move(parameter));
+}
+
+}  // namespace trellis::sim

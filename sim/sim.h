@@ -1,0 +1,123 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "sim/collectives/plan.h"
+#include "sim/config/system_config.h"
+#include "sim/isa/program.h"
+
+/// The façade of the hardware model: plain C++, no SystemC. One Simulator per process (SystemC elaborates once); it owns the
+/// kernel's thread, and every call runs there and returns when the answer is ready. Calls may come from any thread.
+namespace trellis::sim {
+
+/// Tracks of one core on a timeline: the engines, then the DMA queue groups.
+inline constexpr int kNumTracks = isa::kNumEngines + isa::kNumDmaQueues;
+
+/// When one kernel was busy on one track, from its first instruction's start to its last one's end. Times from the segment's start.
+struct KernelSlice {
+  std::uint32_t kernel = 0;
+  std::uint8_t track = 0;
+  Picoseconds start, end, busy;
+  Bytes bytes;  ///< moved, DMA tracks only
+  auto operator<=>(const KernelSlice&) const = default;
+};
+
+struct SegmentTiming {
+  Picoseconds duration;
+  std::array<Picoseconds, kNumTracks> busy{};
+  Picoseconds tensor_active;   ///< Tensor engine busy
+  Picoseconds compute_only;    ///< Vector, Scalar or GpSimd busy while Tensor is idle
+  Picoseconds dma_only;        ///< only DMA busy; the three and the idle rest add up to duration
+  Bytes hbm_read, hbm_written;
+  std::vector<KernelSlice> slices;  ///< sorted by (track, start)
+  bool operator==(const SegmentTiming&) const = default;
+};
+
+/// How long a Program takes on one core: a pure function of (Program, SystemConfig).
+struct CoreTiming {
+  std::vector<SegmentTiming> segments;
+  bool operator==(const CoreTiming&) const = default;
+};
+
+// ── the cluster ──
+
+struct CommGroup {
+  std::string axis;        ///< "tp", "pp", "dp", "world": what the exposed time is charged to
+  std::vector<int> ranks;  ///< member position → global rank
+};
+
+/// A collective or a transfer that several ranks take part in, matched by (group, sequence).
+struct ClusterComm {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::uint32_t group = 0;
+  std::uint64_t sequence = 0;  ///< n-th communication of this group (kSendRecv: of this ordered pair)
+  std::int64_t elements = 0;   ///< as in ring_plan; kSendRecv: the message
+  int element_bytes = 1;
+  int from = -1, to = -1;      ///< kSendRecv: global ranks
+};
+
+struct ScheduleItem {
+  enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch };
+  Kind kind = Kind::kSegment;
+  std::uint32_t program = 0;   ///< kSegment, kLaunch: index in ClusterJob::programs
+  std::uint32_t segment = 0;   ///< kSegment
+  std::uint32_t comm = 0;      ///< kCommStart, kCommWait: index in ClusterJob::comms
+};
+
+/// What all ranks do in one training step. items[r] is rank r's order; device work of a rank is sequential, communications run beside it.
+struct ClusterJob {
+  std::vector<std::shared_ptr<const CoreTiming>> programs;
+  std::vector<CommGroup> groups;
+  std::vector<ClusterComm> comms;
+  std::vector<std::vector<ScheduleItem>> ranks;
+  std::vector<int> cores;  ///< rank → global logical core
+};
+
+struct ItemTiming {
+  Picoseconds start, end;
+  auto operator<=>(const ItemTiming&) const = default;
+};
+
+struct CommTiming {
+  Picoseconds ready;  ///< the last participant has started it (kSendRecv: the sender)
+  Picoseconds end;
+  Bytes wire_bytes;   ///< over all links
+  auto operator<=>(const CommTiming&) const = default;
+};
+
+struct LinkUsage {
+  std::string name;
+  Picoseconds busy;
+  Bytes bytes;
+};
+
+struct ClusterTiming {
+  Picoseconds makespan;
+  std::vector<std::vector<ItemTiming>> ranks;  ///< same shape as ClusterJob::ranks
+  std::vector<CommTiming> comms;
+  std::vector<LinkUsage> links;                ///< those that carried something, by name
+};
+
+class Simulator {
+ public:
+  explicit Simulator(const SystemConfig& config);  ///< throws Error when a Simulator exists already in this process
+  ~Simulator();
+  Simulator(const Simulator&) = delete;
+  Simulator& operator=(const Simulator&) = delete;
+
+  /// Throws Error naming engines and semaphores that wait when the program deadlocks. REQUIRES: validate(program) is empty.
+  [[nodiscard]] CoreTiming time_program(const isa::Program& program);
+  /// Throws Error (kHang) naming ranks and communications that never meet.
+  [[nodiscard]] ClusterTiming run_cluster(const ClusterJob& job);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trellis::sim

@@ -1,0 +1,146 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "sim/config/describe.h"
+#include "sim/config/system_config.h"
+
+namespace trellis::sim {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(SystemConfig, EveryShippedInstanceLoads) {
+  for (const auto& instance : instance_names()) {
+    const SystemConfig s = load_system(instance, 2);
+    EXPECT_EQ(s.nodes, 2);
+    EXPECT_GT(s.logical_cores(), 0) << instance;
+    EXPECT_GT(s.chip.core.tensor.clock.value, 0) << instance;
+    EXPECT_GT(s.instance.neuron_link.bandwidth.value, 0) << instance;
+    EXPECT_GT(s.chip.core.limits.sbuf_bytes_per_partition, 0) << instance;
+  }
+  EXPECT_THAT(instance_names(), ::testing::IsSupersetOf({"trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge", "trn2.3xlarge", "trn2.48xlarge", "trn2u.48xlarge"}));
+}
+
+/// Published totals that the files do not contain themselves: they check the per-core numbers.
+TEST(SystemConfig, AddsUpToThePublishedInstanceTotals) {
+  const SystemConfig trn1 = load_system("trn1.32xlarge");
+  EXPECT_EQ(trn1.logical_cores(), 32);
+  EXPECT_NEAR(trn1.peak_per_logical_core().value * 32, 3.04e15, 0.05 * 3.04e15);
+  EXPECT_EQ(trn1.hbm_per_logical_core().value, 16LL << 30);
+  EXPECT_NEAR(trn1.instance.efa.bandwidth.value * 32 * 8, 800e9, 1);
+  const SystemConfig trn2 = load_system("trn2.48xlarge");
+  EXPECT_EQ(trn2.logical_cores(), 64);
+  EXPECT_NEAR(trn2.peak_per_logical_core().value * 64, 10.7e15, 0.07 * 10.7e15);
+  EXPECT_EQ(trn2.hbm_per_logical_core().value, 24LL << 30);
+  EXPECT_NEAR(trn2.instance.efa.bandwidth.value * 64 * 8, 3200e9, 1);
+}
+
+TEST(SystemConfig, PeakIsWhatTheTensorClockGives) {
+  for (const auto& instance : instance_names()) {
+    const SystemConfig s = load_system(instance);
+    EXPECT_NEAR(s.peak_per_logical_core().value, 128 * 128 * 2 * s.chip.core.tensor.clock.value, 0.001 * s.peak_per_logical_core().value) << instance;
+  }
+}
+
+TEST(SystemConfig, ALogicalCoreHasTwiceTheRatesAndTheSameLatencies) {
+  const SystemConfig s = load_system("trn2.48xlarge");
+  const CoreConfig& core = s.chip.core;
+  EXPECT_EQ(core.dma.engines, 32);
+  EXPECT_EQ(core.sbuf.value, 56LL << 20);
+  EXPECT_DOUBLE_EQ(core.scalar.clock.value, 2.4e9);
+  EXPECT_EQ(cycles_time(core.scalar.fixed_cycles, core.scalar.clock), cycles_time(350, Hertz(1.2e9)));
+}
+
+TEST(SystemConfig, UnknownInstanceNamesTheNearest) {
+  try {
+    (void)load_system("trn1.32xlrage");
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"trn1.32xlrage\""), HasSubstr("did you mean trn1.32xlarge?")));
+  }
+}
+
+/// A copy of the shipped folder in which one text is replaced.
+class BrokenConfig : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("trellis_config_" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override {
+    fs::remove_all(folder_);
+    ::unsetenv("TRELLIS_CONFIG_DIR");
+  }
+
+  std::string error_after(const std::string& from, const std::string& to) {
+    std::ifstream in(TRELLIS_SOURCE_DIR "/sim/configs/trn1.yaml");
+    std::stringstream text;
+    text << in.rdbuf();
+    std::string content = text.str();
+    const auto at = content.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    content.replace(at, from.size(), to);
+    std::ofstream(folder_ / "trn1.yaml") << content;
+    ::setenv("TRELLIS_CONFIG_DIR", folder_.c_str(), 1);
+    try {
+      (void)load_system("trn1.32xlarge");
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(BrokenConfig, ABareNumberIsRefused) {
+  EXPECT_THAT(error_after("value: 2.8 GHz", "value: 2.8"), AllOf(HasSubstr("trn1.yaml:"), HasSubstr("core.tensor.clock")));
+}
+
+TEST_F(BrokenConfig, ANumberWithoutItsMappingIsRefused) {
+  EXPECT_THAT(error_after("hbm: {value: 32 GiB, source: \"SDK trainium.rst, device memory\", evidence: spec}", "hbm: 32 GiB"),
+      AllOf(HasSubstr("trn1.yaml:"), HasSubstr("chip.hbm")));
+}
+
+TEST_F(BrokenConfig, AMissingSourceIsRefused) {
+  EXPECT_THAT(error_after("source: \"SDK trainium.rst, device memory\", ", ""), AllOf(HasSubstr("trn1.yaml:"), HasSubstr("chip.hbm.source")));
+}
+
+TEST_F(BrokenConfig, AnUnknownEvidenceIsRefused) {
+  EXPECT_THAT(error_after("evidence: spec", "evidence: specs"), AllOf(HasSubstr("got \"specs\""), HasSubstr("did you mean spec?")));
+}
+
+TEST_F(BrokenConfig, AnEstimateWithoutRangeIsRefused) {
+  EXPECT_THAT(error_after("evidence: estimated, range: \"15 - 50 ns\"", "evidence: estimated"), HasSubstr("core.semaphore_latency.range"));
+}
+
+TEST_F(BrokenConfig, AnUnknownKeyIsRefused) {
+  EXPECT_THAT(error_after("  ramp_start", "  ramp_stat"), AllOf(HasSubstr("ramp_stat"), HasSubstr("core.tensor.ramp_start")));
+}
+
+TEST(Describe, ListsEveryParameterWithItsSource) {
+  const SystemConfig s = load_system("trn2.48xlarge", 2);
+  const nlohmann::json json = describe(s);
+  EXPECT_EQ(json["parameters"].size(), s.parameters.size());
+  EXPECT_GT(s.parameters.size(), 50u);
+  for (const auto& parameter : json["parameters"]) {
+    EXPECT_FALSE(parameter["source"].get<std::string>().empty()) << parameter;
+    EXPECT_THAT(describe_text(s), HasSubstr(parameter["key"].get<std::string>()));
+  }
+  EXPECT_EQ(s.worst_evidence(), Evidence::kEstimated);
+  EXPECT_THAT(describe_text(s), HasSubstr("logical_cores"));
+}
+
+}  // namespace
+}  // namespace trellis::sim

@@ -1,0 +1,81 @@
+#include "sim/neuron_core/tensor_pipeline.h"
+
+#include <gtest/gtest.h>
+
+namespace trellis::sim {
+namespace {
+
+TensorEngineConfig without_ramp() {
+  TensorEngineConfig c;
+  c.ramp_time = Picoseconds(0);
+  c.ramp_start = 1;
+  return c;
+}
+
+TensorEngineConfig with_ramp() {
+  TensorEngineConfig c;
+  c.ramp_time = Picoseconds(3'000'000);
+  c.ramp_start = 0.5;
+  return c;
+}
+
+TEST(TensorPipeline, WeightLoadsHideBehindTheRunningMatmul) {
+  TensorPipeline p;
+  p.configure(without_ramp());
+  p.reset(0);
+  std::int64_t issue = p.load(0, 100).next_issue;
+  std::int64_t end = 0;
+  for (int i = 0; i < 10; ++i) {
+    const auto mm = p.stream(issue, 500);
+    const auto next = p.load(mm.next_issue, 100);
+    EXPECT_EQ(next.begin, next.end);  // nothing of it is visible
+    issue = next.next_issue;
+    end = mm.end;
+  }
+  EXPECT_EQ(end, 100 + 10 * 500);
+}
+
+TEST(TensorPipeline, LongWeightLoadsAreExposed) {
+  TensorPipeline p;
+  p.configure(without_ramp());
+  p.reset(0);
+  auto issue = p.load(0, 100).next_issue;
+  const auto first = p.stream(issue, 30);
+  const auto load = p.load(first.next_issue, 100);
+  EXPECT_EQ(load.end - load.begin, 70);
+  EXPECT_EQ(p.stream(load.next_issue, 30).begin, 200);
+}
+
+TEST(TensorPipeline, RampsUpAtTheStartOfABusyPhase) {
+  TensorPipeline p;
+  p.configure(with_ramp());
+  p.reset(0);
+  // The whole ramp allows 0.75 · 3 µs of work; it ends exactly there.
+  EXPECT_EQ(p.stream(0, 2'250'000).end, 3'000'000);
+  EXPECT_EQ(p.stream(3'000'000, 1'000'000).end, 4'000'000);
+}
+
+TEST(TensorPipeline, CuttingTheWorkDoesNotChangeTheRamp) {
+  TensorPipeline whole;
+  whole.configure(with_ramp());
+  whole.reset(0);
+  TensorPipeline cut;
+  cut.configure(with_ramp());
+  cut.reset(0);
+  std::int64_t end = 0;
+  for (int i = 0; i < 20; ++i) end = cut.stream(end, 200'000).end;
+  EXPECT_NEAR(static_cast<double>(end), static_cast<double>(whole.stream(0, 4'000'000).end), 20);
+}
+
+TEST(TensorPipeline, APauseStartsTheRampAgain) {
+  TensorPipeline p;
+  p.configure(with_ramp());
+  p.reset(0);
+  (void)p.stream(0, 4'000'000);
+  const std::int64_t end = p.stream(4'750'000, 100'000).end;
+  EXPECT_EQ(p.stream(end + 1'000'000, 100'000).end, end + 1'100'000);  // short pause: full rate
+  EXPECT_GT(p.stream(end + 9'000'000, 100'000).end, end + 9'150'000);
+}
+
+}  // namespace
+}  // namespace trellis::sim

@@ -1,0 +1,9 @@
+#include <gtest/gtest.h>
+
+// libsystemc.so contains a main() that needs sc_main(): both are given here, once, so that neither wins by link order.
+extern "C" int sc_main(int, char**) { return 0; }
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
