@@ -1,0 +1,182 @@
+#include "device/compiler/chain.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "device/compiler/chain_emitter.h"
+#include "device/compiler/transpose.h"
+
+namespace trellis::device {
+namespace {
+
+using isa::Opcode;
+
+constexpr std::int64_t kWidest = 2048;
+
+/// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
+bool is_plain_copy(const Chain& chain) {
+  if (chain.terminal || chain.steps.size() != 1 || chain.outputs.size() != 1) return false;
+  const auto& step = chain.steps[0];
+  if (step.opcode != Opcode::kTensorCopy || chain.outputs[0].value != step.dst) return false;
+  const auto& source = chain.values[static_cast<std::size_t>(step.a)];
+  for (std::size_t d = 0; d < chain.sizes.size(); ++d) {
+    if (chain.sizes[d] > 1 && (!source.input || source.strides[d] == 0)) return false;
+  }
+  return true;
+}
+
+void lower_copy(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain) {
+  const ChainSpace space = plan_space(chain, 8192);
+  Phase phase(kernel);
+  ChainEmitter emitter(phase, chain, space);
+  emitter.for_each_window(8192, [&](const Window& w) {
+    const Ref src = emitter.operand(0, w), dst = emitter.operand(1, w);
+    phase.store(dst, src);
+  });
+  builder.append(std::move(phase));
+}
+
+/// Inputs whose contiguous dimension is not the chain's innermost one would be fetched element by element: they are brought to the
+/// chain's order first.
+void straighten_inputs(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
+  std::size_t last = chain.sizes.size();
+  while (last > 0 && chain.sizes[last - 1] == 1) --last;
+  if (last == 0) return;
+  const std::size_t inner = last - 1;
+  for (auto& value : chain.values) {
+    if (!value.input || value.strides[inner] == 0 || value.strides[inner] == 1) continue;
+    const HbmView source{value.buffer, value.dtype, chain.sizes, value.strides, value.offset};
+    if (!worth_transposing(source, inner)) continue;
+    const HbmView straight = transpose_to_scratch(builder, kernel, source);
+    value.buffer = straight.buffer;
+    value.offset = 0;
+    value.strides = straight.strides;
+  }
+}
+
+/// Dimensions in the order of the first output's memory, so that rows are contiguous.
+void order_dimensions(Chain& chain) {
+  const auto dense = [](const std::vector<std::int64_t>& strides) { return std::count(strides.begin(), strides.end(), 0) == 0; };
+  const std::vector<std::int64_t>* found = nullptr;
+  for (const auto& o : chain.outputs) {
+    if (found == nullptr && dense(o.strides)) found = &o.strides;
+  }
+  for (const auto& v : chain.values) {
+    if (found == nullptr && v.input && dense(v.strides)) found = &v.strides;
+  }
+  if (found == nullptr) return;
+  const std::vector<std::int64_t> key = *found;
+  std::vector<std::size_t> order(chain.sizes.size());
+  for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key[a] > key[b]; });
+  const auto permute = [&](auto& list) {
+    auto old = list;
+    for (std::size_t d = 0; d < order.size(); ++d) list[d] = old[order[d]];
+  };
+  permute(chain.sizes);
+  if (!chain.reduced.empty()) permute(chain.reduced);
+  for (auto& v : chain.values) {
+    if (v.input) permute(v.strides);
+  }
+  for (auto& o : chain.outputs) permute(o.strides);
+}
+
+constexpr std::int64_t kMostSlices = 16;
+
+/// The entries of `list` (one per dimension) that belong to kept dimensions.
+template <typename T>
+std::vector<T> kept(const std::vector<T>& list, const std::vector<bool>& reduced) {
+  std::vector<T> out;
+  for (std::size_t d = 0; d < list.size(); ++d) {
+    if (!reduced[d]) out.push_back(list[d]);
+  }
+  return out;
+}
+
+/// Offsets of the elements of `source` that one result sums; empty when they are more than kMostSlices.
+std::vector<std::int64_t> slice_offsets(const Chain& chain, const Chain::Value& source) {
+  std::vector<std::int64_t> offsets{source.offset};
+  for (std::size_t d = 0; d < chain.sizes.size(); ++d) {
+    if (!chain.reduced[d]) continue;
+    const std::vector<std::int64_t> first = offsets;
+    if (static_cast<std::int64_t>(first.size()) * chain.sizes[d] > kMostSlices) return {};
+    for (std::int64_t i = 1; i < chain.sizes[d]; ++i) {
+      for (std::int64_t offset : first) offsets.push_back(offset + i * source.strides[d]);
+    }
+  }
+  return offsets;
+}
+
+/// A sum over few elements per result (the query heads that share a key head) is that many strided reads added up; nullopt for others.
+/// Summing it on the Tensor engine would use as many of its rows as there are elements to add.
+std::optional<Chain> sum_of_slices(const Chain& chain) {
+  const auto reduces = [](const Chain::Step& s) { return s.opcode == Opcode::kTensorReduce; };
+  if (!chain.terminal || !reduces(chain.steps[0]) || std::count_if(chain.steps.begin(), chain.steps.end(), reduces) != 1) return std::nullopt;
+  const Chain::Step reduction = chain.steps[0];
+  const auto source = static_cast<std::size_t>(reduction.a);
+  const bool reused = std::any_of(chain.steps.begin() + 1, chain.steps.end(), [&](const auto& s) { return s.a == reduction.a || s.b == reduction.a; });
+  if (reduction.alu != isa::AluOp::kAdd || !chain.values[source].input || reused) return std::nullopt;
+  const std::vector<std::int64_t> offsets = slice_offsets(chain, chain.values[source]);
+  Chain sum = chain;
+  sum.terminal = false;
+  sum.split = 0;
+  sum.sizes = kept(chain.sizes, chain.reduced);
+  sum.reduced.clear();
+  if (offsets.size() < 2 || sum.sizes.empty()) return std::nullopt;
+  for (auto& value : sum.values) {
+    if (value.input) value.strides = kept(value.strides, chain.reduced);
+  }
+  for (auto& output : sum.outputs) output.strides = kept(output.strides, chain.reduced);
+  sum.steps.erase(sum.steps.begin());
+  int total = reduction.a;
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    Chain::Step add;
+    add.opcode = Opcode::kTensorTensor;
+    add.alu = isa::AluOp::kAdd;
+    add.a = total;
+    add.b = static_cast<int>(sum.values.size());
+    sum.values.push_back(sum.values[source]);
+    sum.values.back().offset = offsets[i];
+    const bool last = i + 1 == offsets.size();
+    add.dst = total = last ? reduction.dst : static_cast<int>(sum.values.size());
+    if (!last) sum.values.push_back({});
+    sum.steps.insert(sum.steps.begin() + static_cast<std::ptrdiff_t>(i) - 1, add);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
+  if (auto sum = sum_of_slices(chain)) return lower_chain(builder, kernel, std::move(*sum));
+  order_dimensions(chain);
+  straighten_inputs(builder, kernel, chain);
+  if (is_plain_copy(chain)) return lower_copy(builder, kernel, chain);
+  if (chain.terminal) return lower_terminal(builder, kernel, chain);
+  const bool reduces = std::any_of(chain.steps.begin(), chain.steps.end(), [](const auto& s) { return s.opcode == Opcode::kTensorReduce; });
+  const std::int64_t memory = builder.sbuf_bytes() * 4 / 5;
+  if (!reduces) {
+    const std::int64_t per_column = bytes_per_column(chain, 2);
+    const std::int64_t widest = std::clamp<std::int64_t>(memory / 2 / per_column / 64 * 64, 64, kWidest);
+    const ChainSpace space = plan_space(chain, widest);
+    Phase phase(kernel);
+    ChainEmitter emitter(phase, chain, space, 2);
+    emitter.for_each_window(widest, [&](const Window& w) { emitter.whole_body(w); });
+    return builder.append(std::move(phase));
+  }
+  const ChainSpace space = plan_space(chain, kWidest);
+  Phase phase(kernel);
+  for (const int depth : {2, 1}) {
+    if (bytes_per_column(chain, depth) * space.width() > memory) continue;
+    ChainEmitter emitter(phase, chain, space, depth);
+    emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
+    return builder.append(std::move(phase));
+  }
+  const std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, 2) / 64 * 64, 64, kWidest);
+  ChainEmitter emitter(phase, chain, space, 2);
+  emitter.in_stages(widest);
+  builder.append(std::move(phase));
+}
+
+}  // namespace trellis::device

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "device/compiler/chain_space.h"
+
+namespace trellis::device {
+
+/// The part of the space that one pass over the steps works on.
+struct Window {
+  std::vector<Index> loops;    ///< per ChainSpace::loops
+  Index row;                   ///< first row
+  std::int64_t rows = 0;
+  std::vector<Index> columns;  ///< first index per column dimension
+  std::vector<std::int64_t> column_sizes;
+  [[nodiscard]] std::int64_t width() const;
+};
+
+/// SBUF bytes per free element that a pass over all steps needs, with `depth` slots for intermediate values.
+[[nodiscard]] std::int64_t bytes_per_column(const Chain& chain, int depth);
+
+/// The value that a reduction starts from.
+[[nodiscard]] double reduction_identity(isa::AluOp alu);
+
+/// Emits a chain's steps for windows of its space.
+class ChainEmitter {
+ public:
+  ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, int depth = 2);
+
+  /// Loops over the space; windows take whole rows of `width` or, when the columns are longer, tiles of them.
+  void for_each_window(std::int64_t width, const std::function<void(const Window&)>& body);
+  /// All steps on one window, then the stores.
+  void whole_body(const Window& window);
+  /// For rows that do not fit into SBUF: every stage between two reductions walks the row again, in tiles of `width`.
+  void in_stages(std::int64_t width);
+  /// Steps [from, to) on one window, without stores.
+  void run_steps(const Window& window, std::size_t from, std::size_t to);
+
+  /// HBM operand `i` (inputs in order of values, then outputs) of a window.
+  [[nodiscard]] Ref operand(std::size_t i, const Window& window) const;
+  /// The SBUF operand that holds a value in this window.
+  [[nodiscard]] Ref ref(int value, const Window& window) const;
+  /// As ref, but always as wide as the window.
+  [[nodiscard]] Ref wide(int value, const Window& window) { ensure(value, window); return broadcast(value, window); }
+  [[nodiscard]] bool is_row(int value) const { return row_[static_cast<std::size_t>(value)]; }
+  [[nodiscard]] bool stores_full(std::size_t output) const;
+  void store_output(std::size_t output, const Window& window);
+  void start_window();
+  /// Gives a value a tile that outlives the windows.
+  void keep(int value, TileId tile) { tiles_[value] = tile; }
+
+ private:
+  void for_each_loop(std::size_t depth, Window& window, const std::function<void(Window&)>& body);
+  void for_each_columns(std::int64_t width, Window& window, const std::function<void(Window&)>& body);
+  void for_each_row(Window& window, const std::function<void(Window&)>& body);
+  void classify();
+  void find_last_uses(std::size_t from, std::size_t to);
+  void load(int value, const Window& window, int depth);
+  void load_invariant(const Window& window);
+  void ensure(int value, const Window& window);
+  TileId take_tile(int value, std::int64_t width);
+  void ensure_row(int value, const Window& window);
+  void release(int value, std::size_t step);
+  void emit_step(const Chain::Step& step, const Window& window);
+  void emit_binary(const Chain::Step& step, const Window& window);
+  void emit_reduce(const Chain::Step& step, const Window& window);
+  Ref broadcast(int value, const Window& window) const;
+  [[nodiscard]] bool invariant(int value) const;
+  [[nodiscard]] std::vector<bool> needed_for(const std::vector<int>& targets, const std::vector<bool>& available) const;
+  void stage_rows(int stage, const Window& window);
+  void stage_columns(int stage, bool last, std::int64_t width, Window& window);
+
+  Phase& phase_;
+  const Chain& chain_;
+  const ChainSpace& space_;
+  int depth_;
+  std::vector<int> operand_of_;       ///< value → operand number, −1: computed
+  std::vector<bool> row_;             ///< value has one element per row
+  std::vector<int> stage_;            ///< value: number of reductions on the way to it
+  std::map<int, TileId> tiles_;       ///< value → where it is in this window
+  std::vector<std::size_t> last_use_; ///< value → step
+  std::map<std::int64_t, std::vector<TileId>> free_;  ///< bytes → tiles whose value is dead
+  std::map<int, std::int64_t> released_bytes_;        ///< value → bytes of its tile
+};
+
+/// Sums over leading dimensions by the Tensor engine, and reductions to one element.
+void lower_terminal(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain);
+
+}  // namespace trellis::device

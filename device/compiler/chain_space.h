@@ -1,0 +1,32 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "device/compiler/chain.h"
+
+namespace trellis::device {
+
+/// How a chain's iteration space is laid on the core: loops outside, one dimension on partitions, the rest in the free dimensions.
+struct ChainSpace {
+  struct Dimension {
+    std::int64_t size = 1;
+    std::vector<std::int64_t> strides;  ///< per operand: inputs in order of values, then outputs
+  };
+  std::vector<Dimension> loops;
+  Dimension rows;                  ///< on partitions
+  std::vector<Dimension> columns;  ///< free, outermost first; the last one may be cut into tiles
+  std::int64_t remainder = 0;      ///< elements of a one-dimensional space behind rows × columns
+  std::int64_t remainder_at = 0;
+
+  [[nodiscard]] std::int64_t width() const;
+};
+
+/// Operand strides of `chain`: inputs, then outputs.
+[[nodiscard]] std::vector<std::vector<std::int64_t>> operand_strides(const Chain& chain);
+
+/// `widest`: the most free elements that SBUF takes at once.
+[[nodiscard]] ChainSpace plan_space(const Chain& chain, std::int64_t widest);
+
+}  // namespace trellis::device

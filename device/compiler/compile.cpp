@@ -1,0 +1,145 @@
+#include "device/compiler/compile.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+#include "device/compiler/expand.h"
+#include "device/compiler/fusion.h"
+#include "device/compiler/lowering.h"
+
+namespace trellis::device {
+namespace {
+
+/// A fused kernel's name shows the first operations; all of them are in the graph.
+std::string kernel_name(const std::vector<std::string>& names) {
+  if (names.size() == 1) return names.front();
+  constexpr std::size_t kShown = 4;
+  std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
+  if (names.size() > kShown) shown.push_back(fmt::format("+{}", names.size() - kShown));
+  return fmt::format("fused[{}]", fmt::join(shown, ","));
+}
+
+class Compiler {
+ public:
+  Compiler(const Graph& graph, const sim::CoreConfig& core) : expanded_(expand(graph)), lowering_(expanded_.graph, buffer_slots(graph), core), fuser_(expanded_.graph), core_(core) {
+    find_readers();
+  }
+
+  CompiledGraph run() {
+    const auto& nodes = expanded_.graph.nodes;
+    for (std::uint32_t i = 0; i < nodes.size(); ++i) {
+      if (nodes[i].kind == Node::Kind::kOp) {
+        lower_op(nodes[i], i);
+      } else {
+        flush();
+        pending_.push_back({nodes[i].kind == Node::Kind::kCommStart ? isa::CommAction::kStart : isa::CommAction::kWait, nodes[i].comm});
+      }
+    }
+    flush();
+    CompiledGraph out;
+    out.program = lowering_.builder().finish(pending_);
+    for (auto& kernel : out.program.kernels) kernel.node = expanded_.origin[kernel.node];
+    auto& names = lowering_.estimated();
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    out.estimated = names;
+    out.coverage = lowering_.coverage();
+    check(out.program);
+    return out;
+  }
+
+ private:
+  void find_readers() {
+    const Graph& graph = expanded_.graph;
+    readers_.resize(graph.buffers.size());
+    for (std::uint32_t n = 0; n < graph.nodes.size(); ++n) {
+      for (std::uint32_t v : graph.nodes[n].inputs) readers_[graph.values[v].buffer].push_back(n);
+    }
+  }
+
+  void lower_op(const Node& node, std::uint32_t index) {
+    const std::string name = plain_name(node.op);
+    if (is_bookkeeping(name) || is_host_transfer(node, name)) return;
+    if (!pending_.empty()) {
+      lowering_.builder().end_segment(pending_);
+      pending_.clear();
+    }
+    if (const ChainOp* op = find_chain_op(name)) {
+      if (const auto chain = make_chain_node(expanded_.graph, node, index, *op)) fuser_.add(*chain);
+      return;
+    }
+    flush();
+    if (is_empty(node)) return;
+    if (const LowerFunction lower = find_lowering(name)) {
+      lower(lowering_, node, index);
+      return;
+    }
+    const double passes = estimated_passes(name);
+    if (passes == 0) throw UnsupportedOp(expanded_.graph, node);
+    lower_estimate(lowering_, node, index, passes);
+  }
+
+  static bool is_bookkeeping(const std::string& name) {
+    static const std::set<std::string, std::less<>> kNames{"view", "reshape", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "slice", "select",
+        "unsqueeze", "squeeze", "split", "chunk", "as_strided", "detach", "alias", "empty", "empty_like", "empty_strided", "resize", "narrow", "set", "unbind", "unfold"};
+    return kNames.contains(name);
+  }
+
+  /// The other side of a copy is the host's: its DMA does it, no program of the core.
+  static bool is_host_transfer(const Node& node, const std::string& name) {
+    return (name.starts_with("_copy_from") || name == "copy") && (node.inputs.empty() || node.outputs.empty());
+  }
+
+  bool is_empty(const Node& node) const {
+    const auto empty = [&](std::uint32_t v) { return expanded_.graph.values[v].view.elements() == 0; };
+    return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(), empty);
+  }
+
+  void flush() {
+    for (FusedGroup& group : fuser_.take()) {
+      Chain chain = group.finish(readers_);
+      if (chain.outputs.empty()) continue;
+      for (auto& v : chain.values) {
+        if (v.input) v.buffer = lowering_.buffer(v.buffer);
+      }
+      for (auto& o : chain.outputs) o.buffer = lowering_.buffer(o.buffer);
+      std::int64_t flops = 0;
+      for (std::uint32_t n : group.nodes()) flops += node_flops(expanded_.graph, expanded_.graph.nodes[n]);
+      const auto kernel = lowering_.kernel(kernel_name(group.names()), group.nodes().front(), flops, false, static_cast<std::int64_t>(group.nodes().size()));
+      lower_chain(lowering_.builder(), kernel, std::move(chain));
+    }
+  }
+
+  void check(const isa::Program& program) const {
+    const auto violations = isa::validate(program, core_.limits);
+    if (violations.empty()) return;
+    const auto& v = violations.front();
+    TRELLIS_CHECK(false, fmt::format("the compiler made an illegal program for graph \"{}\" ({} violations); first: segment {}, {} engine, instruction {}: {}",
+                                     expanded_.graph.name, violations.size(), v.segment, isa::name(v.engine), v.index, v.text));
+  }
+
+  ExpandedGraph expanded_;
+  Lowering lowering_;
+  Fuser fuser_;
+  sim::CoreConfig core_;
+  std::vector<std::vector<std::uint32_t>> readers_;  ///< buffer → nodes
+  std::vector<isa::CommPoint> pending_;
+};
+
+}  // namespace
+
+Coverage& Coverage::operator+=(const Coverage& other) {
+  lowered_ops += other.lowered_ops;
+  estimated_ops += other.estimated_ops;
+  lowered_flops += other.lowered_flops;
+  estimated_flops += other.estimated_flops;
+  return *this;
+}
+
+CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core) { return Compiler(graph, core).run(); }
+
+}  // namespace trellis::device

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/compiler/graph.h"
+#include "sim/config/system_config.h"
+#include "sim/isa/program.h"
+
+namespace trellis::device {
+
+/// What became of one graph: ops and FLOPs that were lowered to executable instructions, and those that were only estimated.
+struct Coverage {
+  std::int64_t lowered_ops = 0, estimated_ops = 0;
+  std::int64_t lowered_flops = 0, estimated_flops = 0;
+  Coverage& operator+=(const Coverage& other);
+};
+
+struct CompiledGraph {
+  sim::isa::Program program;           ///< kernels[i].node is an index into the graph's nodes
+  std::vector<std::string> estimated;  ///< op names that were estimated, sorted, unique
+  Coverage coverage;
+};
+
+/// Lowers a graph for one core. Throws UnsupportedOp for an operation that has neither a lowering nor an estimate.
+/// The result satisfies validate() for the core's limits (checked here: a violation is our bug).
+[[nodiscard]] CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core);
+
+/// Where an executor binds a graph's buffers: Program slot of each one that outlives the program (numbered as nodes name them), −1: owned.
+[[nodiscard]] std::vector<std::int32_t> buffer_slots(const Graph& graph);
+
+/// An operation that the compiler cannot lower: named, with its shapes and where it was called (exit code 2).
+class UnsupportedOp : public Error {
+ public:
+  UnsupportedOp(const Graph& graph, const Node& node);
+};
+
+/// FLOPs of an operation by its shapes (2·M·N·K for matmuls, one per output element for element-wise ones).
+[[nodiscard]] std::int64_t node_flops(const Graph& graph, const Node& node);
+
+}  // namespace trellis::device

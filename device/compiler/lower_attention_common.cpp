@@ -1,0 +1,132 @@
+#include "device/compiler/lower_attention_common.h"
+
+namespace trellis::device::attention {
+
+using isa::AluOp;
+using isa::DType;
+using isa::Engine;
+
+std::vector<std::int64_t> tile_sizes(std::int64_t count) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t done = 0; done < count; done += kTile) sizes.push_back(std::min(kTile, count - done));
+  return sizes;
+}
+
+std::int64_t balanced_reach(std::int64_t rows, std::int64_t fitting) {
+  // One statistic per tile must fit on the partitions when a row of them is turned.
+  const std::int64_t most = std::min(fitting, kTile / kTilesPerBlock), needed = ceil_div(rows, kBlock);
+  return most < 1 ? 0 : ceil_div(needed, ceil_div(needed, most)) * kBlock;
+}
+
+DType work_dtype(const std::vector<const HbmView*>& inputs) {
+  const DType first = inputs.front()->dtype;
+  const bool same = std::all_of(inputs.begin(), inputs.end(), [&](const HbmView* v) { return v->dtype == first; });
+  return same && (first == DType::kBf16 || first == DType::kFp16) ? first : DType::kFp32;
+}
+
+DType array_dtype(DType dtype) { return dtype == DType::kFp32 ? DType::kTf32 : dtype; }
+
+Heads::Heads(std::vector<HbmView> views, std::int64_t heads, std::int64_t key_heads)
+    : views_(std::move(views)), group_(heads / key_heads), sizes_{views_.front().sizes[0], key_heads} {
+  TRELLIS_CHECK(heads % key_heads == 0, "attention: the key heads must divide the query heads");
+  for (const HbmView& v : views_) strides_.push_back({v.strides[0], v.strides[1] * (v.sizes[1] / key_heads)});
+  collapse(sizes_, strides_);
+}
+
+Index Heads::offset(std::size_t view, const Head& head) const {
+  const HbmView& v = views_[view];
+  Index out(v.offset);
+  for (std::size_t d = 0; d < sizes_.size(); ++d) out = out + head.outer[d] * strides_[view][d];
+  const bool of_queries = group_ > 1 && v.sizes[1] == views_.front().sizes[1];
+  return of_queries ? out + head.query * v.strides[1] : out;
+}
+
+Rows rows_of(const HbmView& view, const Index& head_offset, const Index& first, std::int64_t count) {
+  const std::int64_t row_stride = view.strides[2];
+  return {view.buffer, view.dtype, head_offset + first * row_stride, row_stride, view.strides[3], count, view.sizes[3]};
+}
+
+namespace {
+
+/// The two parts of a block [p, t, width]: its full tiles, and the last one when it has fewer rows.
+template <typename Part>
+void block_parts(const Rows& rows, const Index& block, std::int64_t count, Part part) {
+  const std::int64_t full = count / kTile, rest = count % kTile;
+  const Index offset = rows.offset + block * (kBlock * rows.row_stride);
+  const isa::Dim columns{rows.column_stride, static_cast<std::int32_t>(rows.width)};
+  if (full > 0) {
+    part(Index(0), Dims{{rows.width, static_cast<std::int32_t>(full)}, {1, static_cast<std::int32_t>(rows.width)}},
+         Phase::hbm(rows.buffer, rows.dtype, kTile, rows.row_stride, {{rows.row_stride * kTile, static_cast<std::int32_t>(full)}, columns}, offset));
+  }
+  if (rest > 0) {
+    part(Index(full * rows.width), row(rows.width),
+         Phase::hbm(rows.buffer, rows.dtype, static_cast<int>(rest), rows.row_stride, {columns}, offset + Index(full * kTile * rows.row_stride)));
+  }
+}
+
+void keep_natural(Phase& phase, const Rows& rows, const RowTiles& into, const Index& block, std::int64_t count, TileId staged) {
+  const std::int64_t full = count / kTile, rest = count % kTile, w = rows.width;
+  const Index at = block * (kTilesPerBlock * into.natural_width);
+  const isa::Dim columns{1, static_cast<std::int32_t>(w)};
+  const std::int32_t n = static_cast<std::int32_t>(full);
+  if (full > 0) {
+    phase.copy(Engine::kGpSimd, phase.at(into.natural, into.dtype, kTile, {{into.natural_width, n}, columns}, at),
+               phase.at(staged, rows.dtype, kTile, {{w, n}, columns}));
+  }
+  if (rest > 0) {
+    phase.copy(Engine::kGpSimd, phase.at(into.natural, into.dtype, static_cast<int>(rest), {columns}, at + Index(full * into.natural_width)),
+               phase.at(staged, rows.dtype, static_cast<int>(rest), {columns}, full * w));
+  }
+}
+
+void keep_transposed(Phase& phase, const Rows& rows, const RowTiles& into, const Index& block, std::int64_t count, TileId staged) {
+  const TileId bank = phase.psum(2);
+  const int width = static_cast<int>(rows.width);
+  std::int64_t tile = 0;
+  for (const std::int64_t n : tile_sizes(count)) {
+    phase.transpose(phase.at(bank, DType::kFp32, width, row(n), tile * kTile),
+                    phase.at(staged, rows.dtype, static_cast<int>(n), row(rows.width), tile * rows.width));
+    ++tile;
+  }
+  phase.copy(Engine::kVector, phase.at(into.transposed, into.dtype, width, row(count), block * kBlock), phase.at(bank, DType::kFp32, width, row(count)));
+}
+
+}  // namespace
+
+void load_block(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId into) {
+  block_parts(rows, block, count, [&](const Index& at, const Dims& dims, const Ref& hbm) {
+    phase.load(phase.at(into, rows.dtype, hbm.pattern.num_partitions, dims, at), hbm);
+  });
+}
+
+void store_block(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId from) {
+  block_parts(rows, block, count, [&](const Index& at, const Dims& dims, const Ref& hbm) {
+    phase.store(hbm, phase.at(from, rows.dtype, hbm.pattern.num_partitions, dims, at));
+  });
+}
+
+void load_rows(Phase& phase, const Rows& rows, const RowTiles& into) {
+  blocks(phase, rows.count, [&](const Index& block, std::int64_t count) {
+    // Three slots: the next head's first rows arrive while this one is computed.
+    const TileId staged = phase.sbuf(kTilesPerBlock * rows.width * isa::size_bytes(rows.dtype), 3);
+    load_block(phase, rows, block, count, staged);
+    if (into.natural != isa::kNone) keep_natural(phase, rows, into, block, count, staged);
+    if (into.transposed != isa::kNone) keep_transposed(phase, rows, into, block, count, staged);
+  });
+}
+
+TileId causal_mask(Phase& phase) {
+  const TileId mask = phase.sbuf(kTile * 4);
+  const Ref all = phase.at(mask, DType::kFp32, kTile, row(kTile));
+  phase.scope([&] {
+    // An iota counts 128 p + column over the square and p over a column: column − p is the first minus 129 p.
+    const Ref diagonal = phase.at(phase.sbuf(4), DType::kFp32, kTile, row(1));
+    phase.emit(Engine::kGpSimd, isa::Opcode::kIota, all).imm1 = 1;
+    phase.emit(Engine::kGpSimd, isa::Opcode::kIota, diagonal).imm1 = kTile + 1;
+    phase.tensor_column(all, all, AluOp::kSubtract, diagonal, AluOp::kGreater, 0);
+    phase.tensor_scalar(all, all, AluOp::kMultiply, kMasked);
+  });
+  return mask;
+}
+
+}  // namespace trellis::device::attention

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/isa/types.h"
+
+namespace trellis::device {
+
+using sim::isa::DType;
+
+/// Sizes, strides and offset of one view, interned: equal views share one id. `dtype` is the host program's.
+struct TensorView {
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;  ///< elements
+  std::int64_t offset = 0;            ///< elements from the start of the buffer
+  DType dtype = DType::kFp32;
+  bool operator==(const TensorView&) const = default;
+  [[nodiscard]] std::int64_t elements() const;
+};
+
+/// A tensor argument in 8 bytes: which buffer (a counter that is never reused within a rank, not an address) seen through which view.
+struct Operand {
+  std::uint64_t buffer : 40;
+  std::uint64_t view : 24;
+};
+
+/// One operation that reached the device, ≤ 64 B with its operands in the usual case.
+struct OpRecord {
+  std::uint32_t schema = 0;        ///< interned "aten::mm.out"
+  std::uint32_t scope = 0;         ///< interned scope path, see ScopePath
+  std::uint32_t sequence = 0;      ///< autograd sequence number, 0 when none
+  std::uint32_t scalars = 0;       ///< interned text of non-tensor arguments, e.g. "dim=[-1] keepdim=1"
+  std::uint32_t first_operand = 0; ///< inputs, then outputs, in OpStream::operands
+  std::uint16_t num_inputs = 0;
+  std::uint16_t num_outputs = 0;
+};
+
+/// Where an operation comes from; filled from RECORD_FUNCTION user scopes.
+struct Scope {
+  std::string phase;        ///< "forward", "backward", "optimizer", "init", …
+  std::int32_t microbatch = -1;
+  std::string layer;        ///< "model.layers.3.self_attn", "" outside layers
+  bool operator==(const Scope&) const = default;
+};
+
+enum class BufferCategory : std::uint8_t { kParameter, kGradient, kOptimizerState, kActivation, kTemporary, kInput };
+inline constexpr int kNumBufferCategories = 6;
+[[nodiscard]] std::string_view name(BufferCategory);
+
+/// Interning of one rank's records. Single-threaded: one recorder, one thread.
+class InternTable {
+ public:
+  std::uint32_t text(std::string_view text);
+  std::uint32_t view(const TensorView& view);
+  std::uint32_t scope(const Scope& scope);
+  [[nodiscard]] const std::string& text(std::uint32_t id) const { return texts_[id]; }
+  [[nodiscard]] const TensorView& view(std::uint32_t id) const { return views_[id]; }
+  [[nodiscard]] const Scope& scope(std::uint32_t id) const { return scopes_[id]; }
+
+ private:
+  std::deque<std::string> texts_{std::string()};
+  std::unordered_map<std::string_view, std::uint32_t> text_ids_;
+  std::deque<TensorView> views_;
+  std::unordered_multimap<std::uint64_t, std::uint32_t> view_ids_;
+  std::deque<Scope> scopes_{Scope{}};
+};
+
+}  // namespace trellis::device

@@ -1,0 +1,272 @@
+#include "tests/device/compiler/interpreter.h"
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "tests/device/compiler/numbers.h"
+
+namespace trellis::device::testing {
+
+namespace isa = sim::isa;
+using isa::AccessPattern;
+using isa::Instruction;
+using isa::MemorySpace;
+using isa::Opcode;
+
+namespace {
+bool is_dma(Opcode opcode) { return opcode == Opcode::kDma || opcode == Opcode::kDmaGather || opcode == Opcode::kDmaScatterAdd; }
+}  // namespace
+
+Interpreter::Interpreter(const isa::Program& program, const isa::Limits& limits, std::uint32_t seed)
+    : program_(program), random_(seed * 2654435761u + 88172645463325252ull), shuffled_(seed != 0), sbuf_row_(limits.sbuf_bytes_per_partition),
+      psum_row_(limits.psum_bytes_per_partition), semaphores_(static_cast<std::size_t>(limits.semaphores)),
+      rings_(isa::kNumEngines * isa::kNumDmaQueues) {
+  // All ones reads as NaN: a use before the first write shows.
+  sbuf_.assign(static_cast<std::size_t>(limits.partitions * sbuf_row_), 0xff);
+  psum_.assign(static_cast<std::size_t>(limits.partitions * psum_row_), 0xff);
+  for (const auto& buffer : program.buffers) hbm_.emplace_back(buffer.space == MemorySpace::kHbm ? static_cast<std::size_t>(buffer.bytes) : 0, 0xff);
+}
+
+void Interpreter::write(std::uint32_t buffer, DType dtype, const Values& values) {
+  const auto size = static_cast<std::size_t>(isa::size_bytes(dtype));
+  if (hbm_.at(buffer).size() < values.size() * size) throw std::runtime_error("buffer is smaller than the values for it");
+  for (std::size_t i = 0; i < values.size(); ++i) encode(dtype, values[i], hbm_[buffer].data() + i * size);
+}
+
+Values Interpreter::read(std::uint32_t buffer, DType dtype, std::int64_t count) const {
+  Values out;
+  const auto size = isa::size_bytes(dtype);
+  for (std::int64_t i = 0; i < count; ++i) out.push_back(decode(dtype, hbm_.at(buffer).data() + i * size));
+  return out;
+}
+
+void Interpreter::run() {
+  for (const auto& segment : program_.segments) run_segment(segment);
+}
+
+bool Interpreter::finished(const isa::Segment& segment) const {
+  for (int e = 0; e < isa::kNumEngines; ++e) {
+    if (engines_[e].pc < segment.queues[e].size()) return false;
+  }
+  for (const Ring& ring : rings_) {
+    if (ring.head < ring.pending.size()) return false;
+  }
+  return true;
+}
+
+void Interpreter::run_segment(const isa::Segment& segment) {
+  engines_.assign(isa::kNumEngines, {});
+  for (int e = 0; e < isa::kNumEngines; ++e) engines_[e].executed.assign(segment.queues[e].size(), 0);
+  const int actors = isa::kNumEngines + static_cast<int>(rings_.size());
+  const auto step = [&](int actor) { return actor < isa::kNumEngines ? step_engine(segment, actor) : step_ring(actor - isa::kNumEngines); };
+  int turn = 0;
+  while (!finished(segment)) {
+    int start = turn++ % actors;
+    if (shuffled_) {
+      random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;
+      // Engines run far ahead of the transfers, most of the time.
+      start = random_ % 16 == 0 ? static_cast<int>(random_ / 16 % static_cast<std::uint64_t>(actors)) : static_cast<int>(random_ / 16 % isa::kNumEngines);
+    }
+    bool moved = false;
+    for (int i = 0; i < actors && !moved; ++i) moved = step((start + i) % actors);
+    if (!moved) {
+      std::string where;
+      for (int e = 0; e < isa::kNumEngines; ++e) {
+        where += std::string(name(static_cast<isa::Engine>(e))) + " at " + std::to_string(engines_[e].pc) + "/" + std::to_string(segment.queues[e].size()) + "; ";
+      }
+      throw std::runtime_error("deadlock: " + where);
+    }
+  }
+  for (std::size_t s = 0; s < semaphores_.size(); ++s) {
+    if (semaphores_[s] != 0) throw std::runtime_error("semaphore " + std::to_string(s) + " is left at " + std::to_string(semaphores_[s]));
+  }
+}
+
+bool Interpreter::ready(const Instruction& instruction) const {
+  for (const auto& wait : instruction.waits) {
+    if (semaphores_[wait.id] < wait.value) return false;
+  }
+  return true;
+}
+void Interpreter::take(const Instruction& instruction) {
+  for (const auto& wait : instruction.waits) semaphores_[wait.id] -= wait.value;
+}
+void Interpreter::post(const Instruction& instruction) {
+  for (const auto& update : instruction.updates) semaphores_[update.id] += update.value;
+}
+
+Instruction Interpreter::resolve(const Instruction& instruction, const EngineState& state, std::int64_t executed) const {
+  Instruction out = instruction;
+  for (AccessPattern* a : {&out.dst, &out.src0, &out.src1}) {
+    for (std::size_t d = 0; d < state.loops.size(); ++d) a->offset += a->loop_stride[d] * state.loops[d].iteration;
+    a->offset += a->rotate_stride * (executed % a->rotate_count);
+  }
+  if (out.overwrite_first && !state.loops.empty() && state.loops.back().iteration == 0) out.accumulate = false;
+  return out;
+}
+
+bool Interpreter::step_engine(const isa::Segment& segment, int engine) {
+  EngineState& state = engines_[engine];
+  const auto& queue = segment.queues[engine];
+  if (state.pc >= queue.size()) return false;
+  const Instruction& instruction = queue[state.pc];
+  if (!ready(instruction)) return false;
+  take(instruction);
+  if (instruction.opcode == Opcode::kLoop) {
+    state.loops.push_back({state.pc, 0, instruction.count});
+  } else if (instruction.opcode == Opcode::kEndLoop) {
+    if (++state.loops.back().iteration < state.loops.back().count) {
+      state.pc = state.loops.back().begin;
+    } else {
+      state.loops.pop_back();
+    }
+  } else if (instruction.opcode == Opcode::kSemaphore) {
+    post(instruction);
+  } else {
+    const Instruction plain = resolve(instruction, state, state.executed[state.pc]++);
+    if (is_dma(plain.opcode)) {
+      rings_[static_cast<std::size_t>(engine * isa::kNumDmaQueues + static_cast<int>(plain.dma_queue))].pending.push_back({plain});
+    } else {
+      execute(plain, state);
+      post(plain);
+    }
+  }
+  ++state.pc;
+  return true;
+}
+
+bool Interpreter::step_ring(int index) {
+  Ring& ring = rings_[static_cast<std::size_t>(index)];
+  if (ring.head == ring.pending.size()) return false;
+  const Instruction instruction = ring.pending[ring.head++].instruction;
+  if (ring.head == ring.pending.size()) ring = {};
+  execute_dma(instruction);
+  post(instruction);
+  return true;
+}
+
+std::uint8_t* Interpreter::address(const AccessPattern& a, std::int64_t partition, std::int64_t element) const {
+  std::int64_t at = a.offset;
+  for (int d = a.num_dims - 1; d >= 0; --d) {
+    at += a.dims[d].stride * (element % a.dims[d].count);
+    element /= a.dims[d].count;
+  }
+  const auto& buffer = program_.buffers.at(a.buffer);
+  const std::int64_t size = isa::size_bytes(a.dtype);
+  if (buffer.space == MemorySpace::kHbm) {
+    at += partition * a.partition_stride;
+    if (at < 0 || (at + 1) * size > buffer.bytes) throw std::runtime_error("access outside of buffer " + buffer.name);
+    return const_cast<std::uint8_t*>(hbm_[a.buffer].data()) + at * size;
+  }
+  const bool sbuf = buffer.space == MemorySpace::kSbuf;
+  const std::int64_t byte = (a.start_partition + partition) * (sbuf ? sbuf_row_ : psum_row_) + buffer.address + at * size;
+  return (sbuf ? sbuf_ : psum_).data() + byte;
+}
+
+double Interpreter::get(const AccessPattern& a, std::int64_t partition, std::int64_t element) const { return decode(a.dtype, address(a, partition, element)); }
+void Interpreter::set(const AccessPattern& a, std::int64_t partition, std::int64_t element, double value) { encode(a.dtype, value, address(a, partition, element)); }
+
+void Interpreter::execute_dma(const Instruction& i) {
+  if (i.opcode == Opcode::kDma) {
+    // Rows may be cut differently on both sides: only the linear order counts. All is read before anything is written.
+    Values values;
+    for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+      for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e) values.push_back(get(i.src0, p, e));
+    }
+    std::size_t n = 0;
+    for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
+      for (std::int64_t e = 0; e < i.dst.elements_per_partition(); ++e) set(i.dst, p, e, values[n++]);
+    }
+    return;
+  }
+  const bool gather = i.opcode == Opcode::kDmaGather;
+  const AccessPattern& rows = gather ? i.dst : i.src0;
+  const std::int64_t per_partition = i.src1.elements_per_partition();
+  const std::int64_t width = rows.elements_per_partition() / per_partition;
+  for (std::int64_t p = 0; p < rows.num_partitions; ++p) {
+    for (std::int64_t r = 0; r < per_partition; ++r) {
+      AccessPattern table = gather ? i.src0 : i.dst;
+      const auto index = static_cast<std::int64_t>(get(i.src1, p, r));
+      table.offset += index * table.partition_stride;
+      for (std::int64_t e = 0; e < width; ++e) {
+        if (gather) {
+          set(i.dst, p, r * width + e, get(table, 0, e));
+        } else {
+          set(table, 0, e, get(table, 0, e) + get(i.src0, p, r * width + e));
+        }
+      }
+    }
+  }
+}
+
+void Interpreter::load_stationary(const Instruction& i, EngineState& state) const {
+  state.weight_columns = i.src0.elements_per_partition();
+  state.weights.clear();
+  for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+    for (std::int64_t m = 0; m < state.weight_columns; ++m) state.weights.push_back(get(i.src0, p, m));
+  }
+}
+
+void Interpreter::execute_matmul(const Instruction& i, const EngineState& state) {
+  const std::int64_t columns = i.src0.elements_per_partition(), k = i.src0.num_partitions;
+  std::vector<double> moving;
+  for (std::int64_t p = 0; p < k; ++p) {
+    for (std::int64_t n = 0; n < columns; ++n) moving.push_back(get(i.src0, p, n));
+  }
+  for (std::int64_t m = 0; m < i.dst.num_partitions; ++m) {
+    for (std::int64_t n = 0; n < columns; ++n) {
+      double sum = i.accumulate ? get(i.dst, m, n) : 0;
+      for (std::int64_t p = 0; p < k; ++p) sum += state.weights[static_cast<std::size_t>(p * state.weight_columns + m)] * moving[static_cast<std::size_t>(p * columns + n)];
+      set(i.dst, m, n, sum);
+    }
+  }
+}
+
+void Interpreter::execute_reduce(const Instruction& i) {
+  for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+    double result = i.accumulate ? get(i.dst, p, 0) : get(i.src0, p, 0);
+    for (std::int64_t e = i.accumulate ? 0 : 1; e < i.src0.elements_per_partition(); ++e) result = apply(i.alu, result, get(i.src0, p, e));
+    set(i.dst, p, 0, result);
+  }
+}
+
+void Interpreter::execute_elementwise(const Instruction& i) {
+  const std::int64_t width = i.dst.elements_per_partition();
+  for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
+    for (std::int64_t e = 0; e < width; ++e) {
+      const double a = i.src0.present() ? get(i.src0, p, e) : 0;
+      double result = a;
+      switch (i.opcode) {
+        case Opcode::kTensorTensor: result = apply(i.alu, a, get(i.src1, p, e)); break;
+        case Opcode::kTensorScalar:
+          result = apply(i.alu, a, i.src1.present() ? get(i.src1, p, 0) : i.imm0);
+          if (i.alu2 != isa::AluOp::kNone) result = apply(i.alu2, result, i.imm1);
+          break;
+        case Opcode::kActivation: result = apply(i.activation, i.imm0 * a + (i.src1.present() ? get(i.src1, p, 0) : i.imm1)); break;
+        case Opcode::kSelect: result = get(i.src1, p, e) != 0 ? a : i.imm0; break;
+        case Opcode::kMemset: result = i.imm0; break;
+        case Opcode::kIota: result = i.imm0 + i.imm1 * static_cast<double>(p * width + e); break;
+        default: break;
+      }
+      set(i.dst, p, e, result);
+    }
+  }
+}
+
+void Interpreter::execute(const Instruction& i, EngineState& state) {
+  switch (i.opcode) {
+    case Opcode::kLoadStationary: load_stationary(i, state); break;
+    case Opcode::kMatmul: execute_matmul(i, state); break;
+    case Opcode::kTranspose:
+      for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+        for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e) set(i.dst, e, p, get(i.src0, p, e));
+      }
+      break;
+    case Opcode::kTensorReduce: execute_reduce(i); break;
+    case Opcode::kGeneric: break;
+    default: execute_elementwise(i);
+  }
+}
+
+}  // namespace trellis::device::testing

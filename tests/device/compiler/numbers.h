@@ -1,0 +1,116 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+#include "sim/isa/types.h"
+
+/// The arithmetic of the instruction set, as types.h defines it.
+namespace trellis::device::testing {
+
+using sim::isa::Activation;
+using sim::isa::AluOp;
+using sim::isa::DType;
+
+template <typename T>
+void put(std::uint8_t* to, T value) { std::memcpy(to, &value, sizeof value); }
+template <typename T>
+T fetch(const std::uint8_t* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline void encode(DType dtype, double value, std::uint8_t* to) {
+  switch (dtype) {
+    case DType::kFp32:
+    case DType::kTf32: return put(to, static_cast<float>(value));
+    case DType::kBf16: {
+      auto bits = fetch<std::uint32_t>(reinterpret_cast<const std::uint8_t*>(&static_cast<const float&>(static_cast<float>(value))));
+      if (!std::isnan(value)) bits += 0x7fff + ((bits >> 16) & 1);
+      return put(to, static_cast<std::uint16_t>(bits >> 16));
+    }
+    case DType::kInt32: return put(to, static_cast<std::int32_t>(value));
+    case DType::kInt16: return put(to, static_cast<std::int16_t>(value));
+    case DType::kInt8: return put(to, static_cast<std::int8_t>(value));
+    case DType::kUInt8: return put(to, static_cast<std::uint8_t>(value));
+    case DType::kBool: return put(to, static_cast<std::uint8_t>(value != 0));
+    default: throw std::runtime_error("the interpreter does not know this dtype");
+  }
+}
+
+inline double decode(DType dtype, const std::uint8_t* from) {
+  switch (dtype) {
+    case DType::kFp32:
+    case DType::kTf32: return static_cast<double>(fetch<float>(from));
+    case DType::kBf16: {
+      const std::uint32_t bits = static_cast<std::uint32_t>(fetch<std::uint16_t>(from)) << 16;
+      float value;
+      std::memcpy(&value, &bits, sizeof value);
+      return static_cast<double>(value);
+    }
+    case DType::kInt32: return fetch<std::int32_t>(from);
+    case DType::kInt16: return fetch<std::int16_t>(from);
+    case DType::kInt8: return fetch<std::int8_t>(from);
+    case DType::kUInt8:
+    case DType::kBool: return fetch<std::uint8_t>(from);
+    default: throw std::runtime_error("the interpreter does not know this dtype");
+  }
+}
+
+inline double apply(AluOp alu, double a, double b) {
+  const auto bits = [](double x) { return static_cast<std::int64_t>(x); };
+  switch (alu) {
+    case AluOp::kNone:
+    case AluOp::kBypass: return a;
+    case AluOp::kAdd: return a + b;
+    case AluOp::kSubtract: return a - b;
+    case AluOp::kReverseSubtract: return b - a;
+    case AluOp::kMultiply: return a * b;
+    case AluOp::kDivide: return a / b;
+    case AluOp::kMax: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmax(a, b);
+    case AluOp::kMin: return std::isnan(a) || std::isnan(b) ? std::nan("") : std::fmin(a, b);
+    case AluOp::kPower: return std::pow(a, b);
+    case AluOp::kEqual: return a == b;
+    case AluOp::kNotEqual: return a != b;
+    case AluOp::kGreater: return a > b;
+    case AluOp::kGreaterEqual: return a >= b;
+    case AluOp::kLess: return a < b;
+    case AluOp::kLessEqual: return a <= b;
+    case AluOp::kAnd: return static_cast<double>(bits(a) & bits(b));
+    case AluOp::kOr: return static_cast<double>(bits(a) | bits(b));
+    case AluOp::kXor: return static_cast<double>(bits(a) ^ bits(b));
+  }
+  return a;
+}
+
+inline double apply(Activation fn, double x) {
+  const double sigmoid = 1 / (1 + std::exp(-x));
+  switch (fn) {
+    case Activation::kIdentity: return x;
+    case Activation::kExp: return std::exp(x);
+    case Activation::kLog: return std::log(x);
+    case Activation::kSqrt: return std::sqrt(x);
+    case Activation::kRsqrt: return 1 / std::sqrt(x);
+    case Activation::kReciprocal: return 1 / x;
+    case Activation::kSigmoid: return sigmoid;
+    case Activation::kSilu: return x * sigmoid;
+    case Activation::kSiluGrad: return sigmoid * (1 + x * (1 - sigmoid));
+    case Activation::kTanh: return std::tanh(x);
+    case Activation::kGelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluGrad: return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+    case Activation::kRelu: return x > 0 ? x : 0;
+    case Activation::kSin: return std::sin(x);
+    case Activation::kCos: return std::cos(x);
+    case Activation::kSquare: return x * x;
+    case Activation::kAbs: return std::fabs(x);
+    case Activation::kSign: return (x > 0) - (x < 0);
+    case Activation::kErf: return std::erf(x);
+    case Activation::kNeg: return -x;
+  }
+  return x;
+}
+
+}  // namespace trellis::device::testing
