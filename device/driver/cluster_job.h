@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "device/driver/step_timing.h"
+
+namespace trellis::device {
+
+/// Lays one step's streams of all ranks out as a ClusterJob. `program_of(graph)` gives the timed program of a rank's graph; equal graphs
+/// give the same pointer. Communications of different ranks become one by (kind of pairing, group, sequence).
+[[nodiscard]] StepTiming lay_out_step(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs,
+                                      const std::function<const TimedProgram*(const Graph&)>& program_of);
+
+/// Equal keys: equal jobs, whatever the absolute sequence numbers.
+[[nodiscard]] ContentHash job_key(const sim::ClusterJob& job);
+
+}  // namespace trellis::device

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "device/compiler/graph.h"
+#include "device/driver/session.h"
+
+namespace trellis::device {
+
+/// One execution of a graph by a rank: which graph, for which micro-batch, with which communications.
+struct GraphInstance {
+  std::uint32_t graph = 0;              ///< index in RankRecorder::Impl::graphs
+  std::int32_t microbatch = -1;
+  std::vector<std::uint32_t> comms;     ///< per comm node of the graph: index in StepStream::comms
+  std::int64_t memory_before = 0, memory_after = 0;  ///< bytes in use at its borders
+};
+
+/// What a rank did between two step borders.
+struct StepStream {
+  std::vector<GraphInstance> instances;
+  std::vector<CommRequest> comms;
+};
+
+struct RankRecorder::Impl {
+  // the open graph
+  std::vector<OpRecord> ops;
+  std::vector<Operand> operands;
+  std::vector<std::int64_t> operand_bytes;  ///< whole buffer, beside `operands`
+  std::uint64_t next_buffer = 1;
+  std::uint64_t first_new_buffer = 1;       ///< buffers from here on were made by the open graph
+  std::vector<std::uint64_t> released;      ///< in order of release, each once
+  std::int64_t memory_before = 0;
+
+  // scopes
+  struct Frame {
+    std::string text;
+    Scope saved;
+  };
+  std::vector<Frame> frames;
+  std::map<std::tuple<std::string, std::int32_t, std::string>, std::uint32_t> scope_ids;
+  std::uint32_t scope_id = 0;
+  std::string scoped_layer;                                      ///< by push and pop alone, without backward's look-up
+  std::vector<std::pair<std::int64_t, std::string>> layer_from;  ///< from this autograd sequence number on: layer
+
+  // finished work
+  std::vector<Graph> graphs;                 ///< distinct ones of this rank, layers named
+  std::unordered_map<std::string, std::uint32_t> graph_by_content;
+  StepStream step;                           ///< since the last end_step
+  StepStream finished;                       ///< the step that ended last
+};
+
+/// Schema texts of the two pseudo-operations that mark a communication in a stream; scalars hold the index in StepStream::comms.
+inline constexpr std::string_view kCommStartSchema = "trellis::comm_start";
+inline constexpr std::string_view kCommWaitSchema = "trellis::comm_wait";
+
+/// Builds the open graph of a recorder from its records. `comms` receives, per comm node, the index in StepStream::comms.
+[[nodiscard]] Graph build_graph(const RankRecorder::Impl& stream, const InternTable& interned, int rank, std::string_view reason,
+                                std::vector<std::uint32_t>& comms);
+
+}  // namespace trellis::device

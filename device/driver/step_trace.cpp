@@ -1,0 +1,189 @@
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "device/driver/step_timing.h"
+#include "traces/perfetto_writer.h"
+#include "traces/text_writer.h"
+#include "traces/timeline.h"
+
+namespace trellis::device {
+
+namespace {
+
+using sim::ScheduleItem;
+using traces::Arg;
+
+/// Tracks of one rank's process, in the order in which they are shown.
+struct RankTracks {
+  traces::TrackId programs;
+  std::array<traces::TrackId, sim::kNumTracks> units;
+  std::map<std::string, traces::TrackId> comms;  ///< by axis
+  traces::CounterId hbm;
+};
+
+std::string unit_name(int track) {
+  return track < sim::isa::kNumEngines
+             ? std::string(sim::isa::name(static_cast<sim::isa::Engine>(track)))
+             : "DMA " + std::string(sim::isa::name(static_cast<sim::isa::DmaQueue>(track - sim::isa::kNumEngines)));
+}
+
+/// Up to here every rank has its own process in the trace.
+constexpr std::size_t kMostRanksShown = 16;
+
+/// Ranks that get a process, with how many equal ones each stands for. In large worlds ranks that did the same at the same times are shown once.
+std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& step) {
+  std::vector<std::pair<std::size_t, std::size_t>> shown;
+  std::map<ContentHash, std::size_t> first;
+  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) {
+    ContentHasher h;
+    for (std::size_t i = 0; i < step.job.ranks[rank].size(); ++i) {
+      const ScheduleItem& item = step.job.ranks[rank][i];
+      const sim::ItemTiming& time = step.timing.ranks[rank][i];
+      h.value(item.kind);
+      h.value(item.program);
+      h.value(item.segment);
+      h.value(time.start.value);
+      h.value(time.end.value);
+    }
+    const ContentHash key = h.finish();
+    const auto [it, fresh] = first.try_emplace(key, shown.size());
+    if (fresh || step.job.ranks.size() <= kMostRanksShown) {
+      shown.emplace_back(rank, 0);
+    } else {
+      ++shown[it->second].second;
+    }
+  }
+  return shown;
+}
+
+class TraceBuilder {
+ public:
+  TraceBuilder(const StepTiming& step, const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs)
+      : step_(step), streams_(streams), graphs_(graphs) {}
+
+  const traces::Timeline& build() {
+    comm_slices_.resize(step_.job.comms.size());
+    for (const auto& [rank, equals] : shown_ranks(step_)) {
+      add_tracks(rank, equals);
+      add_rank(rank);
+    }
+    for (const auto& slices : comm_slices_) {
+      for (std::size_t i = 1; i < slices.size(); ++i) timeline_.flow(slices[0], slices[i]);
+    }
+    return timeline_;
+  }
+
+ private:
+  void add_tracks(std::size_t rank, std::size_t equals) {
+    const std::string others = equals == 0 ? "" : " (and " + std::to_string(equals) + " equal ranks)";
+    const traces::ProcessId process = timeline_.add_process("rank " + std::to_string(rank) + others, static_cast<int>(rank));
+    tracks_ = {};
+    tracks_.programs = timeline_.add_track(process, "programs", 0);
+    for (int t = 0; t < sim::kNumTracks; ++t) {
+      tracks_.units[static_cast<std::size_t>(t)] = timeline_.add_track(process, unit_name(t), 1 + t);
+    }
+    std::map<std::string, int> axes;
+    for (const ScheduleItem& item : step_.job.ranks[rank]) {
+      if (item.kind == ScheduleItem::Kind::kCommStart) axes.emplace(step_.job.groups[step_.job.comms[item.comm].group].axis, 0);
+    }
+    int order = 1 + sim::kNumTracks;
+    for (const auto& [axis, unused] : axes) tracks_.comms.emplace(axis, timeline_.add_track(process, "communication " + axis, order++));
+    tracks_.hbm = timeline_.add_counter(process, "HBM in use", "bytes");
+  }
+
+  void add_rank(std::size_t rank) {
+    const auto& items = step_.job.ranks[rank];
+    std::map<std::string, Picoseconds> free_at;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const sim::ItemTiming& time = step_.timing.ranks[rank][i];
+      const ItemOrigin& origin = step_.origins[rank][i];
+      if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
+      if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, items[i], origin, time);
+      if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
+    }
+  }
+
+  /// From the launch to the end of the last item of the same instance.
+  void add_program(std::size_t rank, std::size_t launch) {
+    const auto& origins = step_.origins[rank];
+    std::size_t last = launch;
+    while (last + 1 < origins.size() && origins[last + 1].instance == origins[launch].instance) ++last;
+    const GraphInstance& instance = streams_[rank]->instances[origins[launch].instance];
+    const Graph& graph = (*graphs_[rank])[instance.graph];
+    const Picoseconds start = step_.timing.ranks[rank][launch].start;
+    const Picoseconds end = step_.timing.ranks[rank][last].end;
+    std::array<Arg, 2> args{Arg{"cut", std::string_view(graph.cut_reason)}};
+    std::size_t n = 1;
+    if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
+    timeline_.slice(tracks_.programs, graph.name, "program", start, end - start, std::span(args.data(), n));
+    timeline_.counter(tracks_.hbm, start, instance.memory_before);
+    timeline_.counter(tracks_.hbm, end, instance.memory_after);
+  }
+
+  void add_segment(std::size_t rank, const ScheduleItem& item, const ItemOrigin& origin, const sim::ItemTiming& time) {
+    const sim::SegmentTiming& segment = step_.job.programs[item.program]->segments[item.segment];
+    const sim::isa::Program& program = step_.programs[item.program]->compiled.program;
+    const GraphInstance& instance = streams_[rank]->instances[origin.instance];
+    const Graph& graph = (*graphs_[rank])[instance.graph];
+    for (const sim::KernelSlice& slice : segment.slices) {
+      const sim::isa::Kernel& kernel = program.kernels[slice.kernel];
+      const Node& node = graph.nodes[kernel.node];
+      std::array<Arg, 5> args;
+      std::size_t n = 0;
+      args[n++] = {"op", std::string_view(node.op)};
+      if (!node.scope.layer.empty()) args[n++] = {"layer", std::string_view(node.scope.layer)};
+      if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
+      if (slice.bytes.value > 0) args[n++] = {"bytes", slice.bytes.value};
+      if (slice.busy < slice.end - slice.start) args[n++] = {"busy_ps", slice.busy.value};
+      timeline_.slice(tracks_.units[slice.track], kernel.name, node.scope.phase.empty() ? "other" : node.scope.phase, time.start + slice.start,
+                      slice.end - slice.start, std::span(args.data(), n));
+    }
+  }
+
+  void add_comm(const ScheduleItem& item, std::size_t rank, const ItemOrigin& origin, const sim::ItemTiming& time,
+                std::map<std::string, Picoseconds>& free_at) {
+    const sim::ClusterComm& comm = step_.job.comms[item.comm];
+    const sim::CommTiming& timing = step_.timing.comms[item.comm];
+    const std::string& axis = step_.job.groups[comm.group].axis;
+    const GraphInstance& instance = streams_[rank]->instances[origin.instance];
+    // One track shows one communication at a time: a queued one begins where its predecessor ends.
+    Picoseconds& free = free_at[axis];
+    const Picoseconds start = std::max(time.start, free);
+    const Picoseconds end = std::max(start, timing.end);
+    free = end;
+    std::array<Arg, 4> args{Arg{"op", sim::name(comm.kind)}, Arg{"bytes", comm.elements * comm.element_bytes}, Arg{"ready_ps", timing.ready.value}};
+    std::size_t n = 3;
+    if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
+    comm_slices_[item.comm].push_back(
+        timeline_.slice(tracks_.comms.at(axis), sim::name(comm.kind), "communication", start, end - start, std::span(args.data(), n)));
+  }
+
+  const StepTiming& step_;
+  const std::vector<const StepStream*>& streams_;
+  const std::vector<const std::vector<Graph>*>& graphs_;
+  traces::Timeline timeline_;
+  RankTracks tracks_;
+  std::vector<std::vector<std::uint64_t>> comm_slices_;
+};
+
+}  // namespace
+
+void write_step_trace(const std::filesystem::path& path, const std::string& format, const StepTiming& step,
+                      const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs) {
+  TraceBuilder builder(step, streams, graphs);
+  const traces::Timeline& timeline = builder.build();
+  AtomicFile file(path);
+  if (format == "perfetto") {
+    traces::write_perfetto(timeline, file.stream());
+  } else if (format == "text") {
+    traces::write_text(timeline, file.stream());
+  } else {
+    throw ConfigError("trace format \"" + format + "\": expected \"perfetto\" or \"text\"");
+  }
+  file.commit();
+}
+
+}  // namespace trellis::device

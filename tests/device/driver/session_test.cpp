@@ -1,0 +1,109 @@
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "device/driver/session.h"
+
+namespace trellis::device {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class SessionTest : public testing::Test {
+ protected:
+  Session session{{"trn1.32xlarge", 1, 2, false, true}};
+
+  Operand tensor(RankRecorder& rank, std::uint64_t buffer, std::vector<std::int64_t> sizes) {
+    const std::vector<std::int64_t> strides{sizes[1], 1};
+    return {buffer, rank.interned().view({sizes, strides, 0, DType::kBf16})};
+  }
+
+  /// out = a · b, then all-reduce(out) over both ranks.
+  void forward(int r, std::string_view schema, std::uint64_t sequence) {
+    RankRecorder& rank = session.rank(r);
+    const std::int64_t n = 256, bytes = n * n * 2;
+    const std::array<Operand, 2> in{tensor(rank, rank.new_buffer(), {n, n}), tensor(rank, rank.new_buffer(), {n, n})};
+    rank.cut("start");
+    rank.push_scope("phase=forward");
+    rank.push_scope("microbatch=0");
+    rank.push_scope("layer=model.layers.0");
+    const std::array<Operand, 1> out{tensor(rank, rank.new_buffer(), {n, n})};
+    const std::array<std::int64_t, 3> sizes{bytes, bytes, bytes};
+    rank.record(schema, "", in, out, sizes);
+    const std::int64_t handle =
+        rank.comm_start({sim::CollectiveKind::kAllReduce, "tp", {0, 1}, sequence, n * n, DType::kBf16}, out, out, std::array{bytes, bytes});
+    rank.comm_wait(handle);
+    rank.pop_scope("layer=model.layers.0");
+    rank.pop_scope("microbatch=0");
+    rank.pop_scope("phase=forward");
+    session.end_step(r, 1);
+  }
+};
+
+TEST_F(SessionTest, AStepHasATimeABreakdownThatAddsUpAndFullCoverage) {
+  forward(0, "aten::mm", 0);
+  forward(1, "aten::mm", 0);
+  const nlohmann::json report = session.simulate_step(1);
+  EXPECT_GT(report.at("step_time_ps").get<std::int64_t>(), 0);
+  EXPECT_EQ(report.at("programs").size(), 1u) << "equal graphs of two ranks are one program";
+  EXPECT_EQ(report.at("coverage").at("lowered_flops_share"), 1.0);
+  for (const auto& row : report.at("breakdown")) {
+    EXPECT_EQ(row.at("total_ps"), report.at("step_time_ps"));
+    EXPECT_GT(row.at("matmul_ps").get<std::int64_t>(), 0);
+    EXPECT_GT(row.at("exposed_tp_ps").get<std::int64_t>(), 0);
+  }
+}
+
+TEST_F(SessionTest, EqualStepsGiveEqualReportsAndTraces) {
+  const auto trace = [this] {
+    const auto path = std::filesystem::temp_directory_path() / "trellis_session_test_trace.txt";
+    session.write_trace(path, "text");
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    std::filesystem::remove(path);
+    return text.str();
+  };
+  std::string reports[2], traces[2];
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    forward(0, "aten::mm", step);
+    forward(1, "aten::mm", step);
+    nlohmann::json report = session.simulate_step(1);
+    reports[step] = report.dump();
+    traces[step] = trace();
+  }
+  EXPECT_EQ(reports[0], reports[1]);
+  EXPECT_EQ(traces[0], traces[1]);
+  EXPECT_THAT(traces[0], AllOf(HasSubstr("all_reduce"), HasSubstr("model.layers.0"), HasSubstr("bytes")));
+}
+
+TEST_F(SessionTest, AnOperatorWithoutLoweringIsNamedWithShapesAndPlace) {
+  forward(0, "aten::linalg_svd", 0);
+  forward(1, "aten::linalg_svd", 0);
+  try {
+    (void)session.simulate_step(1);
+    FAIL() << "must name the operator";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("linalg_svd"), HasSubstr("256"), HasSubstr("forward"), HasSubstr("model.layers.0")));
+  }
+}
+
+TEST(SessionOptionsTest, MoreRanksThanCoresIsRefusedWithNumbers) {
+  try {
+    const Session session({"trn1.2xlarge", 1, 8, false, true});
+    FAIL() << "8 ranks do not fit 2 cores";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("8 ranks"), HasSubstr("trn1.2xlarge"), HasSubstr("2 logical NeuronCores"), HasSubstr("--nodes")));
+  }
+}
+
+}  // namespace
+}  // namespace trellis::device
