@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/boxing/KernelFunction.h>
+
+/// Functions of our own that stand in for kernels that LibTorch lacks. Both kinds have the operator's C++ signature and are reached
+/// through the boxed kernel, which relabels, charges and records: an entry here is all it takes to add an operator.
+namespace trellis::device {
+
+/// Computes on CPU tensors, where the operator has no CPU kernel or one that draws from the process-wide generator.
+[[nodiscard]] std::optional<c10::KernelFunction> find_cpu_function(std::string_view op);
+/// Infers results on Meta tensors, where LibTorch's C++ side has no Meta kernel (Python's are not available to us).
+[[nodiscard]] std::optional<c10::KernelFunction> find_shape_function(std::string_view op);
+/// Non-null: the operator's result sizes depend on data; the text says what to do instead.
+[[nodiscard]] const char* data_dependent_hint(std::string_view op);
+
+/// Thrown by shape functions whose result depends on data; the boxed kernel adds operator and scope.
+struct DataDependent {
+  const char* hint;
+};
+
+/// The CPU generator that belongs to the device of the running operator. REQUIRES: called from a CPU function.
+[[nodiscard]] at::Generator running_generator();
+
+}  // namespace trellis::device

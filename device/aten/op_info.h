@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace trellis::device {
+
+enum class ArgKind : std::uint8_t { kTensor, kTensorList, kOptionalTensorList, kGenerator, kDevice, kScalar, kUnrecorded };
+
+struct ArgInfo {
+  ArgKind kind = ArgKind::kScalar;
+  bool written = false;      ///< the operator changes it
+  bool is_out = false;       ///< written and not read
+  bool scalar_type = false;  ///< an integer that is a c10::ScalarType
+  bool cpu_allowed = false;  ///< indices may lie on the CPU
+  std::string name;
+};
+
+/// What the boxed kernel needs to know about one operator, digested from its schema once.
+struct OpInfo {
+  explicit OpInfo(const c10::OperatorHandle& op);
+
+  std::string name;  ///< "aten::mm.out"
+  std::vector<ArgInfo> args;
+  std::size_t num_returns = 0;
+  bool several_results = false;  ///< more than one tensor may come back
+  bool view = false;             ///< returns a view of an argument and changes none: metadata only, not recorded
+  bool writes = false;
+  /// Works on CPU tensors; empty: the operator's own CPU kernel does.
+  std::optional<c10::KernelFunction> cpu_function;
+  /// Works on Meta tensors; empty: the operator's own Meta kernel does.
+  std::optional<c10::KernelFunction> shape_function;
+};
+
+/// View operators change and read no data.
+[[nodiscard]] bool is_view(const c10::FunctionSchema& schema);
+
+}  // namespace trellis::device

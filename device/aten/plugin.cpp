@@ -1,0 +1,254 @@
+#include "device/plugin.h"
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+#include <torch/headeronly/version.h>
+
+#include "base/error.h"
+#include "device/aten/recording.h"
+#include "device/driver/session.h"
+
+/// The C ABI of the emulated device: forwards to one process-wide Session. No exception passes this border.
+namespace {
+
+using trellis::ConfigError;
+using trellis::Error;
+using trellis::ExitCode;
+using trellis::device::BufferCategory;
+using trellis::device::RankState;
+using trellis::device::Session;
+using trellis::device::SessionOptions;
+
+/// Created by configure() and never destroyed: tensors, and with them recorders, are used up to the end of the process.
+Session* session = nullptr;
+
+thread_local std::string error_text;
+thread_local ExitCode error_code = ExitCode::kOk;
+
+int failed(ExitCode code, const std::string& text) {
+  error_code = code;
+  error_text = text;
+  return -1;
+}
+
+/// Runs `body`; its errors become a text and an exit code for last_error().
+template <typename Body>
+auto guarded(Body body) -> std::invoke_result_t<Body> {
+  error_text.clear();
+  error_code = ExitCode::kOk;
+  try {
+    return body();
+  } catch (const Error& error) {
+    return failed(error.code(), error.what());
+  } catch (const c10::Error& error) {
+    return failed(ExitCode::kInternal, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return failed(ExitCode::kInternal, error.what());
+  }
+}
+
+Session& configured() {
+  if (session == nullptr) throw Error(ExitCode::kInternal, "neuron: the device is not configured: call configure() first");
+  return *session;
+}
+
+RankState& this_rank(const char* what) {
+  RankState* const rank = trellis::device::bound_rank();
+  if (rank == nullptr)
+    throw Error(ExitCode::kInternal, std::string("neuron: ") + what + " needs a thread that is bound to a rank: call bind_rank() first");
+  return *rank;
+}
+
+// ── options ──
+
+template <typename T>
+void read(const nlohmann::json& options, const char* key, T& value) {
+  const auto found = options.find(key);
+  if (found == options.end()) return;
+  try {
+    found->get_to(value);
+  } catch (const nlohmann::json::exception&) {
+    throw ConfigError("device options: " + std::string(key) + ": unexpected value " + found->dump());
+  }
+}
+
+SessionOptions parse_options(const char* text) {
+  constexpr const char* kSchema = "trellis.device_options/1";
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text == nullptr ? "{}" : text);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(std::string("device options: not JSON: ") + error.what());
+  }
+  if (!json.is_object() || json.value("schema", "") != kSchema) {
+    throw ConfigError(std::string("device options: expected an object with \"schema\": \"") + kSchema + "\", got " + json.dump());
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" && key != "shape_only" && key != "record") {
+      throw ConfigError("device options: unknown key " + key + "; known are instance, nodes, world_size, shape_only, record");
+    }
+  }
+  SessionOptions options;
+  read(json, "instance", options.instance);
+  read(json, "nodes", options.nodes);
+  read(json, "world_size", options.world_size);
+  read(json, "shape_only", options.shape_only);
+  read(json, "record", options.record);
+  if (options.world_size < 1 || options.world_size > trellis::device::kMaxDevices) {
+    throw ConfigError("device options: world_size: expected 1 to " + std::to_string(trellis::device::kMaxDevices) +
+                      " ranks in one process, got " + std::to_string(options.world_size) +
+                      ": LibTorch's device index is a signed byte; reduce the number of ranks");
+  }
+  return options;
+}
+
+// ── the functions of the table ──
+
+const char* last_error(int* exit_code) {
+  if (exit_code != nullptr) *exit_code = static_cast<int>(error_code);
+  return error_text.c_str();
+}
+
+int configure(const char* text) {
+  return guarded([&] {
+    const SessionOptions options = parse_options(text);
+    if (session != nullptr)
+      throw Error(ExitCode::kInternal, "neuron: the device is configured already; it can be configured once per process");
+    auto fresh = std::make_unique<Session>(options);
+    std::vector<trellis::device::DeviceRank> ranks;
+    for (int rank = 0; rank < options.world_size; ++rank) ranks.push_back({&fresh->rank(rank), options.shape_only});
+    trellis::device::configure_devices(ranks);
+    session = fresh.release();
+    return 0;
+  });
+}
+
+int bind_rank(std::int32_t rank) {
+  return guarded([&] {
+    configured();
+    trellis::device::bind_this_thread(rank);
+    return 0;
+  });
+}
+
+void check_array(const void* array, std::int32_t count, const char* what) {
+  if (count < 0 || (count > 0 && array == nullptr))
+    throw Error(ExitCode::kInternal, std::string("neuron: comm_start: ") + what + " is missing");
+}
+
+trellis::device::CommRequest to_request(const trellis_comm& comm) {
+  check_array(comm.ranks, comm.num_ranks, "ranks");
+  check_array(comm.inputs, comm.num_inputs, "inputs");
+  check_array(comm.outputs, comm.num_outputs, "outputs");
+  if (comm.kind < TRELLIS_ALL_REDUCE || comm.kind > TRELLIS_BARRIER) {
+    throw Error(ExitCode::kInternal, "neuron: comm_start: unknown kind " + std::to_string(comm.kind));
+  }
+  trellis::device::CommRequest request;
+  request.kind = static_cast<trellis::sim::CollectiveKind>(comm.kind);
+  request.axis = comm.axis == nullptr ? "" : comm.axis;
+  request.ranks.assign(comm.ranks, comm.ranks + comm.num_ranks);
+  request.sequence = comm.sequence;
+  request.elements = comm.elements;
+  request.dtype = trellis::device::record_dtype(static_cast<c10::ScalarType>(comm.scalar_type));
+  return request;
+}
+
+const at::Tensor& tensor_at(void* const* tensors, std::int32_t index) { return *static_cast<const at::Tensor*>(tensors[index]); }
+
+std::int64_t comm_start(const trellis_comm* comm) {
+  return guarded([&]() -> std::int64_t {
+    RankState& rank = this_rank("comm_start");
+    const trellis::device::CommRequest request = to_request(*comm);
+    trellis::device::Operands operands(rank);
+    for (std::int32_t i = 0; i < comm->num_inputs; ++i) {
+      const at::Tensor& tensor = tensor_at(comm->inputs, i);
+      if (tensor.is_privateuseone()) operands.add_input(*tensor.unsafeGetTensorImpl());
+    }
+    for (std::int32_t i = 0; i < comm->num_outputs; ++i) {
+      const at::Tensor& tensor = tensor_at(comm->outputs, i);
+      if (tensor.is_privateuseone()) operands.add_output(*tensor.unsafeGetTensorImpl());
+    }
+    return operands.comm_start(request);
+  });
+}
+
+int comm_wait(std::int64_t handle) {
+  return guarded([&] {
+    this_rank("comm_wait").recorder().comm_wait(handle);
+    return 0;
+  });
+}
+
+int set_category(const void* tensor, std::int32_t category) {
+  return guarded([&] {
+    if (category < 0 || category >= trellis::device::kNumBufferCategories) {
+      throw Error(ExitCode::kInternal, "neuron: set_category: unknown category " + std::to_string(category));
+    }
+    const auto& subject = *static_cast<const at::Tensor*>(tensor);
+    if (subject.is_privateuseone() && subject.has_storage()) {
+      trellis::device::storage_of(subject).set_category(static_cast<BufferCategory>(category));
+    }
+    return 0;
+  });
+}
+
+int end_step(std::int64_t step) {
+  return guarded([&] {
+    RankState& rank = this_rank("end_step");
+    rank.settle();
+    configured().end_step(rank.rank(), step);
+    return 0;
+  });
+}
+
+int report_text(std::string& kept, const nlohmann::json& report, const char** text) {
+  kept = report.dump();
+  *text = kept.c_str();
+  return 0;
+}
+
+int simulate_step(std::int64_t step, const char** report) {
+  static std::string kept;
+  return guarded([&] { return report_text(kept, configured().simulate_step(step), report); });
+}
+
+int write_trace(const char* path, const char* format) {
+  return guarded([&] {
+    configured().write_trace(path, format);
+    return 0;
+  });
+}
+
+int memory_report(const char** report) {
+  static std::string kept;
+  return guarded([&] { return report_text(kept, configured().memory_report(), report); });
+}
+
+constexpr trellis_device_plugin_t kPlugin = {
+    .abi_version = TRELLIS_PLUGIN_ABI_VERSION,
+    .struct_size = sizeof(trellis_device_plugin_t),
+    .device_type = "neuron",
+    .provider = "trellis-emulator 0.1.0",
+    .torch_version = TORCH_VERSION,
+    .last_error = last_error,
+    .configure = configure,
+    .bind_rank = bind_rank,
+    .comm_start = comm_start,
+    .comm_wait = comm_wait,
+    .set_category = set_category,
+    .end_step = end_step,
+    .simulate_step = simulate_step,
+    .write_trace = write_trace,
+    .memory_report = memory_report,
+};
+
+}  // namespace
+
+/// The host compares abi_version and torch_version itself: both are in the table, so that its message can name them.
+extern "C" __attribute__((visibility("default"))) const trellis_device_plugin_t* trellis_device_plugin(std::uint32_t, const char*) {
+  return &kPlugin;
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include "device/aten/rank_state.h"
+
+namespace trellis::device {
+
+/// What the caching allocator takes for a request. Small pool (< 1 MiB) and large requests below 16 MiB: next size class, four classes
+/// per doubling, at least 256 B; from 16 MiB on: a multiple of 512 B.
+[[nodiscard]] std::int64_t size_class(std::int64_t bytes);
+
+/// A buffer on the emulated device: host memory in materialised mode, nothing in shape-only mode; identity and accounting in both.
+class NeuronStorage final : public c10::StorageImpl {
+ public:
+  /// Charges the owner; throws Error (exit 3) when it does not fit.
+  NeuronStorage(RankState& owner, std::int64_t nbytes, c10::DataPtr data, c10::Allocator* allocator, bool resizable = true);
+  ~NeuronStorage() override;
+  void release_resources() override;
+
+  [[nodiscard]] std::uint64_t buffer() const { return buffer_; }
+  [[nodiscard]] RankState& owner() const { return owner_; }
+  [[nodiscard]] std::int64_t charged() const { return charged_; }
+  [[nodiscard]] BufferCategory category() const { return category_; }
+  void set_category(BufferCategory category);
+
+  /// A CPU storage (shape-only: a Meta storage) over the same bytes; kernels see it in place of this one. It stays valid while this
+  /// storage lives, and a kernel may resize it: see adopt_resize.
+  c10::intrusive_ptr<c10::StorageImpl> host_view();
+  /// REQUIRES: `host` is over this storage's bytes, which it does not own; nobody else uses this storage yet.
+  void set_host_view(c10::intrusive_ptr<c10::StorageImpl> host) { host_.store(host.release(), std::memory_order_release); }
+  [[nodiscard]] bool is_host_view(const c10::StorageImpl* storage) const { return storage == host_.load(std::memory_order_acquire); }
+  /// Takes over what a kernel did to the host view: new bytes after a resize. Cheap when nothing happened.
+  void adopt_resize();
+
+  /// Grows or shrinks the buffer, keeping the common prefix.
+  void resize(std::int64_t nbytes);
+
+ private:
+  void release() noexcept;
+
+  RankState& owner_;
+  std::uint64_t buffer_ = 0;
+  std::int64_t charged_ = 0;
+  BufferCategory category_ = BufferCategory::kTemporary;
+  bool released_ = false;
+  std::atomic<c10::StorageImpl*> host_{nullptr};  ///< one reference is ours
+};
+
+/// The storage of a tensor on `neuron`. REQUIRES: tensor.device() is neuron and it has storage.
+[[nodiscard]] inline NeuronStorage& storage_of(const c10::TensorImpl& tensor) {
+  return static_cast<NeuronStorage&>(*tensor.unsafe_storage().unsafeGetStorageImpl());
+}
+[[nodiscard]] inline NeuronStorage& storage_of(const at::Tensor& tensor) { return storage_of(*tensor.unsafeGetTensorImpl()); }
+
+/// A fresh buffer of `nbytes` on the device of `owner`.
+[[nodiscard]] c10::intrusive_ptr<c10::StorageImpl> new_storage(RankState& owner, std::int64_t nbytes);
+/// Moves the bytes that a kernel allocated on the CPU (or that a Meta kernel did not) onto the device, without copying.
+[[nodiscard]] c10::intrusive_ptr<c10::StorageImpl> adopt_storage(RankState& owner, const c10::Storage& host);
+
+}  // namespace trellis::device

@@ -1,0 +1,76 @@
+#include "device/aten/view_memo.h"
+
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
+namespace trellis::device {
+
+DType record_dtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      return DType::kFp32;
+    case c10::ScalarType::BFloat16:
+      return DType::kBf16;
+    case c10::ScalarType::Half:
+      return DType::kFp16;
+    case c10::ScalarType::Float8_e4m3fn:
+    case c10::ScalarType::Float8_e4m3fnuz:
+      return DType::kFp8E4M3;
+    case c10::ScalarType::Float8_e5m2:
+    case c10::ScalarType::Float8_e5m2fnuz:
+      return DType::kFp8E5M2;
+    case c10::ScalarType::Int:
+      return DType::kInt32;
+    case c10::ScalarType::Short:
+      return DType::kInt16;
+    case c10::ScalarType::Char:
+      return DType::kInt8;
+    case c10::ScalarType::Byte:
+      return DType::kUInt8;
+    case c10::ScalarType::Bool:
+      return DType::kBool;
+    case c10::ScalarType::Long:
+      return DType::kInt64;
+    case c10::ScalarType::Double:
+      return DType::kFp64;
+    default:
+      break;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "neuron: tensors of type ", type,
+                              " cannot be recorded; expected a real floating-point, integer or bool type: ",
+                              "cast the tensor, or configure the device with record=false");
+}
+
+namespace {
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ull;
+  hash *= 0xff51afd7ed558ccdull;
+  return hash ^ (hash >> 32);
+}
+
+}  // namespace
+
+std::uint32_t ViewMemo::id_of(const c10::TensorImpl& tensor, InternTable& table) {
+  const c10::IntArrayRef sizes = tensor.sizes();
+  const c10::IntArrayRef strides = tensor.strides();
+  const std::int64_t offset = tensor.storage_offset();
+  const c10::ScalarType type = c10::typeMetaToScalarType(tensor.dtype());
+  std::uint64_t hash = mix(static_cast<std::uint64_t>(type), static_cast<std::uint64_t>(offset));
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    hash = mix(hash, static_cast<std::uint64_t>(sizes[i]) ^ (static_cast<std::uint64_t>(strides[i]) << 32));
+  }
+  Entry& entry = entries_[hash & (kEntries - 1)];
+  if (entry.used && entry.type == type && entry.view.offset == offset && sizes.equals(entry.view.sizes) &&
+      strides.equals(entry.view.strides)) {
+    return entry.id;
+  }
+  entry.view = TensorView{sizes.vec(), strides.vec(), offset, record_dtype(type)};
+  entry.type = type;
+  entry.id = table.view(entry.view);
+  entry.used = true;
+  return entry.id;
+}
+
+}  // namespace trellis::device

@@ -1,0 +1,224 @@
+#include <thread>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Event.h>
+#include <torch/csrc/api/include/torch/nn/modules/linear.h>
+
+#include "base/error.h"
+#include "device/aten/storage.h"
+#include "tests/device/aten/neuron_fixture.h"
+
+/// Identity, memory and errors: what a tensor on the device is, beyond its values.
+namespace trellis::device::testing {
+namespace {
+
+using at::Tensor;
+
+class RelabelTest : public NeuronTest {
+ protected:
+  static at::TensorOptions on(int device) { return at::TensorOptions(at::kFloat).device(neuron(device)); }
+  template <typename Body>
+  static std::string error_of(Body body) {
+    try {
+      body();
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(RelabelTest, InPlaceAndOutReturnTheCallersTensor) {
+  Tensor a = at::ones({2, 2}, on(0)), o = at::empty({0}, on(0));
+  EXPECT_TRUE(a.add_(1).is_same(a));
+  EXPECT_TRUE(at::mm_out(o, a, a).is_same(o));
+  EXPECT_EQ(o.sizes(), (at::IntArrayRef{2, 2}));
+  EXPECT_EQ(o.storage().nbytes(), 16u);
+}
+
+TEST_F(RelabelTest, ViewsShareTheBuffer) {
+  const Tensor a = at::zeros({4, 6}, on(0));
+  const Tensor v = a.t().select(0, 1);
+  EXPECT_TRUE(a.is_alias_of(v));
+  EXPECT_EQ(storage_of(a).buffer(), storage_of(v).buffer());
+  v.fill_(3);
+  EXPECT_EQ(a.sum().item<float>(), 12);
+  EXPECT_FALSE(a.is_alias_of(a.clone()));
+}
+
+TEST_F(RelabelTest, ResultsAreOrdinaryTensorsForAutograd) {
+  Tensor a = at::ones({2}, on(0));
+  const Tensor b = a * 2;
+  EXPECT_FALSE(b.is_inference());
+  b.requires_grad_();
+  (b * b).sum().backward();
+  EXPECT_EQ(b.grad().cpu().sum().item<float>(), 8);
+}
+
+TEST_F(RelabelTest, OverlapIsCheckedAsOnTheCpu) {
+  const std::string cpu = error_of([] { at::ones({1}).expand({4}).add_(1); });
+  EXPECT_EQ(error_of([] { at::ones({1}, on(0)).expand({4}).add_(1); }), cpu);
+  const std::string partial = error_of([] {
+    Tensor a = at::ones({4});
+    Tensor to = a.slice(0, 0, 3);
+    at::neg_out(to, a.slice(0, 1, 4));
+  });
+  EXPECT_EQ(error_of([] {
+              Tensor a = at::ones({4}, on(0));
+              Tensor to = a.slice(0, 0, 3);
+              at::neg_out(to, a.slice(0, 1, 4));
+            }),
+            partial);
+}
+
+TEST_F(RelabelTest, DevicesDoNotMix) {
+  const Tensor a = at::ones({3}, on(0)), host = at::ones({3}), other = at::ones({3}, on(1));
+  const std::string mixed = "Expected all tensors to be on the same device, but found at least two devices, neuron:0 and cpu!";
+  EXPECT_NE(error_of([&] { a.add(host); }).find(mixed), std::string::npos) << error_of([&] { a.add(host); });
+  EXPECT_NE(error_of([&] { at::cat({a, host}); }).find(mixed), std::string::npos);
+  EXPECT_NE(error_of([&] { a.mul(other); }).find("neuron:0 and neuron:1!"), std::string::npos);
+  EXPECT_NE(error_of([&] { at::embedding(at::ones({3, 2}, on(0)), at::zeros({2}, at::kLong)); }).find(mixed), std::string::npos);
+  EXPECT_EQ(a.add(at::scalar_tensor(2)).cpu().sum().item<float>(), 9);
+}
+
+TEST_F(RelabelTest, ErrorsOfTheCpuKernelsPassUnchanged) {
+  EXPECT_EQ(error_of([] { at::ones({2, 3}, on(0)).mm(at::ones({2, 3}, on(0))); }), error_of([] { at::ones({2, 3}).mm(at::ones({2, 3})); }));
+  EXPECT_NE(error_of([] { at::ones({2}, at::TensorOptions(c10::Device(c10::kPrivateUse1, 99))); }).find("invalid device index 99"),
+            std::string::npos);
+}
+
+TEST_F(RelabelTest, ModulesMoveToTheDevice) {
+  torch::nn::Linear layer(3, 2);
+  const Tensor before = layer->weight.detach().clone();
+  layer->to(neuron(0));
+  EXPECT_EQ(layer->weight.device(), neuron(0));
+  expect_same_bits(before, layer->weight.detach(), "weight");
+}
+
+TEST_F(RelabelTest, GeneratorsDrawTheCpusNumbers) {
+  const auto on_both = [](at::Device device) {
+    auto generator = at::globalContext().defaultGenerator(device);
+    generator.set_current_seed(42);
+    const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
+    Tensor a = at::randn({5}, options);
+    Tensor b = at::empty({7}, options).uniform_(-1, 1), c = at::empty({7}, options).bernoulli_(0.5);
+    Tensor d = at::randperm(9, options.dtype(at::kLong)), e = at::randint(0, 100, {6}, options.dtype(at::kLong));
+    auto [f, mask] = at::native_dropout(at::ones({64}, options), 0.3, true);
+    return std::vector<Tensor>{a, b, c, d, e, f, mask, at::rand({3}, options), at::multinomial(at::ones({5}, options), 3)};
+  };
+  const auto expected = on_both(at::kCPU), got = on_both(neuron(0));
+  for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(expected[i], got[i], c10::str("draw ", i));
+  EXPECT_NE(error_of([] { at::randn({2}, at::detail::createCPUGenerator(), on(0)); }).find("generator device"), std::string::npos);
+}
+
+TEST_F(RelabelTest, AutocastLowersProducts) {
+  const Tensor a = at::ones({2, 2}, on(0));
+  at::autocast::set_autocast_dtype(c10::kPrivateUse1, at::kBFloat16);
+  at::autocast::set_autocast_enabled(c10::kPrivateUse1, true);
+  EXPECT_EQ(a.mm(a).scalar_type(), at::kBFloat16);
+  EXPECT_EQ(a.to(at::kBFloat16).softmax(0).scalar_type(), at::kFloat);
+  at::autocast::set_autocast_enabled(c10::kPrivateUse1, false);
+  at::autocast::clear_cache();
+  EXPECT_EQ(a.mm(a).scalar_type(), at::kFloat);
+}
+
+TEST_F(RelabelTest, StreamsEventsAndAcceleratorAnswers) {
+  EXPECT_EQ(at::getAccelerator(), c10::kPrivateUse1);
+  EXPECT_EQ(at::globalContext().getAcceleratorHooksInterface().deviceCount(), kShapeOnly + 1);
+  c10::Event start(c10::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT), end(c10::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
+  const c10::Stream stream = c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->getStream(neuron(0));
+  start.record(stream);
+  end.record(stream);
+  EXPECT_TRUE(end.query());
+  EXPECT_GE(start.elapsedTime(end), 0.0);
+}
+
+// ── memory ──
+
+TEST(SizeClass, RoundsAsTheCachingAllocatorDoes) {
+  EXPECT_EQ(size_class(0), 0);
+  EXPECT_EQ(size_class(1), 256);
+  EXPECT_EQ(size_class(257), 320);
+  EXPECT_EQ(size_class(1025), 1280);
+  EXPECT_EQ(size_class((1 << 20) + 1), (1 << 20) + (1 << 18));
+  EXPECT_EQ(size_class((16 << 20) + 1), (16 << 20) + 512);
+  std::int64_t last = 0;
+  for (std::int64_t bytes = 1; bytes < (40 << 20); bytes += bytes / 7 + 1) {
+    const std::int64_t rounded = size_class(bytes);
+    EXPECT_GE(rounded, bytes);
+    EXPECT_LE(rounded, std::max<std::int64_t>(256, bytes + bytes / 4 + 1));
+    EXPECT_GE(rounded, last) << "monotonic";
+    EXPECT_EQ(size_class(rounded), rounded) << "idempotent";
+    last = rounded;
+  }
+}
+
+TEST_F(RelabelTest, MemoryIsChargedWhileATensorLives) {
+  MemoryAccount& memory = recorder(0).memory();
+  const std::int64_t before = memory.current();
+  {
+    const Tensor a = at::empty({1000}, on(0));
+    EXPECT_EQ(memory.current() - before, size_class(4000));
+    const Tensor view = a.slice(0, 1, 3);
+    const Tensor b = a + 1;
+    EXPECT_EQ(memory.current() - before, 2 * size_class(4000));
+    Tensor c = at::empty({0}, on(0));
+    at::add_out(c, a, b);
+    EXPECT_EQ(memory.current() - before, 3 * size_class(4000));
+    c.resize_({5000});
+    EXPECT_EQ(memory.current() - before, 2 * size_class(4000) + size_class(20000));
+  }
+  EXPECT_EQ(memory.current(), before);
+}
+
+TEST_F(RelabelTest, OutOfMemoryIsTheModelsErrorAndLeavesNothingBehind) {
+  MemoryAccount& memory = recorder(0).memory();
+  const std::int64_t before = memory.current();
+  try {
+    at::empty({kHbm}, on(0));
+    FAIL() << "expected an out-of-memory error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
+    EXPECT_NE(std::string(error.what()).find("rank 0"), std::string::npos) << error.what();
+  }
+  const Tensor a = at::empty({kHbm / 8}, on(0));
+  EXPECT_THROW(a.add(1).add(1), Error);  // a fresh result of a kernel is charged as well
+  EXPECT_EQ(memory.current() - before, kHbm / 2);
+}
+
+TEST_F(RelabelTest, OutOfMemoryKeepsItsTypeThroughAutograd) {
+  const Tensor a = at::empty({kHbm / 16}, on(0)).requires_grad_();  // a quarter of the memory
+  const Tensor y = (a * 2).sum();
+  const Tensor filler = at::empty({kHbm / 16 * 3 - 1024}, on(0));
+  EXPECT_THROW(y.backward(), Error);
+}
+
+TEST_F(RelabelTest, TensorsMayDieOnAnotherThread) {
+  MemoryAccount& memory = recorder(0).memory();
+  const std::int64_t before = memory.current();
+  Tensor a = at::empty({1000}, on(0));
+  std::thread([moved = std::move(a)]() mutable { moved.reset(); }).join();
+  rank_state(0).settle();
+  EXPECT_EQ(memory.current(), before);
+  Tensor b;
+  std::thread([&] { b = at::ones({1000}, on(0)); }).join();  // and be born there
+  rank_state(0).settle();
+  EXPECT_EQ(memory.current() - before, size_class(4000));
+  b.reset();
+  EXPECT_EQ(memory.current(), before);
+}
+
+TEST_F(RelabelTest, LibTorchSeesTheAccount) {
+  const Tensor a = at::empty({1 << 20}, on(0));
+  auto* const allocator = c10::getDeviceAllocator(c10::kPrivateUse1);
+  const auto stats = allocator->getDeviceStats(0);
+  EXPECT_EQ(stats.allocated_bytes[0].current, recorder(0).memory().current());
+  EXPECT_EQ(allocator->getMemoryInfo(0).second, static_cast<std::size_t>(kHbm));
+}
+
+}  // namespace
+}  // namespace trellis::device::testing
