@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace trellis::runtime {
+
+/// Decides which rank threads run: at most `permits` at once, in the order in which they became ready. A rank that waits for
+/// others gives its permit away, so one host thread is enough for any number of ranks. Every method REQUIRES the world's mutex
+/// (`lock`) held.
+class HostThreads {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Lock = std::unique_lock<std::mutex>;
+  enum class State { kUnstarted, kReady, kRunning, kBlocked, kEnded };
+
+  HostThreads(int ranks, int permits);
+
+  /// The calling thread becomes `rank` and waits for a permit.
+  void enter(Lock& lock, int rank);
+  void end(int rank);
+  /// Waits without a permit until make_ready(rank) or `deadline`; holds a permit again on return. False: the deadline passed.
+  bool block(Lock& lock, int rank, Clock::time_point deadline);
+  /// Lets a blocked rank run as soon as there is a permit; no effect on others.
+  void make_ready(int rank);
+  void make_all_ready();
+
+  [[nodiscard]] State state(int rank) const { return of(rank).state; }
+  /// Since when the rank runs, is blocked, …
+  [[nodiscard]] Clock::time_point since(int rank) const { return of(rank).since; }
+  /// Whether no rank but `rank` could ever wake it: all others are blocked or have ended.
+  [[nodiscard]] bool is_last_awake(int rank) const;
+  [[nodiscard]] bool is_thread_of(int rank) const { return of(rank).thread == std::this_thread::get_id(); }
+  [[nodiscard]] int ranks() const { return static_cast<int>(ranks_.size()); }
+
+ private:
+  struct Rank {
+    State state = State::kUnstarted;
+    Clock::time_point since{};
+    std::thread::id thread;
+    std::condition_variable wake;
+  };
+  void set(int rank, State state);
+  void dispatch();
+  void wait_for_permit(Lock& lock, int rank);
+  Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const Rank& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  std::vector<Rank> ranks_;
+  std::deque<int> ready_;
+  int free_permits_;
+};
+
+}  // namespace trellis::runtime

@@ -1,0 +1,108 @@
+#include "runtime/reduce_kernel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/StringUtil.h>
+
+#include "base/error.h"
+
+namespace trellis::runtime {
+namespace {
+
+/// Elements combined at a time: the partial results of a block stay in the first-level cache.
+constexpr std::int64_t kBlock = 2048;
+
+template <typename T>
+using Accumulator = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
+
+// NaN wins in min and max, as in LibTorch: a comparison with NaN is false, so each picks NaN whichever side it is on.
+template <typename A>
+A min_of(A a, A b) {
+  return (a != a || a < b) ? a : b;
+}
+template <typename A>
+A max_of(A a, A b) {
+  return (a != a || a > b) ? a : b;
+}
+
+template <typename A, typename T, typename Combine>
+void combine_block(A* sum, const T* source, std::int64_t count, Combine combine) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] = combine(sum[i], static_cast<A>(source[i]));
+}
+
+template <typename A, typename T>
+void add_source(A* sum, const T* source, std::int64_t count, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+    case Reduction::kAverage: return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a + b); });
+    case Reduction::kProduct: return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a * b); });
+    case Reduction::kMin: return combine_block(sum, source, count, [](A a, A b) { return min_of(a, b); });
+    case Reduction::kMax: return combine_block(sum, source, count, [](A a, A b) { return max_of(a, b); });
+    case Reduction::kNone: return;
+  }
+}
+
+template <typename T>
+void reduce_typed(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::int64_t count,
+                  Reduction reduction) {
+  using A = Accumulator<T>;
+  alignas(64) A sum[kBlock];
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t length = std::min(kBlock, count - begin);
+    const auto at = [begin](auto* base) {
+      using Typed = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>, const T*, T*>;
+      return reinterpret_cast<Typed>(base) + begin;
+    };
+    const T* first = at(sources[0]);
+    for (std::int64_t i = 0; i < length; ++i) sum[i] = static_cast<A>(first[i]);
+    for (const std::byte* source : sources.subspan(1)) add_source(sum, at(source), length, reduction);
+    if (reduction == Reduction::kAverage) {
+      const A members = static_cast<A>(sources.size());
+      for (std::int64_t i = 0; i < length; ++i) sum[i] = static_cast<A>(sum[i] / members);
+    }
+    if (targets.empty()) continue;
+    T* rounded = at(targets[0]);
+    for (std::int64_t i = 0; i < length; ++i) rounded[i] = static_cast<T>(sum[i]);
+    for (std::byte* target : targets.subspan(1)) {
+      std::memcpy(at(target), rounded, static_cast<std::size_t>(length) * sizeof(T));
+    }
+  }
+}
+
+/// Calls `visit` with a value of the C++ type of `dtype`; false when the type cannot be reduced.
+template <typename Visit>
+bool with_type(c10::ScalarType dtype, Visit visit) {
+  switch (dtype) {
+    case c10::ScalarType::Double: visit(double{}); return true;
+    case c10::ScalarType::Float: visit(float{}); return true;
+    case c10::ScalarType::BFloat16: visit(c10::BFloat16{}); return true;
+    case c10::ScalarType::Half: visit(c10::Half{}); return true;
+    case c10::ScalarType::Long: visit(std::int64_t{}); return true;
+    case c10::ScalarType::Int: visit(std::int32_t{}); return true;
+    case c10::ScalarType::Short: visit(std::int16_t{}); return true;
+    case c10::ScalarType::Char: visit(std::int8_t{}); return true;
+    case c10::ScalarType::Byte: visit(std::uint8_t{}); return true;
+    case c10::ScalarType::Bool: visit(bool{}); return true;  // sum and max: or; product and min: and
+    default: return false;
+  }
+}
+
+}  // namespace
+
+void check_reducible(c10::ScalarType dtype, Reduction reduction) {
+  if (reduction == Reduction::kNone || with_type(dtype, [](auto) {})) return;
+  throw Error(ExitCode::kInternal,
+              c10::str("backend neuron cannot combine elements of type ", c10::toString(dtype), " by ", name(reduction),
+                       ": expected a float, bfloat16, half or integer type; cast the tensor first"));
+}
+
+void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::int64_t count,
+                 c10::ScalarType dtype, Reduction reduction) {
+  with_type(dtype, [&](auto zero) { reduce_typed<decltype(zero)>(targets, sources, count, reduction); });
+}
+
+}  // namespace trellis::runtime

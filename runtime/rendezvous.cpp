@@ -1,0 +1,297 @@
+#include "runtime/rendezvous.h"
+
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
+#include "base/error.h"
+#include "runtime/world.h"
+
+namespace trellis::runtime {
+namespace {
+
+/// Bytes of one part of a movement: several members share the work of larger ones.
+constexpr std::int64_t kPartBytes = 512 * 1024;
+/// Distinct plans kept; more are made by workloads whose sizes never repeat.
+constexpr std::size_t kKeptMovements = 512;
+
+/// Longer ones would overflow the clock.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
+
+sim::CollectiveKind plan_kind(CommOp op) {
+  using sim::CollectiveKind;
+  switch (op) {
+    case CommOp::kAllReduce:
+    case CommOp::kReduce: return CollectiveKind::kAllReduce;
+    case CommOp::kAllGather:
+    case CommOp::kGather: return CollectiveKind::kAllGather;
+    case CommOp::kReduceScatter: return CollectiveKind::kReduceScatter;
+    case CommOp::kAllToAll: return CollectiveKind::kAllToAll;
+    case CommOp::kBroadcast:
+    case CommOp::kScatter: return CollectiveKind::kBroadcast;
+    default: return CollectiveKind::kBarrier;
+  }
+}
+
+bool is_even(const Exchange& exchange) {
+  const std::int64_t split = exchange.sides[0]->input_splits[0];
+  return std::all_of(exchange.sides.begin(), exchange.sides.end(), [split](const std::optional<Side>& side) {
+    return std::all_of(side->input_splits.begin(), side->input_splits.end(), [split](std::int64_t s) { return s == split; });
+  });
+}
+
+}  // namespace
+
+Rendezvous::Rendezvous(int world_size, int permits, std::chrono::milliseconds timeout)
+    : threads_(world_size, permits), timeout_(timeout), ranks_(static_cast<std::size_t>(world_size)) {
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world_size; ++rank) everyone.push_back(rank);
+  for (int rank : everyone) host_group_ = &join("host", everyone, rank);
+}
+
+void Rendezvous::enter(int rank) {
+  Lock lock(mutex_);
+  threads_.enter(lock, rank);
+}
+
+void Rendezvous::end(int rank) {
+  Lock lock(mutex_);
+  threads_.end(rank);
+  if (!threads_.is_last_awake(rank)) return;
+  // Ranks that still wait wait in vain: one of them must wake to say so.
+  for (int other = 0; other < threads_.ranks(); ++other) {
+    if (threads_.state(other) == HostThreads::State::kBlocked) return threads_.make_ready(other);
+  }
+}
+
+void Rendezvous::fail(int rank, std::exception_ptr cause) {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const Cancelled&) {
+    return;
+  } catch (...) {
+  }
+  Lock lock(mutex_);
+  of(rank).failure = std::move(cause);
+  cancelled_ = true;
+  threads_.make_all_ready();
+}
+
+void Rendezvous::rethrow_first_failure() const {
+  for (const RankState& rank : ranks_) {
+    if (rank.failure) std::rethrow_exception(rank.failure);
+  }
+}
+
+void Rendezvous::begin_step(int rank, std::int64_t step) {
+  Lock lock(mutex_);
+  of(rank).step = step;
+}
+
+bool Rendezvous::stop_requested(int rank) {
+  Lock lock(mutex_);
+  if (cancelled_) return true;
+  const std::int64_t query = of(rank).stop_queries++;
+  if (stop_from_ < 0 && query > last_go_on_) {
+    if (runtime::stop_requested()) {
+      stop_from_ = query;
+    } else {
+      last_go_on_ = query;
+    }
+  }
+  return stop_from_ >= 0 && query >= stop_from_;
+}
+
+std::int64_t Rendezvous::bytes_sent(int rank) const {
+  Lock lock(mutex_);
+  return of(rank).bytes_sent;
+}
+
+Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<int>& ranks, int rank) {
+  Lock lock(mutex_);
+  const int instance = of(rank).groups_made[{axis, ranks}]++;
+  auto& group = groups_[{axis, ranks, instance}];
+  if (!group) {
+    GroupInfo info{axis, ranks, instance, c10::str(axis, " [", c10::Join(", ", ranks), "]")};
+    if (instance > 0) info.label += c10::str(" (instance ", instance, ")");
+    group = std::make_unique<Group>();
+    group->joined.resize(ranks.size());
+    group->info = std::make_shared<const GroupInfo>(std::move(info));
+  }
+  const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  group->joined[static_cast<std::size_t>(member)] = true;
+  return *group;
+}
+
+void Rendezvous::check_caller(int rank) const {
+  TORCH_CHECK(threads_.is_thread_of(rank), "a communication of rank ", rank, " was called on another thread: ",
+              "every rank speaks for itself, on its own thread (keep autograd multithreading off in it)");
+}
+
+void Rendezvous::throw_if_cancelled() const {
+  if (cancelled_) throw Cancelled();
+}
+
+void Rendezvous::remember(int rank, const CommCall& call, const std::shared_ptr<Transfer>& transfer) {
+  of(rank).recorder.add(call, transfer, of(rank).step);
+}
+
+std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::uint64_t sequence, Side side) {
+  const int rank = group.info->ranks[static_cast<std::size_t>(member)];
+  Lock lock(mutex_);
+  check_caller(rank);
+  throw_if_cancelled();
+  auto& slot = group.exchanges[sequence];
+  if (!slot) slot = std::make_shared<Exchange>(group.info, sequence);
+  const std::shared_ptr<Exchange> exchange = slot;
+  remember(rank, side.call, exchange);
+  if (exchange->error) std::rethrow_exception(exchange->error);
+  check_agreement(*exchange, member, side);
+  exchange->sides[static_cast<std::size_t>(member)] = std::move(side);
+  if (++exchange->arrivals < static_cast<int>(exchange->sides.size())) return exchange;
+  check_splits(*exchange);
+  group.exchanges.erase(sequence);
+  move(lock, *exchange);
+  return exchange;
+}
+
+void Rendezvous::check_agreement(Exchange& exchange, int member, const Side& side) {
+  const auto& ranks = exchange.group->ranks;
+  for (std::size_t m = 0; m < exchange.sides.size(); ++m) {
+    if (!exchange.sides[m]) continue;
+    const CommCall& other = exchange.sides[m]->call;
+    if (matches(other, side.call)) return;  // those that are there agree already
+    const int rank = ranks[static_cast<std::size_t>(member)];
+    // The lower rank states what is expected, whoever came first: the text does not depend on timing.
+    throw_mismatch(exchange, ranks[m] < rank ? disagreement(exchange, ranks[m], other, rank, side.call)
+                                             : disagreement(exchange, rank, side.call, ranks[m], other));
+  }
+}
+
+void Rendezvous::check_splits(Exchange& exchange) {
+  const auto& ranks = exchange.group->ranks;
+  if (exchange.sides[0]->call.op != CommOp::kAllToAll) return;
+  for (std::size_t from = 0; from < ranks.size(); ++from) {
+    for (std::size_t to = 0; to < ranks.size(); ++to) {
+      const auto& sent = exchange.sides[from]->input_splits;
+      const auto& expected = exchange.sides[to]->output_splits;
+      if (sent[to] == expected[from]) continue;
+      throw_mismatch(exchange, c10::str("communication mismatch: all-to-all #", exchange.sequence, " of ", exchange.group->label,
+                                        ": rank ", ranks[to], " expected ", expected[from], " elements from rank ", ranks[from],
+                                        ", got ", sent[to], ": make the split sizes of the two ranks agree"));
+    }
+  }
+}
+
+std::shared_ptr<const Movement> Rendezvous::movement_of(const Exchange& exchange) {
+  const Side& first = *exchange.sides[0];
+  if (first.call.op == CommOp::kAllToAll && !is_even(exchange)) {
+    std::vector<std::vector<std::int64_t>> splits;
+    for (const auto& side : exchange.sides) splits.push_back(side->input_splits);
+    return std::make_shared<const Movement>(uneven_exchange(splits));
+  }
+  const int members = static_cast<int>(exchange.sides.size());
+  const MovementKey key{plan_kind(first.call.op), first.call.elements, members, std::max(first.call.root, 0)};
+  Lock lock(movements_mutex_);
+  if (movements_.size() > kKeptMovements) movements_.clear();
+  auto& movement = movements_[key];
+  if (!movement) {
+    // A reduce runs the all-reduce plan, whose root is nobody in particular.
+    const bool turned = std::get<0>(key) == sim::CollectiveKind::kBroadcast;
+    const auto plan = sim::ring_plan(std::get<0>(key), members, first.call.elements);
+    movement = std::make_shared<const Movement>(carry_out(plan, turned ? std::get<3>(key) : 0));
+  }
+  return movement;
+}
+
+/// All members are there: moves the bytes, with the help of members that wait when there are many.
+void Rendezvous::move(Lock& lock, Exchange& exchange) {
+  bool has_data = false;
+  for (const auto& side : exchange.sides) {
+    exchange.buffers.push_back(&side->buffers);
+    has_data |= !side->buffers.inputs.empty();
+  }
+  if (!has_data) return complete(exchange);
+  exchange.call = exchange.sides[0]->call;
+  lock.unlock();
+  exchange.movement = movement_of(exchange);
+  lock.lock();
+  const auto item = static_cast<std::int64_t>(c10::elementSize(exchange.call.dtype));
+  exchange.length = total_length(*exchange.movement);
+  exchange.parts = (exchange.length * item + kPartBytes - 1) / kPartBytes;
+  if (exchange.parts > 1) {
+    for (int rank : exchange.waiting) threads_.make_ready(rank);
+  }
+  help(lock, exchange);
+}
+
+void Rendezvous::help(Lock& lock, Exchange& exchange) {
+  lock.unlock();
+  const bool finished = exchange.move_parts();
+  if (finished) {
+    for (auto& side : exchange.sides) write_back(*side);
+  }
+  lock.lock();
+  if (!finished) return;
+  const auto item = static_cast<std::int64_t>(c10::elementSize(exchange.call.dtype));
+  for (std::size_t m = 0; m < exchange.sides.size(); ++m)
+    of(exchange.group->ranks[m]).bytes_sent += exchange.movement->sent[m] * item;
+  complete(exchange);
+}
+
+void Rendezvous::complete(Transfer& transfer) {
+  transfer.release();
+  transfer.done = true;
+  for (int rank : transfer.waiting) threads_.make_ready(rank);
+}
+
+void Rendezvous::throw_mismatch(Transfer& transfer, const std::string& text) {
+  transfer.error = std::make_exception_ptr(Error(ExitCode::kHang, text));
+  complete(transfer);
+  std::rethrow_exception(transfer.error);
+}
+
+void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout) {
+  if (!transfer.done) {
+    Lock lock(mutex_);
+    check_caller(rank);
+    timeout = std::min(timeout.count() == 0 ? timeout_ : timeout, kLongestTimeout);
+    const auto began = Clock::now();
+    auto deadline = began + timeout;
+    while (!transfer.done) {
+      throw_if_cancelled();
+      if (transfer.has_work()) {
+        help(lock, static_cast<Exchange&>(transfer));  // only exchanges have work
+        continue;
+      }
+      if (threads_.is_last_awake(rank)) throw_hang(rank, transfer, began, true);
+      transfer.waiting.push_back(rank);
+      const bool woken = threads_.block(lock, rank, deadline);
+      std::erase(transfer.waiting, rank);
+      if (woken || transfer.done || cancelled_) continue;
+      deadline = next_check(transfer, began, timeout);
+      if (deadline <= Clock::now()) throw_hang(rank, transfer, began, false);
+    }
+  }
+  if (transfer.error) std::rethrow_exception(transfer.error);
+}
+
+/// When to look again: a missing rank is late when it has run for `timeout` without arriving. One that waits for a permit or for
+/// others is not late itself.
+Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer, Clock::time_point began,
+                                                     std::chrono::milliseconds timeout) const {
+  auto next = Clock::now() + timeout;
+  for (int rank : transfer.missing()) {
+    if (threads_.state(rank) != HostThreads::State::kRunning) continue;
+    next = std::min(next, std::max(threads_.since(rank), began) + timeout);
+  }
+  return next;
+}
+
+void Rendezvous::host_barrier(int rank) {
+  Side side;
+  side.call.op = CommOp::kBarrier;
+  wait(rank, *exchange(*host_group_, rank, of(rank).host_barriers++, std::move(side)));
+}
+
+}  // namespace trellis::runtime

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/flight_recorder.h"
+#include "runtime/host_threads.h"
+#include "runtime/transfer.h"
+
+namespace trellis::runtime {
+
+/// Thrown in a rank that another rank's failure wakes. It ends the rank's thread and is never the error that is reported.
+class Cancelled final : public std::exception {
+ public:
+  [[nodiscard]] const char* what() const noexcept override { return "cancelled: another rank of this world failed"; }
+};
+
+/// The in-process meeting point of the ranks of one world: collectives meet by group and sequence number, messages by ordered
+/// pair. Every rank speaks for itself, on its own thread.
+class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
+ public:
+  using Clock = HostThreads::Clock;
+  Rendezvous(int world_size, int permits, std::chrono::milliseconds timeout);
+
+  // --- ranks ---
+  void enter(int rank);  ///< the calling thread is `rank` from here on; waits for its permit to run
+  void end(int rank);    ///< the rank will never communicate again
+  /// Records the failure of `rank` and wakes every other rank. nullptr and Cancelled are no causes.
+  void fail(int rank, std::exception_ptr cause);
+  void rethrow_first_failure() const;  ///< of the lowest rank; returns when there is none
+  /// Whether the run is to stop. The n-th call of every rank gives the same answer, so ranks stop at the same step border; a
+  /// failure of another rank is seen at once.
+  bool stop_requested(int rank);
+  void begin_step(int rank, std::int64_t step);
+  [[nodiscard]] std::int64_t bytes_sent(int rank) const;
+
+  // --- groups ---
+  struct Group;
+  Group& join(const std::string& axis, const std::vector<int>& ranks, int rank);
+
+  // --- communications: start returns at once, wait blocks ---
+  std::shared_ptr<Transfer> exchange(Group& group, int member, std::uint64_t sequence, Side side);
+  std::shared_ptr<Transfer> send(Group& group, int member, int to, std::uint64_t sequence, Side side);
+  std::shared_ptr<Transfer> receive(Group& group, int member, int from, std::uint64_t sequence, Side side);
+  /// Throws what the transfer failed with, Cancelled, or Error(kHang). `timeout` zero: the world's.
+  void wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout = {});
+  void host_barrier(int rank);
+
+ private:
+  using Lock = HostThreads::Lock;
+  using MovementKey = std::tuple<sim::CollectiveKind, std::int64_t, int, int>;  ///< kind, elements, members, root
+  struct RankState {
+    FlightRecorder recorder;
+    std::int64_t step = -1;
+    std::int64_t stop_queries = 0;
+    std::int64_t bytes_sent = 0;
+    std::uint64_t host_barriers = 0;
+    std::map<std::pair<std::string, std::vector<int>>, int> groups_made;
+    std::exception_ptr failure;
+  };
+
+  void check_caller(int rank) const;
+  void throw_if_cancelled() const;
+  void remember(int rank, const CommCall& call, const std::shared_ptr<Transfer>& transfer);
+  void check_agreement(Exchange& exchange, int member, const Side& side);
+  void check_splits(Exchange& exchange);
+  void move(Lock& lock, Exchange& exchange);
+  std::shared_ptr<const Movement> movement_of(const Exchange& exchange);
+  static std::shared_ptr<Message> message(Group& group, int sender, int receiver, std::uint64_t sequence);
+  void deliver(Lock& lock, Group& group, Message& message);
+  void help(Lock& lock, Exchange& exchange);
+  void complete(Transfer& transfer);
+  [[noreturn]] void throw_mismatch(Transfer& transfer, const std::string& text);
+  [[nodiscard]] Clock::time_point next_check(const Transfer& transfer, Clock::time_point began,
+                                             std::chrono::milliseconds timeout) const;
+  [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left) const;
+  [[nodiscard]] std::string whereabouts(int rank) const;
+  [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
+  [[nodiscard]] std::string disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,
+                                         const CommCall& got) const;
+  RankState& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const RankState& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  mutable std::mutex mutex_;
+  HostThreads threads_;
+  std::chrono::milliseconds timeout_;
+  std::vector<RankState> ranks_;
+  std::map<std::tuple<std::string, std::vector<int>, int>, std::unique_ptr<Group>> groups_;
+  std::mutex movements_mutex_;
+  std::map<MovementKey, std::shared_ptr<const Movement>> movements_;  ///< plans of past calls: training repeats itself
+  Group* host_group_ = nullptr;                                       ///< of host_barrier
+  std::atomic<bool> cancelled_{false};
+  std::int64_t last_go_on_ = -1;  ///< the newest stop query that was answered "go on"
+  std::int64_t stop_from_ = -1;   ///< the first one that was answered "stop"
+};
+
+struct Rendezvous::Group {
+  std::shared_ptr<const GroupInfo> info;
+  std::vector<bool> joined;                                                          ///< by member
+  std::map<std::uint64_t, std::shared_ptr<Exchange>> exchanges;                      ///< by sequence number
+  std::map<std::tuple<int, int, std::uint64_t>, std::shared_ptr<Message>> messages;  ///< by sender, receiver, sequence number
+};
+
+}  // namespace trellis::runtime

@@ -1,0 +1,90 @@
+// Send and receive: the part of Rendezvous that pairs messages.
+#include <cstring>
+
+#include "runtime/rendezvous.h"
+
+namespace trellis::runtime {
+namespace {
+
+std::int64_t bytes_of(const Piece& piece, const CommCall& call) {
+  return piece.length * static_cast<std::int64_t>(c10::elementSize(call.dtype));
+}
+
+std::vector<std::byte> packed(const Side& side) {
+  std::vector<std::byte> content;
+  for (const Piece& piece : side.buffers.inputs)
+    content.insert(content.end(), piece.data, piece.data + bytes_of(piece, side.call));
+  return content;
+}
+
+void unpack(const std::byte* content, const Side& side) {
+  for (const Piece& piece : side.buffers.outputs) {
+    std::memcpy(piece.data, content, static_cast<std::size_t>(bytes_of(piece, side.call)));
+    content += bytes_of(piece, side.call);
+  }
+}
+
+bool fits(const CommCall& sent, const CommCall& posted) {
+  return sent.dtype == posted.dtype && sent.elements == posted.elements && sent.tag == posted.tag;
+}
+
+}  // namespace
+
+std::shared_ptr<Message> Rendezvous::message(Group& group, int sender, int receiver, std::uint64_t sequence) {
+  auto& message = group.messages[{sender, receiver, sequence}];
+  if (!message) {
+    message = std::make_shared<Message>();
+    message->group = group.info;
+    message->sequence = sequence;
+    message->sender = sender;
+    message->receiver = receiver;
+  }
+  return message;
+}
+
+std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std::uint64_t sequence, Side side) {
+  const auto& ranks = group.info->ranks;
+  const int rank = ranks[static_cast<std::size_t>(member)];
+  auto content = packed(side);
+  Lock lock(mutex_);
+  check_caller(rank);
+  throw_if_cancelled();
+  const auto message = Rendezvous::message(group, rank, ranks[static_cast<std::size_t>(to)], sequence);
+  remember(rank, side.call, message);
+  message->content = std::move(content);
+  message->sent = side.call;
+  if (message->posted) deliver(lock, group, *message);
+  return message;
+}
+
+std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from, std::uint64_t sequence, Side side) {
+  const auto& ranks = group.info->ranks;
+  const int rank = ranks[static_cast<std::size_t>(member)];
+  Lock lock(mutex_);
+  check_caller(rank);
+  throw_if_cancelled();
+  const auto message = Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
+  remember(rank, side.call, message);
+  message->posted = std::move(side);
+  if (message->sent) deliver(lock, group, *message);
+  return message;
+}
+
+/// Both sides are there.
+void Rendezvous::deliver(Lock& lock, Group& group, Message& message) {
+  group.messages.erase({message.sender, message.receiver, message.sequence});
+  const Side& posted = *message.posted;
+  if (!fits(*message.sent, posted.call)) {
+    throw_mismatch(message, disagreement(message, message.receiver, posted.call, message.sender, *message.sent));
+  }
+  if (!message.content.empty()) {
+    lock.unlock();
+    unpack(message.content.data(), posted);
+    write_back(posted);
+    lock.lock();
+    of(message.sender).bytes_sent += static_cast<std::int64_t>(message.content.size());
+  }
+  complete(message);
+}
+
+}  // namespace trellis::runtime

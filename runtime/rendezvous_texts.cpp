@@ -1,0 +1,71 @@
+// What a hang or a mismatch is told as: the part of Rendezvous that explains.
+#include <algorithm>
+
+#include <c10/util/StringUtil.h>
+
+#include "base/error.h"
+#include "runtime/rendezvous.h"
+
+namespace trellis::runtime {
+namespace {
+
+using State = HostThreads::State;
+
+std::string seconds(HostThreads::Clock::duration elapsed) {
+  const auto hundredths = std::chrono::duration_cast<std::chrono::milliseconds>(elapsed).count() / 10;
+  return c10::str(hundredths / 100, ".", hundredths % 100 < 10 ? "0" : "", hundredths % 100, " s");
+}
+
+}  // namespace
+
+/// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7] (complete), step 2"
+std::string Rendezvous::whereabouts(int rank) const {
+  const auto since = seconds(HostThreads::Clock::now() - threads_.since(rank));
+  const std::string last = "; last: " + of(rank).recorder.last();
+  switch (threads_.state(rank)) {
+    case State::kUnstarted: return "has not started";
+    case State::kReady: return "waits for a host thread since " + since + last;
+    case State::kRunning: return "runs outside any communication since " + since + last;
+    case State::kBlocked: return "waits in another communication since " + since + last;
+    case State::kEnded: return "has ended " + since + " ago" + last;
+  }
+  return last;
+}
+
+bool Rendezvous::has_joined(const GroupInfo& info, int rank) const {
+  const auto& joined = groups_.at({info.axis, info.ranks, info.instance})->joined;
+  const auto member = std::find(info.ranks.begin(), info.ranks.end(), rank) - info.ranks.begin();
+  return joined[static_cast<std::size_t>(member)];
+}
+
+void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left) const {
+  const auto missing = transfer.missing();
+  std::string text = c10::str("communication hang: rank ", rank, " waited ", seconds(Clock::now() - began), " in ",
+                              of(rank).recorder.describe(transfer), "\n  arrived: ", c10::Join(", ", transfer.arrived()), "\n");
+  for (int other : missing) {
+    text += c10::str("  missing: rank ", other, ", which ",
+                     has_joined(*transfer.group, other) ? "" : "has not made this group and ", whereabouts(other), "\n");
+  }
+  if (nobody_left) text += "  every rank waits or has ended: nobody could still arrive\n";
+  text +=
+      "  what to do: compare what the missing ranks do with the ranks that arrived; every member of a group must make the same "
+      "communications in the same order";
+  if (!nobody_left) text += ", or give slow ranks a longer timeout";
+  throw Error(ExitCode::kHang, text);
+}
+
+std::string Rendezvous::disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,
+                                     const CommCall& got) const {
+  constexpr std::size_t kShown = 3;
+  const auto line = [&](int who, const CommCall& call) {
+    return c10::str("  rank ", who, ": ", describe(call), "; before it:\n",
+                    of(who).recorder.recent_before(transfer, kShown, "    "));
+  };
+  return c10::str("communication mismatch: #", transfer.sequence, " of ", transfer.group->label, ": expected ",
+                  describe(expected), " (rank ", rank, "), got ", describe(got), " (rank ", other, ")\n", line(rank, expected),
+                  line(other, got),
+                  "  what to do: every member of a group must make the same communications, with the same sizes and types, in "
+                  "the same order");
+}
+
+}  // namespace trellis::runtime

@@ -1,0 +1,145 @@
+#include "runtime/world.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "base/error.h"
+#include "runtime/device_plugin.h"
+#include "runtime/process_group_neuron.h"
+#include "runtime/rank_thread.h"
+#include "runtime/rendezvous.h"
+
+namespace trellis::runtime {
+namespace {
+
+constexpr const char* kCpu = "cpu";
+
+// A signal handler may only touch a lock-free flag; signals belong to the process, so this does too.
+std::atomic<bool> stop_flag{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void check_options(const WorldOptions& options) {
+  if (options.world_size < 1) throw ConfigError(c10::str("world size: expected at least 1 rank, got ", options.world_size));
+  if (options.host_threads < 0)
+    throw ConfigError(c10::str("host threads: expected 0 (all cores) or more, got ", options.host_threads));
+  if (options.timeout.count() <= 0)
+    throw ConfigError(c10::str("communication timeout: expected more than 0 ms, got ", options.timeout.count()));
+  if (options.device_type == kCpu) return;
+  if (options.plugin == nullptr) {
+    throw ConfigError(c10::str("device ", options.device_type, ": no device plugin is loaded: load one, or use device cpu"));
+  }
+  if (options.device_type != options.plugin->api().device_type) {
+    throw ConfigError(c10::str("device ", options.device_type, ": the loaded plugin serves \"", options.plugin->api().device_type,
+                               "\": use that device or load another plugin"));
+  }
+  constexpr int kMostIndices = 127;  // c10::DeviceIndex is a signed byte
+  if (options.world_size > kMostIndices) {
+    throw ConfigError(c10::str("device ", options.device_type, ": expected at most ", kMostIndices, " ranks in a process, got ",
+                               options.world_size));
+  }
+}
+
+int permits(const WorldOptions& options) {
+  return options.host_threads > 0 ? options.host_threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+/// The calling thread's LibTorch settings and device for the time a rank runs on it.
+class RankBinding {
+ public:
+  explicit RankBinding(const RankContext& context) {
+    // With multithreading, backward would run on an engine thread that all ranks of a device index share: collectives inside
+    // would deadlock.
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    at::set_num_threads(1);
+    if (context.device().is_cpu()) return;
+    context.plugin()->check(context.plugin()->api().bind_rank(context.rank()));
+    guard_.emplace(context.device());
+  }
+
+ private:
+  std::optional<c10::DeviceGuard> guard_;
+};
+
+void run_rank(int rank, const WorldOptions& options, Rendezvous& rendezvous, const std::function<void(RankContext&)>& body) {
+  rendezvous.enter(rank);
+  try {
+    RankContext context(rank, options, rendezvous);
+    const RankBinding binding(context);
+    body(context);
+  } catch (...) {
+    rendezvous.fail(rank, std::current_exception());
+  }
+  rendezvous.end(rank);
+}
+
+}  // namespace
+
+RankContext::RankContext(int rank, const WorldOptions& options, Rendezvous& rendezvous)
+    : rank_(rank), options_(options), rendezvous_(rendezvous) {}
+
+c10::Device RankContext::device() const {
+  if (options_.device_type == kCpu) return c10::Device(c10::kCPU);
+  return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(rank_));
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string& axis, const std::vector<int>& ranks) {
+  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  TORCH_CHECK(place != ranks.end(), "new group ", axis, " [", c10::Join(", ", ranks), "]: rank ", rank_, " is not a member");
+  for (int rank : ranks)
+    TORCH_CHECK(rank >= 0 && rank < world_size(), "new group ", axis, ": rank ", rank, " is not in a world of ", world_size());
+  const int member = static_cast<int>(place - ranks.begin());
+  Rendezvous::Group& group = rendezvous_.join(axis, ranks, rank_);
+  const auto backend = c10::make_intrusive<ProcessGroupNeuron>(
+      rendezvous_.shared_from_this(), group, member,
+      ProcessGroupNeuron::Options{options_.device_type == kCpu ? nullptr : options_.plugin, options_.shape_only});
+  auto process_group =
+      c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), member, static_cast<int>(ranks.size()));
+  constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
+  const c10::intrusive_ptr<c10d::Backend> base = backend;
+  process_group->setBackend(c10::kCPU, kCustom, base);
+  process_group->setBackend(c10::kPrivateUse1, kCustom, base);
+  process_group->setDefaultBackend(kCustom);
+  process_group->setGroupName(c10::str(group.info->label, " #", group.info->instance));
+  process_group->setGroupDesc(axis);
+  return process_group;
+}
+
+void RankContext::host_barrier() { rendezvous_.host_barrier(rank_); }
+
+void RankContext::begin_step(std::int64_t step) { rendezvous_.begin_step(rank_, step); }
+
+bool RankContext::stop_requested() const { return rendezvous_.stop_requested(rank_); }
+
+std::int64_t RankContext::bytes_sent() const { return rendezvous_.bytes_sent(rank_); }
+
+void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body) {
+  check_options(options);
+  at::set_num_threads(1);
+  const auto rendezvous = std::make_shared<Rendezvous>(options.world_size, permits(options), options.timeout);
+  {
+    std::vector<std::unique_ptr<RankThread>> threads;
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      try {
+        threads.push_back(std::make_unique<RankThread>([&, rank] { run_rank(rank, options, *rendezvous, body); }));
+      } catch (...) {
+        rendezvous->fail(rank, std::current_exception());
+        break;
+      }
+    }
+  }
+  rendezvous->rethrow_first_failure();
+}
+
+void request_stop() { stop_flag.store(true, std::memory_order_relaxed); }
+void clear_stop_request() { stop_flag.store(false, std::memory_order_relaxed); }
+bool stop_requested() { return stop_flag.load(std::memory_order_relaxed); }
+
+}  // namespace trellis::runtime

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace trellis::runtime {
+
+class DevicePlugin;
+class Rendezvous;  // in-process meeting point of the rank threads
+
+struct WorldOptions {
+  int world_size = 1;
+  std::string device_type = "cpu";            ///< "cpu" or the plugin's device type
+  const DevicePlugin* plugin = nullptr;       ///< needed unless "cpu"
+  int host_threads = 0;                       ///< ranks that may run at the same time; 0: as many as the host has cores
+  bool shape_only = false;                    ///< communications carry no bytes
+  std::chrono::milliseconds timeout{100000};  ///< a rank that is later than this at a communication is named (exit code 4)
+};
+
+/// What a rank's thread knows about itself.
+class RankContext {
+ public:
+  RankContext(int rank, const WorldOptions& options, Rendezvous& rendezvous);
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int world_size() const { return options_.world_size; }
+  [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = rank of the plugin's device type
+  [[nodiscard]] bool shape_only() const { return options_.shape_only; }
+  [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
+
+  /// A process group with backend `neuron` over `ranks` (global, in member order, this rank among them). Every member must call
+  /// it, in the same order. `axis`: "tp", "pp", "dp", "world".
+  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const std::string& axis, const std::vector<int>& ranks);
+  /// Meets all ranks of the world; not part of the simulated timeline.
+  void host_barrier();
+  /// Training step `step` begins: named in the texts about hangs and mismatches.
+  void begin_step(std::int64_t step);
+  /// True once another rank failed or the run was interrupted: leave at the next step border. The n-th call of every rank gives
+  /// the same answer, so an interrupted run stops at the same border everywhere: ask once per step.
+  [[nodiscard]] bool stop_requested() const;
+  /// Bytes that this rank has sent in finished communications, as their plans count them; 0 in shape-only mode.
+  [[nodiscard]] std::int64_t bytes_sent() const;
+
+ private:
+  int rank_;
+  const WorldOptions& options_;
+  Rendezvous& rendezvous_;
+};
+
+/// Runs `body` once per rank, each on its own thread with autograd multithreading off and one intra-op thread. Returns when all
+/// ended. When a rank throws, the others are woken from their communications and end; the first error (lowest rank among the
+/// causes) is rethrown.
+void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body);
+
+/// Asks every rank of every running world to stop at its next step border (async-signal-safe: only sets a flag).
+void request_stop();
+/// Forgets a request, for a program that goes on to run another world.
+void clear_stop_request();
+[[nodiscard]] bool stop_requested();
+
+}  // namespace trellis::runtime

@@ -1,0 +1,279 @@
+// A hang or a mismatch is named: who, where, what was expected, what was got.
+#include <chrono>
+#include <thread>
+
+#include "tests/runtime/support.h"
+
+namespace trellis::runtime::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+milliseconds duration_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - start);
+}
+
+TEST(Hang, ARankThatNeverArrivesIsNamedWithinTheTimeout) {
+  WorldOptions options = world(4);
+  options.timeout = milliseconds(200);
+  options.host_threads = 4;
+  std::atomic<bool> reported{false};
+  std::pair<std::string, ExitCode> error;
+  const auto elapsed = duration_of([&] {
+    error = error_of([&] {
+      run_ranks(options, [&](RankContext& context) {
+        auto dp = context.new_group("dp", {0, 1, 2, 3});
+        context.begin_step(12);
+        Tensors tensors{at::ones({1024})};
+        dp->allreduce(tensors)->wait();
+        if (context.rank() == 2) {
+          while (!context.stop_requested()) std::this_thread::sleep_for(milliseconds(1));  // computes on and on
+          return;
+        }
+        dp->broadcast(tensors)->wait();
+      });
+    });
+  });
+  EXPECT_EQ(error.second, ExitCode::kHang);
+  EXPECT_THAT(
+      error.first,
+      AllOf(HasSubstr("communication hang"), HasSubstr("broadcast of 1024 Float with root member 0, #1 of dp [0, 1, 2, 3]"),
+            HasSubstr("arrived: 0, 1, 3"), HasSubstr("missing: rank 2, which runs outside any communication since 0."),
+            HasSubstr("last: all-reduce sum of 1024 Float, #0 of dp [0, 1, 2, 3] (complete), step 12"), HasSubstr("waited 0.2"),
+            HasSubstr("what to do")));
+  EXPECT_GE(elapsed, milliseconds(200));
+  EXPECT_LT(elapsed, milliseconds(2000));
+}
+
+TEST(Hang, ARankThatEndedIsNamedAtOnce) {
+  std::pair<std::string, ExitCode> error;
+  const auto elapsed = duration_of([&] {
+    error = error_of([] {
+      run_ranks(world(3), [](RankContext& context) {
+        auto tp = context.new_group("tp", all_ranks(3));
+        if (context.rank() == 1) return;
+        tp->barrier()->wait();
+      });
+    });
+  });
+  EXPECT_EQ(error.second, ExitCode::kHang);
+  EXPECT_THAT(error.first, AllOf(HasSubstr("barrier, #0 of tp [0, 1, 2]"), HasSubstr("missing: rank 1, which has ended"),
+                                 HasSubstr("no communication yet"), HasSubstr("nobody could still arrive")));
+  EXPECT_LT(elapsed, milliseconds(5000)) << "the timeout is 20 s";
+}
+
+TEST(Hang, RanksThatWaitForEachOtherAreNamedAtOnce) {
+  const auto [text, code] = error_of([] {
+    run_ranks(world(2), [](RankContext& context) {
+      auto pp = context.new_group("pp", {0, 1});
+      Tensors in{at::empty({4})};
+      pp->recv(in, 1 - context.rank(), 3)->wait();  // both receive, nobody sends
+    });
+  });
+  EXPECT_EQ(code, ExitCode::kHang);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("receive of 4 Float with tag 3, #0 of pp [0, 1]"), HasSubstr("waits in another communication")));
+}
+
+TEST(Hang, GroupsInCrossedOrderAreNamed) {
+  const auto [text, code] = error_of([] {
+    run_ranks(world(2), [](RankContext& context) {
+      auto tp = context.new_group("tp", {0, 1});
+      auto dp = context.new_group("dp", {0, 1});
+      (context.rank() == 0 ? tp : dp)->barrier()->wait();
+      (context.rank() == 0 ? dp : tp)->barrier()->wait();
+    });
+  });
+  EXPECT_EQ(code, ExitCode::kHang);
+  EXPECT_THAT(text, AllOf(HasSubstr("barrier, #0 of tp [0, 1]"), HasSubstr("barrier, #0 of dp [0, 1]")));
+}
+
+TEST(Hang, ARankThatNeverMadeTheGroupIsToldApart) {
+  const auto [text, code] = error_of([] {
+    run_ranks(world(2), [](RankContext& context) {
+      if (context.rank() == 0) context.new_group("tp", {0, 1})->barrier()->wait();
+    });
+  });
+  EXPECT_THAT(text, HasSubstr("missing: rank 1, which has not made this group and has ended"));
+}
+
+TEST(Hang, SlowRanksThatShareAHostThreadAreNotLate) {
+  WorldOptions options = world(6);
+  options.timeout = milliseconds(150);
+  options.host_threads = 1;
+  // Rank 0 arrives first and waits 6 × 60 ms for the others, each of which is quick enough once it runs.
+  EXPECT_NO_THROW(run_ranks(options, [](RankContext& context) {
+    auto group = context.new_group("dp", all_ranks(6));
+    std::this_thread::sleep_for(milliseconds(60));
+    group->barrier()->wait();
+  }));
+}
+
+TEST(Hang, AWorkMayHaveItsOwnTimeout) {
+  const auto [text, code] = error_of([] {
+    WorldOptions options = world(2);
+    options.host_threads = 2;
+    run_ranks(options, [](RankContext& context) {
+      auto group = context.new_group("dp", {0, 1});
+      if (context.rank() == 1) {
+        while (!context.stop_requested()) std::this_thread::sleep_for(milliseconds(1));
+        return;
+      }
+      Tensors tensors{at::ones({1})};
+      c10d::AllreduceOptions with_timeout;
+      with_timeout.timeout = milliseconds(50);
+      group->allreduce(tensors, with_timeout)->wait();
+    });
+  });
+  EXPECT_EQ(code, ExitCode::kHang);
+  EXPECT_THAT(text, HasSubstr("waited 0.0"));
+}
+
+/// Rank 0 and rank 1 of a pair start different things; returns the error.
+std::pair<std::string, ExitCode> mismatch(const std::function<void(RankContext&, const Group&)>& body) {
+  return error_of([&] {
+    run_ranks(world(2), [&](RankContext& context) {
+      auto group = context.new_group("tp", {0, 1});
+      Tensors before{at::ones({5})};
+      group->allreduce(before)->wait();
+      body(context, group);
+    });
+  });
+}
+
+TEST(Mismatch, DifferentOperationsNameBothSides) {
+  for (int repeat = 0; repeat < 20; ++repeat) {  // whoever comes first: the same text
+    const auto [text, code] = mismatch([](RankContext& context, const Group& group) {
+      Tensors tensors{at::ones({8})};
+      if (context.rank() == 0) {
+        group->allreduce(tensors)->wait();
+      } else {
+        group->broadcast(tensors)->wait();
+      }
+    });
+    EXPECT_EQ(code, ExitCode::kHang);
+    EXPECT_THAT(
+        text,
+        AllOf(
+            HasSubstr(
+                "communication mismatch: #1 of tp [0, 1]: expected all-reduce sum of 8 Float (rank 0), got broadcast of 8 Float "
+                "with root member 0 (rank 1)"),
+            HasSubstr("    all-reduce sum of 5 Float, #0 of tp [0, 1] (complete)\n"), HasSubstr("what to do")));
+  }
+}
+
+TEST(Mismatch, TypeSizeReductionRootAndPartsAreCompared) {
+  const auto text_of = [](const std::function<void(int, const Group&)>& start) {
+    return mismatch([&](RankContext& context, const Group& group) { start(context.rank(), group); }).first;
+  };
+  EXPECT_THAT(text_of([](int rank, const Group& group) {
+                Tensors tensors{at::ones({8}, rank == 0 ? at::kFloat : at::kDouble)};
+                group->allreduce(tensors)->wait();
+              }),
+              HasSubstr("expected all-reduce sum of 8 Float (rank 0), got all-reduce sum of 8 Double (rank 1)"));
+  EXPECT_THAT(text_of([](int rank, const Group& group) {
+                Tensors tensors{at::ones({8 + rank})};
+                group->allreduce(tensors)->wait();
+              }),
+              HasSubstr("expected all-reduce sum of 8 Float (rank 0), got all-reduce sum of 9 Float (rank 1)"));
+  EXPECT_THAT(text_of([](int rank, const Group& group) {
+                Tensors tensors{at::ones({8})};
+                c10d::AllreduceOptions options;
+                options.reduceOp = rank == 0 ? c10d::ReduceOp::MAX : c10d::ReduceOp::AVG;
+                group->allreduce(tensors, options)->wait();
+              }),
+              HasSubstr("expected all-reduce max of 8 Float (rank 0), got all-reduce average of 8 Float (rank 1)"));
+  EXPECT_THAT(text_of([](int rank, const Group& group) {
+                Tensors tensors{at::ones({8})};
+                c10d::BroadcastOptions options;
+                options.rootRank = rank;
+                group->broadcast(tensors, options)->wait();
+              }),
+              HasSubstr("got broadcast of 8 Float with root member 1 (rank 1)"));
+  EXPECT_THAT(text_of([](int rank, const Group& group) {
+                Tensors tensors{at::ones({rank == 0 ? 3 : 5}), at::ones({rank == 0 ? 5 : 3})};
+                group->allreduce_coalesced(tensors)->wait();
+              }),
+              AllOf(HasSubstr("in 2 tensors (3, 5)"), HasSubstr("in 2 tensors (5, 3)")));
+}
+
+TEST(Mismatch, SplitSizesAndMessagesAreCompared) {
+  EXPECT_THAT(mismatch([](RankContext& context, const Group& group) {
+                at::Tensor in = at::ones({4});
+                at::Tensor out = at::ones({4});
+                std::vector<std::int64_t> one_three{1, 3};
+                std::vector<std::int64_t> even{2, 2};
+                group->all_to_all_single(out, in, context.rank() == 0 ? even : one_three, one_three)->wait();
+              }).first,
+              HasSubstr("rank 0 expected 2 elements from rank 0, got 1"));
+  EXPECT_THAT(mismatch([](RankContext& context, const Group& group) {
+                Tensors tensors{at::ones({4 + context.rank()})};
+                if (context.rank() == 0) {
+                  group->send(tensors, 1, 2)->wait();
+                  group->barrier()->wait();
+                } else {
+                  group->recv(tensors, 0, 2)->wait();
+                }
+              }).first,
+              HasSubstr("expected receive of 5 Float with tag 2 (rank 1), got send of 4 Float with tag 2 (rank 0)"));
+}
+
+TEST(Mismatch, BothSidesGetTheErrorEvenWhenOneCatchesIt) {
+  std::atomic<int> errors{0};
+  run_ranks(world(2), [&](RankContext& context) {
+    auto group = context.new_group("tp", {0, 1});
+    Tensors tensors{at::ones({1 + context.rank()})};
+    try {
+      group->allreduce(tensors)->wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kHang);
+      ++errors;
+    }
+  });
+  EXPECT_EQ(errors, 2);
+}
+
+TEST(Misuse, IsExplained) {
+  const auto text_of = [](const std::function<void(const Group&)>& start) -> std::string {
+    try {
+      run_ranks(world(2), [&](RankContext& context) { start(context.new_group("tp", {0, 1})); });
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(text_of([](const Group& group) {
+                at::Tensor shard = at::ones({3});
+                at::Tensor whole = at::ones({5});
+                group->all_gather_single(whole, shard)->wait();
+              }),
+              HasSubstr("expected a gathered tensor of 6 Float (2 members x 3), got 5 Float"));
+  EXPECT_THAT(text_of([](const Group& group) {
+                Tensors tensors{at::ones({2}, at::kComplexFloat)};
+                group->allreduce(tensors)->wait();
+              }),
+              HasSubstr("cannot combine elements of type ComplexFloat by sum"));
+  EXPECT_THAT(text_of([](const Group& group) {
+                Tensors tensors{at::ones({2}, at::kInt)};
+                c10d::AllreduceOptions options;
+                options.reduceOp = c10d::ReduceOp::BXOR;
+                group->allreduce(tensors, options)->wait();
+              }),
+              HasSubstr("combines by SUM, AVG, PRODUCT, MIN or MAX"));
+  EXPECT_THAT(text_of([](const Group& group) {
+                std::thread([&] {
+                  Tensors tensors{at::ones({2})};
+                  EXPECT_THAT([&] { group->allreduce(tensors); },
+                              ::testing::ThrowsMessage<c10::Error>(HasSubstr("called on another thread")));
+                }).join();
+              }),
+              "no error");
+}
+
+}  // namespace
+}  // namespace trellis::runtime::testing
