@@ -1,0 +1,187 @@
+#include <gmock/gmock.h>
+
+#include "tests/trainer/config/base_config.h"
+
+namespace trellis::trainer {
+namespace {
+
+struct Broken {
+  const char* from;      ///< a piece of the base configuration …
+  const char* to;        ///< … and what stands there instead
+  const char* expected;  ///< the whole text
+};
+
+/// Each row breaks the base configuration in one way.
+constexpr Broken kBroken[] = {
+    // Names.
+    {"name: tiny\n", "", "run.yaml:1:name: this key is required and missing"},
+    {"model_source: megatron\n", "", "run.yaml:1:model_source: this key is required and missing; expected megatron or hf"},
+    {"megatron", "megatrn", "run.yaml:2:model_source: unknown value `megatrn`, did you mean `megatron`?; expected megatron or hf"},
+    {"seed: 7", "sede: 7", "run.yaml:3:sede: unknown key; did you mean `seed`?"},
+    {"max_steps: 10", "max_steps: 10\n  max_step: 10", "run.yaml:7:trainer.max_step: unknown key; did you mean `max_steps`?"},
+    {"seed: 7", "seed: 7\nzzzzzzzzzzzz: 1", "run.yaml:4:zzzzzzzzzzzz: unknown key; remove it"},
+    {"gradient_clip_val:", "gradient-clip-val:",
+     "run.yaml:7:trainer.gradient-clip-val: unknown key: keys are written with underscores, `gradient_clip_val`"},
+    {"seed: 7", "seed: 7\nmax_time: 1",
+     "run.yaml:4:max_time: wrong section: `max_time` belongs in section `trainer` or section `exp_manager`, not in the top level"},
+    {"devices: 8", "devices: 8\n  seed: 7", "run.yaml:6:trainer.seed: wrong section: `seed` belongs in the top level, not in section `trainer`"},
+    {"devices: 8", "devices: 8\n  global-batch-size: 7",
+     "run.yaml:6:trainer.global-batch-size: wrong section: `global_batch_size` belongs in section `data`, not in section `trainer`"},
+    {"precision:\n  type: mixed_precision", "precision: {type: mixed_precision, lr: 1}",
+     "run.yaml:42:precision.lr: wrong section: `lr` belongs in section `model.optim`, not in section `precision`"},
+    {"    library: byte-level", "    library: byte-level\n    usefast: true",
+     "run.yaml:19:data.tokenizer.usefast: unknown key; did you mean `use_fast`?"},
+    {"  name: tiny\ndist", "  ema: {enable: false, deccay: 1}\ndist", "run.yaml:9:exp_manager.ema.deccay: unknown key; did you mean `decay`?"},
+    // Types.
+    {"seed: 7", "seed: seven", "run.yaml:3:seed: expected an integer, got 'seven'"},
+    {"seed: 7", "seed: 0", "run.yaml:3:seed: must be greater than 0, got 0"},
+    {"devices: 8", "devices: auto", "run.yaml:5:trainer.devices: expected an integer that fits in 32 bits, got 'auto'"},
+    {"devices: 8", "devices: 0", "run.yaml:5:trainer.devices: must be at least 1, got 0"},
+    {"devices: 8", "num_nodes: 8", "run.yaml:4:trainer.devices: this key is required and missing"},
+    {"devices: 8", "devices: 8.5", "run.yaml:5:trainer.devices: expected an integer that fits in 32 bits, got '8.5'"},
+    {"max_steps: 10", "max_steps: -1", "run.yaml:6:trainer.max_steps: must be at least 1, got -1: a run ends by steps"},
+    {"gradient_clip_val: 1.0", "gradient_clip_val: 0",
+     "run.yaml:7:trainer.gradient_clip_val: must be greater than 0, got 0; null switches clipping off"},
+    {"  name: tiny\ndist", "  name: ''\ndist", "run.yaml:9:exp_manager.name: must not be empty; remove it for the default"},
+    {"sequence_parallel: true", "sequence_parallel: 1", "run.yaml:13:distributed_strategy.sequence_parallel: expected true or false, got '1'"},
+    {"betas: [0.9, 0.95]", "betas: 0.9", "run.yaml:37:model.optim.betas: expected a list, got '0.9'"},
+    {"betas: [0.9, 0.95]", "betas: [0.9]", "run.yaml:37:model.optim.betas: expected two numbers such as [0.9, 0.95], got 1"},
+    {"betas: [0.9, 0.95]", "betas: [0.9, 1]", "run.yaml:37:model.optim.betas: each must be in [0, 1), got 1"},
+    {"lr: 1.0e-3", "lr: 0", "run.yaml:36:model.optim.lr: must be greater than 0, got 0"},
+    {"lr: 1.0e-3", "lr: .nan", "run.yaml:36:model.optim.lr: expected a finite number, got '.nan'"},
+    {"lr: 1.0e-3", "weight_decay: 1", "run.yaml:34:model.optim.lr: this key is required and missing"},
+    {"betas: [0.9, 0.95]", "weight_decay: -0.1", "run.yaml:37:model.optim.weight_decay: must not be negative, got -0.1"},
+    {"warmup_steps: 2", "warmup_steps: -2", "run.yaml:40:model.optim.sched.warmup_steps: must not be negative, got -2"},
+    {"warmup_steps: 2", "warmup_ratio: 2", "run.yaml:40:model.optim.sched.warmup_ratio: must be in [0, 1], got 2"},
+    {"warmup_steps: 2", "warmup_steps: 2\n      warmup_ratio: 0.5",
+     "run.yaml:41:model.optim.sched.warmup_ratio: excludes warmup_steps; remove one of them"},
+    {"min_lr: 1.0e-5", "min_lr: 1", "run.yaml:41:model.optim.sched.min_lr: must not exceed model.optim.lr: 1 > 0.001"},
+    {"      name: CosineAnnealing\n", "",
+     "run.yaml:38:model.optim.sched.name: this key is required and missing; expected CosineAnnealing or LinearAnnealingWithWarmUp"},
+    {"name: CosineAnnealing", "name: LinearAnnealingWithWarmUp",
+     "run.yaml:41:model.optim.sched.min_lr: LinearAnnealingWithWarmUp falls to 0; remove it or set it to 0"},
+    {"num_layers: 4", "num_layers: -4", "run.yaml:20:model.num_layers: must be at least 1, got -4"},
+    {"hidden_size: 64", "hidden_size: 99999999999",
+     "run.yaml:21:model.hidden_size: expected an integer that fits in 32 bits, got '99999999999'"},
+    {"  encoder_seq_length: 32\n", "", "run.yaml:19:model.encoder_seq_length: this key is required and missing"},
+    {"make_vocab_size_divisible_by: 8", "layernorm_epsilon: 0", "run.yaml:27:model.layernorm_epsilon: must be greater than 0, got 0"},
+    {"make_vocab_size_divisible_by: 8", "vocab_size: 256",
+     "run.yaml:27:model.vocab_size: 256 is smaller than the tokenizer's vocabulary; the byte-level tokenizer needs at least 257"},
+    {"make_vocab_size_divisible_by: 8", "vocab_size: 2147483647",
+     "run.yaml:27:model.vocab_size: 2147483647 padded to a multiple of make_vocab_size_divisible_by 128 × TP 2 = 2147483648 does not fit in 32 bits"},
+    // Known, but not carried out.
+    {"adamw", "adamw_fp32OptState", "run.yaml:35:model.optim.name: `adamw_fp32OptState` is known, but not carried out in this version; use adamw"},
+    {"adamw", "adamv", "run.yaml:35:model.optim.name: unknown value `adamv`, did you mean `adamw`?; expected adamw"},
+    {"CosineAnnealing", "NoamAnnealing",
+     "run.yaml:39:model.optim.sched.name: `NoamAnnealing` is known, but not carried out in this version; use CosineAnnealing or "
+     "LinearAnnealingWithWarmUp"},
+    {"type: mixed_precision", "type: mixed_precisionSR",
+     "run.yaml:43:precision.type: `mixed_precisionSR` is known, but not carried out in this version; use mixed_precision, fp32 or fp64"},
+    {"type: mixed_precision", "type: fp16", "run.yaml:43:precision.type: unknown value `fp16`, did you mean `fp32`?; expected mixed_precision, fp32 or fp64"},
+    {"type: mixed_precision", "parallel_layers_reduce_dtype: fp32",
+     "run.yaml:43:precision.parallel_layers_reduce_dtype: `fp32` is not carried out in this version with precision.type mixed_precision; remove it or "
+     "set it to bf16"},
+    {"library: byte-level", "library: sentencepiece",
+     "run.yaml:18:data.tokenizer.library: `sentencepiece` is known, but not carried out in this version; use byte-level"},
+    {"sequence_parallel: true", "zero1: false",
+     "run.yaml:13:distributed_strategy.zero1: `false` is known, but not carried out in this version; remove it or set it to true"},
+    {"sequence_parallel: true", "context_parallel_size: 2",
+     "run.yaml:13:distributed_strategy.context_parallel_size: known key, not carried out in this version (got 2); remove it or set it to its neutral "
+     "value 1"},
+    {"normalization: rmsnorm", "normalization: layernorm",
+     "run.yaml:28:model.normalization: known key, not carried out in this version (got layernorm); remove it or set it to its neutral value rmsnorm"},
+    {"  hidden_dropout: 0\n", "",
+     "run.yaml:19:model.hidden_dropout: missing: NxDT's default 0.1 is not carried out in this version; write `hidden_dropout: 0`"},
+    {"seed: 7", "seed: 7\nmodel_alignment_strategy: {dpo: {kl_beta: 0.01}}",
+     "run.yaml:4:model_alignment_strategy: known key, not carried out in this version (got a mapping); remove it or set it to its neutral value null"},
+    {"num_layers: 4", "num_layers: 4\n  pipeline_cuts: [model.layers.1]",
+     "run.yaml:21:model.pipeline_cuts: known key, not carried out in this version (got a list); remove it or set it to its neutral value null"},
+    // What divides what.
+    {"num_attention_heads: 4", "num_attention_heads: 6",
+     "run.yaml:21:model.hidden_size: 64 is not divisible by num_attention_heads 6; nearest legal values: 60 or 66"},
+    {"num_kv_heads: 2", "num_kv_heads: 6",
+     "run.yaml:23:model.num_attention_heads: 4 is not divisible by num_kv_heads 6; nearest legal values: 6"},
+    {"hidden_size: 64", "hidden_size: 63", "run.yaml:21:model.hidden_size: 63 is not divisible by num_attention_heads 4; nearest legal values: 60 or 64"},
+    {"hidden_size: 64", "hidden_size: 60",
+     "run.yaml:21:model.hidden_size: a head of hidden_size 60 / num_attention_heads 4 = 15 is odd; rotary embedding turns pairs"},
+    {"ffn_hidden_size: 96", "ffn_hidden_size: 97",
+     "run.yaml:22:model.ffn_hidden_size: 97 is not divisible by tensor_model_parallel_size 2; nearest legal values: 96 or 98"},
+    {"num_kv_heads: 2", "num_kv_heads: 1",
+     "run.yaml:24:model.num_kv_heads: 1 is not divisible by tensor_model_parallel_size 2; nearest legal values: 2"},
+    {"encoder_seq_length: 32", "encoder_seq_length: 33",
+     "run.yaml:25:model.encoder_seq_length: 33 is not divisible by tensor_model_parallel_size 2, as sequence_parallel needs; nearest legal values: "
+     "32 or 34"},
+    {"num_layers: 4", "num_layers: 5",
+     "run.yaml:20:model.num_layers: 5 is not divisible by pipeline_model_parallel_size 2; nearest legal values: 4 or 6"},
+    {"devices: 8", "devices: 6",
+     "run.yaml:5:trainer.devices: world size 6 = devices 6 × num_nodes 1 is not divisible by TP 2 × PP 2 = 4; nearest legal world sizes: 4 or 8"},
+    {"devices: 8", "devices: 2147483647\n  num_nodes: 2147483647",
+     "run.yaml:5:trainer.devices: world size 4611686014132420609 = devices 2147483647 × num_nodes 2147483647 exceeds 16777216"},
+    {"global_batch_size: 16", "global_batch_size: 17",
+     "run.yaml:16:data.global_batch_size: 17 is not divisible by micro_batch_size 2 × DP 2 = 4; nearest legal values: 16 or 20"},
+    {"global_batch_size: 16", "global_batch_size: 2",
+     "run.yaml:16:data.global_batch_size: 2 is not divisible by micro_batch_size 2 × DP 2 = 4; nearest legal values: 4"},
+    {"global_batch_size: 16", "global_batch_size: 16\n  seq_length: 64",
+     "run.yaml:17:data.seq_length: 64 differs from model.encoder_seq_length 32; write ${model.encoder_seq_length}"},
+    {"max_position_embeddings: 64", "max_position_embeddings: 16",
+     "run.yaml:26:model.max_position_embeddings: 16 is smaller than encoder_seq_length 32; set it to at least 32"},
+    {"max_position_embeddings: 64", "kv_channels: 32",
+     "run.yaml:26:model.kv_channels: 32 is not carried out in this version; remove it or set it to hidden_size / num_attention_heads = 16"},
+    {"max_position_embeddings: 64", "rope_theta: 5",
+     "run.yaml:26:model.rope_theta: belongs to model_source hf; with model_source megatron write `position_freq_base`"},
+    {"max_position_embeddings: 64", "model_config: config.json",
+     "run.yaml:26:model.model_config: belongs to model_source hf; with model_source megatron write the sizes in section `model`"},
+};
+
+TEST(BadInput, EachMistakeHasItsExactText) {
+  for (const Broken& broken : kBroken) EXPECT_EQ(problems_of(changed(broken.from, broken.to)), broken.expected);
+}
+
+TEST(BadInput, AllMistakesAreReportedInOnePass) {
+  std::string text = changed("seed: 7", "seed: -1");
+  text.replace(text.find("hidden_size: 64"), 15, "hiden_size: 64");
+  text.replace(text.find("global_batch_size: 16"), 21, "global_batch_size: 18");
+  EXPECT_EQ(problems_of(text, {"model.moe={num_experts: 8}", "precision.type=bf16SR"}),
+            "run.yaml:3:seed: must be greater than 0, got -1\n"
+            "run.yaml:19:model.hidden_size: this key is required and missing\n"
+            "command line:precision.type: `bf16SR` is known, but not carried out in this version; use mixed_precision, fp32 or fp64\n"
+            "run.yaml:16:data.global_batch_size: 18 is not divisible by micro_batch_size 2 × DP 2 = 4; nearest legal values: 16 or 20\n"
+            "command line:model.moe: known key, not carried out in this version (got a mapping); remove it or set it to its neutral value null\n"
+            "run.yaml:21:model.hiden_size: unknown key; did you mean `hidden_size`?");
+}
+
+TEST(BadInput, AWrongValueDoesNotCauseFurtherComplaints) {
+  EXPECT_EQ(problems_of(kBaseConfig, {"distributed_strategy.tensor_model_parallel_size=two"}),
+            "command line:distributed_strategy.tensor_model_parallel_size: expected an integer that fits in 32 bits, got 'two'");
+  EXPECT_EQ(problems_of(kBaseConfig, {"model.num_attention_heads=0", "model.num_kv_heads=null"}),
+            "command line:model.num_attention_heads: must be at least 1, got 0");
+}
+
+TEST(BadInput, ASectionThatIsNoMappingIsNamedOnce) {
+  EXPECT_EQ(problems_of(kBaseConfig, {"exp_manager=5"}), "command line:exp_manager: expected a mapping, got '5'");
+  EXPECT_EQ(problems_of(kBaseConfig, {"data.tokenizer=[1]"}), "command line:data.tokenizer: expected a mapping, got a list");
+  EXPECT_EQ(problems_of(kBaseConfig, {"model.optim.sched=cosine"}), "command line:model.optim.sched: expected a mapping, got 'cosine'");
+}
+
+TEST(BadInput, ConfigJsonIsCheckedLikeTheYaml) {
+  const TemporaryDirectory directory;
+  const auto problems = [&](const std::string& json) {
+    return problems_of(kBaseConfig, {"model_source=hf", "model.model_config=" + directory.write("config.json", json)});
+  };
+  const std::string file = directory.path().string() + "/config.json";
+  const std::string prefix = "command line:model.model_config: " + file;
+  EXPECT_EQ(problems("{}"), "");
+  EXPECT_EQ(problems("[1"), prefix + " is not a JSON object; expected a Hugging Face config.json");
+  EXPECT_EQ(problems(R"({"num_hidden_layers": "x"})"), prefix + ": num_hidden_layers: expected an integer of at least 1, got \"x\"");
+  EXPECT_EQ(problems(R"({"hidden_size": -1})"), prefix + ": hidden_size: expected an integer of at least 1, got -1");
+  EXPECT_EQ(problems(R"({"rms_norm_eps": 0})"), prefix + ": rms_norm_eps: expected a number greater than 0, got 0");
+  EXPECT_EQ(problems(R"({"model_type": "mixtral"})"), prefix + ": model_type: \"mixtral\" is not carried out in this version; only \"llama\" is");
+  EXPECT_EQ(problems(R"({"rope_scaling": {"factor": 8}})"), prefix + ": rope_scaling: {\"factor\":8} is not carried out in this version; only null is");
+  EXPECT_EQ(problems(R"({"head_dim": 128, "hidden_size": 64, "num_attention_heads": 4})"),
+            prefix + ": head_dim: 128 is not carried out in this version; only hidden_size / num_attention_heads = 16 is");
+  EXPECT_EQ(problems_of(kBaseConfig, {"model_source=hf", "model.model_config=/no/such.json"}),
+            "command line:model.model_config: cannot read /no/such.json: expected a Hugging Face config.json; check that it exists and is readable");
+}
+
+}  // namespace
+}  // namespace trellis::trainer

@@ -1,0 +1,98 @@
+#include "trainer/utils/exp_manager.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "tests/trainer/temporary_directory.h"
+
+namespace trellis::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+class RunDirectory : public testing::Test {
+ protected:
+  RunDirectory() {
+    config_.exp_manager.exp_dir = (temporary_.path() / "runs").string();
+    config_.exp_manager.name = "llama";
+    config_.resolved_yaml = "name: llama\n";
+  }
+  std::filesystem::path prepare() { return prepare_run_directory(config_, {"trellis", "train", "a b.yaml"}, sources_); }
+  [[nodiscard]] std::filesystem::path named(const std::string& version) const { return temporary_.path() / "runs" / "llama" / version; }
+
+  TemporaryDirectory temporary_;
+  RunConfig config_;
+  VersionSources sources_{"", "2026-01-02_03-04-05"};
+};
+
+TEST_F(RunDirectory, HoldsTheResolvedConfigurationAndTheCommandLine) {
+  const auto directory = prepare();
+  EXPECT_EQ(read_all(directory / "hparams.yaml"), "name: llama\n");
+  EXPECT_EQ(read_all(directory / "cmd-args.log"), "trellis train 'a b.yaml'\n");
+}
+
+TEST_F(RunDirectory, IsNamedByDateAndTimeAndNeverShared) {
+  EXPECT_EQ(prepare(), named("2026-01-02_03-04-05"));
+  EXPECT_EQ(prepare(), named("2026-01-02_03-04-05_1"));
+  EXPECT_EQ(prepare(), named("2026-01-02_03-04-05_2"));
+}
+
+TEST_F(RunDirectory, CountsVersionsUpFromTheLargest) {
+  config_.exp_manager.use_datetime_version = false;
+  EXPECT_EQ(prepare(), named("version_0"));
+  EXPECT_EQ(prepare(), named("version_1"));
+  std::filesystem::create_directories(named("version_9"));
+  std::filesystem::create_directories(named("version_x"));
+  EXPECT_EQ(prepare(), named("version_10"));
+}
+
+TEST_F(RunDirectory, VersionComesFromTheFileThenFromTheEnvironment) {
+  sources_.environment = "job7";
+  EXPECT_EQ(prepare(), named("job7"));
+  config_.exp_manager.version = "mine";
+  EXPECT_EQ(prepare(), named("mine"));
+}
+
+TEST_F(RunDirectory, ExplicitDirectoryWinsOverEverything) {
+  sources_.environment = "job7";
+  config_.exp_manager.version = "mine";
+  config_.exp_manager.explicit_log_dir = (temporary_.path() / "here" / "deep").string();
+  EXPECT_EQ(prepare(), temporary_.path() / "here" / "deep");
+}
+
+TEST_F(RunDirectory, KeepsOutputsOfEarlierRunsAndLeavesOtherFilesAlone) {
+  config_.exp_manager.version = "mine";
+  const auto directory = prepare();
+  temporary_.write("runs/llama/mine/metrics.jsonl", "first");
+  temporary_.write("runs/llama/mine/events.out.tfevents.1", "first");
+  temporary_.write("runs/llama/mine/notes.txt", "of the user");
+  prepare();
+  EXPECT_EQ(read_all(directory / "run_0" / "metrics.jsonl"), "first");
+  EXPECT_EQ(read_all(directory / "run_0" / "events.out.tfevents.1"), "first");
+  EXPECT_TRUE(std::filesystem::exists(directory / "run_0" / "hparams.yaml"));
+  EXPECT_FALSE(std::filesystem::exists(directory / "metrics.jsonl"));
+  EXPECT_EQ(read_all(directory / "notes.txt"), "of the user");
+  prepare();
+  EXPECT_TRUE(std::filesystem::exists(directory / "run_1" / "hparams.yaml"));
+}
+
+TEST_F(RunDirectory, NamesAPlaceThatCannotBeWritten) {
+  temporary_.write("runs", "a file where a directory should be");
+  try {
+    prepare();
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr((temporary_.path() / "runs" / "llama").string() + ": cannot create the run directory: "));
+    EXPECT_THAT(error.what(), HasSubstr("exp_manager.explicit_log_dir"));
+  }
+}
+
+TEST(VersionSources, DateAndTimeHasNeMosForm) {
+  setenv("NEMO_EXPM_VERSION", "from_slurm", 1);
+  const VersionSources sources = VersionSources::of_this_process();
+  EXPECT_EQ(sources.environment, "from_slurm");
+  EXPECT_THAT(sources.date_time, testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}"));
+}
+
+}  // namespace
+}  // namespace trellis::trainer

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "trainer/report/run_report.h"
+
+namespace trellis::trainer {
+
+/// One step, as it is logged everywhere.
+struct StepLog {
+  std::int64_t step = 0;
+  double loss = 0, lr = 0, grad_norm = 0;
+  bool has_loss = true;      ///< false in shape-only runs: there are no numbers
+  double host_s = 0;
+  std::optional<SimulatedRates> simulated;
+};
+
+/// Writes each step to stderr, metrics.jsonl and TensorBoard events. Plain C++, so that fmt is not LibTorch's.
+class Progress {
+ public:
+  Progress(const RunFacts& facts, const std::filesystem::path& directory, bool tensorboard, int log_every_n_steps);
+  ~Progress();
+  /// `step_report`: null on a device that times itself.
+  void step(const StepLog& log, const nlohmann::json& step_report);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trellis::trainer

@@ -1,0 +1,201 @@
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/device_plugin.h"
+#include "runtime/world.h"
+#include "sim/config/system_config.h"
+#include "trainer/app/progress.h"
+#include "trainer/app/run_request.h"
+#include "trainer/config/run_config.h"
+#include "trainer/data/data_module.h"
+#include "trainer/report/run_report.h"
+#include "trainer/trainer.h"
+#include "trainer/utils/exp_manager.h"
+
+namespace trellis::trainer {
+
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// Ctrl-C and SIGTERM end the run at the next step border, with complete files; a second one ends it at once.
+class StopOnSignal {
+ public:
+  StopOnSignal() {
+    for (int signal : {SIGINT, SIGTERM}) std::signal(signal, handle);
+  }
+  ~StopOnSignal() {
+    for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  }
+
+ private:
+  static void handle(int signal) {
+    runtime::request_stop();
+    std::signal(signal, SIG_DFL);
+  }
+};
+
+RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
+  RunFacts facts;
+  facts.verb = request.shape_only ? "simulate" : "train";
+  facts.name = config.name;
+  facts.device = request.device;
+  facts.instance = request.instance;
+  facts.nodes = request.nodes;
+  facts.world_size = config.world_size();
+  facts.tp = config.tp();
+  facts.pp = config.pp();
+  facts.dp = config.dp();
+  facts.num_microbatches = config.num_microbatches();
+  facts.parameters = config.num_parameters();
+  facts.tokens_per_step = std::int64_t{config.data.global_batch_size} * config.model.encoder_seq_length;
+  facts.model_flops_per_step = config.model_flops_per_step();
+  facts.precision = config.precision.type;
+  facts.max_steps = config.trainer.max_steps;
+  return facts;
+}
+
+const runtime::DevicePlugin* load_device(const RunRequest& request, const RunConfig& config) {
+  if (request.device == "cpu") return nullptr;
+  const runtime::DevicePlugin& plugin = runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
+  if (request.device != plugin.api().device_type) {
+    throw ConfigError("--device " + request.device + ": expected \"cpu\" or \"" + plugin.api().device_type + "\", which the plugin provides");
+  }
+  const json options = {{"schema", "trellis.device_options/1"},
+                        {"instance", request.instance},
+                        {"nodes", request.nodes},
+                        {"world_size", config.world_size()},
+                        {"shape_only", request.shape_only},
+                        {"record", true}};
+  plugin.check(plugin.api().configure(options.dump().c_str()));
+  return &plugin;
+}
+
+/// One run from configuration to files.
+class Run {
+ public:
+  explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
+    if (request.device != "cpu") {
+      const sim::SystemConfig system = sim::load_system(request.instance, request.nodes);
+      check_fits_machine(config_, request.instance, request.nodes, system.logical_cores());
+    } else if (request.shape_only) {
+      throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    }
+    data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
+    plugin_ = load_device(request, config_);
+    directory_ = prepare_run_directory(config_, request.command_line);
+    log_info("run directory: " + directory_.string());
+    log_info("data: " + data_->description());
+  }
+
+  int execute() {
+    const StopOnSignal guard;
+    const Clock::time_point start = Clock::now();
+    Progress progress(facts_, directory_, config_.exp_manager.create_tensorboard_logger, config_.trainer.log_every_n_steps);
+    runtime::WorldOptions world;
+    world.world_size = config_.world_size();
+    world.device_type = request_.device;
+    world.plugin = plugin_;
+    world.host_threads = request_.host_threads;
+    world.shape_only = request_.shape_only;
+    world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
+    Clock::time_point last = start;
+    runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+      Trainer trainer(config_, rank, data_);
+      trainer.fit([&](const StepResult& result) {
+        simulate(result.step);
+        log_step(progress, result, seconds_since(last));
+        last = Clock::now();
+      });
+    });
+    facts_.interrupted = runtime::stop_requested();
+    facts_.host_wall_s = seconds_since(start);
+    write_results();
+    return static_cast<int>(facts_.interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
+  }
+
+ private:
+  RunConfig load() const {
+    RunConfig config = load_run_config(request_.config_file, request_.overrides);
+    if (request_.steps > 0) config.trainer.max_steps = request_.steps;
+    return config;
+  }
+
+  [[nodiscard]] bool emulated() const { return plugin_ != nullptr && plugin_->api().simulate_step != nullptr; }
+
+  void simulate(std::int64_t step) {
+    if (!emulated()) return;
+    const char* text = nullptr;
+    plugin_->check(plugin_->api().simulate_step(step, &text));
+    step_report_ = json::parse(text);
+  }
+
+  void log_step(Progress& progress, const StepResult& result, double host_s) {
+    StepLog log;
+    log.step = result.step;
+    log.loss = result.loss;
+    log.lr = result.lr;
+    log.grad_norm = result.grad_norm;
+    log.has_loss = !request_.shape_only;
+    log.host_s = host_s;
+    if (!step_report_.is_null()) log.simulated = simulated_rates(step_report_, facts_);
+    progress.step(log, step_report_);
+    facts_.steps = result.step;
+    if (log.has_loss) {
+      if (!facts_.first_loss) facts_.first_loss = result.loss;
+      facts_.last_loss = result.loss;
+    }
+  }
+
+  void write_results() {
+    json memory;
+    if (plugin_ != nullptr && plugin_->api().memory_report != nullptr) {
+      const char* text = nullptr;
+      plugin_->check(plugin_->api().memory_report(&text));
+      memory = json::parse(text);
+    }
+    if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null()) {
+      const bool text = request_.trace_format == "text";
+      const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
+      plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
+      log_info("trace of the last step: " + trace.string() + (text ? "" : " (open it at ui.perfetto.dev)"));
+    }
+    const json report = run_report(facts_, step_report_, memory);
+    write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
+    std::cout << (request_.json ? report.dump(1) + "\n" : print_run_report(report)) << std::flush;
+  }
+
+  const RunRequest& request_;
+  RunConfig config_;
+  RunFacts facts_;
+  std::shared_ptr<const DataModule> data_;
+  const runtime::DevicePlugin* plugin_ = nullptr;
+  std::filesystem::path directory_;
+  json step_report_;
+};
+
+}  // namespace
+
+}  // namespace trellis::trainer
+
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(const trellis::trainer::RunRequest* request) {
+  try {
+    return trellis::trainer::Run(*request).execute();
+  } catch (const trellis::Error& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::cerr << "internal error: " << error.what() << "\n";
+    return static_cast<int>(trellis::ExitCode::kInternal);
+  }
+}

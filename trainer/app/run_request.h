@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trellis::trainer {
+
+/// What `trellis train` and `trellis simulate` were asked for. Plain data: the program hands it to libtrellis_trainer.so.
+struct RunRequest {
+  std::string config_file;
+  std::vector<std::string> overrides;      ///< key.path=value
+  std::vector<std::string> command_line;   ///< for cmd-args.log
+  std::string device = "neuron";
+  std::string instance = "trn1.32xlarge";
+  int nodes = 1;
+  bool shape_only = false;                 ///< simulate
+  int host_threads = 0;                    ///< 0: one per host core
+  int steps = 0;                           ///< > 0: in place of trainer.max_steps
+  double timeout_s = 100;
+  bool json = false;                       ///< one JSON document on stdout
+  std::string trace_format = "perfetto";
+};
+
+}  // namespace trellis::trainer
+
+/// The one entry of libtrellis_trainer.so: runs, prints, returns the exit code; throws nothing.
+extern "C" int trellis_trainer_run(const trellis::trainer::RunRequest* request);
+using trellis_trainer_run_fn = int (*)(const trellis::trainer::RunRequest*);

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "trainer/config/run_config.h"
+#include "trainer/config/section_reader.h"
+
+namespace trellis::trainer {
+
+struct SectionReaders {
+  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision;
+};
+
+/// The rules between values: what divides what. Each rule is skipped when a value it builds on had a problem of its own.
+void cross_check(const RunConfig& config, SectionReaders& readers);
+
+/// Facts about a legal configuration that may surprise; logged, never fatal.
+void log_remarks(const RunConfig& config);
+
+}  // namespace trellis::trainer

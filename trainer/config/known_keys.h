@@ -1,0 +1,40 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trellis::trainer {
+
+/// What this version does with a key of the NxDT schema.
+enum class KeyUse {
+  kCarriedOut,  ///< its section's reader reads it
+  kSection,     ///< a mapping whose own keys stand in the table
+  kIgnored,     ///< any value: tunes a compiler, a kernel or a loader that the emulator does not have, or changes no result
+  kNeutral      ///< not carried out: only the listed neutral values are accepted
+};
+
+/// Keys of one section that are treated alike. The NxDT schema is data: adding a feature moves its keys to another row.
+struct KeyGroup {
+  std::string_view section;  ///< dotted path; "" = top level
+  KeyUse use;
+  std::string_view keys;     ///< separated by spaces
+  std::string_view neutral = "";       ///< separated by '|', the preferred one first; for kNeutral
+  std::string_view nxdt_default = "";  ///< megatron models: what an absent key means in NxDT, when that is not neutral
+};
+
+struct KnownKey {
+  std::string key;
+  const KeyGroup* group;
+};
+
+[[nodiscard]] std::span<const KeyGroup> key_groups();
+/// Every known key of a section, in table order.
+[[nodiscard]] std::vector<KnownKey> known_keys_of(std::string_view section);
+/// Every section in which `key` is known ("the top level" for the root), in table order.
+[[nodiscard]] std::vector<std::string> sections_that_know(std::string_view key);
+/// Whether a scalar's text stands for one of `neutral`: numbers compare as numbers, booleans and nulls in every YAML spelling.
+[[nodiscard]] bool is_neutral(std::string_view scalar, std::string_view neutral);
+
+}  // namespace trellis::trainer

@@ -1,0 +1,182 @@
+#include "trainer/config/section_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/nearest.h"
+#include "trainer/config/known_keys.h"
+
+namespace trellis::trainer {
+namespace {
+
+std::string preferred(std::string_view neutral) { return std::string(neutral.substr(0, neutral.find('|'))); }
+
+}  // namespace
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? " or " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
+struct SectionReader::State {
+  YamlMap map;
+  std::string path;
+  Problems* problems;
+  std::set<std::string> bad;                       ///< keys that had a problem
+  std::map<std::string, SectionReader> sections;  ///< opened so far: opening one twice would report it twice
+};
+
+SectionReader::SectionReader(YamlMap map, std::string path, Problems& problems)
+    : state_(std::make_shared<State>(State{std::move(map), std::move(path), &problems, {}, {}})) {}
+
+SectionReader SectionReader::section(const std::string& key) {
+  if (const auto found = state_->sections.find(key); found != state_->sections.end()) return found->second;
+  const std::string path = state_->path.empty() ? key : state_->path + "." + key;
+  return state_->sections.emplace(key, SectionReader(state_->map.map(key), path, *state_->problems)).first->second;
+}
+
+bool SectionReader::has(const std::string& key) const { return state_->map.has(key); }
+
+bool SectionReader::empty() const { return state_->map.keys().empty(); }
+
+template <typename T>
+std::optional<T> SectionReader::optional(const std::string& key) {
+  const std::size_t before = state_->problems->lines().size();
+  std::optional<T> value = state_->map.optional<T>(key);
+  if (state_->problems->lines().size() != before) state_->bad.insert(key);
+  return value;
+}
+
+template <typename T>
+T SectionReader::required(const std::string& key) {
+  const std::size_t before = state_->problems->lines().size();
+  T value = state_->map.required<T>(key);
+  if (state_->problems->lines().size() != before) state_->bad.insert(key);
+  return value;
+}
+
+template std::optional<bool> SectionReader::optional(const std::string&);
+template std::optional<int> SectionReader::optional(const std::string&);
+template std::optional<std::int64_t> SectionReader::optional(const std::string&);
+template std::optional<double> SectionReader::optional(const std::string&);
+template std::optional<std::string> SectionReader::optional(const std::string&);
+template std::optional<std::vector<double>> SectionReader::optional(const std::string&);
+template int SectionReader::required(const std::string&);
+template std::int64_t SectionReader::required(const std::string&);
+template double SectionReader::required(const std::string&);
+template std::string SectionReader::required(const std::string&);
+
+std::string SectionReader::one_of(const std::string& key, const std::string& default_value, const std::vector<std::string>& legal,
+                                  const std::vector<std::string>& not_carried_out) {
+  std::string value = get<std::string>(key, default_value);
+  if (!good({key.c_str()}) || std::ranges::find(legal, value) != legal.end()) return value;
+  if (std::ranges::find(not_carried_out, value) != not_carried_out.end()) {
+    problem(key, fmt::format("`{}` is known, but not carried out in this version; use {}", value, join_names(legal)));
+    return default_value;
+  }
+  std::vector<std::string> all = legal;
+  all.insert(all.end(), not_carried_out.begin(), not_carried_out.end());
+  const std::string nearest = nearest_name(value, all);
+  problem(key, fmt::format("unknown value `{}`{}; expected {}", value,
+                           nearest.empty() ? "" : fmt::format(", did you mean `{}`?", nearest), join_names(legal)));
+  return default_value;
+}
+
+std::optional<int> SectionReader::optional_positive(const std::string& key) {
+  const std::optional<int> value = optional<int>(key);
+  if (!value || *value > 0) return value;
+  problem(key, fmt::format("must be at least 1, got {}", *value));
+  return std::nullopt;
+}
+
+int SectionReader::positive(const std::string& key, int default_value) { return optional_positive(key).value_or(default_value); }
+
+int SectionReader::required_positive(const std::string& key) {
+  const int value = required<int>(key);
+  if (good({key.c_str()}) && value < 1) problem(key, fmt::format("must be at least 1, got {}", value));
+  return value;
+}
+
+double SectionReader::non_negative(const std::string& key, double default_value) {
+  const double value = get<double>(key, default_value);
+  if (value >= 0) return value;
+  problem(key, fmt::format("must not be negative, got {}", value));
+  return default_value;
+}
+
+std::int64_t SectionReader::non_negative(const std::string& key, std::int64_t default_value) {
+  const auto value = get<std::int64_t>(key, default_value);
+  if (value >= 0) return value;
+  problem(key, fmt::format("must not be negative, got {}", value));
+  return default_value;
+}
+
+bool SectionReader::good(std::initializer_list<const char*> keys) const {
+  return std::ranges::none_of(keys, [&](const char* key) { return state_->bad.contains(key); });
+}
+
+void SectionReader::problem(const std::string& key, const std::string& text) {
+  state_->bad.insert(key);
+  state_->map.problem(key, text);
+}
+
+void SectionReader::finish(bool megatron) {
+  std::vector<std::string> known;
+  for (const KnownKey& entry : known_keys_of(state_->path)) {
+    known.push_back(entry.key);
+    if (entry.group->use == KeyUse::kSection) section(entry.key).finish(megatron);
+    if (entry.group->use != KeyUse::kNeutral) continue;
+    if (state_->map.has(entry.key)) {
+      check_neutral(entry.key, entry.group->neutral);
+    } else if (megatron && !entry.group->nxdt_default.empty()) {
+      check_default(entry.key, entry.group->neutral, entry.group->nxdt_default);
+    }
+  }
+  for (const std::string& key : state_->map.keys()) {
+    if (std::ranges::find(known, key) == known.end()) reject(key, known);
+  }
+}
+
+/// The scalar's text; "null", "[]", "a mapping" and "a list" for what is no scalar.
+std::string SectionReader::text_of(const std::string& key) {
+  if (const std::string scalar = state_->map.raw(key); !scalar.empty()) return scalar;
+  if (state_->map.is_map(key)) return "a mapping";
+  const auto list = optional<std::vector<std::string>>(key);
+  if (!list) return "null";
+  return list->empty() ? "[]" : "a list";
+}
+
+void SectionReader::check_neutral(const std::string& key, std::string_view neutral) {
+  const std::string text = text_of(key);
+  if (!good({key.c_str()}) || is_neutral(text, neutral)) return;
+  problem(key, fmt::format("known key, not carried out in this version (got {}); remove it or set it to its neutral value {}", text,
+                           preferred(neutral)));
+}
+
+void SectionReader::check_default(const std::string& key, std::string_view neutral, std::string_view nxdt_default) {
+  problem(key, fmt::format("missing: NxDT's default {} is not carried out in this version; write `{}: {}`", nxdt_default, key,
+                           preferred(neutral)));
+}
+
+void SectionReader::reject(const std::string& key, const std::vector<std::string>& known) {
+  std::string underscored = key;
+  std::ranges::replace(underscored, '-', '_');
+  if (underscored != key && std::ranges::find(known, underscored) != known.end()) {
+    return problem(key, fmt::format("unknown key: keys are written with underscores, `{}`", underscored));
+  }
+  if (const auto homes = sections_that_know(underscored); !homes.empty()) {
+    const std::string here = state_->path.empty() ? "the top level" : fmt::format("section `{}`", state_->path);
+    return problem(key, fmt::format("wrong section: `{}` belongs in {}, not in {}", underscored, join_names(homes), here));
+  }
+  const std::string nearest = nearest_name(key, known);
+  problem(key, "unknown key" + (nearest.empty() ? "; remove it" : fmt::format("; did you mean `{}`?", nearest)));
+}
+
+}  // namespace trellis::trainer

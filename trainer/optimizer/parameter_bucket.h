@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trainer/parallel_layers/collectives.h"
+#include "trainer/parallel_layers/parameter.h"
+
+namespace trellis::trainer {
+
+/// Parameters of one kind whose gradients are summed in one communication. Each parameter is padded along dimension 0 to a multiple of the
+/// sharding group's size and split along it, as NeuronZero1Optimizer does. Parameters a (3 rows) and b (2 rows) over two ranks:
+///
+///   main_grad   [ a row 0 | a row 1 | a row 2 | padding | b row 0 | b row 1 ]
+///   shard 0     [ a row 0 | a row 1 | b row 0 ]
+///   shard 1     [ a row 2 | padding | b row 1 ]
+///
+/// A shard is one flat tensor: the optimizer runs once per bucket, not once per parameter. Padding is and stays zero.
+class ParameterBucket {
+ public:
+  /// Takes over the parameters' gradients: backward adds each one to main_grad and frees it.
+  ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup sharding, at::ScalarType grad_dtype);
+  ParameterBucket(const ParameterBucket&) = delete;
+  ParameterBucket& operator=(const ParameterBucket&) = delete;
+  ~ParameterBucket();
+
+  [[nodiscard]] const Parameter& kind() const { return *slots_.front().parameter; }  ///< attributes shared by all
+  [[nodiscard]] const at::Tensor& main_grad() const { return main_grad_; }           ///< the accumulated gradients, flat
+  /// Ends the accumulation: the next gradient starts a new sum. Throws when a parameter got none.
+  void end_accumulation();
+
+  /// Sums main_grad over the sharding group. The result is this rank's shard; main_grad itself when the group has one member.
+  [[nodiscard]] PendingCollective start_reduce_scatter() const;
+  /// This rank's shard of the parameters' values.
+  [[nodiscard]] at::Tensor shard_of_parameters(at::ScalarType dtype) const;
+
+  /// A gather under way: parameters with padding arrive beside their place.
+  struct Gather {
+    PendingCollective pending;
+    std::vector<std::pair<at::Tensor, at::Tensor>> padded;  ///< parameter, where it arrives
+    void finish();
+  };
+  /// Sets the parameters from the shards of the whole group, in the parameters' type.
+  [[nodiscard]] Gather start_all_gather(const at::Tensor& shard) const;
+
+ private:
+  class AccumulateMainGrad;
+  struct Slot {
+    Parameter* parameter = nullptr;
+    std::int64_t offset = 0;          ///< in a shard
+    std::int64_t shard_elements = 0;  ///< of this parameter
+    at::Tensor main_grad;             ///< as the parameter's shape
+    at::Tensor padded_main_grad;      ///< flat
+    bool has_grad = false;
+  };
+
+  void accumulate(Slot& slot, const at::Tensor& grad) const;
+  [[nodiscard]] std::vector<at::Tensor> slices_of(const at::Tensor& shard) const;
+
+  ParallelGroup sharding_;
+  std::int64_t shard_elements_ = 0;
+  std::vector<Slot> slots_;
+  at::Tensor main_grad_;
+};
+
+}  // namespace trellis::trainer

@@ -1,0 +1,191 @@
+#include "trainer/report/run_report.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace trellis::trainer {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::pair<const char*, const char*>, 8> kParts{{{"matmul_ps", "matmul"},
+                                                                     {"other_compute_ps", "other compute"},
+                                                                     {"exposed_tp_ps", "TP comm"},
+                                                                     {"exposed_pp_ps", "PP comm"},
+                                                                     {"exposed_dp_ps", "DP comm"},
+                                                                     {"bubble_ps", "bubble"},
+                                                                     {"optimizer_ps", "optimizer"},
+                                                                     {"other_ps", "other"}}};
+constexpr std::array<const char*, 6> kCategories{"parameter", "gradient", "optimizer_state", "activation", "temporary", "input"};
+/// Longer tables are folded: equal rows become one.
+constexpr std::size_t kMaxRows = 16;
+
+double milliseconds(const json& ps) { return static_cast<double>(ps.get<std::int64_t>()) * 1e-9; }
+
+/// "0-3", "0-30/2" (every second), "0,3,4".
+std::string rank_list(const std::vector<std::int64_t>& ranks) {
+  if (ranks.size() > 2) {
+    const std::int64_t step = ranks[1] - ranks[0];
+    bool regular = true;
+    for (std::size_t i = 1; i < ranks.size(); ++i) regular &= ranks[i] - ranks[i - 1] == step;
+    if (regular) return fmt::format("{}-{}{}", ranks.front(), ranks.back(), step == 1 ? "" : fmt::format("/{}", step));
+  }
+  std::string text;
+  for (std::int64_t rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+/// One line per rank; in long tables ranks with equal lines share one.
+std::string fold(const std::vector<std::pair<std::int64_t, std::string>>& rows) {
+  std::vector<std::pair<std::vector<std::int64_t>, std::string>> lines;
+  for (const auto& [rank, text] : rows) {
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return rows.size() > kMaxRows && line.second == text; });
+    if (same == lines.end()) {
+      lines.push_back({{rank}, text});
+    } else {
+      same->first.push_back(rank);
+    }
+  }
+  std::string table;
+  for (const auto& [ranks, text] : lines) table += fmt::format("  {:>7}{}\n", rank_list(ranks), text);
+  return table;
+}
+
+std::string print_breakdown(const json& simulated) {
+  std::string text = fmt::format("Where the simulated step went, ms (evidence: {})\n  {:>7}", simulated.at("evidence").get<std::string>(), "rank");
+  for (const auto& [key, title] : kParts) text += fmt::format("{:>14}", title);
+  text += fmt::format("{:>12}\n", "step");
+  std::vector<std::pair<std::int64_t, std::string>> rows;
+  for (const json& row : simulated.at("breakdown")) {
+    std::string line;
+    for (const auto& [key, title] : kParts) line += fmt::format("{:>14.4f}", milliseconds(row.at(key)));
+    line += fmt::format("{:>12.4f}", milliseconds(row.at("total_ps")));
+    rows.emplace_back(row.at("rank").get<std::int64_t>(), std::move(line));
+  }
+  return text + fold(rows);
+}
+
+std::string print_memory(const json& memory) {
+  std::string text = fmt::format("Device memory at its peak, MiB\n  {:>7}", "rank");
+  for (const char* category : kCategories) text += fmt::format("{:>17}", category);
+  text += fmt::format("{:>12}{:>12}  {}\n", "peak", "capacity", "phase");
+  std::vector<std::pair<std::int64_t, std::string>> rows;
+  const auto mib = [](const json& bytes) { return static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20); };
+  for (const json& row : memory.at("ranks")) {
+    std::string line;
+    for (const char* category : kCategories) line += fmt::format("{:>17.2f}", mib(row.at("at_peak").at(std::string(category) + "_bytes")));
+    line += fmt::format("{:>12.2f}{:>12.0f}  {}", mib(row.at("peak_bytes")), mib(row.at("capacity_bytes")), row.at("peak_phase").get<std::string>());
+    rows.emplace_back(row.at("rank").get<std::int64_t>(), std::move(line));
+  }
+  return text + fold(rows);
+}
+
+std::string print_coverage(const json& coverage) {
+  std::string text = fmt::format("Lowered to executable instructions: {:.2f} % of FLOPs, {:.2f} % of ops ({} of {})\n",
+                                 100 * coverage.at("lowered_flops_share").get<double>(), 100 * coverage.at("lowered_ops_share").get<double>(),
+                                 thousands(coverage.at("lowered_ops").get<std::int64_t>()),
+                                 thousands(coverage.at("lowered_ops").get<std::int64_t>() + coverage.at("estimated_ops").get<std::int64_t>()));
+  std::string names;
+  for (const json& op : coverage.at("estimated")) names += (names.empty() ? "" : ", ") + op.get<std::string>();
+  if (!names.empty()) text += "  estimated, not lowered: " + names + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string thousands(std::int64_t n) {
+  std::string digits = std::to_string(n);
+  for (std::ptrdiff_t i = static_cast<std::ptrdiff_t>(digits.size()) - 3; i > (n < 0 ? 1 : 0); i -= 3) {
+    digits.insert(static_cast<std::size_t>(i), ",");
+  }
+  return digits;
+}
+
+std::string human_bytes(std::int64_t bytes) {
+  const double b = static_cast<double>(bytes);
+  if (bytes >= (1LL << 30)) return fmt::format("{:.2f} GiB", b / (1LL << 30));
+  if (bytes >= (1LL << 20)) return fmt::format("{:.2f} MiB", b / (1LL << 20));
+  return thousands(bytes) + " B";
+}
+
+SimulatedRates simulated_rates(const json& step_report, const RunFacts& facts) {
+  const double seconds = static_cast<double>(step_report.at("step_time_ps").get<std::int64_t>()) * 1e-12;
+  SimulatedRates rates;
+  rates.step_time_ms = seconds * 1e3;
+  if (seconds > 0) {
+    rates.tokens_per_s = static_cast<double>(facts.tokens_per_step) / seconds;
+    rates.mfu = facts.model_flops_per_step / (seconds * facts.world_size * step_report.at("peak_flops_per_core").get<double>());
+  }
+  return rates;
+}
+
+json run_report(const RunFacts& facts, const json& step_report, const json& memory) {
+  json report = {{"schema", "trellis.run_report/1"},
+                 {"verb", facts.verb},
+                 {"name", facts.name},
+                 {"device", facts.device},
+                 {"world_size", facts.world_size},
+                 {"tensor_model_parallel_size", facts.tp},
+                 {"pipeline_model_parallel_size", facts.pp},
+                 {"data_parallel_size", facts.dp},
+                 {"num_microbatches", facts.num_microbatches},
+                 {"parameters", facts.parameters},
+                 {"tokens_per_step", facts.tokens_per_step},
+                 {"model_flops_per_step", facts.model_flops_per_step},
+                 {"precision", facts.precision},
+                 {"steps", facts.steps},
+                 {"max_steps", facts.max_steps},
+                 {"interrupted", facts.interrupted},
+                 {"host", {{"wall_s", facts.host_wall_s}}}};
+  if (facts.first_loss) report["first_loss"] = *facts.first_loss;
+  if (facts.last_loss) report["last_loss"] = *facts.last_loss;
+  if (!step_report.is_null()) {
+    const SimulatedRates rates = simulated_rates(step_report, facts);
+    report["instance"] = facts.instance;
+    report["nodes"] = facts.nodes;
+    report["step_time_ms"] = rates.step_time_ms;
+    report["tokens_per_s"] = rates.tokens_per_s;
+    report["mfu"] = rates.mfu;
+    report["mfu_denominator_flops"] = step_report.at("peak_flops_per_core").get<double>() * facts.world_size;
+    report["simulated"] = step_report;
+  }
+  if (!memory.is_null()) report["memory"] = memory;
+  return report;
+}
+
+std::string print_run_report(const json& report) {
+  if (!report.is_object() || report.value("schema", "") != "trellis.run_report/1") {
+    throw ConfigError("not a run report: expected schema \"trellis.run_report/1\", got \"" +
+                      (report.is_object() ? report.value("schema", "none") : std::string("no object")) + "\"");
+  }
+  std::string text = fmt::format("{} {}: {} parameters, {} ranks on {} (TP {} × PP {} × DP {}, {} micro-batches), {}\n", report.at("verb").get<std::string>(),
+                                 report.at("name").get<std::string>(), thousands(report.at("parameters").get<std::int64_t>()),
+                                 report.at("world_size").get<int>(),
+                                 report.contains("instance") ? fmt::format("{} × {}", report.at("nodes").get<int>(), report.at("instance").get<std::string>())
+                                                             : report.at("device").get<std::string>(),
+                                 report.at("tensor_model_parallel_size").get<int>(), report.at("pipeline_model_parallel_size").get<int>(),
+                                 report.at("data_parallel_size").get<int>(), report.at("num_microbatches").get<int>(),
+                                 report.at("precision").get<std::string>());
+  if (report.contains("first_loss")) {
+    text += fmt::format("Loss {:.4f} → {:.4f} nats/token in {} steps{}\n", report.at("first_loss").get<double>(), report.at("last_loss").get<double>(),
+                        report.at("steps").get<std::int64_t>(), report.at("interrupted").get<bool>() ? " (interrupted)" : "");
+  }
+  if (report.contains("simulated")) {
+    text += fmt::format("Simulated step {:.4f} ms, {} tokens/s, MFU {:.2f} % of {:.1f} TFLOPS (bf16 peak of {} cores)\n\n",
+                        report.at("step_time_ms").get<double>(), thousands(static_cast<std::int64_t>(report.at("tokens_per_s").get<double>())),
+                        100 * report.at("mfu").get<double>(), report.at("mfu_denominator_flops").get<double>() * 1e-12, report.at("world_size").get<int>());
+    text += print_breakdown(report.at("simulated")) + "\n";
+    if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";
+    text += print_coverage(report.at("simulated").at("coverage"));
+  }
+  return text;
+}
+
+}  // namespace trellis::trainer

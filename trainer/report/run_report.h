@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+/// What a run says about itself, as one JSON document (schema trellis.run_report/1) and as text for people. Plain C++.
+namespace trellis::trainer {
+
+/// The numbers of a run that do not come from the device.
+struct RunFacts {
+  std::string verb;          ///< "train" or "simulate"
+  std::string name;
+  std::string device;        ///< "neuron" or "cpu"
+  std::string instance;
+  int nodes = 1;
+  int world_size = 1, tp = 1, pp = 1, dp = 1, num_microbatches = 1;
+  std::int64_t parameters = 0;
+  std::int64_t tokens_per_step = 0;
+  double model_flops_per_step = 0;
+  std::string precision;
+  std::int64_t steps = 0, max_steps = 0;
+  std::optional<double> first_loss, last_loss;
+  bool interrupted = false;
+  double host_wall_s = 0;    ///< host time: differs from run to run
+};
+
+/// Simulated rates of one step.
+struct SimulatedRates {
+  double step_time_ms = 0;
+  double tokens_per_s = 0;
+  double mfu = 0;            ///< model FLOPs / (step time × cores × bf16 peak of a core)
+};
+[[nodiscard]] SimulatedRates simulated_rates(const nlohmann::json& step_report, const RunFacts& facts);
+
+/// `step_report`, `memory`: the device's last documents; null on a device that times itself.
+[[nodiscard]] nlohmann::json run_report(const RunFacts& facts, const nlohmann::json& step_report, const nlohmann::json& memory);
+
+/// The final table: facts, where the simulated step went per rank, memory per rank, coverage. Takes a trellis.run_report/1 document;
+/// throws ConfigError when it is something else.
+[[nodiscard]] std::string print_run_report(const nlohmann::json& report);
+
+/// "12.3 GiB", "4,096 B".
+[[nodiscard]] std::string human_bytes(std::int64_t bytes);
+/// 1234567 → "1,234,567".
+[[nodiscard]] std::string thousands(std::int64_t n);
+
+}  // namespace trellis::trainer

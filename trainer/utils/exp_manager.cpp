@@ -1,0 +1,137 @@
+#include "trainer/utils/exp_manager.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <ctime>
+#include <system_error>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+
+namespace trellis::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void cannot_create(const fs::path& path, const std::string& reason) {
+  throw ConfigError(path.string() + ": cannot create the run directory: " + reason +
+                    "; choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
+}
+
+/// False when `path` is there already.
+bool create_new(const fs::path& path) {
+  std::error_code error;
+  const bool created = fs::create_directory(path, error);
+  if (error) cannot_create(path, error.message());
+  return created;
+}
+
+void create_all(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) cannot_create(path, error.message());
+}
+
+/// One more than the largest N of the directories "<prefix>N" in `parent`; 0 when there is none.
+int next_number(const fs::path& parent, const std::string& prefix) {
+  int next = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    int number = 0;
+    const char* last = name.data() + name.size();
+    const auto [end, error] = std::from_chars(name.data() + prefix.size(), last, number);
+    if (error == std::errc() && end == last && number >= next) next = number + 1;
+  }
+  return next;
+}
+
+/// Another process may take the same number at the same moment: whoever creates the directory has it.
+fs::path create_numbered(const fs::path& parent, const std::string& prefix) {
+  for (;;) {
+    const fs::path path = parent / (prefix + std::to_string(next_number(parent, prefix)));
+    if (create_new(path)) return path;
+  }
+}
+
+/// The date and time, with _1, _2 … behind it when two runs start within a second.
+fs::path create_dated(const fs::path& parent, const std::string& date_time) {
+  const fs::path path = parent / date_time;
+  if (create_new(path)) return path;
+  for (int i = 1;; ++i) {
+    const fs::path numbered = parent / (date_time + "_" + std::to_string(i));
+    if (create_new(numbered)) return numbered;
+  }
+}
+
+std::string shell_quoted(const std::string& argument) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+/// Whether a run writes a file of this name: a directory that the user named may hold anything else.
+bool is_output(const std::string& name) {
+  static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "trace.pftrace", "trace.txt"};
+  return name.starts_with("events.out.tfevents.") || std::ranges::find(kOutputs, name) != std::end(kOutputs);
+}
+
+void keep_earlier_outputs(const fs::path& directory) {
+  std::vector<fs::path> outputs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (is_output(entry.path().filename().string())) outputs.push_back(entry.path());
+  }
+  if (outputs.empty()) return;
+  const fs::path kept = create_numbered(directory, "run_");
+  for (const fs::path& file : outputs) {
+    std::error_code error;
+    fs::rename(file, kept / file.filename(), error);
+    if (error) cannot_create(directory, "cannot move " + file.string() + " into " + kept.string() + ": " + error.message());
+  }
+}
+
+fs::path create_run_directory(const ExpManagerSection& section, const VersionSources& sources) {
+  const fs::path parent = fs::path(section.exp_dir) / section.name;
+  const std::string version = section.version.empty() ? sources.environment : section.version;
+  if (section.explicit_log_dir.empty() && version.empty()) {
+    create_all(parent);
+    return section.use_datetime_version ? create_dated(parent, sources.date_time) : create_numbered(parent, "version_");
+  }
+  const fs::path directory = section.explicit_log_dir.empty() ? parent / version : fs::path(section.explicit_log_dir);
+  create_all(directory);
+  keep_earlier_outputs(directory);
+  return directory;
+}
+
+/// The arguments as one line that a shell reads back.
+std::string shell_line(const std::vector<std::string>& arguments) {
+  std::string line;
+  for (const std::string& argument : arguments) line += (line.empty() ? "" : " ") + shell_quoted(argument);
+  return line + "\n";
+}
+
+}  // namespace
+
+VersionSources VersionSources::of_this_process() {
+  VersionSources sources;
+  if (const char* version = std::getenv("NEMO_EXPM_VERSION")) sources.environment = version;
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[sizeof "YYYY-MM-DD_HH-MM-SS"];
+  std::strftime(text, sizeof text, "%Y-%m-%d_%H-%M-%S", &local);
+  sources.date_time = text;
+  return sources;
+}
+
+fs::path prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line, const VersionSources& sources) {
+  const fs::path directory = create_run_directory(config.exp_manager, sources);
+  write_file_atomically(directory / "hparams.yaml", config.resolved_yaml);
+  write_file_atomically(directory / "cmd-args.log", shell_line(command_line));
+  return directory;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
+
+namespace trellis::trainer {
+
+/// Names what the calling thread does, for the device's recorder and for any LibTorch profiler. Nesting order: "phase=…", "microbatch=N",
+/// "layer=<module path>". `name` must outlive the scope: keep it in the module, build no strings per call.
+class Scope {
+ public:
+  explicit Scope(std::string_view name) : guard_(at::RecordScope::USER_SCOPE) {
+    if (guard_.isActive()) guard_.before(name);
+  }
+
+ private:
+  at::RecordFunction guard_;
+};
+
+/// The layer whose backward runs now. Backward has no call tree of modules, so each module's output announces its module when the
+/// gradient arrives there; the announcement holds until the next one, or until close().
+class BackwardLayer {
+ public:
+  void switch_to(std::string_view name) {
+    scope_.reset();
+    scope_.emplace(name);
+  }
+  void close() { scope_.reset(); }
+
+ private:
+  std::optional<Scope> scope_;
+};
+
+/// One module's name, in forward and in backward.
+class LayerScope {
+ public:
+  LayerScope(const std::string& path, std::shared_ptr<BackwardLayer> backward)
+      : name_(std::make_shared<const std::string>("layer=" + path)), backward_(std::move(backward)) {}
+
+  [[nodiscard]] Scope enter() const { return Scope(*name_); }
+
+  /// Marks `output` as this module's: the backward operations behind it carry the module's name.
+  at::Tensor leave(at::Tensor output) const {
+    if (const auto& node = output.grad_fn()) node->add_pre_hook(std::make_unique<Announce>(name_, backward_));
+    return output;
+  }
+
+ private:
+  struct Announce : torch::autograd::FunctionPreHook {
+    Announce(std::shared_ptr<const std::string> n, std::shared_ptr<BackwardLayer> b) : name(std::move(n)), backward(std::move(b)) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+      backward->switch_to(*name);
+      return grads;
+    }
+    std::shared_ptr<const std::string> name;
+    std::shared_ptr<BackwardLayer> backward;
+  };
+
+  std::shared_ptr<const std::string> name_;
+  std::shared_ptr<BackwardLayer> backward_;
+};
+
+}  // namespace trellis::trainer
