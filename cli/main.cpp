@@ -1,0 +1,37 @@
+#include <cstdio>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "cli/verbs.h"
+
+/// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost into verbs that need neither.
+int main(int argc, char** argv) {
+  CLI::App app{"trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on it.\n"
+               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 130 interrupted."};
+  app.set_version_flag("--version", trellis::cli::version_text());
+  app.require_subcommand(1);
+  app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
+  int exit_code = 0;
+  const std::vector<std::string> command_line(argv, argv + argc);
+  trellis::cli::add_train(app, command_line, exit_code);
+  trellis::cli::add_simulate(app, command_line, exit_code);
+  trellis::cli::add_describe(app, exit_code);
+  trellis::cli::add_report(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error, std::cerr, std::cerr);
+    return static_cast<int>(trellis::ExitCode::kConfig);
+  } catch (const trellis::Error& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::cerr << "internal error: " << error.what() << "\n";
+    return static_cast<int>(trellis::ExitCode::kInternal);
+  }
+  return exit_code;
+}

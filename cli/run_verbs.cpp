@@ -1,0 +1,73 @@
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "cli/verbs.h"
+#include "trainer/app/run_request.h"
+
+namespace trellis::cli {
+
+namespace {
+
+using trainer::RunRequest;
+
+/// The trainer and LibTorch are loaded only by the verbs that train: the others start in milliseconds.
+int run(const RunRequest& request) {
+  const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe");
+  const std::filesystem::path library = self.parent_path().parent_path() / "lib" / "libtrellis_trainer.so";
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) {
+    throw ConfigError("cannot load the trainer: " + std::string(dlerror()) + "; expected " + library.string() +
+                      ": build it with `scripts/quickstart` or `cmake --build build/release`");
+  }
+  const auto entry = reinterpret_cast<trellis_trainer_run_fn>(dlsym(handle, "trellis_trainer_run"));
+  if (entry == nullptr) throw ConfigError(library.string() + " exports no trellis_trainer_run: it is of another version; rebuild it");
+  return entry(&request);
+}
+
+void common_options(CLI::App& verb, RunRequest& request) {
+  verb.add_option("config", request.config_file, "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, model, precision")->required();
+  verb.add_option("overrides", request.overrides, "key.path=value, e.g. trainer.max_steps=10 model.num_layers=2");
+  verb.add_option("--instance", request.instance, "machine to emulate (see `trellis describe`)")->capture_default_str();
+  verb.add_option("--nodes", request.nodes, "how many of them")->capture_default_str()->check(CLI::PositiveNumber);
+  verb.add_option("--threads", request.host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
+      ->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb.add_option("--trace-format", request.trace_format, "perfetto (trace.pftrace) or text (trace.txt)")
+      ->capture_default_str()->check(CLI::IsMember({"perfetto", "text"}));
+  verb.add_option("--timeout", request.timeout_s, "seconds after which a rank that is missing at a communication is named (exit code 4)")
+      ->capture_default_str()->check(CLI::PositiveNumber);
+  verb.add_flag("--json", request.json, "print the report as one JSON document on stdout (schema trellis.run_report/1)");
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("train", "train a model: real losses beside simulated time");
+  auto request = std::make_shared<RunRequest>();
+  request->command_line = command_line;
+  common_options(*verb, *request);
+  verb->add_option("--device", request->device, "neuron (emulated) or cpu")->capture_default_str()->check(CLI::IsMember({"neuron", "cpu"}));
+  verb->footer("Examples:\n  trellis train examples/quickstart.yaml\n"
+               "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
+               "  trellis train examples/quickstart.yaml --device cpu\n"
+               "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json.");
+  verb->callback([request, &exit_code] { exit_code = run(*request); });
+}
+
+void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("simulate", "one step of the same trainer in shape-only mode: time, breakdown, memory, trace; any size");
+  auto request = std::make_shared<RunRequest>();
+  request->command_line = command_line;
+  request->shape_only = true;
+  request->steps = 1;
+  common_options(*verb, *request);
+  verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->footer("Example:\n  trellis simulate examples/llama3_8b_trn1.yaml\nNo weights are allocated and no data is read.");
+  verb->callback([request, &exit_code] { exit_code = run(*request); });
+}
+
+}  // namespace trellis::cli

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+/// One function per verb: adds it to the program. When the user asked for it, it runs while the command line is parsed and leaves the
+/// program's exit code in `exit_code`.
+namespace trellis::cli {
+
+[[nodiscard]] std::string version_text();
+void add_train(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
+void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
+void add_describe(CLI::App& app, int& exit_code);
+void add_report(CLI::App& app, int& exit_code);
+
+}  // namespace trellis::cli

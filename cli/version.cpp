@@ -1,0 +1,9 @@
+#include "cli/verbs.h"
+
+namespace trellis::cli {
+
+std::string version_text() {
+  return "trellis " TRELLIS_VERSION "\nLibTorch " TRELLIS_TORCH_VERSION "\ncompiler " __VERSION__;
+}
+
+}  // namespace trellis::cli

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""The program as its users meet it: good runs, every kind of bad input with its text and exit code, Ctrl-C, determinism."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+QUICKSTART = SOURCE / "examples/quickstart.yaml"
+SHORT = ["trainer.max_steps=2", "exp_manager.use_datetime_version=false"]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.dir = pathlib.Path(self.temporary.name)
+        self.addCleanup(self.temporary.cleanup)
+
+    def trellis(self, *args, env=None, **kwargs):
+        return subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=300,
+                              env={**os.environ, **(env or {})}, **kwargs)
+
+    def train(self, *args, log="run", env=None):
+        return self.trellis("train", QUICKSTART, *SHORT, f"exp_manager.explicit_log_dir={self.dir / log}", *args, env=env)
+
+    def yaml(self, change):
+        """The quickstart file after `change(text)`, in the test's folder."""
+        text = change(QUICKSTART.read_text())
+        self.assertNotEqual(text, QUICKSTART.read_text(), "the change must change something")
+        path = self.dir / "broken.yaml"
+        path.write_text(text)
+        return path
+
+    def fails(self, result, code, *texts):
+        self.assertEqual(result.returncode, code, result.stderr[-2000:])
+        self.assertEqual(result.stdout, "")
+        for text in texts:
+            self.assertIn(text, result.stderr)
+        self.assertEqual(list(self.dir.rglob("*.partial")), [])
+
+
+class GoodRuns(Case):
+    def test_train_writes_complete_files_and_one_json_document(self):
+        result = self.train("--json")
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        report = json.loads(result.stdout)
+        self.assertEqual(report["schema"], "trellis.run_report/1")
+        self.assertEqual(report, json.loads((self.dir / "run/report.json").read_text()))
+        lines = [json.loads(line) for line in (self.dir / "run/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], [1, 2])
+        for name in ("hparams.yaml", "trace.pftrace"):
+            self.assertTrue((self.dir / "run" / name).exists(), name)
+        self.assertTrue(list((self.dir / "run").glob("events.out.tfevents.*")))
+        self.assertEqual(list(self.dir.rglob("*.partial")), [])
+
+    def test_trace_is_what_perfetto_reads(self):
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+        self.assertEqual(self.train().returncode, 0)
+        data = (self.dir / "run/trace.pftrace").read_bytes()
+        self.assertLessEqual(len(data), 20_000_000)
+        trace = Trace()
+        trace.ParseFromString(data)
+        descriptors = [p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")]
+        processes = [d.process.process_name for d in descriptors if d.HasField("process")]
+        self.assertEqual(processes, [f"rank {r}" for r in range(8)])
+        names = {d.name for d in descriptors}
+        self.assertLessEqual({"tensor", "vector", "scalar", "DMA load", "communication tp", "communication pp", "communication dp", "programs"}, names)
+        events = [p.track_event for p in trace.packet if p.HasField("track_event")]
+        self.assertTrue(any(e.flow_ids for e in events), "communications are tied by arrows")
+        self.assertTrue(any(e.HasField("counter_value") for e in events), "HBM in use is a counter")
+        begins = sum(e.type == e.TYPE_SLICE_BEGIN for e in events)
+        self.assertGreater(begins, 1000)
+        self.assertEqual(begins, sum(e.type == e.TYPE_SLICE_END for e in events))
+
+    def test_breakdown_adds_up_for_every_rank_and_all_flops_are_lowered(self):
+        report = json.loads(self.train("--json").stdout)
+        step_ps = report["simulated"]["step_time_ps"]
+        rows = report["simulated"]["breakdown"]
+        self.assertEqual(len(rows), report["world_size"])
+        for row in rows:
+            parts = sum(v for k, v in row.items() if k.endswith("_ps") and k not in ("total_ps", "memory_bound_ps"))
+            self.assertLessEqual(abs(parts - step_ps), 1e-4 * step_ps)
+            self.assertGreater(row["matmul_ps"], 0)
+        self.assertEqual(report["simulated"]["coverage"]["lowered_flops_share"], 1.0)
+
+    def test_cpu_gives_the_losses_of_neuron(self):
+        neuron = json.loads(self.train("--json").stdout)
+        cpu = json.loads(self.train("--json", "--device", "cpu", log="cpu").stdout)
+        self.assertAlmostEqual(neuron["last_loss"], cpu["last_loss"], places=5)
+        self.assertNotIn("step_time_ms", cpu)
+
+    def test_report_prints_what_train_printed(self):
+        trained = self.train()
+        again = self.trellis("report", self.dir / "run")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual(again.stdout, trained.stdout)
+
+    def test_results_do_not_depend_on_run_or_host_threads(self):
+        runs = []
+        for i, threads in enumerate((1, 2, 2)):
+            result = self.train("--threads", threads, "--trace-format", "text", log=f"run{i}")
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            folder = self.dir / f"run{i}"
+            report = json.loads((folder / "report.json").read_text())
+            metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            del report["host"]
+            for line in metrics:
+                del line["host"]
+            runs.append((report, metrics, (folder / "trace.txt").read_bytes()))
+        self.assertEqual(runs[0], runs[1])
+        self.assertEqual(runs[1], runs[2])
+
+    def test_interrupt_ends_cleanly_with_valid_files(self):
+        process = subprocess.Popen([TRELLIS, "train", QUICKSTART, "trainer.max_steps=100000", f"exp_manager.explicit_log_dir={self.dir / 'run'}"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        metrics = self.dir / "run/metrics.jsonl"
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, err[-2000:])
+        self.assertTrue(json.loads((self.dir / "run/report.json").read_text())["interrupted"])
+        self.assertIn("(interrupted)", out)
+        self.assertEqual(list(self.dir.rglob("*.partial")), [])
+
+    def test_version_and_help(self):
+        self.assertIn("LibTorch 2.13.0", self.trellis("--version").stdout)
+        self.assertIn("trellis train examples/quickstart.yaml", self.trellis("train", "--help").stdout)
+
+    def test_describe_names_sources(self):
+        self.assertIn("trn1.32xlarge", self.trellis("describe").stdout)
+        described = self.trellis("describe", "trn1.32xlarge", "--json")
+        self.assertEqual(described.returncode, 0, described.stderr)
+        json.loads(described.stdout)
+
+
+class BadInput(Case):
+    def test_yaml_that_does_not_parse(self):
+        self.fails(self.trellis("train", self.yaml(lambda t: t + "\nmodel: [1, 2\n")), 2, "broken.yaml:")
+
+    def test_missing_file(self):
+        self.fails(self.trellis("train", "nowhere.yaml"), 2, "nowhere.yaml")
+
+    def test_misspelt_keys_at_each_level_in_one_pass(self):
+        path = self.yaml(lambda t: t.replace("\nseed:", "\nsede:").replace(" max_steps:", " max_step:", 1).replace("sequence_parallel:", "sequence_paralel:")
+                         .replace("micro_batch_size:", "mirco_batch_size:").replace("hidden_size:", "hiden_size:", 1).replace("warmup_steps:", "warmup_step:"))
+        result = self.trellis("train", path)
+        self.fails(result, 2, "sede", "max_step", "sequence_paralel", "mirco_batch_size", "hiden_size", "warmup_step")
+        for right in ("seed", "max_steps", "sequence_parallel", "micro_batch_size", "hidden_size", "warmup_steps"):
+            self.assertRegex(result.stderr, rf"broken\.yaml:\d+:.*{right}")
+
+    def test_known_key_that_is_not_carried_out(self):
+        self.fails(self.train("distributed_strategy.context_parallel_size=2"), 2, "context_parallel_size", "not carried out")
+
+    def test_heads_layers_and_batch_that_do_not_divide(self):
+        self.fails(self.train("distributed_strategy.tensor_model_parallel_size=8", "distributed_strategy.pipeline_model_parallel_size=1"), 2,
+                   "num_attention_heads", "tensor_model_parallel_size")
+        self.fails(self.train("model.num_layers=3"), 2, "num_layers", "pipeline_model_parallel_size")
+        self.fails(self.train("data.global_batch_size=7"), 2, "global_batch_size", "micro_batch_size")
+
+    def test_more_ranks_than_cores(self):
+        self.fails(self.train("--instance", "trn1.2xlarge"), 2, "8", "trn1.2xlarge", "2", "--nodes")
+
+    def test_unknown_instance(self):
+        self.fails(self.train("--instance", "trn1.32xlrge"), 2, "trn1.32xlrge", "trn1.32xlarge")
+
+    def test_data_missing_empty_and_too_short(self):
+        self.fails(self.train("data.train_dir=/no/such/place"), 2, "/no/such/place")
+        empty = self.dir / "empty.txt"
+        empty.write_text("")
+        self.fails(self.train(f"data.train_dir={empty}"), 2, "empty")
+        short = self.dir / "short.txt"
+        short.write_text("too short")
+        self.fails(self.train(f"data.train_dir={short}"), 2, "short", "token")
+
+    def test_model_that_does_not_fit(self):
+        result = self.trellis("simulate", SOURCE / "examples/llama3_8b_trn1.yaml", f"exp_manager.explicit_log_dir={self.dir / 'run'}",
+                              "distributed_strategy.tensor_model_parallel_size=1", "distributed_strategy.sequence_parallel=false",
+                              "trainer.devices=1", "data.global_batch_size=1")
+        self.fails(result, 3, "rank 0", "phase", "category", "capacity" if "capacity" in result.stderr else "of the core's", "What would help")
+
+    def test_plugin_missing(self):
+        self.fails(self.train(env={"TRELLIS_DEVICE_PLUGIN": "/no/plugin.so"}), 2, "/no/plugin.so")
+
+    def test_report_of_something_else(self):
+        (self.dir / "report.json").write_text("{}")
+        self.fails(self.trellis("report", self.dir), 2, "trellis.run_report/1")
+        self.fails(self.trellis("report", self.dir / "none"), 2, "no such report")
+
+    def test_unknown_verb_and_option(self):
+        self.fails(self.trellis("trian"), 2)
+        self.fails(self.trellis("train", QUICKSTART, "--devise", "cpu"), 2)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

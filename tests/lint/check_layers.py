@@ -1,0 +1,103 @@
+"""Holds the architecture: which folder may include what. Usage: check_layers.py ROOT
+
+  base ← traces ← sim ← device ← runtime ← trainer      each may include itself and what stands left of it
+"""
+import re
+from functools import cache
+
+from source_tree import LAYERS, files, lines, main
+
+INCLUDE = re.compile(r'\s*#\s*include\s+(?:"(?P<ours>[^"]+)"|<(?P<system>[^>]+)>)')
+SYSTEMC = re.compile(r"(systemc|tlm|sysc|tlm_core|tlm_utils)(\.h$|$|/)")
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)(/|$)")
+YAML = re.compile(r"yaml-cpp/")
+
+PLAIN_SIM = ("sim/isa/", "sim/config/", "sim/collectives/", "sim/sim.h")  # plain C++, for the folders above sim
+WITH_TORCH = ("device/aten/", "runtime/", "trainer/", "tests/", "benchmarks/")
+SOURCES = (".h", ".cpp")
+
+
+def includes(root, path):
+    """(line number, path of a project header or None, path of another header or None)"""
+    for number, line in enumerate(lines(root, path), 1):
+        if match := INCLUDE.match(line):
+            yield number, match["ours"], match["system"]
+
+
+def layer_of(path):
+    """The layer whose rules hold for a file: tests/sim/… and benchmarks/sim/… may include what sim may."""
+    parts = path.split("/")
+    name = parts[1] if parts[0] in ("tests", "benchmarks") else parts[0]
+    return name if name in LAYERS else None
+
+
+def is_test(path):
+    return path.startswith(("tests/", "benchmarks/"))
+
+
+def project_include(path, header):
+    """Why a file must not include a header of the project, or None."""
+    target = header.split("/")[0]
+    if target in ("tests", "benchmarks"):
+        return None if is_test(path) else f"'{header}': product code includes no tests"
+    if target not in LAYERS:
+        return f"'{header}': expected a path from the project's root, or <…> for other people's headers"
+    layer = layer_of(path)
+    if layer is None:
+        return None
+    if LAYERS.index(target) > LAYERS.index(layer):
+        return f"'{header}': {layer} must not include {target}: arrows go {' ← '.join(LAYERS)}"
+    if is_test(path):
+        return None
+    if target == "sim" and layer != "sim" and not header.startswith(PLAIN_SIM):
+        return f"'{header}': outside sim/ only its plain headers may be included: {', '.join(PLAIN_SIM)}"
+    if target == "device" and layer != "device" and header != "device/plugin.h":
+        return f"'{header}': {layer} knows the device by device/plugin.h only"
+    return None
+
+
+def foreign_include(path, header):
+    """Why a file must not include another library's header, or None."""
+    if SYSTEMC.match(header):
+        if layer_of(path) != "sim" or path.startswith(PLAIN_SIM):
+            return f"<{header}>: SystemC belongs to sim/, and not to its plain parts {', '.join(PLAIN_SIM)}"
+    if TORCH.match(header):
+        if not path.startswith(WITH_TORCH):
+            return f"<{header}>: LibTorch belongs to device/aten, runtime and trainer"
+        if path.endswith(".h") and header in ("torch/torch.h", "torch/all.h", "torch/extension.h"):
+            return f"<{header}>: too heavy for a header, include the parts that are needed"
+    if YAML.match(header) and layer_of(path) != "base":
+        return f"<{header}>: files are read through base/yaml.h"
+    return None
+
+
+def check(root):
+    sources = files(root, SOURCES)
+    known = set(sources)
+
+    @cache
+    def reached(path, library):
+        """Whether a file includes the library, itself or through project headers."""
+        pending, seen = [path], {path}
+        while pending:
+            for _, ours, system in includes(root, pending.pop()):
+                if library.match(ours or system):
+                    return True
+                if ours in known and ours not in seen:
+                    seen.add(ours)
+                    pending.append(ours)
+        return False
+
+    for path in sources:
+        for number, ours, system in includes(root, path):
+            # A library's header in quotes is still that library's header.
+            foreign = system or (ours if ours.split("/")[0] not in LAYERS else None)
+            problem = (foreign and foreign_include(path, foreign)) or (ours and project_include(path, ours))
+            if problem:
+                yield f"{path}:{number}: {problem}"
+        if reached(path, SYSTEMC) and reached(path, TORCH):
+            yield f"{path}:1: SystemC and LibTorch meet in this file, through the headers that it includes"
+
+
+if __name__ == "__main__":
+    main(check)
