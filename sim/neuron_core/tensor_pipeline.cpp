@@ -32,6 +32,7 @@ TensorPipeline::Slot TensorPipeline::stream(std::int64_t issue, std::int64_t dur
 // The allowed rate is r(τ) = s + (1 − s)·τ/T in the ramp, 1 after it; the work done by τ is s·τ + (1 − s)·τ²/2T. Solve for the end.
 std::int64_t TensorPipeline::ramped_end(std::int64_t begin, std::int64_t work) {
   if (ramp_time_ == 0) return begin + work;
+  // Documented: the ramp starts over when utilisation over one ramp_time falls under 50 %, so when more than half of it was idle.
   if (begin - array_free_ > ramp_time_ / 2) phase_start_ = begin;
   const std::int64_t since = begin - phase_start_;
   if (since >= ramp_time_) return begin + work;

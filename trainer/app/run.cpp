@@ -3,6 +3,7 @@
 #include <iostream>
 #include <optional>
 
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -194,6 +195,12 @@ extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(const 
   } catch (const trellis::Error& error) {
     std::cerr << "error: " << error.what() << "\n";
     return static_cast<int>(error.code());
+  } catch (const c10::NotImplementedError& error) {  // the device names an operator, its place and what to do
+    std::cerr << "error: " << error.what_without_backtrace() << "\n";
+    return static_cast<int>(trellis::ExitCode::kConfig);
+  } catch (const c10::Error& error) {
+    std::cerr << "internal error: " << error.what_without_backtrace() << "\n";
+    return static_cast<int>(trellis::ExitCode::kInternal);
   } catch (const std::exception& error) {
     std::cerr << "internal error: " << error.what() << "\n";
     return static_cast<int>(trellis::ExitCode::kInternal);

@@ -21,7 +21,8 @@ constexpr KeyGroup kGroups[] = {
     {"", kNeutral, "bucket_size_collectives", "null|1024"},
 
     {"trainer", kCarriedOut, "devices num_nodes max_steps log_every_n_steps gradient_clip_val"},
-    {"trainer", kIgnored, "enable_progress_bar benchmark multiple_trainloader_mode inference_mode"},
+    {"trainer", kIgnored, "benchmark multiple_trainloader_mode inference_mode"},
+    {"trainer", kNeutral, "enable_progress_bar", "true|null"},
     {"trainer", kIgnored, "sequential_move_factor"},
     // There is no validation data (data.val_dir) that these could apply to.
     {"trainer", kIgnored, "num_sanity_val_steps val_check_interval check_val_every_n_epoch"},
@@ -43,8 +44,10 @@ constexpr KeyGroup kGroups[] = {
     {"exp_manager", kCarriedOut, "explicit_log_dir exp_dir name version use_datetime_version create_tensorboard_logger"},
     {"exp_manager", kIgnored, "seconds_to_sleep log_local_rank_0_only log_global_rank_0_only ckpt_ptl_version"},
     {"exp_manager", kIgnored, "save_xser load_xser resume_past_end resume_ignore_no_checkpoint disable_validation_on_resume"},
-    {"exp_manager", kIgnored, "create_preemption_callback log_gradient_norm log_step_timing"},
-    {"exp_manager", kIgnored, "summary_writer_kwargs wandb_logger_kwargs mlflow_logger_kwargs dllogger_logger_kwargs"},
+    // Gradient norm and step time are always logged, and SIGTERM always ends a run cleanly: only switching them off is not carried out.
+    {"exp_manager", kNeutral, "create_preemption_callback log_gradient_norm log_step_timing", "true|null"},
+    {"exp_manager", kNeutral, "summary_writer_kwargs", "null"},
+    {"exp_manager", kIgnored, "wandb_logger_kwargs mlflow_logger_kwargs dllogger_logger_kwargs"},
     {"exp_manager", kIgnored, "clearml_logger_kwargs neptune_logger_kwargs"},
     {"exp_manager", kSection, "checkpoint_callback_params early_stopping_callback_params step_timing_kwargs ema"},
     {"exp_manager", kNeutral, "resume_if_exists save_bf16 async_checkpointing enable_recovery_time_instrumentation", "false|null"},
@@ -120,7 +123,8 @@ constexpr KeyGroup kGroups[] = {
     {"model", kNeutral, "megatron_amp_o2 megatron_amp_O2 gradient_accumulation_fusion use_emha", "false|null"},
     {"model", kNeutral, "bias_dropout_add_fusion bias_activation_fusion", "false|null"},
 
-    {"model.fusions", kIgnored, "softmax do_layer_norm_weight_decay"},
+    {"model.fusions", kIgnored, "softmax"},
+    {"model.fusions", kNeutral, "do_layer_norm_weight_decay", "false|null"},
     {"model.fusions", kNeutral, "flash_attention ring_attention", "false|null"},
 
     {"model.optim", kCarriedOut, "name lr weight_decay betas eps"},
