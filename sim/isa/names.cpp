@@ -22,12 +22,15 @@ constexpr auto words<MemorySpace>() {
 }
 template <>
 constexpr auto words<DType>() {
-  return std::to_array<string_view>({"fp32", "tf32", "bf16", "fp16", "fp8e4m3", "fp8e5m2", "int32", "int16", "int8", "uint8", "bool", "int64", "fp64"});
+  return std::to_array<string_view>({"fp32", "tf32", "bf16", "fp16", "fp8e4m3", "fp8e5m2", "int32", "int16", "int8", "uint8", "bool", "fp8e4m3fn",
+      "fp8e4m3fn_x4", "fp8e5m2_x4", "fp4e2m1_x4", "int64", "fp64"});
 }
 template <>
 constexpr auto words<Opcode>() {
-  return std::to_array<string_view>({"load_stationary", "matmul", "transpose", "tensor_tensor", "tensor_scalar", "tensor_copy", "tensor_reduce",
-      "activation", "select", "memset", "iota", "generic", "dma", "dma_gather", "dma_scatter_add", "semaphore", "loop", "end_loop"});
+  return std::to_array<string_view>({"load_stationary", "matmul", "transpose", "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy",
+      "tensor_copy_dynamic", "tensor_reduce", "tensor_tensor_scan", "activation", "exponential", "select", "affine_select", "memset", "iota", "random",
+      "batch_stats", "batch_aggregate", "max8", "find_index8", "match_replace8", "top_k", "local_gather", "quantize_mx", "generic", "dma",
+      "dma_gather", "dma_scatter_add", "dma_transpose", "send_recv", "semaphore", "loop", "end_loop", "core_barrier"});
 }
 template <>
 constexpr auto words<AluOp>() {
@@ -43,12 +46,22 @@ template <>
 constexpr auto words<DmaQueue>() {
   return std::to_array<string_view>({"load", "store", "spill", "collective"});
 }
+template <>
+constexpr auto words<DmaDescriptors>() {
+  return std::to_array<string_view>({"default", "static", "software", "hardware"});
+}
+
+template <>
+constexpr auto words<MatmulMode>() {
+  return std::to_array<string_view>({"dense", "double_row", "sparse"});
+}
 
 static_assert(words<Engine>().size() == kNumEngines);
 static_assert(words<DmaQueue>().size() == kNumDmaQueues);
-static_assert(words<Opcode>().size() == static_cast<std::size_t>(Opcode::kEndLoop) + 1);
+static_assert(words<Opcode>().size() == static_cast<std::size_t>(Opcode::kCoreBarrier) + 1);
 static_assert(words<DType>().size() == static_cast<std::size_t>(DType::kFp64) + 1);
 static_assert(words<AluOp>().size() == static_cast<std::size_t>(AluOp::kBypass) + 1);
+static_assert(words<MatmulMode>().size() == static_cast<std::size_t>(MatmulMode::kSparse) + 1);
 static_assert(words<Activation>().size() == static_cast<std::size_t>(Activation::kNeg) + 1);
 
 template <typename E>
@@ -66,6 +79,8 @@ string_view name(Opcode value) { return word(value); }
 string_view name(AluOp value) { return word(value); }
 string_view name(Activation value) { return word(value); }
 string_view name(DmaQueue value) { return word(value); }
+string_view name(MatmulMode value) { return word(value); }
+string_view name(DmaDescriptors value) { return word(value); }
 
 template <typename E>
 std::optional<E> parse_name(string_view text) {
@@ -83,6 +98,8 @@ template std::optional<Opcode> parse_name<Opcode>(string_view);
 template std::optional<AluOp> parse_name<AluOp>(string_view);
 template std::optional<Activation> parse_name<Activation>(string_view);
 template std::optional<DmaQueue> parse_name<DmaQueue>(string_view);
+template std::optional<MatmulMode> parse_name<MatmulMode>(string_view);
+template std::optional<DmaDescriptors> parse_name<DmaDescriptors>(string_view);
 
 int size_bytes(DType dtype) {
   switch (dtype) {
@@ -90,17 +107,25 @@ int size_bytes(DType dtype) {
     case DType::kInt64: return 8;
     case DType::kFp32:
     case DType::kTf32:
-    case DType::kInt32: return 4;
+    case DType::kInt32:
+    case DType::kFp8E4M3FnX4:
+    case DType::kFp8E5M2X4: return 4;
     case DType::kBf16:
     case DType::kFp16:
-    case DType::kInt16: return 2;
+    case DType::kInt16:
+    case DType::kFp4E2M1X4: return 2;
     case DType::kFp8E4M3:
     case DType::kFp8E5M2:
+    case DType::kFp8E4M3Fn:
     case DType::kInt8:
     case DType::kUInt8:
     case DType::kBool: return 1;
   }
   return 1;
 }
+
+bool is_mx(DType dtype) { return dtype == DType::kFp8E4M3FnX4 || dtype == DType::kFp8E5M2X4 || dtype == DType::kFp4E2M1X4; }
+
+bool is_fp8(DType dtype) { return dtype == DType::kFp8E4M3 || dtype == DType::kFp8E5M2 || dtype == DType::kFp8E4M3Fn; }
 
 }  // namespace trellis::sim::isa

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
-#include <bitset>
-#include <limits>
+#include <array>
 #include <numeric>
 
 #include "sim/isa/extent.h"
@@ -13,7 +12,6 @@ namespace {
 // An engine's access pattern: sizes are uint16 and strides int16 (NKI architecture guide, hardware.md §2.6).
 constexpr int kMaxDimCount = 65535;
 constexpr std::int64_t kMaxDimStride = 32767;
-constexpr std::size_t kMaxBankBytes = 4096;
 
 void check_partitions(int start, int count, const Limits& limits, const std::string& who, std::vector<std::string>& out) {
   if (count < 1 || start + count > limits.partitions) {
@@ -23,25 +21,39 @@ void check_partitions(int start, int count, const Limits& limits, const std::str
   }
 }
 
-/// Every offset modulo the bank that loops and rotation can give a tile, as a set of residues.
-std::bitset<kMaxBankBytes> reachable_residues(const AccessPattern& a, std::int64_t base, std::span<const std::int64_t> loop_counts, std::int64_t bank) {
-  std::bitset<kMaxBankBytes> residues;
-  const auto modulo = [bank](std::int64_t x) { return static_cast<std::size_t>(((x % bank) + bank) % bank); };
-  residues.set(modulo(base));
-  const auto step = [&](std::int64_t stride_bytes, std::int64_t count) {
-    const std::int64_t period = bank / std::gcd(bank, stride_bytes);
-    std::bitset<kMaxBankBytes> next;
-    for (std::int64_t i = 0; i < std::min(count, period); ++i) {
-      for (std::int64_t r = 0; r < bank; ++r) {
-        if (residues[r]) next.set(modulo(r + i * stride_bytes));
+/// How loops and rotation move a tile: `count` positions `stride` bytes apart.
+struct Movement {
+  std::int64_t stride = 0, count = 1;
+};
+
+std::int64_t wrap(std::int64_t x, std::int64_t bank) { return ((x % bank) + bank) % bank; }
+
+/// An offset in its bank at which a tile of `width` bytes crosses the end, among all that the movements reach; -1: none does.
+std::int64_t crossing_offset(std::int64_t base, std::int64_t width, std::int64_t bank, std::span<const Movement> movements) {
+  // All offsets are equal modulo g: when a tile stays inside its g bytes, nothing has to be enumerated.
+  std::int64_t g = bank;
+  for (const Movement& m : movements) g = m.count > 1 ? std::gcd(g, m.stride) : g;
+  if (base % g + width <= g) return -1;
+  std::vector<bool> reached(static_cast<std::size_t>(bank));
+  std::vector<std::int64_t> offsets{wrap(base, bank)};
+  reached[static_cast<std::size_t>(offsets.front())] = true;
+  for (const Movement& m : movements) {
+    const std::size_t before = offsets.size();
+    for (std::size_t o = 0; o < before; ++o) {
+      std::int64_t at = offsets[o];
+      for (std::int64_t i = 1; i < std::min(m.count, bank); ++i) {
+        at = wrap(at + m.stride, bank);
+        if (at == offsets[o]) break;  // once around
+        if (reached[static_cast<std::size_t>(at)]) continue;
+        reached[static_cast<std::size_t>(at)] = true;
+        offsets.push_back(at);
       }
     }
-    residues = next;
-  };
-  const int size = size_bytes(a.dtype);
-  for (std::size_t d = 0; d < loop_counts.size() && d < a.loop_stride.size(); ++d) step(a.loop_stride[d] * size, loop_counts[d]);
-  step(a.rotate_stride * size, a.rotate_count);
-  return residues;
+  }
+  for (std::int64_t r = bank - width + 1; r < bank; ++r) {
+    if (reached[static_cast<std::size_t>(r)]) return r;
+  }
+  return -1;
 }
 
 void check_single_bank(const AccessPattern& a, const Buffer& buffer, const RuleContext& context, std::vector<std::string>& out) {
@@ -53,12 +65,13 @@ void check_single_bank(const AccessPattern& a, const Buffer& buffer, const RuleC
     out.push_back(fmt::format("dst spans {} bytes per partition, a PSUM bank holds {}", width, bank));
     return;
   }
-  const auto residues = reachable_residues(a, buffer.address + tile.first * size, context.loop_counts, bank);
-  for (std::int64_t r = bank - width + 1; r < bank; ++r) {
-    if (!residues[r]) continue;
-    out.push_back(fmt::format("dst crosses a PSUM bank: {} bytes from offset {} of a bank of {}", width, r, bank));
-    return;
-  }
+  std::array<Movement, kMaxLoopDepth + 1> movements;
+  const std::size_t loops = std::min<std::size_t>(context.loop_counts.size(), kMaxLoopDepth);
+  for (std::size_t d = 0; d < loops; ++d) movements[d] = {a.loop_stride[d] * size, context.loop_counts[d]};
+  movements[loops] = {a.rotate_stride * size, a.rotate_count};
+  const std::int64_t base = wrap(buffer.address + tile.first * size, bank);
+  const std::int64_t offset = crossing_offset(base, width, bank, std::span(movements).first(loops + 1));
+  if (offset >= 0) out.push_back(fmt::format("dst crosses a PSUM bank: {} bytes from offset {} of a bank of {}", width, offset, bank));
 }
 
 void check_range(const AccessPattern& a, const Buffer& buffer, const char* role, const RuleContext& context, std::vector<std::string>& out) {
@@ -147,11 +160,12 @@ bool check_operands(const Instruction& i, const RuleContext& context, std::vecto
   bool known = check_operand(i.dst, "dst", on_engine, context, out);
   known = check_operand(i.src0, "src0", on_engine, context, out) && known;
   known = check_operand(i.src1, "src1", on_engine, context, out) && known;
+  known = check_operand(i.dst1, "dst1", on_engine, context, out) && known;
   const bool to_psum = i.opcode == Opcode::kMatmul || i.opcode == Opcode::kTranspose;
   if (!known || !to_psum || !i.dst.present()) return known;
   const Buffer& target = context.program.buffers[i.dst.buffer];
-  const std::int64_t bank = context.limits.psum_bank_bytes;
-  if (target.space == MemorySpace::kPsum && bank > 0 && static_cast<std::size_t>(bank) <= kMaxBankBytes) check_single_bank(i.dst, target, context, out);
+  const bool one_bank = context.limits.max_moving * size_bytes(DType::kFp32) <= context.limits.psum_bank_bytes;  // v4 writes across banks
+  if (target.space == MemorySpace::kPsum && context.engine == Engine::kTensor && one_bank) check_single_bank(i.dst, target, context, out);
   return known;
 }
 

@@ -202,6 +202,10 @@ class Parser {
       i.activation = named<Activation>(value, "activation");
     } else if (key == "ring") {
       i.dma_queue = named<DmaQueue>(value, "DMA queue group");
+    } else if (key == "mode") {
+      i.mode = named<MatmulMode>(value, "matmul mode");
+    } else if (key == "descriptors") {
+      i.dma_descriptors = named<DmaDescriptors>(value, "way to make descriptors");
     } else if (key == "accumulate") {
       i.accumulate = true;
     } else if (key == "overwrite_first") {
@@ -225,6 +229,8 @@ class Parser {
       i.src0 = parse_operand(value);
     } else if (key == "src1") {
       i.src1 = parse_operand(value);
+    } else if (key == "dst1") {
+      i.dst1 = parse_operand(value);
     } else if (key == "wait") {
       const auto [id, count] = pair<std::uint16_t, std::uint16_t>(value, ',');
       i.waits.push_back({id, count});

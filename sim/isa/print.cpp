@@ -65,6 +65,8 @@ void print_instruction(Out out, const Instruction& i) {
   if (i.alu2 != AluOp::kNone) fmt::format_to(out, " alu2={}", name(i.alu2));
   if (i.activation != Activation::kIdentity) fmt::format_to(out, " fn={}", name(i.activation));
   if (i.dma_queue != DmaQueue::kLoad) fmt::format_to(out, " ring={}", name(i.dma_queue));
+  if (i.mode != MatmulMode::kDense) fmt::format_to(out, " mode={}", name(i.mode));
+  if (i.dma_descriptors != DmaDescriptors::kDefault) fmt::format_to(out, " descriptors={}", name(i.dma_descriptors));
   if (i.accumulate) fmt::format_to(out, " accumulate");
   if (i.overwrite_first) fmt::format_to(out, " overwrite_first");
   if (i.count != 1) fmt::format_to(out, " count={}", i.count);
@@ -73,6 +75,7 @@ void print_instruction(Out out, const Instruction& i) {
   print_operand(out, "dst", i.dst);
   print_operand(out, "src0", i.src0);
   print_operand(out, "src1", i.src1);
+  print_operand(out, "dst1", i.dst1);
   for (const auto& wait : i.waits) fmt::format_to(out, " wait={},{}", wait.id, wait.value);
   for (const auto& update : i.updates) fmt::format_to(out, " post={},{}", update.id, update.value);
   fmt::format_to(out, "\n");

@@ -64,6 +64,8 @@ void feed(ContentHasher& hasher, const Instruction& i) {
   hasher.value(i.alu2);
   hasher.value(i.activation);
   hasher.value(i.dma_queue);
+  hasher.value(i.mode);
+  hasher.value(i.dma_descriptors);
   hasher.value(i.accumulate);
   hasher.value(i.overwrite_first);
   hasher.value(i.kernel);
@@ -73,6 +75,7 @@ void feed(ContentHasher& hasher, const Instruction& i) {
   feed(hasher, i.dst);
   feed(hasher, i.src0);
   feed(hasher, i.src1);
+  feed(hasher, i.dst1);
   feed_semaphores(hasher, i.waits);
   feed_semaphores(hasher, i.updates);
 }

@@ -82,6 +82,8 @@ struct Instruction {
   AluOp alu2 = AluOp::kNone;
   Activation activation = Activation::kIdentity;
   DmaQueue dma_queue = DmaQueue::kLoad;
+  MatmulMode mode = MatmulMode::kDense;
+  DmaDescriptors dma_descriptors = DmaDescriptors::kDefault;
   bool accumulate = false;
   /// With accumulate in a loop: the first iteration of the innermost loop overwrites, the later ones accumulate.
   bool overwrite_first = false;
@@ -90,6 +92,7 @@ struct Instruction {
   double imm0 = 0;
   double imm1 = 0;
   AccessPattern dst, src0, src1;
+  AccessPattern dst1;  ///< the second result of the few opcodes that have one
   std::vector<SemaphoreWait> waits;
   std::vector<SemaphoreUpdate> updates;
   auto operator<=>(const Instruction&) const = default;
@@ -130,16 +133,18 @@ struct Program {
   [[nodiscard]] std::int64_t instruction_count() const;  ///< as written, loops counted once
 };
 
-/// What a core can hold and address; filled from the chip configuration.
+/// What a core can hold, address and execute; filled from the chip configuration.
 struct Limits {
+  int core_version = 2;      ///< NeuronCore-v2, v3, v4: decides which opcodes, dtypes and modes exist (features.h)
   int partitions = 128;
   std::int64_t sbuf_bytes_per_partition = 0;
   std::int64_t psum_bytes_per_partition = 16 * 1024;
   std::int64_t psum_bank_bytes = 2 * 1024;
-  int max_moving = 512;      ///< free size of a matmul's moving operand
+  int max_moving = 512;      ///< columns of a matmul's result in fp32; in bf16 (v4) twice as many
   int max_stationary = 128;
   int semaphores = 256;
   std::int64_t max_descriptor_bytes = 64 * 1024;
+  int hardware_dma_generators = 0;
 };
 
 /// One broken rule: where, which rule, the value.

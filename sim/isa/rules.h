@@ -28,6 +28,11 @@ bool check_operands(const Instruction& instruction, const RuleContext& context, 
 /// Rules of what the opcode does: engine, sizes, shapes that must agree. REQUIRES: check_operands returned true.
 void check_operation(const Instruction& instruction, const RuleContext& context, std::vector<std::string>& out);
 
+/// Rules of the array (matmul_rules.cpp). REQUIRES: the operands that the opcode needs are present.
+void check_tensor_places(const Instruction& instruction, const RuleContext& context, std::vector<std::string>& out);
+void check_load_stationary(const Instruction& instruction, const RuleContext& context, std::vector<std::string>& out);
+void check_matmul(const Instruction& instruction, const RuleContext& context, std::vector<std::string>& out);
+
 [[nodiscard]] bool is_dma(Opcode opcode);
 [[nodiscard]] bool is_control(Opcode opcode);
 

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 
+#include "sim/isa/features.h"
 #include "sim/isa/rules.h"
 
 namespace trellis::sim::isa {
@@ -48,6 +50,9 @@ class Validator {
     check_semaphores(i);
     if (is_control(i.opcode)) {
       check_loops(i);
+      if (first_core_version(i.opcode) > limits_.core_version) {
+        add(fmt::format("{}: it needs NeuronCore-v{}, the core is v{}", name(i.opcode), first_core_version(i.opcode), limits_.core_version));
+      }
       return;
     }
     if (i.kernel >= program_.kernels.size()) add(fmt::format("kernel {} does not exist, the program has {}", i.kernel, program_.kernels.size()));
@@ -55,7 +60,18 @@ class Validator {
     const RuleContext context{program_, limits_, engine_, loop_counts_, stationary_};
     if (check_operands(i, context, found)) check_operation(i, context, found);
     for (const auto& text : found) add(fmt::format("{}: {}", name(i.opcode), text));
+    if (i.opcode == Opcode::kMatmul) check_accumulation(i);
     if (i.opcode == Opcode::kLoadStationary) stationary_ = &i;
+  }
+
+  /// Up to v3 only the array starts a sum in PSUM: what another engine wrote there is no starting value.
+  void check_accumulation(const Instruction& i) {
+    const bool starts = !i.accumulate || i.overwrite_first;
+    if (starts) {
+      started_.insert(i.dst.buffer);
+    } else if (limits_.core_version < 4 && !started_.contains(i.dst.buffer)) {
+      add(fmt::format("matmul: accumulates in buffer {}, in which no matmul before it started a sum", i.dst.buffer));
+    }
   }
 
   void check_loops(const Instruction& i) {
@@ -70,7 +86,8 @@ class Validator {
         loop_counts_.pop_back();
       }
     }
-    if (i.opcode != Opcode::kSemaphore && !(i.waits.empty() && i.updates.empty())) add(fmt::format("{}: loops neither wait nor post", name(i.opcode)));
+    const bool loop = i.opcode == Opcode::kLoop || i.opcode == Opcode::kEndLoop;
+    if (loop && !(i.waits.empty() && i.updates.empty())) add(fmt::format("{}: loops neither wait nor post", name(i.opcode)));
   }
 
   void check_semaphores(const Instruction& i) {
@@ -97,6 +114,7 @@ class Validator {
   std::size_t index_ = 0;
   std::vector<std::int64_t> loop_counts_;
   const Instruction* stationary_ = nullptr;
+  std::set<std::uint32_t> started_;    ///< PSUM buffers in which a matmul has begun a sum
   std::map<int, Engine> waiters_;  ///< semaphore → the engine that waits on it in this segment
 };
 

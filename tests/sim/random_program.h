@@ -17,7 +17,7 @@ inline Program random_record(std::uint32_t seed) {
     AccessPattern a;
     if (below(4) == 0) return a;
     a.buffer = static_cast<std::uint32_t>(below(5));
-    a.dtype = static_cast<DType>(below(13));
+    a.dtype = static_cast<DType>(below(static_cast<std::uint32_t>(DType::kFp64) + 1));
     a.start_partition = static_cast<std::uint16_t>(below(128));
     a.num_partitions = static_cast<std::uint16_t>(below(129));
     a.offset = below(3) == 0 ? 0 : below(100000) - 50000;
@@ -31,11 +31,13 @@ inline Program random_record(std::uint32_t seed) {
   };
   const auto instruction = [&] {
     Instruction i;
-    i.opcode = static_cast<Opcode>(below(18));
+    i.opcode = static_cast<Opcode>(below(static_cast<std::uint32_t>(Opcode::kCoreBarrier) + 1));
     i.alu = static_cast<AluOp>(below(19));
     i.alu2 = static_cast<AluOp>(below(19));
     i.activation = static_cast<Activation>(below(20));
     i.dma_queue = static_cast<DmaQueue>(below(kNumDmaQueues));
+    i.mode = static_cast<MatmulMode>(below(3));
+    i.dma_descriptors = static_cast<DmaDescriptors>(below(4));
     i.accumulate = below(2) == 1;
     i.overwrite_first = below(2) == 1;
     i.kernel = static_cast<std::uint32_t>(below(4));
@@ -45,6 +47,7 @@ inline Program random_record(std::uint32_t seed) {
     i.dst = operand();
     i.src0 = operand();
     i.src1 = operand();
+    i.dst1 = operand();
     for (std::int64_t n = below(3); n > 0; --n) i.waits.push_back({static_cast<std::uint16_t>(below(256)), static_cast<std::uint16_t>(1 + below(4))});
     for (std::int64_t n = below(3); n > 0; --n) i.updates.push_back({static_cast<std::uint16_t>(below(256)), static_cast<std::uint16_t>(1 + below(4))});
     return i;

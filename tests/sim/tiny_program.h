@@ -8,6 +8,7 @@ namespace trellis::sim::isa::testing {
 
 inline Limits trn2_limits() {
   Limits limits;
+  limits.core_version = 3;
   limits.sbuf_bytes_per_partition = 224 * 1024;
   return limits;
 }
@@ -99,6 +100,32 @@ inline Program tiny_gemm(std::int64_t iterations = 4, int columns = 512) {
   store.src0 = tile(5, DType::kFp32, 128, columns);
   store.waits = {{3, 1}};
   sync.push_back(store);
+  p.segments.push_back(std::move(s));
+  return p;
+}
+
+/// Every ring group loads `transfers` tiles [128, row_bytes], each started by an engine of its own.
+inline Program four_rings(std::int64_t transfers, int row_bytes) {
+  Program p;
+  p.name = "four rings";
+  p.buffers = {{MemorySpace::kHbm, "x", 128LL * row_bytes, 0, 0, 0, 0, 0}, {MemorySpace::kSbuf, "tile", 0, -1, 0, 128, static_cast<std::uint32_t>(row_bytes), 0}};
+  p.kernels = {{"load", 0, 0, false}};
+  Segment s;
+  for (int q = 0; q < kNumDmaQueues; ++q) {
+    Instruction loop;
+    loop.opcode = Opcode::kLoop;
+    loop.count = transfers;
+    Instruction load;
+    load.opcode = Opcode::kDma;
+    load.dma_queue = static_cast<DmaQueue>(q);
+    load.dma_descriptors = DmaDescriptors::kStatic;
+    load.dst = tile(1, DType::kUInt8, 128, row_bytes);
+    load.src0 = tile(0, DType::kUInt8, 128, row_bytes);
+    load.src0.partition_stride = row_bytes;
+    Instruction end;
+    end.opcode = Opcode::kEndLoop;
+    s.queues[static_cast<std::size_t>(q)] = {loop, load, end};
+  }
   p.segments.push_back(std::move(s));
   return p;
 }

@@ -124,6 +124,35 @@ TEST(Validate, AllowsOneWaiterPerSemaphore) {
   EXPECT_THAT(after([](Program& p) { at(p, kVector, 0).updates[0].id = 256; }), ElementsAre(HasSubstr("semaphore 256 does not exist")));
 }
 
+TEST(Validate, ExchangesInsideAPairBetweenSbufTilesOfOneShape) {
+  const auto exchange = [](const AccessPattern& dst, const AccessPattern& src0) {
+    return [=](Program& p) {
+      Instruction i;
+      i.opcode = Opcode::kSendRecv;
+      i.dst = dst;
+      i.src0 = src0;
+      p.segments[0].queues[kSync].push_back(i);
+    };
+  };
+  const AccessPattern result = testing::tile(5, DType::kFp32, 128, 128);
+  EXPECT_THAT(after(exchange(result, testing::tile(5, DType::kFp32, 128, 128))), ElementsAre());
+  EXPECT_THAT(after(exchange(result, testing::tile(5, DType::kFp32, 128, 64))), ElementsAre(HasSubstr("send_recv: dst is 128 × 128, src0 is 128 × 64")));
+  EXPECT_THAT(after(exchange(result, testing::tile(4, DType::kFp32, 128, 128))), ElementsAre(HasSubstr("src0 must lie in SBUF, lies in psum")));
+  EXPECT_THAT(after(exchange(result, {})), ElementsAre(HasSubstr("lacks src0")));
+}
+
+TEST(Validate, AllowsBarriersOnEveryEngineToWaitAndPost) {
+  for (int e = 0; e < kNumEngines; ++e) {
+    EXPECT_THAT(after([e](Program& p) {
+      Instruction i;
+      i.opcode = Opcode::kCoreBarrier;
+      i.waits = {{9, 1}};
+      i.updates = {{10, 1}};
+      p.segments[0].queues[e].push_back(i);
+    }), ElementsAre());
+  }
+}
+
 TEST(Validate, WantsInt32Indices) {
   EXPECT_THAT(after([](Program& p) {
     Instruction& load = at(p, kSync, 1);
