@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "sim/config/overlay.h"
 #include "sim/config/system_config.h"
 
 namespace trellis::sim {
@@ -39,6 +40,15 @@ fs::path config_directory() {
   }
   if (fs::is_directory(TRELLIS_SOURCE_CONFIG_DIR, ignored)) return TRELLIS_SOURCE_CONFIG_DIR;
   throw ConfigError("hardware configurations not found: set TRELLIS_CONFIG_DIR to the folder with trn1.yaml, trn2.yaml, …");
+}
+
+fs::path calibration_directory() {
+  std::error_code ignored;
+  const fs::path configs = config_directory();
+  for (const fs::path& place : {configs / "calibration", configs == fs::path(TRELLIS_SOURCE_CONFIG_DIR) ? configs.parent_path() / "config/calibration" : fs::path()}) {
+    if (!place.empty() && fs::is_directory(place, ignored)) return place;
+  }
+  return {};
 }
 
 }  // namespace trellis::sim

@@ -3,9 +3,9 @@
 namespace trellis::sim {
 namespace {
 
+/// Cycles stay, so latencies shrink with them.
 EngineConfig faster(EngineConfig engine, double factor) {
   engine.clock = engine.clock * factor;
-  engine.fixed_cycles *= factor;  // the same latency in time
   return engine;
 }
 
@@ -15,12 +15,16 @@ CoreConfig to_logical_core(const CoreConfig& physical, int size) {
   const double factor = size;
   CoreConfig core = physical;
   core.tensor.clock = core.tensor.clock * factor;
-  core.tensor.fixed_cycles *= factor;
   core.vector = faster(core.vector, factor);
   core.scalar = faster(core.scalar, factor);
   core.gpsimd = faster(core.gpsimd, factor);
+  core.semaphore_latency = Picoseconds(core.semaphore_latency.value / size);
+  core.activation_table_load = Picoseconds(core.activation_table_load.value / size);
   core.dma.engines *= size;
-  core.dma.trigger_time = Picoseconds(core.dma.trigger_time.value / size);  // both cores start transfers
+  // Both cores start transfers.
+  core.dma.trigger_time = Picoseconds(core.dma.trigger_time.value / size);
+  core.dma.hardware_generation = Picoseconds(core.dma.hardware_generation.value / size);
+  core.dma.software_generation = Picoseconds(core.dma.software_generation.value / size);
   core.sbuf = core.sbuf * size;
   core.psum = core.psum * size;
   core.limits.sbuf_bytes_per_partition *= size;

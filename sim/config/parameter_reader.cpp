@@ -1,5 +1,7 @@
 #include "sim/config/parameter_reader.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 
@@ -35,7 +37,21 @@ void ParameterReader::check_positive(const YamlMap& entry, double value) {
   if (value < 0) entry.problem("value", "must not be negative");
 }
 
-void ParameterReader::remember(const std::string& key, const YamlMap& entry) {
+void ParameterReader::check_replacement(const YamlMap& entry, const Written& written, double value, bool is_time) {
+  constexpr double kFactor = 1000;
+  const auto expect = [&](bool holds, const std::string& expected) {
+    if (!holds) entry.problem("value", fmt::format("expected {}, got '{}'", expected, entry.raw("value")));
+  };
+  if (is_time) {
+    expect(value >= 0 && value <= kPicosecondsPerSecond, "a time from 0 to 1 s");
+  } else if (written.value > 0) {
+    expect(value >= written.value / kFactor && value <= written.value * kFactor, fmt::format("at most {} times more or less than the hardware file's {}", kFactor, written.text));
+  } else {
+    expect(value >= 0 && value <= kFactor, fmt::format("0 to {}", kFactor));
+  }
+}
+
+Parameter ParameterReader::describe(const std::string& key, const YamlMap& entry) const {
   Parameter parameter;
   parameter.key = prefix_ + key;
   parameter.value = entry.raw("value");
@@ -44,8 +60,18 @@ void ParameterReader::remember(const std::string& key, const YamlMap& entry) {
   parameter.range = entry.get<std::string>("range", "");
   const bool uncertain = parameter.evidence == Evidence::kEstimated || parameter.evidence == Evidence::kCalibrated;
   if (uncertain && parameter.range.empty()) entry.problem("range", "is missing: an " + std::string(name(parameter.evidence)) + " number states its plausible range");
+  if (parameter.evidence == Evidence::kCalibrated) entry.problem("evidence", "fitted numbers stand in the calibration folder; here: the published value, or an estimate");
   if (parameter.source.empty() && entry.has("source")) entry.problem("source", "is empty: say where the number is from");
   entry.reject_unknown();
+  return parameter;
+}
+
+Parameter ParameterReader::merge(Parameter written, Parameter replacement) {
+  replacement.source += "; instead of " + written.value + " (" + written.source + ")";
+  return replacement;
+}
+
+void ParameterReader::remember(Parameter parameter) {
   if (out_ != nullptr) out_->push_back(std::move(parameter));
 }
 

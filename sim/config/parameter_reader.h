@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/yaml.h"
+#include "sim/config/overlay.h"
 #include "sim/config/system_config.h"
 
 namespace trellis::sim {
@@ -13,8 +14,9 @@ namespace trellis::sim {
 /// Entries that break the rules become problems of the document.
 class ParameterReader {
  public:
-  /// `prefix`: dotted key of the mapping, for the parameters' keys. `out` may be null: check only.
-  ParameterReader(YamlMap map, std::string prefix, std::vector<Parameter>* out) : map_(std::move(map)), prefix_(std::move(prefix)), out_(out) {}
+  /// `prefix`: dotted key of the mapping, for the parameters' keys. `out` and `overlay` may be null: check only.
+  ParameterReader(YamlMap map, std::string prefix, std::vector<Parameter>* out, Overlay* overlay = nullptr)
+      : map_(std::move(map)), prefix_(std::move(prefix)), out_(out), overlay_(overlay) {}
 
   template <typename T>
   T read(const std::string& key) {
@@ -26,8 +28,15 @@ class ParameterReader {
     if (!map_.is_map(key)) return T{};  // the reader has already said that a mapping is expected
     const T value = entry.required<T>("value");
     check_positive(entry, static_cast<double>(number(value)));
-    remember(key, entry);
-    return value;
+    Parameter written = describe(key, entry);
+    const Overlay::Replacement* replaced = overlay_ == nullptr ? nullptr : overlay_->find(written.key);
+    if (replaced == nullptr) return remember(std::move(written)), value;
+    const T fitted = replaced->entry.get<T>("value", value);
+    if constexpr (!std::is_same_v<T, bool>) {
+      check_replacement(replaced->entry, {static_cast<double>(number(value)), written.value}, static_cast<double>(number(fitted)), std::is_same_v<T, Picoseconds>);
+    }
+    remember(merge(std::move(written), replaced->described));
+    return fitted;
   }
   /// As read, but the key may be absent.
   template <typename T>
@@ -37,7 +46,7 @@ class ParameterReader {
 
   [[nodiscard]] ParameterReader section(const std::string& key) {
     if (!map_.has(key)) map_.problem(key, "is missing: expected a mapping");
-    return {map_.map(key), prefix_ + key + ".", out_};
+    return {map_.map(key), prefix_ + key + ".", out_, overlay_};
   }
   void reject_unknown() const { map_.reject_unknown(); }
 
@@ -46,16 +55,29 @@ class ParameterReader {
   static auto number(const T& value) {
     if constexpr (std::is_arithmetic_v<T>) {
       return value;
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      return 0;
     } else {
       return value.value;
     }
   }
+  struct Written {
+    double value;
+    const std::string& text;
+  };
   static void check_positive(const YamlMap& entry, double value);
-  void remember(const std::string& key, const YamlMap& entry);
+  /// A replacement stays near the hardware file's number: far from it nothing is a machine, and times leave the range of integer picoseconds.
+  static void check_replacement(const YamlMap& entry, const Written& written, double value, bool is_time);
+  /// The entry as written; its broken rules become problems.
+  [[nodiscard]] Parameter describe(const std::string& key, const YamlMap& entry) const;
+  /// The replacement, which still tells what it replaced.
+  [[nodiscard]] static Parameter merge(Parameter written, Parameter replacement);
+  void remember(Parameter parameter);
 
   YamlMap map_;
   std::string prefix_;
   std::vector<Parameter>* out_;
+  Overlay* overlay_;
 };
 
 }  // namespace trellis::sim

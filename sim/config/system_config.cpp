@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "base/nearest.h"
+#include "sim/config/instance_reader.h"
 #include "sim/config/logical_core.h"
+#include "sim/config/overlay.h"
 #include "sim/config/parameter_reader.h"
 
 namespace trellis::sim {
@@ -12,14 +14,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kMaxNodes = 1024;  ///< every core and link of a cluster is an object of its own
+
 TensorEngineConfig read_tensor(ParameterReader r) {
   TensorEngineConfig c;
   c.clock = r.read<Hertz>("clock");
   c.min_cycles = r.read<double>("min_cycles");
+  c.overhead_cycles = r.read<double>("overhead_cycles");
   c.stationary_cycles = r.read<double>("stationary_cycles");
+  c.stationary_fixed_cycles = r.read<double>("stationary_fixed_cycles");
   c.fp32_passes = r.read<double>("fp32_passes");
   c.fp32_transpose_passes = r.read<double>("fp32_transpose_passes");
-  c.fp8_factor = r.read<double>("fp8_factor");
+  c.transpose_interval = r.read<double>("transpose_interval");
   c.fixed_cycles = r.read<double>("fixed_cycles");
   c.ramp_time = r.read<Picoseconds>("ramp_time");
   c.ramp_start = r.read<double>("ramp_start");
@@ -32,8 +38,30 @@ EngineConfig read_engine(ParameterReader r) {
   c.clock = r.read<Hertz>("clock");
   c.elements_per_cycle = r.read<double>("elements_per_cycle");
   c.bf16_speedup = r.read<double>("bf16_speedup");
+  c.fp8_speedup = r.read<double>("fp8_speedup");
   c.fixed_cycles = r.read<double>("fixed_cycles");
+  c.dependent_cycles = r.read<double>("dependent_cycles");
   c.min_cycles = r.read<double>("min_cycles");
+  r.reject_unknown();
+  return c;
+}
+
+InstructionCosts read_costs(ParameterReader r) {
+  InstructionCosts c;
+  c.vector_gpsimd_share_sbuf = r.read<bool>("vector_gpsimd_share_sbuf");
+  c.vector_scalar_share_psum = r.read<bool>("vector_scalar_share_psum");
+  c.fast_stride = r.read<Bytes>("fast_stride");
+  c.vector_reciprocal_passes = r.read<double>("vector_reciprocal_passes");
+  c.read_accumulator_cycles = r.read<double>("read_accumulator_cycles");
+  c.dynamic_address_cycles = r.read<double>("dynamic_address_cycles");
+  c.batch_aggregate_passes = r.read<double>("batch_aggregate_passes");
+  c.exponential_rate = r.read<double>("exponential_rate");
+  c.quantize_rate = r.read<double>("quantize_rate");
+  c.random_rate = r.read<double>("random_rate");
+  c.gpsimd_rsqrt_passes = r.read<double>("gpsimd_rsqrt_passes");
+  c.top_k_passes = r.read<double>("top_k_passes");
+  c.gather_overhead = r.read<double>("gather_overhead");
+  c.gather_width = r.read<double>("gather_width");
   r.reject_unknown();
   return c;
 }
@@ -43,9 +71,26 @@ DmaConfig read_dma(ParameterReader r) {
   c.engines = r.read<int>("engines");
   c.engine_rate = r.read<BytesPerSecond>("engine_rate");
   c.descriptor_floor = r.read<Picoseconds>("descriptor_floor");
-  c.fixed_latency = r.read<Picoseconds>("fixed_latency");
-  c.completion_latency = r.read<Picoseconds>("completion_latency");
+  c.semaphore_write = r.read<Picoseconds>("semaphore_write");
+  c.transpose_rate_hbm = r.read<double>("transpose_rate_hbm");
+  c.transpose_rate_sbuf = r.read<double>("transpose_rate_sbuf");
+  c.accumulate_rate = r.read<double>("accumulate_rate");
   c.trigger_time = r.read<Picoseconds>("trigger_time");
+  c.fixed_latency = r.read<Picoseconds>("fixed_latency");
+  c.software_latency = r.read<Picoseconds>("software_latency");
+  c.completion_latency = r.read<Picoseconds>("completion_latency");
+  c.hardware_generators = r.read<int>("hardware_generators");
+  c.hardware_generation = r.read<Picoseconds>("hardware_generation");
+  c.software_generation = r.read<Picoseconds>("software_generation");
+  c.packet = r.read<Bytes>("packet");
+  c.collective_packet = r.read<Bytes>("collective_packet");
+  c.packet_descriptors = r.read<int>("packet_descriptors");
+  c.queued_packets = r.read<int>("queued_packets");
+  for (int q = 0; q < isa::kNumDmaQueues; ++q) {
+    c.priority[static_cast<std::size_t>(q)] = r.read<int>("priority_" + std::string(isa::name(static_cast<isa::DmaQueue>(q))));
+  }
+  c.hbm_interleave = r.read<Bytes>("hbm_interleave");
+  c.hbm_strided_efficiency = r.read<double>("hbm_strided_efficiency");
   r.reject_unknown();
   return c;
 }
@@ -54,18 +99,22 @@ CoreConfig read_core(ParameterReader r) {
   CoreConfig c;
   c.sbuf = r.read<Bytes>("sbuf");
   c.psum = r.read<Bytes>("psum");
+  c.limits.core_version = r.read<int>("version");
   c.limits.max_moving = r.read<int>("max_moving");
   c.limits.semaphores = r.read<int>("semaphores");
   c.semaphore_latency = r.read<Picoseconds>("semaphore_latency");
+  c.core_barrier = r.read<Picoseconds>("core_barrier");
   c.activation_table_load = r.read<Picoseconds>("activation_table_load");
   c.tensor = read_tensor(r.section("tensor"));
   c.vector = read_engine(r.section("vector"));
   c.scalar = read_engine(r.section("scalar"));
   c.gpsimd = read_engine(r.section("gpsimd"));
+  c.costs = read_costs(r.section("costs"));
   c.dma = read_dma(r.section("dma"));
   r.reject_unknown();
   c.limits.sbuf_bytes_per_partition = c.sbuf.value / c.limits.partitions;
   c.limits.psum_bytes_per_partition = c.psum.value / c.limits.partitions;
+  c.limits.hardware_dma_generators = c.dma.hardware_generators;
   return c;
 }
 
@@ -77,6 +126,26 @@ ChipConfig read_chip(ParameterReader r) {
   c.hbm_bandwidth = r.read<BytesPerSecond>("hbm_bandwidth");
   c.peak_bf16_core = r.read<FlopsPerSecond>("peak_bf16_core");
   c.peak_fp32_core = r.read<FlopsPerSecond>("peak_fp32_core");
+  c.peaks = {r.read<FlopsPerSecond>("peak_bf16"), r.read<FlopsPerSecond>("peak_fp32"), r.read_or<FlopsPerSecond>("peak_fp8", {}),
+      r.read_or<FlopsPerSecond>("peak_sparse", {}), r.read_or<FlopsPerSecond>("peak_mx", {}), r.read<BytesPerSecond>("peak_dma_bandwidth"), r.read<int>("cc_cores")};
+  c.host_dma_engines = r.read<int>("host_dma_engines");
+  c.host_dma_rate = r.read<BytesPerSecond>("host_dma_rate");
+  c.host_write_latency = r.read<Picoseconds>("host_write_latency");
+  r.reject_unknown();
+  return c;
+}
+
+CollectiveConfig read_collectives(ParameterReader r) {
+  CollectiveConfig c;
+  c.step_time = r.read<Picoseconds>("step_time");
+  c.message_time = r.read<Picoseconds>("message_time");
+  c.exchange_time = r.read<Picoseconds>("exchange_time");
+  c.core_rate = r.read<BytesPerSecond>("core_rate");
+  c.hbm_efficiency = r.read<double>("hbm_efficiency");
+  c.efa_efficiency = r.read<double>("efa_efficiency");
+  c.single_step_max = r.read<Bytes>("single_step_max");
+  c.mesh_max = r.read<Bytes>("mesh_max");
+  c.rdh_max = r.read<Bytes>("rdh_max");
   r.reject_unknown();
   return c;
 }
@@ -85,45 +154,9 @@ LaunchConfig read_launch(ParameterReader r) {
   LaunchConfig c;
   c.program_launch = r.read<Picoseconds>("program_launch");
   c.program_start = r.read<Picoseconds>("program_start");
+  c.benchmark_overhead = r.read<Picoseconds>("benchmark_overhead");
   c.collective_start = r.read<Picoseconds>("collective_start");
   r.reject_unknown();
-  return c;
-}
-
-/// What all instances of a generation share.
-struct Interconnect {
-  LinkConfig on_chip;
-  Picoseconds neuron_link_latency, efa_latency;
-};
-
-Interconnect read_interconnect(ParameterReader r) {
-  Interconnect c;
-  c.on_chip.bandwidth = r.read<BytesPerSecond>("on_chip_bandwidth");
-  c.on_chip.latency = r.read<Picoseconds>("on_chip_latency");
-  c.neuron_link_latency = r.read<Picoseconds>("neuron_link_latency");
-  c.efa_latency = r.read<Picoseconds>("efa_latency");
-  r.reject_unknown();
-  return c;
-}
-
-InstanceConfig read_instance(const YamlMap& map, const std::string& instance, const Interconnect& shared, std::vector<Parameter>* out) {
-  ParameterReader r(map, "instance.", out);
-  InstanceConfig c;
-  c.name = instance;
-  c.on_chip = shared.on_chip;
-  c.chips = r.read<int>("chips");
-  c.logical_core_size = r.read<int>("logical_core_size");
-  c.torus_rows = r.read<int>("torus_rows");
-  c.torus_columns = r.read<int>("torus_columns");
-  c.neuron_link = {r.read<BytesPerSecond>("neuron_link_bandwidth"), shared.neuron_link_latency};
-  c.efa = {r.read<BytesPerSecond>("efa_per_rank"), shared.efa_latency};
-  c.host_memory = r.read<Bytes>("host_memory");
-  c.ultraserver_nodes = r.read_or<int>("ultraserver_nodes", 1);
-  c.ultraserver_link = {r.read_or<BytesPerSecond>("ultraserver_link_bandwidth", {}), shared.neuron_link_latency};
-  r.reject_unknown();
-  if (c.torus_rows * c.torus_columns != c.chips) {
-    map.problem("chips", "is " + std::to_string(c.chips) + ", the torus has " + std::to_string(c.torus_rows) + " x " + std::to_string(c.torus_columns));
-  }
   return c;
 }
 
@@ -133,26 +166,41 @@ void check_consistency(const SystemConfig& system, const YamlMap& root) {
   if (size < 1 || cores % size != 0) root.problem("chip", "physical_cores must be a multiple of logical_core_size " + std::to_string(size));
 }
 
+/// Only 1 and 2 exist (SDK logical-neuroncore-config.rst), and 2 only where cores share an HBM stack.
+void choose_logical_cores(SystemConfig& system, int size) {
+  if (size < 1 || size > system.chip.cores_per_hbm_stack) {
+    throw ConfigError(std::string("logical core size: ") + system.instance.name + " has " + (system.chip.cores_per_hbm_stack > 1 ? "1 or 2" : "only 1") + ", got " + std::to_string(size));
+  }
+  system.instance.logical_core_size = size;
+}
+
 /// Reads the whole file, every instance, so that all mistakes are found; returns the system of `instance`.
-SystemConfig read_file(const fs::path& file, const std::string& instance) {
+SystemConfig read_file(const fs::path& file, const std::string& instance, const LoadOptions& options) {
   const YamlDocument document = YamlDocument::load(file);
   const YamlMap root = document.root();
   SystemConfig system;
-  ParameterReader r(root, "", &system.parameters);
+  const auto generation = root.required<std::string>("generation");
+  Overlay overlay(generation, options);
+  ParameterReader r(root, "", &system.parameters, &overlay);
   system.chip = read_chip(r.section("chip"));
-  system.chip.generation = root.required<std::string>("generation");
+  system.chip.generation = generation;
   system.chip.core = read_core(r.section("core"));
   system.launch = read_launch(r.section("launch"));
+  system.collectives = read_collectives(r.section("collectives"));
+  system.network = read_network(r.section("network"));
   const Interconnect shared = read_interconnect(r.section("interconnect"));
   const YamlMap instances = root.map("instances");
   for (const std::string& each : instances.keys()) {
     const bool wanted = each == instance;
-    const InstanceConfig config = read_instance(instances.map(each), each, shared, wanted ? &system.parameters : nullptr);
+    const InstanceConfig config = read_instance(instances.map(each), each, shared, wanted ? &system.parameters : nullptr, wanted ? &overlay : nullptr);
     if (wanted) system.instance = config;
   }
+  system.contradictions = read_contradictions(root);
   root.reject_unknown();
+  if (options.logical_core_size) choose_logical_cores(system, *options.logical_core_size);
   check_consistency(system, root);
   document.problems().throw_if_any();
+  overlay.throw_if_any();
   return system;
 }
 
@@ -178,20 +226,30 @@ std::vector<std::string> instance_names() {
 }
 
 SystemConfig load_system(const std::string& instance, int nodes) {
-  if (nodes < 1) throw ConfigError("instance " + instance + ": expected at least 1 node, got " + std::to_string(nodes));
+  LoadOptions options;
+  options.nodes = nodes;
+  return load_system(instance, options);
+}
+
+SystemConfig load_system(const std::string& instance, const LoadOptions& options) {
+  if (options.nodes < 1 || options.nodes > kMaxNodes) {
+    throw ConfigError("instance " + instance + ": expected 1 to " + std::to_string(kMaxNodes) + " nodes, got " + std::to_string(options.nodes));
+  }
   for (const auto& file : config_files()) {
     const auto names = instances_of(file);
     if (std::find(names.begin(), names.end(), instance) == names.end()) continue;
-    SystemConfig system = read_file(file, instance);
-    system.nodes = nodes;
+    SystemConfig system = read_file(file, instance, options);
+    system.nodes = options.nodes;
+    check_nodes(system);
     system.chip.core = to_logical_core(system.chip.core, system.instance.logical_core_size);
+    system.chip.core.dma.hbm_rate = system.hbm_stack_bandwidth();
     return system;
   }
   const auto known = instance_names();
   std::string list;
   for (const auto& each : known) list += (list.empty() ? "" : ", ") + each;
   const std::string near = nearest_name(instance, known);
-  throw ConfigError("unknown instance \"" + instance + "\"" + (near.empty() ? "" : "; did you mean " + near + "?") + " Known: " + list);
+  throw ConfigError("unknown instance \"" + instance + "\"" + (near.empty() ? "" : "; did you mean " + near + "?") + "; known: " + list);
 }
 
 Evidence SystemConfig::worst_evidence() const {

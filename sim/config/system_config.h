@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,18 +28,40 @@ struct Parameter {
 struct EngineConfig {
   Hertz clock;
   double elements_per_cycle = 128;    ///< lanes at base rate
-  double bf16_speedup = 1;            ///< widest perf mode for 2-byte SBUF operands (Vector on v3/v4)
-  double fixed_cycles = 64;           ///< issue cost of an independent instruction on top of the data cycles
+  double bf16_speedup = 1;            ///< widest perf mode for bf16 and fp16 operands in SBUF
+  double fp8_speedup = 1;             ///< the same for fp8
+  double fixed_cycles = 64;           ///< from the last datum to the visible result
+  double dependent_cycles = 0;        ///< a reader of that result on the same engine starts so much later
   double min_cycles = 64;             ///< minimum initiation interval
+};
+
+/// What single instructions cost beyond their engine's rate, and which paths engines share.
+struct InstructionCosts {
+  bool vector_gpsimd_share_sbuf = true;     ///< false: only VectorE's perf modes borrow GpSimd's path
+  bool vector_scalar_share_psum = true;     ///< false: they collide on equal banks only
+  Bytes fast_stride = Bytes(16);            ///< a wider innermost stride halves VectorE's rate
+  double vector_reciprocal_passes = 8;
+  double read_accumulator_cycles = 64;      ///< instructions with a second result that is a sum
+  double dynamic_address_cycles = 600;      ///< least data cycles of a register-addressed copy
+  double batch_aggregate_passes = 13.0 / 3;
+  double exponential_rate = 4;              ///< VectorE, elements per lane and cycle; v4
+  double quantize_rate = 4;                 ///< as above
+  double random_rate = 1;                   ///< 32-bit words per lane and cycle
+  double gpsimd_rsqrt_passes = 4;
+  double top_k_passes = 4;                  ///< cycles for each element of a group of 16 partitions
+  double gather_overhead = 28;              ///< LocalGather: cycles that an index costs beside its data
+  double gather_width = 4;                  ///< cycles that one element of it takes
 };
 
 struct TensorEngineConfig {
   Hertz clock;
-  double min_cycles = 64;        ///< a multiply-moving of fewer columns costs as much
+  double min_cycles = 64;        ///< a matmul of fewer columns costs as much, if its weights have as many
+  double overhead_cycles = 8;    ///< between two instructions that stream through the array; fp32 takes two of them
   double stationary_cycles = 32; ///< load of 128 columns, hidden behind the running matmul
+  double stationary_fixed_cycles = 160;  ///< until a load's operand is read and its semaphores move
   double fp32_passes = 4;
   double fp32_transpose_passes = 4;
-  double fp8_factor = 1;         ///< time factor against bf16
+  double transpose_interval = 1; ///< time factor of transposes; < 1: they overlap (background transpose)
   double fixed_cycles = 64;      ///< pipeline fill of a dependent use of the result
   Picoseconds ramp_time;         ///< dI/dt throttle; 0: none
   double ramp_start = 1.0;       ///< allowed utilisation at the start of a busy phase
@@ -44,22 +69,57 @@ struct TensorEngineConfig {
 
 struct DmaConfig {
   int engines = 16;
-  BytesPerSecond engine_rate;      ///< practical, per engine
-  Picoseconds descriptor_floor;    ///< least time of one descriptor on an engine
-  Picoseconds fixed_latency;       ///< trigger → first data
-  Picoseconds completion_latency;  ///< last data → semaphore visible
-  Picoseconds trigger_time;        ///< the issuing engine is busy for this long
+  BytesPerSecond engine_rate;       ///< practical, per engine
+  Picoseconds descriptor_floor;     ///< least time of one descriptor on an engine
+  Picoseconds semaphore_write;      ///< every engine ends its part of a transfer with one
+  double transpose_rate_hbm = 0;    ///< of engine_rate, when a transfer transposes on its way from HBM; 0: the core has no such mode
+  double transpose_rate_sbuf = 0;   ///< the same inside SBUF
+  double accumulate_rate = 0.5;     ///< of engine_rate, when a transfer adds to its destination
+
+  Picoseconds trigger_time;         ///< the issuing engine is busy for this long
+  Picoseconds fixed_latency;        ///< trigger → first data
+  Picoseconds software_latency;     ///< the same when GpSimd made the descriptors
+  Picoseconds completion_latency;   ///< last data → semaphore visible
+  int hardware_generators = 0;      ///< Sync's and Scalar's, or none
+  Picoseconds hardware_generation;  ///< a generator is busy for this long per transfer
+  Picoseconds software_generation;  ///< GpSimd is
+
+  Bytes packet;                     ///< a ring holds its engine for this long (or for packet_descriptors) before the next one's turn
+  Bytes collective_packet;
+  int packet_descriptors = 64;
+  int queued_packets = 2;           ///< a ring has at most so many packets on an engine
+  std::array<int, isa::kNumDmaQueues> priority{};  ///< class of a ring group: 0 first, 3 last; equal classes take turns
+
+  Bytes hbm_interleave;             ///< rows that lie apart and are shorter use a part of HBM's channels
+  double hbm_strided_efficiency = 1;  ///< the smallest such part
+  BytesPerSecond hbm_rate;            ///< of the core's stack, from the chip's numbers
+
+  /// The part of the channels that rows of `row_bytes` use when they lie apart.
+  [[nodiscard]] double hbm_part(double row_bytes) const {
+    return std::clamp(row_bytes / static_cast<double>(hbm_interleave.value), hbm_strided_efficiency, 1.0);
+  }
 };
 
 struct CoreConfig {
   TensorEngineConfig tensor;
   EngineConfig vector, scalar, gpsimd;
+  InstructionCosts costs;
   Picoseconds activation_table_load;
   Picoseconds semaphore_latency;  ///< engine → engine
+  Picoseconds core_barrier;       ///< the later core of a pair reaches it → both go on
   DmaConfig dma;
   Bytes sbuf;
   Bytes psum;
   isa::Limits limits;
+};
+
+/// What the chip's data sheet promises; for totals. Programs are judged by the cores' peaks, which are 3 to 7 % lower, and DMA by its
+/// practical rate.
+struct ChipPeaks {
+  FlopsPerSecond bf16, fp32;
+  FlopsPerSecond fp8, sparse, mx;  ///< 0: not published, or the chip has none
+  BytesPerSecond dma;
+  int cc_cores = 0;                ///< processors that step collectives
 };
 
 struct ChipConfig {
@@ -70,7 +130,11 @@ struct ChipConfig {
   BytesPerSecond hbm_bandwidth;
   FlopsPerSecond peak_bf16_core;  ///< MFU denominator, per physical core
   FlopsPerSecond peak_fp32_core;
+  ChipPeaks peaks;
   CoreConfig core;
+  int host_dma_engines = 0;        ///< besides those of the cores
+  BytesPerSecond host_dma_rate;    ///< PCIe, one engine
+  Picoseconds host_write_latency;  ///< a host tensor write of a few bytes, from call to return
 };
 
 struct LinkConfig {
@@ -78,23 +142,60 @@ struct LinkConfig {
   Picoseconds latency;       ///< per hop
 };
 
+/// How the chips of an instance are wired.
+enum class Fabric : std::uint8_t {
+  kTorus,   ///< chip to chip, rows × columns with wrap-around; over the instances of an UltraServer equal chips form rings
+  kSwitch,  ///< every chip has a port into its server's switch and one into the switch of its rack
+};
+
 struct InstanceConfig {
   std::string name;          ///< "trn1.32xlarge"
   int chips = 1;
   int logical_core_size = 1; ///< LNC
-  int torus_rows = 1, torus_columns = 1;
-  LinkConfig neuron_link;    ///< chip → neighbour
+  Fabric fabric = Fabric::kTorus;
+  int torus_rows = 1, torus_columns = 1;  ///< kTorus
+  LinkConfig neuron_link;    ///< kTorus: chip → neighbour · kSwitch: chip → the server's switch
   LinkConfig on_chip;        ///< core → core of one chip
-  LinkConfig efa;            ///< one rank's share between instances
-  int ultraserver_nodes = 1; ///< instances whose equal chips form a ring of their own
-  LinkConfig ultraserver_link;  ///< chip → the same chip of the neighbouring instance of the UltraServer
+  int rack_nodes = 1;        ///< kSwitch: instances whose chips share the second switch
+  LinkConfig rack_link;      ///< kSwitch: chip → the rack's switch
+  Picoseconds switch_latency;
+  int ultraserver_nodes = 1; ///< instances that form an UltraServer
+  /// Chip → the same chip of another instance of the UltraServer: the two next to it (kTorus), those of other racks (kSwitch).
+  LinkConfig ultraserver_link;
+  int efa_nics = 1;          ///< per instance; each serves chips / efa_nics chips
+  LinkConfig efa;            ///< one NIC
+  BytesPerSecond neuron_link_per_chip;  ///< as printed on the data sheet, both directions of all links; 0: none
+  int vcpus = 0;
   Bytes host_memory;
+  std::vector<int> numa_node_0;  ///< chips next to the first NUMA node; empty: not published
+};
+
+/// Between instances, outside of an UltraServer.
+struct NetworkConfig {
+  double oversubscription = 1;  ///< bandwidth of an instance's NICs over that of its link into the network; 1: never in the way
+};
+
+/// Two documents that disagree about this generation, and which one these numbers follow.
+struct Contradiction {
+  std::string item, first, second, taken;
 };
 
 struct LaunchConfig {
   Picoseconds program_launch;   ///< host → device per program when the queue runs dry
   Picoseconds program_start;    ///< device side start and stop of one program
+  Picoseconds benchmark_overhead; ///< what one execution in a benchmark's timing loop costs beyond what the device's profiler sees
   Picoseconds collective_start; ///< trigger → first byte of a collective
+};
+
+/// Collective communication by the CC-cores: what a plan costs beside the bandwidth of its links.
+struct CollectiveConfig {
+  Picoseconds step_time;       ///< a round's handshake: semaphores seen by the CC-core, next DMA rings started
+  Picoseconds message_time;    ///< a member issues the messages of a round one after the other
+  Picoseconds exchange_time;   ///< partners of recursive halving and doubling agree on a round
+  BytesPerSecond core_rate;    ///< what a physical core's DMA engines send for collectives
+  double hbm_efficiency = 1;   ///< share of the chip's HBM bandwidth that collectives reach
+  double efa_efficiency = 1;   ///< share of a NIC's line rate
+  Bytes single_step_max, mesh_max, rdh_max;  ///< thresholds of the selection table (sim/collectives/selection.h)
 };
 
 /// Everything that the simulator needs to know about one kind of machine. Immutable after load.
@@ -102,22 +203,35 @@ struct SystemConfig {
   ChipConfig chip;
   InstanceConfig instance;
   LaunchConfig launch;
+  NetworkConfig network;
+  CollectiveConfig collectives;
   int nodes = 1;
   std::vector<Parameter> parameters;
+  std::vector<Contradiction> contradictions;
 
   [[nodiscard]] int logical_cores_per_chip() const { return chip.physical_cores / instance.logical_core_size; }
   [[nodiscard]] int logical_cores_per_node() const { return instance.chips * logical_cores_per_chip(); }
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
+  /// What the cores of one HBM stack share; one of them alone may use it all.
+  [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const { return chip.hbm_bandwidth * (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores); }
   [[nodiscard]] Bytes hbm_per_logical_core() const { return Bytes(chip.hbm.value / logical_cores_per_chip()); }
   /// bf16 peak of one logical core: the MFU denominator.
   [[nodiscard]] FlopsPerSecond peak_per_logical_core() const { return chip.peak_bf16_core * static_cast<double>(instance.logical_core_size); }
   [[nodiscard]] Evidence worst_evidence() const;
 };
 
+struct LoadOptions {
+  int nodes = 1;
+  std::optional<int> logical_core_size;  ///< physical cores per logical core instead of the instance's default; 1 or 2
+  bool calibrated = true;                ///< false: published and estimated numbers only, nothing fitted
+  std::vector<std::string> overrides;    ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
+};
+
 /// Names of all instances in the shipped configurations.
 [[nodiscard]] std::vector<std::string> instance_names();
 /// Loads the shipped configuration of an instance. Throws ConfigError with the nearest names when it is unknown.
 [[nodiscard]] SystemConfig load_system(const std::string& instance, int nodes = 1);
+[[nodiscard]] SystemConfig load_system(const std::string& instance, const LoadOptions& options);
 /// Where sim/configs lies: $TRELLIS_CONFIG_DIR, beside the binary, or the source tree.
 [[nodiscard]] std::filesystem::path config_directory();
 

@@ -6,11 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <limits>
 #include <sstream>
 
 #include "base/error.h"
-#include "sim/config/describe.h"
 #include "sim/config/system_config.h"
 
 namespace trellis::sim {
@@ -38,12 +37,12 @@ TEST(SystemConfig, AddsUpToThePublishedInstanceTotals) {
   EXPECT_EQ(trn1.logical_cores(), 32);
   EXPECT_NEAR(trn1.peak_per_logical_core().value * 32, 3.04e15, 0.05 * 3.04e15);
   EXPECT_EQ(trn1.hbm_per_logical_core().value, 16LL << 30);
-  EXPECT_NEAR(trn1.instance.efa.bandwidth.value * 32 * 8, 800e9, 1);
+  EXPECT_NEAR(trn1.instance.efa.bandwidth.value * trn1.instance.efa_nics * 8, 800e9, 1);
   const SystemConfig trn2 = load_system("trn2.48xlarge");
   EXPECT_EQ(trn2.logical_cores(), 64);
   EXPECT_NEAR(trn2.peak_per_logical_core().value * 64, 10.7e15, 0.07 * 10.7e15);
   EXPECT_EQ(trn2.hbm_per_logical_core().value, 24LL << 30);
-  EXPECT_NEAR(trn2.instance.efa.bandwidth.value * 64 * 8, 3200e9, 1);
+  EXPECT_NEAR(trn2.instance.efa.bandwidth.value * trn2.instance.efa_nics * 8, 3200e9, 1);
 }
 
 TEST(SystemConfig, PeakIsWhatTheTensorClockGives) {
@@ -53,13 +52,17 @@ TEST(SystemConfig, PeakIsWhatTheTensorClockGives) {
   }
 }
 
-TEST(SystemConfig, ALogicalCoreHasTwiceTheRatesAndTheSameLatencies) {
+TEST(SystemConfig, ALogicalCoreHasTwiceTheRatesAndHalfOfTheEnginesLatencies) {
   const SystemConfig s = load_system("trn2.48xlarge");
   const CoreConfig& core = s.chip.core;
   EXPECT_EQ(core.dma.engines, 32);
   EXPECT_EQ(core.sbuf.value, 56LL << 20);
   EXPECT_DOUBLE_EQ(core.scalar.clock.value, 2.4e9);
-  EXPECT_EQ(cycles_time(core.scalar.fixed_cycles, core.scalar.clock), cycles_time(350, Hertz(1.2e9)));
+  LoadOptions options;
+  options.logical_core_size = 1;
+  const CoreConfig physical = load_system("trn2.48xlarge", options).chip.core;
+  EXPECT_DOUBLE_EQ(core.scalar.fixed_cycles / core.scalar.clock.value * 2, physical.scalar.fixed_cycles / physical.scalar.clock.value);
+  EXPECT_EQ(core.dma.fixed_latency, physical.dma.fixed_latency);
 }
 
 TEST(SystemConfig, UnknownInstanceNamesTheNearest) {
@@ -129,17 +132,58 @@ TEST_F(BrokenConfig, AnUnknownKeyIsRefused) {
   EXPECT_THAT(error_after("  ramp_start", "  ramp_stat"), AllOf(HasSubstr("ramp_stat"), HasSubstr("core.tensor.ramp_start")));
 }
 
-TEST(Describe, ListsEveryParameterWithItsSource) {
-  const SystemConfig s = load_system("trn2.48xlarge", 2);
-  const nlohmann::json json = describe(s);
-  EXPECT_EQ(json["parameters"].size(), s.parameters.size());
-  EXPECT_GT(s.parameters.size(), 50u);
-  for (const auto& parameter : json["parameters"]) {
-    EXPECT_FALSE(parameter["source"].get<std::string>().empty()) << parameter;
-    EXPECT_THAT(describe_text(s), HasSubstr(parameter["key"].get<std::string>()));
+TEST(SystemConfig, AnUltraServerIsWholeAPairOrASingleNode) {
+  for (const char* instance : {"trn2u.48xlarge", "trn3-gen1"}) {
+    for (const int nodes : {1, 2, 4, 8, 16}) EXPECT_EQ(load_system(instance, nodes).nodes, nodes);
+    for (const int nodes : {3, 5, 6}) {
+      try {
+        (void)load_system(instance, nodes);
+        ADD_FAILURE() << "expected a ConfigError for " << nodes;
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), AllOf(HasSubstr(instance), HasSubstr(std::to_string(nodes) + " nodes"), HasSubstr("multiple of 4")));
+      }
+    }
   }
-  EXPECT_EQ(s.worst_evidence(), Evidence::kEstimated);
-  EXPECT_THAT(describe_text(s), HasSubstr("logical_cores"));
+  EXPECT_EQ(load_system("trn2.48xlarge", 3).nodes, 3);
+  EXPECT_EQ(load_system("trn3-gen2", 5).nodes, 5);  // all to all: no wire is missing
+}
+
+TEST(SystemConfig, AClusterHasOneToAThousandNodes) {
+  for (const int nodes : {0, -1, 1025, std::numeric_limits<int>::max()}) {
+    EXPECT_THAT([&] { (void)load_system("trn2.48xlarge", nodes); }, ::testing::ThrowsMessage<ConfigError>(HasSubstr("expected 1 to 1024 nodes"))) << nodes;
+  }
+}
+
+TEST(SystemConfig, TheNetworkIsNotFasterThanItsNics) {
+  LoadOptions options;
+  options.overrides = {"network.oversubscription=2"};
+  EXPECT_DOUBLE_EQ(load_system("trn2.48xlarge", options).network.oversubscription, 2);
+  options.overrides = {"network.oversubscription=0.5"};
+  try {
+    (void)load_system("trn2.48xlarge", options);
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("network.oversubscription"), HasSubstr("0.5")));
+  }
+}
+
+TEST_F(BrokenConfig, AFabricIsATorusOrASwitch) {
+  EXPECT_THAT(error_after("fabric: {value: torus,", "fabric: {value: tours,"), AllOf(HasSubstr("trn1.yaml:"), HasSubstr("fabric"), HasSubstr("torus or switch"), HasSubstr("tours")));
+}
+
+TEST_F(BrokenConfig, AnInterconnectThatDoesNotAddUpIsRefused) {
+  EXPECT_THAT(error_after("torus_rows: {value: 4", "torus_rows: {value: 3"), HasSubstr("the torus has 3 x 4"));
+  EXPECT_THAT(error_after("efa_nics: {value: 8", "efa_nics: {value: 7"), HasSubstr("expected a divisor of the 16 chips"));
+  EXPECT_THAT(error_after("\"0 1 4 5 8 9 12 13\"", "\"0 1 4 5 8 9 12 16\""), HasSubstr("expected chips from 0 to 15, got \"16\""));
+}
+
+TEST_F(BrokenConfig, ALinkStatesItsUnitAndItsSource) {
+  EXPECT_THAT(error_after("efa_nic_bandwidth: {value: 100 Gbps", "efa_nic_bandwidth: {value: 100 GHz"), AllOf(HasSubstr("efa_nic_bandwidth"), HasSubstr("100 GHz")));
+  EXPECT_THAT(error_after("oversubscription: {value: 1, source", "oversubscription: {value: 1, sauce"), HasSubstr("network.oversubscription.source"));
+}
+
+TEST_F(BrokenConfig, AnUltraServerNeedsTheRateOfItsLinks) {
+  EXPECT_THAT(error_after("efa_nics: {value: 8", "ultraserver_nodes: {value: 4, source: x, evidence: spec}\n    efa_nics: {value: 8"), HasSubstr("ultraserver_link_bandwidth: is missing"));
 }
 
 }  // namespace
