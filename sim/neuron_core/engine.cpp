@@ -4,75 +4,114 @@
 
 #include <algorithm>
 
-#include "sim/kernel/time.h"
-
 namespace trellis::sim {
 namespace {
 
-// How far an engine may run ahead of the kernel: bounds the increments and intervals that wait to be consumed.
-constexpr std::int64_t kQuantum = 100'000'000;
+const ResolvedQueue kNoQueue;
 
 }  // namespace
 
-Engine::Engine(const sc_core::sc_module_name& name, isa::Engine which, const EngineShared& shared)
-    : sc_module(name), which_(which), track_(static_cast<int>(which)), shared_(shared) {
-  SC_HAS_PROCESS(Engine);
-  SC_THREAD(run);
-}
+Engine::Engine(isa::Engine which, int number, EngineShared& shared)
+    : which_(which), track_(static_cast<int>(which)), number_(number), shared_(shared), queue_(&kNoQueue) {}
 
-void Engine::start(const ResolvedQueue& queue) {
+void Engine::start(const ResolvedQueue& queue, Engine* peer, std::int64_t now) {
   queue_ = &queue;
-  finished_ = false;
+  peer_ = peer;
   pc_ = 0;
-  local_ = completion_ = now_ps();
+  waits_done_ = 0;
+  local_ = completion_ = now;
+  results_.fill(now);
+  newest_ = 0;
   table_ = 0;
+  at_barrier_ = false;
   dma_count_ = 0;
+  unanswered_.clear();
+  mismatch_.clear();
   depth_ = 0;
+  longest_delay_ = 0;
+  for (const auto& op : queue.ops) longest_delay_ = std::max(longest_delay_, op.dependent_delay);
   pipeline_.reset(local_);
-  start_.notify(sc_core::SC_ZERO_TIME);
+  plan();
 }
 
-void Engine::run() {
-  for (;;) {
-    wait(start_);
-    execute();
-    finished_ = !shared_.abandon;
+void Engine::act() {
+  do {
+    step();
+  } while (next_ <= shared_.turn->limit());
+}
+
+/// Sets `next_` by the instruction at `pc_`: its next semaphore, then its result dependency.
+void Engine::plan() {
+  if (pc_ == queue_->ops.size() || at_barrier_) {
+    next_ = kNever;
+    return;
+  }
+  const ResolvedOp& op = queue_->ops[pc_];
+  next_ = local_;
+  if (waits_done_ < op.num_waits) {
+    const auto& wait = queue_->waits[op.first_wait + waits_done_];
+    Semaphore& semaphore = (*shared_.semaphores)[wait.id];
+    next_ = std::max(local_, semaphore.ready_time(wait.value));
+    semaphore.expect(*this, wait.value);
+  } else if (op.producer != 0) {
+    next_ = std::max(local_, results_[(newest_ + kProducerWindow + 1 - op.producer) % kProducerWindow] + op.dependent_delay);
   }
 }
 
-void Engine::execute() {
-  const auto& ops = queue_->ops;
-  while (pc_ < ops.size()) {
-    const ResolvedOp& op = ops[pc_];
-    if (op.num_waits > 0 && !await(op)) return;
-    switch (op.kind) {
-      case ResolvedOp::Kind::kCompute: compute(op); break;
-      case ResolvedOp::Kind::kLoadStationary: stream(op, pipeline_.load(local_, op.occupancy)); break;
-      case ResolvedOp::Kind::kMatmul: stream(op, pipeline_.stream(local_, op.occupancy)); break;
-      case ResolvedOp::Kind::kDma: start_dma(op); break;
-      case ResolvedOp::Kind::kSemaphore:
-        completion_ = std::max(completion_, local_);
-        post(op);
-        break;
-      case ResolvedOp::Kind::kLoop: remaining_[static_cast<std::size_t>(depth_++)] = op.count; break;
-      case ResolvedOp::Kind::kEndLoop:
-        pc_ = close_loop(pc_);
-        keep_near_kernel();
-        continue;
-    }
-    ++pc_;
+void Engine::posted() {
+  plan();
+  shared_.turn->expect(number_, next_);
+}
+
+void Engine::step() {
+  const ResolvedOp& op = queue_->ops[pc_];
+  if (waits_done_ < op.num_waits && !take_semaphore(op)) return;
+  waits_done_ = 0;
+  execute(op);
+  plan();
+}
+
+/// Takes the instruction's next semaphore at `next_`. False: there is something left to wait for.
+bool Engine::take_semaphore(const ResolvedOp& op) {
+  const auto& wait = queue_->waits[op.first_wait + waits_done_];
+  Semaphore& semaphore = (*shared_.semaphores)[wait.id];
+  semaphore.take(wait.value);
+  local_ = next_;
+  ++waits_done_;
+  plan();
+  return waits_done_ == op.num_waits && next_ == local_;
+}
+
+void Engine::execute(const ResolvedOp& op) {
+  switch (op.kind) {
+    case ResolvedOp::Kind::kCompute: compute(op); break;
+    case ResolvedOp::Kind::kLoadStationary: stream(op, pipeline_.load(local_, op.occupancy)); break;
+    case ResolvedOp::Kind::kMatmul: stream(op, pipeline_.stream(local_, op.occupancy)); break;
+    case ResolvedOp::Kind::kDma:
+    case ResolvedOp::Kind::kSendRecv: start_dma(op); break;
+    case ResolvedOp::Kind::kSemaphore:
+      completion_ = std::max(completion_, local_);
+      post(op);
+      break;
+    case ResolvedOp::Kind::kLoop: loops_[static_cast<std::size_t>(depth_++)] = {op.partner, op.count}; break;
+    case ResolvedOp::Kind::kEndLoop: close_loop(op); return;
+    case ResolvedOp::Kind::kCoreBarrier: reach_barrier(); return;
   }
+  ++pc_;
 }
 
 void Engine::compute(const ResolvedOp& op) {
-  const std::int64_t begin = op.dependent ? std::max(local_, completion_) : local_;
+  const std::int64_t begin = shared_.ports.free_from(op.ports, next_);
   std::int64_t end = begin + op.occupancy;
   if (op.table != 0 && op.table != table_) {
     table_ = op.table;
     end += shared_.activation_table_load;
   }
+  shared_.ports.hold(op.ports, end);
   local_ = end;
   completion_ = std::max(completion_, end + op.latency);
+  newest_ = (newest_ + 1) % kProducerWindow;
+  results_[newest_] = completion_;
   shared_.meter->record(track_, op.kernel, begin, end);
   post(op);
 }
@@ -95,7 +134,48 @@ void Engine::start_dma(const ResolvedOp& op) {
   request.kernel = op.kernel;
   request.arrival = local_;
   request.order = (static_cast<std::uint64_t>(track_) << 56) | dma_count_++;
-  shared_.dma[op.dma_queue]->submit(request);
+  if (op.kind == ResolvedOp::Kind::kSendRecv) {
+    exchange(request, op.dma_queue);
+  } else {
+    submit(request, op.dma_queue);
+  }
+}
+
+void Engine::submit(const DmaRequest& request, std::size_t queue) {
+  shared_.turn->hold_at(shared_.dma[queue]->submit(request));
+}
+
+/// Both halves of an exchange start when the later core has come; each core's DMA engines fetch what it receives.
+void Engine::exchange(const DmaRequest& request, std::size_t queue) {
+  if (peer_->unanswered_.empty()) {
+    unanswered_.push_back(request);
+    return;
+  }
+  DmaRequest other = peer_->unanswered_.front();
+  peer_->unanswered_.pop_front();
+  if (other.transfer->bytes != request.transfer->bytes) {
+    mismatch_ = fmt::format("{} meets with a send_recv of {} B one of {} B on the other core", isa::name(which_), request.transfer->bytes.value, other.transfer->bytes.value);
+  }
+  other.arrival = request.arrival;
+  submit(request, queue);
+  peer_->submit(other, queue);
+}
+
+void Engine::reach_barrier() {
+  at_barrier_ = true;
+  if (!peer_->at_barrier_) return;
+  const std::int64_t time = std::max(local_, peer_->local_) + shared_.core_barrier;
+  leave_barrier(time);
+  peer_->leave_barrier(time);
+  peer_->plan();
+  shared_.turn->expect(peer_->number_, peer_->next_);
+}
+
+void Engine::leave_barrier(std::int64_t time) {
+  at_barrier_ = false;
+  local_ = time;
+  completion_ = std::max(completion_, local_);
+  post(queue_->ops[pc_++]);
 }
 
 void Engine::post(const ResolvedOp& op) {
@@ -105,51 +185,38 @@ void Engine::post(const ResolvedOp& op) {
   }
 }
 
-bool Engine::await(const ResolvedOp& op) {
-  for (std::uint32_t w = op.first_wait; w < op.first_wait + op.num_waits; ++w) {
-    if (!await(queue_->waits[w])) return false;
+void Engine::close_loop(const ResolvedOp& op) {
+  // Loops whose remaining work is short are not worth a look at the machine's state.
+  constexpr std::int64_t kWorthwhile = 256;
+  OpenLoop& open = loops_[static_cast<std::size_t>(depth_ - 1)];
+  const LoopBody& body = queue_->loops[op.partner];
+  if (--open.remaining == 0) {
+    --depth_;
+    ++pc_;
+    return;
   }
-  return true;
+  pc_ = body.begin + 1;
+  shared_.meter->settle(local_);
+  if (shared_.observer != nullptr && open.remaining * body.work >= kWorthwhile) shared_.observer->loop_closed(*this, depth_ - 1, local_);
 }
 
-bool Engine::await(const isa::SemaphoreWait& wait_for) {
-  Semaphore& semaphore = (*shared_.semaphores)[wait_for.id];
-  for (;;) {
-    const std::int64_t ready = semaphore.ready_time(wait_for.value);
-    // What is known up to `local_`, or up to the kernel's clock, decides; a later moment may still be beaten by an unknown increment.
-    if (ready <= local_ || ready <= now_ps()) {
-      semaphore.take(wait_for.value);
-      local_ = std::max(local_, ready);
-      return true;
-    }
-    if (shared_.abandon) return false;
-    blocked_on_ = wait_for;
-    semaphore.waiting = true;
-    if (ready == kNever) {
-      wait(semaphore.posted);
-    } else {
-      wait(duration_ps(ready - now_ps()), semaphore.posted);
-    }
-    semaphore.waiting = false;
+void Engine::append_state(std::vector<std::int64_t>& out, std::int64_t now) const {
+  out.insert(out.end(), {static_cast<std::int64_t>(pc_), waits_done_, std::max<std::int64_t>(local_ - now, 0),
+                            std::max<std::int64_t>(completion_ - now, 0), table_, at_barrier_, static_cast<std::int64_t>(unanswered_.size())});
+  for (std::size_t back = 0; back < kProducerWindow; ++back) {
+    out.push_back(std::max(results_[(newest_ + kProducerWindow - back) % kProducerWindow] - now, -longest_delay_));
   }
-}
-
-std::size_t Engine::close_loop(std::size_t pc) {
-  std::int64_t& remaining = remaining_[static_cast<std::size_t>(depth_ - 1)];
-  if (--remaining > 0) return queue_->ops[pc].partner + 1;
-  --depth_;
-  return pc + 1;
-}
-
-void Engine::keep_near_kernel() {
-  const std::int64_t now = now_ps();
-  if (local_ - now > kQuantum) wait(duration_ps(local_ - now));
-  shared_.meter->settle(now);
+  for (const auto& request : unanswered_) out.push_back(reinterpret_cast<std::intptr_t>(request.transfer));
+  if (which_ == isa::Engine::kTensor) pipeline_.append_state(out, now);
 }
 
 std::string Engine::where() const {
-  return fmt::format("{} waits at instruction {} for semaphore {} >= {} (holds {})", isa::name(which_), pc_, blocked_on_.id, blocked_on_.value,
-      (*shared_.semaphores)[blocked_on_.id].known_value());
+  if (!mismatch_.empty()) return mismatch_;
+  if (pc_ == queue_->ops.size()) return fmt::format("{} has {} send_recv that the other core never meets", isa::name(which_), unanswered_.size());
+  if (at_barrier_) return fmt::format("{} waits at instruction {}, a core_barrier that the other core never reaches", isa::name(which_), pc_);
+  const auto& wait = queue_->waits[queue_->ops[pc_].first_wait + waits_done_];
+  return fmt::format("{} waits at instruction {} for semaphore {} >= {} (holds {})", isa::name(which_), pc_, wait.id, wait.value,
+      (*shared_.semaphores)[wait.id].known_value());
 }
 
 }  // namespace trellis::sim

@@ -2,72 +2,119 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
+#include <span>
 #include <string>
-#include <systemc>
 #include <vector>
 
 #include "sim/dma/dma_queue.h"
 #include "sim/neuron_core/busy_meter.h"
+#include "sim/neuron_core/port_arbiter.h"
 #include "sim/neuron_core/resolved_queue.h"
 #include "sim/neuron_core/semaphore.h"
 #include "sim/neuron_core/tensor_pipeline.h"
+#include "sim/neuron_core/turn.h"
 
 namespace trellis::sim {
+
+class Engine;
+
+/// Is told when an engine starts a loop over.
+class LoopObserver {
+ public:
+  /// `level`: of the loop, 0 is the outermost. No other engine acts before `now`.
+  virtual void loop_closed(Engine& engine, int level, std::int64_t now) = 0;
+
+ protected:
+  ~LoopObserver() = default;
+};
 
 /// What the engines of a core share.
 struct EngineShared {
   std::vector<Semaphore>* semaphores = nullptr;
   BusyMeter* meter = nullptr;
+  Turn* turn = nullptr;
+  LoopObserver* observer = nullptr;  ///< null: loops are executed one by one
   std::array<DmaQueue*, isa::kNumDmaQueues> dma{};
+  PortArbiter ports;
   std::int64_t semaphore_latency = 0;
   std::int64_t activation_table_load = 0;
-  bool abandon = false;  ///< waiting engines give up: a deadlock was found
+  std::int64_t core_barrier = 0;
 };
 
-/// One sequencer with its data path: executes its queue in order. It runs ahead of the kernel's clock on `local_` and gives way to the
-/// kernel only at a semaphore whose increments are not known yet, and once per quantum.
-class Engine final : public sc_core::sc_module {
+/// One sequencer with its data path: a state machine that executes its queue in order. It does not wait: it says when it acts next, and is
+/// told to act when no engine of the machine has an earlier time, so that whatever it reads is final.
+class Engine final : public Semaphore::Waiter {
  public:
-  Engine(const sc_core::sc_module_name& name, isa::Engine which, const EngineShared& shared);
+  /// `number`: its place among all engines of the machine; breaks ties.
+  Engine(isa::Engine which, int number, EngineShared& shared);
 
   void configure(const CoreConfig& core) { pipeline_.configure(core.tensor); }
-  /// Starts a queue at the kernel's current time. The queue must outlive the run.
-  void start(const ResolvedQueue& queue);
+  /// `peer`: the same engine of the pair's other core, or null. The queue must outlive the run.
+  void start(const ResolvedQueue& queue, Engine* peer, std::int64_t now);
 
-  [[nodiscard]] bool finished() const { return finished_; }
+  /// When it acts next; kNever: it is finished, or waits for somebody.
+  [[nodiscard]] std::int64_t next_time() const { return next_; }
+  /// Acts once, and again as long as it is its turn. REQUIRES: next_time() != kNever.
+  void act();
+
+  [[nodiscard]] int number() const { return number_; }
+  [[nodiscard]] bool finished() const { return pc_ == queue_->ops.size() && unanswered_.empty() && mismatch_.empty(); }
   /// When the last result is there. REQUIRES: finished.
   [[nodiscard]] std::int64_t end() const { return std::max(local_, completion_); }
-  /// Where an engine that never finished is: "tensor waits at instruction 5 for semaphore 3 >= 1 (holds 0)".
+  /// Why an engine never finished: "tensor waits at instruction 5 for semaphore 3 >= 1 (holds 0)".
   [[nodiscard]] std::string where() const;
 
+  // For the fast-forward of loops.
+  struct OpenLoop {
+    std::uint32_t loop = 0;  ///< index in ResolvedQueue::loops
+    std::int64_t remaining = 0;
+    bool operator==(const OpenLoop&) const = default;
+  };
+  [[nodiscard]] const ResolvedQueue& queue() const { return *queue_; }
+  [[nodiscard]] std::span<OpenLoop> open_loops() { return {loops_.data(), static_cast<std::size_t>(depth_)}; }
+  [[nodiscard]] std::size_t position() const { return pc_; }
+  [[nodiscard]] std::int64_t local_time() const { return local_; }
+  /// All that decides about its future, apart from the open loops; times relative to `now`.
+  void append_state(std::vector<std::int64_t>& out, std::int64_t now) const;
+
  private:
-  void run();
-  void execute();
-  /// False: the run was abandoned.
-  bool await(const ResolvedOp& op);
-  bool await(const isa::SemaphoreWait& wait);
+  void posted() override;
+  void plan();
+  void step();
+  [[nodiscard]] bool take_semaphore(const ResolvedOp& op);
+  void execute(const ResolvedOp& op);
   void compute(const ResolvedOp& op);
   void stream(const ResolvedOp& op, const TensorPipeline::Slot& slot);
   void start_dma(const ResolvedOp& op);
+  void exchange(const DmaRequest& request, std::size_t queue);
+  void submit(const DmaRequest& request, std::size_t queue);
+  void reach_barrier();
+  void leave_barrier(std::int64_t time);
   void post(const ResolvedOp& op);
-  /// The next instruction after an end_loop at `pc`.
-  std::size_t close_loop(std::size_t pc);
-  void keep_near_kernel();
+  void close_loop(const ResolvedOp& op);
 
   const isa::Engine which_;
   const int track_;
-  const EngineShared& shared_;
+  const int number_;
+  EngineShared& shared_;
+  Engine* peer_ = nullptr;
   TensorPipeline pipeline_;
-  sc_core::sc_event start_;
-  const ResolvedQueue* queue_ = nullptr;
-  bool finished_ = true;
+  const ResolvedQueue* queue_;
   std::size_t pc_ = 0;
+  std::uint32_t waits_done_ = 0;  ///< of the instruction at `pc_`
+  std::int64_t next_ = kNever;
   std::int64_t local_ = 0;       ///< the sequencer looks at the next instruction
   std::int64_t completion_ = 0;  ///< results are posted in order: not before the last one
+  std::array<std::int64_t, kProducerWindow> results_{};  ///< when those of the last kCompute instructions were there, a ring
+  std::size_t newest_ = 0;                               ///< of results_
+  std::int64_t longest_delay_ = 0;  ///< of any instruction, from a result to the one that reads it
   std::uint8_t table_ = 0;
+  bool at_barrier_ = false;
   std::uint64_t dma_count_ = 0;
-  isa::SemaphoreWait blocked_on_{};
-  std::array<std::int64_t, isa::kMaxLoopDepth> remaining_{};
+  std::deque<DmaRequest> unanswered_;  ///< send_recvs that the peer has not met
+  std::string mismatch_;               ///< the first two that met and were not equally long
+  std::array<OpenLoop, isa::kMaxLoopDepth> loops_{};
   int depth_ = 0;
 };
 

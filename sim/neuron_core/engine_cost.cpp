@@ -1,9 +1,9 @@
 #include "sim/neuron_core/engine_cost.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "sim/isa/extent.h"
+#include "sim/neuron_core/operand_stream.h"
 
 namespace trellis::sim {
 namespace {
@@ -14,137 +14,140 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 using isa::Instruction;
-using isa::MemorySpace;
 using isa::Opcode;
 
-// NKI ISA (1db4d74e): reciprocal on VectorE max(64, 8N); activation_reduce reads the accumulator in 64 more cycles.
-constexpr double kVectorReciprocal = 8;
-constexpr double kReadAccumulatorCycles = 64;
-// Architecture guides: an innermost stride beyond 16 bytes halves VectorE's bandwidth.
-constexpr std::int64_t kFastStrideBytes = 16;
+// TopK works on groups of 16 partitions, those of one GpSimd processor.
+constexpr double kTopKPartitions = 16;
 
-bool is_fp8(DType dtype) { return dtype == DType::kFp8E4M3 || dtype == DType::kFp8E5M2; }
+bool is_four_byte(DType dtype) { return dtype == DType::kFp32 || dtype == DType::kInt32; }
 
-/// Time factor of the array against bf16, whose moving columns take one cycle each.
+// Matmuls, transposes and weight loads of fp32 take several passes; one pass takes a cycle for each moving column.
 double array_passes(DType dtype, const TensorEngineConfig& tensor, bool transpose) {
-  if (dtype == DType::kFp32 || dtype == DType::kInt32) return transpose ? tensor.fp32_transpose_passes : tensor.fp32_passes;
-  return is_fp8(dtype) ? tensor.fp8_factor : 1.0;
+  if (!is_four_byte(dtype)) return 1;
+  return transpose ? tensor.fp32_transpose_passes : tensor.fp32_passes;
+}
+
+/// Columns of the weights: in double-row mode two rows of them lie side by side in a partition.
+double weight_columns(const Instruction& load) {
+  const auto elements = static_cast<double>(load.src0.elements_per_partition());
+  return load.mode == isa::MatmulMode::kDoubleRow ? elements / 2 : elements;
 }
 
 EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
-  const DType dtype = i.src0.dtype;
+  const double passes = array_passes(i.src0.dtype, tensor, i.opcode == Opcode::kTranspose);
+  if (i.opcode == Opcode::kLoadStationary) {
+    const double cycles = tensor.stationary_cycles * weight_columns(i) / 128.0 * passes;
+    return {cycles_time(cycles, tensor.clock), cycles_time(tensor.stationary_fixed_cycles, tensor.clock), Picoseconds(0)};
+  }
   double cycles = 0;
-  switch (i.opcode) {
-    case Opcode::kLoadStationary:
-      cycles = tensor.stationary_cycles * static_cast<double>(i.src0.elements_per_partition()) / 128.0 * array_passes(dtype, tensor, false);
-      return {cycles_time(cycles, tensor.clock), Picoseconds(0)};
-    case Opcode::kTranspose:
-      cycles = std::max<double>(i.src0.num_partitions, std::min<double>(tensor.min_cycles, static_cast<double>(i.src0.elements_per_partition())));
-      cycles *= array_passes(dtype, tensor, true);
-      break;
-    default:
-      cycles = std::max<double>(static_cast<double>(i.src0.elements_per_partition()), tensor.min_cycles) * array_passes(dtype, tensor, false);
+  if (i.opcode == Opcode::kTranspose) {
+    cycles = std::max<double>(i.src0.num_partitions, std::min<double>(tensor.min_cycles, static_cast<double>(i.src0.elements_per_partition())));
+    cycles *= tensor.transpose_interval;
+  } else {
+    cycles = std::max<double>(static_cast<double>(i.dst.elements_per_partition()), std::min<double>(tensor.min_cycles, i.dst.num_partitions));
   }
-  return {cycles_time(cycles, tensor.clock), cycles_time(tensor.fixed_cycles, tensor.clock)};
+  // An fp32 matmul is two instructions ("LO_HI").
+  const double overhead = tensor.overhead_cycles * (is_four_byte(i.src0.dtype) ? 2 : 1);
+  return {cycles_time(cycles * passes + overhead, tensor.clock), cycles_time(tensor.fixed_cycles, tensor.clock), Picoseconds(0)};
 }
 
-/// Where an instruction's data lie and how wide they are: what decides about VectorE's perf modes.
-struct Shape {
-  double n = 1;  ///< elements per partition
-  bool two_bytes = true;
-  bool all_sbuf = true;
-  bool any_psum_source = false;
-  bool contiguous = true;
-  bool wide_stride = false;
-};
-
-void look_at(Shape& shape, const AccessPattern& a, bool source, const isa::Program& program) {
-  if (!a.present()) return;
-  shape.n = std::max(shape.n, static_cast<double>(a.elements_per_partition()));
-  shape.two_bytes = shape.two_bytes && isa::size_bytes(a.dtype) <= 2;
-  const bool psum = program.buffers[a.buffer].space == MemorySpace::kPsum;
-  shape.all_sbuf = shape.all_sbuf && !psum;
-  shape.any_psum_source = shape.any_psum_source || (source && psum);
-  if (a.num_dims == 0) return;
-  const auto& inner = a.dims[a.num_dims - 1];
-  if (inner.count <= 1) return;
-  shape.contiguous = shape.contiguous && inner.stride == 1;
-  shape.wide_stride = shape.wide_stride || std::abs(inner.stride) * isa::size_bytes(a.dtype) > kFastStrideBytes;
+/// Two streamed operands share VectorE's path to SBUF: two passes, unless one comes from PSUM, a perf mode holds, or, on every generation,
+/// bf16 operands are added, subtracted or multiplied in order.
+double tensor_tensor_cycles(const Instruction& i, const OperandStream& s) {
+  if (s.psum_sources == 1) return s.n;
+  const double mode = perf_mode(i, Engine::kVector, s);
+  if (mode > 1) return s.n / mode;
+  const bool simple = i.alu == AluOp::kAdd || i.alu == AluOp::kSubtract || i.alu == AluOp::kMultiply;
+  return s.psum_sources == 0 && s.sixteen_bit && s.contiguous && simple ? s.n : 2 * s.n;
 }
 
-Shape shape_of(const Instruction& i, const isa::Program& program) {
-  Shape shape;
-  const bool per_partition_src1 = i.opcode == Opcode::kTensorScalar || i.opcode == Opcode::kActivation;
-  look_at(shape, i.dst, false, program);
-  look_at(shape, i.src0, true, program);
-  if (!per_partition_src1) look_at(shape, i.src1, true, program);
-  return shape;
+/// Published for one pair of operations only: (data - scalar) * tensor on bf16 with an even count.
+double scalar_tensor_tensor_cycles(const Instruction& i, const OperandStream& s) {
+  const bool fast = s.sixteen_bit && i.alu == AluOp::kSubtract && i.alu2 == AluOp::kMultiply && i.src0.elements_per_partition() % 2 == 0;
+  return fast ? s.n : 2 * s.n;
 }
 
-/// One streamed operand: the 4x mode for contiguous two-byte data in SBUF on both sides, half of it otherwise (README, "Engines").
-double one_input_cycles(const Shape& s, const EngineConfig& engine) {
-  if (!s.two_bytes || engine.bf16_speedup <= 1) return s.n;
-  const bool widest = s.all_sbuf && s.contiguous;
-  const bool half = s.all_sbuf != s.contiguous;
-  if (widest) return s.n / engine.bf16_speedup;
-  return half ? s.n / std::max(1.0, engine.bf16_speedup / 2) : s.n;
-}
+/// Reading the accumulator back is what a second result that is a sum costs.
+double sum_cycles(const Instruction& i, const InstructionCosts& costs) { return i.dst1.present() ? costs.read_accumulator_cycles : 0; }
 
-/// Two streamed operands share VectorE's SBUF port: two passes, unless one comes from PSUM or all are two bytes wide.
-double two_input_cycles(const Shape& s, const EngineConfig& engine) {
-  if (s.any_psum_source) return s.n;
-  if (s.two_bytes) return s.n / std::max(1.0, engine.bf16_speedup / 2);
-  return 2 * s.n;
-}
-
-double vector_cycles(const Instruction& i, const Shape& s, const EngineConfig& engine) {
+double vector_cycles(const Instruction& i, const OperandStream& s, const InstructionCosts& costs) {
   switch (i.opcode) {
-    case Opcode::kTensorTensor: return two_input_cycles(s, engine);
-    case Opcode::kSelect: return s.any_psum_source ? s.n : 2 * s.n;
-    case Opcode::kTensorScalar:
-    case Opcode::kTensorCopy: return one_input_cycles(s, engine);
-    case Opcode::kTensorReduce: return s.two_bytes && (i.alu == AluOp::kAdd || i.alu == AluOp::kMax) ? s.n / 2 : s.n;
-    case Opcode::kMemset: return s.two_bytes && i.imm0 == 0 ? s.n / 2 : s.n;
-    case Opcode::kActivation: return i.activation == Activation::kReciprocal ? kVectorReciprocal * s.n : s.n;
+    case Opcode::kTensorTensor: return tensor_tensor_cycles(i, s);
+    case Opcode::kScalarTensorTensor: return scalar_tensor_tensor_cycles(i, s);
+    case Opcode::kTensorTensorScan: return 2 * s.n;
+    case Opcode::kSelect: return s.psum_sources == 1 ? s.n : 2 * s.n;
+    case Opcode::kTensorScalar: return s.n / perf_mode(i, Engine::kVector, s) + sum_cycles(i, costs);
+    case Opcode::kTensorCopy: return s.n / perf_mode(i, Engine::kVector, s);
+    case Opcode::kTensorCopyDynamic: return std::max(costs.dynamic_address_cycles, s.n);
+    case Opcode::kTensorReduce: return s.sixteen_bit && (i.alu == AluOp::kAdd || i.alu == AluOp::kMax) ? s.n / 2 : s.n;
+    case Opcode::kMemset: return s.sixteen_bit && i.imm0 == 0 ? s.n / 2 : s.n;
+    case Opcode::kActivation: return (i.activation == Activation::kReciprocal ? costs.vector_reciprocal_passes * s.n : s.n) + sum_cycles(i, costs);
+    case Opcode::kExponential: return s.n / costs.exponential_rate + sum_cycles(i, costs);
+    case Opcode::kQuantizeMx: return s.n / costs.quantize_rate;
+    case Opcode::kRandom: return s.n / costs.random_rate;
+    case Opcode::kBatchAggregate: return costs.batch_aggregate_passes * s.n;
     case Opcode::kGeneric: return std::max(1.0, i.imm0) * s.n;
     default: return s.n;
   }
 }
 
-double scalar_cycles(const Instruction& i, const Shape& s, const EngineConfig& engine) {
+double scalar_cycles(const Instruction& i, const OperandStream& s, const InstructionCosts& costs) {
   switch (i.opcode) {
-    case Opcode::kTensorScalar:
-    case Opcode::kTensorCopy: return s.two_bytes ? s.n / engine.bf16_speedup : s.n;
+    case Opcode::kTensorScalar: return s.n / perf_mode(i, Engine::kScalar, s) + sum_cycles(i, costs);
+    case Opcode::kTensorCopy: return s.n / perf_mode(i, Engine::kScalar, s);
+    case Opcode::kTensorCopyDynamic: return std::max(costs.dynamic_address_cycles, s.n);
+    case Opcode::kActivation: return s.n + sum_cycles(i, costs);
     case Opcode::kGeneric: return std::max(1.0, i.imm0) * s.n;
-    case Opcode::kActivation: return s.n + (i.accumulate ? kReadAccumulatorCycles : 0);
     default: return s.n;
   }
 }
 
-double gpsimd_cycles(const Instruction& i, const Shape& s) {
-  if (i.opcode == Opcode::kGeneric) return std::max(1.0, i.imm0) * s.n;
-  return i.opcode == Opcode::kTensorTensor ? 2 * s.n : s.n;
+/// Each index costs its overhead, each element its width; up to four bytes of an index's elements move together.
+double gather_cycles(const Instruction& i, const InstructionCosts& costs) {
+  const double e = std::max(1.0, i.imm0);
+  const double data = costs.gather_width * e;
+  const double together = std::min(4.0 / isa::size_bytes(i.dst.dtype), e);
+  return static_cast<double>(i.dst.elements_per_partition()) * (costs.gather_overhead + data) / data / together;
+}
+
+double gpsimd_cycles(const Instruction& i, const OperandStream& s, const InstructionCosts& costs) {
+  switch (i.opcode) {
+    case Opcode::kTensorTensor: return 2 * s.n;
+    case Opcode::kTensorCopyDynamic: return std::max(costs.dynamic_address_cycles, s.n);
+    case Opcode::kActivation: return i.activation == Activation::kRsqrt ? costs.gpsimd_rsqrt_passes * s.n : s.n;
+    case Opcode::kTopK: return costs.top_k_passes * kTopKPartitions * static_cast<double>(i.src0.elements_per_partition()) + static_cast<double>(i.dst.elements_per_partition());
+    case Opcode::kLocalGather: return gather_cycles(i, costs);
+    case Opcode::kGeneric: return std::max(1.0, i.imm0) * s.n;
+    default: return s.n;
+  }
 }
 
 double data_cycles(double cycles, const EngineConfig& engine) { return cycles * 128.0 / engine.elements_per_cycle; }
+
+/// An independent instruction follows after the interval, the result after the data and the fixed latency.
+EngineCost pipelined(double cycles, const EngineConfig& c) {
+  const Picoseconds occupancy = cycles_time(std::max(c.min_cycles, cycles), c.clock);
+  const Picoseconds result = cycles_time(cycles + c.fixed_cycles, c.clock);
+  return {occupancy, std::max(Picoseconds(0), result - occupancy), cycles_time(c.dependent_cycles, c.clock)};
+}
 
 }  // namespace
 
 EngineCost engine_cost(const Instruction& i, Engine engine, const isa::Program& program, const CoreConfig& core) {
   if (engine == Engine::kTensor) return tensor_cost(i, core.tensor);
-  const Shape shape = shape_of(i, program);
+  const OperandStream stream = operand_stream(i, engine, program, core);
   if (engine == Engine::kGpSimd) {
     // Its published formulas (150 + N) are issue costs: the processors do not overlap two instructions.
     const EngineConfig& c = core.gpsimd;
-    return {cycles_time(c.fixed_cycles + std::max(c.min_cycles, data_cycles(gpsimd_cycles(i, shape), c)), c.clock), Picoseconds(0)};
+    const double cycles = std::max(c.min_cycles, c.fixed_cycles + data_cycles(gpsimd_cycles(i, stream, core.costs), c));
+    return {cycles_time(cycles, c.clock), Picoseconds(0), Picoseconds(0)};
   }
-  const bool vector = engine == Engine::kVector;
-  const EngineConfig& c = vector ? core.vector : core.scalar;
-  double cycles = data_cycles(vector ? vector_cycles(i, shape, c) : scalar_cycles(i, shape, c), c);
-  if (vector && shape.wide_stride) cycles *= 2;
-  return {cycles_time(std::max(c.min_cycles, cycles), c.clock), cycles_time(c.fixed_cycles, c.clock)};
+  if (engine == Engine::kScalar) return pipelined(data_cycles(scalar_cycles(i, stream, core.costs), core.scalar), core.scalar);
+  const double cycles = data_cycles(vector_cycles(i, stream, core.costs), core.vector);
+  return pipelined(stream.wide_stride ? 2 * cycles : cycles, core.vector);
 }
 
+// Which functions share a table is not published: this grouping is estimated (README, "Timing rules of a core").
 std::uint8_t activation_table(const Instruction& i, Engine engine) {
   if (i.opcode != Opcode::kActivation || engine != Engine::kScalar) return 0;
   switch (i.activation) {
@@ -172,21 +175,24 @@ std::uint8_t activation_table(const Instruction& i, Engine engine) {
   return 0;
 }
 
+namespace {
+
+bool overlap(const AccessPattern& x, const AccessPattern& y, const isa::Program& program) {
+  if (!x.present() || x.buffer != y.buffer) return false;
+  const auto space = program.buffers[x.buffer].space;
+  const isa::Extent a = isa::tile_extent(x, space);
+  const isa::Extent b = isa::tile_extent(y, space);
+  const std::int64_t sa = isa::size_bytes(x.dtype);
+  const std::int64_t sb = isa::size_bytes(y.dtype);
+  const bool bytes = a.first * sa < (b.last + 1) * sb && b.first * sb < (a.last + 1) * sa;
+  return bytes && x.start_partition < y.start_partition + y.num_partitions && y.start_partition < x.start_partition + x.num_partitions;
+}
+
+}  // namespace
+
 bool depends_on(const Instruction& later, const Instruction& earlier, const isa::Program& program) {
-  if (!earlier.dst.present()) return false;
-  const auto reads = [&](const AccessPattern& source) {
-    if (!source.present() || source.buffer != earlier.dst.buffer) return false;
-    const auto space = program.buffers[source.buffer].space;
-    const isa::Extent a = isa::tile_extent(source, space);
-    const isa::Extent b = isa::tile_extent(earlier.dst, space);
-    const std::int64_t sa = isa::size_bytes(source.dtype);
-    const std::int64_t sb = isa::size_bytes(earlier.dst.dtype);
-    const bool bytes = a.first * sa < (b.last + 1) * sb && b.first * sb < (a.last + 1) * sa;
-    const bool rows = source.start_partition < earlier.dst.start_partition + earlier.dst.num_partitions &&
-                      earlier.dst.start_partition < source.start_partition + source.num_partitions;
-    return bytes && rows;
-  };
-  return reads(later.src0) || reads(later.src1) || (later.accumulate && reads(later.dst));
+  const auto reads = [&](const AccessPattern& source) { return overlap(source, earlier.dst, program) || overlap(source, earlier.dst1, program); };
+  return reads(later.src0) || reads(later.src1) || (later.accumulate && reads(later.dst1.present() ? later.dst1 : later.dst));
 }
 
 }  // namespace trellis::sim

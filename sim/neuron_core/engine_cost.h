@@ -8,11 +8,13 @@
 
 namespace trellis::sim {
 
-/// What one instruction costs on its engine: the engine takes the next independent instruction after `occupancy`; a dependent one, and
-/// the semaphores, see the result `latency` later. Formulas: NKI ISA pages (commit 1db4d74e) and architecture guides; README, "Engines".
+/// What one instruction costs on its engine: the engine takes the next independent instruction after `occupancy`; the semaphores see the
+/// result `latency` later, and an instruction of the same engine that reads it begins `dependent_delay` after that.
+/// Formulas: NKI ISA pages (commit 1db4d74e) and architecture guides; README, "Timing rules of a core".
 struct EngineCost {
   Picoseconds occupancy;
   Picoseconds latency;
+  Picoseconds dependent_delay;
 };
 
 /// REQUIRES: the instruction is legal on the engine (validate) and neither DMA nor control.

@@ -1,13 +1,6 @@
 #include "sim/neuron_core/neuron_core.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string>
-
-#include "base/error.h"
-#include "sim/kernel/time.h"
-#include "sim/neuron_core/resolved_queue.h"
 
 namespace trellis::sim {
 namespace {
@@ -16,82 +9,106 @@ constexpr std::size_t kSemaphores = 256;
 
 }  // namespace
 
-NeuronCore::NeuronCore(const sc_core::sc_module_name& name) : sc_module(name), semaphores_(kSemaphores) {
+NeuronCore::NeuronCore(const sc_core::sc_module_name& name, NeuronCore* before, Hbm& stack, Turn& turn) : sc_module(name), stack_(stack), semaphores_(kSemaphores) {
+  dma_shared_.before = before == nullptr ? nullptr : &before->dma_shared_;
   dma_shared_.semaphores = &semaphores_;
   dma_shared_.meter = &meter_;
   engine_shared_.semaphores = &semaphores_;
   engine_shared_.meter = &meter_;
+  engine_shared_.turn = &turn;
   for (int q = 0; q < isa::kNumDmaQueues; ++q) {
     const auto queue_name = "dma_" + std::string(isa::name(static_cast<isa::DmaQueue>(q)));
     dma_[q] = std::make_unique<DmaQueue>(queue_name.c_str(), isa::kNumEngines + q, dma_shared_);
-    dma_[q]->hbm.bind(hbm_.target);
+    dma_[q]->hbm.bind(stack.target);
     engine_shared_.dma[q] = dma_[q].get();
   }
-  for (int e = 0; e < isa::kNumEngines; ++e) {
-    const auto which = static_cast<isa::Engine>(e);
-    engines_[e] = std::make_unique<Engine>(std::string(isa::name(which)).c_str(), which, engine_shared_);
-  }
+  const int first = before == nullptr ? 0 : static_cast<int>(before->engines_.size());
+  engines_.reserve(isa::kNumEngines);
+  for (int e = 0; e < isa::kNumEngines; ++e) engines_.emplace_back(static_cast<isa::Engine>(e), first + e, engine_shared_);
 }
 
-void NeuronCore::configure(const SystemConfig& system) {
-  config_ = system.chip.core;
-  hbm_.configure(system.chip.hbm_bandwidth * (1.0 / system.logical_cores_per_chip()));
+void NeuronCore::configure(const CoreConfig& core) {
+  config_ = core;
   dma_shared_.config = config_.dma;
   dma_shared_.engines.configure(config_.dma.engines);
   engine_shared_.semaphore_latency = config_.semaphore_latency.value;
   engine_shared_.activation_table_load = config_.activation_table_load.value;
-  for (auto& engine : engines_) engine->configure(config_);
+  engine_shared_.core_barrier = config_.core_barrier.value;
+  for (auto& engine : engines_) engine.configure(config_);
 }
 
-CoreTiming NeuronCore::time(const isa::Program& program) {
-  elaborate_once();
-  CoreTiming timing;
-  timing.segments.reserve(program.segments.size());
-  for (std::size_t s = 0; s < program.segments.size(); ++s) timing.segments.push_back(time_segment(program, s));
-  return timing;
-}
-
-void NeuronCore::reset(std::size_t kernels) {
-  const std::int64_t now = now_ps();
+void NeuronCore::reset(const std::vector<ResolvedQueue>& queues, std::size_t kernels, std::int64_t now) {
   for (auto& semaphore : semaphores_) semaphore.reset();
+  awaited_.clear();
+  for (const auto& queue : queues) {
+    for (const auto& wait : queue.waits) awaited_.push_back(wait.id);
+  }
+  std::sort(awaited_.begin(), awaited_.end());
+  awaited_.erase(std::unique(awaited_.begin(), awaited_.end()), awaited_.end());
   for (auto& queue : dma_) queue->reset();
   dma_shared_.engines.reset(now);
+  engine_shared_.ports.reset(now);
+  dma_shared_.generator_free.fill(now);
   dma_shared_.hbm_read = dma_shared_.hbm_written = 0;
   dma_shared_.last_completion = now;
-  hbm_.reset(now);
   meter_.reset(now, kernels);
+  skipped_ = 0;
 }
 
-SegmentTiming NeuronCore::time_segment(const isa::Program& program, std::size_t index) {
-  const auto queues = resolve_segment(program, program.segments[index], config_);
-  reset(program.kernels.size());
-  const std::int64_t start = now_ps();
-  for (int e = 0; e < isa::kNumEngines; ++e) engines_[e]->start(queues[e]);
-  run_until_idle();
-  check_finished(program, index);
+void NeuronCore::start(const std::vector<ResolvedQueue>& queues, NeuronCore* peer, LoopObserver* observer, std::size_t kernels, std::int64_t now) {
+  reset(queues, kernels, now);
+  engine_shared_.observer = observer;
+  for (std::size_t e = 0; e < engines_.size(); ++e) engines_[e].start(queues[e], peer == nullptr ? nullptr : &peer->engines_[e], now);
+}
 
+std::string NeuronCore::waiting() const {
+  std::string text;
+  for (const auto& engine : engines_) {
+    if (!engine.finished()) text += "\n  " + engine.where();
+  }
+  return text;
+}
+
+std::int64_t NeuronCore::last_end() const {
   std::int64_t end = dma_shared_.last_completion;
-  for (const auto& engine : engines_) end = std::max(end, engine->end());
+  for (const auto& engine : engines_) end = std::max(end, engine.end());
+  return end;
+}
+
+SegmentTiming NeuronCore::usage() {
   SegmentTiming timing;
-  timing.duration = Picoseconds(end - start);
   timing.hbm_read = Bytes(dma_shared_.hbm_read);
   timing.hbm_written = Bytes(dma_shared_.hbm_written);
   meter_.finish(timing);
   return timing;
 }
 
-void NeuronCore::check_finished(const isa::Program& program, std::size_t segment) {
-  std::string waiting;
-  for (const auto& engine : engines_) {
-    if (!engine->finished()) waiting += "\n  " + engine->where();
-  }
-  if (waiting.empty()) return;
-  engine_shared_.abandon = true;
-  for (auto& semaphore : semaphores_) semaphore.posted.notify(sc_core::SC_ZERO_TIME);
-  run_until_idle();
-  engine_shared_.abandon = false;
-  throw Error(ExitCode::kInternal, fmt::format("deadlock in program \"{}\", segment {}: every engine that is left waits for a semaphore that nobody posts{}",
-      program.name, segment, waiting));
+std::vector<Engine*> NeuronCore::engines() {
+  std::vector<Engine*> all;
+  for (auto& engine : engines_) all.push_back(&engine);
+  return all;
+}
+
+void NeuronCore::append_state(std::vector<std::int64_t>& out, std::int64_t now) const {
+  for (const std::uint16_t id : awaited_) semaphores_[id].append_future(out, now);
+  for (const auto& queue : dma_) queue->append_state(out, now);
+  dma_shared_.engines.append_state(out, now);
+  stack_.append_state(out, now);
+  engine_shared_.ports.append_state(out, now);
+  for (const std::int64_t free : dma_shared_.generator_free) out.push_back(std::max<std::int64_t>(free - now, 0));
+  out.push_back(std::max<std::int64_t>(dma_shared_.last_completion - now, 0));
+  meter_.append_state(out, now);
+}
+
+void NeuronCore::append_semaphores(std::vector<Semaphore*>& out) {
+  for (const std::uint16_t id : awaited_) out.push_back(&semaphores_[id]);
+}
+
+void NeuronCore::append_counters(std::vector<std::int64_t*>& out) { out.insert(out.end(), {&dma_shared_.hbm_read, &dma_shared_.hbm_written}); }
+
+void NeuronCore::skip(std::int64_t now, std::int64_t time) {
+  const bool done = std::all_of(engines_.begin(), engines_.end(), [](const Engine& engine) { return engine.finished(); }) && last_end() <= now;
+  if (!done) skipped_ += time;
 }
 
 }  // namespace trellis::sim

@@ -1,5 +1,7 @@
 #include "sim/neuron_core/resolved_queue.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "sim/neuron_core/engine_cost.h"
 
@@ -24,18 +26,22 @@ class Resolver {
     queue_ = {};
     engine_ = engine;
     loops_.clear();
-    last_ = nullptr;
+    computes_.clear();
     queue_.ops.reserve(queue.size());
     for (const Instruction& i : queue) resolve(i);
     return std::move(queue_);
   }
 
  private:
-  /// A loop that is open while its body is read: for the dependency of its first instruction on its last.
+  /// A loop that is open while its body is read.
   struct OpenLoop {
+    std::uint32_t loop = 0;
+    std::int64_t count = 1;
+    std::size_t first_compute = 0;  ///< of its body, in computes_
+  };
+  struct Compute {
+    const Instruction* instruction = nullptr;
     std::uint32_t op = 0;
-    const Instruction* first = nullptr;
-    std::uint32_t first_op = 0;
   };
 
   std::vector<bool>::reference is_awaited(std::uint16_t id) {
@@ -49,18 +55,32 @@ class Resolver {
     add_semaphores(op, i);
     switch (i.opcode) {
       case Opcode::kSemaphore: break;
-      case Opcode::kLoop:
-        op.kind = ResolvedOp::Kind::kLoop;
-        op.count = i.count;
-        loops_.push_back({static_cast<std::uint32_t>(queue_.ops.size())});
-        break;
+      case Opcode::kCoreBarrier: op.kind = ResolvedOp::Kind::kCoreBarrier; break;
+      case Opcode::kLoop: open_loop(op, i.count); break;
       case Opcode::kEndLoop: close_loop(op); break;
       case Opcode::kDma:
       case Opcode::kDmaGather:
-      case Opcode::kDmaScatterAdd: resolve_dma(op, i); break;
+      case Opcode::kDmaScatterAdd:
+      case Opcode::kDmaTranspose:
+      case Opcode::kSendRecv: resolve_dma(op, i); break;
       default: resolve_compute(op, i); break;
     }
+    if (!loops_.empty()) count_in(queue_.loops[loops_.back().loop], i.kernel, i.kernel, 1);
     queue_.ops.push_back(op);
+  }
+
+  static void count_in(LoopBody& body, std::uint32_t first_kernel, std::uint32_t last_kernel, std::int64_t work) {
+    body.first_kernel = std::min(body.first_kernel, first_kernel);
+    body.last_kernel = std::max(body.last_kernel, last_kernel);
+    body.work += work;
+  }
+
+  void open_loop(ResolvedOp& op, std::int64_t count) {
+    op.kind = ResolvedOp::Kind::kLoop;
+    op.count = count;
+    op.partner = static_cast<std::uint32_t>(queue_.loops.size());
+    loops_.push_back({op.partner, count, computes_.size()});
+    queue_.loops.push_back({static_cast<std::uint32_t>(queue_.ops.size()), op.kernel, op.kernel, 0});
   }
 
   void add_semaphores(ResolvedOp& op, const Instruction& i) {
@@ -77,19 +97,50 @@ class Resolver {
   void close_loop(ResolvedOp& op) {
     TRELLIS_CHECK(!loops_.empty(), "end_loop without loop: validate() was not called");
     op.kind = ResolvedOp::Kind::kEndLoop;
-    op.partner = loops_.back().op;
-    if (loops_.back().first != nullptr && last_ != nullptr && depends_on(*loops_.back().first, *last_, program_)) {
-      queue_.ops[loops_.back().first_op].dependent = true;
-    }
+    op.partner = loops_.back().loop;
+    link_iterations(loops_.back().first_compute);
+    const LoopBody body = queue_.loops[op.partner];
+    const std::int64_t count = loops_.back().count;
     loops_.pop_back();
+    if (!loops_.empty()) count_in(queue_.loops[loops_.back().loop], body.first_kernel, body.last_kernel, body.work * count);
+  }
+
+  /// The nearest of the last few instructions whose result `i` reads.
+  [[nodiscard]] std::uint8_t producer_of(const Instruction& i) const {
+    for (std::size_t back = 1; back <= std::min<std::size_t>(kProducerWindow, computes_.size()); ++back) {
+      if (depends_on(i, *computes_[computes_.size() - back].instruction, program_)) return static_cast<std::uint8_t>(back);
+    }
+    return 0;
+  }
+
+  /// The first instructions of the innermost loop's body may read what its last ones wrote, an iteration before.
+  void link_iterations(std::size_t first) {
+    const std::size_t size = computes_.size() - first;
+    for (std::size_t at = 0; at < std::min<std::size_t>(kProducerWindow, size); ++at) {
+      const Instruction next = in_next_iteration(*computes_[first + at].instruction);
+      std::uint8_t& producer = queue_.ops[computes_[first + at].op].producer;
+      for (std::size_t back = at + 1; back <= kProducerWindow && back <= size + at; ++back) {
+        if (producer != 0 && producer < back) break;
+        if (depends_on(next, *computes_[first + size + at - back].instruction, program_)) {
+          producer = static_cast<std::uint8_t>(back);
+          break;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] Instruction in_next_iteration(Instruction i) const {
+    const std::size_t depth = std::min<std::size_t>(loops_.size(), isa::kMaxLoopDepth) - 1;
+    for (isa::AccessPattern* a : {&i.dst, &i.src0, &i.src1, &i.dst1}) a->offset += a->loop_stride[depth] + (a->rotate_count > 1 ? a->rotate_stride : 0);
+    return i;
   }
 
   void resolve_dma(ResolvedOp& op, const Instruction& i) {
-    op.kind = ResolvedOp::Kind::kDma;
+    op.kind = i.opcode == Opcode::kSendRecv ? ResolvedOp::Kind::kSendRecv : ResolvedOp::Kind::kDma;
     op.dma_queue = static_cast<std::uint8_t>(i.dma_queue);
     op.partner = static_cast<std::uint32_t>(queue_.transfers.size());
-    op.occupancy = core_.dma.trigger_time.value;
-    queue_.transfers.push_back(dma_transfer(i, program_, core_.dma, core_.limits));
+    queue_.transfers.push_back(dma_transfer(i, engine_, program_, core_.dma, core_.limits));
+    op.occupancy = queue_.transfers.back().trigger.value;
   }
 
   void resolve_compute(ResolvedOp& op, const Instruction& i) {
@@ -102,15 +153,11 @@ class Resolver {
       return;
     }
     op.kind = ResolvedOp::Kind::kCompute;
+    op.dependent_delay = cost.dependent_delay.value;
+    op.ports = shared_ports(i, engine_, program_, core_);
     op.table = activation_table(i, engine_);
-    op.dependent = last_ != nullptr && depends_on(i, *last_, program_);
-    for (auto& loop : loops_) {
-      if (loop.first == nullptr) {
-        loop.first = &i;
-        loop.first_op = static_cast<std::uint32_t>(queue_.ops.size());
-      }
-    }
-    last_ = &i;
+    op.producer = producer_of(i);
+    computes_.push_back({&i, static_cast<std::uint32_t>(queue_.ops.size())});
   }
 
   const isa::Program& program_;
@@ -119,7 +166,7 @@ class Resolver {
   ResolvedQueue queue_;
   Engine engine_ = Engine::kTensor;
   std::vector<OpenLoop> loops_;
-  const Instruction* last_ = nullptr;  ///< the compute instruction before
+  std::vector<Compute> computes_;  ///< of the queue, in order
 };
 
 }  // namespace

@@ -14,6 +14,8 @@ void TensorPipeline::reset(std::int64_t now) {
   array_free_ = now;
   shadow_ready_ = now;
   phase_start_ = now;
+  busy_.clear();
+  busy_sum_ = 0;
 }
 
 TensorPipeline::Slot TensorPipeline::load(std::int64_t issue, std::int64_t duration) {
@@ -26,14 +28,48 @@ TensorPipeline::Slot TensorPipeline::load(std::int64_t issue, std::int64_t durat
 TensorPipeline::Slot TensorPipeline::stream(std::int64_t issue, std::int64_t duration) {
   const std::int64_t begin = std::max({issue, array_free_, shadow_ready_});
   array_free_ = ramped_end(begin, duration);
+  if (ramp_time_ > 0) note_busy(begin, array_free_);
   return {begin, array_free_, begin};
+}
+
+void TensorPipeline::note_busy(std::int64_t begin, std::int64_t end) {
+  busy_sum_ += end - begin;
+  if (!busy_.empty() && busy_.back().end == begin) {
+    busy_.back().end = end;
+  } else {
+    busy_.push_back({begin, end});
+  }
+}
+
+std::int64_t TensorPipeline::busy_before(std::int64_t now) {
+  const std::int64_t from = now - ramp_time_;
+  while (!busy_.empty() && busy_.front().end <= from) {
+    busy_sum_ -= busy_.front().end - busy_.front().begin;
+    busy_.pop_front();
+  }
+  if (!busy_.empty() && busy_.front().begin < from) {
+    busy_sum_ -= from - busy_.front().begin;
+    busy_.front().begin = from;
+  }
+  return busy_sum_;
+}
+
+void TensorPipeline::append_state(std::vector<std::int64_t>& out, std::int64_t now) const {
+  out.push_back(std::max(array_free_ - now, -ramp_time_));
+  out.push_back(std::max<std::int64_t>(shadow_ready_ - now, 0));
+  out.push_back(std::max(phase_start_ - now, -ramp_time_));
+  for (const Interval& interval : busy_) {
+    if (interval.end <= now - ramp_time_) continue;
+    out.push_back(std::max(interval.begin - now, -ramp_time_));
+    out.push_back(interval.end - now);
+  }
 }
 
 // The allowed rate is r(τ) = s + (1 − s)·τ/T in the ramp, 1 after it; the work done by τ is s·τ + (1 − s)·τ²/2T. Solve for the end.
 std::int64_t TensorPipeline::ramped_end(std::int64_t begin, std::int64_t work) {
   if (ramp_time_ == 0) return begin + work;
-  // Documented: the ramp starts over when utilisation over one ramp_time falls under 50 %, so when more than half of it was idle.
-  if (begin - array_free_ > ramp_time_ / 2) phase_start_ = begin;
+  const bool paused = busy_.empty() || begin > array_free_;
+  if (paused && busy_before(begin) < ramp_time_ / 2) phase_start_ = begin;
   const std::int64_t since = begin - phase_start_;
   if (since >= ramp_time_) return begin + work;
   const double t = static_cast<double>(ramp_time_);

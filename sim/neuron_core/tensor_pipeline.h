@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <vector>
 
 #include "sim/config/system_config.h"
 
@@ -12,8 +14,8 @@ namespace trellis::sim {
 ///   shadow  |==LS0==|        |==LS1==|                  weights of the next matmul load while the array streams
 ///   array            |=====MM0=======|=====MM1=====|
 ///
-/// On chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and reaches the full rate after `ramp_time`
-/// of continuous work; a pause of half that time starts the ramp again (utilisation under 50 % in a window, Neuron Explorer glossary).
+/// On chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and reaches the full rate `ramp_time` later. When
+/// it has paused and was busy for less than half of the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
 class TensorPipeline {
  public:
   struct Slot {
@@ -27,15 +29,26 @@ class TensorPipeline {
   /// The visible part is what the running matmul does not hide; it may be empty.
   Slot load(std::int64_t issue, std::int64_t duration);
   Slot stream(std::int64_t issue, std::int64_t duration);
+  /// All that decides about what it does from `now` on, relative to `now`.
+  void append_state(std::vector<std::int64_t>& out, std::int64_t now) const;
 
  private:
+  struct Interval {
+    std::int64_t begin, end;
+  };
+
   std::int64_t ramped_end(std::int64_t begin, std::int64_t work);
+  void note_busy(std::int64_t begin, std::int64_t end);
+  /// Forgets what lies before the window of `ramp_time` that ends at `now`. REQUIRES: no work after `now`.
+  std::int64_t busy_before(std::int64_t now);
 
   std::int64_t ramp_time_ = 0;
   double ramp_start_ = 1;
   std::int64_t array_free_ = 0;
   std::int64_t shadow_ready_ = 0;  ///< the last weight load is complete
   std::int64_t phase_start_ = 0;
+  std::deque<Interval> busy_;  ///< the array's work that the window may still hold, pauses between
+  std::int64_t busy_sum_ = 0;  ///< of all of busy_
 };
 
 }  // namespace trellis::sim

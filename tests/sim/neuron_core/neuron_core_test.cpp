@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "sim/kernel/time.h"
+#include "sim/neuron_core/sequencer.h"
 #include "tests/sim/core_fixture.h"
 #include "tests/sim/tiny_program.h"
 
@@ -12,71 +13,62 @@ namespace {
 
 using isa::testing::tiny_gemm;
 
+/// One core by itself: the test is its HBM's owner and starts it.
 class NeuronCoreTest : public SystemCTest {
  protected:
-  CoreTiming time(const isa::Program& program, const SystemConfig& system) {
-    core_.configure(system);
-    return core_.time(program);
+  NeuronCoreTest() {
+    const SystemConfig system = load_system("trn1.32xlarge");
+    core_.configure(system.chip.core);
+    stack_.configure(BytesPerSecond(410e9));
   }
-  NeuronCore core_{"core"};
+  void start(const isa::Program& program) {
+    elaborate_once();
+    stack_.reset(now_ps());
+    queues_ = resolve_segment(program, program.segments[0], core_.config());
+    core_.start(queues_, nullptr, nullptr, program.kernels.size(), now_ps());
+    sequencer_.start(core_.engines());
+  }
+
+  Hbm stack_{"hbm"};
+  Sequencer sequencer_{"sequencer"};
+  NeuronCore core_{"core", nullptr, stack_, sequencer_};
+  std::vector<ResolvedQueue> queues_;
 };
 
-TEST_F(NeuronCoreTest, SameProgramTwiceGivesTheSameTiming) {
-  const SystemConfig system = load_system("trn1.32xlarge");
-  const CoreTiming first = time(tiny_gemm(100), system);
-  (void)time(tiny_gemm(7), system);
-  EXPECT_EQ(time(tiny_gemm(100), system), first);
+TEST_F(NeuronCoreTest, RunsUntilNothingIsLeftToDo) {
+  const isa::Program program = tiny_gemm(20);
+  start(program);
+  EXPECT_NE(core_.waiting(), "");
+  run_until_idle();
+  EXPECT_EQ(core_.waiting(), "");
+  const SegmentTiming usage = core_.usage();
+  EXPECT_EQ(usage.hbm_read.value, 20 * 128 * 512 * 2);
+  EXPECT_EQ(usage.hbm_written.value, 128 * 512 * 4);
+  EXPECT_GE(core_.end(), usage.slices.back().end.value);
 }
 
-TEST_F(NeuronCoreTest, TheWholeChainTakesItsPublishedLatency) {
-  // One load of 128 KiB, one matmul, one copy, one store on Trn1: the sum of trigger, DMA latency, data, engine and semaphore times.
-  const SystemConfig system = load_system("trn1.32xlarge");
-  const SegmentTiming t = time(tiny_gemm(1), system).segments.at(0);
-  const std::int64_t load = 75'000 + 920'000 + 8 * 62'000 + 300'000;
-  const std::int64_t matmul = 182'858 + 142'858 + 28'000;
-  const std::int64_t copy = 457'143 + 142'858 + 28'000;
-  const std::int64_t store = 75'000 + 920'000 + 8 * 120'471 + 300'000;
-  EXPECT_NEAR(static_cast<double>(t.duration.value), static_cast<double>(load + 28'000 + matmul + copy + store), 60'000);
-  EXPECT_EQ(t.hbm_read.value, 128 * 512 * 2);
-  EXPECT_EQ(t.hbm_written.value, 128 * 512 * 4);
+TEST_F(NeuronCoreTest, StateIsRelativeToTheClock) {
+  const auto state = [&] {
+    std::vector<std::int64_t> out;
+    core_.append_state(out, now_ps());
+    return out;
+  };
+  const isa::Program program = tiny_gemm(4);
+  start(program);
+  const auto first = state();
+  run_until_idle();
+  sc_core::sc_start(duration_ps(12'345'678));
+  start(program);
+  EXPECT_EQ(state(), first);
+  run_until_idle();
 }
 
-TEST_F(NeuronCoreTest, ShortDeadlocksNameEnginesAndSemaphoresAndLeaveTheCoreUsable) {
-  const SystemConfig system = load_system("trn1.32xlarge");
+TEST_F(NeuronCoreTest, ListsWhoWaits) {
   isa::Program stuck = tiny_gemm(4);
-  stuck.segments[0].queues[0][0].updates.clear();  // nobody frees the first buffer
-  try {
-    (void)time(stuck, system);
-    FAIL() << "expected a deadlock";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("sync waits at instruction 1 for semaphore 1 >= 1 (holds 0)"));
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("vector waits at instruction 0 for semaphore 2"));
-  }
-  EXPECT_GT(time(tiny_gemm(4), system).segments.at(0).duration.value, 0);
-}
-
-TEST_F(NeuronCoreTest, LongLoopsApproachTheDmaBound) {
-  const SystemConfig system = load_system("trn1.32xlarge");
-  const std::int64_t n = 2000;
-  const SegmentTiming t = time(tiny_gemm(n), system).segments.at(0);
-  const double bytes = static_cast<double>(n) * 128 * 512 * 2;
-  const double bound = bytes / (16 * 17e9) * 1e12;
-  EXPECT_GE(static_cast<double>(t.duration.value), bound);
-  EXPECT_EQ(t.hbm_read.value, static_cast<std::int64_t>(bytes));
-}
-
-TEST_F(NeuronCoreTest, BusyTimesPartitionTheDuration) {
-  for (const char* instance : {"trn1.32xlarge", "trn2.48xlarge"}) {
-    const SegmentTiming t = time(tiny_gemm(50), load_system(instance)).segments.at(0);
-    EXPECT_EQ(t.tensor_active, t.busy[0]);
-    EXPECT_LE((t.tensor_active + t.compute_only + t.dma_only).value, t.duration.value);
-    std::array<std::int64_t, kNumTracks> from_slices{};
-    for (const auto& slice : t.slices) {
-      from_slices[slice.track] += slice.busy.value;
-      EXPECT_LE(slice.end.value, t.duration.value);
-    }
-    for (int track = 0; track < kNumTracks; ++track) EXPECT_EQ(from_slices[track], t.busy[track].value) << track;
-  }
+  stuck.segments[0].queues[0][0].updates.clear();
+  start(stuck);
+  run_until_idle();
+  EXPECT_THAT(core_.waiting(), ::testing::HasSubstr("sync waits at instruction 1 for semaphore 1 >= 1 (holds 0)"));
 }
 
 }  // namespace

@@ -77,5 +77,47 @@ TEST(TensorPipeline, APauseStartsTheRampAgain) {
   EXPECT_GT(p.stream(end + 9'000'000, 100'000).end, end + 9'150'000);
 }
 
+/// The documents judge utilisation over any window, so many small pauses keep the ramp down as one long one does.
+TEST(TensorPipeline, ALowDutyCycleNeverLeavesTheStartOfTheRamp) {
+  TensorPipeline p;
+  p.configure(with_ramp());
+  p.reset(0);
+  for (int i = 0; i < 100; ++i) {
+    const auto slot = p.stream(i * 1'000'000, 213'000);
+    EXPECT_GT(slot.end - slot.begin, 370'000);
+    EXPECT_LT(slot.end - slot.begin, 427'000);
+  }
+}
+
+TEST(TensorPipeline, AHighDutyCycleKeepsTheFullRate) {
+  TensorPipeline p;
+  p.configure(with_ramp());
+  p.reset(0);
+  std::int64_t last = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto slot = p.stream(i * 300'000, 213'000);
+    last = slot.end - slot.begin;
+  }
+  EXPECT_EQ(last, 213'000);
+}
+
+/// Published (AGENT V0): 8,192 matmuls that wait for DMA in 8,602 µs keep TensorE active for 4,806 µs: half the rate, and each its latency.
+TEST(TensorPipeline, StarvedMatmulsOfTrn2TakeTheirPublishedTime) {
+  LoadOptions options;
+  options.logical_core_size = 1;
+  const TensorEngineConfig config = load_system("trn2.48xlarge", options).chip.core.tensor;
+  TensorPipeline p;
+  p.configure(config);
+  p.reset(0);
+  const std::int64_t work = cycles_time(512 + config.overhead_cycles, config.clock).value;
+  const std::int64_t latency = cycles_time(config.fixed_cycles, config.clock).value;
+  std::int64_t active = 0;
+  for (std::int64_t i = 0; i < 8192; ++i) {
+    const auto slot = p.stream(i * 1'050'000, work);
+    active += slot.end + latency - slot.begin;
+  }
+  EXPECT_NEAR(static_cast<double>(active), 4806e6, 0.1 * 4806e6);
+}
+
 }  // namespace
 }  // namespace trellis::sim
