@@ -1,46 +1,51 @@
-#include "sim/collectives/ring.h"
-
-#include <algorithm>
+#include "sim/collectives/patterns.h"
 
 namespace trellis::sim {
 namespace {
 
-/// `way` +1: to the next member, -1: to the one before.
-Chunk half_for(Chunk whole, int way, bool both_ways) {
-  if (!both_ways) return whole;
-  const std::int64_t half = (whole.length + 1) / 2;
-  return way == 1 ? Chunk{whole.begin, half} : Chunk{whole.begin + half, whole.length - half};
+/// Two members have one way only: both would be the same wire.
+bool both_ways(int n) { return n > 2; }
+
+Chunk travelling(Chunk whole, int way, int n) { return both_ways(n) ? half_for(whole, way) : whole; }
+
+std::int64_t travelling_length(const std::vector<Chunk>& pieces, int way, int n) {
+  std::int64_t sum = 0;
+  for (const Chunk& piece : pieces) sum += travelling(piece, way, n).length;
+  return sum;
 }
 
+}  // namespace
+
+int ring_rounds(int members) { return members - 1; }
+
 /// In round r, member m passes on what belongs to member m − way · (r + lag).
-void append_ring(CommPlan& plan, const Ring& ring, int first_round, int lag, bool reduce) {
-  const int n = static_cast<int>(ring.members.size());
-  const auto wrap = [n](int position) { return static_cast<std::size_t>(((position % n) + n) % n); };
-  const bool both_ways = n > 2;
-  for (int round = 0; round < n - 1; ++round) {
-    for (int m = 0; m < n; ++m) {
-      for (const int way : {1, -1}) {
-        if (way == -1 && !both_ways) continue;
-        for (const Chunk& whole : ring.owned[wrap(m - way * (round + lag))]) {
-          const Chunk part = half_for(whole, way, both_ways);
-          if (part.length == 0) continue;
-          plan.steps.push_back({first_round + round, ring.members[static_cast<std::size_t>(m)], ring.members[wrap(m + way)], part.begin, part.begin, part.length, reduce});
-        }
+void emit_ring_round(const Line& line, bool reduce, int round, int printed_round, const StepSink& sink) {
+  const int n = line.size();
+  const int lag = reduce ? 1 : 0;
+  for (int m = 0; m < n; ++m) {
+    for (const int way : {1, -1}) {
+      if (way == -1 && !both_ways(n)) continue;
+      for (const Chunk& whole : line.owned[wrapped(m - way * (round + lag), n)]) {
+        const Chunk part = travelling(whole, way, n);
+        if (part.length == 0) continue;
+        sink({printed_round, line.members[static_cast<std::size_t>(m)], line.members[wrapped(m + way, n)], part.begin, part.begin, part.length, reduce, false});
       }
     }
   }
 }
 
-}  // namespace
-
-Chunk chunk_range(std::int64_t elements, int parts, int index) {
-  const std::int64_t base = elements / parts;
-  const std::int64_t longer = elements % parts;
-  return {index * base + std::min<std::int64_t>(index, longer), base + (index < longer ? 1 : 0)};
+/// Over all rounds a member passes on every piece but one: its own when it reduces, that of the member it sends to when it gathers.
+void add_ring_flows(const Line& line, bool reduce, std::vector<Flow>& flows) {
+  const int n = line.size();
+  for (const int way : {1, -1}) {
+    if (way == -1 && !both_ways(n)) continue;
+    std::int64_t all = 0;
+    for (const auto& pieces : line.owned) all += travelling_length(pieces, way, n);
+    for (int m = 0; m < n && n > 1; ++m) {
+      const std::int64_t kept = travelling_length(line.owned[wrapped(reduce ? m : m + way, n)], way, n);
+      flows.push_back({line.members[static_cast<std::size_t>(m)], line.members[wrapped(m + way, n)], all - kept, reduce, false});
+    }
+  }
 }
-
-void append_reduce_scatter(CommPlan& plan, const Ring& ring, int first_round) { append_ring(plan, ring, first_round, 1, true); }
-
-void append_all_gather(CommPlan& plan, const Ring& ring, int first_round) { append_ring(plan, ring, first_round, 0, false); }
 
 }  // namespace trellis::sim

@@ -1,0 +1,149 @@
+#include "sim/collectives/stage.h"
+
+#include <map>
+#include <tuple>
+
+#include "base/check.h"
+#include "sim/collectives/patterns.h"
+
+namespace trellis::sim {
+namespace {
+
+int rounds_of(Pattern pattern, int members) {
+  if (members <= 1) return 0;
+  switch (pattern) {
+    case Pattern::kRing: return ring_rounds(members);
+    case Pattern::kKangaRing: return kanga_ring_rounds(members);
+    case Pattern::kDirect: return 1;
+    case Pattern::kHalvingDoubling: return hypercube_axes(members);
+    case Pattern::kSteps: break;
+  }
+  TRELLIS_CHECK(false, "explicit steps have no lines");
+  return 0;
+}
+
+void emit_round(const PlanStage& stage, const Line& line, int round, int printed, const StepSink& sink) {
+  if (round >= rounds_of(stage.pattern, line.size())) return;
+  switch (stage.pattern) {
+    case Pattern::kRing: return emit_ring_round(line, stage.reduce, round, printed, sink);
+    case Pattern::kKangaRing: return emit_kanga_ring_round(line, stage.reduce, round, printed, sink);
+    case Pattern::kDirect: return emit_direct_round(line, stage.reduce, printed, sink);
+    case Pattern::kHalvingDoubling: return emit_halving_doubling_round(line, stage.reduce, round, printed, sink);
+    case Pattern::kSteps: break;
+  }
+}
+
+std::vector<Flow> sum_of_steps(const PlanStage& stage) {
+  std::map<std::tuple<int, int, bool, bool>, std::int64_t> sums;
+  for_each_step(stage, 0, [&](const PlanStep& s) { sums[{s.from, s.to, s.reduce, s.fused}] += s.length; });
+  std::vector<Flow> flows;
+  for (const auto& [key, elements] : sums) flows.push_back({std::get<0>(key), std::get<1>(key), elements, std::get<2>(key), std::get<3>(key)});
+  return flows;
+}
+
+std::vector<Flow> flows_of(const PlanStage& stage) {
+  if (stage.pattern != Pattern::kRing && stage.pattern != Pattern::kKangaRing) return sum_of_steps(stage);
+  std::vector<Flow> flows;
+  for (const Line& line : stage.lines) {
+    if (line.size() < 2) continue;
+    if (stage.pattern == Pattern::kRing) {
+      add_ring_flows(line, stage.reduce, flows);
+    } else {
+      add_kanga_ring_flows(line, stage.reduce, flows);
+    }
+  }
+  std::erase_if(flows, [](const Flow& flow) { return flow.elements == 0; });
+  return flows;
+}
+
+/// Messages of one member per round in one line.
+int messages_of(const PlanStage& stage, int members) {
+  switch (stage.pattern) {
+    case Pattern::kRing: return members > 2 ? 2 : 1;
+    case Pattern::kKangaRing: return 1;
+    case Pattern::kDirect: return (members - 1 + stage.issuers - 1) / stage.issuers;
+    case Pattern::kHalvingDoubling: return hypercube_axes(members);
+    case Pattern::kSteps: break;
+  }
+  return 0;
+}
+
+StageTraffic traffic_of_lines(const PlanStage& stage) {
+  StageTraffic result;
+  result.rounds = round_count(stage);
+  result.exchange = stage.pattern == Pattern::kHalvingDoubling;
+  result.flows = flows_of(stage);
+  std::map<int, std::pair<int, std::int64_t>> by_member;  // messages, owned
+  for (const Line& line : stage.lines) {
+    for (std::size_t m = 0; m < line.members.size(); ++m) {
+      auto& [messages, owned] = by_member[line.members[m]];
+      messages += line.size() > 1 ? messages_of(stage, line.size()) : 0;
+      for (const Chunk& piece : line.owned[m]) owned += piece.length * (stage.pattern == Pattern::kDirect ? line.size() - 1 : 1);
+    }
+  }
+  for (const auto& [member, work] : by_member) {
+    result.messages = std::max(result.messages, work.first);
+    if (stage.reduce) result.reduced_last = std::max(result.reduced_last, work.second);
+  }
+  return result;
+}
+
+/// The rounds of explicit steps differ from each other: each stands for itself.
+std::vector<StageTraffic> traffic_of_steps(const std::vector<PlanStep>& steps) {
+  std::vector<StageTraffic> rounds;
+  for (std::size_t begin = 0; begin < steps.size();) {
+    StageTraffic& round = rounds.emplace_back();
+    round.rounds = 1;
+    std::map<int, int> messages;
+    std::map<int, std::int64_t> reduced;
+    std::size_t end = begin;
+    for (; end < steps.size() && steps[end].round == steps[begin].round; ++end) {
+      const PlanStep& s = steps[end];
+      round.flows.push_back({s.from, s.to, s.length, s.reduce, s.fused});
+      round.messages = std::max(round.messages, ++messages[s.from]);
+      if (s.reduce) round.reduced_last = std::max(round.reduced_last, reduced[s.to] += s.length);
+    }
+    begin = end;
+  }
+  return rounds;
+}
+
+}  // namespace
+
+int round_count(const PlanStage& stage) {
+  if (stage.pattern == Pattern::kSteps) return stage.steps.empty() ? 0 : stage.steps.back().round + 1;
+  int rounds = 0;
+  for (const Line& line : stage.lines) rounds = std::max(rounds, rounds_of(stage.pattern, line.size()));
+  return rounds;
+}
+
+void for_each_step(const PlanStage& stage, int first_round, const StepSink& sink) {
+  for (PlanStep step : stage.steps) {
+    step.round += first_round;
+    sink(step);
+  }
+  if (stage.pattern == Pattern::kSteps) return;
+  const int rounds = round_count(stage);
+  for (int round = 0; round < rounds; ++round) {
+    for (const Line& line : stage.lines) emit_round(stage, line, round, first_round + round, sink);
+  }
+}
+
+std::vector<StageTraffic> traffic(const PlanStage& stage) {
+  if (stage.pattern == Pattern::kSteps) return traffic_of_steps(stage.steps);
+  StageTraffic all = traffic_of_lines(stage);
+  if (all.rounds == 0 || all.flows.empty()) return {};
+  return {std::move(all)};
+}
+
+CommPlan expand(const PlanOutline& outline) {
+  CommPlan plan{outline.kind, outline.members, outline.elements, {}, outline.second_buffer};
+  int round = 0;
+  for (const PlanStage& stage : outline.stages) {
+    for_each_step(stage, round, [&](const PlanStep& step) { plan.steps.push_back(step); });
+    round += round_count(stage);
+  }
+  return plan;
+}
+
+}  // namespace trellis::sim
