@@ -5,12 +5,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/config/host_copy.h"
 #include "sim/kernel/time.h"
 
 namespace trellis::sim {
 
-ClusterRun::ClusterRun(const SystemConfig& system, const Topology& topology, Network& network, const ClusterJob& job)
-    : system_(system), topology_(topology), network_(network), job_(job), checked_(check_job(job, topology)) {
+ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, Network& network, const ClusterJob& job)
+    : system_(system), machine_(machine), network_(network), job_(job), checked_(check_job(job, machine.topology())), sharing_(system, machine) {
+  for (std::size_t r = 0; r < job.cores.size(); ++r) rank_of_core_[job.cores[r]] = static_cast<int>(r);
   comms_.resize(job.comms.size());
   for (std::size_t c = 0; c < comms_.size(); ++c) {
     const bool transfer = job.comms[c].kind == CollectiveKind::kSendRecv;
@@ -51,8 +53,9 @@ void ClusterRun::advance(int rank) {
 bool ClusterRun::execute(int rank, const ScheduleItem& item, ItemTiming& timing) {
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
   switch (item.kind) {
-    case ScheduleItem::Kind::kSegment: r.clock += job_.programs[item.program]->segments[item.segment].duration.value; return true;
+    case ScheduleItem::Kind::kSegment: return run_segment(rank, job_.programs[item.program]->segments[item.segment]);
     case ScheduleItem::Kind::kLaunch: launch(r); return true;
+    case ScheduleItem::Kind::kHostCopy: r.clock += host_copy_time(Bytes(item.bytes), system_.chip).value; return true;
     case ScheduleItem::Kind::kCommStart: start_comm(rank, checked_.canonical[item.comm]); return true;
     case ScheduleItem::Kind::kCommWait: break;
   }
@@ -61,6 +64,72 @@ bool ClusterRun::execute(int rank, const ScheduleItem& item, ItemTiming& timing)
   timing.start = Picoseconds(r.wait_began - base_);
   r.wait_began = -1;
   return true;
+}
+
+// ── segments beside communications ──
+
+const SegmentTiming& ClusterRun::segment_of(int rank) const {
+  const ScheduleItem& item = job_.ranks[static_cast<std::size_t>(rank)][ranks_[static_cast<std::size_t>(rank)].next];
+  return job_.programs[item.program]->segments[item.segment];
+}
+
+bool ClusterRun::run_segment(int rank, const SegmentTiming& segment) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  const bool moves_data = segment.hbm_read.value + segment.hbm_written.value > 0 && segment.duration.value > 0;
+  if (r.under_way == 0 || !moves_data) {
+    r.clock += segment.duration.value;
+    return true;
+  }
+  r.segment = Rank::Segment::kDue;
+  network_.wake_rank(rank, ++r.work.version, r.clock);
+  return false;
+}
+
+void ClusterRun::rank_due(int rank, std::uint32_t version) {
+  const Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  if (version != r.work.version) return;
+  if (r.segment == Rank::Segment::kDue) {
+    begin_segment(rank);
+  } else {
+    end_segment(rank);
+  }
+}
+
+void ClusterRun::begin_segment(int rank) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  const SegmentTiming& segment = segment_of(rank);
+  const int core = job_.cores[static_cast<std::size_t>(rank)];
+  // A DMA moves each byte once, to or from HBM.
+  const double rate = static_cast<double>((segment.hbm_read + segment.hbm_written).value) / to_seconds(segment.duration);
+  r.segment = Rank::Segment::kRunning;
+  sharing_.start_segment(core, {rate, rate});
+  r.work.begin(r.clock, segment.duration.value, sharing_.stretch_of_core(core));
+  network_.wake_rank(rank, r.work.version, r.work.end);
+  retime_comms(core);
+}
+
+void ClusterRun::retime_segment(int rank) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  const double stretch = sharing_.stretch_of_core(job_.cores[static_cast<std::size_t>(rank)]);
+  if (stretch == r.work.stretch) return;
+  r.work.retime(now_ps(), stretch);
+  network_.wake_rank(rank, r.work.version, r.work.end);
+}
+
+void ClusterRun::end_segment(int rank) {
+  Rank& r = ranks_[static_cast<std::size_t>(rank)];
+  const int core = job_.cores[static_cast<std::size_t>(rank)];
+  r.segment = Rank::Segment::kNone;
+  sharing_.end_segment(core);
+  retime_comms(core);
+  timings_[static_cast<std::size_t>(rank)].push_back({Picoseconds(r.clock - base_), Picoseconds(r.work.end - base_)});
+  r.clock = r.work.end;
+  ++r.next;
+  advance(rank);
+}
+
+void ClusterRun::retime_comms(int core) {
+  for (const std::uint32_t comm : sharing_.comms_on(core)) network_.set_stretch(comm, sharing_.stretch_of_comm(comm));
 }
 
 /// The host runs ahead of the device, so only the first program waits for its launch; each pays for the device's start and stop.
@@ -80,16 +149,30 @@ void ClusterRun::start_comm(int rank, std::uint32_t index) {
     return;
   }
   comm.started[position] = true;
+  if (comm.end < 0) ++ranks_[static_cast<std::size_t>(rank)].under_way;
   const bool receiver = job_.comms[index].kind == CollectiveKind::kSendRecv && position == 1;
   if (receiver) return;  // the sender's start suffices
   comm.ready = std::max(comm.ready, ranks_[static_cast<std::size_t>(rank)].clock);
-  if (--comm.missing == 0) begin(index);
+  if (--comm.missing == 0) comm_ready(index);
+}
+
+ClusterRun::Stream& ClusterRun::stream_of(std::uint32_t index) {
+  const ClusterComm& comm = job_.comms[index];
+  const bool transfer = comm.kind == CollectiveKind::kSendRecv;
+  return streams_[{comm.group, transfer ? comm.from : -1, transfer ? comm.to : -1}];
+}
+
+void ClusterRun::comm_ready(std::uint32_t index) {
+  Stream& stream = stream_of(index);
+  if (stream.busy) return stream.ready.push_back(index);
+  stream.busy = true;
+  begin(index);
 }
 
 void ClusterRun::begin(std::uint32_t index) {
   const CommProfile& profile = profile_of(job_.comms[index]);
   comms_[index].wire_bytes = profile.wire_bytes;
-  network_.start(index, profile, comms_[index].ready + system_.launch.collective_start.value);
+  network_.start(index, profile, std::max(comms_[index].ready, now_ps()) + machine_.start().value);
 }
 
 const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
@@ -100,8 +183,8 @@ const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
   std::vector<int> cores;
   for (const int rank : transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks) cores.push_back(job_.cores[static_cast<std::size_t>(rank)]);
   if (!transfer) std::sort(cores.begin(), cores.end());
-  const CommPlan plan = transfer ? ring_plan(comm.kind, 2, comm.elements) : plan_for(comm.kind, cores, comm.elements, topology_);
-  entry->second = profile_plan(plan, cores, comm.element_bytes, topology_);
+  const CommShape shape{comm.kind, std::move(cores), comm.elements, comm.element_bytes};
+  entry->second = profile_comm(shape, choose_algorithm(shape, machine_), machine_);
   return entry->second;
 }
 
@@ -116,9 +199,36 @@ bool ClusterRun::wait_comm(int rank, std::uint32_t index) {
   return true;
 }
 
+double ClusterRun::phase_began(std::uint32_t comm, const CommPhase& phase) {
+  sharing_.enter_phase(comm, phase);
+  for (const int core : sharing_.cores_of(comm)) {
+    if (!sharing_.computes(core)) continue;
+    retime_segment(rank_of_core_.at(core));
+    for (const std::uint32_t other : sharing_.comms_on(core)) {
+      if (other != comm) network_.set_stretch(other, sharing_.stretch_of_comm(other));
+    }
+  }
+  return sharing_.stretch_of_comm(comm);
+}
+
 void ClusterRun::comm_ended(std::uint32_t index, std::int64_t end) {
   Comm& comm = comms_[index];
   comm.end = end;
+  const std::vector<int> cores = sharing_.cores_of(index);
+  sharing_.leave(index);
+  for (const int core : cores) {
+    if (!sharing_.computes(core)) continue;
+    retime_segment(rank_of_core_.at(core));
+    retime_comms(core);
+  }
+  for (std::size_t p = 0; p < comm.started.size(); ++p) ranks_[static_cast<std::size_t>(checked_.participants[index][p])].under_way -= comm.started[p] ? 1 : 0;
+  Stream& stream = stream_of(index);
+  stream.busy = !stream.ready.empty();
+  if (stream.busy) {
+    const std::uint32_t next = stream.ready.front();
+    stream.ready.pop_front();
+    begin(next);
+  }
   std::vector<int> waiting;
   waiting.swap(comm.waiting);
   std::sort(waiting.begin(), waiting.end());

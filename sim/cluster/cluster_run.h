@@ -1,26 +1,31 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "sim/cluster/checked_job.h"
+#include "sim/cluster/core_sharing.h"
 #include "sim/cluster/network.h"
 
 namespace trellis::sim {
 
 /// One job on the cluster: every rank walks through its items on its own clock, ahead of the kernel's, and stops only where it waits for
-/// a communication whose end is not known yet. The network calls back when it is.
+/// a communication that has not ended. A segment that moves data while communications of its rank are under way goes in step with the
+/// kernel, because they slow each other down. Communications of one group (transfers: of one ordered pair) are a stream: one at a time.
 class ClusterRun final : public CommListener {
  public:
-  ClusterRun(const SystemConfig& system, const Topology& topology, Network& network, const ClusterJob& job);
+  ClusterRun(const SystemConfig& system, const CommMachine& machine, Network& network, const ClusterJob& job);
 
   /// Runs the kernel until nothing is left. Throws Error (kHang) naming who waits for what and who is missing.
   [[nodiscard]] ClusterTiming run();
 
+  double phase_began(std::uint32_t comm, const CommPhase& phase) override;
   void comm_ended(std::uint32_t comm, std::int64_t end) override;
+  void rank_due(int rank, std::uint32_t version) override;
 
  private:
   struct Rank {
@@ -28,6 +33,9 @@ class ClusterRun final : public CommListener {
     std::int64_t clock = 0;
     bool launched = false;          ///< its first program paid for the launch
     std::int64_t wait_began = -1;
+    int under_way = 0;              ///< communications that it has started and that have not ended
+    enum class Segment : std::uint8_t { kNone, kDue, kRunning } segment = Segment::kNone;  ///< one that goes in step with the kernel
+    StretchedWork work;             ///< kDue: until its start; kRunning: until its end
   };
   /// State of a canonical communication.
   struct Comm {
@@ -38,14 +46,28 @@ class ClusterRun final : public CommListener {
     std::int64_t wire_bytes = 0;
     std::vector<int> waiting;       ///< ranks
   };
+  struct Stream {
+    bool busy = false;
+    std::deque<std::uint32_t> ready;
+  };
+  using StreamKey = std::tuple<std::uint32_t, int, int>;  ///< group, and kSendRecv: from, to
   using ProfileKey = std::tuple<CollectiveKind, std::uint32_t, std::int64_t, int, int, int>;
 
   void advance(int rank);
   /// False: the rank must wait.
   bool execute(int rank, const ScheduleItem& item, ItemTiming& timing);
   void launch(Rank& rank);
+  bool run_segment(int rank, const SegmentTiming& segment);
+  void begin_segment(int rank);
+  void end_segment(int rank);
+  void retime_segment(int rank);
+  /// The communications on this core have to find out how fast they are now.
+  void retime_comms(int core);
+  [[nodiscard]] const SegmentTiming& segment_of(int rank) const;
   void start_comm(int rank, std::uint32_t comm);
   bool wait_comm(int rank, std::uint32_t comm);
+  Stream& stream_of(std::uint32_t comm);
+  void comm_ready(std::uint32_t comm);
   void begin(std::uint32_t comm);
   const CommProfile& profile_of(const ClusterComm& comm);
 
@@ -55,14 +77,17 @@ class ClusterRun final : public CommListener {
   [[nodiscard]] ClusterTiming collect() const;
 
   const SystemConfig& system_;
-  const Topology& topology_;
+  const CommMachine& machine_;
   Network& network_;
   const ClusterJob& job_;
   const CheckedJob checked_;
+  CoreSharing sharing_;
+  std::map<int, int> rank_of_core_;
   std::int64_t base_ = 0;
   std::string failure_;
   std::vector<Rank> ranks_;
   std::vector<Comm> comms_;
+  std::map<StreamKey, Stream> streams_;
   std::map<ProfileKey, CommProfile> profiles_;
   std::vector<std::vector<ItemTiming>> timings_;
 };

@@ -1,10 +1,7 @@
 #include "sim/cluster/comm_profile.h"
 
 #include <algorithm>
-#include <cmath>
-#include <map>
-
-#include "sim/collectives/hierarchical.h"
+#include <utility>
 
 namespace trellis::sim {
 namespace {
@@ -12,87 +9,141 @@ namespace {
 // Few enough that a collective of 32 ranks costs microseconds of host time, enough that others share the links fairly.
 constexpr int kMaxPhases = 8;
 
-std::int64_t link_time(std::int64_t bytes, const LinkConfig& link) { return transfer_time(Bytes(bytes), link.bandwidth).value; }
-
-class Profiler {
+/// Bytes per resource, dense, with the resources in use.
+class LoadSum {
  public:
-  Profiler(const std::vector<int>& cores, int element_bytes, const Topology& topology)
-      : cores_(cores), element_bytes_(element_bytes), topology_(topology) {}
+  explicit LoadSum(std::size_t resources) : bytes_(resources, 0) {}
 
-  CommProfile run(const CommPlan& plan) {
-    const int rounds = plan.steps.empty() ? 0 : plan.steps.back().round + 1;
-    const int phases = std::min(rounds, kMaxPhases);
-    std::size_t next = 0;
-    for (int phase = 0; phase < phases; ++phase) {
-      const int end_round = static_cast<int>(static_cast<std::int64_t>(rounds) * (phase + 1) / phases);
-      profile_.phases.emplace_back();
-      phase_bytes_.clear();
-      while (next < plan.steps.size() && plan.steps[next].round < end_round) next = add_round(plan.steps, next);
-      for (const auto& [link, bytes] : phase_bytes_) {
-        profile_.phases.back().loads.push_back({link, bytes});
-        profile_.wire_bytes += bytes;
-      }
-    }
-    return std::move(profile_);
+  void add(ResourceId resource, std::int64_t bytes) {
+    auto& sum = bytes_[static_cast<std::size_t>(resource)];
+    if (sum == 0) used_.push_back(resource);
+    sum += bytes;
+  }
+  /// By resource; empties the sum.
+  [[nodiscard]] std::vector<CommPhase::Load> take() {
+    std::sort(used_.begin(), used_.end());
+    std::vector<CommPhase::Load> loads;
+    for (const ResourceId resource : used_) loads.push_back({resource, std::exchange(bytes_[static_cast<std::size_t>(resource)], 0)});
+    used_.clear();
+    return loads;
   }
 
  private:
-  std::size_t add_round(const std::vector<PlanStep>& steps, std::size_t first) {
-    std::size_t at = first;
+  std::vector<std::int64_t> bytes_;
+  std::vector<ResourceId> used_;
+};
+
+class Profiler {
+ public:
+  Profiler(const std::vector<int>& cores, int element_bytes, const CommMachine& machine)
+      : cores_(cores), element_bytes_(element_bytes), machine_(machine), sum_(machine.resource_count()) {}
+
+  /// Adds one part of a stage to the running phase; `finish` ends the phase.
+  void add(const StageTraffic& traffic) {
     std::int64_t latency = 0;
-    std::map<LinkId, std::int64_t> round_bytes;
-    for (; at < steps.size() && steps[at].round == steps[first].round; ++at) {
-      const Route& route = route_of(steps[at].from, steps[at].to);
-      latency = std::max(latency, route.latency);
-      for (const LinkId link : route.links) round_bytes[link] += steps[at].length * element_bytes_;
-    }
-    std::int64_t slowest = 0;
-    for (const auto& [link, bytes] : round_bytes) {
-      slowest = std::max(slowest, link_time(bytes, topology_.link(link)));
-      phase_bytes_[link] += bytes;
-    }
-    profile_.phases.back().alone += latency + slowest;
-    return at;
+    for (const Flow& flow : traffic.flows) latency = std::max(latency, add(flow));
+    const CollectiveConfig& costs = machine_.costs();
+    latency += costs.step_time.value + traffic.messages * costs.message_time.value + (traffic.exchange ? costs.exchange_time.value : 0);
+    waiting_ += traffic.rounds * latency;
+    // Two slices per piece: the first is reduced while the second is on its way. Of pipelined parts the last one counts.
+    reducing_ = transfer_time(Bytes((traffic.reduced_last * element_bytes_ + 1) / 2), machine_.reduce_rate()).value;
   }
 
-  const Route& route_of(int from, int to) {
-    const auto [entry, is_new] = routes_.try_emplace({from, to});
-    if (is_new) entry->second = topology_.route(cores_[static_cast<std::size_t>(from)], cores_[static_cast<std::size_t>(to)]);
-    return entry->second;
+  CommPhase finish() {
+    CommPhase phase;
+    phase.loads = sum_.take();
+    std::int64_t busiest = 0;
+    for (const auto& load : phase.loads) busiest = std::max(busiest, transfer_time(Bytes(load.bytes), machine_.rate(load.resource)).value);
+    phase.alone = std::exchange(waiting_, 0) + busiest + std::exchange(reducing_, 0);
+    return phase;
+  }
+
+ private:
+  /// Returns the latency of the flow's route. A copy reads once and writes once; a sum also reads where it writes; a fused step shares its
+  /// read (copies) or its write (sums) with another one.
+  std::int64_t add(const Flow& flow) {
+    const int from = cores_[static_cast<std::size_t>(flow.from)];
+    const int to = cores_[static_cast<std::size_t>(flow.to)];
+    const std::int64_t bytes = flow.elements * element_bytes_;
+    const Route route = machine_.topology().route(from, to);
+    for (const LinkId link : route.links) sum_.add(link, bytes);
+    if (!flow.fused) sum_.add(machine_.dma_of(from), bytes);
+    if (!flow.fused || flow.reduce) sum_.add(machine_.hbm_of(from), bytes);
+    if (!flow.fused || !flow.reduce) sum_.add(machine_.hbm_of(to), flow.reduce ? 2 * bytes : bytes);
+    return route.latency;
   }
 
   const std::vector<int>& cores_;
   const std::int64_t element_bytes_;
-  const Topology& topology_;
-  CommProfile profile_;
-  std::map<LinkId, std::int64_t> phase_bytes_;
-  std::map<std::pair<int, int>, Route> routes_;
+  const CommMachine& machine_;
+  LoadSum sum_;
+  std::int64_t waiting_ = 0;   ///< latencies of the running phase
+  std::int64_t reducing_ = 0;  ///< its reduction that no transfer hides
 };
 
-bool has_hierarchical_form(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter;
+/// Phase `index` of `count` equal ones; together they are exactly the whole.
+CommPhase share(const CommPhase& whole, int count, int index) {
+  const auto part = [&](std::int64_t amount) { return amount * (index + 1) / count - amount * index / count; };
+  CommPhase result{part(whole.alone), {}};
+  for (const auto& load : whole.loads) result.loads.push_back({load.resource, part(load.bytes)});
+  return result;
 }
 
-/// How many of the sorted cores lie on each node, when that is the same everywhere; 0 otherwise.
-int members_per_node(const std::vector<int>& cores, const Topology& topology) {
-  std::map<int, int> counts;
-  for (const int core : cores) ++counts[topology.node_of(core)];
-  const int first = counts.begin()->second;
-  const bool even = std::all_of(counts.begin(), counts.end(), [first](const auto& entry) { return entry.second == first; });
-  return even ? first : 0;
+void cut(std::vector<CommPhase>& phases) {
+  const int parts = kMaxPhases / static_cast<int>(phases.size());
+  std::vector<CommPhase> pieces;
+  for (const CommPhase& phase : phases) {
+    for (int part = 0; part < parts; ++part) pieces.push_back(share(phase, parts, part));
+  }
+  phases = std::move(pieces);
+}
+
+void sum_up(std::vector<CommPhase>& phases, std::size_t resources) {
+  const auto count = static_cast<std::int64_t>(phases.size());
+  std::vector<CommPhase> sums;
+  LoadSum loads(resources);
+  for (std::int64_t s = 0; s < kMaxPhases; ++s) {
+    CommPhase& sum = sums.emplace_back();
+    for (std::int64_t p = count * s / kMaxPhases; p < count * (s + 1) / kMaxPhases; ++p) {
+      const CommPhase& phase = phases[static_cast<std::size_t>(p)];
+      sum.alone += phase.alone;
+      for (const auto& load : phase.loads) loads.add(load.resource, load.bytes);
+    }
+    sum.loads = loads.take();
+  }
+  phases = std::move(sums);
 }
 
 }  // namespace
 
-CommProfile profile_plan(const CommPlan& plan, const std::vector<int>& cores, int element_bytes, const Topology& topology) {
-  return Profiler(cores, element_bytes, topology).run(plan);
+CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores, int element_bytes, const CommMachine& machine) {
+  CommProfile profile;
+  Profiler profiler(cores, element_bytes, machine);
+  for (std::size_t s = 0; s < outline.stages.size(); ++s) {
+    const PlanStage& stage = outline.stages[s];
+    const bool flows_on = stage.pipelined && s + 1 < outline.stages.size() && outline.stages[s + 1].pipelined && outline.stages[s + 1].reduce == stage.reduce;
+    for (const StageTraffic& part : traffic(stage)) {
+      profiler.add(part);
+      if (!flows_on) profile.phases.push_back(profiler.finish());
+    }
+  }
+  for (const CommPhase& phase : profile.phases) {
+    for (const auto& load : phase.loads) profile.wire_bytes += machine.is_link(load.resource) ? load.bytes : 0;
+  }
+  if (profile.phases.size() > kMaxPhases) {
+    sum_up(profile.phases, machine.resource_count());
+  } else if (!profile.phases.empty()) {
+    cut(profile.phases);
+  }
+  return profile;
 }
 
-CommPlan plan_for(CollectiveKind kind, const std::vector<int>& cores, std::int64_t elements, const Topology& topology) {
-  const int members = static_cast<int>(cores.size());
-  const int per_node = members_per_node(cores, topology);
-  if (has_hierarchical_form(kind) && per_node > 1 && per_node < members) return hierarchical_plan(kind, members / per_node, per_node, elements);
-  return ring_plan(kind, members, elements);
+AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine) {
+  return choose_algorithm(shape.kind, machine.layout(shape.cores), Bytes(shape.elements * shape.element_bytes), machine.selection());
+}
+
+CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine) {
+  return profile_outline(make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements), shape.cores, shape.element_bytes, machine);
 }
 
 }  // namespace trellis::sim

@@ -3,33 +3,42 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/cluster/topology.h"
-#include "sim/collectives/plan.h"
-#include "sim/sim.h"
+#include "sim/cluster/comm_machine.h"
+#include "sim/collectives/outline.h"
 
 namespace trellis::sim {
 
 /// A stretch of a communication: some rounds of its plan, summed up.
 struct CommPhase {
   struct Load {
-    LinkId link = 0;
+    ResourceId resource = 0;
     std::int64_t bytes = 0;
   };
-  std::int64_t alone = 0;    ///< picoseconds when no one else uses the links
-  std::vector<Load> loads;   ///< by link
+  std::int64_t alone = 0;    ///< picoseconds when no one else uses the resources
+  std::vector<Load> loads;   ///< by resource
 };
 
-/// What a communication asks of the links. Rounds follow each other: each lasts as long as its slowest message and its busiest link.
-/// Consecutive rounds are summed into a few phases, which is where other communications can come in between.
+/// What a communication asks of the machine. The stages of its plan follow each other. A stage takes the latency of its rounds (the
+/// slowest route, the messages of the busiest member one after the other), the time of its busiest resource, and the reduction of the
+/// last slice of two, which no transfer hides. Stages are cut or summed into a few phases, between which others can come in.
 struct CommProfile {
   std::vector<CommPhase> phases;
   std::int64_t wire_bytes = 0;  ///< over all links
 };
 
-/// `cores`: global core of each member, in the plan's order.
-[[nodiscard]] CommProfile profile_plan(const CommPlan& plan, const std::vector<int>& cores, int element_bytes, const Topology& topology);
+/// `cores`: global core of each member, ascending.
+[[nodiscard]] CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores, int element_bytes, const CommMachine& machine);
 
-/// The plan for a communication of `cores` (sorted): hierarchical where they lie evenly on several instances, a ring otherwise.
-[[nodiscard]] CommPlan plan_for(CollectiveKind kind, const std::vector<int>& cores, std::int64_t elements, const Topology& topology);
+/// A communication as it is asked for. Members are ordered by core; kSendRecv: sender, receiver.
+struct CommShape {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::vector<int> cores;
+  std::int64_t elements = 0;
+  int element_bytes = 1;
+};
+
+/// What the selection table says.
+[[nodiscard]] AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine);
+[[nodiscard]] CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine);
 
 }  // namespace trellis::sim

@@ -1,10 +1,23 @@
 #include "sim/cluster/network.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/kernel/time.h"
 
 namespace trellis::sim {
+
+void StretchedWork::begin(std::int64_t now, std::int64_t duration, double factor) {
+  stretch = factor;
+  end = now + std::llround(static_cast<double>(duration) * factor);
+  ++version;
+}
+
+void StretchedWork::retime(std::int64_t now, double factor) {
+  end = now + std::llround(static_cast<double>(end - now) / stretch * factor);
+  stretch = factor;
+  ++version;
+}
 
 Network::Network(const sc_core::sc_module_name& name) : sc_module(name) {
   SC_HAS_PROCESS(Network);
@@ -13,58 +26,76 @@ Network::Network(const sc_core::sc_module_name& name) : sc_module(name) {
   dont_initialize();
 }
 
-void Network::configure(const Topology& topology) {
-  topology_ = &topology;
-  links_.assign(topology.link_count(), {});
-  for (std::size_t id = 0; id < links_.size(); ++id) {
-    const LinkConfig& link = topology.link(static_cast<LinkId>(id));
-    if (link.bandwidth.value > 0) links_[id].server.configure(link.bandwidth);
+void Network::configure(const CommMachine& machine) {
+  machine_ = &machine;
+  servers_.assign(machine.resource_count(), {});
+  for (std::size_t id = 0; id < servers_.size(); ++id) {
+    const BytesPerSecond rate = machine.rate(static_cast<ResourceId>(id));
+    if (rate.value > 0) servers_[id].server.configure(rate);
   }
 }
 
 void Network::reset(CommListener& listener) {
   listener_ = &listener;
   due_ = {};
-  for (Link& link : links_) {
-    link.server.reset(now_ps());
-    link.busy = link.bytes = 0;
+  running_.clear();
+  for (ByteServer& each : servers_) {
+    each.server.reset(now_ps());
+    each.busy = each.bytes = 0;
   }
 }
 
 void Network::start(std::uint32_t comm, const CommProfile& profile, std::int64_t time) {
-  due_.push({time, comm, 0, &profile});
-  next_.notify(duration_ps(time - now_ps()));
+  if (comm >= running_.size()) running_.resize(comm + 1);
+  running_[comm] = {&profile, 0, {}};
+  wake({time, true, comm, 0});
+}
+
+void Network::set_stretch(std::uint32_t comm, double factor) {
+  StretchedWork& work = running_[comm].work;
+  if (factor == work.stretch) return;
+  work.retime(now_ps(), factor);
+  wake({work.end, true, comm, work.version});
+}
+
+void Network::wake(const Due& due) {
+  due_.push(due);
+  next_.notify(duration_ps(due.time - now_ps()));
 }
 
 void Network::step() {
   while (!due_.empty() && due_.top().time <= now_ps()) {
     const Due due = due_.top();
     due_.pop();
-    run_phase(due);
+    if (!due.is_comm) {
+      listener_->rank_due(static_cast<int>(due.id), due.version);
+    } else if (due.version == running_[due.id].work.version) {
+      next_phase(due.id, due.time);
+    }
   }
   if (!due_.empty()) next_.notify(duration_ps(due_.top().time - now_ps()));
 }
 
-void Network::run_phase(const Due& due) {
-  const auto& phases = due.profile->phases;
-  if (phases.empty()) return listener_->comm_ended(due.comm, due.time);
-  const CommPhase& phase = phases[due.phase];
-  std::int64_t end = due.time + phase.alone;
+void Network::next_phase(std::uint32_t comm, std::int64_t time) {
+  Running& running = running_[comm];
+  if (running.next_phase == running.profile->phases.size()) return listener_->comm_ended(comm, time);
+  const CommPhase& phase = running.profile->phases[running.next_phase++];
+  std::int64_t end = time + phase.alone;
   for (const auto& load : phase.loads) {
-    Link& link = links_[static_cast<std::size_t>(load.link)];
-    end = std::max(end, link.server.finish_time(due.time, load.bytes));
-    link.busy += link.server.duration(load.bytes);
-    link.bytes += load.bytes;
+    ByteServer& each = servers_[static_cast<std::size_t>(load.resource)];
+    end = std::max(end, each.server.finish_time(time, load.bytes));
+    each.busy += each.server.duration(load.bytes);
+    each.bytes += load.bytes;
   }
-  if (due.phase + 1 == phases.size()) return listener_->comm_ended(due.comm, end);
-  due_.push({end, due.comm, due.phase + 1, due.profile});
+  running.work.begin(time, end - time, listener_->phase_began(comm, phase));
+  wake({running.work.end, true, comm, running.work.version});
 }
 
 std::vector<LinkUsage> Network::usage() const {
   std::vector<LinkUsage> used;
-  for (std::size_t id = 0; id < links_.size(); ++id) {
-    const Link& link = links_[id];
-    if (link.bytes > 0) used.push_back({topology_->link_name(static_cast<LinkId>(id)), Picoseconds(link.busy), Bytes(link.bytes)});
+  for (ResourceId id = 0; static_cast<std::size_t>(id) < servers_.size() && machine_->is_link(id); ++id) {
+    const ByteServer& each = servers_[static_cast<std::size_t>(id)];
+    if (each.bytes > 0) used.push_back({machine_->name(id), Picoseconds(each.busy), Bytes(each.bytes)});
   }
   std::sort(used.begin(), used.end(), [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
   return used;

@@ -3,55 +3,77 @@
 #include <cstdint>
 #include <queue>
 #include <systemc>
+#include <tuple>
 #include <vector>
 
+#include "sim/cluster/byte_server.h"
 #include "sim/cluster/comm_profile.h"
-#include "sim/cluster/topology.h"
-#include "sim/mem/bandwidth_server.h"
+#include "sim/sim.h"
 
 namespace trellis::sim {
 
-/// Is told when a communication's end is known; called on the kernel's thread, at the start of the last phase.
+/// A stretch of work that others may slow down while it runs: what is left is rescaled whenever the factor changes.
+struct StretchedWork {
+  std::int64_t end = 0;   ///< picoseconds, with the present factor
+  double stretch = 1;
+  std::uint32_t version = 0;  ///< of `end`: older timers are void
+
+  void begin(std::int64_t now, std::int64_t duration, double factor);
+  void retime(std::int64_t now, double factor);
+};
+
+/// Is told what happens in the network and when the timers of ranks run out; called on the kernel's thread at that time.
 class CommListener {
  public:
+  /// Returns the factor by which computation slows this phase down, at least 1.
+  virtual double phase_began(std::uint32_t comm, const CommPhase& phase) = 0;
   virtual void comm_ended(std::uint32_t comm, std::int64_t end) = 0;
+  virtual void rank_due(int rank, std::uint32_t version) = 0;
 
  protected:
   ~CommListener() = default;
 };
 
-/// All links of the cluster as bandwidth servers. A communication goes through its phases one by one; in each it asks every link that it
-/// uses, and the phase lasts until the slowest has served it. Communications that share links thus take turns phase by phase.
+/// All links, DMA engines and memories that communications share, as bandwidth servers. A communication goes through its phases one by
+/// one; in each it asks every server that it uses, and the phase lasts until the slowest has served it. Communications that share servers
+/// thus take turns phase by phase. Also the clock of ranks that compute beside a communication.
 class Network final : public sc_core::sc_module {
  public:
   explicit Network(const sc_core::sc_module_name& name);
 
-  void configure(const Topology& topology);
+  void configure(const CommMachine& machine);
   void reset(CommListener& listener);
   /// Runs `profile` from `time` on. REQUIRES: time is not before the kernel's clock; the profile outlives the run.
   void start(std::uint32_t comm, const CommProfile& profile, std::int64_t time);
+  /// Changes the factor of the running phase from now on. REQUIRES: the communication is in a phase.
+  void set_stretch(std::uint32_t comm, double factor);
+  /// Calls rank_due(rank, version) at `time`.
+  void wake_rank(int rank, std::uint32_t version, std::int64_t time) { wake({time, false, static_cast<std::uint32_t>(rank), version}); }
   /// Links that carried something, by name.
   [[nodiscard]] std::vector<LinkUsage> usage() const;
 
  private:
   struct Due {
     std::int64_t time;
-    std::uint32_t comm;
-    std::uint32_t phase;
-    const CommProfile* profile;
-    bool operator<(const Due& other) const { return time != other.time ? time > other.time : comm > other.comm; }
+    bool is_comm;
+    std::uint32_t id;
+    std::uint32_t version;
+    bool operator<(const Due& other) const { return std::tie(time, is_comm, id, version) > std::tie(other.time, other.is_comm, other.id, other.version); }
   };
-  struct Link {
-    BandwidthServer server;
-    std::int64_t busy = 0, bytes = 0;
+  struct Running {
+    const CommProfile* profile = nullptr;
+    std::size_t next_phase = 0;
+    StretchedWork work;
   };
 
   void step();
-  void run_phase(const Due& due);
+  void wake(const Due& due);
+  void next_phase(std::uint32_t comm, std::int64_t time);
 
-  const Topology* topology_ = nullptr;
+  const CommMachine* machine_ = nullptr;
   CommListener* listener_ = nullptr;
-  std::vector<Link> links_;
+  std::vector<ByteServer> servers_;
+  std::vector<Running> running_;  ///< by communication
   std::priority_queue<Due> due_;
   sc_core::sc_event next_;
 };

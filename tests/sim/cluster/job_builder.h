@@ -17,11 +17,12 @@ class JobBuilder {
     std::iota(job_.cores.begin(), job_.cores.end(), 0);
   }
 
-  /// A program of one segment that takes this long.
-  std::uint32_t program(Picoseconds duration) {
+  /// A program of one segment that takes this long and reads so much of HBM.
+  std::uint32_t program(Picoseconds duration, Bytes hbm = {}) {
     auto timing = std::make_shared<CoreTiming>();
     timing->segments.emplace_back();
     timing->segments[0].duration = duration;
+    timing->segments[0].hbm_read = hbm;
     job_.programs.push_back(timing);
     return static_cast<std::uint32_t>(job_.programs.size() - 1);
   }

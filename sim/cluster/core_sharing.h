@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "sim/cluster/comm_profile.h"
+
+namespace trellis::sim {
+
+/// Bytes per second that something wants of one core.
+struct CoreDemand {
+  double hbm = 0;  ///< of its share of HBM
+  double dma = 0;  ///< of its DMA engines
+};
+
+/// Who uses the memory and the DMA engines of each core: the running segment and the communications in flight, as flows. Where their
+/// demands exceed what there is, all of them slow down by the same factor, so that work is conserved.
+class CoreSharing {
+ public:
+  CoreSharing(const SystemConfig& system, const CommMachine& machine);
+
+  void start_segment(int core, const CoreDemand& demand) { at(core).segment = demand; }
+  void end_segment(int core) { at(core).segment.reset(); }
+  /// The communication is in this phase from now on.
+  void enter_phase(std::uint32_t comm, const CommPhase& phase);
+  void leave(std::uint32_t comm);
+
+  /// 1 while everything fits, or while nothing meets on this core.
+  [[nodiscard]] double stretch_of_core(int core) const;
+  /// A communication is as slow as on its slowest core.
+  [[nodiscard]] double stretch_of_comm(std::uint32_t comm) const;
+  [[nodiscard]] bool computes(int core) const { return at(core).segment.has_value(); }
+  /// Ascending; empty when the communication is not in flight.
+  [[nodiscard]] std::vector<int> cores_of(std::uint32_t comm) const;
+  [[nodiscard]] std::vector<std::uint32_t> comms_on(int core) const;
+
+ private:
+  struct Core {
+    std::optional<CoreDemand> segment;
+    std::map<std::uint32_t, CoreDemand> comms;
+  };
+  [[nodiscard]] Core& at(int core) { return cores_[static_cast<std::size_t>(core)]; }
+  [[nodiscard]] const Core& at(int core) const { return cores_[static_cast<std::size_t>(core)]; }
+
+  const CommMachine& machine_;
+  CoreDemand capacity_;
+  std::vector<Core> cores_;
+  std::map<std::uint32_t, std::vector<int>> comms_;  ///< in flight → cores that it uses, ascending
+};
+
+}  // namespace trellis::sim
