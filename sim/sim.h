@@ -3,10 +3,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
+#include "sim/collectives/algorithm.h"
 #include "sim/collectives/plan.h"
 #include "sim/config/system_config.h"
 #include "sim/isa/program.h"
@@ -35,13 +37,29 @@ struct SegmentTiming {
   Picoseconds dma_only;        ///< only DMA busy; the three and the idle rest add up to duration
   Bytes hbm_read, hbm_written;
   std::vector<KernelSlice> slices;  ///< sorted by (track, start)
+  std::vector<KernelSlice> pieces;  ///< with TimeOptions::pieces: every uninterrupted stretch of work of a kernel on a track
   bool operator==(const SegmentTiming&) const = default;
 };
 
-/// How long a Program takes on one core: a pure function of (Program, SystemConfig).
+/// How long a Program takes on one core: a pure function of (Program, SystemConfig, TimeOptions).
 struct CoreTiming {
   std::vector<SegmentTiming> segments;
   bool operator==(const CoreTiming&) const = default;
+};
+
+struct TimeOptions {
+  /// Skip the repetitions of loops once they are periodic. The result is the same without, only later.
+  bool fast_forward = true;
+  bool pieces = false;  ///< fill SegmentTiming::pieces, for a trace; nothing is skipped then
+  /// HBM traffic of the other core on the stack, which gets its fair share at most. ConfigError when no other core is on the stack.
+  BytesPerSecond neighbour_load{};
+};
+
+/// Two programs on the two cores of a pair. Both begin each segment together.
+struct PairTiming {
+  std::array<CoreTiming, 2> cores;
+  Picoseconds duration;  ///< sum over the segments of the longer core
+  bool operator==(const PairTiming&) const = default;
 };
 
 // ── the cluster ──
@@ -62,11 +80,12 @@ struct ClusterComm {
 };
 
 struct ScheduleItem {
-  enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch };
+  enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch, kHostCopy };
   Kind kind = Kind::kSegment;
   std::uint32_t program = 0;   ///< kSegment, kLaunch: index in ClusterJob::programs
   std::uint32_t segment = 0;   ///< kSegment
   std::uint32_t comm = 0;      ///< kCommStart, kCommWait: index in ClusterJob::comms
+  std::int64_t bytes = 0;      ///< kHostCopy: between host and device memory, either way; the rank waits for it
 };
 
 /// What all ranks do in one training step. items[r] is rank r's order; device work of a rank is sequential, communications run beside it.
@@ -103,6 +122,32 @@ struct ClusterTiming {
   std::vector<LinkUsage> links;                ///< those that carried something, by name
 };
 
+/// One collective on an idle machine.
+struct CollectiveRequest {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::vector<int> cores;  ///< global logical cores, each once; kSendRecv: sender, receiver
+  Bytes size;              ///< as nccom-test counts: what an all-gather ends with, what a reduce-scatter starts with, else each member's buffer
+  int element_bytes = 1;
+  std::optional<Algorithm> algorithm = {};  ///< none: what the selection table says
+};
+
+struct CollectiveTiming {
+  Picoseconds time;
+  AlgorithmChoice algorithm;
+  BytesPerSecond algorithm_bandwidth;  ///< size / time
+  BytesPerSecond bus_bandwidth;        ///< times 2(n−1)/n for all-reduce, (n−1)/n for gather, scatter and all-to-all, 1 otherwise
+  Bytes wire_bytes;                    ///< over all links
+  std::string busiest_link;            ///< "" when nothing moves
+  double busiest_link_share = 0;       ///< of the time that it is busy
+  std::string bound_by;                ///< the busiest of links, DMA engines and memories
+  double bound_share = 0;
+  std::vector<LinkUsage> links;        ///< those that carry something, by name
+};
+
+/// As Simulator::time_collective, for programs that need nothing else of the machine: no kernel is started. Throws ConfigError when the
+/// fabric cannot form the group, the algorithm cannot run on it, or the size is not a whole number of elements (all-to-all: of blocks).
+[[nodiscard]] CollectiveTiming time_collective(const SystemConfig& system, const CollectiveRequest& request);
+
 class Simulator {
  public:
   explicit Simulator(const SystemConfig& config);  ///< throws Error when a Simulator exists already in this process
@@ -111,9 +156,13 @@ class Simulator {
   Simulator& operator=(const Simulator&) = delete;
 
   /// Throws Error naming engines and semaphores that wait when the program deadlocks. REQUIRES: validate(program) is empty.
-  [[nodiscard]] CoreTiming time_program(const isa::Program& program);
+  [[nodiscard]] CoreTiming time_program(const isa::Program& program, const TimeOptions& options = {});
+  /// Both cores of a pair at once, on one HBM stack, with their core_barriers and send_recvs. Needs a system of physical cores (logical core
+  /// size 1) with two cores per stack: ConfigError otherwise, and for unequal numbers of segments. Throws Error as time_program.
+  [[nodiscard]] PairTiming time_pair(const isa::Program& core0, const isa::Program& core1, const TimeOptions& options = {});
   /// Throws Error (kHang) naming ranks and communications that never meet.
   [[nodiscard]] ClusterTiming run_cluster(const ClusterJob& job);
+  [[nodiscard]] CollectiveTiming time_collective(const CollectiveRequest& request) const;
 
  private:
   struct Impl;

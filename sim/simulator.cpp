@@ -3,8 +3,9 @@
 
 #include "base/error.h"
 #include "sim/cluster/cluster_run.h"
+#include "sim/cluster/collective_timing.h"
 #include "sim/kernel/kernel_thread.h"
-#include "sim/neuron_core/neuron_core.h"
+#include "sim/neuron_core/core_pair.h"
 #include "sim/sim.h"
 
 namespace trellis::sim {
@@ -12,7 +13,7 @@ namespace {
 
 /// Everything that SystemC elaborates. Built once, on the kernel's thread, and configured anew by each Simulator.
 struct Model {
-  NeuronCore core{"core"};
+  CorePair pair{"pair"};
   Network network{"network"};
 };
 
@@ -28,15 +29,15 @@ std::atomic<bool> simulator_exists = false;
 }  // namespace
 
 struct Simulator::Impl {
-  explicit Impl(const SystemConfig& config) : system(config), topology(system) {
+  explicit Impl(const SystemConfig& config) : system(config), machine(system) {
     KernelThread::instance().run([this] {
-      model().core.configure(system);
-      model().network.configure(topology);
+      model().pair.configure(system);
+      model().network.configure(machine);
     });
   }
 
   const SystemConfig system;
-  const Topology topology;
+  const CommMachine machine;
 };
 
 Simulator::Simulator(const SystemConfig& config) {
@@ -53,16 +54,24 @@ Simulator::Simulator(const SystemConfig& config) {
 
 Simulator::~Simulator() { simulator_exists = false; }
 
-CoreTiming Simulator::time_program(const isa::Program& program) {
+CoreTiming Simulator::time_program(const isa::Program& program, const TimeOptions& options) {
   CoreTiming timing;
-  KernelThread::instance().run([&] { timing = model().core.time(program); });
+  KernelThread::instance().run([&] { timing = model().pair.time(program, options); });
+  return timing;
+}
+
+PairTiming Simulator::time_pair(const isa::Program& core0, const isa::Program& core1, const TimeOptions& options) {
+  PairTiming timing;
+  KernelThread::instance().run([&] { timing = model().pair.time_both(core0, core1, options); });
   return timing;
 }
 
 ClusterTiming Simulator::run_cluster(const ClusterJob& job) {
   ClusterTiming timing;
-  KernelThread::instance().run([&] { timing = ClusterRun(impl_->system, impl_->topology, model().network, job).run(); });
+  KernelThread::instance().run([&] { timing = ClusterRun(impl_->system, impl_->machine, model().network, job).run(); });
   return timing;
 }
+
+CollectiveTiming Simulator::time_collective(const CollectiveRequest& request) const { return sim::time_collective(impl_->machine, request); }
 
 }  // namespace trellis::sim
