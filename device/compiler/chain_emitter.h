@@ -57,6 +57,8 @@ class ChainEmitter {
   void for_each_columns(std::int64_t width, Window& window, const std::function<void(Window&)>& body);
   void for_each_row(Window& window, const std::function<void(Window&)>& body);
   void classify();
+  void choose_engines();
+  [[nodiscard]] isa::Engine engine_of(const Chain::Step& step) const;
   void find_last_uses(std::size_t from, std::size_t to);
   void load(int value, const Window& window, int depth);
   void load_invariant(const Window& window);
@@ -64,6 +66,10 @@ class ChainEmitter {
   TileId take_tile(int value, std::int64_t width);
   void ensure_row(int value, const Window& window);
   void release(int value, std::size_t step);
+  void place(int value, const Window& window);
+  [[nodiscard]] bool is_shift(std::size_t s, std::size_t to) const;
+  [[nodiscard]] bool is_summed(std::size_t s, std::size_t to) const;
+  void emit_activation(std::size_t first, std::size_t activation, std::size_t end, const Window& window);
   void emit_step(const Chain::Step& step, const Window& window);
   void emit_binary(const Chain::Step& step, const Window& window);
   void emit_reduce(const Chain::Step& step, const Window& window);
@@ -79,6 +85,7 @@ class ChainEmitter {
   int depth_;
   std::vector<int> operand_of_;       ///< value → operand number, −1: computed
   std::vector<bool> row_;             ///< value has one element per row
+  std::vector<isa::Engine> engines_;  ///< step → which one executes it when several can
   std::vector<int> stage_;            ///< value: number of reductions on the way to it
   std::map<int, TileId> tiles_;       ///< value → where it is in this window
   std::vector<std::size_t> last_use_; ///< value → step

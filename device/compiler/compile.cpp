@@ -48,6 +48,7 @@ class Compiler {
     names.erase(std::unique(names.begin(), names.end()), names.end());
     out.estimated = names;
     out.coverage = lowering_.coverage();
+    out.host_copies = std::move(host_copies_);
     check(out.program);
     return out;
   }
@@ -63,7 +64,8 @@ class Compiler {
 
   void lower_op(const Node& node, std::uint32_t index) {
     const std::string name = plain_name(node.op);
-    if (is_bookkeeping(name) || is_host_transfer(node, name)) return;
+    if (is_bookkeeping(name)) return;
+    if (is_host_transfer(node, name)) return note_host_copy(node);
     if (!pending_.empty()) {
       lowering_.builder().end_segment(pending_);
       pending_.clear();
@@ -87,6 +89,14 @@ class Compiler {
     static const std::set<std::string, std::less<>> kNames{"view", "reshape", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "slice", "select",
         "unsqueeze", "squeeze", "split", "chunk", "as_strided", "detach", "alias", "empty", "empty_like", "empty_strided", "resize", "narrow", "set", "unbind", "unfold"};
     return kNames.contains(name);
+  }
+
+  void note_host_copy(const Node& node) {
+    const bool to_device = !node.outputs.empty();
+    const auto& sides = to_device ? node.outputs : node.inputs;
+    if (sides.empty()) return;
+    const TensorView& view = expanded_.graph.values[sides.front()].view;
+    host_copies_.push_back({view.elements() * isa::size_bytes(view.dtype), to_device});
   }
 
   /// The other side of a copy is the host's: its DMA does it, no program of the core.
@@ -128,6 +138,7 @@ class Compiler {
   sim::CoreConfig core_;
   std::vector<std::vector<std::uint32_t>> readers_;  ///< buffer → nodes
   std::vector<isa::CommPoint> pending_;
+  std::vector<HostCopy> host_copies_;
 };
 
 }  // namespace

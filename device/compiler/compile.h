@@ -17,10 +17,17 @@ struct Coverage {
   Coverage& operator+=(const Coverage& other);
 };
 
+/// Data that the graph exchanges with the host: the chip's host DMA engines move them, no program of the core.
+struct HostCopy {
+  std::int64_t bytes = 0;
+  bool to_device = true;  ///< before the program starts; otherwise after it ends
+};
+
 struct CompiledGraph {
   sim::isa::Program program;           ///< kernels[i].node is an index into the graph's nodes
   std::vector<std::string> estimated;  ///< op names that were estimated, sorted, unique
   Coverage coverage;
+  std::vector<HostCopy> host_copies;   ///< in the graph's order
 };
 
 /// Lowers a graph for one core. Throws UnsupportedOp for an operation that has neither a lowering nor an estimate.

@@ -1,6 +1,11 @@
 #include "device/compiler/gemm.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "sim/isa/features.h"
 
 namespace trellis::device {
 namespace {
@@ -11,13 +16,14 @@ using isa::Engine;
 
 constexpr std::int64_t kP = 128;       // partitions, stationary columns
 constexpr std::int64_t kMoving = 512;  // moving columns, one PSUM bank of fp32
-constexpr std::int64_t kChunk = 1024;  // elements of K that one load of a transposed operand takes: 2 KiB descriptors in bf16
-constexpr int kStagingSlots = 8;
+constexpr std::int64_t kBanks = 8;
+constexpr std::int64_t kTurningBanks = 4;
+constexpr std::int64_t kPieces = 4;    // of K, in which the first loads of a block arrive
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// fp32 products take one pass: the array reads fp32 operands as tf32, as Neuron's auto-cast does by default.
-DType array_dtype(DType dtype) { return dtype == DType::kFp32 ? DType::kTf32 : dtype; }
+/// By default the array reads fp32 operands as tf32, as Neuron's auto-cast does.
+DType array_dtype(DType dtype, bool four_passes) { return dtype == DType::kFp32 && !four_passes ? DType::kTf32 : dtype; }
 
 /// One operand as [rows, depth]: rows are M or N, depth is K.
 struct Side {
@@ -25,14 +31,31 @@ struct Side {
   DType dtype = DType::kBf16;
   std::int64_t offset = 0;
   std::int64_t row_stride = 0, depth_stride = 0;
-  std::vector<std::int64_t> batch;  ///< strides
-  /// K is the contiguous dimension: it must be brought to the partitions by a transpose.
-  [[nodiscard]] bool transposed(std::int64_t rows) const { return depth_stride == 1 && (row_stride != 1 || rows == 1); }
+  std::int64_t rows = 0;     ///< all of them
+  std::size_t view = 0;      ///< for batch offsets
+  bool turned = false;       ///< K is the contiguous dimension: it must be brought to the partitions by a transpose
+  Phase::Region staging;     ///< turned: where its loads land
+};
+
+/// Rows of a side on chip: [k on 128 partitions, k tile, width].
+struct Held {
+  TileId tile = isa::kNone;
+  std::vector<TileId> pieces;  ///< the same memory cut along K: each can be used as soon as it is there; empty: not cut
+  std::int64_t width = 0;
+};
+
+/// Part of c: rows [m0, m0 + rows) and columns [n0, n0 + columns).
+struct Area {
+  Index m0;
+  std::int64_t rows = 0;
+  Index n0;
+  std::int64_t columns = 0;
 };
 
 class GemmLowering {
  public:
-  GemmLowering(ProgramBuilder& builder, std::uint32_t kernel, const Gemm& gemm) : builder_(builder), gemm_(gemm), phase_(kernel) {
+  GemmLowering(ProgramBuilder& builder, std::uint32_t kernel, const Gemm& gemm)
+      : gemm_(gemm), phase_(kernel), core_version_(builder.core().limits.core_version) {
     const std::size_t r = gemm.c.rank();
     m_ = gemm.c.sizes[r - 2];
     n_ = gemm.c.sizes[r - 1];
@@ -40,14 +63,17 @@ class GemmLowering {
     collect_batch(r - 2);
     a_ = side(gemm.a, r - 2, r - 1, 1);
     b_ = side(gemm.b, r - 1, r - 2, 2);
-    choose_blocks();
+    const bool fp8 = isa::is_fp8(a_.dtype) && isa::is_fp8(b_.dtype);
+    const bool has_mode = core_version_ >= isa::first_core_version(isa::MatmulMode::kDoubleRow);
+    tiles_per_pass_ = fp8 && has_mode && k_ % (2 * kP) == 0 ? 2 : 1;
+    plan_ = gemm.plan ? *gemm.plan : choose_gemm_plan(shape(builder.core()), builder.core(), builder.sbuf_bytes());
   }
 
   Phase run() {
     if (batch_sizes_.size() <= 1) {
-      phase_.loop(batch_sizes_.empty() ? 1 : batch_sizes_[0], [&](Index i) { block_columns({i, 0}); });
+      phase_.loop(batch_sizes_.empty() ? 1 : batch_sizes_[0], [&](Index i) { multiply({i, 0}); });
     } else {
-      phase_.loop(batch_sizes_[0], [&](Index i) { phase_.loop(batch_sizes_[1], [&](Index j) { block_columns({i, j}); }); });
+      phase_.loop(batch_sizes_[0], [&](Index i) { phase_.loop(batch_sizes_[1], [&](Index j) { multiply({i, j}); }); });
     }
     return std::move(phase_);
   }
@@ -68,217 +94,271 @@ class GemmLowering {
     TRELLIS_CHECK(batch_sizes_.size() <= 2, "a batched matrix product with more than two independent batch dimensions");
   }
 
-  Index batch_offset(const Batch& batch, std::size_t view) const {
+  Index batch_offset(std::size_t view) const {
     Index out;
-    for (std::size_t d = 0; d < batch_sizes_.size(); ++d) out = out + batch[d] * batch_strides_[view][d];
+    for (std::size_t d = 0; d < batch_sizes_.size(); ++d) out = out + batch_[d] * batch_strides_[view][d];
     return out;
   }
 
-  static Side side(const HbmView& v, std::size_t rows, std::size_t depth, std::size_t) {
-    return {v.buffer, v.dtype, v.offset, v.strides[rows], v.strides[depth], {}};
+  static Side side(const HbmView& v, std::size_t rows, std::size_t depth, std::size_t view) {
+    Side s{v.buffer, v.dtype, v.offset, v.strides[rows], v.strides[depth], v.sizes[rows], view, false, {}};
+    s.turned = s.depth_stride == 1 && (s.row_stride != 1 || s.rows == 1);
+    return s;
   }
 
-  std::int64_t column_bytes() const { return ceil_div(k_, kP) * isa::size_bytes(a_.dtype); }
-  std::int64_t staging_bytes() const { return a_.transposed(m_) ? kStagingSlots * std::min(k_, kChunk) * isa::size_bytes(a_.dtype) : 0; }
-
-  /// SBUF for the moving block, the ring of rows that meets it, staging and results.
-  std::int64_t bytes_needed(std::int64_t block_n, std::int64_t panel_m) const {
-    const std::int64_t raw = b_.transposed(n_) ? 3 * kChunk * isa::size_bytes(b_.dtype) : 0;
-    const std::int64_t rows = block_n * (2 * isa::size_bytes(gemm_.c.dtype) + (gemm_.addend ? 16 : 0));
-    const std::int64_t ring = 2 * (a_.transposed(m_) ? kP : panel_m);
-    return column_bytes() * (block_n + ring) + staging_bytes() + std::max(raw, rows) + 4096;
+  [[nodiscard]] GemmShape shape(const sim::CoreConfig& core) const {
+    const auto size = [](DType d) { return isa::size_bytes(d); };
+    const double passes = (gemm_.four_passes && a_.dtype == DType::kFp32 ? core.tensor.fp32_passes : 1) / static_cast<double>(tiles_per_pass_);
+    return {m_, n_, k_, size(a_.dtype), size(b_.dtype), size(gemm_.c.dtype), a_.turned, b_.turned, gemm_.addend ? size(gemm_.addend->dtype) : 0, passes};
   }
 
-  /// Columns per block, rows per panel, and whether the first panel is peeled: wide blocks first (fewer passes over a), then peeled
-  /// ones (their load is hidden).
-  struct Blocks {
-    std::int64_t n, m;
-    bool peel;
-  };
+  // ── blocks and panels ──
 
-  void choose_blocks() {
-    static constexpr std::array<Blocks, 14> kChoices{{{2048, 512, true}, {2048, 256, true}, {2048, 512, false}, {1024, 512, true}, {1024, 256, true},
-        {1024, 512, false}, {1024, 256, false}, {1024, 128, false}, {512, 512, false}, {512, 256, false}, {512, 128, false}, {256, 128, false},
-        {128, 128, false}, {64, 64, false}}};
-    for (const Blocks& choice : kChoices) {
-      block_n_ = std::min(choice.n, ceil_div(n_, 64) * 64);
-      panel_m_ = std::min(choice.m, ceil_div(m_, kP) * kP);
-      peel_ = choice.peel && m_ > panel_m_ && block_n_ > kMoving;
-      if (bytes_needed(block_n_, panel_m_) + (peel_ ? column_bytes() * panel_m_ : 0) <= builder_.sbuf_bytes()) return;
+  [[nodiscard]] Side& staying() { return plan_.rows_stay ? a_ : b_; }
+  [[nodiscard]] Side& streaming() { return plan_.rows_stay ? b_ : a_; }
+
+  void multiply(const Batch& batch) {
+    batch_ = batch;
+    for (Side* s : {&a_, &b_}) {
+      if (!s->turned) continue;
+      const bool whole = s == &staying() && plan_.copies == 2;
+      const std::int64_t slots = whole ? ceil_div(plan_.block, kP) * ceil_div(k_, gemm_chunk(k_)) : kGemmStagingSlots;
+      s->staging = phase_.reserve(slots * gemm_chunk(k_) * isa::size_bytes(s->dtype));
     }
-  }
-
-  void block_columns(const Batch& batch) {
-    phase_.tiles(n_, block_n_, [&](const Index& n0, std::int64_t columns) {
-      // Everything that lives as long as the block gets its memory first: what is freed inside must not be in the way of a load ahead.
-      staging_ = phase_.reserve(staging_bytes());
-      turning_ = phase_.reserve_psum(a_.transposed(m_) || b_.transposed(n_) ? 4 : 0);
-      std::vector<TileId> b;
-      for (std::int64_t n = 0; n < columns; n += kMoving) b.push_back(phase_.sbuf(column_bytes() * std::min(kMoving, columns - n)));
-      const auto load_b = [&](std::size_t i) {
-        const std::int64_t n = static_cast<std::int64_t>(i) * kMoving;
-        load_side(b_, n_, n0 + Index(n), std::min(kMoving, columns - n), batch, 2, b[i], nullptr);
-      };
-      const Ref bias = load_bias(batch, n0, columns);
-      const Phase::Region ring = phase_.reserve(a_.transposed(m_) ? 0 : 2 * column_bytes() * panel_m_);
-      for (TileId& t : turned_) t = a_.transposed(m_) ? phase_.sbuf(column_bytes() * kP) : 0;
-      if (peel_) {
-        first_panel(batch, n0, columns, bias, b, load_b);
-      } else {
-        for (std::size_t i = 0; i < b.size(); ++i) load_b(i);
-      }
-      banks_ = b.size() > 2 ? 1 : 2;
-      const std::int64_t done = peel_ ? panel_m_ : 0;
-      if (a_.transposed(m_)) return turned_rows(batch, done, b, columns, n0, bias);
-      const auto panel = [&](const Index& m, std::int64_t rows) {
-        const Index m0 = m + Index(done);
-        const TileId a = phase_.sbuf_in(ring, column_bytes() * rows, 2);
-        load_side(a_, m_, m0, rows, batch, 1, a, &staging_);
-        multiply_panel(batch, a, rows, b, columns, m0, n0, bias);
-      };
-      if (batch_sizes_.size() > 1) {
-        phase_.tiles(m_ - done, panel_m_, panel);
-      } else {
-        phase_.double_buffered_tiles(m_ - done, panel_m_, panel);
-      }
+    const bool turns = a_.turned || b_.turned;
+    turning_ = phase_.reserve_psum(turns ? kTurningBanks : 0);
+    banks_ = turns ? kBanks - kTurningBanks : kBanks;
+    const std::int64_t copies = staying().turned ? 1 : plan_.copies;
+    for (std::int64_t i = 0; i < copies; ++i) blocks_[i] = hold(staying(), plan_.block);
+    for (Held& panel : panels_) panel = hold(streaming(), plan_.panel);
+    const std::int64_t full = staying().rows / plan_.block, rest = staying().rows % plan_.block;
+    phase_.loop(full / copies, [&](const Index& i) {
+      for (std::int64_t c = 0; c < copies; ++c) phase_.scope([&] { block(blocks_[c], (i * copies + Index(c)) * plan_.block, plan_.block); });
     });
+    const std::int64_t done = full / copies * copies;
+    for (std::int64_t i = done; i < full; ++i) phase_.scope([&] { block(blocks_[i - done], i * plan_.block, plan_.block); });
+    if (rest > 0) phase_.scope([&] { block(blocks_[full % copies], full * plan_.block, rest); });
   }
 
-  /// Rows that need a transpose: while 128 of them are multiplied, the next 128 are turned into the other buffer.
-  void turned_rows(const Batch& batch, std::int64_t first, const std::vector<TileId>& b, std::int64_t columns, const Index& n0, const Ref& bias) {
-    const std::int64_t full = (m_ - first) / kP, rest = (m_ - first) % kP;
-    const auto turn = [&](const Index& tile, std::int64_t rows, int buffer) {
-      load_side(a_, m_, tile * kP + Index(first), rows, batch, 1, turned_[buffer], &staging_);
+  /// Room for `width` rows of a side. A side that streams or stays for the first time in pieces has them side by side in memory.
+  Held hold(const Side& side, std::int64_t width) {
+    const std::int64_t size = isa::size_bytes(side.dtype), tiles = ceil_div(k_, kP);
+    const Phase::Region region = phase_.reserve(tiles * width * size);
+    Held held{phase_.sbuf_in(region, tiles * width * size, 1), {}, width};
+    if (side.turned) phase_.scatter(held.tile);
+    if (!has_head() || width * size % 64 != 0) return held;
+    for (std::int64_t p = 0; p < kPieces; ++p) {
+      const std::int64_t from = piece_begin(p), bytes = (piece_begin(p + 1) - from) * width * size;
+      held.pieces.push_back(phase_.sbuf_in({region.address + from * width * size, bytes}, bytes, 1));
+    }
+    return held;
+  }
+
+  [[nodiscard]] DType turned_dtype(DType dtype) const { return core_version_ >= 3 && isa::size_bytes(dtype) == 2 ? dtype : DType::kFp32; }
+  [[nodiscard]] std::int64_t piece_begin(std::int64_t piece) const { return k_ / kP / tiles_per_pass_ * piece / kPieces * tiles_per_pass_; }
+  /// The first panel of a block meets it piece by piece, so that the array starts before everything is there.
+  [[nodiscard]] bool has_head() const { return !gemm_.addend && !a_.turned && !b_.turned && k_ % kP == 0 && k_ >= kPieces * kP * tiles_per_pass_; }
+
+  void block(const Held& stay, const Index& first, std::int64_t rows) {
+    const Side& stream = streaming();
+    const std::int64_t full = stream.rows / plan_.panel, rest = stream.rows % plan_.panel, panels = full + (rest > 0 ? 1 : 0);
+    const bool head = !stay.pieces.empty() && !panels_[0].pieces.empty() && rows == stay.width && full > 0;
+    const auto size_of = [&](std::int64_t t) { return t < full ? plan_.panel : rest; };
+    const auto bring = [&](const Index& t, std::int64_t size, int buffer) { load(stream, t * plan_.panel, size, panels_[buffer]); };
+    const auto use = [&](const Index& t, std::int64_t size, int buffer) {
+      phase_.scope([&] { panel(stay, first, rows, panels_[buffer], t * plan_.panel, size, false); });
     };
-    const auto multiply = [&](const Index& tile, std::int64_t rows, int buffer) {
-      multiply_rows(batch, turned_[buffer], rows, 0, rows, b, columns, tile * kP + Index(first), n0, bias, 1);
-    };
-    if (full > 0) turn(0, kP, 0);
-    const std::int64_t pairs = full > 0 ? (full - 1) / 2 : 0;
+    const Ref bias = plan_.rows_stay ? Ref{} : load_bias(first, rows);
+    bias_ = bias;
+    std::int64_t t = 0;
+    if (head) {
+      load_head(stay, first, rows);
+      if (panels > 1) bring(1, size_of(1), 1);
+      phase_.scope([&] { panel(stay, first, rows, panels_[0], 0, plan_.panel, true); });
+      t = 1;
+    } else {
+      bring(0, size_of(0), 0);
+      load(staying(), first, rows, stay);
+    }
+    // While a panel is multiplied, the next one comes into the other buffer.
+    const int even = static_cast<int>(t % 2);
+    const std::int64_t pairs = full > t ? (full - 1 - t) / 2 : 0;
+    const Index start(t);
     phase_.loop(pairs, [&](const Index& i) {
-      turn(i * 2 + Index(1), kP, 1);
-      phase_.scope([&] { multiply(i * 2, kP, 0); });
-      turn(i * 2 + Index(2), kP, 0);
-      phase_.scope([&] { multiply(i * 2 + Index(1), kP, 1); });
+      bring(i * 2 + start + Index(1), plan_.panel, 1 - even);
+      use(i * 2 + start, plan_.panel, even);
+      bring(i * 2 + start + Index(2), plan_.panel, even);
+      use(i * 2 + start + Index(1), plan_.panel, 1 - even);
     });
-    int buffer = 0;
-    for (std::int64_t t = pairs * 2; t < full || (t == full && rest > 0); ++t, buffer ^= 1) {
-      const std::int64_t rows = t < full ? kP : rest;
-      if (t == 0 && full == 0) turn(0, rows, 0);
-      if (t + 1 < full) turn(t + 1, kP, buffer ^ 1);
-      if (t + 1 == full && rest > 0) turn(t + 1, rest, buffer ^ 1);
-      phase_.scope([&] { multiply(t, rows, buffer); });
+    for (t += 2 * pairs; t < panels; ++t) {
+      if (t + 1 < panels) bring(t + 1, size_of(t + 1), static_cast<int>((t + 1) % 2));
+      use(t, size_of(t), static_cast<int>(t % 2));
     }
   }
 
-  /// The first rows meet the columns of b as they arrive, so that the array does not wait for the whole block.
-  template <typename LoadB>
-  void first_panel(const Batch& batch, const Index& n0, std::int64_t columns, const Ref& bias, const std::vector<TileId>& b, LoadB load_b) {
-    banks_ = 2;
-    const TileId a = phase_.sbuf(column_bytes() * panel_m_);
-    load_side(a_, m_, 0, panel_m_, batch, 1, a, &staging_);
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      const std::int64_t n = static_cast<std::int64_t>(i) * kMoving;
-      load_b(i);
-      Ref part = bias;
-      if (is_bias()) part.index = part.index + Index(n);
-      multiply_panel(batch, a, panel_m_, {b[i]}, std::min(kMoving, columns - n), 0, n0 + Index(n), part);
+  /// Both sides of the first panel, piece by piece.
+  void load_head(const Held& stay, const Index& first, std::int64_t rows) {
+    for (std::int64_t p = 0; p < kPieces; ++p) {
+      load_piece(streaming(), 0, plan_.panel, panels_[0], p);
+      load_piece(staying(), first, rows, stay, p);
     }
   }
 
-  /// [k on 128 partitions, k tile, rows] of one operand.
-  void load_side(const Side& s, std::int64_t all_rows, const Index& row0, std::int64_t rows, const Batch& batch, std::size_t view, TileId tile,
-                 const Phase::Region* staging) {
-    const Index offset = Index(s.offset) + batch_offset(batch, view) + row0 * s.row_stride;
-    if (s.transposed(all_rows)) {
-      load_transposed(phase_, {s.buffer, s.dtype, offset, s.row_stride, s.depth_stride, rows, k_, tile, rows, 0, staging, &turning_});
+  // ── loads ──
+
+  void load(const Side& s, const Index& row0, std::int64_t rows, const Held& into) {
+    const Index offset = Index(s.offset) + batch_offset(s.view) + row0 * s.row_stride;
+    if (s.turned) {
+      load_transposed(phase_, {s.buffer, s.dtype, offset, s.row_stride, s.depth_stride, rows, k_, into.tile, rows, 0, &s.staging, turned_dtype(s.dtype), &turning_});
       return;
     }
+    load_tiles(s, offset, rows, into.tile, 0, k_ / kP);
     const std::int64_t full = k_ / kP, rest = k_ % kP;
-    const isa::Dim row_dim{s.row_stride, static_cast<std::int32_t>(rows)};
-    if (full > 0) {
-      const Dims on_chip{{rows, static_cast<std::int32_t>(full)}, {1, static_cast<std::int32_t>(rows)}};
-      phase_.load(phase_.at(tile, s.dtype, kP, on_chip), Phase::hbm(s.buffer, s.dtype, kP, s.depth_stride, {{s.depth_stride * kP, static_cast<std::int32_t>(full)}, row_dim}, offset));
+    if (rest == 0) return;
+    phase_.load(phase_.at(into.tile, s.dtype, static_cast<int>(rest), row(rows), full * rows),
+                Phase::hbm(s.buffer, s.dtype, static_cast<int>(rest), s.depth_stride, {{s.row_stride, static_cast<std::int32_t>(rows)}}, offset + Index(full * kP * s.depth_stride)));
+  }
+
+  void load_piece(const Side& s, const Index& row0, std::int64_t rows, const Held& into, std::int64_t piece) {
+    const Index offset = Index(s.offset) + batch_offset(s.view) + row0 * s.row_stride;
+    load_tiles(s, offset, rows, into.pieces[static_cast<std::size_t>(piece)], piece_begin(piece), piece_begin(piece + 1));
+  }
+
+  /// K tiles [from, to) into a tile that begins with the first of them.
+  void load_tiles(const Side& s, const Index& offset, std::int64_t rows, TileId into, std::int64_t from, std::int64_t to) {
+    if (from == to) return;
+    const auto tiles = static_cast<std::int32_t>(to - from), n = static_cast<std::int32_t>(rows);
+    phase_.load(phase_.at(into, s.dtype, kP, {{rows, tiles}, {1, n}}),
+                Phase::hbm(s.buffer, s.dtype, kP, s.depth_stride, {{s.depth_stride * kP, tiles}, {s.row_stride, n}}, offset + Index(from * kP * s.depth_stride)));
+  }
+
+  // ── one panel against the block ──
+
+  void panel(const Held& stay, const Index& first, std::int64_t rows, const Held& stream, const Index& at, std::int64_t size, bool head) {
+    const Held a{(plan_.rows_stay ? stay : stream).tile, (plan_.rows_stay ? stay : stream).pieces, plan_.rows_stay ? rows : size};
+    const Held b{(plan_.rows_stay ? stream : stay).tile, (plan_.rows_stay ? stream : stay).pieces, plan_.rows_stay ? size : rows};
+    const Area area{plan_.rows_stay ? first : at, a.width, plan_.rows_stay ? at : first, b.width};
+    if (plan_.rows_stay) bias_ = load_bias(area.n0, area.columns);
+    std::int64_t done = head ? head_rows(a, b, area) : 0;
+    // Neighbouring products need different banks: several rows per turn where one has few columns.
+    const std::int64_t banks = std::min<std::int64_t>(banks_, 4), per_turn = std::max<std::int64_t>(1, banks / ceil_div(area.columns, kMoving));
+    const std::int64_t turns = (a.width - done) / (kP * per_turn);
+    phase_.loop(turns, [&](const Index& i) {
+      for (std::int64_t r = 0; r < per_turn; ++r) rows_of(a, b, area, (i * per_turn + Index(r)) * kP + Index(done), kP);
+    });
+    for (done += turns * per_turn * kP; done < a.width; done += kP) rows_of(a, b, area, done, std::min(kP, a.width - done));
+  }
+
+  /// As many rows as PSUM holds sums of, K outermost. Returns how many.
+  std::int64_t head_rows(const Held& a, const Held& b, const Area& area) {
+    const std::int64_t across = ceil_div(area.columns, kMoving), tall = std::min(banks_ / across, a.width / kP);
+    phase_.scope([&] {
+      std::vector<std::vector<Ref>> sums(static_cast<std::size_t>(tall));
+      for (auto& line : sums) {
+        for (std::int64_t n = 0; n < area.columns; n += kMoving) {
+          line.push_back(phase_.at(phase_.psum(), DType::kFp32, kP, row(std::min(kMoving, area.columns - n))));
+        }
+      }
+      for (std::int64_t p = 0; p < kPieces; ++p) {
+        for (std::int64_t r = 0; r < tall; ++r) {
+          for (std::int64_t c = 0; c < across; ++c) {
+            const Ref& sum = sums[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)];
+            accumulate(sum, {a.pieces[static_cast<std::size_t>(p)], {}, a.width}, r * kP, kP, {b.pieces[static_cast<std::size_t>(p)], {}, b.width}, c * kMoving,
+                       piece_begin(p + 1) - piece_begin(p), p > 0);
+          }
+        }
+      }
+      for (std::int64_t r = 0; r < tall; ++r) finish_rows(area, r * kP, kP, sums[static_cast<std::size_t>(r)]);
+    });
+    return tall * kP;
+  }
+
+  /// Rows [m1, m1 + rows) of an area.
+  void rows_of(const Held& a, const Held& b, const Area& area, const Index& m1, std::int64_t rows) {
+    std::vector<Ref> sums;
+    const TileId out = phase_.sbuf(area.columns * isa::size_bytes(gemm_.c.dtype), 2);
+    const Ref addend = load_addend(area, m1, rows);
+    for (std::int64_t n = 0; n < area.columns; n += kMoving) {
+      const std::int64_t width = std::min(kMoving, area.columns - n);
+      const Ref sum = phase_.at(phase_.psum(), DType::kFp32, static_cast<int>(rows), row(width));
+      const std::int64_t full = k_ / kP, rest = k_ % kP;
+      accumulate(sum, a, m1, rows, b, n, full, false);
+      if (rest > 0) {
+        phase_.matmul(sum, phase_.at(a.tile, a_array(), static_cast<int>(rest), row(rows), Index(full * a.width) + m1),
+                      phase_.at(b.tile, b_array(), static_cast<int>(rest), row(width), full * b.width + n), full > 0);
+      }
+      evict(sum, phase_.at(out, gemm_.c.dtype, static_cast<int>(rows), row(width), n), addend, rows, n, width);
     }
-    if (rest > 0) {
-      phase_.load(phase_.at(tile, s.dtype, static_cast<int>(rest), row(rows), full * rows),
-                  Phase::hbm(s.buffer, s.dtype, static_cast<int>(rest), s.depth_stride, {row_dim}, offset + Index(full * kP * s.depth_stride)));
+    store(area, m1, rows, out);
+  }
+
+  void finish_rows(const Area& area, const Index& m1, std::int64_t rows, const std::vector<Ref>& sums) {
+    const TileId out = phase_.sbuf(area.columns * isa::size_bytes(gemm_.c.dtype), 2);
+    const Ref addend = load_addend(area, m1, rows);
+    std::int64_t n = 0;
+    for (const Ref& sum : sums) {
+      const std::int64_t width = std::min(kMoving, area.columns - n);
+      evict(sum, phase_.at(out, gemm_.c.dtype, static_cast<int>(rows), row(width), n), addend, rows, n, width);
+      n += kMoving;
     }
+    store(area, m1, rows, out);
+  }
+
+  [[nodiscard]] DType a_array() const { return array_dtype(a_.dtype, gemm_.four_passes); }
+  [[nodiscard]] DType b_array() const { return array_dtype(b_.dtype, gemm_.four_passes); }
+
+  /// sum (+)= `tiles` K tiles of a's rows [m1, m1 + rows) with b's columns from n.
+  void accumulate(const Ref& sum, const Held& a, const Index& m1, std::int64_t rows, const Held& b, std::int64_t n, std::int64_t tiles, bool onto) {
+    const std::int64_t width = sum.pattern.elements_per_partition(), passes = tiles / tiles_per_pass_;
+    const auto operand = [&](const Held& held, DType dtype, std::int64_t columns, const Index& at) {
+      if (tiles_per_pass_ == 1) return phase_.at(held.tile, dtype, kP, row(columns), at);
+      return phase_.at(held.tile, dtype, kP, {{held.width, 2}, {1, static_cast<std::int32_t>(columns)}}, at);
+    };
+    phase_.loop(passes, [&](const Index& pass) {
+      const Index kt = pass * tiles_per_pass_;
+      phase_.matmul(sum, operand(a, a_array(), rows, kt * a.width + m1), operand(b, b_array(), width, kt * b.width + Index(n)), onto || passes > 1,
+                    !onto && passes > 1, tiles_per_pass_ == 1 ? isa::MatmulMode::kDense : isa::MatmulMode::kDoubleRow);
+    });
+  }
+
+  // ── results ──
+
+  void store(const Area& area, const Index& m1, std::int64_t rows, TileId out) {
+    const auto& c = gemm_.c;
+    const std::int64_t rs = c.strides[c.rank() - 2], cs = c.strides.back();
+    phase_.store(Phase::hbm(c.buffer, c.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(area.columns)}},
+                            Index(c.offset) + batch_offset(0) + (area.m0 + m1) * rs + area.n0 * cs),
+                 phase_.at(out, c.dtype, static_cast<int>(rows), row(area.columns)));
   }
 
   [[nodiscard]] bool is_bias() const { return gemm_.addend && gemm_.addend->strides[gemm_.addend->rank() - 2] == 0; }
 
-  /// A row that every row of c gets: loaded once per block of columns, broadcast over the partitions.
-  Ref load_bias(const Batch& batch, const Index& n0, std::int64_t columns) {
+  /// A row that every row of c gets, broadcast over the partitions.
+  Ref load_bias(const Index& n0, std::int64_t columns) {
     if (!is_bias()) return {};
     const HbmView& v = *gemm_.addend;
     const std::int64_t stride = v.strides.back();
     const TileId tile = phase_.sbuf(columns * isa::size_bytes(v.dtype));
     const Ref dst = phase_.at(tile, v.dtype, kP, row(columns));
-    phase_.load(dst, Phase::hbm(v.buffer, v.dtype, kP, 0, {{stride, static_cast<std::int32_t>(columns)}}, Index(v.offset) + batch_offset(batch, 3) + n0 * stride));
+    phase_.load(dst, Phase::hbm(v.buffer, v.dtype, kP, 0, {{stride, static_cast<std::int32_t>(columns)}}, Index(v.offset) + batch_offset(3) + n0 * stride));
     return dst;
   }
 
-  /// Rows [m1, m1 + rows) of a panel of `panel` rows, whose first one is row m0 of c.
-  void multiply_rows(const Batch& batch, TileId a, std::int64_t panel, const Index& m1, std::int64_t rows, const std::vector<TileId>& b, std::int64_t columns,
-                     const Index& m0, const Index& n0, const Ref& bias, int results) {
-    const TileId out = phase_.sbuf(columns * isa::size_bytes(gemm_.c.dtype), results);
-    const Ref addend = load_addend(batch, m0 + m1, n0, rows, columns);
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      const std::int64_t n = static_cast<std::int64_t>(i) * kMoving;
-      const std::int64_t width = std::min(kMoving, columns - n);
-      const Ref sum = multiply_tile(a, panel, m1, rows, b[i], width);
-      evict(sum, phase_.at(out, gemm_.c.dtype, static_cast<int>(rows), row(width), n), bias, addend, rows, n, width, (flip_++ % 2) == 1);
-    }
-    const auto& c = gemm_.c;
-    const std::int64_t rs = c.strides[c.rank() - 2], cs = c.strides.back();
-    phase_.store(Phase::hbm(c.buffer, c.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(columns)}},
-                            Index(c.offset) + batch_offset(batch, 0) + (m0 + m1) * rs + n0 * cs),
-                 phase_.at(out, c.dtype, static_cast<int>(rows), row(columns)));
-  }
-
-  void multiply_panel(const Batch& batch, TileId a, std::int64_t panel, const std::vector<TileId>& b, std::int64_t columns, const Index& m0,
-                      const Index& n0, const Ref& bias) {
-    const auto rows_of = [&](const Index& m1, std::int64_t rows) { multiply_rows(batch, a, panel, m1, rows, b, columns, m0, n0, bias, 2); };
-    if (b.size() > 1 || panel < 2 * kP) return phase_.tiles(panel, kP, rows_of);
-    // One PSUM tile per row of tiles: two rows per turn keep the Tensor engine busy while one is evicted.
-    phase_.loop(panel / (2 * kP), [&](Index i) {
-      rows_of(i * (2 * kP), kP);
-      rows_of(i * (2 * kP) + Index(kP), kP);
-    });
-    const std::int64_t done = panel / (2 * kP) * (2 * kP);
-    for (std::int64_t m = done; m < panel; m += kP) rows_of(Index(m), std::min(kP, panel - m));
-  }
-
-  Ref multiply_tile(TileId a, std::int64_t panel, const Index& m1, std::int64_t rows, TileId b, std::int64_t width) {
-    const Ref sum = phase_.at(phase_.psum(banks_), DType::kFp32, static_cast<int>(rows), row(width));
-    const DType da = array_dtype(a_.dtype), db = array_dtype(b_.dtype);
-    const std::int64_t full = k_ / kP, rest = k_ % kP;
-    phase_.loop(full, [&](Index kt) {
-      phase_.matmul(sum, phase_.at(a, da, kP, row(rows), kt * panel + m1), phase_.at(b, db, kP, row(width), kt * width), full > 1, full > 1);
-    });
-    if (rest > 0) {
-      phase_.matmul(sum, phase_.at(a, da, static_cast<int>(rest), row(rows), Index(full * panel) + m1),
-                    phase_.at(b, db, static_cast<int>(rest), row(width), full * width), full > 0);
-    }
-    return sum;
-  }
-
-  Ref load_addend(const Batch& batch, const Index& m, const Index& n0, std::int64_t rows, std::int64_t columns) {
+  Ref load_addend(const Area& area, const Index& m1, std::int64_t rows) {
     if (!gemm_.addend || is_bias()) return {};
     const HbmView& v = *gemm_.addend;
     const std::int64_t rs = v.strides[v.rank() - 2], cs = v.strides.back();
-    const Ref dst = phase_.at(phase_.sbuf(columns * isa::size_bytes(v.dtype), 2), v.dtype, static_cast<int>(rows), row(columns));
-    phase_.load(dst, Phase::hbm(v.buffer, v.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(columns)}},
-                                Index(v.offset) + batch_offset(batch, 3) + m * rs + n0 * cs));
+    const Ref dst = phase_.at(phase_.sbuf(area.columns * isa::size_bytes(v.dtype), 2), v.dtype, static_cast<int>(rows), row(area.columns));
+    phase_.load(dst, Phase::hbm(v.buffer, v.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(area.columns)}},
+                                Index(v.offset) + batch_offset(3) + (area.m0 + m1) * rs + area.n0 * cs));
     return dst;
   }
 
-  void evict(const Ref& sum, const Ref& out, const Ref& bias, const Ref& addend, std::int64_t rows, std::int64_t n, std::int64_t width, bool on_scalar) {
-    const Ref& whole = is_bias() ? bias : addend;
+  void evict(const Ref& sum, const Ref& out, const Ref& addend, std::int64_t rows, std::int64_t n, std::int64_t width) {
+    const Ref& whole = is_bias() ? bias_ : addend;
     if (!gemm_.addend) {
       if (gemm_.alpha != 1) return phase_.activation(isa::Activation::kIdentity, out, sum, gemm_.alpha);
-      return phase_.copy(on_scalar ? Engine::kScalar : Engine::kVector, out, sum);
+      return phase_.copy(flip_++ % 2 == 1 ? Engine::kScalar : Engine::kVector, out, sum);
     }
     Ref other = phase_.at(whole.tile, whole.pattern.dtype, static_cast<int>(rows), row(width), whole.index + Index(n));
     if (gemm_.alpha == 1 && gemm_.beta == 1) return phase_.tensor_tensor(AluOp::kAdd, out, sum, other);
@@ -289,27 +369,30 @@ class GemmLowering {
     phase_.tensor_tensor(AluOp::kAdd, out, product, scaled);
   }
 
-  ProgramBuilder& builder_;
   const Gemm& gemm_;
   Phase phase_;
+  int core_version_ = 2;
   std::int64_t m_ = 0, n_ = 0, k_ = 0;
-  std::int64_t block_n_ = 0, panel_m_ = 0;
   std::vector<std::int64_t> batch_sizes_;
   std::vector<std::vector<std::int64_t>> batch_strides_;  ///< of c, a, b, addend
+  Batch batch_;
   Side a_, b_;
+  GemmPlan plan_;
+  std::array<Held, 2> blocks_, panels_;
+  Phase::Region turning_;   ///< banks for transposes
+  std::int64_t banks_ = 0;  ///< left for sums
+  std::int64_t tiles_per_pass_ = 1;  ///< K tiles: 2 in double-row mode
+  Ref bias_;
   int flip_ = 0;
-  bool peel_ = false;
-  std::array<TileId, 2> turned_{};
-  Phase::Region staging_, turning_;
-  int banks_ = 2;  ///< PSUM slots per tile of columns
 };
 
 }  // namespace
 
 void load_transposed(Phase& phase, const TransposedLoad& w) {
-  const std::int64_t size = isa::size_bytes(w.dtype);
+  constexpr int kMostSlots = 1024;
+  const std::int64_t size = isa::size_bytes(w.dtype), step = gemm_chunk(w.depth);
   const auto chunk = [&](const Index& r0, std::int64_t rows, const Index& k0, const Index& kt0, std::int64_t depth) {
-    const TileId raw = w.staging != nullptr ? phase.sbuf_in(*w.staging, depth * size, kStagingSlots) : phase.sbuf(depth * size, 3);
+    const TileId raw = w.staging != nullptr ? phase.sbuf_in(*w.staging, depth * size, kMostSlots) : phase.sbuf(depth * size, 3);
     phase.load(phase.at(raw, w.dtype, static_cast<int>(rows), row(depth)),
                Phase::hbm(w.buffer, w.dtype, static_cast<int>(rows), w.row_stride, {{w.depth_stride, static_cast<std::int32_t>(depth)}},
                           w.offset + r0 * w.row_stride + k0 * w.depth_stride));
@@ -318,20 +401,20 @@ void load_transposed(Phase& phase, const TransposedLoad& w) {
       const std::int64_t partitions = tiles > 0 ? kP : depth - k;
       const TileId bank = w.banks != nullptr ? phase.psum_in(*w.banks, k / 512 % 2 == 0 ? 0 : 2, 2) : phase.psum(2);
       for (std::int64_t t = 0; t < std::max<std::int64_t>(tiles, 1); ++t) {
-        phase.transpose(phase.at(bank, isa::DType::kFp32, static_cast<int>(partitions), row(rows), t * kP),
+        phase.transpose(phase.at(bank, w.turned, static_cast<int>(partitions), row(rows), t * kP),
                         phase.at(raw, w.dtype, static_cast<int>(rows), row(partitions), k + t * kP));
       }
       const std::int32_t n = static_cast<std::int32_t>(std::max<std::int64_t>(tiles, 1));
       const isa::Dim columns{1, static_cast<std::int32_t>(rows)};
       phase.copy(k / 512 % 2 == 0 ? Engine::kVector : Engine::kScalar,
                  phase.at(w.dst, w.dtype, static_cast<int>(partitions), {{w.width, n}, columns}, (kt0 + Index(k / kP)) * w.width + r0 + Index(w.column)),
-                 phase.at(bank, isa::DType::kFp32, static_cast<int>(partitions), {{kP, n}, columns}));
+                 phase.at(bank, w.turned, static_cast<int>(partitions), {{kP, n}, columns}));
       k += tiles > 0 ? tiles * kP : partitions;
     }
   };
   phase.tiles(w.rows, kP, [&](const Index& r0, std::int64_t rows) {
-    phase.loop(w.depth / kChunk, [&](Index i) { chunk(r0, rows, i * kChunk, i * (kChunk / kP), kChunk); });
-    const std::int64_t done = w.depth / kChunk * kChunk;
+    const std::int64_t full = step % kP == 0 ? w.depth / step : 0, done = full * step;
+    phase.loop(full, [&](Index i) { chunk(r0, rows, i * step, i * (step / kP), step); });
     if (done < w.depth) chunk(r0, rows, done, done / kP, w.depth - done);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "device/compiler/gemm_plan.h"
 #include "device/compiler/hbm_view.h"
 #include "device/compiler/program_builder.h"
 
@@ -13,6 +14,8 @@ struct Gemm {
   std::optional<HbmView> addend;
   double alpha = 1;
   double beta = 1;
+  bool four_passes = false;  ///< fp32 operands in full precision, four passes of the array, instead of being read as tf32 in one
+  std::optional<GemmPlan> plan;  ///< how to cut it; none: the best one
 };
 
 /// Appends the phases of one matrix product. REQUIRES: no size is 0.
@@ -30,7 +33,8 @@ struct TransposedLoad {
   TileId dst = 0;
   std::int64_t width = 0;       ///< elements between consecutive k tiles in dst
   std::int64_t column = 0;      ///< first column in dst
-  const Phase::Region* staging = nullptr;  ///< where the loads land; nullptr: a ring of 3 that lives as long as this load
+  const Phase::Region* staging = nullptr;  ///< where the loads land, as a ring of what fits; nullptr: a ring of 3 that lives as long as this load
+  isa::DType turned = isa::DType::kFp32;   ///< in PSUM; from NeuronCore-v3 on 16-bit data may stay so
   const Phase::Region* banks = nullptr;    ///< 4 PSUM banks for the transposes; nullptr: some that live as long as this load
 };
 void load_transposed(Phase& phase, const TransposedLoad& what);

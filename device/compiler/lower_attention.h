@@ -15,6 +15,7 @@ struct Attention {
   std::optional<HbmView> logsumexp;  ///< natural logarithm of the softmax's denominator, of the scaled scores
   bool causal = false;
   double scale = 1;
+  std::int64_t window = 0;  ///< causal only: query i sees keys i − window + 1 … i; 0: all keys up to i
 };
 
 /// `out` and `logsumexp` are the forward pass's. grad_q is shaped as q. grad_k and grad_v are shaped as k and v; the gradients of the query
@@ -24,10 +25,12 @@ struct AttentionBackward {
   HbmView grad_q, grad_k, grad_v;
   bool causal = false;
   double scale = 1;
+  std::int64_t window = 0;  ///< as Attention's
 };
 
-/// Append the phases of the kernel. False, with nothing appended, when it has no lowering: d > 128, scale ≤ 0, or an SBUF too small for 512
-/// queries and keys. REQUIRES: no size is 0.
+/// Append the phases of the kernel. False, with nothing appended, when it has no lowering: d > 128, scale ≤ 0, an SBUF too small for 512
+/// queries and keys, or or a window shorter than the sequence over other than causal squares of multiples of 512 or of which SBUF does not hold the keys
+/// and 512 more. REQUIRES: no size is 0, window ≥ 0.
 [[nodiscard]] bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& attention);
 [[nodiscard]] bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel, const AttentionBackward& attention);
 

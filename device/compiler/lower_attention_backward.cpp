@@ -1,6 +1,7 @@
 #include "device/compiler/lower_attention.h"
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,7 +10,8 @@
 /// With P = exp(scale · S − logsumexp), delta = rowsum(dO ∘ O) and dS = P ∘ (dP − delta):
 ///   dVᵀ += dOᵀ P,  dKᵀ += scale · Qᵀ dS,  dQᵀ += scale · Kᵀ dSᵀ.
 /// Gradients are kept transposed, [d, rows]: then the wide operand of every product is the moving one, and only dS must be turned. A phase
-/// holds a range of keys with their gradients; dQ passes from phase to phase through HBM.
+/// holds a range of keys with their gradients; dQ passes from phase to phase through HBM. With a sliding window it also holds all queries that
+/// see those keys.
 namespace trellis::device {
 namespace {
 
@@ -19,31 +21,36 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 
+constexpr std::int64_t kStepQueries = 4 * kBlock;
 enum View : std::size_t { kQ, kGradQ, kGradOut, kOut, kLse, kPartial, kK, kV, kGradK, kGradV };
 
 /// How many queries and keys are on chip at a time; 0 when not even one block fits.
 std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work) {
   const std::int64_t size = isa::size_bytes(work), d = a.q.sizes[3];
   const std::int64_t block = kBlock * 4 * size + 3 * kTilesPerBlock * d * size + 3 * kBlock * 4 + 2 * kTilesPerBlock * 4;
-  const std::int64_t fixed = 4 * kTilesPerBlock * d * 4 + 3 * kTilesPerBlock * kBlock * size + 2 * kBlock * 4 + 4096;
-  return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), (sbuf - fixed) / block);
+  const std::int64_t fixed = 4 * kTilesPerBlock * d * 4 + (2 * kTilesPerBlock + 8) * kBlock * size + 4096 + (a.window > 0 ? 2 * kTile * 4 : 0);
+  const std::int64_t fitting = (sbuf - fixed) / block;
+  if (a.window == 0) return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), fitting);
+  return balanced_reach(a.k.sizes[2], std::min(fitting, kTile / kTilesPerBlock) - SlidingWindow(a.window).blocks());
 }
 
 class Backward {
  public:
   /// The phase of keys [first, first + count). `partial` [batch, heads, d, lq]: dQᵀ on its way.
-  Backward(std::uint32_t kernel, const AttentionBackward& a, const HbmView& partial, DType work, std::int64_t reach, std::int64_t first)
+  Backward(std::uint32_t kernel, const AttentionBackward& a, const HbmView& partial, DType work, std::int64_t reach, std::int64_t first, DType turned)
       : a_(a), partial_(partial), phase_(kernel),
         heads_({a.q, a.grad_q, a.grad_out, a.out, a.logsumexp, partial, a.k, a.v, a.grad_k, a.grad_v}, a.q.sizes[1], a.k.sizes[1]),
-        d_(a.q.sizes[3]), lq_(a.q.sizes[2]), lk_(a.k.sizes[2]), work_(work), array_(array_dtype(work)), reach_(reach), first_(first) {}
+        d_(a.q.sizes[3]), lq_(a.q.sizes[2]), lk_(a.k.sizes[2]), work_(work), array_(array_dtype(work)), turned_(turned), reach_(reach), first_(first),
+        window_(a.window) {}
 
   Phase run() {
     if (a_.causal) mask_ = causal_mask(phase_);
+    if (a_.window > 0) edge_ = window_.edge_mask(phase_);
     heads_.loop(phase_, [&](Head head) {
       const Keys keys = load_keys(head);
       phase_.loop(heads_.queries_per_key(), [&](const Index& i) {
         head.query = i;
-        visit_queries(head, keys);
+        a_.window > 0 ? visit_window(head, keys) : visit_queries(head, keys);
       });
       head.query = 0;
       phase_.scope([&] { store_transposed(rows_of(a_.grad_k, heads_.offset(kGradK, head), first_, keys.count), keys.grad_k, a_.scale); });
@@ -68,21 +75,37 @@ class Backward {
   struct Sums {
     TileId grad_k = isa::kNone, grad_v = isa::kNone;
   };
-  /// What is common to the tiles of one block of queries against one block of keys.
-  struct Step {
-    Index query, key;  ///< blocks
+  /// One block of queries against one block of keys.
+  struct Block {
+    Index query, key;
     std::int64_t queries = 0, keys = 0;
     bool diagonal = false;
-    bool in_loop = false;  ///< over queries, whose first turn starts the sums
-    bool starts = false;   ///< no loop, and the sums start here
+    std::optional<std::int64_t> distance = std::nullopt;  ///< in a window: tiles from the block's first key to its first query
+  };
+  /// How a step treats the sums of its key block.
+  struct Start {
+    bool in_loop = false;  ///< the step is in a loop, whose first turn starts them
+    bool here = false;     ///< no loop, and the step starts them
   };
   /// One tile of queries against one block of keys.
   struct Strip {
+    const Block* block = nullptr;
     std::int64_t tile = 0;
     int queries = 0;
     std::int64_t keys = 0, masked = 0;  ///< the last `masked` keys form the diagonal
-    bool first = false;                 ///< of the step
-    TileId probabilities = isa::kNone, grad = isa::kNone;
+    bool first = false;                 ///< it starts the sums of its keys where the step does
+    bool last = false;                  ///< of its block
+    std::size_t slot = 0;               ///< which of the buffers below it uses
+    std::size_t parity = 0;             ///< of its block, which neighbouring ones differ in
+    std::int64_t first_key = 0;         ///< from the start of its block; a multiple of a tile
+    SlidingWindow::Edge edge;
+  };
+  static constexpr std::size_t kInFlight = 3;
+  /// What the strips in flight work in.
+  struct Buffers {
+    std::array<TileId, 2> scores{}, grads{}, shifted{}, turned{};
+    std::array<TileId, kInFlight> probabilities{}, grad{};
+    TileId bank = isa::kNone, grad_q = isa::kNone;
   };
 
   Keys load_keys(const Head& head) {
@@ -117,11 +140,35 @@ class Backward {
     phase_.tiles(lq_ - from, reach_, [&](const Index& i, std::int64_t count) { query_rows(head, i + Index(from), count, keys, false); });
   }
 
+  /// All queries that see the phase's keys: its own rows and, after them, those that the window carries over to the next phase.
+  void visit_window(const Head& head, const Keys& k) {
+    const std::int64_t reach = window_.blocks() * kBlock, count = std::min(k.count + reach, lq_ - first_);
+    const Queries q = load_queries(head, first_, count, first_ > 0 ? std::min(reach, count) : 0);
+    const std::int64_t blocks = k.count / kBlock, complete = std::min(blocks, std::max<std::int64_t>(0, count / kBlock - window_.blocks()));
+    phase_.loop(complete, [&](const Index& j) { window_of(q, k, j, window_.tiles() + kTilesPerBlock); });
+    for (std::int64_t j = complete; j < blocks; ++j) {
+      phase_.scope([&] { window_of(q, k, j, std::min(window_.tiles() + kTilesPerBlock, (count / kBlock - j) * kTilesPerBlock)); });
+    }
+    phase_.scope([&] { store_transposed(rows_of(a_.grad_q, heads_.offset(kGradQ, head), first_, k.count), q.grad_q, a_.scale); });
+    if (count > k.count) phase_.store(partial(head, first_ + k.count, count - k.count), transposed(q.grad_q, k.count, count - k.count));
+  }
+
+  /// The first `tiles` tiles of queries from block `key` of keys on.
+  void window_of(const Queries& q, const Keys& k, const Index& key, std::int64_t tiles) {
+    const Sums sums = make_sums();
+    std::vector<Block> all;
+    for (std::int64_t t = 0; t < tiles; t += kTilesPerBlock) {
+      all.push_back({key + Index(t / kTilesPerBlock), key, std::min(kTilesPerBlock, tiles - t) * kTile, kBlock, false, t});
+    }
+    run_strips(q, k, window_strips(all), {false, true}, sums);
+    add_sums(k, key, kBlock, sums);
+  }
+
   void query_rows(const Head& head, const Index& first, std::int64_t count, const Keys& keys, bool diagonal) {
-    const Queries q = load_queries(head, first, count);
+    const Queries q = load_queries(head, first, count, first_ > 0 ? count : 0);
     if (diagonal) {
       diagonal_blocks(phase_, count, keys.count, [&](const Index& i, std::int64_t queries, std::int64_t n) { diagonal_block(q, keys, i, queries, n); });
-      below_diagonal(phase_, count, keys.count, [&](const Area& area) { rectangle(q, keys, area); });
+      below_diagonal(phase_, count, keys.count, kBlock, [&](const Area& area) { rectangle(q, keys, area); });
     } else {
       rectangle(q, keys, {0, count, 0, keys.count});
     }
@@ -137,7 +184,8 @@ class Backward {
     return Phase::hbm(partial_.buffer, DType::kFp32, static_cast<int>(d_), partial_.strides[2], row(count), heads_.offset(kPartial, head) + first);
   }
 
-  Queries load_queries(const Head& head, const Index& first, std::int64_t count) {
+  /// The first `carried` rows continue what earlier phases left of their gradients.
+  Queries load_queries(const Head& head, const Index& first, std::int64_t count, std::int64_t carried) {
     const std::int64_t size = isa::size_bytes(work_), tiles = ceil_div(count, kTile);
     Queries q;
     q.count = count;
@@ -147,12 +195,9 @@ class Backward {
     q.grad_out_transposed = phase_.sbuf(count * size);
     q.logsumexp = phase_.sbuf(tiles * 4);
     q.delta = phase_.sbuf(tiles * 4);
-    if (first_ == 0) {
-      q.grad_q = zeros(count);
-    } else {
-      q.grad_q = phase_.sbuf(count * 4);
-      phase_.load(transposed(q.grad_q, 0, count), partial(head, first, count));
-    }
+    q.grad_q = phase_.sbuf(count * 4);
+    if (carried > 0) phase_.load(transposed(q.grad_q, 0, carried), partial(head, first, carried));
+    if (carried < count) phase_.emit(Engine::kGpSimd, isa::Opcode::kMemset, transposed(q.grad_q, carried, count - carried));
     phase_.scope([&] { load_rows(phase_, rows_of(a_.q, heads_.offset(kQ, head), first, count), {work_, q.q, d_, q.q_transposed}); });
     phase_.scope([&] { load_rows(phase_, rows_of(a_.grad_out, heads_.offset(kGradOut, head), first, count), {work_, q.grad_out, d_, q.grad_out_transposed}); });
     phase_.scope([&] { load_logsumexp(head, first, q); });
@@ -212,7 +257,7 @@ class Backward {
   void diagonal_block(const Queries& q, const Keys& k, const Index& i, std::int64_t queries, std::int64_t keys) {
     const Sums sums = make_sums();
     const std::int64_t visible = std::min(queries, keys);
-    step(q, k, {i, i, queries, visible, true, false, true}, sums);
+    step(q, k, {{i, i, queries, visible, true}}, {false, true}, sums);
     add_sums(k, i, visible, sums);
   }
 
@@ -220,103 +265,191 @@ class Backward {
     blocks(phase_, area.keys, [&](const Index& j, std::int64_t keys) {
       const Sums sums = make_sums();
       const Index key = area.key + j;
-      const std::int64_t full = area.queries / kBlock, rest = area.queries % kBlock;
-      phase_.loop(full, [&](const Index& i) { step(q, k, {area.query + i, key, kBlock, keys, false, full > 1, true}, sums); });
-      if (rest > 0) phase_.scope([&] { step(q, k, {area.query + Index(full), key, rest, keys, false, false, full == 0}, sums); });
+      const std::int64_t groups = area.queries / kStepQueries, rest = area.queries % kStepQueries;
+      const auto some = [&](const Index& from, std::int64_t queries, const Start& start) {
+        std::vector<Block> all;
+        for (std::int64_t at = 0; at < queries; at += kBlock) {
+          all.push_back({area.query + from + Index(at / kBlock), key, std::min(kBlock, queries - at), keys, false});
+        }
+        step(q, k, all, start, sums);
+      };
+      phase_.loop(groups, [&](const Index& i) { some(i * (kStepQueries / kBlock), kStepQueries, {groups > 1, true}); });
+      if (rest > 0) phase_.scope([&] { some(groups * (kStepQueries / kBlock), rest, {false, groups == 0}); });
       add_sums(k, key, keys, sums);
     });
   }
 
-  /// The Tensor engine is one tile ahead with its scores while the other engines work on the last one's.
-  void step(const Queries& q, const Keys& k, const Step& s, const Sums& sums) {
-    const std::vector<Strip> strips = make_strips(s);
-    const std::array<TileId, 2> scores{phase_.psum(), phase_.psum()}, grads{phase_.psum(), phase_.psum()};
-    const std::array<TileId, 2> shifted{phase_.sbuf(kBlock * 4), phase_.sbuf(kBlock * 4)};
-    const TileId bank = phase_.psum(), turned = phase_.sbuf(kTilesPerBlock * kBlock * isa::size_bytes(work_));
-    for (std::size_t i = 0; i < strips.size(); ++i) {
-      find_grad(q, k, s, strips[i], scores[i % 2], grads[i % 2], shifted[i % 2]);
-      if (i > 0) use_grad(q, s, strips[i - 1], sums, bank, turned);
+  /// The Tensor engine is two strips ahead with its scores while the other engines work on the earlier ones'.
+  void step(const Queries& q, const Keys& k, const std::vector<Block>& all, const Start& start, const Sums& sums) {
+    run_strips(q, k, make_strips(all), start, sums);
+  }
+
+  void run_strips(const Queries& q, const Keys& k, const std::vector<Strip>& strips, const Start& start, const Sums& sums) {
+    const Buffers b = make_buffers();
+    for (std::size_t turn = 0; turn < strips.size() + 3; ++turn) {
+      if (turn >= 2 && turn - 2 < strips.size()) use_grad(q, strips[turn - 2], start, sums, b);
+      if (turn >= 3 && strips[turn - 3].last) add_grad_q(q, k, strips[turn - 3], b);
+      if (turn < strips.size()) find_grad(q, k, strips[turn], b);
     }
-    use_grad(q, s, strips.back(), sums, bank, turned);
-    add_grad_q(q, k, s, turned);
+  }
+
+  Buffers make_buffers() {
+    const std::int64_t size = isa::size_bytes(work_);
+    Buffers b;
+    for (std::size_t i = 0; i < 2; ++i) {
+      b.scores[i] = phase_.psum();
+      b.grads[i] = phase_.psum();
+      b.shifted[i] = phase_.sbuf(kBlock * size);
+      b.turned[i] = phase_.sbuf(kTilesPerBlock * kBlock * size);
+    }
+    for (std::size_t i = 0; i < kInFlight; ++i) {
+      b.probabilities[i] = phase_.sbuf(kBlock * size);
+      b.grad[i] = phase_.sbuf(kBlock * size);
+    }
+    b.bank = phase_.psum();
+    b.grad_q = phase_.psum();
+    return b;
   }
 
   /// On the diagonal the last tile comes first: it sees all keys, so that it can start every sum.
-  std::vector<Strip> make_strips(const Step& s) {
+  static std::vector<Strip> make_strips(const std::vector<Block>& all) {
     std::vector<Strip> strips;
-    for (const std::int64_t n : tile_sizes(s.queries)) {
-      Strip strip;
-      strip.tile = static_cast<std::int64_t>(strips.size());
-      strip.queries = static_cast<int>(n);
-      const std::int64_t visible = strip.tile * kTile;  // to all of the tile's queries
-      strip.keys = s.diagonal ? std::min(visible + n, s.keys) : s.keys;
-      strip.masked = s.diagonal ? std::max<std::int64_t>(strip.keys - visible, 0) : 0;
-      strip.probabilities = phase_.sbuf(kBlock * isa::size_bytes(work_));
-      strip.grad = phase_.sbuf(kBlock * isa::size_bytes(work_));
-      strips.push_back(strip);
+    for (const Block& block : all) {
+      const std::vector<std::int64_t> sizes = tile_sizes(block.queries);
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        const std::size_t t = block.diagonal ? sizes.size() - 1 - i : i;
+        const std::int64_t visible = static_cast<std::int64_t>(t) * kTile;  // to all of the tile's queries
+        Strip s{&block, static_cast<std::int64_t>(t), static_cast<int>(sizes[t]), block.keys, 0, strips.empty(), i + 1 == sizes.size(), strips.size(), strips.size() / kTilesPerBlock % 2, 0, {}};
+        if (block.diagonal) s.keys = std::min(visible + sizes[t], block.keys), s.masked = std::max<std::int64_t>(s.keys - visible, 0);
+        strips.push_back(s);
+      }
     }
-    if (s.diagonal) std::reverse(strips.begin(), strips.end());
-    strips.front().first = true;
     return strips;
   }
 
+  /// The tiles [first, last] of a block of keys that a tile of queries sees, `distance` tiles from the block's first key.
+  struct Seen {
+    std::int64_t first = 0, last = 0;
+  };
+  [[nodiscard]] Seen seen(std::int64_t distance) const {
+    return {std::max<std::int64_t>(0, distance - window_.tiles()), std::min(distance, kTilesPerBlock - 1)};
+  }
+
+  /// Of one block of keys. Strips that together see every key once come first, so that they can start every sum.
+  [[nodiscard]] std::vector<Strip> window_strips(const std::vector<Block>& all) const {
+    std::vector<Strip> strips;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::int64_t tiles = all[i].queries / kTile;
+      for (const bool starting : {true, false}) {
+        for (std::int64_t t = tiles - 1; t >= 0; --t) {
+          const std::int64_t distance = *all[i].distance + t;
+          const bool starts = distance < kTilesPerBlock && (kTilesPerBlock - 1 - distance) % (window_.tiles() + 1) == 0;
+          if (starts == starting) strips.push_back(window_strip(all[i], t, starts, i % 2));
+        }
+      }
+      strips.back().last = true;
+    }
+    for (std::size_t i = 0; i < strips.size(); ++i) strips[i].slot = i;
+    return strips;
+  }
+
+  [[nodiscard]] Strip window_strip(const Block& block, std::int64_t tile, bool starts, std::size_t parity) const {
+    const std::int64_t distance = *block.distance + tile;
+    const auto [first, last] = seen(distance);
+    const std::int64_t keys = (last - first + 1) * kTile;
+    return {&block, tile, static_cast<int>(kTile), keys, last == distance ? kTile : 0, starts, false, 0, parity, first * kTile,
+            window_.edge(distance - first, keys)};
+  }
+
+  Ref probabilities_of(const Strip& t, const Buffers& b) const { return phase_.at(b.probabilities[t.slot % kInFlight], work_, t.queries, row(t.keys)); }
   /// P and dS of one tile.
-  void find_grad(const Queries& q, const Keys& k, const Step& s, const Strip& t, TileId scores_bank, TileId grad_bank, TileId shifted) {
+  void find_grad(const Queries& q, const Keys& k, const Strip& t, const Buffers& b) {
     const int d = static_cast<int>(d_);
-    const Index query = s.query * kBlock + Index(t.tile * kTile), key = s.key * kBlock, tile = s.query * kTilesPerBlock + Index(t.tile);
-    const Ref scores = phase_.at(scores_bank, DType::kFp32, t.queries, row(t.keys)), grad = phase_.at(grad_bank, DType::kFp32, t.queries, row(t.keys));
+    const Block& block = *t.block;
+    const Index query = block.query * kBlock + Index(t.tile * kTile), key = block.key * kBlock + Index(t.first_key), tile = block.query * kTilesPerBlock + Index(t.tile);
+    const TileId bank = b.scores[t.slot % 2];
+    const Ref scores = phase_.at(bank, DType::kFp32, t.queries, row(t.keys)), grad = phase_.at(b.grads[t.slot % 2], DType::kFp32, t.queries, row(t.keys));
     phase_.matmul(scores, phase_.at(q.q_transposed, array_, d, row(t.queries), query), phase_.at(k.k_transposed, array_, d, row(t.keys), key), false);
     phase_.matmul(grad, phase_.at(q.grad_out_transposed, array_, d, row(t.queries), query), phase_.at(k.v_transposed, array_, d, row(t.keys), key), false);
     if (t.masked > 0) {
-      const Ref corner = phase_.at(scores_bank, DType::kFp32, t.queries, row(t.masked), t.keys - t.masked);
+      const Ref corner = phase_.at(bank, DType::kFp32, t.queries, row(t.masked), t.keys - t.masked);
       phase_.tensor_tensor(AluOp::kAdd, corner, corner, phase_.at(mask_, DType::kFp32, t.queries, row(t.masked)));
     }
-    const Ref p = phase_.at(t.probabilities, work_, t.queries, row(t.keys)), difference = phase_.at(shifted, DType::kFp32, t.queries, row(t.keys));
+    if (t.edge.keys > 0) {
+      const Ref corner = phase_.at(bank, DType::kFp32, t.queries, row(t.edge.keys));
+      phase_.tensor_tensor(AluOp::kAdd, corner, corner, phase_.at(edge_, DType::kFp32, t.queries, row(t.edge.keys), t.edge.column));
+    }
+    // Differences in the narrow dtype let Vector multiply in its fast mode.
+    const Ref p = probabilities_of(t, b), difference = phase_.at(b.shifted[t.slot % 2], work_, t.queries, row(t.keys));
     phase_.activation_column(Activation::kExp, p, scores, a_.scale, phase_.at(q.logsumexp, DType::kFp32, t.queries, row(1), tile));
     phase_.activation_column(Activation::kIdentity, difference, grad, 1, phase_.at(q.delta, DType::kFp32, t.queries, row(1), tile));
-    phase_.tensor_tensor(AluOp::kMultiply, phase_.at(t.grad, work_, t.queries, row(t.keys)), difference, p);
+    phase_.tensor_tensor(AluOp::kMultiply, phase_.at(b.grad[t.slot % kInFlight], work_, t.queries, row(t.keys)), difference, p);
   }
 
   /// Adds one tile to the sums over queries, and turns its dS.
-  void use_grad(const Queries& q, const Step& s, const Strip& t, const Sums& sums, TileId bank, TileId turned) {
-    const Index natural = s.query * (kTilesPerBlock * d_) + Index(t.tile * d_);
-    const bool overwrite_first = t.first && s.in_loop;
-    const bool accumulate = !(t.first && s.starts) || overwrite_first;
+  void use_grad(const Queries& q, const Strip& t, const Start& start, const Sums& sums, const Buffers& b) {
+    const Index natural = t.block->query * (kTilesPerBlock * d_) + Index(t.tile * d_);
+    const bool overwrite_first = t.first && start.in_loop;
+    const bool accumulate = !(t.first && start.here) || overwrite_first;
     const auto add = [&](TileId sum, TileId rows, TileId moving) {
-      phase_.matmul(transposed(sum, 0, t.keys), phase_.at(rows, array_, t.queries, row(d_), natural), phase_.at(moving, array_, t.queries, row(t.keys)),
+      phase_.matmul(transposed(sum, t.first_key, t.keys), phase_.at(rows, array_, t.queries, row(d_), natural), phase_.at(moving, array_, t.queries, row(t.keys)),
                     accumulate, overwrite_first);
     };
-    add(sums.grad_v, q.grad_out, t.probabilities);
+    const TileId grad = b.grad[t.slot % kInFlight], turned = b.turned[t.parity];
+    add(sums.grad_v, q.grad_out, b.probabilities[t.slot % kInFlight]);
     std::int64_t at = 0;
     for (const std::int64_t n : tile_sizes(t.keys)) {
-      phase_.transpose(phase_.at(bank, DType::kFp32, static_cast<int>(n), row(t.queries), at), phase_.at(t.grad, work_, t.queries, row(n), at));
+      phase_.transpose(phase_.at(b.bank, turned_, static_cast<int>(n), row(t.queries), at), phase_.at(grad, work_, t.queries, row(n), at));
       at += kTile;
     }
-    add(sums.grad_k, q.q, t.grad);
+    add(sums.grad_k, q.q, grad);
     const std::int64_t full = t.keys / kTile, rest = t.keys % kTile;
     const auto n = static_cast<std::int32_t>(full);
     if (full > 0) {
       phase_.copy(Engine::kVector, phase_.at(turned, work_, kTile, {{kBlock, n}, {1, t.queries}}, t.tile * kTile),
-                  phase_.at(bank, DType::kFp32, kTile, {{kTile, n}, {1, t.queries}}));
+                  phase_.at(b.bank, turned_, kTile, {{kTile, n}, {1, t.queries}}));
     }
     if (rest > 0) {
       phase_.copy(Engine::kVector, phase_.at(turned, work_, static_cast<int>(rest), row(t.queries), full * kBlock + t.tile * kTile),
-                  phase_.at(bank, DType::kFp32, static_cast<int>(rest), row(t.queries), full * kTile));
+                  phase_.at(b.bank, turned_, static_cast<int>(rest), row(t.queries), full * kTile));
     }
   }
 
-  void add_grad_q(const Queries& q, const Keys& k, const Step& s, TileId turned) {
-    const TileId sum = phase_.psum();
+  void add_grad_q(const Queries& q, const Keys& k, const Strip& last, const Buffers& b) {
+    const Block& block = *last.block;
+    partly_seen(block) ? multiply_tiles(k, last, b) : multiply_block(k, last, b);
+    const Ref into = transposed(q.grad_q, block.query * kBlock, block.queries);
+    phase_.tensor_tensor(AluOp::kAdd, into, into, transposed(b.grad_q, 0, block.queries));
+  }
+
+  /// The block's tiles see different keys of a window.
+  [[nodiscard]] bool partly_seen(const Block& block) const {
+    if (!block.distance) return false;
+    const std::int64_t last = *block.distance + block.queries / kTile - 1;
+    return *block.distance == 0 || last > window_.tiles();
+  }
+
+  void multiply_tiles(const Keys& k, const Strip& last, const Buffers& b) {
+    const Block& block = *last.block;
+    for (std::int64_t tile = 0; tile < block.queries / kTile; ++tile) {
+      const auto [from, to] = seen(*block.distance + tile);
+      for (std::int64_t t = from; t <= to; ++t) {
+        phase_.matmul(transposed(b.grad_q, tile * kTile, kTile), phase_.at(k.k, array_, kTile, row(d_), block.key * (kTilesPerBlock * d_) + Index(t * d_)),
+                      phase_.at(b.turned[last.parity], array_, kTile, row(kTile), (t - from) * kBlock + tile * kTile), t > from);
+      }
+    }
+  }
+
+  void multiply_block(const Keys& k, const Strip& last, const Buffers& b) {
+    const Block& block = *last.block;
     std::int64_t t = 0;
-    for (const std::int64_t n : tile_sizes(s.keys)) {
-      const std::int64_t from = s.diagonal ? t * kTile : 0;  // earlier queries do not see these keys
-      const Ref keys = phase_.at(k.k, array_, static_cast<int>(n), row(d_), s.key * (kTilesPerBlock * d_) + Index(t * d_));
-      phase_.matmul(transposed(sum, from, s.queries - from), keys,
-                    phase_.at(turned, array_, static_cast<int>(n), row(s.queries - from), t * kBlock + from), t > 0);
+    for (const std::int64_t n : tile_sizes(block.keys)) {
+      const std::int64_t from = block.diagonal ? t * kTile : 0;  // earlier queries do not see these keys
+      const Ref keys = phase_.at(k.k, array_, static_cast<int>(n), row(d_), block.key * (kTilesPerBlock * d_) + Index(t * d_));
+      phase_.matmul(transposed(b.grad_q, from, block.queries - from), keys,
+                    phase_.at(b.turned[last.parity], array_, static_cast<int>(n), row(block.queries - from), t * kBlock + from), t > 0);
       ++t;
     }
-    const Ref into = transposed(q.grad_q, s.query * kBlock, s.queries);
-    phase_.tensor_tensor(AluOp::kAdd, into, into, transposed(sum, 0, s.queries));
   }
 
   /// scale · fromᵀ to HBM.
@@ -340,20 +473,24 @@ class Backward {
   Heads heads_;
   std::int64_t d_, lq_, lk_;
   DType work_, array_;  ///< array_: work_ as the Tensor engine reads it
+  DType turned_;        ///< gradients of scores in PSUM, turned
   std::int64_t reach_, first_;
-  TileId mask_ = isa::kNone;
+  SlidingWindow window_;
+  TileId mask_ = isa::kNone, edge_ = isa::kNone;  ///< added to scores of keys after the query and before the window
 };
 
 }  // namespace
 
-bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel, const AttentionBackward& a) {
-  if (a.q.sizes[3] > kTile || a.scale <= 0) return false;
+bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel, const AttentionBackward& given) {
+  if (given.q.sizes[3] > kTile || given.scale <= 0) return false;
+  AttentionBackward a = given;
+  if (!narrow_window(a.causal, a.q, a.k, a.window)) return false;
   const DType work = work_dtype({&a.q, &a.k, &a.v, &a.grad_out});
   const std::int64_t reach = reach_of(a, builder.sbuf_bytes(), work), lk = a.k.sizes[2];
   if (reach == 0) return false;
   HbmView partial = contiguous(0, DType::kFp32, {a.q.sizes[0], a.q.sizes[1], a.q.sizes[3], a.q.sizes[2]});
   if (lk > reach) partial.buffer = builder.scratch(partial.elements() * 4);
-  for (std::int64_t first = 0; first < lk; first += reach) builder.append(Backward(kernel, a, partial, work, reach, first).run());
+  for (std::int64_t first = 0; first < lk; first += reach) builder.append(Backward(kernel, a, partial, work, reach, first, turned_dtype(work, builder.core())).run());
   return true;
 }
 

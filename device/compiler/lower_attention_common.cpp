@@ -24,6 +24,10 @@ DType work_dtype(const std::vector<const HbmView*>& inputs) {
   return same && (first == DType::kBf16 || first == DType::kFp16) ? first : DType::kFp32;
 }
 
+DType turned_dtype(DType work, const sim::CoreConfig& core) {
+  return core.limits.core_version >= 3 && isa::size_bytes(work) == 2 ? work : DType::kFp32;
+}
+
 DType array_dtype(DType dtype) { return dtype == DType::kFp32 ? DType::kTf32 : dtype; }
 
 Heads::Heads(std::vector<HbmView> views, std::int64_t heads, std::int64_t key_heads)
@@ -79,16 +83,37 @@ void keep_natural(Phase& phase, const Rows& rows, const RowTiles& into, const In
   }
 }
 
+/// Rows of a block that only have to be turned may come in runs of several on one partition, row f·p + t in place of 128 t + p: few long
+/// descriptors in place of many short ones.
+bool in_runs(const Rows& rows, const RowTiles& into, std::int64_t count) {
+  return into.natural == isa::kNone && rows.column_stride == 1 && rows.row_stride == rows.width && count % kTile == 0;
+}
+
+void stage(Phase& phase, const Rows& rows, const RowTiles& into, const Index& block, std::int64_t count, TileId staged) {
+  if (!in_runs(rows, into, count)) return load_block(phase, rows, block, count, staged);
+  const std::int64_t run = count / kTile * rows.width;
+  phase.load(phase.at(staged, rows.dtype, kTile, row(run)), Phase::hbm(rows.buffer, rows.dtype, kTile, run, row(run), rows.offset + block * (kBlock * rows.width)));
+}
+
 void keep_transposed(Phase& phase, const Rows& rows, const RowTiles& into, const Index& block, std::int64_t count, TileId staged) {
   const TileId bank = phase.psum(2);
   const int width = static_cast<int>(rows.width);
+  const bool runs = in_runs(rows, into, count);
+  const std::int64_t run = count / kTile;
   std::int64_t tile = 0;
   for (const std::int64_t n : tile_sizes(count)) {
-    phase.transpose(phase.at(bank, DType::kFp32, width, row(n), tile * kTile),
+    const Ref to = runs ? phase.at(bank, DType::kFp32, width, {{run, static_cast<std::int32_t>(n)}}, tile) : phase.at(bank, DType::kFp32, width, row(n), tile * kTile);
+    phase.transpose(to,
                     phase.at(staged, rows.dtype, static_cast<int>(n), row(rows.width), tile * rows.width));
     ++tile;
   }
-  phase.copy(Engine::kVector, phase.at(into.transposed, into.dtype, width, row(count), block * kBlock), phase.at(bank, DType::kFp32, width, row(count)));
+  const Ref to = phase.at(into.transposed, into.dtype, width, row(count), block * kBlock), from = phase.at(bank, DType::kFp32, width, row(count));
+  into.scale == 1 ? phase.copy(Engine::kVector, to, from) : phase.tensor_scalar(to, from, AluOp::kMultiply, into.scale);
+}
+
+void keep(Phase& phase, const Rows& rows, const RowTiles& into, const Index& block, std::int64_t count, TileId staged) {
+  if (into.natural != isa::kNone) keep_natural(phase, rows, into, block, count, staged);
+  if (into.transposed != isa::kNone) keep_transposed(phase, rows, into, block, count, staged);
 }
 
 }  // namespace
@@ -109,10 +134,21 @@ void load_rows(Phase& phase, const Rows& rows, const RowTiles& into) {
   blocks(phase, rows.count, [&](const Index& block, std::int64_t count) {
     // Three slots: the next head's first rows arrive while this one is computed.
     const TileId staged = phase.sbuf(kTilesPerBlock * rows.width * isa::size_bytes(rows.dtype), 3);
-    load_block(phase, rows, block, count, staged);
-    if (into.natural != isa::kNone) keep_natural(phase, rows, into, block, count, staged);
-    if (into.transposed != isa::kNone) keep_transposed(phase, rows, into, block, count, staged);
+    stage(phase, rows, into, block, count, staged);
+    keep(phase, rows, into, block, count, staged);
   });
+}
+
+void load_rows_ahead(Phase& phase, const Rows& rows, const RowTiles& into) {
+  const std::int64_t blocks = ceil_div(rows.count, kBlock);
+  std::vector<TileId> staged;
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    staged.push_back(phase.sbuf(kTilesPerBlock * rows.width * isa::size_bytes(rows.dtype), 2));
+    stage(phase, rows, into, b, std::min(kBlock, rows.count - b * kBlock), staged.back());
+  }
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    phase.scope([&] { keep(phase, rows, into, b, std::min(kBlock, rows.count - b * kBlock), staged[static_cast<std::size_t>(b)]); });
+  }
 }
 
 TileId causal_mask(Phase& phase) {
@@ -127,6 +163,33 @@ TileId causal_mask(Phase& phase) {
     phase.tensor_scalar(all, all, AluOp::kMultiply, kMasked);
   });
   return mask;
+}
+
+bool narrow_window(bool causal, const HbmView& q, const HbmView& k, std::int64_t& window) {
+  const std::int64_t length = q.sizes[2];
+  if (causal && window >= length) window = 0;
+  return window == 0 || (causal && length == k.sizes[2] && length % kBlock == 0);
+}
+
+TileId SlidingWindow::edge_mask(Phase& phase) const {
+  constexpr std::int64_t kWidth = 2 * kTile;
+  const TileId mask = phase.sbuf(kWidth * 4);
+  const Ref all = phase.at(mask, DType::kFp32, kTile, row(kWidth));
+  phase.scope([&] {
+    // As in causal_mask: column − p is one count minus the other.
+    const Ref diagonal = phase.at(phase.sbuf(4), DType::kFp32, kTile, row(1));
+    phase.emit(Engine::kGpSimd, isa::Opcode::kIota, all).imm1 = 1;
+    phase.emit(Engine::kGpSimd, isa::Opcode::kIota, diagonal).imm1 = kWidth + 1;
+    phase.tensor_column(all, all, AluOp::kSubtract, diagonal, AluOp::kLessEqual, static_cast<double>(tiles() * kTile - keys_));
+    phase.tensor_scalar(all, all, AluOp::kMultiply, kMasked);
+  });
+  return mask;
+}
+
+SlidingWindow::Edge SlidingWindow::edge(std::int64_t distance, std::int64_t keys) const {
+  const bool second = tiles() * kTile > keys_;  // the last queries do not see all keys of the second tile
+  const std::int64_t column = (tiles() - distance) * kTile, width = second ? 2 * kTile : kTile;
+  return column < width ? Edge{std::min(width - column, keys), column} : Edge{};
 }
 
 }  // namespace trellis::device::attention

@@ -6,6 +6,7 @@
 
 #include "device/compiler/hbm_view.h"
 #include "device/compiler/phase.h"
+#include "sim/config/system_config.h"
 
 /// What the forward and the backward pass of attention share: walking over heads, bringing rows on chip, and the cut of the square of
 /// scores into blocks.
@@ -26,6 +27,8 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1
 
 /// What products and probabilities are kept in between.
 [[nodiscard]] isa::DType work_dtype(const std::vector<const HbmView*>& inputs);
+/// What the array's transposes leave in PSUM: from NeuronCore-v3 on 16-bit data may stay so, which is faster to copy.
+[[nodiscard]] isa::DType turned_dtype(isa::DType work, const sim::CoreConfig& core);
 /// fp32 products take one pass: the array reads fp32 operands as tf32.
 [[nodiscard]] isa::DType array_dtype(isa::DType dtype);
 
@@ -77,8 +80,11 @@ struct RowTiles {
   TileId natural = isa::kNone;
   std::int64_t natural_width = 0;
   TileId transposed = isa::kNone;
+  double scale = 1;  ///< of the transposed form
 };
 void load_rows(Phase& phase, const Rows& rows, const RowTiles& into);
+/// The same without loops and in memory of its own: inside a loop the next turn's rows arrive while this one's are in use.
+void load_rows_ahead(Phase& phase, const Rows& rows, const RowTiles& into);
 
 /// Rows to or from [p, t, width] of one block: 128 rows in one transfer wherever they are full.
 void load_block(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId into);
@@ -86,6 +92,29 @@ void store_block(Phase& phase, const Rows& rows, const Index& block, std::int64_
 
 /// [128, 128] of fp32: 0 where column ≤ partition, kMasked elsewhere.
 [[nodiscard]] TileId causal_mask(Phase& phase);
+
+/// Sets a causal window to 0, all keys, when it reaches past the first one. False when the lowerings have no form for it.
+[[nodiscard]] bool narrow_window(bool causal, const HbmView& q, const HbmView& k, std::int64_t& window);
+
+/// A sliding window in tiles: a query of tile t sees keys of tiles t − tiles() … t; the first two of these may have keys that it does not see.
+class SlidingWindow {
+ public:
+  explicit SlidingWindow(std::int64_t keys) : keys_(keys) {}
+
+  [[nodiscard]] std::int64_t tiles() const { return ceil_div(keys_ - 1, kTile); }
+  /// In whole blocks, at least what lies between a query and the first key that it sees.
+  [[nodiscard]] std::int64_t blocks() const { return ceil_div(tiles(), kTilesPerBlock); }
+  /// [128, 256] of fp32 for tiles t − tiles() and the next one: 0 at keys that a query of tile t sees or that follow it, kMasked before the window.
+  [[nodiscard]] TileId edge_mask(Phase& phase) const;
+  /// Of a strip of `keys` keys from tile t − distance on: how many of its first keys the edge's mask concerns, and the mask's column for the first.
+  struct Edge {
+    std::int64_t keys = 0, column = 0;
+  };
+  [[nodiscard]] Edge edge(std::int64_t distance, std::int64_t keys) const;
+
+ private:
+  std::int64_t keys_;
+};
 
 /// One rectangle of scores: queries [query, query + queries), keys [key, key + keys), first ones in blocks.
 struct Area {
@@ -105,14 +134,14 @@ void diagonal_blocks(Phase& phase, std::int64_t queries, std::int64_t keys, Body
 }
 
 /// The rest below the diagonal, as squares of 1, 2, 4 … blocks: trip counts stay constant and the code grows with the logarithm of the
-/// length only.
+/// length only. Squares smaller than `least_side` are the caller's.
 ///   . . . .
 ///   1 . . .      the digit is the level: level 1 has the squares that touch the diagonal's blocks,
 ///   2 2 . .      level 2 those of twice the side, and so on
 ///   2 2 1 .
 template <typename Body>
-void below_diagonal(Phase& phase, std::int64_t queries, std::int64_t keys, Body body) {
-  for (std::int64_t side = kBlock; side < queries; side *= 2) {
+void below_diagonal(Phase& phase, std::int64_t queries, std::int64_t keys, std::int64_t least_side, Body body) {
+  for (std::int64_t side = least_side; side < queries; side *= 2) {
     const std::int64_t blocks = side / kBlock;
     const std::int64_t full = std::min(queries / (2 * side), (keys + side) / (2 * side));
     phase.loop(full, [&](const Index& i) { body(Area{i * (2 * blocks) + Index(blocks), side, i * (2 * blocks), side}); });

@@ -1,13 +1,15 @@
 #include "device/compiler/lower_attention.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
 
 #include "device/compiler/lower_attention_common.h"
 
-/// Flash attention: queries on the partitions, four tiles of 128 against 512 keys per step. The running maximum m and the output, with the
-/// running sum as one more column (keys' values carry a column of ones), stay in SBUF for all queries of a head.
+/// Flash attention: queries on the partitions, tiles of 128 against 512 keys at a time ("strips"), several strips in flight. Queries come on chip times −scale, so that the exponent is
+/// minimum − score with no further step. The running minimum and the output, with the running sum as one more column (keys' values carry a
+/// column of ones), stay in SBUF for all queries of a head.
 namespace trellis::device {
 namespace {
 
@@ -18,24 +20,28 @@ using isa::DType;
 using isa::Engine;
 
 enum View : std::size_t { kQ, kOut, kK, kV, kLse };
+constexpr std::int64_t kStepKeys = 8 * kBlock;
 
 /// How many queries and keys are on chip at a time; 0 when not even one block fits.
 std::int64_t reach_of(const Attention& a, std::int64_t sbuf, DType work) {
   const std::int64_t size = isa::size_bytes(work), d = a.q.sizes[3];
   const std::int64_t block = kBlock * 2 * size + kTilesPerBlock * (d + 1) * (size + 4) + 5 * kTilesPerBlock * 4;
-  const std::int64_t fixed = 3 * kTilesPerBlock * d * 4 + 2 * kTilesPerBlock * kBlock * size + 2 * kTilesPerBlock * d * 4 + 4096;
+  const std::int64_t fixed = 3 * kTilesPerBlock * d * 4 + 2 * kTilesPerBlock * kBlock * size + 2 * kTilesPerBlock * d * 4 + 6144;
   return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), (sbuf - fixed) / block);
 }
 
 class Forward {
  public:
-  Forward(std::uint32_t kernel, const Attention& a, DType work, std::int64_t reach)
+  Forward(std::uint32_t kernel, const Attention& a, DType work, std::int64_t reach, DType turned, std::int64_t together = 0, bool apart = false)
       : a_(a), phase_(kernel), heads_(views(a), a.q.sizes[1], a.k.sizes[1]), d_(a.q.sizes[3]), lq_(a.q.sizes[2]),
-        lk_(a.causal ? std::min(a.k.sizes[2], a.q.sizes[2]) : a.k.sizes[2]), work_(work), array_(array_dtype(work)), reach_(reach) {}
+        lk_(a.causal ? std::min(a.k.sizes[2], a.q.sizes[2]) : a.k.sizes[2]), work_(work), array_(array_dtype(work)), turned_(turned), reach_(reach), window_(a.window),
+        together_(together), apart_(apart) {}
 
   Phase run() {
     if (a_.causal) mask_ = causal_mask(phase_);
+    if (a_.window > 0) edge_ = window_.edge_mask(phase_);
     heads_.loop(phase_, [&](Head head) {
+      if (a_.window > 0) return slide(head);
       const auto queries = [&](const Keys& resident) {
         phase_.loop(heads_.queries_per_key(), [&](const Index& i) {
           head.query = i;
@@ -54,18 +60,34 @@ class Forward {
   };
   struct Queries {
     TileId transposed = isa::kNone;               ///< [d, queries]
-    TileId maximum = isa::kNone;                  ///< [128, query tile]
-    std::array<TileId, kTilesPerBlock> out{};     ///< by tile within the block: [128, block, d + 1]
+    // By tile within the block, so that neighbouring strips share nothing:
+    std::array<TileId, kTilesPerBlock> minimum{};  ///< [128, block]
+    std::array<TileId, kTilesPerBlock> out{};      ///< [128, block, d + 1]
     std::int64_t count = 0;
     [[nodiscard]] std::int64_t blocks() const { return ceil_div(count, kBlock); }
   };
+  /// Up to four tiles of queries against one block of keys.
+  struct Block {
+    Index query, key;
+    std::int64_t queries = 0, keys = 0;
+    bool diagonal = false;
+  };
   /// One tile of queries against one block of keys.
   struct Strip {
-    int tile = 0;
+    Index query, key;  ///< blocks
+    int tile = 0;      ///< in its block
     int queries = 0;
     std::int64_t keys = 0, masked = 0;  ///< the last `masked` keys form the diagonal
-    Ref scores, correction;
-    TileId probabilities = isa::kNone, transposed = isa::kNone;
+    std::int64_t first_key = 0;         ///< from the start of its block of keys; a multiple of a tile
+    SlidingWindow::Edge edge;
+    std::size_t slot = 0;               ///< which of the buffers below it uses
+  };
+  static constexpr std::size_t kInFlight = 4;
+  /// What the strips in flight work in.
+  struct Buffers {
+    std::array<TileId, kInFlight> scores{}, probabilities{}, transposed{}, correction{};
+    std::array<TileId, kInFlight> before{};
+    std::array<TileId, 2> turned{}, products{};
   };
 
   static std::vector<HbmView> views(const Attention& a) {
@@ -74,26 +96,40 @@ class Forward {
     return v;
   }
 
+  /// Of buffers that the next chunk of a window fills while this one is computed.
+  [[nodiscard]] int depth() const { return a_.window > 0 ? 2 : 1; }
+  void load(const Rows& rows, const RowTiles& into) {
+    if (a_.window > 0) return load_rows_ahead(phase_, rows, into);
+    phase_.scope([&] { load_rows(phase_, rows, into); });
+  }
+  template <typename Body>
+  void each_block(std::int64_t count, Body body) {
+    if (a_.window == 0) return blocks(phase_, count, body);
+    for (std::int64_t b = 0; b < count / kBlock; ++b) body(Index(b), kBlock);
+  }
+
   Keys load_keys(const Head& head, const Index& first, std::int64_t count) {
     const std::int64_t size = isa::size_bytes(work_), tiles = ceil_div(count, kTile);
-    const Keys keys{phase_.sbuf(count * size), phase_.sbuf(tiles * (d_ + 1) * size)};
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.k, heads_.offset(kK, head), first, count), {work_, isa::kNone, 0, keys.transposed}); });
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.v, heads_.offset(kV, head), first, count), {work_, keys.values, d_ + 1, isa::kNone}); });
+    const Keys keys{phase_.sbuf(count * size, depth()), phase_.sbuf(tiles * (d_ + 1) * size, depth())};
+    load(rows_of(a_.k, heads_.offset(kK, head), first, count), {work_, isa::kNone, 0, keys.transposed});
+    load(rows_of(a_.v, heads_.offset(kV, head), first, count), {work_, keys.values, d_ + 1, isa::kNone});
     phase_.emit(Engine::kGpSimd, isa::Opcode::kMemset, phase_.at(keys.values, work_, kTile, {{d_ + 1, static_cast<std::int32_t>(tiles)}}, d_)).imm0 = 1;
     return keys;
   }
 
-  Queries load_queries(const Head& head, std::int64_t first, std::int64_t count) {
+  Queries load_queries(const Head& head, const Index& first, std::int64_t count) {
     Queries q;
     q.count = count;
-    q.transposed = phase_.sbuf(count * isa::size_bytes(work_));
-    q.maximum = phase_.sbuf(q.blocks() * kTilesPerBlock * 4);
+    q.transposed = phase_.sbuf(count * isa::size_bytes(work_), depth());
     for (TileId& out : q.out) {
-      out = phase_.sbuf(q.blocks() * (d_ + 1) * 4);
+      out = phase_.sbuf(q.blocks() * (d_ + 1) * 4, depth());
       phase_.emit(Engine::kGpSimd, isa::Opcode::kMemset, phase_.at(out, DType::kFp32, kTile, row(q.blocks() * (d_ + 1))));
     }
-    phase_.memset(phase_.at(q.maximum, DType::kFp32, kTile, row(q.blocks() * kTilesPerBlock)), kMasked);
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.q, heads_.offset(kQ, head), first, count), {work_, isa::kNone, 0, q.transposed}); });
+    for (TileId& minimum : q.minimum) {
+      minimum = phase_.sbuf(q.blocks() * 4, depth());
+      phase_.memset(phase_.at(minimum, DType::kFp32, kTile, row(q.blocks())), -kMasked);
+    }
+    load(rows_of(a_.q, heads_.offset(kQ, head), first, count), {work_, isa::kNone, 0, q.transposed, -a_.scale});
     return q;
   }
 
@@ -104,10 +140,7 @@ class Forward {
     };
     if (a_.causal && first < lk_) {
       const std::int64_t keys = std::min(reach_, lk_ - first);
-      with_keys(first, keys, [&](const Keys& k) {
-        diagonal_blocks(phase_, count, keys, [&](const Index& i, std::int64_t queries, std::int64_t n) { block(q, i, queries, k, i, n, true); });
-        below_diagonal(phase_, count, keys, [&](const Area& area) { rectangle(q, k, area); });
-      });
+      with_keys(first, keys, [&](const Keys& k) { triangle(q, k, count, keys); });
     }
     const std::int64_t whole = a_.causal ? std::min(first, lk_) : lk_;  // keys that all of these queries see
     phase_.tiles(whole, reach_, [&](const Index& from, std::int64_t keys) {
@@ -116,97 +149,210 @@ class Forward {
     finish(head, first, q);
   }
 
-  void rectangle(const Queries& q, const Keys& k, const Area& area) {
-    blocks(phase_, area.queries, [&](const Index& i, std::int64_t queries) {
-      blocks(phase_, area.keys, [&](const Index& j, std::int64_t keys) { block(q, area.query + i, queries, k, area.key + j, keys, false); });
+  /// On and below the diagonal. Two blocks on it and the one below them make one step where the sizes are even.
+  void triangle(const Queries& q, const Keys& k, std::int64_t queries, std::int64_t keys) {
+    const bool pairs = queries == keys && keys % (2 * kBlock) == 0;
+    if (pairs) {
+      phase_.loop(keys / (2 * kBlock), [&](const Index& i) {
+        const Index upper = i * 2, lower = i * 2 + Index(1);
+        step(q, k, make_strips({{upper, upper, kBlock, kBlock, true}, {lower, lower, kBlock, kBlock, true}, {lower, upper, kBlock, kBlock, false}}));
+      });
+    } else {
+      diagonal_blocks(phase_, queries, keys, [&](const Index& i, std::int64_t rows, std::int64_t columns) { step(q, k, make_strips({{i, i, rows, columns, true}})); });
+    }
+    below_diagonal(phase_, queries, keys, pairs ? 2 * kBlock : kBlock, [&](const Area& area) { rectangle(q, k, area); });
+  }
+
+  /// Along a sliding window: a few blocks of queries at a time with the keys that they see, so that the next ones arrive and the last ones leave
+  /// while these are computed. Straight code, so that every buffer is a ring.
+  void slide(const Head& head) {
+    const std::int64_t all = lq_ / kBlock, full = all / together_, started = std::min(ceil_div(window_.tiles(), together_ * kTilesPerBlock), full);
+    const auto before = [&](std::int64_t block) { return std::min(window_.tiles(), block * kTilesPerBlock); };
+    for (std::int64_t i = 0; i < started; ++i) {
+      const auto first = [&] { chunk(head, i * together_, together_, before(i * together_)); };
+      apart_ ? first() : phase_.scope(first);
+    }
+    phase_.loop(full - started, [&](const Index& i) { chunk(head, i * together_ + Index(started * together_), together_, window_.tiles()); });
+    if (all % together_ != 0) phase_.scope([&] { chunk(head, full * together_, all % together_, before(full * together_)); });
+  }
+
+  /// Blocks of queries from `first` on, with `before` tiles of keys before them.
+  void chunk(Head head, const Index& first, std::int64_t blocks, std::int64_t before) {
+    const Index row = first * kBlock;
+    const Keys keys = load_keys(head, row + Index(-before * kTile), before * kTile + blocks * kBlock);
+    phase_.loop(heads_.queries_per_key(), [&](const Index& i) {
+      head.query = i;
+      const Queries q = load_queries(head, row, blocks * kBlock);
+      std::vector<Strip> strips;
+      const std::int64_t pieces = ceil_div(window_.tiles() + 1, kTilesPerBlock);
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::vector<Strip> more = window_strips(block, before * kTile, static_cast<std::size_t>(block * pieces) * kInFlight);
+        strips.insert(strips.end(), more.begin(), more.end());
+      }
+      phase_.scope([&] { step(q, keys, strips); });
+      // Beside the step's buffers: the next ones need not wait for these stores.
+      phase_.reserve(kInFlight * (2 * kBlock * isa::size_bytes(work_) + 256));
+      finish(head, row, q);
     });
   }
 
-  /// The Tensor engine's order hides the latencies: all scores first, then each tile's product one tile behind its transposes.
-  void block(const Queries& q, const Index& qb, std::int64_t queries, const Keys& k, const Index& kb, std::int64_t keys, bool diagonal) {
-    std::vector<Strip> strips = make_strips(queries, keys, diagonal);
-    const Ref before = phase_.at(phase_.sbuf(kTilesPerBlock * 4), DType::kFp32, kTile, row(static_cast<std::int64_t>(strips.size())));
-    phase_.copy(Engine::kVector, before, phase_.at(q.maximum, DType::kFp32, kTile, row(static_cast<std::int64_t>(strips.size())), qb * kTilesPerBlock));
-    for (const Strip& s : strips) {
-      phase_.matmul(s.scores, phase_.at(q.transposed, array_, static_cast<int>(d_), row(s.queries), qb * kBlock + Index(s.tile * kTile)),
-                    phase_.at(k.transposed, array_, static_cast<int>(d_), row(s.keys), kb * kBlock), false);
+  /// Of one block of queries of a chunk with `before` keys before it: a strip per tile for every 512 keys, from the window's edge on.
+  std::vector<Strip> window_strips(std::int64_t block, std::int64_t before, std::size_t slot) const {
+    std::vector<Strip> strips;
+    for (std::int64_t t = 0; t < kTilesPerBlock; ++t) {
+      const std::int64_t edge = (t - window_.tiles()) * kTile, end = (t + 1) * kTile;
+      std::size_t piece = 0;
+      for (std::int64_t from = std::max(edge, -before - block * kBlock); from < end; from += kBlock, ++piece) {
+        Strip s{Index(block), Index(block), static_cast<int>(t), static_cast<int>(kTile), std::min(kBlock, end - from), 0, before + from, {}, slot + piece * kInFlight + static_cast<std::size_t>(t)};
+        if (from + s.keys == end) s.masked = kTile;
+        if (piece == 0) s.edge = window_.edge(t - from / kTile, s.keys);
+        strips.push_back(s);
+      }
     }
-    for (Strip& s : strips) softmax(q, qb, s, phase_.at(before.tile, DType::kFp32, s.queries, row(1), s.tile));
-    const std::array<TileId, 2> turned{phase_.psum(), phase_.psum()}, products{phase_.psum(), phase_.psum()};
-    for (std::size_t i = 0; i < strips.size(); ++i) {
-      transpose(strips[i], turned[i % 2]);
-      if (i > 0) accumulate(q, qb, strips[i - 1], k, kb, products[(i - 1) % 2]);
-    }
-    accumulate(q, qb, strips.back(), k, kb, products[(strips.size() - 1) % 2]);
+    std::sort(strips.begin(), strips.end(), [](const Strip& x, const Strip& y) { return x.slot < y.slot; });
+    return strips;
   }
 
-  std::vector<Strip> make_strips(std::int64_t queries, std::int64_t keys, bool diagonal) {
+  /// Up to eight blocks of keys per step: every step empties the pipeline once.
+  void rectangle(const Queries& q, const Keys& k, const Area& area) {
+    blocks(phase_, area.queries, [&](const Index& i, std::int64_t queries) {
+      const auto some = [&](const Index& from, std::int64_t keys) {
+        std::vector<Block> all;
+        for (std::int64_t at = 0; at < keys; at += kBlock) {
+          all.push_back({area.query + i, area.key + from + Index(at / kBlock), queries, std::min(kBlock, keys - at), false});
+        }
+        step(q, k, make_strips(all));
+      };
+      phase_.loop(area.keys / kStepKeys, [&](const Index& j) { some(j * (kStepKeys / kBlock), kStepKeys); });
+      if (area.keys % kStepKeys != 0) phase_.scope([&] { some(area.keys / kStepKeys * (kStepKeys / kBlock), area.keys % kStepKeys); });
+    });
+  }
+
+  /// Strips follow each other through the engines, a stage per turn, so that none waits for another's result:
+  ///   0 Tensor scores   1 Vector minimum, Scalar exponential   3 Tensor transposes   4 copy, GpSimd correction   6 Tensor product   7 Vector sum
+  void step(const Queries& q, const Keys& k, const std::vector<Strip>& strips) {
+    const Buffers b = make_buffers();
+    std::vector<const Strip*> at(strips.back().slot + 1, nullptr);
+    for (const Strip& s : strips) at[s.slot] = &s;
+    const auto stage = [&](std::size_t turn, std::size_t late, auto body) {
+      if (turn >= late && turn - late < at.size() && at[turn - late] != nullptr) body(*at[turn - late]);
+    };
+    for (std::size_t turn = 0; turn < at.size() + 7; ++turn) {
+      stage(turn, 7, [&](const Strip& s) { add(q, s, b); });
+      stage(turn, 6, [&](const Strip& s) { multiply(k, s, b); });
+      stage(turn, 4, [&](const Strip& s) { copy(q, s, b); });
+      stage(turn, 3, [&](const Strip& s) { transpose(s, b); });
+      stage(turn, 0, [&](const Strip& s) {
+        phase_.copy(Engine::kGpSimd, before_of(s, b), minimum_of(q, s));
+        scores(q, k, s, b);
+      });
+      stage(turn, 1, [&](const Strip& s) { softmax(q, s, b); });
+    }
+  }
+
+  Buffers make_buffers() {
+    Buffers b;
+    for (std::size_t i = 0; i < kInFlight; ++i) {
+      b.scores[i] = phase_.psum();
+      b.probabilities[i] = phase_.sbuf(kBlock * isa::size_bytes(work_));
+      b.transposed[i] = phase_.sbuf(kBlock * isa::size_bytes(work_));
+      b.correction[i] = phase_.sbuf(4);
+      b.before[i] = phase_.sbuf(4);
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      b.turned[i] = phase_.psum();
+      b.products[i] = phase_.psum();
+    }
+    return b;
+  }
+
+  /// A block takes four turns, however many tiles it has: what a strip adds to is settled before the next one of its tile corrects it.
+  static std::vector<Strip> make_strips(const std::vector<Block>& all) {
     std::vector<Strip> strips;
-    for (const std::int64_t n : tile_sizes(queries)) {
-      Strip s;
-      s.tile = static_cast<int>(strips.size());
-      s.queries = static_cast<int>(n);
-      const std::int64_t visible = s.tile * kTile;  // to all of the tile's queries
-      s.keys = diagonal ? std::min(visible + n, keys) : keys;
-      s.masked = diagonal ? std::max<std::int64_t>(s.keys - visible, 0) : 0;
-      s.scores = phase_.at(phase_.psum(), DType::kFp32, s.queries, row(s.keys));
-      s.correction = phase_.at(phase_.sbuf(4), DType::kFp32, s.queries, row(1));
-      s.probabilities = phase_.sbuf(kBlock * isa::size_bytes(work_));
-      s.transposed = phase_.sbuf(kBlock * isa::size_bytes(work_));
-      strips.push_back(s);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Block& block = all[i];
+      const std::vector<std::int64_t> sizes = tile_sizes(block.queries);
+      for (std::size_t t = 0; t < sizes.size(); ++t) {
+        const std::int64_t visible = static_cast<std::int64_t>(t) * kTile;  // to all of the tile's queries
+        Strip s{block.query, block.key, static_cast<int>(t), static_cast<int>(sizes[t]), block.keys, 0, 0, {}, i * kInFlight + t};
+        if (block.diagonal) s.keys = std::min(visible + sizes[t], block.keys), s.masked = std::max<std::int64_t>(s.keys - visible, 0);
+        strips.push_back(s);
+      }
     }
     return strips;
   }
 
-  void softmax(const Queries& q, const Index& qb, Strip& s, const Ref& before) {
+  /// [queries, keys] of a strip's scores in PSUM.
+  Ref scores_of(const Strip& s, const Buffers& b) const { return phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries, row(s.keys)); }
+
+  void scores(const Queries& q, const Keys& k, const Strip& s, const Buffers& b) {
+    phase_.matmul(scores_of(s, b), phase_.at(q.transposed, array_, static_cast<int>(d_), row(s.queries), s.query * kBlock + Index(s.tile * kTile)),
+                  phase_.at(k.transposed, array_, static_cast<int>(d_), row(s.keys), s.key * kBlock + Index(s.first_key)), false);
+  }
+
+  void softmax(const Queries& q, const Strip& s, const Buffers& b) {
     if (s.masked > 0) {
-      const Ref corner = phase_.at(s.scores.tile, DType::kFp32, s.queries, row(s.masked), s.keys - s.masked);
-      phase_.tensor_tensor(AluOp::kAdd, corner, corner, phase_.at(mask_, DType::kFp32, s.queries, row(s.masked)));
+      const Ref corner = phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries, row(s.masked), s.keys - s.masked);
+      phase_.tensor_tensor(AluOp::kSubtract, corner, corner, phase_.at(mask_, DType::kFp32, s.queries, row(s.masked)));
     }
-    const Ref maximum = phase_.at(q.maximum, DType::kFp32, s.queries, row(1), qb * kTilesPerBlock + Index(s.tile));
-    const Ref shift = phase_.at(phase_.sbuf(4), DType::kFp32, s.queries, row(1));
-    phase_.reduce(AluOp::kMax, maximum, s.scores, true);
-    phase_.tensor_scalar(shift, maximum, AluOp::kMultiply, -a_.scale);
-    phase_.activation_column(Activation::kExp, phase_.at(s.probabilities, work_, s.queries, row(s.keys)), s.scores, a_.scale, shift);
-    phase_.activation_column(Activation::kExp, s.correction, before, a_.scale, shift);
-    const Ref out = out_rows(q, qb, s);
-    phase_.emit(Engine::kGpSimd, isa::Opcode::kTensorScalar, out, out, s.correction).alu = AluOp::kMultiply;
+    if (s.edge.keys > 0) {
+      const Ref corner = phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries, row(s.edge.keys));
+      phase_.tensor_tensor(AluOp::kSubtract, corner, corner, phase_.at(edge_, DType::kFp32, s.queries, row(s.edge.keys), s.edge.column));
+    }
+    const Ref minimum = minimum_of(q, s);
+    phase_.reduce(AluOp::kMin, minimum, scores_of(s, b), true);
+    phase_.activation_column(Activation::kExp, phase_.at(b.probabilities[s.slot % kInFlight], work_, s.queries, row(s.keys)), scores_of(s, b), -1, minimum);
+    phase_.activation_column(Activation::kExp, correction_of(s, b), before_of(s, b), -1, minimum);
   }
 
-  Ref out_rows(const Queries& q, const Index& qb, const Strip& s) {
-    return phase_.at(q.out[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(d_ + 1), qb * (d_ + 1));
+  Ref minimum_of(const Queries& q, const Strip& s) const { return phase_.at(q.minimum[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(1), s.query); }
+  Ref before_of(const Strip& s, const Buffers& b) const { return phase_.at(b.before[s.slot % kInFlight], DType::kFp32, s.queries, row(1)); }
+  Ref correction_of(const Strip& s, const Buffers& b) const { return phase_.at(b.correction[s.slot % kInFlight], DType::kFp32, s.queries, row(1)); }
+
+  Ref out_rows(const Queries& q, const Strip& s) {
+    return phase_.at(q.out[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(d_ + 1), s.query * (d_ + 1));
   }
 
-  void transpose(const Strip& s, TileId bank) {
+  void transpose(const Strip& s, const Buffers& b) {
     std::int64_t at = 0;
     for (const std::int64_t n : tile_sizes(s.keys)) {
-      phase_.transpose(phase_.at(bank, DType::kFp32, static_cast<int>(n), row(s.queries), at),
-                       phase_.at(s.probabilities, work_, s.queries, row(n), at));
+      phase_.transpose(phase_.at(b.turned[s.slot % 2], turned_, static_cast<int>(n), row(s.queries), at),
+                       phase_.at(b.probabilities[s.slot % kInFlight], work_, s.queries, row(n), at));
       at += kTile;
     }
-    // Vector also reduces: Scalar takes every other copy.
-    const Engine engine = s.tile % 2 == 0 ? Engine::kVector : Engine::kScalar;
+  }
+
+  /// Vector also reduces: Scalar takes every other copy.
+  void copy(const Queries& q, const Strip& s, const Buffers& b) {
+    const Ref out = out_rows(q, s);
+    phase_.emit(Engine::kGpSimd, isa::Opcode::kTensorScalar, out, out, correction_of(s, b)).alu = AluOp::kMultiply;
+    const TileId bank = b.turned[s.slot % 2], into = b.transposed[s.slot % kInFlight];
+    const Engine engine = s.slot % 2 == 0 ? Engine::kVector : Engine::kScalar;
     const std::int64_t full = s.keys / kTile, rest = s.keys % kTile;
     const Dims tiles{{kTile, static_cast<std::int32_t>(full)}, {1, s.queries}};
-    if (full > 0) phase_.copy(engine, phase_.at(s.transposed, work_, kTile, tiles), phase_.at(bank, DType::kFp32, kTile, tiles));
+    if (full > 0) phase_.copy(engine, phase_.at(into, work_, kTile, tiles), phase_.at(bank, turned_, kTile, tiles));
     if (rest == 0) return;
-    phase_.copy(engine, phase_.at(s.transposed, work_, static_cast<int>(rest), row(s.queries), full * kTile),
-                phase_.at(bank, DType::kFp32, static_cast<int>(rest), row(s.queries), full * kTile));
+    phase_.copy(engine, phase_.at(into, work_, static_cast<int>(rest), row(s.queries), full * kTile),
+                phase_.at(bank, turned_, static_cast<int>(rest), row(s.queries), full * kTile));
   }
 
-  void accumulate(const Queries& q, const Index& qb, const Strip& s, const Keys& k, const Index& kb, TileId bank) {
-    const Ref product = phase_.at(bank, DType::kFp32, s.queries, row(d_ + 1));
+  Ref product_of(const Strip& s, const Buffers& b) const { return phase_.at(b.products[s.slot % 2], DType::kFp32, s.queries, row(d_ + 1)); }
+
+  void multiply(const Keys& k, const Strip& s, const Buffers& b) {
     std::int64_t t = 0;
     for (const std::int64_t n : tile_sizes(s.keys)) {
-      phase_.matmul(product, phase_.at(s.transposed, array_, static_cast<int>(n), row(s.queries), t * kTile),
-                    phase_.at(k.values, array_, static_cast<int>(n), row(d_ + 1), kb * (kTilesPerBlock * (d_ + 1)) + Index(t * (d_ + 1))), t > 0);
+      phase_.matmul(product_of(s, b), phase_.at(b.transposed[s.slot % kInFlight], array_, static_cast<int>(n), row(s.queries), t * kTile),
+                    phase_.at(k.values, array_, static_cast<int>(n), row(d_ + 1), s.key * (kTilesPerBlock * (d_ + 1)) + Index((s.first_key / kTile + t) * (d_ + 1))), t > 0);
       ++t;
     }
-    const Ref out = out_rows(q, qb, s);
-    phase_.tensor_tensor(AluOp::kAdd, out, out, product);
   }
 
-  void finish(const Head& head, std::int64_t first, const Queries& q) {
+  void add(const Queries& q, const Strip& s, const Buffers& b) {
+    const Ref out = out_rows(q, s);
+    phase_.tensor_tensor(AluOp::kAdd, out, out, product_of(s, b));
+  }
+
+  void finish(const Head& head, const Index& first, const Queries& q) {
     const std::int64_t columns = q.blocks() * kTilesPerBlock;
     const auto n = static_cast<std::int32_t>(q.blocks());
     const Ref sums = phase_.at(phase_.sbuf(columns * 4), DType::kFp32, kTile, row(columns));
@@ -218,7 +364,7 @@ class Forward {
     auto& reciprocal = phase_.emit(Engine::kVector, isa::Opcode::kActivation, sums, sums);
     reciprocal.activation = Activation::kReciprocal;
     reciprocal.imm0 = 1;
-    blocks(phase_, q.count, [&](const Index& b, std::int64_t count) {
+    each_block(q.count, [&](const Index& b, std::int64_t count) {
       const TileId out = phase_.sbuf(kTilesPerBlock * d_ * isa::size_bytes(a_.out.dtype), 2);
       std::int64_t i = 0;
       for (const std::int64_t rows : tile_sizes(count)) {
@@ -233,21 +379,24 @@ class Forward {
   }
 
   /// Turned so that neighbours in HBM are neighbours in a transfer's row.
-  void store_logsumexp(const Head& head, std::int64_t first, const Queries& q, const Ref& sums) {
+  void store_logsumexp(const Head& head, const Index& first, const Queries& q, const Ref& sums) {
     const HbmView& lse = *a_.logsumexp;
     const std::int64_t columns = q.blocks() * kTilesPerBlock, stride = lse.strides[2];
     const Ref logs = phase_.at(phase_.sbuf(columns * 4), DType::kFp32, kTile, row(columns));
-    const Ref maximum = phase_.at(q.maximum, DType::kFp32, kTile, row(columns));
     phase_.activation(Activation::kLog, logs, sums);
-    phase_.tensor_scalar(maximum, maximum, AluOp::kMultiply, a_.scale);
-    phase_.tensor_tensor(AluOp::kAdd, logs, logs, maximum);
-    const Index offset = heads_.offset(kLse, head) + Index(first * stride);
+    for (std::int64_t i = 0; i < kTilesPerBlock; ++i) {
+      const Ref part = phase_.at(logs.tile, DType::kFp32, kTile, {{kTilesPerBlock, static_cast<std::int32_t>(q.blocks())}}, i);
+      phase_.tensor_tensor(AluOp::kSubtract, part, part, phase_.at(q.minimum[static_cast<std::size_t>(i)], DType::kFp32, kTile, row(q.blocks())));
+    }
+    const Index offset = heads_.offset(kLse, head) + first * stride;
     const auto store = [&](std::int64_t tile, std::int64_t tiles, std::int64_t rows) {
       const int p = static_cast<int>(tiles);
-      const Ref turned = phase_.at(phase_.psum(), DType::kFp32, p, row(rows));
-      const Ref out = phase_.at(phase_.sbuf(kTile * 4), lse.dtype, p, row(rows));
-      phase_.transpose(turned, phase_.at(logs.tile, DType::kFp32, static_cast<int>(rows), row(tiles), tile));
-      phase_.copy(Engine::kScalar, out, turned);
+      const Ref out = phase_.at(phase_.sbuf(kTile * 4, depth()), lse.dtype, p, row(rows));
+      phase_.scope([&] {
+        const Ref turned = phase_.at(phase_.psum(), DType::kFp32, p, row(rows));
+        phase_.transpose(turned, phase_.at(logs.tile, DType::kFp32, static_cast<int>(rows), row(tiles), tile));
+        phase_.copy(Engine::kScalar, out, turned);
+      });
       const Dims line{{stride, static_cast<std::int32_t>(rows)}};
       phase_.store(Phase::hbm(lse.buffer, lse.dtype, p, kTile * stride, line, offset + Index(tile * kTile * stride)), out);
     };
@@ -261,18 +410,32 @@ class Forward {
   Heads heads_;
   std::int64_t d_, lq_, lk_;
   DType work_, array_;  ///< array_: work_ as the Tensor engine reads it
+  DType turned_;        ///< probabilities in PSUM, turned
   std::int64_t reach_;
-  TileId mask_ = isa::kNone;
+  SlidingWindow window_;
+  std::int64_t together_;  ///< blocks of queries that slide along the window at a time
+  bool apart_;             ///< the first ones have memory of their own, so that heads overlap too
+  TileId mask_ = isa::kNone, edge_ = isa::kNone;  ///< added where a score must not count: above the diagonal, before the window
 };
 
 }  // namespace
 
-bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& attention) {
-  if (attention.q.sizes[3] > kTile || attention.scale <= 0) return false;
+bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& given) {
+  if (given.q.sizes[3] > kTile || given.scale <= 0) return false;
+  Attention attention = given;
+  if (!narrow_window(attention.causal, attention.q, attention.k, attention.window)) return false;
   const DType work = work_dtype({&attention.q, &attention.k, &attention.v});
+  const DType turned = turned_dtype(work, builder.core());
+  if (attention.window > 0) {
+    for (const auto& [together, apart] : {std::pair{4, true}, {4, false}, {2, false}, {1, false}}) {
+      Phase phase = Forward(kernel, attention, work, 0, turned, together, apart).run();
+      if (phase.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(phase)), true;
+    }
+    return false;
+  }
   const std::int64_t reach = reach_of(attention, builder.sbuf_bytes(), work);
   if (reach == 0) return false;
-  builder.append(Forward(kernel, attention, work, reach).run());
+  builder.append(Forward(kernel, attention, work, reach, turned).run());
   return true;
 }
 

@@ -58,6 +58,7 @@ void lower_embedding_backward(Lowering& lowering, const Node& node, std::uint32_
 void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_nll_loss(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_nll_loss_backward(Lowering& lowering, const Node& node, std::uint32_t index);
+void lower_top_k(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_cat(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_padded(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_repeat(Lowering& lowering, const Node& node, std::uint32_t index);

@@ -145,7 +145,7 @@ isa::Instruction& Phase::emit(Engine engine, Opcode opcode, const Ref& dst, cons
   entry.loop = current_;
   entry.instruction.opcode = opcode;
   entry.instruction.kernel = kernel_;
-  entry.refs = {dst, src0, src1};
+  entry.refs = {dst, src0, src1, {}};
   entries_.push_back(std::move(entry));
   note_access(dst.tile, true);
   note_access(src0.tile, false);
@@ -156,11 +156,12 @@ isa::Instruction& Phase::emit(Engine engine, Opcode opcode, const Ref& dst, cons
 void Phase::load(const Ref& dst, const Ref& src) { emit(Engine::kSync, Opcode::kDma, dst, src).dma_queue = isa::DmaQueue::kLoad; }
 void Phase::store(const Ref& dst, const Ref& src) { emit(Engine::kGpSimd, Opcode::kDma, dst, src).dma_queue = isa::DmaQueue::kStore; }
 
-void Phase::matmul(const Ref& dst, const Ref& stationary, const Ref& moving, bool accumulate, bool overwrite_first) {
-  emit(Engine::kTensor, Opcode::kLoadStationary, {}, stationary);
+void Phase::matmul(const Ref& dst, const Ref& stationary, const Ref& moving, bool accumulate, bool overwrite_first, isa::MatmulMode mode) {
+  emit(Engine::kTensor, Opcode::kLoadStationary, {}, stationary).mode = mode;
   auto& instruction = emit(Engine::kTensor, Opcode::kMatmul, dst, moving);
   instruction.accumulate = accumulate;
   instruction.overwrite_first = overwrite_first;
+  instruction.mode = mode;
 }
 
 void Phase::transpose(const Ref& dst, const Ref& src) { emit(Engine::kTensor, Opcode::kTranspose, dst, src); }
@@ -168,16 +169,16 @@ void Phase::copy(Engine engine, const Ref& dst, const Ref& src) { emit(engine, O
 
 void Phase::tensor_tensor(AluOp alu, const Ref& dst, const Ref& a, const Ref& b) { emit(Engine::kVector, Opcode::kTensorTensor, dst, a, b).alu = alu; }
 
-void Phase::tensor_scalar(const Ref& dst, const Ref& a, AluOp alu, double imm0, AluOp alu2, double imm1) {
-  auto& instruction = emit(Engine::kVector, Opcode::kTensorScalar, dst, a);
+void Phase::tensor_scalar(const Ref& dst, const Ref& a, AluOp alu, double imm0, AluOp alu2, double imm1, Engine engine) {
+  auto& instruction = emit(engine, Opcode::kTensorScalar, dst, a);
   instruction.alu = alu;
   instruction.alu2 = alu2;
   instruction.imm0 = imm0;
   instruction.imm1 = imm1;
 }
 
-void Phase::tensor_column(const Ref& dst, const Ref& a, AluOp alu, const Ref& column, AluOp alu2, double imm1) {
-  auto& instruction = emit(Engine::kVector, Opcode::kTensorScalar, dst, a, column);
+void Phase::tensor_column(const Ref& dst, const Ref& a, AluOp alu, const Ref& column, AluOp alu2, double imm1, Engine engine) {
+  auto& instruction = emit(engine, Opcode::kTensorScalar, dst, a, column);
   instruction.alu = alu;
   instruction.alu2 = alu2;
   instruction.imm1 = imm1;
@@ -194,6 +195,18 @@ void Phase::activation_column(isa::Activation fn, const Ref& dst, const Ref& a, 
   auto& instruction = emit(Engine::kScalar, Opcode::kActivation, dst, a, bias);
   instruction.activation = fn;
   instruction.imm0 = scale;
+}
+
+void Phase::second_result(const Ref& dst) {
+  entries_.back().refs[3] = dst;
+  note_access(dst.tile, true);
+}
+
+void Phase::sum_rows_into(const Ref& sum) { second_result(sum); }
+
+void Phase::quantize_mx(const Ref& dst, const Ref& scales, const Ref& a) {
+  emit(Engine::kVector, Opcode::kQuantizeMx, dst, a);
+  second_result(scales);
 }
 
 isa::Instruction& Phase::reduce(AluOp alu, const Ref& dst, const Ref& a, bool accumulate) {
@@ -239,6 +252,7 @@ void Phase::resolve() {
     entry.instruction.dst = entry.refs[0].pattern;
     entry.instruction.src0 = entry.refs[1].pattern;
     entry.instruction.src1 = entry.refs[2].pattern;
+    entry.instruction.dst1 = entry.refs[3].pattern;
   }
 }
 

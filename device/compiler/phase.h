@@ -24,6 +24,7 @@ struct Tile {
   std::int64_t slot_bytes = 0;   ///< per partition, one ring slot
   int depth = 1;
   int home = 0;                  ///< loop in whose body it was made: one generation per iteration
+  bool scattered = false;        ///< writes between two reads go to different elements: they need no order among themselves
   bool by_parity = false;        ///< ring slot chosen by the parity loop `home`, not by rotation
   std::uint32_t address = 0;     ///< relative to the phase's arena
   std::vector<int> entries;      ///< instructions that touch it, in order
@@ -46,7 +47,7 @@ struct Entry {
   isa::Engine engine = isa::Engine::kSync;
   int loop = 0;  ///< instruction: innermost loop around it; begin/end: the loop itself
   isa::Instruction instruction;
-  std::array<Ref, 3> refs;  ///< dst, src0, src1
+  std::array<Ref, 4> refs;  ///< dst, src0, src1, dst1
 };
 
 struct Loop {
@@ -113,6 +114,8 @@ class Phase {
   };
   Region reserve(std::int64_t bytes_per_partition);
   TileId sbuf_in(const Region& region, std::int64_t bytes_per_partition, int depth);
+  /// Promises that between two reads of the tile no element is written twice, so that several engines may fill it side by side.
+  void scatter(TileId tile) { tiles_[tile].scattered = true; }
   /// One bank (2 KiB per partition) per slot.
   TileId psum(int depth = 1);
   Region reserve_psum(int banks);
@@ -127,14 +130,21 @@ class Phase {
   // the instructions that every lowering uses
   void load(const Ref& dst, const Ref& src);   ///< HBM → SBUF, started by Sync
   void store(const Ref& dst, const Ref& src);  ///< SBUF → HBM, started by GpSimd
-  void matmul(const Ref& dst, const Ref& stationary, const Ref& moving, bool accumulate, bool overwrite_first = false);
+  void matmul(const Ref& dst, const Ref& stationary, const Ref& moving, bool accumulate, bool overwrite_first = false,
+              isa::MatmulMode mode = isa::MatmulMode::kDense);
   void transpose(const Ref& dst, const Ref& src);
   void copy(isa::Engine engine, const Ref& dst, const Ref& src);
   void tensor_tensor(isa::AluOp alu, const Ref& dst, const Ref& a, const Ref& b);
-  void tensor_scalar(const Ref& dst, const Ref& a, isa::AluOp alu, double imm0, isa::AluOp alu2 = isa::AluOp::kNone, double imm1 = 0);
-  void tensor_column(const Ref& dst, const Ref& a, isa::AluOp alu, const Ref& column, isa::AluOp alu2 = isa::AluOp::kNone, double imm1 = 0);
+  void tensor_scalar(const Ref& dst, const Ref& a, isa::AluOp alu, double imm0, isa::AluOp alu2 = isa::AluOp::kNone, double imm1 = 0,
+                     isa::Engine engine = isa::Engine::kVector);
+  void tensor_column(const Ref& dst, const Ref& a, isa::AluOp alu, const Ref& column, isa::AluOp alu2 = isa::AluOp::kNone, double imm1 = 0,
+                     isa::Engine engine = isa::Engine::kVector);
   void activation(isa::Activation fn, const Ref& dst, const Ref& a, double scale = 1, double bias = 0);
   void activation_column(isa::Activation fn, const Ref& dst, const Ref& a, double scale, const Ref& bias);
+  /// The last instruction, an activation or a tensor_scalar, also leaves the sums of its rows in `sum` [P, 1].
+  void sum_rows_into(const Ref& sum);
+  /// dst [P, N] packed and scales [⌈P / 8⌉, N] of a [P, 4 · N].
+  void quantize_mx(const Ref& dst, const Ref& scales, const Ref& a);
   isa::Instruction& reduce(isa::AluOp alu, const Ref& dst, const Ref& a, bool accumulate = false);
   void memset(const Ref& dst, double value);
 
@@ -155,6 +165,7 @@ class Phase {
   void close_loop(int id);
   TileId make_tile(isa::MemorySpace space, std::int64_t slot_bytes, int depth, std::int64_t address);
   void note_access(TileId tile, bool write);
+  void second_result(const Ref& dst);  ///< of the last instruction
   void resolve_ref(const Entry& entry, Ref& ref) const;
 
   std::uint32_t kernel_;

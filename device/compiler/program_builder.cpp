@@ -117,6 +117,7 @@ void ProgramBuilder::add_buffers(Phase& phase, const Running& now) {
     bind(entry.instruction.dst, entry.refs[0]);
     bind(entry.instruction.src0, entry.refs[1]);
     bind(entry.instruction.src1, entry.refs[2]);
+    bind(entry.instruction.dst1, entry.refs[3]);
   }
 }
 

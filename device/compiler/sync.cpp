@@ -89,6 +89,7 @@ class Planner {
       const Tile& tile = tiles[t];
       for (std::size_t b = 0; b < tile.entries.size(); ++b) {
         for (std::size_t a = 0; a < b; ++a) {
+          if (tile.scattered && tile.writes[a] && tile.writes[b]) continue;
           if (tile.writes[a] || tile.writes[b]) add_conflict(tile.entries[a], tile.entries[b], &tile);
         }
       }

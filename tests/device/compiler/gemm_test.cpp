@@ -1,4 +1,5 @@
 #include "device/compiler/gemm.h"
+#include "device/compiler/gemm_tilings.h"
 
 #include <gtest/gtest.h>
 
@@ -82,6 +83,42 @@ void check(const Case& c) {
   }
 }
 
+void check_tiling(GemmTiling tiling) {
+  const auto core = test_core();
+  constexpr std::int64_t kM = 512, kK = 256, kN = 1024;
+  ProgramBuilder builder("gemm", core);
+  const auto a = builder.add_hbm("a", kM * kK * 4, 0), b = builder.add_hbm("b", kK * kN * 4, 1), out = builder.add_hbm("c", kM * kN * 4, 2);
+  Gemm gemm;
+  gemm.a = transposed(contiguous(a, DType::kFp32, {kK, kM}), 0, 1);
+  gemm.b = contiguous(b, DType::kFp32, {kK, kN});
+  gemm.c = contiguous(out, DType::kFp32, {kM, kN});
+  gemm.four_passes = true;
+  lower_gemm_tiling(builder, builder.add_kernel({"mm", 0, 0, false}), gemm, tiling);
+  const auto program = builder.finish();
+  for (const auto& v : isa::validate(program, core.limits)) ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
+  const auto va = [](std::int64_t k, std::int64_t m) { return static_cast<double>((k * 7 + m * 3) % 9 - 4); };
+  const auto vb = [](std::int64_t k, std::int64_t n) { return static_cast<double>((k * 5 + n * 11) % 7 - 3); };
+  Values values_a, values_b;
+  for (std::int64_t k = 0; k < kK; ++k) {
+    for (std::int64_t m = 0; m < kM; ++m) values_a.push_back(va(k, m));
+    for (std::int64_t n = 0; n < kN; ++n) values_b.push_back(vb(k, n));
+  }
+  for (std::uint32_t seed : {0u, 1u}) {
+    Interpreter run(program, core.limits, seed);
+    run.write(a, DType::kFp32, values_a);
+    run.write(b, DType::kFp32, values_b);
+    run.run();
+    const Values got = run.read(out, DType::kFp32, kM * kN);
+    for (std::int64_t m = 0; m < kM; m += 37) {
+      for (std::int64_t n = 0; n < kN; n += 13) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < kK; ++k) sum += va(k, m) * vb(k, n);
+        ASSERT_EQ(got[static_cast<std::size_t>(m * kN + n)], sum) << m << " " << n;
+      }
+    }
+  }
+}
+
 constexpr DType kF = DType::kFp32, kB = DType::kBf16;
 
 TEST(Gemm, OneTile) { check({1, 128, 512, 128, true, false, false, kF, 0, 1, 1}); }
@@ -96,6 +133,12 @@ TEST(Gemm, ScaledAddend) { check({1, 200, 600, 130, false, true, false, kF, 2, 0
 TEST(Gemm, Batched) { check({3, 140, 50, 60, false, false, false, kF, 2, 1, 1}); }
 TEST(Gemm, Vector) { check({1, 1, 200, 300, false, true, false, kF, 0, 1, 1}); }
 TEST(Gemm, LongContraction) { check({1, 20, 30, 9000, false, true, false, kF, 2, 1, 1}); }
+
+TEST(Gemm, DoubleBufferedBlocks) { check({1, 1100, 2100, 512, true, false, false, kB, 0, 1, 1, 32 * 1024}); }
+TEST(Gemm, DoubleBufferedBlocksTurned) { check({1, 1100, 1100, 640, false, false, false, kB, 1, 1, 1, 32 * 1024}); }
+TEST(Gemm, Tiled) { check_tiling(GemmTiling::kTiled); }
+TEST(Gemm, Hoisted) { check_tiling(GemmTiling::kHoisted); }
+TEST(Gemm, BlockedFree) { check_tiling(GemmTiling::kBlockedFree); }
 
 }  // namespace
 }  // namespace trellis::device::testing

@@ -1,7 +1,9 @@
 #include "tests/device/compiler/interpreter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 
 #include "tests/device/compiler/numbers.h"
@@ -15,6 +17,8 @@ using isa::MemorySpace;
 using isa::Opcode;
 
 namespace {
+constexpr int kMxPacked = 4, kMxScaleRows = 8;  // a scale belongs to 4 values of 8 partitions
+
 bool is_dma(Opcode opcode) { return opcode == Opcode::kDma || opcode == Opcode::kDmaGather || opcode == Opcode::kDmaScatterAdd; }
 }  // namespace
 
@@ -98,7 +102,7 @@ void Interpreter::post(const Instruction& instruction) {
 
 Instruction Interpreter::resolve(const Instruction& instruction, const EngineState& state, std::int64_t executed) const {
   Instruction out = instruction;
-  for (AccessPattern* a : {&out.dst, &out.src0, &out.src1}) {
+  for (AccessPattern* a : {&out.dst, &out.src0, &out.src1, &out.dst1}) {
     for (std::size_t d = 0; d < state.loops.size(); ++d) a->offset += a->loop_stride[d] * state.loops[d].iteration;
     a->offset += a->rotate_stride * (executed % a->rotate_count);
   }
@@ -200,26 +204,83 @@ void Interpreter::execute_dma(const Instruction& i) {
   }
 }
 
+Values Interpreter::contraction_rows(const Instruction& i) const {
+  Values rows;
+  const std::int64_t columns = i.src0.elements_per_partition();
+  const bool mx = isa::is_mx(i.src0.dtype);
+  for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+    for (int part = 0; part < (mx ? kMxPacked : 1); ++part) {
+      for (std::int64_t n = 0; n < columns; ++n) {
+        const double value = get(i.src0, p, n);
+        rows.push_back(mx ? unpack(i.src0.dtype, static_cast<std::uint32_t>(value), part) * mx_scale(get(i.src1, p / kMxScaleRows, n)) : value);
+      }
+    }
+  }
+  return rows;
+}
+
 void Interpreter::load_stationary(const Instruction& i, EngineState& state) const {
   state.weight_columns = i.src0.elements_per_partition();
-  state.weights.clear();
-  for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-    for (std::int64_t m = 0; m < state.weight_columns; ++m) state.weights.push_back(get(i.src0, p, m));
-  }
+  state.weights = contraction_rows(i);
 }
 
 void Interpreter::execute_matmul(const Instruction& i, const EngineState& state) {
-  const std::int64_t columns = i.src0.elements_per_partition(), k = i.src0.num_partitions;
-  std::vector<double> moving;
-  for (std::int64_t p = 0; p < k; ++p) {
-    for (std::int64_t n = 0; n < columns; ++n) moving.push_back(get(i.src0, p, n));
-  }
+  const std::int64_t columns = i.src0.elements_per_partition();
+  const Values moving = contraction_rows(i);
+  const std::int64_t k = static_cast<std::int64_t>(moving.size()) / columns;
   for (std::int64_t m = 0; m < i.dst.num_partitions; ++m) {
     for (std::int64_t n = 0; n < columns; ++n) {
       double sum = i.accumulate ? get(i.dst, m, n) : 0;
       for (std::int64_t p = 0; p < k; ++p) sum += state.weights[static_cast<std::size_t>(p * state.weight_columns + m)] * moving[static_cast<std::size_t>(p * columns + n)];
       set(i.dst, m, n, sum);
     }
+  }
+}
+
+void Interpreter::execute_quantize(const Instruction& i) {
+  const DType packed = i.dst.dtype;
+  for (std::int64_t first = 0; first < i.dst.num_partitions; first += kMxScaleRows) {
+    const std::int64_t last = std::min<std::int64_t>(first + kMxScaleRows, i.dst.num_partitions);
+    for (std::int64_t n = 0; n < i.dst.elements_per_partition(); ++n) {
+      double largest = 0;
+      for (std::int64_t p = first; p < last; ++p) {
+        for (int part = 0; part < kMxPacked; ++part) largest = std::fmax(largest, std::fabs(get(i.src0, p, n * kMxPacked + part)));
+      }
+      const int scale = mx_scale_for(packed, largest);
+      set(i.dst1, first / kMxScaleRows, n, scale);
+      for (std::int64_t p = first; p < last; ++p) {
+        std::uint32_t element = 0;
+        for (int part = 0; part < kMxPacked; ++part) {
+          element |= encode(mx_format(packed), get(i.src0, p, n * kMxPacked + part) / mx_scale(scale)) << (part * mx_bits(packed));
+        }
+        set(i.dst, p, n, element);
+      }
+    }
+  }
+}
+
+void Interpreter::execute_eight(const Instruction& i) {
+  const std::int64_t n = i.src0.elements_per_partition();
+  for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+    Values row;
+    for (std::int64_t e = 0; e < n; ++e) row.push_back(get(i.src0, p, e));
+    if (i.opcode == Opcode::kMax8) {
+      std::partial_sort(row.begin(), row.begin() + 8, row.end(), std::greater<>());
+      for (std::int64_t e = 0; e < 8; ++e) set(i.dst, p, e, row[static_cast<std::size_t>(e)]);
+      continue;
+    }
+    // Each of the eight takes the first place with its value that none before it has taken.
+    std::vector<bool> taken(row.size());
+    for (std::int64_t e = 0; e < 8; ++e) {
+      const double wanted = get(i.src1, p, e);
+      std::size_t at = 0;
+      while (at < row.size() && (taken[at] || row[at] != wanted)) ++at;
+      if (at == row.size()) throw std::runtime_error("a value that is searched for is not in its row");
+      taken[at] = true;
+      if (i.opcode == Opcode::kFindIndex8) set(i.dst, p, e, static_cast<double>(at));
+    }
+    if (i.opcode == Opcode::kFindIndex8) continue;
+    for (std::int64_t e = 0; e < n; ++e) set(i.dst, p, e, taken[static_cast<std::size_t>(e)] ? i.imm0 : row[static_cast<std::size_t>(e)]);
   }
 }
 
@@ -234,6 +295,7 @@ void Interpreter::execute_reduce(const Instruction& i) {
 void Interpreter::execute_elementwise(const Instruction& i) {
   const std::int64_t width = i.dst.elements_per_partition();
   for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
+    double sum = i.dst1.present() && i.accumulate ? get(i.dst1, p, 0) : 0;
     for (std::int64_t e = 0; e < width; ++e) {
       const double a = i.src0.present() ? get(i.src0, p, e) : 0;
       double result = a;
@@ -250,7 +312,9 @@ void Interpreter::execute_elementwise(const Instruction& i) {
         default: break;
       }
       set(i.dst, p, e, result);
+      sum += result;
     }
+    if (i.dst1.present()) set(i.dst1, p, 0, sum);
   }
 }
 
@@ -264,6 +328,10 @@ void Interpreter::execute(const Instruction& i, EngineState& state) {
       }
       break;
     case Opcode::kTensorReduce: execute_reduce(i); break;
+    case Opcode::kQuantizeMx: execute_quantize(i); break;
+    case Opcode::kMax8:
+    case Opcode::kFindIndex8:
+    case Opcode::kMatchReplace8: execute_eight(i); break;
     case Opcode::kGeneric: break;
     default: execute_elementwise(i);
   }

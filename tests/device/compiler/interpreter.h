@@ -57,6 +57,10 @@ class Interpreter {
   void execute_dma(const sim::isa::Instruction& instruction);
   void execute_elementwise(const sim::isa::Instruction& instruction);
   void execute_reduce(const sim::isa::Instruction& instruction);
+  void execute_quantize(const sim::isa::Instruction& instruction);
+  void execute_eight(const sim::isa::Instruction& instruction);
+  /// src0 as the array reads it, [contraction][column]; packed MX elements are four rows, times their scales in src1.
+  [[nodiscard]] Values contraction_rows(const sim::isa::Instruction& instruction) const;
   void load_stationary(const sim::isa::Instruction& instruction, EngineState& state) const;
   void execute_matmul(const sim::isa::Instruction& instruction, const EngineState& state);
 

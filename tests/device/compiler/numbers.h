@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -23,6 +24,51 @@ T fetch(const std::uint8_t* from) {
   return value;
 }
 
+/// A float of one sign bit, `exponent` and `mantissa` bits. `most`: the largest finite number, to which conversions saturate.
+struct MiniFloat {
+  int exponent, mantissa, bias;
+  double most;
+};
+
+/// What a packed MX element holds four of.
+inline MiniFloat mx_format(DType packed) {
+  switch (packed) {
+    case DType::kFp8E4M3FnX4: return {4, 3, 7, 448};
+    case DType::kFp8E5M2X4: return {5, 2, 15, 57344};
+    case DType::kFp4E2M1X4: return {2, 1, 1, 6};
+    default: throw std::runtime_error("not a packed MX type");
+  }
+}
+
+inline double decode(const MiniFloat& f, std::uint32_t bits) {
+  const auto mantissa = static_cast<double>(bits & ((1u << f.mantissa) - 1)) / (1 << f.mantissa);
+  const int exponent = static_cast<int>(bits >> f.mantissa) & ((1 << f.exponent) - 1);
+  const double size = exponent == 0 ? std::ldexp(mantissa, 1 - f.bias) : std::ldexp(1 + mantissa, exponent - f.bias);
+  return (bits >> (f.exponent + f.mantissa) & 1) != 0 ? -size : size;
+}
+
+/// Rounds to the nearest, halves to even.
+inline std::uint32_t encode(const MiniFloat& f, double value) {
+  const double size = std::fmin(std::fabs(value), f.most);
+  const int exponent = std::max(size > 0 ? std::ilogb(size) : 1 - f.bias, 1 - f.bias);
+  const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, f.mantissa - exponent)));  // 2^mantissa and more: a normal number
+  const std::uint32_t bits = (static_cast<std::uint32_t>(exponent + f.bias - 1) << f.mantissa) + units;    // a carry moves into the exponent
+  return bits | (std::signbit(value) ? 1u << (f.exponent + f.mantissa) : 0u);
+}
+
+inline int mx_bits(DType packed) { return 2 * sim::isa::size_bytes(packed); }
+/// Value 0 to 3 of a packed element.
+inline double unpack(DType packed, std::uint32_t element, int which) {
+  return decode(mx_format(packed), element >> (which * mx_bits(packed)) & ((1u << mx_bits(packed)) - 1));
+}
+/// A scale is a power of two, biased by 127.
+inline double mx_scale(double stored) { return std::ldexp(1.0, static_cast<int>(stored) - 127); }
+/// OCP MX: the scale with which a group's largest magnitude has the format's largest exponent.
+inline int mx_scale_for(DType packed, double largest) {
+  return largest == 0 ? 0 : std::clamp(std::ilogb(largest) - std::ilogb(mx_format(packed).most) + 127, 0, 254);
+}
+
+/// Packed MX elements are read and written as the integers that their bits are.
 inline void encode(DType dtype, double value, std::uint8_t* to) {
   switch (dtype) {
     case DType::kFp32:
@@ -37,6 +83,9 @@ inline void encode(DType dtype, double value, std::uint8_t* to) {
     case DType::kInt8: return put(to, static_cast<std::int8_t>(value));
     case DType::kUInt8: return put(to, static_cast<std::uint8_t>(value));
     case DType::kBool: return put(to, static_cast<std::uint8_t>(value != 0));
+    case DType::kFp8E4M3FnX4:
+    case DType::kFp8E5M2X4: return put(to, static_cast<std::uint32_t>(value));
+    case DType::kFp4E2M1X4: return put(to, static_cast<std::uint16_t>(value));
     default: throw std::runtime_error("the interpreter does not know this dtype");
   }
 }
@@ -56,6 +105,9 @@ inline double decode(DType dtype, const std::uint8_t* from) {
     case DType::kInt8: return fetch<std::int8_t>(from);
     case DType::kUInt8:
     case DType::kBool: return fetch<std::uint8_t>(from);
+    case DType::kFp8E4M3FnX4:
+    case DType::kFp8E5M2X4: return fetch<std::uint32_t>(from);
+    case DType::kFp4E2M1X4: return fetch<std::uint16_t>(from);
     default: throw std::runtime_error("the interpreter does not know this dtype");
   }
 }

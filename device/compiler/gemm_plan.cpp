@@ -1,0 +1,124 @@
+#include "device/compiler/gemm_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace trellis::device {
+namespace {
+
+constexpr std::int64_t kP = 128;
+constexpr std::array<std::int64_t, 9> kBlocks{4096, 2048, 1536, 1024, 768, 512, 256, 128, 64};
+constexpr double kTurnaround = 1e-6;  // seconds that the array waits for PSUM when a block begins
+constexpr double kPanelTurnaround = 0.3e-6;
+constexpr std::array<std::int64_t, 5> kPanels{1024, 512, 256, 128, 64};
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t rounded(std::int64_t a, std::int64_t to) { return ceil_div(a, to) * to; }
+
+/// One operand as the plan sees it: `rows` of it lie side by side on chip, each with its K on the partitions.
+struct Side {
+  std::int64_t rows = 0;
+  int bytes = 2;
+  bool turned = false;
+};
+Side staying(const GemmShape& s, const GemmPlan& p) { return p.rows_stay ? Side{s.m, s.a_bytes, s.a_turned} : Side{s.n, s.b_bytes, s.b_turned}; }
+Side streaming(const GemmShape& s, const GemmPlan& p) { return p.rows_stay ? Side{s.n, s.b_bytes, s.b_turned} : Side{s.m, s.a_bytes, s.a_turned}; }
+
+/// Seconds to move `bytes` in runs of `run` bytes that lie apart: the engines or HBM, whichever is slower.
+double move_seconds(double bytes, double run, const sim::DmaConfig& dma) {
+  const double piece = std::min(run, 65536.0);
+  const double each = std::max(to_seconds(dma.descriptor_floor), piece / dma.engine_rate.value);
+  return std::max(bytes / piece * each / dma.engines, bytes / (dma.hbm_rate.value * dma.hbm_part(run)));
+}
+
+/// How a side comes on chip: rows of K when it is turned, else rows of `width`.
+double load_seconds(const GemmShape& s, const Side& side, std::int64_t rows, std::int64_t width, const sim::CoreConfig& core) {
+  const double run = static_cast<double>(side.turned ? gemm_chunk(s.k) : std::min(width, side.rows)) * side.bytes;
+  return move_seconds(static_cast<double>(rows * s.k * side.bytes), run, core.dma);
+}
+
+/// The array's time to turn rows, and what it waits for their copies out of PSUM.
+double turn_seconds(const GemmShape& s, const Side& side, std::int64_t rows, const sim::CoreConfig& core) {
+  if (!side.turned) return 0;
+  const double tiles = static_cast<double>(ceil_div(rows, kP) * ceil_div(s.k, kP));
+  constexpr double kWaiting = 1.2;
+  return tiles * kP * kWaiting / core.tensor.clock.value;
+}
+
+}  // namespace
+
+double estimated_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreConfig& core) {
+  const Side stay = staying(s, p), stream = streaming(s, p);
+  const std::int64_t blocks = ceil_div(stay.rows, p.block);
+  const double tile_columns = std::max<double>(static_cast<double>(p.rows_stay ? std::min(p.panel, s.n) : std::min(p.block, s.n)), 1);
+  const double moving = static_cast<double>(s.n) * std::max(1.0, core.tensor.min_cycles / std::min(tile_columns, 512.0));
+  const std::int64_t rows = p.rows_stay ? p.block : p.panel;  // a part of a tile of rows costs as much as a whole one
+  const double row_tiles = static_cast<double>(s.m / rows * ceil_div(rows, kP) + ceil_div(s.m % rows, kP));
+  const double products = row_tiles * static_cast<double>(ceil_div(s.k, kP)) * moving * s.passes / core.tensor.clock.value;
+  const double turning = turn_seconds(s, stay, stay.rows, core) + static_cast<double>(blocks) * turn_seconds(s, stream, stream.rows, core);
+  const double block_load = load_seconds(s, stay, std::min(p.block, stay.rows), p.block, core);
+  const double columns = static_cast<double>(p.rows_stay ? std::min(p.panel, s.n) : std::min(p.block, s.n));
+  const double traffic = load_seconds(s, stay, stay.rows, p.block, core) + static_cast<double>(blocks) * load_seconds(s, stream, stream.rows, p.panel, core) +
+                         move_seconds(static_cast<double>(s.m * s.n * (s.c_bytes + s.addend_bytes)), columns * s.c_bytes, core.dma);
+  const double first = load_seconds(s, stream, std::min(p.panel, stream.rows), p.panel, core);
+  const double first_turn = turn_seconds(s, stream, std::min(p.panel, stream.rows), core);
+  // The next block and its first panels come while the last panels of this one are multiplied.
+  const double panels = static_cast<double>(blocks * ceil_div(stream.rows, p.panel));
+  const double late = std::max(0.0, block_load + 2 * first - 1.75 * products / panels);
+  const double parts = stay.rows % p.block == 0 ? 0 : load_seconds(s, stay, stay.rows % p.block, p.block, core);
+  const double exposed = first + first_turn + 3 * parts + (p.copies == 2 ? block_load / 4 + late * static_cast<double>(blocks) : block_load * static_cast<double>(blocks));
+  return std::max(products + turning, traffic) + exposed + kTurnaround * static_cast<double>(blocks) + kPanelTurnaround * panels;
+}
+
+std::int64_t gemm_chunk(std::int64_t k) {
+  constexpr std::int64_t kMost = 1024;
+  if (k <= kMost) return k;
+  for (std::int64_t chunk = kMost; chunk >= kMost / 2; chunk -= kP) {
+    if (k % chunk == 0) return chunk;
+  }
+  return kMost;
+}
+
+std::int64_t gemm_sbuf_bytes(const GemmShape& s, const GemmPlan& p) {
+  const Side stay = staying(s, p), stream = streaming(s, p);
+  const std::int64_t tiles = ceil_div(s.k, kP), columns = p.rows_stay ? p.panel : p.block;
+  const auto staging = [&](const Side& side, std::int64_t slots) { return side.turned ? slots * gemm_chunk(s.k) * side.bytes : 0; };
+  // The next block of a turned operand waits as it came.
+  const std::int64_t raw = p.copies == 2 ? ceil_div(p.block, kP) * ceil_div(s.k, gemm_chunk(s.k)) : kGemmStagingSlots;
+  const std::int64_t blocks = tiles * p.block * stay.bytes * (stay.turned ? 1 : p.copies) + staging(stay, raw);
+  const std::int64_t panels = 2 * tiles * p.panel * stream.bytes + staging(stream, kGemmStagingSlots);
+  // Results wait for their store, two per row of tiles that is in PSUM; with an addend also what it is made of.
+  const bool head = !stay.turned && !stream.turned && s.addend_bytes == 0;
+  const std::int64_t rows = std::max<std::int64_t>(1, (head ? 8 : 4) / ceil_div(columns, 512));
+  const std::int64_t results = 2 * rows * columns * s.c_bytes;
+  const std::int64_t addend = s.addend_bytes == 0 ? 0 : (2 * rows + 1) * columns * s.addend_bytes + 4 * 2 * 512 * 4;
+  return blocks + panels + results + addend + 4096;
+}
+
+GemmPlan choose_gemm_plan(const GemmShape& s, const sim::CoreConfig& core, std::int64_t sbuf_bytes) {
+  GemmPlan best;
+  double least = std::numeric_limits<double>::max();
+  for (const bool rows_stay : {false, true}) {
+    for (const std::int64_t block : kBlocks) {
+      for (const std::int64_t panel : kPanels) {
+        for (const int copies : {2, 1}) {
+          GemmPlan p{rows_stay, block, panel, copies};
+          const Side stay = staying(s, p), stream = streaming(s, p);
+          p.block = std::min(block, rounded(stay.rows, 64));
+          p.panel = std::min(panel, rounded(stream.rows, 64));
+          if (p.block >= stay.rows && copies == 2) continue;
+          if (rows_stay ? p.panel > 1024 : p.block > 2048) continue;
+          if (gemm_sbuf_bytes(s, p) > sbuf_bytes) continue;
+          const double seconds = estimated_seconds(s, p, core);
+          if (seconds >= least) continue;
+          least = seconds;
+          best = p;
+        }
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace trellis::device
