@@ -92,6 +92,13 @@ class Layout {
         step_.job.ranks[rank].push_back(item);
         step_.origins[rank].push_back({i, p});
       };
+      const std::vector<HostCopy>& copies = step_.programs[p]->compiled.host_copies;
+      const auto add_copies = [&](bool to_device) {
+        for (const HostCopy& copy : copies) {
+          if (copy.to_device == to_device) add({ScheduleItem::Kind::kHostCopy, p, 0, 0, copy.bytes});
+        }
+      };
+      add_copies(true);
       add({ScheduleItem::Kind::kLaunch, p, 0, 0});
       const auto& segments = step_.programs[p]->compiled.program.segments;
       for (std::uint32_t s = 0; s < segments.size(); ++s) {
@@ -102,6 +109,7 @@ class Layout {
                comm(stream.comms[instance.comms.at(point.slot)])});
         }
       }
+      add_copies(false);
     }
   }
 
@@ -147,6 +155,7 @@ ContentHash job_key(const sim::ClusterJob& job) {
       h.value(item.program);
       h.value(item.segment);
       h.value(item.comm);
+      h.value(item.bytes);
     }
   }
   return h.finish();

@@ -17,10 +17,12 @@ void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds
     b.optimizer += duration;
     return;
   }
+  // Beside a communication a segment takes longer than alone: it waits for the memory and the DMA engines that they share.
+  const Picoseconds shared = duration - segment.duration;
   b.matmul += segment.tensor_active;
-  b.other_compute += segment.compute_only + segment.dma_only;
-  b.memory_bound += segment.dma_only;
-  b.other += duration - segment.tensor_active - segment.compute_only - segment.dma_only;
+  b.other_compute += segment.compute_only + segment.dma_only + shared;
+  b.memory_bound += segment.dma_only + shared;
+  b.other += segment.duration - segment.tensor_active - segment.compute_only - segment.dma_only;
 }
 
 /// A wait splits at the moment when every participant was there: before it, a pipeline stage idles (bubble) or a collective waits for
@@ -59,6 +61,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank, const StepSt
         break;
       }
       case ScheduleItem::Kind::kCommStart:
+      case ScheduleItem::Kind::kHostCopy:
       case ScheduleItem::Kind::kLaunch:
         b.other += duration;
         break;

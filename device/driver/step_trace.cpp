@@ -19,6 +19,7 @@ using traces::Arg;
 /// Tracks of one rank's process, in the order in which they are shown.
 struct RankTracks {
   traces::TrackId programs;
+  traces::TrackId host;  ///< copies, when there are any
   std::array<traces::TrackId, sim::kNumTracks> units;
   std::map<std::string, traces::TrackId> comms;  ///< by axis
   traces::CounterId hbm;
@@ -90,6 +91,9 @@ class TraceBuilder {
       if (item.kind == ScheduleItem::Kind::kCommStart) axes.emplace(step_.job.groups[step_.job.comms[item.comm].group].axis, 0);
     }
     int order = 1 + sim::kNumTracks;
+    const auto& items = step_.job.ranks[rank];
+    const bool copies = std::any_of(items.begin(), items.end(), [](const ScheduleItem& item) { return item.kind == ScheduleItem::Kind::kHostCopy; });
+    if (copies) tracks_.host = timeline_.add_track(process, "host copies", order++);
     for (const auto& [axis, unused] : axes) tracks_.comms.emplace(axis, timeline_.add_track(process, "communication " + axis, order++));
     tracks_.hbm = timeline_.add_counter(process, "HBM in use", "bytes");
   }
@@ -102,8 +106,14 @@ class TraceBuilder {
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
       if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, items[i], origin, time);
+      if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], time);
       if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
     }
+  }
+
+  void add_host_copy(const ScheduleItem& item, const sim::ItemTiming& time) {
+    const std::array<Arg, 1> args{Arg{"bytes", item.bytes}};
+    timeline_.slice(tracks_.host, "copy", "host", time.start, time.end - time.start, std::span(args.data(), args.size()));
   }
 
   /// From the launch to the end of the last item of the same instance.
@@ -128,6 +138,12 @@ class TraceBuilder {
     const sim::isa::Program& program = step_.programs[item.program]->compiled.program;
     const GraphInstance& instance = streams_[rank]->instances[origin.instance];
     const Graph& graph = (*graphs_[rank])[instance.graph];
+    // Beside a communication a segment is stretched as a whole.
+    const auto stretched = [&](Picoseconds at) {
+      const Picoseconds actual = time.end - time.start;
+      if (actual == segment.duration || segment.duration.value == 0) return at;
+      return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value / segment.duration.value));
+    };
     for (const sim::KernelSlice& slice : segment.slices) {
       const sim::isa::Kernel& kernel = program.kernels[slice.kernel];
       const Node& node = graph.nodes[kernel.node];
@@ -138,8 +154,8 @@ class TraceBuilder {
       if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
       if (slice.bytes.value > 0) args[n++] = {"bytes", slice.bytes.value};
       if (slice.busy < slice.end - slice.start) args[n++] = {"busy_ps", slice.busy.value};
-      timeline_.slice(tracks_.units[slice.track], kernel.name, node.scope.phase.empty() ? "other" : node.scope.phase, time.start + slice.start,
-                      slice.end - slice.start, std::span(args.data(), n));
+      timeline_.slice(tracks_.units[slice.track], kernel.name, node.scope.phase.empty() ? "other" : node.scope.phase, time.start + stretched(slice.start),
+                      stretched(slice.end) - stretched(slice.start), std::span(args.data(), n));
     }
   }
 
