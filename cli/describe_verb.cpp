@@ -4,37 +4,58 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
+#include "cli/graphviz.h"
+#include "cli/not_empty.h"
 #include "cli/verbs.h"
-#include "sim/config/describe.h"
 #include "sim/config/system_config.h"
+#include "sim/describe/describe.h"
+#include "sim/describe/drawing.h"
 
 namespace trellis::cli {
+namespace {
+
+struct Options {
+  std::string instance;
+  std::string topology;
+  sim::LoadOptions load;
+  bool json = false;
+};
+
+void list_instances(bool json) {
+  const std::vector<std::string> names = sim::instance_names();
+  if (json) {
+    std::cout << nlohmann::json({{"schema", "trellis.instances/1"}, {"instances", names}}).dump(1) << "\n";
+    return;
+  }
+  for (const std::string& name : names) std::cout << name << "\n";
+}
+
+void describe_instance(const Options& options) {
+  const sim::SystemConfig system = sim::load_system(options.instance, options.load);
+  if (!options.topology.empty()) write_graph(options.topology, sim::drawing(system));
+  std::cout << (options.json ? sim::describe(system).dump(1) + "\n" : sim::describe_text(system));
+}
+
+}  // namespace
 
 void add_describe(CLI::App& app, int& exit_code) {
-  struct Options {
-    std::string instance;
-    int nodes = 1;
-    bool json = false;
-  };
-  CLI::App* verb = app.add_subcommand("describe", "what hardware is modelled: every parameter with unit, source and evidence");
+  CLI::App* verb = app.add_subcommand("describe", "what hardware is modelled: every parameter with unit, source and evidence, totals, wiring");
   auto options = std::make_shared<Options>();
   verb->add_option("instance", options->instance, "e.g. trn1.32xlarge; none: the list of instances");
-  verb->add_option("--nodes", options->nodes)->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--nodes", options->load.nodes, "instances; an UltraServer has several")->capture_default_str();
+  verb->add_option("--lnc", options->load.logical_core_size, "physical cores per logical core, 1 or 2; none: the instance's default");
+  verb->add_option("--set", options->load.overrides, "another hardware number, e.g. network.oversubscription=2")->type_name("KEY=VALUE")->allow_extra_args(false);
+  verb->add_option("--topology", options->topology, "draw chips and links, to FILE.svg (with Graphviz) or FILE.dot")->type_name("FILE")->check(not_empty("a file name"));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.describe/1)");
-  verb->footer("Example:\n  trellis describe trn2.48xlarge");
-  verb->callback([options, &exit_code] {
+  verb->footer("Example:\n  trellis describe trn2u.48xlarge --nodes 4 --topology ultraserver.svg");
+  verb->callback([verb, options, &exit_code] {
     exit_code = 0;
-    if (options->instance.empty()) {
-      const std::vector<std::string> names = sim::instance_names();
-      if (options->json) {
-        std::cout << nlohmann::json({{"schema", "trellis.instances/1"}, {"instances", names}}).dump(1) << "\n";
-      } else {
-        for (const std::string& name : names) std::cout << name << "\n";
-      }
-      return;
+    if (!options->instance.empty()) return describe_instance(*options);
+    for (const char* option : {"--nodes", "--lnc", "--set", "--topology"}) {
+      if (verb->count(option) > 0) throw ConfigError(std::string(option) + ": of which instance? Expected trellis describe INSTANCE " + option + " …");
     }
-    const sim::SystemConfig system = sim::load_system(options->instance, options->nodes);
-    std::cout << (options->json ? sim::describe(system).dump(1) + "\n" : sim::describe_text(system));
+    list_instances(options->json);
   });
 }
 

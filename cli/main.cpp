@@ -18,7 +18,11 @@ int main(int argc, char** argv) {
   trellis::cli::add_train(app, command_line, exit_code);
   trellis::cli::add_simulate(app, command_line, exit_code);
   trellis::cli::add_describe(app, exit_code);
+  trellis::cli::add_kernel(app, exit_code);
   trellis::cli::add_report(app, exit_code);
+  trellis::cli::add_collectives(app, exit_code);
+  trellis::cli::add_selfcheck(app, exit_code);
+  trellis::cli::add_accuracy(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {

@@ -14,7 +14,11 @@ namespace trellis::cli {
 [[nodiscard]] std::string version_text();
 void add_train(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
 void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
+void add_kernel(CLI::App& app, int& exit_code);
 void add_describe(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
+void add_collectives(CLI::App& app, int& exit_code);
+void add_accuracy(CLI::App& app, int& exit_code);
+void add_selfcheck(CLI::App& app, int& exit_code);
 
 }  // namespace trellis::cli

@@ -138,7 +138,28 @@ class GoodRuns(Case):
         self.assertIn("trn1.32xlarge", self.trellis("describe").stdout)
         described = self.trellis("describe", "trn1.32xlarge", "--json")
         self.assertEqual(described.returncode, 0, described.stderr)
-        json.loads(described.stdout)
+        totals = {d["key"]: d["value"] for d in json.loads(described.stdout)["derived"]}
+        self.assertEqual((totals["instance.logical_cores"], totals["instance.hbm"], totals["instance.efa"]), (32, 512, 800))
+
+    def test_describe_draws_the_topology(self):
+        described = self.trellis("describe", "trn2u.48xlarge", "--nodes", "4", "--topology", "ultra.svg")
+        self.assertEqual(described.returncode, 0, described.stderr)
+        for text in ("0     1       0     12, 3, 4, 1", "memory of the model", "Where the documents disagree"):
+            self.assertIn(text, described.stdout)
+        svg = (self.dir / "ultra.svg").read_text()
+        self.assertEqual(svg.count(">chip "), 64)
+        self.assertEqual(self.trellis("describe", "trn1.32xlarge", "--topology", "trn1.dot").returncode, 0)
+        self.assertTrue((self.dir / "trn1.dot").read_text().startswith('graph "trn1.32xlarge" {'))
+
+    def test_describe_takes_another_number_and_another_core_size(self):
+        described = self.trellis("describe", "trn2.48xlarge", "--nodes", "2", "--lnc", "1", "--set", "network.oversubscription=4", "--json")
+        self.assertEqual(described.returncode, 0, described.stderr)
+        document = json.loads(described.stdout)
+        totals = {d["key"]: d["value"] for d in document["derived"]}
+        self.assertEqual(totals["cluster.logical_cores"], 256)
+        links = {link["kind"]: link["gb_per_s"] for link in document["fabric"]["links"]}
+        self.assertAlmostEqual(links["network_out"], 16 * links["efa_out"] / 4)
+
 
 
 class BadInput(Case):
@@ -170,6 +191,17 @@ class BadInput(Case):
 
     def test_unknown_instance(self):
         self.fails(self.train("--instance", "trn1.32xlrge"), 2, "trn1.32xlrge", "trn1.32xlarge")
+
+    def test_describe_refuses_what_it_cannot_show(self):
+        self.fails(self.trellis("describe", "trn2.49xlarge"), 2, "trn2.49xlarge", "did you mean trn2.48xlarge?")
+        self.fails(self.trellis("describe", "trn2u.48xlarge", "--nodes", "3"), 2, "3 nodes", "multiple of 4")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--nodes", "0"), 2, "0", "1024 nodes")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "x.png"), 2, "x.png", ".svg or .dot")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "no/such/place.dot"), 2, "no/such/place.dot")
+        self.fails(self.trellis("describe", "trn1.32xlarge", "--lnc", "2"), 2, "logical core size")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--set", "network.oversubscription=0.5"), 2, "network.oversubscription", "0.5")
+        self.fails(self.trellis("describe", "--topology", "x.svg"), 2, "which instance?")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "x.svg", env={"PATH": "/nowhere"}), 2, "dot", "install the package graphviz")
 
     def test_data_missing_empty_and_too_short(self):
         self.fails(self.train("data.train_dir=/no/such/place"), 2, "/no/such/place")
