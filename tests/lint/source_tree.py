@@ -3,7 +3,7 @@ import os
 import sys
 from pathlib import Path
 
-LAYERS = ["base", "traces", "sim", "device", "runtime", "trainer"]  # arrows go from right to left
+LAYERS = ["base", "traces", "sim", "device", "runtime", "trainer", "cli"]  # arrows go from right to left
 FOLDERS = LAYERS + ["tests", "benchmarks", "cmake", "scripts", "examples", "docs"]
 NOT_OURS = {"__pycache__", "build", ".venv", "golden"}
 
