@@ -23,7 +23,9 @@ target_link_options(trellis_torch INTERFACE LINKER:-rpath,${TRELLIS_TORCH_DIR}/l
 # One precompiled header for everything that sees LibTorch: parsing it once costs less than one source file.
 option(TRELLIS_PCH "use the shared precompiled LibTorch header" ON)
 if(TRELLIS_PCH)
-  file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "\n")
+  if(NOT EXISTS ${CMAKE_BINARY_DIR}/torch_pch.cpp)  # a fresh one would rebuild everything
+    file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "\n")
+  endif()
   add_library(trellis_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
   target_link_libraries(trellis_torch_pch PUBLIC trellis::torch)
   set_target_properties(trellis_torch_pch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
