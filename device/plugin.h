@@ -40,7 +40,8 @@ typedef struct trellis_device_plugin_t {
   const char* torch_version;
 
   const char* (*last_error)(int* exit_code); /* exit_code: trellis::ExitCode of the failed call */
-  /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record. */
+  /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record;
+   * optional: logical_core_size, estimate_unknown. A later call replaces the machine; it fails while tensors are alive on the device. */
   int (*configure)(const char* options);
   /* Binds the calling thread to a rank: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);
@@ -62,6 +63,9 @@ typedef struct trellis_device_plugin_t {
   int (*write_trace)(const char* path, const char* format);
   /* Optional: memory per rank by category and phase (JSON, schema trellis.memory/1), owned by the plugin until the next call. */
   int (*memory_report)(const char** report);
+  /* Optional: operators × types that ran and those that the hardware lacks (JSON, schema trellis.portability/1), owned by the plugin
+   * until the next call. */
+  int (*portability_report)(const char** report);
 } trellis_device_plugin_t;
 
 /* The one exported symbol. Returns NULL when the plugin cannot serve this host. */

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <unordered_set>
 
 #include "base/check.h"
 #include "device/driver/rank_stream.h"
@@ -42,7 +41,7 @@ CommNode comm_node(const CommRequest& request, int rank) {
 class Builder {
  public:
   Builder(const RankRecorder::Impl& stream, const InternTable& interned, int rank)
-      : stream_(stream), interned_(interned), rank_(rank), released_(stream.released.begin(), stream.released.end()) {}
+      : stream_(stream), interned_(interned), rank_(rank) {}
 
   Graph build(std::string_view reason, std::vector<std::uint32_t>& comms) {
     graph_.cut_reason = reason;
@@ -82,7 +81,7 @@ class Builder {
 
   std::uint32_t value(std::size_t at) {
     const Operand operand = stream_.operands[at];
-    const std::uint32_t buffer = this->buffer(operand.buffer, stream_.operand_bytes[at]);
+    const std::uint32_t buffer = this->buffer(operand.buffer, stream_.bytes_of(static_cast<std::uint32_t>(at), interned_));
     const std::uint64_t key = (std::uint64_t{buffer} << 24) | operand.view;
     const auto [it, fresh] = values_.try_emplace(key, static_cast<std::uint32_t>(graph_.values.size()));
     if (fresh) graph_.values.push_back({buffer, interned_.view(static_cast<std::uint32_t>(operand.view))});
@@ -92,9 +91,9 @@ class Builder {
   std::uint32_t buffer(std::uint64_t id, std::int64_t bytes) {
     const auto [it, fresh] = buffers_.try_emplace(id, static_cast<std::uint32_t>(graph_.buffers.size()));
     if (fresh) {
-      const BufferRole role = id < stream_.first_new_buffer      ? BufferRole::kExternal
-                              : released_.contains(id)    ? BufferRole::kTemporary
-                                                                 : BufferRole::kOutput;
+      const BufferRole role = id < stream_.first_new_buffer ? BufferRole::kExternal
+                              : stream_.is_released(id)     ? BufferRole::kTemporary
+                                                            : BufferRole::kOutput;
       graph_.buffers.push_back({role, bytes});
     }
     // A buffer may be resized while the graph runs: it needs its largest size.
@@ -105,7 +104,6 @@ class Builder {
   const RankRecorder::Impl& stream_;
   const InternTable& interned_;
   int rank_;
-  std::unordered_set<std::uint64_t> released_;
   Graph graph_;
   std::vector<std::uint32_t> comms_;
   std::unordered_map<std::uint64_t, std::uint32_t> buffers_;

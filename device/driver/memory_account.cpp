@@ -1,82 +1,101 @@
-#include <fmt/format.h>
-
-#include "base/error.h"
-#include "device/driver/session.h"
+#include "device/driver/memory_account.h"
 
 namespace trellis::device {
 
-namespace {
+MemoryBlock* MemoryAccount::allocate(std::int64_t bytes, BufferCategory category, std::uint32_t scope, std::uint64_t buffer) {
+  const Lock lock(mutex_);
+  const MemoryStat& allocated = allocator_.stats().all.allocated_bytes;
+  const std::int64_t peak = allocated.peak;
+  MemoryBlock* const block = allocator_.allocate({bytes, category, scope, op(), buffer});
+  if (allocated.peak > peak) {
+    at_peak_ = allocator_.stats().by_category;
+    peak_scope_ = scope;
+  }
+  return block;
+}
 
-std::string gib(std::int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+void MemoryAccount::release(MemoryBlock& block) {
+  const Lock lock(mutex_);
+  allocator_.free(block, op());
+}
 
-/// The smallest shipped instance whose cores hold `bytes`, or "".
-std::string instance_that_holds(std::int64_t bytes) {
-  std::string best;
-  std::int64_t best_bytes = 0;
-  for (const std::string& name : sim::instance_names()) {
-    const std::int64_t size = sim::load_system(name).hbm_per_logical_core().value;
-    if (size >= bytes && (best.empty() || size < best_bytes)) {
-      best = fmt::format("{} ({} per core)", name, gib(size));
-      best_bytes = size;
+void MemoryAccount::recategorize(MemoryBlock& block, BufferCategory category) {
+  const Lock lock(mutex_);
+  if (block.category != category) allocator_.recategorize(block, category, op());
+}
+
+void MemoryAccount::keep_since(std::uint32_t since, BufferCategory category) {
+  const Lock lock(mutex_);
+  for (const auto& [address, segment] : allocator_.segments()) {
+    for (MemoryBlock* block = segment.first; block != nullptr; block = block->after) {
+      if (block->state == MemoryBlock::State::kActive && block->category == BufferCategory::kTemporary && block->op >= since)
+        allocator_.recategorize(*block, category, op());
     }
   }
-  return best;
 }
 
-std::string advice(const std::array<std::int64_t, kNumBufferCategories>& use, std::int64_t needed) {
-  const auto of = [&](BufferCategory c) { return use[static_cast<std::size_t>(c)]; };
-  const std::int64_t model = of(BufferCategory::kParameter) + of(BufferCategory::kGradient) + of(BufferCategory::kOptimizerState);
-  std::string text = model >= of(BufferCategory::kActivation) + of(BufferCategory::kTemporary)
-                         ? "double distributed_strategy.tensor_model_parallel_size or pipeline_model_parallel_size "
-                           "(weights, gradients and optimizer states dominate)"
-                         : "halve data.micro_batch_size or model.encoder_seq_length, or double tensor_model_parallel_size "
-                           "(activations dominate)";
-  if (const std::string instance = instance_that_holds(needed); !instance.empty()) {
-    text += "; at least this allocation would fit with --instance " + instance;
-  }
-  return text;
+void MemoryAccount::record_stream(MemoryBlock& block) {
+  const Lock lock(mutex_);
+  block.used_by_stream = true;
 }
 
-}  // namespace
-
-void MemoryAccount::allocate(std::int64_t bytes, BufferCategory category, const Scope& scope) {
-  const std::size_t index = static_cast<std::size_t>(category);
-  if (current_ + bytes > capacity_.value) {
-    std::string parts;
-    for (int c = 0; c < kNumBufferCategories; ++c) {
-      parts += fmt::format("{}{} {}", c == 0 ? "" : ", ", name(static_cast<BufferCategory>(c)), gib(by_category_[static_cast<std::size_t>(c)]));
-    }
-    throw Error(ExitCode::kDoesNotFit,
-                fmt::format("out of device memory: rank {}, phase {}, micro-batch {}, layer {}: allocating {} B ({}) of category {}, "
-                            "but {} B ({}) of the core's {} B ({}) are in use ({}). What would help: {}.",
-                            rank_, scope.phase.empty() ? "outside any phase" : scope.phase,
-                            scope.microbatch < 0 ? std::string("-") : std::to_string(scope.microbatch),
-                            scope.layer.empty() ? "-" : scope.layer, bytes, gib(bytes), name(category), current_, gib(current_),
-                            capacity_.value, gib(capacity_.value), parts, advice(by_category_, current_ + bytes)));
-  }
-  current_ += bytes;
-  by_category_[index] += bytes;
-  if (current_ > peak_) {
-    peak_ = current_;
-    at_peak_ = by_category_;
-    if (peak_phase_ != scope.phase) peak_phase_ = scope.phase;
-  }
+void MemoryAccount::synchronize() {
+  const Lock lock(mutex_);
+  allocator_.release_held(op());
 }
 
-void MemoryAccount::release(std::int64_t bytes, BufferCategory category) {
-  current_ -= bytes;
-  by_category_[static_cast<std::size_t>(category)] -= bytes;
+void MemoryAccount::empty_cache() {
+  const Lock lock(mutex_);
+  allocator_.empty_cache(op());
 }
 
-void MemoryAccount::recategorize(std::int64_t bytes, BufferCategory from, BufferCategory to) {
-  by_category_[static_cast<std::size_t>(from)] -= bytes;
-  by_category_[static_cast<std::size_t>(to)] += bytes;
+AllocatorStats MemoryAccount::stats() const {
+  const Lock lock(mutex_);
+  return allocator_.stats();
+}
+
+std::array<std::int64_t, kNumBufferCategories> MemoryAccount::at_peak_by_category() const {
+  const Lock lock(mutex_);
+  return at_peak_;
+}
+
+std::uint32_t MemoryAccount::peak_scope() const {
+  const Lock lock(mutex_);
+  return peak_scope_;
 }
 
 void MemoryAccount::reset_peak() {
-  peak_ = current_;
-  at_peak_ = by_category_;
-  peak_phase_.clear();
+  const Lock lock(mutex_);
+  allocator_.reset_peak();
+  at_peak_ = allocator_.stats().by_category;
+  peak_scope_ = 0;
+}
+
+void MemoryAccount::reset_accumulated() {
+  const Lock lock(mutex_);
+  allocator_.reset_accumulated();
+}
+
+std::vector<MemoryAccount::Segment> MemoryAccount::snapshot() const {
+  const Lock lock(mutex_);
+  std::vector<Segment> all;
+  for (const auto& [address, segment] : allocator_.segments()) {
+    Segment& copy = all.emplace_back(Segment{segment, {}});
+    for (const MemoryBlock* block = segment.first; block != nullptr; block = block->after) copy.blocks.push_back(*block);
+  }
+  return all;
+}
+
+MemoryTimeline MemoryAccount::timeline() const {
+  const Lock lock(mutex_);
+  return timeline_;
+}
+
+void MemoryAccount::set_timeline_capacity(std::size_t events) {
+  const Lock lock(mutex_);
+  const AllocatorStats& stats = allocator_.stats();
+  timeline_.restart(events, {stats.all.reserved_bytes.current, stats.all.allocated_bytes.current, stats.all.active_bytes.current,
+                             stats.by_category});
 }
 
 }  // namespace trellis::device

@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "device/driver/rank_clock.h"
 #include "device/driver/rank_stream.h"
 
 namespace trellis::device {
@@ -28,13 +29,62 @@ std::int32_t number(std::string_view text) {
 
 }  // namespace
 
+void RankRecorder::Impl::add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes, const InternTable& interned) {
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    if (bytes[i] == interned.view_bytes(static_cast<std::uint32_t>(added[i].view))) continue;
+    partial.push_back(static_cast<std::uint32_t>(operands.size() + i));
+    partial_bytes.push_back(bytes[i]);
+  }
+  operands.insert(operands.end(), added.begin(), added.end());
+}
+
+std::int64_t RankRecorder::Impl::bytes_of(std::uint32_t place, const InternTable& interned) const {
+  const auto found = std::lower_bound(partial.begin(), partial.end(), place);
+  if (found == partial.end() || *found != place) return interned.view_bytes(static_cast<std::uint32_t>(operands[place].view));
+  return partial_bytes[static_cast<std::size_t>(found - partial.begin())];
+}
+
+void RankRecorder::Impl::release(std::uint64_t buffer) {
+  if (buffer >= next_buffer) {
+    released_elsewhere.push_back(buffer);
+    return;
+  }
+  const std::size_t index = buffer - first_new_buffer;
+  if (index >= released.size()) released.resize(next_buffer - first_new_buffer);
+  released[index] = true;
+}
+
+bool RankRecorder::Impl::is_released(std::uint64_t buffer) const {
+  if (buffer >= next_buffer) return std::find(released_elsewhere.begin(), released_elsewhere.end(), buffer) != released_elsewhere.end();
+  return buffer >= first_new_buffer && buffer - first_new_buffer < released.size() && released[buffer - first_new_buffer];
+}
+
+void RankRecorder::Impl::forget_open_graph() {
+  if (ops.size() > largest_graph.operations) largest_graph = {ops.size(), host_bytes()};
+  ops.clear();
+  operands.clear();
+  partial.clear();
+  partial_bytes.clear();
+  released.clear();
+  released_elsewhere.clear();
+  correlations.clear();
+  first_new_buffer = next_buffer;
+}
+
+std::size_t RankRecorder::Impl::host_bytes() const {
+  return ops.size() * sizeof(OpRecord) + operands.size() * sizeof(Operand) +
+         partial.size() * (sizeof(std::uint32_t) + sizeof(std::int64_t)) + released.size() / 8 +
+         (released_elsewhere.size() + correlations.size()) * sizeof(std::uint64_t);
+}
+
 RankRecorder::RankRecorder(int rank, Bytes hbm, bool record)
-    : rank_(rank), record_(record), memory_(rank, hbm), impl_(std::make_unique<Impl>()) {}
+    : rank_(rank), record_(record), memory_(rank, hbm), impl_(std::make_unique<Impl>()), clock_(std::make_unique<RankClock>(impl_->graphs)) {}
 
 RankRecorder::~RankRecorder() = default;
 
 void RankRecorder::push_scope(std::string_view text) {
   if (!is_ours(text)) return;
+  if (text.starts_with(kPhase)) phases_are_announced();
   if (ends_graph(text)) cut("phase border");
   impl_->frames.push_back({std::string(text), scope_});
   if (text.starts_with(kPhase)) scope_.phase = text.substr(kPhase.size());
@@ -45,14 +95,66 @@ void RankRecorder::push_scope(std::string_view text) {
 }
 
 void RankRecorder::pop_scope(std::string_view text) {
-  if (!is_ours(text)) return;
-  TRELLIS_CHECK(!impl_->frames.empty() && impl_->frames.back().text == text, "scopes must nest: closing " + std::string(text));
+  if (!is_ours(text) || impl_->frames.empty()) return;  // none: it was opened before this rank had an owner
+  TRELLIS_CHECK(impl_->frames.back().text == text, "scopes must nest: closing " + std::string(text));
   if (ends_graph(text)) cut("phase border");
   scope_ = std::move(impl_->frames.back().saved);
   impl_->frames.pop_back();
   impl_->scoped_layer = scope_.layer;
   impl_->scope_id = 0;
 }
+
+// ── automatic phases ──
+
+std::string_view name(AutoPhase phase) {
+  switch (phase) {
+    case AutoPhase::kNone: break;
+    case AutoPhase::kEval: return "eval";
+    case AutoPhase::kForward: return "forward";
+    case AutoPhase::kBackward: return "backward";
+    case AutoPhase::kOptimizer: return "optimizer";
+  }
+  return "";
+}
+
+void RankRecorder::phases_are_announced() {
+  if (!automatic_) return;
+  cut("phases are announced");
+  automatic_ = false;
+  auto_phase_ = AutoPhase::kNone;
+  scope_.phase.clear();
+  impl_->scope_id = 0;
+}
+
+void RankRecorder::enter(AutoPhase phase) {
+  if (impl_->ops.size() >= kMaxAutomaticOps) cut("longest graph");
+  if (phase == auto_phase_) return;
+  if (!impl_->ops.empty()) {
+    if (phase == AutoPhase::kEval && auto_phase_ == AutoPhase::kForward) return;
+    const bool grown = phase == AutoPhase::kForward && auto_phase_ == AutoPhase::kEval;
+    if (!grown) cut("automatic phase border");
+  }
+  auto_phase_ = phase;
+  scope_.phase = name(phase);
+  impl_->scope_id = 0;
+}
+
+// ── the simulated clock ──
+
+void RankRecorder::set_stream(int stream) {
+  if (stream == stream_) return;
+  cut("another stream");
+  stream_ = stream;
+}
+
+void RankRecorder::host_waits(int stream) {
+  memory_.synchronize();
+  if (!record_) return;
+  if (automatic_) cut("host synchronisation");
+  clock_->host_waits(stream);
+}
+
+// ── the stream ──
 
 void RankRecorder::note_sequence(std::int64_t next_sequence) {
   auto& from = impl_->layer_from;
@@ -83,31 +185,37 @@ void RankRecorder::set_backward_sequence(std::int64_t sequence) {
 std::uint64_t RankRecorder::new_buffer() { return impl_->next_buffer++; }
 
 void RankRecorder::release_buffer(std::uint64_t buffer) {
-  if (record_ && buffer >= impl_->first_new_buffer) impl_->released.push_back(buffer);
+  if (record_ && buffer >= impl_->first_new_buffer) impl_->release(buffer);
+}
+
+std::uint32_t RankRecorder::scope_id() {
+  Impl& s = *impl_;
+  if (s.scope_id != 0) return s.scope_id;
+  if (scope_.phase.empty() && scope_.layer.empty()) return 0;  // the table's first
+  // The micro-batch is a property of the instance, not of the graph.
+  const auto [it, fresh] = s.scope_ids.try_emplace({scope_.phase, 0, scope_.layer}, 0);
+  if (fresh) it->second = interned_.scope(Scope{scope_.phase, -1, scope_.layer});
+  s.scope_id = it->second;
+  return s.scope_id;
 }
 
 void RankRecorder::record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs,
                           std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
   if (!record_) return;
   Impl& s = *impl_;
-  if (s.scope_id == 0) {
-    // Scopes of equal graphs must be equal ids: the micro-batch is a property of the instance, not of the graph.
-    const auto [it, fresh] = s.scope_ids.try_emplace({scope_.phase, 0, scope_.layer}, 0);
-    if (fresh) it->second = interned_.scope(Scope{scope_.phase, -1, scope_.layer});
-    s.scope_id = it->second;
-  }
   if (s.ops.empty()) s.memory_before = memory_.current();
   OpRecord op;
   op.schema = interned_.text(schema);
-  op.scope = s.scope_id;
+  op.scope = scope_id();
   op.scalars = scalars.empty() ? 0 : interned_.text(scalars);
   op.first_operand = static_cast<std::uint32_t>(s.operands.size());
   op.num_inputs = static_cast<std::uint16_t>(inputs.size());
   op.num_outputs = static_cast<std::uint16_t>(outputs.size());
-  s.operands.insert(s.operands.end(), inputs.begin(), inputs.end());
-  s.operands.insert(s.operands.end(), outputs.begin(), outputs.end());
-  s.operand_bytes.insert(s.operand_bytes.end(), bytes.begin(), bytes.end());
+  s.add_operands(inputs, bytes.first(inputs.size()), interned_);
+  s.add_operands(outputs, bytes.subspan(inputs.size()), interned_);
   s.ops.push_back(op);
+  memory_.advance();
+  if (clock_->slicing()) s.correlations.push_back(correlation_);
 }
 
 std::int64_t RankRecorder::comm_start(const CommRequest& request, std::span<const Operand> inputs, std::span<const Operand> outputs,
@@ -132,19 +240,28 @@ void RankRecorder::cut(std::string_view reason) {
     instance.memory_before = s.memory_before;
     instance.memory_after = memory_.current();
     Graph graph = build_graph(s, interned_, rank_, reason, instance.comms);
+    if (auto_phase_ != AutoPhase::kNone) graph.name = name(auto_phase_);
     const ContentHash hash = graph.hash();
     std::string key(reinterpret_cast<const char*>(&hash), sizeof hash);
     for (const Node& node : graph.nodes) key += node.scope.layer + '\n';
     const auto [it, fresh] = s.graph_by_content.try_emplace(std::move(key), static_cast<std::uint32_t>(s.graphs.size()));
-    if (fresh) s.graphs.push_back(std::move(graph));
+    if (fresh) {
+      s.graphs.push_back(std::move(graph));
+      s.graph_runs.push_back(0);
+    }
+    ++s.graph_runs[it->second];
     instance.graph = it->second;
+    clock_->ran(stream_, instance, s.step.comms, std::move(s.correlations));
     s.step.instances.push_back(std::move(instance));
   }
-  s.ops.clear();
-  s.operands.clear();
-  s.operand_bytes.clear();
-  s.released.clear();
-  s.first_new_buffer = s.next_buffer;
+  s.forget_open_graph();
+}
+
+void RankRecorder::discard() {
+  cut("no part of a step");  // time has passed all the same
+  for (const GraphInstance& instance : impl_->step.instances) --impl_->graph_runs[instance.graph];
+  impl_->step = {};
+  clock_->end_step();
 }
 
 }  // namespace trellis::device

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -29,11 +30,14 @@ struct RankRecorder::Impl {
   // the open graph
   std::vector<OpRecord> ops;
   std::vector<Operand> operands;
-  std::vector<std::int64_t> operand_bytes;  ///< whole buffer, beside `operands`
+  std::vector<std::uint32_t> partial;       ///< ascending places in `operands` whose buffer is not as long as the view
+  std::vector<std::int64_t> partial_bytes;  ///< beside `partial`: the whole buffer
   std::uint64_t next_buffer = 1;
-  std::uint64_t first_new_buffer = 1;       ///< buffers from here on were made by the open graph
-  std::vector<std::uint64_t> released;      ///< in order of release, each once
+  std::uint64_t first_new_buffer = 1;             ///< buffers from here on were made by the open graph
+  std::vector<bool> released;                     ///< by id − first_new_buffer
+  std::vector<std::uint64_t> released_elsewhere;  ///< ids that other threads gave, far above
   std::int64_t memory_before = 0;
+  std::vector<std::uint64_t> correlations;  ///< beside `ops` while profiling, else empty
 
   // scopes
   struct Frame {
@@ -46,11 +50,27 @@ struct RankRecorder::Impl {
   std::string scoped_layer;                                      ///< by push and pop alone, without backward's look-up
   std::vector<std::pair<std::int64_t, std::string>> layer_from;  ///< from this autograd sequence number on: layer
 
+  struct RecordCost {
+    std::size_t operations = 0;
+    std::size_t host_bytes = 0;
+  };
+  RecordCost largest_graph;  ///< of all that have ended
+
   // finished work
   std::vector<Graph> graphs;                 ///< distinct ones of this rank, layers named
+  std::vector<std::int64_t> graph_runs;      ///< beside `graphs`: how often each ran
   std::unordered_map<std::string, std::uint32_t> graph_by_content;
   StepStream step;                           ///< since the last end_step
   StepStream finished;                       ///< the step that ended last
+
+  void add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes, const InternTable& interned);
+  /// Of the whole buffer of the operand at this place.
+  [[nodiscard]] std::int64_t bytes_of(std::uint32_t place, const InternTable& interned) const;
+  void release(std::uint64_t buffer);  ///< REQUIRES: buffer >= first_new_buffer
+  [[nodiscard]] bool is_released(std::uint64_t buffer) const;
+  void forget_open_graph();
+  /// Host memory that the open graph's records take, beyond what is interned.
+  [[nodiscard]] std::size_t host_bytes() const;
 };
 
 /// Schema texts of the two pseudo-operations that mark a communication in a stream; scalars hold the index in StepStream::comms.

@@ -8,44 +8,40 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/driver/cluster_job.h"
+#include "device/driver/memory_report.h"
+#include "device/driver/portability.h"
+#include "device/driver/program_timer.h"
+#include "device/driver/rank_clock.h"
 
 namespace trellis::device {
 
 struct Session::Impl {
+  explicit Impl(const sim::SystemConfig& system) : timer(system) {}
+
+  ProgramTimer timer;
   std::vector<std::unique_ptr<RankRecorder>> ranks;
-  std::map<ContentHash, std::unique_ptr<TimedProgram>> programs;
-  std::unique_ptr<sim::Simulator> simulator;  ///< made at first use: SystemC elaborates once
   std::optional<StepTiming> last;
   ContentHash last_key;
   std::vector<const StepStream*> streams;
   std::vector<const std::vector<Graph>*> graphs;
-
-  sim::Simulator& machine(const sim::SystemConfig& system) {
-    if (!simulator) simulator = std::make_unique<sim::Simulator>(system);
-    return *simulator;
-  }
-
-  const TimedProgram* program_of(const Graph& graph, const sim::SystemConfig& system) {
-    const ContentHash key = graph.hash();
-    auto it = programs.find(key);
-    if (it == programs.end()) {
-      auto timed = std::make_unique<TimedProgram>();
-      timed->compiled = compile(graph, system.chip.core);
-      timed->timing = std::make_shared<const sim::CoreTiming>(machine(system).time_program(timed->compiled.program));
-      it = programs.emplace(key, std::move(timed)).first;
-    }
-    return it->second.get();
-  }
 };
 
+sim::SystemConfig load_system(const SessionOptions& options) {
+  sim::LoadOptions load;
+  load.nodes = options.nodes;
+  if (options.logical_core_size != 0) load.logical_core_size = options.logical_core_size;
+  return sim::load_system(options.instance, load);
+}
+
 Session::Session(const SessionOptions& options)
-    : options_(options), system_(sim::load_system(options.instance, options.nodes)), impl_(std::make_unique<Impl>()) {
+    : options_(options), system_(load_system(options)), impl_(std::make_unique<Impl>(system_)) {
   if (options.world_size < 1 || options.world_size > system_.logical_cores()) {
     throw ConfigError(fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: raise --nodes or choose a larger --instance",
                                   options.world_size, options.nodes, options.instance, system_.logical_cores()));
   }
   for (int rank = 0; rank < options.world_size; ++rank) {
     impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, system_.hbm_per_logical_core(), options.record));
+    impl_->ranks.back()->clock().use(impl_->timer);
   }
 }
 
@@ -59,6 +55,7 @@ RankRecorder& Session::rank(int rank) {
 void Session::end_step(int rank, std::int64_t) {
   RankRecorder& recorder = this->rank(rank);
   recorder.cut("end of step");
+  recorder.clock().end_step();
   RankRecorder::Impl& stream = recorder.impl();
   stream.finished = std::move(stream.step);
   stream.step = {};
@@ -74,12 +71,14 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
     impl_->graphs.push_back(&recorder->impl().graphs);
   }
   StepTiming timing = lay_out_step(impl_->streams, impl_->graphs,
-                                   [this](const Graph& graph) { return impl_->program_of(graph, system_); });
+                                   [this](const Graph& graph) {
+                                     return &(options_.estimate_unknown ? impl_->timer.time_or_estimate(graph) : impl_->timer.time(graph));
+                                   });
   const ContentHash key = job_key(timing.job);
   if (impl_->last && impl_->last_key == key) {
     timing.timing = std::move(impl_->last->timing);
   } else {
-    timing.timing = impl_->machine(system_).run_cluster(timing.job);
+    timing.timing = impl_->timer.run_cluster(timing.job);
   }
   impl_->last = std::move(timing);
   impl_->last_key = key;
@@ -91,24 +90,17 @@ void Session::write_trace(const std::filesystem::path& path, const std::string& 
   write_step_trace(path, format, *impl_->last, impl_->streams, impl_->graphs);
 }
 
+nlohmann::json Session::portability_report(int rank) {
+  std::vector<GraphRuns> runs;
+  for (const auto& recorder : impl_->ranks) {
+    if (rank < 0 || recorder->rank() == rank) runs.emplace_back(&recorder->impl().graphs, &recorder->impl().graph_runs);
+  }
+  return portability(runs, system_.instance.name, system_.chip.core.limits.core_version);
+}
+
 nlohmann::json Session::memory_report() {
   nlohmann::json ranks = nlohmann::json::array();
-  for (const auto& recorder : impl_->ranks) {
-    const MemoryAccount& memory = recorder->memory();
-    nlohmann::json peak, now;
-    for (int c = 0; c < kNumBufferCategories; ++c) {
-      const std::string key = std::string(name(static_cast<BufferCategory>(c))) + "_bytes";
-      peak[key] = memory.at_peak_by_category()[static_cast<std::size_t>(c)];
-      now[key] = memory.current_by_category()[static_cast<std::size_t>(c)];
-    }
-    ranks.push_back({{"rank", recorder->rank()},
-                     {"peak_bytes", memory.peak()},
-                     {"capacity_bytes", memory.capacity().value},
-                     {"peak_phase", memory.peak_phase()},
-                     {"at_peak", peak},
-                     {"current_bytes", memory.current()},
-                     {"current", now}});
-  }
+  for (const auto& recorder : impl_->ranks) ranks.push_back(memory_row(*recorder));
   return {{"schema", "trellis.memory/1"}, {"ranks", std::move(ranks)}};
 }
 

@@ -14,6 +14,7 @@
 
 #include "device/compiler/graph.h"
 #include "device/compiler/op_record.h"
+#include "device/driver/memory_account.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 
@@ -23,10 +24,15 @@ namespace trellis::device {
 struct SessionOptions {
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
+  int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
   int world_size = 1;
   bool shape_only = false;
+  bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know, and lists it, instead of refusing it
   bool record = true;  ///< off: operations run, nothing is recorded or simulated
 };
+
+/// The machine that `options` name. Throws ConfigError when it is unknown.
+[[nodiscard]] sim::SystemConfig load_system(const SessionOptions& options);
 
 /// A communication as the trainer's backend announces it.
 struct CommRequest {
@@ -38,29 +44,11 @@ struct CommRequest {
   DType dtype = DType::kFp32;
 };
 
-/// One rank's memory on the modelled HBM. Counts what the caching allocator would hold; the thread of the rank is its only user.
-class MemoryAccount {
- public:
-  MemoryAccount(int rank, Bytes capacity) : rank_(rank), capacity_(capacity) {}
-  /// Charges `bytes` (already rounded to the allocator's size class). Throws Error (exit 3: rank, phase, category, bytes, capacity, what to change).
-  void allocate(std::int64_t bytes, BufferCategory category, const Scope& scope);
-  void release(std::int64_t bytes, BufferCategory category);
-  void recategorize(std::int64_t bytes, BufferCategory from, BufferCategory to);
-  [[nodiscard]] std::int64_t current() const { return current_; }
-  [[nodiscard]] std::int64_t peak() const { return peak_; }
-  [[nodiscard]] const std::array<std::int64_t, kNumBufferCategories>& current_by_category() const { return by_category_; }
-  [[nodiscard]] const std::array<std::int64_t, kNumBufferCategories>& at_peak_by_category() const { return at_peak_; }
-  [[nodiscard]] const std::string& peak_phase() const { return peak_phase_; }
-  [[nodiscard]] Bytes capacity() const { return capacity_; }
-  void reset_peak();
+class RankClock;
 
- private:
-  int rank_;
-  Bytes capacity_;
-  std::int64_t current_ = 0, peak_ = 0;
-  std::array<std::int64_t, kNumBufferCategories> by_category_{}, at_peak_{};
-  std::string peak_phase_;
-};
+/// What a program that announces no phases is doing, as the device can tell.
+enum class AutoPhase : std::uint8_t { kNone, kEval, kForward, kBackward, kOptimizer };
+[[nodiscard]] std::string_view name(AutoPhase);
 
 /// One rank's stream of operations. Used only by the thread that is bound to the rank.
 class RankRecorder {
@@ -74,11 +62,28 @@ class RankRecorder {
   void set_backward_sequence(std::int64_t sequence);  ///< −1: none
   void note_sequence(std::int64_t next_sequence);     ///< at layer borders in forward
 
+  // Automatic phases: until the first "phase=" scope. Graphs then also end where the host waits for the device and after kMaxAutomaticOps.
+  static constexpr std::size_t kMaxAutomaticOps = 2000;  ///< compile time grows faster than a graph
+  [[nodiscard]] bool automatic() const { return automatic_; }
+  void phases_are_announced();  ///< from now on only scopes and the program's own cuts end a graph
+  /// Before each operation. No-grad stretches of a forward belong to it.
+  void enter(AutoPhase phase);
+
+  // the simulated clock
+  RankClock& clock() { return *clock_; }
+  void set_stream(int stream);  ///< operations from now on are issued to this stream of the clock
+  /// The host waits for what a stream has got so far; −1: for all streams.
+  void host_waits(int stream);
+  void host_waits() { host_waits(stream_); }
+  /// While RankClock::slicing(): what the host is executing, for DeviceSlice::correlation.
+  void correlate(std::uint64_t correlation) { correlation_ = correlation; }
+
   [[nodiscard]] std::uint64_t new_buffer();  ///< next buffer id
   /// Called when the storage of a buffer is released; a buffer released before its graph ends is a temporary of that graph.
   void release_buffer(std::uint64_t buffer);
   [[nodiscard]] bool recording() const { return record_; }
   InternTable& interned() { return interned_; }
+  [[nodiscard]] const InternTable& interned() const { return interned_; }
   /// `bytes[i]`: size of operand i's whole buffer.
   void record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs, std::span<const Operand> outputs,
               std::span<const std::int64_t> bytes);
@@ -86,13 +91,18 @@ class RankRecorder {
                           std::span<const std::int64_t> bytes);
   void comm_wait(std::int64_t handle);
   void cut(std::string_view reason);  ///< ends the current graph
+  void discard();                     ///< forgets what was recorded since the last end of a step
 
   MemoryAccount& memory() { return memory_; }
+  [[nodiscard]] const MemoryAccount& memory() const { return memory_; }
   [[nodiscard]] const Scope& current_scope() const { return scope_; }
+  /// The current scope interned, without its micro-batch: equal scopes of equal graphs are equal ids.
+  [[nodiscard]] std::uint32_t scope_id();
   [[nodiscard]] int rank() const { return rank_; }
 
   struct Impl;
   [[nodiscard]] Impl& impl() { return *impl_; }
+  [[nodiscard]] const Impl& impl() const { return *impl_; }
   ~RankRecorder();
 
  private:
@@ -101,7 +111,12 @@ class RankRecorder {
   InternTable interned_;
   Scope scope_;
   MemoryAccount memory_;
+  bool automatic_ = true;
+  AutoPhase auto_phase_ = AutoPhase::kNone;  ///< of the open graph
+  int stream_ = 0;
+  std::uint64_t correlation_ = 0;
   std::unique_ptr<Impl> impl_;
+  std::unique_ptr<RankClock> clock_;
 };
 
 /// The process-wide emulator: one recorder per rank, the program cache and the simulator.
@@ -117,6 +132,8 @@ class Session {
   nlohmann::json simulate_step(std::int64_t step);
   void write_trace(const std::filesystem::path& path, const std::string& format);
   nlohmann::json memory_report();
+  /// Of one rank, or (−1) of all together; schema trellis.portability/1.
+  nlohmann::json portability_report(int rank = -1);
 
  private:
   struct Impl;

@@ -1,49 +1,165 @@
+#include "device/driver/memory_account.h"
+
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
-#include "base/error.h"
-#include "device/driver/session.h"
+#include "device/driver/memory_report.h"
+#include "device/driver/out_of_memory.h"
 
 namespace trellis::device {
 namespace {
 
+using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
-TEST(MemoryAccountTest, PeakRemembersItsCategoriesAndPhase) {
-  MemoryAccount memory(0, Bytes(1000));
-  memory.allocate(100, BufferCategory::kParameter, {"init", -1, ""});
-  memory.allocate(300, BufferCategory::kActivation, {"forward", 0, ""});
-  memory.release(300, BufferCategory::kActivation);
-  memory.allocate(50, BufferCategory::kGradient, {"backward", 0, ""});
-  EXPECT_EQ(memory.current(), 150);
-  EXPECT_EQ(memory.peak(), 400);
-  EXPECT_EQ(memory.peak_phase(), "forward");
-  EXPECT_EQ(memory.at_peak_by_category()[static_cast<std::size_t>(BufferCategory::kActivation)], 300);
-  EXPECT_EQ(memory.at_peak_by_category()[static_cast<std::size_t>(BufferCategory::kGradient)], 0);
-}
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-TEST(MemoryAccountTest, OutOfMemoryNamesEverythingAndChangesNothing) {
-  MemoryAccount memory(3, Bytes(1000));
-  memory.allocate(900, BufferCategory::kParameter, {"init", -1, ""});
-  try {
-    memory.allocate(200, BufferCategory::kActivation, {"forward", 2, "model.layers.1"});
-    FAIL() << "must not fit";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 3, phase forward, micro-batch 2, layer model.layers.1"), HasSubstr("allocating 200 B"),
-                                    HasSubstr("category activation"), HasSubstr("900 B (0.00 GiB) of the core's 1000 B"),
-                                    HasSubstr("tensor_model_parallel_size"), HasSubstr("--instance trn1.")));
+/// A rank's recorder as the device uses it.
+class MemoryAccountTest : public testing::Test {
+ protected:
+  RankRecorder recorder{3, Bytes(64 * kMiB), true};
+  MemoryAccount& memory = recorder.memory();
+
+  MemoryBlock* allocate(std::int64_t bytes, BufferCategory category) {
+    return memory.allocate(bytes, category, recorder.scope_id(), recorder.new_buffer());
   }
-  EXPECT_EQ(memory.current(), 900);
+  void record_add(const MemoryBlock& a) {
+    const auto view = recorder.interned().view({{4, 256}, {256, 1}, 0, DType::kFp32});
+    const std::array<Operand, 1> in{Operand{a.buffer, view}};
+    const std::array<std::int64_t, 1> bytes{a.requested};
+    recorder.record("aten::add_.Scalar", "", in, {}, bytes);
+  }
+};
+
+TEST_F(MemoryAccountTest, PeakRemembersItsCategoriesAndPhase) {
+  allocate(1000, BufferCategory::kParameter);
+  recorder.push_scope("phase=forward");
+  memory.release(*allocate(3000, BufferCategory::kActivation));
+  recorder.pop_scope("phase=forward");
+  recorder.push_scope("phase=backward");
+  allocate(500, BufferCategory::kGradient);
+  EXPECT_EQ(memory.current(), 1024 + 512);
+  EXPECT_EQ(memory.peak(), 1024 + 3072);
+  EXPECT_EQ(memory.peak_reserved(), 2 * kMiB);
+  const json row = memory_row(recorder);
+  EXPECT_EQ(row.at("peak_phase"), "forward");
+  EXPECT_EQ(row.at("at_peak").at("activation_bytes"), 3072);
+  EXPECT_EQ(row.at("at_peak").at("gradient_bytes"), 0);
+  EXPECT_EQ(row.at("current").at("gradient_bytes"), 512);
+  memory.reset_peak();
+  EXPECT_EQ(memory.peak(), 1024 + 512);
+  EXPECT_EQ(memory_row(recorder).at("at_peak").at("gradient_bytes"), 512);
 }
 
-TEST(MemoryAccountTest, RecategorizeMovesBytes) {
-  MemoryAccount memory(0, Bytes(1000));
-  memory.allocate(10, BufferCategory::kTemporary, {});
-  memory.recategorize(10, BufferCategory::kTemporary, BufferCategory::kGradient);
-  memory.release(10, BufferCategory::kGradient);
-  for (std::int64_t bytes : memory.current_by_category()) EXPECT_EQ(bytes, 0);
+TEST_F(MemoryAccountTest, WhatAnOptimizerStepLeavesBehindIsItsState) {
+  MemoryBlock* const before = allocate(1000, BufferCategory::kTemporary);
+  record_add(*before);
+  const std::uint32_t since = memory.op();
+  MemoryBlock* const state = allocate(1000, BufferCategory::kTemporary);
+  MemoryBlock* const gradient = allocate(1000, BufferCategory::kGradient);
+  memory.release(*allocate(5000, BufferCategory::kTemporary));
+  memory.keep_since(since, BufferCategory::kOptimizerState);
+  EXPECT_EQ(state->category, BufferCategory::kOptimizerState);
+  EXPECT_EQ(before->category, BufferCategory::kTemporary);
+  EXPECT_EQ(gradient->category, BufferCategory::kGradient);
+  EXPECT_EQ(memory.current_by_category()[static_cast<std::size_t>(BufferCategory::kOptimizerState)], 1024);
+}
+
+TEST_F(MemoryAccountTest, OutOfMemoryTellsWhatIsThereAndChangesNothing) {
+  recorder.push_scope("phase=forward");
+  recorder.push_scope("microbatch=2");
+  recorder.push_scope("layer=model.layers.1");
+  MemoryBlock* const big = allocate(40 * kMiB, BufferCategory::kActivation);
+  record_add(*big);
+  for (int i = 0; i < 12; ++i) allocate(100, BufferCategory::kParameter);
+  ASSERT_EQ(allocate(30 * kMiB, BufferCategory::kTemporary), nullptr);
+  const std::string text = out_of_memory(recorder, 30 * kMiB, BufferCategory::kTemporary, true);
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 3, phase forward, micro-batch 2, layer model.layers.1"), HasSubstr("tried to allocate 31457280 B"),
+                          HasSubstr("NRT allocation failed for size 31457280 (OOM)"), HasSubstr("NRT_RESOURCE (status 4)"),
+                          HasSubstr("67108864 B (64.00 MiB): 42.00 MiB reserved"), HasSubstr("22.00 MiB not reserved")));
+  EXPECT_THAT(text, AllOf(HasSubstr("40.00 MiB fp32 [4, 256], activation, made in phase forward, layer model.layers.1"),
+                          HasSubstr("activation 40.00 MiB"), HasSubstr("tensor_model_parallel_size"), HasSubstr("--instance trn1."),
+                          HasSubstr("empty_cache()")));
+  std::size_t told = 0;
+  for (std::size_t at = text.find("(after operation"); at != std::string::npos; at = text.find("(after operation", at + 1)) ++told;
+  EXPECT_EQ(told, 10u) << "the ten largest";
+  EXPECT_EQ(memory.current(), 40 * kMiB + 12 * 256);
+  EXPECT_THAT(out_of_memory(recorder, 1, BufferCategory::kInput, false), AllOf(HasSubstr("not bound"), Not(HasSubstr("model.layers.1"))));
+}
+
+TEST_F(MemoryAccountTest, AnyThreadMayAllocateAndRelease) {
+  constexpr int kThreads = 4;
+  std::vector<std::thread> threads;
+  std::array<std::vector<MemoryBlock*>, kThreads> kept;
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::int64_t i = 0; i < 2000; ++i) {
+        MemoryBlock* const block = memory.allocate(1 + i % 3000, static_cast<BufferCategory>(t), 0, static_cast<std::uint64_t>(i));
+        if (i % 50 == 0) {
+          kept[t].push_back(block);
+        } else {
+          memory.release(*block);
+        }
+        if (i % 500 == 0) memory.empty_cache();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::int64_t expected = 0;
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    std::int64_t bytes = 0;
+    for (const MemoryBlock* block : kept[t]) bytes += block->size;
+    EXPECT_EQ(memory.current_by_category()[t], bytes);
+    expected += bytes;
+  }
+  EXPECT_EQ(memory.current(), expected);
+  EXPECT_EQ(memory.stats().allocation_requests, kThreads * 2000);
+}
+
+TEST_F(MemoryAccountTest, SnapshotAndTimelineSayWhatTheStatisticsSay) {
+  recorder.push_scope("phase=forward");
+  MemoryBlock* const kept = allocate(1000, BufferCategory::kActivation);
+  MemoryBlock* const held = allocate(2 * kMiB, BufferCategory::kTemporary);
+  memory.record_stream(*held);
+  record_add(*kept);
+  recorder.pop_scope("phase=forward");
+  recorder.push_scope("phase=backward");
+  memory.release(*held);
+  memory.release(*allocate(3 * kMiB, BufferCategory::kGradient));
+  const json stats = memory_stats(memory), snapshot = memory_snapshot(recorder), timeline = memory_timeline(recorder);
+
+  std::int64_t reserved = 0, allocated = 0, active = 0;
+  for (const json& segment : snapshot.at("segments")) {
+    reserved += segment.at("total_size").get<std::int64_t>();
+    allocated += segment.at("allocated_size").get<std::int64_t>();
+    active += segment.at("active_size").get<std::int64_t>();
+  }
+  EXPECT_EQ(reserved, stats.at("reserved_bytes").at("current"));
+  EXPECT_EQ(allocated, stats.at("allocated_bytes").at("current"));
+  EXPECT_EQ(active, stats.at("active_bytes").at("current"));
+  EXPECT_EQ(allocated - active, 2 * kMiB) << "held for a stream";
+  const json& block = snapshot.at("segments").at(0).at("blocks").at(0);
+  EXPECT_EQ(block.at("state"), "active_allocated");
+  EXPECT_EQ(block.at("phase"), "forward");
+  EXPECT_EQ(block.at("requested_size"), 1000);
+
+  EXPECT_EQ(timeline.at("after").at("allocated_bytes"), stats.at("allocated_bytes").at("current"));
+  EXPECT_EQ(timeline.at("after").at("reserved_bytes"), stats.at("reserved_bytes").at("current"));
+  ASSERT_EQ(timeline.at("phases").size(), 2u);
+  EXPECT_EQ(timeline.at("phases").at(1).at("phase"), "backward");
+  EXPECT_EQ(timeline.at("phases").at(1).at("at_peak").at("by_category").at("gradient_bytes"), 3 * kMiB);
+  EXPECT_EQ(timeline.at("phases").at(1).at("first_op"), 1);
+
+  memory.synchronize();
+  EXPECT_EQ(memory.stats().all.allocated_bytes.current, memory.stats().all.active_bytes.current);
+  memory.set_timeline_capacity(0);
+  EXPECT_TRUE(memory_timeline(recorder).at("events").empty());
+  EXPECT_EQ(memory_timeline(recorder).at("after").at("allocated_bytes"), 1024);
 }
 
 }  // namespace

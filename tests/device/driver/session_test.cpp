@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 class SessionTest : public testing::Test {
  protected:
-  Session session{{"trn1.32xlarge", 1, 2, false, true}};
+  Session session{SessionOptions{.instance = "trn1.32xlarge", .world_size = 2}};
 
   Operand tensor(RankRecorder& rank, std::uint64_t buffer, std::vector<std::int64_t> sizes) {
     const std::vector<std::int64_t> strides{sizes[1], 1};
@@ -97,7 +97,7 @@ TEST_F(SessionTest, AnOperatorWithoutLoweringIsNamedWithShapesAndPlace) {
 
 TEST(SessionOptionsTest, MoreRanksThanCoresIsRefusedWithNumbers) {
   try {
-    const Session session({"trn1.2xlarge", 1, 8, false, true});
+    const Session session(SessionOptions{.instance = "trn1.2xlarge", .world_size = 8});
     FAIL() << "8 ranks do not fit 2 cores";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);

@@ -1,0 +1,240 @@
+#include "device/driver/rank_clock.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "device/compiler/graph_text.h"
+#include "device/driver/program_timer.h"
+#include "sim/config/host_copy.h"
+
+namespace trellis::device {
+
+// ── the log ──
+
+void RankClock::append(Entry entry) { chunks_.back().entries.push_back(entry); }
+
+std::uint32_t RankClock::request(const CommRequest& request) {
+  const auto [it, fresh] =
+      request_ids_.try_emplace({request.kind, request.elements, request.dtype, request.ranks}, static_cast<std::uint32_t>(requests_.size()));
+  if (fresh) requests_.push_back(request);
+  return it->second;
+}
+
+void RankClock::ran(int stream, const GraphInstance& instance, const std::vector<CommRequest>& comms,
+                    std::vector<std::uint64_t> correlations) {
+  Run run{instance.graph, {}};
+  for (const std::uint32_t handle : instance.comms) run.comms.push_back({handle, request(comms[handle])});
+  const auto [it, fresh] = run_ids_.try_emplace(run, static_cast<std::uint32_t>(runs_.size()));
+  if (fresh) runs_.push_back(std::move(run));
+  if (!slicing_) return append({Entry::Kind::kRun, static_cast<std::int8_t>(stream), it->second});
+  append({Entry::Kind::kProfiledRun, static_cast<std::int8_t>(stream), static_cast<std::uint32_t>(profiled_.size())});
+  profiled_.push_back({it->second, std::move(correlations)});
+}
+
+void RankClock::mark(int stream, std::shared_ptr<TimeMark> mark) {
+  append({Entry::Kind::kMark, static_cast<std::int8_t>(stream), static_cast<std::uint32_t>(marks_.size())});
+  marks_.push_back(std::move(mark));
+}
+
+void RankClock::wait(int stream, std::shared_ptr<TimeMark> mark) {
+  append({Entry::Kind::kWait, static_cast<std::int8_t>(stream), static_cast<std::uint32_t>(marks_.size())});
+  marks_.push_back(std::move(mark));
+}
+
+void RankClock::host_waits(int stream) {
+  const Entry entry{Entry::Kind::kHostWaits, static_cast<std::int8_t>(stream), 0};
+  const std::vector<Entry>& open = chunks_.back().entries;
+  if (open.empty() || open.back() != entry) append(entry);
+}
+
+void RankClock::host_waits(std::shared_ptr<TimeMark> mark) {
+  append({Entry::Kind::kHostWaitsForMark, 0, static_cast<std::uint32_t>(marks_.size())});
+  marks_.push_back(std::move(mark));
+}
+
+void RankClock::end_step() {
+  append({Entry::Kind::kEndStep, 0, 0});
+  Chunk& last = chunks_.back();
+  Chunk* const before = chunks_.size() > 1 ? &last - 1 : nullptr;
+  if (before != nullptr && before->entries == last.entries) {
+    ++before->times;
+    last.entries.clear();
+  } else {
+    chunks_.emplace_back();
+  }
+}
+
+// ── the clock ──
+
+/// Walks the log; what it needs from the timer was asked for before, so nothing fails half-way.
+class RankClock::Reader {
+ public:
+  explicit Reader(RankClock& clock) : c_(clock), system_(clock.timer_->system()) {}
+
+  void prepare() {
+    for (const Chunk& chunk : c_.chunks_) {
+      for (const Entry& entry : chunk.entries) {
+        if (entry.kind == Entry::Kind::kRun) prepare(c_.runs_[entry.what]);
+        if (entry.kind == Entry::Kind::kProfiledRun) prepare(c_.runs_[c_.profiled_[entry.what].run]);
+      }
+    }
+  }
+
+  void walk() {
+    for (const Chunk& chunk : c_.chunks_) {
+      for (std::int64_t i = 0; i < chunk.times; ++i) {
+        for (const Entry& entry : chunk.entries) step(entry);
+      }
+    }
+  }
+
+ private:
+  void prepare(const Run& run) {
+    if (c_.programs_.size() <= run.graph) c_.programs_.resize(run.graph + std::size_t{1});
+    const TimedProgram*& program = c_.programs_[run.graph];
+    if (program == nullptr) program = &c_.timer_->time_or_estimate(c_.graphs_[run.graph]);
+    for (const Comm& comm : run.comms) static_cast<void>(c_.timer_->communication(c_.requests_[comm.request]));
+  }
+
+  void step(const Entry& entry) {
+    const auto place = [&]() -> TimeMark& { return *c_.marks_[entry.what]; };
+    stream_ = entry.stream;
+    switch (entry.kind) {
+      case Entry::Kind::kRun: return run(c_.runs_[entry.what], nullptr);
+      case Entry::Kind::kProfiledRun: return run(c_.runs_[c_.profiled_[entry.what].run], &c_.profiled_[entry.what].correlations);
+      case Entry::Kind::kMark: place().time = std::max(now(), c_.host_); return;
+      case Entry::Kind::kWait: now() = std::max(now(), place().time.value_or(Picoseconds())); return;
+      case Entry::Kind::kHostWaits: c_.host_ = std::max(c_.host_, stream_ < 0 ? c_.now() : now()); return;
+      case Entry::Kind::kHostWaitsForMark: c_.host_ = std::max(c_.host_, place().time.value_or(Picoseconds())); return;
+      case Entry::Kind::kEndStep: c_.comm_ends_.clear(); return;
+    }
+  }
+
+  void run(const Run& run, const std::vector<std::uint64_t>* correlations) {
+    const TimedProgram& program = *c_.programs_[run.graph];
+    correlations_ = correlations;
+    graph_ = &c_.graphs_[run.graph];
+    // The host runs ahead of the device: only a program that finds the queue empty waits for its launch.
+    const bool dry = c_.host_ >= now();
+    if (dry) now() = c_.host_;
+    for (const HostCopy& copy : program.compiled.host_copies) {
+      if (copy.to_device) copy_data(copy);
+    }
+    advance(DeviceSlice::Kind::kLaunch, "launch", system_.launch.program_start + (dry ? system_.launch.program_launch : Picoseconds()), kNoNode, 0);
+    const auto& segments = program.compiled.program.segments;
+    for (std::size_t s = 0; s < segments.size(); ++s) {
+      segment(program, program.timing->segments[s]);
+      for (const sim::isa::CommPoint& point : segments[s].then) communicate(run.comms.at(point.slot), point);
+    }
+    for (const HostCopy& copy : program.compiled.host_copies) {
+      if (!copy.to_device) copy_data(copy);
+    }
+  }
+
+  void copy_data(const HostCopy& copy) {
+    advance(DeviceSlice::Kind::kHostCopy, copy.to_device ? "copy to device" : "copy to host",
+            sim::host_copy_time(Bytes(copy.bytes), system_.chip), copy.node, copy.bytes);
+  }
+
+  void communicate(const Comm& comm, const sim::isa::CommPoint& point) {
+    const CommRequest& request = c_.requests_[comm.request];
+    if (point.action == sim::isa::CommAction::kStart) {
+      Picoseconds& free = c_.group_free_[{request.kind == sim::CollectiveKind::kSendRecv, request.ranks}];
+      free = std::max(free, now()) + c_.timer_->communication(request);
+      c_.comm_ends_[comm.handle] = free;
+      return;
+    }
+    const auto end = c_.comm_ends_.find(comm.handle);
+    if (end == c_.comm_ends_.end() || end->second <= now()) return;
+    advance(DeviceSlice::Kind::kCommunication, sim::name(request.kind), end->second - now(), start_of(point.slot),
+            request.elements * sim::isa::size_bytes(request.dtype));
+  }
+
+  [[nodiscard]] std::uint32_t start_of(std::uint32_t comm) const {
+    const auto starts = [comm](const Node& node) { return node.kind != Node::Kind::kOp && node.comm == comm; };
+    return static_cast<std::uint32_t>(std::find_if(graph_->nodes.begin(), graph_->nodes.end(), starts) - graph_->nodes.begin());
+  }
+
+  /// Kernels overlap; each is given the time by which it moved the end of the work forward, so that they add up to the segment.
+  void segment(const TimedProgram& program, const sim::SegmentTiming& timing) {
+    const Picoseconds begin = now();
+    if (correlations_ != nullptr) slice_kernels(program.compiled.program, timing, begin);
+    now() = begin + timing.duration;
+  }
+
+  void slice_kernels(const sim::isa::Program& program, const sim::SegmentTiming& timing, Picoseconds begin) {
+    std::map<std::uint32_t, Picoseconds> ends;
+    for (const sim::KernelSlice& slice : timing.slices) {
+      Picoseconds& end = ends[slice.kernel];
+      end = std::max(end, slice.end);
+    }
+    std::vector<std::pair<Picoseconds, std::uint32_t>> order;
+    for (const auto& [kernel, end] : ends) order.emplace_back(end, kernel);
+    std::sort(order.begin(), order.end());
+    if (!order.empty()) order.back().first = timing.duration;
+    Picoseconds from{};
+    for (const auto& [end, kernel] : order) {
+      const std::uint32_t node = program.kernels[kernel].node;
+      DeviceSlice slice{DeviceSlice::Kind::kOperation, program.kernels[kernel].name, shapes_text(*graph_, graph_->nodes[node].inputs), stream_,
+                        correlation(node), begin + from - c_.slices_from_, begin + end - c_.slices_from_, 0};
+      c_.slices_.push_back(std::move(slice));
+      from = end;
+    }
+  }
+
+  [[nodiscard]] std::uint64_t correlation(std::uint32_t node) const { return node < correlations_->size() ? (*correlations_)[node] : 0; }
+
+  void advance(DeviceSlice::Kind kind, std::string_view name, Picoseconds duration, std::uint32_t node, std::int64_t bytes) {
+    if (correlations_ != nullptr) {
+      const Picoseconds start = now() - c_.slices_from_;
+      c_.slices_.push_back({kind, std::string(name), "", stream_, correlation(node), start, start + duration, bytes});
+    }
+    now() += duration;
+  }
+
+  static constexpr std::uint32_t kNoNode = 0xffffffffu;  ///< no operation's own time: the launch of a program
+
+  Picoseconds& now() { return c_.streams_[static_cast<std::size_t>(stream_)]; }
+
+  RankClock& c_;
+  const sim::SystemConfig& system_;
+  int stream_ = 0;
+  const Graph* graph_ = nullptr;
+  const std::vector<std::uint64_t>* correlations_ = nullptr;  ///< null: no slices are wanted
+};
+
+const sim::SystemConfig& RankClock::system() const {
+  if (timer_ == nullptr) throw Error(ExitCode::kInternal, "simulated time: this recorder belongs to no session, so there is no machine to time with");
+  return timer_->system();
+}
+
+void RankClock::read() {
+  static_cast<void>(system());
+  Reader reader(*this);
+  reader.prepare();
+  reader.walk();
+  chunks_.assign(1, {});
+  marks_.clear();
+  profiled_.clear();
+}
+
+Picoseconds RankClock::now() const { return *std::max_element(streams_.begin(), streams_.end()); }
+
+// ── the profiler ──
+
+void RankClock::start_slices() {
+  read();
+  slicing_ = true;
+  slices_.clear();
+  slices_from_ = now();
+}
+
+std::vector<DeviceSlice> RankClock::stop_slices() {
+  read();
+  slicing_ = false;
+  return std::exchange(slices_, {});
+}
+
+}  // namespace trellis::device
