@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "base/check.h"
@@ -23,9 +24,28 @@ std::string kernel_name(const std::vector<std::string>& names) {
   return fmt::format("fused[{}]", fmt::join(shown, ","));
 }
 
+std::vector<std::string> sorted_unique(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+ExpandedGraph as_it_is(const Graph& graph) {
+  ExpandedGraph same{graph, std::vector<std::uint32_t>(graph.nodes.size())};
+  std::iota(same.origin.begin(), same.origin.end(), 0u);
+  return same;
+}
+
+bool is_bookkeeping(const std::string& name) {
+  static const std::set<std::string, std::less<>> kNames{"view", "reshape", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "slice", "select",
+      "unsqueeze", "squeeze", "split", "chunk", "as_strided", "detach", "alias", "empty", "empty_like", "empty_strided", "resize", "narrow", "set", "unbind", "unfold"};
+  return kNames.contains(name);
+}
+
 class Compiler {
  public:
-  Compiler(const Graph& graph, const sim::CoreConfig& core) : expanded_(expand(graph)), lowering_(expanded_.graph, buffer_slots(graph), core), fuser_(expanded_.graph), core_(core) {
+  Compiler(const Graph& graph, const sim::CoreConfig& core, Estimates estimates)
+      : expanded_(estimates == Estimates::kEverything ? as_it_is(graph) : expand(graph)), lowering_(expanded_.graph, buffer_slots(graph), core), fuser_(expanded_.graph), core_(core), estimates_(estimates) {
     find_readers();
   }
 
@@ -43,10 +63,8 @@ class Compiler {
     CompiledGraph out;
     out.program = lowering_.builder().finish(pending_);
     for (auto& kernel : out.program.kernels) kernel.node = expanded_.origin[kernel.node];
-    auto& names = lowering_.estimated();
-    std::sort(names.begin(), names.end());
-    names.erase(std::unique(names.begin(), names.end()), names.end());
-    out.estimated = names;
+    out.estimated = sorted_unique(lowering_.estimated());
+    out.unknown = sorted_unique(unknown_);
     out.coverage = lowering_.coverage();
     out.host_copies = std::move(host_copies_);
     check(out.program);
@@ -65,11 +83,12 @@ class Compiler {
   void lower_op(const Node& node, std::uint32_t index) {
     const std::string name = plain_name(node.op);
     if (is_bookkeeping(name)) return;
-    if (is_host_transfer(node, name)) return note_host_copy(node);
+    if (is_host_transfer(node, name)) return note_host_copy(node, index);
     if (!pending_.empty()) {
       lowering_.builder().end_segment(pending_);
       pending_.clear();
     }
+    if (estimates_ == Estimates::kEverything || has_complex_operand(node)) return estimate(node, index, name);
     if (const ChainOp* op = find_chain_op(name)) {
       if (const auto chain = make_chain_node(expanded_.graph, node, index, *op)) fuser_.add(*chain);
       return;
@@ -81,22 +100,32 @@ class Compiler {
       return;
     }
     const double passes = estimated_passes(name);
-    if (passes == 0) throw UnsupportedOp(expanded_.graph, node);
-    lower_estimate(lowering_, node, index, passes);
+    if (passes > 0) return lower_estimate(lowering_, node, index, passes);
+    if (estimates_ == Estimates::kKnown) throw UnsupportedOp(expanded_.graph, node);
+    unknown_.push_back(name);
+    lower_estimate(lowering_, node, index, kUnknownPasses);
   }
 
-  static bool is_bookkeeping(const std::string& name) {
-    static const std::set<std::string, std::less<>> kNames{"view", "reshape", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "slice", "select",
-        "unsqueeze", "squeeze", "split", "chunk", "as_strided", "detach", "alias", "empty", "empty_like", "empty_strided", "resize", "narrow", "set", "unbind", "unfold"};
-    return kNames.contains(name);
+  /// An operation that no lowering is asked for. Complex arithmetic is about four real operations each.
+  void estimate(const Node& node, std::uint32_t index, const std::string& name) {
+    flush();
+    if (is_empty(node)) return;
+    const double passes = estimated_passes(name);
+    if (passes == 0) unknown_.push_back(name);
+    lower_estimate(lowering_, node, index, passes > 0 ? passes : find_chain_op(name) ? 4 : kUnknownPasses);
   }
 
-  void note_host_copy(const Node& node) {
+  bool has_complex_operand(const Node& node) const {
+    const auto complex = [&](std::uint32_t v) { return expanded_.graph.values[v].view.host == HostType::kComplex; };
+    return std::any_of(node.inputs.begin(), node.inputs.end(), complex) || std::any_of(node.outputs.begin(), node.outputs.end(), complex);
+  }
+
+  void note_host_copy(const Node& node, std::uint32_t index) {
     const bool to_device = !node.outputs.empty();
     const auto& sides = to_device ? node.outputs : node.inputs;
     if (sides.empty()) return;
     const TensorView& view = expanded_.graph.values[sides.front()].view;
-    host_copies_.push_back({view.elements() * isa::size_bytes(view.dtype), to_device});
+    host_copies_.push_back({view.elements() * isa::size_bytes(view.dtype), to_device, expanded_.origin[index]});
   }
 
   /// The other side of a copy is the host's: its DMA does it, no program of the core.
@@ -136,9 +165,11 @@ class Compiler {
   Lowering lowering_;
   Fuser fuser_;
   sim::CoreConfig core_;
+  Estimates estimates_;
   std::vector<std::vector<std::uint32_t>> readers_;  ///< buffer → nodes
   std::vector<isa::CommPoint> pending_;
   std::vector<HostCopy> host_copies_;
+  std::vector<std::string> unknown_;
 };
 
 }  // namespace
@@ -151,6 +182,13 @@ Coverage& Coverage::operator+=(const Coverage& other) {
   return *this;
 }
 
-CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core) { return Compiler(graph, core).run(); }
+CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core, Estimates estimates) { return Compiler(graph, core, estimates).run(); }
+
+bool has_lowering(const std::string& op) {
+  constexpr std::string_view kForeach = "_foreach_";
+  std::string name = plain_name(op);
+  if (name.starts_with(kForeach)) name.erase(0, kForeach.size());
+  return is_compound(name) || is_bookkeeping(name) || name.starts_with("_copy_from") || find_chain_op(name) != nullptr || find_lowering(name) != nullptr;
+}
 
 }  // namespace trellis::device

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "device/compiler/recipe.h"
 
@@ -172,6 +173,12 @@ class Expander {
 };
 
 }  // namespace
+
+bool is_compound(std::string_view plain_name) {
+  constexpr std::array<std::string_view, 6> kNames{"_fused_adamw", "_fused_adam", "_fused_sgd", "_fused_rms_norm_backward",
+                                                   "native_layer_norm_backward", "_amp_foreach_non_finite_check_and_unscale"};
+  return std::find(kNames.begin(), kNames.end(), plain_name) != kNames.end();
+}
 
 ExpandedGraph expand(const Graph& graph) { return Expander(graph).run(); }
 

@@ -15,5 +15,7 @@ struct ExpandedGraph {
 };
 
 [[nodiscard]] ExpandedGraph expand(const Graph& graph);
+/// True for an operation that expand() cuts and that is not a list of one single operation.
+[[nodiscard]] bool is_compound(std::string_view plain_name);
 
 }  // namespace trellis::device

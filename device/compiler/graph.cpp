@@ -38,6 +38,7 @@ class CanonicalHash {
 
   void feed(const TensorView& view) {
     hasher_.value(view.dtype);
+    if (view.host != HostType::kSame) hasher_.value(view.host);
     hasher_.value(view.offset);
     feed(view.sizes);
     feed(view.strides);

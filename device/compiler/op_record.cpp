@@ -14,7 +14,7 @@ std::uint64_t mix(std::uint64_t hash, std::int64_t value) {
 }
 
 std::uint64_t bucket(const TensorView& view) {
-  std::uint64_t hash = mix(static_cast<std::uint64_t>(view.dtype), view.offset);
+  std::uint64_t hash = mix(static_cast<std::uint64_t>(view.dtype) | static_cast<std::uint64_t>(view.host) << 8, view.offset);
   for (std::int64_t size : view.sizes) hash = mix(hash, size);
   for (std::int64_t stride : view.strides) hash = mix(hash, stride);
   return hash;
@@ -59,6 +59,7 @@ std::uint32_t InternTable::view(const TensorView& view) {
   TRELLIS_CHECK(views_.size() < kMaxViews, "a rank has more distinct tensor views than an operand can number");
   const auto id = static_cast<std::uint32_t>(views_.size());
   views_.push_back(view);
+  view_bytes_.push_back(view.elements() * sim::isa::size_bytes(view.dtype));
   view_ids_.emplace(key, id);
   return id;
 }

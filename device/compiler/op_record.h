@@ -13,12 +13,22 @@ namespace trellis::device {
 
 using sim::isa::DType;
 
+/// What the host program's type is beyond the DType of equal width that stands for it.
+enum class HostType : std::uint8_t {
+  kSame,
+  kComplex,      ///< the view has one more dimension: 2, real and imaginary part
+  kUnsigned,     ///< uint16, uint32, uint64
+  kFloat8Fnuz,   ///< the fp8 formats without negative zero
+  kFloat8Scale,  ///< e8m0, a power of two
+};
+
 /// Sizes, strides and offset of one view, interned: equal views share one id. `dtype` is the host program's.
 struct TensorView {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;  ///< elements
   std::int64_t offset = 0;            ///< elements from the start of the buffer
   DType dtype = DType::kFp32;
+  HostType host = HostType::kSame;
   bool operator==(const TensorView&) const = default;
   [[nodiscard]] std::int64_t elements() const;
 };
@@ -33,7 +43,6 @@ struct Operand {
 struct OpRecord {
   std::uint32_t schema = 0;        ///< interned "aten::mm.out"
   std::uint32_t scope = 0;         ///< interned scope path, see ScopePath
-  std::uint32_t sequence = 0;      ///< autograd sequence number, 0 when none
   std::uint32_t scalars = 0;       ///< interned text of non-tensor arguments, e.g. "dim=[-1] keepdim=1"
   std::uint32_t first_operand = 0; ///< inputs, then outputs, in OpStream::operands
   std::uint16_t num_inputs = 0;
@@ -60,12 +69,15 @@ class InternTable {
   std::uint32_t scope(const Scope& scope);
   [[nodiscard]] const std::string& text(std::uint32_t id) const { return texts_[id]; }
   [[nodiscard]] const TensorView& view(std::uint32_t id) const { return views_[id]; }
+  /// The bytes that the view's elements take: mostly those of its whole buffer too.
+  [[nodiscard]] std::int64_t view_bytes(std::uint32_t id) const { return view_bytes_[id]; }
   [[nodiscard]] const Scope& scope(std::uint32_t id) const { return scopes_[id]; }
 
  private:
   std::deque<std::string> texts_{std::string()};
   std::unordered_map<std::string_view, std::uint32_t> text_ids_;
   std::deque<TensorView> views_;
+  std::vector<std::int64_t> view_bytes_;  ///< beside views_
   std::unordered_multimap<std::uint64_t, std::uint32_t> view_ids_;
   std::deque<Scope> scopes_{Scope{}};
 };
