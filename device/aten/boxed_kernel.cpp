@@ -8,6 +8,7 @@
 #include "device/aten/generator.h"
 #include "device/aten/kernel_tables.h"
 #include "device/aten/recording.h"
+#include "device/aten/shape_out.h"
 
 namespace trellis::device {
 namespace {
@@ -48,6 +49,18 @@ void BoxedKernel::run_on_host(const c10::OperatorHandle& op, RankState& owner, t
   op.redispatchBoxed(kCpu, &stack);
 }
 
+void BoxedKernel::infer_by_twin(torch::jit::Stack& stack) {
+  constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
+  const auto end_of_inputs = stack.end() - static_cast<std::ptrdiff_t>(info_.num_outs);
+  torch::jit::Stack inferred(stack.end() - static_cast<std::ptrdiff_t>(info_.args.size()), end_of_inputs);
+  if (info_.twin_shape_function.has_value()) {
+    info_.twin_shape_function->callBoxed(*info_.twin, kMeta, &inferred);
+  } else {
+    info_.twin->redispatchBoxed(kMeta, &inferred);
+  }
+  resize_outs(inferred, stack, info_.args.size(), info_.num_outs);
+}
+
 void BoxedKernel::infer_shapes(const c10::OperatorHandle& op, RankState& owner, torch::jit::Stack& stack) {
   constexpr c10::DispatchKeySet kMeta(c10::DispatchKey::Meta);
   const Scope& scope = owner.recorder().current_scope();
@@ -57,8 +70,8 @@ void BoxedKernel::infer_shapes(const c10::OperatorHandle& op, RankState& owner, 
       info_.shape_function->callBoxed(op, kMeta, &stack);
     } else if (info_.cpu_function.has_value()) {  // made of operators that have Meta kernels
       info_.cpu_function->callBoxed(op, kMeta, &stack);
-    } else if (const char* hint = data_dependent_hint(info_.name)) {
-      throw DataDependent{hint};
+    } else if (info_.twin.has_value()) {
+      infer_by_twin(stack);
     } else {
       op.redispatchBoxed(kMeta, &stack);
     }
@@ -87,10 +100,15 @@ void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
     append_scalars(info_, *stack, scalars);
     if (!host_numbers.empty()) scalars.append(host_numbers, scalars.empty() ? 1 : 0);
   }
-  if (C10_UNLIKELY(owner.shape_only())) {
-    infer_shapes(op, owner, *stack);
-  } else {
-    run_on_host(op, owner, *stack);
+  try {
+    if (C10_UNLIKELY(owner.shape_only())) {
+      infer_shapes(op, owner, *stack);
+    } else {
+      run_on_host(op, owner, *stack);
+    }
+  } catch (...) {
+    relabeling.adopt_written();
+    throw;
   }
   relabeling.leave();
   if (recorded) {

@@ -19,6 +19,7 @@ class BoxedKernel final : public c10::OperatorKernel {
  private:
   void run_on_host(const c10::OperatorHandle& op, RankState& owner, torch::jit::Stack& stack);
   void infer_shapes(const c10::OperatorHandle& op, RankState& owner, torch::jit::Stack& stack);
+  void infer_by_twin(torch::jit::Stack& stack);
 
   const OpInfo info_;
 };

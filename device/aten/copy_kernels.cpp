@@ -1,9 +1,11 @@
-#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/RedispatchFunctions.h>
+#include <ATen/ops/_linalg_check_errors_native.h>
 #include <ATen/ops/copy.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "base/log.h"
 #include "device/aten/memory_kernels.h"
+#include "device/aten/pinned_memory.h"
 #include "device/aten/recording.h"
 
 namespace trellis::device {
@@ -11,7 +13,11 @@ namespace {
 
 constexpr c10::DispatchKeySet kHandledAbove = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
 
-std::string side(const char* name, const at::Tensor& tensor) { return c10::str(name, "=", tensor.device()); }
+bool in_pinned_memory(const at::Tensor& tensor) { return tensor.is_cpu() && tensor.numel() > 0 && is_pinned(tensor.const_data_ptr()); }
+
+std::string side(const char* name, const at::Tensor& tensor) {
+  return c10::str(name, "=", tensor.device(), in_pinned_memory(tensor) ? " pinned=1" : "");
+}
 
 /// One record per rank that takes part: the bound one's. The other side of a copy between devices is told in the scalars.
 void record_transfer(const at::Tensor& source, const at::Tensor& target) {
@@ -38,7 +44,7 @@ void check_supported(const at::Tensor& tensor) {
                               tensor.device());
 }
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_blocking*/) {
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
   check_supported(self);
   check_supported(dst);
   const c10::impl::ExcludeDispatchKeyGuard guard(kHandledAbove);
@@ -49,6 +55,8 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_b
     if (dst.is_cpu()) dst.zero_();
   }
   record_transfer(self, dst);
+  const bool host_waits = self.is_privateuseone() && dst.is_cpu() && !(non_blocking && in_pinned_memory(dst));
+  if (host_waits) host_reads(rank_state(self.device().index()));
   return dst;
 }
 
@@ -75,18 +83,35 @@ c10::Scalar shape_only_scalar(const at::Tensor& self, RankState& owner) {
   }
 }
 
+constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   RankState& owner = rank_state(self.device().index());
   const c10::impl::ExcludeDispatchKeyGuard guard(kHandledAbove);
   record_copy(owner, "aten::_local_scalar_dense", self, at::Tensor(), "");
-  return owner.shape_only() ? shape_only_scalar(self, owner) : at::_local_scalar_dense(host_alias(self));
+  host_reads(owner);
+  return owner.shape_only() ? shape_only_scalar(self, owner) : at::redispatch::_local_scalar_dense(kCpu, host_alias(self));  // no second event for profilers
+}
+
+/// Factorisations ask whether they failed. Without data they did not.
+void linalg_check_errors(const at::Tensor& info, c10::string_view api_name, bool is_matrix) {
+  if (!rank_state(info.device().index()).shape_only()) at::native::_linalg_check_errors(info, api_name, is_matrix);
 }
 
 }  // namespace
 
+/// A copy reads lazily conjugated or negated tensors as they are: to materialise them first would be another copy.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  for (const char* op : {"_copy_from", "_copy_from_and_resize"}) library.impl(op, torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  for (const char* op : {"_copy_from", "_copy_from_and_resize"}) library.impl(op, torch::CppFunction::makeFallthrough());
+}
+
 void register_copy_kernels(torch::Library& library) {
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  library.impl("_linalg_check_errors", TORCH_FN(linalg_check_errors));
   library.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
 }
 

@@ -86,7 +86,7 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_out, const Tenso
 // ── dropout: the CPU kernel draws from the process-wide generator, which rank threads would share ──
 
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
-  if (input.numel() == 0) return {input.clone(), at::empty_like(input, input.options().dtype(at::kBool))};
+  if (input.numel() == 0) return {input, at::empty_like(input)};  // the CPU's mask, too, is of the input's type here
   if (!train.value_or(true)) return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   const double keep = 1.0 - p;
   const double scale = keep == 0 ? 0.0 : 1.0 / keep;
@@ -95,31 +95,28 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
   return {input.mul(mask).mul_(scale), mask};
 }
 
-struct Entry {
-  std::string_view op;
-  c10::KernelFunction function;
-};
-
 template <typename Function>
-Entry entry(std::string_view op, Function* function) {
+CpuFunction entry(std::string_view op, Function* function) {
   return {op, c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)};
 }
 
-const std::vector<Entry>& table() {
-  static const auto* const entries = new std::vector<Entry>{
+std::vector<CpuFunction> make_table() {
+  std::vector<CpuFunction> functions = {
       entry("aten::_scaled_dot_product_fused_attention_overrideable", &attention),
       entry("aten::_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward),
       entry("aten::_fused_rms_norm", &rms_norm),
       entry("aten::_fused_rms_norm_backward", &rms_norm_backward),
       entry("aten::native_dropout", &native_dropout),
   };
-  return *entries;
+  add_rnn_cells(functions);
+  return functions;
 }
 
 }  // namespace
 
 std::optional<c10::KernelFunction> find_cpu_function(std::string_view op) {
-  for (const Entry& entry : table()) {
+  static const auto* const table = new std::vector<CpuFunction>(make_table());
+  for (const CpuFunction& entry : *table) {
     if (entry.op == op) return entry.function;
   }
   return std::nullopt;

@@ -1,6 +1,10 @@
 #include "device/aten/memory_kernels.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -32,6 +36,20 @@ at::Tensor new_tensor(RankState& owner, std::int64_t nbytes, c10::ScalarType typ
 
 c10::ScalarType type_or_default(std::optional<c10::ScalarType> type) { return type.value_or(c10::get_default_dtype_as_scalartype()); }
 
+/// In deterministic mode PyTorch fills fresh memory with NaN or the largest integer, so that a read of it shows.
+bool fills_fresh_memory(const RankState& owner) {
+  return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory() && !owner.shape_only();
+}
+
+at::Tensor fresh(at::Tensor tensor) {
+  if (C10_UNLIKELY(fills_fresh_memory(storage_of(tensor).owner()))) {
+    const at::AutoDispatchBelowADInplaceOrView guard;  // an alias never meets autograd
+    at::Tensor alias = host_alias(tensor);
+    at::native::fill_empty_deterministic_(alias);
+  }
+  return tensor;
+}
+
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> type, std::optional<c10::Layout> layout,
                  std::optional<c10::Device> device, std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
   check_options(layout, pin_memory);
@@ -41,7 +59,7 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> type, std
   at::Tensor tensor = new_tensor(owner_for(device), static_cast<std::int64_t>(nbytes), dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   if (format.has_value() && *format != c10::MemoryFormat::Contiguous) tensor.unsafeGetTensorImpl()->empty_tensor_restride(*format);
-  return tensor;
+  return fresh(std::move(tensor));
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<c10::ScalarType> type,
@@ -52,7 +70,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
   const std::size_t nbytes = at::detail::computeStorageNbytes(size, stride, c10::elementSize(dtype));
   at::Tensor tensor = new_tensor(owner_for(device), static_cast<std::int64_t>(nbytes), dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
-  return tensor;
+  return fresh(std::move(tensor));
 }
 
 std::int64_t bytes_behind(const c10::TensorImpl& tensor) {
@@ -68,15 +86,18 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size, std::op
     impl.empty_tensor_restride(*format);
   }
   const std::int64_t needed = bytes_behind(impl);
-  if (self.numel() > 0 && needed > static_cast<std::int64_t>(self.storage().nbytes())) storage_of(self).resize(needed);
+  const auto before = static_cast<std::int64_t>(self.storage().nbytes());
+  if (self.numel() > 0 && needed > before) storage_of(self).resize(needed);
+  if (C10_UNLIKELY(fills_fresh_memory(storage_of(self).owner()))) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    at::native::fill_resize_deterministic_(host_alias(self), before);
+  }
   return self;
 }
 
 at::Tensor& set_storage_view(at::Tensor& self, c10::Storage source, std::int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
-  TORCH_CHECK(source.device() == self.device(), "Attempted to set the storage of a tensor on device \"", self.device(),
-              "\" to a storage on different device \"", source.device(), "\". This is no longer allowed; the devices must match.");
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);  // and takes it over
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
-  impl.set_storage_keep_dtype(std::move(source));
   if (stride.data() == nullptr) {
     impl.set_sizes_contiguous(size);
     impl.set_storage_offset(offset);
@@ -105,7 +126,11 @@ at::Tensor& set_nothing(at::Tensor& self) {
 /// PyTorch's own answer knows the devices of its tree only; without this one module->to("neuron") refuses to move parameters.
 bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor& from) { return from.layout() == c10::kStrided; }
 
-void record_stream(at::Tensor&, c10::Stream) {}  // kernels finish before they return
+/// Kernels finish before they return, but in simulated time another stream may still use the block when the tensor is gone.
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  NeuronStorage& storage = storage_of(self);
+  if (storage.block() != nullptr && stream.id() != 0) storage.owner().recorder().memory().record_stream(*storage.block());
+}
 
 at::Tensor view_as_complex(const at::Tensor& self) { return at::native::view_as_complex(self); }
 

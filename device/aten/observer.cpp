@@ -5,6 +5,8 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
+#include "device/aten/automatic_phase.h"
+#include "device/aten/memory_categories.h"
 #include "device/aten/rank_state.h"
 
 namespace trellis::device {
@@ -15,25 +17,36 @@ void note_layer_border(RankRecorder& recorder, std::string_view scope) {
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function) {
-  RankState* const rank = bound_rank();
-  if (rank == nullptr || !rank->recorder().recording()) return nullptr;
-  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    rank->recorder().set_backward_sequence(function.seqNr());
-  } else {
-    rank->recorder().push_scope(function.name());
-    note_layer_border(rank->recorder(), function.name());
+  const bool user_scope = function.scope() == at::RecordScope::USER_SCOPE;
+  if (user_scope) enter_optimizer_scope(function.name());
+  for (RankState* const rank : owned_ranks()) {
+    if (!rank->recorder().recording()) continue;
+    if (!user_scope) {
+      rank->recorder().set_backward_sequence(function.seqNr());
+    } else {
+      rank->recorder().push_scope(function.name());
+      note_layer_border(rank->recorder(), function.name());
+    }
   }
-  return nullptr;
+  return user_scope ? begin_optimizer_step(function) : nullptr;
 }
 
-void on_end(const at::RecordFunction& function, at::ObserverContext*) {
-  RankState* const rank = bound_rank();
-  if (rank == nullptr || !rank->recorder().recording()) return;
-  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    rank->recorder().set_backward_sequence(-1);
-  } else {
-    rank->recorder().pop_scope(function.name());
-    note_layer_border(rank->recorder(), function.name());
+void on_end(const at::RecordFunction& function, at::ObserverContext* begun) {
+  const bool user_scope = function.scope() == at::RecordScope::USER_SCOPE;
+  if (user_scope) {
+    end_optimizer_step(begun);
+    leave_optimizer_scope(function.name());
+  } else if (!owned_ranks().empty()) {
+    categorize_accumulated(function);
+  }
+  for (RankState* const rank : owned_ranks()) {
+    if (!rank->recorder().recording()) continue;
+    if (!user_scope) {
+      rank->recorder().set_backward_sequence(-1);
+    } else {
+      rank->recorder().pop_scope(function.name());
+      note_layer_border(rank->recorder(), function.name());
+    }
   }
 }
 

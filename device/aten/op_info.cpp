@@ -6,6 +6,7 @@
 #include <ATen/core/jit_type.h>
 
 #include "device/aten/kernel_tables.h"
+#include "device/aten/shape_out.h"
 
 namespace trellis::device {
 namespace {
@@ -71,12 +72,17 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     // Layout, device and memory format are told by the outputs; pinning concerns the host.
     if (arg.name == "pin_memory" || arg.name == "layout") arg.kind = ArgKind::kUnrecorded;
     writes |= arg.written;
+    num_outs += arg.is_out ? 1 : 0;
     args.push_back(std::move(arg));
   }
   const auto& returns = op.schema().returns();
   several_results = returns.size() > 1 || (returns.size() == 1 && returns[0].real_type()->kind() != c10::TypeKind::TensorType);
   cpu_function = find_cpu_function(name);
   shape_function = find_shape_function(name);
+  if (!shape_function.has_value() && num_outs > 0 && !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    twin = twin_without_out(op);
+    if (twin.has_value()) twin_shape_function = find_shape_function(c10::toString(twin->operator_name()));
+  }
 }
 
 }  // namespace trellis::device

@@ -34,6 +34,10 @@ struct OpInfo {
   std::optional<c10::KernelFunction> cpu_function;
   /// Works on Meta tensors; empty: the operator's own Meta kernel does.
   std::optional<c10::KernelFunction> shape_function;
+  /// Has `out=` and no way of its own to a shape: the same operator without it tells.
+  std::optional<c10::OperatorHandle> twin;
+  std::optional<c10::KernelFunction> twin_shape_function;
+  std::size_t num_outs = 0;
 };
 
 /// View operators change and read no data.

@@ -1,7 +1,6 @@
 #include "device/plugin.h"
 
 #include <functional>
-#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -9,22 +8,16 @@
 #include <torch/headeronly/version.h>
 
 #include "base/error.h"
+#include "device/aten/process_session.h"
 #include "device/aten/recording.h"
-#include "device/driver/session.h"
 
 /// The C ABI of the emulated device: forwards to one process-wide Session. No exception passes this border.
 namespace {
 
-using trellis::ConfigError;
 using trellis::Error;
 using trellis::ExitCode;
 using trellis::device::BufferCategory;
 using trellis::device::RankState;
-using trellis::device::Session;
-using trellis::device::SessionOptions;
-
-/// Created by configure() and never destroyed: tensors, and with them recorders, are used up to the end of the process.
-Session* session = nullptr;
 
 thread_local std::string error_text;
 thread_local ExitCode error_code = ExitCode::kOk;
@@ -44,6 +37,8 @@ auto guarded(Body body) -> std::invoke_result_t<Body> {
     return body();
   } catch (const Error& error) {
     return failed(error.code(), error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    return failed(ExitCode::kDoesNotFit, error.what_without_backtrace());
   } catch (const c10::Error& error) {
     return failed(ExitCode::kInternal, error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -51,59 +46,11 @@ auto guarded(Body body) -> std::invoke_result_t<Body> {
   }
 }
 
-Session& configured() {
-  if (session == nullptr) throw Error(ExitCode::kInternal, "neuron: the device is not configured: call configure() first");
-  return *session;
-}
-
 RankState& this_rank(const char* what) {
   RankState* const rank = trellis::device::bound_rank();
   if (rank == nullptr)
     throw Error(ExitCode::kInternal, std::string("neuron: ") + what + " needs a thread that is bound to a rank: call bind_rank() first");
   return *rank;
-}
-
-// ── options ──
-
-template <typename T>
-void read(const nlohmann::json& options, const char* key, T& value) {
-  const auto found = options.find(key);
-  if (found == options.end()) return;
-  try {
-    found->get_to(value);
-  } catch (const nlohmann::json::exception&) {
-    throw ConfigError("device options: " + std::string(key) + ": unexpected value " + found->dump());
-  }
-}
-
-SessionOptions parse_options(const char* text) {
-  constexpr const char* kSchema = "trellis.device_options/1";
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text == nullptr ? "{}" : text);
-  } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(std::string("device options: not JSON: ") + error.what());
-  }
-  if (!json.is_object() || json.value("schema", "") != kSchema) {
-    throw ConfigError(std::string("device options: expected an object with \"schema\": \"") + kSchema + "\", got " + json.dump());
-  }
-  for (const auto& [key, value] : json.items()) {
-    if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" && key != "shape_only" && key != "record") {
-      throw ConfigError("device options: unknown key " + key + "; known are instance, nodes, world_size, shape_only, record");
-    }
-  }
-  SessionOptions options;
-  read(json, "instance", options.instance);
-  read(json, "nodes", options.nodes);
-  read(json, "world_size", options.world_size);
-  read(json, "shape_only", options.shape_only);
-  read(json, "record", options.record);
-  if (options.world_size < 1 || options.world_size > trellis::device::kMaxDevices) {
-    throw ConfigError("device options: world_size: expected 1 to " + std::to_string(trellis::device::kMaxDevices) +
-                      " ranks in one process, got " + std::to_string(options.world_size) +
-                      ": LibTorch's device index is a signed byte; reduce the number of ranks");
-  }
-  return options;
 }
 
 // ── the functions of the table ──
@@ -115,21 +62,13 @@ const char* last_error(int* exit_code) {
 
 int configure(const char* text) {
   return guarded([&] {
-    const SessionOptions options = parse_options(text);
-    if (session != nullptr)
-      throw Error(ExitCode::kInternal, "neuron: the device is configured already; it can be configured once per process");
-    auto fresh = std::make_unique<Session>(options);
-    std::vector<trellis::device::DeviceRank> ranks;
-    for (int rank = 0; rank < options.world_size; ++rank) ranks.push_back({&fresh->rank(rank), options.shape_only});
-    trellis::device::configure_devices(ranks);
-    session = fresh.release();
+    trellis::device::configure_session(trellis::device::parse_options(text == nullptr ? "{}" : text));
     return 0;
   });
 }
 
 int bind_rank(std::int32_t rank) {
   return guarded([&] {
-    configured();
     trellis::device::bind_this_thread(rank);
     return 0;
   });
@@ -153,7 +92,7 @@ trellis::device::CommRequest to_request(const trellis_comm& comm) {
   request.ranks.assign(comm.ranks, comm.ranks + comm.num_ranks);
   request.sequence = comm.sequence;
   request.elements = comm.elements;
-  request.dtype = trellis::device::record_dtype(static_cast<c10::ScalarType>(comm.scalar_type));
+  request.dtype = trellis::device::record_type(static_cast<c10::ScalarType>(comm.scalar_type)).dtype;
   return request;
 }
 
@@ -198,9 +137,7 @@ int set_category(const void* tensor, std::int32_t category) {
 
 int end_step(std::int64_t step) {
   return guarded([&] {
-    RankState& rank = this_rank("end_step");
-    rank.settle();
-    configured().end_step(rank.rank(), step);
+    trellis::device::end_step_on_this_thread(step);
     return 0;
   });
 }
@@ -213,19 +150,24 @@ int report_text(std::string& kept, const nlohmann::json& report, const char** te
 
 int simulate_step(std::int64_t step, const char** report) {
   static std::string kept;
-  return guarded([&] { return report_text(kept, configured().simulate_step(step), report); });
+  return guarded([&] { return report_text(kept, trellis::device::session().simulate_step(step), report); });
 }
 
 int write_trace(const char* path, const char* format) {
   return guarded([&] {
-    configured().write_trace(path, format);
+    trellis::device::session().write_trace(path, format);
     return 0;
   });
 }
 
 int memory_report(const char** report) {
   static std::string kept;
-  return guarded([&] { return report_text(kept, configured().memory_report(), report); });
+  return guarded([&] { return report_text(kept, trellis::device::session().memory_report(), report); });
+}
+
+int portability_report(const char** report) {
+  static std::string kept;
+  return guarded([&] { return report_text(kept, trellis::device::session().portability_report(), report); });
 }
 
 constexpr trellis_device_plugin_t kPlugin = {
@@ -244,6 +186,7 @@ constexpr trellis_device_plugin_t kPlugin = {
     .simulate_step = simulate_step,
     .write_trace = write_trace,
     .memory_report = memory_report,
+    .portability_report = portability_report,
 };
 
 }  // namespace

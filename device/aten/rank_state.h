@@ -14,15 +14,18 @@
 #include "device/aten/view_memo.h"
 #include "device/driver/session.h"
 
-/// Who owns what on the emulated device: device index = rank, and the thread that is bound to a rank is the only user of its recorder.
+/// Who owns what on the emulated device: device index = rank, and the thread that owns a rank is the only user of its recorder.
+/// A thread owns the ranks that it was bound to and those that it used first while nobody owned them; it gives them up when it ends.
 namespace trellis::device {
 
-/// One rank as the LibTorch side sees it. Lives until the process ends: storages may outlive every rank thread.
+/// One rank as the LibTorch side sees it. Lives until the process ends: storages may outlive every rank thread, generators every session.
 class RankState {
  public:
   RankState(RankRecorder& recorder, bool shape_only);
+  /// Another session's recorder takes over. REQUIRES: no storage of the rank is alive.
+  void reconfigure(RankRecorder& recorder, bool shape_only);
 
-  RankRecorder& recorder() { return recorder_; }
+  RankRecorder& recorder() { return *recorder_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] bool shape_only() const { return shape_only_; }
   [[nodiscard]] c10::Device device() const { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(rank_)}; }
@@ -31,38 +34,45 @@ class RankState {
   ViewMemo& views() { return views_; }
   std::string& scratch() { return scratch_; }
 
-  /// True when the calling thread is bound to this rank: it may use the recorder directly.
+  /// True when the calling thread owns this rank: it may use the recorder directly.
   [[nodiscard]] bool owned_by_this_thread() const;
+  /// As owned_by_this_thread(), but a rank without an owner becomes the calling thread's.
+  [[nodiscard]] bool claim();
+  /// Whether a running thread other than this one owns the rank.
+  [[nodiscard]] bool owned_elsewhere() const;
+  /// Makes the calling thread the owner, whoever was before.
+  void bind();
+  /// Gives the rank up when the thread `token` owns it.
+  void release_from(const void* token);
 
-  /// Memory accounting from any thread. What another thread charges or releases waits until the owner's next use of the account.
-  /// Throws Error (exit 3) when the rank's memory is exhausted.
-  std::uint64_t charge(std::int64_t bytes, BufferCategory category);
-  void recharge(std::int64_t old_bytes, std::int64_t new_bytes, BufferCategory category);
-  void discharge(std::uint64_t buffer, std::int64_t bytes, BufferCategory category) noexcept;
-  void recategorize(std::int64_t bytes, BufferCategory from, BufferCategory to);
-  /// Applies what other threads left behind. REQUIRES: owned_by_this_thread().
+  /// A buffer and its place in the modelled memory; no block for 0 bytes. Any thread. Throws c10::OutOfMemoryError.
+  struct Charge {
+    std::uint64_t buffer = 0;
+    MemoryBlock* block = nullptr;
+  };
+  Charge charge(std::int64_t bytes, BufferCategory category);
+  /// Another block for the same buffer, `bytes` long; both exist while data move.
+  void recharge(Charge& charge, std::int64_t bytes, BufferCategory category);
+  void discharge(const Charge& charge) noexcept;
+  /// Tells the recorder which buffers other threads released. REQUIRES: owned_by_this_thread().
   void settle();
 
   /// True the first time it is asked about `place`: for notices that are worth one line.
   bool first_time(const std::string& place);
 
  private:
-  struct Pending {
-    std::uint64_t released_buffer;  ///< 0: none
-    std::int64_t bytes;             ///< negative: released
-    BufferCategory category;
-  };
-  void leave_behind(const Pending& pending);
+  MemoryBlock* allocate(std::int64_t bytes, BufferCategory category, std::uint64_t buffer);
 
-  RankRecorder& recorder_;
+  RankRecorder* recorder_;
+  std::atomic<const void*> owner_{nullptr};  ///< the owning thread's token
   int rank_;
   bool shape_only_;
   at::Generator generator_;
   ViewMemo views_;
   std::string scratch_;
-  std::mutex mutex_;  ///< guards pending_ and seen_
-  std::vector<Pending> pending_;
-  std::atomic<bool> has_pending_{false};
+  std::mutex mutex_;  ///< guards released_ and seen_
+  std::vector<std::uint64_t> released_;  ///< buffers that other threads released
+  std::atomic<bool> has_released_{false};
   std::vector<std::string> seen_;
 };
 
@@ -74,16 +84,26 @@ struct DeviceRank {
   bool shape_only;
 };
 
-/// Makes `neuron:0` … `neuron:n-1` usable. Once per process. REQUIRES: ranks[i].recorder->rank() == i, and the recorders live until the
-/// process ends.
+/// Makes `neuron:0` … `neuron:n-1` usable; a later call replaces the earlier ones. Throws while tensors of an earlier call are alive,
+/// naming their bytes. REQUIRES: ranks[i].recorder->rank() == i, and the recorders live until the next call or the end of the process.
 void configure_devices(const std::vector<DeviceRank>& ranks);
-[[nodiscard]] int device_count() noexcept;
+/// Throws when configure_devices() would: device tensors are alive, or a running thread uses a rank.
+void check_no_tensor_alive();
+/// What makes the devices usable when a program uses one without having configured any.
+void set_default_configuration(void (*configure)());
+
+[[nodiscard]] int device_count() noexcept;  ///< 0 before configure_devices()
+/// As device_count(), after the default configuration when there is none yet; 0 when that fails.
+[[nodiscard]] int available_devices() noexcept;
 /// Throws when the device was not configured or has no such index (names the valid ones).
 RankState& rank_state(c10::DeviceIndex index);
 
-/// Binds the calling thread to a rank and makes its device current.
+/// Binds the calling thread to a rank and makes its device current. Ranks that it owned before stay its own; −1 gives them all up.
 void bind_this_thread(int rank);
-[[nodiscard]] RankState* bound_rank() noexcept;  ///< nullptr: this thread is bound to none
+/// The rank that this thread was bound to last or, without a binding, claimed first; nullptr: it owns none.
+[[nodiscard]] RankState* bound_rank() noexcept;
+/// All that this thread owns, in the order in which it came to own them.
+[[nodiscard]] const std::vector<RankState*>& owned_ranks();
 
 [[nodiscard]] c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex index) noexcept;

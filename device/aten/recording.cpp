@@ -1,8 +1,10 @@
 #include "device/aten/recording.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "base/log.h"
+#include "device/aten/automatic_phase.h"
 
 namespace trellis::device {
 
@@ -26,7 +28,11 @@ std::int64_t Operands::comm_start(const CommRequest& request) {
 }
 
 bool should_record(RankState& owner, std::string_view op) {
-  if (C10_LIKELY(owner.owned_by_this_thread())) return owner.recorder().recording();
+  if (C10_LIKELY(owner.claim())) {
+    RankRecorder& recorder = owner.recorder();
+    if (recorder.recording() && recorder.automatic()) recorder.enter(phase_here());
+    return recorder.recording();
+  }
   if (owner.recorder().recording() && owner.first_time("unbound")) {
     log_warning(c10::str("operations on ", owner.device(), " from a thread that is not bound to rank ", owner.rank(),
                          " run but are not recorded (the first is ", op, "): call bind_rank on the thread"));
@@ -41,6 +47,14 @@ void append_number(std::string& text, Number value) {
   char digits[32];
   const auto end = std::to_chars(digits, digits + sizeof(digits), value);
   text.append(digits, end.ptr);
+}
+
+/// "1+2j", as Python writes it.
+void append_complex(std::string& text, c10::complex<double> value) {
+  append_number(text, value.real());
+  if (!std::signbit(value.imag())) text += '+';
+  append_number(text, value.imag());
+  text += 'j';
 }
 
 template <typename List, typename AppendElement>
@@ -65,6 +79,8 @@ bool append_value(const c10::IValue& value, bool scalar_type, std::string& text)
     }
   } else if (value.isDouble()) {
     append_number(text, value.toDouble());
+  } else if (value.isComplexDouble()) {
+    append_complex(text, value.toComplexDouble());
   } else if (value.isBool()) {
     text += value.toBool() ? '1' : '0';
   } else if (value.isString()) {
@@ -81,15 +97,18 @@ bool append_value(const c10::IValue& value, bool scalar_type, std::string& text)
 bool is_host_number(const ArgInfo& arg, const c10::IValue& value) {
   if (arg.kind != ArgKind::kTensor || arg.is_out || !value.isTensor()) return false;
   const c10::TensorImpl* tensor = value.unsafeToTensorImpl();
-  return tensor != c10::UndefinedTensorImpl::singleton() && tensor->is_cpu() && tensor->is_wrapped_number() &&
-         !c10::isComplexType(c10::typeMetaToScalarType(tensor->dtype()));
+  return tensor != c10::UndefinedTensorImpl::singleton() && tensor->is_cpu() && tensor->is_wrapped_number();
 }
 
 void append_host_number(const ArgInfo& arg, const at::Tensor& tensor, std::string& text) {
   text += ' ';
   text += arg.name;
   text += '=';
-  append_number(text, at::isIntegralType(tensor.scalar_type(), true) ? static_cast<double>(tensor.item<std::int64_t>()) : tensor.item<double>());
+  if (tensor.is_complex()) {
+    append_complex(text, tensor.item<c10::complex<double>>());
+  } else {
+    append_number(text, at::isIntegralType(tensor.scalar_type(), true) ? static_cast<double>(tensor.item<std::int64_t>()) : tensor.item<double>());
+  }
 }
 
 }  // namespace
@@ -152,6 +171,10 @@ void record_call(const OpInfo& info, const Relabeling& relabeling, const torch::
     }
   }
   if (!operands.empty()) operands.record(info.name, scalars);
+}
+
+void host_reads(RankState& owner) {
+  if (owner.owned_by_this_thread()) owner.recorder().host_waits();
 }
 
 void record_copy(RankState& owner, std::string_view schema, const at::Tensor& input, const at::Tensor& output, std::string_view scalars) {

@@ -42,6 +42,9 @@ void append_scalars(const OpInfo& info, const torch::jit::Stack& stack, std::str
 /// Records a finished call. REQUIRES: relabeling.leave() was called; `stack` ends with the operator's results.
 void record_call(const OpInfo& info, const Relabeling& relabeling, const torch::jit::Stack& stack, std::string_view scalars);
 
+/// The host has read the device's memory: its clock waited for the current stream.
+void host_reads(RankState& owner);
+
 /// Records an operation of a hand-written kernel; `output` or `input` may be undefined (the host's side of a copy).
 void record_copy(RankState& owner, std::string_view schema, const at::Tensor& input, const at::Tensor& output, std::string_view scalars);
 

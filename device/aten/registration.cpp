@@ -25,6 +25,7 @@ constexpr std::array kWholeOperators = {"aten::embedding",
                                         "aten::logsumexp",
                                         "aten::repeat",
                                         "aten::convolution",
+                                        "aten::_convolution",
                                         "aten::convolution_backward",
                                         "aten::_grouped_mm",
                                         "aten::diag_embed",
@@ -33,7 +34,10 @@ constexpr std::array kWholeOperators = {"aten::embedding",
                                         "aten::select_backward",
                                         "aten::slice_scatter",
                                         "aten::select_scatter",
-                                        "aten::index_fill.int_Scalar"};
+                                        "aten::index_fill.int_Scalar",
+                                        "aten::conj_physical_",
+                                        "aten::addr_",
+                                        "aten::mode.values"};
 constexpr std::string_view kForeach = "aten::_foreach_";
 
 /// Operators with a CPU kernel that must not be replaced: they answer questions about the host or about metadata.
@@ -58,7 +62,8 @@ bool wants_boxed_kernel(const c10::OperatorHandle& op, std::string_view name) {
     return false;
   if (find_cpu_function(name).has_value()) return true;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return true;
-  return (contains(kWholeOperators, name) || name.starts_with(kForeach)) && is_composite(op);
+  const bool foreach = name.starts_with(kForeach) && !name.ends_with("out");  // `out=` forms copy, which tells autograd's versions
+  return (contains(kWholeOperators, name) || foreach) && is_composite(op);
 }
 
 void register_boxed_kernels(torch::Library& library) {

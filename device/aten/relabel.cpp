@@ -11,10 +11,13 @@ namespace {
 /// Beyond this many tensors (fused lists) the same tensor may get two aliases: they share storage, only identity is lost.
 constexpr std::size_t kIdentitySearch = 16;
 
+/// Kernels that PyTorch lets see them (copies, views, products) do the conjugating or negating themselves.
+constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+
 at::Tensor host_tensor(const c10::TensorImpl& tensor, c10::intrusive_ptr<c10::StorageImpl> storage, c10::DispatchKey key) {
   // The view constructor takes the key set verbatim and makes no version counter: an alias never meets autograd.
-  auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(std::move(storage)), c10::DispatchKeySet(key),
-                                                    tensor.dtype());
+  const c10::DispatchKeySet keys = c10::DispatchKeySet(key) | (tensor.key_set() & kLazyBits);
+  auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(std::move(storage)), keys, tensor.dtype());
   alias->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   if (C10_UNLIKELY(tensor.is_wrapped_number())) alias->set_wrapped_number(true);
   return at::Tensor(std::move(alias));
@@ -47,8 +50,8 @@ at::Tensor device_tensor(at::Tensor host, c10::intrusive_ptr<c10::StorageImpl> s
     from._change_backend_component_keys(device);
     return host;
   }
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                   from.dtype());
+  const c10::DispatchKeySet keys = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1) | (from.key_set() & kLazyBits);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(std::move(storage)), keys, from.dtype());
   impl->set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
   if (C10_UNLIKELY(from.is_wrapped_number())) impl->set_wrapped_number(true);
   return at::Tensor(std::move(impl));
@@ -93,7 +96,8 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
     return host_tensor(*tensor.unsafeGetTensorImpl(), entry.storage->host_view(), host_key(*owner_));
   }
   if (!device.is_cpu() || !(tensor.dim() == 0 || arg.cpu_allowed) || arg.written) two_devices(owner_->device(), device, arg, info_);
-  if (!owner_->shape_only()) return tensor;
+  // A number that LibTorch wrapped has a value even without data, and Python's Meta kernels want it on the CPU.
+  if (!owner_->shape_only() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
   auto meta = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     c10::SymInt(static_cast<std::int64_t>(tensor.storage().nbytes())),
                                                     c10::DataPtr(nullptr, c10::kMeta), c10::GetAllocator(c10::kMeta), true);
@@ -173,7 +177,7 @@ void Relabeling::enter() {
   }
 }
 
-void Relabeling::adopt_written(Entry& entry) {
+void Relabeling::adopt(Entry& entry) {
   if (entry.storage == nullptr) return;
   c10::TensorImpl& alias = *entry.alias;
   c10::TensorImpl& device = *entry.device.unsafeGetTensorImpl();
@@ -185,6 +189,17 @@ void Relabeling::adopt_written(Entry& entry) {
     entry.storage = &storage_of(device);
   }
   if (C10_UNLIKELY(!same_layout(alias, device))) device.set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
+  if (C10_UNLIKELY((alias.key_set() & kLazyBits) != (device.key_set() & kLazyBits))) {
+    device._set_conj(alias.is_conj());
+    device._set_neg(alias.is_neg());
+  }
+}
+
+void Relabeling::adopt_written() {
+  if (!info_.writes) return;
+  for (Entry& entry : entries_) {
+    if (entry.kept.defined()) adopt(entry);
+  }
 }
 
 at::Tensor Relabeling::map_result(at::Tensor result) {
@@ -210,11 +225,7 @@ at::Tensor Relabeling::map_result(at::Tensor result) {
 }
 
 void Relabeling::leave() {
-  if (info_.writes) {
-    for (Entry& entry : entries_) {
-      if (entry.kept.defined()) adopt_written(entry);
-    }
-  }
+  adopt_written();
   for (std::size_t i = stack_.size() - info_.num_returns; i < stack_.size(); ++i) {
     c10::IValue& value = stack_[i];
     if (value.isTensor()) {

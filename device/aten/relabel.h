@@ -30,6 +30,8 @@ class Relabeling {
   /// Finds the device; throws when tensors of more than one take part.
   void enter();
   void leave();
+  /// Carries over what the kernel did to its arguments; leave() includes it. For kernels that throw half way: PyTorch's resize out= first.
+  void adopt_written();
 
   [[nodiscard]] RankState& owner() const { return *owner_; }
 
@@ -54,7 +56,7 @@ class Relabeling {
   void relabel_list(c10::IValue& value, const ArgInfo& arg);
   void relabel_optional_list(c10::IValue& value, const ArgInfo& arg);
   at::Tensor make_alias(const ArgInfo& arg, Entry& entry);
-  void adopt_written(Entry& entry);
+  void adopt(Entry& entry);
   at::Tensor map_result(at::Tensor result);
 
   struct Fresh {

@@ -1,27 +1,22 @@
-#include <chrono>
-
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "device/aten/events.h"
 #include "device/aten/generator.h"
+#include "device/aten/pinned_memory.h"
 #include "device/aten/rank_state.h"
 #include "device/aten/storage.h"
+#include "device/aten/streams.h"
 
 /// What LibTorch's device-independent code asks of a device: current device, streams, events, generators, resizing.
-/// Kernels finish before they return, so there is one stream and every event has happened when it is recorded.
+/// Kernels finish before they return: synchronising never blocks the host, but the simulated clock is told of it.
 namespace trellis::device {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-struct Event {
-  Clock::time_point recorded{};
-};
-
-c10::Stream default_stream(c10::Device device) {
-  return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : c10::Device(c10::kPrivateUse1, current_device()));
+void host_waits(c10::DeviceIndex device, int stream) {
+  RankState& owner = rank_state(device < 0 ? current_device() : device);
+  if (owner.owned_by_this_thread()) owner.recorder().host_waits(stream);
 }
 
 struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
@@ -41,40 +36,39 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.has_index()) set_current_device(device.index());
   }
-  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
+  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(available_devices()); }
   c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }  // all types, as the CPU kernels have them
 
-  c10::Stream getStream(c10::Device device) const override { return default_stream(device); }
+  c10::Stream getStream(c10::Device device) const override { return current_stream(device); }
   c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(device); }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return default_stream(device); }
-  c10::Stream getNewStream(c10::Device device, int) const override { return default_stream(device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return default_stream(stream.device()); }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return pool_stream(device); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return pool_stream(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return exchange_stream(stream); }
+  bool queryStream(const c10::Stream& stream) const override { return check_stream(stream), true; }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    check_stream(stream);
+    host_waits(stream.device_index(), static_cast<int>(stream.id()));
+  }
+  void synchronizeDevice(const c10::DeviceIndex index) const override { host_waits(index, -1); }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
-    if (*event == nullptr) *event = new Event;
-    static_cast<Event*>(*event)->recorded = Clock::now();
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    events::record(event, stream);
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
-  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
-    TORCH_CHECK(start != nullptr && end != nullptr, "neuron: elapsed time needs two events that were both recorded");
-    return std::chrono::duration<double, std::milli>(static_cast<Event*>(end)->recorded - static_cast<Event*>(start)->recorded).count();
-  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { events::destroy(event); }
+  void block(void* event, const c10::Stream& stream) const override { events::block(event, stream); }
+  bool queryEvent(void* event) const override { return events::check(event), true; }
+  void synchronizeEvent(void* event) const override { events::synchronize(event); }
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override { return events::elapsed_ms(start, end); }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, NeuronGuard)
 
 struct NeuronHooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return device_count() > 0; }
-  bool hasPrimaryContext(c10::DeviceIndex index) const override { return index >= 0 && index < device_count(); }
+  bool isAvailable() const override { return available_devices() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return index >= 0 && index < available_devices(); }
   void init() const override { rank_state(current_device()); }  // names the missing configure()
-  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(device_count()); }
+  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(available_devices()); }
   c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
   void setCurrentDevice(c10::DeviceIndex index) const override {
     rank_state(index);
@@ -86,16 +80,15 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
     return before;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
-    return index >= 0 && index < device_count() ? exchangeDevice(index) : current_device();
+    return index >= 0 && index < available_devices() ? exchangeDevice(index) : current_device();
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     return rank_state(index < 0 ? current_device() : index).generator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override { return make_generator(index < 0 ? current_device() : index); }
   c10::Device getDeviceFromPtr(void*) const override { return {c10::kPrivateUse1, current_device()}; }
-  // Device memory is host memory: a CPU tensor needs no pinning to be copied.
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
-  bool isPinnedPtr(const void*) const override { return false; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, std::size_t nbytes) const override {
     static_cast<NeuronStorage*>(storage.unsafeGetStorageImpl())->resize(static_cast<std::int64_t>(nbytes));
   }

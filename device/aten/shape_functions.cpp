@@ -1,6 +1,3 @@
-#include <array>
-#include <utility>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -32,27 +29,14 @@ const ShapeTable& table() {
     add_reduction_shapes(*made);
     add_network_shapes(*made);
     add_indexing_shapes(*made);
+    add_data_dependent_shapes(*made);
+    add_pooling_shapes(*made);
+    add_loss_shapes(*made);
+    add_algebra_shapes(*made);
     return made;
   }();
   return *all;
 }
-
-constexpr const char* kMaskHint = "compute with the mask itself (where, multiplication) instead of selecting by it";
-constexpr const char* kUniqueHint = "run this step in materialised mode";
-
-constexpr std::array<std::pair<std::string_view, const char*>, 11> kDataDependent = {{
-    {"aten::nonzero", kMaskHint},
-    {"aten::nonzero.out", kMaskHint},
-    {"aten::masked_select", kMaskHint},
-    {"aten::masked_select.out", kMaskHint},
-    {"aten::_unique", kUniqueHint},
-    {"aten::_unique2", kUniqueHint},
-    {"aten::unique_dim", kUniqueHint},
-    {"aten::unique_consecutive", kUniqueHint},
-    {"aten::unique_dim_consecutive", kUniqueHint},
-    {"aten::bincount", "count with scatter_add into a tensor of known size"},
-    {"aten::equal", "compare on the CPU, or skip the comparison in shape-only mode"},
-}};
 
 }  // namespace
 
@@ -72,13 +56,6 @@ const c10::KernelFunction* ShapeTable::find(std::string_view op) const {
 std::optional<c10::KernelFunction> find_shape_function(std::string_view op) {
   const c10::KernelFunction* const found = table().find(op);
   return found == nullptr ? std::nullopt : std::optional(*found);
-}
-
-const char* data_dependent_hint(std::string_view op) {
-  for (const auto& [name, hint] : kDataDependent) {
-    if (name == op) return hint;
-  }
-  return nullptr;
 }
 
 }  // namespace trellis::device

@@ -66,6 +66,74 @@ std::tuple<Tensor, Tensor, Tensor> group_norm_backward(const Tensor&, const Tens
   return {gradient_if(mask[0], input), gradient_if(mask[1], w), gradient_if(mask[2], w)};
 }
 
+/// Batch norm keeps statistics per channel while it trains, and none afterwards.
+struct BatchNorm {
+  Tensor output, mean, inverse;
+};
+
+BatchNorm batch_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias, bool training) {
+  const bool contiguous = input.is_contiguous() && (!defined(weight) || weight->is_contiguous()) && (!defined(bias) || bias->is_contiguous());
+  const auto format = contiguous ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
+  const auto options = input.options().dtype(statistics_type(input, weight, bias));
+  const std::int64_t kept = training ? input.size(1) : 0;
+  return {at::empty_like(input, format), at::empty({kept}, options), at::empty({kept}, options)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                                     const OptionalTensor&, const OptionalTensor&, bool training, double, double) {
+  const BatchNorm made = batch_norm(input, weight, bias, training);
+  return {made.output, made.mean, made.inverse};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_legit(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias, Tensor&,
+                                                    Tensor&, bool training, double, double) {
+  const BatchNorm made = batch_norm(input, weight, bias, training);
+  return {made.output, made.mean, made.inverse};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_no_stats(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                                       bool training, double, double) {
+  const BatchNorm made = batch_norm(input, weight, bias, training);
+  return {made.output, made.mean, made.inverse};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_with_update(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                                                                  Tensor&, Tensor&, double, double) {
+  const BatchNorm made = batch_norm(input, weight, bias, true);
+  return {made.output, made.mean, made.inverse, at::empty({0}, input.options().dtype(c10::kByte))};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_gradients(const Tensor& input, const Tensor& weight, std::array<bool, 3> mask) {
+  const auto type = weight.defined() ? weight.scalar_type() : input.scalar_type();
+  const auto parameter = [&](bool wanted) { return wanted ? at::empty({input.size(1)}, input.options().dtype(type)) : Tensor(); };
+  const auto format = input.is_contiguous() ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
+  return {mask[0] ? at::empty_like(input, format) : Tensor(), parameter(mask[1]), parameter(mask[2])};
+}
+
+std::tuple<Tensor, Tensor, Tensor> native_batch_norm_backward(const Tensor&, const Tensor& input, const OptionalTensor& weight,
+                                                              const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                                              const OptionalTensor&, bool, double, std::array<bool, 3> mask) {
+  return batch_norm_gradients(input, weight.value_or(Tensor()), mask);
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor&, const Tensor& input, const Tensor& weight, const OptionalTensor&,
+                                                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool, double,
+                                                       std::array<bool, 3> mask, const Tensor&) {
+  return batch_norm_gradients(input, weight, mask);
+}
+
+// ── softmax with rules of its own for hidden rows ──
+
+Tensor safe_softmax(const Tensor& self, std::int64_t, std::optional<c10::ScalarType> type) {
+  return at::empty(self.sizes(), self.options().dtype(type.value_or(self.scalar_type())));
+}
+Tensor masked_softmax(const Tensor& self, const Tensor&, std::optional<std::int64_t>, std::optional<std::int64_t>) {
+  return at::empty_like(self, at::MemoryFormat::Contiguous);
+}
+Tensor masked_softmax_backward(const Tensor& grad, const Tensor&, const Tensor&, std::optional<std::int64_t>) {
+  return at::empty_like(grad, at::MemoryFormat::Contiguous);
+}
+
 // ── attention: the output has the query's layout; statistics and gradients lie as [batch, length, heads, …] ──
 
 Tensor heads_last(const Tensor& like) {
@@ -141,6 +209,15 @@ void add_network_shapes(ShapeTable& table) {
   table.add("aten::native_layer_norm_backward", &layer_norm_backward);
   table.add("aten::native_group_norm", &group_norm);
   table.add("aten::native_group_norm_backward", &group_norm_backward);
+  table.add("aten::native_batch_norm", &native_batch_norm);
+  table.add("aten::_native_batch_norm_legit", &batch_norm_legit);
+  table.add("aten::_native_batch_norm_legit.no_stats", &batch_norm_no_stats);
+  table.add("aten::_batch_norm_with_update", &batch_norm_with_update);
+  table.add("aten::native_batch_norm_backward", &native_batch_norm_backward);
+  table.add("aten::batch_norm_backward", &batch_norm_backward);
+  table.add("aten::_safe_softmax", &safe_softmax);
+  table.add("aten::_masked_softmax", &masked_softmax);
+  table.add("aten::_masked_softmax_backward", &masked_softmax_backward);
   table.add("aten::_scaled_dot_product_fused_attention_overrideable", &attention);
   table.add("aten::_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
   table.add("aten::convolution", &convolution);

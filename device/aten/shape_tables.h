@@ -29,5 +29,9 @@ void add_elementwise_shapes(ShapeTable& table);
 void add_reduction_shapes(ShapeTable& table);
 void add_network_shapes(ShapeTable& table);  ///< norms, attention, convolution, embedding, products, optimizers
 void add_indexing_shapes(ShapeTable& table);
+void add_data_dependent_shapes(ShapeTable& table);
+void add_pooling_shapes(ShapeTable& table);
+void add_loss_shapes(ShapeTable& table);
+void add_algebra_shapes(ShapeTable& table);
 
 }  // namespace trellis::device

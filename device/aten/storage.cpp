@@ -1,7 +1,6 @@
 #include "device/aten/storage.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include <ATen/ops/empty.h>
@@ -10,18 +9,6 @@
 #include <c10/core/impl/alloc_cpu.h>
 
 namespace trellis::device {
-
-std::int64_t size_class(std::int64_t bytes) {
-  constexpr std::int64_t kSmallest = 256;
-  constexpr std::int64_t kUnrounded = std::int64_t{16} << 20;
-  constexpr std::int64_t kPage = 512;
-  if (bytes <= 0) return 0;
-  if (bytes <= kSmallest) return kSmallest;
-  if (bytes >= kUnrounded) return (bytes + kPage - 1) / kPage * kPage;
-  const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes - 1)));
-  const std::int64_t step = below / 4;
-  return (bytes + step - 1) / step * step;
-}
 
 namespace {
 
@@ -49,6 +36,18 @@ BufferCategory initial_category(RankState& owner) {
   return owner.recorder().current_scope().phase == "forward" ? BufferCategory::kActivation : BufferCategory::kTemporary;
 }
 
+using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
+
+c10::CachingAllocator::StatArray stat_array(const AllocatorStats& stats, MemoryStat PoolStats::* which) {
+  c10::CachingAllocator::StatArray array;  // all, small pool, large pool
+  const std::array<const PoolStats*, 3> pools = {&stats.all, &stats.pools[0], &stats.pools[1]};
+  for (std::size_t i = 0; i < pools.size(); ++i) {
+    const MemoryStat& stat = pools[i]->*which;
+    array[i] = {stat.current, stat.peak, stat.allocated, stat.freed};
+  }
+  return array;
+}
+
 /// LibTorch's view of the rank's memory account. The bytes are charged where a storage holds them (NeuronStorage).
 class NeuronAllocator final : public c10::DeviceAllocator {
  public:
@@ -60,26 +59,38 @@ class NeuronAllocator final : public c10::DeviceAllocator {
     if (destination != nullptr && source != nullptr) std::memcpy(destination, source, nbytes);
   }
   bool initialized() override { return device_count() > 0; }
-  void emptyCache(c10::MempoolId_t) override {}                    // nothing is cached: size classes are what is modelled
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // kernels finish before they return
+  void emptyCache(c10::MempoolId_t) override {
+    for (int rank = 0; rank < device_count(); ++rank) memory(rank).empty_cache();
+  }
+  /// Shape-only tensors have no pointer to find them by; they are recorded where the tensor is at hand (aten::record_stream).
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    const MemoryAccount& memory = rank_state(index).recorder().memory();
-    c10::CachingDeviceAllocator::DeviceStats stats;
-    for (auto* bytes : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes}) {
-      auto& all = (*bytes)[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-      all.current = memory.current();
-      all.peak = memory.peak();
-    }
+  DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    const AllocatorStats from = memory(index).stats();
+    DeviceStats stats;
+    stats.allocation = stat_array(from, &PoolStats::allocations);
+    stats.segment = stat_array(from, &PoolStats::segments);
+    stats.active = stat_array(from, &PoolStats::active);
+    stats.allocated_bytes = stat_array(from, &PoolStats::allocated_bytes);
+    stats.reserved_bytes = stat_array(from, &PoolStats::reserved_bytes);
+    stats.active_bytes = stat_array(from, &PoolStats::active_bytes);
+    stats.requested_bytes = stat_array(from, &PoolStats::requested_bytes);
+    stats.num_alloc_retries = from.num_alloc_retries;
+    stats.num_ooms = from.num_ooms;
+    stats.num_device_alloc = from.all.segments.allocated;
+    stats.num_device_free = from.all.segments.freed;
     return stats;
   }
-  void resetAccumulatedStats(c10::DeviceIndex) override {}  // no accumulated counters are kept
-  void resetPeakStats(c10::DeviceIndex index) override { rank_state(index).recorder().memory().reset_peak(); }
+  void resetAccumulatedStats(c10::DeviceIndex index) override { memory(index).reset_accumulated(); }
+  void resetPeakStats(c10::DeviceIndex index) override { memory(index).reset_peak(); }
+  /// What is free could become a segment.
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    const MemoryAccount& memory = rank_state(index).recorder().memory();
-    const std::int64_t total = memory.capacity().value;
-    return {static_cast<std::size_t>(std::max<std::int64_t>(0, total - memory.current())), static_cast<std::size_t>(total)};
+    const std::int64_t total = memory(index).capacity().value;
+    return {static_cast<std::size_t>(total - memory(index).stats().all.reserved_bytes.current), static_cast<std::size_t>(total)};
   }
+
+ private:
+  static MemoryAccount& memory(int index) { return rank_state(static_cast<c10::DeviceIndex>(index)).recorder().memory(); }
 };
 
 NeuronAllocator& neuron_allocator() {
@@ -115,10 +126,9 @@ struct RegisterMemory {
 NeuronStorage::NeuronStorage(RankState& owner, std::int64_t nbytes, c10::DataPtr data, c10::Allocator* allocator, bool resizable)
     : c10::StorageImpl(use_byte_size_t(), c10::SymInt(nbytes), std::move(data), allocator, resizable),
       owner_(owner),
-      charged_(size_class(nbytes)),
       category_(initial_category(owner)) {
   released_ = true;  // so that a failing charge leaves nothing to release
-  buffer_ = owner_.charge(charged_, category_);
+  charge_ = owner_.charge(nbytes, category_);
   released_ = false;
 }
 
@@ -130,14 +140,14 @@ void NeuronStorage::release_resources() {
 }
 
 void NeuronStorage::release() noexcept {
-  if (!released_) owner_.discharge(buffer_, charged_, category_);
+  if (!released_) owner_.discharge(charge_);
   released_ = true;
   if (c10::StorageImpl* host = host_.exchange(nullptr)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(host);
 }
 
 void NeuronStorage::set_category(BufferCategory category) {
-  owner_.recategorize(charged_, category_, category);
   category_ = category;
+  if (charge_.block != nullptr) owner_.recorder().memory().recategorize(*charge_.block, category);
 }
 
 c10::intrusive_ptr<c10::StorageImpl> NeuronStorage::host_view() {
@@ -165,9 +175,7 @@ void NeuronStorage::adopt_resize() {
   c10::StorageImpl* const host = host_.load(std::memory_order_acquire);
   if (host == nullptr || (host->nbytes() == nbytes() && host->data() == data())) return;
   const auto new_bytes = static_cast<std::int64_t>(host->nbytes());
-  const std::int64_t new_charge = size_class(new_bytes);
-  owner_.recharge(charged_, new_charge, category_);
-  charged_ = new_charge;
+  owner_.recharge(charge_, new_bytes, category());
   if (host->data() != data()) {
     void* const bytes = host->_mutable_data_ptr_no_checks().get();
     set_data_ptr_noswap(relabel(std::move(host->_mutable_data_ptr_no_checks()), owner_.device()));
@@ -179,9 +187,7 @@ void NeuronStorage::adopt_resize() {
 void NeuronStorage::resize(std::int64_t new_bytes) {
   const auto old_bytes = static_cast<std::int64_t>(nbytes());
   if (new_bytes == old_bytes) return;
-  const std::int64_t new_charge = size_class(new_bytes);
-  owner_.recharge(charged_, new_charge, category_);
-  charged_ = new_charge;
+  owner_.recharge(charge_, new_bytes, category());
   c10::DataPtr fresh = allocate_bytes(owner_, new_bytes);
   if (fresh.get() != nullptr && data() != nullptr)
     std::memcpy(fresh.get(), data(), static_cast<std::size_t>(std::min(old_bytes, new_bytes)));
@@ -214,6 +220,13 @@ c10::intrusive_ptr<c10::StorageImpl> adopt_storage(RankState& owner, const c10::
   auto storage = c10::make_intrusive<NeuronStorage>(owner, nbytes, std::move(data), &neuron_allocator());
   storage->set_host_view(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(impl));
   return storage;
+}
+
+NeuronStorage& adopt_foreign_storage(const c10::TensorImpl& tensor) {
+  const c10::Storage foreign = tensor.unsafe_storage();
+  auto& writable = const_cast<c10::TensorImpl&>(tensor);  // only what the tensor stands on changes, not what it is
+  writable.set_storage_keep_dtype(c10::Storage(adopt_storage(rank_state(tensor.device().index()), foreign)));
+  return static_cast<NeuronStorage&>(*tensor.unsafe_storage().unsafeGetStorageImpl());
 }
 
 }  // namespace trellis::device

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <typeinfo>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
@@ -9,22 +10,19 @@
 
 namespace trellis::device {
 
-/// What the caching allocator takes for a request. Small pool (< 1 MiB) and large requests below 16 MiB: next size class, four classes
-/// per doubling, at least 256 B; from 16 MiB on: a multiple of 512 B.
-[[nodiscard]] std::int64_t size_class(std::int64_t bytes);
-
 /// A buffer on the emulated device: host memory in materialised mode, nothing in shape-only mode; identity and accounting in both.
 class NeuronStorage final : public c10::StorageImpl {
  public:
-  /// Charges the owner; throws Error (exit 3) when it does not fit.
+  /// Charges the owner; throws c10::OutOfMemoryError when it does not fit.
   NeuronStorage(RankState& owner, std::int64_t nbytes, c10::DataPtr data, c10::Allocator* allocator, bool resizable = true);
   ~NeuronStorage() override;
   void release_resources() override;
 
-  [[nodiscard]] std::uint64_t buffer() const { return buffer_; }
+  [[nodiscard]] std::uint64_t buffer() const { return charge_.buffer; }
   [[nodiscard]] RankState& owner() const { return owner_; }
-  [[nodiscard]] std::int64_t charged() const { return charged_; }
-  [[nodiscard]] BufferCategory category() const { return category_; }
+  /// Its place in the modelled memory; nullptr: it has no bytes.
+  [[nodiscard]] MemoryBlock* block() const { return charge_.block; }
+  [[nodiscard]] BufferCategory category() const { return charge_.block != nullptr ? charge_.block->category : category_; }
   void set_category(BufferCategory category);
 
   /// A CPU storage (shape-only: a Meta storage) over the same bytes; kernels see it in place of this one. It stays valid while this
@@ -43,16 +41,20 @@ class NeuronStorage final : public c10::StorageImpl {
   void release() noexcept;
 
   RankState& owner_;
-  std::uint64_t buffer_ = 0;
-  std::int64_t charged_ = 0;
-  BufferCategory category_ = BufferCategory::kTemporary;
+  RankState::Charge charge_;
+  BufferCategory category_ = BufferCategory::kTemporary;  ///< while there is no block
   bool released_ = false;
   std::atomic<c10::StorageImpl*> host_{nullptr};  ///< one reference is ours
 };
 
+/// LibTorch made the storage by itself (from_blob on this device, as torch.save does): from now on the tensor has one of ours, over the
+/// same bytes.
+NeuronStorage& adopt_foreign_storage(const c10::TensorImpl& tensor);
 /// The storage of a tensor on `neuron`. REQUIRES: tensor.device() is neuron and it has storage.
 [[nodiscard]] inline NeuronStorage& storage_of(const c10::TensorImpl& tensor) {
-  return static_cast<NeuronStorage&>(*tensor.unsafe_storage().unsafeGetStorageImpl());
+  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (C10_UNLIKELY(typeid(storage) != typeid(NeuronStorage))) return adopt_foreign_storage(tensor);
+  return static_cast<NeuronStorage&>(storage);
 }
 [[nodiscard]] inline NeuronStorage& storage_of(const at::Tensor& tensor) { return storage_of(*tensor.unsafeGetTensorImpl()); }
 

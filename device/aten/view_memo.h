@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include <c10/core/TensorImpl.h>
 
@@ -9,8 +10,14 @@
 
 namespace trellis::device {
 
-/// The host program's type as the records name it. Complex and quantized types have no counterpart: throws, naming the type.
-[[nodiscard]] DType record_dtype(c10::ScalarType type);
+struct RecordedType {
+  DType dtype;
+  HostType host = HostType::kSame;
+};
+/// The host program's type as the records name it. Quantized and sub-byte types have no counterpart: throws, naming the type.
+[[nodiscard]] RecordedType record_type(c10::ScalarType type);
+/// A complex tensor is recorded as its real and imaginary parts, with one more dimension.
+[[nodiscard]] TensorView record_view(const c10::TensorImpl& tensor);
 
 /// Answers "which interned view is this tensor's" without building a TensorView: a training step repeats few of them.
 class ViewMemo {
@@ -22,7 +29,8 @@ class ViewMemo {
     bool used = false;
     c10::ScalarType type = c10::ScalarType::Undefined;
     std::uint32_t id = 0;
-    TensorView view;
+    std::int64_t offset = 0;
+    std::vector<std::int64_t> sizes, strides;
   };
   static constexpr std::size_t kEntries = 1024;  // direct mapped, a power of two
   std::array<Entry, kEntries> entries_;

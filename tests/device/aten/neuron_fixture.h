@@ -47,7 +47,7 @@ inline std::vector<Line> recorded(int rank) {
       const Operand operand = stream.operands[op.first_operand + i];
       const std::size_t number = buffers.try_emplace(operand.buffer, buffers.size()).first->second;
       (i < op.num_inputs ? line.inputs : line.outputs)
-          .push_back(c10::str("#", number, "{", stream.operand_bytes[op.first_operand + i], "}", shape_text(table.view(operand.view))));
+          .push_back(c10::str("#", number, "{", stream.bytes_of(op.first_operand + i, table), "}", shape_text(table.view(operand.view))));
     }
     lines.push_back(std::move(line));
   }
@@ -77,6 +77,7 @@ class NeuronTest : public ::testing::Test {
       std::vector<DeviceRank> ranks;
       for (int rank = 0; rank <= kShapeOnly; ++rank) {
         ranks.push_back({new RankRecorder(rank, Bytes(kHbm), true), rank == kShapeOnly});
+        ranks.back().recorder->phases_are_announced();  // tests look into the open graph and end it themselves
       }
       configure_devices(ranks);
     }

@@ -57,15 +57,43 @@ TEST(Plugin, OptionsAreRead) {
   rejected(R"({"schema": "trellis.device_options/1", "instance": "trn9.huge"})", "trn9.huge");
 }
 
-TEST(Plugin, MustBeConfiguredFirst) {
-  EXPECT_NE(plugin().bind_rank(0), 0);
-  EXPECT_NE(last_error().find("configure"), std::string::npos);
-  EXPECT_THROW(at::ones({2}, at::TensorOptions(c10::Device(c10::kPrivateUse1, 0))), c10::Error);
-  configure(2, false);
+TEST(Plugin, AProgramThatConfiguresNothingGetsTheDefaultMachine) {
+  setenv("TRELLIS_INSTANCE", "trn1.2xlarge", 1);
+  EXPECT_EQ(plugin().bind_rank(0), 0) << last_error();
+  EXPECT_EQ(at::ones({2}, at::TensorOptions(neuron(1))).sum().item<float>(), 2.0F);
   EXPECT_NE(plugin().bind_rank(2), 0);
   EXPECT_NE(last_error().find("2 ranks"), std::string::npos) << last_error();
-  EXPECT_NE(plugin().end_step(0), 0);  // this thread is bound to no rank
+}
+
+TEST(Plugin, StepsEndOnThreadsThatOwnARank) {
+  configure(2, false);
+  EXPECT_NE(plugin().end_step(0), 0);
   EXPECT_NE(last_error().find("bind_rank"), std::string::npos) << last_error();
+  const at::Tensor a = at::ones({2}, at::TensorOptions(neuron(1)));  // the first thread to use a rank owns it
+  EXPECT_EQ(plugin().end_step(0), 0) << last_error();
+  std::thread([] { EXPECT_NE(plugin().end_step(0), 0); }).join();
+}
+
+TEST(Plugin, IsConfiguredAgainWhenNoTensorIsAlive) {
+  configure(2, false);
+  at::Tensor a = at::ones({1000}, at::TensorOptions(neuron(1)));
+  EXPECT_NE(plugin().configure(R"({"schema": "trellis.device_options/1", "world_size": 1})"), 0);
+  EXPECT_NE(last_error().find("neuron:1 holds 4096 B"), std::string::npos) << last_error();
+  EXPECT_EQ(a.sum().item<float>(), 1000.0F);
+  a.reset();
+  configure(1, true);
+  EXPECT_THROW(at::ones({2}, at::TensorOptions(neuron(1))), c10::Error);
+  configure(2, false);
+  EXPECT_EQ(at::ones({2}, at::TensorOptions(neuron(1))).sum().item<float>(), 2.0F);
+}
+
+TEST(Plugin, ARankIsFreeForOthersWhenItsThreadEnds) {
+  configure(1, false);
+  std::thread([] { at::ones({2}, at::TensorOptions(neuron(0))); }).join();
+  at::ones({2}, at::TensorOptions(neuron(0)));
+  EXPECT_EQ(plugin().end_step(0), 0) << last_error();
+  ASSERT_EQ(plugin().bind_rank(-1), 0) << last_error();
+  EXPECT_NE(plugin().end_step(0), 0) << "given up";
 }
 
 TEST(Plugin, TwoRanksTrainCommunicateAndReport) {
@@ -95,6 +123,8 @@ TEST(Plugin, TwoRanksTrainCommunicateAndReport) {
   EXPECT_NE(std::string(report).find("trellis.step_report/1"), std::string::npos) << report;
   ASSERT_EQ(plugin().memory_report(&report), 0) << last_error();
   EXPECT_NE(std::string(report).find("trellis.memory/1"), std::string::npos) << report;
+  ASSERT_EQ(plugin().portability_report(&report), 0) << last_error();
+  EXPECT_NE(std::string(report).find("trellis.portability/1"), std::string::npos) << report;
   const std::string trace = ::testing::TempDir() + "trellis_plugin_trace";
   EXPECT_EQ(plugin().write_trace(trace.c_str(), "text"), 0) << last_error();
 }

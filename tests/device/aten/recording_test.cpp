@@ -1,3 +1,5 @@
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -175,10 +177,19 @@ TEST_F(RecordingTest, BackwardIsChargedToTheLayerOfItsForward) {
   EXPECT_EQ(std::count(by_layer["first"].begin(), by_layer["first"].end(), "aten::mm"), 2);
 }
 
-TEST_F(RecordingTest, ThreadThatIsNotBoundRunsButDoesNotRecord) {
+TEST_F(RecordingTest, ThreadThatDoesNotOwnTheRankRunsButDoesNotRecord) {
+  const Tensor a = at::ones({3}, on_device());
+  const std::size_t before = recorded(0).size();
+  std::thread([&a] { EXPECT_EQ((a + a).cpu().sum().item<float>(), 6); }).join();
+  EXPECT_EQ(recorded(0).size(), before);
+  static_cast<void>(a + a);
+  EXPECT_EQ(recorded(0).size(), before + 1);
+}
+
+TEST_F(RecordingTest, ARankWithoutAnOwnerBelongsToTheFirstThreadThatUsesIt) {
   const Tensor a = at::ones({3}, at::TensorOptions(at::kFloat).device(neuron(1)));
-  EXPECT_EQ((a + a).cpu().sum().item<float>(), 6);
-  EXPECT_TRUE(recorded(1).empty());
+  static_cast<void>(a + a);
+  EXPECT_FALSE(recorded(1).empty());
 }
 
 }  // namespace

@@ -50,6 +50,49 @@ TEST_F(RelabelTest, ViewsShareTheBuffer) {
   EXPECT_FALSE(a.is_alias_of(a.clone()));
 }
 
+TEST_F(RelabelTest, LazyConjugatesAndNegativesSurviveCopiesAndKernels) {
+  const Tensor host = at::complex(at::randn({3, 2}), at::randn({3, 2})), there = host.to(neuron(0));
+  EXPECT_TRUE(at::equal(there.conj().cpu().resolve_conj(), host.conj().resolve_conj()));
+  EXPECT_TRUE(at::equal(host.conj().to(neuron(0)).cpu(), host.conj().resolve_conj()));
+  EXPECT_TRUE(at::equal(at::imag(there.conj()).cpu().resolve_neg(), at::imag(host.conj()).resolve_neg()));
+  EXPECT_TRUE(at::equal(at::mm(there.conj(), there.t()).cpu(), at::mm(host.conj(), host.t())));
+  EXPECT_EQ(there.conj()[1][1].item<c10::complex<float>>(), host.conj()[1][1].item<c10::complex<float>>());
+}
+
+TEST_F(RelabelTest, AKernelThatThrowsHasResizedItsOutput) {
+  const Tensor a = at::ones({3, 3}, on(0));
+  Tensor out = at::empty({0}, on(0).dtype(at::kLong));
+  EXPECT_THROW(at::linalg_solve_triangular_out(out, a, a, true), c10::Error);
+  Tensor on_cpu = at::empty({0}, at::kLong);
+  EXPECT_THROW(at::linalg_solve_triangular_out(on_cpu, a.cpu(), a.cpu(), true), c10::Error);
+  EXPECT_EQ(out.sizes(), on_cpu.sizes());
+}
+
+TEST_F(RelabelTest, AStorageThatLibTorchMadeWorksLikeOurs) {
+  std::vector<float> bytes = {1, 2, 3, 4};
+  const Tensor a = at::from_blob(bytes.data(), {4}, {1}, [](void*) {}, on(0), neuron(0));
+  EXPECT_EQ((a + a).sum().item<float>(), 20);
+  a.mul_(2);
+  EXPECT_EQ(bytes[3], 8);
+  EXPECT_EQ(a.cpu().sum().item<float>(), 20);
+}
+
+TEST_F(RelabelTest, DeterministicModeFillsFreshMemory) {
+  struct Mode {
+    Mode() { at::globalContext().setDeterministicAlgorithms(true, false); }
+    ~Mode() { at::globalContext().setDeterministicAlgorithms(false, false); }
+  };
+  std::optional<Mode> mode(std::in_place);
+  const Tensor fresh = at::empty({4}, on(0)), whole = at::empty_strided({2}, {2}, on(0).dtype(at::kInt));
+  Tensor grown = at::zeros({1}, on(0));
+  grown.resize_({5});
+  mode.reset();
+  EXPECT_TRUE(fresh.isnan().all().item<bool>());
+  EXPECT_TRUE(whole.eq(std::numeric_limits<int>::max()).all().item<bool>());
+  EXPECT_TRUE(grown.slice(0, 1).isnan().all().item<bool>());
+  EXPECT_EQ(grown[0].item<float>(), 0);
+}
+
 TEST_F(RelabelTest, ResultsAreOrdinaryTensorsForAutograd) {
   Tensor a = at::ones({2}, on(0));
   const Tensor b = a * 2;
@@ -133,29 +176,10 @@ TEST_F(RelabelTest, StreamsEventsAndAcceleratorAnswers) {
   const c10::Stream stream = c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->getStream(neuron(0));
   start.record(stream);
   end.record(stream);
-  EXPECT_TRUE(end.query());
-  EXPECT_GE(start.elapsedTime(end), 0.0);
+  EXPECT_TRUE(start.query() && end.query());
 }
 
 // ── memory ──
-
-TEST(SizeClass, RoundsAsTheCachingAllocatorDoes) {
-  EXPECT_EQ(size_class(0), 0);
-  EXPECT_EQ(size_class(1), 256);
-  EXPECT_EQ(size_class(257), 320);
-  EXPECT_EQ(size_class(1025), 1280);
-  EXPECT_EQ(size_class((1 << 20) + 1), (1 << 20) + (1 << 18));
-  EXPECT_EQ(size_class((16 << 20) + 1), (16 << 20) + 512);
-  std::int64_t last = 0;
-  for (std::int64_t bytes = 1; bytes < (40 << 20); bytes += bytes / 7 + 1) {
-    const std::int64_t rounded = size_class(bytes);
-    EXPECT_GE(rounded, bytes);
-    EXPECT_LE(rounded, std::max<std::int64_t>(256, bytes + bytes / 4 + 1));
-    EXPECT_GE(rounded, last) << "monotonic";
-    EXPECT_EQ(size_class(rounded), rounded) << "idempotent";
-    last = rounded;
-  }
-}
 
 TEST_F(RelabelTest, MemoryIsChargedWhileATensorLives) {
   MemoryAccount& memory = recorder(0).memory();
@@ -175,49 +199,17 @@ TEST_F(RelabelTest, MemoryIsChargedWhileATensorLives) {
   EXPECT_EQ(memory.current(), before);
 }
 
-TEST_F(RelabelTest, OutOfMemoryIsTheModelsErrorAndLeavesNothingBehind) {
-  MemoryAccount& memory = recorder(0).memory();
-  const std::int64_t before = memory.current();
-  try {
-    at::empty({kHbm}, on(0));
-    FAIL() << "expected an out-of-memory error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
-    EXPECT_NE(std::string(error.what()).find("rank 0"), std::string::npos) << error.what();
-  }
-  const Tensor a = at::empty({kHbm / 8}, on(0));
-  EXPECT_THROW(a.add(1).add(1), Error);  // a fresh result of a kernel is charged as well
-  EXPECT_EQ(memory.current() - before, kHbm / 2);
-}
-
-TEST_F(RelabelTest, OutOfMemoryKeepsItsTypeThroughAutograd) {
-  const Tensor a = at::empty({kHbm / 16}, on(0)).requires_grad_();  // a quarter of the memory
-  const Tensor y = (a * 2).sum();
-  const Tensor filler = at::empty({kHbm / 16 * 3 - 1024}, on(0));
-  EXPECT_THROW(y.backward(), Error);
-}
-
 TEST_F(RelabelTest, TensorsMayDieOnAnotherThread) {
   MemoryAccount& memory = recorder(0).memory();
   const std::int64_t before = memory.current();
   Tensor a = at::empty({1000}, on(0));
   std::thread([moved = std::move(a)]() mutable { moved.reset(); }).join();
-  rank_state(0).settle();
   EXPECT_EQ(memory.current(), before);
   Tensor b;
   std::thread([&] { b = at::ones({1000}, on(0)); }).join();  // and be born there
-  rank_state(0).settle();
   EXPECT_EQ(memory.current() - before, size_class(4000));
   b.reset();
   EXPECT_EQ(memory.current(), before);
-}
-
-TEST_F(RelabelTest, LibTorchSeesTheAccount) {
-  const Tensor a = at::empty({1 << 20}, on(0));
-  auto* const allocator = c10::getDeviceAllocator(c10::kPrivateUse1);
-  const auto stats = allocator->getDeviceStats(0);
-  EXPECT_EQ(stats.allocated_bytes[0].current, recorder(0).memory().current());
-  EXPECT_EQ(allocator->getMemoryInfo(0).second, static_cast<std::size_t>(kHbm));
 }
 
 }  // namespace

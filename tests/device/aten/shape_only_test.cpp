@@ -1,6 +1,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
-#include "base/error.h"
+#include "device/aten/shape_policy.h"
 #include "device/aten/storage.h"
 #include "tests/device/aten/op_cases.h"
 #include "tests/device/aten/tiny_model.h"
@@ -12,7 +12,7 @@ namespace {
 /// What a rank's recorder and account saw of `body`.
 struct Seen {
   std::string stream;
-  std::int64_t peak = 0, kept = 0;
+  std::int64_t peak = 0, reserved = 0, kept = 0;
 };
 
 class ShapeOnlyTest : public NeuronTest {
@@ -22,10 +22,13 @@ class ShapeOnlyTest : public NeuronTest {
     use(rank);
     MemoryAccount& memory = recorder(rank).memory();
     const std::int64_t before = memory.current();
+    memory.empty_cache();
     memory.reset_peak();
+    const std::int64_t reserved = memory.peak_reserved();
     Seen seen;
     const auto results = body(neuron(rank));
     seen.peak = memory.peak() - before;
+    seen.reserved = memory.peak_reserved() - reserved;
     seen.kept = memory.current() - before;
     seen.stream = to_text(recorded(rank));
     return seen;
@@ -37,6 +40,7 @@ class ShapeOnlyTest : public NeuronTest {
     EXPECT_FALSE(data.stream.empty()) << what;
     EXPECT_EQ(data.stream, shapes.stream) << what;
     EXPECT_EQ(data.peak, shapes.peak) << what;
+    EXPECT_EQ(data.reserved, shapes.reserved) << what;
     EXPECT_EQ(data.kept, shapes.kept) << what;
   }
 
@@ -98,7 +102,7 @@ TEST_F(ShapeOnlyTest, NoMemoryIsTakenForAModelLargerThanTheHost) {
   const at::Tensor a = at::empty({kHbm / 16}, at::TensorOptions(at::kFloat).device(neuron(kShapeOnly)));
   EXPECT_EQ(a.storage().data(), nullptr);
   EXPECT_EQ((a * 2).storage().data(), nullptr);
-  EXPECT_THROW(at::empty({kHbm}, a.options()), Error);
+  EXPECT_THROW(at::empty({kHbm}, a.options()), c10::OutOfMemoryError);
 }
 
 TEST_F(ShapeOnlyTest, ValuesAreAPolicy) {
@@ -108,6 +112,18 @@ TEST_F(ShapeOnlyTest, ValuesAreAPolicy) {
   EXPECT_TRUE((a == a).all().item<bool>());
   EXPECT_EQ(a.to(at::kLong).sum().item<std::int64_t>(), 1);
   EXPECT_EQ(a.cpu().sum().item<float>(), 0.0F);
+}
+
+TEST_F(ShapeOnlyTest, AnUpperBoundIsWhatComesOutWhenEverythingIsSelected) {
+  set_shape_policy(ShapePolicy::kUpperBound);
+  expect_same("everything", [](at::Device device) {
+    const at::Tensor different = at::arange(1, 25, at::kFloat).view({2, 3, 4}).to(device), row = different.select(0, 0);
+    const at::Tensor all = different > 0;
+    return std::vector<at::Tensor>{different.nonzero(), different.masked_select(all), different.index({all}), row.index({row > 0}),
+                                   std::get<1>(at::_unique2(different, true, true, true)), std::get<0>(at::unique_dim(row, 0)),
+                                   std::get<2>(at::unique_consecutive(different, true, true))};
+  });
+  set_shape_policy(ShapePolicy::kRefuse);
 }
 
 TEST_F(ShapeOnlyTest, DataDependentOperatorsAreNamed) {
