@@ -114,7 +114,10 @@ std::vector<std::int64_t> split_elements(const at::Tensor& tensor, const std::ve
   TORCH_CHECK(static_cast<int>(rows.size()) == members && sum == tensor.size(0), "all-to-all: expected ", members,
               " split sizes that add up to ", tensor.size(0), ", got ", c10::Join(", ", rows));
   std::vector<std::int64_t> elements;
-  for (std::int64_t r : rows) elements.push_back(sum == 0 ? 0 : tensor.numel() / sum * r);
+  for (std::int64_t r : rows) {
+    TORCH_CHECK(r >= 0, "all-to-all: expected split sizes of 0 or more, got ", c10::Join(", ", rows));
+    elements.push_back(sum == 0 ? 0 : tensor.numel() / sum * r);
+  }
   return elements;
 }
 
@@ -125,7 +128,50 @@ ProcessGroupNeuron::ProcessGroupNeuron(std::shared_ptr<Rendezvous> rendezvous, R
     : Backend(member, static_cast<int>(group.info->ranks.size())),
       rendezvous_(std::move(rendezvous)),
       group_(group),
-      options_(options) {}
+      options_(options),
+      backend_options_(c10::make_intrusive<Backend::Options>("neuron")) {
+  backend_options_->group_desc = group.info->axis;
+  for (int rank : group.info->ranks) backend_options_->global_ranks_in_group.push_back(static_cast<std::uint64_t>(rank));
+}
+
+void ProcessGroupNeuron::setTimeout(std::chrono::milliseconds timeout) {
+  TORCH_CHECK(timeout.count() > 0, "timeout of ", group_.info->label, ": expected more than 0 ms, got ", timeout.count());
+  timeout_ = timeout;
+  backend_options_->timeout = timeout;
+}
+
+c10d::ErrorType ProcessGroupNeuron::getError() {
+  return rendezvous_->has_failed() ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void ProcessGroupNeuron::startCoalescing() {
+  TORCH_CHECK(!coalesced_.has_value(), "startCoalescing of ", group_.info->label, ": the one before has not ended");
+  coalesced_.emplace();
+}
+
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::endCoalescing() {
+  TORCH_CHECK(coalesced_.has_value(), "endCoalescing of ", group_.info->label, " without startCoalescing");
+  auto work = c10::make_intrusive<CoalescedWork>(world_rank(), std::move(*coalesced_));
+  coalesced_.reset();
+  return work;
+}
+
+/// Tensors of another device are named before anybody waits for this rank.
+void ProcessGroupNeuron::check_usable(const Request& request) const {
+  const auto op = name(request.call.op);
+  TORCH_CHECK(!is_shut_down_, op, " of rank ", world_rank(), " in ", group_.info->label,
+              " after the group was shut down: make another group");
+  const at::Tensor* first = nullptr;
+  for (const Tensors* tensors : {&request.inputs, &request.outputs}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (first == nullptr) first = &tensor;
+      TORCH_CHECK(tensor.device() == first->device(), op, ": expected all tensors on one device, got ", first->device(), " and ",
+                  tensor.device());
+      TORCH_CHECK(tensor.device().is_cpu() || tensor.device().index() == world_rank(), op, ": rank ", world_rank(),
+                  " expected tensors on the CPU or on device index ", world_rank(), ", got ", tensor.device());
+    }
+  }
+}
 
 bool ProcessGroupNeuron::is_announced(const Request& request) const {
   if (options_.plugin == nullptr || options_.plugin->api().comm_start == nullptr || options_.plugin->api().comm_wait == nullptr)
@@ -157,7 +203,7 @@ std::int64_t ProcessGroupNeuron::announce(const Request& request, const std::vec
   return handle;
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::finish_start(const Request& request, std::int64_t handle,
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::finish_start(const Request& request, std::uint64_t sequence, std::int64_t handle,
                                                              std::shared_ptr<Transfer> transfer, Tensors result) {
   NeuronWork::Parts parts;
   parts.rank = world_rank();
@@ -166,17 +212,24 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::finish_start(const Request& requ
   parts.plugin = handle >= 0 ? options_.plugin : nullptr;
   parts.handle = handle;
   parts.result = std::move(result);
-  parts.timeout = std::max(request.timeout, std::chrono::milliseconds(0));
+  parts.sequence = sequence;
+  parts.source = request.source;
+  parts.timeout = request.timeout.count() > 0 ? request.timeout : timeout_;
   auto work = c10::make_intrusive<NeuronWork>(request.op, std::move(parts));
-  if (!request.asynchronous) work->wait();
+  if (coalesced_.has_value()) {
+    coalesced_->push_back(work);
+  } else if (!request.asynchronous) {
+    work->wait();
+  }
   return work;
 }
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::start_collective(Request request, Side side, Tensors result) {
+  check_usable(request);
   side.call = request.call;
   const std::uint64_t sequence = collectives_++;
   const std::int64_t handle = announce(request, group_.info->ranks, sequence);
-  return finish_start(request, handle, rendezvous_->exchange(group_, rank_, sequence, std::move(side)), std::move(result));
+  return finish_start(request, sequence, handle, rendezvous_->exchange(group_, rank_, sequence, std::move(side)), std::move(result));
 }
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -351,6 +404,8 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tenso
   std::int64_t source = 0;
   std::int64_t target = 0;
   for (std::size_t m = 0; m < inputs.size(); ++m) {
+    TORCH_CHECK(outputs[m].scalar_type() == call.dtype, "all-to-all: expected outputs of ", call.dtype, ", got ",
+                outputs[m].scalar_type());
     builder.input(inputs[m], source);
     builder.output(outputs[m], target);
     splits.input_splits.push_back(inputs[m].numel());
@@ -390,6 +445,8 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptio
   return start_collective({OpType::BARRIER, std::move(call), {}, {}, opts.timeout, opts.asyncOp}, Side{}, {});
 }
 
+void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool) { barrier(opts)->wait(); }
+
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::send(Tensors& tensors, int to, int tag) {
   check_root(CommOp::kSend, to, size_);
   const at::Tensor& tensor = the_one(tensors, "send");
@@ -398,11 +455,12 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::send(Tensors& tensors, int to, i
   SideBuilder builder(options_.shape_only);
   builder.input(tensor, 0);
   Side side = builder.finish();
+  check_usable(request);
   side.call = request.call;
   const std::uint64_t sequence = sent_[to]++;
   const std::int64_t handle = announce(request, {world_rank(), rank_of(to)}, sequence);
   rendezvous_->send(group_, rank_, to, sequence, std::move(side));
-  return finish_start(request, handle, nullptr, tensors);
+  return finish_start(request, sequence, handle, nullptr, tensors);
 }
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::recv(Tensors& tensors, int from, int tag) {
@@ -410,13 +468,15 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::recv(Tensors& tensors, int from,
   const at::Tensor& tensor = the_one(tensors, "receive");
   Request request{OpType::RECV, make_call(CommOp::kRecv, tensors, tensor.numel()), {}, tensors};
   request.call.tag = tag;
+  request.source = rank_of(from);
   SideBuilder builder(options_.shape_only);
   builder.output(tensor, 0);
   Side side = builder.finish();
+  check_usable(request);
   side.call = request.call;
   const std::uint64_t sequence = received_[from]++;
   const std::int64_t handle = announce(request, {rank_of(from), world_rank()}, sequence);
-  return finish_start(request, handle, rendezvous_->receive(group_, rank_, from, sequence, std::move(side)), tensors);
+  return finish_start(request, sequence, handle, rendezvous_->receive(group_, rank_, from, sequence, std::move(side)), tensors);
 }
 
 }  // namespace trellis::runtime

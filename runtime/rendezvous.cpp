@@ -102,6 +102,8 @@ bool Rendezvous::stop_requested(int rank) {
   return stop_from_ >= 0 && query >= stop_from_;
 }
 
+bool Rendezvous::has_failed() const { return cancelled_; }
+
 std::int64_t Rendezvous::bytes_sent(int rank) const {
   Lock lock(mutex_);
   return of(rank).bytes_sent;
@@ -124,6 +126,8 @@ Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<i
 }
 
 void Rendezvous::check_caller(int rank) const {
+  TORCH_CHECK(threads_.state(rank) != HostThreads::State::kEnded, "a communication of rank ", rank,
+              " after the rank has ended: groups live as long as their world runs; communicate before, or make another world");
   TORCH_CHECK(threads_.is_thread_of(rank), "a communication of rank ", rank, " was called on another thread: ",
               "every rank speaks for itself, on its own thread (keep autograd multithreading off in it)");
 }

@@ -41,6 +41,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   bool stop_requested(int rank);
   void begin_step(int rank, std::int64_t step);
   [[nodiscard]] std::int64_t bytes_sent(int rank) const;
+  [[nodiscard]] bool has_failed() const;  ///< a rank of the world has
 
   // --- groups ---
   struct Group;

@@ -1,8 +1,19 @@
 #include "runtime/work.h"
 
+#include <algorithm>
+
 #include "runtime/device_plugin.h"
 
 namespace trellis::runtime {
+namespace {
+
+c10::intrusive_ptr<c10::ivalue::Future> completed_future(const std::vector<at::Tensor>& tensors) {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  future->markCompleted(c10::IValue(tensors));
+  return future;
+}
+
+}  // namespace
 
 bool NeuronWork::isSuccess() const {
   return parts_.transfer == nullptr || (parts_.transfer->done && parts_.transfer->error == nullptr);
@@ -23,9 +34,40 @@ bool NeuronWork::wait(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFuture() {
   wait();
-  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  future->markCompleted(c10::IValue(parts_.result));
-  return future;
+  return completed_future(parts_.result);
+}
+
+bool CoalescedWork::isCompleted() {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+}
+
+bool CoalescedWork::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const auto& work : works_) {
+    if (auto exception = work->exception()) return exception;
+  }
+  return nullptr;
+}
+
+std::vector<at::Tensor> CoalescedWork::result() {
+  std::vector<at::Tensor> tensors;
+  for (const auto& work : works_) {
+    for (const at::Tensor& tensor : work->result()) tensors.push_back(tensor);
+  }
+  return tensors;
+}
+
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  for (const auto& work : works_) work->wait(timeout);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
+  wait();
+  return completed_future(result());
 }
 
 }  // namespace trellis::runtime

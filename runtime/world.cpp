@@ -74,6 +74,8 @@ void run_rank(int rank, const WorldOptions& options, Rendezvous& rendezvous, con
     RankContext context(rank, options, rendezvous);
     const RankBinding binding(context);
     body(context);
+  } catch (const c10::OutOfMemoryError& error) {  // the device's: a run that does not fit has an exit code of its own
+    rendezvous.fail(rank, std::make_exception_ptr(Error(ExitCode::kDoesNotFit, error.what_without_backtrace())));
   } catch (...) {
     rendezvous.fail(rank, std::current_exception());
   }

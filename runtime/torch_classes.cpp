@@ -1,0 +1,89 @@
+#include <memory>
+
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include "base/error.h"
+#include "runtime/device_plugin.h"
+#include "runtime/relay_group.h"
+#include "runtime/rendezvous.h"
+#include "runtime/world.h"
+
+/// What makes this room usable from Python: torch.classes.trellis.RankWorld for ranks that are threads, torch.ops.trellis.relay_group
+/// for ranks that are processes. Both answer with a ProcessGroup; Python unboxes it and takes its backend.
+namespace trellis::runtime {
+namespace {
+
+using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+/// The ranks of one process, each on a thread that the caller made. Calls other than the constructor come from the rank's own thread.
+/// All of them may run at once: a thread of Python holds a lock of its own, so none may wait for a permit to run.
+class RankWorld final : public torch::CustomClassHolder {
+ public:
+  RankWorld(const std::string& library, std::int64_t world_size, bool shape_only, std::int64_t timeout_ms) {
+    options_.plugin = &DevicePlugin::load(library);
+    options_.device_type = options_.plugin->api().device_type;
+    options_.world_size = static_cast<int>(world_size);
+    options_.host_threads = options_.world_size;
+    options_.shape_only = shape_only;
+    options_.timeout = std::chrono::milliseconds(timeout_ms);
+    rendezvous_ = std::make_shared<Rendezvous>(options_.world_size, options_.host_threads, options_.timeout);
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      ranks_.push_back(std::make_unique<RankContext>(rank, options_, *rendezvous_));
+    }
+  }
+
+  void enter(std::int64_t rank) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+    options_.plugin->check(options_.plugin->api().bind_rank(static_cast<std::int32_t>(rank)));
+    rendezvous_->enter(index(rank));
+  }
+  void leave(std::int64_t rank) { rendezvous_->end(index(rank)); }
+  void fail(std::int64_t rank, const std::string& cause) {
+    rendezvous_->fail(index(rank), std::make_exception_ptr(Error(ExitCode::kInternal, cause)));
+  }
+  void begin_step(std::int64_t rank, std::int64_t step) { context(rank).begin_step(step); }
+  void barrier(std::int64_t rank) { context(rank).host_barrier(); }
+  GroupPtr group(std::int64_t rank, const std::string& axis, const std::vector<std::int64_t>& ranks) {
+    return context(rank).new_group(axis, {ranks.begin(), ranks.end()});
+  }
+
+ private:
+  [[nodiscard]] int index(std::int64_t rank) const {
+    TORCH_CHECK(rank >= 0 && rank < options_.world_size, "expected a rank between 0 and ", options_.world_size - 1, ", got ", rank);
+    return static_cast<int>(rank);
+  }
+  RankContext& context(std::int64_t rank) { return *ranks_[static_cast<std::size_t>(index(rank))]; }
+
+  WorldOptions options_;
+  std::shared_ptr<Rendezvous> rendezvous_;
+  std::vector<std::unique_ptr<RankContext>> ranks_;
+};
+
+/// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier groups of this axis and these ranks.
+GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const std::string& axis, const std::vector<std::int64_t>& ranks,
+                     std::int64_t instance) {
+  const c10::intrusive_ptr<c10d::Backend> relay = c10::make_intrusive<RelayGroup>(
+      carrier->getBackend(c10::kCPU),
+      RelayGroup::Options{&DevicePlugin::load(library), axis, {ranks.begin(), ranks.end()}, static_cast<std::uint32_t>(instance)});
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(carrier->getRank(), carrier->getSize());
+  group->setBackend(c10::kPrivateUse1, c10d::ProcessGroup::BackendType::CUSTOM, relay);
+  return group;
+}
+
+TORCH_LIBRARY_FRAGMENT(trellis, m) {
+  m.class_<RankWorld>("RankWorld")
+      .def(torch::init<const std::string&, std::int64_t, bool, std::int64_t>())
+      .def("enter", &RankWorld::enter)
+      .def("leave", &RankWorld::leave)
+      .def("fail", &RankWorld::fail)
+      .def("begin_step", &RankWorld::begin_step)
+      .def("barrier", &RankWorld::barrier)
+      .def("group", &RankWorld::group);
+  m.def("relay_group", &relay_group);
+}
+
+}  // namespace
+}  // namespace trellis::runtime
