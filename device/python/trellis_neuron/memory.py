@@ -1,0 +1,76 @@
+"""Memory of `torch.neuron`: what the modelled allocator of a core holds, in bytes."""
+
+import json
+from typing import Any
+
+import torch
+
+from ._index import index_of
+
+_ops = torch.ops.trellis
+
+
+def memory_stats(device=None) -> dict[str, Any]:
+    """Counters by name: allocated_bytes.current, reserved_bytes.peak, …, num_alloc_retries, num_ooms."""
+    return _flat(json.loads(_ops.memory_stats(index_of(device))))
+
+
+def _flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        elif key != "schema":
+            flat[prefix + key] = value
+    return flat
+
+
+def memory_allocated(device=None) -> int:
+    return memory_stats(device)["allocated_bytes.current"]
+
+
+def max_memory_allocated(device=None) -> int:
+    return memory_stats(device)["allocated_bytes.peak"]
+
+
+def memory_reserved(device=None) -> int:
+    return memory_stats(device)["reserved_bytes.current"]
+
+
+def max_memory_reserved(device=None) -> int:
+    return memory_stats(device)["reserved_bytes.peak"]
+
+
+def memory_snapshot(device=None) -> dict[str, Any]:
+    """Segments and their blocks under PyTorch's names; schema trellis.memory_snapshot/1."""
+    return json.loads(_ops.memory_snapshot(index_of(device)))
+
+
+def keep_memory_events(events: int, device=None) -> None:
+    """How many allocator events memory_timeline() keeps from here on; 0: none."""
+    _ops.keep_memory_events(index_of(device), events)
+
+
+def memory_timeline(device=None) -> dict[str, Any]:
+    """The kept events, the totals before them, and the peak of each phase; schema trellis.memory_timeline/1."""
+    return json.loads(_ops.memory_timeline(index_of(device)))
+
+
+def memory_summary(device=None) -> str:
+    """A table of memory_stats() for reading."""
+    index = index_of(device)
+    stats = memory_stats(index)
+    width = max(map(len, stats), default=0)
+    return "\n".join([f"neuron:{index} memory", *(f"  {key:<{width}}  {value:>18,}" for key, value in stats.items())])
+
+
+def reset_peak_memory_stats(device=None) -> None:
+    _ops.reset_peak_memory_stats(index_of(device))
+
+
+def reset_accumulated_memory_stats(device=None) -> None:
+    _ops.reset_accumulated_memory_stats(index_of(device))
+
+
+def empty_cache() -> None:
+    _ops.empty_cache()

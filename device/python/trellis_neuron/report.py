@@ -1,0 +1,99 @@
+"""What a simulated run says: plain data from the emulator's reports, and a text for reading."""
+
+from typing import Any
+
+_PS_PER_MS = 1e9
+_PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "other")
+_SHOWN_STEPS = 8
+_SHOWN_ROWS = 10
+
+
+class RunReport:
+    """steps: reports of schema trellis.step_report/1 in order; memory: trellis.memory/1; portability: trellis.portability/1."""
+
+    def __init__(self, *, session, steps, memory, portability, tokens_per_step=None):
+        self.session, self.steps, self.memory = session, steps, memory
+        self.portability, self.tokens_per_step = portability, tokens_per_step
+
+    def step_times_ms(self) -> list[float]:
+        return [step["step_time_ms"] for step in self.steps]
+
+    def ranks(self) -> list[int]:
+        """Ranks that did something in a step."""
+        busy = {row["rank"] for step in self.steps for row in step["breakdown"] if row["total_ps"] > row["bubble_ps"]}
+        return sorted(busy)
+
+    def breakdown_ms(self, rank: int | None = None) -> list[dict[str, float]]:
+        """Per step, in ms: where the time of `rank` went (None: the first rank that worked); the parts add up to the step."""
+        ranks = self.ranks()
+        rank = rank if rank is not None else (ranks[0] if ranks else 0)
+        return [{part: step["breakdown"][rank][part + "_ps"] / _PS_PER_MS for part in _PARTS} for step in self.steps]
+
+    def tokens_per_second(self) -> float | None:
+        """Of the last step: the first ones may hold work that is done once."""
+        if self.tokens_per_step is None or not self.steps or self.steps[-1]["step_time_ms"] == 0:
+            return None
+        return self.tokens_per_step / (self.steps[-1]["step_time_ms"] / 1e3)
+
+    def peak_memory_bytes(self) -> dict[int, int]:
+        return {row["rank"]: row["peak_bytes"] for row in self.memory["ranks"] if row["peak_bytes"] > 0}
+
+    def estimated(self) -> list[str]:
+        """Operations whose time is an estimate, because the compiler has no program for them."""
+        return sorted({name for step in self.steps for name in step["coverage"]["estimated"]})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema": "trellis.run/1",
+            "session": self.session,
+            "ranks": self.ranks(),
+            "tokens_per_second": self.tokens_per_second(),
+            "estimated": self.estimated(),
+            "steps": self.steps,
+            "memory": self.memory,
+            "portability": self.portability,
+        }
+
+    def __str__(self) -> str:
+        s = self.session
+        lines = [
+            f"{s['nodes']} × {s['instance']}, {len(self.ranks())} of {s['logical_cores']} logical cores used"
+            + (", shape-only" if s["shape_only"] else "")
+        ]
+        lines += self._step_lines()
+        if (rate := self.tokens_per_second()) is not None:
+            lines.append(f"tokens/s (last step): {rate:,.0f}")
+        lines += self._memory_lines()
+        if self.estimated():
+            lines.append("estimated, not compiled: " + ", ".join(self.estimated()))
+        return "\n".join(lines + self._portability_lines())
+
+    def _step_lines(self) -> list[str]:
+        if not self.steps:
+            return ["no step ended"]
+        parts = self.breakdown_ms()
+        shown = [p for p in _PARTS if any(row[p] > 0 for row in parts)]
+        lines = ["step   time ms  " + "".join(f"{p:>15}" for p in shown)]
+        first = max(0, len(self.steps) - _SHOWN_STEPS)
+        if first:
+            lines.append(f"… {first} earlier steps")
+        for step, row in list(zip(self.steps, parts))[first:]:
+            lines.append(f"{step['step']:>4}  {step['step_time_ms']:>9.3f}  " + "".join(f"{row[p]:>15.3f}" for p in shown))
+        return lines
+
+    def _memory_lines(self) -> list[str]:
+        peaks = self.peak_memory_bytes()
+        if not peaks:
+            return []
+        rank = max(peaks, key=peaks.get)
+        capacity = self.session["memory_per_core_bytes"]
+        return [f"memory peak: {peaks[rank] / 2**20:,.1f} MiB on rank {rank} of {capacity / 2**30:,.1f} GiB per core"]
+
+    def _portability_lines(self) -> list[str]:
+        rows = [row for row in self.portability["operators"] if not row["portable"]]
+        if not rows:
+            return []
+        lines = [f"  {row['operator']} {row['dtype']}: {row['on_device']}" for row in rows[:_SHOWN_ROWS]]
+        if len(rows) > _SHOWN_ROWS:
+            lines.append(f"  … {len(rows) - _SHOWN_ROWS} more")
+        return ["differs on the hardware:", *lines]

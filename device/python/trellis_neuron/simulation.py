@@ -1,0 +1,136 @@
+"""Simulated time of a training loop: `with simulate("trn2.48xlarge") as run: …`, then `print(run)`."""
+
+import json
+import threading
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from . import neuron, ranks
+from .report import RunReport
+
+_ops = torch.ops.trellis
+_active: "Simulation | None" = None
+
+
+class Simulation:
+    """A context manager; see simulate(). Inside it and after it: step(), report(), as_dict(), write_trace(), str()."""
+
+    def __init__(self, options: dict[str, Any], steps: str, tokens_per_step: int | None):
+        if steps not in ("optimizer", "manual"):
+            raise ValueError(f'simulate: steps: expected "optimizer" or "manual", got {steps!r}')
+        self._options, self._steps, self._tokens = options, steps, tokens_per_step
+        self._hooks: list[Any] = []
+        self._forwarded = threading.local()
+        self._reports: list[dict[str, Any]] = []
+        self._result: RunReport | None = None
+
+    def __enter__(self) -> "Simulation":
+        global _active
+        if _active is not None:
+            raise RuntimeError("simulate: another simulation is active in this process")
+        _configure(self._options)
+        _ops.discard_step()
+        for index in range(neuron.device_count()):
+            torch.accelerator.reset_peak_memory_stats(index)
+        self._hooks.append(register_module_forward_pre_hook(self._before_forward))
+        if self._steps == "optimizer":
+            self._hooks.append(register_optimizer_step_post_hook(lambda *_: self.step()))
+        _active = self
+        return self
+
+    def __exit__(self, error_type, *_):
+        global _active
+        _active = None
+        for hook in self._hooks:
+            hook.remove()
+        if error_type is None:
+            if not self._reports and ranks.current() is None:
+                self.step()  # a body without steps is one step
+            self._result = self._gather()
+        _ops.discard_step()
+        return False
+
+    def step(self) -> None:
+        """Ends a training step of the calling thread's ranks. In run_ranks(), every rank must end each step."""
+        number = len(self._reports)
+        _ops.end_step(number)
+        if (threads := ranks.current()) is None:
+            self._simulate(number)
+            return
+        threads.barrier()
+        if ranks.current_rank() == 0:
+            self._simulate(number)
+        threads.barrier()
+
+    def _simulate(self, number: int) -> None:
+        if torch.distributed.is_initialized() and ranks.current() is None and torch.distributed.get_world_size() > 1:
+            raise RuntimeError(
+                "simulate: the ranks of this program are processes, and a process sees its own rank only: "
+                "run them as threads with trellis_neuron.run_ranks(fn, world_size)"
+            )
+        self._reports.append(json.loads(_ops.simulate_step(number)))
+
+    def _before_forward(self, *_):
+        """What comes before the first forward pass builds the model: it belongs to no step."""
+        if not getattr(self._forwarded, "seen", False):
+            self._forwarded.seen = True
+            _ops.discard_step()
+
+    def _gather(self) -> RunReport:
+        return RunReport(
+            session=neuron.session_options(),
+            steps=self._reports,
+            memory=json.loads(_ops.memory_report()),
+            portability=json.loads(_ops.portability_report()),
+            tokens_per_step=self._tokens,
+        )
+
+    # ── results ──
+
+    def report(self) -> RunReport:
+        """What was simulated so far; inside the `with` it is made anew at each call."""
+        return self._result if self._result is not None else self._gather()
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.report().as_dict()
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+    def write_trace(self, path, format: str = "perfetto") -> None:
+        """The timeline of the last simulated step; format: "perfetto" (ui.perfetto.dev) or "text"."""
+        _ops.write_trace(str(path), format)
+
+
+def simulate(
+    instance: str = "trn2.48xlarge",
+    nodes: int = 1,
+    *,
+    world_size: int | None = None,
+    shape_only: bool = False,
+    logical_core_size: int | None = None,
+    steps: str = "optimizer",
+    tokens_per_step: int | None = None,
+) -> Simulation:
+    """What the body does on `neuron` takes simulated time on this machine.
+
+    steps: "optimizer", a training step ends with each optimizer.step(), or "manual", at each run.step(). What comes before the first module's
+    forward pass belongs to no step. tokens_per_step, over all ranks: adds tokens/s to the report. Raises RuntimeError when the machine
+    differs from the present one while tensors are alive on it.
+    """
+    options = {"instance": instance, "nodes": nodes, "world_size": world_size, "shape_only": shape_only, "logical_core_size": logical_core_size}
+    return Simulation(options, steps, tokens_per_step)
+
+
+def _configure(options: dict[str, Any]) -> None:
+    """Leaves a session that is already what was asked for: models made before the `with` stay usable."""
+    if neuron.is_initialized():
+        now = neuron.session_options()
+        asked = {key: value for key, value in options.items() if value is not None}
+        whole = options["world_size"] is not None or now["world_size"] == min(now["logical_cores"], 127)
+        if whole and now["record"] and now["estimate_unknown"] and all(now[key] == value for key, value in asked.items()):
+            return
+    neuron.configure(**options)

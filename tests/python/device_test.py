@@ -1,0 +1,266 @@
+"""torch.neuron: TorchNeuron's names, and that they answer for the emulated machine."""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import unittest
+
+import torch
+import trellis_neuron  # noqa: F401
+
+NAMES = """is_available is_initialized init device_count current_device set_device device get_device_name get_device_properties synchronize
+Stream Event stream current_stream default_stream set_stream manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state
+get_amp_supported_dtype _is_in_bad_fork memory_stats memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_summary
+reset_peak_memory_stats reset_accumulated_memory_stats empty_cache""".split()
+
+
+def run_python(code, **environment):
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+class Names(unittest.TestCase):
+    def test_all_there(self):
+        self.assertEqual([name for name in NAMES if not hasattr(torch.neuron, name)], [])
+        self.assertTrue(torch.neuron.is_available())
+        self.assertEqual(torch.accelerator.current_accelerator().type, "neuron")
+
+    def test_generated_methods(self):
+        tensor = torch.arange(4.0).neuron()
+        self.assertTrue(tensor.is_neuron)
+        self.assertEqual(torch.nn.Linear(2, 2).neuron().weight.device.type, "neuron")
+
+
+class Devices(unittest.TestCase):
+    def setUp(self):
+        torch.neuron.set_device(0)
+
+    def test_default_machine(self):
+        options = torch.neuron.session_options()
+        self.assertEqual((options["instance"], options["nodes"]), ("trn2.48xlarge", 1))
+        self.assertEqual(torch.neuron.device_count(), options["logical_cores"])
+        properties = torch.neuron.get_device_properties()
+        self.assertEqual(properties.total_memory, options["memory_per_core_bytes"])
+        self.assertEqual(torch.neuron.get_device_name("neuron:1"), properties.name)
+
+    def test_current_device(self):
+        torch.neuron.set_device("neuron:2")
+        self.assertEqual(torch.zeros(1, device="neuron").device, torch.device("neuron:2"))
+        with torch.neuron.device(1):
+            self.assertEqual(torch.neuron.current_device(), 1)
+            with torch.neuron.device(None):
+                self.assertEqual(torch.neuron.current_device(), 1)
+        self.assertEqual(torch.neuron.current_device(), 2)
+
+    def test_device_of_another_kind_or_index(self):
+        with self.assertRaisesRegex(ValueError, "expected a neuron device, got cpu"):
+            torch.neuron.set_device("cpu")
+        with self.assertRaisesRegex(RuntimeError, "invalid device index 100.*expected 0 to"):
+            torch.zeros(1, device="neuron:100")
+
+    def test_current_device_is_per_thread(self):
+        torch.neuron.set_device(3)
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(torch.neuron.current_device()))
+        thread.start()
+        thread.join()
+        self.assertEqual((seen, torch.neuron.current_device()), ([0], 3))
+
+    def test_backward_runs_on_the_calling_thread_of_any_thread(self):
+        ran_on = []
+
+        def body():
+            x = torch.ones(2, device="neuron:5", requires_grad=True)
+            y = 2 * x
+            y.register_hook(lambda grad: ran_on.append(threading.get_ident()))
+            y.sum().backward()
+            ran_on.append(threading.get_ident())
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        self.assertEqual(len(ran_on), 2)
+        self.assertEqual(ran_on[0], ran_on[1])
+
+
+class StreamsAndEvents(unittest.TestCase):
+    def test_streams(self):
+        self.assertEqual(torch.neuron.current_stream(), torch.neuron.default_stream())
+        with torch.neuron.stream(torch.neuron.Stream()):
+            torch.ones(4, device="neuron").add_(1)
+        torch.neuron.synchronize()
+        self.assertEqual(torch.neuron.current_stream(), torch.neuron.default_stream())
+
+    def test_events(self):
+        start, end = torch.neuron.Event(enable_timing=True), torch.neuron.Event(enable_timing=True)
+        start.record(torch.neuron.current_stream())
+        torch.ones(64, 64, device="neuron") @ torch.ones(64, 64, device="neuron")
+        end.record(torch.neuron.current_stream())
+        end.synchronize()
+        self.assertTrue(end.query())
+        self.assertGreater(start.elapsed_time(end), 0)
+        before = torch.neuron.simulated_time_ps()
+        torch.ones(64, 64, device="neuron") @ torch.ones(64, 64, device="neuron")
+        self.assertGreater(torch.neuron.simulated_time_ps(), before)
+
+
+class Randomness(unittest.TestCase):
+    def test_numbers_of_the_cpu(self):
+        torch.manual_seed(11)
+        expected = torch.randn(100)
+        torch.manual_seed(11)
+        self.assertTrue(torch.equal(torch.randn(100, device="neuron").cpu(), expected))
+
+    def test_generators_are_per_device(self):
+        torch.neuron.manual_seed_all(3)
+        first = torch.rand(8, device="neuron:0").cpu()
+        self.assertTrue(torch.equal(torch.rand(8, device="neuron:1").cpu(), first))
+        self.assertFalse(torch.equal(torch.rand(8, device="neuron:0").cpu(), first))
+        self.assertEqual(torch.neuron.initial_seed(), 3)
+
+    def test_state(self):
+        state = torch.neuron.get_rng_state("neuron:1")
+        first = torch.rand(8, device="neuron:1").cpu()
+        torch.neuron.set_rng_state(state, "neuron:1")
+        self.assertTrue(torch.equal(torch.rand(8, device="neuron:1").cpu(), first))
+
+    def test_large_seed(self):
+        torch.neuron.manual_seed(2**64 - 5)
+        self.assertEqual(torch.neuron.initial_seed(), 2**64 - 5)
+
+    def test_fork_rng(self):
+        before = torch.neuron.get_rng_state()
+        with torch.random.fork_rng(devices=[0], device_type="neuron"):
+            torch.rand(8, device="neuron")
+        self.assertTrue(torch.equal(torch.neuron.get_rng_state(), before))
+
+
+class Serialization(unittest.TestCase):
+    def test_round_trips(self):
+        file = io.BytesIO()
+        torch.save({"w": torch.arange(6.0, device="neuron:1").view(2, 3)}, file)
+        for map_location, device in ((None, "neuron:1"), ("cpu", "cpu"), ("neuron:2", "neuron:2")):
+            file.seek(0)
+            loaded = torch.load(file, map_location=map_location)["w"]
+            self.assertEqual(loaded.device, torch.device(device))
+            self.assertTrue(torch.equal(loaded.cpu(), torch.arange(6.0).view(2, 3)))
+
+    def test_load_from_cpu(self):
+        file = io.BytesIO()
+        torch.save(torch.ones(3), file)
+        file.seek(0)
+        self.assertEqual(torch.load(file, map_location="neuron").device.type, "neuron")
+
+
+class Memory(unittest.TestCase):
+    def test_counts(self):
+        before = torch.neuron.memory_allocated()
+        tensor = torch.zeros(1 << 20, device="neuron:0")
+        self.assertGreaterEqual(torch.neuron.memory_allocated() - before, 4 << 20)
+        self.assertGreaterEqual(torch.neuron.max_memory_allocated(), torch.neuron.memory_allocated())
+        self.assertGreaterEqual(torch.neuron.memory_reserved(), torch.neuron.memory_allocated())
+        del tensor
+        self.assertEqual(torch.neuron.memory_allocated(), before)
+        torch.neuron.empty_cache()
+        self.assertLess(torch.neuron.memory_reserved(), 4 << 20)
+        torch.neuron.reset_peak_memory_stats()
+        self.assertIn("allocated_bytes.peak", torch.neuron.memory_summary())
+
+
+    def test_snapshot_and_timeline(self):
+        torch.neuron.keep_memory_events(100)
+        tensor = torch.zeros(1 << 20, device="neuron:0")
+        blocks = [b for s in torch.neuron.memory_snapshot()["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
+        self.assertIn(4 << 20, [block["size"] for block in blocks])
+        self.assertTrue(torch.neuron.memory_timeline()["events"])
+        torch.neuron.keep_memory_events(0)
+        del tensor
+
+    def test_out_of_memory(self):
+        with self.assertRaises(torch.OutOfMemoryError) as raised:
+            torch.empty(1 << 40, dtype=torch.uint8, device="neuron:0")
+        self.assertIn(str(torch.neuron.get_device_properties().total_memory), str(raised.exception))
+        self.assertEqual(torch.ones(3, device="neuron:0").sum().item(), 3)
+
+
+class Sessions(unittest.TestCase):
+    """Each in a process of its own: a session belongs to the whole process."""
+
+    def succeed(self, code, **environment):
+        done = run_python("import torch, trellis_neuron\n" + code, **environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout.strip()
+
+    def test_environment(self):
+        told = self.succeed(
+            "o = torch.neuron.session_options(); print(o['instance'], o['nodes'], o['shape_only'], torch.neuron.device_count())",
+            TRELLIS_INSTANCE="trn1.32xlarge", TRELLIS_NODES="2", TRELLIS_SHAPE_ONLY="1")
+        self.assertEqual(told, "trn1.32xlarge 2 True 64")
+        self.assertEqual(self.succeed("print(torch.neuron.device_count())", NEURON_RT_NUM_CORES="3"), "3")
+        self.assertEqual(self.succeed("print(torch.neuron.device_count())", NEURON_RT_VISIBLE_CORES="0,4-7"), "5")
+        self.assertEqual(self.succeed("print(torch.neuron.device_count())", NEURON_LOGICAL_NC_CONFIG="1"), "127")
+
+    def test_wrong_environment(self):
+        for name, value, told in (("TRELLIS_INSTANCE", "trn9", "trn9"), ("TRELLIS_NODES", "0", "TRELLIS_NODES: expected a whole number"),
+                                  ("TRELLIS_SHAPE_ONLY", "yes", "TRELLIS_SHAPE_ONLY: expected 0 or 1, got"),
+                                  ("NEURON_RT_VISIBLE_CORES", "3-1", "NEURON_RT_VISIBLE_CORES: expected cores such as"),
+                                  ("NEURON_RT_NUM_CORES", "999", "999 cores, the machine has 64")):
+            done = run_python("import torch, trellis_neuron; torch.zeros(1, device='neuron')", **{name: value})
+            self.assertNotEqual(done.returncode, 0, name)
+            self.assertIn(told, done.stderr)
+
+    def test_configure_again(self):
+        self.succeed("""
+x = torch.ones(1000, device="neuron:2")
+try:
+    torch.neuron.configure("trn1.32xlarge")
+    raise SystemExit("no error")
+except RuntimeError as error:
+    assert "neuron:2 holds" in str(error) and "gc.collect()" in str(error), error
+assert x.sum().item() == 1000
+del x
+generator = torch.Generator("neuron:1")
+torch.neuron.manual_seed_all(5)
+torch.neuron.configure("trn1.32xlarge")
+assert torch.neuron.session_options()["instance"] == "trn1.32xlarge" and torch.neuron.device_count() == 32
+assert torch.neuron.initial_seed("neuron:1") == 5
+assert torch.ones(3, device="neuron:31").sum().item() == 3
+torch.ones(2, device="neuron:1").uniform_(generator=generator)
+try:
+    torch.neuron.configure("trn7.big")
+    raise SystemExit("no error")
+except ValueError as error:
+    assert "trn7.big" in str(error), error
+assert torch.neuron.device_count() == 32
+""")
+
+    def test_import_configures_nothing(self):
+        self.assertEqual(self.succeed("print(torch.neuron.is_initialized())"), "False")
+
+    def test_fork(self):
+        self.succeed("""
+import os
+torch.ones(1, device="neuron")
+child = os.fork()
+if child == 0:
+    try:
+        torch.neuron.set_device(0)
+    except RuntimeError as error:
+        os._exit(7 if "Cannot re-initialize neuron in a forked subprocess" in str(error) and torch.neuron._is_in_bad_fork() else 8)
+    os._exit(9)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+""")
+
+    def test_fork_before_use(self):
+        self.succeed("""
+import os
+child = os.fork()
+if child == 0:
+    os._exit(int(torch.ones(3, device="neuron").sum().item()))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+""")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,105 @@
+"""One process per rank: Gloo carries the bytes, results equal those of one rank with the whole batch."""
+
+import os
+import socket
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch.nn.parallel import DistributedDataParallel
+
+SIZE = 2
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).double()
+
+
+def fit(module, x, y):
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(module(x), y).backward()
+        optimizer.step()
+    return [p.detach().cpu() for p in module.parameters()]
+
+
+def data():
+    generator = torch.Generator().manual_seed(5)
+    return (torch.randn(SIZE * 2, n, generator=generator, dtype=torch.float64) for n in (8, 2))
+
+
+def rank_process(rank, port, folder):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(SIZE), LOCAL_WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(port))
+    import trellis_neuron
+
+    dist.init_process_group("neuron")
+    assert torch.neuron.device_count() == SIZE and torch.neuron.current_device() == rank
+    x, y = (t[2 * rank:2 * rank + 2].to("neuron") for t in data())
+    parameters = fit(DistributedDataParallel(make().to("neuron")), x, y)
+    seen = {"parameters": parameters, **exchanges(rank)}
+    try:
+        with trellis_neuron.simulate(steps="manual", world_size=SIZE) as run:
+            torch.ones(4, device="neuron").add_(1)
+            run.step()
+    except RuntimeError as error:
+        seen["simulate"] = str(error)
+    torch.save(seen, Path(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+def exchanges(rank):
+    mine = torch.arange(4.0, device="neuron") + 10 * rank
+    gathered, shard, swapped, sum_ = (torch.empty(n, device="neuron") for n in (8, 4, 4, 4))
+    dist.all_gather_into_tensor(gathered, mine)
+    dist.reduce_scatter_tensor(shard, gathered)
+    dist.all_to_all_single(swapped, mine)
+    sum_.copy_(mine)
+    dist.reduce(sum_, dst=1)
+    other = torch.empty(4, device="neuron")
+    if rank == 0:
+        dist.send(mine, 1)
+        dist.recv(other, 1)
+    else:
+        dist.recv(other, 0)
+        dist.send(mine, 0)
+    objects = [None] * SIZE
+    dist.all_gather_object(objects, rank)
+    dist.barrier()
+    return {"gathered": gathered.cpu(), "shard": shard.cpu(), "swapped": swapped.cpu(), "sum": sum_.cpu(), "other": other.cpu(),
+            "objects": objects}
+
+
+class Processes(unittest.TestCase):
+    def test_two_processes(self):
+        import trellis_neuron  # noqa: F401
+
+        with tempfile.TemporaryDirectory() as folder:
+            processes.spawn(rank_process, (free_port(), folder), nprocs=SIZE)
+            seen = [torch.load(Path(folder, f"{rank}.pt")) for rank in range(SIZE)]
+        x, y = data()
+        for rank in range(SIZE):
+            for expected, got in zip(fit(make().to("neuron"), x.to("neuron"), y.to("neuron")), seen[rank]["parameters"]):
+                torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+            self.assertEqual(seen[rank]["gathered"].tolist(), [0.0, 1, 2, 3, 10, 11, 12, 13])
+            self.assertEqual(seen[rank]["shard"].tolist(), [2.0 * (10 * rank + i) for i in range(4)])
+            self.assertEqual(seen[rank]["swapped"].tolist(), [2.0 * rank, 2.0 * rank + 1, 2.0 * rank + 10, 2.0 * rank + 11])
+            self.assertEqual(seen[rank]["other"].tolist(), [10.0 * (1 - rank) + i for i in range(4)])
+            self.assertEqual(seen[rank]["objects"], [0, 1])
+            self.assertIn("run_ranks(fn, world_size)", seen[rank]["simulate"])
+        self.assertEqual(seen[1]["sum"].tolist(), [10.0, 12, 14, 16])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,266 @@
+"""Ranks as threads: collectives, DistributedDataParallel, simulated communication, and what happens when ranks disagree."""
+
+import threading
+import unittest
+
+import torch
+import torch.distributed as dist
+import trellis_neuron
+from torch.nn.parallel import DistributedDataParallel
+from trellis_neuron import run_ranks
+
+
+class Worlds(unittest.TestCase):
+    def test_results_by_rank_and_devices(self):
+        def body(rank, offset):
+            dist.init_process_group("neuron")
+            return dist.get_rank(), dist.get_world_size(), torch.neuron.current_device(), rank + offset
+
+        self.assertEqual(run_ranks(body, 3, 10), [(r, 3, r, r + 10) for r in range(3)])
+        self.assertFalse(dist.is_initialized())
+
+    def test_worlds_end(self):
+        """A second run, a group made and destroyed by the rank itself."""
+        def body(rank):
+            dist.init_process_group("neuron")
+            dist.destroy_process_group()
+            return dist.is_initialized()
+
+        self.assertEqual(run_ranks(body, 2), [False, False])
+        self.assertEqual(run_ranks(body, 2), [False, False])
+
+    def test_wrong_sizes(self):
+        with self.assertRaisesRegex(ValueError, "expected a world size of 1 to"):
+            run_ranks(lambda rank: None, 1000)
+
+    def test_ranks_in_ranks(self):
+        with self.assertRaisesRegex(RuntimeError, "cannot start ranks of its own"):
+            run_ranks(lambda rank: run_ranks(lambda r: None, 1), 2)
+
+    def test_seed_of_a_rank_leaves_the_others(self):
+        def body(rank):
+            torch.neuron.manual_seed_all(rank)
+            return torch.rand(4, device="neuron").tolist()
+
+        numbers = run_ranks(body, 3)
+        self.assertEqual(numbers, [torch.rand(4, generator=torch.Generator().manual_seed(r)).tolist() for r in range(3)])
+
+    def test_main_thread_uses_the_ranks_tensors_afterwards(self):
+        tensors = run_ranks(lambda rank: torch.full((4,), float(rank), device="neuron"), 3)
+        self.assertEqual([t.sum().item() for t in tensors], [0.0, 4.0, 8.0])
+
+
+def collectives(rank):
+    dist.init_process_group("neuron")
+    size, device = dist.get_world_size(), "neuron"
+    mine = torch.arange(4.0, device=device) + rank
+    seen = {}
+    total = mine.clone()
+    dist.all_reduce(total)
+    seen["all_reduce"] = total.tolist()
+    highest = mine.clone()
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    seen["max"] = highest.tolist()
+    gathered = torch.empty(4 * size, device=device)
+    dist.all_gather_into_tensor(gathered, mine)
+    seen["all_gather"] = gathered.tolist()
+    listed = [torch.empty(4, device=device) for _ in range(size)]
+    dist.all_gather(listed, mine)
+    seen["all_gather_list"] = torch.cat(listed).tolist()
+    shard = torch.empty(4, device=device)
+    dist.reduce_scatter_tensor(shard, gathered)
+    seen["reduce_scatter"] = shard.tolist()
+    sent = mine.clone()
+    dist.broadcast(sent, src=1)
+    seen["broadcast"] = sent.tolist()
+    swapped = torch.empty(4, device=device)
+    dist.all_to_all_single(swapped, mine) if size in (2, 4) else swapped.copy_(mine)
+    seen["all_to_all"] = swapped.tolist()
+    around = torch.empty(4, device=device)
+    work = dist.isend(mine, (rank + 1) % size)
+    dist.recv(around, (rank - 1) % size)
+    work.wait()
+    seen["ring"] = around.tolist()
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    seen["objects"] = objects
+    pair = [dist.new_group([0, 1]), dist.new_group(list(range(2, size)))][rank // 2] if size > 2 else dist.new_group([0, 1])
+    ones = torch.ones(1, device=device)
+    dist.all_reduce(ones, group=pair)
+    seen["subgroup"] = ones.item()
+    dist.barrier()
+    return seen
+
+
+def expected_collectives(size):
+    each = [[float(i + r) for i in range(4)] for r in range(size)]
+    flat = [x for row in each for x in row]
+    rows = []
+    for rank in range(size):
+        per = 4 // size if size in (2, 4) else 4
+        swapped = [each[r][rank * per + i] for r in range(size) for i in range(per)] if size in (2, 4) else each[rank]
+        rows.append({
+            "all_reduce": [sum(column) for column in zip(*each)], "max": each[-1], "all_gather": flat, "all_gather_list": flat,
+            "reduce_scatter": [size * x for x in each[rank]], "broadcast": each[1], "all_to_all": swapped, "ring": each[(rank - 1) % size],
+            "objects": [{"rank": r} for r in range(size)], "subgroup": 2.0,
+        })
+    return rows
+
+
+class Collectives(unittest.TestCase):
+    def test_values(self):
+        for size in (2, 4):
+            self.assertEqual(run_ranks(collectives, size), expected_collectives(size))
+
+    def test_functional_collectives(self):
+        import torch.distributed._functional_collectives as functional
+
+        def body(rank):
+            dist.init_process_group("neuron")
+            return functional.all_reduce(torch.ones(2, device="neuron") * (rank + 1), "sum", dist.group.WORLD).tolist()
+
+        self.assertEqual(run_ranks(body, 3), [[6.0, 6.0]] * 3)
+
+
+def model(dtype):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(dtype)
+
+
+def data(dtype):
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(8, 16, generator=generator, dtype=dtype), torch.randn(8, 4, generator=generator, dtype=dtype)
+
+
+def fit(module, x, y, steps=5):
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(module(x), y).backward()
+        optimizer.step()
+    return [p.detach().cpu() for p in module.parameters()]
+
+
+class DataParallel(unittest.TestCase):
+    def test_four_ranks_equal_one(self):
+        module, (x, y) = model(torch.float64), data(torch.float64)
+        weights = {key: value.clone() for key, value in module.state_dict().items()}
+
+        def body(rank):
+            dist.init_process_group("neuron")
+            mine = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).double()
+            if rank == 0:
+                mine.load_state_dict(weights)  # the others get theirs from rank 0
+            parallel = DistributedDataParallel(mine.to("neuron"))
+            rows = slice(2 * rank, 2 * rank + 2)
+            return fit(parallel, x[rows].to("neuron"), y[rows].to("neuron"))
+
+        whole = fit(module.to("neuron"), x.to("neuron"), y.to("neuron"))
+        for parameters in run_ranks(body, 4):
+            for expected, got in zip(whole, parameters):
+                torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+
+    def test_simulated_step_has_communication(self):
+        def body(rank):
+            dist.init_process_group("neuron")
+            parallel = DistributedDataParallel(torch.nn.Linear(64, 64).to("neuron"))
+            fit(parallel, torch.ones(4, 64, device="neuron"), torch.ones(4, 64, device="neuron"), steps=3)
+
+        with trellis_neuron.simulate() as run:
+            run_ranks(body, 4)
+        self.assertEqual(len(run.report().steps), 3)
+        self.assertEqual(run.report().ranks(), [0, 1, 2, 3])
+        self.assertGreater(run.report().breakdown_ms(0)[-1]["exposed_dp"], 0)
+        self.assertTrue(run.as_dict()["steps"][-1]["links"], "bytes moved between the cores")
+
+
+class Disagreements(unittest.TestCase):
+    """Every rank gets an exception; run_ranks() raises one that names rank, operation, sequence number, expected and got."""
+
+    def failures_of(self, body, size=3, **options):
+        caught, lock = {}, threading.Lock()
+
+        def catching(rank):
+            dist.init_process_group("neuron")
+            try:
+                body(rank)
+            except Exception as error:
+                with lock:
+                    caught[rank] = str(error)
+                raise
+
+        with self.assertRaises(RuntimeError) as raised:
+            run_ranks(catching, size, **options)
+        return str(raised.exception), caught
+
+    def test_shapes(self):
+        told, caught = self.failures_of(lambda rank: dist.all_reduce(torch.ones(4 if rank else 5, device="neuron")))
+        self.assertEqual(sorted(caught), [0, 1, 2])
+        for text in ("rank 0", "all-reduce", "expected", "got", "4", "5"):
+            self.assertIn(text, told)
+
+    def test_dtypes(self):
+        told, caught = self.failures_of(
+            lambda rank: dist.all_reduce(torch.ones(4, device="neuron", dtype=torch.bfloat16 if rank == 2 else torch.float32)))
+        self.assertEqual(sorted(caught), [0, 1, 2])
+        self.assertRegex(told, "(?i)bfloat16")
+
+    def test_order(self):
+        def body(rank):
+            dist.all_reduce(torch.ones(1, device="neuron"))
+            if rank == 1:
+                dist.barrier()
+            dist.broadcast(torch.ones(4, device="neuron"), src=0)
+
+        told, caught = self.failures_of(body)
+        self.assertEqual(sorted(caught), [0, 1, 2])
+        for text in ("barrier", "broadcast", "1"):
+            self.assertIn(text, told)
+
+    def test_missing_rank(self):
+        told, caught = self.failures_of(lambda rank: rank == 2 or dist.all_reduce(torch.ones(1, device="neuron")))
+        self.assertEqual(sorted(caught), [0, 1])
+        self.assertIn("2", told)
+
+    def test_failing_rank_wakes_the_others(self):
+        def body(rank):
+            if rank == 1:
+                raise ValueError("the data of rank 1 are bad")
+            dist.barrier()
+
+        with self.assertRaisesRegex(ValueError, "the data of rank 1 are bad"):
+            run_ranks(lambda rank: (dist.init_process_group("neuron"), body(rank)), 3)
+
+    def test_late_rank_is_named_in_time(self):
+        release = threading.Event()
+
+        def body(rank):
+            if rank == 1:
+                release.wait(20)
+            try:
+                dist.barrier()
+            finally:
+                release.set()
+
+        told, _ = self.failures_of(body, size=2, timeout_s=0.5)
+        self.assertIn("rank 1", told)
+
+    def test_use_after_shutdown(self):
+        def body(rank):
+            dist.init_process_group("neuron")
+            group = dist.group.WORLD
+            dist.barrier()
+            dist.destroy_process_group()
+            try:
+                group.allreduce([torch.ones(1, device="neuron")]).wait()
+            except RuntimeError as error:
+                return str(error)
+
+        for told in run_ranks(body, 2):
+            self.assertRegex(told, "all-reduce of rank . in world .*after the group was shut down")
+        with self.assertRaisesRegex(ValueError, "has not been initialized"):
+            dist.all_reduce(torch.ones(1, device="neuron"))
+
+
+if __name__ == "__main__":
+    unittest.main()
