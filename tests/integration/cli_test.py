@@ -56,6 +56,11 @@ class GoodRuns(Case):
         self.assertEqual([line["step"] for line in lines], [1, 2])
         for name in ("hparams.yaml", "trace.pftrace"):
             self.assertTrue((self.dir / "run" / name).exists(), name)
+        portability = json.loads((self.dir / "run/portability.json").read_text())
+        self.assertEqual(portability["schema"], "trellis.portability/1")
+        lacking = [row for row in portability["operators"] if not row["portable"]]
+        self.assertEqual(report["portability"], lacking)
+        self.assertIn(("embedding", "int64", "computed in int32 there"), [(r["operator"], r["dtype"], r["on_device"]) for r in lacking])
         self.assertTrue(list((self.dir / "run").glob("events.out.tfevents.*")))
         self.assertEqual(list(self.dir.rglob("*.partial")), [])
 

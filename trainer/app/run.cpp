@@ -158,20 +158,28 @@ class Run {
     }
   }
 
+  /// A document of the device; null when it has none.
+  [[nodiscard]] json ask(int (*document)(const char**)) const {
+    if (document == nullptr) return nullptr;
+    const char* text = nullptr;
+    plugin_->check(document(&text));
+    return json::parse(text);
+  }
+
   void write_results() {
-    json memory;
-    if (plugin_ != nullptr && plugin_->api().memory_report != nullptr) {
-      const char* text = nullptr;
-      plugin_->check(plugin_->api().memory_report(&text));
-      memory = json::parse(text);
+    json memory, portability;
+    if (plugin_ != nullptr) {
+      memory = ask(plugin_->api().memory_report);
+      portability = ask(plugin_->api().portability_report);
     }
+    if (!portability.is_null()) write_file_atomically(directory_ / "portability.json", portability.dump(1) + "\n");
     if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null()) {
       const bool text = request_.trace_format == "text";
       const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
       plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
       log_info("trace of the last step: " + trace.string() + (text ? "" : " (open it at ui.perfetto.dev)"));
     }
-    const json report = run_report(facts_, step_report_, memory);
+    const json report = run_report(facts_, step_report_, memory, portability);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     std::cout << (request_.json ? report.dump(1) + "\n" : print_run_report(report)) << std::flush;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -75,13 +76,15 @@ std::string print_breakdown(const json& simulated) {
 std::string print_memory(const json& memory) {
   std::string text = fmt::format("Device memory at its peak, MiB\n  {:>7}", "rank");
   for (const char* category : kCategories) text += fmt::format("{:>17}", category);
-  text += fmt::format("{:>12}{:>12}  {}\n", "peak", "capacity", "phase");
+  text += fmt::format("{:>12}{:>12}{:>12}  {}\n", "allocated", "reserved", "capacity", "phase");
   std::vector<std::pair<std::int64_t, std::string>> rows;
   const auto mib = [](const json& bytes) { return static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20); };
   for (const json& row : memory.at("ranks")) {
     std::string line;
     for (const char* category : kCategories) line += fmt::format("{:>17.2f}", mib(row.at("at_peak").at(std::string(category) + "_bytes")));
-    line += fmt::format("{:>12.2f}{:>12.0f}  {}", mib(row.at("peak_bytes")), mib(row.at("capacity_bytes")), row.at("peak_phase").get<std::string>());
+    const json& reserved = row.contains("peak_reserved_bytes") ? row.at("peak_reserved_bytes") : row.at("peak_bytes");  // older reports
+    line += fmt::format("{:>12.2f}{:>12.2f}{:>12.0f}  {}", mib(row.at("peak_bytes")), mib(reserved), mib(row.at("capacity_bytes")),
+                        row.at("peak_phase").get<std::string>());
     rows.emplace_back(row.at("rank").get<std::int64_t>(), std::move(line));
   }
   return text + fold(rows);
@@ -95,6 +98,32 @@ std::string print_coverage(const json& coverage) {
   std::string names;
   for (const json& op : coverage.at("estimated")) names += (names.empty() ? "" : ", ") + op.get<std::string>();
   if (!names.empty()) text += "  estimated, not lowered: " + names + "\n";
+  return text;
+}
+
+json lacking_rows(const json& portability) {
+  json rows = json::array();
+  for (const json& row : portability.at("operators")) {
+    if (!row.at("portable").get<bool>()) rows.push_back(row);
+  }
+  return rows;
+}
+
+/// One line per consequence, the operators that have it behind.
+std::string print_portability(const json& rows) {
+  if (rows.empty()) return "Portability: the hardware has every operator and type that this run used\n";
+  std::map<std::string, std::vector<std::string>> by_consequence;
+  for (const json& row : rows) {
+    by_consequence[row.at("on_device").get<std::string>()].push_back(
+        fmt::format("{} {} ×{}", row.at("operator").get<std::string>(), row.at("dtype").get<std::string>(), thousands(row.at("count").get<std::int64_t>())));
+  }
+  constexpr std::size_t kShown = 6;
+  std::string text = "Portability: what the hardware would do otherwise (all of it: portability.json)\n";
+  for (const auto& [consequence, uses] : by_consequence) {
+    text += "  " + consequence + ":";
+    for (std::size_t i = 0; i < std::min(uses.size(), kShown); ++i) text += (i == 0 ? " " : ", ") + uses[i];
+    text += uses.size() > kShown ? fmt::format(", and {} more\n", uses.size() - kShown) : "\n";
+  }
   return text;
 }
 
@@ -126,7 +155,7 @@ SimulatedRates simulated_rates(const json& step_report, const RunFacts& facts) {
   return rates;
 }
 
-json run_report(const RunFacts& facts, const json& step_report, const json& memory) {
+json run_report(const RunFacts& facts, const json& step_report, const json& memory, const json& portability) {
   json report = {{"schema", "trellis.run_report/1"},
                  {"verb", facts.verb},
                  {"name", facts.name},
@@ -157,6 +186,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
     report["simulated"] = step_report;
   }
   if (!memory.is_null()) report["memory"] = memory;
+  if (!portability.is_null()) report["portability"] = lacking_rows(portability);
   return report;
 }
 
@@ -184,6 +214,7 @@ std::string print_run_report(const json& report) {
     text += print_breakdown(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";
     text += print_coverage(report.at("simulated").at("coverage"));
+    if (report.contains("portability")) text += print_portability(report.at("portability"));
   }
   return text;
 }

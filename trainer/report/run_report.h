@@ -36,8 +36,10 @@ struct SimulatedRates {
 };
 [[nodiscard]] SimulatedRates simulated_rates(const nlohmann::json& step_report, const RunFacts& facts);
 
-/// `step_report`, `memory`: the device's last documents; null on a device that times itself.
-[[nodiscard]] nlohmann::json run_report(const RunFacts& facts, const nlohmann::json& step_report, const nlohmann::json& memory);
+/// `step_report`, `memory`, `portability`: the device's last documents; null on a device that times itself. Of the last one the report keeps
+/// what the hardware lacks.
+[[nodiscard]] nlohmann::json run_report(const RunFacts& facts, const nlohmann::json& step_report, const nlohmann::json& memory,
+                                        const nlohmann::json& portability);
 
 /// The final table: facts, where the simulated step went per rank, memory per rank, coverage. Takes a trellis.run_report/1 document;
 /// throws ConfigError when it is something else.
