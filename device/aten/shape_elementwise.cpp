@@ -36,6 +36,12 @@ Tensor& nan_to_num_out(const Tensor& self, std::optional<double>, std::optional<
   return unary_out(self, out);
 }
 
+/// Of complex numbers the result is real.
+Tensor& abs_out(const Tensor& self, Tensor& out) {
+  at::TensorIteratorConfig().add_output(out).add_const_input(self).check_all_same_dtype(false).build();
+  return out;
+}
+
 std::vector<Tensor> each_abs(at::TensorList tensors) {
   std::vector<Tensor> results;
   for (const Tensor& tensor : tensors) results.push_back(at::empty_like(tensor, tensor.options().dtype(c10::toRealValueType(tensor.scalar_type()))));
@@ -122,7 +128,7 @@ Tensor dropout_backward(const Tensor& grad, const Tensor& mask, double) { return
 }  // namespace
 
 void add_elementwise_shapes(ShapeTable& table) {
-  table.add("aten::abs.out", &unary_out);
+  table.add("aten::abs.out", &abs_out);
   table.add("aten::_foreach_abs", &each_abs);
   table.add_no_result("aten::_foreach_abs_");
   table.add("aten::angle", &angle);

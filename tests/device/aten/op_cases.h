@@ -78,6 +78,12 @@ inline std::vector<Group> unary_groups() {
         UNARY(round),    UNARY(sign),    UNARY(reciprocal),  UNARY(square), UNARY(log1p), UNARY(expm1),      UNARY(isnan), UNARY(isfinite),
         UNARY(softplus), UNARY(mish),    UNARY(log_sigmoid), UNARY(trunc),  UNARY(atan),  UNARY(leaky_relu), UNARY(elu),   UNARY(hardtanh)},
        kFloating},
+      {{CASE("abs of complex numbers",
+             {
+               const Tensor a = in.positive({3, 5}, t);
+               return {at::abs(at::complex(a, a).t())};
+             })},
+       {at::kFloat, at::kDouble}},
   };
 }
 
