@@ -281,6 +281,45 @@ std::string YamlMap::raw(const std::string& key) const {
   return node != nullptr && node->kind == Node::Kind::kScalar ? node->text : "";
 }
 
+namespace {
+
+void emit(YAML::Emitter& out, const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      out << YAML::Null;
+      break;
+    case Node::Kind::kScalar:
+      if (node.quoted) out << YAML::DoubleQuoted;
+      out << node.text;
+      break;
+    case Node::Kind::kMap:
+      out << YAML::BeginMap;
+      for (const auto& [key, value] : node.entries) {
+        out << YAML::Key << key << YAML::Value;
+        emit(out, *value);
+      }
+      out << YAML::EndMap;
+      break;
+    case Node::Kind::kList:
+      out << YAML::BeginSeq;
+      for (const NodePtr& item : node.items) emit(out, *item);
+      out << YAML::EndSeq;
+      break;
+  }
+}
+
+}  // namespace
+
+std::string YamlMap::flow_text(const std::string& key) const {
+  const NodePtr node = checked(impl_).node->find(key);
+  if (node == nullptr) return "null";
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out.SetSeqFormat(YAML::Flow);
+  emit(out, *node);
+  return out.c_str();
+}
+
 void YamlMap::problem(const std::string& key, const std::string& text) const { checked(impl_).document->problems.add(where(key), text); }
 
 void YamlMap::allow_any(const std::string& key) const { checked(impl_).node->known.insert(key); }
@@ -323,35 +362,6 @@ YamlMap YamlDocument::root() const {
 }
 
 Problems& YamlDocument::problems() const { return state_->document->problems; }
-
-namespace {
-
-void emit(YAML::Emitter& out, const Node& node) {
-  switch (node.kind) {
-    case Node::Kind::kNull:
-      out << YAML::Null;
-      break;
-    case Node::Kind::kScalar:
-      if (node.quoted) out << YAML::DoubleQuoted;
-      out << node.text;
-      break;
-    case Node::Kind::kMap:
-      out << YAML::BeginMap;
-      for (const auto& [key, value] : node.entries) {
-        out << YAML::Key << key << YAML::Value;
-        emit(out, *value);
-      }
-      out << YAML::EndMap;
-      break;
-    case Node::Kind::kList:
-      out << YAML::BeginSeq;
-      for (const NodePtr& item : node.items) emit(out, *item);
-      out << YAML::EndSeq;
-      break;
-  }
-}
-
-}  // namespace
 
 std::string YamlDocument::resolved_text() const {
   YAML::Emitter out;

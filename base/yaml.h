@@ -33,6 +33,7 @@ class YamlMap {
   [[nodiscard]] std::vector<std::string> keys() const;  ///< in file order
   [[nodiscard]] std::string where(const std::string& key) const;  ///< "file:line:dotted.key"
   [[nodiscard]] std::string raw(const std::string& key) const;  ///< the scalar's text, "" when absent or no scalar
+  [[nodiscard]] std::string flow_text(const std::string& key) const;  ///< the whole value as YAML on one line, "null" when absent
   void problem(const std::string& key, const std::string& text) const;  ///< adds where(key) + text
   void allow_any(const std::string& key) const;  ///< known, whatever it holds
   void reject_unknown() const;  ///< this map only; call it on each map after reading it
