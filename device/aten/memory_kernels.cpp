@@ -99,7 +99,7 @@ at::Tensor& set_storage_view(at::Tensor& self, c10::Storage source, std::int64_t
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);  // and takes it over
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
   if (stride.data() == nullptr) {
-    impl.set_sizes_contiguous(size);
+    if (impl.sizes() != size) impl.set_sizes_contiguous(size);  // equal sizes keep their strides, as on the CPU
     impl.set_storage_offset(offset);
   } else {
     impl.set_sizes_and_strides(size, stride, offset);

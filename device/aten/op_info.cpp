@@ -1,5 +1,6 @@
 #include "device/aten/op_info.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -75,6 +76,8 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     num_outs += arg.is_out ? 1 : 0;
     args.push_back(std::move(arg));
   }
+  const bool writes_list = std::any_of(args.begin(), args.end(), [](const ArgInfo& arg) { return arg.written && arg.kind == ArgKind::kTensorList; });
+  counts_versions = writes_list && !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
   const auto& returns = op.schema().returns();
   several_results = returns.size() > 1 || (returns.size() == 1 && returns[0].real_type()->kind() != c10::TypeKind::TensorType);
   cpu_function = find_cpu_function(name);

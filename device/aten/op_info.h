@@ -30,6 +30,8 @@ struct OpInfo {
   bool several_results = false;  ///< more than one tensor may come back
   bool view = false;             ///< returns a view of an argument and changes none: metadata only, not recorded
   bool writes = false;
+  /// On the CPU it is made of operators that count up the versions of what they change (`_foreach_add_`): autograd's own layer does not.
+  bool counts_versions = false;
   /// Works on CPU tensors; empty: the operator's own CPU kernel does.
   std::optional<c10::KernelFunction> cpu_function;
   /// Works on Meta tensors; empty: the operator's own Meta kernel does.

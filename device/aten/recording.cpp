@@ -167,7 +167,7 @@ void record_call(const OpInfo& info, const Relabeling& relabeling, const torch::
   }
   if (info.num_returns == 0 || written_lists) {  // changed in place and not returned: _foreach_add_, _fused_adamw_
     for (const Relabeling::Entry& entry : entries) {
-      if (entry.kept.defined() && entry.storage != nullptr) operands.add_output(*entry.device.unsafeGetTensorImpl());
+      if (entry.written && entry.storage != nullptr) operands.add_output(*entry.device.unsafeGetTensorImpl());
     }
   }
   if (!operands.empty()) operands.record(info.name, scalars);

@@ -20,8 +20,8 @@ class Operands {
   std::int64_t comm_start(const CommRequest& request);
 
  private:
-  using List = c10::SmallVector<Operand, 8>;
-  using Sizes = c10::SmallVector<std::int64_t, 8>;
+  using List = c10::SmallVector<Operand, 18>;
+  using Sizes = c10::SmallVector<std::int64_t, 20>;
   void add(const c10::TensorImpl& tensor, List& list, Sizes& sizes);
   [[nodiscard]] std::span<const std::int64_t> bytes();
 

@@ -14,10 +14,14 @@ constexpr std::size_t kIdentitySearch = 16;
 /// Kernels that PyTorch lets see them (copies, views, products) do the conjugating or negating themselves.
 constexpr c10::DispatchKeySet kLazyBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
 
+c10::DispatchKeySet host_keys(const c10::TensorImpl& tensor, c10::DispatchKey key) {
+  return c10::DispatchKeySet(key) | (tensor.key_set() & kLazyBits);
+}
+
 at::Tensor host_tensor(const c10::TensorImpl& tensor, c10::intrusive_ptr<c10::StorageImpl> storage, c10::DispatchKey key) {
   // The view constructor takes the key set verbatim and makes no version counter: an alias never meets autograd.
-  const c10::DispatchKeySet keys = c10::DispatchKeySet(key) | (tensor.key_set() & kLazyBits);
-  auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(std::move(storage)), keys, tensor.dtype());
+  auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(std::move(storage)), host_keys(tensor, key),
+                                                    tensor.dtype());
   alias->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   if (C10_UNLIKELY(tensor.is_wrapped_number())) alias->set_wrapped_number(true);
   return at::Tensor(std::move(alias));
@@ -32,6 +36,12 @@ c10::DispatchKey host_key(const RankState& owner) { return owner.shape_only() ? 
 
 bool same_layout(const c10::TensorImpl& a, const c10::TensorImpl& b) {
   return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+/// Whether `alias` is what host_tensor() would make.
+bool shows(const c10::TensorImpl& alias, const c10::TensorImpl& tensor, const c10::StorageImpl* storage, c10::DispatchKey key) {
+  return alias.unsafe_storage().unsafeGetStorageImpl() == storage && alias.key_set() == host_keys(tensor, key) &&
+         alias.dtype() == tensor.dtype() && same_layout(alias, tensor) && !tensor.is_wrapped_number() && !alias.is_wrapped_number();
 }
 
 }  // namespace
@@ -93,7 +103,10 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage() && tensor.layout() == c10::kStrided, "neuron: ", info_.name, " got a ",
                                 tensor.layout(), " tensor as ", arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
-    return host_tensor(*tensor.unsafeGetTensorImpl(), entry.storage->host_view(), host_key(*owner_));
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    at::Tensor known = entry.storage->take_alias();
+    if (known.defined() && shows(*known.unsafeGetTensorImpl(), impl, entry.storage->known_host_view(), host_key(*owner_))) return known;
+    return host_tensor(impl, entry.storage->host_view(), host_key(*owner_));
   }
   if (!device.is_cpu() || !(tensor.dim() == 0 || arg.cpu_allowed) || arg.written) two_devices(owner_->device(), device, arg, info_);
   // A number that LibTorch wrapped has a value even without data, and Python's Meta kernels want it on the CPU.
@@ -106,30 +119,30 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
 
 at::Tensor Relabeling::alias_of(at::Tensor tensor, const ArgInfo& arg) {
   if (!tensor.defined()) return tensor;
-  const std::size_t search = std::min(entries_.size(), kIdentitySearch);
+  // Where nothing is written, two aliases of one tensor are as good as one.
+  const std::size_t search = info_.writes ? std::min(entries_.size(), kIdentitySearch) : 0;
   for (std::size_t i = 0; i < search; ++i) {
     Entry& entry = entries_[i];
     if (!entry.device.is_same(tensor)) continue;
     order_.push_back(static_cast<std::uint32_t>(i));
-    at::Tensor alias(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(entry.alias));
-    if (arg.written) entry.kept = alias;
-    return alias;
+    entry.written |= arg.written;
+    return entry.alias;
   }
   order_.push_back(static_cast<std::uint32_t>(entries_.size()));
   Entry& entry = entries_.emplace_back();
   entry.device = std::move(tensor);
-  at::Tensor alias = make_alias(arg, entry);
-  entry.alias = alias.unsafeGetTensorImpl();
-  if (arg.written) entry.kept = alias;
-  return alias;
+  entry.written = arg.written;
+  entry.alias = make_alias(arg, entry);
+  return entry.alias;
 }
 
 void Relabeling::relabel_list(c10::IValue& value, const ArgInfo& arg) {
-  c10::List<at::Tensor> aliases;
-  const c10::ArrayRef<c10::IValue> tensors = value.toListRef();
-  aliases.reserve(tensors.size());
-  for (const c10::IValue& tensor : tensors) aliases.push_back(alias_of(tensor.toTensor(), arg));
-  value = std::move(aliases);
+  c10::List<at::Tensor> tensors = std::move(value).toTensorList();
+  if (tensors.use_count() > 1) tensors = tensors.copy();  // the caller's own; a list that boxing made is ours to change
+  entries_.reserve(entries_.size() + tensors.size());
+  order_.reserve(order_.size() + tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors.set(i, alias_of(tensors.extract(i), arg));
+  value = std::move(tensors);
 }
 
 void Relabeling::relabel_optional_list(c10::IValue& value, const ArgInfo& arg) {
@@ -179,7 +192,7 @@ void Relabeling::enter() {
 
 void Relabeling::adopt(Entry& entry) {
   if (entry.storage == nullptr) return;
-  c10::TensorImpl& alias = *entry.alias;
+  c10::TensorImpl& alias = *entry.alias.unsafeGetTensorImpl();
   c10::TensorImpl& device = *entry.device.unsafeGetTensorImpl();
   c10::StorageImpl* const host = alias.unsafe_storage().unsafeGetStorageImpl();
   if (C10_LIKELY(entry.storage->is_host_view(host))) {
@@ -195,10 +208,16 @@ void Relabeling::adopt(Entry& entry) {
   }
 }
 
+void Relabeling::count_versions() {
+  for (Entry& entry : entries_) {
+    if (entry.written) entry.device.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 void Relabeling::adopt_written() {
   if (!info_.writes) return;
   for (Entry& entry : entries_) {
-    if (entry.kept.defined()) adopt(entry);
+    if (entry.written) adopt(entry);
   }
 }
 
@@ -206,7 +225,7 @@ at::Tensor Relabeling::map_result(at::Tensor result) {
   if (!result.defined()) return result;
   c10::TensorImpl* const host = result.unsafeGetTensorImpl();
   for (const Entry& entry : entries_) {
-    if (entry.alias == host) return entry.device;
+    if (entry.alias.unsafeGetTensorImpl() == host) return entry.device;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && result.has_storage(), "neuron: ", info_.name, " returned a ",
                               result.layout(), " tensor; only strided tensors are supported");
@@ -226,6 +245,7 @@ at::Tensor Relabeling::map_result(at::Tensor result) {
 
 void Relabeling::leave() {
   adopt_written();
+  if (C10_UNLIKELY(info_.counts_versions)) count_versions();
   for (std::size_t i = stack_.size() - info_.num_returns; i < stack_.size(); ++i) {
     c10::IValue& value = stack_[i];
     if (value.isTensor()) {
@@ -235,6 +255,10 @@ void Relabeling::leave() {
       for (const c10::IValue& tensor : value.toListRef()) mapped.push_back(map_result(tensor.toTensor()));
       value = std::move(mapped);
     }
+  }
+  if (owner_->shape_only()) return;  // Meta kernels may be Python's, which keep more of a tensor than its reference count tells
+  for (Entry& entry : entries_) {
+    if (entry.storage != nullptr) entry.storage->keep_alias(std::move(entry.alias));
   }
 }
 

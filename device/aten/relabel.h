@@ -37,9 +37,9 @@ class Relabeling {
 
   struct Entry {
     at::Tensor device;                 ///< the caller's tensor
-    c10::TensorImpl* alias = nullptr;  ///< what the kernel sees; alive while the kernel runs
-    at::Tensor kept;                   ///< holds the alias of a written argument beyond the kernel
+    at::Tensor alias;                  ///< what the kernel sees
     NeuronStorage* storage = nullptr;  ///< null: a CPU tensor that was passed on
+    bool written = false;
   };
   [[nodiscard]] const c10::SmallVectorImpl<Entry>& entries() const { return entries_; }
   /// Arguments as the caller passed them, one range of entries per schema argument.
@@ -57,6 +57,7 @@ class Relabeling {
   void relabel_optional_list(c10::IValue& value, const ArgInfo& arg);
   at::Tensor make_alias(const ArgInfo& arg, Entry& entry);
   void adopt(Entry& entry);
+  void count_versions();
   at::Tensor map_result(at::Tensor result);
 
   struct Fresh {
@@ -66,8 +67,8 @@ class Relabeling {
   const OpInfo& info_;
   torch::jit::Stack& stack_;
   RankState* owner_ = nullptr;
-  c10::SmallVector<Entry, 6> entries_;
-  c10::SmallVector<std::uint32_t, 8> order_;
+  c10::SmallVector<Entry, 18> entries_;  // room for a list: growing costs more than the stack
+  c10::SmallVector<std::uint32_t, 20> order_;
   c10::SmallVector<Range, 12> ranges_;
   c10::SmallVector<Fresh, 2> fresh_;
 };

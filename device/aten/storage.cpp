@@ -142,6 +142,7 @@ void NeuronStorage::release_resources() {
 void NeuronStorage::release() noexcept {
   if (!released_) owner_.discharge(charge_);
   released_ = true;
+  take_alias().reset();
   if (c10::StorageImpl* host = host_.exchange(nullptr)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(host);
 }
 
@@ -150,15 +151,17 @@ void NeuronStorage::set_category(BufferCategory category) {
   if (charge_.block != nullptr) owner_.recorder().memory().recategorize(*charge_.block, category);
 }
 
-c10::intrusive_ptr<c10::StorageImpl> NeuronStorage::host_view() {
-  c10::StorageImpl* host = host_.load(std::memory_order_acquire);
-  if (C10_LIKELY(host != nullptr)) {
-    if (C10_UNLIKELY(host->data() != data() || host->nbytes() != nbytes())) {  // set_data_ptr() from outside
-      host->set_data_ptr_noswap(host_pointer(owner_, _mutable_data_ptr_no_checks().get()));
-      host->set_nbytes(nbytes());
-    }
-    return c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(host);
+c10::StorageImpl* NeuronStorage::known_host_view() {
+  c10::StorageImpl* const host = host_.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(host != nullptr && (host->data() != data() || host->nbytes() != nbytes()))) {  // set_data_ptr() from outside
+    host->set_data_ptr_noswap(host_pointer(owner_, _mutable_data_ptr_no_checks().get()));
+    host->set_nbytes(nbytes());
   }
+  return host;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> NeuronStorage::host_view() {
+  if (c10::StorageImpl* const host = known_host_view()) return c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(host);
   auto fresh =
       c10::make_intrusive<c10::StorageImpl>(use_byte_size_t(), c10::SymInt(static_cast<std::int64_t>(nbytes())),
                                             host_pointer(owner_, _mutable_data_ptr_no_checks().get()), host_allocator(owner_), true);
@@ -169,6 +172,18 @@ c10::intrusive_ptr<c10::StorageImpl> NeuronStorage::host_view() {
     return fresh;
   }
   return c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(expected);  // another thread was first
+}
+
+at::Tensor NeuronStorage::take_alias() noexcept {
+  if (alias_.load(std::memory_order_relaxed) == nullptr) return {};
+  c10::TensorImpl* const alias = alias_.exchange(nullptr, std::memory_order_acquire);
+  return alias == nullptr ? at::Tensor() : at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(alias));
+}
+
+void NeuronStorage::keep_alias(at::Tensor alias) noexcept {
+  if (alias.use_count() != 1) return;
+  c10::TensorImpl* const before = alias_.exchange(alias.unsafeReleaseTensorImpl(), std::memory_order_acq_rel);
+  if (before != nullptr) c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(before);
 }
 
 void NeuronStorage::adopt_resize() {

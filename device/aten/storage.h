@@ -28,9 +28,16 @@ class NeuronStorage final : public c10::StorageImpl {
   /// A CPU storage (shape-only: a Meta storage) over the same bytes; kernels see it in place of this one. It stays valid while this
   /// storage lives, and a kernel may resize it: see adopt_resize.
   c10::intrusive_ptr<c10::StorageImpl> host_view();
+  /// The same without a reference; null: nobody has asked for it yet.
+  c10::StorageImpl* known_host_view();
   /// REQUIRES: `host` is over this storage's bytes, which it does not own; nobody else uses this storage yet.
   void set_host_view(c10::intrusive_ptr<c10::StorageImpl> host) { host_.store(host.release(), std::memory_order_release); }
   [[nodiscard]] bool is_host_view(const c10::StorageImpl* storage) const { return storage == host_.load(std::memory_order_acquire); }
+  /// The tensor through which a kernel saw this storage last, for the next one that sees it in the same way: making one costs as much as a
+  /// small kernel. Undefined when there is none, or another thread has it.
+  at::Tensor take_alias() noexcept;
+  /// Keeps `alias` unless somebody else holds it too.
+  void keep_alias(at::Tensor alias) noexcept;
   /// Takes over what a kernel did to the host view: new bytes after a resize. Cheap when nothing happened.
   void adopt_resize();
 
@@ -45,6 +52,7 @@ class NeuronStorage final : public c10::StorageImpl {
   BufferCategory category_ = BufferCategory::kTemporary;  ///< while there is no block
   bool released_ = false;
   std::atomic<c10::StorageImpl*> host_{nullptr};  ///< one reference is ours
+  std::atomic<c10::TensorImpl*> alias_{nullptr};  ///< one reference is ours
 };
 
 /// LibTorch made the storage by itself (from_blob on this device, as torch.save does): from now on the tensor has one of ours, over the

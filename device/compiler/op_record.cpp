@@ -1,5 +1,8 @@
 #include "device/compiler/op_record.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/check.h"
 
 namespace trellis::device {
@@ -40,14 +43,29 @@ std::string_view name(BufferCategory category) {
   return "unknown";
 }
 
+namespace {
+
+/// Of the size and both ends, which is where operators' names and arguments differ.
+std::size_t cheap_hash(std::string_view text) {
+  std::uint64_t first = 0, last = 0;
+  const std::size_t part = std::min(text.size(), sizeof first);
+  std::memcpy(&first, text.data(), part);
+  std::memcpy(&last, text.data() + text.size() - part, part);
+  return ((first ^ (last << 1) ^ text.size()) * 0x9e3779b97f4a7c15ull) >> 40;
+}
+
+}  // namespace
+
 std::uint32_t InternTable::text(std::string_view text) {
   if (text.empty()) return 0;
+  std::uint32_t& recent = recent_texts_[cheap_hash(text) % recent_texts_.size()];
+  if (recent != 0 && texts_[recent] == text) return recent;
   const auto found = text_ids_.find(text);
-  if (found != text_ids_.end()) return found->second;
+  if (found != text_ids_.end()) return recent = found->second;
   const auto id = static_cast<std::uint32_t>(texts_.size());
   texts_.emplace_back(text);
   text_ids_.emplace(texts_.back(), id);  // a deque never moves its elements, so the key may point into it
-  return id;
+  return recent = id;
 }
 
 std::uint32_t InternTable::view(const TensorView& view) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -76,6 +77,7 @@ class InternTable {
  private:
   std::deque<std::string> texts_{std::string()};
   std::unordered_map<std::string_view, std::uint32_t> text_ids_;
+  std::array<std::uint32_t, 256> recent_texts_{};  ///< direct mapped by a cheap hash: few texts come again and again
   std::deque<TensorView> views_;
   std::vector<std::int64_t> view_bytes_;  ///< beside views_
   std::unordered_multimap<std::uint64_t, std::uint32_t> view_ids_;

@@ -4,6 +4,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
+#include <gmock/gmock.h>
 #include <torch/csrc/api/include/torch/nn/modules/linear.h>
 
 #include "base/error.h"
@@ -48,6 +49,26 @@ TEST_F(RelabelTest, ViewsShareTheBuffer) {
   v.fill_(3);
   EXPECT_EQ(a.sum().item<float>(), 12);
   EXPECT_FALSE(a.is_alias_of(a.clone()));
+}
+
+TEST_F(RelabelTest, AliasesOfOneTensorFollowItsLayout) {
+  Tensor a = at::arange(6, on(0)).to(at::kFloat);
+  EXPECT_EQ(a.sum().item<float>(), 15);  // the alias that this made is offered again
+  a.resize_({2, 3});
+  EXPECT_TRUE(at::equal(a.t().sum(0).cpu(), at::tensor({3.f, 12.f})));
+  EXPECT_TRUE(at::equal(at::cat({a, a}).cpu(), at::cat({a.cpu(), a.cpu()}))) << "one tensor twice in a list";
+  EXPECT_EQ(a.view(at::kInt).sum().item<std::int64_t>(), a.cpu().view(at::kInt).sum().item<std::int64_t>());
+  a.set_(at::ones({2}, on(0)));
+  EXPECT_EQ(a.sum().item<float>(), 2);
+}
+
+TEST_F(RelabelTest, OperatorsOnListsCountVersions) {
+  const Tensor saved = at::ones({3}, on(0)), weight = at::ones({3}, on(0)).requires_grad_();
+  const Tensor product = (weight * saved).sum();
+  const auto version = saved._version();
+  at::_foreach_add_(at::TensorList(saved), 1);
+  EXPECT_EQ(saved._version(), version + 1);
+  EXPECT_THAT(error_of([&] { product.backward(); }), ::testing::HasSubstr("modified by an inplace operation"));
 }
 
 TEST_F(RelabelTest, LazyConjugatesAndNegativesSurviveCopiesAndKernels) {
