@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class Machine {
   Machine(at::Device device, std::uint64_t seed);
   Outcome run(const Statement& statement);
   [[nodiscard]] const std::map<Id, at::Tensor>& live() const { return live_; }
+  /// Those whose version the last statement counted up, as autograd must know.
+  [[nodiscard]] const std::set<Id>& changed() const { return changed_; }
   /// Drops what a statement made.
   void forget(const Statement& statement) { live_.erase(live_.lower_bound(statement.first_result), live_.end()); }
 
@@ -43,6 +46,7 @@ class Machine {
   at::Device device_;
   at::Generator generator_;
   std::map<Id, at::Tensor> live_;
+  std::set<Id> changed_;
 };
 
 /// Nothing, or in words the first thing in which the tensors that live on two machines differ: sizes, strides, offset, type, bytes of the

@@ -1,0 +1,196 @@
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <arrow/api.h>
+#include <arrow/io/api.h>
+#include <arrow/ipc/api.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tests/fuzz/fuzz_clock.h"
+#include "tests/trainer/temporary_directory.h"
+#include "trainer/data/hf_dataset.h"
+#include "trainer/data/megatron/gpt_dataset.h"
+#include "trainer/data/megatron/indexed_dataset_builder.h"
+#include "trainer/data/text_files.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+
+/// Whatever bytes stand in a data file, its reader answers with data or a ConfigError: no crash, no other exception. Good files are made once;
+/// each program changes some bytes of one, cuts it or doubles a part of it, and reads everything.
+namespace trellis::fuzz {
+namespace {
+
+using trainer::TemporaryDirectory;
+
+/// Changes that break formats: single bits, extreme numbers, cuts, repeated and moved parts.
+std::string mutate(std::string bytes, std::mt19937_64& random) {
+  const auto below = [&](std::size_t limit) { return limit == 0 ? 0 : static_cast<std::size_t>(random() % limit); };
+  for (std::size_t changes = 1 + below(4); changes > 0 && !bytes.empty(); --changes) {
+    const std::size_t place = below(bytes.size());
+    const std::size_t length = std::min(bytes.size() - place, 1 + below(16));
+    switch (random() % 6) {
+      case 0: bytes[place] = static_cast<char>(bytes[place] ^ (1 << random() % 8)); break;
+      case 1: bytes[place] = static_cast<char>(random()); break;
+      case 2: std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(place), length, random() % 2 == 0 ? '\xFF' : '\0'); break;
+      case 3: bytes.resize(place); break;
+      case 4: bytes.insert(below(bytes.size()), bytes.substr(place, length)); break;
+      default: bytes.erase(place, length); break;
+    }
+  }
+  return bytes;
+}
+
+std::string content_of(const std::filesystem::path& file) { return trainer::read_all(file); }
+void put(const std::filesystem::path& file, const std::string& bytes) { std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes; }
+
+/// Runs `read` on changed copies of the files, one changed at a time.
+void fuzz_files(const std::vector<std::filesystem::path>& files, const std::function<void()>& read) {
+  set_log_level(LogLevel::kError);  // index maps that do not fit are made again, with a warning
+  std::vector<std::string> good;
+  for (const auto& file : files) good.push_back(content_of(file));
+  ASSERT_NO_THROW(read());
+  std::int64_t refused = 0, programs = 0;
+  const std::int64_t failures = for_each_seed(400, [&](std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const std::size_t which = random() % files.size();
+    put(files[which], mutate(good[which], random));
+    bool well = true;
+    try {
+      read();
+    } catch (const ConfigError&) {
+      ++refused;
+    } catch (const std::exception& error) {
+      well = false;
+      ADD_FAILURE() << "seed " << seed << ", " << files[which] << ": " << error.what();
+    }
+    ++programs;
+    for (std::size_t i = 0; i < files.size(); ++i) put(files[i], good[i]);
+    return well;
+  });
+  EXPECT_EQ(failures, 0);
+  EXPECT_GT(refused, programs / 20) << "most changes went unnoticed: is the file read at all?";
+}
+
+TEST(Readers, MegatronData) {
+  const TemporaryDirectory directory;
+  const std::string prefix = (directory.path() / "data").string();
+  trainer::IndexedDatasetBuilder builder(prefix, trainer::TokenType::kUint16);
+  for (int i = 0; i < 20; ++i) {
+    builder.add_item(std::vector<std::int32_t>(static_cast<std::size_t>(5 + i), i));
+    builder.end_document();
+  }
+  builder.finalize();
+  fuzz_files({prefix + ".idx", prefix + ".bin"}, [&] {
+    const trainer::IndexedDataset data(prefix);
+    std::vector<std::int64_t> tokens;
+    for (std::int64_t i = 0; i < data.num_sequences(); ++i) {
+      tokens.resize(static_cast<std::size_t>(data.size(i)));
+      data.read(i, 0, data.size(i), tokens.data());
+    }
+  });
+}
+
+TEST(Readers, IndexMaps) {
+  const TemporaryDirectory directory;
+  const std::string prefix = (directory.path() / "data").string();
+  trainer::IndexedDatasetBuilder builder(prefix, trainer::TokenType::kUint16);
+  for (int i = 0; i < 20; ++i) {
+    builder.add_item(std::vector<std::int32_t>(static_cast<std::size_t>(5 + i), i));
+    builder.end_document();
+  }
+  builder.finalize();
+  const auto data = std::make_shared<const trainer::IndexedDataset>(prefix);
+  const trainer::IndexMapRequest request{.sequences = {0, 20}, .num_samples = 40, .sequence_length = 8};
+  const trainer::GptSampleOptions options{.sequence_length = 8};
+  (void)trainer::GptDataset(data, request, options, "");
+  const std::string maps = trainer::index_map_prefix(*data, request, "");
+  fuzz_files({maps + "_doc_idx.npy", maps + "_sample_idx.npy", maps + "_shuffle_idx.npy"}, [&] {
+    const trainer::GptDataset samples(data, request, options, "");
+    std::exception_ptr refused;
+    for (std::int64_t i = 0; i < samples.num_samples(); ++i) {
+      try {
+        (void)samples.item(i);
+      } catch (const ConfigError&) {
+        refused = std::current_exception();
+      }
+    }
+    if (refused) std::rethrow_exception(refused);
+  });
+}
+
+void write_arrow(const std::filesystem::path& file) {
+  auto ids = std::make_shared<arrow::Int32Builder>();
+  arrow::ListBuilder lists(arrow::default_memory_pool(), ids);
+  for (int row = 0; row < 30; ++row) {
+    ASSERT_TRUE(lists.Append().ok());
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(ids->Append(row + i).ok());
+  }
+  const auto array = lists.Finish().ValueOrDie();
+  const auto schema = arrow::schema({arrow::field("input_ids", array->type()), arrow::field("labels", array->type())});
+  const auto batch = arrow::RecordBatch::Make(schema, 30, std::vector<std::shared_ptr<arrow::Array>>{array, array});
+  const auto stream = arrow::io::FileOutputStream::Open(file.string()).ValueOrDie();
+  const auto writer = arrow::ipc::MakeStreamWriter(stream, schema).ValueOrDie();
+  ASSERT_TRUE(writer->WriteRecordBatch(*batch->Slice(0, 20)).ok());
+  ASSERT_TRUE(writer->WriteRecordBatch(*batch->Slice(20)).ok());
+  ASSERT_TRUE(writer->Close().ok() && stream->Close().ok());
+}
+
+TEST(Readers, HuggingFaceData) {
+  const TemporaryDirectory directory;
+  const std::string state = directory.write("state.json", R"({"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "x"})");
+  const std::filesystem::path arrow_file = directory.path() / "data.arrow";
+  write_arrow(arrow_file);
+  fuzz_files({arrow_file, arrow_file, arrow_file, state}, [&] {
+    const auto data = trainer::open_hf_dataset(directory.path().string(), 8, "data.train_dir");
+    for (std::int64_t i = 0; i < data->num_samples(); ++i) (void)data->item(i);
+  });
+}
+
+TEST(Readers, JsonLines) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("data.jsonl", "{\"text\": \"one \\u00e9\\ud83c\\udf31\", \"id\": [1, 2.5e3, null, true]}\n{\"text\": \"two\"}\n\n{\"id\": {\"a\": {}}, \"text\": \"three\"}\n");
+  fuzz_files({file}, [&] { (void)trainer::read_text_files(file); });
+}
+
+constexpr const char* kTokenizer = R"({"version": "1.0", "added_tokens": [{"id": 7, "content": "<|end|>", "special": true, "lstrip": true}],
+ "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "a"}, {"type": "Replace", "pattern": {"String": "x"}, "content": "b"}]},
+ "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "\\p{L}{1,3}|\\s+(?!\\S)|b+"}, "behavior": "Isolated"},
+  {"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}]},
+ "decoder": {"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+ "model": {"type": "BPE", "unk_token": "u", "byte_fallback": true, "fuse_unk": true, "vocab": {"a": 0, "b": 1, "u": 2, "Ġ": 3, "ab": 4, "aba": 5, "Ġa": 6},
+ "merges": ["a b", ["ab", "a"], ["Ġ", "a"]]}})";
+
+TEST(Readers, Tokenizers) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("tokenizer.json", kTokenizer);
+  const std::string vocab = directory.write("vocab.json", R"({"a": 0, "b": 1, "ab": 2, "aba": 3, "<|endoftext|>": 4})");
+  const std::string merges = directory.write("merges.txt", "#version: 0.2\na b\nab a\n");
+  fuzz_files({file, vocab, merges}, [&] {
+    for (const trainer::TokenizerSection& section : {trainer::TokenizerSection{"huggingface", file, "", "", ""},
+                                                     trainer::TokenizerSection{"megatron", "GPT2BPETokenizer", "", vocab, merges}}) {
+      const auto tokenizer = trainer::make_tokenizer(section);
+      std::vector<std::int32_t> ids;
+      tokenizer->encode("abab a  xé <|end|> aba\n 12 " + std::string(40, 'a') + std::string(40, 'b'), ids);
+      ids.insert(ids.end(), {-1, 1 << 30});
+      (void)tokenizer->decode(ids);
+    }
+  });
+}
+
+TEST(Readers, TextsThatAreNoUtf8) {
+  const TemporaryDirectory directory;
+  const auto tokenizer = trainer::make_tokenizer({"megatron", "GPT2BPETokenizer", "", directory.write("vocab.json", R"({"a": 0, "Ã": 1})"), directory.write("merges.txt", "")});
+  const std::string file = directory.write("text", "plain é 漢字 🌱 \xC3\xA9 'll don't 12345   \n\n x");
+  fuzz_files({file}, [&] {
+    std::vector<std::int32_t> ids;
+    tokenizer->encode(content_of(file), ids);
+  });
+}
+
+}  // namespace
+}  // namespace trellis::fuzz
