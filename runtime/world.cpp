@@ -6,6 +6,9 @@
 #include <thread>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/tanh.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -122,9 +125,23 @@ bool RankContext::stop_requested() const { return rendezvous_.stop_requested(ran
 
 std::int64_t RankContext::bytes_sent() const { return rendezvous_.bytes_sent(rank_); }
 
+namespace {
+
+/// The math library picks its kernels when it is first called. Ranks that make that call at the same time may for once get others than later,
+/// and so other last bits: the first call is made here, alone.
+void settle_math_library() {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::Tensor x = at::full({16, 16}, 0.5, dtype);
+    (void)at::tanh(at::mm(x, x)).exp();
+  }
+}
+
+}  // namespace
+
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body) {
   check_options(options);
   at::set_num_threads(1);
+  settle_math_library();
   const auto rendezvous = std::make_shared<Rendezvous>(options.world_size, permits(options), options.timeout);
   {
     std::vector<std::unique_ptr<RankThread>> threads;
