@@ -2,92 +2,26 @@
 
 #include <fmt/format.h>
 
-#include "base/log.h"
+#include "trainer/config/layout_checks.h"
 
 namespace trellis::trainer {
 namespace {
 
-/// "12 or 16": the legal neighbours of a value that must be a multiple of `unit`.
-std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
-  const std::int64_t below = value / unit * unit;
-  if (below == 0) return fmt::format("{}", unit);
-  return fmt::format("{} or {}", below, below + unit);
-}
-
-struct Divisor {
-  std::string text;  ///< "micro_batch_size 2 × DP 4 = 8"
-  std::int64_t value;
-};
-
-/// `key` of `reader` must be a multiple of the divisor.
-void must_divide(SectionReader& reader, const std::string& key, std::int64_t value, const Divisor& divisor, const std::string& why = "") {
-  if (value % divisor.value == 0) return;
-  reader.problem(key, fmt::format("{} is not divisible by {}{}; nearest legal values: {}", value, divisor.text, why,
-                                  nearest_multiples(value, divisor.value)));
-}
-
-Divisor tensor_parallel(const RunConfig& config) {
-  return {fmt::format("tensor_model_parallel_size {}", config.tp()), config.tp()};
-}
-
 void check_heads(const RunConfig& config, SectionReaders& r) {
   const ModelSection& m = config.model;
-  if (!r.model.good({"num_attention_heads", "hidden_size"})) return;
-  const Divisor heads{fmt::format("num_attention_heads {}", m.num_attention_heads), m.num_attention_heads};
-  must_divide(r.model, "hidden_size", m.hidden_size, heads);
-  if (m.hidden_size % m.num_attention_heads == 0 && m.hidden_size / m.num_attention_heads % 2 != 0) {
-    r.model.problem("hidden_size", fmt::format("a head of hidden_size {} / num_attention_heads {} = {} is odd; rotary embedding turns pairs",
-                                               m.hidden_size, m.num_attention_heads, m.hidden_size / m.num_attention_heads));
+  if (!r.model.good({"num_attention_heads", "hidden_size", "kv_channels", "model_config"})) return;
+  const bool derived = m.head_dim == m.hidden_size / m.num_attention_heads;
+  if (derived && !r.model.has_value("kv_channels")) {
+    must_divide(r.model, "hidden_size", m.hidden_size, {fmt::format("num_attention_heads {}", m.num_attention_heads), m.num_attention_heads});
+  }
+  const double rotated = m.head_dim * m.rotary_percentage;
+  if (m.position_embedding == PositionEmbedding::kRope && r.model.good({"hidden_size", "rotary_percentage"}) &&
+      static_cast<std::int64_t>(rotated) % 2 != 0) {
+    r.model.problem("hidden_size", fmt::format("the rotated part of a head, {} × rotary_percentage {} = {}, is odd; rotary embedding turns pairs", m.head_dim,
+                                               m.rotary_percentage, static_cast<std::int64_t>(rotated)));
   }
   if (!r.model.good({"num_kv_heads"})) return;
   must_divide(r.model, "num_attention_heads", m.num_attention_heads, {fmt::format("num_kv_heads {}", m.num_kv_heads), m.num_kv_heads});
-}
-
-void check_tensor_parallel(const RunConfig& config, SectionReaders& r) {
-  if (!r.distributed_strategy.good({"tensor_model_parallel_size"})) return;
-  const Divisor tp = tensor_parallel(config);
-  const ModelSection& m = config.model;
-  if (r.model.good({"num_attention_heads"})) must_divide(r.model, "num_attention_heads", m.num_attention_heads, tp);
-  // An absent num_kv_heads follows num_attention_heads, which has been judged above.
-  if (r.model.good({"num_kv_heads", "num_attention_heads"})) must_divide(r.model, "num_kv_heads", m.num_kv_heads, tp);
-  if (r.model.good({"ffn_hidden_size"})) must_divide(r.model, "ffn_hidden_size", m.ffn_hidden_size, tp);
-  if (config.distributed_strategy.sequence_parallel && r.model.good({"encoder_seq_length"})) {
-    must_divide(r.model, "encoder_seq_length", m.encoder_seq_length, tp, ", as sequence_parallel needs");
-  }
-}
-
-void check_pipeline_parallel(const RunConfig& config, SectionReaders& r) {
-  if (!r.distributed_strategy.good({"pipeline_model_parallel_size"}) || !r.model.good({"num_layers"})) return;
-  must_divide(r.model, "num_layers", config.model.num_layers, {fmt::format("pipeline_model_parallel_size {}", config.pp()), config.pp()});
-}
-
-/// The ranks in units of one model replica. Sizes are multiplied in 64 bits: a silly value must not overflow into a legal one.
-bool check_world(const RunConfig& config, SectionReaders& r) {
-  const bool known = r.trainer.good({"devices", "num_nodes"}) &&
-                     r.distributed_strategy.good({"tensor_model_parallel_size", "pipeline_model_parallel_size"});
-  if (!known) return false;
-  const std::int64_t replica = std::int64_t{config.tp()} * config.pp();
-  const std::int64_t world = std::int64_t{config.trainer.devices} * config.trainer.num_nodes;
-  constexpr std::int64_t kMostRanks = 1 << 24;
-  if (world > kMostRanks) {
-    r.trainer.problem("devices", fmt::format("world size {} = devices {} × num_nodes {} exceeds {}", world, config.trainer.devices,
-                                             config.trainer.num_nodes, kMostRanks));
-    return false;
-  }
-  if (world % replica == 0) return true;
-  r.trainer.problem("devices", fmt::format("world size {} = devices {} × num_nodes {} is not divisible by TP {} × PP {} = {}; "
-                                           "nearest legal world sizes: {}",
-                                           world, config.trainer.devices, config.trainer.num_nodes, config.tp(), config.pp(), replica,
-                                           nearest_multiples(world, replica)));
-  return false;
-}
-
-void check_batch(const RunConfig& config, SectionReaders& r) {
-  if (!r.data.good({"micro_batch_size", "global_batch_size"})) return;
-  const DataSection& data = config.data;
-  const std::int64_t unit = std::int64_t{data.micro_batch_size} * config.dp();
-  must_divide(r.data, "global_batch_size", data.global_batch_size,
-              {fmt::format("micro_batch_size {} × DP {} = {}", data.micro_batch_size, config.dp(), unit), unit});
 }
 
 void check_sequence(const RunConfig& config, SectionReaders& r) {
@@ -103,20 +37,60 @@ void check_sequence(const RunConfig& config, SectionReaders& r) {
   }
 }
 
+void check_megatron(const RunConfig& config, SectionReaders& r) {
+  if (config.model_source != "megatron" || !r.root.good({"model_source"})) return;
+  if (!config.distributed_strategy.zero1) {
+    r.distributed_strategy.problem("zero1", "Megatron models train with ZeRO-1 only; set it to true, or use model_source hf");
+  }
+  const auto only_hf = [&](const char* key) {
+    if (r.model.get<bool>(key, false)) r.model.problem(key, "belongs to model_source hf: Megatron models have their own query-key-value projection");
+  };
+  only_hf("qkv_linear");
+  if (config.alignment == "dpo" || config.alignment == "orpo") {
+    r.alignment.problem(config.alignment, "Megatron models are fine-tuned with sft only; use model_source hf");
+  }
+  if (!config.model.moe) return;
+  const ModelSection& m = config.model;
+  const auto moe_needs = [&](const char* key, bool legal, const char* value) {
+    if (!legal && r.model.good({key})) r.model.problem(key, fmt::format("a mixture of experts needs {}", value));
+  };
+  moe_needs("activation", m.activation == Activation::kSwiglu, "swiglu");
+  moe_needs("has_bias", !m.has_bias, "has_bias: false");
+  moe_needs("transformer_block_type", m.transformer_block_type == TransformerBlock::kPreLn, "pre_ln");
+}
+
+void check_precision(const RunConfig& config, SectionReaders& r) {
+  const std::string& type = config.precision.type;
+  const bool wants_masters = type == "mixed_precision" || type == "mixed_precisionSR" || type == "autocast";
+  if (wants_masters && !config.distributed_strategy.zero1 && config.model_source == "hf") {
+    r.distributed_strategy.warn("zero1", fmt::format("without ZeRO-1 precision.type {} keeps no fp32 master weights and accumulates gradients in their "
+                                                     "own type", type));
+  }
+}
+
+void check_features(const RunConfig& config, SectionReaders& r) {
+  const DistributedStrategySection& s = config.distributed_strategy;
+  if (s.context_parallel_size > 1 && !config.model.ring_attention) {
+    r.distributed_strategy.problem("context_parallel_size", fmt::format("{} needs model.fusions.ring_attention: true (and flash_attention: false)",
+                                                                        s.context_parallel_size));
+  }
+  if (s.expert_model_parallel_size > 1 && !config.model.moe) {
+    r.distributed_strategy.problem("expert_model_parallel_size", fmt::format("{} needs section model.moe; set it to 1", s.expert_model_parallel_size));
+  }
+  if (s.token_shuffle_group_size > 1 && !config.model.moe) {
+    r.distributed_strategy.problem("token_shuffle_group_size", fmt::format("{} needs section model.moe; set it to 1", s.token_shuffle_group_size));
+  }
+}
+
 }  // namespace
 
 void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_heads(config, readers);
-  check_tensor_parallel(config, readers);
-  check_pipeline_parallel(config, readers);
-  if (check_world(config, readers)) check_batch(config, readers);
+  check_layout(config, readers);
   check_sequence(config, readers);
-}
-
-void log_remarks(const RunConfig& config) {
-  if (config.distributed_strategy.sequence_parallel && config.tp() == 1) {
-    log_info("sequence_parallel has no effect with tensor_model_parallel_size 1");
-  }
+  check_megatron(config, readers);
+  check_precision(config, readers);
+  check_features(config, readers);
 }
 
 }  // namespace trellis::trainer

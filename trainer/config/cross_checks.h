@@ -6,13 +6,10 @@
 namespace trellis::trainer {
 
 struct SectionReaders {
-  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision;
+  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision, alignment;
 };
 
-/// The rules between values: what divides what. Each rule is skipped when a value it builds on had a problem of its own.
+/// The rules between values: what divides what, what needs what. Each rule is skipped when a value it builds on had a problem of its own.
 void cross_check(const RunConfig& config, SectionReaders& readers);
-
-/// Facts about a legal configuration that may surprise; logged, never fatal.
-void log_remarks(const RunConfig& config);
 
 }  // namespace trellis::trainer

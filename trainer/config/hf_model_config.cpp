@@ -1,5 +1,6 @@
 #include "trainer/config/hf_model_config.h"
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 
@@ -13,14 +14,15 @@ using nlohmann::json;
 
 class JsonReader {
  public:
-  JsonReader(const json& object, const std::string& file, SectionReader& reader, const std::string& key)
-      : object_(object), file_(file), reader_(reader), key_(key) {}
+  JsonReader(const json& object, std::string file, SectionReader& reader, const std::string& key)
+      : object_(object), file_(std::move(file)), reader_(reader), key_(key) {}
 
   void positive(const char* name, std::optional<int>& value) {
     const json* found = find(name);
     if (found == nullptr) return;
-    const bool legal = found->is_number_integer() && *found > 0 && *found <= std::numeric_limits<int>::max();
-    if (!legal) return problem(name, "expected an integer of at least 1, got " + found->dump());
+    if (!found->is_number_integer() || *found < 1 || *found > std::numeric_limits<int>::max()) {
+      return problem(name, "expected an integer of at least 1, got " + found->dump());
+    }
     value = found->get<int>();
   }
 
@@ -31,50 +33,136 @@ class JsonReader {
     value = found->get<double>();
   }
 
-  /// A property of the model that is carried out with one value only; an absent key has this value.
+  void probability(const char* name, std::optional<double>& value) {
+    const json* found = find(name);
+    if (found == nullptr) return;
+    if (!found->is_number() || *found < 0 || *found > 1) return problem(name, "expected a number in [0, 1], got " + found->dump());
+    value = found->get<double>();
+  }
+
+  bool boolean(const char* name) {
+    const json* found = find(name);
+    if (found == nullptr) return false;
+    if (!found->is_boolean()) problem(name, "expected true or false, got " + found->dump());
+    return *found == true;
+  }
+
+  std::string text(const char* name) {
+    const json* found = find(name);
+    if (found == nullptr) return "";
+    if (found->is_string()) return found->get<std::string>();
+    problem(name, "expected a text, got " + found->dump());
+    return "";
+  }
+
+  [[nodiscard]] const json* find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  /// The reader of a nested object; none when it is absent or no object.
+  std::optional<JsonReader> object(const char* name) {
+    const json* found = find(name);
+    if (found == nullptr) return std::nullopt;
+    if (found->is_object()) return JsonReader(*found, file_ + ": " + name, reader_, key_);
+    problem(name, "expected an object, got " + found->dump());
+    return std::nullopt;
+  }
+
+  void problem(const char* name, const std::string& what) { reader_.problem(key_, fmt::format("{}: {}: {}", file_, name, what)); }
+  /// A property that every model of the hub has alike; an absent key has this value.
   void only(const char* name, const json& value) {
     const json* found = find(name);
     if (found == nullptr || *found == value) return;
     problem(name, fmt::format("{} is not carried out in this version; only {} is", found->dump(), value.dump()));
   }
 
-  void no_other_head_size(const HfModelConfig& config) {
-    const json* found = find("head_dim");
-    if (found == nullptr || !config.hidden_size || !config.num_attention_heads) return;
-    const int derived = *config.hidden_size / *config.num_attention_heads;
-    if (*found != derived) {
-      problem("head_dim", fmt::format("{} is not carried out in this version; only hidden_size / num_attention_heads = {} is",
-                                      found->dump(), derived));
-    }
-  }
-
-  void problem(const char* name, const std::string& text) {
-    reader_.problem(key_, fmt::format("{}: {}: {}", file_, name, text));
-  }
-
  private:
-  const json* find(const char* name) const {
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
   const json& object_;
-  const std::string& file_;
+  std::string file_;
   SectionReader& reader_;
   const std::string& key_;
 };
 
-void check_shape_is_llama(JsonReader& fields) {
-  fields.only("model_type", "llama");
-  fields.only("hidden_act", "silu");
-  fields.only("rope_scaling", nullptr);
-  fields.only("tie_word_embeddings", false);
+void read_sizes(JsonReader& fields, HfModelConfig& config) {
+  fields.positive("num_hidden_layers", config.num_hidden_layers);
+  fields.positive("hidden_size", config.hidden_size);
+  fields.positive("intermediate_size", config.intermediate_size);
+  fields.positive("num_attention_heads", config.num_attention_heads);
+  fields.positive("num_key_value_heads", config.num_key_value_heads);
+  fields.positive("head_dim", config.head_dim);
+  fields.positive("max_position_embeddings", config.max_position_embeddings);
+  fields.positive("vocab_size", config.vocab_size);
+  fields.positive("rope_theta", config.rope_theta);
+  fields.positive("rms_norm_eps", config.rms_norm_eps);
+  fields.positive("initializer_range", config.initializer_range);
+  fields.probability("attention_dropout", config.attention_dropout);
+}
+
+/// `rope_scaling`, with `rope_type` or the older `type`; newer files hold it, and the theta, in `rope_parameters`.
+void read_rope_scaling(JsonReader& fields, HfModelConfig& config) {
+  const char* name = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  auto scaling = fields.object(name);
+  if (!scaling) return;
+  scaling->positive("rope_theta", config.rope_theta);
+  const char* type_key = scaling->find("rope_type") != nullptr ? "rope_type" : "type";
+  RopeScaling result;
+  if (scaling->find(type_key) == nullptr && scaling->find("factor") != nullptr) return scaling->problem("rope_type", "missing beside factor");
+  if (scaling->find(type_key) != nullptr) result.type = scaling->text(type_key);
+  if (!is_later_rope_type(result.type) && std::ranges::find(rope_types(), result.type) == rope_types().end()) {
+    return scaling->problem(type_key, fmt::format("unknown type {}; expected {}", scaling->find(type_key)->dump(), join_names(rope_types())));
+  }
+  std::optional<double> factor, low, high;
+  std::optional<int> original;
+  scaling->positive("factor", factor);
+  scaling->positive("low_freq_factor", low);
+  scaling->positive("high_freq_factor", high);
+  scaling->positive("original_max_position_embeddings", original);
+  if (result.type != "default" && !factor) scaling->problem("factor", fmt::format("the type {} needs it", result.type));
+  result.factor = factor.value_or(result.factor);
+  result.low_freq_factor = low.value_or(result.low_freq_factor);
+  result.high_freq_factor = high.value_or(result.high_freq_factor);
+  result.original_max_position_embeddings = original.value_or(0);
+  if (result.type != "default") config.rope_scaling = result;
+}
+
+void read_mixtral(JsonReader& fields, HfModelConfig& config) {
+  std::optional<int> experts, top_k;
+  std::optional<double> coefficient;
+  fields.positive("num_local_experts", experts);
+  fields.positive("num_experts_per_tok", top_k);
+  fields.probability("router_aux_loss_coef", coefficient);
+  MoeSection moe;
+  moe.num_experts = experts.value_or(8);
+  moe.top_k = top_k.value_or(moe.top_k);
+  moe.normalize_top_k_affinities = moe.top_k > 1;
+  moe.router_aux_loss_coef = coefficient.value_or(moe.router_aux_loss_coef);
+  config.moe = moe;
+}
+
+void read_family(JsonReader& fields, HfModelConfig& config) {
+  const std::string type = fields.text("model_type");
+  if (type == "mixtral") {
+    read_mixtral(fields, config);
+  } else if (!type.empty() && type != "llama" && type != "mistral") {
+    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected llama, mistral or mixtral", type));
+  }
+  const json* window_switch = fields.find("use_sliding_window");
+  if (type != "llama" && (window_switch == nullptr || *window_switch == true)) fields.positive("sliding_window", config.sliding_window);
   fields.only("attention_bias", false);
   fields.only("mlp_bias", false);
-  fields.only("attention_dropout", 0.0);
+  fields.only("hidden_act", "silu");
+  fields.only("pretraining_tp", 1);
 }
 
 }  // namespace
+
+const std::vector<std::string>& rope_types() {
+  static const std::vector<std::string> types = {"default", "linear", "dynamic", "llama3"};
+  return types;
+}
+
+bool is_later_rope_type(const std::string& type) { return type == "yarn" || type == "longrope"; }
 
 HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader, const std::string& key) {
   HfModelConfig config;
@@ -88,20 +176,13 @@ HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionRea
     reader.problem(key, fmt::format("{} is not a JSON object; expected a Hugging Face config.json", file.string()));
     return config;
   }
-  const std::string name = file.string();
-  JsonReader fields(object, name, reader, key);
-  fields.positive("num_hidden_layers", config.num_hidden_layers);
-  fields.positive("hidden_size", config.hidden_size);
-  fields.positive("intermediate_size", config.intermediate_size);
-  fields.positive("num_attention_heads", config.num_attention_heads);
-  fields.positive("num_key_value_heads", config.num_key_value_heads);
-  fields.positive("max_position_embeddings", config.max_position_embeddings);
-  fields.positive("vocab_size", config.vocab_size);
-  fields.positive("rope_theta", config.rope_theta);
-  fields.positive("rms_norm_eps", config.rms_norm_eps);
-  fields.positive("initializer_range", config.initializer_range);
-  check_shape_is_llama(fields);
-  fields.no_other_head_size(config);
+  JsonReader fields(object, file.string(), reader, key);
+  read_sizes(fields, config);
+  read_rope_scaling(fields, config);
+  read_family(fields, config);
+  config.tie_word_embeddings = fields.boolean("tie_word_embeddings");
+  const std::string dtype = fields.text(fields.find("torch_dtype") != nullptr ? "torch_dtype" : "dtype");
+  config.bf16 = dtype == "bfloat16";
   return config;
 }
 

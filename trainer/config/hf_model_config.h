@@ -2,19 +2,29 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
+#include "trainer/config/model_section.h"
 #include "trainer/config/section_reader.h"
 
 namespace trellis::trainer {
 
 /// What a Hugging Face config.json says about a Llama-shaped model. A key that the file lacks stays empty.
 struct HfModelConfig {
-  std::optional<int> num_hidden_layers, hidden_size, intermediate_size, num_attention_heads, num_key_value_heads;
-  std::optional<int> max_position_embeddings, vocab_size;
-  std::optional<double> rope_theta, rms_norm_eps, initializer_range;
+  std::optional<int> num_hidden_layers, hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim;
+  std::optional<int> max_position_embeddings, vocab_size, sliding_window;
+  std::optional<double> rope_theta, rms_norm_eps, initializer_range, attention_dropout;
+  std::optional<RopeScaling> rope_scaling;
+  bool tie_word_embeddings = false;
+  bool bf16 = false;                     ///< torch_dtype
+  std::optional<MoeSection> moe;         ///< of Mixtral
 };
 
-/// Reads the file that `key` of `reader` names. Problems, also about shapes that are not carried out, go to the reader.
+/// Reads the file that `key` of `reader` names. Problems, also about shapes that no model has, go to the reader.
 [[nodiscard]] HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader, const std::string& key);
+
+/// The types of RoPE's scaling that are carried out, and those that are only known.
+[[nodiscard]] const std::vector<std::string>& rope_types();
+[[nodiscard]] bool is_later_rope_type(const std::string& type);
 
 }  // namespace trellis::trainer

@@ -7,21 +7,22 @@
 
 namespace trellis::trainer {
 
-/// What this version does with a key of the NxDT schema.
+/// What this version does with a key of the NxDT and NeMo schemas.
 enum class KeyUse {
   kCarriedOut,  ///< its section's reader reads it
   kSection,     ///< a mapping whose own keys stand in the table
   kIgnored,     ///< any value: tunes a compiler, a kernel or a loader that the emulator does not have, or changes no result
-  kNeutral      ///< not carried out: only the listed neutral values are accepted
+  kLater,       ///< legal, but not carried out: any but the neutral values joins RunConfig::unsupported
+  kNeutral      ///< not supported, here or in NxDT: any but the neutral values is a problem
 };
 
-/// Keys of one section that are treated alike. The NxDT schema is data: adding a feature moves its keys to another row.
+/// Keys of one section that are treated alike. The schema is data: adding a feature moves its keys to another row.
 struct KeyGroup {
   std::string_view section;  ///< dotted path; "" = top level
   KeyUse use;
   std::string_view keys;     ///< separated by spaces
-  std::string_view neutral = "";       ///< separated by '|', the preferred one first; for kNeutral
-  std::string_view nxdt_default = "";  ///< megatron models: what an absent key means in NxDT, when that is not neutral
+  std::string_view neutral = "";  ///< separated by '|', the preferred one first; for kLater and kNeutral
+  std::string_view why = "";      ///< what lacks, or what to use instead; for kLater and kNeutral
 };
 
 struct KnownKey {
@@ -32,7 +33,7 @@ struct KnownKey {
 [[nodiscard]] std::span<const KeyGroup> key_groups();
 /// Every known key of a section, in table order.
 [[nodiscard]] std::vector<KnownKey> known_keys_of(std::string_view section);
-/// Every section in which `key` is known ("the top level" for the root), in table order.
+/// Every section in which `key` has an effect ("the top level" for the root), in table order.
 [[nodiscard]] std::vector<std::string> sections_that_know(std::string_view key);
 /// Whether a scalar's text stands for one of `neutral`: numbers compare as numbers, booleans and nulls in every YAML spelling.
 [[nodiscard]] bool is_neutral(std::string_view scalar, std::string_view neutral);

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <limits>
+#include <system_error>
 
 #include <fmt/format.h>
 
 #include "trainer/config/hf_model_config.h"
+#include "trainer/config/model_readers.h"
 #include "trainer/config/sections.h"
-#include "trainer/data/byte_tokenizer.h"
 
 namespace trellis::trainer {
 namespace {
@@ -17,14 +17,47 @@ int read_size(SectionReader& reader, const std::string& key, const std::optional
   return from_json ? reader.positive(key, *from_json) : reader.required_positive(key);
 }
 
-double read_positive(SectionReader& reader, const std::string& key, double default_value) {
-  const double value = reader.get<double>(key, default_value);
-  if (value > 0) return value;
-  reader.problem(key, fmt::format("must be greater than 0, got {}", value));
-  return default_value;
+/// Relative paths start at the YAML's directory, or else at the current one.
+HfModelConfig read_model_config(SectionReader& reader, const ModelSurroundings& surroundings) {
+  const auto name = reader.optional<std::string>("model_config");
+  if (!name) return {};
+  if (!surroundings.hf) {
+    reader.problem("model_config", "belongs to model_source hf; with model_source megatron write the sizes in section `model`");
+    return {};
+  }
+  std::filesystem::path file = *name;
+  std::error_code error;
+  if (file.is_relative() && std::filesystem::exists(surroundings.directory / file, error)) file = surroundings.directory / file;
+  return read_hf_model_config(file.lexically_normal(), reader, "model_config");
 }
 
-/// Megatron models call it position_freq_base, Hugging Face models rope_theta.
+/// kv_channels, config.json's head_dim, or hidden_size / heads. config.json's holds for config.json's sizes only: a smaller hidden_size in
+/// the YAML makes smaller heads.
+int read_head_dim(SectionReader& reader, const ModelSection& section, const HfModelConfig& json) {
+  if (const auto channels = reader.optional_positive("kv_channels")) return *channels;
+  const int derived = section.hidden_size / std::max(1, section.num_attention_heads);
+  if (!json.head_dim) return derived;
+  const bool follows_sizes = json.hidden_size && json.num_attention_heads && *json.head_dim == *json.hidden_size / *json.num_attention_heads;
+  return follows_sizes ? derived : *json.head_dim;
+}
+
+void read_sizes(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
+  section.num_layers = read_size(reader, "num_layers", json.num_hidden_layers);
+  section.hidden_size = read_size(reader, "hidden_size", json.hidden_size);
+  section.ffn_hidden_size = read_size(reader, "ffn_hidden_size", json.intermediate_size);
+  section.num_attention_heads = read_size(reader, "num_attention_heads", json.num_attention_heads);
+  section.num_kv_heads = reader.positive("num_kv_heads", json.num_key_value_heads.value_or(section.num_attention_heads));
+  section.head_dim = read_head_dim(reader, section, json);
+  section.encoder_seq_length = reader.required_positive("encoder_seq_length");
+  section.max_position_embeddings =
+      reader.positive("max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
+  section.layernorm_epsilon = reader.positive("layernorm_epsilon", json.rms_norm_eps.value_or(section.layernorm_epsilon));
+  section.init_method_std = reader.positive("init_method_std", json.initializer_range.value_or(section.init_method_std));
+  section.sliding_window = reader.optional_positive("sliding_window_size");
+  if (!reader.has("sliding_window_size")) section.sliding_window = json.sliding_window;
+}
+
+/// Megatron models call it position_freq_base (times position_abf_factor), Hugging Face models rope_theta.
 double read_rope_theta(SectionReader& reader, bool hf, double default_value) {
   const std::string key = hf ? "rope_theta" : "position_freq_base";
   const std::string other = hf ? "position_freq_base" : "rope_theta";
@@ -32,65 +65,97 @@ double read_rope_theta(SectionReader& reader, bool hf, double default_value) {
     reader.problem(other, fmt::format("belongs to model_source {}; with model_source {} write `{}`", hf ? "megatron" : "hf",
                                       hf ? "hf" : "megatron", key));
   }
-  return read_positive(reader, key, default_value);
+  const double base = reader.positive(key, default_value) * reader.positive("position_abf_factor", 1.0);
+  if (base <= kMostRopeTheta) return base;
+  reader.problem(key, fmt::format("{} is beyond {}, where no angle turns", base, kMostRopeTheta));
+  return default_value;
 }
 
-HfModelConfig read_model_config(SectionReader& reader, bool hf) {
-  const auto file = reader.optional<std::string>("model_config");
-  if (!file) return {};
-  if (hf) return read_hf_model_config(*file, reader, "model_config");
-  reader.problem("model_config", "belongs to model_source hf; with model_source megatron write the sizes in section `model`");
-  return {};
+RopeScaling read_rope_section(SectionReader scaling) {
+  RopeScaling section;
+  const char* key = scaling.has("rope_type") || !scaling.has("type") ? "rope_type" : "type";  // newer and older transformers
+  std::vector<std::string> known = rope_types();
+  for (const char* later : {"yarn", "longrope"}) known.emplace_back(later);
+  section.type = scaling.one_of(key, section.type, known);
+  section.factor = scaling.positive("factor", section.factor);
+  section.low_freq_factor = scaling.positive("low_freq_factor", section.low_freq_factor);
+  section.high_freq_factor = scaling.positive("high_freq_factor", section.high_freq_factor);
+  section.original_max_position_embeddings = scaling.optional_positive("original_max_position_embeddings").value_or(0);
+  if (section.type != "default" && !scaling.has_value("factor")) scaling.problem("factor", fmt::format("the type {} needs it", section.type));
+  return section;
 }
 
-/// At least the tokenizer's vocabulary, padded so that it divides into equal shards.
-int read_vocabulary(SectionReader& reader, const std::optional<int>& from_json, int divisor, int tensor_model_parallel_size) {
-  const int size = reader.positive("vocab_size", from_json.value_or(kByteVocabularySize));
-  if (reader.good({"vocab_size"}) && size < kByteVocabularySize) {
-    reader.problem("vocab_size", fmt::format("{} is smaller than the tokenizer's vocabulary; the byte-level tokenizer needs at least {}", size,
-                                             kByteVocabularySize));
+RopeScaling read_rope_scaling(SectionReader& reader, const HfModelConfig& json) {
+  RopeScaling section = json.rope_scaling.value_or(RopeScaling{});
+  const double factor = reader.positive("positition_interpolation_factor", 1.0);
+  if (factor != 1) section = {.type = "linear", .factor = factor};
+  SectionReader scaling = reader.section("rope_scaling");
+  if (!scaling.empty() && factor != 1) reader.problem("positition_interpolation_factor", "excludes rope_scaling; remove one of them");
+  return scaling.empty() ? section : read_rope_section(scaling);
+}
+
+void finish_rope_scaling(SectionReader& reader, ModelSection& section) {
+  RopeScaling& scaling = section.rope_scaling;
+  if (scaling.type == "default") scaling = {};
+  const bool needs_original = scaling.type == "llama3" || scaling.type == "dynamic";
+  if (needs_original && scaling.original_max_position_embeddings == 0) {
+    scaling.original_max_position_embeddings = section.max_position_embeddings;
   }
-  const std::int64_t multiple = std::int64_t{divisor} * tensor_model_parallel_size;
-  const std::int64_t padded = (size + multiple - 1) / multiple * multiple;
-  if (padded > std::numeric_limits<int>::max()) {
-    reader.problem("vocab_size", fmt::format("{} padded to a multiple of make_vocab_size_divisible_by {} × TP {} = {} does not fit in 32 bits",
-                                             size, divisor, tensor_model_parallel_size, padded));
-    return size;
+  if (is_later_rope_type(scaling.type)) reader.unsupported("rope_scaling", fmt::format("RoPE scaling of type {}", scaling.type));
+  if (scaling.type == "llama3" && scaling.low_freq_factor >= scaling.high_freq_factor) {
+    reader.problem("rope_scaling", fmt::format("low_freq_factor {} must be smaller than high_freq_factor {}", scaling.low_freq_factor,
+                                               scaling.high_freq_factor));
   }
-  return static_cast<int>(padded);
 }
 
-/// The size of a head is always hidden_size / num_attention_heads; NxDT's key may only repeat it.
-void check_kv_channels(SectionReader& reader, const ModelSection& section) {
-  const auto channels = reader.optional_positive("kv_channels");
-  if (!channels || !reader.good({"hidden_size", "num_attention_heads"})) return;
-  const int derived = section.hidden_size / section.num_attention_heads;
-  if (*channels == derived) return;
-  reader.problem("kv_channels", fmt::format("{} is not carried out in this version; remove it or set it to hidden_size / num_attention_heads = {}",
-                                            *channels, derived));
+void read_attention(SectionReader& reader, ModelSection& section) {
+  section.qkv_linear = reader.get<bool>("qkv_linear", section.qkv_linear);
+  section.fuse_qkv = reader.get<bool>("fuse_qkv", section.fuse_qkv);
+  SectionReader fusions = reader.section("fusions");
+  section.ring_attention = fusions.get<bool>("ring_attention", false);
+  section.flash_attention = fusions.get<bool>("flash_attention", !section.ring_attention);
+  if (section.ring_attention) fusions.unsupported("ring_attention", "ring attention, which context parallelism uses");
+  if (section.ring_attention && section.flash_attention) {
+    fusions.problem("ring_attention", "excludes flash_attention; set one of them to false");
+  }
+}
+
+void read_norm_decay(SectionReader& reader, ModelSection& section) {
+  SectionReader fusions = reader.section("fusions");
+  const auto here = reader.optional<bool>("do_layer_norm_weight_decay");
+  const auto there = fusions.optional<bool>("do_layer_norm_weight_decay");  // some NxDT files have it there
+  if (here && there && *here != *there) {
+    fusions.problem("do_layer_norm_weight_decay", "contradicts model.do_layer_norm_weight_decay; remove one of them");
+  }
+  section.do_layer_norm_weight_decay = here.value_or(there.value_or(false));
 }
 
 }  // namespace
 
-ModelSection read_model(SectionReader& reader, const std::string& model_source, int tensor_model_parallel_size) {
-  const bool hf = model_source == "hf";
-  const HfModelConfig json = read_model_config(reader, hf);
+ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) {
+  const bool hf = surroundings.hf;
+  const HfModelConfig json = read_model_config(reader, surroundings);
   ModelSection section;
-  section.num_layers = read_size(reader, "num_layers", json.num_hidden_layers);
-  section.hidden_size = read_size(reader, "hidden_size", json.hidden_size);
-  section.ffn_hidden_size = read_size(reader, "ffn_hidden_size", json.intermediate_size);
-  section.num_attention_heads = read_size(reader, "num_attention_heads", json.num_attention_heads);
-  section.num_kv_heads = reader.positive("num_kv_heads", json.num_key_value_heads.value_or(section.num_attention_heads));
-  section.encoder_seq_length = reader.required_positive("encoder_seq_length");
-  section.max_position_embeddings =
-      reader.positive("max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
-  section.make_vocab_size_divisible_by = reader.positive("make_vocab_size_divisible_by", hf ? 1 : section.make_vocab_size_divisible_by);
-  section.vocab_size = read_vocabulary(reader, json.vocab_size, section.make_vocab_size_divisible_by, tensor_model_parallel_size);
-  section.layernorm_epsilon = read_positive(reader, "layernorm_epsilon", json.rms_norm_eps.value_or(section.layernorm_epsilon));
+  read_sizes(reader, json, section);
+  read_vocabulary(reader, {json.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size, surroundings.tokenizer}, section);
   section.rope_theta = read_rope_theta(reader, hf, json.rope_theta.value_or(kDefaultRopeTheta));
-  section.init_method_std = read_positive(reader, "init_method_std", json.initializer_range.value_or(section.init_method_std));
-  section.do_layer_norm_weight_decay = reader.get<bool>("do_layer_norm_weight_decay", section.do_layer_norm_weight_decay);
-  check_kv_channels(reader, section);
+  section.rope_scaling = read_rope_scaling(reader, json);
+  finish_rope_scaling(reader, section);
+  read_attention(reader, section);
+  read_norm_decay(reader, section);
+  section.attention_dropout = json.attention_dropout.value_or(0);
+  section.share_embeddings_and_output_weights = json.tie_word_embeddings;
+  section.moe = read_moe(reader, !hf);
+  if (!section.moe && json.moe && !reader.has("moe")) section.moe = json.moe;
+  read_structure(reader, hf, section);
+  if (section.moe) reader.unsupported("moe", fmt::format("mixture of experts ({} experts)", section.moe->num_experts));
+  read_recompute(reader, hf, section);
+  read_pipeline_cuts(reader, section);
+  section.weight_init_only = reader.get<bool>("weight_init_only", section.weight_init_only);
+  if (section.weight_init_only) reader.unsupported("weight_init_only", "checkpoints are not read in this version", /*changes_step=*/false);
+  section.save_logits = reader.get<bool>("save_logits", section.save_logits);
+  const std::string dtype = reader.one_of("torch_dtype", json.bf16 ? "bfloat16" : "float32", {"bfloat16", "float32"});
+  surroundings.bf16_checkpoint = hf && dtype == "bfloat16";
   return section;
 }
 

@@ -1,80 +1,188 @@
+#include <algorithm>
+#include <limits>
+
 #include <fmt/format.h>
 
+#include "trainer/config/known_keys.h"
+#include "trainer/config/names.h"
 #include "trainer/config/sections.h"
+#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/utils/lr_scheduler.h"
 
 namespace trellis::trainer {
 namespace {
 
-void read_betas(SectionReader& reader, OptimSection& section) {
-  const auto betas = reader.optional<std::vector<double>>("betas");
-  if (!betas) return;
-  if (betas->size() != 2) {
-    return reader.problem("betas", fmt::format("expected two numbers such as [0.9, 0.95], got {}", betas->size()));
+/// Two numbers of a list, as `first` and `second`.
+bool read_pair(SectionReader& reader, const std::string& key, const char* example, double& first, double& second) {
+  const auto values = reader.optional<std::vector<double>>(key);
+  if (!values) return false;
+  if (values->size() != 2) {
+    reader.problem(key, fmt::format("expected two numbers such as {}, got {}", example, values->size()));
+    return false;
   }
-  for (const double beta : *betas) {
+  first = values->front();
+  second = values->back();
+  return true;
+}
+
+/// Adafactor with relative_step computes its own rate.
+double read_lr(SectionReader& reader, const std::string& optimizer) {
+  const bool own_rate = optimizer == "adafactor" && reader.get<bool>("relative_step", false);
+  if (own_rate && !reader.has_value("lr")) return 0;
+  const double lr = reader.required<double>("lr");
+  if (reader.good({"lr"}) && lr <= 0) reader.problem("lr", fmt::format("must be greater than 0, got {}", lr));
+  return lr;
+}
+
+void read_betas(SectionReader& reader, OptimSection& section) {
+  double first = 0, second = 0;
+  if (!read_pair(reader, "betas", "[0.9, 0.95]", first, second)) return;
+  for (const double beta : {first, second}) {
     if (beta < 0 || beta >= 1) return reader.problem("betas", fmt::format("each must be in [0, 1), got {}", beta));
   }
-  section.beta1 = betas->front();
-  section.beta2 = betas->back();
+  section.beta1 = first;
+  section.beta2 = second;
+}
+
+bool is_boolean_text(const std::string& text) {
+  return text == "true" || text == "True" || text == "TRUE" || text == "false" || text == "False" || text == "FALSE";
+}
+
+/// One argument as a number: booleans are 0 and 1, words their place.
+std::optional<double> read_argument(SectionReader& reader, const std::string& key, const std::string& owner) {
+  if (const std::vector<std::string> words = words_of(owner, key); !words.empty()) {
+    const std::string word = reader.one_of(key, words.front(), words);
+    if (!reader.good({key.c_str()})) return std::nullopt;
+    return static_cast<double>(std::ranges::find(words, word) - words.begin());
+  }
+  if (!is_boolean_text(reader.raw(key))) return reader.optional<double>(key);
+  const auto value = reader.optional<bool>(key);
+  return value ? std::optional<double>(*value ? 1 : 0) : std::nullopt;
+}
+
+/// The arguments that `infos` lists, from the YAML; lists are stored as name_0 and name_1.
+void read_arguments(SectionReader& reader, const std::string& owner, const std::vector<OptimizerArgument>& infos,
+                    std::map<std::string, double>& arguments) {
+  for (const OptimizerArgument& info : infos) {
+    if (info.name.ends_with("_1") || info.name == "capturable") continue;
+    if (!info.name.ends_with("_0")) {
+      if (reader.has_value(info.name)) {
+        if (const auto value = read_argument(reader, info.name, owner)) arguments[info.name] = *value;
+      }
+      continue;
+    }
+    const std::string key = info.name.substr(0, info.name.size() - 2);
+    double first = 0, second = 0;
+    if (read_pair(reader, key, "[0.5, 1.2]", first, second)) arguments[key + "_0"] = first, arguments[key + "_1"] = second;
+  }
+}
+
+/// Whether `infos` has an argument that is written as `key`.
+bool takes(const std::vector<OptimizerArgument>& infos, const std::string& key) {
+  return std::ranges::any_of(infos, [&](const OptimizerArgument& info) { return info.name == key || info.name == key + "_0"; });
+}
+
+/// The arguments that any optimizer or schedule of the section `path` has.
+std::vector<std::string> argument_keys(const std::string& path) {
+  static const std::vector<std::string> kShared = {"name",           "lr",          "weight_decay",   "warmup_steps", "warmup_ratio", "constant_steps",
+                                                   "constant_ratio", "hold_steps", "hold_ratio", "min_lr",       "max_steps"};
+  std::vector<std::string> keys;
+  for (const KnownKey& known : known_keys_of(path)) {
+    const bool shared = std::ranges::find(kShared, known.key) != kShared.end();
+    if (known.group->use == KeyUse::kCarriedOut && !shared) keys.push_back(known.key);
+  }
+  return keys;
+}
+
+/// Keys of the section that another optimizer or schedule has.
+void refuse_foreign(SectionReader& reader, const std::string& owner, const std::vector<OptimizerArgument>& infos,
+                    const std::vector<std::string>& common) {
+  std::string own;
+  for (const OptimizerArgument& info : infos) {
+    if (info.name.ends_with("_1")) continue;
+    own += (own.empty() ? "" : ", ") + (info.name.ends_with("_0") ? info.name.substr(0, info.name.size() - 2) : info.name);
+  }
+  for (const std::string& key : argument_keys(reader.path())) {
+    if (!reader.has_value(key) || takes(infos, key) || std::ranges::find(common, key) != common.end()) continue;
+    reader.problem(key, fmt::format("is no argument of {}; {}", owner, own.empty() ? "it has none of its own" : "its own arguments: " + own));
+  }
 }
 
 /// "<what>_steps", or "<what>_ratio" of the run's steps; NeMo takes only one of them.
 std::int64_t read_steps(SectionReader& reader, const std::string& what, std::int64_t max_steps) {
   const std::string steps_key = what + "_steps", ratio_key = what + "_ratio";
   const std::int64_t steps = reader.non_negative(steps_key, std::int64_t{0});
-  const auto ratio = reader.optional<double>(ratio_key);
-  if (!ratio) return steps;
-  if (*ratio < 0 || *ratio > 1) {
-    reader.problem(ratio_key, fmt::format("must be in [0, 1], got {}", *ratio));
-    return 0;
-  }
+  if (!reader.has_value(ratio_key)) return steps;
+  const double ratio = reader.fraction(ratio_key, 0);
+  if (!reader.good({ratio_key.c_str()})) return 0;
   if (steps > 0) reader.problem(ratio_key, fmt::format("excludes {}; remove one of them", steps_key));
-  return static_cast<std::int64_t>(*ratio * static_cast<double>(max_steps));
+  return static_cast<std::int64_t>(ratio * static_cast<double>(max_steps));
 }
 
-SchedSection read_sched(SectionReader& reader, double lr, std::int64_t max_steps) {
+/// NxDT's GPT example asks for a constant tail that is longer than the run.
+void clamp_tail(SectionReader& reader, std::int64_t max_steps, SchedSection& section) {
+  const std::int64_t room = std::max<std::int64_t>(0, max_steps - section.warmup_steps);
+  if (section.constant_steps <= room || max_steps < 1) return;
+  reader.warn(reader.has("constant_steps") ? "constant_steps" : "constant_ratio",
+              fmt::format("{} leaves no step to anneal in: trainer.max_steps {} − warmup_steps {} = {} is used, and the rate falls to min_lr after "
+                          "the warm-up",
+                          section.constant_steps, max_steps, section.warmup_steps, room));
+  section.constant_steps = room;
+}
+
+void report(SectionReader& reader, const std::vector<SectionProblem>& problems) {
+  for (const SectionProblem& problem : problems) {
+    if (reader.good({problem.key.c_str()})) reader.problem(problem.key, problem.text);
+  }
+}
+
+SchedSection read_sched(SectionReader& reader, std::int64_t max_steps) {
   SchedSection section;
-  section.name = reader.one_of(
-      "name", section.name, {"CosineAnnealing", "LinearAnnealingWithWarmUp"},
-      {"WarmupPolicy", "WarmupHoldPolicy", "SquareAnnealing", "SquareRootAnnealing", "NoamAnnealing", "NoamHoldAnnealing",
-       "WarmupAnnealing", "InverseSquareRootAnnealing", "T5InverseSquareRootAnnealing", "PolynomialDecayAnnealing",
-       "PolynomialHoldDecayAnnealing", "WarmupHoldAnnealLinear", "WarmupHoldAnnealOneMinusSquareRoot", "StepLR", "ExponentialLR",
-       "ReduceLROnPlateau", "CyclicLR"});
+  section.name = reader.one_of("name", section.name, schedule_names());
+  if (!reader.good({"name"})) return section;
   section.warmup_steps = read_steps(reader, "warmup", max_steps);
   section.constant_steps = read_steps(reader, "constant", max_steps);
-  section.min_lr = reader.non_negative("min_lr", section.min_lr);
-  if (section.name == "LinearAnnealingWithWarmUp" && section.constant_steps > 0) {
-    reader.problem("constant_steps", "LinearAnnealingWithWarmUp has no constant tail; remove it or set it to 0");
+  section.hold_steps = read_steps(reader, "hold", max_steps);
+  section.min_lr = reader.non_negative("min_lr", default_min_lr(section.name));
+  const auto length = reader.optional<std::int64_t>("max_steps");
+  if (length && *length != max_steps) {
+    reader.warn("max_steps", fmt::format("{} has no effect: trainer.max_steps {} is used", *length, max_steps));
   }
-  if (section.name == "LinearAnnealingWithWarmUp" && section.min_lr > 0) {
-    reader.problem("min_lr", "LinearAnnealingWithWarmUp falls to 0; remove it or set it to 0");
-  }
-  if (lr > 0 && section.min_lr > lr) {
-    reader.problem("min_lr", fmt::format("must not exceed model.optim.lr: {} > {}", section.min_lr, lr));
-  }
+  const std::vector<OptimizerArgument> infos = schedule_arguments(section.name);
+  read_arguments(reader, section.name, infos, section.arguments);
+  refuse_foreign(reader, section.name, infos, {});
+  clamp_tail(reader, max_steps, section);
   return section;
 }
 
 }  // namespace
 
 OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
-  OptimSection section;
-  section.name = reader.one_of("name", section.name, {"adamw"},
-                               {"adamw_fp32OptState", "sgd", "adam", "adadelta", "adamax", "adagrad", "rmsprop", "rprop", "novograd",
-                                "adafactor", "distributed_fused_adam"});
-  section.lr = reader.required<double>("lr");
-  if (reader.good({"lr"}) && section.lr <= 0) reader.problem("lr", fmt::format("must be greater than 0, got {}", section.lr));
+  std::vector<std::string> names;
+  for (const OptimizerInfo& info : optimizer_table()) names.push_back(info.name);
+  const std::string name = reader.one_of("name", "adamw", names);
+  const bool known = reader.good({"name"});
+  OptimSection section = default_optim_section(known ? name : "adamw");
+  const OptimizerInfo& info = *find_optimizer(section.name);
+  section.lr = read_lr(reader, section.name);
   section.weight_decay = reader.non_negative("weight_decay", section.weight_decay);
-  read_betas(reader, section);
-  section.eps = reader.non_negative("eps", section.eps);
-  if (reader.has("sched")) {
-    SectionReader sched = reader.section("sched");
-    if (sched.has("name")) {
-      section.sched = read_sched(sched, section.lr, max_steps);
-    } else if (!sched.empty()) {
-      sched.problem("name", "this key is required and missing; expected CosineAnnealing or LinearAnnealingWithWarmUp");
-    }
+  std::vector<std::string> common;
+  if (info.has_betas || !known) common.emplace_back("betas"), read_betas(reader, section);
+  if (info.has_eps || !known) common.emplace_back("eps"), section.eps = reader.non_negative("eps", section.eps);
+  if (known) {
+    read_arguments(reader, section.name, info.arguments, section.arguments);
+    refuse_foreign(reader, section.name, info.arguments, common);
   }
+  SectionReader sched = reader.section("sched");
+  if (sched.has("name")) {
+    section.sched = read_sched(sched, max_steps);
+  } else if (!sched.empty()) {
+    sched.problem("name", fmt::format("this key is required and missing; expected {}", join_names(schedule_names())));
+  }
+  report(reader, check_optimizer(section));
+  OptimSection judged = section;
+  if (!reader.good({"lr"})) judged.lr = std::numeric_limits<double>::max();  // no rule may build on a wrong rate
+  if (section.sched && sched.good({"name"})) report(sched, check_schedule(judged, max_steps));
   return section;
 }
 

@@ -1,61 +1,75 @@
 #include "trainer/config/resolved_yaml.h"
 
-#include <string_view>
+#include <cmath>
 
 #include <fmt/format.h>
+
+#include "trainer/config/resolved_model.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::trainer {
 namespace {
 
-/// Writes "key: value" lines. Texts are double-quoted, so that no content of theirs is taken for YAML.
-class YamlWriter {
- public:
-  void open(std::string_view section) {
-    text_ += fmt::format("{}{}:\n", indent_, section);
-    indent_ += "  ";
-  }
-  void close() { indent_.resize(indent_.size() - 2); }
+void write_batch_count(YamlWriter& out, std::string_view key, const std::optional<BatchCount>& value) {
+  if (!value) return out.raw(key, "null");
+  if (value->count) return out.integer(key, *value->count);
+  const std::string text = fmt::format("{}", *value->fraction);
+  out.raw(key, text.find_first_of(".e") == std::string::npos ? text + ".0" : text);  // an integer would be a count
+}
 
-  void text(std::string_view key, std::string_view value) { raw(key, quoted(value)); }
-  void text_or_null(std::string_view key, std::string_view value) { raw(key, value.empty() ? "null" : quoted(value)); }
-  void boolean(std::string_view key, bool value) { raw(key, value ? "true" : "false"); }
-  void integer(std::string_view key, std::int64_t value) { raw(key, fmt::format("{}", value)); }
-  void number(std::string_view key, double value) { raw(key, fmt::format("{}", value)); }  // the shortest text that reads back equal
-  void raw(std::string_view key, std::string_view value) { text_ += fmt::format("{}{}: {}\n", indent_, key, value); }
+void write_duration(YamlWriter& out, std::string_view key, const std::optional<double>& seconds) {
+  if (!seconds) return out.raw(key, "null");
+  const auto s = static_cast<std::int64_t>(std::llround(*seconds));
+  out.text(key, fmt::format("{:02}:{:02}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60));
+}
 
-  [[nodiscard]] const std::string& result() const { return text_; }
-
- private:
-  static std::string quoted(std::string_view value) {
-    std::string out = "\"";
-    for (const char c : value) {
-      if (c == '"' || c == '\\') {
-        out += '\\';
-        out += c;
-      } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-      } else {
-        out += c;
-      }
-    }
-    return out + '"';
-  }
-
-  std::string text_;
-  std::string indent_;
-};
-
-void write_trainer(YamlWriter& out, const TrainerSection& section) {
+void write_trainer(YamlWriter& out, const TrainerSection& section, const YamlMap& source) {
   out.open("trainer");
   out.integer("devices", section.devices);
   out.integer("num_nodes", section.num_nodes);
   out.integer("max_steps", section.max_steps);
+  out.integer("max_epochs", section.max_epochs);
+  write_duration(out, "max_time", section.max_time_s);
   out.integer("log_every_n_steps", section.log_every_n_steps);
-  out.raw("gradient_clip_val", section.gradient_clip_val ? fmt::format("{}", *section.gradient_clip_val) : "null");
+  write_batch_count(out, "val_check_interval", section.val_check_interval);
+  out.integer_or_null("check_val_every_n_epoch", section.check_val_every_n_epoch);
+  out.integer("num_sanity_val_steps", section.num_sanity_val_steps);
+  write_batch_count(out, "limit_train_batches", section.limit_train_batches);
+  write_batch_count(out, "limit_val_batches", section.limit_val_batches);
+  write_batch_count(out, "limit_test_batches", section.limit_test_batches);
+  out.number_or_null("gradient_clip_val", section.gradient_clip_val);
+  out.boolean("enable_progress_bar", section.enable_progress_bar);
+  out.integer_or_null("lnc", section.lnc);
+  out.integer("sequential_move_factor", section.sequential_move_factor);
+  out.keep(source, "trainer");
   out.close();
 }
 
-void write_exp_manager(YamlWriter& out, const ExpManagerSection& section) {
+void write_callbacks(YamlWriter& out, const ExpManagerSection& section) {
+  out.boolean("create_early_stopping_callback", section.early_stopping.has_value());
+  if (section.early_stopping) {
+    const EarlyStoppingSection& params = *section.early_stopping;
+    out.open("early_stopping_callback_params");
+    out.text("monitor", params.monitor);
+    out.text("mode", params.mode);
+    out.number("min_delta", params.min_delta);
+    out.integer("patience", params.patience);
+    out.boolean("check_finite", params.check_finite);
+    out.number_or_null("stopping_threshold", params.stopping_threshold);
+    out.number_or_null("divergence_threshold", params.divergence_threshold);
+    out.close();
+  }
+  if (!section.ema) return;
+  out.open("ema");
+  out.boolean("enable", true);
+  out.number("decay", section.ema->decay);
+  out.integer("apply_ema_every_n_steps", section.ema->apply_ema_every_n_steps);
+  out.integer("start_step", section.ema->start_step);
+  out.boolean("evaluate_ema_weights_instead", section.ema->evaluate_ema_weights_instead);
+  out.close();
+}
+
+void write_exp_manager(YamlWriter& out, const ExpManagerSection& section, const YamlMap& source) {
   out.open("exp_manager");
   out.text_or_null("explicit_log_dir", section.explicit_log_dir);
   out.text("exp_dir", section.exp_dir);
@@ -63,7 +77,14 @@ void write_exp_manager(YamlWriter& out, const ExpManagerSection& section) {
   out.text_or_null("version", section.version);
   out.boolean("use_datetime_version", section.use_datetime_version);
   out.boolean("create_tensorboard_logger", section.create_tensorboard_logger);
-  out.boolean("create_checkpoint_callback", false);
+  out.boolean("log_step_timing", section.log_step_timing);
+  out.boolean("log_parameter_norm", section.log_parameter_norm);
+  out.boolean("log_gradient_norm", section.log_gradient_norm);
+  out.boolean("log_local_rank_0_only", section.log_local_rank_0_only);
+  out.boolean("log_global_rank_0_only", section.log_global_rank_0_only);
+  out.texts("files_to_copy", section.files_to_copy);
+  write_callbacks(out, section);
+  out.keep(source, "exp_manager");
   out.close();
 }
 
@@ -71,86 +92,100 @@ void write_distributed_strategy(YamlWriter& out, const DistributedStrategySectio
   out.open("distributed_strategy");
   out.integer("tensor_model_parallel_size", section.tensor_model_parallel_size);
   out.integer("pipeline_model_parallel_size", section.pipeline_model_parallel_size);
+  out.integer("virtual_pipeline_model_parallel_size", section.virtual_pipeline_model_parallel_size);
+  out.integer("context_parallel_size", section.context_parallel_size);
+  out.integer("expert_model_parallel_size", section.expert_model_parallel_size);
+  out.integer("token_shuffle_group_size", section.token_shuffle_group_size);
   out.boolean("zero1", section.zero1);
   out.boolean("sequence_parallel", section.sequence_parallel);
+  out.integer("kv_replicator", section.kv_replicator);
   out.close();
 }
 
-void write_data(YamlWriter& out, const DataSection& section) {
+std::string prefix_list(const std::vector<DataPrefix>& prefixes) {
+  std::string list;
+  for (const DataPrefix& prefix : prefixes) {
+    list += (list.empty() ? "" : ", ") + fmt::format("{}, {}", prefix.weight, YamlWriter::quoted(prefix.path));
+  }
+  return "[" + list + "]";
+}
+
+void write_megatron_data(YamlWriter& out, const DataSection& section) {
+  if (section.data_prefix_by_split.empty()) {
+    out.raw("data_prefix", prefix_list(section.data_prefix));
+    out.text("splits_string", fmt::format("{},{},{}", section.splits.at(0), section.splits.at(1), section.splits.at(2)));
+    return;
+  }
+  out.open("data_prefix");
+  for (const auto& [split, prefixes] : section.data_prefix_by_split) out.raw(split, prefix_list(prefixes));
+  out.close();
+}
+
+void write_tokenizer(YamlWriter& out, const TokenizerSection& section, const YamlMap& source) {
+  out.open("tokenizer");
+  out.text("library", section.library);
+  out.text_or_null("type", section.type);
+  out.text_or_null("model", section.model);
+  out.text_or_null("vocab_file", section.vocab_file);
+  out.text_or_null("merge_file", section.merge_file);
+  out.keep(source, "data.tokenizer");
+  out.close();
+}
+
+void write_data(YamlWriter& out, const DataSection& section, const YamlMap& source) {
   out.open("data");
   out.integer("micro_batch_size", section.micro_batch_size);
   out.integer("global_batch_size", section.global_batch_size);
   out.text_or_null("train_dir", section.train_dir);
-  out.open("tokenizer");
-  out.text("library", section.tokenizer_library);
-  out.close();
-  out.close();
-}
-
-void write_optim(YamlWriter& out, const OptimSection& section) {
-  out.open("optim");
-  out.text("name", section.name);
-  out.number("lr", section.lr);
-  out.number("weight_decay", section.weight_decay);
-  out.raw("betas", fmt::format("[{}, {}]", section.beta1, section.beta2));
-  out.number("eps", section.eps);
-  if (section.sched) {
-    out.open("sched");
-    out.text("name", section.sched->name);
-    out.integer("warmup_steps", section.sched->warmup_steps);
-    out.integer("constant_steps", section.sched->constant_steps);
-    out.number("min_lr", section.sched->min_lr);
-    out.close();
+  out.text_or_null("val_dir", section.val_dir);
+  out.text_or_null("test_dir", section.test_dir);
+  if (section.kind == DataKind::kMegatron) write_megatron_data(out, section);
+  out.text_or_null("index_mapping_dir", section.index_mapping_dir);
+  out.text("dataloader_type", section.cyclic ? "cyclic" : "single");
+  out.boolean("drop_last", section.drop_last);
+  out.boolean("validation_drop_last", section.validation_drop_last);
+  out.boolean("reset_position_ids", section.reset_position_ids);
+  out.boolean("eod_mask_loss", section.eod_mask_loss);
+  out.boolean("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
+  out.boolean("pad_samples_to_global_batch_size", section.pad_samples_to_global_batch_size);
+  out.integer("num_workers", section.num_workers);
+  // With a tokenizer, an hf model's train_dir would be text.
+  if (section.kind != DataKind::kHfDataset) write_tokenizer(out, section.tokenizer, source.map("tokenizer"));
+  out.keep(source, "data");
+  for (const char* key : {"dev_choose_samples", "dataset_name", "prompt_name", "subset_name"}) {
+    if (source.has(key)) out.raw(key, source.flow_text(key));
   }
   out.close();
 }
 
-/// What NxDT's megatron models would otherwise take as layernorm, gelu, learned positions …
-void write_fixed_shape(YamlWriter& out) {
-  out.text("normalization", "rmsnorm");
-  out.text("activation", "swiglu");
-  out.text("position_embedding_type", "rope");
-  out.boolean("has_bias", false);
-  out.boolean("share_embeddings_and_output_weights", false);
-  out.integer("hidden_dropout", 0);
-  out.boolean("use_scaled_init_method", true);
-}
-
-void write_model(YamlWriter& out, const ModelSection& section, const std::string& model_source) {
-  out.open("model");
-  out.integer("num_layers", section.num_layers);
-  out.integer("hidden_size", section.hidden_size);
-  out.integer("ffn_hidden_size", section.ffn_hidden_size);
-  out.integer("num_attention_heads", section.num_attention_heads);
-  out.integer("num_kv_heads", section.num_kv_heads);
-  out.integer("encoder_seq_length", section.encoder_seq_length);
-  out.integer("max_position_embeddings", section.max_position_embeddings);
-  out.integer("vocab_size", section.vocab_size);
-  out.integer("make_vocab_size_divisible_by", section.make_vocab_size_divisible_by);
-  out.number("layernorm_epsilon", section.layernorm_epsilon);
-  out.number(model_source == "hf" ? "rope_theta" : "position_freq_base", section.rope_theta);
-  out.number("init_method_std", section.init_method_std);
-  out.boolean("do_layer_norm_weight_decay", section.do_layer_norm_weight_decay);
-  write_fixed_shape(out);
-  write_optim(out, section.optim);
+void write_precision(YamlWriter& out, const PrecisionSection& section) {
+  out.open("precision");
+  out.text("type", section.type);
+  out.text("parallel_layers_reduce_dtype", section.parallel_layers_reduce_dtype);
+  if (section.type == "manual") {
+    out.boolean("master_weights", section.master_weights);
+    out.boolean("fp32_grad_acc", section.fp32_grad_acc);
+    out.text("xla_downcast_bf16", section.weights_bf16 ? "1" : "0");
+    out.text("neuron_rt_stochastic_rounding_en", section.stochastic_rounding ? "1" : "0");
+  }
   out.close();
 }
 
 }  // namespace
 
-std::string to_resolved_yaml(const RunConfig& config) {
+std::string to_resolved_yaml(const RunConfig& config, const YamlMap& source) {
   YamlWriter out;
   out.text("name", config.name);
   out.text("model_source", config.model_source);
   out.integer("seed", config.seed);
-  write_trainer(out, config.trainer);
-  write_exp_manager(out, config.exp_manager);
+  if (config.bucket_size_collectives_mb > 0) out.integer("bucket_size_collectives", config.bucket_size_collectives_mb);
+  out.keep(source, "");
+  write_trainer(out, config.trainer, source.map("trainer"));
+  write_exp_manager(out, config.exp_manager, source.map("exp_manager"));
   write_distributed_strategy(out, config.distributed_strategy);
-  write_data(out, config.data);
-  write_model(out, config.model, config.model_source);
-  out.open("precision");
-  out.text("type", config.precision.type);
-  out.close();
+  write_data(out, config.data, source.map("data"));
+  write_model(out, config, source.map("model"));
+  write_precision(out, config.precision);
   return out.result();
 }
 

@@ -1,7 +1,12 @@
 #include "trainer/config/run_config.h"
 
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/sections.h"
@@ -9,8 +14,7 @@
 namespace trellis::trainer {
 namespace {
 
-SectionReaders open_sections(const YamlDocument& document) {
-  SectionReader root(document.root(), "", document.problems());
+SectionReaders open_sections(SectionReader root) {
   SectionReader model = root.section("model");
   return {root,
           root.section("trainer"),
@@ -19,7 +23,8 @@ SectionReaders open_sections(const YamlDocument& document) {
           root.section("data"),
           model,
           model.section("optim"),
-          root.section("precision")};
+          root.section("precision"),
+          root.section("model_alignment_strategy")};
 }
 
 void read_top_level(SectionReader& reader, RunConfig& config) {
@@ -27,37 +32,86 @@ void read_top_level(SectionReader& reader, RunConfig& config) {
   if (!reader.has("model_source")) {
     reader.problem("model_source", "this key is required and missing; expected megatron or hf");
   }
-  config.model_source = reader.one_of("model_source", config.model_source, {"megatron", "hf"}, {});
+  config.model_source = reader.one_of("model_source", config.model_source, {"megatron", "hf"});
   config.seed = reader.get<std::int64_t>("seed", config.seed);
   if (config.seed <= 0) reader.problem("seed", fmt::format("must be greater than 0, got {}", config.seed));
+  config.bucket_size_collectives_mb = reader.positive("bucket_size_collectives", 1);
+  if (!reader.has_value("bucket_size_collectives")) config.bucket_size_collectives_mb = 0;
 }
 
-RunConfig read_sections(SectionReaders& readers) {
+RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& directory) {
   RunConfig config;
   read_top_level(readers.root, config);
+  const bool hf = config.model_source == "hf";
   config.trainer = read_trainer(readers.trainer);
-  config.exp_manager = read_exp_manager(readers.exp_manager);
+  config.exp_manager = read_exp_manager(readers.exp_manager, config.trainer);
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
-  config.data = read_data(readers.data);
-  config.model = read_model(readers.model, config.model_source, config.tp());
+  config.alignment = read_alignment(readers.alignment, config.lora);
+  config.data = read_data(readers.data, hf, !config.alignment.empty());
+  const bool tokenized = config.data.kind == DataKind::kHfDataset;
+  ModelSurroundings surroundings{hf, directory, &config.distributed_strategy, tokenized ? nullptr : &config.data.tokenizer};
+  config.model = read_model(readers.model, surroundings);
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
-  config.precision = read_precision(readers.precision, config.distributed_strategy.zero1);
+  config.precision = read_precision(readers.precision, config.distributed_strategy.zero1, surroundings.bf16_checkpoint);
   return config;
+}
+
+/// What NxDT's launcher makes of the environment: overrides after the user's own.
+std::vector<std::string> overrides_of_environment() {
+  const char* compile = std::getenv("COMPILE");
+  if (compile != nullptr && std::string(compile) == "1") {
+    return {"trainer.max_steps=10", "exp_manager.create_tensorboard_logger=false", "exp_manager.create_checkpoint_callback=false"};
+  }
+  const char* iterations = std::getenv("TRAIN_ITERS");
+  if (iterations == nullptr || *iterations == '\0') return {};
+  std::int64_t steps = 0;
+  const char* last = iterations + std::string(iterations).size();
+  const auto [end, error] = std::from_chars(iterations, last, steps);
+  if (error != std::errc() || end != last || steps < 1) {
+    throw ConfigError(fmt::format("TRAIN_ITERS: expected a number of steps of at least 1, got '{}'; correct it or unset it", iterations));
+  }
+  return {fmt::format("trainer.max_steps={}", steps)};
 }
 
 }  // namespace
 
+RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = overrides;
+  for (std::string& override_text : overrides_of_environment()) all.push_back(std::move(override_text));
+  const YamlDocument document = YamlDocument::load(file, all);
+  Findings findings{document.problems()};
+  SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
+  RunCheck check;
+  check.config = read_sections(readers, std::filesystem::path(file).parent_path());
+  cross_check(check.config, readers);
+  readers.root.finish();
+  check.problems = document.problems().lines();
+  check.warnings = std::move(findings.warnings);
+  if (!check.problems.empty()) return check;
+  check.config.unsupported = std::move(findings.unsupported);
+  check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
+  return check;
+}
+
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides) {
-  const YamlDocument document = YamlDocument::load(file, overrides);
-  SectionReaders readers = open_sections(document);
-  RunConfig config = read_sections(readers);
-  cross_check(config, readers);
-  const bool source_is_known = readers.root.good({"model_source"});
-  readers.root.finish(source_is_known && config.model_source == "megatron");
-  document.problems().throw_if_any();
-  log_remarks(config);
-  config.resolved_yaml = to_resolved_yaml(config);
-  return config;
+  RunCheck check = check_run_config(file, overrides);
+  std::string text;
+  for (const std::string& problem : check.problems) text += (text.empty() ? "" : "\n") + problem;
+  if (!text.empty()) throw ConfigError(text);
+  for (const std::string& warning : check.warnings) log_warning(warning);
+  return std::move(check.config);
+}
+
+void refuse_unsupported(const RunConfig& config, bool simulate) {
+  std::string text;
+  for (const UnsupportedFeature& feature : config.unsupported) {
+    if (simulate && !feature.changes_step) continue;
+    text += fmt::format("\n  {}: {}", feature.key, feature.text);
+  }
+  if (text.empty()) return;
+  throw ConfigError(fmt::format("{}: this version validates, but does not carry out:{}\nSwitch these off to run the rest; `trellis validate` shows what "
+                                "will be built",
+                                config.name, text));
 }
 
 }  // namespace trellis::trainer

@@ -1,20 +1,60 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trainer/config/model_section.h"
+
 namespace trellis::trainer {
+
+/// A number of batches or a part of them: `limit_val_batches: 4` or `0.5`; `val_check_interval` likewise.
+struct BatchCount {
+  std::optional<std::int64_t> count;   ///< exactly one of the two is set
+  std::optional<double> fraction;      ///< of one epoch, 0 … 1
+  [[nodiscard]] bool is_zero() const { return count.value_or(0) == 0 && fraction.value_or(0) == 0; }
+  bool operator==(const BatchCount&) const = default;
+};
 
 /// Section `trainer`.
 struct TrainerSection {
   int devices = 8;               ///< ranks per node
   int num_nodes = 1;
   std::int64_t max_steps = 100;
+  int max_epochs = -1;                       ///< −1: max_steps decides
+  std::optional<double> max_time_s;          ///< YAML: max_time DD:HH:MM:SS
   int log_every_n_steps = 1;
-  std::optional<double> gradient_clip_val;  ///< max gradient norm; none: no clipping
+  std::optional<BatchCount> val_check_interval;         ///< none: once per epoch
+  std::optional<int> check_val_every_n_epoch = 1;       ///< none (null): val_check_interval counts steps across epochs
+  int num_sanity_val_steps = 0;
+  std::optional<BatchCount> limit_train_batches, limit_val_batches, limit_test_batches;  ///< none: all
+  std::optional<double> gradient_clip_val;   ///< max gradient norm; none: no clipping
+  bool enable_progress_bar = true;
+  std::optional<int> lnc;                    ///< logical NeuronCore size; none: the instance decides
+  int sequential_move_factor = 11;           ///< ranks of a host that build their weights at the same time
   bool operator==(const TrainerSection&) const = default;
+};
+
+/// `exp_manager.early_stopping_callback_params`.
+struct EarlyStoppingSection {
+  std::string monitor = "val_loss";
+  std::string mode = "min";
+  double min_delta = 0.001;
+  int patience = 10;
+  bool check_finite = true;
+  std::optional<double> stopping_threshold, divergence_threshold;
+  bool operator==(const EarlyStoppingSection&) const = default;
+};
+
+/// `exp_manager.ema`, when enabled.
+struct EmaSection {
+  double decay = 0.999;
+  int apply_ema_every_n_steps = 1;
+  std::int64_t start_step = 0;
+  bool evaluate_ema_weights_instead = false;
+  bool operator==(const EmaSection&) const = default;
 };
 
 /// Section `exp_manager`.
@@ -25,6 +65,14 @@ struct ExpManagerSection {
   std::string version;           ///< "" = next free version_N, or a date-time
   bool use_datetime_version = true;
   bool create_tensorboard_logger = true;
+  bool log_step_timing = true;
+  bool log_parameter_norm = false;
+  bool log_gradient_norm = false;
+  bool log_local_rank_0_only = false;
+  bool log_global_rank_0_only = false;
+  std::vector<std::string> files_to_copy;
+  std::optional<EarlyStoppingSection> early_stopping;  ///< create_early_stopping_callback
+  std::optional<EmaSection> ema;
   bool operator==(const ExpManagerSection&) const = default;
 };
 
@@ -32,63 +80,76 @@ struct ExpManagerSection {
 struct DistributedStrategySection {
   int tensor_model_parallel_size = 1;
   int pipeline_model_parallel_size = 1;
+  int virtual_pipeline_model_parallel_size = 1;
+  int context_parallel_size = 1;
+  int expert_model_parallel_size = 1;
+  int token_shuffle_group_size = 1;
   bool zero1 = true;
   bool sequence_parallel = false;
+  int kv_replicator = 1;         ///< copies of each key/value head: kv_size_multiplier of GQAQKVColumnParallelLinear
   bool operator==(const DistributedStrategySection&) const = default;
 };
+
+/// `data.tokenizer`.
+struct TokenizerSection {
+  std::string library = "byte-level";  ///< byte-level, huggingface, megatron, sentencepiece
+  std::string type;                    ///< huggingface: directory or tokenizer.json; megatron: GPT2BPETokenizer, …
+  std::string model;                   ///< sentencepiece: the .model file
+  std::string vocab_file, merge_file;  ///< GPT-2 BPE
+  bool operator==(const TokenizerSection&) const = default;
+};
+
+/// One weighted source of Megatron data.
+struct DataPrefix {
+  double weight = 1;
+  std::string path;              ///< without .bin / .idx
+  bool operator==(const DataPrefix&) const = default;
+};
+
+/// What kind of data a run reads; decided from model_source, model_alignment_strategy and the keys present.
+enum class DataKind { kText, kHfDataset, kMegatron, kAlignment };
 
 /// Section `data`.
 struct DataSection {
   int micro_batch_size = 1;
   int global_batch_size = 1;
-  std::string train_dir;          ///< file or directory of text; "" = the Python standard library's sources
-  std::string tokenizer_library = "byte-level";
+  DataKind kind = DataKind::kText;
+  // kText and kHfDataset. kText: file or directory of text or JSONL; "" = the Python standard library's sources.
+  std::string train_dir, val_dir, test_dir;
+  // kMegatron. One list split by `splits_string`, or one list for each of train, validation and test.
+  std::vector<DataPrefix> data_prefix;
+  std::map<std::string, std::vector<DataPrefix>> data_prefix_by_split;
+  std::vector<double> splits;    ///< three numbers, as written; normalise before use
+  std::string index_mapping_dir; ///< "" = beside the data
+  bool cyclic = false;           ///< dataloader_type
+  bool drop_last = true, validation_drop_last = true;
+  bool reset_position_ids = false;
+  bool eod_mask_loss = false;
+  bool no_seqlen_plus_one_input_tokens = false;
+  bool pad_samples_to_global_batch_size = false;
+  int num_workers = 0;
+  TokenizerSection tokenizer;
   bool operator==(const DataSection&) const = default;
 };
 
-struct SchedSection {
-  std::string name = "CosineAnnealing";
-  std::int64_t warmup_steps = 0;
-  std::int64_t constant_steps = 0;
-  double min_lr = 0;
-  bool operator==(const SchedSection&) const = default;
-};
-
-struct OptimSection {
-  std::string name = "adamw";
-  double lr = 1e-3;
-  double weight_decay = 0;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  std::optional<SchedSection> sched;
-  bool operator==(const OptimSection&) const = default;
-};
-
-/// Section `model`.
-struct ModelSection {
-  int num_layers = 0;
-  int hidden_size = 0;
-  int ffn_hidden_size = 0;
-  int num_attention_heads = 0;
-  int num_kv_heads = 0;          ///< resolved: equals num_attention_heads when not given
-  int encoder_seq_length = 0;
-  int max_position_embeddings = 0;
-  int vocab_size = 0;            ///< resolved and padded: a multiple of make_vocab_size_divisible_by · TP
-  int make_vocab_size_divisible_by = 128;  ///< hf models, which NxDT does not pad: 1
-  double layernorm_epsilon = 1e-5;
-  double rope_theta = 10000;     ///< YAML: model.position_freq_base (megatron) or model.rope_theta (hf)
-  double init_method_std = 0.02;
-  bool do_layer_norm_weight_decay = false;
-  OptimSection optim;
-  bool operator==(const ModelSection&) const = default;
-};
-
-/// Section `precision`, resolved to what it means.
+/// Modes of §precision: what is bf16, what is fp32.
 struct PrecisionSection {
-  std::string type = "mixed_precision";  ///< mixed_precision, fp32; fp64 is an extension of ours for parity runs
+  std::string type = "mixed_precision";  ///< bf16SR, fp32, autocast, mixed_precision, mixed_precisionSR, manual; fp64: ours, for parity
+  bool weights_bf16 = true;              ///< of weights and activations on the device
+  bool autocast = false;                 ///< torch.autocast(bf16) around forward and backward
+  bool stochastic_rounding = false;      ///< of fp32 → bf16 when weights are updated
   bool master_weights = true;            ///< fp32 masters in the ZeRO-1 shards
-  bool fp32_grad_acc = true;
+  bool fp32_grad_acc = true;             ///< gradients accumulate and are reduced in fp32
+  std::string parallel_layers_reduce_dtype = "bf16";  ///< bf16, fp32; of sums over TP
   bool operator==(const PrecisionSection&) const = default;
+};
+
+/// What a configuration asks for and this version validates but does not carry out.
+struct UnsupportedFeature {
+  std::string key;               ///< "distributed_strategy.context_parallel_size"
+  std::string text;              ///< "context parallelism (context_parallel_size 2)"
+  bool changes_step = true;      ///< false: concerns files only, such as checkpoints; one simulated step is the same without it
+  bool operator==(const UnsupportedFeature&) const = default;
 };
 
 /// A validated run: every default applied, every derived number computed. Immutable after load.
@@ -102,12 +163,19 @@ struct RunConfig {
   DataSection data;
   ModelSection model;
   PrecisionSection precision;
+  std::string alignment;         ///< model_alignment_strategy: "", dpo, sft or orpo
+  bool lora = false;             ///< model_alignment_strategy.peft
+  int bucket_size_collectives_mb = 0;   ///< 0: the defaults of each collective
+  /// Legal, but not carried out by this version: `trellis validate` lists them, `train` and `simulate` refuse the run by these names.
+  std::vector<UnsupportedFeature> unsupported;
   std::string resolved_yaml;     ///< the file after overrides and interpolation, with the resolved values
 
   [[nodiscard]] int world_size() const { return trainer.devices * trainer.num_nodes; }
   [[nodiscard]] int tp() const { return distributed_strategy.tensor_model_parallel_size; }
   [[nodiscard]] int pp() const { return distributed_strategy.pipeline_model_parallel_size; }
-  [[nodiscard]] int dp() const { return world_size() / (tp() * pp()); }
+  [[nodiscard]] int vpp() const { return distributed_strategy.virtual_pipeline_model_parallel_size; }
+  [[nodiscard]] int cp() const { return distributed_strategy.context_parallel_size; }
+  [[nodiscard]] int dp() const { return world_size() / (tp() * pp() * cp()); }
   [[nodiscard]] int num_microbatches() const { return data.global_batch_size / (data.micro_batch_size * dp()); }
   /// Parameters of the whole model.
   [[nodiscard]] std::int64_t num_parameters() const;
@@ -116,8 +184,20 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-/// Reads and validates an NxDT YAML. `overrides`: "key.path=value". Throws one ConfigError with every problem (file:line:key).
+/// What reading a file gave.
+struct RunCheck {
+  RunConfig config;                   ///< meaningful when there are no problems
+  std::vector<std::string> problems;  ///< "file:line:key: rule, numbers, what to do"
+  std::vector<std::string> warnings;  ///< legal, but surprising; the same form
+};
+
+/// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher does, COMPILE=1 in the environment makes a
+/// dry run of 10 steps without outputs, and TRAIN_ITERS replaces trainer.max_steps. Throws ConfigError when the file is no YAML.
+[[nodiscard]] RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides);
+/// The same for a run: throws one ConfigError with every problem, logs the warnings.
 [[nodiscard]] RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides);
+/// Throws a ConfigError that lists the features which this version validates but does not carry out. `simulate`: only those that change a step.
+void refuse_unsupported(const RunConfig& config, bool simulate);
 /// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores × nodes).
 void check_fits_machine(const RunConfig& config, const std::string& instance, int nodes, int logical_cores);
 

@@ -28,37 +28,50 @@ std::string join_names(const std::vector<std::string>& names) {
 struct SectionReader::State {
   YamlMap map;
   std::string path;
-  Problems* problems;
+  Findings* findings;
   std::set<std::string> bad;                       ///< keys that had a problem
   std::map<std::string, SectionReader> sections;  ///< opened so far: opening one twice would report it twice
 };
 
-SectionReader::SectionReader(YamlMap map, std::string path, Problems& problems)
-    : state_(std::make_shared<State>(State{std::move(map), std::move(path), &problems, {}, {}})) {}
+SectionReader::SectionReader(YamlMap map, std::string path, Findings& findings)
+    : state_(std::make_shared<State>(State{std::move(map), std::move(path), &findings, {}, {}})) {}
 
 SectionReader SectionReader::section(const std::string& key) {
   if (const auto found = state_->sections.find(key); found != state_->sections.end()) return found->second;
-  const std::string path = state_->path.empty() ? key : state_->path + "." + key;
-  return state_->sections.emplace(key, SectionReader(state_->map.map(key), path, *state_->problems)).first->second;
+  return state_->sections.emplace(key, SectionReader(state_->map.map(key), dotted(key), *state_->findings)).first->second;
 }
 
 bool SectionReader::has(const std::string& key) const { return state_->map.has(key); }
 
+bool SectionReader::has_value(const std::string& key) const { return has(key) && state_->map.flow_text(key) != "~"; }
+
+bool SectionReader::is_map(const std::string& key) const { return state_->map.is_map(key); }
+
 bool SectionReader::empty() const { return state_->map.keys().empty(); }
+
+std::vector<std::string> SectionReader::keys() const { return state_->map.keys(); }
+
+std::string SectionReader::raw(const std::string& key) const { return state_->map.raw(key); }
+
+const YamlMap& SectionReader::map() const { return state_->map; }
+
+const std::string& SectionReader::path() const { return state_->path; }
+
+std::string SectionReader::dotted(const std::string& key) const { return state_->path.empty() ? key : state_->path + "." + key; }
 
 template <typename T>
 std::optional<T> SectionReader::optional(const std::string& key) {
-  const std::size_t before = state_->problems->lines().size();
+  const std::size_t before = state_->findings->problems.lines().size();
   std::optional<T> value = state_->map.optional<T>(key);
-  if (state_->problems->lines().size() != before) state_->bad.insert(key);
+  if (state_->findings->problems.lines().size() != before) state_->bad.insert(key);
   return value;
 }
 
 template <typename T>
 T SectionReader::required(const std::string& key) {
-  const std::size_t before = state_->problems->lines().size();
+  const std::size_t before = state_->findings->problems.lines().size();
   T value = state_->map.required<T>(key);
-  if (state_->problems->lines().size() != before) state_->bad.insert(key);
+  if (state_->findings->problems.lines().size() != before) state_->bad.insert(key);
   return value;
 }
 
@@ -68,22 +81,16 @@ template std::optional<std::int64_t> SectionReader::optional(const std::string&)
 template std::optional<double> SectionReader::optional(const std::string&);
 template std::optional<std::string> SectionReader::optional(const std::string&);
 template std::optional<std::vector<double>> SectionReader::optional(const std::string&);
+template std::optional<std::vector<std::string>> SectionReader::optional(const std::string&);
 template int SectionReader::required(const std::string&);
 template std::int64_t SectionReader::required(const std::string&);
 template double SectionReader::required(const std::string&);
 template std::string SectionReader::required(const std::string&);
 
-std::string SectionReader::one_of(const std::string& key, const std::string& default_value, const std::vector<std::string>& legal,
-                                  const std::vector<std::string>& not_carried_out) {
+std::string SectionReader::one_of(const std::string& key, const std::string& default_value, const std::vector<std::string>& legal) {
   std::string value = get<std::string>(key, default_value);
   if (!good({key.c_str()}) || std::ranges::find(legal, value) != legal.end()) return value;
-  if (std::ranges::find(not_carried_out, value) != not_carried_out.end()) {
-    problem(key, fmt::format("`{}` is known, but not carried out in this version; use {}", value, join_names(legal)));
-    return default_value;
-  }
-  std::vector<std::string> all = legal;
-  all.insert(all.end(), not_carried_out.begin(), not_carried_out.end());
-  const std::string nearest = nearest_name(value, all);
+  const std::string nearest = nearest_name(value, legal);
   problem(key, fmt::format("unknown value `{}`{}; expected {}", value,
                            nearest.empty() ? "" : fmt::format(", did you mean `{}`?", nearest), join_names(legal)));
   return default_value;
@@ -102,6 +109,20 @@ int SectionReader::required_positive(const std::string& key) {
   const int value = required<int>(key);
   if (good({key.c_str()}) && value < 1) problem(key, fmt::format("must be at least 1, got {}", value));
   return value;
+}
+
+double SectionReader::positive(const std::string& key, double default_value) {
+  const double value = get<double>(key, default_value);
+  if (value > 0) return value;
+  problem(key, fmt::format("must be greater than 0, got {}", value));
+  return default_value;
+}
+
+double SectionReader::fraction(const std::string& key, double default_value) {
+  const double value = get<double>(key, default_value);
+  if (value >= 0 && value <= 1) return value;
+  problem(key, fmt::format("must be in [0, 1], got {}", value));
+  return default_value;
 }
 
 double SectionReader::non_negative(const std::string& key, double default_value) {
@@ -127,42 +148,46 @@ void SectionReader::problem(const std::string& key, const std::string& text) {
   state_->map.problem(key, text);
 }
 
-void SectionReader::finish(bool megatron) {
+void SectionReader::warn(const std::string& key, const std::string& text) {
+  state_->findings->warnings.push_back(state_->map.where(key) + ": " + text);
+}
+
+void SectionReader::unsupported(const std::string& key, const std::string& text, bool changes_step) {
+  state_->findings->unsupported.push_back({dotted(key), text, changes_step});
+}
+
+void SectionReader::finish() {
   std::vector<std::string> known;
   for (const KnownKey& entry : known_keys_of(state_->path)) {
     known.push_back(entry.key);
-    if (entry.group->use == KeyUse::kSection) section(entry.key).finish(megatron);
-    if (entry.group->use != KeyUse::kNeutral) continue;
-    if (state_->map.has(entry.key)) {
-      check_neutral(entry.key, entry.group->neutral);
-    } else if (megatron && !entry.group->nxdt_default.empty()) {
-      check_default(entry.key, entry.group->neutral, entry.group->nxdt_default);
-    }
+    if (entry.group->use == KeyUse::kSection) section(entry.key).finish();
+    if (!state_->map.has(entry.key)) continue;
+    if (entry.group->use == KeyUse::kNeutral) check_neutral(entry.key, entry.group->neutral, entry.group->why);
+    if (entry.group->use == KeyUse::kLater) note_later(entry.key, entry.group->neutral, entry.group->why);
   }
   for (const std::string& key : state_->map.keys()) {
     if (std::ranges::find(known, key) == known.end()) reject(key, known);
   }
 }
 
-/// The scalar's text; "null", "[]", "a mapping" and "a list" for what is no scalar.
+/// What the key holds, short: the scalar's text, "null", "[]", "a mapping" or "a list".
 std::string SectionReader::text_of(const std::string& key) {
-  if (const std::string scalar = state_->map.raw(key); !scalar.empty()) return scalar;
   if (state_->map.is_map(key)) return "a mapping";
-  const auto list = optional<std::vector<std::string>>(key);
-  if (!list) return "null";
-  return list->empty() ? "[]" : "a list";
+  const std::string text = state_->map.flow_text(key);
+  if (text == "~") return "null";
+  return text.starts_with('[') && text != "[]" ? "a list" : text;
 }
 
-void SectionReader::check_neutral(const std::string& key, std::string_view neutral) {
+void SectionReader::check_neutral(const std::string& key, std::string_view neutral, std::string_view why) {
   const std::string text = text_of(key);
   if (!good({key.c_str()}) || is_neutral(text, neutral)) return;
-  problem(key, fmt::format("known key, not carried out in this version (got {}); remove it or set it to its neutral value {}", text,
-                           preferred(neutral)));
+  problem(key, fmt::format("not supported (got {}): {}; remove it or set it to {}", text, why, preferred(neutral)));
 }
 
-void SectionReader::check_default(const std::string& key, std::string_view neutral, std::string_view nxdt_default) {
-  problem(key, fmt::format("missing: NxDT's default {} is not carried out in this version; write `{}: {}`", nxdt_default, key,
-                           preferred(neutral)));
+void SectionReader::note_later(const std::string& key, std::string_view neutral, std::string_view why) {
+  const std::string text = text_of(key);
+  if (!good({key.c_str()}) || is_neutral(text, neutral)) return;
+  unsupported(key, fmt::format("{}; {}={} does without", why, dotted(key), preferred(neutral)), /*changes_step=*/false);
 }
 
 void SectionReader::reject(const std::string& key, const std::vector<std::string>& known) {

@@ -8,15 +8,23 @@
 #include <vector>
 
 #include "base/yaml.h"
+#include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
+
+/// What reading a configuration brings to light beside its values.
+struct Findings {
+  Problems& problems;
+  std::vector<UnsupportedFeature> unsupported = {};
+  std::vector<std::string> warnings = {};
+};
 
 /// Reads one section of a run's YAML against the table of known keys. Like YamlMap, reading never throws: a value that is wrong is a
 /// problem, reads as the default and is remembered, so that no later rule builds on it. A handle: copies share what they remember.
 class SectionReader {
  public:
   /// `path`: dotted, "" for the top level.
-  SectionReader(YamlMap map, std::string path, Problems& problems);
+  SectionReader(YamlMap map, std::string path, Findings& findings);
   [[nodiscard]] SectionReader section(const std::string& key);  ///< the same one each time
 
   template <typename T>
@@ -27,29 +35,39 @@ class SectionReader {
   }
   template <typename T>
   T required(const std::string& key);  ///< absent or null: a problem
-  /// One of `legal`; a name of `not_carried_out` is named as such, anything else gets the nearest name.
-  std::string one_of(const std::string& key, const std::string& default_value, const std::vector<std::string>& legal,
-                     const std::vector<std::string>& not_carried_out);
+  /// One of `legal`; anything else gets the nearest name.
+  std::string one_of(const std::string& key, const std::string& default_value, const std::vector<std::string>& legal);
   int positive(const std::string& key, int default_value);
   int required_positive(const std::string& key);
   std::optional<int> optional_positive(const std::string& key);
+  double positive(const std::string& key, double default_value);
   std::int64_t non_negative(const std::string& key, std::int64_t default_value);
   double non_negative(const std::string& key, double default_value);
+  double fraction(const std::string& key, double default_value);  ///< in [0, 1]
 
   [[nodiscard]] bool has(const std::string& key) const;
+  [[nodiscard]] bool has_value(const std::string& key) const;  ///< present and not null
+  [[nodiscard]] bool is_map(const std::string& key) const;
   [[nodiscard]] bool empty() const;
+  [[nodiscard]] std::vector<std::string> keys() const;
+  [[nodiscard]] std::string raw(const std::string& key) const;  ///< the scalar's text, "" when absent or no scalar
+  [[nodiscard]] const YamlMap& map() const;
+  [[nodiscard]] const std::string& path() const;
   /// Whether a rule may build on these keys: none of them had a problem.
   [[nodiscard]] bool good(std::initializer_list<const char*> keys) const;
   void problem(const std::string& key, const std::string& text);
+  void warn(const std::string& key, const std::string& text);
+  /// A legal wish that this version does not carry out.
+  void unsupported(const std::string& key, const std::string& text, bool changes_step = true);
 
-  /// Judges every key that the readers do not read, here and in nested sections: not carried out, in the wrong section, misspelt,
-  /// unknown. `megatron`: an absent key means NxDT's default, which for some keys is not carried out.
-  void finish(bool megatron);
+  /// Judges every key that the readers do not read, here and in nested sections: not carried out, in the wrong section, misspelt, unknown.
+  void finish();
 
  private:
   [[nodiscard]] std::string text_of(const std::string& key);
-  void check_neutral(const std::string& key, std::string_view neutral);
-  void check_default(const std::string& key, std::string_view neutral, std::string_view nxdt_default);
+  [[nodiscard]] std::string dotted(const std::string& key) const;
+  void check_neutral(const std::string& key, std::string_view neutral, std::string_view why);
+  void note_later(const std::string& key, std::string_view neutral, std::string_view why);
   void reject(const std::string& key, const std::vector<std::string>& known);
 
   struct State;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
 
 #include "trainer/config/run_config.h"
@@ -9,13 +11,32 @@
 namespace trellis::trainer {
 
 [[nodiscard]] TrainerSection read_trainer(SectionReader& reader);
-[[nodiscard]] ExpManagerSection read_exp_manager(SectionReader& reader);
+/// `trainer`: receives exp_manager.max_time_per_run, NeMo's other name of trainer.max_time.
+[[nodiscard]] ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
-[[nodiscard]] DataSection read_data(SectionReader& reader);
+/// `hf`: model_source is hf; `alignment`: a strategy is asked for.
+[[nodiscard]] DataSection read_data(SectionReader& reader, bool hf, bool alignment);
 /// `max_steps`: the schedule's length, by which NxDT resolves warmup_ratio and constant_ratio.
 [[nodiscard]] OptimSection read_optim(SectionReader& reader, std::int64_t max_steps);
-/// Everything but `optim`. `model_source`: "megatron" or "hf". The vocabulary is padded for tensor_model_parallel_size.
-[[nodiscard]] ModelSection read_model(SectionReader& reader, const std::string& model_source, int tensor_model_parallel_size);
-[[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1);
+/// `model.moe`; none when the section is absent or empty.
+[[nodiscard]] std::optional<MoeSection> read_moe(SectionReader& model, bool megatron);
+/// "", dpo, sft or orpo; `lora` is set when section peft is there.
+[[nodiscard]] std::string read_alignment(SectionReader& reader, bool& lora);
+/// `bf16_checkpoint`: what torch_dtype of config.json says of an hf model.
+[[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1, bool bf16_checkpoint);
+
+/// What a model's section is read beside.
+struct ModelSurroundings {
+  bool hf = false;
+  std::filesystem::path directory;  ///< of the YAML: relative paths of model_config start there
+  const DistributedStrategySection* strategy = nullptr;
+  const TokenizerSection* tokenizer = nullptr;  ///< none: the data is tokenized already
+  bool bf16_checkpoint = false;     ///< result: torch_dtype of config.json is bfloat16
+};
+/// Everything but `optim`. The vocabulary is padded for the tensor-parallel size.
+[[nodiscard]] ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings);
+
+/// "00:04:00:00" (DD:HH:MM:SS) in seconds; none when absent or wrong.
+[[nodiscard]] std::optional<double> read_duration(SectionReader& reader, const std::string& key);
 
 }  // namespace trellis::trainer

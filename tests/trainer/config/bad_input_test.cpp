@@ -57,7 +57,10 @@ constexpr Broken kBroken[] = {
      "run.yaml:41:model.optim.sched.warmup_ratio: excludes warmup_steps; remove one of them"},
     {"min_lr: 1.0e-5", "min_lr: 1", "run.yaml:41:model.optim.sched.min_lr: must not exceed model.optim.lr: 1 > 0.001"},
     {"      name: CosineAnnealing\n", "",
-     "run.yaml:38:model.optim.sched.name: this key is required and missing; expected CosineAnnealing or LinearAnnealingWithWarmUp"},
+     "run.yaml:38:model.optim.sched.name: this key is required and missing; expected LinearAnnealingWithWarmUp, WarmupPolicy, WarmupHoldPolicy, "
+     "CosineAnnealing, SquareAnnealing, SquareRootAnnealing, NoamAnnealing, NoamHoldAnnealing, WarmupAnnealing, InverseSquareRootAnnealing, "
+     "T5InverseSquareRootAnnealing, PolynomialDecayAnnealing, PolynomialHoldDecayAnnealing, WarmupHoldAnnealLinear, "
+     "WarmupHoldAnnealOneMinusSquareRoot, StepLR, ExponentialLR, ReduceLROnPlateau or CyclicLR"},
     {"name: CosineAnnealing", "name: LinearAnnealingWithWarmUp",
      "run.yaml:41:model.optim.sched.min_lr: LinearAnnealingWithWarmUp falls to 0; remove it or set it to 0"},
     {"num_layers: 4", "num_layers: -4", "run.yaml:20:model.num_layers: must be at least 1, got -4"},
@@ -69,33 +72,9 @@ constexpr Broken kBroken[] = {
      "run.yaml:27:model.vocab_size: 256 is smaller than the tokenizer's vocabulary; the byte-level tokenizer needs at least 257"},
     {"make_vocab_size_divisible_by: 8", "vocab_size: 2147483647",
      "run.yaml:27:model.vocab_size: 2147483647 padded to a multiple of make_vocab_size_divisible_by 128 × TP 2 = 2147483648 does not fit in 32 bits"},
-    // Known, but not carried out.
-    {"adamw", "adamw_fp32OptState", "run.yaml:35:model.optim.name: `adamw_fp32OptState` is known, but not carried out in this version; use adamw"},
-    {"adamw", "adamv", "run.yaml:35:model.optim.name: unknown value `adamv`, did you mean `adamw`?; expected adamw"},
-    {"CosineAnnealing", "NoamAnnealing",
-     "run.yaml:39:model.optim.sched.name: `NoamAnnealing` is known, but not carried out in this version; use CosineAnnealing or "
-     "LinearAnnealingWithWarmUp"},
-    {"type: mixed_precision", "type: mixed_precisionSR",
-     "run.yaml:43:precision.type: `mixed_precisionSR` is known, but not carried out in this version; use mixed_precision, fp32 or fp64"},
-    {"type: mixed_precision", "type: fp16", "run.yaml:43:precision.type: unknown value `fp16`, did you mean `fp32`?; expected mixed_precision, fp32 or fp64"},
-    {"type: mixed_precision", "parallel_layers_reduce_dtype: fp32",
-     "run.yaml:43:precision.parallel_layers_reduce_dtype: `fp32` is not carried out in this version with precision.type mixed_precision; remove it or "
-     "set it to bf16"},
-    {"library: byte-level", "library: sentencepiece",
-     "run.yaml:18:data.tokenizer.library: `sentencepiece` is known, but not carried out in this version; use byte-level"},
-    {"sequence_parallel: true", "zero1: false",
-     "run.yaml:13:distributed_strategy.zero1: `false` is known, but not carried out in this version; remove it or set it to true"},
-    {"sequence_parallel: true", "context_parallel_size: 2",
-     "run.yaml:13:distributed_strategy.context_parallel_size: known key, not carried out in this version (got 2); remove it or set it to its neutral "
-     "value 1"},
-    {"normalization: rmsnorm", "normalization: layernorm",
-     "run.yaml:28:model.normalization: known key, not carried out in this version (got layernorm); remove it or set it to its neutral value rmsnorm"},
-    {"  hidden_dropout: 0\n", "",
-     "run.yaml:19:model.hidden_dropout: missing: NxDT's default 0.1 is not carried out in this version; write `hidden_dropout: 0`"},
-    {"seed: 7", "seed: 7\nmodel_alignment_strategy: {dpo: {kl_beta: 0.01}}",
-     "run.yaml:4:model_alignment_strategy: known key, not carried out in this version (got a mapping); remove it or set it to its neutral value null"},
-    {"num_layers: 4", "num_layers: 4\n  pipeline_cuts: [model.layers.1]",
-     "run.yaml:21:model.pipeline_cuts: known key, not carried out in this version (got a list); remove it or set it to its neutral value null"},
+    {"type: mixed_precision", "type: fp16",
+     "run.yaml:43:precision.type: unknown value `fp16`, did you mean `fp32`?; expected mixed_precision, mixed_precisionSR, bf16SR, autocast, fp32, "
+     "fp64 or manual"},
     // What divides what.
     {"num_attention_heads: 4", "num_attention_heads: 6",
      "run.yaml:21:model.hidden_size: 64 is not divisible by num_attention_heads 6; nearest legal values: 60 or 66"},
@@ -103,7 +82,7 @@ constexpr Broken kBroken[] = {
      "run.yaml:23:model.num_attention_heads: 4 is not divisible by num_kv_heads 6; nearest legal values: 6"},
     {"hidden_size: 64", "hidden_size: 63", "run.yaml:21:model.hidden_size: 63 is not divisible by num_attention_heads 4; nearest legal values: 60 or 64"},
     {"hidden_size: 64", "hidden_size: 60",
-     "run.yaml:21:model.hidden_size: a head of hidden_size 60 / num_attention_heads 4 = 15 is odd; rotary embedding turns pairs"},
+     "run.yaml:21:model.hidden_size: the rotated part of a head, 15 × rotary_percentage 1 = 15, is odd; rotary embedding turns pairs"},
     {"ffn_hidden_size: 96", "ffn_hidden_size: 97",
      "run.yaml:22:model.ffn_hidden_size: 97 is not divisible by tensor_model_parallel_size 2; nearest legal values: 96 or 98"},
     {"num_kv_heads: 2", "num_kv_heads: 1",
@@ -125,8 +104,6 @@ constexpr Broken kBroken[] = {
      "run.yaml:17:data.seq_length: 64 differs from model.encoder_seq_length 32; write ${model.encoder_seq_length}"},
     {"max_position_embeddings: 64", "max_position_embeddings: 16",
      "run.yaml:26:model.max_position_embeddings: 16 is smaller than encoder_seq_length 32; set it to at least 32"},
-    {"max_position_embeddings: 64", "kv_channels: 32",
-     "run.yaml:26:model.kv_channels: 32 is not carried out in this version; remove it or set it to hidden_size / num_attention_heads = 16"},
     {"max_position_embeddings: 64", "rope_theta: 5",
      "run.yaml:26:model.rope_theta: belongs to model_source hf; with model_source megatron write `position_freq_base`"},
     {"max_position_embeddings: 64", "model_config: config.json",
@@ -141,12 +118,13 @@ TEST(BadInput, AllMistakesAreReportedInOnePass) {
   std::string text = changed("seed: 7", "seed: -1");
   text.replace(text.find("hidden_size: 64"), 15, "hiden_size: 64");
   text.replace(text.find("global_batch_size: 16"), 21, "global_batch_size: 18");
-  EXPECT_EQ(problems_of(text, {"model.moe={num_experts: 8}", "precision.type=bf16SR"}),
+  EXPECT_EQ(problems_of(text, {"model.fp16_lm_cross_entropy=true", "precision.type=bf16"}),
             "run.yaml:3:seed: must be greater than 0, got -1\n"
             "run.yaml:19:model.hidden_size: this key is required and missing\n"
-            "command line:precision.type: `bf16SR` is known, but not carried out in this version; use mixed_precision, fp32 or fp64\n"
+            "command line:precision.type: unknown value `bf16`, did you mean `bf16SR`?; expected mixed_precision, mixed_precisionSR, bf16SR, autocast, "
+            "fp32, fp64 or manual\n"
             "run.yaml:16:data.global_batch_size: 18 is not divisible by micro_batch_size 2 × DP 2 = 4; nearest legal values: 16 or 20\n"
-            "command line:model.moe: known key, not carried out in this version (got a mapping); remove it or set it to its neutral value null\n"
+            "command line:model.fp16_lm_cross_entropy: not supported (got true): the loss is computed in fp32; remove it or set it to false\n"
             "run.yaml:21:model.hiden_size: unknown key; did you mean `hidden_size`?");
 }
 
@@ -175,10 +153,16 @@ TEST(BadInput, ConfigJsonIsCheckedLikeTheYaml) {
   EXPECT_EQ(problems(R"({"num_hidden_layers": "x"})"), prefix + ": num_hidden_layers: expected an integer of at least 1, got \"x\"");
   EXPECT_EQ(problems(R"({"hidden_size": -1})"), prefix + ": hidden_size: expected an integer of at least 1, got -1");
   EXPECT_EQ(problems(R"({"rms_norm_eps": 0})"), prefix + ": rms_norm_eps: expected a number greater than 0, got 0");
-  EXPECT_EQ(problems(R"({"model_type": "mixtral"})"), prefix + ": model_type: \"mixtral\" is not carried out in this version; only \"llama\" is");
-  EXPECT_EQ(problems(R"({"rope_scaling": {"factor": 8}})"), prefix + ": rope_scaling: {\"factor\":8} is not carried out in this version; only null is");
-  EXPECT_EQ(problems(R"({"head_dim": 128, "hidden_size": 64, "num_attention_heads": 4})"),
-            prefix + ": head_dim: 128 is not carried out in this version; only hidden_size / num_attention_heads = 16 is");
+  EXPECT_EQ(problems(R"({"model_type": "bert"})"), prefix + ": model_type: \"bert\" is no model of the hub; expected llama, mistral or mixtral");
+  EXPECT_EQ(problems(R"({"hidden_act": "gelu"})"), prefix + ": hidden_act: \"gelu\" is not carried out in this version; only \"silu\" is");
+  EXPECT_EQ(problems(R"({"attention_bias": true})"), prefix + ": attention_bias: true is not carried out in this version; only false is");
+  EXPECT_EQ(problems(R"({"attention_dropout": 2})"), prefix + ": attention_dropout: expected a number in [0, 1], got 2");
+  EXPECT_EQ(problems(R"({"tie_word_embeddings": "no"})"), prefix + ": tie_word_embeddings: expected true or false, got \"no\"");
+  EXPECT_EQ(problems(R"({"rope_scaling": 8})"), prefix + ": rope_scaling: expected an object, got 8");
+  EXPECT_EQ(problems(R"({"rope_scaling": {"factor": 8}})"), prefix + ": rope_scaling: rope_type: missing beside factor");
+  EXPECT_EQ(problems(R"({"rope_scaling": {"rope_type": "linear"}})"), prefix + ": rope_scaling: factor: the type linear needs it");
+  EXPECT_EQ(problems(R"({"rope_scaling": {"type": "cubic", "factor": 8}})"),
+            prefix + ": rope_scaling: type: unknown type \"cubic\"; expected default, linear, dynamic or llama3");
   EXPECT_EQ(problems_of(kBaseConfig, {"model_source=hf", "model.model_config=/no/such.json"}),
             "command line:model.model_config: cannot read /no/such.json: expected a Hugging Face config.json; check that it exists and is readable");
 }

@@ -1,6 +1,7 @@
 #include "trainer/config/known_keys.h"
 
 #include <set>
+#include <sstream>
 
 #include <gmock/gmock.h>
 
@@ -9,7 +10,9 @@
 namespace trellis::trainer {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 std::string dotted(const KeyGroup& group, const std::string& key) { return group.section.empty() ? key : std::string(group.section) + "." + key; }
 
@@ -42,35 +45,90 @@ TEST(KnownKeys, SectionsAndTheirKeysBelongTogether) {
   EXPECT_EQ(opened, sections());
 }
 
+/// What a section needs before its other keys may be written.
+std::vector<std::string> context_of(const KeyGroup& group) {
+  if (group.section == "model.moe") return {"model.moe.num_experts=8"};
+  return {};
+}
+
+RunCheck check_with(const KeyGroup& group, const std::string& key, const std::string& value) {
+  const TemporaryDirectory directory;
+  std::vector<std::string> overrides = context_of(group);
+  overrides.push_back(dotted(group, key) + "=" + value);
+  return check_run_config(directory.write("run.yaml", kBaseConfig), overrides);
+}
+
+std::vector<std::string> neutral_values(const KeyGroup& group) {
+  std::vector<std::string> values;
+  std::istringstream stream{std::string(group.neutral)};
+  for (std::string value; std::getline(stream, value, '|');) values.push_back(value);
+  return values;
+}
+
 TEST(KnownKeys, IgnoredKeysTakeAnyValue) {
   for_each_key(KeyUse::kIgnored, [](const KeyGroup& group, const std::string& key) {
-    for (const char* value : {"anything", "null", "[1, 2]", "{a: 1}"}) EXPECT_EQ(problems_of(kBaseConfig, {dotted(group, key) + "=" + value}), "");
+    for (const char* value : {"anything", "null", "[1, 2]", "{a: 1}"}) EXPECT_THAT(check_with(group, key, value).problems, IsEmpty()) << key;
   });
 }
 
-TEST(KnownKeys, NeutralValuesAreAcceptedAndOthersNamed) {
+TEST(KnownKeys, NeutralValuesAreAcceptedAndOthersNamedWithTheReason) {
   for_each_key(KeyUse::kNeutral, [](const KeyGroup& group, const std::string& key) {
-    const std::string path = dotted(group, key);
-    std::string neutral(group.neutral);
-    const std::string preferred = neutral.substr(0, neutral.find('|'));
-    for (std::size_t bar = 0; !neutral.empty(); neutral.erase(0, bar == std::string::npos ? bar : bar + 1)) {
-      bar = neutral.find('|');
-      EXPECT_EQ(problems_of(kBaseConfig, {path + "=" + neutral.substr(0, bar)}), "");
-    }
-    EXPECT_EQ(problems_of(kBaseConfig, {path + "=something_else"}),
-              "command line:" + path + ": known key, not carried out in this version (got something_else); remove it or set it to its neutral value " +
-                  preferred);
+    const std::vector<std::string> neutral = neutral_values(group);
+    for (const std::string& value : neutral) EXPECT_THAT(check_with(group, key, value).problems, IsEmpty()) << key << "=" << value;
+    ASSERT_FALSE(group.why.empty()) << key;
+    EXPECT_THAT(check_with(group, key, "something_else").problems,
+                ElementsAre("command line:" + dotted(group, key) + ": not supported (got something_else): " + std::string(group.why) +
+                            "; remove it or set it to " + neutral.front()));
   });
 }
 
-TEST(KnownKeys, AbsentKeysWhoseNxdtDefaultIsNotCarriedOutMustBeWritten) {
-  for_each_key(KeyUse::kNeutral, [](const KeyGroup& group, const std::string& key) {
-    if (group.nxdt_default.empty()) return;
-    const std::string line = "  " + key + ": " + std::string(group.neutral) + "\n";
-    EXPECT_EQ(problems_of(changed(line, "")), "run.yaml:19:" + dotted(group, key) + ": missing: NxDT's default " + std::string(group.nxdt_default) +
-                                                  " is not carried out in this version; write `" + key + ": " + std::string(group.neutral) + "`");
-    EXPECT_EQ(problems_of(changed(line, ""), {"model_source=hf"}), "") << "a Hugging Face Llama has no other shape";
+TEST(KnownKeys, LaterKeysJoinTheListOfWhatIsNotCarriedOut) {
+  for_each_key(KeyUse::kLater, [](const KeyGroup& group, const std::string& key) {
+    const std::vector<std::string> neutral = neutral_values(group);
+    for (const std::string& value : neutral) EXPECT_THAT(check_with(group, key, value).config.unsupported, IsEmpty()) << key << "=" << value;
+    const RunCheck check = check_with(group, key, "something_else");
+    EXPECT_THAT(check.problems, IsEmpty());
+    const std::string text = std::string(group.why) + "; " + dotted(group, key) + "=" + neutral.front() + " does without";
+    EXPECT_THAT(check.config.unsupported, ElementsAre(UnsupportedFeature{dotted(group, key), text, false}));
   });
+}
+
+/// The rows of NeMo's configuration that NxDT moved, renamed or dropped: each is answered by a text that says where to go.
+TEST(KnownKeys, NemosKeysAreExplained) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"restore_from_path=x", "exp_manager.resume_from_checkpoint"},
+      {"trainer.accelerator=gpu", "--device"},
+      {"trainer.precision=16", "section `precision`"},
+      {"trainer.logger=true", "create_tensorboard_logger"},
+      {"trainer.enable_checkpointing=true", "create_checkpoint_callback"},
+      {"trainer.use_distributed_sampler=true", "data module"},
+      {"trainer.accumulate_grad_batches=4", "derived"},
+      {"trainer.benchmark=true", "GPU"},
+      {"trainer.enable_model_summary=true", "trellis validate"},
+      {"exp_manager.create_wandb_logger=true", "Weights & Biases"},
+      {"exp_manager.wandb_logger_kwargs={project: x}", "does not exist"},
+      {"model.mcore_gpt=true", "one implementation"},
+      {"model.tensor_model_parallel_size=2", "section `distributed_strategy`"},
+      {"model.pipeline_model_parallel_size=2", "section `distributed_strategy`"},
+      {"model.virtual_pipeline_model_parallel_size=2", "section `distributed_strategy`"},
+      {"model.sequence_parallel=true", "section `distributed_strategy`"},
+      {"model.micro_batch_size=1", "section `data`"},
+      {"model.global_batch_size=1", "section `data`"},
+      {"model.tokenizer={library: x}", "section `data`"},
+      {"model.data={x: 1}", "the top level"},
+      {"model.pre_process=false", "first stage always embeds"},
+      {"model.num_query_groups=8", "num_kv_heads"},
+      {"model.native_amp_init_scale=5", "loss scaling"},
+      {"model.megatron_amp_O2=true", "section `precision`"},
+      {"model.seed=5", "the top level"},
+      {"model.resume_from_checkpoint=x", "section `exp_manager`"},
+      {"model.transformer_engine=true", "one implementation"},
+      {"model.nsys_profile={enabled: true}", "trellis simulate"},
+      {"model.flexible_pipeline_parallel_stages=[1]", "pipeline_cuts"},
+      {"distributed_strategy.wrap_with_zero=true", "zero1"},
+      {"model.zero_use_master_weight=true", "section `precision`"},
+  };
+  for (const auto& [change, expected] : rows) EXPECT_THAT(problems_of(kBaseConfig, {change}), HasSubstr(expected)) << change;
 }
 
 TEST(IsNeutral, ComparesValuesNotSpellings) {

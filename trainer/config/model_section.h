@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trellis::trainer {
+
+/// `model.optim.sched`.
+struct SchedSection {
+  std::string name = "CosineAnnealing";
+  std::int64_t warmup_steps = 0;
+  std::int64_t constant_steps = 0;
+  std::int64_t hold_steps = 0;
+  double min_lr = 0;
+  /// Arguments of one schedule only, by their NeMo names: power, cycle, d_model, decay_rate, step_size, gamma, patience, factor …
+  std::map<std::string, double> arguments = {};
+  bool operator==(const SchedSection&) const = default;
+};
+
+/// `model.optim`.
+struct OptimSection {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  double weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  /// Arguments of one optimizer only, by their NeMo names: momentum, dampening, nesterov, amsgrad, rho, alpha, centered, etas_0, etas_1,
+  /// step_sizes_0, step_sizes_1, grad_averaging, luc, clip_threshold, decay_rate, … (booleans as 0 and 1). Those present were written.
+  std::map<std::string, double> arguments = {};
+  std::optional<SchedSection> sched = {};
+  bool operator==(const OptimSection&) const = default;
+};
+
+enum class Normalization { kLayerNorm, kLayerNorm1P, kRmsNorm };
+enum class Activation { kGelu, kOpenAiGelu, kGeglu, kReglu, kSwiglu };
+enum class TransformerBlock { kPreLn, kPostLn, kNormformer, kGptJ };
+enum class PositionEmbedding { kRope, kLearnedAbsolute };
+enum class Recompute { kNone, kSelective, kFull };
+
+/// Hugging Face `rope_scaling`, or Megatron's interpolation and base-frequency keys.
+struct RopeScaling {
+  std::string type = "default";  ///< default, linear, dynamic, llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
+  int original_max_position_embeddings = 0;          ///< llama3, dynamic; resolved: max_position_embeddings when not given
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// `model.moe`.
+struct MoeSection {
+  int num_experts = 0;
+  int top_k = 2;
+  int frequency = 1;             ///< every n-th layer is a mixture of experts …
+  int first_layer = 0;           ///< … from this one on: hf models start with layer 0, Megatron's with layer frequency − 1
+  std::optional<double> capacity_factor;  ///< tokens per expert, in units of an even share; none: every expert sees all tokens
+  bool dropless = false;
+  std::string routing_algorithm = "top_k";      ///< top_k, sinkhorn
+  std::string router_activation = "sigmoid";    ///< sigmoid, softmax; sinkhorn only
+  int sinkhorn_iterations = 30;
+  std::optional<double> sinkhorn_tol;
+  bool output_router_logits = false;
+  double router_aux_loss_coef = 0.02;
+  bool normalize_top_k_affinities = true;
+  bool glu_mlp = true;
+  bool operator==(const MoeSection&) const = default;
+};
+
+/// Section `model`, for both model sources: Hugging Face sizes come from config.json under the same meanings.
+struct ModelSection {
+  std::string architecture = "llama";  ///< llama (also mistral), gpt, mixtral
+  int num_layers = 0;
+  int hidden_size = 0;
+  int ffn_hidden_size = 0;
+  int num_attention_heads = 0;
+  int num_kv_heads = 0;          ///< resolved: equals num_attention_heads when not given
+  int head_dim = 0;              ///< resolved: kv_channels, config.json's head_dim, or hidden_size / num_attention_heads
+  int encoder_seq_length = 0;
+  int max_position_embeddings = 0;
+  int vocab_size = 0;            ///< resolved and padded: a multiple of make_vocab_size_divisible_by · TP
+  int make_vocab_size_divisible_by = 128;  ///< hf models, which NxDT does not pad: 1
+  double layernorm_epsilon = 1e-5;
+  double init_method_std = 0.02;
+  bool use_scaled_init_method = true;      ///< output layers scaled by 1/sqrt(2L); hf models: false
+  bool do_layer_norm_weight_decay = false;
+
+  // Megatron models; the values here are those of the Llama family, which hf models always have.
+  Normalization normalization = Normalization::kRmsNorm;
+  Activation activation = Activation::kSwiglu;
+  TransformerBlock transformer_block_type = TransformerBlock::kPreLn;
+  PositionEmbedding position_embedding = PositionEmbedding::kRope;
+  bool has_bias = false;
+  bool share_embeddings_and_output_weights = false;
+  double hidden_dropout = 0, attention_dropout = 0, ffn_dropout = 0;
+  bool apply_query_key_layer_scaling = false;
+  bool fp32_residual_connection = false;
+  std::optional<int> sliding_window;       ///< a token attends to itself and the window − 1 before it
+
+  double rope_theta = 10000;     ///< YAML: model.position_freq_base (megatron) or model.rope_theta (hf); times position_abf_factor
+  double rotary_percentage = 1;
+  RopeScaling rope_scaling;
+
+  bool qkv_linear = false;       ///< GQAQKVColumnParallelLinear: needed when TP exceeds the key/value heads
+  bool fuse_qkv = true;          ///< one fused weight inside it
+  bool flash_attention = true;
+  bool ring_attention = false;
+  std::vector<std::string> pipeline_cuts;  ///< last layer of each stage but the final one; empty: partition by itself
+  Recompute recompute = Recompute::kNone;
+  std::vector<std::string> recompute_modules;  ///< class names when selective: CoreAttention, LlamaMLP, …
+  bool weight_init_only = false;
+  bool save_logits = false;
+  std::optional<MoeSection> moe;
+  OptimSection optim;
+  bool operator==(const ModelSection&) const = default;
+};
+
+}  // namespace trellis::trainer

@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "trainer/config/model_readers.h"
+#include "trainer/data/byte_tokenizer.h"
+
+namespace trellis::trainer {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kGpt2Vocabulary = 50257;
+
+json read_json(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  return stream ? json::parse(stream, nullptr, /*allow_exceptions=*/false) : json();
+}
+
+/// Tokens of a Hugging Face tokenizer.json: the largest id + 1.
+std::optional<int> count_tokenizer_json(const std::filesystem::path& path) {
+  std::error_code error;
+  const json file = read_json(std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path);
+  if (!file.is_object()) return std::nullopt;
+  const json none = json::object();
+  const json model = file.value("model", none);
+  const json vocabulary = model.is_object() ? model.value("vocab", none) : none;
+  std::int64_t largest = -1;
+  const auto see = [&](const json& id) {
+    if (id.is_number_integer()) largest = std::max(largest, id.get<std::int64_t>());
+  };
+  if (vocabulary.is_object()) {
+    for (const auto& entry : vocabulary.items()) see(entry.value());
+  } else if (vocabulary.is_array()) {
+    largest = static_cast<std::int64_t>(vocabulary.size()) - 1;  // of a Unigram model: ids are places
+  }
+  for (const json& token : file.value("added_tokens", json::array())) see(token.is_object() ? token.value("id", json()) : json());
+  if (largest < 0 || largest >= std::numeric_limits<int>::max()) return std::nullopt;
+  return static_cast<int>(largest + 1);
+}
+
+std::optional<int> count_vocab_file(const std::string& path) {
+  const json file = read_json(path);
+  if (!file.is_object() || file.empty()) return std::nullopt;
+  return static_cast<int>(file.size());
+}
+
+/// The size of the tokenizer's vocabulary as far as its files tell; SentencePiece's do not.
+std::optional<int> vocabulary_of(const TokenizerSection& tokenizer) {
+  if (tokenizer.library == "byte-level") return kByteVocabularySize;
+  if (tokenizer.library == "huggingface") return count_tokenizer_json(tokenizer.type);
+  if (tokenizer.library != "megatron") return std::nullopt;
+  const auto counted = count_vocab_file(tokenizer.vocab_file);
+  return !counted && tokenizer.type == "GPT2BPETokenizer" ? kGpt2Vocabulary : counted;
+}
+
+/// What names the tokenizer's files; "" is a problem of its own.
+std::string files_of(const TokenizerSection& tokenizer) { return tokenizer.library == "sentencepiece" ? tokenizer.model : tokenizer.type; }
+
+/// Why the vocabulary is not known; "" when the tokenizer's section has a problem of its own.
+std::string what_lacks(const TokenizerSection* tokenizer) {
+  if (tokenizer == nullptr) return "tokenized data does not tell the size of the vocabulary; write it, or give model.model_config";
+  const std::string files = files_of(*tokenizer);
+  if (files.empty()) return "";
+  return fmt::format("the {} tokenizer {} does not tell the size of its vocabulary; write it, or correct the tokenizer's path", tokenizer->library, files);
+}
+
+int unpadded_size(SectionReader& reader, const VocabularySources& sources, bool given) {
+  const auto tokenizer = sources.tokenizer == nullptr ? std::nullopt : vocabulary_of(*sources.tokenizer);
+  if (!given && !tokenizer) {
+    const std::string lacks = what_lacks(sources.tokenizer);
+    if (!lacks.empty()) reader.problem("vocab_size", "this key is required and missing: " + lacks);
+    return 1;
+  }
+  const int size = reader.positive("vocab_size", sources.from_json.value_or(tokenizer.value_or(1)));
+  if (reader.good({"vocab_size"}) && tokenizer && size < *tokenizer) {
+    reader.problem("vocab_size", fmt::format("{} is smaller than the tokenizer's vocabulary; the {} tokenizer needs at least {}", size,
+                                             sources.tokenizer->library, *tokenizer));
+  }
+  return size;
+}
+
+}  // namespace
+
+void read_vocabulary(SectionReader& reader, const VocabularySources& sources, ModelSection& section) {
+  const bool pads = !sources.hf || reader.has_value("make_vocab_size_divisible_by");
+  section.make_vocab_size_divisible_by = reader.positive("make_vocab_size_divisible_by", sources.hf ? 1 : section.make_vocab_size_divisible_by);
+  const int divisor = section.make_vocab_size_divisible_by, tp = sources.tensor_model_parallel_size;
+  const bool given = sources.from_json || reader.has_value("vocab_size");
+  const int size = unpadded_size(reader, sources, given);
+  section.vocab_size = size;
+  const std::int64_t multiple = std::int64_t{divisor} * tp;
+  const std::int64_t padded = (size + multiple - 1) / multiple * multiple;
+  if (padded == size || !reader.good({"vocab_size", "make_vocab_size_divisible_by"})) return;
+  if (!pads && given) {
+    return reader.problem("vocab_size", fmt::format("{} is not divisible by tensor_model_parallel_size {}, and hf models are not padded; nearest legal "
+                                                    "values: {} or {}, or write make_vocab_size_divisible_by: 1 to pad it",
+                                                    size, tp, std::max(multiple, padded - multiple), padded));
+  }
+  if (padded > std::numeric_limits<int>::max()) {
+    return reader.problem("vocab_size", fmt::format("{} padded to a multiple of make_vocab_size_divisible_by {} × TP {} = {} does not fit in 32 bits",
+                                                    size, divisor, tp, padded));
+  }
+  section.vocab_size = static_cast<int>(padded);
+}
+
+}  // namespace trellis::trainer
