@@ -1,98 +1,140 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
-#include "trainer/data/byte_tokenizer.h"
-#include "trainer/data/data_module.h"
+#include "trainer/data/batch_shape.h"
 #include "trainer/data/sample_order.h"
+#include "trainer/data/text_data_module.h"
 #include "trainer/data/text_files.h"
+#include "trainer/data/tokenizers/tokenizer.h"
 
 namespace trellis::trainer {
 namespace {
 
-/// What the layout and the batch sizes mean for data. Samples are numbered without end: sample n is place n mod N of epoch n / N.
-struct BatchShape {
-  std::int64_t micro_batch = 0, micro_batches = 0, sequence = 0, global_batch = 0;
-  int dp = 1;
+/// Tokens of whole documents, each ended by the tokenizer's end-of-sequence token, cut into samples of s + 1 without overlap; the rest is
+/// dropped. Samples are s + 1 tokens long: the inputs, and the last label.
+struct TokenStream {
+  std::vector<std::int32_t> tokens;
+  std::int64_t sample_length = 0;
 
-  static BatchShape of(const RunConfig& config) {
-    return {config.data.micro_batch_size, config.num_microbatches(), config.model.encoder_seq_length, config.data.global_batch_size,
-            config.dp()};
-  }
-  /// Samples are s + 1 tokens long: the inputs, and the last label.
-  [[nodiscard]] std::int64_t sample_length() const { return sequence + 1; }
-  [[nodiscard]] std::int64_t first_sample(std::int64_t step, int dp_rank) const {
-    return step * global_batch + dp_rank * (global_batch / dp);
-  }
-  void check(std::int64_t step, int dp_rank) const {
-    TORCH_INTERNAL_ASSERT(step >= 0 && dp_rank >= 0 && dp_rank < dp, "step ", step, ", data-parallel rank ", dp_rank, " of ", dp);
+  [[nodiscard]] std::int64_t num_samples() const { return static_cast<std::int64_t>(tokens.size()) / sample_length; }
+  void copy_sample(std::int64_t sample, std::int64_t* inputs, std::int64_t* labels) const {
+    const auto begin = tokens.begin() + sample * sample_length;
+    std::copy_n(begin, sample_length - 1, inputs);
+    std::copy_n(begin + 1, sample_length - 1, labels);
   }
 };
 
-std::vector<std::uint16_t> tokenize(const TextFiles& files) {
-  std::size_t size = 0;
-  for (const std::string& document : files.documents) size += document.size() + 1;
-  std::vector<std::uint16_t> tokens;
-  tokens.reserve(size);
-  for (const std::string& document : files.documents) {
-    for (const char byte : document) tokens.push_back(static_cast<unsigned char>(byte));
-    tokens.push_back(kEndOfDocument);
+TokenStream tokenize(const TextFiles& files, const RunConfig& config) {
+  const auto tokenizer = make_tokenizer(config.data.tokenizer);
+  if (!tokenizer->eos_id()) throw ConfigError("data.tokenizer: has no end-of-sequence token, which ends every document: name one (eos_token in tokenizer_config.json)");
+  if (config.model.vocab_size != 0 && tokenizer->vocab_size() > config.model.vocab_size) {
+    throw ConfigError(c10::str("model.vocab_size: expected ", tokenizer->vocab_size(), " or more, the ids of data.tokenizer, got ", config.model.vocab_size));
   }
-  return tokens;
+  TokenStream stream;
+  stream.sample_length = config.model.encoder_seq_length + 1;
+  for (const std::string& document : files.documents) {
+    tokenizer->encode(document, stream.tokens);
+    stream.tokens.push_back(*tokenizer->eos_id());
+  }
+  return stream;
 }
 
-/// Byte-level tokens of whole documents, each ended by kEndOfDocument, cut into samples without overlap; the rest is dropped.
 class TextDataModule : public DataModule {
  public:
-  TextDataModule(const RunConfig& config, const TextFiles& files)
-      : shape_(BatchShape::of(config)), seed_(static_cast<std::uint64_t>(config.seed)), tokens_(tokenize(files)) {
-    num_samples_ = num_tokens() / shape_.sample_length();
-    const std::int64_t needed = shape_.global_batch * shape_.sample_length();
+  TextDataModule(const RunConfig& config, const TextFiles& files, const ResumePoint& resume)
+      : shape_(BatchShape::of(config)), resume_(resume), seed_(static_cast<std::uint64_t>(config.seed)), train_(tokenize(files, config)) {
+    num_samples_ = train_.num_samples();
     if (num_samples_ < shape_.global_batch) {
       throw ConfigError(c10::str("data.train_dir: ", files.source, " is too short for one global batch: it has ", num_tokens(),
-                                 " tokens, one step needs ", needed, " (global_batch_size ", shape_.global_batch,
+                                 " tokens, one step needs ", shape_.global_batch * train_.sample_length, " (global_batch_size ", shape_.global_batch,
                                  " × (encoder_seq_length ", shape_.sequence,
                                  " + 1)); give a longer text, or lower data.global_batch_size or model.encoder_seq_length"));
     }
-    description_ = describe(files);
+    description_ = describe(files, config.data.tokenizer.library);
+    open_held_out(config, config.data.val_dir, config.data.validation_drop_last, config.trainer.limit_val_batches, "val", validation_);
+    open_held_out(config, config.data.test_dir, true, config.trainer.limit_test_batches, "test", test_);
   }
 
   std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
     shape_.check(step, dp_rank);
-    std::vector<MicroBatch> batches;
-    std::int64_t sample = shape_.first_sample(step, dp_rank);
-    for (std::int64_t i = 0; i < shape_.micro_batches; ++i, sample += shape_.micro_batch) batches.push_back(micro_batch(sample));
-    return batches;
+    const std::int64_t first = shape_.consumed_before(step, resume_) + dp_rank * shape_.per_rank();
+    return cut(train_, dp_rank, [&](std::int64_t row) { return place_of(first + row); }, /*loss_mask=*/false);
   }
 
-  std::int64_t num_tokens() const override { return static_cast<std::int64_t>(tokens_.size()); }
+  std::int64_t num_evaluation_batches(Split split) const override { return split == Split::kTrain ? 0 : held_out(split).num_batches; }
+
+  std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch, int dp_rank) const override {
+    shape_.check(batch, dp_rank);
+    const HeldOut& data = held_out(split);
+    TORCH_INTERNAL_ASSERT(batch < data.num_batches, name_of(split), " batch ", batch, " of ", data.num_batches);
+    const std::int64_t first = batch * shape_.global_batch + dp_rank * shape_.per_rank();
+    const std::int64_t num_samples = data.stream.num_samples();
+    return cut(data.stream, dp_rank, [&](std::int64_t row) { return first + row < num_samples ? first + row : -1; }, data.masked);
+  }
+
+  std::int64_t num_tokens() const override { return static_cast<std::int64_t>(train_.tokens.size()); }
   std::string description() const override { return description_; }
 
  private:
-  std::string describe(const TextFiles& files) const {
-    std::string text = c10::str(files.source, ": ", files.documents.size(), " documents, ", num_tokens(), " byte-level tokens, ", num_samples_,
-                                " samples of ", shape_.sample_length());
+  struct HeldOut {
+    TokenStream stream;
+    std::int64_t num_batches = 0;
+    bool masked = false;
+  };
+
+  std::string describe(const TextFiles& files, const std::string& library) const {
+    std::string text = c10::str(files.source, ": ", files.documents.size(), " documents, ", num_tokens(), " ", library, " tokens, ", num_samples_,
+                                " samples of ", train_.sample_length);
     if (files.num_skipped > 0) text += c10::str("; ", files.num_skipped, " files skipped that are empty or no text, such as ", files.first_skipped);
     return text;
   }
 
-  MicroBatch micro_batch(std::int64_t first) const {
-    MicroBatch batch{at::empty({shape_.micro_batch, shape_.sequence}, at::kLong), at::empty({shape_.micro_batch, shape_.sequence}, at::kLong)};
-    auto* inputs = batch.input_ids.mutable_data_ptr<std::int64_t>();
-    auto* labels = batch.labels.mutable_data_ptr<std::int64_t>();
-    for (std::int64_t row = 0; row < shape_.micro_batch; ++row) {
-      const auto sample = tokens_.begin() + place_of(first + row) * shape_.sample_length();
-      std::copy_n(sample, shape_.sequence, inputs + row * shape_.sequence);
-      std::copy_n(sample + 1, shape_.sequence, labels + row * shape_.sequence);
+  void open_held_out(const RunConfig& config, const std::string& directory, bool drop_last, const std::optional<BatchCount>& limit, const std::string& name,
+                     HeldOut& out) {
+    if (directory.empty() || (limit && limit->is_zero())) return;
+    out.stream = tokenize(read_text_files(directory, "data." + name + "_dir"), config);
+    out.masked = !drop_last;
+    const std::int64_t samples = out.stream.num_samples() + (drop_last ? 0 : shape_.global_batch - 1);
+    const std::int64_t available = out.stream.num_samples() == 0 ? 0 : samples / shape_.global_batch;
+    if (available == 0) {
+      throw ConfigError(c10::str("data.", name, "_dir: ", directory, " is too short: it has ", out.stream.tokens.size(), " tokens, one global batch needs ",
+                                 shape_.global_batch * out.stream.sample_length));
     }
-    return batch;
+    out.num_batches = limited_batches(limit, available, "trainer.limit_" + name + "_batches");
   }
 
+  [[nodiscard]] const HeldOut& held_out(Split split) const {
+    TORCH_INTERNAL_ASSERT(split != Split::kTrain, "training data are read by micro_batches");
+    return split == Split::kValidation ? validation_ : test_;
+  }
+
+  /// A rank's share of a global batch; `sample_of(row)`: −1 for a row that only fills the batch.
+  template <typename SampleOf>
+  std::vector<MicroBatch> cut(const TokenStream& stream, int dp_rank, SampleOf sample_of, bool loss_mask) const {
+    const std::vector<std::int64_t> sizes{shape_.micro_batch, shape_.sequence};
+    std::vector<MicroBatch> batches;
+    for (std::int64_t first = 0; first < shape_.per_rank(); first += shape_.micro_batch) {
+      MicroBatch batch{at::empty(sizes, at::kLong), at::empty(sizes, at::kLong)};
+      if (loss_mask) batch.loss_mask = at::empty(sizes, at::kFloat);
+      for (std::int64_t row = 0; row < shape_.micro_batch; ++row) {
+        const std::int64_t sample = sample_of(first + row);
+        const std::int64_t at = row * shape_.sequence;
+        stream.copy_sample(std::max<std::int64_t>(sample, 0), batch.input_ids.mutable_data_ptr<std::int64_t>() + at, batch.labels.mutable_data_ptr<std::int64_t>() + at);
+        if (loss_mask) std::fill_n(batch.loss_mask.mutable_data_ptr<float>() + at, shape_.sequence, sample < 0 ? 0.0F : 1.0F);
+        batch.places.push_back(dp_rank * shape_.per_rank() + first + row);
+      }
+      batches.push_back(std::move(batch));
+    }
+    return batches;
+  }
+
+  /// Samples are numbered without end: sample n is place n mod N of epoch n / N.
   std::int64_t place_of(std::int64_t sample) const {
     const auto order = order_of(sample / num_samples_);
     return (*order)[static_cast<std::size_t>(sample % num_samples_)];
@@ -112,47 +154,26 @@ class TextDataModule : public DataModule {
   }
 
   BatchShape shape_;
+  ResumePoint resume_;
   std::uint64_t seed_;
-  std::vector<std::uint16_t> tokens_;
+  TokenStream train_;
   std::int64_t num_samples_ = 0;
   std::string description_;
+  HeldOut validation_, test_;
   mutable std::mutex mutex_;
   mutable std::pair<std::int64_t, Order> kept_[2] = {{-1, nullptr}, {-1, nullptr}};
 };
 
-class EmptyDataModule : public DataModule {
- public:
-  explicit EmptyDataModule(const RunConfig& config) : shape_(BatchShape::of(config)) {}
-
-  std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
-    shape_.check(step, dp_rank);
-    std::vector<MicroBatch> batches;
-    for (std::int64_t i = 0; i < shape_.micro_batches; ++i) {
-      batches.push_back({at::zeros({shape_.micro_batch, shape_.sequence}, at::kLong), at::zeros({shape_.micro_batch, shape_.sequence}, at::kLong)});
-    }
-    return batches;
-  }
-  std::int64_t num_tokens() const override { return 0; }
-  std::string description() const override { return "no data: zeros of the right shape"; }
-
- private:
-  BatchShape shape_;
-};
-
 TextFiles read_train_dir(const std::string& train_dir) {
-  if (!train_dir.empty()) return read_text_files(train_dir);
+  if (!train_dir.empty()) return read_text_files(train_dir, "data.train_dir");
   const char* path = std::getenv("PATH");
   return read_python_library(path != nullptr ? path : "/usr/bin");
 }
 
 }  // namespace
 
-std::shared_ptr<const DataModule> make_data_module(const RunConfig& config) {
-  return std::make_shared<const TextDataModule>(config, read_train_dir(config.data.train_dir));
-}
-
-std::shared_ptr<const DataModule> make_empty_data_module(const RunConfig& config) {
-  return std::make_shared<const EmptyDataModule>(config);
+std::shared_ptr<const DataModule> make_text_data_module(const RunConfig& config, const ResumePoint& resume) {
+  return std::make_shared<const TextDataModule>(config, read_train_dir(config.data.train_dir), resume);
 }
 
 }  // namespace trellis::trainer

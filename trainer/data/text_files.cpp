@@ -9,31 +9,41 @@
 #include <sstream>
 #include <system_error>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
+#include "trainer/data/mapped_file.h"
 
 namespace trellis::trainer {
 namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void cannot_read(const fs::path& path, const std::string& reason) {
-  throw ConfigError("data.train_dir: cannot read " + path.string() + ": " + reason);
+[[noreturn]] void cannot_read(const fs::path& path, const std::string& reason, const std::string& key) {
+  throw ConfigError(key + ": cannot read " + path.string() + ": " + reason);
 }
 
-std::string read_file(const fs::path& path) {
+std::string read_file(const fs::path& path, const std::string& key) {
   errno = 0;
   std::ifstream stream(path, std::ios::binary);
   std::ostringstream content;
   content << stream.rdbuf();
   // An empty file sets failbit on `content`; only the file's own state tells an error.
-  if (!stream.is_open() || stream.bad()) cannot_read(path, errno != 0 ? std::strerror(errno) : "unknown error");
+  if (!stream.is_open() || stream.bad()) cannot_read(path, errno != 0 ? std::strerror(errno) : "unknown error", key);
   return std::move(content).str();
+}
+
+void check_exists(const fs::path& path, const std::string& key) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) cannot_read(path, "there is no such file or directory", key);
+  if (error) cannot_read(path, error.message(), key);
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 /// Regular files below `directory`, sorted by path. `extension`: "" = every file.
-std::vector<fs::path> list_files(const fs::path& directory, const std::string& extension) {
+std::vector<fs::path> list_files(const fs::path& directory, const std::string& extension, const std::string& key) {
   std::vector<fs::path> files;
   std::error_code error;
   fs::recursive_directory_iterator entry(directory, error);
@@ -45,16 +55,53 @@ std::vector<fs::path> list_files(const fs::path& directory, const std::string& e
       files.push_back(entry->path());
     }
   }
-  if (error) cannot_read(directory, error.message());
+  if (error) cannot_read(directory, error.message(), key);
   std::ranges::sort(files, {}, [](const fs::path& path) { return path.string(); });
   return files;
 }
 
-TextFiles read_directory(const fs::path& directory, const std::string& extension) {
+bool is_json_lines(const fs::path& path) { return path.extension() == ".jsonl"; }
+
+/// The text of one line of a .jsonl file.
+std::string text_of(std::string_view line, const std::string& where, const std::string& json_key) {
+  nlohmann::json document;
+  try {
+    document = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(where + ": this is no JSON: " + error.what() + "; expected one object {\"" + json_key + "\": \"…\"} in each line");
+  }
+  if (!document.is_object()) throw ConfigError(where + ": expected an object {\"" + json_key + "\": \"…\"}, got " + document.type_name());
+  const auto text = document.find(json_key);
+  if (text == document.end()) {
+    std::string members;
+    for (const auto& member : document.items()) members += (members.empty() ? "\"" : ", \"") + member.key() + '"';
+    throw ConfigError(where + ": there is no member \"" + json_key + "\"; the line has " + (members.empty() ? "none" : members.substr(0, 200)));
+  }
+  if (!text->is_string()) throw ConfigError(where + ": member \"" + json_key + "\": expected a text, got " + text->type_name());
+  return std::move(text->get_ref<std::string&>());
+}
+
+void for_each_line_document(const fs::path& file, const std::string& json_key, const std::function<void(std::string)>& body) {
+  const MappedFile mapped(file);
+  std::string_view rest = mapped.text();
+  for (std::int64_t number = 1; !rest.empty(); ++number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    body(text_of(line, file.string() + ":" + std::to_string(number), json_key));
+  }
+}
+
+TextFiles read_directory(const fs::path& directory, const std::string& extension, const std::string& key) {
   TextFiles files;
   files.source = directory.string();
-  for (const fs::path& path : list_files(directory, extension)) {
-    std::string content = read_file(path);
+  for (const fs::path& path : list_files(directory, extension, key)) {
+    if (is_json_lines(path)) {
+      for_each_line_document(path, kJsonTextKey, [&](std::string document) { files.documents.push_back(std::move(document)); });
+      continue;
+    }
+    std::string content = read_file(path, key);
     if (!content.empty() && is_text(content)) {
       files.documents.push_back(std::move(content));
     } else if (files.num_skipped++ == 0) {
@@ -124,22 +171,30 @@ bool is_text(std::string_view bytes) {
   return true;
 }
 
-TextFiles read_text_files(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) cannot_read(path, "there is no such file or directory");
-  if (error) cannot_read(path, error.message());
+std::vector<fs::path> list_text_files(const fs::path& path, const std::string& key) {
+  check_exists(path, key);
+  return fs::is_directory(path) ? list_files(path, "", key) : std::vector<fs::path>{path};
+}
+
+void for_each_document(const fs::path& file, const std::string& json_key, const std::function<void(std::string)>& body) {
+  if (is_json_lines(file)) return for_each_line_document(file, json_key, body);
+  body(read_file(file, "input"));
+}
+
+TextFiles read_text_files(const fs::path& path, const std::string& key) {
+  check_exists(path, key);
   TextFiles files;
-  if (fs::is_directory(status)) {
-    files = read_directory(path, "");
+  if (fs::is_directory(path)) {
+    files = read_directory(path, "", key);
   } else {
     files.source = path.string();
-    if (std::string content = read_file(path); !content.empty()) files.documents.push_back(std::move(content));
+    for_each_document(path, kJsonTextKey, [&](std::string document) {
+      if (!document.empty()) files.documents.push_back(std::move(document));
+    });
   }
   if (files.documents.empty()) {
-    cannot_read(path, "it holds no text" + (files.num_skipped > 0 ? " (" + std::to_string(files.num_skipped) + " files skipped, such as " +
-                                                                       files.first_skipped + ")"
-                                                                 : std::string()));
+    const std::string skipped = files.num_skipped == 0 ? "" : " (" + std::to_string(files.num_skipped) + " files skipped, such as " + files.first_skipped + ")";
+    cannot_read(path, "it holds no text" + skipped, key);
   }
   return files;
 }
@@ -150,9 +205,9 @@ TextFiles read_python_library(std::string_view search_path) {
     throw ConfigError("data.train_dir: not given, and the default, the Python standard library's sources, was not found beside a python3 in PATH: "
                       "set data.train_dir to a text file or to a directory of text files");
   }
-  TextFiles files = read_directory(*library, ".py");
+  TextFiles files = read_directory(*library, ".py", "data.train_dir");
   files.source = "the Python standard library's sources in " + library->string();
-  if (files.documents.empty()) cannot_read(*library, "it holds no text");
+  if (files.documents.empty()) cannot_read(*library, "it holds no text", "data.train_dir");
   return files;
 }
 

@@ -1,0 +1,162 @@
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "trainer/data/hf_dataset.h"
+#include "trainer/data/megatron/blend.h"
+#include "trainer/data/samplers.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+
+/// Answers questions about the data library with one JSON document on stdout, for oracles in Python. The request on stdin is a JSON object
+/// with the member "ask".
+namespace trellis::trainer {
+namespace {
+
+using nlohmann::json;
+
+IndexMapRequest map_request(const json& ask) {
+  IndexMapRequest request;
+  request.sequences = {ask.at("first"), ask.at("end")};
+  request.split_name = ask.value("split", "train");
+  request.num_samples = ask.at("num_samples");
+  request.sequence_length = ask.at("sequence_length");
+  request.seed = ask.value("seed", 1234);
+  request.extra_token = ask.value("extra_token", true);
+  request.drop_last = ask.value("drop_last", true);
+  return request;
+}
+
+json read_all(const json& ask) {
+  const IndexedDataset data(ask.at("prefix"));
+  json sequences = json::array(), documents = json::array();
+  for (std::int64_t i = 0; i < data.num_sequences(); ++i) {
+    std::vector<std::int64_t> tokens(static_cast<std::size_t>(data.size(i)));
+    data.read(i, 0, data.size(i), tokens.data());
+    sequences.push_back(tokens);
+  }
+  for (std::int64_t i = 0; i <= data.num_documents(); ++i) documents.push_back(data.document_start(i));
+  return {{"type", name_of(data.type())}, {"sequences", sequences}, {"documents", documents}};
+}
+
+json index_maps(const json& ask) {
+  const IndexedDataset data(ask.at("prefix"));
+  const IndexMapRequest request = map_request(ask);
+  const std::string directory = ask.value("directory", "");
+  const SampleIndex index = SampleIndex::open(data, request, directory);
+  return {{"files", index_map_prefix(data, request, directory)}, {"num_samples", index.num_samples()}};
+}
+
+json items(const json& ask) {
+  const IndexMapRequest request = map_request(ask);
+  GptSampleOptions options;
+  options.sequence_length = request.sequence_length;
+  options.extra_token = request.extra_token;
+  options.eod_id = ask.value("eod_id", 0);
+  options.eod_mask_loss = ask.value("eod_mask_loss", false);
+  options.reset_position_ids = ask.value("reset_position_ids", false);
+  const GptDataset data(std::make_shared<IndexedDataset>(ask.at("prefix").get<std::string>()), request, options, "");
+  json result = json::array();
+  for (const std::int64_t index : ask.at("indices").get<std::vector<std::int64_t>>()) {
+    const Sample item = data.item(index);
+    result.push_back({{"tokens", item.tokens}, {"labels", item.labels}, {"position_ids", item.position_ids}, {"loss_mask", item.loss_mask}});
+  }
+  return result;
+}
+
+json sampler(const json& ask) {
+  SamplerShape shape;
+  shape.total_samples = ask.at("total_samples");
+  shape.micro_batch_size = ask.at("micro_batch_size");
+  shape.global_batch_size = ask.at("global_batch_size");
+  shape.data_parallel_size = ask.at("data_parallel_size");
+  shape.drop_last = ask.value("drop_last", true);
+  shape.pad_samples_to_global_batch_size = ask.value("pad", false);
+  const std::int64_t consumed = ask.at("consumed_samples");
+  json batches = json::array();
+  if (ask.at("type") == "single") {
+    const SequentialSampler sequential(shape);
+    for (std::int64_t batch = 0; batch < sequential.num_batches(consumed); ++batch) batches.push_back(sequential.indices(batch, ask.at("rank"), consumed));
+  } else {
+    const RandomSampler random(shape, ask.value("seed", 0));
+    for (std::int64_t batch = 0; batch < ask.at("batches"); ++batch) batches.push_back(random.indices(consumed + batch * shape.global_batch_size, ask.at("rank")));
+  }
+  return batches;
+}
+
+json blend(const json& ask) {
+  const BlendPlan plan = plan_blend(ask.at("weights"), ask.at("num_samples"));
+  return {{"requests", blend_requests(ask.at("weights"), ask.at("num_samples"))}, {"dataset", plan.dataset}, {"sample", plan.sample}};
+}
+
+json split(const json& ask) {
+  json ranges = json::array();
+  for (const SequenceRange& range : split_ranges(ask.at("weights"), ask.at("num_sequences"))) ranges.push_back({range.first, range.end});
+  return ranges;
+}
+
+TokenizerSection tokenizer_section(const json& ask) {
+  TokenizerSection section;
+  section.library = ask.at("library");
+  section.type = ask.value("type", "");
+  section.model = ask.value("model", "");
+  section.vocab_file = ask.value("vocab_file", "");
+  section.merge_file = ask.value("merge_file", "");
+  return section;
+}
+
+json tokenize(const json& ask) {
+  const auto tokenizer = make_tokenizer(tokenizer_section(ask));
+  const auto id = [](std::optional<std::int32_t> value) { return value ? json(*value) : json(); };
+  json ids = json::array(), texts = json::array();
+  for (const std::string& text : ask.at("texts").get<std::vector<std::string>>()) {
+    std::vector<std::int32_t> encoded;
+    tokenizer->encode(text, encoded);
+    texts.push_back(tokenizer->decode(encoded));
+    ids.push_back(encoded);
+  }
+  return {{"vocab_size", tokenizer->vocab_size()}, {"eos", id(tokenizer->eos_id())}, {"bos", id(tokenizer->bos_id())},
+          {"pad", id(tokenizer->pad_id())},        {"ids", ids},                     {"texts", texts}};
+}
+
+json hf_rows(const json& ask) {
+  const auto data = open_hf_dataset(ask.at("directory"), ask.at("sequence_length"), "data.train_dir");
+  json rows = json::array();
+  for (std::int64_t i = 0; i < data->num_samples(); ++i) {
+    const Sample sample = data->item(i);
+    rows.push_back({{"tokens", sample.tokens}, {"labels", sample.labels}});
+  }
+  return rows;
+}
+
+json answer(const json& ask) {
+  const std::string what = ask.at("ask");
+  if (what == "read") return read_all(ask);
+  if (what == "index_maps") return index_maps(ask);
+  if (what == "items") return items(ask);
+  if (what == "sampler") return sampler(ask);
+  if (what == "blend") return blend(ask);
+  if (what == "split") return split(ask);
+  if (what == "tokenize") return tokenize(ask);
+  if (what == "hf_rows") return hf_rows(ask);
+  throw std::runtime_error("data_probe: unknown question " + what);
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+int main() {
+  try {
+    const std::string request(std::istreambuf_iterator<char>(std::cin), {});
+    std::cout << trellis::trainer::answer(nlohmann::json::parse(request)).dump() << "\n";
+  } catch (const trellis::Error& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}

@@ -1,0 +1,92 @@
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "trainer/data/build_dataset.h"
+#include "trainer/data/megatron/indexed_dataset.h"
+#include "trainer/data/tokenizers/unicode.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr std::int64_t kExcerptTokens = 64;
+
+DatasetFacts::Excerpt excerpt_of(const IndexedDataset& data, std::int64_t sequence, const Tokenizer* tokenizer) {
+  DatasetFacts::Excerpt excerpt;
+  excerpt.sequence = sequence;
+  excerpt.tokens = data.size(sequence);
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(std::min(excerpt.tokens, kExcerptTokens)));
+  data.read(sequence, 0, static_cast<std::int64_t>(ids.size()), ids.data());
+  excerpt.ids.assign(ids.begin(), ids.end());
+  if (tokenizer != nullptr) excerpt.text = tokenizer->decode(excerpt.ids);
+  return excerpt;
+}
+
+}  // namespace
+
+DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* tokenizer, std::int64_t excerpts) {
+  const IndexedDataset data(prefix);
+  const std::unique_ptr<Tokenizer> decoder = tokenizer != nullptr ? make_tokenizer(*tokenizer) : nullptr;
+  DatasetFacts facts;
+  facts.prefix = prefix;
+  facts.type = name_of(data.type());
+  facts.sequences = data.num_sequences();
+  facts.documents = data.num_documents();
+  facts.tokens = data.num_tokens();
+  facts.shortest = facts.sequences > 0 ? data.size(0) : 0;
+  std::vector<std::int64_t> ids;
+  for (std::int64_t i = 0; i < facts.sequences; ++i) {
+    facts.shortest = std::min<std::int64_t>(facts.shortest, data.size(i));
+    facts.longest = std::max<std::int64_t>(facts.longest, data.size(i));
+    ids.resize(static_cast<std::size_t>(data.size(i)));
+    data.read(i, 0, data.size(i), ids.data());
+    for (const std::int64_t id : ids) facts.largest_id = std::max(facts.largest_id, id);
+    if (i < excerpts) facts.excerpts.push_back(excerpt_of(data, i, decoder.get()));
+  }
+  return facts;
+}
+
+nlohmann::json DatasetFacts::json() const {
+  nlohmann::json document = {{"schema", "trellis.dataset_facts/1"}, {"prefix", prefix},       {"type", type},         {"sequences", sequences},  {"documents", documents},
+                             {"tokens", tokens},                    {"shortest", shortest},   {"longest", longest},   {"largest_id", largest_id}};
+  for (const Excerpt& excerpt : excerpts) {
+    document["excerpts"].push_back({{"sequence", excerpt.sequence}, {"tokens", excerpt.tokens}, {"ids", excerpt.ids}, {"text", printable_text(excerpt.text)}});
+  }
+  return document;
+}
+
+std::string DatasetFacts::text() const {
+  std::string lines = prefix + ": " + std::to_string(sequences) + " sequences of " + std::to_string(shortest) + " … " + std::to_string(longest) + " tokens, " +
+                      std::to_string(documents) + " documents, " + std::to_string(tokens) + " tokens of " + type + ", largest id " + std::to_string(largest_id);
+  for (const Excerpt& excerpt : excerpts) {
+    lines += "\nsequence " + std::to_string(excerpt.sequence) + ", " + std::to_string(excerpt.tokens) + " tokens:";
+    for (const std::int32_t id : excerpt.ids) lines += " " + std::to_string(id);
+    if (excerpt.tokens > static_cast<std::int64_t>(excerpt.ids.size())) lines += " …";
+    if (!excerpt.text.empty()) lines += "\n  \"" + printable_text(excerpt.text) + "\"";
+  }
+  return lines;
+}
+
+std::string printable_text(std::string_view text) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string result;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::string_view rest = text.substr(i);
+    const auto byte = static_cast<unsigned char>(rest[0]);
+    const std::size_t length = byte < 0x80 ? 1 : std::min<std::size_t>(rest.size(), byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
+    const bool valid = valid_utf8_prefix(rest.substr(0, length)) == length;
+    if (byte == '\n') {
+      result += "\\n";
+      ++i;
+    } else if (!valid || byte < ' ' || byte == 0x7F) {
+      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+      ++i;
+    } else {
+      result += rest.substr(0, length);
+      i += length;
+    }
+  }
+  return result;
+}
+
+}  // namespace trellis::trainer

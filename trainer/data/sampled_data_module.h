@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "trainer/data/data_module.h"
+#include "trainer/data/sample.h"
+
+namespace trellis::trainer {
+
+/// One source of samples for each split; validation and test may be null.
+struct SplitSources {
+  std::shared_ptr<const SampleSource> train, validation, test;
+  std::string description;
+};
+
+/// Deals samples to data-parallel ranks by NeMo's samplers: `single` (Megatron and Hugging Face data) or `cyclic`.
+[[nodiscard]] std::shared_ptr<const DataModule> make_sampled_data_module(const RunConfig& config, SplitSources sources, const ResumePoint& resume);
+
+/// Megatron data of `config.data`: prefixes, splits, blends, index maps.
+[[nodiscard]] SplitSources open_megatron_sources(const RunConfig& config);
+
+}  // namespace trellis::trainer

@@ -1,0 +1,30 @@
+#include "trainer/data/tokenizers/byte_tokenizer.h"
+
+#include "trainer/data/byte_tokenizer.h"
+
+namespace trellis::trainer {
+namespace {
+
+class ByteTokenizer : public Tokenizer {
+ public:
+  std::int32_t vocab_size() const override { return kByteVocabularySize; }
+  std::optional<std::int32_t> eos_id() const override { return kEndOfDocument; }
+  std::optional<std::int32_t> bos_id() const override { return std::nullopt; }
+  std::optional<std::int32_t> pad_id() const override { return std::nullopt; }
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  }
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::string text;
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && id < kEndOfDocument) text += static_cast<char>(id);
+    }
+    return text;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+}  // namespace trellis::trainer

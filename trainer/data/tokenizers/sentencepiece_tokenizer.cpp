@@ -1,0 +1,50 @@
+#include "trainer/data/tokenizers/sentencepiece_tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include "base/error.h"
+#include "trainer/data/mapped_file.h"
+
+namespace trellis::trainer {
+namespace {
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(const std::string& model_file) {
+    const MappedFile file(model_file);
+    const auto status = file.size() == 0 ? sentencepiece::util::Status(sentencepiece::util::StatusCode::kDataLoss, "the file is empty")
+                                         : processor_.LoadFromSerializedProto({file.text().data(), file.size()});
+    if (!status.ok()) throw ConfigError(model_file + ": expected a SentencePiece model: " + status.ToString() + "; set data.tokenizer.model to a tokenizer.model file");
+  }
+
+  std::int32_t vocab_size() const override { return processor_.GetPieceSize(); }
+  std::optional<std::int32_t> eos_id() const override { return known(processor_.eos_id()); }
+  std::optional<std::int32_t> bos_id() const override { return known(processor_.bos_id()); }
+  std::optional<std::int32_t> pad_id() const override { return known(processor_.pad_id()); }
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    std::vector<int> pieces;
+    if (const auto status = processor_.Encode({text.data(), text.size()}, &pieces); !status.ok()) throw ConfigError("SentencePiece cannot encode a text: " + status.ToString());
+    ids.insert(ids.end(), pieces.begin(), pieces.end());
+  }
+
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::vector<int> pieces;
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && id < vocab_size()) pieces.push_back(id);
+    }
+    std::string text;
+    if (const auto status = processor_.Decode(pieces, &text); !status.ok()) throw ConfigError("SentencePiece cannot decode ids: " + status.ToString());
+    return text;
+  }
+
+ private:
+  static std::optional<std::int32_t> known(int id) { return id < 0 ? std::nullopt : std::optional<std::int32_t>(id); }
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file) { return std::make_unique<SentencePieceTokenizer>(model_file); }
+
+}  // namespace trellis::trainer
