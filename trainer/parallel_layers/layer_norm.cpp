@@ -1,5 +1,6 @@
 #include "trainer/parallel_layers/layer_norm.h"
 
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mul.h>
@@ -55,12 +56,41 @@ at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double ep
   return output;
 }
 
-RMSNorm::RMSNorm(const ModuleContext& context, const std::string& path, std::int64_t hidden_size, double eps, bool decay_weight)
-    : eps_(eps), scope_(context.scope(path)) {
-  Parameter& parameter = make_parameter(context, {path + ".weight", {hidden_size}});
+/// With fp32 weights ATen keeps fp32 statistics for a half-precision input; with half-precision ones it would round them.
+at::Tensor layer_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, double eps) {
+  const auto exact = [dtype = statistics_dtype(input)](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(dtype) : tensor; };
+  return at::layer_norm(input, {input.size(-1)}, exact(weight), exact(bias), eps);
+}
+
+namespace {
+
+at::Tensor make_norm_parameter(const ModuleContext& context, const std::string& name, std::int64_t size, const WeightInit& init, bool decay) {
+  Parameter& parameter = make_parameter(context, {name, {size}, -1, 1, init});
   parameter.sequence_parallel_enabled = context.sequence_parallel;
-  parameter.weight_decay = decay_weight;
-  weight_ = parameter.tensor;
+  parameter.weight_decay = decay;
+  return parameter.tensor;
+}
+
+}  // namespace
+
+RMSNorm::RMSNorm(const ModuleContext& context, const std::string& path, std::int64_t hidden_size, double eps, bool decay_weight)
+    : weight_(make_norm_parameter(context, path + ".weight", hidden_size, WeightInit::ones(), decay_weight)),
+      eps_(eps),
+      scope_(context.scope(path)) {}
+
+LayerNorm::LayerNorm(const ModuleContext& context, const std::string& path, std::int64_t hidden_size, double eps, bool decay_weight,
+                     LayerNormKind kind)
+    : weight_(make_norm_parameter(context, path + ".weight", hidden_size,
+                                  WeightInit::constant(kind == LayerNormKind::kLayerNorm ? 1 : 0), decay_weight)),
+      bias_(make_norm_parameter(context, path + ".bias", hidden_size, WeightInit::zeros(), decay_weight)),
+      eps_(eps),
+      kind_(kind),
+      scope_(context.scope(path)) {}
+
+at::Tensor LayerNorm::forward(const at::Tensor& input) const {
+  const Scope scope = scope_.enter();
+  const at::Tensor weight = kind_ == LayerNormKind::kLayerNorm ? weight_ : weight_.to(statistics_dtype(input)).add(1);
+  return scope_.leave(layer_norm(input, weight, bias_, eps_));
 }
 
 }  // namespace trellis::trainer

@@ -2,17 +2,15 @@
 
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/mm.h>
+#include <c10/util/StringUtil.h>
 
+#include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/parallel_layers/derivative.h"
 #include "trainer/parallel_layers/mappings.h"
 #include "trainer/parallel_layers/sequence_parallel.h"
 
 namespace trellis::trainer {
 namespace {
-
-at::Tensor rows(const at::Tensor& activations) { return activations.reshape({-1, activations.size(-1)}); }
 
 /// Sum of the ranks' parts of an activation: in full, or this rank's part of the sequence.
 at::Tensor reduce_activation(const at::Tensor& partial, const ParallelGroup& tp, bool sequence_parallel, at::ScalarType dtype) {
@@ -20,118 +18,125 @@ at::Tensor reduce_activation(const at::Tensor& partial, const ParallelGroup& tp,
                            : reduce_from_tensor_model_parallel_region(partial, tp, dtype);
 }
 
-/// Backward of several linear layers on one input. The communications run beside the matrix products that do not need them:
-///
-///   gather X ───────────────┐
-///   dX = Σ dY_i · A_i ──► reduce dX ───────────┐
-///                           dA_i = dY_iᵀ · X   ▼ return
-///
-/// With sequence parallelism X is kept as its shard [s/TP, b, h] and gathered again here: memory for bandwidth, as NxD does.
-class LinearWithAsyncCommunication final : public Derivative {
- public:
-  LinearWithAsyncCommunication(const at::Tensor& input, const std::vector<at::Tensor>& weights, ParallelGroup tp, bool sequence_parallel,
-                               at::ScalarType reduce_dtype)
-      : num_weights_(weights.size()), tp_(std::move(tp)), sequence_parallel_(sequence_parallel), reduce_dtype_(reduce_dtype) {
-    save(input);
-    for (const at::Tensor& weight : weights) save(weight);
-  }
-
- private:
-  Tensors backward(Tensors grads) override {
-    const at::Tensor input = saved(0);
-    PendingCollective gather = sequence_parallel_ ? start_all_gather(input, tp_) : PendingCollective(input);
-    const Tensors grad_rows = rows_of(grads);
-    const at::Tensor grad_total = input_gradient(grad_rows).view(with_columns(grads[0], input.size(-1))).to(reduce_dtype_);
-    PendingCollective reduce = sequence_parallel_ ? start_reduce_scatter(grad_total, tp_) : start_all_reduce(grad_total, tp_);
-    Tensors result(1 + num_weights_);
-    const at::Tensor total_rows = rows(gather.wait());
-    for (std::size_t i = 0; i < num_weights_; ++i) result[1 + i] = at::mm(grad_rows[i].t(), total_rows);
-    result[0] = reduce.wait().to(input.scalar_type());
-    return result;
-  }
-
-  static Tensors rows_of(const Tensors& tensors) {
-    Tensors result;
-    for (const at::Tensor& tensor : tensors) result.push_back(rows(tensor));
-    return result;
-  }
-
-  at::Tensor input_gradient(const Tensors& grad_rows) const {
-    at::Tensor sum = at::mm(grad_rows[0], saved(1));
-    for (std::size_t i = 1; i < num_weights_; ++i) sum.addmm_(grad_rows[i], saved(1 + i));
-    return sum;
-  }
-
-  static std::vector<std::int64_t> with_columns(const at::Tensor& grad, std::int64_t columns) {
-    std::vector<std::int64_t> sizes = grad.sizes().vec();
-    sizes.back() = columns;
-    return sizes;
-  }
-
-  std::size_t num_weights_;
-  ParallelGroup tp_;
-  bool sequence_parallel_;
-  at::ScalarType reduce_dtype_;
-};
-
 }  // namespace
 
 ParallelEmbedding::ParallelEmbedding(const ModuleContext& context, const std::string& path, std::int64_t num_embeddings,
-                                     std::int64_t embedding_dim, double init_std)
-    : weight_(make_parameter(context, {path + ".weight", {num_embeddings, embedding_dim}, 0, 1, init_std}).tensor),
+                                     std::int64_t embedding_dim, const ParallelEmbeddingOptions& options)
+    : weight_(make_parameter(context, {path + ".weight", {num_embeddings, embedding_dim}, options.shard_across_embedding ? 1 : 0, 1, options.init})
+                  .tensor),
       tp_(context.tp()),
-      reduce_dtype_(context.reduce_dtype),
-      sequence_parallel_(context.sequence_parallel),
-      scope_(context.scope(path)) {}
+      reduce_dtype_(options.reduce_dtype.value_or(context.reduce_dtype)),
+      sequence_parallel_(options.sequence_parallel_enabled.value_or(context.sequence_parallel)),
+      shard_across_embedding_(options.shard_across_embedding),
+      scope_(context.scope(path)) {
+  if (!options.padding_idx) return;
+  if (*options.padding_idx < 0 || *options.padding_idx >= num_embeddings) {
+    throw ConfigError(c10::str(path, ": padding_idx must be a token: expected 0 … ", num_embeddings - 1, ", got ", *options.padding_idx));
+  }
+  const std::int64_t row = *options.padding_idx - (shard_across_embedding_ ? 0 : tp_.rank * weight_.size(0));
+  if (row >= 0 && row < weight_.size(0)) padding_row_ = row;
+}
 
 at::Tensor ParallelEmbedding::forward(const at::Tensor& input_ids) const {
   const Scope scope = scope_.enter();
   const at::Tensor ids = input_ids.t();
-  if (tp_.size == 1) return scope_.leave(at::embedding(weight_, ids));
+  if (tp_.size == 1) return scope_.leave(look_up(ids));
+  if (shard_across_embedding_) return scope_.leave(look_up_own_columns(ids));
   return scope_.leave(reduce_activation(look_up_own_rows(ids), tp_, sequence_parallel_, reduce_dtype_));
 }
+
+at::Tensor ParallelEmbedding::look_up(const at::Tensor& ids) const { return at::embedding(weight_, ids, padding_row_); }
 
 /// Rows of other ranks' tokens are zero: the sum over TP completes them.
 at::Tensor ParallelEmbedding::look_up_own_rows(const at::Tensor& ids) const {
   const std::int64_t count = weight_.size(0);
   const at::Tensor local = ids - tp_.rank * count;
   const at::Tensor foreign = local.lt(0).logical_or_(local.ge(count));
-  return at::embedding(weight_, local.masked_fill(foreign, 0)).masked_fill_(foreign.unsqueeze(-1), 0);
+  return look_up(local.masked_fill(foreign, 0)).masked_fill_(foreign.unsqueeze(-1), 0);
+}
+
+at::Tensor ParallelEmbedding::look_up_own_columns(const at::Tensor& ids) const {
+  const at::Tensor whole = gather_from_tensor_model_parallel_region(look_up(ids), tp_);
+  return sequence_parallel_ ? scatter_to_sequence_parallel_region(whole, tp_) : whole;
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
-                                           const std::vector<Output>& outputs, double init_std, int stride)
-    : tp_(context.tp()), reduce_dtype_(context.reduce_dtype), sequence_parallel_(context.sequence_parallel) {
+                                           const std::vector<Output>& outputs, const ColumnParallelLinearOptions& options)
+    : gather_output_(options.gather_output) {
+  shards_.tp = context.tp();
+  shards_.sequence_parallel = options.sequence_parallel_enabled.value_or(context.sequence_parallel);
+  shards_.reduce_dtype = options.reduce_dtype.value_or(context.reduce_dtype);
+  if (gather_output_ && shards_.sequence_parallel) {
+    throw ConfigError(c10::str(path, ": gather_output and sequence_parallel_enabled exclude each other: expected one of them, got both "
+                                     "(tensor_model_parallel_size ", shards_.tp.size, "); set gather_output to false"));
+  }
+  std::vector<at::Tensor>& biases = options.skip_bias_add ? skipped_biases_ : shards_.biases;
   for (const Output& output : outputs) {
     const std::string name = output.name.empty() ? path : path + "." + output.name;
-    weights_.push_back(make_parameter(context, {name + ".weight", {output.size, input_size}, 0, stride, init_std}).tensor);
+    WeightSpec weight{name + ".weight", {output.size, input_size}, 0, options.stride, options.init};
+    shards_.weights.push_back(make_parameter(context, weight).tensor);
+    if (options.keep_master_weight && !context.shape_only) master_weights_.push_back(draw_full_weight(context, weight));
+    if (options.bias) {
+      Parameter& bias = make_parameter(context, {name + ".bias", {output.size}, 0, options.stride, WeightInit::zeros()});
+      bias.weight_decay = context.decay_biases;
+      biases.push_back(bias.tensor);
+    }
   }
 }
 
-std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input) const {
-  std::vector<at::Tensor> outputs;
-  {
-    BelowAutograd below;
-    const at::Tensor total = sequence_parallel_ ? all_gather(input, tp_) : input;
-    for (const at::Tensor& weight : weights_) outputs.push_back(at::linear(total, weight));
-  }
-  std::vector<at::Tensor> inputs{input};
-  inputs.insert(inputs.end(), weights_.begin(), weights_.end());
-  if (needs_derivative(inputs)) {
-    attach(c10::make_intrusive<LinearWithAsyncCommunication>(input, weights_, tp_, sequence_parallel_, reduce_dtype_), inputs, outputs);
+std::vector<at::Tensor> ColumnParallelLinear::forward_with(const at::Tensor& input, const ColumnShards& shards) const {
+  std::vector<at::Tensor> outputs = linear_with_async_communication(input, shards);
+  if (gather_output_) {
+    for (at::Tensor& output : outputs) output = gather_from_tensor_model_parallel_region(output, shards.tp);
   }
   return outputs;
 }
 
+std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input) const { return forward_with(input, shards_); }
+
+std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input, const at::Tensor& weight) const {
+  ColumnShards shards = shards_;
+  shards.weights = {weight};
+  return forward_with(input, shards);
+}
+
+at::Tensor ColumnParallelLinear::bias(std::size_t output) const {
+  if (skipped_biases_.empty()) return {};
+  const at::Tensor& own = skipped_biases_[output];
+  return gather_output_ ? gather_from_tensor_model_parallel_region(own, shards_.tp) : own;
+}
+
 RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
-                                     std::int64_t output_size, double init_std)
-    : weight_(make_parameter(context, {path + ".weight", {output_size, input_size}, 1, 1, init_std}).tensor),
-      tp_(context.tp()),
-      reduce_dtype_(context.reduce_dtype),
-      sequence_parallel_(context.sequence_parallel) {}
+                                     std::int64_t output_size, const RowParallelLinearOptions& options)
+    : tp_(context.tp()),
+      reduce_dtype_(options.reduce_dtype.value_or(context.reduce_dtype)),
+      sequence_parallel_(options.sequence_parallel_enabled.value_or(context.sequence_parallel)),
+      input_is_parallel_(options.input_is_parallel),
+      skip_bias_add_(options.skip_bias_add),
+      reduce_output_(options.reduce_output) {
+  if (sequence_parallel_ && !input_is_parallel_) {
+    throw ConfigError(c10::str(path, ": sequence_parallel_enabled needs input_is_parallel: expected an input of ", input_size / tp_.size,
+                               " columns per rank, got input_is_parallel false (", input_size, " columns); set input_is_parallel"));
+  }
+  if (options.bias && !reduce_output_ && !skip_bias_add_) {
+    throw ConfigError(c10::str(path, ": reduce_output false leaves ", tp_.size, " parts of a sum and the bias would be added to each: "
+                                     "expected bias false or skip_bias_add, got bias true"));
+  }
+  const WeightSpec weight{path + ".weight", {output_size, input_size}, 1, options.stride, options.init, options.partition};
+  weight_ = make_parameter(context, weight).tensor;
+  if (options.keep_master_weight && !context.shape_only) master_weight_ = draw_full_weight(context, weight);
+  if (options.bias) {
+    Parameter& parameter = make_parameter(context, {path + ".bias", {output_size}, -1, 1, WeightInit::zeros()});
+    parameter.sequence_parallel_enabled = sequence_parallel_;
+    parameter.weight_decay = context.decay_biases;
+    bias_ = parameter.tensor;
+  }
+}
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& input) const {
-  return reduce_activation(at::linear(input, weight_), tp_, sequence_parallel_, reduce_dtype_);
+  at::Tensor output = at::linear(input_is_parallel_ ? input : scatter_to_tensor_model_parallel_region(input, tp_), weight_);
+  if (reduce_output_) output = reduce_activation(output, tp_, sequence_parallel_, reduce_dtype_);
+  return bias_.defined() && !skip_bias_add_ ? output.add(bias_) : output;
 }
 
 }  // namespace trellis::trainer

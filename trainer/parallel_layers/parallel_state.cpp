@@ -4,7 +4,6 @@
 
 #include <c10/util/StringUtil.h>
 
-#include "base/error.h"
 #include "runtime/world.h"
 
 namespace trellis::trainer {
@@ -20,36 +19,29 @@ ParallelGroup make_group(runtime::RankContext& rank, const char* axis, const std
 
 }  // namespace
 
-std::vector<int> RankMesh::tp_ranks(int of) const {
-  std::vector<int> ranks;
-  for (int t = 0; t < tp; ++t) ranks.push_back(rank(pp_rank(of), dp_rank(of), t));
-  return ranks;
-}
-
-std::vector<int> RankMesh::dp_ranks(int of) const {
-  std::vector<int> ranks;
-  for (int d = 0; d < dp; ++d) ranks.push_back(rank(pp_rank(of), d, tp_rank(of)));
-  return ranks;
-}
-
-std::vector<int> RankMesh::pp_ranks(int of) const {
-  std::vector<int> ranks;
-  for (int p = 0; p < pp; ++p) ranks.push_back(rank(p, dp_rank(of), tp_rank(of)));
-  return ranks;
-}
-
 ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& rank, int tp, int pp) {
-  const int world = rank.world_size();
-  if (tp < 1 || pp < 1 || world % (tp * pp) != 0) {
-    throw ConfigError(c10::str("distributed_strategy: the world size must be a multiple of tensor_model_parallel_size · "
-                               "pipeline_model_parallel_size: expected a multiple of ", tp, " · ", pp, ", got ", world,
-                               " ranks; change trainer.devices, trainer.num_nodes or the parallel sizes"));
-  }
-  const RankMesh mesh{tp, pp, world / (tp * pp)};
-  ParallelGroup tensor = make_group(rank, "tp", mesh.tp_ranks(rank.rank()));
-  ParallelGroup pipeline = make_group(rank, "pp", mesh.pp_ranks(rank.rank()));
-  ParallelGroup data = make_group(rank, "dp", mesh.dp_ranks(rank.rank()));
-  return ParallelState(std::move(tensor), std::move(pipeline), std::move(data));
+  return initialize_model_parallel(rank, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
+}
+
+/// Axes that hold the same ranks share one group: what runs on them runs in one order anyway.
+ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& rank, const ParallelSizes& sizes) {
+  const RankMesh mesh = make_rank_mesh(sizes, rank.world_size());
+  const auto group_of = [&](ParallelAxis axis) { return make_group(rank, name_of(axis), mesh.ranks(axis, rank.rank())); };
+  ParallelGroup tensor = group_of(ParallelAxis::kTensor);
+  ParallelGroup pipeline = group_of(ParallelAxis::kPipeline);
+  ParallelState state(std::move(tensor), std::move(pipeline), group_of(ParallelAxis::kData));
+  state.context_ = group_of(ParallelAxis::kContext);
+  if (mesh.cp > 1) state.zero1_sharding_ = group_of(ParallelAxis::kZero1Sharding);
+  if (mesh.ep > 1) state.expert_ = group_of(ParallelAxis::kExpert);
+  state.expert_data_ = mesh.ep > 1 ? group_of(ParallelAxis::kExpertData) : state.zero1_sharding_;
+  state.kv_shared_ = make_group(rank, "kv", mesh.kv_shared_ranks(rank.rank(), sizes.kv_size_multiplier, sizes.kv_replica_order));
+  state.kv_replica_order_ = sizes.kv_replica_order;
+  state.global_rank_ = rank.rank();
+  return state;
+}
+
+std::string ParallelState::rmsg(const std::string& message) const {
+  return c10::str("[rank_", global_rank_, "_pp", pipeline_.rank, "_tp", tensor_.rank, "_dp", data_.rank, "_cp", context_.rank, "] ", message);
 }
 
 }  // namespace trellis::trainer

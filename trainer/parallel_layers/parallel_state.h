@@ -1,9 +1,12 @@
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "trainer/parallel_layers/rank_mesh.h"
 
 namespace trellis::runtime {
 class RankContext;
@@ -18,34 +21,26 @@ struct ParallelGroup {
   int size = 1;
 };
 
-/// Global ranks of the axis through `rank`, in member order.
-/// The mesh is row-major [PP, DP, TP] with TP fastest: rank = (pp·DP + dp)·TP + tp. Eight ranks with TP 2, PP 2, DP 2:
-///
-///            dp 0      dp 1
-///   pp 0   [0 1]     [2 3]      tp groups: {0 1} {2 3} {4 5} {6 7}
-///   pp 1   [4 5]     [6 7]      dp groups: {0 2} {1 3} {4 6} {5 7}    pp groups: {0 4} {1 5} {2 6} {3 7}
-struct RankMesh {
-  int tp = 1, pp = 1, dp = 1;
-  [[nodiscard]] int tp_rank(int rank) const { return rank % tp; }
-  [[nodiscard]] int dp_rank(int rank) const { return rank / tp % dp; }
-  [[nodiscard]] int pp_rank(int rank) const { return rank / (tp * dp); }
-  [[nodiscard]] int rank(int pp_rank, int dp_rank, int tp_rank) const { return (pp_rank * dp + dp_rank) * tp + tp_rank; }
-  [[nodiscard]] std::vector<int> tp_ranks(int rank) const;
-  [[nodiscard]] std::vector<int> dp_ranks(int rank) const;
-  [[nodiscard]] std::vector<int> pp_ranks(int rank) const;
-};
-
 /// Which ranks this rank computes with. A value: copies share the process groups.
 class ParallelState {
  public:
   /// A single rank.
   ParallelState() = default;
+  /// With the caller's groups; ZeRO-1 shards over `data`.
   ParallelState(ParallelGroup tensor, ParallelGroup pipeline, ParallelGroup data)
-      : tensor_(std::move(tensor)), pipeline_(std::move(pipeline)), data_(std::move(data)) {}
+      : tensor_(std::move(tensor)), pipeline_(std::move(pipeline)), data_(std::move(data)), zero1_sharding_(data_) {}
 
-  /// Builds the groups of `rank`; every rank of the world must call it. Throws ConfigError when tp·pp does not divide the world.
+  /// Builds the groups of `rank`; every rank of the world must call it. Throws ConfigError when the sizes do not fit the world.
   static ParallelState initialize_model_parallel(runtime::RankContext& rank, int tensor_model_parallel_size,
                                                  int pipeline_model_parallel_size);
+  static ParallelState initialize_model_parallel(runtime::RankContext& rank, const ParallelSizes& sizes);
+  /// With another group of ranks that hold the same key/value heads.
+  [[nodiscard]] ParallelState with_kv_shared_group(ParallelGroup group, ReplicaOrder order) const {
+    ParallelState state = *this;
+    state.kv_shared_ = std::move(group);
+    state.kv_replica_order_ = order;
+    return state;
+  }
 
   [[nodiscard]] const ParallelGroup& get_tensor_model_parallel_group() const { return tensor_; }
   [[nodiscard]] int get_tensor_model_parallel_rank() const { return tensor_.rank; }
@@ -56,13 +51,30 @@ class ParallelState {
   [[nodiscard]] const ParallelGroup& get_data_parallel_group() const { return data_; }
   [[nodiscard]] int get_data_parallel_rank() const { return data_.rank; }
   [[nodiscard]] int get_data_parallel_size() const { return data_.size; }
+  [[nodiscard]] const ParallelGroup& get_context_model_parallel_group() const { return context_; }
+  [[nodiscard]] int get_context_model_parallel_rank() const { return context_.rank; }
+  [[nodiscard]] int get_context_model_parallel_size() const { return context_.size; }
+  [[nodiscard]] const ParallelGroup& get_expert_model_parallel_group() const { return expert_; }
+  [[nodiscard]] int get_expert_model_parallel_rank() const { return expert_.rank; }
+  [[nodiscard]] int get_expert_model_parallel_size() const { return expert_.size; }
+  [[nodiscard]] const ParallelGroup& get_expert_data_parallel_group() const { return expert_data_; }
+  /// Over which ZeRO-1 shards dense weights: data × context parallel.
+  [[nodiscard]] const ParallelGroup& get_zero1_sharding_group() const { return zero1_sharding_; }
+  /// The TP ranks that hold the same key/value heads; a group of one without replication.
+  [[nodiscard]] const ParallelGroup& get_kv_shared_group() const { return kv_shared_; }
+  [[nodiscard]] ReplicaOrder kv_replica_order() const { return kv_replica_order_; }
   [[nodiscard]] bool is_pipeline_first_stage() const { return pipeline_.rank == 0; }
   [[nodiscard]] bool is_pipeline_last_stage() const { return pipeline_.rank == pipeline_.size - 1; }
 
+  [[nodiscard]] int global_rank() const { return global_rank_; }
+  [[nodiscard]] bool is_global_rank_zero() const { return global_rank_ == 0; }
+  /// `message` with who says it: "[rank_5_pp1_tp1_dp0_cp0] message".
+  [[nodiscard]] std::string rmsg(const std::string& message) const;
+
  private:
-  ParallelGroup tensor_;
-  ParallelGroup pipeline_;
-  ParallelGroup data_;
+  ParallelGroup tensor_, pipeline_, data_, context_, expert_, expert_data_, zero1_sharding_, kv_shared_;
+  ReplicaOrder kv_replica_order_ = ReplicaOrder::kAdjacent;
+  int global_rank_ = 0;
 };
 
 }  // namespace trellis::trainer

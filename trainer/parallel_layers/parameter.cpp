@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/content_hash.h"
@@ -14,6 +13,34 @@
 namespace trellis::trainer {
 namespace {
 
+at::Tensor draw(const ModuleContext& context, const std::string& name, const std::vector<std::int64_t>& shape, const WeightInit& init) {
+  at::Tensor full = at::empty(shape, at::TensorOptions().dtype(context.dtype == at::kDouble ? at::kDouble : at::kFloat));
+  init.fill(full, at::detail::createCPUGenerator(stream_seed(context.seed, name)));
+  return full;
+}
+
+Partition partition_of(const WeightSpec& spec) {
+  if (spec.partition) return *spec.partition;
+  const std::int64_t size = spec.partition_dim < 0 ? 0 : spec.shape[static_cast<std::size_t>(spec.partition_dim)];
+  return strided_partition(spec.partition_dim, size, spec.partition_stride);
+}
+
+std::vector<std::int64_t> shard_shape(const WeightSpec& spec, const Partition& partition, int tp) {
+  std::vector<std::int64_t> shape = spec.shape;
+  if (!partition.is_sharded()) return shape;
+  auto& size = shape[static_cast<std::size_t>(partition.dim)];
+  if (!spec.partition && size % (std::int64_t{tp} * spec.partition_stride) != 0) {
+    throw ConfigError(c10::str(spec.name, ": cannot shard dimension ", partition.dim, " over tensor_model_parallel_size ", tp,
+                               ": expected a multiple of ", tp * spec.partition_stride, ", got ", size,
+                               "; change the model's sizes or tensor_model_parallel_size"));
+  }
+  size = 0;
+  for (const PartitionBlock& block : partition.blocks) size += block.laid_out() / tp;
+  return shape;
+}
+
+}  // namespace
+
 std::uint64_t stream_seed(std::int64_t seed, const std::string& name) {
   ContentHasher hasher;
   hasher.value(seed);
@@ -22,26 +49,15 @@ std::uint64_t stream_seed(std::int64_t seed, const std::string& name) {
 }
 
 at::Tensor draw_full_weight(const ModuleContext& context, const WeightSpec& spec) {
-  const auto options = at::TensorOptions().dtype(context.dtype == at::kDouble ? at::kDouble : at::kFloat);
-  if (spec.init_std == 0) return at::ones(spec.shape, options);
-  at::Generator generator = at::detail::createCPUGenerator(stream_seed(context.seed, spec.name));
-  return at::empty(spec.shape, options).normal_(0, spec.init_std, generator);
-}
-
-std::vector<std::int64_t> shard_shape(const WeightSpec& spec, const ParallelGroup& tp) {
-  std::vector<std::int64_t> shape = spec.shape;
-  if (spec.partition_dim < 0) return shape;
-  auto& size = shape[static_cast<std::size_t>(spec.partition_dim)];
-  if (size % (std::int64_t{tp.size} * spec.partition_stride) != 0) {
-    throw ConfigError(c10::str(spec.name, ": cannot shard dimension ", spec.partition_dim, " over tensor_model_parallel_size ", tp.size,
-                               ": expected a multiple of ", tp.size * spec.partition_stride, ", got ", size,
-                               "; change the model's sizes or tensor_model_parallel_size"));
+  if (spec.parts.empty()) return draw(context, spec.name, spec.shape, spec.init);
+  std::vector<at::Tensor> parts;
+  for (const WeightPart& part : spec.parts) {
+    std::vector<std::int64_t> shape = spec.shape;
+    shape[0] = part.rows;
+    parts.push_back(draw(context, part.name, shape, spec.init));
   }
-  size /= tp.size;
-  return shape;
+  return at::cat(parts, 0);
 }
-
-}  // namespace
 
 at::Tensor shard_of(const at::Tensor& full, int dim, int stride, const ParallelGroup& tp) {
   std::vector<at::Tensor> parts;
@@ -59,20 +75,21 @@ at::Tensor join_shards(const std::vector<at::Tensor>& shards, int dim, int strid
 
 Parameter& make_parameter(const ModuleContext& context, const WeightSpec& spec) {
   const at::NoGradGuard no_grad;
-  const std::vector<std::int64_t> shape = shard_shape(spec, context.tp());
+  const ParallelGroup& tp = context.tp();
+  const Partition partition = partition_of(spec);
+  const std::vector<std::int64_t> shape = shard_shape(spec, partition, tp.size);
   at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(context.dtype).device(context.device));
   if (!context.shape_only) {
-    const at::Tensor full = draw_full_weight(context, spec);
-    const at::Tensor shard = spec.partition_dim < 0 ? full : shard_of(full, spec.partition_dim, spec.partition_stride, context.tp());
-    tensor.copy_(shard.to(context.dtype));
+    tensor.copy_(shard_of(draw_full_weight(context, spec), partition, tp.rank, tp.size).to(context.dtype));
   }
   tensor.set_requires_grad(true);
   Parameter parameter;
   parameter.name = spec.name;
   parameter.tensor = std::move(tensor);
-  parameter.tensor_model_parallel = spec.partition_dim >= 0;
-  parameter.partition_dim = spec.partition_dim;
-  parameter.partition_stride = spec.partition_stride;
+  parameter.tensor_model_parallel = partition.is_sharded();
+  parameter.partition_dim = partition.dim;
+  parameter.partition_stride = partition.is_sharded() ? static_cast<int>(partition.blocks.size()) : 1;
+  parameter.partition = partition;
   context.parameters->push_back(std::move(parameter));
   return context.parameters->back();
 }

@@ -3,12 +3,16 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "trainer/parallel_layers/parallel_state.h"
+#include "trainer/parallel_layers/partition.h"
+#include "trainer/parallel_layers/step_position.h"
+#include "trainer/parallel_layers/weight_init.h"
 #include "trainer/utils/scope.h"
 
 namespace trellis::trainer {
@@ -20,8 +24,14 @@ struct Parameter {
   bool tensor_model_parallel = false;      ///< sharded over TP along partition_dim
   int partition_dim = -1;
   int partition_stride = 1;                ///< blocks fused into one tensor (gate|up: 2); each is sharded for itself
+  Partition partition;                     ///< the whole truth: which un-sharded rows each rank holds; join_shards() undoes it
   bool sequence_parallel_enabled = false;  ///< each TP rank has a part of its gradient: to be summed over TP
   bool weight_decay = true;
+  bool tied = false;                       ///< has copies on other stages, or is one: its gradient is complete only after their sum
+  bool shared = false;                     ///< the copy of a tied weight: its gradient is summed with the original's, norms skip it
+  /// Ranks that hold the same key/value rows. Their gradients leave backward summed over it, so the copies stay bit-equal; a norm counts
+  /// each row once (PartitionBlock::copies). A group of one for everything else.
+  ParallelGroup kv_shared_group;
 };
 
 /// In order of construction; addresses are stable.
@@ -36,11 +46,20 @@ struct ModuleContext {
   at::ScalarType dtype = at::kFloat;        ///< of weights and activations
   at::ScalarType reduce_dtype = at::kFloat; ///< of sums over TP
   bool sequence_parallel = false;
+  bool decay_biases = false;                ///< weight decay applies to biases too (model.do_layer_norm_weight_decay)
   bool shape_only = false;                  ///< values do not matter: skip work that only makes values
   std::int64_t seed = 0;
+  /// Where training is. The engine writes it before each forward; dropout and checkpoint() read it.
+  std::shared_ptr<StepPosition> position = std::make_shared<StepPosition>();
 
   [[nodiscard]] const ParallelGroup& tp() const { return parallel->get_tensor_model_parallel_group(); }
   [[nodiscard]] LayerScope scope(const std::string& path) const { return LayerScope(path, backward); }
+};
+
+/// One of several weights stacked along dimension 0, drawn as if it stood alone.
+struct WeightPart {
+  std::string name;
+  std::int64_t rows = 0;
 };
 
 /// How to make a weight: its un-sharded shape and what to fill it with.
@@ -49,12 +68,19 @@ struct WeightSpec {
   std::vector<std::int64_t> shape;
   int partition_dim = -1;    ///< −1: replicated over TP
   int partition_stride = 1;
-  double init_std = 0;       ///< standard deviation of the normal distribution; 0: ones
+  WeightInit init = {};
+  std::optional<Partition> partition = {};  ///< instead of dimension and stride
+  std::vector<WeightPart> parts = {};       ///< empty: drawn as one
 };
+
+/// The stream of random numbers of (seed, name): what is drawn from it depends on nothing else.
+[[nodiscard]] std::uint64_t stream_seed(std::int64_t seed, const std::string& name);
 
 /// Makes this rank's shard and adds it to the context's list. The un-sharded weight is drawn on the CPU from a stream that depends on
 /// (seed, name) only, then sliced: the model does not depend on the layout. Throws ConfigError when TP does not divide the shape.
 Parameter& make_parameter(const ModuleContext& context, const WeightSpec& spec);
+/// The un-sharded weight in fp32 (fp64 in an fp64 run) on the CPU, as make_parameter draws it.
+[[nodiscard]] at::Tensor draw_full_weight(const ModuleContext& context, const WeightSpec& spec);
 
 /// The shard of `tp.rank`: each of `stride` blocks of dimension `dim` is split over the group, the parts are joined again.
 at::Tensor shard_of(const at::Tensor& full, int dim, int stride, const ParallelGroup& tp);

@@ -1,7 +1,12 @@
-// parallel_cross_entropy against at::cross_entropy_loss, un-sharded and sharded over 2 and 4 ranks.
+// parallel_cross_entropy against at::cross_entropy_loss, un-sharded and sharded: label smoothing, ignored targets, log-probabilities.
+#include <functional>
+#include <string>
+#include <vector>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "runtime/world.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/parallel_layers/parallel_state.h"
@@ -22,29 +27,88 @@ Sample sample() {
           at::rand({6, 2}, generator, at::kDouble)};
 }
 
-class ParallelCrossEntropy : public testing::TestWithParam<int> {};
+struct Case {
+  int ranks;
+  double smoothing;
+  bool ignored;
+};
+
+using PartOf = std::function<at::Tensor(const at::Tensor& full)>;  ///< this rank's part of the vocabulary
+
+class ParallelCrossEntropy : public testing::TestWithParam<Case> {
+ protected:
+  void on_each_rank(const Sample& s, const std::function<void(at::Tensor logits, const PartOf&, const ParallelGroup&)>& body) {
+    const int ranks = GetParam().ranks;
+    runtime::WorldOptions world;
+    world.world_size = ranks;
+    runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+      const ParallelState state = ParallelState::initialize_model_parallel(rank, ranks, 1);
+      const auto chunk = [&](const at::Tensor& full) { return full.chunk(ranks, -1)[static_cast<std::size_t>(rank.rank())]; };
+      body(chunk(s.logits).clone().requires_grad_(), chunk, state.get_tensor_model_parallel_group());
+    });
+  }
+};
 
 TEST_P(ParallelCrossEntropy, LossAndGradientEqualTheDenseOnes) {
-  const int ranks = GetParam();
-  const Sample s = sample();
+  Sample s = sample();
+  if (GetParam().ignored) s.target.view(-1).narrow(0, 3, 5).fill_(-100);
+  const CrossEntropyOptions options{.label_smoothing = GetParam().smoothing};
   at::Tensor dense = s.logits.clone().requires_grad_();
-  const at::Tensor expected = at::cross_entropy_loss(dense.flatten(0, 1), s.target.flatten(), {}, at::Reduction::None).view_as(s.target);
+  const at::Tensor expected =
+      at::cross_entropy_loss(dense.flatten(0, 1), s.target.flatten(), {}, at::Reduction::None, -100, options.label_smoothing).view_as(s.target);
   expected.backward(s.weight);
-  runtime::WorldOptions world;
-  world.world_size = ranks;
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    const ParallelState state = ParallelState::initialize_model_parallel(rank, ranks, 1);
-    const auto chunk = [&](const at::Tensor& full) { return full.chunk(ranks, -1)[static_cast<std::size_t>(rank.rank())]; };
-    at::Tensor logits = chunk(s.logits).clone().requires_grad_();
-    const at::Tensor loss = parallel_cross_entropy(logits, s.target, state.get_tensor_model_parallel_group());
+  on_each_rank(s, [&](at::Tensor logits, const auto& chunk, const ParallelGroup& tp) {
+    const at::Tensor loss = parallel_cross_entropy(logits, s.target, tp, options);
     loss.backward(s.weight);
     EXPECT_TRUE(at::allclose(loss, expected.detach(), 1e-13, 1e-13));
     EXPECT_TRUE(at::allclose(logits.grad(), chunk(dense.grad()), 1e-13, 1e-13));
     EXPECT_TRUE(logits.detach().equal(chunk(s.logits))) << "the caller's logits must not change";
+    if (GetParam().ignored) {
+      const at::Tensor ignored = s.target.eq(-100);
+      EXPECT_EQ(loss.masked_select(ignored).abs().sum().template item<double>(), 0);
+      EXPECT_EQ(logits.grad().index({ignored}).abs().sum().template item<double>(), 0);
+    }
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ParallelCrossEntropy, testing::Values(1, 2, 4));
+TEST_P(ParallelCrossEntropy, LogProbabilitiesEqualTheDenseGather) {
+  const Sample s = sample();  // as [b = 6, s = 2, v]: one next token each
+  at::Tensor dense = s.logits.clone().requires_grad_();
+  const at::Tensor expected = dense.narrow(1, 0, 1).log_softmax(-1).gather(-1, s.target.narrow(1, 1, 1).unsqueeze(-1)).squeeze(-1);
+  const at::Tensor weight = s.weight.narrow(1, 0, 1).contiguous();
+  expected.backward(weight);
+  on_each_rank(s, [&](at::Tensor logits, const auto& chunk, const ParallelGroup& tp) {
+    const at::Tensor logprobs = from_parallel_logits_to_logprobs(logits, s.target, tp);
+    EXPECT_EQ(logprobs.sizes(), (std::vector<std::int64_t>{6, 1}));
+    logprobs.backward(weight);
+    EXPECT_TRUE(at::allclose(logprobs, expected.detach(), 1e-13, 1e-13));
+    EXPECT_TRUE(at::allclose(logits.grad(), chunk(dense.grad()), 1e-13, 1e-13));
+    EXPECT_FALSE(from_parallel_logits_to_logprobs(logits, s.target, tp, /*inference=*/true).requires_grad());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ParallelCrossEntropy,
+                         testing::Values(Case{1, 0, false}, Case{2, 0, false}, Case{4, 0, true}, Case{8, 0, true}, Case{1, 0.1, true},
+                                         Case{2, 0.1, false}, Case{4, 0.3, true}),
+                         [](const auto& test) {
+                           return "TP" + std::to_string(test.param.ranks) + (test.param.smoothing > 0 ? "_smoothing" : "") + (test.param.ignored ? "_ignored" : "");
+                         });
+
+TEST(LabelSmoothing, MegatronsAlphaIsTheDocumentedRate) {
+  // Megatron: the target keeps 1 − α, each of the K − 1 others gets α/(K − 1).
+  const Sample s = sample();
+  const double alpha = 0.2, k = kVocab;
+  const at::Tensor logprobs = s.logits.log_softmax(-1);
+  const at::Tensor target = logprobs.gather(-1, s.target.unsqueeze(-1)).squeeze(-1);
+  const at::Tensor expected = -((1 - alpha) * target + alpha / (k - 1) * (logprobs.sum(-1) - target));
+  EXPECT_TRUE(at::allclose(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = alpha * k / (k - 1)}), expected, 1e-13, 1e-13));
+}
+
+TEST(LabelSmoothing, ARateOutsideItsRangeIsNamed) {
+  const Sample s = sample();
+  EXPECT_THROW(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = 1}), ConfigError);
+  EXPECT_THROW(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = -0.1}), ConfigError);
+}
 
 TEST(ParallelCrossEntropyTypes, HalfPrecisionLogitsAreComputedInFp32) {
   const Sample s = sample();

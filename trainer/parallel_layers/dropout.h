@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trainer/parallel_layers/parameter.h"
+
+namespace trellis::trainer {
+
+/// Where a tensor lies in its un-sharded whole: index i of dimension `dim` is index `rows`[i] there, of `total`. `dim` −1: it is the whole.
+struct ShardPlace {
+  int dim = -1;
+  std::int64_t total = 0;
+  std::vector<RowRange> rows = {};
+
+  static ShardPlace whole() { return {}; }
+  /// The `tp.rank`-th of equal parts of dimension `dim`, of which this tensor has `size`.
+  static ShardPlace part(int dim, std::int64_t size, const ParallelGroup& tp);
+};
+
+/// Dropout whose mask does not depend on the layout. It is a function of (seed, step, micro-batch, path, place in the un-sharded tensor):
+/// TP ranks draw different parts of one mask in sharded regions and equal masks outside; recompute draws the same mask again; any layout
+/// drops what one rank drops.
+class Dropout {
+ public:
+  /// `path` names the mask's stream. Throws ConfigError unless 0 ≤ probability ≤ 1.
+  Dropout(const ModuleContext& context, const std::string& path, double probability);
+  /// Zeroes elements with the probability and scales the others by 1/(1 − probability). In an evaluation: the input.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& input, const ShardPlace& place) const;
+  /// An activation of the residual stream: [s, b, h], or [s/TP, b, h] with sequence parallelism.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
+  /// True where an element is kept. `sizes`: of this rank's part.
+  [[nodiscard]] at::Tensor keep_mask(at::IntArrayRef sizes, const ShardPlace& place) const;
+  [[nodiscard]] double probability() const { return probability_; }
+
+ private:
+  [[nodiscard]] at::Tensor draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk) const;
+
+  std::string path_;
+  double probability_;
+  std::int64_t seed_;
+  at::Device device_;
+  ParallelGroup tp_;
+  bool sequence_parallel_;
+  std::shared_ptr<const StepPosition> position_;
+};
+
+}  // namespace trellis::trainer
