@@ -1,6 +1,15 @@
 #include "trainer/modules/core_attention.h"
 
+#include <cmath>
+#include <limits>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
+
+#include "trainer/modules/recompute.h"
 
 namespace trellis::trainer {
 namespace {
@@ -18,11 +27,58 @@ at::Tensor expand_kv_heads(const at::Tensor& input, std::int64_t num_heads) {
 
 }  // namespace
 
-at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+AttentionMask::AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window, bool always_explicit)
+    : positions_(at::empty({sequence_length}, at::TensorOptions().dtype(at::kLong).device(context.device))) {
+  if (!context.shape_only) positions_.copy_(at::arange(sequence_length, at::kLong));
+  if (window && *window < sequence_length) window_ = window;
+  if (always_explicit || window_) table_ = causal_table();
+}
+
+at::Tensor AttentionMask::causal_table() const {
+  const at::Tensor distance = positions_.unsqueeze(1) - positions_.unsqueeze(0);  // from a query back to a key
+  const at::Tensor causal = distance.ge(0);
+  return window_ ? causal.logical_and(distance.lt(*window_)) : causal;
+}
+
+at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
+  if (!attention_mask.defined()) return table_;
+  const at::Tensor same_document = attention_mask.unsqueeze(2).eq(attention_mask.unsqueeze(1));
+  return same_document.logical_and(table_.defined() ? table_ : causal_table()).unsqueeze(1);
+}
+
+CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer,
+                             ShardPlace query_heads)
+    : explicit_(is_explicit(config)),
+      layer_scaling_(config.apply_query_key_layer_scaling ? layer + 1 : 1),
+      dropout_(context, path + ".attention_dropout", config.attention_dropout),
+      query_heads_(std::move(query_heads)),
+      recompute_(RecomputePlan::of(config).core_attention),
+      position_(context.position) {}
+
+at::Tensor CoreAttention::forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const {
+  return maybe_checkpoint(recompute_, position_, {query, key, value},
+                          [this, allowed](const std::vector<at::Tensor>& qkv) { return attend(qkv[0], qkv[1], qkv[2], allowed); });
+}
+
+at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const {
   const std::int64_t num_heads = query.size(2);
-  const at::Tensor context = at::scaled_dot_product_attention(heads_first(query), expand_kv_heads(key, num_heads),
-                                                              expand_kv_heads(value, num_heads), {}, /*dropout_p=*/0.0, /*is_causal=*/true);
+  const at::Tensor q = heads_first(query), k = expand_kv_heads(key, num_heads), v = expand_kv_heads(value, num_heads);
+  std::optional<at::Tensor> mask;
+  if (allowed.defined()) mask = allowed;
+  const at::Tensor context = explicit_ ? explicit_attention(q, k, v, allowed)
+                                       : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/!mask);
   return context.permute({2, 0, 1, 3}).flatten(2);
+}
+
+at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                             const at::Tensor& allowed) const {
+  const double scale = 1 / (std::sqrt(static_cast<double>(query.size(-1))) * layer_scaling_);
+  const at::ScalarType dtype = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor scores = at::matmul(query * scale, key.transpose(2, 3)).to(dtype);
+  if (layer_scaling_ != 1) scores = scores * layer_scaling_;
+  const at::Tensor visible = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
+  const at::Tensor probabilities = dropout_.forward(visible.softmax(-1), query_heads_);
+  return at::matmul(probabilities.to(query.scalar_type()), value);
 }
 
 }  // namespace trellis::trainer

@@ -1,11 +1,60 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
 #include <ATen/core/Tensor.h>
+
+#include "trainer/config/model_section.h"
+#include "trainer/parallel_layers/dropout.h"
+#include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
 
-/// Causal attention with scale 1/sqrt(d): query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of n_kv → [s, b, n·d].
-/// Query head i attends with key/value head i / (n / n_kv). One fused operation, so that a device may run it as flash attention.
-at::Tensor core_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+/// Which keys a query may read: itself and the past; with a window the last `window` of them, itself included; with an attention mask those
+/// of its own document.
+class AttentionMask {
+ public:
+  /// `always_explicit`: make the table for purely causal attention too, which a fused operation needs no table for.
+  AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window, bool always_explicit);
+  /// Table of one micro-batch, the same for all layers: [s, s] or [b, 1, s, s] bool, true where a query (row) may read a key (column).
+  /// Undefined: causal, nothing more. `attention_mask`: see MicroBatch.
+  [[nodiscard]] at::Tensor allowed(const at::Tensor& attention_mask) const;
+
+ private:
+  [[nodiscard]] at::Tensor causal_table() const;
+  at::Tensor positions_;        ///< [s] int64
+  std::optional<int> window_;   ///< only one that is shorter than the sequence
+  at::Tensor table_;            ///< [s, s] bool; undefined when a micro-batch without documents needs none
+};
+
+/// softmax(Q·Kᵀ/sqrt(d)) · V: query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of n_kv → [s, b, n·d].
+/// Query head i attends with key/value head i / (n / n_kv).
+///   flash_attention   one fused operation, so that a device may run it as flash attention
+///   otherwise, and with attention_dropout, whose masks belong to the probabilities: explicit softmax in fp32 (fp64 for fp64).
+///                     apply_query_key_layer_scaling: scores are divided by the layer's number before they are stored, and multiplied back
+class CoreAttention {
+ public:
+  /// Whether this model's attention needs the table of AttentionMask even for purely causal attention.
+  [[nodiscard]] static bool is_explicit(const ModelSection& config) { return !config.flash_attention || config.attention_dropout > 0; }
+
+  /// `layer`: its index, from 0. `query_heads`: those of this rank in the order it holds them, for the masks of dropout.
+  CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer, ShardPlace query_heads);
+  /// `allowed`: AttentionMask::allowed().
+  [[nodiscard]] at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const;
+
+ private:
+  [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const;
+  [[nodiscard]] at::Tensor explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                              const at::Tensor& allowed) const;
+  bool explicit_;
+  double layer_scaling_;    ///< 1, or the layer's number from 1
+  Dropout dropout_;         ///< of probabilities [b, n, s, s]
+  ShardPlace query_heads_;
+  bool recompute_;
+  std::shared_ptr<StepPosition> position_;
+};
 
 }  // namespace trellis::trainer

@@ -1,60 +1,46 @@
 #include "trainer/modules/mlp.h"
 
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/silu_backward.h>
-
-#include "trainer/parallel_layers/derivative.h"
+#include "trainer/modules/activations.h"
 
 namespace trellis::trainer {
 namespace {
 
-struct GateUp {
-  explicit GateUp(const at::Tensor& fused) : GateUp(fused, fused.size(-1) / 2) {}
-  GateUp(const at::Tensor& fused, std::int64_t half) : gate(fused.narrow(-1, 0, half)), up(fused.narrow(-1, half, half)) {}
-  at::Tensor gate, up;
-};
-
-/// Keeps the input only: silu is computed again, which is cheaper than reading it back from memory.
-class SwigluBackward final : public Derivative {
- public:
-  explicit SwigluBackward(const at::Tensor& gate_up) { save(gate_up); }
-
- private:
-  Tensors backward(Tensors grads) override {
-    const at::Tensor fused = saved(0);
-    at::Tensor grad = at::empty_like(fused);
-    const GateUp value(fused);
-    GateUp out(grad);
-    at::mul_out(out.up, grads[0], at::silu(value.gate));
-    at::silu_backward_out(out.gate, at::mul(grads[0], value.up), value.gate);
-    return {grad};
-  }
-};
+int parts(const ModelSection& config) { return is_gated(config.activation) ? 2 : 1; }
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  at::Tensor output;
-  {
-    BelowAutograd below;
-    const GateUp value(gate_up);
-    output = at::silu(value.gate).mul_(value.up);
+ParallelMLP::ParallelMLP(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names)
+    : activation_(config.activation),
+      recompute_(RecomputePlan::of(config)),
+      position_(context.position),
+      input_(context, path + "." + names.mlp_input, config.hidden_size, {{"", parts(config) * std::int64_t{config.ffn_hidden_size}}},
+             {.init = config.init_method_std, .bias = config.has_bias, .gather_output = false, .stride = parts(config)}),
+      dropout_(context, path + ".ffn_dropout", config.ffn_dropout),
+      tp_(context.tp()),
+      output_(context, path + "." + names.mlp_output, config.ffn_hidden_size, config.hidden_size,
+              {.init = output_init_std(config), .bias = config.has_bias, .input_is_parallel = true}),
+      scope_(context.scope(path)) {
+  if (config.transformer_block_type == TransformerBlock::kNormformer) {
+    norm_.emplace(context, path + ".normalization", config, config.ffn_hidden_size);
   }
-  if (needs_derivative({gate_up})) attach(c10::make_intrusive<SwigluBackward>(gate_up), {gate_up}, {output});
-  return output;
 }
 
-LlamaMLP::LlamaMLP(const ModuleContext& context, const std::string& path, std::int64_t hidden_size, std::int64_t ffn_hidden_size,
-                   double init_std, double output_init_std)
-    : gate_up_proj_(context, path + ".gate_up_proj", hidden_size, {{"", 2 * ffn_hidden_size}}, init_std, /*stride=*/2),
-      down_proj_(context, path + ".down_proj", ffn_hidden_size, hidden_size, output_init_std),
-      scope_(context.scope(path)) {}
-
-at::Tensor LlamaMLP::forward(const at::Tensor& input) const {
+at::Tensor ParallelMLP::forward(const at::Tensor& input) const {
   const Scope scope = scope_.enter();
-  return scope_.leave(down_proj_.forward(swiglu(gate_up_proj_.forward(input)[0])));
+  return scope_.leave(
+      maybe_checkpoint(recompute_.mlp, position_, {input}, [this](const std::vector<at::Tensor>& inputs) { return run(inputs[0]); }));
+}
+
+at::Tensor ParallelMLP::run(const at::Tensor& input) const {
+  const at::Tensor projected = input_.forward(input)[0];
+  return output_.forward(maybe_checkpoint(recompute_.activation, position_, {projected},
+                                          [this](const std::vector<at::Tensor>& inputs) { return between(inputs[0]); }));
+}
+
+at::Tensor ParallelMLP::between(const at::Tensor& input) const {
+  at::Tensor hidden = activate(activation_, input);
+  if (norm_) hidden = norm_->forward(hidden);
+  return dropout_.forward(hidden, ShardPlace::part(2, hidden.size(2), tp_));
 }
 
 }  // namespace trellis::trainer

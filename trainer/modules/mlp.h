@@ -1,26 +1,38 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/config/model_section.h"
+#include "trainer/modules/module_names.h"
+#include "trainer/modules/norm.h"
+#include "trainer/modules/recompute.h"
+#include "trainer/parallel_layers/dropout.h"
 #include "trainer/parallel_layers/layers.h"
 
 namespace trellis::trainer {
 
-/// silu(gate) · up of an input whose last dimension is gate | up.
-at::Tensor swiglu(const at::Tensor& gate_up);
-
-/// SwiGLU block: gate and up fused in gate_up_proj, then down_proj.
-class LlamaMLP {
+/// Linear, activation, dropout, linear; normformer normalises the activations first. A gated activation's gate and up are fused in the first weight.
+class ParallelMLP {
  public:
-  LlamaMLP(const ModuleContext& context, const std::string& path, std::int64_t hidden_size, std::int64_t ffn_hidden_size, double init_std,
-           double output_init_std);
+  ParallelMLP(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names);
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
 
  private:
-  ColumnParallelLinear gate_up_proj_;
-  RowParallelLinear down_proj_;
+  [[nodiscard]] at::Tensor run(const at::Tensor& input) const;
+  [[nodiscard]] at::Tensor between(const at::Tensor& input) const;
+
+  Activation activation_;
+  RecomputePlan recompute_;
+  std::shared_ptr<StepPosition> position_;
+  ColumnParallelLinear input_;
+  std::optional<ShardedNorm> norm_;
+  Dropout dropout_;
+  ParallelGroup tp_;
+  RowParallelLinear output_;
   LayerScope scope_;
 };
 

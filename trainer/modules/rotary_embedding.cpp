@@ -1,58 +1,116 @@
 #include "trainer/modules/rotary_embedding.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/pow.h>
+#include <c10/util/StringUtil.h>
 
+#include "base/error.h"
 #include "trainer/parallel_layers/derivative.h"
 
 namespace trellis::trainer {
 namespace {
 
+std::int64_t rotary_dim(const RotarySpec& spec) {
+  const auto dim = static_cast<std::int64_t>(static_cast<double>(spec.head_dim) * spec.percentage);
+  if (dim < 2 || dim > spec.head_dim || dim % 2 != 0) {
+    throw ConfigError(c10::str("model: rotary embedding turns pairs: rotary_percentage ", spec.percentage, " of a head of ", spec.head_dim,
+                               " is ", dim, "; expected an even number from 2 to ", spec.head_dim));
+  }
+  return dim;
+}
+
+/// Positions the model was made for before its context was stretched.
+double original_positions(const RotarySpec& spec) {
+  const std::int64_t original = spec.scaling.original_max_position_embeddings;
+  return static_cast<double>(original > 0 ? original : spec.max_position_embeddings);
+}
+
+/// Waves longer than original/low_freq_factor are slowed down, those shorter than original/high_freq_factor are not.
+at::Tensor scale_llama3(const at::Tensor& frequency, const RotarySpec& spec) {
+  const RopeScaling& scaling = spec.scaling;
+  const at::Tensor turns = frequency * (original_positions(spec) / (2 * std::numbers::pi));  // over the original context
+  const at::Tensor smooth = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1);
+  return frequency * (smooth + (1 - smooth) / scaling.factor);
+}
+
+double dynamic_theta(const RotarySpec& spec, std::int64_t dim) {
+  const double original = original_positions(spec);
+  const double stretch = std::max(static_cast<double>(spec.sequence_length) / original, 1.0);
+  const double growth = spec.scaling.factor * stretch - (spec.scaling.factor - 1);
+  return spec.theta * std::pow(growth, static_cast<double>(dim) / static_cast<double>(dim - 2));
+}
+
 /// (x1, x2) → (x1·cos − d·x2·sin, x2·cos + d·x1·sin), d = ±1 for the direction of turning.
-at::Tensor rotate(const at::Tensor& input, const at::Tensor& cos, const at::Tensor& sin, int direction) {
-  const std::int64_t half = input.size(-1) / 2;
-  at::Tensor output = at::mul(input, cos);
-  output.narrow(-1, 0, half).addcmul_(input.narrow(-1, half, half), sin, -direction);
-  output.narrow(-1, half, half).addcmul_(input.narrow(-1, 0, half), sin, direction);
+at::Tensor rotate(const at::Tensor& input, const RotaryTables& tables, int direction) {
+  const std::int64_t half = tables.sin.size(-1);
+  at::Tensor output = at::mul(input, tables.cos);
+  output.narrow(-1, 0, half).addcmul_(input.narrow(-1, half, half), tables.sin, -direction);
+  output.narrow(-1, half, half).addcmul_(input.narrow(-1, 0, half), tables.sin, direction);
   return output;
 }
 
 /// The inverse of a rotation is its transpose: the gradient turns back.
 class RotaryBackward final : public Derivative {
  public:
-  RotaryBackward(at::Tensor cos, at::Tensor sin) : cos_(std::move(cos)), sin_(std::move(sin)) {}
+  explicit RotaryBackward(RotaryTables tables) : tables_(std::move(tables)) {}
 
  private:
-  Tensors backward(Tensors grads) override { return {rotate(grads[0], cos_, sin_, -1)}; }
-  at::Tensor cos_, sin_;
+  Tensors backward(Tensors grads) override { return {rotate(grads[0], tables_, -1)}; }
+  RotaryTables tables_;
 };
 
 }  // namespace
 
-RotaryEmbedding::RotaryEmbedding(const ModuleContext& context, std::int64_t head_dim, std::int64_t sequence_length, double theta) {
-  const at::TensorOptions options = at::TensorOptions().dtype(context.dtype).device(context.device);
-  if (context.shape_only) {
-    cos_ = at::empty({sequence_length, 1, 1, head_dim}, options);
-    sin_ = at::empty({sequence_length, 1, 1, head_dim / 2}, options);
-    return;
-  }
-  const at::Tensor exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
-  const at::Tensor angles = at::arange(sequence_length, at::kDouble).unsqueeze(-1) * at::pow(theta, exponents).reciprocal_();
-  const at::Tensor cos = angles.cos();
-  cos_ = at::cat({cos, cos}, -1).view({sequence_length, 1, 1, head_dim}).to(options);
-  sin_ = angles.sin().view({sequence_length, 1, 1, head_dim / 2}).to(options);
+at::Tensor inverse_frequencies(const RotarySpec& spec) {
+  const std::int64_t dim = rotary_dim(spec);
+  const std::string& type = spec.scaling.type;
+  const double theta = type == "dynamic" ? dynamic_theta(spec, dim) : spec.theta;
+  const at::Tensor exponents = at::arange(0, dim, 2, at::kDouble) / static_cast<double>(dim);
+  const at::Tensor frequency = at::pow(theta, exponents).reciprocal_();
+  if (type == "default" || type == "dynamic") return frequency;
+  if (type == "linear") return frequency / spec.scaling.factor;
+  if (type == "llama3") return scale_llama3(frequency, spec);
+  throw ConfigError("model.rope_scaling: type " + type + " is not carried out by this version; expected default, linear, dynamic or llama3");
 }
 
-at::Tensor RotaryEmbedding::forward(const at::Tensor& input) const {
+RotaryEmbedding::RotaryEmbedding(const ModuleContext& context, const RotarySpec& spec) {
+  const at::TensorOptions options = at::TensorOptions().dtype(context.dtype).device(context.device);
+  const at::Tensor frequency = inverse_frequencies(spec);
+  const std::int64_t positions = spec.sequence_length;
+  if (context.shape_only) {
+    cos_ = at::empty({positions, spec.head_dim}, options);
+    sin_ = at::empty({positions, frequency.size(0)}, options);
+    return;
+  }
+  const at::Tensor angles = at::arange(positions, at::kDouble).unsqueeze(-1) * frequency;
+  const at::Tensor cos = angles.cos();
+  const at::Tensor still = at::ones({positions, spec.head_dim - 2 * frequency.size(0)}, at::kDouble);
+  cos_ = at::cat({cos, cos, still}, -1).to(options);
+  sin_ = angles.sin().to(options);
+}
+
+RotaryTables RotaryEmbedding::tables(const at::Tensor& position_ids) const {
+  if (!position_ids.defined()) return {cos_.unsqueeze(1).unsqueeze(1), sin_.unsqueeze(1).unsqueeze(1)};
+  const at::Tensor positions = position_ids.t();
+  return {at::embedding(cos_, positions).unsqueeze(2), at::embedding(sin_, positions).unsqueeze(2)};
+}
+
+at::Tensor apply_rotary(const at::Tensor& input, const RotaryTables& tables) {
   at::Tensor output;
   {
     BelowAutograd below;
-    output = rotate(input, cos_, sin_, 1);
+    output = rotate(input, tables, 1);
   }
-  if (needs_derivative({input})) attach(c10::make_intrusive<RotaryBackward>(cos_, sin_), {input}, {output});
+  if (needs_derivative({input})) attach(c10::make_intrusive<RotaryBackward>(tables), {input}, {output});
   return output;
 }
 

@@ -2,21 +2,49 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/config/model_section.h"
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
 
-/// Rotary position embedding in the rotate-half convention: the pair (x_i, x_{i+d/2}) at position p turns by p · theta^(−2i/d).
+/// What a rotary embedding turns and how fast.
+struct RotarySpec {
+  std::int64_t head_dim = 0;
+  std::int64_t sequence_length = 0;           ///< positions 0 … sequence_length − 1
+  std::int64_t max_position_embeddings = 0;   ///< of the model; scaling counts from them when it names no original ones
+  double theta = 10000;
+  double percentage = 1;                      ///< share of the head that turns, from its start; the rest passes
+  RopeScaling scaling = {};
+};
+
+/// Angle per position of each pair: [head_dim · percentage / 2] in fp64, after scaling.
+///   default   theta^(−2i/d)
+///   linear    that / factor (Megatron's interpolation factor)
+///   dynamic   theta grows with the sequence beyond the original positions m: theta · (factor·s/m − factor + 1)^(d/(d−2))
+///   llama3    long waves / factor, short waves unchanged, a smooth passage between
+/// As Hugging Face's rope types compute them for one sequence length. Throws ConfigError for another type.
+[[nodiscard]] at::Tensor inverse_frequencies(const RotarySpec& spec);
+
+/// Cosines and sines of one micro-batch's positions; the same for all layers.
+struct RotaryTables {
+  at::Tensor cos;  ///< [s, 1 or b, 1, head_dim]; ones where nothing turns
+  at::Tensor sin;  ///< [s, 1 or b, 1, head_dim · percentage / 2]
+};
+
+/// Rotary position embedding in the rotate-half convention: the pair (x_i, x_{i+d/2}) at position p turns by p · frequency_i.
 /// The tables are computed in fp64 once and kept in the run's type.
 class RotaryEmbedding {
  public:
-  RotaryEmbedding(const ModuleContext& context, std::int64_t head_dim, std::int64_t sequence_length, double theta);
-  /// [s, b, heads, head_dim] → the same. REQUIRES: s = sequence_length.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
+  RotaryEmbedding(const ModuleContext& context, const RotarySpec& spec);
+  /// `position_ids`: [b, s] int64; undefined: 0 … s − 1 in every sample.
+  [[nodiscard]] RotaryTables tables(const at::Tensor& position_ids) const;
 
  private:
-  at::Tensor cos_;  ///< [s, 1, 1, d]
-  at::Tensor sin_;  ///< [s, 1, 1, d/2]
+  at::Tensor cos_;  ///< [s, head_dim]
+  at::Tensor sin_;  ///< [s, head_dim · percentage / 2]
 };
+
+/// Turns [s, b, heads, head_dim] → the same.
+[[nodiscard]] at::Tensor apply_rotary(const at::Tensor& input, const RotaryTables& tables);
 
 }  // namespace trellis::trainer

@@ -1,48 +1,49 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
 #include "trainer/modules/mlp.h"
-#include "trainer/modules/qkv.h"
-#include "trainer/modules/rotary_embedding.h"
-#include "trainer/parallel_layers/layer_norm.h"
-#include "trainer/parallel_layers/layers.h"
+#include "trainer/modules/norm.h"
+#include "trainer/modules/self_attention.h"
+#include "trainer/parallel_layers/dropout.h"
 
 namespace trellis::trainer {
 
-struct TransformerLayerShape {
-  AttentionShape attention;
-  std::int64_t ffn_hidden_size = 0;
-  double layernorm_epsilon = 1e-5;
-  double init_std = 0.02;
-  double output_init_std = 0.02;  ///< of the two weights that write to the residual stream
-  bool decay_norm_weights = false;
-};
-
-class SelfAttention {
- public:
-  SelfAttention(const ModuleContext& context, const std::string& path, const TransformerLayerShape& shape);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& input, const RotaryEmbedding& rotary) const;
-
- private:
-  GQAQKVColumnParallelLinear qkv_;
-  RowParallelLinear o_proj_;
-  LayerScope scope_;
-};
-
-/// x + attention(norm(x)), then x + mlp(norm(x)). Activations are [s, b, h], or [s/TP, b, h] with sequence parallelism.
+/// Attention A and MLP M around the residual stream; N1, N2, N3 are norms, D is dropout:
+///
+///   pre_ln      y = x + D(A(N1 x))         y + D(M(N2 y))
+///   post_ln     y = N1(x + D(A x))         N2(y + D(M y))
+///   normformer  y = x + D(N3(A(N1 x)))     y + D(M(N2 y)), with a norm inside M
+///   gpt_j       x + D(A(N1 x)) + D(M(N2 x))
+///
+/// Activations are [s, b, h], or [s/TP, b, h] with sequence parallelism.
 class TransformerLayer {
  public:
-  TransformerLayer(const ModuleContext& context, const std::string& path, const TransformerLayerShape& shape);
-  [[nodiscard]] at::Tensor forward(const at::Tensor& input, const RotaryEmbedding& rotary) const;
+  /// `layer`: its index in the whole model, from 0.
+  TransformerLayer(const ModuleContext& context, const ModelSection& config, const ModuleNames& names, int layer);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& input, const SequenceContext& sequence) const;
 
  private:
-  RMSNorm input_layernorm_;
-  SelfAttention self_attn_;
-  RMSNorm post_attention_layernorm_;
-  LlamaMLP mlp_;
+  TransformerLayer(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names, int layer);
+  [[nodiscard]] at::Tensor run(const at::Tensor& input, const SequenceContext& sequence) const;
+  [[nodiscard]] at::Tensor attention(const at::Tensor& input, const SequenceContext& sequence) const;
+  [[nodiscard]] at::Tensor mlp(const at::Tensor& input) const;
+
+  TransformerBlock block_;
+  at::ScalarType dtype_;
+  RecomputePlan recompute_;
+  std::shared_ptr<StepPosition> position_;
+  Norm input_layernorm_;
+  SelfAttention attention_;
+  std::optional<Norm> normformer_norm_;
+  Dropout attention_dropout_;
+  Norm post_attention_layernorm_;
+  ParallelMLP mlp_;
+  Dropout mlp_dropout_;
   LayerScope scope_;
 };
 

@@ -1,0 +1,177 @@
+// Runs a model for another program: parity_program INPUT OUTPUT. Both files are dictionaries, readable by torch.load.
+//   INPUT   config {key: number or text}, weights {name: tensor}, input_ids and labels [steps, b, s], and when they matter loss_mask,
+//           position_ids, attention_mask of the same shape; optimizer {lr, beta1, beta2, eps, weight_decay} to train
+//           The run has the type of the weights.
+//   OUTPUT  logits [s, b, v] and grads {name: tensor} of the first step, losses [steps]
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include "base/error.h"
+#include "trainer/models/factory.h"
+#include "trainer/optimizer/zero_redundancy_optimizer.h"
+
+namespace trellis::trainer {
+namespace {
+
+using Dict = c10::Dict<c10::IValue, c10::IValue>;
+
+Dict read(const std::string& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw ConfigError("cannot read " + file);
+  return torch::jit::pickle_load({std::istreambuf_iterator<char>(stream), {}}).toGenericDict();
+}
+
+void write(const std::string& file, const c10::IValue& value) {
+  const std::vector<char> bytes = torch::jit::pickle_save(value);
+  std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+using Setter = std::function<void(ModelSection&, const c10::IValue&)>;
+
+template <typename T>
+Setter number(T ModelSection::*member) {
+  return [member](ModelSection& config, const c10::IValue& value) { config.*member = static_cast<T>(value.toScalar().toDouble()); };
+}
+
+const std::map<std::string, Setter>& setters() {
+  static const std::map<std::string, Setter> table{
+      {"architecture", [](ModelSection& m, const c10::IValue& v) { m.architecture = v.toStringRef(); }},
+      {"num_layers", number(&ModelSection::num_layers)},
+      {"hidden_size", number(&ModelSection::hidden_size)},
+      {"ffn_hidden_size", number(&ModelSection::ffn_hidden_size)},
+      {"num_attention_heads", number(&ModelSection::num_attention_heads)},
+      {"num_kv_heads", number(&ModelSection::num_kv_heads)},
+      {"head_dim", number(&ModelSection::head_dim)},
+      {"encoder_seq_length", number(&ModelSection::encoder_seq_length)},
+      {"max_position_embeddings", number(&ModelSection::max_position_embeddings)},
+      {"vocab_size", number(&ModelSection::vocab_size)},
+      {"layernorm_epsilon", number(&ModelSection::layernorm_epsilon)},
+      {"rope_theta", number(&ModelSection::rope_theta)},
+      {"rotary_percentage", number(&ModelSection::rotary_percentage)},
+      {"qkv_linear", number(&ModelSection::qkv_linear)},
+      {"fuse_qkv", number(&ModelSection::fuse_qkv)},
+      {"flash_attention", number(&ModelSection::flash_attention)},
+      {"has_bias", number(&ModelSection::has_bias)},
+      {"share_embeddings_and_output_weights", number(&ModelSection::share_embeddings_and_output_weights)},
+      {"apply_query_key_layer_scaling", number(&ModelSection::apply_query_key_layer_scaling)},
+      {"normalization", number(&ModelSection::normalization)},
+      {"activation", number(&ModelSection::activation)},
+      {"transformer_block_type", number(&ModelSection::transformer_block_type)},
+      {"position_embedding", number(&ModelSection::position_embedding)},
+      {"sliding_window", [](ModelSection& m, const c10::IValue& v) { m.sliding_window = static_cast<int>(v.toInt()); }},
+      {"rope_type", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.type = v.toStringRef(); }},
+      {"rope_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.factor = v.toDouble(); }},
+      {"rope_low_freq_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.low_freq_factor = v.toDouble(); }},
+      {"rope_high_freq_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.high_freq_factor = v.toDouble(); }},
+      {"rope_original", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.original_max_position_embeddings = static_cast<int>(v.toInt()); }},
+  };
+  return table;
+}
+
+ModelSection model_section(const Dict& values) {
+  ModelSection config;
+  config.save_logits = true;
+  for (const auto& entry : values) {
+    const auto setter = setters().find(entry.key().toStringRef());
+    if (setter == setters().end()) throw ConfigError("unknown key of config: " + entry.key().toStringRef());
+    setter->second(config, entry.value());
+  }
+  return config;
+}
+
+/// Every weight must be given, and nothing else.
+void set_weights(ParameterList& parameters, const Dict& weights) {
+  const at::NoGradGuard no_grad;
+  for (Parameter& parameter : parameters) {
+    if (!weights.contains(parameter.name)) throw ConfigError("no weight was given for " + parameter.name);
+    const at::Tensor value = weights.at(parameter.name).toTensor();
+    if (value.sizes() != parameter.tensor.sizes()) {
+      throw ConfigError(c10::str(parameter.name, ": expected the shape ", parameter.tensor.sizes(), ", got ", value.sizes()));
+    }
+    parameter.tensor.copy_(value);
+  }
+  if (weights.size() != parameters.size()) throw ConfigError(c10::str("expected ", parameters.size(), " weights, got ", weights.size()));
+}
+
+MicroBatch batch_of(const Dict& input, std::int64_t step) {
+  const auto part = [&](const char* key) { return input.contains(key) ? input.at(key).toTensor()[step] : at::Tensor(); };
+  return {part("input_ids"), part("labels"), part("loss_mask"), part("position_ids"), part("attention_mask")};
+}
+
+OptimizerOptions adamw_options(const Dict& values) {
+  OptimSection optim;
+  optim.name = "adamw";
+  optim.beta1 = values.at("beta1").toDouble();
+  optim.beta2 = values.at("beta2").toDouble();
+  optim.eps = values.at("eps").toDouble();
+  OptimizerOptions options;
+  options.rule = make_update_rule(optim);
+  options.weight_decay = values.at("weight_decay").toDouble();
+  return options;
+}
+
+Dict make_dict() { return Dict(c10::StringType::get(), c10::AnyType::get()); }
+
+Dict gradients(const ParameterList& parameters) {
+  Dict grads = make_dict();
+  for (const Parameter& parameter : parameters) grads.insert(parameter.name, parameter.tensor.grad());
+  return grads;
+}
+
+void run(const std::string& input_file, const std::string& output_file) {
+  const Dict input = read(input_file);
+  const ModelSection config = model_section(input.at("config").toGenericDict());
+  const ParallelState parallel;
+  ParameterList parameters;
+  ModuleContext context;
+  context.parallel = &parallel;
+  context.parameters = &parameters;
+  context.backward = std::make_shared<BackwardLayer>();
+  const Dict weights = input.at("weights").toGenericDict();
+  context.dtype = context.reduce_dtype = weights.begin()->value().toTensor().scalar_type();
+  const auto model = make_pipeline_stage(config, context, {0, 1, {0, config.num_layers}});
+  set_weights(parameters, weights);
+
+  Dict output = make_dict();
+  std::optional<NeuronZero1Optimizer> optimizer;
+  double lr = 0;
+  if (input.contains("optimizer")) {
+    const Dict values = input.at("optimizer").toGenericDict();
+    optimizer.emplace(parameters, parallel, adamw_options(values));
+    lr = values.at("lr").toDouble();
+  }
+  std::vector<at::Tensor> losses;
+  for (std::int64_t step = 0; step < input.at("input_ids").toTensor().size(0); ++step) {
+    const at::Tensor loss = model->forward({}, batch_of(input, step));
+    losses.push_back(loss.detach());
+    if (step == 0) output.insert("logits", model->logits());
+    loss.backward();
+    if (!optimizer) {
+      output.insert("grads", gradients(parameters));
+      break;
+    }
+    optimizer->reduce_gradients();
+    optimizer->step(lr);
+  }
+  output.insert("losses", at::stack(losses));
+  write(output_file, output);
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+int main(int count, char** arguments) {
+  try {
+    if (count != 3) throw trellis::ConfigError("usage: parity_program INPUT OUTPUT");
+    trellis::trainer::run(arguments[1], arguments[2]);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,252 @@
+"""The models against Hugging Face transformers, in fp32: the same weights give the same logits, loss and gradients, and twenty steps of
+AdamW the same losses. Weights are random numbers; norms and biases too, so that each of them matters."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+import torch
+import transformers
+from torch.nn import functional
+
+TOLERANCE = 1e-5
+BATCH, SEQUENCE, VOCABULARY, LAYERS = 2, 32, 97, 3
+IGNORED = -100
+
+LLAMA = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=6,
+             num_key_value_heads=2, max_position_embeddings=SEQUENCE, rms_norm_eps=1e-5, attention_dropout=0.0,
+             tie_word_embeddings=False)
+OURS = dict(num_layers=LAYERS, hidden_size=48, ffn_hidden_size=80, num_attention_heads=6, num_kv_heads=2, encoder_seq_length=SEQUENCE,
+            max_position_embeddings=SEQUENCE, vocab_size=VOCABULARY, layernorm_epsilon=1e-5)
+LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=16)
+
+
+def randomize(model):
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.15)
+            else:
+                parameter.normal_(0.0 if name.endswith("bias") else 1.0, 0.2)
+    return model.train()
+
+
+def tokens(steps=1):
+    generator = torch.Generator().manual_seed(9)
+    ids = torch.randint(0, VOCABULARY, (steps, BATCH, SEQUENCE + 1), generator=generator)
+    return dict(input_ids=ids[..., :-1].contiguous(), labels=ids[..., 1:].contiguous())
+
+
+def mean_loss(logits, labels, loss_mask=None):
+    losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED).view(labels.shape)
+    weights = (labels != IGNORED).to(losses.dtype) * (1 if loss_mask is None else loss_mask)
+    return (losses * weights).sum() / weights.sum()
+
+
+def run(config, weights, batches, **more):
+    """The C++ model on the same numbers."""
+    with tempfile.TemporaryDirectory() as directory:
+        source, result = os.path.join(directory, "in.pt"), os.path.join(directory, "out.pt")
+        torch.save(dict(config=config, weights=weights, **batches, **more), source)
+        done = subprocess.run([os.environ["PARITY_PROGRAM"], source, result], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
+        return torch.load(result, weights_only=False)  # ours: dictionaries of C++ carry a type tag
+
+
+def llama_weights(tensors):
+    """Names of Hugging Face to ours: gate and up are one weight."""
+    weights = {name: tensor for name, tensor in tensors.items() if "gate_proj" not in name and "up_proj" not in name}
+    for name in tensors:
+        if "gate_proj" in name:
+            parts = [tensors[name], tensors[name.replace("gate_proj", "up_proj")]]
+            weights[name.replace("gate_proj", "gate_up_proj")] = torch.cat(parts)
+    return weights
+
+
+def values(model, gradients=False):
+    return {name: (p.grad if gradients else p.detach()).clone() for name, p in model.named_parameters()}
+
+
+class Comparison(unittest.TestCase):
+    """What every family is held to."""
+
+    def close(self, got, expected, what):
+        worst = (got - expected).abs().max().item()
+        print(f"{self.id().split('.')[-1]}: {what}: largest difference {worst:.1e}")
+        self.assertLessEqual(worst, TOLERANCE, what)
+
+    def check_forward(self, model, config, convert, batches=None, **inputs):
+        batches = batches or tokens()
+        logits = model(batches["input_ids"][0], **inputs).logits
+        loss = mean_loss(logits, batches["labels"][0], batches["loss_mask"][0] if "loss_mask" in batches else None)
+        loss.backward()
+        got = run(config, convert(values(model)), batches)
+        self.close(got["logits"].transpose(0, 1), logits.detach(), "logits")
+        self.close(got["losses"][0], loss.detach(), "loss")
+        expected = convert(values(model, gradients=True))
+        self.assertEqual(set(got["grads"]), set(expected))
+        self.close(max((got["grads"][n] - g).norm() / g.norm() for n, g in expected.items()), torch.tensor(0.0), "gradients, relative")
+
+    def check_training(self, model, config, convert, steps=20):
+        batches = tokens(steps)
+        before = convert(values(model))
+        options = dict(lr=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        vectors = [p for p in model.parameters() if p.dim() == 1]
+        optimizer = torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.0)], lr=options["lr"],
+                                      betas=(options["beta1"], options["beta2"]), eps=options["eps"],
+                                      weight_decay=options["weight_decay"])
+        losses = []
+        for ids, labels in zip(batches["input_ids"], batches["labels"]):
+            optimizer.zero_grad()
+            loss = mean_loss(model(ids).logits, labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        self.close(run(config, before, batches, optimizer=options)["losses"], torch.stack(losses), f"losses of {steps} steps")
+
+
+class Llama(Comparison):
+    def model(self, **changes):
+        return randomize(transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**LLAMA, **changes})))
+
+    def test_llama_2(self):
+        self.check_forward(self.model(), OURS, llama_weights)
+
+    def test_plain_attention(self):
+        self.check_forward(self.model(), dict(OURS, flash_attention=0), llama_weights)
+
+    def test_llama_3_1_scaling(self):
+        config = dict(OURS, rope_theta=500000.0, rope_type="llama3", rope_factor=8.0, rope_low_freq_factor=1.0, rope_high_freq_factor=4.0,
+                      rope_original=16)
+        self.check_forward(self.model(rope_parameters=LLAMA3_ROPE), config, llama_weights)
+
+    def test_linear_scaling(self):
+        model = self.model(rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.5))
+        self.check_forward(model, dict(OURS, rope_type="linear", rope_factor=2.5), llama_weights)
+
+    def test_dynamic_scaling(self):
+        model = self.model(rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0), max_position_embeddings=16)
+        self.check_forward(model, dict(OURS, rope_type="dynamic", rope_factor=2.0, rope_original=16), llama_weights)
+
+    def test_head_size_of_its_own(self):
+        self.check_forward(self.model(head_dim=20), dict(OURS, head_dim=20), llama_weights)
+
+    def test_mask_of_the_loss(self):
+        """Labels of −100 and weights of the loss mask; the mean is over what counts."""
+        batches = tokens()
+        batches["labels"][0, 0, :11] = IGNORED
+        batches["loss_mask"] = torch.rand(batches["labels"].shape, generator=torch.Generator().manual_seed(3))
+        self.check_forward(self.model(), OURS, llama_weights, batches)
+
+    def test_nothing_counts(self):
+        batches = tokens()
+        batches["labels"][:] = IGNORED
+        got = run(OURS, llama_weights(values(self.model())), batches)
+        self.assertEqual(got["losses"].item(), 0)
+        self.assertTrue(all((gradient == 0).all() for gradient in got["grads"].values()))
+
+    def test_padding_on_the_left(self):
+        model, batches = self.model(), tokens()
+        mask = torch.ones(BATCH, SEQUENCE, dtype=torch.long)
+        mask[1, :9] = 0
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        expected = model(batches["input_ids"][0], attention_mask=mask, position_ids=positions).logits
+        got = run(OURS, llama_weights(values(model)), dict(batches, attention_mask=mask[None], position_ids=positions[None]))
+        self.close(got["logits"].transpose(0, 1)[mask == 1], expected[mask == 1].detach(), "logits of real tokens")
+
+    def test_packed_documents_are_as_if_alone(self):
+        model, batches, cut = self.model(), tokens(), 13
+        mask = torch.ones(1, BATCH, SEQUENCE, dtype=torch.long)
+        mask[..., cut:] = 2
+        positions = torch.cat([torch.arange(cut), torch.arange(SEQUENCE - cut)]).expand(1, BATCH, -1).contiguous()
+        ids = batches["input_ids"][0]
+        alone = torch.cat([model(ids[:, :cut]).logits, model(ids[:, cut:]).logits], 1)
+        for flash in (0, 1):
+            got = run(dict(OURS, flash_attention=flash), llama_weights(values(model)),
+                      dict(batches, attention_mask=mask, position_ids=positions))
+            self.close(got["logits"].transpose(0, 1), alone.detach(), f"logits, flash_attention {flash}")
+
+    def test_training(self):
+        self.check_training(self.model(), OURS, llama_weights)
+
+    def test_training_llama_3_1(self):
+        config = dict(OURS, rope_theta=500000.0, rope_type="llama3", rope_factor=8.0, rope_low_freq_factor=1.0, rope_high_freq_factor=4.0,
+                      rope_original=16)
+        self.check_training(self.model(rope_parameters=LLAMA3_ROPE), config, llama_weights)
+
+
+class Mistral(Comparison):
+    def model(self, **changes):
+        config = transformers.MistralConfig(**{**LLAMA, "head_dim": 8, "sliding_window": 7, **changes})
+        return randomize(transformers.MistralForCausalLM(config))
+
+    def test_window(self):
+        for flash in (0, 1):
+            self.check_forward(self.model(), dict(OURS, sliding_window=7, flash_attention=flash), llama_weights)
+
+    def test_the_window_matters(self):
+        """The comparison above could not fail if the window changed nothing."""
+        batches, weights = tokens(), llama_weights(values(self.model()))
+        difference = run(dict(OURS, sliding_window=7), weights, batches)["logits"] - run(OURS, weights, batches)["logits"]
+        self.assertGreater(difference.abs().max().item(), 0.1)
+
+    def test_training(self):
+        self.check_training(self.model(), dict(OURS, sliding_window=7), llama_weights)
+
+
+def gpt2_weights(tensors, heads=6):
+    """Names of Hugging Face to Megatron's. Conv1D holds its matrix transposed; q|k|v of the whole become q|k|v of each head."""
+    def per_head(tensor):
+        return tensor.reshape(3, heads, -1, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
+
+    places = {"ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_attn": "self_attention.query_key_value",
+              "attn.c_proj": "self_attention.dense", "mlp.c_fc": "mlp.dense_h_to_4h", "mlp.c_proj": "mlp.dense_4h_to_h"}
+    weights = {}
+    for name, tensor in tensors.items():
+        parts = name.split(".")
+        if parts[1] == "h":
+            module, kind = ".".join(parts[3:-1]), parts[-1]
+            value = tensor.t().contiguous() if "c_" in module and kind == "weight" else tensor
+            path = f"language_model.encoder.layers.{parts[2]}.{places[module]}"
+            weights[f"{path}.{kind}"] = per_head(value) if module == "attn.c_attn" else value
+        else:
+            places_of_ends = {"wte": "embedding.word_embeddings", "wpe": "embedding.position_embeddings", "ln_f": "encoder.final_layernorm"}
+            weights[f"language_model.{places_of_ends[parts[1]]}.{parts[-1]}"] = tensor
+    return weights
+
+
+class Gpt2(Comparison):
+    """Learned positions, LayerNorm, biases, the tanh gelu, tied weights."""
+    CONFIG = dict({key: OURS[key] for key in ("num_layers", "hidden_size", "num_attention_heads", "encoder_seq_length", "vocab_size",
+                                              "layernorm_epsilon")},
+                  architecture="gpt", num_kv_heads=6, ffn_hidden_size=192, max_position_embeddings=40, normalization=0, activation=1,
+                  position_embedding=1, has_bias=1, share_embeddings_and_output_weights=1)
+
+    def model(self):
+        return randomize(transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            vocab_size=VOCABULARY, n_positions=40, n_embd=48, n_layer=LAYERS, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)))
+
+    def test_gpt_2(self):
+        self.check_forward(self.model(), self.CONFIG, gpt2_weights)
+
+    def test_plain_attention_with_layer_scaling(self):
+        self.check_forward(self.model(), dict(self.CONFIG, flash_attention=0, apply_query_key_layer_scaling=1), gpt2_weights)
+
+    def test_position_ids(self):
+        model, batches = self.model(), tokens()
+        positions = torch.randint(0, SEQUENCE, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(1))
+        expected = model(batches["input_ids"][0], position_ids=positions, attention_mask=torch.ones(BATCH, SEQUENCE)).logits
+        got = run(self.CONFIG, gpt2_weights(values(model)), dict(batches, position_ids=positions[None]))
+        self.close(got["logits"].transpose(0, 1), expected.detach(), "logits")
+
+    def test_training(self):
+        self.check_training(self.model(), self.CONFIG, gpt2_weights)
+
+
+if __name__ == "__main__":
+    unittest.main()

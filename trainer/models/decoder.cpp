@@ -1,0 +1,97 @@
+#include "trainer/models/decoder.h"
+
+#include <c10/util/StringUtil.h>
+
+#include "base/error.h"
+#include "trainer/parallel_layers/loss_functions.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
+
+RotarySpec rotary_spec(const ModelSection& config) {
+  RotarySpec spec;
+  spec.head_dim = head_dim(config);
+  spec.sequence_length = config.encoder_seq_length;
+  spec.max_position_embeddings = config.max_position_embeddings;
+  spec.theta = config.rope_theta;
+  spec.percentage = config.rotary_percentage;
+  spec.scaling = config.rope_scaling;
+  return spec;
+}
+
+}  // namespace
+
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp) {
+  const at::Tensor labels = batch.labels.t();
+  const at::Tensor losses = parallel_cross_entropy(logits, labels, tp, {.ignore_index = kIgnored});
+  at::Tensor weights = labels.ne(kIgnored).to(losses.scalar_type());
+  if (batch.loss_mask.defined()) weights = weights * batch.loss_mask.t().to(losses.scalar_type());
+  const at::Tensor total = weights.sum();
+  return (losses * weights).sum() / (total + total.eq(0).to(total.scalar_type()));  // 0, not 0/0, when nothing counts
+}
+
+Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context, const StageSlot& slot)
+    : tp_(context.tp()),
+      sequence_length_(config.encoder_seq_length),
+      save_logits_(config.save_logits),
+      mask_(context, config.encoder_seq_length, config.sliding_window, CoreAttention::is_explicit(config)),
+      head_scope_(context.scope(names.head)),
+      loss_scope_(context.scope("loss")) {
+  if (config.position_embedding == PositionEmbedding::kRope) rotary_.emplace(context, rotary_spec(config));
+  if (slot.is_first()) embedding_.emplace(context, config, names);
+  for (int layer = slot.layers.first; layer < slot.layers.end; ++layer) layers_.emplace_back(context, config, names, layer);
+  if (slot.is_last()) make_head(config, names, context);
+  if (config.share_embeddings_and_output_weights && slot.count > 1 && (slot.is_first() || slot.is_last())) {
+    const std::string weight = std::string(names.embedding) + ".weight";
+    tied_.push_back({{{0, weight}, {slot.count - 1, weight}}});
+  }
+}
+
+void Decoder::make_head(const ModelSection& config, const ModuleNames& names, const ModuleContext& context) {
+  if (config.transformer_block_type != TransformerBlock::kPostLn) final_norm_.emplace(context, names.final_norm, config);
+  const bool tied = config.share_embeddings_and_output_weights;
+  at::Tensor weight;
+  if (tied && embedding_) {
+    weight = embedding_->word_weight();
+  } else {
+    const std::string path = tied ? names.embedding : names.head;
+    Parameter& parameter = make_parameter(context, {path + ".weight", {config.vocab_size, config.hidden_size}, 0, 1, config.init_method_std});
+    parameter.shared = tied;
+    weight = parameter.tensor;
+  }
+  head_ = ColumnShards{{weight}, {}, tp_, context.sequence_parallel, context.reduce_dtype};
+}
+
+at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) const {
+  if (embedding_ && batch.input_ids.size(1) != sequence_length_) {
+    throw ConfigError(c10::str("data: a batch has ", batch.input_ids.size(1), " tokens per sample, expected model.encoder_seq_length ",
+                               sequence_length_, "; make the data's sequences of this length or change the model's"));
+  }
+  const SequenceContext sequence = sequence_context(batch);
+  at::Tensor hidden = embedding_ ? embedding_->forward(batch) : input;
+  for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
+  if (!head_) return hidden;
+  return loss(final_norm_ ? final_norm_->forward(hidden) : hidden, batch);
+}
+
+SequenceContext Decoder::sequence_context(const MicroBatch& batch) const {
+  SequenceContext sequence;
+  sequence.allowed = mask_.allowed(batch.attention_mask);
+  if (rotary_) sequence.rotary = rotary_->tables(batch.position_ids);
+  return sequence;
+}
+
+at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) const {
+  at::Tensor logits;
+  {
+    const Scope scope = head_scope_.enter();
+    logits = head_scope_.leave(linear_with_async_communication(hidden, *head_)[0]);
+  }
+  if (save_logits_) logits_ = logits.detach();
+  const Scope scope = loss_scope_.enter();
+  return loss_scope_.leave(masked_mean_loss(logits, batch, tp_));
+}
+
+}  // namespace trellis::trainer

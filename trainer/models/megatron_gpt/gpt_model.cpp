@@ -1,0 +1,25 @@
+#include "trainer/models/megatron_gpt/gpt_model.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr ModuleNames kNames{
+    .embedding = "language_model.embedding.word_embeddings",
+    .position_embedding = "language_model.embedding.position_embeddings",
+    .layers = "language_model.encoder.layers",
+    .attention = "self_attention",
+    .qkv = QkvLayout::kMegatron,
+    .attention_output = "dense",
+    .mlp_input = "dense_h_to_4h",
+    .mlp_output = "dense_4h_to_h",
+    .final_norm = "language_model.encoder.final_layernorm",
+    .head = "language_model.output_layer",
+};
+
+}  // namespace
+
+GPTModel::GPTModel(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) : Decoder(config, kNames, context, slot) {}
+
+const ModuleNames& GPTModel::names() { return kNames; }
+
+}  // namespace trellis::trainer
