@@ -1,92 +1,134 @@
 #include "trainer/pipeline/model.h"
 
-#include <optional>
+#include <algorithm>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/pipeline/scheduler.h"
 
 namespace trellis::trainer {
-namespace {
-
-bool is_forward(const Task& task) { return task.kind <= TaskKind::kForwardPostprocess; }
-
-bool same_pass(const Task& a, const Task& b) { return a.microbatch == b.microbatch && is_forward(a) == is_forward(b); }
-
-}  // namespace
 
 /// One pass of one micro-batch, with its receive and its send.
 class NxDPPModel::TaskScope {
  public:
-  TaskScope(const Task& task, const std::string& microbatch)
-      : phase_(is_forward(task) ? "phase=forward" : "phase=backward"), microbatch_(microbatch) {}
+  TaskScope(bool is_forward, const std::string& microbatch)
+      : phase_(is_forward ? "phase=forward" : "phase=backward"), microbatch_(microbatch) {}
 
  private:
   Scope phase_;
   Scope microbatch_;
 };
 
-NxDPPModel::NxDPPModel(std::unique_ptr<PipelineStage> stage, const ParallelState& parallel, int num_microbatches, BorderTensor border,
-                       std::shared_ptr<BackwardLayer> backward_layer)
-    : stage_(std::move(stage)),
-      parallel_(parallel),
-      num_microbatches_(num_microbatches),
-      border_(std::move(border)),
-      backward_layer_(std::move(backward_layer)),
-      comm_(parallel.get_pipeline_model_parallel_group(), border_),
-      tasks_(Train1F1BSchedule(num_microbatches, parallel.get_pipeline_model_parallel_size(), parallel.get_pipeline_model_parallel_rank())
-                 .tasks()),
-      in_flight_(static_cast<std::size_t>(num_microbatches)) {
-  for (int i = 0; i < num_microbatches; ++i) microbatch_scopes_.push_back("microbatch=" + std::to_string(i));
+NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const ModuleContext& context, const PipelineOptions& options)
+    : stages_(std::move(stages)),
+      parallel_(*context.parallel),
+      context_(context),
+      options_(options),
+      shape_{options.num_microbatches, parallel_.get_pipeline_model_parallel_size(), static_cast<int>(stages_.size())},
+      rank_(parallel_.get_pipeline_model_parallel_rank()),
+      comm_(parallel_.get_pipeline_model_parallel_group(), shape_, context.device, options.border),
+      training_(make_pass([this](int rank) { return training_tasks(shape_, rank); })) {
+  TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss, "return_mb_loss and broadcast_and_average_loss exclude each other");
+  make_room_for(options.num_microbatches);
+}
+
+NxDPPModel::Pass NxDPPModel::make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const {
+  std::vector<std::vector<Task>> tasks_of_ranks;
+  for (int rank = 0; rank < shape_.num_ranks; ++rank) tasks_of_ranks.push_back(tasks_of(rank));
+  return {tasks_of_ranks[static_cast<std::size_t>(rank_)], incoming_messages(tasks_of_ranks, shape_, rank_)};
+}
+
+void NxDPPModel::make_room_for(int num_microbatches) {
+  in_flight_.resize(static_cast<std::size_t>(std::max(shape_.num_microbatches * shape_.num_chunks, num_microbatches)));
+  while (static_cast<int>(microbatch_scopes_.size()) < num_microbatches) {
+    microbatch_scopes_.push_back("microbatch=" + std::to_string(microbatch_scopes_.size()));
+  }
+}
+
+NxDPPModel::InFlight& NxDPPModel::in_flight(const Task& task) {
+  return in_flight_[static_cast<std::size_t>(task.chunk * shape_.num_microbatches + task.microbatch)];
 }
 
 at::Tensor NxDPPModel::run_train(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
-  TORCH_CHECK(static_cast<int>(micro_batches.size()) == num_microbatches_, "run_train: expected ", num_microbatches_, " micro-batches, got ",
-              micro_batches.size());
+  TORCH_CHECK(static_cast<int>(micro_batches.size()) == shape_.num_microbatches, "run_train: expected ", shape_.num_microbatches,
+              " micro-batches, got ", micro_batches.size());
+  return run(training_, micro_batches, reduce_grads);
+}
+
+at::Tensor NxDPPModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
+  if (shape_.num_chunks > 1) {
+    throw ConfigError("run_eval: the inference schedule has no virtual stages: expected virtual_pipeline_model_parallel_size 1, got " +
+                      std::to_string(shape_.num_chunks) + "; evaluate in a run without virtual stages");
+  }
+  const int count = static_cast<int>(micro_batches.size());
+  TORCH_CHECK(count > 0, "run_eval: expected at least one micro-batch, got none");
+  make_room_for(count);
+  const at::NoGradGuard no_grad;
+  return run(make_pass([&](int rank) { return InferenceSchedule(count, shape_.num_ranks, rank).tasks(); }), micro_batches, [] {});
+}
+
+at::Tensor NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
   losses_.clear();
+  comm_.begin(pass.incoming);
   std::optional<TaskScope> scope;
-  const Task* previous = nullptr;
-  for (const Task& task : tasks_) {
+  for (std::size_t i = 0; i < pass.tasks.size(); ++i) {
+    const Task& task = pass.tasks[i];
     if (task.kind == TaskKind::kReduceGrads) break;
-    if (previous == nullptr || !same_pass(*previous, task)) {
+    if (i == 0 || !same_pass(pass.tasks[i - 1], task)) {
       scope.reset();
-      scope.emplace(task, microbatch_scopes_[static_cast<std::size_t>(task.microbatch)]);
+      for (const Message& message : receives_to_post(pass.tasks, i, shape_, rank_)) {
+        const TaskScope of_the_message(!message.is_gradient, microbatch_scope(message.microbatch));
+        comm_.post(message);
+      }
+      scope.emplace(task.is_forward(), microbatch_scope(task.microbatch));
+      announce(task, micro_batches[static_cast<std::size_t>(task.microbatch)]);
     }
     execute(task, micro_batches[static_cast<std::size_t>(task.microbatch)]);
-    previous = &task;
   }
   comm_.finish();
   scope.reset();
   reduce_grads();
-  return average_loss();
+  return loss_of_pass();
+}
+
+/// Layers draw random numbers by the place of the micro-batch in the global batch: that of its first row, or dealt out in turn.
+void NxDPPModel::announce(const Task& task, const MicroBatch& micro_batch) {
+  position_.stage = shape_.stage(rank_, task.chunk);
+  position_.microbatch = std::int64_t{task.microbatch} * parallel_.get_data_parallel_size() + parallel_.get_data_parallel_rank();
+  if (!micro_batch.places.empty()) position_.microbatch = micro_batch.places.front();
+  context_.position->microbatch = position_.microbatch;
+  context_.position->training = at::GradMode::is_enabled();
 }
 
 void NxDPPModel::execute(const Task& task, const MicroBatch& micro_batch) {
-  InFlight& flight = in_flight_[static_cast<std::size_t>(task.microbatch)];
+  InFlight& flight = in_flight(task);
   switch (task.kind) {
     case TaskKind::kForwardPreprocess:
-      flight.input = comm_.recv_forward().requires_grad_();
+      flight.input = comm_.receive(*received_by(task, shape_, rank_)).requires_grad_(at::GradMode::is_enabled());
       break;
     case TaskKind::kForwardStep:
-      forward(task.microbatch, micro_batch);
+      forward(task, micro_batch);
       break;
     case TaskKind::kForwardPostprocess:
-      comm_.send_forward(flight.value.detach());
-      flight.value.reset();
+      comm_.send(*sent_by(task, shape_, rank_), flight.value.detach());
+      if (options_.deallocate_pipeline_outputs || !at::GradMode::is_enabled()) flight.value.reset();
       break;
     case TaskKind::kBackwardPreprocess:
-      received_grad_ = comm_.recv_backward();
+      flight.gradient = comm_.receive(*received_by(task, shape_, rank_));
       break;
     case TaskKind::kBackwardStep:
-      backward(task.microbatch);
+      backward(task);
       break;
     case TaskKind::kBackwardPostprocess:
-      comm_.send_backward(flight.input.grad());
+      TORCH_CHECK(flight.input.grad().defined(), "pipeline stage ", shape_.stage(rank_, task.chunk), " does not use its input: it has no gradient");
+      comm_.send(*sent_by(task, shape_, rank_), flight.input.grad());
       flight.input.reset();
       break;
     case TaskKind::kReduceGrads:
@@ -94,25 +136,51 @@ void NxDPPModel::execute(const Task& task, const MicroBatch& micro_batch) {
   }
 }
 
-void NxDPPModel::forward(int microbatch, const MicroBatch& micro_batch) {
-  InFlight& flight = in_flight_[static_cast<std::size_t>(microbatch)];
-  const at::Tensor input = parallel_.is_pipeline_first_stage() ? to_device(micro_batch.input_ids) : flight.input;
-  const bool is_last = parallel_.is_pipeline_last_stage();
-  flight.value = stage_->forward(input, is_last ? to_device(micro_batch.labels) : at::Tensor());
-  flight.output = torch::autograd::impl::gradient_edge(flight.value);
-  if (is_last) losses_.push_back(flight.value.detach());
+/// Ids go to the first stage only, labels to the last: what a stage does not read is not copied.
+MicroBatch NxDPPModel::on_device(const MicroBatch& host, bool first, bool last) const {
+  const auto copy = [this](bool wanted, const at::Tensor& tensor) {
+    return wanted && tensor.defined() ? tensor.to(context_.device) : at::Tensor();
+  };
+  return {copy(first, host.input_ids), copy(last, host.labels), copy(last, host.loss_mask), copy(true, host.position_ids),
+          copy(true, host.attention_mask), {}};
+}
+
+void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
+  InFlight& flight = in_flight(task);
+  const int stage = shape_.stage(rank_, task.chunk);
+  const bool is_last = is_last_stage(task.chunk);
+  flight.value = stages_[static_cast<std::size_t>(task.chunk)]->forward(flight.input, on_device(micro_batch, stage == 0, is_last));
+  if (is_last) {
+    TORCH_CHECK(flight.value.numel() == 1, "the last pipeline stage must return the micro-batch's loss, one number: got sizes ", flight.value.sizes());
+    // The division by M and the mean over micro-batches happen in fp32 at least.
+    if (flight.value.scalar_type() != at::kDouble) flight.value = flight.value.to(at::kFloat);
+    if (flight.value.dim() > 0) flight.value = flight.value.reshape({});
+    losses_.push_back(flight.value.detach());
+  }
+  if (at::GradMode::is_enabled()) {
+    flight.output = torch::autograd::impl::gradient_edge(flight.value);
+  } else {
+    flight.input.reset();
+  }
 }
 
 /// The loss is divided by the number of micro-batches where backward starts: its gradient is 1/M instead of 1.
-void NxDPPModel::backward(int microbatch) {
-  InFlight& flight = in_flight_[static_cast<std::size_t>(microbatch)];
-  at::Tensor gradient = std::move(received_grad_);
-  if (parallel_.is_pipeline_last_stage()) gradient = at::full({}, 1.0 / num_microbatches_, flight.value.options());
+void NxDPPModel::backward(const Task& task) {
+  InFlight& flight = in_flight(task);
+  at::Tensor gradient = std::move(flight.gradient);
+  if (is_last_stage(task.chunk)) gradient = at::full({}, 1.0 / shape_.num_microbatches, flight.value.options());
   const torch::autograd::Edge root = std::move(flight.output);
   flight.value.reset();
   torch::autograd::Engine::get_default_engine().execute({root}, {std::move(gradient)}, /*keep_graph=*/false, /*create_graph=*/false,
                                                         /*accumulate_grad=*/true);
-  backward_layer_->close();
+  if (context_.backward) context_.backward->close();
+}
+
+at::Tensor NxDPPModel::loss_of_pass() {
+  if (options_.broadcast_and_average_loss) return average_loss();
+  if (losses_.empty()) return {};
+  const at::Tensor losses = at::stack(losses_);
+  return options_.return_mb_loss ? losses : losses.mean();
 }
 
 /// Stages without a loss add zero, so that every rank holds it.
@@ -121,10 +189,10 @@ at::Tensor NxDPPModel::average_loss() {
   const ParallelGroup& data = parallel_.get_data_parallel_group();
   at::Tensor loss;
   if (losses_.empty()) {
-    const at::ScalarType dtype = border_.options.dtype() == at::kDouble ? at::kDouble : at::kFloat;
-    loss = at::zeros({}, border_.options.dtype(dtype));
+    loss = at::zeros({}, at::TensorOptions().device(context_.device).dtype(context_.dtype == at::kDouble ? at::kDouble : at::kFloat));
   } else {
-    loss = all_reduce(at::stack(losses_).sum(), data).mul_(1.0 / (num_microbatches_ * data.size));
+    const double count = static_cast<double>(losses_.size()) * data.size;
+    loss = all_reduce(at::stack(losses_).sum(), data).mul_(1.0 / count);
   }
   return all_reduce(std::move(loss), parallel_.get_pipeline_model_parallel_group());
 }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 
 #include "trainer/data/data_module.h"
 #include "trainer/parallel_layers/parallel_state.h"
+#include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/stage.h"
 #include "trainer/pipeline/tasks.h"
@@ -17,40 +20,78 @@
 
 namespace trellis::trainer {
 
-/// Executes a stage's schedule: all micro-batches, forward and backward. One stage (PP = 1) is the same schedule without neighbours.
+/// What a pass returns, and how it treats memory. The names are NxD's.
+struct PipelineOptions {
+  int num_microbatches = 1;
+  std::optional<BorderTensor> border;         ///< none: learned in the first step
+  bool deallocate_pipeline_outputs = true;    ///< of a sent output only the graph node is kept
+  bool return_mb_loss = false;                ///< the losses of all micro-batches, [M], on the last stage
+  bool broadcast_and_average_loss = true;     ///< the mean also over data-parallel ranks, on every rank
+};
+
+/// Executes a rank's schedule: all micro-batches through its stages, forward and backward. One stage (PP = 1) is the same schedule without
+/// neighbours.
 class NxDPPModel {
  public:
-  NxDPPModel(std::unique_ptr<PipelineStage> stage, const ParallelState& parallel, int num_microbatches, BorderTensor border,
-             std::shared_ptr<BackwardLayer> backward_layer);
+  /// `stages`: this rank's, one per virtual stage, the first chunk first. Throws ConfigError when the schedule does not exist for these sizes.
+  NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const ModuleContext& context, const PipelineOptions& options);
 
-  /// Returns the mean loss over the micro-batches and data-parallel ranks, on the device, the same on every rank. `reduce_grads` runs as
-  /// the schedule's last task.
+  /// Forward and backward of a training step. The loss, on the device: as PipelineOptions say, by default the mean over micro-batches and
+  /// data-parallel ranks on every rank; otherwise the mean over micro-batches on the last stage and an undefined tensor elsewhere.
+  /// `reduce_grads` runs as the schedule's last task.
   at::Tensor run_train(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
+
+  /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train. Throws ConfigError with virtual stages.
+  at::Tensor run_eval(const std::vector<MicroBatch>& micro_batches);
+
+  [[nodiscard]] const std::vector<std::unique_ptr<PipelineStage>>& stages() const { return stages_; }
+  [[nodiscard]] const PipelineShape& shape() const { return shape_; }
+  /// What runs now, as a part of the whole: the stage of the model, the micro-batch of the global batch (by its first row where data say).
+  struct Position {
+    int stage = 0;
+    std::int64_t microbatch = 0;
+  };
+  [[nodiscard]] const Position& position() const { return position_; }
 
  private:
   struct InFlight {
     at::Tensor input;               ///< the received activation; its gradient goes back
     torch::autograd::Edge output;   ///< where backward starts. The output's values are free to go once they were sent.
-    at::Tensor value;               ///< the output until it was sent; the scaled loss on the last stage
+    at::Tensor value;               ///< the output until it was sent; the loss on the last stage
+    at::Tensor gradient;            ///< of the output
+  };
+  /// The tasks of a pass on this rank, and what arrives during it.
+  struct Pass {
+    std::vector<Task> tasks;
+    IncomingMessages incoming;
   };
   class TaskScope;
 
+  [[nodiscard]] Pass make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const;
+  at::Tensor run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
   void execute(const Task& task, const MicroBatch& micro_batch);
-  void forward(int microbatch, const MicroBatch& micro_batch);
-  void backward(int microbatch);
+  void forward(const Task& task, const MicroBatch& micro_batch);
+  void backward(const Task& task);
+  at::Tensor loss_of_pass();
   at::Tensor average_loss();
-  [[nodiscard]] at::Tensor to_device(const at::Tensor& host) const { return host.to(border_.options.device()); }
+  [[nodiscard]] bool is_last_stage(int chunk) const { return shape_.stage(rank_, chunk) == shape_.num_stages() - 1; }
+  [[nodiscard]] MicroBatch on_device(const MicroBatch& host, bool first, bool last) const;
+  InFlight& in_flight(const Task& task);
+  void announce(const Task& task, const MicroBatch& micro_batch);
+  void make_room_for(int num_microbatches);
+  [[nodiscard]] const std::string& microbatch_scope(int microbatch) const { return microbatch_scopes_[static_cast<std::size_t>(microbatch)]; }
 
-  std::unique_ptr<PipelineStage> stage_;
+  std::vector<std::unique_ptr<PipelineStage>> stages_;
   ParallelState parallel_;
-  int num_microbatches_;
-  BorderTensor border_;
-  std::shared_ptr<BackwardLayer> backward_layer_;
+  ModuleContext context_;
+  PipelineOptions options_;
+  PipelineShape shape_;
+  int rank_;
   PipelineComm comm_;
-  std::vector<Task> tasks_;
-  std::vector<std::string> microbatch_scopes_;
+  Pass training_;
+  std::deque<std::string> microbatch_scopes_;  ///< stable addresses
   std::vector<InFlight> in_flight_;
-  at::Tensor received_grad_;
+  Position position_;
   std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make the first forward pass differ
 };
 
