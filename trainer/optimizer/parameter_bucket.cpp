@@ -9,14 +9,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 namespace trellis::trainer {
-namespace {
-
-std::int64_t padded_shard_elements(const at::Tensor& parameter, int num_shards) {
-  const std::int64_t rows = parameter.size(0);
-  return (rows + num_shards - 1) / num_shards * (parameter.numel() / rows);
-}
-
-}  // namespace
 
 /// Moves each gradient into the accumulation buffer as soon as autograd has it, and frees it.
 class ParameterBucket::AccumulateMainGrad final : public torch::autograd::PostAccumulateGradHook {
@@ -32,71 +24,98 @@ class ParameterBucket::AccumulateMainGrad final : public torch::autograd::PostAc
   std::size_t slot_;
 };
 
-ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup sharding, at::ScalarType grad_dtype)
-    : sharding_(std::move(sharding)) {
-  for (Parameter* parameter : parameters) {
-    TORCH_INTERNAL_ASSERT(parameter->tensor.is_contiguous(), parameter->name);
-    Slot slot;
-    slot.parameter = parameter;
-    slot.offset = shard_elements_;
-    slot.shard_elements = padded_shard_elements(parameter->tensor, sharding_.size);
-    shard_elements_ += slot.shard_elements;
-    slots_.push_back(std::move(slot));
-  }
+ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor, ParallelGroup sharding, at::ScalarType grad_dtype)
+    : sharding_(sharding), layout_{{}, 0, std::move(tensor), std::move(sharding)} {
+  for (Parameter* parameter : parameters) add_slot(parameter);
   const at::TensorOptions options = kind().tensor.options().dtype(grad_dtype).requires_grad(false);
-  main_grad_ = at::zeros({shard_elements_ * sharding_.size}, options);
+  main_grad_ = at::zeros({layout_.elements * sharding_.size}, options);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    const at::Tensor& tensor = slot.parameter->tensor;
-    slot.padded_main_grad = main_grad_.narrow(0, slot.offset * sharding_.size, slot.shard_elements * sharding_.size);
-    slot.main_grad = slot.padded_main_grad.narrow(0, 0, tensor.numel()).view(tensor.sizes());
-    torch::autograd::impl::set_post_acc_grad_hooks(tensor, std::make_unique<AccumulateMainGrad>(*this, i));
+    const ShardSlot& shard = layout_.slots[i];
+    const at::Tensor& weight = slot.parameter->tensor;
+    slot.padded_main_grad = main_grad_.narrow(0, shard.offset * sharding_.size, shard.elements * sharding_.size);
+    slot.main_grad = slot.padded_main_grad.narrow(0, 0, weight.numel()).view(weight.sizes());
+    torch::autograd::impl::set_post_acc_grad_hooks(weight, std::make_unique<AccumulateMainGrad>(*this, i));
   }
+}
+
+void ParameterBucket::add_slot(Parameter* parameter) {
+  const at::Tensor& tensor = parameter->tensor;
+  TORCH_INTERNAL_ASSERT(tensor.is_contiguous(), parameter->name);
+  const std::int64_t rows = tensor.size(0), share = (rows + sharding_.size - 1) / sharding_.size;
+  ShardSlot shard;
+  shard.parameter = parameter;
+  shard.offset = layout_.elements;
+  shard.row_elements = tensor.numel() / rows;
+  shard.elements = share * shard.row_elements;
+  shard.first_row = std::min(share * sharding_.rank, rows);
+  shard.rows = std::min(share, rows - shard.first_row);
+  const at::Tensor weights = row_weights_of(*parameter, layout_.tensor.size);
+  if (weights.defined()) shard.row_weights = weights.narrow(0, shard.first_row, shard.rows).to(tensor.device());
+  layout_.elements += shard.elements;
+  layout_.slots.push_back(shard);
+  Slot slot;
+  slot.parameter = parameter;
+  slots_.push_back(std::move(slot));
 }
 
 ParameterBucket::~ParameterBucket() {
   for (const Slot& slot : slots_) torch::autograd::impl::set_post_acc_grad_hooks(slot.parameter->tensor, nullptr);
 }
 
-void ParameterBucket::accumulate(Slot& slot, const at::Tensor& grad) const {
+void ParameterBucket::accumulate(Slot& slot, const at::Tensor& grad) {
   const at::NoGradGuard no_grad;
-  if (slot.has_grad) {
+  TORCH_CHECK(expected_gradients_ == 0 || slot.gradients < expected_gradients_, slot.parameter->name, " got more than the expected ",
+              expected_gradients_, " gradients in this step: its sum is already on its way to the other ranks");
+  if (slot.gradients > 0) {
     slot.main_grad.add_(grad);
   } else {
     slot.main_grad.copy_(grad);
   }
-  slot.has_grad = true;
+  if (++slot.gradients == expected_gradients_ && ++complete_slots_ == slots_.size()) complete_();
+}
+
+at::Tensor ParameterBucket::main_grad_of(const Parameter& parameter) const {
+  for (const Slot& slot : slots_) {
+    if (slot.parameter == &parameter) return slot.main_grad;
+  }
+  return {};
+}
+
+void ParameterBucket::on_complete(int gradients, std::function<void()> complete) {
+  expected_gradients_ = gradients;
+  complete_ = std::move(complete);
 }
 
 void ParameterBucket::end_accumulation() {
   for (Slot& slot : slots_) {
-    TORCH_INTERNAL_ASSERT(slot.has_grad, slot.parameter->name, " got no gradient in this step");
-    slot.has_grad = false;
+    TORCH_INTERNAL_ASSERT(slot.gradients > 0, slot.parameter->name, " got no gradient in this step");
+    slot.gradients = 0;
   }
+  complete_slots_ = 0;
 }
 
 std::vector<at::Tensor> ParameterBucket::slices_of(const at::Tensor& shard) const {
   std::vector<at::Tensor> slices;
-  for (const Slot& slot : slots_) slices.push_back(shard.narrow(0, slot.offset, slot.shard_elements));
+  for (const ShardSlot& slot : layout_.slots) slices.push_back(shard.narrow(0, slot.offset, slot.elements));
   return slices;
 }
 
-PendingCollective ParameterBucket::start_reduce_scatter() const {
+PendingCollective ParameterBucket::start_reduce_scatter(at::ScalarType dtype) const {
   if (sharding_.size == 1) return PendingCollective(main_grad_);
-  at::Tensor shard = at::empty({shard_elements_}, main_grad_.options());
+  at::Tensor shard = at::empty({layout_.elements}, main_grad_.options().dtype(dtype));
   std::vector<at::Tensor> inputs;
-  for (const Slot& slot : slots_) inputs.push_back(slot.padded_main_grad);
+  for (const Slot& slot : slots_) inputs.push_back(slot.padded_main_grad.to(dtype));
   return start_reduce_scatter_coalesced(std::move(inputs), slices_of(shard), sharding_).with_result(std::move(shard));
 }
 
 at::Tensor ParameterBucket::shard_of_parameters(at::ScalarType dtype) const {
   const at::NoGradGuard no_grad;
-  at::Tensor shard = at::zeros({shard_elements_}, main_grad_.options().dtype(dtype));
-  for (const Slot& slot : slots_) {
-    const at::Tensor values = slot.parameter->tensor.view(-1);
-    const std::int64_t first = std::min(slot.shard_elements * sharding_.rank, values.numel());
-    const std::int64_t count = std::min(slot.shard_elements, values.numel() - first);
-    if (count > 0) shard.narrow(0, slot.offset, count).copy_(values.narrow(0, first, count));
+  at::Tensor shard = at::zeros({layout_.elements}, main_grad_.options().dtype(dtype));
+  for (const ShardSlot& slot : layout_.slots) {
+    if (slot.rows == 0) continue;
+    const at::Tensor values = slot.parameter->tensor.view({-1, slot.row_elements}).narrow(0, slot.first_row, slot.rows);
+    shard.narrow(0, slot.offset, slot.valid_elements()).view({slot.rows, slot.row_elements}).copy_(values);
   }
   return shard;
 }
@@ -114,9 +133,9 @@ ParameterBucket::Gather ParameterBucket::start_all_gather(const at::Tensor& shar
     return gather;
   }
   std::vector<at::Tensor> outputs;
-  for (const Slot& slot : slots_) {
+  for (const ShardSlot& slot : layout_.slots) {
     at::Tensor place = slot.parameter->tensor.view(-1);
-    const std::int64_t padded = slot.shard_elements * sharding_.size;
+    const std::int64_t padded = slot.elements * sharding_.size;
     if (padded != place.numel()) {
       gather.padded.emplace_back(place, at::empty({padded}, place.options()));
       place = gather.padded.back().second;

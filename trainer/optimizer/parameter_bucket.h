@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/optimizer/update_rule.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/parallel_layers/parameter.h"
 
@@ -18,22 +20,27 @@ namespace trellis::trainer {
 ///   shard 0     [ a row 0 | a row 1 | b row 0 ]
 ///   shard 1     [ a row 2 | padding | b row 1 ]
 ///
-/// A shard is one flat tensor: the optimizer runs once per bucket, not once per parameter. Padding is and stays zero.
+/// A shard is one flat tensor: an elementwise optimizer runs once per bucket, not once per parameter. Padding is and stays zero.
 class ParameterBucket {
  public:
   /// Takes over the parameters' gradients: backward adds each one to main_grad and frees it.
-  ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup sharding, at::ScalarType grad_dtype);
+  ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor, ParallelGroup sharding, at::ScalarType grad_dtype);
   ParameterBucket(const ParameterBucket&) = delete;
   ParameterBucket& operator=(const ParameterBucket&) = delete;
   ~ParameterBucket();
 
   [[nodiscard]] const Parameter& kind() const { return *slots_.front().parameter; }  ///< attributes shared by all
+  [[nodiscard]] const ShardLayout& layout() const { return layout_; }
   [[nodiscard]] const at::Tensor& main_grad() const { return main_grad_; }           ///< the accumulated gradients, flat
+  /// The accumulated gradient of one parameter, in its shape; undefined for a parameter of another bucket.
+  [[nodiscard]] at::Tensor main_grad_of(const Parameter& parameter) const;
+  /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them. More of them are then an error.
+  void on_complete(int gradients, std::function<void()> complete);
   /// Ends the accumulation: the next gradient starts a new sum. Throws when a parameter got none.
   void end_accumulation();
 
-  /// Sums main_grad over the sharding group. The result is this rank's shard; main_grad itself when the group has one member.
-  [[nodiscard]] PendingCollective start_reduce_scatter() const;
+  /// Sums main_grad over the sharding group, in `dtype`. The result is this rank's shard; main_grad itself when the group has one member.
+  [[nodiscard]] PendingCollective start_reduce_scatter(at::ScalarType dtype) const;
   /// This rank's shard of the parameters' values.
   [[nodiscard]] at::Tensor shard_of_parameters(at::ScalarType dtype) const;
 
@@ -50,20 +57,22 @@ class ParameterBucket {
   class AccumulateMainGrad;
   struct Slot {
     Parameter* parameter = nullptr;
-    std::int64_t offset = 0;          ///< in a shard
-    std::int64_t shard_elements = 0;  ///< of this parameter
     at::Tensor main_grad;             ///< as the parameter's shape
     at::Tensor padded_main_grad;      ///< flat
-    bool has_grad = false;
+    int gradients = 0;                ///< in this step
   };
 
-  void accumulate(Slot& slot, const at::Tensor& grad) const;
+  void add_slot(Parameter* parameter);
+  void accumulate(Slot& slot, const at::Tensor& grad);
   [[nodiscard]] std::vector<at::Tensor> slices_of(const at::Tensor& shard) const;
 
   ParallelGroup sharding_;
-  std::int64_t shard_elements_ = 0;
+  ShardLayout layout_;
   std::vector<Slot> slots_;
   at::Tensor main_grad_;
+  int expected_gradients_ = 0;        ///< per parameter; 0: any number
+  std::size_t complete_slots_ = 0;
+  std::function<void()> complete_;
 };
 
 }  // namespace trellis::trainer

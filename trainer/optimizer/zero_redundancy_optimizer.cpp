@@ -1,128 +1,291 @@
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
 
+#include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/utils/scope.h"
 
 namespace trellis::trainer {
 namespace {
 
-/// NxD's reduce-scatter bucket: large enough for the links, small enough to be a transient buffer.
-constexpr std::int64_t kBucketBytes = 130'000'000;
-
-auto kind_of(const Parameter& parameter) {
-  return std::make_tuple(parameter.weight_decay, parameter.tensor_model_parallel, parameter.sequence_parallel_enabled);
-}
-
-/// Parameters of one kind, in order, cut where a bucket is full. A larger parameter is a bucket of its own.
-std::vector<std::vector<Parameter*>> group_into_buckets(ParameterList& parameters, at::ScalarType grad_dtype) {
-  struct Open {
-    std::size_t bucket;
-    std::int64_t bytes;
-  };
-  std::map<decltype(kind_of(parameters.front())), Open> open;
-  std::vector<std::vector<Parameter*>> buckets;
-  for (Parameter& parameter : parameters) {
-    const std::int64_t bytes = parameter.tensor.numel() * static_cast<std::int64_t>(c10::elementSize(grad_dtype));
-    auto found = open.find(kind_of(parameter));
-    if (found == open.end() || found->second.bytes + bytes > kBucketBytes) {
-      found = open.insert_or_assign(kind_of(parameter), Open{buckets.size(), 0}).first;
-      buckets.emplace_back();
-    }
-    found->second.bytes += bytes;
-    buckets[found->second.bucket].push_back(&parameter);
-  }
-  return buckets;
-}
+/// Formulas are not evaluated in half precision.
+at::ScalarType compute_dtype(at::ScalarType stored) { return c10::promoteTypes(stored, at::kFloat); }
 
 }  // namespace
 
+struct NeuronZero1Optimizer::Shard {
+  std::unique_ptr<ParameterBucket> bucket;
+  at::ScalarType dtype = at::kFloat;              ///< of the values that the rule updates
+  at::Tensor master;                              ///< undefined: the weights themselves are updated
+  std::vector<OptimizerState> states;
+  std::optional<StochasticRounding> rounding;
+  std::optional<PendingCollective> reduction;     ///< under way
+  at::Tensor grad;                                ///< this rank's part of the reduced gradient; set by reduce_gradients
+  at::Tensor ema;
+  at::Tensor saved_weights;                       ///< while the moving average is in the weights, when there are no masters
+};
+
+/// The step's numbers, made once for each kind of bucket.
+class NeuronZero1Optimizer::Numbers {
+ public:
+  Numbers(const OptimizerOptions& options, std::int64_t step, double lr) : options_(options), step_(step), lr_(lr) {}
+
+  const StepNumbers& of(bool decays, const at::TensorOptions& like) {
+    StepNumbers& made = made_[{decays, c10::typeMetaToScalarType(like.dtype())}];
+    if (!made.empty()) return made;
+    const std::vector<double> host = options_.rule->numbers(step_, lr_, decays ? options_.weight_decay : 0);
+    const at::Tensor device = at::tensor(host, like.dtype()).to(like.device());
+    for (std::size_t i = 0; i < host.size(); ++i) made.push_back(device.select(0, static_cast<std::int64_t>(i)));
+    return made;
+  }
+
+ private:
+  const OptimizerOptions& options_;
+  std::int64_t step_;
+  double lr_;
+  std::map<std::pair<bool, at::ScalarType>, StepNumbers> made_;
+};
+
 NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel, const OptimizerOptions& options)
     : parallel_(parallel), options_(options) {
-  for (auto& bucket : group_into_buckets(parameters, options.grad_dtype)) add_shard(std::move(bucket));
+  if (options_.rule == nullptr) options_.rule = make_update_rule(OptimSection());
+  const at::NoGradGuard no_grad;
+  const std::int64_t cap = options_.zero1 ? options_.caps.reduce_scatter : options_.caps.all_reduce;
+  for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap)) add_shard(std::move(bucket));
 }
+
+NeuronZero1Optimizer::~NeuronZero1Optimizer() = default;
 
 ParallelGroup NeuronZero1Optimizer::sharding_group() const {
   return options_.zero1 ? parallel_.get_data_parallel_group() : ParallelGroup{};
 }
 
+bool NeuronZero1Optimizer::decays(const Shard& shard) const {
+  return options_.decay_norms_and_biases || shard.bucket->kind().weight_decay;
+}
+
 void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
-  Shard shard;
-  shard.bucket = std::make_unique<ParameterBucket>(std::move(parameters), sharding_group(), options_.grad_dtype);
-  shard.master = shard.bucket->shard_of_parameters(options_.master_dtype);
-  shard.state = {at::zeros_like(shard.master), at::zeros_like(shard.master)};
+  auto shard = std::make_unique<Shard>();
+  const at::ScalarType weights = parameters.front()->tensor.scalar_type();
+  shard->dtype = c10::promoteTypes(options_.master_dtype, weights);
+  shard->bucket = std::make_unique<ParameterBucket>(std::move(parameters), parallel_.get_tensor_model_parallel_group(), sharding_group(),
+                                                    c10::promoteTypes(options_.grad_dtype, weights));
+  check_dtypes_without_zero1(*shard);
+  const ParameterBucket& bucket = *shard->bucket;
+  if (shard->dtype != weights) shard->master = bucket.shard_of_parameters(shard->dtype);
+  const at::ScalarType state_dtype = options_.rule->fp32_states() ? compute_dtype(shard->dtype) : shard->dtype;
+  const at::TensorOptions like = bucket.main_grad().options();
+  shard->states = options_.rule->make_states(bucket.layout(), like.dtype(state_dtype));
+  if (options_.stochastic_rounding && weights == at::kBFloat16) shard->rounding.emplace(bucket.layout(), options_.seed, like.device());
+  if (options_.ema) shard->ema = bucket.shard_of_parameters(compute_dtype(shard->dtype));
+  Shard* address = shard.get();
+  if (options_.gradients_per_step > 0 && parallel_.get_data_parallel_size() > 1 && !bucket.kind().tied) {
+    shard->bucket->on_complete(options_.gradients_per_step, [this, address] { start_reduction(*address); });
+  }
   shards_.push_back(std::move(shard));
+}
+
+void NeuronZero1Optimizer::check_dtypes_without_zero1(const Shard& shard) const {
+  if (options_.zero1) return;
+  const at::ScalarType weights = shard.bucket->kind().tensor.scalar_type();
+  const auto refuse = [&](const char* what, at::ScalarType dtype) {
+    throw ConfigError(c10::str("optimizer_config.", what, ": needs zero_one_enabled: expected ", weights, " as the weights, got ", dtype,
+                               "; switch ZeRO-1 on or ", what, " off"));
+  };
+  if (shard.dtype != weights) refuse("use_master_weights", shard.dtype);
+  if (shard.bucket->main_grad().scalar_type() != weights) refuse("use_fp32_grad_acc", shard.bucket->main_grad().scalar_type());
+}
+
+/// May run inside backward, on its thread, as soon as the bucket's last gradient is there.
+void NeuronZero1Optimizer::start_reduction(Shard& shard) {
+  const at::NoGradGuard no_grad;
+  const ParameterBucket& bucket = *shard.bucket;
+  const ParallelGroup& data = parallel_.get_data_parallel_group();
+  at::Tensor grad = bucket.main_grad();
+  const at::ScalarType dtype = options_.reduce_dtype.value_or(grad.scalar_type());
+  if (bucket.kind().sequence_parallel_enabled) all_reduce(grad, parallel_.get_tensor_model_parallel_group());
+  if (options_.zero1) {
+    shard.reduction = bucket.start_reduce_scatter(dtype);
+  } else {
+    if (data.size > 1) grad.mul_(1.0 / data.size);
+    shard.reduction = data.size > 1 ? start_all_reduce(grad.to(dtype), data) : PendingCollective(grad);
+  }
 }
 
 void NeuronZero1Optimizer::reduce_gradients() {
   const Scope scope("phase=grad_reduce");
   const at::NoGradGuard no_grad;
-  const ParallelGroup& data = parallel_.get_data_parallel_group();
-  std::vector<PendingCollective> pending;
-  for (Shard& shard : shards_) {
-    shard.bucket->end_accumulation();
-    const at::Tensor& grad = shard.bucket->main_grad();
-    if (shard.bucket->kind().sequence_parallel_enabled) all_reduce(grad, parallel_.get_tensor_model_parallel_group());
-    pending.push_back(options_.zero1 ? shard.bucket->start_reduce_scatter() : start_all_reduce(grad, data));
+  for (const auto& shard : shards_) {
+    shard->bucket->end_accumulation();
+    if (!shard->reduction) start_reduction(*shard);
   }
-  for (std::size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i].grad = pending[i].wait();
-    if (data.size > 1) shards_[i].grad.mul_(1.0 / data.size);
+  const int data_parallel = parallel_.get_data_parallel_size();
+  for (const auto& shard : shards_) {
+    shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
+    shard->reduction.reset();
+    if (options_.zero1 && data_parallel > 1) shard->grad.mul_(1.0 / data_parallel);
   }
 }
 
-std::vector<GradientPart> NeuronZero1Optimizer::gradient_parts() const {
+/// Whole buckets where all rows count alike; tied copies do not count.
+std::vector<GradientPart> NeuronZero1Optimizer::norm_parts() const {
   std::vector<GradientPart> parts;
-  for (const Shard& shard : shards_) parts.push_back({shard.grad, shard.bucket->kind().tensor_model_parallel});
+  for (const auto& shard : shards_) {
+    const Parameter& kind = shard->bucket->kind();
+    if (kind.shared) continue;
+    const std::vector<ShardSlot>& slots = shard->bucket->layout().slots;
+    if (std::ranges::none_of(slots, [](const ShardSlot& slot) { return slot.row_weights.defined(); })) {
+      parts.push_back({shard->grad, kind.tensor_model_parallel});
+      continue;
+    }
+    for (const ShardSlot& slot : slots) {
+      const at::Tensor values = shard->grad.narrow(0, slot.offset, slot.valid_elements());
+      std::ranges::move(gradient_parts(*slot.parameter, values, slot.first_row * slot.row_elements), std::back_inserter(parts));
+    }
+  }
   return parts;
+}
+
+at::Tensor NeuronZero1Optimizer::clip() const {
+  const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(), parallel_.get_pipeline_model_parallel_group(), sharding_group()};
+  std::vector<GradientPart> counted = norm_parts();
+  // A rank may have nothing but tied copies or padding: it adds zero.
+  if (counted.empty()) counted.push_back({shards_.front()->grad.new_zeros({1}), true});
+  at::Tensor norm = get_grad_norm(counted, groups);
+  if (!options_.max_grad_norm) return norm;
+  std::vector<GradientPart> all;
+  for (const auto& shard : shards_) all.push_back({shard->grad});
+  clip_grads_with_norm(all, *options_.max_grad_norm, norm);
+  return norm;
 }
 
 at::Tensor NeuronZero1Optimizer::step(double lr) {
   const Scope scope("phase=optimizer");
   const at::NoGradGuard no_grad;
-  const std::vector<GradientPart> parts = gradient_parts();
-  const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(), parallel_.get_pipeline_model_parallel_group(), sharding_group()};
-  at::Tensor norm = get_grad_norm(parts, groups);
-  if (options_.max_grad_norm) clip_grads_with_norm(parts, *options_.max_grad_norm, norm);
-  update_masters(lr);
-  gather_parameters();
+  TORCH_CHECK(!shows_ema_, "step: the weights show their moving average; call swap_ema_weights() first");
+  at::Tensor norm = clip();
+  Numbers numbers(options_, ++steps_, lr);
+  std::vector<ParameterBucket::Gather> gathers;
+  for (const auto& shard : shards_) {
+    const at::TensorOptions like = shard->grad.options().dtype(compute_dtype(shard->dtype));
+    gathers.push_back(shard->bucket->start_all_gather(update(*shard, numbers.of(decays(*shard), like))));
+  }
+  for (ParameterBucket::Gather& gather : gathers) gather.finish();
   return norm;
 }
 
-void NeuronZero1Optimizer::update_masters(double lr) {
-  ++steps_;
-  const at::TensorOptions like = shards_.front().master.options();
-  const AdamWStep with_decay(options_.adamw, steps_, lr, options_.weight_decay, like);
-  const AdamWStep without_decay(options_.adamw, steps_, lr, 0, like);
-  for (Shard& shard : shards_) {
-    const AdamWStep& step = shard.bucket->kind().weight_decay ? with_decay : without_decay;
-    step.apply(shard.master, shard.grad.to(options_.master_dtype), shard.state);
-    shard.grad.reset();
+/// Returns the shard's new weights in the model's type: they travel so, in half the bytes of the masters.
+at::Tensor NeuronZero1Optimizer::update(Shard& shard, const StepNumbers& numbers) {
+  const at::ScalarType compute = compute_dtype(shard.dtype);
+  const at::Tensor values = shard.master.defined() ? shard.master : shard.bucket->shard_of_parameters(compute);
+  update_states(shard, values, numbers);
+  shard.grad.reset();
+  at::Tensor weights = as_weights(shard, values);
+  if (shard.ema.defined()) update_ema(shard, shard.master.defined() ? values : weights);
+  return weights;
+}
+
+/// Half-precision states are widened for the step and rounded again.
+void NeuronZero1Optimizer::update_states(Shard& shard, const at::Tensor& values, const StepNumbers& numbers) {
+  std::vector<OptimizerState> wide = shard.states;
+  for (OptimizerState& state : wide) {
+    for (at::Tensor& part : state.parts) part = part.to(values.scalar_type());
+  }
+  const ShardLayout& layout = shard.bucket->layout();
+  options_.rule->apply(layout, {values, shard.grad.to(values.scalar_type()), wide}, numbers);
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    for (std::size_t part = 0; part < wide[i].parts.size(); ++part) {
+      at::Tensor& stored = shard.states[i].parts[part];
+      const at::Tensor& result = wide[i].parts[part];
+      if (stored.scalar_type() == result.scalar_type()) continue;
+      const bool round = shard.rounding && stored.numel() == layout.elements;
+      stored.copy_(round ? shard.rounding->round(layout, result, steps_, wide[i].name) : result);
+    }
   }
 }
 
-/// Weights travel in the model's type: the same bits as casting the masters after the journey, half the bytes.
-void NeuronZero1Optimizer::gather_parameters() {
+at::Tensor NeuronZero1Optimizer::as_weights(const Shard& shard, const at::Tensor& values) const {
+  if (shard.rounding) return shard.rounding->round(shard.bucket->layout(), values, steps_, "weights");
+  return values.to(shard.bucket->kind().tensor.scalar_type());
+}
+
+void NeuronZero1Optimizer::update_ema(Shard& shard, const at::Tensor& weights) const {
+  const EmaSection& ema = *options_.ema;
+  if (steps_ < ema.start_step || steps_ % ema.apply_ema_every_n_steps != 0) return;
+  shard.ema.mul_(ema.decay).add_(weights, 1 - ema.decay);
+}
+
+void NeuronZero1Optimizer::swap_ema_weights() {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK(options_.ema, "swap_ema_weights: exp_manager.ema is not enabled");
   std::vector<ParameterBucket::Gather> gathers;
-  for (const Shard& shard : shards_) gathers.push_back(shard.bucket->start_all_gather(shard.master));
+  for (const auto& shard : shards_) {
+    const at::ScalarType dtype = shard->bucket->kind().tensor.scalar_type();
+    at::Tensor shown;
+    if (!shows_ema_) {
+      if (!shard->master.defined()) shard->saved_weights = shard->bucket->shard_of_parameters(dtype);
+      shown = shard->ema.to(dtype);
+    } else {
+      shown = shard->master.defined() ? as_weights(*shard, shard->master) : std::exchange(shard->saved_weights, {});
+    }
+    gathers.push_back(shard->bucket->start_all_gather(shown));
+  }
   for (ParameterBucket::Gather& gather : gathers) gather.finish();
+  shows_ema_ = !shows_ema_;
+}
+
+at::Tensor NeuronZero1Optimizer::main_grad(const Parameter& parameter) const {
+  for (const auto& shard : shards_) {
+    if (at::Tensor grad = shard->bucket->main_grad_of(parameter); grad.defined()) return grad;
+  }
+  TORCH_CHECK(false, parameter.name, " is not a parameter of this optimizer");
+}
+
+void NeuronZero1Optimizer::for_each_reduced_gradient(const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const {
+  for (const auto& shard : shards_) {
+    for (const ShardSlot& slot : shard->bucket->layout().slots) visit(slot, shard->grad.narrow(0, slot.offset, slot.valid_elements()));
+  }
 }
 
 void NeuronZero1Optimizer::for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const {
-  for (const Shard& shard : shards_) visit(shard.bucket->main_grad());
+  for (const auto& shard : shards_) visit(shard->bucket->main_grad());
 }
 
 void NeuronZero1Optimizer::for_each_state(const std::function<void(const at::Tensor&)>& visit) const {
-  for (const Shard& shard : shards_) {
-    visit(shard.master);
-    visit(shard.state.exp_avg);
-    visit(shard.state.exp_avg_sq);
+  for (const auto& shard : shards_) {
+    if (shard->master.defined()) visit(shard->master);
+    if (shard->ema.defined()) visit(shard->ema);
+    for (const OptimizerState& state : shard->states) {
+      for (const at::Tensor& part : state.parts) visit(part);
+    }
   }
+}
+
+std::vector<NeuronZero1Optimizer::ParameterGroup> NeuronZero1Optimizer::param_groups() const {
+  std::vector<ParameterGroup> groups{{options_.weight_decay, {}}, {0, {}}};
+  for (const auto& shard : shards_) {
+    for (const ShardSlot& slot : shard->bucket->layout().slots) groups[decays(*shard) ? 0 : 1].names.push_back(slot.parameter->name);
+  }
+  return groups;
+}
+
+at::Tensor parameter_norm(const ParameterList& parameters, const ParallelState& parallel) {
+  const at::NoGradGuard no_grad;
+  std::vector<GradientPart> parts;
+  for (const Parameter& parameter : parameters) {
+    std::ranges::move(gradient_parts(parameter, parameter.tensor.detach()), std::back_inserter(parts));
+  }
+  if (parts.empty()) parts.push_back({at::zeros({1}, parameters.front().tensor.options().requires_grad(false)), true});
+  return get_grad_norm(parts, {parallel.get_tensor_model_parallel_group(), parallel.get_pipeline_model_parallel_group(), {}});
 }
 
 }  // namespace trellis::trainer

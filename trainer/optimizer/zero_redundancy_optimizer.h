@@ -3,58 +3,79 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "trainer/config/run_config.h"
-#include "trainer/optimizer/adamw.h"
+#include "trainer/optimizer/optimizer_options.h"
 #include "trainer/optimizer/parameter_bucket.h"
+#include "trainer/optimizer/stochastic_rounding.h"
 #include "trainer/parallel_layers/grads.h"
 
 namespace trellis::trainer {
 
-struct OptimizerOptions {
-  AdamWOptions adamw;
-  double weight_decay = 0;
-  std::optional<double> max_grad_norm;        ///< none: no clipping
-  bool zero1 = true;                          ///< shard masters and states over DP; otherwise every DP rank holds and updates all
-  at::ScalarType grad_dtype = at::kFloat;     ///< of gradient accumulation and reduction
-  at::ScalarType master_dtype = at::kFloat;   ///< of the updated copy of the weights and of the optimizer states
-};
-
-/// AdamW over data-parallel shards. A step:
+/// Any update rule over data-parallel shards. A step:
 ///
 ///   gradients of norm weights ── sum over TP (sequence parallelism)
-///   main_grad ─ reduce-scatter, average over DP ─ clip by the global norm ─ AdamW on the master shard ─ all-gather ─ weights
+///   main_grad ─ reduce-scatter, average over DP ─ clip by the global norm ─ rule on the shard ─ all-gather ─ weights
+///
+/// Without ZeRO-1 an all-reduce and a whole update take the place of scatter and gather. fp32 masters are kept where the weights are half
+/// precision; otherwise the weights themselves are updated and cost no second copy.
 class NeuronZero1Optimizer {
  public:
+  /// Throws ConfigError when masters or wider gradients are asked for without ZeRO-1.
   NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel, const OptimizerOptions& options);
+  ~NeuronZero1Optimizer();
 
   /// First part of a step: sums the gradients that backward accumulated over TP and DP.
   void reduce_gradients();
   /// The rest. Returns the gradient norm before clipping, on the device.
   at::Tensor step(double lr);
+  [[nodiscard]] std::int64_t steps() const { return steps_; }
+  /// The next step is number `steps` + 1: states were restored.
+  void continue_after(std::int64_t steps) { steps_ = steps; }
+
+  /// The gradient that backward accumulated for a parameter, in its shape; before reduce_gradients() it is this rank's alone.
+  [[nodiscard]] at::Tensor main_grad(const Parameter& parameter) const;
+  /// Puts the moving average into the weights, or the weights back: for evaluation. REQUIRES: options.ema.
+  void swap_ema_weights();
+
+  /// This rank's rows of each reduced gradient, flat, without padding. REQUIRES: between reduce_gradients() and step().
+  void for_each_reduced_gradient(const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const;
 
   /// For memory accounting: what each buffer is.
   void for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const;
   void for_each_state(const std::function<void(const at::Tensor&)>& visit) const;
+  /// The parameters that the rule decays, and those that it does not, by name.
+  struct ParameterGroup {
+    double weight_decay = 0;
+    std::vector<std::string> names;
+  };
+  [[nodiscard]] std::vector<ParameterGroup> param_groups() const;
 
  private:
-  struct Shard {
-    std::unique_ptr<ParameterBucket> bucket;
-    at::Tensor master;
-    AdamWState state;
-    at::Tensor grad;  ///< this rank's part of the reduced gradient; set by reduce_gradients
-  };
+  struct Shard;
+  class Numbers;
   void add_shard(std::vector<Parameter*> parameters);
-  [[nodiscard]] std::vector<GradientPart> gradient_parts() const;
-  void update_masters(double lr);
-  void gather_parameters();
+  void check_dtypes_without_zero1(const Shard& shard) const;
+  void start_reduction(Shard& shard);
+  [[nodiscard]] bool decays(const Shard& shard) const;
+  [[nodiscard]] std::vector<GradientPart> norm_parts() const;
+  /// Clips by the global norm, which it returns.
+  [[nodiscard]] at::Tensor clip() const;
+  at::Tensor update(Shard& shard, const StepNumbers& numbers);
+  void update_states(Shard& shard, const at::Tensor& values, const StepNumbers& numbers);
+  void update_ema(Shard& shard, const at::Tensor& weights) const;
+  [[nodiscard]] at::Tensor as_weights(const Shard& shard, const at::Tensor& values) const;
   [[nodiscard]] ParallelGroup sharding_group() const;
 
   ParallelState parallel_;
   OptimizerOptions options_;
   std::int64_t steps_ = 0;
-  std::vector<Shard> shards_;
+  bool shows_ema_ = false;
+  std::vector<std::unique_ptr<Shard>> shards_;
 };
+
+/// L2 norm of the whole, un-sharded model: each parameter once, whatever the layout. On the device, the same on every rank.
+[[nodiscard]] at::Tensor parameter_norm(const ParameterList& parameters, const ParallelState& parallel);
 
 }  // namespace trellis::trainer

@@ -1,8 +1,7 @@
-// AdamW against torch::optim::AdamW; the sharded optimizer against the same on one rank.
+// The sharded optimizer against the same on one rank; what masters, wide gradients and parameter groups change.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/optim/adamw.h>
 
 #include "runtime/world.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
@@ -11,23 +10,6 @@ namespace trellis::trainer {
 namespace {
 
 at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
-
-TEST(AdamW, FollowsTorchForManySteps) {
-  for (const double weight_decay : {0.0, 0.1}) {
-    at::Tensor mine = random({30}, 1), theirs = mine.clone().requires_grad_();
-    torch::optim::AdamW reference({theirs}, torch::optim::AdamWOptions(0.01).betas({0.9, 0.95}).eps(1e-8).weight_decay(weight_decay));
-    AdamWState state{at::zeros_like(mine), at::zeros_like(mine)};
-    for (std::int64_t step = 1; step <= 25; ++step) {
-      const double lr = 0.01 / static_cast<double>(step);
-      const at::Tensor grad = random({30}, 100 + static_cast<std::uint64_t>(step));
-      static_cast<torch::optim::AdamWOptions&>(reference.param_groups()[0].options()).lr(lr);
-      theirs.mutable_grad() = grad.clone();
-      reference.step();
-      AdamWStep({0.9, 0.95, 1e-8}, step, lr, weight_decay, mine.options()).apply(mine, grad, state);
-      ASSERT_TRUE(at::allclose(mine, theirs.detach(), 1e-13, 1e-14)) << "step " << step;
-    }
-  }
-}
 
 /// Odd first dimensions: with two or four shards every parameter needs padding, "one_row" leaves shards empty.
 struct Model {
@@ -102,7 +84,7 @@ TEST_P(Zero1, EqualsOneRankAndShardsTheStates) {
     std::int64_t state_elements = 0;
     optimizer.for_each_state([&](const at::Tensor& tensor) { state_elements += tensor.numel(); });
     const auto rows = [shards = zero1 ? dp : 1](int n) { return (n + shards - 1) / shards; };
-    EXPECT_EQ(state_elements, 3 * (rows(7) * 3 + rows(5) + rows(1) * 4)) << "master and two moments of one shard, padded by rows";
+    EXPECT_EQ(state_elements, 2 * (rows(7) * 3 + rows(5) + rows(1) * 4)) << "two moments of one shard, padded by rows; no master of fp64";
   });
 }
 
@@ -157,6 +139,29 @@ TEST(WeightDecay, LeavesTheExemptParametersAlone) {
   optimizer.step(0.5);
   EXPECT_TRUE(model.parameters[1].tensor.equal(norm_before));
   EXPECT_TRUE(at::allclose(model.parameters[0].tensor, matrix_before * 0.95, 1e-14, 0));
+}
+
+TEST(WeightDecay, ReachesNormsAndBiasesWhenAskedFor) {
+  Model model;
+  const at::Tensor norm_before = model.parameters[1].tensor.detach().clone();
+  OptimizerOptions decay = options(true);
+  decay.decay_norms_and_biases = true;
+  NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), decay);
+  for (Parameter& parameter : model.parameters) (parameter.tensor * 0).sum().backward();
+  optimizer.reduce_gradients();
+  optimizer.step(0.5);
+  EXPECT_TRUE(at::allclose(model.parameters[1].tensor, norm_before * 0.95, 1e-14, 0));
+  EXPECT_EQ(optimizer.param_groups()[0].names.size(), 3u) << "one group with everything";
+}
+
+TEST(WeightDecay, GroupsCarryTheConfiguredValue) {
+  Model model;
+  const NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), options(true));
+  const auto groups = optimizer.param_groups();
+  EXPECT_EQ(groups[0].weight_decay, 0.1);
+  EXPECT_THAT(groups[0].names, testing::UnorderedElementsAre("matrix", "one_row"));
+  EXPECT_EQ(groups[1].weight_decay, 0);
+  EXPECT_THAT(groups[1].names, testing::ElementsAre("norm"));
 }
 
 TEST(ReduceGradients, AParameterWithoutGradientIsNamed) {

@@ -1,0 +1,40 @@
+#include "trainer/optimizer/update_rule.h"
+
+#include <algorithm>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+
+#include "base/error.h"
+#include "trainer/optimizer/elementwise_rules.h"
+#include "trainer/optimizer/layerwise_rules.h"
+#include "trainer/optimizer/optimizer_table.h"
+
+namespace trellis::trainer {
+
+std::int64_t unsharded_size(const Partition& partition) {
+  std::int64_t size = 0;
+  for (const PartitionBlock& block : partition.blocks) size += block.laid_out() / block.copies;
+  return size;
+}
+
+at::Tensor row_weights_of(const Parameter& parameter, int tensor_parallel_size) {
+  const std::vector<PartitionBlock>& blocks = parameter.partition.blocks;
+  if (std::ranges::all_of(blocks, [](const PartitionBlock& block) { return block.copies == 1; })) return {};
+  TORCH_INTERNAL_ASSERT(parameter.partition.dim == 0, parameter.name, ": only rows are replicated");
+  std::vector<at::Tensor> weights;
+  for (const PartitionBlock& block : blocks) {
+    weights.push_back(at::full({block.laid_out() / tensor_parallel_size}, 1.0 / block.copies, at::kDouble));
+  }
+  return at::cat(weights);
+}
+
+std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim) {
+  Problems problems;
+  for (const SectionProblem& problem : check_optimizer(optim)) problems.add("model.optim." + problem.key, problem.text);
+  problems.throw_if_any();
+  if (auto rule = make_elementwise_rule(optim)) return rule;
+  return make_layerwise_rule(optim);
+}
+
+}  // namespace trellis::trainer
