@@ -1,25 +1,36 @@
 #include "trainer/trainer.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include <ATen/ops/stack.h>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "device/plugin.h"
 #include "runtime/device_plugin.h"
-#include "trainer/models/llama/modeling_llama.h"
+#include "trainer/early_stopping.h"
+#include "trainer/first_non_finite.h"
+#include "trainer/models/factory.h"
+#include "trainer/modules/module_names.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/model.h"
 #include "trainer/pipeline/partition.h"
+#include "trainer/pipeline/tied_weights.h"
+#include "trainer/step_calendar.h"
+#include "trainer/utils/autocast.h"
 #include "trainer/utils/lr_scheduler.h"
 
 namespace trellis::trainer {
 namespace {
 
-at::ScalarType model_dtype(const PrecisionSection& precision) {
-  if (precision.type == "mixed_precision") return at::kBFloat16;
-  if (precision.type == "fp32") return at::kFloat;
-  TORCH_INTERNAL_ASSERT(precision.type == "fp64", "precision.type ", precision.type, " passed validation");
-  return at::kDouble;
+ParallelSizes parallel_sizes(const RunConfig& config) {
+  return {.tensor_model_parallel_size = config.tp(),
+          .pipeline_model_parallel_size = config.pp(),
+          .kv_size_multiplier = config.distributed_strategy.kv_replicator};
 }
 
 ModuleContext module_context(const RunConfig& config, const runtime::RankContext& rank, const ParallelState& parallel,
@@ -30,7 +41,8 @@ ModuleContext module_context(const RunConfig& config, const runtime::RankContext
   context.backward = std::make_shared<BackwardLayer>();
   context.device = rank.device();
   context.dtype = model_dtype(config.precision);
-  context.reduce_dtype = context.dtype;
+  context.reduce_dtype = reduce_dtype(config.precision);
+  context.decay_biases = config.model.do_layer_norm_weight_decay;
   context.sequence_parallel = config.distributed_strategy.sequence_parallel && config.tp() > 1;
   context.shape_only = rank.shape_only();
   context.seed = config.seed;
@@ -40,61 +52,177 @@ ModuleContext module_context(const RunConfig& config, const runtime::RankContext
 BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
   return {{config.model.encoder_seq_length / share, config.data.micro_batch_size, config.model.hidden_size},
-          at::TensorOptions().dtype(context.dtype).device(context.device)};
+          at::TensorOptions().dtype(residual_dtype(config.model, context.dtype)).device(context.device)};
 }
 
-OptimizerOptions optimizer_options(const RunConfig& config) {
-  const at::ScalarType dtype = model_dtype(config.precision);
-  const OptimSection& optim = config.model.optim;
-  OptimizerOptions options;
-  options.adamw = {optim.beta1, optim.beta2, optim.eps};
-  options.weight_decay = optim.weight_decay;
-  options.max_grad_norm = config.trainer.gradient_clip_val;
-  options.zero1 = config.distributed_strategy.zero1;
-  // fp32 and fp64 runs keep their one type; the two flags only matter for half-precision weights.
-  const bool half = dtype == at::kBFloat16;
-  options.grad_dtype = half && config.precision.fp32_grad_acc ? at::kFloat : dtype;
-  options.master_dtype = half && config.precision.master_weights ? at::kFloat : dtype;
-  return options;
+std::vector<LayerRange> partition(const RunConfig& config) {
+  const int stages = config.pp() * config.vpp();
+  if (config.model.pipeline_cuts.empty()) return partition_layers(config.model.num_layers, stages);
+  return partition_layers(layer_names(config.model), config.model.pipeline_cuts, stages);
+}
+
+/// This rank's virtual stages, the first chunk first.
+std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config, const ModuleContext& context) {
+  const std::vector<LayerRange> ranges = partition(config);
+  const PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
+  std::vector<std::unique_ptr<PipelineStage>> stages;
+  for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
+    const int stage = shape.stage(context.parallel->get_pipeline_model_parallel_rank(), chunk);
+    const StageSlot slot{stage, shape.num_stages(), ranges[static_cast<std::size_t>(stage)]};
+    stages.push_back(make_pipeline_stage(config.model, context, slot));
+  }
+  return stages;
+}
+
+/// Global batches of an epoch. A shape-only run has no data, and so no end of them.
+std::int64_t batches_per_epoch(const RunConfig& config, const DataModule& data, bool shape_only) {
+  if (shape_only) return std::int64_t{1} << 40;
+  return data.num_tokens() / (std::int64_t{config.data.global_batch_size} * config.model.encoder_seq_length);
 }
 
 }  // namespace
 
 struct Trainer::Impl {
-  Impl(const RunConfig& run, runtime::RankContext& rank_context, std::shared_ptr<const DataModule> data_module, const ParallelState& state)
-      : config(run), rank(rank_context), data(std::move(data_module)), parallel(state) {
+  Impl(const RunConfig& run, runtime::RankContext& rank_context, std::shared_ptr<const DataModule> data_module, const ParallelState& state,
+       TrainerHooks trainer_hooks)
+      : config(run),
+        rank(rank_context),
+        data(std::move(data_module)),
+        hooks(std::move(trainer_hooks)),
+        parallel(state),
+        context(module_context(config, rank, parallel, parameters)),
+        calendar(config.trainer, batches_per_epoch(config, *data, rank.shape_only())),
+        scheduler(config.model.optim, config.trainer.max_steps) {
+    if (config.exp_manager.early_stopping) early_stopping.emplace(*config.exp_manager.early_stopping);
+    check_validation();
     const Scope scope("phase=init");
-    const ModuleContext context = module_context(config, rank, parallel, parameters);
-    const auto stages = partition_layers(config.model.num_layers, parallel.get_pipeline_model_parallel_size());
-    const LayerRange layers = stages[static_cast<std::size_t>(parallel.get_pipeline_model_parallel_rank())];
-    model.emplace(std::make_unique<LlamaForCausalLM>(config.model, context, layers), parallel, config.num_microbatches(),
-                  stage_border(config, context), context.backward);
+    build_model();
+    if (hooks.built) hooks.built(parameters);
+    tied.emplace(model->stages(), parameters, model->shape(), parallel, pipeline_group_factory(rank, parallel));
     optimizer.emplace(parameters, parallel, optimizer_options(config));
     account_memory();
   }
 
-  void fit(const StepCallback& on_step) {
-    for (std::int64_t step = 0; step < config.trainer.max_steps && !rank.stop_requested(); ++step) {
-      rank.begin_step(step + 1);
-      const StepResult result = training_step(step);
-      if (const auto end_step = device_end_step()) rank.plugin()->check(end_step(result.step));
-      rank.host_barrier();
-      if (rank.rank() == 0) on_step(result);
+  /// A few ranks at a time: a host holds each weight whole for a moment while it is cut into shards.
+  void build_model() {
+    PipelineOptions options;
+    options.num_microbatches = config.num_microbatches();
+    options.border = stage_border(config, context);
+    for (int first = 0; first < rank.world_size(); first += config.trainer.sequential_move_factor) {
+      const bool is_my_turn = rank.rank() >= first && rank.rank() < first + config.trainer.sequential_move_factor;
+      if (is_my_turn) model.emplace(build_stages(config, context), context, options);
       rank.host_barrier();
     }
+  }
+
+  void check_validation() const {
+    const bool has_data = data->num_evaluation_batches(Split::kValidation) > 0;
+    if (early_stopping && early_stopping->monitor() == "val_loss" && !rank.shape_only() && !(has_data && calendar.ever_validates())) {
+      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: val_loss is never there: expected held-out data and a "
+                        "trainer.val_check_interval within the run; or monitor reduced_train_loss");
+    }
+    if (!has_data || !(calendar.ever_validates() || config.trainer.num_sanity_val_steps > 0) || config.vpp() == 1) return;
+    throw ConfigError("trainer.limit_val_batches: validation has no schedule with virtual stages: expected limit_val_batches 0 or "
+                      "distributed_strategy.virtual_pipeline_model_parallel_size 1, got " + std::to_string(config.vpp()));
+  }
+
+  StopReason fit(const StepCallback& on_step) {
+    const auto start = std::chrono::steady_clock::now();
+    if (config.trainer.num_sanity_val_steps > 0) (void)validate(config.trainer.num_sanity_val_steps);
+    for (std::int64_t step = 0; step < calendar.last_step(); ++step) {
+      if (rank.stop_requested()) return out_of_time ? StopReason::kMaxTime : StopReason::kInterrupted;
+      rank.begin_step(step + 1);
+      StepResult result = training_step(step);
+      if (calendar.validates_after(result.step)) result.val_loss = validate(std::numeric_limits<std::int64_t>::max());
+      if (result.step % calendar.batches_per_epoch() == 0) scheduler.end_epoch(result.val_loss.value_or(result.loss));
+      if (const auto end_step = device_end_step()) rank.plugin()->check(end_step(result.step));
+      rank.host_barrier();
+      if (rank.rank() == 0) {
+        on_step(result);
+        const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+        if (config.trainer.max_time_s && elapsed.count() >= *config.trainer.max_time_s) end_in_time();
+      }
+      rank.host_barrier();
+      if (stops_early(result)) return StopReason::kEarlyStopping;
+    }
+    return calendar.ends_by_epochs() ? StopReason::kMaxEpochs : StopReason::kMaxSteps;
+  }
+
+  /// Only one rank reads the clock; the request reaches all at the same step border.
+  void end_in_time() {
+    out_of_time = true;
+    runtime::request_stop();
+  }
+
+  bool stops_early(const StepResult& result) {
+    if (!early_stopping) return false;
+    const bool by_val_loss = early_stopping->monitor() == "val_loss";
+    if (by_val_loss && !result.val_loss) return false;
+    const auto why = early_stopping->update(by_val_loss ? *result.val_loss : result.loss);
+    if (why && rank.rank() == 0) log_info("early stopping after step " + std::to_string(result.step) + ": " + *why);
+    return why.has_value();
   }
 
   StepResult training_step(std::int64_t step) {
     StepResult result;
     result.step = step + 1;
-    result.lr = learning_rate(config.model.optim, config.trainer.max_steps, step);
+    result.lr = scheduler.lr(step);
+    result.consumed_samples = result.step * config.data.global_batch_size;
     const auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
-    const at::Tensor loss = model->run_train(micro_batches, [this] { optimizer->reduce_gradients(); });
-    const at::Tensor norm = optimizer->step(result.lr);
-    const at::Tensor numbers = at::stack({loss, norm}).cpu();  // the step's only wait for the device
-    result.loss = numbers[0].item<double>();
-    result.grad_norm = numbers[1].item<double>();
+    const at::Tensor loss = with_autocast([&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
+    if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);
+    check_finite(loss, result, micro_batches);
+    std::vector<at::Tensor> numbers{loss};
+    numbers.push_back(optimizer->step(result.lr));
+    context.position->step = result.step;
+    if (config.exp_manager.log_parameter_norm) numbers.push_back(parameter_norm(parameters, parallel).to(loss.scalar_type()));
+    const at::Tensor read = at::stack(numbers).cpu();
+    result.loss = read[0].item<double>();
+    result.grad_norm = read[1].item<double>();
+    if (numbers.size() > 2) result.parameter_norm = read[2].item<double>();
     return result;
+  }
+
+  void reduce_gradients() {
+    const AutocastScope off(rank.device().type(), false);
+    tied->sum_gradients([this](const Parameter& parameter) { return optimizer->main_grad(parameter); });
+    optimizer->reduce_gradients();
+  }
+
+  template <class Pass>
+  auto with_autocast(const Pass& pass) -> decltype(pass()) {
+    const AutocastScope scope(rank.device().type(), config.precision.autocast);
+    return pass();
+  }
+
+  /// Before the optimizer spreads a bad number over all weights: the search repeats the step with the weights that it had.
+  void check_finite(const at::Tensor& loss, const StepResult& result, const std::vector<MicroBatch>& micro_batches) {
+    const Scope scope("phase=grad_reduce");
+    const double value = loss.cpu().item<double>();
+    if (rank.shape_only() || std::isfinite(value)) return;
+    const std::string where = with_autocast([&] { return first_non_finite(*model, context, micro_batches); });
+    if (!where.empty()) {
+      throw ConfigError("step " + std::to_string(result.step) + ": the loss is " + std::to_string(value) + "; the first value that is not finite is " +
+                        where + ". The weights are those of step " + std::to_string(result.step - 1) +
+                        "; lower model.optim.lr, lengthen the warm-up, or look at the data of this step");
+    }
+    rank.host_barrier();  // until the rank that found it has spoken
+  }
+
+  /// The mean loss of a pass over the validation data, at most `limit` batches of it; none without validation data. Each pass starts anew.
+  std::optional<double> validate(std::int64_t limit) {
+    const Scope scope("phase=validation");
+    const std::int64_t batches = std::min(limit, data->num_evaluation_batches(Split::kValidation));
+    if (batches == 0) return std::nullopt;
+    const bool with_ema = config.exp_manager.ema && config.exp_manager.ema->evaluate_ema_weights_instead;
+    if (with_ema) optimizer->swap_ema_weights();
+    std::vector<at::Tensor> losses;
+    for (std::int64_t batch = 0; batch < batches; ++batch) {
+      const auto micro_batches = data->evaluation_batches(Split::kValidation, batch, parallel.get_data_parallel_rank());
+      losses.push_back(with_autocast([&] { return model->run_eval(micro_batches); }));
+    }
+    if (with_ema) optimizer->swap_ema_weights();
+    return at::stack(losses).mean().cpu().item<double>();
   }
 
   [[nodiscard]] auto device_end_step() const -> decltype(trellis_device_plugin_t::end_step) {
@@ -116,26 +244,34 @@ struct Trainer::Impl {
   const RunConfig& config;
   runtime::RankContext& rank;
   std::shared_ptr<const DataModule> data;
+  TrainerHooks hooks;
   ParallelState parallel;
   ParameterList parameters;
+  ModuleContext context;
+  StepCalendar calendar;
+  LrScheduler scheduler;
+  std::optional<EarlyStopping> early_stopping;
   std::optional<NxDPPModel> model;
+  std::optional<TiedWeights> tied;
   std::optional<NeuronZero1Optimizer> optimizer;
+  bool out_of_time = false;
 };
 
 Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data)
-    : Trainer(config, rank, std::move(data), ParallelState::initialize_model_parallel(rank, config.tp(), config.pp())) {}
+    : Trainer(config, rank, std::move(data), ParallelState::initialize_model_parallel(rank, parallel_sizes(config))) {}
 
-Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel)
-    : impl_(std::make_unique<Impl>(config, rank, std::move(data), parallel)) {}
+Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
+                 TrainerHooks hooks)
+    : impl_(std::make_unique<Impl>(config, rank, std::move(data), parallel, std::move(hooks))) {}
 
 Trainer::~Trainer() = default;
 
-void Trainer::fit(const StepCallback& on_step) { impl_->fit(on_step); }
+StopReason Trainer::fit(const StepCallback& on_step) { return impl_->fit(on_step); }
 
 std::map<std::string, Trainer::LocalWeight> Trainer::local_weights() const {
   std::map<std::string, LocalWeight> weights;
   for (const Parameter& parameter : impl_->parameters) {
-    weights[parameter.name] = {parameter.tensor.detach().cpu().clone(), parameter.partition_dim, parameter.partition_stride};
+    weights[parameter.name] = {parameter.tensor.detach().cpu().clone(), parameter.partition_dim, parameter.partition_stride, parameter.partition};
   }
   return weights;
 }

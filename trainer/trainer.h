@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,18 @@
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
+#include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
 
+class NeuronZero1Optimizer;
 class ParallelState;
+
+/// What `trellis verify` and tests may watch, or change, on each rank of a run.
+struct TrainerHooks {
+  std::function<void(ParameterList&)> built;                           ///< the model is there; the optimizer is not
+  std::function<void(const NeuronZero1Optimizer&)> gradients_reduced;  ///< in each step, before they are clipped
+};
 
 /// What a step produced on a rank; loss and grad_norm are the same on all ranks.
 struct StepResult {
@@ -23,24 +32,35 @@ struct StepResult {
   double loss = 0;        ///< mean over the global batch, nats per token
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
+  std::int64_t consumed_samples = 0;         ///< of the training data, this step's included
+  std::optional<double> parameter_norm;      ///< after the step, when exp_manager.log_parameter_norm asks for it
+  std::optional<double> val_loss;            ///< of the validation that follows this step
 };
+
+/// Why training ended.
+enum class StopReason { kMaxSteps, kMaxEpochs, kMaxTime, kEarlyStopping, kInterrupted };
 
 /// Called on rank 0 after each step, when every rank has ended it.
 using StepCallback = std::function<void(const StepResult&)>;
 
-/// One rank's training loop: data → pipeline schedule → gradients → clip → optimizer → learning rate. Knows torch::Device only.
+/// One rank's training loop: data → pipeline schedule → gradients → clip → optimizer → learning rate, and validation when it is due. Knows
+/// torch::Device only.
 class Trainer {
  public:
   Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data);
   /// With process groups of the caller's; `parallel` must fit the configuration's sizes.
-  Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel);
+  Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
+          TrainerHooks hooks = {});
   ~Trainer();
-  void fit(const StepCallback& on_step);
+  /// Trains to the end of the run. After max_time it asks every rank to stop, as a signal would: runtime::clear_stop_request() allows another
+  /// run. Throws Error when the loss is not finite: the step and the layer are named, the weights are those before the step.
+  StopReason fit(const StepCallback& on_step);
   /// This rank's weights by global (un-sharded, un-staged) name, on the CPU; for tests and checkpoints: each value says how to gather it.
   struct LocalWeight {
     at::Tensor tensor;
     int partition_dim = -1;  ///< −1: replicated over TP
     int partition_stride = 1;  ///< blocks that were sharded each for itself; join_shards() undoes it
+    Partition partition;       ///< the same with replicated key/value heads
   };
   [[nodiscard]] std::map<std::string, LocalWeight> local_weights() const;
 

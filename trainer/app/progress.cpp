@@ -8,17 +8,19 @@
 
 #include "traces/metrics_writer.h"
 #include "traces/tensorboard_writer.h"
+#include "trainer/utils/throughput.h"
 
 namespace trellis::trainer {
 
 struct Progress::Impl {
   RunFacts facts;
-  int every = 1;
+  ProgressOptions options;
   traces::MetricsWriter metrics;
   std::unique_ptr<traces::TensorBoardWriter> tensorboard;
   bool denominator_said = false;
+  Throughput throughput;
 
-  Impl(const RunFacts& f, const std::filesystem::path& directory, int n) : facts(f), every(n), metrics(directory / "metrics.jsonl") {}
+  Impl(const RunFacts& f, const std::filesystem::path& directory, const ProgressOptions& o) : facts(f), options(o), metrics(directory / "metrics.jsonl") {}
 };
 
 namespace {
@@ -27,10 +29,23 @@ double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string line(const StepLog& log, std::int64_t max_steps) {
+std::string hours(double seconds) {
+  const auto s = static_cast<std::int64_t>(seconds);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+/// Tags of NxDT's scalars, where they differ from the keys of metrics.jsonl.
+std::string tag_of(const std::string& key) {
+  if (key == "loss") return "reduced_train_loss";
+  return key == "grad_norm" ? "gradient_norm" : key;
+}
+
+std::string line(const StepLog& log, const Throughput& throughput, std::int64_t max_steps) {
   std::string text = fmt::format("step {:>4}/{}", log.step, max_steps);
   if (log.has_loss) text += fmt::format("  loss {:.4f}  lr {:.3e}  grad norm {:.4f}", log.loss, log.lr, log.grad_norm);
-  text += fmt::format("  host {:.2f} s/step", log.host_s);
+  if (log.has_loss && log.val_loss) text += fmt::format("  val loss {:.4f}", *log.val_loss);
+  text += fmt::format("  host {:.2f} s/step, {:.3g} sequences/s, {} left", log.host_s, throughput.sequences_per_s(),
+                      hours(throughput.seconds_per_step() * static_cast<double>(max_steps - log.step)));
   if (log.simulated) {
     text += fmt::format("  simulated {:.4f} ms/step  {} tokens/s  MFU {:.2f} %", log.simulated->step_time_ms,
                         thousands(static_cast<std::int64_t>(log.simulated->tokens_per_s)), 100 * log.simulated->mfu);
@@ -40,28 +55,34 @@ std::string line(const StepLog& log, std::int64_t max_steps) {
 
 }  // namespace
 
-Progress::Progress(const RunFacts& facts, const std::filesystem::path& directory, bool tensorboard, int log_every_n_steps)
-    : impl_(std::make_unique<Impl>(facts, directory, log_every_n_steps)) {
-  if (tensorboard) impl_->tensorboard = std::make_unique<traces::TensorBoardWriter>(directory / "events.out.tfevents.0.trellis", wall_clock_s());
+Progress::Progress(const RunFacts& facts, const std::filesystem::path& directory, const ProgressOptions& options)
+    : impl_(std::make_unique<Impl>(facts, directory, options)) {
+  if (options.tensorboard) impl_->tensorboard = std::make_unique<traces::TensorBoardWriter>(directory / "events.out.tfevents.0.trellis", wall_clock_s());
 }
 
 Progress::~Progress() = default;
 
 void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
   Impl& p = *impl_;
-  if (!p.denominator_said && log.simulated) {
+  if (!p.denominator_said && log.simulated && p.options.enable_progress_bar) {
     const double core = step_report.at("peak_flops_per_core").get<double>() * 1e-12;
     std::fputs(fmt::format("MFU denominator: {:.1f} TFLOPS = {} cores × {:.1f} TFLOPS bf16 ({})\n", core * p.facts.world_size, p.facts.world_size, core,
                            p.facts.instance).c_str(), stderr);
     p.denominator_said = true;
   }
-  if (log.step == 1 || log.step % p.every == 0 || log.step == p.facts.max_steps) std::fputs((line(log, p.facts.max_steps) + "\n").c_str(), stderr);
+  p.throughput.add(static_cast<double>(log.sequences), log.host_s);
+  const bool said = log.step == 1 || log.step % p.options.log_every_n_steps == 0 || log.step == p.facts.max_steps;
+  if (said && p.options.enable_progress_bar) std::fputs((line(log, p.throughput, p.facts.max_steps) + "\n").c_str(), stderr);
 
-  nlohmann::json row = {{"step", log.step}, {"host", {{"s_per_step", log.host_s}}}};
+  nlohmann::json row = {{"step", log.step}};
+  row["host"] = {{"s_per_step", log.host_s}, {"sequences_per_s", p.throughput.sequences_per_s()}, {"sequences_per_s_peak", p.throughput.peak()}};
   if (log.has_loss) {
     row["loss"] = log.loss;
     row["lr"] = log.lr;
     row["grad_norm"] = log.grad_norm;
+    row["consumed_samples"] = log.consumed_samples;
+    if (log.parameter_norm) row["parameter_norm"] = *log.parameter_norm;
+    if (log.val_loss) row["val_loss"] = *log.val_loss;
   }
   if (log.simulated) {
     row["step_time_ms"] = log.simulated->step_time_ms;
@@ -70,8 +91,13 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
   }
   p.metrics.write(row);
   if (!p.tensorboard) return;
+  row["global_step"] = log.step;
+  row["throughput"] = p.throughput.sequences_per_s();
+  row["throughput_peak"] = p.throughput.peak();
+  if (p.options.log_step_timing) row["train_step_timing"] = log.host_s;
+  if (!p.options.log_gradient_norm) row.erase("grad_norm");
   for (const auto& [key, value] : row.items()) {
-    if (key != "step" && key != "host") p.tensorboard->scalar(key, log.step, value.get<double>(), wall_clock_s());
+    if (key != "step" && key != "host") p.tensorboard->scalar(tag_of(key), log.step, value.get<double>(), wall_clock_s());
   }
 }
 

@@ -16,15 +16,27 @@ namespace trellis::trainer {
 struct StepLog {
   std::int64_t step = 0;
   double loss = 0, lr = 0, grad_norm = 0;
+  std::optional<double> parameter_norm, val_loss;
+  std::int64_t consumed_samples = 0;
+  std::int64_t sequences = 0;              ///< of this step
   bool has_loss = true;      ///< false in shape-only runs: there are no numbers
   double host_s = 0;
   std::optional<SimulatedRates> simulated;
 };
 
+/// What a run's configuration asks to be logged. metrics.jsonl holds everything whatever is chosen here.
+struct ProgressOptions {
+  int log_every_n_steps = 1;       ///< lines on stderr
+  bool enable_progress_bar = true; ///< lines on stderr at all
+  bool tensorboard = true;
+  bool log_step_timing = true;     ///< TensorBoard: train_step_timing, in seconds
+  bool log_gradient_norm = false;  ///< TensorBoard: gradient_norm
+};
+
 /// Writes each step to stderr, metrics.jsonl and TensorBoard events. Plain C++, so that fmt is not LibTorch's.
 class Progress {
  public:
-  Progress(const RunFacts& facts, const std::filesystem::path& directory, bool tensorboard, int log_every_n_steps);
+  Progress(const RunFacts& facts, const std::filesystem::path& directory, const ProgressOptions& options);
   ~Progress();
   /// `step_report`: null on a device that times itself.
   void step(const StepLog& log, const nlohmann::json& step_report);

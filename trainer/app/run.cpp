@@ -3,7 +3,6 @@
 #include <iostream>
 #include <optional>
 
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -12,6 +11,7 @@
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
 #include "sim/config/system_config.h"
+#include "trainer/app/guarded.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
@@ -72,12 +72,13 @@ const runtime::DevicePlugin* load_device(const RunRequest& request, const RunCon
   if (request.device != plugin.api().device_type) {
     throw ConfigError("--device " + request.device + ": expected \"cpu\" or \"" + plugin.api().device_type + "\", which the plugin provides");
   }
-  const json options = {{"schema", "trellis.device_options/1"},
-                        {"instance", request.instance},
-                        {"nodes", request.nodes},
-                        {"world_size", config.world_size()},
-                        {"shape_only", request.shape_only},
-                        {"record", true}};
+  json options = {{"schema", "trellis.device_options/1"},
+                  {"instance", request.instance},
+                  {"nodes", request.nodes},
+                  {"world_size", config.world_size()},
+                  {"shape_only", request.shape_only},
+                  {"record", true}};
+  if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));
   return &plugin;
 }
@@ -87,8 +88,11 @@ class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device != "cpu") {
-      const sim::SystemConfig system = sim::load_system(request.instance, request.nodes);
-      check_fits_machine(config_, request.instance, request.nodes, system.logical_cores());
+      sim::LoadOptions load;
+      load.nodes = request.nodes;
+      load.logical_core_size = config_.trainer.lnc;
+      const sim::SystemConfig system = sim::load_system(request.instance, load);
+      check_fits_machine(config_, request.instance, request.nodes, system.logical_cores_per_node());
     } else if (request.shape_only) {
       throw ConfigError("simulate needs the emulated device: leave --device at neuron");
     }
@@ -102,7 +106,7 @@ class Run {
   int execute() {
     const StopOnSignal guard;
     const Clock::time_point start = Clock::now();
-    Progress progress(facts_, directory_, config_.exp_manager.create_tensorboard_logger, config_.trainer.log_every_n_steps);
+    Progress progress(facts_, directory_, progress_options());
     runtime::WorldOptions world;
     world.world_size = config_.world_size();
     world.device_type = request_.device;
@@ -113,13 +117,13 @@ class Run {
     Clock::time_point last = start;
     runtime::run_ranks(world, [&](runtime::RankContext& rank) {
       Trainer trainer(config_, rank, data_);
-      trainer.fit([&](const StepResult& result) {
+      const StopReason reason = trainer.fit([&](const StepResult& result) {
         simulate(result.step);
         log_step(progress, result, seconds_since(last));
         last = Clock::now();
       });
+      if (rank.rank() == 0) facts_.interrupted = reason == StopReason::kInterrupted;
     });
-    facts_.interrupted = runtime::stop_requested();
     facts_.host_wall_s = seconds_since(start);
     write_results();
     return static_cast<int>(facts_.interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
@@ -128,6 +132,7 @@ class Run {
  private:
   RunConfig load() const {
     RunConfig config = load_run_config(request_.config_file, request_.overrides);
+    refuse_unsupported(config, request_.shape_only);
     if (request_.steps > 0) config.trainer.max_steps = request_.steps;
     return config;
   }
@@ -141,12 +146,25 @@ class Run {
     step_report_ = json::parse(text);
   }
 
+  [[nodiscard]] ProgressOptions progress_options() const {
+    const ExpManagerSection& manager = config_.exp_manager;
+    return {.log_every_n_steps = config_.trainer.log_every_n_steps,
+            .enable_progress_bar = config_.trainer.enable_progress_bar,
+            .tensorboard = manager.create_tensorboard_logger,
+            .log_step_timing = manager.log_step_timing,
+            .log_gradient_norm = manager.log_gradient_norm};
+  }
+
   void log_step(Progress& progress, const StepResult& result, double host_s) {
     StepLog log;
     log.step = result.step;
     log.loss = result.loss;
     log.lr = result.lr;
     log.grad_norm = result.grad_norm;
+    log.parameter_norm = result.parameter_norm;
+    log.val_loss = result.val_loss;
+    log.consumed_samples = result.consumed_samples;
+    log.sequences = config_.data.global_batch_size;
     log.has_loss = !request_.shape_only;
     log.host_s = host_s;
     if (!step_report_.is_null()) log.simulated = simulated_rates(step_report_, facts_);
@@ -198,19 +216,5 @@ class Run {
 }  // namespace trellis::trainer
 
 extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(const trellis::trainer::RunRequest* request) {
-  try {
-    return trellis::trainer::Run(*request).execute();
-  } catch (const trellis::Error& error) {
-    std::cerr << "error: " << error.what() << "\n";
-    return static_cast<int>(error.code());
-  } catch (const c10::NotImplementedError& error) {  // the device names an operator, its place and what to do
-    std::cerr << "error: " << error.what_without_backtrace() << "\n";
-    return static_cast<int>(trellis::ExitCode::kConfig);
-  } catch (const c10::Error& error) {
-    std::cerr << "internal error: " << error.what_without_backtrace() << "\n";
-    return static_cast<int>(trellis::ExitCode::kInternal);
-  } catch (const std::exception& error) {
-    std::cerr << "internal error: " << error.what() << "\n";
-    return static_cast<int>(trellis::ExitCode::kInternal);
-  }
+  return trellis::trainer::guarded([request] { return trellis::trainer::Run(*request).execute(); });
 }

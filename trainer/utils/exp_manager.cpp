@@ -106,6 +106,16 @@ fs::path create_run_directory(const ExpManagerSection& section, const VersionSou
   return directory;
 }
 
+void copy_files(const std::vector<std::string>& files, const fs::path& directory) {
+  for (const std::string& file : files) {
+    std::error_code error;
+    fs::copy_file(file, directory / fs::path(file).filename(), fs::copy_options::overwrite_existing, error);
+    if (!error) continue;
+    throw ConfigError("exp_manager.files_to_copy: cannot copy " + file + " into " + directory.string() + ": " + error.message() +
+                      "; correct the path or remove it from the list");
+  }
+}
+
 /// The arguments as one line that a shell reads back.
 std::string shell_line(const std::vector<std::string>& arguments) {
   std::string line;
@@ -131,6 +141,7 @@ fs::path prepare_run_directory(const RunConfig& config, const std::vector<std::s
   const fs::path directory = create_run_directory(config.exp_manager, sources);
   write_file_atomically(directory / "hparams.yaml", config.resolved_yaml);
   write_file_atomically(directory / "cmd-args.log", shell_line(command_line));
+  copy_files(config.exp_manager.files_to_copy, directory);
   return directory;
 }
 

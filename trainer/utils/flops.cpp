@@ -1,35 +1,40 @@
-// Parameter and FLOP counts of a Llama-shaped decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, untied head, no bias.
+// Parameters and FLOPs of a run.
+#include <algorithm>
+
 #include "trainer/config/run_config.h"
+#include "trainer/utils/parameter_count.h"
 
 namespace trellis::trainer {
 namespace {
 
-/// Q and O are h×h; K and V are h×(kv heads · head dimension); gate, up and down are h×f; two norms of h.
-std::int64_t layer_parameters(const ModelSection& model) {
-  const std::int64_t h = model.hidden_size, f = model.ffn_hidden_size;
-  const std::int64_t kv_size = h / model.num_attention_heads * model.num_kv_heads;
-  return 2 * h * h + 2 * h * kv_size + 3 * h * f + 2 * h;
+/// Parameters that a token is multiplied with: no look-ups, only the experts it visits, and the head even when its weight is the embedding's.
+std::int64_t multiplied_parameters(const ModelSection& model) {
+  const ParameterCounts counts = count_parameters(model);
+  std::int64_t total = counts.final_norm + counts.head;
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    total += counts.layer(model, layer) - (is_moe_layer(model, layer) ? counts.idle_experts : 0);
+  }
+  return total;
 }
 
-std::int64_t embedding_parameters(const ModelSection& model) {
-  return std::int64_t{model.vocab_size} * model.hidden_size;
+/// Keys that a token attends to, on average over the sequence: half of it, or less with a window.
+double keys_per_token(const ModelSection& model) {
+  const double sequence = model.encoder_seq_length;
+  const double window = std::min<double>(sequence, model.sliding_window.value_or(model.encoder_seq_length));
+  return window - window * window / (2 * sequence);
 }
 
 }  // namespace
 
-std::int64_t RunConfig::num_parameters() const {
-  const std::int64_t final_norm = model.hidden_size;
-  return 2 * embedding_parameters(model) + model.num_layers * layer_parameters(model) + final_norm;
-}
+std::int64_t RunConfig::num_parameters() const { return count_all(model); }
 
-// 6 = 2 (multiply, add) × 3 (forward, gradient of the input, gradient of the weight). The embedding is a lookup, not a product.
-// Attention: Q·Kᵀ and P·V take 2·2·h·s each per token and layer in the forward direction, ×3 with backward = 12·h·s; the causal mask needs half.
+// 6 = 2 (multiply, add) × 3 (forward, gradient of the input, gradient of the weight).
+// Attention: Q·Kᵀ and P·V take 2·2·(heads · head size) per key, token and layer in the forward direction, ×3 with backward.
 double RunConfig::model_flops_per_step() const {
-  const double sequence = model.encoder_seq_length;
-  const double tokens = data.global_batch_size * sequence;
-  const auto multiplied = static_cast<double>(num_parameters() - embedding_parameters(model));
-  const double attention = 12.0 * model.num_layers * model.hidden_size * sequence * tokens / 2;
-  return 6 * multiplied * tokens + attention;
+  const double tokens = static_cast<double>(data.global_batch_size) * model.encoder_seq_length;
+  const double width = model.head_dim > 0 ? static_cast<double>(model.num_attention_heads) * model.head_dim : model.hidden_size;
+  const double attention = 12.0 * model.num_layers * width * keys_per_token(model) * tokens;
+  return 6 * static_cast<double>(multiplied_parameters(model)) * tokens + attention;
 }
 
 }  // namespace trellis::trainer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,8 +35,16 @@ class BackwardLayer {
   }
   void close() { scope_.reset(); }
 
+  /// Sees each module's output ("layer=<module path>", output) while it is set: a search for the first wrong number.
+  using Watch = std::function<void(const std::string& layer, const at::Tensor& output)>;
+  void watch(Watch watch) { watch_ = std::move(watch); }
+  void leaves(const std::string& layer, const at::Tensor& output) const {
+    if (watch_) watch_(layer, output);
+  }
+
  private:
   std::optional<Scope> scope_;
+  Watch watch_;
 };
 
 /// One module's name, in forward and in backward.
@@ -48,6 +57,7 @@ class LayerScope {
 
   /// Marks `output` as this module's: the backward operations behind it carry the module's name.
   at::Tensor leave(at::Tensor output) const {
+    if (backward_) backward_->leaves(*name_, output);
     if (const auto& node = output.grad_fn()) node->add_pre_hook(std::make_unique<Announce>(name_, backward_));
     return output;
   }

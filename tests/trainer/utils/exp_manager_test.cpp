@@ -87,6 +87,18 @@ TEST_F(RunDirectory, NamesAPlaceThatCannotBeWritten) {
   }
 }
 
+TEST_F(RunDirectory, CopiesTheFilesThatTheUserNames) {
+  config_.exp_manager.files_to_copy = {temporary_.write("notes.txt", "why this run")};
+  EXPECT_EQ(read_all(prepare() / "notes.txt"), "why this run");
+  config_.exp_manager.files_to_copy = {"/no/such/file"};
+  try {
+    (void)prepare();
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("exp_manager.files_to_copy: cannot copy /no/such/file into"));
+  }
+}
+
 TEST(VersionSources, DateAndTimeHasNeMosForm) {
   setenv("NEMO_EXPM_VERSION", "from_slurm", 1);
   const VersionSources sources = VersionSources::of_this_process();

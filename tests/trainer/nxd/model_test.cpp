@@ -1,0 +1,198 @@
+// NxDModel's interface: what each member gives with and without pipeline stages, and how misuse is named.
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/trainer/nxd/user_model.h"
+
+namespace trellis::trainer {
+namespace {
+
+using namespace testing_support;
+using testing::HasSubstr;
+
+NxDConfig config_of(int pp, PipelineConfig pipeline = {}) {
+  NxDConfig config;
+  config.pipeline_parallel_size = pp;
+  if (pipeline.transformer_layer_cls.empty()) pipeline.transformer_layer_cls = "Block";
+  pipeline.auto_partition = pipeline.pipeline_cuts.empty();
+  config.pipeline_config = pipeline;
+  config.dtype = at::kDouble;
+  return config;
+}
+
+using Body = std::function<void(NxDModel&, runtime::RankContext&)>;
+
+void on_ranks(const NxDConfig& arguments, const Body& body, const ModelFunction& model_fn = [](const ModuleContext& c) { return user_model(c); }) {
+  runtime::WorldOptions world;
+  world.world_size = arguments.pipeline_parallel_size;
+  const NxDConfig config = neuronx_distributed_config(arguments);
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) { body(*initialize_parallel_model(config, rank, model_fn), rank); });
+}
+
+template <class Call>
+std::string message_of(const Call& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::vector<std::string> names_of(const NxDModel& model) {
+  std::vector<std::string> names;
+  for (const auto& [name, module] : model.named_modules()) names.push_back(name);
+  return names;
+}
+
+TEST(NxDModelPartition, OnlyTransformerLayersAreCountedAndTheRestStaysWithItsNeighbour) {
+  on_ranks(config_of(2), [](NxDModel& model, runtime::RankContext& rank) {
+    const auto expected = rank.rank() == 0 ? std::vector<std::string>{"embed", "block.0", "block.1", "plain"}
+                                           : std::vector<std::string>{"block.2", "block.3", "head"};
+    EXPECT_EQ(names_of(model), expected);
+  });
+}
+
+TEST(NxDModelPartition, CutsAreNamesOfLayers) {
+  on_ranks(config_of(2, {.pipeline_cuts = {"block.0"}}), [](NxDModel& model, runtime::RankContext& rank) {
+    const auto on_first = std::vector<std::string>{"embed", "block.0"};
+    EXPECT_EQ(names_of(model) == on_first, rank.rank() == 0);
+  });
+  EXPECT_THAT(message_of([] { on_ranks(config_of(2, {.pipeline_cuts = {"plain"}}), [](auto&, auto&) {}); }),
+              HasSubstr("\"plain\" is no layer of the model: expected one of block.0, block.1, block.2"));
+  EXPECT_THAT(message_of([] { on_ranks(config_of(2, {.transformer_layer_cls = "Blok"}), [](auto&, auto&) {}); }),
+              HasSubstr("no layer of class \"Blok\": expected one of Embedding, Block, Plain, Head"));
+}
+
+TEST(NxDModelState, NamesAreGlobalAndTheStateGoesBack) {
+  on_ranks(config_of(2), [](NxDModel& model, runtime::RankContext& rank) {
+    NxDModel::StateDict state;
+    for (const auto& [name, tensor] : model.state_dict()) state[name] = tensor.clone();
+    EXPECT_EQ(state.count("block.3.norm.weight"), rank.rank() == 1 ? 1U : 0U) << "the last block keeps its number";
+    EXPECT_EQ(state.count("plain.scale"), rank.rank() == 0 ? 1U : 0U) << "a buffer";
+    EXPECT_EQ(model.named_parameters().size() + model.named_buffers().size(), state.size());
+    for (const auto& [name, tensor] : model.state_dict()) at::Tensor(tensor).zero_();
+    const auto result = model.load_state_dict(state);
+    EXPECT_TRUE(result.missing_keys.empty() && result.unexpected_keys.empty());
+    for (const auto& [name, tensor] : model.state_dict()) EXPECT_TRUE(tensor.equal(state.at(name))) << name;
+  });
+}
+
+TEST(NxDModelState, MissingUnexpectedAndWrongSizesAreNamed) {
+  on_ranks(config_of(1), [](NxDModel& model, runtime::RankContext&) {
+    NxDModel::StateDict state = model.state_dict();
+    state.erase("head.weight");
+    state["tail.weight"] = at::ones({1});
+    EXPECT_THAT(message_of([&] { model.load_state_dict(state); }),
+                testing::AllOf(HasSubstr("head.weight: expected"), HasSubstr("tail.weight: unexpected")));
+    const auto result = model.load_state_dict(state, false);
+    EXPECT_EQ(result.missing_keys, std::vector<std::string>{"head.weight"});
+    EXPECT_EQ(result.unexpected_keys, std::vector<std::string>{"tail.weight"});
+    state["head.weight"] = at::ones({3});
+    EXPECT_THAT(message_of([&] { model.load_state_dict(state, false); }), HasSubstr("head.weight: expected sizes [16, 8], got [3]"));
+  });
+}
+
+TEST(NxDModelRuns, OneStageHasForwardAndNoEvaluation) {
+  on_ranks(config_of(1), [](NxDModel& model, runtime::RankContext&) {
+    EXPECT_EQ(model.forward(user_batch(0, 1, 0)).sizes(), (std::vector<std::int64_t>{kSequence, kGlobalBatch, kVocabulary}));
+    EXPECT_THAT(message_of([&] { (void)model.run_eval(user_batch(0, 1, 0)); }), HasSubstr("run_eval: expected pipeline_parallel_size 2 or more"));
+    EXPECT_EQ(model.original_module().size(), 7U);
+    EXPECT_EQ(model.local_modules().size(), 1U);
+  });
+}
+
+TEST(NxDModelRuns, SeveralStagesHaveEvaluationAndNoForward) {
+  on_ranks(config_of(2, {.num_microbatches = 4}), [](NxDModel& model, runtime::RankContext& rank) {
+    EXPECT_THAT(message_of([&] { (void)model.forward(user_batch(0, 1, 0)); }), HasSubstr("call run_train or run_eval"));
+    EXPECT_THAT(message_of([&] { (void)model.original_module(); }), HasSubstr("local_modules() has them"));
+    const at::Tensor evaluated = model.run_eval(user_batch(0, 1, 0));
+    for (const at::Tensor& parameter : model.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    const at::Tensor trained = model.run_train(user_batch(0, 1, 0));
+    EXPECT_EQ(evaluated.defined(), rank.rank() == 1) << "the loss is on the last stage";
+    ASSERT_EQ(trained.defined(), evaluated.defined());
+    if (!trained.defined()) return;
+    EXPECT_EQ(trained.item<double>(), evaluated.item<double>());
+  });
+}
+
+TEST(NxDModelRuns, LossesOfMicroBatchesAndOutputSpecification) {
+  NxDConfig config = config_of(2, {.num_microbatches = 4, .output_loss_value_spec = {false, true}, .return_mb_loss = true});
+  const auto model_fn = [](const ModuleContext& context) {
+    SequentialModel model = user_model(context);
+    return model.loss([](const at::Tensor& logits, const MicroBatch&) { return std::vector<at::Tensor>{logits, logits.pow(2).mean()}; });
+  };
+  on_ranks(config, [](NxDModel& model, runtime::RankContext& rank) {
+    const at::Tensor losses = model.run_train(user_batch(0, 1, 0));
+    ASSERT_EQ(losses.defined(), rank.rank() == 1);
+    if (!losses.defined()) return;
+    EXPECT_EQ(losses.sizes(), std::vector<std::int64_t>{4});
+  }, model_fn);
+}
+
+TEST(NxDModelRuns, BadBatchesAreNamed) {
+  on_ranks(config_of(1, {.num_microbatches = 3}), [](NxDModel& model, runtime::RankContext&) {
+    EXPECT_THAT(message_of([&] { (void)model.run_train(user_batch(0, 1, 0)); }), HasSubstr("expected a multiple of 3 rows, got 8"));
+  });
+  on_ranks(config_of(1, {.input_names = {"input_ids", "loss_mask"}}), [](NxDModel& model, runtime::RankContext&) {
+    EXPECT_THAT(message_of([&] { (void)model.run_train(user_batch(0, 1, 0)); }), HasSubstr("the batch has no loss_mask"));
+  });
+}
+
+TEST(NxDModelInit, TheInitialiserIsTheSourceOfValues) {
+  NxDConfig config = config_of(2);
+  config.model_init_config.meta_device_init = true;
+  config.model_init_config.param_init_fn = [](const std::string&, const std::string&, at::Tensor& value) { value.fill_(0.25); };
+  on_ranks(config, [](NxDModel& model, runtime::RankContext&) {
+    for (const auto& [name, tensor] : model.named_parameters()) EXPECT_TRUE(tensor.detach().eq(0.25).all().item<bool>()) << name;
+  });
+  config.model_init_config.param_init_fn = [](const std::string& layer, const std::string& name, at::Tensor& value) {
+    if (layer != "plain" || name != "linear.bias") value.fill_(1);
+  };
+  EXPECT_THAT(message_of([&] { on_ranks(config, [](auto&, auto&) {}); }), HasSubstr("layer plain: parameter plain.linear.bias was not initialised"));
+}
+
+TEST(NxDModelCheckpointing, UnknownClassesAndMissingOnesAreNamed) {
+  NxDConfig config = config_of(1);
+  config.activation_checkpoint_config = ActivationCheckpointConfig{};
+  EXPECT_THAT(message_of([&] { on_ranks(config, [](auto&, auto&) {}); }),
+              HasSubstr("the list of classes is empty: expected some of Embedding, Block, Plain, Head"));
+}
+
+TEST(NxDOptimizer, GroupsNormAndState) {
+  on_ranks(config_of(1), [](NxDModel& model, runtime::RankContext&) {
+    const auto optimizer = initialize_parallel_optimizer(model.config(), model, {.name = "adamw", .lr = 1e-2, .weight_decay = 0.1});
+    EXPECT_FALSE(optimizer->grad_norm().has_value()) << "before the first step";
+    const auto groups = optimizer->param_groups();
+    ASSERT_EQ(groups.size(), 2U);
+    EXPECT_THAT(groups[0].names, testing::Contains("block.0.up.weight"));
+    EXPECT_THAT(groups[1].names, testing::IsSupersetOf({"block.0.norm.weight", "plain.linear.bias"}));
+    (void)model.run_train(user_batch(0, 1, 0));
+    optimizer->step();
+    EXPECT_GT(*optimizer->grad_norm(), 0);
+
+    NxDModel::StateDict weights;
+    NxDOptimizer::StateDict states;
+    for (const auto& [name, tensor] : model.state_dict()) weights[name] = tensor.clone();
+    for (const auto& [name, tensor] : optimizer->state_dict()) states[name] = tensor.clone();
+    const auto step = [&] {
+      (void)model.run_train(user_batch(1, 1, 0));
+      optimizer->step();
+      return model.named_parameters().front().second.detach().clone();
+    };
+    const at::Tensor after = step();
+    (void)step();
+    model.load_state_dict(weights);
+    optimizer->load_state_dict(states);
+    EXPECT_EQ(optimizer->steps(), 1);
+    EXPECT_TRUE(step().equal(after)) << "a restored optimizer takes the same step";
+    states.erase("state.0");
+    EXPECT_THAT(message_of([&] { optimizer->load_state_dict(states); }), HasSubstr("state.0: expected"));
+  });
+}
+
+}  // namespace
+}  // namespace trellis::trainer

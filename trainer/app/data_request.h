@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace trellis::trainer {
+
+/// What `trellis data inspect CONFIG` was asked for. Plain data: the program hands it to libtrellis_trainer.so.
+struct DataInspectRequest {
+  std::string config_file;
+  std::vector<std::string> overrides;
+  std::int64_t step = 0;
+  int data_parallel_rank = 0;
+  std::int64_t rows = 2;
+  bool json = false;
+};
+
+}  // namespace trellis::trainer
+
+/// Prints what the rank reads in the step, decoded; returns the exit code; throws nothing.
+extern "C" int trellis_data_inspect(const trellis::trainer::DataInspectRequest* request);
+using trellis_data_inspect_fn = int (*)(const trellis::trainer::DataInspectRequest*);

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <iostream>
+
+#include <c10/util/Exception.h>
+
+#include "base/error.h"
+
+namespace trellis::trainer {
+
+/// Calls `body` at the border of the library: what it throws becomes a text on stderr and an exit code.
+template <typename Body>
+int guarded(Body body) {
+  try {
+    return body();
+  } catch (const trellis::Error& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return static_cast<int>(error.code());
+  } catch (const c10::NotImplementedError& error) {  // the device names an operator, its place and what to do
+    std::cerr << "error: " << error.what_without_backtrace() << "\n";
+    return static_cast<int>(ExitCode::kConfig);
+  } catch (const c10::Error& error) {
+    std::cerr << "internal error: " << error.what_without_backtrace() << "\n";
+    return static_cast<int>(ExitCode::kInternal);
+  } catch (const std::exception& error) {
+    std::cerr << "internal error: " << error.what() << "\n";
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "trainer/config/run_config.h"
+
+namespace trellis::trainer {
+
+/// Ends a run when a monitored number stops improving. A function of the numbers alone: every rank comes to the same decision.
+class EarlyStopping {
+ public:
+  /// Throws ConfigError for a mode other than min and max, a number other than val_loss and reduced_train_loss.
+  explicit EarlyStopping(const EarlyStoppingSection& section);
+  /// A new value of the monitored number; why the run ends, or none.
+  std::optional<std::string> update(double value);
+  [[nodiscard]] const std::string& monitor() const { return section_.monitor; }
+  [[nodiscard]] std::optional<double> best() const { return best_; }
+
+ private:
+  [[nodiscard]] bool better(double value, double than) const { return section_.mode == "min" ? value < than : value > than; }
+  EarlyStoppingSection section_;
+  std::optional<double> best_;
+  int waited_ = 0;  ///< values since the best one
+};
+
+}  // namespace trellis::trainer

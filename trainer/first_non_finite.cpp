@@ -1,0 +1,54 @@
+#include "trainer/first_non_finite.h"
+
+#include <limits>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+
+#include "trainer/parallel_layers/collectives.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr double kNowhere = std::numeric_limits<double>::max();
+
+struct Place {
+  double order = kNowhere;
+  std::string text;
+  void offer(double at, const std::string& what) {
+    if (at < order) *this = {at, what};
+  }
+};
+
+bool is_finite(const at::Tensor& tensor) { return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>(); }
+
+double smallest_of_all_ranks(double value, const ModuleContext& context) {
+  at::Tensor negative = at::full({}, -value, at::TensorOptions().dtype(at::kDouble).device(context.device));
+  negative = all_reduce_max(negative, context.parallel->get_tensor_model_parallel_group());
+  negative = all_reduce_max(negative, context.parallel->get_pipeline_model_parallel_group());
+  negative = all_reduce_max(negative, context.parallel->get_data_parallel_group());
+  return -negative.item<double>();
+}
+
+}  // namespace
+
+std::string first_non_finite(NxDPPModel& model, const ModuleContext& context, const std::vector<MicroBatch>& micro_batches) {
+  Place first;
+  const int stages = model.shape().num_stages(), pipeline_rank = context.parallel->get_pipeline_model_parallel_rank();
+  for (const Parameter& parameter : *context.parameters) {  // a weight comes before every micro-batch
+    if (!is_finite(parameter.tensor.detach())) first.offer(pipeline_rank - stages, "the weight " + parameter.name);
+  }
+  context.backward->watch([&](const std::string& layer, const at::Tensor& output) {
+    if (is_finite(output.detach())) return;
+    const NxDPPModel::Position position = model.position();
+    first.offer(static_cast<double>(position.microbatch) * stages + position.stage,
+                "the output of " + layer.substr(layer.find('=') + 1) + " (micro-batch " + std::to_string(position.microbatch) + ")");
+  });
+  (void)model.run_train(micro_batches, [] {});
+  context.backward->watch({});
+  const double order = smallest_of_all_ranks(first.order, context);
+  if (order == kNowhere) return "nothing: the repeated step is finite";
+  return order == first.order ? first.text : "";
+}
+
+}  // namespace trellis::trainer

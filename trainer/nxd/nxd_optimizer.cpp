@@ -1,0 +1,85 @@
+#include "trainer/nxd/nxd_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/util/StringUtil.h>
+
+#include "base/error.h"
+
+namespace trellis::trainer {
+namespace {
+
+OptimizerOptions options_of(const NxDConfig& config, const OptimSection& optim) {
+  OptimizerOptions options;
+  options.rule = make_update_rule(optim);
+  options.weight_decay = optim.weight_decay;
+  if (*config.optimizer_config.grad_clipping) options.max_grad_norm = config.optimizer_config.max_grad_norm;
+  options.zero1 = *config.optimizer_config.zero_one_enabled;
+  const bool half = config.dtype == at::kBFloat16;
+  options.grad_dtype = half && *config.mixed_precision_config.use_fp32_grad_acc ? at::kFloat : config.dtype;
+  options.master_dtype = half && *config.mixed_precision_config.use_master_weights ? at::kFloat : config.dtype;
+  options.seed = config.seed;
+  return options;
+}
+
+}  // namespace
+
+NxDOptimizer::NxDOptimizer(const NxDConfig& config, NxDModel& model, const OptimSection& optim)
+    : model_(model),
+      lr_(optim.lr),
+      clips_(*config.optimizer_config.grad_clipping),
+      optimizer_(std::make_unique<NeuronZero1Optimizer>(model.parameter_list(), model.parallel(), options_of(config, optim))) {
+  model.leave_gradients_to_optimizer();
+}
+
+void NxDOptimizer::step() {
+  model_.tied_weights().sum_gradients([this](const Parameter& parameter) { return optimizer_->main_grad(parameter); });
+  optimizer_->reduce_gradients();
+  grad_norm_ = optimizer_->step(lr_);
+  model_.position()->step = optimizer_->steps();
+}
+
+std::optional<double> NxDOptimizer::grad_norm() const {
+  if (!clips_ || !grad_norm_.defined()) return std::nullopt;
+  return grad_norm_.item<double>();
+}
+
+std::vector<NxDOptimizer::ParamGroup> NxDOptimizer::param_groups() const {
+  std::vector<ParamGroup> groups;
+  for (const auto& group : optimizer_->param_groups()) groups.push_back({group.weight_decay, group.names});
+  return groups;
+}
+
+NxDOptimizer::StateDict NxDOptimizer::state_dict() const {
+  StateDict state{{"step", at::full({}, optimizer_->steps(), at::kLong)}};
+  int next = 0;
+  optimizer_->for_each_state([&](const at::Tensor& tensor) { state["state." + std::to_string(next++)] = tensor; });
+  return state;
+}
+
+void NxDOptimizer::load_state_dict(const StateDict& state) {
+  const at::NoGradGuard no_grad;
+  const StateDict own = state_dict();
+  Problems problems;
+  for (const auto& [name, tensor] : own) {
+    const auto found = state.find(name);
+    if (found == state.end()) {
+      problems.add(name, "expected in the optimizer's state, missing");
+    } else if (found->second.sizes() != tensor.sizes()) {
+      problems.add(name, c10::str("expected sizes ", tensor.sizes(), ", got ", found->second.sizes()));
+    }
+  }
+  for (const auto& [name, tensor] : state) {
+    if (!own.contains(name)) problems.add(name, "unexpected: this optimizer has no state of this name");
+  }
+  problems.throw_if_any();
+  for (const auto& [name, tensor] : own) at::Tensor(tensor).copy_(state.at(name));
+  optimizer_->continue_after(state.at("step").item<std::int64_t>());
+  model_.position()->step = optimizer_->steps();
+}
+
+std::unique_ptr<NxDOptimizer> initialize_parallel_optimizer(const NxDConfig& config, NxDModel& model, const OptimSection& optim) {
+  return std::make_unique<NxDOptimizer>(config, model, optim);
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,133 @@
+#include "trainer/verify/capture.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/equal.h>
+
+#include "trainer/optimizer/zero_redundancy_optimizer.h"
+#include "trainer/parallel_layers/rank_mesh.h"
+#include "trainer/trainer.h"
+
+namespace trellis::trainer {
+namespace {
+
+/// A rank's rows of a gradient.
+struct GradientRows {
+  at::Tensor rows;  ///< flat
+  std::int64_t first_row = 0;
+  std::vector<std::int64_t> sizes;  ///< of the whole local gradient
+  Partition partition;
+};
+
+/// What one rank saw.
+struct RankNumbers {
+  std::vector<std::map<std::string, GradientRows>> gradients;  ///< per step
+  std::map<std::string, Trainer::LocalWeight> weights;
+  std::vector<std::string> names;
+};
+
+class Gatherer {
+ public:
+  Gatherer(const RunConfig& config, const std::vector<RankNumbers>& ranks)
+      : mesh_{config.tp(), config.pp(), config.dp()}, ranks_(ranks) {}
+
+  void gather(RunNumbers& result) const {
+    std::set<std::string> unequal;
+    for (int pp = 0; pp < mesh_.pp; ++pp) {
+      const RankNumbers& first = of(pp, 0, 0);
+      for (const std::string& name : first.names) {
+        if (std::ranges::find(result.names, name) == result.names.end()) result.names.push_back(name);
+        gather_weight(pp, name, result.weights, unequal);
+        for (std::size_t step = 0; step < result.steps.size(); ++step) {
+          result.steps[step].gradients[name] = gather_gradient(pp, step, name);
+        }
+      }
+    }
+    result.unequal_copies.assign(unequal.begin(), unequal.end());
+  }
+
+ private:
+  [[nodiscard]] const RankNumbers& of(int pp, int dp, int tp) const { return ranks_[static_cast<std::size_t>(mesh_.rank(pp, dp, tp))]; }
+
+  void gather_weight(int pp, const std::string& name, NamedTensors& weights, std::set<std::string>& unequal) const {
+    const Partition& partition = of(pp, 0, 0).weights.at(name).partition;
+    std::vector<at::Tensor> shards;
+    for (int tp = 0; tp < mesh_.tp; ++tp) {
+      shards.push_back(of(pp, 0, tp).weights.at(name).tensor);
+      for (int dp = 1; dp < mesh_.dp; ++dp) {
+        if (!at::equal(shards.back(), of(pp, dp, tp).weights.at(name).tensor)) unequal.insert(name);
+      }
+    }
+    const at::Tensor whole = join_shards(shards, partition);
+    for (int tp = 0; tp < mesh_.tp; ++tp) {
+      if (!at::equal(shards[static_cast<std::size_t>(tp)], shard_of(whole, partition, tp, mesh_.tp))) unequal.insert(name);
+    }
+    const auto [known, is_new] = weights.emplace(name, whole);
+    if (!is_new && !at::equal(known->second, whole)) unequal.insert(name);  // a tied weight of another stage
+  }
+
+  /// With ZeRO-1 each data-parallel rank has some rows, without it each has all: in both cases later ranks fill in, or repeat.
+  [[nodiscard]] at::Tensor gather_gradient(int pp, std::size_t step, const std::string& name) const {
+    std::vector<at::Tensor> shards;
+    for (int tp = 0; tp < mesh_.tp; ++tp) {
+      const GradientRows& like = of(pp, 0, tp).gradients[step].at(name);
+      at::Tensor local = at::zeros(like.sizes, like.rows.options());
+      for (int dp = 0; dp < mesh_.dp; ++dp) {
+        const GradientRows& part = of(pp, dp, tp).gradients[step].at(name);
+        const std::int64_t row_elements = local.numel() / local.size(0);
+        local.view(-1).narrow(0, part.first_row * row_elements, part.rows.numel()).copy_(part.rows);
+      }
+      shards.push_back(local);
+    }
+    return join_shards(shards, of(pp, 0, 0).gradients[step].at(name).partition);
+  }
+
+  RankMesh mesh_;
+  const std::vector<RankNumbers>& ranks_;
+};
+
+ParallelState groups_of(runtime::RankContext& rank, const RunConfig& config) {
+  return ParallelState::initialize_model_parallel(rank, {.tensor_model_parallel_size = config.tp(),
+                                                         .pipeline_model_parallel_size = config.pp(),
+                                                         .kv_size_multiplier = config.distributed_strategy.kv_replicator});
+}
+
+std::map<std::string, GradientRows> gradients_of(const NeuronZero1Optimizer& optimizer) {
+  std::map<std::string, GradientRows> gradients;
+  optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
+    const Parameter& parameter = *slot.parameter;
+    gradients[parameter.name] = {rows.clone(), slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
+  });
+  return gradients;
+}
+
+}  // namespace
+
+RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data, const RunChanges& changes, int host_threads) {
+  std::vector<RankNumbers> ranks(static_cast<std::size_t>(config.world_size()));
+  RunNumbers result;
+  runtime::WorldOptions world;
+  world.world_size = config.world_size();
+  world.host_threads = host_threads;
+  if (changes.data) data = changes.data(data);
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    RankNumbers& mine = ranks[static_cast<std::size_t>(rank.rank())];
+    ParallelState groups = groups_of(rank, config);
+    if (changes.groups) groups = changes.groups(groups);
+    TrainerHooks hooks;
+    hooks.built = [&](ParameterList& parameters) {
+      for (const Parameter& parameter : parameters) mine.names.push_back(parameter.name);
+      if (changes.parameters) changes.parameters(parameters, groups);
+    };
+    hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) { mine.gradients.push_back(gradients_of(optimizer)); };
+    Trainer trainer(config, rank, data, groups, hooks);
+    trainer.fit([&](const StepResult& step) { result.steps.push_back({step.loss, step.grad_norm, {}}); });
+    mine.weights = trainer.local_weights();
+  });
+  Gatherer(config, ranks).gather(result);
+  return result;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,144 @@
+#include "trainer/verify/layout.h"
+
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace trellis::trainer {
+namespace {
+
+std::string_view name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone: return "";
+    case Recompute::kSelective: return "selective";
+    case Recompute::kFull: return "full";
+  }
+  return "";
+}
+
+/// "TP2", "SP", … of a layout; what to_string() joins and a filter looks for.
+std::vector<std::string> parts_of(const Layout& layout) {
+  std::vector<std::string> parts;
+  const auto factor = [&](const char* name, int value) {
+    if (value > 1) parts.push_back(name + std::to_string(value));
+  };
+  factor("TP", layout.tp);
+  factor("PP", layout.pp);
+  factor("VPP", layout.vpp);
+  factor("DP", layout.dp);
+  if (layout.sequence_parallel) parts.emplace_back("SP");
+  if (layout.zero1) parts.emplace_back("ZeRO1");
+  factor("KV", layout.kv_replicator);
+  if (layout.recompute != Recompute::kNone) parts.emplace_back(name_of(layout.recompute));
+  return parts;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+bool is_part(const std::string& part) {
+  for (const char* word : {"sp", "zero1", "selective", "full"}) {
+    if (part == word) return true;
+  }
+  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "kv"}) {
+    const bool digits = part.size() > factor.size() && std::all_of(part.begin() + static_cast<std::ptrdiff_t>(factor.size()), part.end(),
+                                                                   [](unsigned char c) { return std::isdigit(c) != 0; });
+    if (part.starts_with(factor) && digits && part.substr(factor.size()) != "1") return true;
+  }
+  return false;
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream{std::string(text)};
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+template <typename Visit>
+void for_each_factorisation(int ranks, int num_layers, Visit visit) {
+  for (int tp = 1; tp <= ranks; ++tp) {
+    for (int pp = 1; ranks % tp == 0 && pp <= ranks / tp; ++pp) {
+      if (ranks / tp % pp != 0) continue;
+      const int most = pp == 1 ? 1 : std::max(1, num_layers / pp);
+      for (int vpp = 1; vpp <= most; ++vpp) visit(Layout{.tp = tp, .pp = pp, .vpp = vpp, .dp = ranks / tp / pp});
+    }
+  }
+}
+
+}  // namespace
+
+std::string to_string(const Layout& layout) {
+  std::string text;
+  for (const std::string& part : parts_of(layout)) text += (text.empty() ? "" : " ") + part;
+  return text.empty() ? "one rank" : text;
+}
+
+std::vector<Layout> all_layouts(int ranks, int num_layers) {
+  std::vector<Layout> layouts;
+  for_each_factorisation(ranks, num_layers, [&](Layout layout) {
+    for (const bool sequence_parallel : {false, true}) {
+      if (sequence_parallel && layout.tp == 1) continue;
+      for (const bool zero1 : {false, true}) {
+        if (!zero1 && layout.dp == 1) continue;  // nothing to shard
+        for (int copies = 1; copies <= layout.tp; copies *= 2) {
+          for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+            layout.sequence_parallel = sequence_parallel;
+            layout.zero1 = zero1;
+            layout.kv_replicator = copies;
+            layout.recompute = recompute;
+            layouts.push_back(layout);
+          }
+        }
+      }
+    }
+  });
+  return layouts;
+}
+
+LayoutFilter::LayoutFilter(std::string_view text) {
+  if (text.empty() || text == "all") return;
+  for (const std::string& item : split(text, ',')) {
+    std::vector<std::string> parts;
+    for (const std::string& part : split(item, '.')) {
+      parts.push_back(lower(part));
+      if (is_part(parts.back())) continue;
+      throw ConfigError("--layouts " + std::string(text) + ": \"" + part + "\": expected TP2, PP2, VPP2, DP2, KV2 (any numbers from 2 on), SP, ZeRO1, selective or full; "
+                        "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
+    }
+    items_.push_back(std::move(parts));
+  }
+}
+
+bool LayoutFilter::chooses(const Layout& layout) const {
+  if (items_.empty()) return true;
+  std::vector<std::string> have;
+  for (const std::string& part : parts_of(layout)) have.push_back(lower(part));
+  return std::ranges::any_of(items_, [&](const std::vector<std::string>& item) {
+    return std::ranges::all_of(item, [&](const std::string& part) { return std::ranges::find(have, part) != have.end(); });
+  });
+}
+
+std::vector<std::string> overrides_of(const Layout& layout) {
+  const auto set = [](const char* key, const std::string& value) { return std::string(key) + "=" + value; };
+  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
+  const std::string recompute(name_of(layout.recompute));
+  return {set("trainer.devices", std::to_string(layout.world_size())),
+          set("trainer.num_nodes", "1"),
+          set("distributed_strategy.tensor_model_parallel_size", std::to_string(layout.tp)),
+          set("distributed_strategy.pipeline_model_parallel_size", std::to_string(layout.pp)),
+          set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(layout.vpp)),
+          set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
+          set("distributed_strategy.zero1", flag(layout.zero1)),
+          set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),
+          set("model.pipeline_cuts", "null"),
+          set("model.activations_checkpoint_granularity", recompute.empty() ? "null" : recompute)};
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trainer/config/run_config.h"
+
+namespace trellis::trainer {
+
+/// One way to spread a model over ranks, with what changes how it computes but must not change what.
+struct Layout {
+  int tp = 1, pp = 1, vpp = 1, dp = 1;
+  bool sequence_parallel = false;
+  bool zero1 = true;
+  int kv_replicator = 1;
+  Recompute recompute = Recompute::kNone;
+  [[nodiscard]] int world_size() const { return tp * pp * dp; }
+  bool operator==(const Layout&) const = default;
+};
+
+/// "TP2 PP2 VPP2 DP2 SP ZeRO1 KV2 full": factors of one and features that are off are left out; "one rank" when nothing is left.
+[[nodiscard]] std::string to_string(const Layout& layout);
+
+/// Every product TP · PP · DP = ranks with VPP up to the layers, with and without sequence parallelism (TP > 1), ZeRO-1 (always on with DP 1, where it does nothing), each number
+/// of copies of key/value heads up to TP, and each recompute mode. Whether one is legal for a configuration is for its validation to say.
+[[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers);
+
+/// "TP2.DP4,PP4": a layout is chosen when it has every part of one of the items. "all" or "": every layout. Throws ConfigError for a part that
+/// no layout can have.
+class LayoutFilter {
+ public:
+  explicit LayoutFilter(std::string_view text);
+  [[nodiscard]] bool chooses(const Layout& layout) const;
+
+ private:
+  std::vector<std::vector<std::string>> items_;
+};
+
+/// `key=value` overrides that give a configuration this layout.
+[[nodiscard]] std::vector<std::string> overrides_of(const Layout& layout);
+
+}  // namespace trellis::trainer

@@ -1,0 +1,116 @@
+#include "trainer/verify/seeded_bugs.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+
+#include "base/error.h"
+#include "trainer/verify/tampered_group.h"
+
+namespace trellis::trainer {
+namespace {
+
+/// Which group of a rank a mistake is about.
+enum class Axis { kTensor, kPipeline, kData, kKvShared };
+
+RunChanges wrong_group(Axis axis, const Tampering& tampering) {
+  RunChanges changes;
+  changes.groups = [axis, tampering](const ParallelState& state) {
+    const auto group_of = [&](Axis which, const ParallelGroup& group) { return which == axis ? tampered(group, tampering) : group; };
+    const ParallelState groups(group_of(Axis::kTensor, state.get_tensor_model_parallel_group()),
+                               group_of(Axis::kPipeline, state.get_pipeline_model_parallel_group()),
+                               group_of(Axis::kData, state.get_data_parallel_group()));
+    return groups.with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()), state.kv_replica_order());
+  };
+  return changes;
+}
+
+RunChanges wrong_parameters(std::function<void(Parameter&, const ParallelState&)> change) {
+  RunChanges changes;
+  changes.parameters = [change = std::move(change)](ParameterList& parameters, const ParallelState& state) {
+    const at::NoGradGuard no_grad;
+    for (Parameter& parameter : parameters) change(parameter, state);
+  };
+  return changes;
+}
+
+/// Every data-parallel rank reads what rank 0 reads.
+class OverlappingSamples final : public DataModule {
+ public:
+  explicit OverlappingSamples(std::shared_ptr<const DataModule> data) : data_(std::move(data)) {}
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int /*dp_rank*/) const override { return data_->micro_batches(step, 0); }
+  [[nodiscard]] std::int64_t num_tokens() const override { return data_->num_tokens(); }
+  [[nodiscard]] std::string description() const override { return data_->description() + ", the same samples for every rank"; }
+
+ private:
+  std::shared_ptr<const DataModule> data_;
+};
+
+RunChanges overlapping_samples() {
+  RunChanges changes;
+  changes.data = [](std::shared_ptr<const DataModule> data) { return std::make_shared<OverlappingSamples>(std::move(data)); };
+  return changes;
+}
+
+/// Sums over the vocabulary are per token, [.., 1]; activations are [s, b, h].
+bool is_per_token(const at::Tensor& tensor) { return tensor.dim() >= 3 && tensor.size(-1) == 1; }
+bool is_activation(const at::Tensor& tensor) { return tensor.dim() == 3 && tensor.size(-1) > 1; }
+bool is_weight_sized(const at::Tensor& tensor) { return tensor.dim() >= 1 && tensor.numel() > 1; }
+
+bool has_tensor(const Layout& layout, const RunConfig&) { return layout.tp > 1; }
+bool has_pipeline(const Layout& layout, const RunConfig&) { return layout.pp > 1; }
+bool has_data(const Layout& layout, const RunConfig&) { return layout.dp > 1; }
+bool has_sequence_parallel(const Layout& layout, const RunConfig&) { return layout.sequence_parallel; }
+bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
+bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
+bool has_tied_stages(const Layout& layout, const RunConfig& config) {
+  return layout.pp > 1 && config.model.share_embeddings_and_output_weights;
+}
+
+std::vector<SeededBug> make_bugs() {
+  const auto mean_forgotten = [](const at::Tensor& tensor) { return is_weight_sized(tensor) ? 2.0 : 1.0; };
+  return {
+      {"loss-over-own-vocabulary", "cross entropy sums over a rank's part of the vocabulary only: the loss is off by about log(TP)", &has_tensor,
+       wrong_group(Axis::kTensor, {.leaves_out_sum = &is_per_token})},
+      {"activations-not-summed", "row-parallel layers leave out their all-reduce or reduce-scatter", &has_tensor,
+       wrong_group(Axis::kTensor, {.leaves_out_sum = &is_activation})},
+      {"vocabulary-rows-shifted", "each TP rank's rows of the embedding start one too late, as when the parts of the vocabulary are rounded wrongly",
+       &has_tensor, wrong_parameters([](Parameter& parameter, const ParallelState& state) {
+         const bool embedding = parameter.name.find("embed") != std::string::npos && parameter.partition.dim == 0;
+         if (embedding && state.get_tensor_model_parallel_size() > 1) parameter.tensor.copy_(parameter.tensor.roll(1, 0));
+       })},
+      {"norm-gradients-not-summed", "gradients of norm weights stay those of a rank's part of the sequence", &has_sequence_parallel,
+       wrong_parameters([](Parameter& parameter, const ParallelState&) { parameter.sequence_parallel_enabled = false; })},
+      {"gradient-norm-counts-replicas", "weights that every TP rank holds whole count TP times in the gradient norm", &has_tensor,
+       wrong_parameters([](Parameter& parameter, const ParallelState&) { parameter.tensor_model_parallel = true; })},
+      {"kv-replicas-not-summed", "gradients of replicated key/value heads are not summed over their copies", &has_replicas,
+       wrong_group(Axis::kKvShared, {.leaves_out_sum = &is_weight_sized})},
+      {"tied-embedding-missed", "the gradients of tied embeddings are not summed over the pipeline stages", &has_tied_stages,
+       wrong_group(Axis::kPipeline, {.leaves_out_sum = &is_weight_sized})},
+      {"samples-overlap", "every data-parallel rank reads the same samples", &has_data, overlapping_samples()},
+      {"gradients-not-averaged", "gradients are scaled wrongly when they are summed over data-parallel ranks", &has_data,
+       wrong_group(Axis::kData, {.scales_sum = mean_forgotten})},
+      {"weights-not-gathered", "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
+       wrong_group(Axis::kData, {.leaves_out_gather = true})},
+      {"activations-arrive-late", "a pipeline stage works on the message before the one that it should have", &has_pipeline,
+       wrong_group(Axis::kPipeline, {.receives_late = true})},
+  };
+}
+
+}  // namespace
+
+const std::vector<SeededBug>& seeded_bugs() {
+  static const auto* const bugs = new std::vector<SeededBug>(make_bugs());
+  return *bugs;
+}
+
+const SeededBug& find_seeded_bug(std::string_view name) {
+  std::string names;
+  for (const SeededBug& bug : seeded_bugs()) {
+    if (bug.name == name) return bug;
+    names += (names.empty() ? "" : ", ") + bug.name;
+  }
+  throw ConfigError("--seed-bug " + std::string(name) + ": expected one of " + names);
+}
+
+}  // namespace trellis::trainer

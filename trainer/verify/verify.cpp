@@ -1,0 +1,145 @@
+#include "trainer/verify/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "trainer/verify/seeded_bugs.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr double kOrderOfSums = 4;
+
+/// One rounding to nearest.
+double unit_roundoff(const PrecisionSection& precision) {
+  if (precision.type == "fp64") return std::ldexp(1.0, -53);
+  return precision.weights_bf16 || precision.autocast ? std::ldexp(1.0, -8) : std::ldexp(1.0, -24);
+}
+
+class Verification {
+ public:
+  explicit Verification(const VerifyRequest& request) : request_(request), filter_(request.layouts) {
+    if (!request.seed_bug.empty()) bug_ = &find_seeded_bug(request.seed_bug);
+    const RunConfig base = load(Layout{}, "");
+    num_layers_ = base.model.num_layers;
+    result_.precision = base.precision.type;
+    const int unit = base.model.make_vocab_size_divisible_by * request.ranks;
+    result_.vocab_size = (base.model.vocab_size + unit - 1) / unit * unit;
+  }
+
+  VerifyResult run(const VerifyProgress& progress) {
+    choose();
+    const RunNumbers expected = reference("fp64");
+    const auto fixed = [this](const std::string&) { return request_.tolerance; };
+    int done = 0;
+    const bool in_both = result_.precision != "fp64" && bug_ == nullptr;
+    const int of = num_legal_ + (in_both ? num_without_recompute_ : 0);
+    for (LayoutResult& result : result_.layouts) {
+      if (!result.why_illegal.empty()) continue;
+      result.comparison = compare(numbers_of(result.layout, "fp64"), expected, fixed);
+      progress(result, ++done, of);
+    }
+    if (in_both) run_configured(expected, progress, done, of);
+    return std::move(result_);
+  }
+
+ private:
+  /// The configuration in a layout; `precision` "" leaves it.
+  [[nodiscard]] RunConfig load(const Layout& layout, const std::string& precision) const {
+    std::vector<std::string> overrides = request_.overrides;
+    for (std::string& one : overrides_of(layout)) overrides.push_back(std::move(one));
+    if (result_.vocab_size > 0) overrides.push_back("model.vocab_size=" + std::to_string(result_.vocab_size));
+    if (!precision.empty()) {
+      overrides.push_back("precision=null");
+      overrides.push_back("precision.type=" + precision);
+    }
+    RunConfig config = load_run_config(request_.config_file, overrides);
+    refuse_unsupported(config, /*simulate=*/true);  // checkpoints play no part here either
+    config.trainer.max_steps = request_.steps;
+    config.trainer.limit_val_batches = BatchCount{.count = 0};
+    config.trainer.num_sanity_val_steps = 0;
+    config.exp_manager.early_stopping.reset();
+    return config;
+  }
+
+  void choose() {
+    for (const Layout& layout : all_layouts(request_.ranks, num_layers_)) {
+      if (!filter_.chooses(layout)) continue;
+      LayoutResult result{layout, "fp64", {}, {}};
+      try {
+        const RunConfig config = load(layout, "fp64");
+        if (bug_ != nullptr && !bug_->can_show(layout, config)) continue;
+        ++num_legal_;
+        num_without_recompute_ += layout.recompute == Recompute::kNone ? 1 : 0;
+      } catch (const ConfigError& error) {
+        result.why_illegal = error.what();
+      }
+      result_.layouts.push_back(std::move(result));
+    }
+    if (num_legal_ > 0) return;
+    throw ConfigError("--layouts " + request_.layouts + " on " + std::to_string(request_.ranks) + " ranks: no layout is legal for " + request_.config_file +
+                      (bug_ != nullptr ? " and can show " + bug_->name : "") + first_reason());
+  }
+
+  [[nodiscard]] std::string first_reason() const {
+    if (result_.layouts.empty()) return "";
+    return "; " + to_string(result_.layouts.front().layout) + ": " + result_.layouts.front().why_illegal;
+  }
+
+  /// The order of samples is the data's; only how many ranks share them differs.
+  std::shared_ptr<const DataModule> data_of(const RunConfig& config) {
+    auto& data = data_by_dp_[config.dp()];
+    if (!data) data = make_data_module(config);
+    return data;
+  }
+
+  RunNumbers reference(const std::string& precision) {
+    const RunConfig config = load(Layout{}, precision);
+    return train_and_gather(config, data_of(config), {}, request_.host_threads);
+  }
+
+  RunNumbers numbers_of(const Layout& layout, const std::string& precision) {
+    const RunConfig config = load(layout, precision);
+    return train_and_gather(config, data_of(config), bug_ != nullptr ? bug_->changes : RunChanges{}, request_.host_threads);
+  }
+
+  void run_configured(const RunNumbers& expected, const VerifyProgress& progress, int done, int of) {
+    const std::map<std::string, double> own = errors_of(reference(""), expected);
+    const double floor = unit_roundoff(load(Layout{}, "").precision);
+    const auto derived = [&](const std::string& what) {
+      const auto found = own.find(what);
+      return kOrderOfSums * std::max(found == own.end() ? 0 : found->second, floor);
+    };
+    const std::size_t in_fp64 = result_.layouts.size();
+    for (std::size_t i = 0; i < in_fp64; ++i) {
+      const Layout layout = result_.layouts[i].layout;
+      if (!result_.layouts[i].why_illegal.empty() || layout.recompute != Recompute::kNone) continue;
+      LayoutResult result{layout, result_.precision, compare(numbers_of(layout, ""), expected, derived), {}};
+      progress(result, ++done, of);
+      result_.layouts.push_back(std::move(result));
+    }
+  }
+
+  const VerifyRequest& request_;
+  LayoutFilter filter_;
+  const SeededBug* bug_ = nullptr;
+  int num_layers_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
+  std::map<int, std::shared_ptr<const DataModule>> data_by_dp_;
+  VerifyResult result_;
+};
+
+}  // namespace
+
+int VerifyResult::num_failed() const {
+  return static_cast<int>(std::ranges::count_if(layouts, [](const LayoutResult& result) { return !result.passed(); }));
+}
+
+int VerifyResult::num_run() const {
+  return static_cast<int>(std::ranges::count_if(layouts, [](const LayoutResult& result) { return result.comparison.has_value(); }));
+}
+
+VerifyResult verify(const VerifyRequest& request, const VerifyProgress& progress) { return Verification(request).run(progress); }
+
+}  // namespace trellis::trainer
