@@ -9,7 +9,7 @@
 /// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost into verbs that need neither.
 int main(int argc, char** argv) {
   CLI::App app{"trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on it.\n"
-               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 130 interrupted."};
+               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 not equal to one rank, 130 interrupted."};
   app.set_version_flag("--version", trellis::cli::version_text());
   app.require_subcommand(1);
   app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
@@ -17,6 +17,9 @@ int main(int argc, char** argv) {
   const std::vector<std::string> command_line(argv, argv + argc);
   trellis::cli::add_train(app, command_line, exit_code);
   trellis::cli::add_simulate(app, command_line, exit_code);
+  trellis::cli::add_validate(app, exit_code);
+  trellis::cli::add_verify(app, exit_code);
+  trellis::cli::add_data(app, exit_code);
   trellis::cli::add_describe(app, exit_code);
   trellis::cli::add_kernel(app, exit_code);
   trellis::cli::add_report(app, exit_code);

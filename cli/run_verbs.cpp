@@ -1,11 +1,8 @@
-#include <dlfcn.h>
-
-#include <filesystem>
 #include <memory>
 
 #include <CLI/CLI.hpp>
 
-#include "base/error.h"
+#include "cli/load_trainer.h"
 #include "cli/verbs.h"
 #include "trainer/app/run_request.h"
 
@@ -15,19 +12,7 @@ namespace {
 
 using trainer::RunRequest;
 
-/// The trainer and LibTorch are loaded only by the verbs that train: the others start in milliseconds.
-int run(const RunRequest& request) {
-  const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe");
-  const std::filesystem::path library = self.parent_path().parent_path() / "lib" / "libtrellis_trainer.so";
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (handle == nullptr) {
-    throw ConfigError("cannot load the trainer: " + std::string(dlerror()) + "; expected " + library.string() +
-                      ": build it with `scripts/quickstart` or `cmake --build build/release`");
-  }
-  const auto entry = reinterpret_cast<trellis_trainer_run_fn>(dlsym(handle, "trellis_trainer_run"));
-  if (entry == nullptr) throw ConfigError(library.string() + " exports no trellis_trainer_run: it is of another version; rebuild it");
-  return entry(&request);
-}
+int run(const RunRequest& request) { return load_trainer<trellis_trainer_run_fn>("trellis_trainer_run")(&request); }
 
 void common_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("config", request.config_file, "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, model, precision")->required();

@@ -46,6 +46,20 @@ class Case(unittest.TestCase):
 
 
 class GoodRuns(Case):
+    def test_switches_of_logging_act(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        for on in ("true", "false"):
+            result = self.train("--device", "cpu", f"trainer.enable_progress_bar={on}", f"exp_manager.log_step_timing={on}",
+                                f"exp_manager.log_gradient_norm={on}", f"exp_manager.log_parameter_norm={on}", log=on)
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            self.assertEqual("step    1/2" in result.stderr, on == "true")
+            events = EventAccumulator(str(self.dir / on))
+            events.Reload()
+            tags = set(events.Tags()["scalars"])
+            self.assertLessEqual({"reduced_train_loss", "lr", "global_step", "consumed_samples", "throughput"}, tags)
+            switched = {"train_step_timing", "gradient_norm", "parameter_norm"}
+            self.assertEqual(tags & switched, switched if on == "true" else set())
+
     def test_train_writes_complete_files_and_one_json_document(self):
         result = self.train("--json")
         self.assertEqual(result.returncode, 0, result.stderr[-2000:])
@@ -183,7 +197,8 @@ class BadInput(Case):
             self.assertRegex(result.stderr, rf"broken\.yaml:\d+:.*{right}")
 
     def test_known_key_that_is_not_carried_out(self):
-        self.fails(self.train("distributed_strategy.context_parallel_size=2"), 2, "context_parallel_size", "not carried out")
+        self.fails(self.train("distributed_strategy.context_parallel_size=2", "model.fusions.ring_attention=true", "distributed_strategy.pipeline_model_parallel_size=1"),
+                   2, "does not carry out", "distributed_strategy.context_parallel_size", "model.fusions.ring_attention")
 
     def test_heads_layers_and_batch_that_do_not_divide(self):
         self.fails(self.train("distributed_strategy.tensor_model_parallel_size=8", "distributed_strategy.pipeline_model_parallel_size=1"), 2,

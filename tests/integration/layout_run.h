@@ -24,6 +24,7 @@ struct Layout {
   int tp = 1, pp = 1, dp = 1;
   bool sequence_parallel = false;
   bool zero1 = true;
+  int vpp = 1;
   [[nodiscard]] int world_size() const { return tp * pp * dp; }
 };
 
@@ -35,7 +36,11 @@ inline RunConfig small_llama(const Layout& layout, const std::string& precision,
   config.trainer.devices = layout.world_size();
   config.trainer.max_steps = steps;
   config.trainer.gradient_clip_val = 0.5;
-  config.distributed_strategy = {layout.tp, layout.pp, layout.zero1, layout.sequence_parallel};
+  config.distributed_strategy = {.tensor_model_parallel_size = layout.tp,
+                                 .pipeline_model_parallel_size = layout.pp,
+                                 .virtual_pipeline_model_parallel_size = layout.vpp,
+                                 .zero1 = layout.zero1,
+                                 .sequence_parallel = layout.sequence_parallel};
   config.data.global_batch_size = 8;
   ModelSection& model = config.model;
   model.num_layers = 5;
@@ -50,7 +55,7 @@ inline RunConfig small_llama(const Layout& layout, const std::string& precision,
   model.optim.lr = 3e-3;
   model.optim.weight_decay = 0.1;
   model.optim.beta2 = 0.95;
-  model.optim.sched = SchedSection{"CosineAnnealing", 4, 0, 1e-4};
+  model.optim.sched = SchedSection{.name = "CosineAnnealing", .warmup_steps = 4, .min_lr = 1e-4};
   config.precision.type = precision;
   return config;
 }
@@ -66,7 +71,10 @@ class RandomTokens final : public DataModule {
       const std::int64_t sample = step * config_.data.global_batch_size + m * config_.dp() + dp_rank;
       at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 + sample));
       const at::Tensor tokens = at::randint(0, kTokens, {b, s + 1}, generator, at::kLong);
-      result.push_back({tokens.narrow(1, 0, s).contiguous(), tokens.narrow(1, 1, s).contiguous()});
+      MicroBatch batch;
+      batch.input_ids = tokens.narrow(1, 0, s).contiguous();
+      batch.labels = tokens.narrow(1, 1, s).contiguous();
+      result.push_back(std::move(batch));
     }
     return result;
   }
@@ -81,7 +89,7 @@ class RandomTokens final : public DataModule {
 struct Outcome {
   std::vector<StepResult> steps;
   std::map<std::string, at::Tensor> weights;  ///< un-sharded
-  bool replicas_equal = true;                 ///< over DP, and over TP for replicated weights, bit for bit
+  bool replicas_equal = true;                 ///< over DP, over TP for replicated weights, over stages for tied ones, bit for bit
 };
 
 using LocalWeights = std::map<std::string, Trainer::LocalWeight>;
@@ -98,9 +106,15 @@ inline Outcome gather(const std::vector<LocalWeights>& ranks, const Layout& layo
         for (int dp = 1; dp < layout.dp; ++dp) {
           outcome.replicas_equal &= shards.back().equal(ranks[static_cast<std::size_t>(mesh.rank(pp, dp, tp))].at(name).tensor);
         }
-        if (weight.partition_dim < 0) outcome.replicas_equal &= shards.back().equal(shards.front());
       }
-      outcome.weights[name] = weight.partition_dim < 0 ? shards[0] : join_shards(shards, weight.partition_dim, weight.partition_stride);
+      const auto other_stage = outcome.weights.find(name);  // of a tied weight
+      const at::Tensor whole = join_shards(shards, weight.partition);
+      if (other_stage != outcome.weights.end()) outcome.replicas_equal &= whole.equal(other_stage->second);
+      outcome.weights[name] = whole;
+      for (int tp = 0; tp < layout.tp; ++tp) {
+        const at::Tensor expected = shard_of(outcome.weights[name], weight.partition, tp, layout.tp);
+        outcome.replicas_equal &= shards[static_cast<std::size_t>(tp)].equal(expected);
+      }
     }
   }
   return outcome;
@@ -109,14 +123,18 @@ inline Outcome gather(const std::vector<LocalWeights>& ranks, const Layout& layo
 /// Lets a test put its own groups in the place of a rank's.
 using ChangeGroups = std::function<ParallelState(const ParallelState&)>;
 
-/// Trains on `world` (whose world_size is set here) and gathers the weights.
-inline Outcome train(const RunConfig& config, const Layout& layout, runtime::WorldOptions world = {}, const ChangeGroups& change = {}) {
+/// Trains on `world` (whose world_size is set here) and gathers the weights. `data`: none for RandomTokens.
+inline Outcome train(const RunConfig& config, const Layout& layout, runtime::WorldOptions world = {}, const ChangeGroups& change = {},
+                     std::shared_ptr<const DataModule> data = {}) {
   world.world_size = layout.world_size();
-  const auto data = std::make_shared<RandomTokens>(config);
+  if (!data) data = std::make_shared<RandomTokens>(config);
   std::vector<LocalWeights> weights(static_cast<std::size_t>(layout.world_size()));
   std::vector<StepResult> steps;
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    const ParallelState groups = ParallelState::initialize_model_parallel(rank, layout.tp, layout.pp);
+    const ParallelState groups = ParallelState::initialize_model_parallel(
+        rank, {.tensor_model_parallel_size = layout.tp,
+               .pipeline_model_parallel_size = layout.pp,
+               .kv_size_multiplier = config.distributed_strategy.kv_replicator});
     Trainer trainer(config, rank, data, change ? change(groups) : groups);
     trainer.fit([&](const StepResult& step) { steps.push_back(step); });
     weights[static_cast<std::size_t>(rank.rank())] = trainer.local_weights();

@@ -35,7 +35,7 @@ TEST_P(LlamaLayouts, EqualsOneRank) {
 std::string name_of(const testing::TestParamInfo<std::tuple<Layout, Precision>>& info) {
   const auto& [layout, precision] = info.param;
   return "TP" + std::to_string(layout.tp) + "PP" + std::to_string(layout.pp) + "DP" + std::to_string(layout.dp) +
-         (layout.sequence_parallel ? "_SP" : "") + (layout.zero1 ? "_ZeRO1" : "") + "_" + precision.type;
+         (layout.vpp > 1 ? "VPP" + std::to_string(layout.vpp) : "") + (layout.sequence_parallel ? "_SP" : "") + (layout.zero1 ? "_ZeRO1" : "") + "_" + precision.type;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -45,7 +45,9 @@ INSTANTIATE_TEST_SUITE_P(
                                      Layout{1, 1, 2, false, true}, Layout{1, 1, 2, false, false}, Layout{1, 1, 4, false, true},
                                      Layout{2, 2, 1, true, true}, Layout{1, 2, 2, false, true}, Layout{2, 2, 2, true, true},
                                      Layout{2, 2, 2, false, true}, Layout{2, 2, 2, true, false}, Layout{4, 1, 2, true, true},
-                                     Layout{1, 4, 2, false, true}, Layout{4, 2, 1, true, true}, Layout{1, 1, 8, false, true}),
+                                     Layout{1, 4, 2, false, true}, Layout{4, 2, 1, true, true}, Layout{1, 1, 8, false, true},
+                                     Layout{1, 2, 1, false, true, 2}, Layout{2, 2, 2, true, true, 2},
+                                     Layout{1, 2, 2, false, false, 2}),
                      testing::Values(Precision{"fp64", 1e-10}, Precision{"fp32", 1e-5})),
     name_of);
 

@@ -1,0 +1,24 @@
+#include "cli/load_trainer.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace trellis::cli {
+
+void* trainer_symbol(const std::string& name) {
+  const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe");
+  const std::filesystem::path library = self.parent_path().parent_path() / "lib" / "libtrellis_trainer.so";
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (handle == nullptr) {
+    throw ConfigError("cannot load the trainer: " + std::string(dlerror()) + "; expected " + library.string() +
+                      ": build it with `scripts/quickstart` or `cmake --build build/release`");
+  }
+  void* symbol = dlsym(handle, name.c_str());
+  if (symbol == nullptr) throw ConfigError(library.string() + " exports no " + name + ": it is of another version; rebuild it");
+  return symbol;
+}
+
+}  // namespace trellis::cli

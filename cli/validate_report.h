@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "trainer/config/run_config.h"
+
+namespace trellis::cli {
+
+/// What a legal configuration builds: sizes, stages, groups, schedule, optimizer; what is not carried out; warnings.
+[[nodiscard]] std::string validate_text(const std::string& file, const trainer::RunCheck& check);
+/// One problem per line, and their number.
+[[nodiscard]] std::string problems_text(const std::string& file, const trainer::RunCheck& check);
+/// Schema trellis.validate/1: `ok`, `problems`, `warnings`, and for a legal file `unsupported` and `plan`.
+[[nodiscard]] nlohmann::json validate_json(const std::string& file, const trainer::RunCheck& check);
+
+}  // namespace trellis::cli

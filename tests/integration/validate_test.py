@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""`trellis validate` as its users meet it: what it prints, its JSON document, its exit codes, and that it loads no LibTorch."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+EXAMPLES = SOURCE / "examples/nxdt"
+LLAMA = EXAMPLES / "hf_llama3_70B_trn2_config.yaml"
+
+
+def validate(*args):
+    return subprocess.run([TRELLIS, "validate", *map(str, args)], capture_output=True, text=True, timeout=60)
+
+
+class Legal(unittest.TestCase):
+    def test_every_example(self):
+        files = sorted(EXAMPLES.glob("*.yaml"))
+        self.assertEqual(len(files), 22)
+        for file in [*files, *(SOURCE / "examples").glob("*.yaml")]:
+            with self.subTest(file=file.name):
+                result = validate(file)
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertTrue(result.stdout.startswith(f"{file}: legal\n"))
+
+    def test_prints_what_will_be_built(self):
+        text = validate(LLAMA).stdout
+        for piece in ("80 layers, hidden 8192", "70,553,706,496", "TP 32 × PP 4 × DP 4", "256 micro-batches; 8,388,608 tokens per step",
+                      "bubble 1.2 %", "19 (0–18)", "21 each", "[0, 32, 64, 96]", "adamw, lr 1.5e-05", "fp32 master weights",
+                      "exp_manager.create_checkpoint_callback: checkpoints are not written"):
+            self.assertIn(piece, text)
+
+    def test_json(self):
+        report = json.loads(validate(LLAMA, "--json").stdout)
+        self.assertEqual((report["schema"], report["ok"], report["problems"]), ("trellis.validate/1", True, []))
+        plan = report["plan"]
+        self.assertEqual([stage["end_layer"] for stage in plan["stages"]], [19, 40, 61, 80])
+        self.assertEqual(plan["groups"]["PP"]["replica_groups"][0], [0, 128, 256, 384])
+        self.assertEqual((plan["parameters"], plan["num_microbatches"], plan["dp"]), (70553706496, 256, 4))
+        self.assertIn("exp_manager.resume_if_exists", [row["key"] for row in report["unsupported"]])
+
+    def test_resolved_form_is_legal_and_builds_the_same(self):
+        plan = json.loads(validate(LLAMA, "--json").stdout)["plan"]
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "resolved.yaml"
+            file.write_text(plan["resolved_yaml"])
+            self.assertEqual(json.loads(validate(file, "--json").stdout)["plan"], plan)
+
+    def test_lists_what_is_not_carried_out_and_warns(self):
+        self.assertIn("model.moe: mixture of experts (8 experts)", validate(EXAMPLES / "hf_mixtral_8x7b_config.yaml").stdout)
+        self.assertIn("constant_steps: 80000 leaves no step", validate(EXAMPLES / "megatron_gpt_config.yaml").stdout)
+
+    def test_loads_no_libtorch(self):
+        libraries = subprocess.run(["ldd", TRELLIS], capture_output=True, text=True, check=True).stdout
+        self.assertNotIn("torch", libraries)
+
+
+class Illegal(unittest.TestCase):
+    def test_every_mistake_in_one_pass(self):
+        result = validate(LLAMA, "model.num_layers=3", "model.pipeline_cuts=null", "distributed_strategy.sequence-parallel=true", "trainer.max_step=5")
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        for piece in ("3 layers are too few", "`sequence_parallel`", "did you mean `max_steps`?", "problems\n"):
+            self.assertIn(piece, result.stderr)
+
+    def test_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "broken.yaml"
+            file.write_text(LLAMA.read_text().replace("seed: 1234", "seed: -1"))
+            result = validate(file)
+        self.assertIn(f"{file}:5:seed: must be greater than 0, got -1", result.stderr)
+
+    def test_json(self):
+        result = validate(LLAMA, "seed=0", "--json")
+        report = json.loads(result.stdout)
+        self.assertEqual((result.returncode, report["ok"]), (2, False))
+        self.assertEqual(report["problems"], ["command line:seed: must be greater than 0, got 0"])
+
+    def test_no_yaml_and_no_file(self):
+        self.assertEqual(validate("nowhere.yaml").returncode, 2)
+        self.assertIn("cannot read this file", validate("nowhere.yaml").stderr)
+
+    def test_machine_that_is_too_small(self):
+        for extra, expected in ((["--instance", "trn1.32xlarge"], "logical core size: trn1.32xlarge has only 1, got 2"),
+                                (["--instance", "trn2.48xlarge", "--nodes", "4"], "use --nodes 8"),
+                                (["trainer.lnc=null", "--instance", "trn1.32xlarge"], "asks for 64 ranks per node, but a trn1.32xlarge has 32")):
+            result = validate(LLAMA, *extra)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(expected, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""`trellis verify`: every layout equals one rank, every seeded mistake is noticed, bad input has a text."""
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+LLAMA = SOURCE / "examples/verify_llama.yaml"
+SMALL = ["model.hidden_size=32", "model.ffn_hidden_size=48", "model.encoder_seq_length=16", "data.global_batch_size=8"]
+
+# A layout in which each mistake can show, and the first thing that must be named.
+BUGS = {
+    "loss-over-own-vocabulary": ("TP2.DP2", "step 1: loss"),
+    "activations-not-summed": ("TP2.DP2", "step 1: loss"),
+    "vocabulary-rows-shifted": ("TP2.DP2", "step 1: loss"),
+    "norm-gradients-not-summed": ("TP2.SP", "norm"),
+    "gradient-norm-counts-replicas": ("TP2.DP2", "step 1: gradient norm"),
+    "kv-replicas-not-summed": ("TP4.KV2", "gradient of"),
+    "tied-embedding-missed": ("PP2.DP2", "step 1: "),
+    "samples-overlap": ("DP4", "step 1: loss"),
+    "gradients-not-averaged": ("DP4", "gradient of"),
+    "weights-not-gathered": ("DP4.ZeRO1", ""),
+    "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
+}
+# The Megatron model, whose embedding may be tied.
+TIED = [SOURCE / "examples/quickstart.yaml", "model.share_embeddings_and_output_weights=true", "data.micro_batch_size=1"]
+
+
+def verify(*args):
+    return subprocess.run([TRELLIS, "verify", *map(str, args)], capture_output=True, text=True, timeout=600)
+
+
+class Layouts(unittest.TestCase):
+    def test_every_layout_of_four_ranks_equals_one_rank(self):
+        result = verify(LLAMA, *SMALL, "--ranks", 4, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        document = json.loads(result.stdout)
+        run = [one for one in document["layouts"] if "illegal" not in one]
+        self.assertTrue(all(one["equal"] for one in run))
+        in_fp64 = [one for one in run if one["precision"] == "fp64"]
+        self.assertLessEqual(max(one["worst"]["error"] for one in in_fp64), 1e-10)
+        chosen = {one["layout"] for one in in_fp64}
+        for layout in ("TP2 PP2 SP ZeRO1", "PP2 VPP2 DP2", "DP4 ZeRO1 full", "TP4 SP ZeRO1 KV2 selective"):
+            self.assertIn(layout, chosen)
+        self.assertGreater(min(one["compared"] for one in in_fp64), 50)
+
+    def test_progress_names_each_layout(self):
+        result = verify(LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2.SP.KV1,DP2.full", "--steps", 1)
+        self.assertEqual(result.returncode, 2)  # a factor of one is no part of a layout
+        result = verify(LLAMA, *SMALL, "--ranks", 2, "--layouts", "DP2.full", "--steps", 1)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        self.assertIn("fp64  DP2 full", result.stderr)
+
+
+class SeededBugs(unittest.TestCase):
+    def test_each_is_noticed_and_the_first_wrong_tensor_named(self):
+        listed = verify(LLAMA, "--seed-bug", "nothing").stderr
+        for bug, (layouts, first) in BUGS.items():
+            with self.subTest(bug):
+                self.assertIn(bug, listed)
+                model = TIED if bug == "tied-embedding-missed" else [LLAMA]
+                result = verify(*model, *SMALL, "--ranks", 4, "--layouts", layouts, "--seed-bug", bug, "--steps", 2, "--json")
+                self.assertEqual(result.returncode, 5, result.stderr[-3000:])
+                for one in json.loads(result.stdout)["layouts"]:
+                    if "illegal" not in one:
+                        self.assertFalse(one["equal"], one["layout"])
+                        self.assertIn(first, one["first_bad"]["what"])
+        self.assertEqual(listed.count(","), len(BUGS) - 1, "a bug has no row here")
+
+
+class BadInput(unittest.TestCase):
+    def fails(self, *args, code=2, text):
+        result = verify(*args)
+        self.assertEqual(result.returncode, code, result.stderr[-2000:])
+        self.assertIn(text, result.stderr)
+
+    def test_each_has_its_text(self):
+        self.fails("missing.yaml", text="missing.yaml")
+        self.fails(LLAMA, "--layouts", "TP2.XY", text='"XY": expected TP2, PP2')
+        self.fails(LLAMA, "--ranks", 3, "--layouts", "TP3", text="no layout is legal")
+        self.fails(LLAMA, "model.num_layer=3", text="num_layers")
+
+
+if __name__ == "__main__":
+    unittest.main()
