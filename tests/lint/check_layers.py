@@ -14,7 +14,7 @@ YAML = re.compile(r"yaml-cpp/")
 
 PLAIN_SIM = ("sim/isa/", "sim/config/", "sim/collectives/", "sim/describe/", "sim/sim.h")  # plain C++, for the folders above sim
 PLAIN_DEVICE = ("device/compiler/", "device/kernels/")  # without LibTorch: for the program's verbs
-WITH_TORCH = ("device/aten/", "runtime/", "trainer/", "tests/", "benchmarks/")
+WITH_TORCH = ("device/aten/", "runtime/", "trainer/", "tests/", "benchmarks/", "examples/")
 SOURCES = (".h", ".cpp")
 
 

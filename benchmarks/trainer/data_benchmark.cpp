@@ -1,0 +1,96 @@
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+#include <benchmark/benchmark.h>
+
+#include "trainer/data/data_module.h"
+#include "trainer/data/megatron/indexed_dataset_builder.h"
+#include "trainer/data/text_files.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+#include "trainer/data/tokenizers/word_scanner.h"
+
+/// How fast data become micro-batches, on one core. Bars: BPE ≥ 50 MB/s of text, .bin ≥ 2 M tokens/s.
+namespace trellis::benchmarks {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whole files of the Python standard library, some 20 MB. The tokenizer is trained on every fourth of them.
+const trainer::TextFiles& corpus() {
+  static const trainer::TextFiles files = [] {
+    trainer::TextFiles all = trainer::read_python_library(std::getenv("PATH"));
+    std::size_t bytes = 0, count = 0;
+    while (count < all.documents.size() && bytes < 20'000'000) bytes += all.documents[count++].size();
+    all.documents.resize(count);
+    return all;
+  }();
+  return files;
+}
+
+/// A Hugging Face tokenizer of 32,000 tokens, trained once for each build folder by the `tokenizers` package.
+std::string trained_tokenizer(const std::string& name, const std::string& pattern) {
+  const fs::path file = fs::path(TRELLIS_BUILD_DIR) / ("tokenizer_" + name + ".json");
+  if (fs::exists(file)) return file.string();
+  const fs::path pattern_file = file.string() + ".pattern";
+  std::ofstream(pattern_file) << pattern;
+  const std::string command = TRELLIS_SOURCE_DIR "/.venv/bin/python " TRELLIS_SOURCE_DIR "/benchmarks/trainer/train_tokenizer.py " + pattern_file.string() + " " + file.string();
+  if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
+  return file.string();
+}
+
+void encode(benchmark::State& state, const trainer::TokenizerSection& section) {
+  std::int64_t bytes = 0, tokens = 0;
+  std::vector<std::int32_t> ids;
+  for (auto _ : state) {
+    state.PauseTiming();
+    const auto tokenizer = trainer::make_tokenizer(section);  // has seen no word yet
+    state.ResumeTiming();
+    for (const std::string& document : corpus().documents) {
+      ids.clear();
+      tokenizer->encode(document, ids);
+      bytes += static_cast<std::int64_t>(document.size());
+      tokens += static_cast<std::int64_t>(ids.size());
+    }
+  }
+  state.SetBytesProcessed(bytes);
+  state.counters["bytes_per_token"] = static_cast<double>(bytes) / static_cast<double>(tokens);
+}
+
+void encode_bpe(benchmark::State& state, const char* name, const char* pattern) { encode(state, {"huggingface", trained_tokenizer(name, pattern), "", "", ""}); }
+
+void read_bin(benchmark::State& state, int workers) {
+  const fs::path prefix = fs::temp_directory_path() / "trellis_data_benchmark";
+  trainer::IndexedDatasetBuilder builder(prefix.string(), trainer::TokenType::kUint16);
+  std::vector<std::int32_t> document(1000);
+  for (int i = 0; i < 20000; ++i) {
+    for (auto& token : document) token = (i * 31 + static_cast<int>(&token - document.data())) % 32000;
+    builder.add_item(document);
+    builder.end_document();
+  }
+  builder.finalize();
+  trainer::RunConfig config;
+  config.trainer.devices = 1;
+  config.trainer.max_steps = 300;
+  config.data.kind = trainer::DataKind::kMegatron;
+  config.data.data_prefix = {{1.0, prefix.string()}};
+  config.data.splits = {1, 0, 0};
+  config.data.global_batch_size = 16;
+  config.data.num_workers = workers;
+  config.model.encoder_seq_length = 4096;
+  config.model.vocab_size = 32000;
+  const auto data = trainer::make_data_module(config);
+  std::int64_t step = 0;
+  for (auto _ : state) benchmark::DoNotOptimize(data->micro_batches(step++ % config.trainer.max_steps, 0));
+  state.SetItemsProcessed(state.iterations() * 16 * 4096);
+}
+
+BENCHMARK_CAPTURE(encode_bpe, llama3_pattern, "llama3", trainer::kLlama3Pattern)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_bpe, gpt2_pattern, "gpt2", trainer::kGpt2Pattern)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(read_bin, no_workers, 0)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace trellis::benchmarks
+
+BENCHMARK_MAIN();
