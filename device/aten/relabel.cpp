@@ -35,7 +35,7 @@ c10::DispatchKey host_key(const RankState& owner) { return owner.shape_only() ? 
 }
 
 bool same_layout(const c10::TensorImpl& a, const c10::TensorImpl& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  return a.storage_offset() == b.storage_offset() && same_numbers(a.sizes(), b.sizes()) && same_numbers(a.strides(), b.strides());
 }
 
 /// Whether `alias` is what host_tensor() would make.
@@ -104,7 +104,7 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
                                 tensor.layout(), " tensor as ", arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    at::Tensor known = entry.storage->take_alias();
+    at::Tensor known = own_thread_ ? entry.storage->take_alias() : at::Tensor();
     if (known.defined() && shows(*known.unsafeGetTensorImpl(), impl, entry.storage->known_host_view(), host_key(*owner_))) return known;
     return host_tensor(impl, entry.storage->host_view(), host_key(*owner_));
   }
@@ -162,6 +162,7 @@ void Relabeling::relabel_optional_list(c10::IValue& value, const ArgInfo& arg) {
 void Relabeling::enter() {
   const std::size_t first = stack_.size() - info_.args.size();
   find_owner(first);
+  own_thread_ = owner_->owned_by_this_thread();
   for (std::size_t i = 0; i < info_.args.size(); ++i) {
     const ArgInfo& arg = info_.args[i];
     c10::IValue& value = stack_[first + i];
@@ -256,9 +257,9 @@ void Relabeling::leave() {
       value = std::move(mapped);
     }
   }
-  if (owner_->shape_only()) return;  // Meta kernels may be Python's, which keep more of a tensor than its reference count tells
+  if (!own_thread_ || owner_->shape_only()) return;  // Meta kernels may be Python's, which keep more of a tensor than its reference count tells
   for (Entry& entry : entries_) {
-    if (entry.storage != nullptr) entry.storage->keep_alias(std::move(entry.alias));
+    if (entry.storage != nullptr) entry.storage->keep_alias(entry.alias);
   }
 }
 

@@ -67,6 +67,7 @@ class Relabeling {
   const OpInfo& info_;
   torch::jit::Stack& stack_;
   RankState* owner_ = nullptr;
+  bool own_thread_ = false;  ///< the calling thread owns the rank: storages' kept aliases are its to use
   c10::SmallVector<Entry, 18> entries_;  // room for a list: growing costs more than the stack
   c10::SmallVector<std::uint32_t, 20> order_;
   c10::SmallVector<Range, 12> ranges_;

@@ -142,7 +142,7 @@ void NeuronStorage::release_resources() {
 void NeuronStorage::release() noexcept {
   if (!released_) owner_.discharge(charge_);
   released_ = true;
-  take_alias().reset();
+  alias_.reset();
   if (c10::StorageImpl* host = host_.exchange(nullptr)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(host);
 }
 
@@ -172,18 +172,6 @@ c10::intrusive_ptr<c10::StorageImpl> NeuronStorage::host_view() {
     return fresh;
   }
   return c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(expected);  // another thread was first
-}
-
-at::Tensor NeuronStorage::take_alias() noexcept {
-  if (alias_.load(std::memory_order_relaxed) == nullptr) return {};
-  c10::TensorImpl* const alias = alias_.exchange(nullptr, std::memory_order_acquire);
-  return alias == nullptr ? at::Tensor() : at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(alias));
-}
-
-void NeuronStorage::keep_alias(at::Tensor alias) noexcept {
-  if (alias.use_count() != 1) return;
-  c10::TensorImpl* const before = alias_.exchange(alias.unsafeReleaseTensorImpl(), std::memory_order_acq_rel);
-  if (before != nullptr) c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(before);
 }
 
 void NeuronStorage::adopt_resize() {

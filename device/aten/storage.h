@@ -34,10 +34,12 @@ class NeuronStorage final : public c10::StorageImpl {
   void set_host_view(c10::intrusive_ptr<c10::StorageImpl> host) { host_.store(host.release(), std::memory_order_release); }
   [[nodiscard]] bool is_host_view(const c10::StorageImpl* storage) const { return storage == host_.load(std::memory_order_acquire); }
   /// The tensor through which a kernel saw this storage last, for the next one that sees it in the same way: making one costs as much as a
-  /// small kernel. Undefined when there is none, or another thread has it.
-  at::Tensor take_alias() noexcept;
-  /// Keeps `alias` unless somebody else holds it too.
-  void keep_alias(at::Tensor alias) noexcept;
+  /// small kernel. Undefined when there is none. REQUIRES: owner().owned_by_this_thread().
+  at::Tensor take_alias() noexcept { return std::move(alias_); }
+  /// Keeps `alias` unless somebody else holds it too. REQUIRES: as take_alias().
+  void keep_alias(at::Tensor& alias) noexcept {
+    if (C10_LIKELY(alias.use_count() == 1)) alias_ = std::move(alias);
+  }
   /// Takes over what a kernel did to the host view: new bytes after a resize. Cheap when nothing happened.
   void adopt_resize();
 
@@ -52,7 +54,7 @@ class NeuronStorage final : public c10::StorageImpl {
   BufferCategory category_ = BufferCategory::kTemporary;  ///< while there is no block
   bool released_ = false;
   std::atomic<c10::StorageImpl*> host_{nullptr};  ///< one reference is ours
-  std::atomic<c10::TensorImpl*> alias_{nullptr};  ///< one reference is ours
+  at::Tensor alias_;
 };
 
 /// LibTorch made the storage by itself (from_blob on this device, as torch.save does): from now on the tensor has one of ours, over the

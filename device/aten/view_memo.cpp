@@ -67,7 +67,7 @@ std::uint32_t ViewMemo::id_of(const c10::TensorImpl& tensor, InternTable& table)
     hash = mix(hash, static_cast<std::uint64_t>(sizes[i]) ^ (static_cast<std::uint64_t>(strides[i]) << 32));
   }
   Entry& entry = entries_[hash & (kEntries - 1)];
-  if (entry.used && entry.type == type && entry.offset == offset && sizes.equals(entry.sizes) && strides.equals(entry.strides)) {
+  if (entry.used && entry.type == type && entry.offset == offset && same_numbers(sizes, entry.sizes) && same_numbers(strides, entry.strides)) {
     return entry.id;
   }
   entry.id = table.view(record_view(tensor));

@@ -19,6 +19,15 @@ struct RecordedType {
 /// A complex tensor is recorded as its real and imaginary parts, with one more dimension.
 [[nodiscard]] TensorView record_view(const c10::TensorImpl& tensor);
 
+/// As ArrayRef's comparison, in place: a call of memcmp costs more than the few numbers of a shape.
+[[nodiscard]] inline bool same_numbers(c10::IntArrayRef a, c10::IntArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
 /// Answers "which interned view is this tensor's" without building a TensorView: a training step repeats few of them.
 class ViewMemo {
  public:

@@ -28,7 +28,8 @@ Dict read(const std::string& file) {
 
 void write(const std::string& file, const c10::IValue& value) {
   const std::vector<char> bytes = torch::jit::pickle_save(value);
-  std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream stream(file, std::ios::binary);
+  if (!stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush()) throw ConfigError("cannot write " + file);
 }
 
 using Setter = std::function<void(ModelSection&, const c10::IValue&)>;

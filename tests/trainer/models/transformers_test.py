@@ -53,7 +53,7 @@ def run(config, weights, batches, **more):
         torch.save(dict(config=config, weights=weights, **batches, **more), source)
         done = subprocess.run([os.environ["PARITY_PROGRAM"], source, result], capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(done.stderr)
+            raise RuntimeError(f"parity_program ended with {done.returncode}: {done.stderr}")
         return torch.load(result, weights_only=False)  # ours: dictionaries of C++ carry a type tag
 
 
