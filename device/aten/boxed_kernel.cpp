@@ -13,8 +13,6 @@
 namespace trellis::device {
 namespace {
 
-constexpr c10::DispatchKeySet kHandledAbove = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
-
 thread_local RankState* running = nullptr;
 
 class RunningGuard {

@@ -64,6 +64,7 @@ void RankState::reconfigure(RankRecorder& recorder, bool shape_only) {
   recorder_ = &recorder;
   shape_only_ = shape_only;
   views_ = ViewMemo();  // its ids are the old recorder's
+  texts_ = TextMemo();
   const std::lock_guard lock(mutex_);
   released_.clear();
   has_released_.store(false, std::memory_order_relaxed);

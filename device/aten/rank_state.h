@@ -32,6 +32,7 @@ class RankState {
   /// The generator of device neuron:<rank>; random kernels draw from the CPU generator inside it.
   at::Generator& generator() { return generator_; }
   ViewMemo& views() { return views_; }
+  TextMemo& texts() { return texts_; }
   std::string& scratch() { return scratch_; }
 
   /// True when the calling thread owns this rank: it may use the recorder directly.
@@ -69,6 +70,7 @@ class RankState {
   bool shape_only_;
   at::Generator generator_;
   ViewMemo views_;
+  TextMemo texts_;
   std::string scratch_;
   std::mutex mutex_;  ///< guards released_ and seen_
   std::vector<std::uint64_t> released_;  ///< buffers that other threads released

@@ -23,6 +23,10 @@ void Operands::record(std::string_view schema, std::string_view scalars) {
   owner_.recorder().record(schema, scalars, {inputs_.data(), inputs_.size()}, {outputs_.data(), outputs_.size()}, bytes());
 }
 
+void Operands::record(RankRecorder::OpTexts texts) {
+  owner_.recorder().record(texts, {inputs_.data(), inputs_.size()}, {outputs_.data(), outputs_.size()}, bytes());
+}
+
 std::int64_t Operands::comm_start(const CommRequest& request) {
   return owner_.recorder().comm_start(request, {inputs_.data(), inputs_.size()}, {outputs_.data(), outputs_.size()}, bytes());
 }
@@ -121,26 +125,31 @@ void append_host_numbers(const OpInfo& info, const torch::jit::Stack& stack, std
   }
 }
 
+namespace {
+
+/// "alpha=1", after a space when `text` holds others; nothing for None and what is not recorded.
+void append_scalar(const ArgInfo& arg, const c10::IValue& value, std::string& text) {
+  if (arg.kind != ArgKind::kScalar || value.isNone()) return;
+  const std::size_t before = text.size();
+  if (before != 0) text += ' ';
+  text += arg.name;
+  text += '=';
+  bool told = true;
+  if (value.isIntList()) {  // by far the most frequent list; toListRef() does not fit it
+    append_list(text, value.toIntVector(), [&](std::int64_t element) { append_number(text, element); });
+  } else if (value.isDoubleList()) {
+    append_list(text, value.toDoubleVector(), [&](double element) { append_number(text, element); });
+  } else {
+    told = append_value(value, arg.scalar_type, text);
+  }
+  if (!told) text.resize(before);
+}
+
+}  // namespace
+
 void append_scalars(const OpInfo& info, const torch::jit::Stack& stack, std::string& text) {
   const std::size_t first = stack.size() - info.args.size();
-  for (std::size_t i = 0; i < info.args.size(); ++i) {
-    const ArgInfo& arg = info.args[i];
-    const c10::IValue& value = stack[first + i];
-    if (arg.kind != ArgKind::kScalar || value.isNone()) continue;
-    const std::size_t before = text.size();
-    if (before != 0) text += ' ';
-    text += arg.name;
-    text += '=';
-    bool told = true;
-    if (value.isIntList()) {  // by far the most frequent list; toListRef() does not fit it
-      append_list(text, value.toIntVector(), [&](std::int64_t element) { append_number(text, element); });
-    } else if (value.isDoubleList()) {
-      append_list(text, value.toDoubleVector(), [&](double element) { append_number(text, element); });
-    } else {
-      told = append_value(value, arg.scalar_type, text);
-    }
-    if (!told) text.resize(before);
-  }
+  for (std::size_t i = 0; i < info.args.size(); ++i) append_scalar(info.args[i], stack[first + i], text);
 }
 
 void record_call(const OpInfo& info, const Relabeling& relabeling, const torch::jit::Stack& stack, std::string_view scalars) {

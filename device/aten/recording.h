@@ -17,6 +17,7 @@ class Operands {
   void add_output(const c10::TensorImpl& tensor) { add(tensor, outputs_, output_bytes_); }
   [[nodiscard]] bool empty() const { return inputs_.empty() && outputs_.empty(); }
   void record(std::string_view schema, std::string_view scalars);
+  void record(RankRecorder::OpTexts texts);
   std::int64_t comm_start(const CommRequest& request);
 
  private:

@@ -9,6 +9,7 @@
 
 #include "device/aten/attention.h"
 #include "device/aten/boxed_kernel.h"
+#include "device/aten/direct_kernels.h"
 #include "device/aten/kernel_tables.h"
 #include "device/aten/memory_kernels.h"
 
@@ -80,6 +81,7 @@ void register_boxed_kernels(torch::Library& library) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   register_memory_kernels(library);
   register_copy_kernels(library);
+  register_direct_kernels(library);
   register_boxed_kernels(library);
 }
 

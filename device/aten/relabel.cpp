@@ -51,6 +51,15 @@ at::Tensor host_alias(const at::Tensor& tensor) {
   return host_tensor(*tensor.unsafeGetTensorImpl(), storage.host_view(), host_key(storage.owner()));
 }
 
+at::Tensor host_alias(const c10::TensorImpl& tensor, NeuronStorage& storage, bool reuse) {
+  const c10::DispatchKey key = host_key(storage.owner());
+  if (reuse) {
+    at::Tensor known = storage.take_alias();
+    if (known.defined() && shows(*known.unsafeGetTensorImpl(), tensor, storage.known_host_view(), key)) return known;
+  }
+  return host_tensor(tensor, storage.host_view(), key);
+}
+
 at::Tensor device_tensor(at::Tensor host, c10::intrusive_ptr<c10::StorageImpl> storage) {
   c10::TensorImpl& from = *host.unsafeGetTensorImpl();
   // A fresh result that nobody else holds becomes the device's tensor itself. (An alias's own views lack the autograd keys.)
@@ -103,10 +112,7 @@ at::Tensor Relabeling::make_alias(const ArgInfo& arg, Entry& entry) {
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage() && tensor.layout() == c10::kStrided, "neuron: ", info_.name, " got a ",
                                 tensor.layout(), " tensor as ", arg.name, "; only strided tensors are supported");
     entry.storage = &storage_of(tensor);
-    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    at::Tensor known = own_thread_ ? entry.storage->take_alias() : at::Tensor();
-    if (known.defined() && shows(*known.unsafeGetTensorImpl(), impl, entry.storage->known_host_view(), host_key(*owner_))) return known;
-    return host_tensor(impl, entry.storage->host_view(), host_key(*owner_));
+    return host_alias(*tensor.unsafeGetTensorImpl(), *entry.storage, own_thread_);
   }
   if (!device.is_cpu() || !(tensor.dim() == 0 || arg.cpu_allowed) || arg.written) two_devices(owner_->device(), device, arg, info_);
   // A number that LibTorch wrapped has a value even without data, and Python's Meta kernels want it on the CPU.

@@ -12,6 +12,8 @@ namespace trellis::device {
 
 /// A CPU (shape-only: Meta) tensor over the same bytes as `tensor`, for kernels. REQUIRES: a strided tensor on `neuron`.
 [[nodiscard]] at::Tensor host_alias(const at::Tensor& tensor);
+/// The same; `reuse`: the one that its storage kept from the last call, where that shows the same. REQUIRES with it: the rank is this thread's.
+[[nodiscard]] at::Tensor host_alias(const c10::TensorImpl& tensor, NeuronStorage& storage, bool reuse);
 /// A tensor on the device with the sizes and strides of `host`, over `storage`.
 [[nodiscard]] at::Tensor device_tensor(at::Tensor host, c10::intrusive_ptr<c10::StorageImpl> storage);
 

@@ -6,7 +6,7 @@
 
 #include <c10/core/TensorImpl.h>
 
-#include "device/compiler/op_record.h"
+#include "device/driver/session.h"
 
 namespace trellis::device {
 
@@ -43,6 +43,24 @@ class ViewMemo {
   };
   static constexpr std::size_t kEntries = 1024;  // direct mapped, a power of two
   std::array<Entry, kEntries> entries_;
+};
+
+/// Answers "which interned texts are this call's" without writing them, for operators with at most one number beside their tensors: a program
+/// repeats the one of the call before.
+struct TextMemo {
+  /// The bits of an integer or of a double.
+  struct Number {
+    enum class Type : std::uint8_t { kNone, kInteger, kDouble, kOther } type = Type::kNone;
+    std::uint64_t bits = 0;
+    [[nodiscard]] bool same(const Number& other) const { return type == other.type && bits == other.bits && type != Type::kOther; }
+  };
+  struct Entry {
+    bool used = false;
+    Number number;
+    RankRecorder::OpTexts texts;
+  };
+  static constexpr std::size_t kOperators = 8;
+  std::array<Entry, kOperators> entries;
 };
 
 }  // namespace trellis::device

@@ -201,13 +201,17 @@ std::uint32_t RankRecorder::scope_id() {
 
 void RankRecorder::record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs,
                           std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
+  if (record_) record({interned_.text(schema), interned_.text(scalars)}, inputs, outputs, bytes);
+}
+
+void RankRecorder::record(OpTexts texts, std::span<const Operand> inputs, std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
   if (!record_) return;
   Impl& s = *impl_;
   if (s.ops.empty()) s.memory_before = memory_.current();
   OpRecord op;
-  op.schema = interned_.text(schema);
+  op.schema = texts.schema;
   op.scope = scope_id();
-  op.scalars = scalars.empty() ? 0 : interned_.text(scalars);
+  op.scalars = texts.scalars;
   op.first_operand = static_cast<std::uint32_t>(s.operands.size());
   op.num_inputs = static_cast<std::uint16_t>(inputs.size());
   op.num_outputs = static_cast<std::uint16_t>(outputs.size());

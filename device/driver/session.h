@@ -84,7 +84,12 @@ class RankRecorder {
   [[nodiscard]] bool recording() const { return record_; }
   InternTable& interned() { return interned_; }
   [[nodiscard]] const InternTable& interned() const { return interned_; }
+  /// An operation's name and the text of its non-tensor arguments, interned.
+  struct OpTexts {
+    std::uint32_t schema = 0, scalars = 0;
+  };
   /// `bytes[i]`: size of operand i's whole buffer.
+  void record(OpTexts texts, std::span<const Operand> inputs, std::span<const Operand> outputs, std::span<const std::int64_t> bytes);
   void record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs, std::span<const Operand> outputs,
               std::span<const std::int64_t> bytes);
   std::int64_t comm_start(const CommRequest& request, std::span<const Operand> inputs, std::span<const Operand> outputs,

@@ -68,6 +68,27 @@ TEST_F(RecordingTest, ScalarsAreCompactText) {
   EXPECT_EQ(lines[4].op, "aten::_copy_from");
 }
 
+TEST_F(RecordingTest, NumbersOfEachCallAreItsOwn) {
+  const std::vector<std::pair<at::Scalar, std::string>> alphas = {{1, "1"},   {1, "1"},       {2, "2"},     {1, "1"},  {0.5, "0.5"}, {0.5, "0.5"},
+                                                                  {0.0, "0"}, {-0.0, "-0"}, {1.0, "1"}, {-3, "-3"}};
+  const std::vector<std::int64_t> dims = {0, 0, 1, -1, 0};
+  for (const int rank : {0, 1, 0}) {
+    bind_this_thread(rank);
+    const Tensor a = at::ones({3, 4}, at::TensorOptions(neuron(rank)));
+    recorder(rank).cut("test");
+    for (const auto& [alpha, text] : alphas) at::sub(a, a, alpha);
+    for (const std::int64_t dim : dims) at::cat({a, a}, dim);
+    const auto lines = recorded(rank);
+    ASSERT_EQ(lines.size(), alphas.size() + dims.size());
+    for (std::size_t i = 0; i < alphas.size(); ++i) EXPECT_EQ(lines[i].op + " " + lines[i].scalars, "aten::sub.Tensor alpha=" + alphas[i].second);
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+      const auto& line = lines[alphas.size() + i];
+      EXPECT_EQ(line.op + " " + line.scalars, "aten::cat dim=" + std::to_string(dims[i]));
+      EXPECT_EQ(line.inputs.size(), 2u);
+    }
+  }
+}
+
 TEST_F(RecordingTest, MetadataAndViewsAreNotRecorded) {
   const Tensor a = at::ones({4, 6}, on_device());
   EXPECT_EQ(ops_of([&] {
