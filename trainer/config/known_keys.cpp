@@ -21,7 +21,7 @@ constexpr KeyGroup kGroups[] = {
     {"", kIgnored, "neuron_experimental_compress_rg", "", "it shortens replica groups in a compiler's files; the emulator passes ranks"},
     // NxDT misspells the first one.
     {"", kIgnored, "aync_exec_max_inflight_requests async_exec_max_inflight_requests", "",
-     "the emulated runtime queues without a limit: the simulated step does not depend on the depth"},
+     "the emulator has no execution queue whose depth could be set"},
     {"", kNeutral, "restore_from_path", "null", "weights of an earlier run come through exp_manager.resume_from_checkpoint"},
 
     {"trainer", kCarriedOut, "devices num_nodes max_steps max_epochs max_time log_every_n_steps gradient_clip_val enable_progress_bar"},
