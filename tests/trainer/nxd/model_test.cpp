@@ -301,7 +301,7 @@ TEST(NxDModelPadding, PadModelTrainsTheUnpaddedModelWhereTpDoesNotDivideItsHeads
   EXPECT_LT(one.back(), one.front());
   for (const int tp : {2, 4}) {
     const std::vector<double> padded = attention_losses(tp, true);
-    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(padded[i], one[i], 1e-12 * one[i]) << tp;
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(padded[i], one[i], 1e-10 * one[i]) << tp;
   }
   EXPECT_THAT(message_of([] { (void)attention_losses(2, false); }), HasSubstr("attention.0.qkv"));
 }
