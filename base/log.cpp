@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -18,20 +20,46 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::err;
 }
 
+LogLevel of_spdlog(spdlog::level::level_enum level) {
+  if (level <= spdlog::level::debug) return LogLevel::kDebug;
+  if (level == spdlog::level::info) return LogLevel::kInfo;
+  return level == spdlog::level::warn ? LogLevel::kWarning : LogLevel::kError;
+}
+
+class TapSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit TapSink(LogTap::Sink receiver) : sink_(std::move(receiver)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override { sink_(of_spdlog(message.level), {message.payload.data(), message.payload.size()}); }
+  void flush_() override {}
+  LogTap::Sink sink_;
+};
+
 /// Our own logger, not spdlog's default one, which writes to stdout: stdout belongs to results.
-spdlog::logger& logger() {
-  static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto created = std::make_shared<spdlog::logger>("trellis", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    created->set_pattern("[%H:%M:%S %^%l%$] %v");
-    return created;
-  }();
-  return *instance;
+struct Outputs {
+  std::shared_ptr<spdlog::sinks::dist_sink_mt> taps = std::make_shared<spdlog::sinks::dist_sink_mt>();
+  spdlog::logger logger{"trellis", {std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), taps}};
+  Outputs() { logger.set_pattern("[%H:%M:%S %^%l%$] %v"); }
+};
+
+Outputs& outputs() {
+  static Outputs instance;
+  return instance;
 }
 
 }  // namespace
 
-void set_log_level(LogLevel lowest) { logger().set_level(to_spdlog(lowest)); }
+void set_log_level(LogLevel lowest) { outputs().logger.set_level(to_spdlog(lowest)); }
 
-void log(LogLevel level, std::string_view text) { logger().log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size())); }
+void log(LogLevel level, std::string_view text) { outputs().logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size())); }
+
+struct LogTap::Impl {
+  std::shared_ptr<TapSink> sink;
+};
+
+LogTap::LogTap(Sink sink) : impl_(std::make_unique<Impl>(Impl{std::make_shared<TapSink>(std::move(sink))})) { outputs().taps->add_sink(impl_->sink); }
+
+LogTap::~LogTap() { outputs().taps->remove_sink(impl_->sink); }
 
 }  // namespace trellis

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string_view>
 
 namespace trellis {
@@ -10,5 +12,19 @@ void set_log_level(LogLevel lowest);
 void log(LogLevel level, std::string_view text);
 inline void log_info(std::string_view text) { log(LogLevel::kInfo, text); }
 inline void log_warning(std::string_view text) { log(LogLevel::kWarning, text); }
+
+/// While it lives, `sink` gets every message too: on the thread that logs, one message at a time. REQUIRES: `sink` does not log.
+class LogTap {
+ public:
+  using Sink = std::function<void(LogLevel level, std::string_view text)>;
+  explicit LogTap(Sink sink);
+  LogTap(const LogTap&) = delete;
+  LogTap& operator=(const LogTap&) = delete;
+  ~LogTap();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace trellis

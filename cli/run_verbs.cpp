@@ -36,10 +36,12 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   request->command_line = command_line;
   common_options(*verb, *request);
   verb->add_option("--device", request->device, "neuron (emulated) or cpu")->capture_default_str()->check(CLI::IsMember({"neuron", "cpu"}));
+  verb->add_flag("--test", request->test, "after training, one pass over the test data (trainer.limit_test_batches of it): test_loss");
   verb->footer("Examples:\n  trellis train examples/quickstart.yaml\n"
                "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
                "  trellis train examples/quickstart.yaml --device cpu\n"
-               "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json.");
+               "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json,\n"
+               "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, lightning_logs.txt (steps).");
   verb->callback([request, &exit_code] { exit_code = run(*request); });
 }
 

@@ -128,6 +128,22 @@ std::vector<std::string> unsupported_lines(const RunConfig& config) {
   return lines;
 }
 
+/// Keys that share a reason share a line.
+std::vector<std::string> without_effect_lines(const RunCheck& check) {
+  std::vector<std::pair<std::string, std::string>> keys_of;  // why, keys
+  for (const trainer::KeyWithoutEffect& one : check.without_effect) {
+    const auto found = std::ranges::find(keys_of, one.why, &std::pair<std::string, std::string>::first);
+    if (found == keys_of.end()) {
+      keys_of.emplace_back(one.why, one.key);
+    } else {
+      found->second += ", " + one.key;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [why, keys] : keys_of) lines.push_back(keys + ": " + why);
+  return lines;
+}
+
 json stages_json(const RunPlan& plan) {
   json stages = json::array();
   for (const StagePlan& stage : plan.stages) {
@@ -174,6 +190,7 @@ std::string validate_text(const std::string& file, const RunCheck& check) {
   for (const GroupPlan& group : plan.groups) text += row(&group == plan.groups.data() ? "groups" : "", group.axis + "  " + group_text(group));
   text += row("optimizer", optimizer_text(config)) + row("precision", precision_text(config.precision));
   text += list_text("not carried out in this version:", unsupported_lines(config));
+  text += list_text("without effect:", without_effect_lines(check));
   return text + list_text("warnings:", check.warnings);
 }
 
@@ -191,6 +208,8 @@ json validate_json(const std::string& file, const RunCheck& check) {
   for (const trainer::UnsupportedFeature& feature : check.config.unsupported) {
     report["unsupported"].push_back({{"key", feature.key}, {"text", feature.text}, {"changes_step", feature.changes_step}});
   }
+  report["without_effect"] = json::array();
+  for (const trainer::KeyWithoutEffect& one : check.without_effect) report["without_effect"].push_back({{"key", one.key}, {"why", one.why}});
   report["plan"] = plan_json(check.config);
   return report;
 }

@@ -102,6 +102,13 @@ bool Rendezvous::stop_requested(int rank) {
   return stop_from_ >= 0 && query >= stop_from_;
 }
 
+bool Rendezvous::agree(int rank, bool said) {
+  Lock lock(mutex_);
+  const std::size_t query = of(rank).agreements++;
+  if (query == agreed_.size()) agreed_.push_back(said);
+  return agreed_[query];
+}
+
 bool Rendezvous::has_failed() const { return cancelled_; }
 
 std::int64_t Rendezvous::bytes_sent(int rank) const {

@@ -39,6 +39,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   /// Whether the run is to stop. The n-th call of every rank gives the same answer, so ranks stop at the same step border; a
   /// failure of another rank is seen at once.
   bool stop_requested(int rank);
+  /// The n-th call of every rank returns what the first of them said.
+  bool agree(int rank, bool said);
   void begin_step(int rank, std::int64_t step);
   [[nodiscard]] std::int64_t bytes_sent(int rank) const;
   [[nodiscard]] bool has_failed() const;  ///< a rank of the world has
@@ -62,6 +64,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     FlightRecorder recorder;
     std::int64_t step = -1;
     std::int64_t stop_queries = 0;
+    std::size_t agreements = 0;
     std::int64_t bytes_sent = 0;
     std::uint64_t host_barriers = 0;
     std::map<std::pair<std::string, std::vector<int>>, int> groups_made;
@@ -101,6 +104,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::atomic<bool> cancelled_{false};
   std::int64_t last_go_on_ = -1;  ///< the newest stop query that was answered "go on"
   std::int64_t stop_from_ = -1;   ///< the first one that was answered "stop"
+  std::vector<bool> agreed_;      ///< answers of agree(), by number
 };
 
 struct Rendezvous::Group {

@@ -123,6 +123,8 @@ void RankContext::begin_step(std::int64_t step) { rendezvous_.begin_step(rank_, 
 
 bool RankContext::stop_requested() const { return rendezvous_.stop_requested(rank_); }
 
+bool RankContext::agree(bool said) { return rendezvous_.agree(rank_, said); }
+
 std::int64_t RankContext::bytes_sent() const { return rendezvous_.bytes_sent(rank_); }
 
 namespace {

@@ -48,6 +48,9 @@ class RankContext {
   /// True once another rank failed or the run was interrupted: leave at the next step border. The n-th call of every rank gives
   /// the same answer, so an interrupted run stops at the same border everywhere: ask once per step.
   [[nodiscard]] bool stop_requested() const;
+  /// One answer for all ranks to a question whose answers may differ, such as what time it is: the n-th call of every rank returns what the
+  /// first of them said. Nobody waits.
+  [[nodiscard]] bool agree(bool said);
   /// Bytes that this rank has sent in finished communications, as their plans count them; 0 in shape-only mode.
   [[nodiscard]] std::int64_t bytes_sent() const;
 

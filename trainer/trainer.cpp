@@ -9,7 +9,6 @@
 #include <ATen/ops/stack.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "device/plugin.h"
 #include "runtime/device_plugin.h"
 #include "trainer/early_stopping.h"
@@ -23,14 +22,22 @@
 #include "trainer/step_calendar.h"
 #include "trainer/utils/autocast.h"
 #include "trainer/utils/lr_scheduler.h"
+#include "trainer/utils/rank_log.h"
 
 namespace trellis::trainer {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kAllBatches = std::numeric_limits<std::int64_t>::max();
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
 ParallelSizes parallel_sizes(const RunConfig& config) {
   return {.tensor_model_parallel_size = config.tp(),
           .pipeline_model_parallel_size = config.pp(),
-          .kv_size_multiplier = config.distributed_strategy.kv_replicator};
+          .kv_size_multiplier = config.distributed_strategy.kv_replicator,
+          .kv_replica_order = replica_order_of(config.hardware)};
 }
 
 ModuleContext module_context(const RunConfig& config, const runtime::RankContext& rank, const ParallelState& parallel,
@@ -84,9 +91,10 @@ std::int64_t batches_per_epoch(const RunConfig& config, const DataModule& data, 
 
 struct Trainer::Impl {
   Impl(const RunConfig& run, runtime::RankContext& rank_context, std::shared_ptr<const DataModule> data_module, const ParallelState& state,
-       TrainerHooks trainer_hooks)
+       TrainerHooks trainer_hooks, RankLogs* logs)
       : config(run),
         rank(rank_context),
+        log(rank.rank(), logs),
         data(std::move(data_module)),
         hooks(std::move(trainer_hooks)),
         parallel(state),
@@ -94,13 +102,14 @@ struct Trainer::Impl {
         calendar(config.trainer, batches_per_epoch(config, *data, rank.shape_only())),
         scheduler(config.model.optim, config.trainer.max_steps) {
     if (config.exp_manager.early_stopping) early_stopping.emplace(*config.exp_manager.early_stopping);
-    check_validation();
+    check_evaluation();
     const Scope scope("phase=init");
     build_model();
     if (hooks.built) hooks.built(parameters);
     tied.emplace(model->stages(), parameters, model->shape(), parallel, pipeline_group_factory(rank, parallel));
     optimizer.emplace(parameters, parallel, optimizer_options(config));
     account_memory();
+    describe_rank();
   }
 
   /// A few ranks at a time: a host holds each weight whole for a moment while it is cut into shards.
@@ -115,43 +124,79 @@ struct Trainer::Impl {
     }
   }
 
-  void check_validation() const {
+  void describe_rank() const {
+    std::int64_t count = 0;
+    for (const Parameter& parameter : parameters) count += parameter.tensor.numel();
+    std::string text = std::to_string(count) + " parameters in " + std::to_string(parameters.size()) + " tensors, stages";
+    for (int chunk = 0; chunk < model->shape().num_chunks; ++chunk) text += " " + std::to_string(model->shape().stage(parallel.get_pipeline_model_parallel_rank(), chunk));
+    if (parallel.get_kv_shared_group().size > 1) {
+      text += "; copy " + std::to_string(parallel.get_kv_shared_group().rank) + " of its key/value heads, in the order of " + config.hardware;
+    }
+    log.note(parallel.rmsg(text));
+  }
+
+  [[nodiscard]] bool validates() const { return calendar.ever_validates() || config.trainer.num_sanity_val_steps != 0; }
+
+  void check_evaluation() const {
     const bool has_data = data->num_evaluation_batches(Split::kValidation) > 0;
     if (early_stopping && early_stopping->monitor() == "val_loss" && !rank.shape_only() && !(has_data && calendar.ever_validates())) {
       throw ConfigError("exp_manager.early_stopping_callback_params.monitor: val_loss is never there: expected held-out data and a "
                         "trainer.val_check_interval within the run; or monitor reduced_train_loss");
     }
-    if (!has_data || !(calendar.ever_validates() || config.trainer.num_sanity_val_steps > 0) || config.vpp() == 1) return;
-    throw ConfigError("trainer.limit_val_batches: validation has no schedule with virtual stages: expected limit_val_batches 0 or "
+    if (validates() && !has_data && !rank.shape_only()) refuse_missing_validation();
+    if (has_data && validates()) refuse_virtual_stages("trainer.limit_val_batches: validation", "limit_val_batches");
+  }
+
+  /// Validation data that make no global batch: an error where the file names them, a warning where they are a split's small part.
+  void refuse_missing_validation() const {
+    const auto& limit = config.trainer.limit_val_batches;
+    if (limit && limit->is_zero()) return;
+    const DataSection& section = config.data;
+    const auto named = section.data_prefix_by_split.find("validation");
+    const bool is_named = !section.val_dir.empty() || (named != section.data_prefix_by_split.end() && !named->second.empty());
+    const bool is_split = section.kind == DataKind::kMegatron && section.splits.size() > 1 && section.splits[1] > 0 && !is_named;
+    const std::string text = "no validation will run: the validation data are fewer than one global batch (data.global_batch_size " +
+                             std::to_string(section.global_batch_size) + "); give more of them, lower data.global_batch_size, set "
+                             "data.validation_drop_last to false, or set trainer.limit_val_batches to 0";
+    if (is_named) throw ConfigError((section.val_dir.empty() ? "data.data_prefix.validation: " : "data.val_dir: " + section.val_dir + ": ") + text);
+    if (is_split && rank.rank() == 0) log.warning("data.splits_string: " + text);
+  }
+
+  void refuse_virtual_stages(const std::string& what, const std::string& limit) const {
+    if (config.vpp() == 1) return;
+    throw ConfigError(what + " has no schedule with virtual stages: expected " + limit + " 0 or "
                       "distributed_strategy.virtual_pipeline_model_parallel_size 1, got " + std::to_string(config.vpp()));
   }
 
   StopReason fit(const StepCallback& on_step) {
-    const auto start = std::chrono::steady_clock::now();
-    if (config.trainer.num_sanity_val_steps > 0) (void)validate(config.trainer.num_sanity_val_steps);
+    const StopReason reason = run_steps(on_step);
+    log.note("training ended after step " + std::to_string(optimizer->steps()) + ": " + name_of(reason));
+    return reason;
+  }
+
+  StopReason run_steps(const StepCallback& on_step) {
+    const auto start = Clock::now();
+    const std::int64_t sanity = config.trainer.num_sanity_val_steps;
+    if (sanity != 0) (void)evaluate(Split::kValidation, sanity < 0 ? kAllBatches : sanity);
     for (std::int64_t step = 0; step < calendar.last_step(); ++step) {
-      if (rank.stop_requested()) return out_of_time ? StopReason::kMaxTime : StopReason::kInterrupted;
+      if (rank.stop_requested()) return StopReason::kInterrupted;
       rank.begin_step(step + 1);
       StepResult result = training_step(step);
-      if (calendar.validates_after(result.step)) result.val_loss = validate(std::numeric_limits<std::int64_t>::max());
+      if (calendar.validates_after(result.step)) validate(result);
       if (result.step % calendar.batches_per_epoch() == 0) scheduler.end_epoch(result.val_loss.value_or(result.loss));
       if (const auto end_step = device_end_step()) rank.plugin()->check(end_step(result.step));
       rank.host_barrier();
-      if (rank.rank() == 0) {
-        on_step(result);
-        const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-        if (config.trainer.max_time_s && elapsed.count() >= *config.trainer.max_time_s) end_in_time();
-      }
+      if (rank.rank() == 0) on_step(result);
       rank.host_barrier();
       if (stops_early(result)) return StopReason::kEarlyStopping;
+      if (result.step < calendar.last_step() && is_out_of_time(start)) return StopReason::kMaxTime;
     }
     return calendar.ends_by_epochs() ? StopReason::kMaxEpochs : StopReason::kMaxSteps;
   }
 
-  /// Only one rank reads the clock; the request reaches all at the same step border.
-  void end_in_time() {
-    out_of_time = true;
-    runtime::request_stop();
+  /// Clocks are read at different moments: the ranks agree on one reading.
+  [[nodiscard]] bool is_out_of_time(Clock::time_point start) {
+    return config.trainer.max_time_s && rank.agree(seconds_since(start) >= *config.trainer.max_time_s);
   }
 
   bool stops_early(const StepResult& result) {
@@ -159,7 +204,7 @@ struct Trainer::Impl {
     const bool by_val_loss = early_stopping->monitor() == "val_loss";
     if (by_val_loss && !result.val_loss) return false;
     const auto why = early_stopping->update(by_val_loss ? *result.val_loss : result.loss);
-    if (why && rank.rank() == 0) log_info("early stopping after step " + std::to_string(result.step) + ": " + *why);
+    if (why) log.info("early stopping after step " + std::to_string(result.step) + ": " + *why);
     return why.has_value();
   }
 
@@ -170,6 +215,7 @@ struct Trainer::Impl {
     result.consumed_samples = result.step * config.data.global_batch_size;
     const auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
     const at::Tensor loss = with_autocast([&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
+    result.backward_s = model->backward_s();
     if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);
     check_finite(loss, result, micro_batches);
     std::vector<at::Tensor> numbers{loss};
@@ -209,20 +255,40 @@ struct Trainer::Impl {
     rank.host_barrier();  // until the rank that found it has spoken
   }
 
-  /// The mean loss of a pass over the validation data, at most `limit` batches of it; none without validation data. Each pass starts anew.
-  std::optional<double> validate(std::int64_t limit) {
-    const Scope scope("phase=validation");
-    const std::int64_t batches = std::min(limit, data->num_evaluation_batches(Split::kValidation));
+  void validate(StepResult& result) {
+    const auto evaluation = evaluate(Split::kValidation, kAllBatches);
+    if (!evaluation) return;
+    result.val_loss = evaluation->loss;
+    result.validation_batches = evaluation->batches;
+    result.validation_s = evaluation->host_s;
+  }
+
+  std::optional<Evaluation> test() {
+    if (data->num_evaluation_batches(Split::kTest) > 0) refuse_virtual_stages("trainer.limit_test_batches: a test pass", "limit_test_batches");
+    return evaluate(Split::kTest, kAllBatches);
+  }
+
+  /// A pass over held-out data, at most `limit` batches of it; none without such data. Each pass starts anew.
+  std::optional<Evaluation> evaluate(Split split, std::int64_t limit) {
+    const Scope scope(split == Split::kValidation ? "phase=validation" : "phase=test");
+    const auto start = Clock::now();
+    const std::int64_t batches = std::min(limit, data->num_evaluation_batches(split));
     if (batches == 0) return std::nullopt;
     const bool with_ema = config.exp_manager.ema && config.exp_manager.ema->evaluate_ema_weights_instead;
     if (with_ema) optimizer->swap_ema_weights();
-    std::vector<at::Tensor> losses;
+    std::vector<at::Tensor> sums;
     for (std::int64_t batch = 0; batch < batches; ++batch) {
-      const auto micro_batches = data->evaluation_batches(Split::kValidation, batch, parallel.get_data_parallel_rank());
-      losses.push_back(with_autocast([&] { return model->run_eval(micro_batches); }));
+      const auto micro_batches = data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
+      sums.push_back(with_autocast([&] { return model->run_eval_sums(micro_batches); }));
     }
     if (with_ema) optimizer->swap_ema_weights();
-    return at::stack(losses).mean().cpu().item<double>();
+    const at::Tensor total = at::stack(sums).cpu().to(at::kDouble).sum(0);
+    const double weight = total[1].item<double>();
+    if (weight == 0) {
+      throw ConfigError(std::string("data: no label of the ") + name_of(split) + " data counts in the loss: expected a loss_mask above 0 or a label "
+                        "other than -100 somewhere; correct the data or switch " + name_of(split) + " off");
+    }
+    return Evaluation{total[0].item<double>() / weight, batches, seconds_since(start)};
   }
 
   [[nodiscard]] auto device_end_step() const -> decltype(trellis_device_plugin_t::end_step) {
@@ -243,6 +309,7 @@ struct Trainer::Impl {
 
   const RunConfig& config;
   runtime::RankContext& rank;
+  RankLog log;
   std::shared_ptr<const DataModule> data;
   TrainerHooks hooks;
   ParallelState parallel;
@@ -254,19 +321,32 @@ struct Trainer::Impl {
   std::optional<NxDPPModel> model;
   std::optional<TiedWeights> tied;
   std::optional<NeuronZero1Optimizer> optimizer;
-  bool out_of_time = false;
 };
 
-Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data)
-    : Trainer(config, rank, std::move(data), ParallelState::initialize_model_parallel(rank, parallel_sizes(config))) {}
+Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, RankLogs* logs)
+    : impl_(std::make_unique<Impl>(config, rank, std::move(data), ParallelState::initialize_model_parallel(rank, parallel_sizes(config)),
+                                   TrainerHooks{}, logs)) {}
 
 Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
                  TrainerHooks hooks)
-    : impl_(std::make_unique<Impl>(config, rank, std::move(data), parallel, std::move(hooks))) {}
+    : impl_(std::make_unique<Impl>(config, rank, std::move(data), parallel, std::move(hooks), nullptr)) {}
 
 Trainer::~Trainer() = default;
 
 StopReason Trainer::fit(const StepCallback& on_step) { return impl_->fit(on_step); }
+
+std::optional<Evaluation> Trainer::test() { return impl_->test(); }
+
+const char* name_of(StopReason reason) {
+  switch (reason) {
+    case StopReason::kMaxSteps: return "max_steps";
+    case StopReason::kMaxEpochs: return "max_epochs";
+    case StopReason::kMaxTime: return "max_time";
+    case StopReason::kEarlyStopping: return "early_stopping";
+    case StopReason::kInterrupted: break;
+  }
+  return "interrupted";
+}
 
 std::map<std::string, Trainer::LocalWeight> Trainer::local_weights() const {
   std::map<std::string, LocalWeight> weights;

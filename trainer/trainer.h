@@ -19,6 +19,7 @@ namespace trellis::trainer {
 
 class NeuronZero1Optimizer;
 class ParallelState;
+class RankLogs;
 
 /// What `trellis verify` and tests may watch, or change, on each rank of a run.
 struct TrainerHooks {
@@ -33,12 +34,23 @@ struct StepResult {
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
   std::int64_t consumed_samples = 0;         ///< of the training data, this step's included
+  double backward_s = 0;                     ///< host time of this rank's backward passes
   std::optional<double> parameter_norm;      ///< after the step, when exp_manager.log_parameter_norm asks for it
   std::optional<double> val_loss;            ///< of the validation that follows this step
+  std::int64_t validation_batches = 0;
+  double validation_s = 0;                   ///< host time of all of them
+};
+
+/// A pass over held-out data.
+struct Evaluation {
+  double loss = 0;           ///< mean over the labels that count, nats per token; the same on all ranks
+  std::int64_t batches = 0;  ///< global ones
+  double host_s = 0;         ///< of all of them
 };
 
 /// Why training ended.
 enum class StopReason { kMaxSteps, kMaxEpochs, kMaxTime, kEarlyStopping, kInterrupted };
+[[nodiscard]] const char* name_of(StopReason reason);  ///< max_steps, max_epochs, max_time, early_stopping, interrupted
 
 /// Called on rank 0 after each step, when every rank has ended it.
 using StepCallback = std::function<void(const StepResult&)>;
@@ -47,14 +59,18 @@ using StepCallback = std::function<void(const StepResult&)>;
 /// torch::Device only.
 class Trainer {
  public:
-  Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data);
+  /// `logs`: the run's log files; null: none.
+  Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, RankLogs* logs = nullptr);
   /// With process groups of the caller's; `parallel` must fit the configuration's sizes.
   Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
           TrainerHooks hooks = {});
   ~Trainer();
-  /// Trains to the end of the run. After max_time it asks every rank to stop, as a signal would: runtime::clear_stop_request() allows another
-  /// run. Throws Error when the loss is not finite: the step and the layer are named, the weights are those before the step.
+  /// Trains to the end of the run, which every rank reaches after the same step for the same reason. Throws Error when the loss is not
+  /// finite: the step and the layer are named, the weights are those before the step.
   StopReason fit(const StepCallback& on_step);
+  /// Lightning's trainer.test: one pass over the test data, trainer.limit_test_batches applied; none without test data. Throws ConfigError
+  /// with virtual stages.
+  std::optional<Evaluation> test();
   /// This rank's weights by global (un-sharded, un-staged) name, on the CPU; for tests and checkpoints: each value says how to gather it.
   struct LocalWeight {
     at::Tensor tensor;

@@ -1,5 +1,8 @@
 #include "base/log.h"
 
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,6 +35,21 @@ TEST(Log, LowestLevelFilters) {
   EXPECT_THAT(output, Not(HasSubstr("quiet")));
   EXPECT_THAT(output, HasSubstr("error] loud\n"));
   EXPECT_THAT(output, HasSubstr("debug] detail\n"));
+}
+
+TEST(Log, ATapGetsEachMessageOnceWhileItLives) {
+  testing::internal::CaptureStderr();
+  std::vector<std::string> got;
+  log_info("before");
+  {
+    const LogTap tap([&](LogLevel level, std::string_view text) { got.push_back(std::to_string(static_cast<int>(level)) + " " + std::string(text)); });
+    log_info("one {}");
+    log_warning("two");
+    log(LogLevel::kError, "three");
+  }
+  log_info("after");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("info] one {}\n"));
+  EXPECT_THAT(got, testing::ElementsAre("1 one {}", "2 two", "3 three"));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class GoodRuns(Case):
             events.Reload()
             tags = set(events.Tags()["scalars"])
             self.assertLessEqual({"reduced_train_loss", "lr", "global_step", "consumed_samples", "throughput"}, tags)
-            switched = {"train_step_timing", "gradient_norm", "parameter_norm"}
+            switched = {"train_step_timing", "train_backward_timing", "gradient_norm", "parameter_norm"}
             self.assertEqual(tags & switched, switched if on == "true" else set())
 
     def test_train_writes_complete_files_and_one_json_document(self):
@@ -136,18 +136,64 @@ class GoodRuns(Case):
         self.assertEqual(runs[1], runs[2])
 
     def test_interrupt_ends_cleanly_with_valid_files(self):
-        process = subprocess.Popen([TRELLIS, "train", QUICKSTART, "trainer.max_steps=100000", f"exp_manager.explicit_log_dir={self.dir / 'run'}"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
-        metrics = self.dir / "run/metrics.jsonl"
-        end = time.monotonic() + 120
-        while time.monotonic() < end and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 130, err[-2000:])
-        self.assertTrue(json.loads((self.dir / "run/report.json").read_text())["interrupted"])
-        self.assertIn("(interrupted)", out)
-        self.assertEqual(list(self.dir.rglob("*.partial")), [])
+        for number in (signal.SIGINT, signal.SIGTERM):
+            run = self.dir / number.name
+            process = subprocess.Popen([TRELLIS, "train", QUICKSTART, "trainer.max_steps=100000", f"exp_manager.explicit_log_dir={run}"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+            metrics = run / "metrics.jsonl"
+            end = time.monotonic() + 120
+            while time.monotonic() < end and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+                time.sleep(0.1)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 130, err[-2000:])
+            report = json.loads((run / "report.json").read_text())
+            self.assertTrue(report["interrupted"])
+            self.assertIn("(interrupted)", out)
+            self.assertEqual(list(self.dir.rglob("*.partial")), [])
+            ended = f"training ended after step {report['steps']}: interrupted"
+            logs = list(run.glob("nemo_log_globalrank-*.txt"))
+            self.assertEqual(len(logs), 8)
+            for log in (*logs, run / "lightning_logs.txt"):
+                self.assertEqual(log.read_text().count(ended), 1, log)
+
+    def test_switches_of_rank_logs_act(self):
+        for name, switches, ranks in (("all", [], range(8)), ("local", ["exp_manager.log_local_rank_0_only=true"], [0, 4]),
+                                      ("global", ["exp_manager.log_global_rank_0_only=true"], [0])):
+            result = self.train("--device", "cpu", "trainer.devices=4", "trainer.num_nodes=2", *switches, log=name)
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            logs = {log.name: log.read_text() for log in (self.dir / name).glob("nemo_log_globalrank-*.txt")}
+            self.assertEqual(set(logs), {f"nemo_log_globalrank-{r}_localrank-{r % 4}.txt" for r in ranks})
+            for log in logs.values():
+                self.assertEqual(log.count("training ended after step 2: max_steps"), 1)
+            self.assertEqual(logs["nemo_log_globalrank-0_localrank-0.txt"].count("rank 0: run directory: "), 1)
+            self.assertEqual((self.dir / name / "nemo_error_log.txt").read_text(), "")
+            steps = (self.dir / name / "lightning_logs.txt").read_text()
+            for text in ("step    1/2", "step    2/2", "training ended after step 2: max_steps"):
+                self.assertEqual(steps.count(text), 1, text)
+
+    def test_an_error_stands_in_the_error_log_with_its_rank(self):
+        result = self.train("--device", "cpu", "model.optim.lr=1e30", "trainer.max_steps=20", "exp_manager.log_global_rank_0_only=true")
+        self.assertEqual(result.returncode, 2, result.stderr[-2000:])
+        self.assertRegex((self.dir / "run/nemo_error_log.txt").read_text(), r"error\] rank \d+: step \d+: the loss is -?(nan|inf)")
+
+    def test_a_test_pass_follows_when_asked_for(self):
+        (self.dir / "held_out").mkdir()
+        (self.dir / "held_out/a.txt").write_text("Ladies and gentlemen of the test set. " * 2000)
+        result = self.train("--device", "cpu", "--test", "--json", f"data.test_dir={self.dir / 'held_out'}", "trainer.limit_test_batches=2",
+                            f"data.val_dir={self.dir / 'held_out'}", "trainer.val_check_interval=2", "trainer.limit_val_batches=2",
+                            "trainer.check_val_every_n_epoch=null")
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        events = EventAccumulator(str(self.dir / "run"))
+        events.Reload()
+        self.assertLessEqual({"val_loss", "test_loss", "validation_step_timing", "test_step_timing"}, set(events.Tags()["scalars"]))
+        self.assertEqual(events.Scalars("val_loss")[0].value, events.Scalars("test_loss")[0].value, "the same data, the same weights")
+        report = json.loads(result.stdout)
+        rows = [json.loads(line) for line in (self.dir / "run/metrics.jsonl").read_text().splitlines()]
+        self.assertEqual(rows[-1], {"step": 2, "test_loss": report["test_loss"]})
+        self.assertIn("test after step 2: loss ", (self.dir / "run/lightning_logs.txt").read_text())
+        self.fails(self.train("--device", "cpu", "--test", log="none"), 2, "--test: there are no test data", "data.test_dir")
 
     def test_version_and_help(self):
         self.assertIn("LibTorch 2.13.0", self.trellis("--version").stdout)

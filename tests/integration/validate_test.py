@@ -54,6 +54,17 @@ class Legal(unittest.TestCase):
         self.assertIn("model.moe: mixture of experts (8 experts)", validate(EXAMPLES / "hf_mixtral_8x7b_config.yaml").stdout)
         self.assertIn("constant_steps: 80000 leaves no step", validate(EXAMPLES / "megatron_gpt_config.yaml").stdout)
 
+    def test_keys_without_effect_are_listed_with_the_reason(self):
+        text = validate(LLAMA).stdout
+        self.assertIn("\nwithout effect:\n", text)
+        self.assertRegex(text, r"  compiler_flags, compiler_cache_url: the emulator's compiler has no flags")
+        self.assertRegex(text, r"exp_manager\.checkpoint_callback_params\.filename, [^\n]*exp_manager\.save_xser[^\n]*: checkpoints are neither written nor read")
+        rows = {row["key"]: row["why"] for row in json.loads(validate(LLAMA, "precision.fp32_grads_cc=true", "--json").stdout)["without_effect"]}
+        self.assertIn("NxDT does not read it either", rows["precision.fp32_grads_cc"])
+        text = validate(SOURCE / "examples/quickstart.yaml", "data.eod_mask_loss=true", "data.drop_last=false").stdout
+        self.assertIn("data.eod_mask_loss: has no effect: only indexed data (data_prefix) read it", text)
+        self.assertIn("data.drop_last: has no effect: only dataloader_type cyclic reads it", text)
+
     def test_loads_no_libtorch(self):
         libraries = subprocess.run(["ldd", TRELLIS], capture_output=True, text=True, check=True).stdout
         self.assertNotIn("torch", libraries)

@@ -183,6 +183,18 @@ TEST(Stop, EveryRankStopsAtTheSameStep) {
   for (std::int64_t step : steps) EXPECT_EQ(step, steps[0]);
 }
 
+TEST(Agree, EveryRankGetsTheAnswersOfWhoeverAsksFirst) {
+  std::vector<std::vector<bool>> got(8);
+  run_ranks(world(8), [&](RankContext& context) {
+    std::vector<bool>& mine = got[static_cast<std::size_t>(context.rank())];
+    for (int i = 0; i < 200; ++i) mine.push_back(context.agree((i * 7 + context.rank()) % 3 == 0));
+    context.host_barrier();
+    mine.push_back(context.agree(true));
+  });
+  for (const auto& mine : got) EXPECT_EQ(mine, got[0]);
+  EXPECT_TRUE(got[0].back());
+}
+
 TEST(Stop, AFailureElsewhereIsSeen) {
   std::atomic<bool> seen{false};
   EXPECT_THROW(run_ranks(world(2),

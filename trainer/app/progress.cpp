@@ -21,6 +21,10 @@ struct Progress::Impl {
   Throughput throughput;
 
   Impl(const RunFacts& f, const std::filesystem::path& directory, const ProgressOptions& o) : facts(f), options(o), metrics(directory / "metrics.jsonl") {}
+  void say(const std::string& line) const {
+    if (options.enable_progress_bar) std::fputs((line + "\n").c_str(), stderr);
+    if (options.log_line) options.log_line(line);
+  }
 };
 
 namespace {
@@ -64,15 +68,15 @@ Progress::~Progress() = default;
 
 void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
   Impl& p = *impl_;
-  if (!p.denominator_said && log.simulated && p.options.enable_progress_bar) {
+  if (!p.denominator_said && log.simulated) {
     const double core = step_report.at("peak_flops_per_core").get<double>() * 1e-12;
-    std::fputs(fmt::format("MFU denominator: {:.1f} TFLOPS = {} cores × {:.1f} TFLOPS bf16 ({})\n", core * p.facts.world_size, p.facts.world_size, core,
-                           p.facts.instance).c_str(), stderr);
+    p.say(fmt::format("MFU denominator: {:.1f} TFLOPS = {} cores × {:.1f} TFLOPS bf16 ({})", core * p.facts.world_size, p.facts.world_size, core,
+                      p.facts.instance));
     p.denominator_said = true;
   }
   p.throughput.add(static_cast<double>(log.sequences), log.host_s);
   const bool said = log.step == 1 || log.step % p.options.log_every_n_steps == 0 || log.step == p.facts.max_steps;
-  if (said && p.options.enable_progress_bar) std::fputs((line(log, p.throughput, p.facts.max_steps) + "\n").c_str(), stderr);
+  if (said || log.val_loss) p.say(line(log, p.throughput, p.facts.max_steps));
 
   nlohmann::json row = {{"step", log.step}};
   row["host"] = {{"s_per_step", log.host_s}, {"sequences_per_s", p.throughput.sequences_per_s()}, {"sequences_per_s_peak", p.throughput.peak()}};
@@ -94,11 +98,25 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
   row["global_step"] = log.step;
   row["throughput"] = p.throughput.sequences_per_s();
   row["throughput_peak"] = p.throughput.peak();
-  if (p.options.log_step_timing) row["train_step_timing"] = log.host_s;
+  if (p.options.log_step_timing) {
+    row["train_step_timing"] = log.host_s - log.validation_s;
+    row["train_backward_timing"] = log.backward_s;
+    if (log.validation_batches > 0) row["validation_step_timing"] = log.validation_s / static_cast<double>(log.validation_batches);
+  }
   if (!p.options.log_gradient_norm) row.erase("grad_norm");
   for (const auto& [key, value] : row.items()) {
     if (key != "step" && key != "host") p.tensorboard->scalar(tag_of(key), log.step, value.get<double>(), wall_clock_s());
   }
+}
+
+void Progress::test(const TestLog& log) {
+  Impl& p = *impl_;
+  const double batch_s = log.host_s / static_cast<double>(log.batches);
+  p.say(fmt::format("test after step {}: loss {:.4f} over {} batches, host {:.2f} s each", log.step, log.loss, log.batches, batch_s));
+  p.metrics.write({{"step", log.step}, {"test_loss", log.loss}});
+  if (!p.tensorboard) return;
+  p.tensorboard->scalar("test_loss", log.step, log.loss, wall_clock_s());
+  if (p.options.log_step_timing) p.tensorboard->scalar("test_step_timing", log.step, batch_s, wall_clock_s());
 }
 
 }  // namespace trellis::trainer

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,11 +18,22 @@ struct StepLog {
   std::int64_t step = 0;
   double loss = 0, lr = 0, grad_norm = 0;
   std::optional<double> parameter_norm, val_loss;
+  std::int64_t validation_batches = 0;
+  double validation_s = 0;                 ///< of all of them
+  double backward_s = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t sequences = 0;              ///< of this step
   bool has_loss = true;      ///< false in shape-only runs: there are no numbers
-  double host_s = 0;
+  double host_s = 0;                       ///< validation included
   std::optional<SimulatedRates> simulated;
+};
+
+/// A pass over the test data, after `step` steps.
+struct TestLog {
+  std::int64_t step = 0;
+  double loss = 0;
+  std::int64_t batches = 0;
+  double host_s = 0;                       ///< of all of them
 };
 
 /// What a run's configuration asks to be logged. metrics.jsonl holds everything whatever is chosen here.
@@ -29,8 +41,9 @@ struct ProgressOptions {
   int log_every_n_steps = 1;       ///< lines on stderr
   bool enable_progress_bar = true; ///< lines on stderr at all
   bool tensorboard = true;
-  bool log_step_timing = true;     ///< TensorBoard: train_step_timing, in seconds
+  bool log_step_timing = true;     ///< TensorBoard: train_step_timing, train_backward_timing, validation_step_timing, test_step_timing, in seconds
   bool log_gradient_norm = false;  ///< TensorBoard: gradient_norm
+  std::function<void(const std::string& line)> log_line = {};  ///< gets the lines of stderr too, also when there are none there
 };
 
 /// Writes each step to stderr, metrics.jsonl and TensorBoard events. Plain C++, so that fmt is not LibTorch's.
@@ -40,6 +53,7 @@ class Progress {
   ~Progress();
   /// `step_report`: null on a device that times itself.
   void step(const StepLog& log, const nlohmann::json& step_report);
+  void test(const TestLog& log);
 
  private:
   struct Impl;

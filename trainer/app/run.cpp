@@ -1,8 +1,13 @@
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <iostream>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -19,6 +24,7 @@
 #include "trainer/report/run_report.h"
 #include "trainer/trainer.h"
 #include "trainer/utils/exp_manager.h"
+#include "trainer/utils/rank_log.h"
 
 namespace trellis::trainer {
 
@@ -83,22 +89,33 @@ const runtime::DevicePlugin* load_device(const RunRequest& request, const RunCon
   return &plugin;
 }
 
+/// Keeps what is said before the log files are there.
+class EarlyMessages {
+ public:
+  void move_to(RankLogs& logs) {
+    tap_.reset();
+    for (const auto& [level, text] : messages_) logs.write(0, level, text);
+  }
+
+ private:
+  std::vector<std::pair<LogLevel, std::string>> messages_;
+  std::optional<LogTap> tap_{std::in_place, [this](LogLevel level, std::string_view text) { messages_.emplace_back(level, text); }};
+};
+
 /// One run from configuration to files.
 class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
-    if (request.device != "cpu") {
-      sim::LoadOptions load;
-      load.nodes = request.nodes;
-      load.logical_core_size = config_.trainer.lnc;
-      const sim::SystemConfig system = sim::load_system(request.instance, load);
-      check_fits_machine(config_, request.instance, request.nodes, system.logical_cores_per_node());
-    } else if (request.shape_only) {
-      throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    }
+    use_machine();
     data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
+    if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
+      throw ConfigError("--test: there are no test data: expected data.test_dir, or a third part above 0 in data.splits_string, with a global batch of "
+                        "samples, and trainer.limit_test_batches other than 0");
+    }
     plugin_ = load_device(request, config_);
     directory_ = prepare_run_directory(config_, request.command_line);
+    logs_.emplace(directory_, config_);
+    early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
     log_info("data: " + data_->description());
   }
@@ -115,14 +132,19 @@ class Run {
     world.shape_only = request_.shape_only;
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
     Clock::time_point last = start;
+    logs_->lightning("training: " + std::to_string(config_.trainer.max_steps) + " steps of " + std::to_string(config_.data.global_batch_size) +
+                     " sequences on " + std::to_string(world.world_size) + " ranks");
     runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-      Trainer trainer(config_, rank, data_);
-      const StopReason reason = trainer.fit([&](const StepResult& result) {
-        simulate(result.step);
-        log_step(progress, result, seconds_since(last));
-        last = Clock::now();
+      with_logged_errors(rank, [&] {
+        Trainer trainer(config_, rank, data_, &*logs_);
+        const StopReason reason = trainer.fit([&](const StepResult& result) {
+          simulate(result.step);
+          log_step(progress, result, seconds_since(last));
+          last = Clock::now();
+        });
+        if (rank.rank() == 0) end_training(reason);
+        if (request_.test && reason != StopReason::kInterrupted) test(progress, trainer, rank);
       });
-      if (rank.rank() == 0) facts_.interrupted = reason == StopReason::kInterrupted;
     });
     facts_.host_wall_s = seconds_since(start);
     write_results();
@@ -137,6 +159,45 @@ class Run {
     return config;
   }
 
+  /// CPU ranks need no room on the machine: only its order of key/value heads is theirs.
+  void use_machine() {
+    const bool emulates = request_.device != "cpu";
+    if (!emulates && request_.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    sim::LoadOptions load;
+    if (emulates) {
+      load.nodes = request_.nodes;
+      load.logical_core_size = config_.trainer.lnc;
+    }
+    const sim::SystemConfig system = sim::load_system(request_.instance, load);
+    config_.hardware = system.chip.generation;
+    if (emulates) check_fits_machine(config_, request_.instance, request_.nodes, system.logical_cores_per_node());
+  }
+
+  /// What ends a run stands in the log of the rank where it happened; ranks that end because of it say nothing.
+  void with_logged_errors(const runtime::RankContext& rank, const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      logs_->write(rank.rank(), LogLevel::kError, error.what());
+      throw;
+    } catch (const c10::Error& error) {
+      logs_->write(rank.rank(), LogLevel::kError, error.what_without_backtrace());
+      throw;
+    }
+  }
+
+  void end_training(StopReason reason) {
+    facts_.interrupted = reason == StopReason::kInterrupted;
+    logs_->lightning("training ended after step " + std::to_string(facts_.steps) + ": " + name_of(reason));
+  }
+
+  void test(Progress& progress, Trainer& trainer, const runtime::RankContext& rank) {
+    const std::optional<Evaluation> result = trainer.test();
+    if (rank.rank() != 0) return;
+    facts_.test_loss = result.value().loss;
+    progress.test({facts_.steps, result->loss, result->batches, result->host_s});
+  }
+
   [[nodiscard]] bool emulated() const { return plugin_ != nullptr && plugin_->api().simulate_step != nullptr; }
 
   void simulate(std::int64_t step) {
@@ -146,13 +207,14 @@ class Run {
     step_report_ = json::parse(text);
   }
 
-  [[nodiscard]] ProgressOptions progress_options() const {
+  [[nodiscard]] ProgressOptions progress_options() {
     const ExpManagerSection& manager = config_.exp_manager;
     return {.log_every_n_steps = config_.trainer.log_every_n_steps,
             .enable_progress_bar = config_.trainer.enable_progress_bar,
             .tensorboard = manager.create_tensorboard_logger,
             .log_step_timing = manager.log_step_timing,
-            .log_gradient_norm = manager.log_gradient_norm};
+            .log_gradient_norm = manager.log_gradient_norm,
+            .log_line = [this](const std::string& line) { logs_->lightning(line); }};
   }
 
   void log_step(Progress& progress, const StepResult& result, double host_s) {
@@ -163,6 +225,9 @@ class Run {
     log.grad_norm = result.grad_norm;
     log.parameter_norm = result.parameter_norm;
     log.val_loss = result.val_loss;
+    log.validation_batches = result.validation_batches;
+    log.validation_s = result.validation_s;
+    log.backward_s = result.backward_s;
     log.consumed_samples = result.consumed_samples;
     log.sequences = config_.data.global_batch_size;
     log.has_loss = !request_.shape_only;
@@ -202,12 +267,14 @@ class Run {
     std::cout << (request_.json ? report.dump(1) + "\n" : print_run_report(report)) << std::flush;
   }
 
+  EarlyMessages early_messages_;  ///< first: it hears what the others say
   const RunRequest& request_;
   RunConfig config_;
   RunFacts facts_;
   std::shared_ptr<const DataModule> data_;
   const runtime::DevicePlugin* plugin_ = nullptr;
   std::filesystem::path directory_;
+  std::optional<RankLogs> logs_;
   json step_report_;
 };
 

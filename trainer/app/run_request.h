@@ -15,6 +15,7 @@ struct RunRequest {
   int nodes = 1;
   bool shape_only = false;                 ///< simulate
   int host_threads = 0;                    ///< 0: one per host core
+  bool test = false;                       ///< after training, a pass over the test data
   int steps = 0;                           ///< > 0: in place of trainer.max_steps
   double timeout_s = 100;
   bool json = false;                       ///< one JSON document on stdout

@@ -118,8 +118,24 @@ void read_flags(SectionReader& reader, DataSection& section) {
   section.reset_position_ids = reader.get<bool>("reset_position_ids", section.reset_position_ids);
   section.eod_mask_loss = reader.get<bool>("eod_mask_loss", section.eod_mask_loss);
   section.no_seqlen_plus_one_input_tokens = reader.get<bool>("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
-  section.pad_samples_to_global_batch_size = reader.get<bool>("pad_samples_to_global_batch_size", section.pad_samples_to_global_batch_size);
   section.num_workers = static_cast<int>(reader.non_negative("num_workers", std::int64_t{section.num_workers}));
+}
+
+/// Keys that one kind of data reads.
+void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
+  const auto warn = [&](const char* key, bool written, const char* kind) {
+    if (written) reader.warn(key, fmt::format("has no effect: {} it", kind));
+  };
+  const bool megatron = section.kind == DataKind::kMegatron;
+  if (!megatron) {
+    constexpr const char* kOnlyMegatron = "only indexed data (data_prefix) read";
+    warn("index_mapping_dir", !section.index_mapping_dir.empty(), kOnlyMegatron);
+    warn("reset_position_ids", section.reset_position_ids, kOnlyMegatron);
+    warn("eod_mask_loss", section.eod_mask_loss, kOnlyMegatron);
+    warn("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens, kOnlyMegatron);
+  }
+  if (section.kind == DataKind::kText) warn("dataloader_type", section.cyclic, "text is shuffled in every epoch; indexed and Hugging Face data read");
+  if (!section.cyclic) warn("drop_last", !section.drop_last, "only dataloader_type cyclic reads");
 }
 
 /// Only of alignment data; their types are checked here.
@@ -152,6 +168,7 @@ DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
   if (section.kind != DataKind::kMegatron && reader.has_value("splits_string")) {
     reader.problem("splits_string", "splits the data of data_prefix, which is missing");
   }
+  warn_of_unread_keys(reader, section);
   return section;
 }
 

@@ -10,19 +10,26 @@ namespace {
 
 using enum KeyUse;
 
+constexpr std::string_view kNoCheckpoints = "checkpoints are neither written nor read in this version";
+
 constexpr KeyGroup kGroups[] = {
     // The top level.
     {"", kCarriedOut, "name model_source seed bucket_size_collectives"},
     {"", kSection, "trainer exp_manager distributed_strategy data model precision model_alignment_strategy"},
-    {"", kIgnored, "compiler_flags compiler_cache_url neuron_rt_exec_timeout neuron_experimental_compress_rg"},
-    // NxDT misspells the first one; both are the depth of the hardware's execution queue.
-    {"", kIgnored, "aync_exec_max_inflight_requests async_exec_max_inflight_requests"},
+    {"", kIgnored, "compiler_flags compiler_cache_url", "", "the emulator's compiler has no flags and keeps its programs in memory"},
+    {"", kIgnored, "neuron_rt_exec_timeout", "", "emulated execution never hangs; --timeout names a rank that is missing at a communication"},
+    {"", kIgnored, "neuron_experimental_compress_rg", "", "it shortens replica groups in a compiler's files; the emulator passes ranks"},
+    // NxDT misspells the first one.
+    {"", kIgnored, "aync_exec_max_inflight_requests async_exec_max_inflight_requests", "",
+     "the emulator has no execution queue whose depth could be set"},
     {"", kNeutral, "restore_from_path", "null", "weights of an earlier run come through exp_manager.resume_from_checkpoint"},
 
     {"trainer", kCarriedOut, "devices num_nodes max_steps max_epochs max_time log_every_n_steps gradient_clip_val enable_progress_bar"},
     {"trainer", kCarriedOut, "val_check_interval check_val_every_n_epoch num_sanity_val_steps"},
     {"trainer", kCarriedOut, "limit_train_batches limit_val_batches limit_test_batches lnc sequential_move_factor"},
-    {"trainer", kIgnored, "limit_predict_batches multiple_trainloader_mode inference_mode"},  // nothing predicts, one loader
+    {"trainer", kIgnored, "limit_predict_batches", "", "nothing predicts"},
+    {"trainer", kIgnored, "multiple_trainloader_mode", "", "there is one loader of training data"},
+    {"trainer", kIgnored, "inference_mode", "", "validation never records gradients"},
     {"trainer", kNeutral, "accumulate_grad_batches", "1|null", "it is derived: global_batch_size / (micro_batch_size × DP)"},
     {"trainer", kNeutral, "gradient_clip_algorithm", "null", "gradients are clipped by their global norm"},
     {"trainer", kNeutral, "min_epochs min_steps", "null", "a run ends by max_steps, max_epochs or max_time"},
@@ -51,9 +58,9 @@ constexpr KeyGroup kGroups[] = {
     {"exp_manager", kLater, "resume_from_checkpoint", "null", "checkpoints are not read in this version"},
     {"exp_manager", kLater, "enable_recovery_time_instrumentation", "false|null", "no recovery is timed in this version"},
     // How checkpoints are written and read; those two wishes stand above.
-    {"exp_manager", kIgnored, "save_xser load_xser save_bf16 async_checkpointing ckpt_ptl_version"},
-    {"exp_manager", kIgnored, "resume_past_end resume_ignore_no_checkpoint disable_validation_on_resume"},
-    {"exp_manager", kIgnored, "seconds_to_sleep"},
+    {"exp_manager", kIgnored, "save_xser load_xser save_bf16 async_checkpointing ckpt_ptl_version", "", kNoCheckpoints},
+    {"exp_manager", kIgnored, "resume_past_end resume_ignore_no_checkpoint disable_validation_on_resume", "", kNoCheckpoints},
+    {"exp_manager", kIgnored, "seconds_to_sleep", "", "ranks wait for the run's directory itself"},
     {"exp_manager", kNeutral, "create_preemption_callback", "true|null", "SIGTERM always ends a run cleanly"},
     {"exp_manager", kNeutral, "summary_writer_kwargs", "null", "the TensorBoard writer has no options"},
     {"exp_manager", kNeutral, "create_wandb_logger", "false|null", "there is no Weights & Biases logger; metrics go to TensorBoard and metrics.jsonl"},
@@ -66,16 +73,18 @@ constexpr KeyGroup kGroups[] = {
      "filepath dirpath filename monitor mode save_top_k save_last verbose save_weights_only auto_insert_metric_name every_n_epochs "
      "every_n_train_steps train_time_interval save_on_train_epoch_end prefix postfix save_best_model always_save_nemo "
      "save_nemo_on_train_end model_parallel_size async_save save_last_n_optim_states enable_version_counter "
-     "use_master_weights_in_ckpt"},
+     "use_master_weights_in_ckpt",
+     "", kNoCheckpoints},
     {"exp_manager.early_stopping_callback_params", kCarriedOut,
      "monitor mode min_delta patience check_finite stopping_threshold divergence_threshold"},
-    {"exp_manager.early_stopping_callback_params", kIgnored, "verbose strict log_rank_zero_only"},
+    {"exp_manager.early_stopping_callback_params", kIgnored, "verbose log_rank_zero_only", "", "why a run ends stands once on the console and in every rank's log"},
+    {"exp_manager.early_stopping_callback_params", kIgnored, "strict", "", "a monitored number that is never there is always an error"},
     {"exp_manager.early_stopping_callback_params", kNeutral, "check_on_train_epoch_end", "false|null", "it is checked after each validation"},
-    {"exp_manager.step_timing_kwargs", kIgnored, "sync_cuda"},
+    {"exp_manager.step_timing_kwargs", kIgnored, "sync_cuda", "", "there is no CUDA device; a step ends when its numbers are read"},
     {"exp_manager.step_timing_kwargs", kNeutral, "reduction", "mean|null", "times are logged step by step"},
     {"exp_manager.step_timing_kwargs", kNeutral, "buffer_size", "1|null", "times are logged step by step"},
     {"exp_manager.ema", kCarriedOut, "enable decay apply_ema_every_n_steps every_n_steps start_step evaluate_ema_weights_instead"},
-    {"exp_manager.ema", kIgnored, "cpu_offload"},
+    {"exp_manager.ema", kIgnored, "cpu_offload", "", "averages stay in the optimizer's shards on the device"},
     {"exp_manager.ema", kNeutral, "validate_original_weights", "false|null", "use evaluate_ema_weights_instead"},
 
     {"distributed_strategy", kCarriedOut, "tensor_model_parallel_size pipeline_model_parallel_size virtual_pipeline_model_parallel_size"},
@@ -86,10 +95,13 @@ constexpr KeyGroup kGroups[] = {
 
     {"data", kCarriedOut, "micro_batch_size global_batch_size train_dir val_dir test_dir seq_length data_prefix splits_string"},
     {"data", kCarriedOut, "index_mapping_dir dataloader_type drop_last validation_drop_last reset_position_ids eod_mask_loss"},
-    {"data", kCarriedOut, "no_seqlen_plus_one_input_tokens pad_samples_to_global_batch_size num_workers"},
+    {"data", kCarriedOut, "no_seqlen_plus_one_input_tokens num_workers"},
     {"data", kCarriedOut, "dev_choose_samples dataset_name prompt_name subset_name"},  // of alignment data
     {"data", kSection, "tokenizer"},
-    {"data", kIgnored, "skip_warmup delay_data_mmap exchange_indices_distributed packing use_sft_style_data_module"},
+    {"data", kIgnored, "pad_samples_to_global_batch_size", "", "with validation_drop_last false a last batch is always filled, with rows that do not count"},
+    {"data", kIgnored, "skip_warmup delay_data_mmap", "", "files are mapped when they are opened and read page by page"},
+    {"data", kIgnored, "exchange_indices_distributed", "", "the ranks of a process share one index"},
+    {"data", kIgnored, "packing use_sft_style_data_module", "", "NxDT does not read it either; packing belongs to model_alignment_strategy.sft"},
     {"data", kNeutral, "data_impl", "mmap|null", "indexed data is mapped into memory"},
     {"data", kNeutral, "shuffle_documents", "true|null", "documents are always shuffled"},
     {"data", kNeutral, "reset_attention_mask", "false|null", "attention is causal over the whole sequence"},
@@ -97,7 +109,7 @@ constexpr KeyGroup kGroups[] = {
     {"data", kNeutral, "train_ds validation_ds test_ds", "null", "use train_dir, val_dir and test_dir"},
 
     {"data.tokenizer", kCarriedOut, "library type model vocab_file merge_file"},
-    {"data.tokenizer", kIgnored, "sentencepiece_legacy use_fast"},  // there is one implementation of each tokenizer
+    {"data.tokenizer", kIgnored, "sentencepiece_legacy use_fast", "", "there is one implementation of each tokenizer"},
     {"data.tokenizer", kNeutral, "delimiter", "null", "no tokenizer here splits by a delimiter"},
 
     {"model", kCarriedOut,
@@ -111,7 +123,9 @@ constexpr KeyGroup kGroups[] = {
     // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from config.json.
     {"model", kCarriedOut, "vocab_size torch_dtype"},
     {"model", kSection, "optim fusions moe rope_scaling"},
-    {"model", kIgnored, "use_cpu_initialization persist_layer_norm transpose_nki_inputs masked_softmax_fusion"},
+    {"model", kIgnored, "use_cpu_initialization", "", "weights are always drawn on the CPU, a few ranks at a time (trainer.sequential_move_factor)"},
+    {"model", kIgnored, "persist_layer_norm masked_softmax_fusion", "", "a fused kernel of NVIDIA GPUs; the compiler fuses"},
+    {"model", kIgnored, "transpose_nki_inputs", "", "a layout of NKI's kernels; the emulator's compiler chooses its own"},
     {"model", kNeutral, "precision", "32|null", "section `precision` replaces it"},
     {"model", kNeutral, "activations_checkpoint_method", "uniform|null", "activations_checkpoint_granularity full recomputes every layer"},
     {"model", kNeutral, "activations_checkpoint_num_layers", "1|0|null", "each layer is recomputed by itself"},
@@ -136,7 +150,7 @@ constexpr KeyGroup kGroups[] = {
     {"model", kLater, "fp8_margin", "0|null", "training in fp8 is not carried out"},
 
     {"model.fusions", kCarriedOut, "flash_attention ring_attention do_layer_norm_weight_decay"},
-    {"model.fusions", kIgnored, "softmax"},
+    {"model.fusions", kIgnored, "softmax", "", "the compiler fuses; fusions.flash_attention chooses the kernel"},
 
     {"model.rope_scaling", kCarriedOut, "rope_type type factor low_freq_factor high_freq_factor original_max_position_embeddings"},
 
@@ -149,7 +163,7 @@ constexpr KeyGroup kGroups[] = {
     {"model.optim", kCarriedOut, "grad_averaging luc luc_trust luc_eps beta1 clip_threshold decay_rate scale_parameter relative_step warmup_init"},
     {"model.optim", kCarriedOut, "correct_bias min_step"},
     {"model.optim", kSection, "sched"},
-    {"model.optim", kIgnored, "capturable"},
+    {"model.optim", kIgnored, "capturable", "", "there are no CUDA graphs"},
 
     {"model.optim.sched", kCarriedOut, "name warmup_steps warmup_ratio constant_steps constant_ratio hold_steps hold_ratio min_lr max_steps"},
     {"model.optim.sched", kCarriedOut, "d_model decay_rate power cycle step_size gamma mode factor patience threshold threshold_mode"},
@@ -161,7 +175,7 @@ constexpr KeyGroup kGroups[] = {
 
     {"precision", kCarriedOut, "type parallel_layers_reduce_dtype master_weights fp32_grad_acc"},
     {"precision", kCarriedOut, "xla_use_bf16 xla_downcast_bf16 neuron_rt_stochastic_rounding_en"},
-    {"precision", kIgnored, "fp32_grads_cc"},  // NxDT does not read it either
+    {"precision", kIgnored, "fp32_grads_cc", "", "NxDT does not read it either; fp32_grad_acc sums gradients in fp32"},
 
     {"model_alignment_strategy", kSection, "dpo sft orpo peft"},
     {"model_alignment_strategy.dpo", kCarriedOut, "kl_beta loss_type max_prompt_length precompute_ref_log_probs truncation_mode"},

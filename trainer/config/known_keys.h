@@ -11,7 +11,7 @@ namespace trellis::trainer {
 enum class KeyUse {
   kCarriedOut,  ///< its section's reader reads it
   kSection,     ///< a mapping whose own keys stand in the table
-  kIgnored,     ///< any value: tunes a compiler, a kernel or a loader that the emulator does not have, or changes no result
+  kIgnored,     ///< any value: no effect here, for the reason that `trellis validate` prints
   kLater,       ///< legal, but not carried out: any but the neutral values joins RunConfig::unsupported
   kNeutral      ///< not supported, here or in NxDT: any but the neutral values is a problem
 };
@@ -22,7 +22,7 @@ struct KeyGroup {
   KeyUse use;
   std::string_view keys;     ///< separated by spaces
   std::string_view neutral = "";  ///< separated by '|', the preferred one first; for kLater and kNeutral
-  std::string_view why = "";      ///< what lacks, or what to use instead; for kLater and kNeutral
+  std::string_view why = "";      ///< kIgnored: why it has no effect; kLater and kNeutral: what lacks, or what to use instead
 };
 
 struct KnownKey {

@@ -14,6 +14,11 @@ std::vector<std::string> read_module_names(SectionReader& reader) {
   if (!names) return {};
   for (const std::string& name : *names) {
     if (std::ranges::find(recompute_module_names(), name) != recompute_module_names().end()) continue;
+    if (name == "LlamaRotaryEmbedding") {
+      reader.problem("activations_checkpoint_recompute", "LlamaRotaryEmbedding: there is nothing to recompute: its tables are made once and a rotation "
+                                                         "keeps no activation; remove it from the list");
+      continue;
+    }
     const std::string nearest = nearest_name(name, recompute_module_names());
     reader.problem("activations_checkpoint_recompute",
                    fmt::format("no module is called `{}`{}; expected {}", name, nearest.empty() ? "" : fmt::format(", did you mean `{}`?", nearest),
@@ -25,8 +30,8 @@ std::vector<std::string> read_module_names(SectionReader& reader) {
 }  // namespace
 
 const std::vector<std::string>& recompute_module_names() {
-  static const std::vector<std::string> names = {"CoreAttention",        "LlamaMLP",          "LlamaRMSNorm",
-                                                 "ActivationMultiplyMLP", "LlamaDecoderLayer", "LlamaRotaryEmbedding"};
+  static const std::vector<std::string> names = {"CoreAttention", "LlamaMLP", "LlamaRMSNorm", "ActivationMultiplyMLP",
+                                                 "LlamaDecoderLayer"};
   return names;
 }
 

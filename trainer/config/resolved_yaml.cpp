@@ -147,7 +147,6 @@ void write_data(YamlWriter& out, const DataSection& section, const YamlMap& sour
   out.boolean("reset_position_ids", section.reset_position_ids);
   out.boolean("eod_mask_loss", section.eod_mask_loss);
   out.boolean("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
-  out.boolean("pad_samples_to_global_batch_size", section.pad_samples_to_global_batch_size);
   out.integer("num_workers", section.num_workers);
   // With a tokenizer, an hf model's train_dir would be text.
   if (section.kind != DataKind::kHfDataset) write_tokenizer(out, section.tokenizer, source.map("tokenizer"));

@@ -89,6 +89,7 @@ RunCheck check_run_config(const std::string& file, const std::vector<std::string
   check.warnings = std::move(findings.warnings);
   if (!check.problems.empty()) return check;
   check.config.unsupported = std::move(findings.unsupported);
+  check.without_effect = std::move(findings.without_effect);
   check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
   return check;
 }

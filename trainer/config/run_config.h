@@ -126,7 +126,6 @@ struct DataSection {
   bool reset_position_ids = false;
   bool eod_mask_loss = false;
   bool no_seqlen_plus_one_input_tokens = false;
-  bool pad_samples_to_global_batch_size = false;
   int num_workers = 0;
   TokenizerSection tokenizer;
   bool operator==(const DataSection&) const = default;
@@ -165,6 +164,7 @@ struct RunConfig {
   PrecisionSection precision;
   std::string alignment;         ///< model_alignment_strategy: "", dpo, sft or orpo
   bool lora = false;             ///< model_alignment_strategy.peft
+  std::string hardware = "trn2";        ///< generation of the run's machine, which is no key of the file: it orders the copies of key/value heads
   int bucket_size_collectives_mb = 0;   ///< 0: the defaults of each collective
   /// Legal, but not carried out by this version: `trellis validate` lists them, `train` and `simulate` refuse the run by these names.
   std::vector<UnsupportedFeature> unsupported;
@@ -184,11 +184,19 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+/// A key of the file that changes nothing here, and why.
+struct KeyWithoutEffect {
+  std::string key;               ///< "exp_manager.save_xser"
+  std::string why;
+  bool operator==(const KeyWithoutEffect&) const = default;
+};
+
 /// What reading a file gave.
 struct RunCheck {
   RunConfig config;                   ///< meaningful when there are no problems
   std::vector<std::string> problems;  ///< "file:line:key: rule, numbers, what to do"
   std::vector<std::string> warnings;  ///< legal, but surprising; the same form
+  std::vector<KeyWithoutEffect> without_effect;
 };
 
 /// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher does, COMPILE=1 in the environment makes a

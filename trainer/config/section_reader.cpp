@@ -163,6 +163,7 @@ void SectionReader::finish() {
     if (entry.group->use == KeyUse::kSection) section(entry.key).finish();
     if (!state_->map.has(entry.key)) continue;
     if (entry.group->use == KeyUse::kNeutral) check_neutral(entry.key, entry.group->neutral, entry.group->why);
+    if (entry.group->use == KeyUse::kIgnored) state_->findings->without_effect.push_back({dotted(entry.key), std::string(entry.group->why)});
     if (entry.group->use == KeyUse::kLater) note_later(entry.key, entry.group->neutral, entry.group->why);
   }
   for (const std::string& key : state_->map.keys()) {

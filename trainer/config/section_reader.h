@@ -17,6 +17,7 @@ struct Findings {
   Problems& problems;
   std::vector<UnsupportedFeature> unsupported = {};
   std::vector<std::string> warnings = {};
+  std::vector<KeyWithoutEffect> without_effect = {};
 };
 
 /// Reads one section of a run's YAML against the table of known keys. Like YamlMap, reading never throws: a value that is wrong is a

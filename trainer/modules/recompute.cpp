@@ -12,8 +12,7 @@ const std::map<std::string, bool RecomputePlan::*>& modules() {
                                                                   {"LlamaMLP", &RecomputePlan::mlp},
                                                                   {"LlamaRMSNorm", &RecomputePlan::norm},
                                                                   {"ActivationMultiplyMLP", &RecomputePlan::activation},
-                                                                  {"LlamaDecoderLayer", &RecomputePlan::layer},
-                                                                  {"LlamaRotaryEmbedding", nullptr}};
+                                                                  {"LlamaDecoderLayer", &RecomputePlan::layer}};
   return table;
 }
 
@@ -33,7 +32,7 @@ RecomputePlan RecomputePlan::of(const ModelSection& config) {
       if (module == modules().end()) {
         throw ConfigError("model.activations_checkpoint_recompute: no module is called " + name + "; expected some of " + valid_names());
       }
-      if (module->second != nullptr) plan.*module->second = true;
+      plan.*module->second = true;
     }
   }
   if (config.recompute == Recompute::kFull) plan.layer = true;

@@ -15,8 +15,8 @@ struct RecomputePlan {
   bool norm = false;             ///< LlamaRMSNorm, which stands for every norm of a layer
   bool activation = false;       ///< ActivationMultiplyMLP: what lies between the two linear layers of the MLP
 
-  /// Throws ConfigError with the valid names for a class name that is none of them. LlamaRotaryEmbedding is one: it keeps nothing but tables,
-  /// so there is nothing to recompute.
+  /// Throws ConfigError with the valid names for a class name that is none of them. NxDT's LlamaRotaryEmbedding is none: a rotation keeps
+  /// nothing but tables that are made once, so there is nothing to recompute.
   static RecomputePlan of(const ModelSection& config);
 };
 

@@ -114,10 +114,20 @@ NeuronTensorBoardLogger::NeuronTensorBoardLogger(const std::filesystem::path& sa
 
 NeuronTensorBoardLogger::~NeuronTensorBoardLogger() = default;
 
+void NeuronTensorBoardLogger::scalar(const std::string& tag, std::int64_t step, double value) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  writer_->scalar(tag, step, value, wall_clock_s());
+}
+
 void NeuronTensorBoardLogger::on_step(const LTStep& step) {
-  if (step.loss) writer_->scalar("loss", step.step, *step.loss, wall_clock_s());
-  if (step.grad_norm) writer_->scalar("grad_norm", step.step, *step.grad_norm, wall_clock_s());
-  writer_->scalar("lr", step.step, step.lr, wall_clock_s());
+  if (step.loss) scalar("loss", step.step, *step.loss);
+  if (step.grad_norm) scalar("grad_norm", step.step, *step.grad_norm);
+  scalar("lr", step.step, step.lr);
+}
+
+LightningTrainer& LightningTrainer::callback(const NeuronHooksCallback& hooks) {
+  hooks_ = &hooks;
+  return *this;
 }
 
 LightningTrainer& LightningTrainer::callback(NeuronTQDMProgressBar& bar) {
@@ -136,10 +146,13 @@ void LightningTrainer::fit(LTModuleArguments arguments, const BatchSource& data,
     NeuronLTModule module(arguments);
     module.setup(rank);
     module.configure_optimizers();
+    std::optional<NeuronHooks> hooks;
+    if (hooks_ != nullptr) hooks.emplace(*hooks_, module);
     const SamplerArguments sampler = NeuronXLAStrategy::distributed_sampler_kwargs(module.model().parallel());
     const std::int64_t max_steps = arguments.max_steps;
     for (std::int64_t index = 0; module.optimizer().steps() < max_steps && !rank.stop_requested(); ++index) {
       const auto step = module.training_step(data(index, sampler));
+      if (step && hooks) hooks->end_step(step->step - 1);
       if (!step || !module.is_logging_rank()) continue;
       const bool logs = step->step % arguments.logging_interval == 0 || step->step == max_steps;
       if (logs && bar_ != nullptr) bar_->on_step(*step, max_steps);

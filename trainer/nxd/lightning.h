@@ -3,11 +3,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <ostream>
 #include <string>
 
 #include "runtime/world.h"
+#include "trainer/nxd/neuron_hooks_callback.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/nxd/nxd_optimizer.h"
 #include "trainer/utils/lr_scheduler.h"
@@ -103,8 +105,11 @@ class NeuronTensorBoardLogger {
   explicit NeuronTensorBoardLogger(const std::filesystem::path& save_dir);
   ~NeuronTensorBoardLogger();
   void on_step(const LTStep& step);
+  /// Safe for several threads.
+  void scalar(const std::string& tag, std::int64_t step, double value);
 
  private:
+  std::mutex mutex_;
   std::unique_ptr<traces::TensorBoardWriter> writer_;
 };
 
@@ -118,6 +123,8 @@ class LightningTrainer {
   /// They are called on the logging rank. REQUIRES: they outlive fit().
   LightningTrainer& callback(NeuronTQDMProgressBar& bar);
   LightningTrainer& logger(NeuronTensorBoardLogger& logger);
+  /// It works on every rank. REQUIRES: it outlives fit().
+  LightningTrainer& callback(const NeuronHooksCallback& hooks);
   /// Trains max_steps steps; the module's nxd_config is the strategy's. Every step goes to `on_step` on the logging rank.
   void fit(LTModuleArguments arguments, const BatchSource& data, const std::function<void(const LTStep&)>& on_step = {}) const;
 
@@ -126,6 +133,7 @@ class LightningTrainer {
   NeuronXLAPrecisionPlugin precision_;
   NeuronTQDMProgressBar* bar_ = nullptr;
   NeuronTensorBoardLogger* logger_ = nullptr;
+  const NeuronHooksCallback* hooks_ = nullptr;
 };
 
 }  // namespace trellis::trainer

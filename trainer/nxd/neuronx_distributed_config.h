@@ -22,6 +22,7 @@ struct PipelineConfig {
   bool broadcast_and_average_loss = false;
   bool return_loss_on_cpu = true;
   bool deallocate_pipeline_outputs = false;
+  std::string trace_file_path = {};                 ///< "": none; a Chrome trace of the tasks of each pipeline rank, data- and tensor-parallel rank 0
   std::optional<BorderTensor> border = {};          ///< none: learned in the first step, which shape-only runs cannot
 };
 
@@ -62,6 +63,7 @@ struct NxDConfig {
   std::optional<PipelineConfig> pipeline_config = {};
   OptimizerConfig optimizer_config = {};
   std::optional<ActivationCheckpointConfig> activation_checkpoint_config = {};
+  bool pad_model = false;            ///< heads of GQAQKVColumnParallelLinear that TP does not divide are filled up with heads of zeros
   bool sequence_parallel = false;
   ModelInitConfig model_init_config = {};
   MixedPrecisionConfig mixed_precision_config = {};

@@ -1,5 +1,7 @@
 #include "trainer/nxd/nxd_model.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
@@ -60,7 +62,11 @@ NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank, const Mo
   const Scope scope("phase=init");
   const int at_a_time = *config.model_init_config.sequential_move_factor;
   for (int first = 0; first < rank.world_size(); first += at_a_time) {
-    if (rank.rank() >= first && rank.rank() < first + at_a_time) engine_.emplace(build_stages(model_fn(context_)), context_, engine_options());
+    if (rank.rank() >= first && rank.rank() < first + at_a_time) {
+      auto stages = build_stages(model_fn(context_));
+      const PipelineOptions options = engine_options(stages);
+      engine_.emplace(std::move(stages), context_, options);
+    }
     rank.host_barrier();
   }
   tied_.emplace(engine_->stages(), parameters_, engine_->shape(), parallel_, pipeline_group_factory(rank, parallel_));
@@ -75,22 +81,29 @@ ModuleContext NxDModel::make_context(const runtime::RankContext& rank) {
   context.dtype = config_.dtype;
   context.reduce_dtype = config_.dtype;
   context.sequence_parallel = config_.sequence_parallel;
+  context.pad_model = config_.pad_model;
   context.shape_only = rank.shape_only();
   context.seed = config_.seed;
   return context;
 }
 
-PipelineOptions NxDModel::engine_options() const {
+PipelineOptions NxDModel::engine_options(const std::vector<std::unique_ptr<PipelineStage>>& stages) const {
   PipelineOptions options;
   options.num_microbatches = pipeline_.num_microbatches;
   options.border = pipeline_.border;
   options.deallocate_pipeline_outputs = pipeline_.deallocate_pipeline_outputs;
   options.return_mb_loss = pipeline_.return_mb_loss;
   options.broadcast_and_average_loss = pipeline_.broadcast_and_average_loss;
+  options.trace_file_path = pipeline_.trace_file_path;
+  for (const auto& stage : stages) {
+    const auto& layers = static_cast<const SequentialStage&>(*stage).layers();
+    options.trace_title += (options.trace_title.empty() ? "" : "; ") + layers.front().name + " … " + layers.back().name;
+  }
   return options;
 }
 
-std::vector<std::unique_ptr<PipelineStage>> NxDModel::build_stages(const SequentialModel& model) const {
+std::vector<std::unique_ptr<PipelineStage>> NxDModel::build_stages(const SequentialModel& model) {
+  for (const LayerSpec& layer : model.layers()) layer_names_.push_back(layer.name);
   const std::vector<LayerRange> ranges = partition_model(model, config_);
   const PipelineShape shape{pipeline_.num_microbatches, config_.pipeline_parallel_size, pipeline_.virtual_pipeline_size};
   std::vector<std::unique_ptr<PipelineStage>> stages;
@@ -100,6 +113,29 @@ std::vector<std::unique_ptr<PipelineStage>> NxDModel::build_stages(const Sequent
     stages.push_back(std::make_unique<SequentialStage>(model, config_, context_, slot));
   }
   return stages;
+}
+
+bool NxDModel::knows_layer_of(const std::string& parameter) const {
+  return std::ranges::any_of(layer_names_, [&](const std::string& layer) { return parameter.starts_with(layer + "."); });
+}
+
+bool NxDModel::has_layer_of(const std::string& parameter) const {
+  return std::ranges::any_of(named_modules(), [&](const auto& layer) { return parameter.starts_with(layer.first + "."); });
+}
+
+void NxDModel::set_layer_hook(const LayerHook& hook) {
+  for (const auto& stage : engine_->stages()) static_cast<SequentialStage&>(*stage).set_layer_hook(hook);
+}
+
+std::vector<std::vector<std::string>> NxDModel::tied_names() const {
+  std::vector<std::vector<std::string>> names;
+  for (const auto& stage : engine_->stages()) {
+    for (const TiedWeight& weight : stage->tied_weights()) {
+      names.emplace_back();
+      for (const auto& copy : weight.copies) names.back().push_back(copy.parameter);
+    }
+  }
+  return names;
 }
 
 const SequentialStage& NxDModel::stage(std::size_t chunk) const { return static_cast<const SequentialStage&>(*engine_->stages()[chunk]); }

@@ -61,6 +61,16 @@ class NxDModel {
   void train(bool on = true);  ///< sets the mode of every module; run_train and run_eval do so themselves
   void eval() { train(false); }
 
+  /// Names of all layers of the model, also of those that live on other ranks.
+  [[nodiscard]] const std::vector<std::string>& layer_names() const { return layer_names_; }
+  /// Whether a parameter's name begins with that of a layer: of any, and of one that lives here.
+  [[nodiscard]] bool knows_layer_of(const std::string& parameter) const;
+  [[nodiscard]] bool has_layer_of(const std::string& parameter) const;
+  /// Sees each layer of this rank in every forward pass: see LayerHook.
+  void set_layer_hook(const LayerHook& hook);
+  /// The copies of each tied weight that has one here, by name.
+  [[nodiscard]] std::vector<std::vector<std::string>> tied_names() const;
+
   [[nodiscard]] const NxDConfig& config() const { return config_; }
   [[nodiscard]] at::ScalarType dtype() const { return config_.dtype; }
   [[nodiscard]] const ParallelState& parallel() const { return parallel_; }
@@ -72,8 +82,8 @@ class NxDModel {
 
  private:
   [[nodiscard]] ModuleContext make_context(const runtime::RankContext& rank);
-  [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(const SequentialModel& model) const;
-  [[nodiscard]] PipelineOptions engine_options() const;
+  [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(const SequentialModel& model);
+  [[nodiscard]] PipelineOptions engine_options(const std::vector<std::unique_ptr<PipelineStage>>& stages) const;
   [[nodiscard]] const SequentialStage& stage(std::size_t chunk) const;
   [[nodiscard]] std::vector<MicroBatch> split(const MicroBatch& batch) const;
   at::Tensor returned(const at::Tensor& loss) const;
@@ -83,6 +93,7 @@ class NxDModel {
   PipelineConfig pipeline_;
   ParallelState parallel_;
   ParameterList parameters_;
+  std::vector<std::string> layer_names_;
   ModuleContext context_;
   std::optional<NxDPPModel> engine_;
   std::optional<TiedWeights> tied_;

@@ -1,5 +1,7 @@
 #include "trainer/nxd/nxd_optimizer.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/util/StringUtil.h>
@@ -25,11 +27,48 @@ OptimizerOptions options_of(const NxDConfig& config, const OptimSection& optim) 
 }  // namespace
 
 NxDOptimizer::NxDOptimizer(const NxDConfig& config, NxDModel& model, const OptimSection& optim)
-    : model_(model),
-      lr_(optim.lr),
-      clips_(*config.optimizer_config.grad_clipping),
-      optimizer_(std::make_unique<NeuronZero1Optimizer>(model.parameter_list(), model.parallel(), options_of(config, optim))) {
+    : model_(model), options_(options_of(config, optim)), lr_(optim.lr), clips_(*config.optimizer_config.grad_clipping) {
+  make_optimizer();
   model.leave_gradients_to_optimizer();
+}
+
+/// The one before gives the gradients back first.
+void NxDOptimizer::make_optimizer() {
+  optimizer_.reset();
+  optimizer_ = std::make_unique<NeuronZero1Optimizer>(model_.parameter_list(), model_.parallel(), options_);
+}
+
+void NxDOptimizer::check_group(const ParamGroup& group) const {
+  if (optimizer_->steps() > 0) {
+    throw ConfigError("add_param_group: the optimizer has states of its groups: expected no step yet, got " + std::to_string(optimizer_->steps()));
+  }
+  Problems problems;
+  const auto has = [&group](const std::string& name) { return std::ranges::find(group.names, name) != group.names.end(); };
+  for (const std::string& name : group.names) {
+    const bool is_elsewhere = model_.knows_layer_of(name) && !model_.has_layer_of(name);
+    const auto found = std::ranges::find(model_.parameter_list(), name, &Parameter::name);
+    if (found == model_.parameter_list().end()) {
+      if (!is_elsewhere) problems.add("add_param_group", name + " is no parameter of the model");
+    } else if (found->group) {
+      problems.add("add_param_group", name + " is in an added group already");
+    }
+  }
+  for (const auto& copies : model_.tied_names()) {
+    const auto count = std::ranges::count_if(copies, has);
+    if (count == 0 || count == static_cast<std::ptrdiff_t>(copies.size())) continue;
+    std::string text;
+    for (const std::string& copy : copies) text += (text.empty() ? "" : ", ") + copy;
+    problems.add("add_param_group", "one weight under several names must be in one group: expected all of " + text);
+  }
+  problems.throw_if_any();
+}
+
+void NxDOptimizer::add_param_group(const ParamGroup& group) {
+  check_group(group);
+  for (Parameter& parameter : model_.parameter_list()) {
+    if (std::ranges::find(group.names, parameter.name) != group.names.end()) parameter.group = group.numbers;
+  }
+  make_optimizer();
 }
 
 void NxDOptimizer::step() {
@@ -42,12 +81,6 @@ void NxDOptimizer::step() {
 std::optional<double> NxDOptimizer::grad_norm() const {
   if (!clips_ || !grad_norm_.defined()) return std::nullopt;
   return grad_norm_.item<double>();
-}
-
-std::vector<NxDOptimizer::ParamGroup> NxDOptimizer::param_groups() const {
-  std::vector<ParamGroup> groups;
-  for (const auto& group : optimizer_->param_groups()) groups.push_back({group.weight_decay, group.names});
-  return groups;
 }
 
 NxDOptimizer::StateDict NxDOptimizer::state_dict() const {

@@ -25,11 +25,13 @@ class NxDOptimizer {
   /// Gradients are moved into accumulation buffers that each step begins anew: nothing is left to clear.
   void zero_grad(bool /*set_to_none*/ = false) {}
 
-  struct ParamGroup {
-    double weight_decay = 0;
-    std::vector<std::string> names;
-  };
-  [[nodiscard]] std::vector<ParamGroup> param_groups() const;
+  using ParamGroup = NeuronZero1Optimizer::ParameterGroup;
+  /// With weight decay, without it, and those that were added.
+  [[nodiscard]] std::vector<ParamGroup> param_groups() const { return optimizer_->param_groups(); }
+  /// Parameters leave the group that they were in and get a weight decay and a learning rate of their own. Every rank names all of them, also
+  /// those of other stages. Throws ConfigError: after the first step, for a name that is no parameter, that an added group has already, or
+  /// that is one copy of a tied weight without the others.
+  void add_param_group(const ParamGroup& group);
   [[nodiscard]] double lr() const { return lr_; }
   void set_lr(double lr) { lr_ = lr; }  ///< of the next steps, for all groups: what a schedule does
   [[nodiscard]] std::int64_t steps() const { return optimizer_->steps(); }
@@ -41,7 +43,11 @@ class NxDOptimizer {
   void load_state_dict(const StateDict& state);
 
  private:
+  void check_group(const ParamGroup& group) const;
+  void make_optimizer();
+
   NxDModel& model_;
+  OptimizerOptions options_;
   double lr_;
   bool clips_;
   std::unique_ptr<NeuronZero1Optimizer> optimizer_;

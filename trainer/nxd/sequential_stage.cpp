@@ -187,12 +187,14 @@ at::Tensor SequentialStage::output(const at::Tensor& input, const MicroBatch& ba
   at::Tensor value = input.defined() ? input : batch.input_ids;
   for (const Layer& layer : layers_) {
     const Scope scope = layer.scope.enter();
+    const at::Tensor before = value;
     if (layer.recompute && at::GradMode::is_enabled()) {
       const auto function = [&layer, batch](const std::vector<at::Tensor>& inputs) { return layer.built.forward(inputs[0], batch); };
       value = layer.scope.leave(checkpoint(position_, function, {value}));
     } else {
       value = layer.scope.leave(layer.built.forward(value, batch));
     }
+    if (hook_) hook_(layer.name, before, value);
   }
   return value;
 }

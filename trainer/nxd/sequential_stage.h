@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/nxd/neuronx_distributed_config.h"
@@ -16,6 +18,9 @@ namespace trellis::trainer {
 /// Whether each layer is recomputed in backward, by activation_checkpoint_config. Throws ConfigError when "full" finds no transformer layer
 /// or the list of classes is empty; logs classes that no layer has.
 [[nodiscard]] std::vector<bool> recomputed_layers(const SequentialModel& model, const NxDConfig& config);
+
+/// Sees a layer's first input and its output in a forward pass, on the rank's thread.
+using LayerHook = std::function<void(const std::string& layer, const at::Tensor& input, const at::Tensor& output)>;
 
 /// One pipeline stage of a SequentialModel: its layers in a row, and the loss on the last one.
 class SequentialStage final : public PipelineStage {
@@ -35,6 +40,7 @@ class SequentialStage final : public PipelineStage {
   /// The output of the stage's last layer, without the loss.
   [[nodiscard]] at::Tensor output(const at::Tensor& input, const MicroBatch& batch) const;
   [[nodiscard]] const std::vector<Layer>& layers() const { return layers_; }
+  void set_layer_hook(LayerHook hook) { hook_ = std::move(hook); }
 
  private:
   void build(const LayerSpec& spec, const NxDConfig& config, const ModuleContext& context, bool recompute);
@@ -43,6 +49,7 @@ class SequentialStage final : public PipelineStage {
   LossFunction loss_;               ///< none but on the last stage
   std::size_t loss_output_ = 0;     ///< which of its outputs is the loss
   std::vector<TiedWeight> tied_;
+  LayerHook hook_;
   std::shared_ptr<StepPosition> position_;
 };
 

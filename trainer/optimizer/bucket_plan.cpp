@@ -42,7 +42,7 @@ BucketCaps bucket_caps(const RunConfig& config) {
 
 BucketKind kind_of(const Parameter& parameter) {
   return {parameter.tensor.scalar_type(), parameter.weight_decay, parameter.tensor_model_parallel, parameter.sequence_parallel_enabled,
-          parameter.tied, parameter.shared};
+          parameter.tied, parameter.shared, parameter.group};
 }
 
 std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters, at::ScalarType grad_dtype, std::int64_t cap_bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "trainer/config/run_config.h"
@@ -22,6 +23,7 @@ struct BucketCaps {
 struct BucketKind {
   at::ScalarType dtype = at::kFloat;
   bool weight_decay = false, tensor_model_parallel = false, sequence_parallel_enabled = false, tied = false, shared = false;
+  std::optional<OptimizerGroup> group = {};
   auto operator<=>(const BucketKind&) const = default;
 };
 [[nodiscard]] BucketKind kind_of(const Parameter& parameter);

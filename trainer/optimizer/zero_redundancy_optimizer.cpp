@@ -39,10 +39,10 @@ class NeuronZero1Optimizer::Numbers {
  public:
   Numbers(const OptimizerOptions& options, std::int64_t step, double lr) : options_(options), step_(step), lr_(lr) {}
 
-  const StepNumbers& of(bool decays, const at::TensorOptions& like) {
-    StepNumbers& made = made_[{decays, c10::typeMetaToScalarType(like.dtype())}];
+  const StepNumbers& of(const OptimizerGroup& group, const at::TensorOptions& like) {
+    StepNumbers& made = made_[{group, c10::typeMetaToScalarType(like.dtype())}];
     if (!made.empty()) return made;
-    const std::vector<double> host = options_.rule->numbers(step_, lr_, decays ? options_.weight_decay : 0);
+    const std::vector<double> host = options_.rule->numbers(step_, lr_ * group.lr_scale, group.weight_decay);
     const at::Tensor device = at::tensor(host, like.dtype()).to(like.device());
     for (std::size_t i = 0; i < host.size(); ++i) made.push_back(device.select(0, static_cast<std::int64_t>(i)));
     return made;
@@ -52,7 +52,7 @@ class NeuronZero1Optimizer::Numbers {
   const OptimizerOptions& options_;
   std::int64_t step_;
   double lr_;
-  std::map<std::pair<bool, at::ScalarType>, StepNumbers> made_;
+  std::map<std::pair<OptimizerGroup, at::ScalarType>, StepNumbers> made_;
 };
 
 NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel, const OptimizerOptions& options)
@@ -69,8 +69,10 @@ ParallelGroup NeuronZero1Optimizer::sharding_group() const {
   return options_.zero1 ? parallel_.get_data_parallel_group() : ParallelGroup{};
 }
 
-bool NeuronZero1Optimizer::decays(const Shard& shard) const {
-  return options_.decay_norms_and_biases || shard.bucket->kind().weight_decay;
+OptimizerGroup NeuronZero1Optimizer::group_of(const Shard& shard) const {
+  const Parameter& kind = shard.bucket->kind();
+  if (kind.group) return *kind.group;
+  return {options_.decay_norms_and_biases || kind.weight_decay ? options_.weight_decay : 0, 1};
 }
 
 void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
@@ -177,7 +179,7 @@ at::Tensor NeuronZero1Optimizer::step(double lr) {
   std::vector<ParameterBucket::Gather> gathers;
   for (const auto& shard : shards_) {
     const at::TensorOptions like = shard->grad.options().dtype(compute_dtype(shard->dtype));
-    gathers.push_back(shard->bucket->start_all_gather(update(*shard, numbers.of(decays(*shard), like))));
+    gathers.push_back(shard->bucket->start_all_gather(update(*shard, numbers.of(group_of(*shard), like))));
   }
   for (ParameterBucket::Gather& gather : gathers) gather.finish();
   return norm;
@@ -271,9 +273,17 @@ void NeuronZero1Optimizer::for_each_state(const std::function<void(const at::Ten
 }
 
 std::vector<NeuronZero1Optimizer::ParameterGroup> NeuronZero1Optimizer::param_groups() const {
-  std::vector<ParameterGroup> groups{{options_.weight_decay, {}}, {0, {}}};
+  std::vector<ParameterGroup> groups{{{options_.weight_decay, 1}, {}}, {{0, 1}, {}}};
+  const std::size_t own = groups.size();
   for (const auto& shard : shards_) {
-    for (const ShardSlot& slot : shard->bucket->layout().slots) groups[decays(*shard) ? 0 : 1].names.push_back(slot.parameter->name);
+    const Parameter& kind = shard->bucket->kind();
+    std::size_t place = options_.decay_norms_and_biases || kind.weight_decay ? 0 : 1;
+    if (kind.group) {
+      place = own;
+      while (place < groups.size() && groups[place].numbers != *kind.group) ++place;
+      if (place == groups.size()) groups.push_back({*kind.group, {}});
+    }
+    for (const ShardSlot& slot : shard->bucket->layout().slots) groups[place].names.push_back(slot.parameter->name);
   }
   return groups;
 }

@@ -45,9 +45,9 @@ class NeuronZero1Optimizer {
   /// For memory accounting: what each buffer is.
   void for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const;
   void for_each_state(const std::function<void(const at::Tensor&)>& visit) const;
-  /// The parameters that the rule decays, and those that it does not, by name.
+  /// The parameters that the rule decays, those that it does not, and those of groups of their own, by name.
   struct ParameterGroup {
-    double weight_decay = 0;
+    OptimizerGroup numbers;
     std::vector<std::string> names;
   };
   [[nodiscard]] std::vector<ParameterGroup> param_groups() const;
@@ -58,7 +58,7 @@ class NeuronZero1Optimizer {
   void add_shard(std::vector<Parameter*> parameters);
   void check_dtypes_without_zero1(const Shard& shard) const;
   void start_reduction(Shard& shard);
-  [[nodiscard]] bool decays(const Shard& shard) const;
+  [[nodiscard]] OptimizerGroup group_of(const Shard& shard) const;
   [[nodiscard]] std::vector<GradientPart> norm_parts() const;
   /// Clips by the global norm, which it returns.
   [[nodiscard]] at::Tensor clip() const;

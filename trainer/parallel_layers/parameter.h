@@ -17,6 +17,13 @@
 
 namespace trellis::trainer {
 
+/// What an optimizer does with a group of parameters.
+struct OptimizerGroup {
+  double weight_decay = 0;
+  double lr_scale = 1;  ///< times the optimizer's learning rate
+  auto operator<=>(const OptimizerGroup&) const = default;
+};
+
 /// A trainable tensor: this rank's shard, with what NxD attaches to a parameter as attributes.
 struct Parameter {
   std::string name;                        ///< global: the same whatever the stage and the layout
@@ -27,6 +34,7 @@ struct Parameter {
   Partition partition;                     ///< the whole truth: which un-sharded rows each rank holds; join_shards() undoes it
   bool sequence_parallel_enabled = false;  ///< each TP rank has a part of its gradient: to be summed over TP
   bool weight_decay = true;
+  std::optional<OptimizerGroup> group = {}; ///< of an optimizer's own group; none: the optimizer's numbers, by weight_decay
   bool tied = false;                       ///< has copies on other stages, or is one: its gradient is complete only after their sum
   bool shared = false;                     ///< the copy of a tied weight: its gradient is summed with the original's, norms skip it
   /// Ranks that hold the same key/value rows. Their gradients leave backward summed over it, so the copies stay bit-equal; a norm counts
@@ -46,6 +54,7 @@ struct ModuleContext {
   at::ScalarType dtype = at::kFloat;        ///< of weights and activations
   at::ScalarType reduce_dtype = at::kFloat; ///< of sums over TP
   bool sequence_parallel = false;
+  bool pad_model = false;                   ///< NxD's pad_model: attention heads that TP does not divide are filled up with heads of zeros
   bool decay_biases = false;                ///< weight decay applies to biases too (model.do_layer_norm_weight_decay)
   bool shape_only = false;                  ///< values do not matter: skip work that only makes values
   std::int64_t seed = 0;

@@ -116,7 +116,7 @@ GQAQKVColumnParallelLinear::GQAQKVColumnParallelLinear(const ModuleContext& cont
                                                        const QkvLinearOptions& options)
     : shape_(shape),
       partition_(partition_qkv(shape, context.tp().size, options.kv_size_multiplier, context.parallel->kv_replica_order(), path,
-                               options.pad_heads)),
+                               options.pad_heads.value_or(context.pad_model))),
       head_mask_(make_head_mask(context, real_query_heads(partition_, shape.head_dim(), context.tp().rank, context.tp().size))),
       gather_output_(options.gather_output) {
   shards_.tp = context.tp();

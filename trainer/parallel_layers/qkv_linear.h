@@ -44,7 +44,7 @@ struct QkvLinearOptions {
   bool gather_output = true;   ///< every rank gets all heads, each key/value head once; not with sequence parallelism
   int kv_size_multiplier = 1;  ///< copies of each key/value head, so that TP may exceed their number; as the parallel state's
   bool fuse_qkv = true;        ///< one weight with rows q | k | v
-  bool pad_heads = false;      ///< as partition_qkv()'s; the attention's output must go through mask_padded_heads()
+  std::optional<bool> pad_heads = {};  ///< as partition_qkv()'s; the attention's output must go through mask_padded_heads(). None: the context's
   std::optional<bool> sequence_parallel_enabled = {};   ///< none: the context's
   std::optional<at::ScalarType> reduce_dtype = {};      ///< of sums over TP and over replicas; none: the context's
 };

@@ -1,10 +1,12 @@
 #include "trainer/pipeline/model.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -37,6 +39,8 @@ NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const
       training_(make_pass([this](int rank) { return training_tasks(shape_, rank); })) {
   TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss, "return_mb_loss and broadcast_and_average_loss exclude each other");
   make_room_for(options.num_microbatches);
+  const bool writes_timeline = parallel_.get_data_parallel_rank() == 0 && parallel_.get_tensor_model_parallel_rank() == 0;
+  if (!options.trace_file_path.empty() && writes_timeline) timeline_.emplace(options.trace_file_path, rank_, options.trace_title);
 }
 
 NxDPPModel::Pass NxDPPModel::make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const {
@@ -59,10 +63,24 @@ NxDPPModel::InFlight& NxDPPModel::in_flight(const Task& task) {
 at::Tensor NxDPPModel::run_train(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
   TORCH_CHECK(static_cast<int>(micro_batches.size()) == shape_.num_microbatches, "run_train: expected ", shape_.num_microbatches,
               " micro-batches, got ", micro_batches.size());
-  return run(training_, micro_batches, reduce_grads);
+  run(training_, micro_batches, reduce_grads);
+  return loss_of_pass();
 }
 
 at::Tensor NxDPPModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
+  evaluate(micro_batches);
+  if (options_.return_mb_loss) return losses_.empty() ? at::Tensor() : at::stack(losses_);
+  if (!options_.broadcast_and_average_loss && losses_.empty()) return {};
+  const at::Tensor sums = options_.broadcast_and_average_loss ? everywhere(weighted_sums(micro_batches)) : weighted_sums(micro_batches);
+  return sums[0] / (sums[1] + sums[1].eq(0).to(sums.scalar_type()));  // 0, not 0/0, when nothing counts
+}
+
+at::Tensor NxDPPModel::run_eval_sums(const std::vector<MicroBatch>& micro_batches) {
+  evaluate(micro_batches);
+  return everywhere(weighted_sums(micro_batches));
+}
+
+void NxDPPModel::evaluate(const std::vector<MicroBatch>& micro_batches) {
   if (shape_.num_chunks > 1) {
     throw ConfigError("run_eval: the inference schedule has no virtual stages: expected virtual_pipeline_model_parallel_size 1, got " +
                       std::to_string(shape_.num_chunks) + "; evaluate in a run without virtual stages");
@@ -71,11 +89,12 @@ at::Tensor NxDPPModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
   TORCH_CHECK(count > 0, "run_eval: expected at least one micro-batch, got none");
   make_room_for(count);
   const at::NoGradGuard no_grad;
-  return run(make_pass([&](int rank) { return InferenceSchedule(count, shape_.num_ranks, rank).tasks(); }), micro_batches, [] {});
+  run(make_pass([&](int rank) { return InferenceSchedule(count, shape_.num_ranks, rank).tasks(); }), micro_batches, [] {});
 }
 
-at::Tensor NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
+void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
   losses_.clear();
+  backward_s_ = 0;
   comm_.begin(pass.incoming);
   std::optional<TaskScope> scope;
   for (std::size_t i = 0; i < pass.tasks.size(); ++i) {
@@ -90,12 +109,17 @@ at::Tensor NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micr
       scope.emplace(task.is_forward(), microbatch_scope(task.microbatch));
       announce(task, micro_batches[static_cast<std::size_t>(task.microbatch)]);
     }
+    if (timeline_) timeline_->begin();
     execute(task, micro_batches[static_cast<std::size_t>(task.microbatch)]);
+    if (timeline_) timeline_->end(task);
   }
   comm_.finish();
   scope.reset();
+  if (timeline_) timeline_->begin();
   reduce_grads();
-  return loss_of_pass();
+  if (!timeline_) return;
+  if (at::GradMode::is_enabled()) timeline_->end(Task{});
+  timeline_->end_pass();
 }
 
 /// Layers draw random numbers by the place of the micro-batch in the global batch: that of its first row, or dealt out in turn.
@@ -171,8 +195,10 @@ void NxDPPModel::backward(const Task& task) {
   if (is_last_stage(task.chunk)) gradient = at::full({}, 1.0 / shape_.num_microbatches, flight.value.options());
   const torch::autograd::Edge root = std::move(flight.output);
   flight.value.reset();
+  const auto start = std::chrono::steady_clock::now();
   torch::autograd::Engine::get_default_engine().execute({root}, {std::move(gradient)}, /*keep_graph=*/false, /*create_graph=*/false,
                                                         /*accumulate_grad=*/true);
+  backward_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (context_.backward) context_.backward->close();
 }
 
@@ -183,18 +209,45 @@ at::Tensor NxDPPModel::loss_of_pass() {
   return options_.return_mb_loss ? losses : losses.mean();
 }
 
-/// Stages without a loss add zero, so that every rank holds it.
+at::TensorOptions NxDPPModel::loss_options() const {
+  return at::TensorOptions().device(context_.device).dtype(context_.dtype == at::kDouble ? at::kDouble : at::kFloat);
+}
+
 at::Tensor NxDPPModel::average_loss() {
   const Scope scope("phase=grad_reduce");
   const ParallelGroup& data = parallel_.get_data_parallel_group();
   at::Tensor loss;
   if (losses_.empty()) {
-    loss = at::zeros({}, at::TensorOptions().device(context_.device).dtype(context_.dtype == at::kDouble ? at::kDouble : at::kFloat));
+    loss = at::zeros({}, loss_options());
   } else {
     const double count = static_cast<double>(losses_.size()) * data.size;
     loss = all_reduce(at::stack(losses_).sum(), data).mul_(1.0 / count);
   }
-  return all_reduce(std::move(loss), parallel_.get_pipeline_model_parallel_group());
+  return all_reduce(std::move(loss), parallel_.get_pipeline_model_parallel_group());  // stages without a loss add zero
+}
+
+/// Weights are a tensor: the operations of a pass do not depend on what is in its batches.
+at::Tensor NxDPPModel::weighted_sums(const std::vector<MicroBatch>& micro_batches) const {
+  if (losses_.empty()) return at::zeros({2}, loss_options());
+  std::vector<double> host;
+  for (const MicroBatch& micro_batch : micro_batches) host.push_back(loss_weight(micro_batch));
+  const at::Tensor losses = at::stack(losses_);
+  const at::Tensor weights = at::tensor(host, losses.scalar_type()).to(context_.device);
+  return at::stack({(losses * weights).sum(), weights.sum()});
+}
+
+/// Only the last stage has a loss: its sums over data-parallel ranks go to every stage.
+at::Tensor NxDPPModel::everywhere(at::Tensor sums) {
+  if (!losses_.empty()) sums = all_reduce(std::move(sums), parallel_.get_data_parallel_group());
+  return all_reduce(std::move(sums), parallel_.get_pipeline_model_parallel_group());
+}
+
+double loss_weight(const MicroBatch& micro_batch) {
+  const at::Tensor& labels = micro_batch.labels;
+  if (!labels.defined()) return static_cast<double>(micro_batch.input_ids.size(0));
+  at::Tensor weights = labels.ne(-100).to(at::kDouble);
+  if (micro_batch.loss_mask.defined()) weights = weights * micro_batch.loss_mask;
+  return weights.sum().item<double>();
 }
 
 }  // namespace trellis::trainer

@@ -16,6 +16,7 @@
 #include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/stage.h"
 #include "trainer/pipeline/tasks.h"
+#include "trainer/pipeline/timeline.h"
 #include "trainer/utils/scope.h"
 
 namespace trellis::trainer {
@@ -27,6 +28,8 @@ struct PipelineOptions {
   bool deallocate_pipeline_outputs = true;    ///< of a sent output only the graph node is kept
   bool return_mb_loss = false;                ///< the losses of all micro-batches, [M], on the last stage
   bool broadcast_and_average_loss = true;     ///< the mean also over data-parallel ranks, on every rank
+  std::string trace_file_path = {};           ///< "": no timeline; written by the pipeline of data- and tensor-parallel rank 0
+  std::string trace_title = {};               ///< what this rank holds, for the timeline
 };
 
 /// Executes a rank's schedule: all micro-batches through its stages, forward and backward. One stage (PP = 1) is the same schedule without
@@ -41,8 +44,11 @@ class NxDPPModel {
   /// `reduce_grads` runs as the schedule's last task.
   at::Tensor run_train(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
 
-  /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train. Throws ConfigError with virtual stages.
+  /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train, but each micro-batch weighs as much as the
+  /// labels that count in it: rows that only fill a batch change nothing. Throws ConfigError with virtual stages.
   at::Tensor run_eval(const std::vector<MicroBatch>& micro_batches);
+  /// The same pass; [Σ weight · loss, Σ weight] over micro-batches and data-parallel ranks, on every rank: sums of passes make a mean.
+  at::Tensor run_eval_sums(const std::vector<MicroBatch>& micro_batches);
 
   [[nodiscard]] const std::vector<std::unique_ptr<PipelineStage>>& stages() const { return stages_; }
   [[nodiscard]] const PipelineShape& shape() const { return shape_; }
@@ -52,6 +58,8 @@ class NxDPPModel {
     std::int64_t microbatch = 0;
   };
   [[nodiscard]] const Position& position() const { return position_; }
+  /// Host time of this rank's backward steps in the last pass.
+  [[nodiscard]] double backward_s() const { return backward_s_; }
 
  private:
   struct InFlight {
@@ -68,12 +76,16 @@ class NxDPPModel {
   class TaskScope;
 
   [[nodiscard]] Pass make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const;
-  at::Tensor run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
+  void run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
+  void evaluate(const std::vector<MicroBatch>& micro_batches);
   void execute(const Task& task, const MicroBatch& micro_batch);
   void forward(const Task& task, const MicroBatch& micro_batch);
   void backward(const Task& task);
   at::Tensor loss_of_pass();
   at::Tensor average_loss();
+  [[nodiscard]] at::Tensor weighted_sums(const std::vector<MicroBatch>& micro_batches) const;
+  at::Tensor everywhere(at::Tensor sums);
+  [[nodiscard]] at::TensorOptions loss_options() const;
   [[nodiscard]] bool is_last_stage(int chunk) const { return shape_.stage(rank_, chunk) == shape_.num_stages() - 1; }
   [[nodiscard]] MicroBatch on_device(const MicroBatch& host, bool first, bool last) const;
   InFlight& in_flight(const Task& task);
@@ -92,7 +104,12 @@ class NxDPPModel {
   std::deque<std::string> microbatch_scopes_;  ///< stable addresses
   std::vector<InFlight> in_flight_;
   Position position_;
+  std::optional<PipelineTimeline> timeline_;
+  double backward_s_ = 0;
   std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make the first forward pass differ
 };
+
+/// Labels with a loss, each by its weight in loss_mask; rows where there are no labels.
+[[nodiscard]] double loss_weight(const MicroBatch& micro_batch);
 
 }  // namespace trellis::trainer

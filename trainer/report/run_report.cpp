@@ -175,6 +175,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
                  {"host", {{"wall_s", facts.host_wall_s}}}};
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;
+  if (facts.test_loss) report["test_loss"] = *facts.test_loss;
   if (!step_report.is_null()) {
     const SimulatedRates rates = simulated_rates(step_report, facts);
     report["instance"] = facts.instance;

@@ -23,7 +23,7 @@ struct RunFacts {
   double model_flops_per_step = 0;
   std::string precision;
   std::int64_t steps = 0, max_steps = 0;
-  std::optional<double> first_loss, last_loss;
+  std::optional<double> first_loss, last_loss, test_loss;
   bool interrupted = false;
   double host_wall_s = 0;    ///< host time: differs from run to run
 };

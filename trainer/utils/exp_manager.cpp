@@ -75,8 +75,9 @@ std::string shell_quoted(const std::string& argument) {
 
 /// Whether a run writes a file of this name: a directory that the user named may hold anything else.
 bool is_output(const std::string& name) {
-  static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "trace.pftrace", "trace.txt"};
-  return name.starts_with("events.out.tfevents.") || std::ranges::find(kOutputs, name) != std::end(kOutputs);
+  static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "portability.json", "trace.pftrace",
+                                              "trace.txt", "nemo_error_log.txt", "lightning_logs.txt"};
+  return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") || std::ranges::find(kOutputs, name) != std::end(kOutputs);
 }
 
 void keep_earlier_outputs(const fs::path& directory) {

@@ -123,7 +123,11 @@ const std::vector<Broken>& broken_files() {
     // Recomputation.
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  activations_checkpoint_granularity: selective\n  activations_checkpoint_recompute: [CoreAtention]"}},
      "run.yaml:28:model.activations_checkpoint_recompute: no module is called `CoreAtention`, did you mean `CoreAttention`?; expected "
-     "CoreAttention, LlamaMLP, LlamaRMSNorm, ActivationMultiplyMLP, LlamaDecoderLayer or LlamaRotaryEmbedding"},
+     "CoreAttention, LlamaMLP, LlamaRMSNorm, ActivationMultiplyMLP or LlamaDecoderLayer"},
+    {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  activations_checkpoint_granularity: selective\n  activations_checkpoint_recompute: "
+                                        "[CoreAttention, LlamaRotaryEmbedding]"}},
+     "run.yaml:28:model.activations_checkpoint_recompute: LlamaRotaryEmbedding: there is nothing to recompute: its tables are made once and a "
+     "rotation keeps no activation; remove it from the list"},
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  activations_checkpoint_granularity: selectiv"}},
      "run.yaml:27:model.activations_checkpoint_granularity: unknown value `selectiv`, did you mean `selective`?; expected selective or full"},
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  activations_checkpoint_recompute: [CoreAttention]"}},

@@ -71,6 +71,16 @@ TEST(KnownKeys, IgnoredKeysTakeAnyValue) {
   });
 }
 
+TEST(KnownKeys, IgnoredKeysAreListedWithTheReason) {
+  for_each_key(KeyUse::kIgnored, [](const KeyGroup& group, const std::string& key) {
+    ASSERT_FALSE(group.why.empty()) << key;
+    EXPECT_THAT(check_with(group, key, "1").without_effect, testing::Contains(KeyWithoutEffect{dotted(group, key), std::string(group.why)}));
+  });
+  for_each_key(KeyUse::kNeutral, [](const KeyGroup& group, const std::string& key) {
+    EXPECT_THAT(check_with(group, key, neutral_values(group).front()).without_effect, IsEmpty()) << key << ": only ignored keys are listed";
+  });
+}
+
 TEST(KnownKeys, NeutralValuesAreAcceptedAndOthersNamedWithTheReason) {
   for_each_key(KeyUse::kNeutral, [](const KeyGroup& group, const std::string& key) {
     const std::vector<std::string> neutral = neutral_values(group);

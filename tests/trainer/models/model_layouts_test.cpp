@@ -168,7 +168,7 @@ const Variant kRecomputations[] = {
     {"Full", [](ModelSection& m) { m.recompute = Recompute::kFull; }},
     {"CoreAttention", [](ModelSection& m) { m.recompute_modules = {"CoreAttention"}; }},
     {"LlamaMLP", [](ModelSection& m) { m.recompute_modules = {"LlamaMLP"}; }},
-    {"NormAndActivation", [](ModelSection& m) { m.recompute_modules = {"LlamaRMSNorm", "ActivationMultiplyMLP", "LlamaRotaryEmbedding"}; }},
+    {"NormAndActivation", [](ModelSection& m) { m.recompute_modules = {"LlamaRMSNorm", "ActivationMultiplyMLP"}; }},
     {"Layer", [](ModelSection& m) { m.recompute_modules = {"LlamaDecoderLayer"}; }},
     {"AttentionAndMlp", [](ModelSection& m) { m.recompute_modules = {"CoreAttention", "LlamaMLP", "LlamaRMSNorm"}; }},
 };

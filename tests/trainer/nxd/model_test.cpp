@@ -1,4 +1,7 @@
 // NxDModel's interface: what each member gives with and without pipeline stages, and how misuse is named.
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -6,6 +9,7 @@
 
 #include "base/error.h"
 #include "tests/trainer/nxd/user_model.h"
+#include "trainer/parallel_layers/qkv_linear.h"
 
 namespace trellis::trainer {
 namespace {
@@ -192,6 +196,114 @@ TEST(NxDOptimizer, GroupsNormAndState) {
     states.erase("state.0");
     EXPECT_THAT(message_of([&] { optimizer->load_state_dict(states); }), HasSubstr("state.0: expected"));
   });
+}
+
+/// What each parameter becomes in one step of plain SGD.
+std::map<std::string, at::Tensor> after_one_step(int pp, const std::vector<NxDOptimizer::ParamGroup>& groups) {
+  std::map<std::string, at::Tensor> weights;
+  std::mutex mutex;
+  NxDConfig config = config_of(pp, {.num_microbatches = 4});
+  config.optimizer_config.grad_clipping = false;
+  on_ranks(config, [&](NxDModel& model, runtime::RankContext&) {
+    const auto optimizer = initialize_parallel_optimizer(model.config(), model, {.name = "sgd", .lr = 0.1});
+    for (const auto& group : groups) optimizer->add_param_group(group);
+    EXPECT_EQ(optimizer->param_groups().size(), 2U + groups.size());
+    (void)model.run_train(user_batch(0, 1, 0));
+    optimizer->step();
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const auto& [name, tensor] : model.named_parameters()) weights[name] = tensor.detach().clone();
+  });
+  return weights;
+}
+
+TEST(NxDOptimizer, AnAddedGroupHasAWeightDecayAndALearningRateOfItsOwn) {
+  const std::vector<std::string> names = {"block.0.up.weight", "block.0.norm.weight", "block.3.up.weight"};
+  const auto in_group = [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); };
+  for (const int pp : {1, 2}) {
+    const auto start = after_one_step(pp, {});
+    std::map<std::string, at::Tensor> initial;
+    std::mutex mutex;
+    on_ranks(config_of(pp, {.num_microbatches = 4}), [&](NxDModel& model, runtime::RankContext&) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (const auto& [name, tensor] : model.named_parameters()) initial[name] = tensor.detach().clone();
+    });
+    const auto doubled = after_one_step(pp, {{{0, 2}, names}}), decayed = after_one_step(pp, {{{0.5, 1}, names}}), frozen = after_one_step(pp, {{{0, 0}, names}});
+    ASSERT_EQ(doubled.size(), initial.size());
+    for (const auto& [name, before] : initial) {
+      const at::Tensor step = start.at(name) - before;
+      EXPECT_GT(step.abs().max().item<double>(), 0) << name;
+      EXPECT_TRUE(at::allclose(doubled.at(name) - before, step * (in_group(name) ? 2 : 1), 1e-10, 1e-14)) << name;
+      EXPECT_TRUE(at::allclose(decayed.at(name) - before, step - before * (in_group(name) ? 0.1 * 0.5 : 0), 1e-10, 1e-14)) << name;
+      EXPECT_EQ(frozen.at(name).equal(before), in_group(name)) << name;
+    }
+  }
+}
+
+TEST(NxDOptimizer, GroupsThatCannotBeAreNamed) {
+  const auto tied = [](const ModuleContext& context) { return user_model(context, true); };
+  on_ranks(config_of(1), [](NxDModel& model, runtime::RankContext&) {
+    const auto optimizer = initialize_parallel_optimizer(model.config(), model, {.name = "sgd", .lr = 0.1});
+    EXPECT_THAT(message_of([&] { optimizer->add_param_group({{0, 1}, {"block.9.up.weight", "plain.bias"}}); }),
+                testing::AllOf(HasSubstr("block.9.up.weight is no parameter of the model"), HasSubstr("plain.bias is no parameter of the model")));
+    EXPECT_THAT(message_of([&] { optimizer->add_param_group({{0, 1}, {"embed.weight"}}); }), HasSubstr("expected all of embed.weight, head.weight"));
+    optimizer->add_param_group({{0, 1}, {"embed.weight", "head.weight"}});
+    EXPECT_THAT(message_of([&] { optimizer->add_param_group({{0, 1}, {"embed.weight", "head.weight"}}); }), HasSubstr("embed.weight is in an added group already"));
+    (void)model.run_train(user_batch(0, 1, 0));
+    optimizer->step();
+    EXPECT_THAT(message_of([&] { optimizer->add_param_group({{0, 1}, {"plain.linear.bias"}}); }), HasSubstr("expected no step yet, got 1"));
+  }, tied);
+}
+
+/// Three heads of four.
+struct Attention : torch::nn::Module {
+  Attention(const ModuleContext& context, const std::string& name)
+      : qkv(context, name + ".qkv", {kHidden, 3, 3, 4}, {.gather_output = false}),
+        out(context, name + ".out", 12, kHidden, {.input_is_parallel = true, .partition = qkv.query_columns()}) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const auto [query, key, value] = qkv.forward(x);  // [s, b, heads, d]
+    const at::Tensor weights = at::matmul(query.permute({1, 2, 0, 3}), key.permute({1, 2, 3, 0})).softmax(-1);
+    const at::Tensor attended = at::matmul(weights, value.permute({1, 2, 0, 3})).permute({2, 0, 1, 3});
+    return x + out.forward(qkv.mask_padded_heads(attended).flatten(2));
+  }
+  GQAQKVColumnParallelLinear qkv;
+  RowParallelLinear out;
+};
+
+std::vector<double> attention_losses(int tp, bool pad_model) {
+  NxDConfig config = config_of(1);
+  config.tensor_parallel_size = tp;
+  config.pad_model = pad_model;
+  config.pipeline_config->transformer_layer_cls = "Attention";
+  runtime::WorldOptions world;
+  world.world_size = tp;
+  const NxDConfig filled = neuronx_distributed_config(config);
+  std::vector<double> losses;
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    const auto model = initialize_parallel_model(filled, rank, [](const ModuleContext& context) {
+      SequentialModel built;
+      built.add<Embedding>("embed").add<Attention>("attention.0").add<Attention>("attention.1").add<Head>("head");
+      return built.loss([tp_group = context.tp()](const at::Tensor& logits, const MicroBatch& batch) {
+        return parallel_cross_entropy(logits, batch.labels.t(), tp_group).mean();
+      });
+    });
+    const auto optimizer = initialize_parallel_optimizer(filled, *model, {.name = "adamw", .lr = 1e-2});
+    for (std::int64_t step = 0; step < 4; ++step) {
+      const double loss = model->run_train(user_batch(step, 1, 0)).item<double>();
+      optimizer->step();
+      if (rank.rank() == 0) losses.push_back(loss);
+    }
+  });
+  return losses;
+}
+
+TEST(NxDModelPadding, PadModelTrainsTheUnpaddedModelWhereTpDoesNotDivideItsHeads) {
+  const std::vector<double> one = attention_losses(1, false);
+  EXPECT_LT(one.back(), one.front());
+  for (const int tp : {2, 4}) {
+    const std::vector<double> padded = attention_losses(tp, true);
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(padded[i], one[i], 1e-10 * one[i]) << tp;
+  }
+  EXPECT_THAT(message_of([] { (void)attention_losses(2, false); }), HasSubstr("attention.0.qkv"));
 }
 
 }  // namespace

@@ -158,9 +158,9 @@ TEST(WeightDecay, GroupsCarryTheConfiguredValue) {
   Model model;
   const NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), options(true));
   const auto groups = optimizer.param_groups();
-  EXPECT_EQ(groups[0].weight_decay, 0.1);
+  EXPECT_EQ(groups[0].numbers.weight_decay, 0.1);
   EXPECT_THAT(groups[0].names, testing::UnorderedElementsAre("matrix", "one_row"));
-  EXPECT_EQ(groups[1].weight_decay, 0);
+  EXPECT_EQ(groups[1].numbers.weight_decay, 0);
   EXPECT_THAT(groups[1].names, testing::ElementsAre("norm"));
 }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,20 +39,75 @@ class WithValidation final : public DataModule {
 struct Training {
   std::vector<StepResult> steps;
   StopReason reason = StopReason::kMaxSteps;
+  std::optional<Evaluation> test;
 };
 
-Training fit(const RunConfig& config, std::int64_t validation_batches = 0) {
-  const auto data = std::make_shared<WithValidation>(config, validation_batches);
+/// Every rank must say the same.
+Training fit(const RunConfig& config, const std::shared_ptr<const DataModule>& data) {
   Training run;
+  std::vector<StopReason> reasons(static_cast<std::size_t>(config.world_size()));
+  std::vector<std::optional<Evaluation>> tests(reasons.size());
   runtime::WorldOptions world;
   world.world_size = config.world_size();
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     Trainer trainer(config, rank, data);
-    const StopReason reason = trainer.fit([&](const StepResult& step) { run.steps.push_back(step); });
-    if (rank.rank() == 0) run.reason = reason;
+    const auto self = static_cast<std::size_t>(rank.rank());
+    reasons[self] = trainer.fit([&](const StepResult& step) { run.steps.push_back(step); });
+    tests[self] = trainer.test();
   });
+  run.reason = reasons[0];
+  run.test = tests[0];
+  for (const StopReason reason : reasons) EXPECT_EQ(reason, reasons[0]);
+  for (const auto& test : tests) EXPECT_EQ(test ? test->loss : -1, run.test ? run.test->loss : -1);
   return run;
 }
+
+Training fit(const RunConfig& config, std::int64_t validation_batches = 0) {
+  return fit(config, std::make_shared<WithValidation>(config, validation_batches));
+}
+
+/// Held-out rows of random tokens, of which only the first ones count in the loss; what the last global batch lacks is filled by rows without
+/// loss. Row r is the same in every layout and for every size of micro-batch.
+class HeldOutRows final : public DataModule {
+ public:
+  HeldOutRows(const RunConfig& config, std::int64_t rows) : config_(config), tokens_(config), rows_(rows) {}
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override { return tokens_.micro_batches(step, dp_rank); }
+  [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override {
+    const std::int64_t global = config_.data.global_batch_size;
+    return split == Split::kTrain ? 0 : (rows_ + global - 1) / global;
+  }
+  [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split, std::int64_t batch, int dp_rank) const override {
+    const std::int64_t b = config_.data.micro_batch_size, s = config_.model.encoder_seq_length;
+    std::vector<MicroBatch> result;
+    for (int m = 0; m < config_.num_microbatches(); ++m) {
+      MicroBatch micro{at::zeros({b, s}, at::kLong), at::zeros({b, s}, at::kLong)};
+      micro.loss_mask = at::zeros({b, s}, at::kFloat);
+      for (std::int64_t i = 0; i < b; ++i) {
+        const std::int64_t row = batch * config_.data.global_batch_size + (m * b + i) * config_.dp() + dp_rank;
+        if (row < rows_) fill(micro, i, row);
+      }
+      result.push_back(std::move(micro));
+    }
+    return result;
+  }
+  [[nodiscard]] std::int64_t num_tokens() const override { return tokens_.num_tokens(); }
+  [[nodiscard]] std::string description() const override { return "held-out rows"; }
+  /// Labels of row r with a loss: 1 … s.
+  [[nodiscard]] std::int64_t counted(std::int64_t row) const { return 1 + row * 7 % config_.model.encoder_seq_length; }
+
+ private:
+  void fill(const MicroBatch& micro, std::int64_t i, std::int64_t row) const {
+    const std::int64_t s = config_.model.encoder_seq_length;
+    at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(77 + row));
+    const at::Tensor tokens = at::randint(0, 51, {s + 1}, generator, at::kLong);
+    micro.input_ids[i].copy_(tokens.narrow(0, 0, s));
+    micro.labels[i].copy_(tokens.narrow(0, 1, s));
+    micro.loss_mask[i].narrow(0, 0, counted(row)).fill_(1);
+  }
+  RunConfig config_;
+  RandomTokens tokens_;
+  std::int64_t rows_;
+};
 
 RunConfig with_validation(const Layout& layout, std::int64_t steps, std::int64_t interval) {
   RunConfig config = small_llama(layout, "fp64", steps);
@@ -86,6 +142,134 @@ TEST(Fit, ValLossIsAMeanOverItsBatchesOnly) {
   EXPECT_NE(first, both);
   const double second = 2 * both - first, third = 3 * three - first - second;
   for (const double loss : {first, second, third}) EXPECT_NEAR(loss, fit(config).steps[0].loss, 0.5) << "each is the loss of an untrained model";
+}
+
+/// Sums over labels grow by a row's own sum, whatever fills the batch; the row's mean is a plausible loss of an untrained model.
+TEST(Fit, RowsThatOnlyFillABatchWeighNothingInValidation) {
+  RunConfig config = with_validation({}, 1, 1);
+  config.model.optim.lr = 0;
+  config.model.optim.sched.reset();
+  double sum = 0, labels = 0;
+  for (const std::int64_t rows : {1, 2, 3, 8, 9}) {
+    const auto data = std::make_shared<HeldOutRows>(config, rows);
+    double all = 0;
+    for (std::int64_t row = 0; row < rows; ++row) all += static_cast<double>(data->counted(row));
+    const double total = *fit(config, data).steps[0].val_loss * all;
+    EXPECT_NEAR((total - sum) / (all - labels), std::log(64.0), 2.0) << rows << " rows: the mean of those that came";
+    sum = total;
+    labels = all;
+  }
+}
+
+TEST(Fit, ValLossDependsOnNeitherLayoutNorMicroBatchSize) {
+  const auto val_loss = [](const Layout& layout, int micro_batch_size, std::int64_t rows) {
+    RunConfig config = with_validation(layout, 1, 1);
+    config.model.optim.lr = 0;
+    config.model.optim.sched.reset();
+    config.data.micro_batch_size = micro_batch_size;
+    return *fit(config, std::make_shared<HeldOutRows>(config, rows)).steps[0].val_loss;
+  };
+  for (const std::int64_t rows : {3, 13}) {
+    const double one = val_loss({}, 1, rows);
+    for (const int size : {2, 4, 8}) EXPECT_NEAR(val_loss({}, size, rows), one, 1e-10 * one) << size;
+    for (const Layout& layout : {Layout{1, 1, 4, false, true}, Layout{2, 1, 2, true, true}, Layout{1, 2, 2, false, true}}) {
+      EXPECT_NEAR(val_loss(layout, 2, rows), one, 1e-10 * one);
+    }
+  }
+}
+
+TEST(Fit, HeldOutDataWithoutALabelThatCountsAreNamed) {
+  class Nothing final : public DataModule {
+   public:
+    explicit Nothing(const RunConfig& config) : rows_(config, 1) {}
+    [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override { return rows_.micro_batches(step, dp_rank); }
+    [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override { return rows_.num_evaluation_batches(split); }
+    [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch, int dp_rank) const override {
+      auto batches = rows_.evaluation_batches(split, batch, dp_rank);
+      for (MicroBatch& micro : batches) micro.labels.fill_(-100);
+      return batches;
+    }
+    [[nodiscard]] std::int64_t num_tokens() const override { return rows_.num_tokens(); }
+    [[nodiscard]] std::string description() const override { return "no labels"; }
+
+   private:
+    HeldOutRows rows_;
+  };
+  const RunConfig config = with_validation({}, 1, 1);
+  try {
+    (void)fit(config, std::make_shared<Nothing>(config));
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no label of the validation data counts in the loss"));
+  }
+}
+
+TEST(Fit, ATestPassIsAValidationPassOverTheTestData) {
+  for (const Layout& layout : {Layout{}, Layout{2, 2, 1, true, true}, Layout{1, 1, 4, false, true}}) {
+    RunConfig config = with_validation(layout, 4, 2);
+    const Training run = fit(config, std::make_shared<HeldOutRows>(config, 11));
+    ASSERT_TRUE(run.test.has_value());
+    EXPECT_EQ(run.test->batches, 2);
+    EXPECT_EQ(run.test->loss, *run.steps[3].val_loss) << "the same rows, the same weights";
+    EXPECT_EQ(run.steps[3].validation_batches, 2);
+  }
+  EXPECT_FALSE(fit(small_llama({}, "fp32", 1)).test.has_value()) << "no test data";
+}
+
+/// Validation data that fill no global batch are not passed over in silence.
+TEST(Fit, ValidationDataBelowAGlobalBatchAreNamed) {
+  RunConfig config = with_validation({}, 2, 1);
+  config.data.kind = DataKind::kHfDataset;
+  config.data.val_dir = "/data/held_out";
+  try {
+    (void)fit(config);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("data.val_dir: /data/held_out: no validation will run"));
+    EXPECT_THAT(error.what(), HasSubstr("global_batch_size 8"));
+  }
+  config.trainer.limit_val_batches = BatchCount{.count = 0, .fraction = {}};
+  EXPECT_EQ(fit(config).steps.size(), 2U) << "no validation was asked for";
+
+  config = with_validation({1, 1, 2, false, true}, 2, 1);
+  config.data.kind = DataKind::kMegatron;
+  config.data.splits = {98, 1, 1};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(fit(config).steps.size(), 2U);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("data.splits_string: no validation will run"));
+  EXPECT_EQ(said.find("no validation"), said.rfind("no validation")) << "once, not by every rank";
+}
+
+/// Ranks that hold the same key/value heads: neighbours on trn2, every second one on trn1. The losses are those of one rank.
+TEST(Fit, CopiesOfKeyValueHeadsLieInTheOrderOfTheMachine) {
+  const auto config_of = [](int tp, const std::string& hardware) {
+    RunConfig config = small_llama({.tp = tp}, "fp64", 3);
+    config.model.num_kv_heads = 2;
+    config.model.qkv_linear = true;
+    config.model.fuse_qkv = false;
+    config.distributed_strategy.kv_replicator = tp == 1 ? 1 : 2;
+    config.hardware = hardware;
+    return config;
+  };
+  const Training one = fit(config_of(1, "trn2"));
+  for (const std::string hardware : {"trn1", "trn2"}) {
+    const RunConfig config = config_of(4, hardware);
+    const Training run = fit(config);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(run.steps[i].loss, one.steps[i].loss, 1e-10 * one.steps[i].loss);
+    std::vector<at::Tensor> keys(4);
+    runtime::WorldOptions world;
+    world.world_size = 4;
+    runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+      const Trainer trainer(config, rank, std::make_shared<RandomTokens>(config));
+      for (const auto& [name, weight] : trainer.local_weights()) {
+        if (name.ends_with("layers.0.self_attn.qkv_proj.weight_k")) keys[static_cast<std::size_t>(rank.rank())] = weight.tensor;
+      }
+    });
+    ASSERT_TRUE(keys[0].defined());
+    EXPECT_EQ(keys[0].equal(keys[1]), hardware == "trn2");
+    EXPECT_EQ(keys[0].equal(keys[2]), hardware == "trn1");
+  }
 }
 
 TEST(Fit, ValidationDoesNotChangeTraining) {
@@ -129,11 +313,10 @@ TEST(Fit, MaxEpochsAndMaxTimeEndARun) {
   EXPECT_EQ(run.steps.size(), 4U);
   EXPECT_EQ(run.reason, StopReason::kMaxEpochs);
 
-  for (const Layout& layout : {Layout{}, Layout{1, 2, 2, false, true}}) {
+  for (const Layout& layout : {Layout{}, Layout{1, 2, 2, false, true}, Layout{1, 1, 4, false, true}}) {
     RunConfig timed = small_llama(layout, "fp32", 1000);
     timed.trainer.max_time_s = 0;
     run = fit(timed);
-    runtime::clear_stop_request();
     EXPECT_EQ(run.steps.size(), 1U) << "the clock is read at step borders";
     EXPECT_EQ(run.reason, StopReason::kMaxTime);
   }

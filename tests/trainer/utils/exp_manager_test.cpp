@@ -65,8 +65,15 @@ TEST_F(RunDirectory, KeepsOutputsOfEarlierRunsAndLeavesOtherFilesAlone) {
   const auto directory = prepare();
   temporary_.write("runs/llama/mine/metrics.jsonl", "first");
   temporary_.write("runs/llama/mine/events.out.tfevents.1", "first");
+  temporary_.write("runs/llama/mine/nemo_log_globalrank-3_localrank-1.txt", "first");
+  temporary_.write("runs/llama/mine/nemo_error_log.txt", "first");
+  temporary_.write("runs/llama/mine/lightning_logs.txt", "first");
   temporary_.write("runs/llama/mine/notes.txt", "of the user");
   prepare();
+  for (const char* log : {"nemo_log_globalrank-3_localrank-1.txt", "nemo_error_log.txt", "lightning_logs.txt"}) {
+    EXPECT_EQ(read_all(directory / "run_0" / log), "first");
+    EXPECT_FALSE(std::filesystem::exists(directory / log));
+  }
   EXPECT_EQ(read_all(directory / "run_0" / "metrics.jsonl"), "first");
   EXPECT_EQ(read_all(directory / "run_0" / "events.out.tfevents.1"), "first");
   EXPECT_TRUE(std::filesystem::exists(directory / "run_0" / "hparams.yaml"));
