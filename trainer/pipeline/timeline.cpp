@@ -6,16 +6,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 
 namespace trellis::trainer {
 namespace {
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
-  return out + "\"";
-}
+using Event = nlohmann::ordered_json;
 
 double microseconds(std::chrono::steady_clock::duration since) { return std::chrono::duration<double, std::micro>(since).count(); }
 
@@ -24,15 +22,21 @@ double microseconds(std::chrono::steady_clock::duration since) { return std::chr
 PipelineTimeline::PipelineTimeline(std::filesystem::path file, int pipeline_rank, const std::string& title)
     : file_(std::move(file)), rank_(pipeline_rank) {
   const std::string name = "pipeline rank " + std::to_string(rank_) + ": " + title;
-  events_ = "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": " + std::to_string(rank_) + ", \"args\": {\"name\": " + quoted(name) + "}},\n";
+  events_ = Event{{"ph", "M"}, {"name", "process_name"}, {"pid", rank_}, {"args", {{"name", name}}}}.dump() + ",\n";
   if (rank_ == 0) append("[\n", true);
 }
 
 void PipelineTimeline::end(const Task& task) {
   const auto now = Clock::now();
-  events_ += "{\"ph\": \"X\", \"cat\": \"comp\", \"name\": " + quoted(to_string(task)) + ", \"pid\": " + std::to_string(rank_) +
-             ", \"tid\": " + std::to_string(task.chunk) + ", \"ts\": " + std::to_string(microseconds(start_.time_since_epoch())) +
-             ", \"dur\": " + std::to_string(microseconds(now - start_)) + ", \"args\": {\"pass\": " + std::to_string(pass_) + "}},\n";
+  const Event event{{"ph", "X"},
+                    {"cat", "comp"},
+                    {"name", to_string(task)},
+                    {"pid", rank_},
+                    {"tid", task.chunk},
+                    {"ts", microseconds(start_.time_since_epoch())},
+                    {"dur", microseconds(now - start_)},
+                    {"args", {{"pass", pass_}}}};
+  events_ += event.dump() + ",\n";
 }
 
 /// The format allows a list that is never closed: the file can be read after any pass.
