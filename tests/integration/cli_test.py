@@ -198,7 +198,7 @@ class BadInput(Case):
 
     def test_known_key_that_is_not_carried_out(self):
         self.fails(self.train("distributed_strategy.context_parallel_size=2", "model.fusions.ring_attention=true", "distributed_strategy.pipeline_model_parallel_size=1"),
-                   2, "does not carry out", "distributed_strategy.context_parallel_size", "model.fusions.ring_attention")
+                   2, "does not carry out", "command line:distributed_strategy.context_parallel_size", "command line:model.fusions.ring_attention")
 
     def test_heads_layers_and_batch_that_do_not_divide(self):
         self.fails(self.train("distributed_strategy.tensor_model_parallel_size=8", "distributed_strategy.pipeline_model_parallel_size=1"), 2,

@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
-#include "sim/config/system_config.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/load_device.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
@@ -66,38 +66,13 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   return facts;
 }
 
-const runtime::DevicePlugin* load_device(const RunRequest& request, const RunConfig& config) {
-  if (request.device == "cpu") return nullptr;
-  const runtime::DevicePlugin& plugin = runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
-  if (request.device != plugin.api().device_type) {
-    throw ConfigError("--device " + request.device + ": expected \"cpu\" or \"" + plugin.api().device_type + "\", which the plugin provides");
-  }
-  json options = {{"schema", "trellis.device_options/1"},
-                  {"instance", request.instance},
-                  {"nodes", request.nodes},
-                  {"world_size", config.world_size()},
-                  {"shape_only", request.shape_only},
-                  {"record", true}};
-  if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
-  plugin.check(plugin.api().configure(options.dump().c_str()));
-  return &plugin;
-}
-
 /// One run from configuration to files.
 class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
-    if (request.device != "cpu") {
-      sim::LoadOptions load;
-      load.nodes = request.nodes;
-      load.logical_core_size = config_.trainer.lnc;
-      const sim::SystemConfig system = sim::load_system(request.instance, load);
-      check_fits_machine(config_, request.instance, request.nodes, system.logical_cores_per_node());
-    } else if (request.shape_only) {
-      throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    }
+    if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    plugin_ = load_device({request.device, request.instance, request.nodes, request.shape_only}, config_);
     data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
-    plugin_ = load_device(request, config_);
     directory_ = prepare_run_directory(config_, request.command_line);
     log_info("run directory: " + directory_.string());
     log_info("data: " + data_->description());
