@@ -118,7 +118,9 @@ runtime::WorldOptions world_of(const VerifyRequest& request, RunConfig config) {
   world.device_type = request.device;
   world.host_threads = request.host_threads;
   if (request.device == "cpu") return world;
-  const int cores = sim::load_system(request.instance, {.logical_core_size = config.trainer.lnc}).logical_cores_per_node();
+  sim::LoadOptions load;
+  load.logical_core_size = config.trainer.lnc;
+  const int cores = sim::load_system(request.instance, load).logical_cores_per_node();
   if (request.ranks > cores) {
     throw ConfigError("--ranks " + std::to_string(request.ranks) + ": a " + request.instance + " has " + std::to_string(cores) +
                       " logical cores: lower it, or choose a larger --instance");
