@@ -12,8 +12,8 @@ namespace trellis::trainer {
 
 /// A number of batches or a part of them: `limit_val_batches: 4` or `0.5`; `val_check_interval` likewise.
 struct BatchCount {
-  std::optional<std::int64_t> count = {};   ///< exactly one of the two is set
-  std::optional<double> fraction = {};      ///< of one epoch, 0 … 1
+  std::optional<std::int64_t> count;   ///< exactly one of the two is set
+  std::optional<double> fraction;      ///< of one epoch, 0 … 1
   [[nodiscard]] bool is_zero() const { return count.value_or(0) == 0 && fraction.value_or(0) == 0; }
   bool operator==(const BatchCount&) const = default;
 };

@@ -61,7 +61,7 @@ class Verification {
     RunConfig config = load_run_config(request_.config_file, overrides);
     refuse_unsupported(config, /*simulate=*/true);  // checkpoints play no part here either
     config.trainer.max_steps = request_.steps;
-    config.trainer.limit_val_batches = BatchCount{.count = 0};
+    config.trainer.limit_val_batches = BatchCount{.count = 0, .fraction = {}};
     config.trainer.num_sanity_val_steps = 0;
     config.exp_manager.early_stopping.reset();
     return config;
