@@ -124,7 +124,7 @@ std::string list_text(const std::string& title, const std::vector<std::string>& 
 
 std::vector<std::string> unsupported_lines(const RunConfig& config) {
   std::vector<std::string> lines;
-  for (const trainer::UnsupportedFeature& feature : config.unsupported) lines.push_back(feature.key + ": " + feature.text);
+  for (const trainer::UnsupportedFeature& feature : config.unsupported) lines.push_back(feature.where + ": " + feature.text);
   return lines;
 }
 
@@ -206,7 +206,7 @@ json validate_json(const std::string& file, const RunCheck& check) {
   if (!check.problems.empty()) return report;
   report["unsupported"] = json::array();
   for (const trainer::UnsupportedFeature& feature : check.config.unsupported) {
-    report["unsupported"].push_back({{"key", feature.key}, {"text", feature.text}, {"changes_step", feature.changes_step}});
+    report["unsupported"].push_back({{"key", feature.key}, {"where", feature.where}, {"text", feature.text}, {"changes_step", feature.changes_step}});
   }
   report["without_effect"] = json::array();
   for (const trainer::KeyWithoutEffect& one : check.without_effect) report["without_effect"].push_back({{"key", one.key}, {"why", one.why}});

@@ -24,9 +24,12 @@ BUGS = {
     "gradients-not-averaged": ("DP4", "gradient of"),
     "weights-not-gathered": ("DP4.ZeRO1", ""),
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
+    "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
 }
-# The Megatron model, whose embedding may be tied.
-TIED = [SOURCE / "examples/quickstart.yaml", "model.share_embeddings_and_output_weights=true", "data.micro_batch_size=1"]
+MEGATRON = [SOURCE / "examples/quickstart.yaml", "data.micro_batch_size=1"]
+TIED = [*MEGATRON, "model.share_embeddings_and_output_weights=true"]
+DROPOUT = [*MEGATRON, "model.hidden_dropout=0.1", "model.attention_dropout=0.1"]
+BIASES = [*MEGATRON, "model.has_bias=true", "model.normalization=layernorm", "model.activation=gelu"]
 
 
 def verify(*args):
@@ -55,19 +58,64 @@ class Layouts(unittest.TestCase):
         self.assertIn("fp64  DP2 full", result.stderr)
 
 
+    def test_dropout_drops_the_same_in_every_layout(self):
+        result = verify(*DROPOUT, *SMALL, "--ranks", 4, "--layouts", "TP2.PP2,TP2.DP2,PP2.VPP2,DP4,TP4", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        self.assertGreater(sum("illegal" not in one for one in json.loads(result.stdout)["layouts"]), 20)
+
+    def test_a_tolerance_always_means_something(self):
+        """The gradient of a key's bias is 0 but for rounding: by its own norm no two runs agree about it."""
+        result = verify(*BIASES, *SMALL, "--ranks", 2, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        document = json.loads(result.stdout)
+        derived = document["derived_tolerances"]
+        self.assertGreaterEqual(derived["smallest"], 4 * 2**-8)
+        self.assertLessEqual(derived["largest"], 0.5)
+        run = [one for one in document["layouts"] if "illegal" not in one]
+        self.assertEqual({one["precision"] for one in run}, {"fp64", "mixed_precision"})
+        for one in run:
+            self.assertGreater(one["compared_by_share"], 0)
+            self.assertLessEqual(one["worst"]["tolerance"], 1e-10 if one["precision"] == "fp64" else 0.5)
+        text = verify(*BIASES, *SMALL, "--ranks", 2, "--layouts", "DP2").stdout
+        self.assertRegex(text, r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: 4 × the error of one rank against fp64")
+
+
+class Device(unittest.TestCase):
+    def test_ranks_on_emulated_cores_equal_one_cpu_rank(self):
+        result = verify(LLAMA, *SMALL, "--ranks", 4, "--layouts", "TP2.PP2.SP,DP4.ZeRO1,TP4.KV2", "--device", "neuron", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        document = json.loads(result.stdout)
+        self.assertEqual(document["device"], "neuron")
+        run = [one for one in document["layouts"] if "illegal" not in one]
+        self.assertGreater(len(run), 20)
+        self.assertTrue(all(one["equal"] for one in run))
+
+    def test_a_mistake_is_noticed_there_too(self):
+        result = verify(LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2.SP", "--steps", 1, "--device", "neuron", "--seed-bug", "norm-gradients-not-summed")
+        self.assertEqual(result.returncode, 5, result.stderr[-3000:])
+        self.assertRegex(result.stdout, r"DIFFERS  fp64  TP2 SP.*norm.*; layer model\.\S*norm")
+
+    def test_a_machine_that_is_too_small_is_named(self):
+        result = verify(LLAMA, "--ranks", 8, "--device", "neuron", "--instance", "trn1.2xlarge")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--ranks 8: a trn1.2xlarge has 2 logical cores", result.stderr)
+
+
 class SeededBugs(unittest.TestCase):
     def test_each_is_noticed_and_the_first_wrong_tensor_named(self):
         listed = verify(LLAMA, "--seed-bug", "nothing").stderr
         for bug, (layouts, first) in BUGS.items():
             with self.subTest(bug):
                 self.assertIn(bug, listed)
-                model = TIED if bug == "tied-embedding-missed" else [LLAMA]
+                model = {"tied-embedding-missed": TIED, "dropout-seed-shared": DROPOUT}.get(bug, [LLAMA])
                 result = verify(*model, *SMALL, "--ranks", 4, "--layouts", layouts, "--seed-bug", bug, "--steps", 2, "--json")
                 self.assertEqual(result.returncode, 5, result.stderr[-3000:])
                 for one in json.loads(result.stdout)["layouts"]:
                     if "illegal" not in one:
                         self.assertFalse(one["equal"], one["layout"])
                         self.assertIn(first, one["first_bad"]["what"])
+                        tensor = one["first_bad_tensor"]
+                        self.assertIn(f" {tensor['layer']}.", tensor["what"])
         self.assertEqual(listed.count(","), len(BUGS) - 1, "a bug has no row here")
 
 
@@ -82,6 +130,7 @@ class BadInput(unittest.TestCase):
         self.fails(LLAMA, "--layouts", "TP2.XY", text='"XY": expected TP2, PP2')
         self.fails(LLAMA, "--ranks", 3, "--layouts", "TP3", text="no layout is legal")
         self.fails(LLAMA, "model.num_layer=3", text="num_layers")
+        self.fails(LLAMA, "--ranks", 2, "--seed-bug", "dropout-seed-shared", text="the model needs dropout")
 
 
 if __name__ == "__main__":

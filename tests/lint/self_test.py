@@ -1,8 +1,9 @@
-"""Plants one fault after the other in a small legal tree and expects the check to report it. Usage: self_test.py layers|sizes|texts"""
+"""Plants one fault after the other in a small legal tree and expects the check to report it. Usage: self_test.py layers|sizes|texts|checklist"""
 import sys
 import tempfile
 from pathlib import Path
 
+import check_checklist
 import check_layers
 import check_sizes
 import check_texts
@@ -23,6 +24,9 @@ LEGAL = {
     "tests/sim/core/engine_test.cpp": '#include <systemc>\n#include "sim/core/engine.h"\n#include "tests/support/a.h"\n',
     "tests/device/kernel_test.cpp": '#include <torch/torch.h>\n#include "device/driver/session.h"\n',
     "base/README.md": "# base\n",
+    "tests/base/yaml_test.cpp": "TEST(Yaml, Reads) {}\nTEST_P(Forms,\n       Agree) {}\n",
+    "tests/base/oracle.py": "class Numbers(Case):\n    def test_all(self):\n",
+    "docs/checklist.md": "| feature | tests |\n|---|---|\n| a | `base/yaml:Yaml.Reads`, `base/yaml:Forms.*`, `base/oracle:Numbers.test_all` |\n| b | later: not there |\n",
 }
 
 # (file, content, part of the report that is expected)
@@ -61,8 +65,15 @@ FAULTS = {
         ("base/a.cpp", "int a;  // TO" "DO later\n", "base/a.cpp:1: do it now or leave it out"),
         ("base/README.md", "see /ho" "me/somebody/notes\n", "base/README.md:1: a path of one machine"),
     ],
+    "checklist": [
+        ("docs/checklist.md", "| a | `base/yaml:Yaml.Writes` |\n", "docs/checklist.md:1: tests/base/yaml has no case Yaml.Writes"),
+        ("docs/checklist.md", "| a | `base/json:Json.Reads` |\n", "docs/checklist.md:1: there is no tests/base/json_test.cpp"),
+        ("docs/checklist.md", "| a | `base/yaml:Yaml` |\n", "`base/yaml:Yaml` is no name of a test"),
+        ("docs/checklist.md", "\n| a | soon |\n", "docs/checklist.md:2: a row without a test"),
+        ("tests/base/oracle.py", "class Others(Case):\n    def test_all(self):\n", "tests/base/oracle has no case Numbers.test_all"),
+    ],
 }
-CHECKS = {"layers": check_layers.check, "sizes": check_sizes.check, "texts": check_texts.check}
+CHECKS = {"layers": check_layers.check, "sizes": check_sizes.check, "texts": check_texts.check, "checklist": check_checklist.check}
 
 
 def problems(check, files):

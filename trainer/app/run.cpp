@@ -15,8 +15,8 @@
 #include "base/log.h"
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
-#include "sim/config/system_config.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/load_device.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
@@ -72,23 +72,6 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   return facts;
 }
 
-const runtime::DevicePlugin* load_device(const RunRequest& request, const RunConfig& config) {
-  if (request.device == "cpu") return nullptr;
-  const runtime::DevicePlugin& plugin = runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
-  if (request.device != plugin.api().device_type) {
-    throw ConfigError("--device " + request.device + ": expected \"cpu\" or \"" + plugin.api().device_type + "\", which the plugin provides");
-  }
-  json options = {{"schema", "trellis.device_options/1"},
-                  {"instance", request.instance},
-                  {"nodes", request.nodes},
-                  {"world_size", config.world_size()},
-                  {"shape_only", request.shape_only},
-                  {"record", true}};
-  if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
-  plugin.check(plugin.api().configure(options.dump().c_str()));
-  return &plugin;
-}
-
 /// Keeps what is said before the log files are there.
 class EarlyMessages {
  public:
@@ -106,13 +89,15 @@ class EarlyMessages {
 class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
-    use_machine();
+    if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    const DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only};
+    use_machine(device, config_);
     data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
     if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
       throw ConfigError("--test: there are no test data: expected data.test_dir, or a third part above 0 in data.splits_string, with a global batch of "
                         "samples, and trainer.limit_test_batches other than 0");
     }
-    plugin_ = load_device(request, config_);
+    plugin_ = load_device(device, config_);
     directory_ = prepare_run_directory(config_, request.command_line);
     logs_.emplace(directory_, config_);
     early_messages_.move_to(*logs_);
@@ -157,20 +142,6 @@ class Run {
     refuse_unsupported(config, request_.shape_only);
     if (request_.steps > 0) config.trainer.max_steps = request_.steps;
     return config;
-  }
-
-  /// CPU ranks need no room on the machine: only its order of key/value heads is theirs.
-  void use_machine() {
-    const bool emulates = request_.device != "cpu";
-    if (!emulates && request_.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    sim::LoadOptions load;
-    if (emulates) {
-      load.nodes = request_.nodes;
-      load.logical_core_size = config_.trainer.lnc;
-    }
-    const sim::SystemConfig system = sim::load_system(request_.instance, load);
-    config_.hardware = system.chip.generation;
-    if (emulates) check_fits_machine(config_, request_.instance, request_.nodes, system.logical_cores_per_node());
   }
 
   /// What ends a run stands in the log of the rank where it happened; ranks that end because of it say nothing.

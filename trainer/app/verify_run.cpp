@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "sim/config/system_config.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/load_device.h"
 #include "trainer/verify/seeded_bugs.h"
 #include "trainer/verify/verify.h"
 
@@ -20,7 +23,8 @@ std::string scientific(double value) {
 }
 
 std::string text_of(const Deviation& deviation) {
-  return deviation.what + ": relative error " + scientific(deviation.error) + ", tolerance " + scientific(deviation.tolerance);
+  return deviation.what + ": relative error " + scientific(deviation.error) + (deviation.by_share ? " (by its share of the norm)" : "") + ", tolerance " +
+         scientific(deviation.tolerance);
 }
 
 void print_progress(const LayoutResult& result, int done, int of) {
@@ -30,10 +34,14 @@ void print_progress(const LayoutResult& result, int done, int of) {
 }
 
 json to_json(const Deviation& deviation) {
-  return {{"what", deviation.what}, {"layer", deviation.layer}, {"error", deviation.error}, {"tolerance", deviation.tolerance}};
+  return {{"what", deviation.what},
+          {"layer", deviation.layer},
+          {"error", deviation.error},
+          {"by_share", deviation.by_share},
+          {"tolerance", deviation.tolerance}};
 }
 
-json to_json(const VerifyResult& result) {
+json to_json(const VerifyRequest& request, const VerifyResult& result) {
   json layouts = json::array();
   for (const LayoutResult& one : result.layouts) {
     json entry = {{"layout", to_string(one.layout)}, {"precision", one.precision}};
@@ -42,44 +50,97 @@ json to_json(const VerifyResult& result) {
     } else {
       entry["equal"] = one.passed();
       entry["compared"] = one.comparison->num_compared;
+      entry["compared_by_share"] = one.comparison->num_by_share;
       entry["worst"] = to_json(one.comparison->worst);
       if (one.comparison->first_bad) entry["first_bad"] = to_json(*one.comparison->first_bad);
+      if (one.comparison->first_bad_tensor) entry["first_bad_tensor"] = to_json(*one.comparison->first_bad_tensor);
     }
     layouts.push_back(std::move(entry));
   }
-  return {{"schema", "trellis.verify/1"}, {"vocab_size", result.vocab_size}, {"failed", result.num_failed()}, {"layouts", std::move(layouts)}};
+  return {{"schema", "trellis.verify/1"},
+          {"device", request.device},
+          {"ranks", request.ranks},
+          {"vocab_size", result.vocab_size},
+          {"derived_tolerances", {{"smallest", result.derived.smallest}, {"largest", result.derived.largest}, {"capped", result.derived.num_capped}}},
+          {"failed", result.num_failed()},
+          {"layouts", std::move(layouts)}};
 }
 
-/// The worst of each precision, then what failed, then what was not run and why.
+void print_worst(const VerifyResult& result, const std::string& precision) {
+  const LayoutResult* worst = nullptr;
+  int by_share = 0;
+  for (const LayoutResult& one : result.layouts) {
+    if (!one.comparison || one.precision != precision) continue;
+    by_share = std::max(by_share, one.comparison->num_by_share);
+    const auto excess = [](const LayoutResult& layout) { return layout.comparison->worst.error / layout.comparison->worst.tolerance; };
+    if (worst == nullptr || excess(one) > excess(*worst)) worst = &one;
+  }
+  if (worst == nullptr) return;
+  std::cout << precision << ": worst " << text_of(worst->comparison->worst) << " (" << to_string(worst->layout) << "); " << by_share << " of "
+            << worst->comparison->num_compared << " numbers nearly vanish and are measured against their share of the norm\n";
+}
+
+/// Where the tolerances of the configured precision come from.
+void print_derived(const VerifyResult& result) {
+  const DerivedTolerances& derived = result.derived;
+  if (derived.largest == 0) return;
+  std::cout << result.precision << ": tolerances " << scientific(derived.smallest) << " to " << scientific(derived.largest) << ": " << kOrderOfSums
+            << " × the error of one rank against fp64, number by number, at least " << kOrderOfSums << " roundings, at most " << kLargestTolerance << " ("
+            << derived.num_capped << " numbers)\n";
+}
+
+void print_failure(const LayoutResult& one) {
+  const Comparison& found = *one.comparison;
+  std::cout << "DIFFERS  " << one.precision << "  " << to_string(one.layout) << ": " << found.num_bad << " of " << found.num_compared << "; first "
+            << text_of(*found.first_bad);
+  const auto& tensor = found.first_bad_tensor;
+  if (tensor && tensor->what != found.first_bad->what) std::cout << "; first tensor " << text_of(*tensor);
+  std::cout << (tensor ? "; layer " + tensor->layer : "") << "\n";
+}
+
+/// The worst of each precision, then what failed; what is not legal is counted.
 void print_summary(const VerifyRequest& request, const VerifyResult& result, double seconds) {
   const int illegal = static_cast<int>(result.layouts.size()) - result.num_run();
-  std::cout << result.num_run() << " runs on " << request.ranks << " ranks against one rank, " << request.steps << " steps each, in "
-            << static_cast<int>(seconds + 0.5) << " s: " << result.num_run() - result.num_failed() << " equal, " << result.num_failed()
-            << " differ; " << illegal << " layouts are not legal for this configuration\n"
+  std::cout << result.num_run() << " runs on " << request.ranks << " " << request.device << " ranks against one CPU rank, " << request.steps
+            << " steps each, in " << static_cast<int>(seconds + 0.5) << " s: " << result.num_run() - result.num_failed() << " equal, "
+            << result.num_failed() << " differ; " << illegal << " layouts are not legal for this configuration\n"
             << "vocabulary " << result.vocab_size << " rows in every layout\n";
-  for (const std::string& precision : {std::string("fp64"), result.precision}) {
-    const LayoutResult* worst = nullptr;
-    for (const LayoutResult& one : result.layouts) {
-      if (!one.comparison || one.precision != precision) continue;
-      if (worst == nullptr || one.comparison->worst.error > worst->comparison->worst.error) worst = &one;
-    }
-    if (worst != nullptr) std::cout << precision << ": worst " << text_of(worst->comparison->worst) << " (" << to_string(worst->layout) << ")\n";
-    if (result.precision == "fp64") break;
-  }
+  print_worst(result, "fp64");
+  if (result.precision != "fp64") print_worst(result, result.precision);
+  print_derived(result);
   for (const LayoutResult& one : result.layouts) {
-    if (one.passed()) continue;
-    const Deviation& bad = *one.comparison->first_bad;
-    std::cout << "DIFFERS  " << one.precision << "  " << to_string(one.layout) << ": " << one.comparison->num_bad << " of "
-              << one.comparison->num_compared << "; first " << text_of(bad) << (bad.layer.empty() ? "" : "; layer " + bad.layer) << "\n";
+    if (!one.passed()) print_failure(one);
   }
+}
+
+void check_ranks_fit(const VerifyRequest& request, const RunConfig& config) {
+  sim::LoadOptions load;
+  load.logical_core_size = config.trainer.lnc;
+  const int cores = sim::load_system(request.instance, load).logical_cores_per_node();
+  if (request.ranks <= cores) return;
+  throw ConfigError("--ranks " + std::to_string(request.ranks) + ": a " + request.instance + " has " + std::to_string(cores) +
+                    " logical cores: lower it, or choose a larger --instance");
+}
+
+VerifyMachine machine_of(const VerifyRequest& request, RunConfig config) {
+  const DeviceChoice device{request.device, request.instance, 1, /*shape_only=*/false, /*record=*/false};
+  if (request.device != "cpu") check_ranks_fit(request, config);
+  config.trainer.devices = request.ranks;
+  use_machine(device, config);
+  VerifyMachine machine;
+  machine.hardware = config.hardware;
+  machine.world.device_type = request.device;
+  machine.world.host_threads = request.host_threads;
+  machine.world.plugin = load_device(device, config);
+  return machine;
 }
 
 int run(const VerifyRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  const VerifyResult result = verify(request, &print_progress);
+  const VerifyResult result = verify(request, [&](const RunConfig& config) { return machine_of(request, config); }, &print_progress);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (request.json) {
-    std::cout << to_json(result).dump(1) << std::endl;
+    std::cout << to_json(request, result).dump(1) << std::endl;
   } else {
     print_summary(request, result, seconds);
   }

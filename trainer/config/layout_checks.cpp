@@ -113,6 +113,11 @@ void check_pipeline_parallel(const RunConfig& config, SectionReaders& r) {
   if (!known || !r.model.good({"num_layers", "pipeline_cuts"})) return;
   const std::int64_t pp = config.pp(), vpp = config.vpp(), stages = pp * vpp;
   const std::int64_t layers = config.model.num_layers;
+  if (pp == 1 && vpp > 1) {
+    return r.distributed_strategy.problem("virtual_pipeline_model_parallel_size",
+                                          fmt::format("{} needs pipeline_model_parallel_size > 1, whose bubble virtual stages make smaller, got 1; set it to 1 or "
+                                                      "raise pipeline_model_parallel_size", vpp));
+  }
   if (config.model.pipeline_cuts.empty() && config.model_source == "megatron") {
     if (layers % pp != 0) return must_divide(r.model, "num_layers", layers, {fmt::format("pipeline_model_parallel_size {}", pp), pp});
     if (layers % stages != 0) {

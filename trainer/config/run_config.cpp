@@ -107,7 +107,7 @@ void refuse_unsupported(const RunConfig& config, bool simulate) {
   std::string text;
   for (const UnsupportedFeature& feature : config.unsupported) {
     if (simulate && !feature.changes_step) continue;
-    text += fmt::format("\n  {}: {}", feature.key, feature.text);
+    text += fmt::format("\n  {}: {}", feature.where, feature.text);
   }
   if (text.empty()) return;
   throw ConfigError(fmt::format("{}: this version validates, but does not carry out:{}\nSwitch these off to run the rest; `trellis validate` shows what "

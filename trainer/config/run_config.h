@@ -148,7 +148,8 @@ struct UnsupportedFeature {
   std::string key;               ///< "distributed_strategy.context_parallel_size"
   std::string text;              ///< "context parallelism (context_parallel_size 2)"
   bool changes_step = true;      ///< false: concerns files only, such as checkpoints; one simulated step is the same without it
-  bool operator==(const UnsupportedFeature&) const = default;
+  std::string where = {};        ///< "file:line:key"; no part of what the configuration says
+  bool operator==(const UnsupportedFeature& other) const { return key == other.key && text == other.text && changes_step == other.changes_step; }
 };
 
 /// A validated run: every default applied, every derived number computed. Immutable after load.

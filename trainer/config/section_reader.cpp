@@ -153,7 +153,7 @@ void SectionReader::warn(const std::string& key, const std::string& text) {
 }
 
 void SectionReader::unsupported(const std::string& key, const std::string& text, bool changes_step) {
-  state_->findings->unsupported.push_back({dotted(key), text, changes_step});
+  state_->findings->unsupported.push_back({dotted(key), text, changes_step, state_->map.where(key)});
 }
 
 void SectionReader::finish() {

@@ -13,10 +13,11 @@
 namespace trellis::trainer {
 namespace {
 
+/// In fp32 whatever the run's type: every precision starts from the same model.
 at::Tensor draw(const ModuleContext& context, const std::string& name, const std::vector<std::int64_t>& shape, const WeightInit& init) {
-  at::Tensor full = at::empty(shape, at::TensorOptions().dtype(context.dtype == at::kDouble ? at::kDouble : at::kFloat));
+  const at::Tensor full = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   init.fill(full, at::detail::createCPUGenerator(stream_seed(context.seed, name)));
-  return full;
+  return context.dtype == at::kDouble ? full.to(at::kDouble) : full;
 }
 
 Partition partition_of(const WeightSpec& spec) {

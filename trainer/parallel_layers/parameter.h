@@ -88,7 +88,7 @@ struct WeightSpec {
 /// Makes this rank's shard and adds it to the context's list. The un-sharded weight is drawn on the CPU from a stream that depends on
 /// (seed, name) only, then sliced: the model does not depend on the layout. Throws ConfigError when TP does not divide the shape.
 Parameter& make_parameter(const ModuleContext& context, const WeightSpec& spec);
-/// The un-sharded weight in fp32 (fp64 in an fp64 run) on the CPU, as make_parameter draws it.
+/// The un-sharded weight in fp32 (widened in an fp64 run: the same numbers) on the CPU, as make_parameter draws it.
 [[nodiscard]] at::Tensor draw_full_weight(const ModuleContext& context, const WeightSpec& spec);
 
 /// The shard of `tp.rank`: each of `stride` blocks of dimension `dim` is split over the group, the parts are joined again.

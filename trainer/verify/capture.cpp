@@ -98,19 +98,18 @@ std::map<std::string, GradientRows> gradients_of(const NeuronZero1Optimizer& opt
   std::map<std::string, GradientRows> gradients;
   optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
     const Parameter& parameter = *slot.parameter;
-    gradients[parameter.name] = {rows.clone(), slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
+    gradients[parameter.name] = {rows.to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true), slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
   });
   return gradients;
 }
 
 }  // namespace
 
-RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data, const RunChanges& changes, int host_threads) {
+RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data, const RunChanges& changes,
+                            runtime::WorldOptions world) {
   std::vector<RankNumbers> ranks(static_cast<std::size_t>(config.world_size()));
   RunNumbers result;
-  runtime::WorldOptions world;
   world.world_size = config.world_size();
-  world.host_threads = host_threads;
   if (changes.data) data = changes.data(data);
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     RankNumbers& mine = ranks[static_cast<std::size_t>(rank.rank())];

@@ -40,8 +40,8 @@ struct RunChanges {
   std::function<std::shared_ptr<const DataModule>(std::shared_ptr<const DataModule>)> data;
 };
 
-/// Trains on CPU ranks and gathers what each step computed. Throws what the run throws.
+/// Trains on ranks of `world`, whose size is the configuration's, and gathers on the CPU what each step computed. Throws what the run throws.
 [[nodiscard]] RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data, const RunChanges& changes = {},
-                                          int host_threads = 0);
+                                          runtime::WorldOptions world = {});
 
 }  // namespace trellis::trainer

@@ -86,8 +86,8 @@ std::vector<Layout> all_layouts(int ranks, int num_layers) {
     for (const bool sequence_parallel : {false, true}) {
       if (sequence_parallel && layout.tp == 1) continue;
       for (const bool zero1 : {false, true}) {
-        if (!zero1 && layout.dp == 1) continue;  // nothing to shard
-        for (int copies = 1; copies <= layout.tp; copies *= 2) {
+        for (int copies = 1; copies <= layout.tp; ++copies) {
+          if (layout.tp % copies != 0) continue;
           for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
             layout.sequence_parallel = sequence_parallel;
             layout.zero1 = zero1;

@@ -23,8 +23,9 @@ struct Layout {
 /// "TP2 PP2 VPP2 DP2 SP ZeRO1 KV2 full": factors of one and features that are off are left out; "one rank" when nothing is left.
 [[nodiscard]] std::string to_string(const Layout& layout);
 
-/// Every product TP · PP · DP = ranks with VPP up to the layers, with and without sequence parallelism (TP > 1), ZeRO-1 (always on with DP 1, where it does nothing), each number
-/// of copies of key/value heads up to TP, and each recompute mode. Whether one is legal for a configuration is for its validation to say.
+/// Every product TP · PP · DP = ranks with VPP up to the layers (PP > 1), with and without sequence parallelism (TP > 1) and ZeRO-1, each
+/// number of copies of key/value heads that divides TP, and each recompute mode. Whether one is legal for a configuration is for its
+/// validation to say; a combination that is not here is legal for none.
 [[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers);
 
 /// "TP2.DP4,PP4": a layout is chosen when it has every part of one of the items. "all" or "": every layout. Throws ConfigError for a part that

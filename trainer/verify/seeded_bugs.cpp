@@ -34,22 +34,35 @@ RunChanges wrong_parameters(std::function<void(Parameter&, const ParallelState&)
   return changes;
 }
 
-/// Every data-parallel rank reads what rank 0 reads.
-class OverlappingSamples final : public DataModule {
+/// What a data-parallel rank reads wrongly, given what it should read and what rank 0 reads.
+using Misreading = std::function<std::vector<MicroBatch>(std::vector<MicroBatch> own, std::vector<MicroBatch> of_rank_0)>;
+
+class MisreadData final : public DataModule {
  public:
-  explicit OverlappingSamples(std::shared_ptr<const DataModule> data) : data_(std::move(data)) {}
-  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int /*dp_rank*/) const override { return data_->micro_batches(step, 0); }
+  MisreadData(std::shared_ptr<const DataModule> data, Misreading misread) : data_(std::move(data)), misread_(std::move(misread)) {}
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
+    return misread_(data_->micro_batches(step, dp_rank), data_->micro_batches(step, 0));
+  }
   [[nodiscard]] std::int64_t num_tokens() const override { return data_->num_tokens(); }
-  [[nodiscard]] std::string description() const override { return data_->description() + ", the same samples for every rank"; }
+  [[nodiscard]] std::string description() const override { return data_->description() + ", misread"; }
 
  private:
   std::shared_ptr<const DataModule> data_;
+  Misreading misread_;
 };
 
-RunChanges overlapping_samples() {
+RunChanges wrong_data(Misreading misread) {
   RunChanges changes;
-  changes.data = [](std::shared_ptr<const DataModule> data) { return std::make_shared<OverlappingSamples>(std::move(data)); };
+  changes.data = [misread = std::move(misread)](std::shared_ptr<const DataModule> data) { return std::make_shared<MisreadData>(std::move(data), misread); };
   return changes;
+}
+
+std::vector<MicroBatch> samples_of_rank_0(std::vector<MicroBatch> /*own*/, std::vector<MicroBatch> of_rank_0) { return of_rank_0; }
+
+/// A micro-batch's place in the global batch is part of the seed of its dropout.
+std::vector<MicroBatch> places_of_rank_0(std::vector<MicroBatch> own, std::vector<MicroBatch> of_rank_0) {
+  for (std::size_t i = 0; i < own.size(); ++i) own[i].places = of_rank_0[i].places;
+  return own;
 }
 
 /// Sums over the vocabulary are per token, [.., 1]; activations are [s, b, h].
@@ -60,6 +73,10 @@ bool is_weight_sized(const at::Tensor& tensor) { return tensor.dim() >= 1 && ten
 bool has_tensor(const Layout& layout, const RunConfig&) { return layout.tp > 1; }
 bool has_pipeline(const Layout& layout, const RunConfig&) { return layout.pp > 1; }
 bool has_data(const Layout& layout, const RunConfig&) { return layout.dp > 1; }
+bool has_data_and_dropout(const Layout& layout, const RunConfig& config) {
+  const ModelSection& model = config.model;
+  return layout.dp > 1 && (model.hidden_dropout > 0 || model.attention_dropout > 0 || model.ffn_dropout > 0);
+}
 bool has_sequence_parallel(const Layout& layout, const RunConfig&) { return layout.sequence_parallel; }
 bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
 bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
@@ -87,7 +104,9 @@ std::vector<SeededBug> make_bugs() {
        wrong_group(Axis::kKvShared, {.leaves_out_sum = &is_weight_sized})},
       {"tied-embedding-missed", "the gradients of tied embeddings are not summed over the pipeline stages", &has_tied_stages,
        wrong_group(Axis::kPipeline, {.leaves_out_sum = &is_weight_sized})},
-      {"samples-overlap", "every data-parallel rank reads the same samples", &has_data, overlapping_samples()},
+      {"samples-overlap", "every data-parallel rank reads the same samples", &has_data, wrong_data(&samples_of_rank_0)},
+      {"dropout-seed-shared", "data-parallel ranks draw their dropout from one seed, so that different samples get equal masks (the model needs dropout)",
+       &has_data_and_dropout, wrong_data(&places_of_rank_0)},
       {"gradients-not-averaged", "gradients are scaled wrongly when they are summed over data-parallel ranks", &has_data,
        wrong_group(Axis::kData, {.scales_sum = mean_forgotten})},
       {"weights-not-gathered", "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,

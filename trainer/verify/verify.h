@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/world.h"
 #include "trainer/verify/compare.h"
 #include "trainer/verify/layout.h"
 #include "trainer/verify/verify_request.h"
@@ -20,8 +21,15 @@ struct LayoutResult {
   [[nodiscard]] bool passed() const { return !comparison || comparison->num_bad == 0; }
 };
 
+/// What an error may be in the configured precision.
+struct DerivedTolerances {
+  double smallest = 0, largest = 0;
+  int num_capped = 0;                    ///< kinds of numbers that one rank itself knows so badly that the cap holds
+};
+
 struct VerifyResult {
   int vocab_size = 0;                    ///< one for all layouts: a multiple of what the largest TP needs
+  DerivedTolerances derived;             ///< all 0 when nothing ran in the configured precision
   std::string precision;                 ///< the configured one
   std::vector<LayoutResult> layouts;
   [[nodiscard]] int num_failed() const;
@@ -31,10 +39,21 @@ struct VerifyResult {
 /// Called after each layout: done so far, of how many.
 using VerifyProgress = std::function<void(const LayoutResult& result, int done, int of)>;
 
-/// Trains the configuration on one rank and in every chosen layout, in fp64, and compares every number; then the layouts without recompute
-/// once more in the configured precision. There an error may be four times what one rank has against fp64, tensor by tensor, but at least
-/// four roundings of the precision: both run the same formulas, in another order of sums. Throws ConfigError when the configuration is
-/// wrong, or no chosen layout is legal.
-[[nodiscard]] VerifyResult verify(const VerifyRequest& request, const VerifyProgress& progress);
+/// Where the ranks of a layout live.
+struct VerifyMachine {
+  runtime::WorldOptions world;
+  std::string hardware;  ///< generation, see RunConfig::hardware
+};
+/// Given the configuration on one rank: the place to load the ranks' device.
+using VerifyWorld = std::function<VerifyMachine(const RunConfig& one_rank)>;
+
+inline constexpr double kOrderOfSums = 4, kLargestTolerance = 0.5;
+
+/// Trains the configuration on one CPU rank and in every chosen layout, in fp64, and compares every number; then the layouts without recompute
+/// once more in the configured precision. There a tensor may be kOrderOfSums times as far from fp64 as it is on one rank (with ZeRO-1 or
+/// without, as the layout), because both run the same formulas in another order of sums; at least kOrderOfSums roundings of the precision, at
+/// most kLargestTolerance. A tensor that nearly vanishes is measured against its share of the norm (see compare()): in fp64 when it is less
+/// than a millionth of it, otherwise when it is less than it. Throws ConfigError when the configuration is wrong, or no chosen layout is legal.
+[[nodiscard]] VerifyResult verify(const VerifyRequest& request, const VerifyWorld& world, const VerifyProgress& progress);
 
 }  // namespace trellis::trainer

@@ -29,6 +29,9 @@ const std::vector<Broken>& broken_files() {
       {"  sequence_parallel: true", "  sequence_parallel: true\n  virtual_pipeline_model_parallel_size: 2"}},
      "run.yaml:21:model.num_layers: 3 layers are too few for pipeline_model_parallel_size 2 × virtual_pipeline_model_parallel_size 2 = 4 "
      "stages: each needs at least one"},
+    {{{"pipeline_model_parallel_size: 2", "pipeline_model_parallel_size: 1\n  virtual_pipeline_model_parallel_size: 2"}},
+     "run.yaml:13:distributed_strategy.virtual_pipeline_model_parallel_size: 2 needs pipeline_model_parallel_size > 1, whose bubble virtual "
+     "stages make smaller, got 1; set it to 1 or raise pipeline_model_parallel_size"},
     {{{"global_batch_size: 16", "global_batch_size: 4"}},
      "run.yaml:16:data.global_batch_size: 1 micro-batches = global_batch_size 4 / (micro_batch_size 2 × DP 2) do not fill "
      "pipeline_model_parallel_size 2; raise it to at least 8, or lower the number of stages"},

@@ -305,7 +305,7 @@ TEST(Unsupported, IsLegalListedAndRefusedByName) {
     }
     return "";
   };
-  EXPECT_THAT(refusal(false), testing::AllOf(HasSubstr("model.moe: mixture of experts"), HasSubstr("exp_manager.resume_if_exists")));
+  EXPECT_THAT(refusal(false), testing::AllOf(HasSubstr("command line:model.moe: mixture of experts"), HasSubstr("exp_manager.resume_if_exists")));
   EXPECT_THAT(refusal(true), testing::AllOf(HasSubstr("model.moe: mixture of experts"), testing::Not(HasSubstr("resume_if_exists"))));
 }
 

@@ -1,0 +1,39 @@
+#include "trainer/app/load_device.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "sim/config/system_config.h"
+
+namespace trellis::trainer {
+
+void use_machine(const DeviceChoice& choice, RunConfig& config) {
+  const bool emulates = choice.device != "cpu";
+  sim::LoadOptions load;
+  if (emulates) {
+    load.nodes = choice.nodes;
+    load.logical_core_size = config.trainer.lnc;
+  }
+  const sim::SystemConfig system = sim::load_system(choice.instance, load);
+  config.hardware = system.chip.generation;
+  if (emulates) check_fits_machine(config, choice.instance, choice.nodes, system.logical_cores_per_node());
+}
+
+const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
+  if (choice.device == "cpu") return nullptr;
+  const runtime::DevicePlugin& plugin = runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
+  if (choice.device != plugin.api().device_type) {
+    throw ConfigError("--device " + choice.device + ": expected \"cpu\" or \"" + plugin.api().device_type + "\", which the plugin provides");
+  }
+  nlohmann::json options = {{"schema", "trellis.device_options/1"},
+                            {"instance", choice.instance},
+                            {"nodes", choice.nodes},
+                            {"world_size", config.world_size()},
+                            {"shape_only", choice.shape_only},
+                            {"record", choice.record}};
+  if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
+  plugin.check(plugin.api().configure(options.dump().c_str()));
+  return &plugin;
+}
+
+}  // namespace trellis::trainer

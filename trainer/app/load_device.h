@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "runtime/device_plugin.h"
+#include "trainer/config/run_config.h"
+
+namespace trellis::trainer {
+
+/// The device of a run's ranks, as the command line gave it.
+struct DeviceChoice {
+  std::string device;    ///< "cpu", or what the plugin calls its own
+  std::string instance;  ///< the machine to emulate
+  int nodes = 1;
+  bool shape_only = false;
+  bool record = true;    ///< off: operations run, nothing is simulated
+};
+
+/// Gives the configuration what it takes from the machine, the order of its key/value copies, and checks that the ranks fit. CPU ranks need no
+/// room on it. Throws ConfigError.
+void use_machine(const DeviceChoice& choice, RunConfig& config);
+
+/// The plugin, set up for the run's ranks; null for the CPU. Throws ConfigError when the plugin is another device's.
+const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config);
+
+}  // namespace trellis::trainer
