@@ -182,6 +182,38 @@ TEST(Readers, Tokenizers) {
   });
 }
 
+/// Small models of both kinds, with bytes for what has no piece and a normalization of their own. The package of Python makes them: the
+/// system's library has no trainer.
+void write_sentencepiece(const std::string& file, const std::string& kind) {
+  const std::string rules = file + ".tsv";
+  put(rules, "41\t61\nE9\t65\nFB01\t66 69\n");
+  const std::string script = "import sentencepiece; sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(['abab aba ab', 'aab baa ab']), model_writer=open('" +
+                             file + "', 'wb'), vocab_size=273, hard_vocab_limit=False, model_type='" + kind +
+                             "', byte_fallback=True, pad_id=3, user_defined_symbols=['<|end|>'], minloglevel=2, normalization_rule_tsv='" + rules + "')";
+  const std::string command = std::string(TRELLIS_SOURCE_DIR) + "/.venv/bin/python -c \"" + script + "\"";
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+}
+
+TEST(Readers, SentencePieceModels) {
+  const TemporaryDirectory directory;
+  std::vector<std::filesystem::path> files;
+  for (const std::string kind : {"unigram", "bpe"}) {
+    files.push_back(directory.path() / (kind + ".model"));
+    ASSERT_NO_FATAL_FAILURE(write_sentencepiece(files.back().string(), kind));
+  }
+  fuzz_files(files, [&] {
+    for (const auto& file : files) {
+      const auto tokenizer = trainer::make_tokenizer({"sentencepiece", "", file.string(), "", ""});
+      std::vector<std::int32_t> ids;
+      tokenizer->encode("abab A é <|end|> \xFF\xEF\xAC\x81 漢\n" + std::string(40, 'a'), ids);
+      ids.insert(ids.end(), {-1, 1 << 30});
+      for (std::int32_t id = 0; id < tokenizer->vocab_size(); ++id) ids.push_back(id);
+      (void)tokenizer->decode(ids);
+      (void)tokenizer->eos_id();
+    }
+  });
+}
+
 TEST(Readers, TextsThatAreNoUtf8) {
   const TemporaryDirectory directory;
   const auto tokenizer = trainer::make_tokenizer({"megatron", "GPT2BPETokenizer", "", directory.write("vocab.json", R"({"a": 0, "Ã": 1})"), directory.write("merges.txt", "")});

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -49,17 +51,66 @@ std::optional<int> count_vocab_file(const std::string& path) {
   return static_cast<int>(file.size());
 }
 
-/// The size of the tokenizer's vocabulary as far as its files tell; SentencePiece's do not.
+/// Takes a number of a protocol buffer off `bytes`: seven bits a byte, the lowest first.
+std::optional<std::uint64_t> take_varint(std::string_view& bytes) {
+  std::uint64_t value = 0;
+  for (int shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
+    const auto byte = static_cast<unsigned char>(bytes.front());
+    bytes.remove_prefix(1);
+    value |= std::uint64_t{byte & 0x7FU} << shift;
+    if (byte < 0x80) return value;
+  }
+  return std::nullopt;
+}
+
+/// Pieces of a SentencePiece model: the records of its first field (ModelProto.pieces in sentencepiece_model.proto). The library would read
+/// the whole model, and the configuration needs no more than their number.
+std::optional<int> count_sentencepiece(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  std::ifstream stream(path, std::ios::binary);
+  const std::string file(std::istreambuf_iterator<char>(stream), {});
+  enum WireType { kVarint, kFixed64, kLengthDelimited, kFixed32 = 5 };
+  constexpr std::uint64_t kPieces = 1 << 3 | kLengthDelimited;
+  int pieces = 0;
+  for (std::string_view rest = file; !rest.empty();) {
+    const auto tag = take_varint(rest);
+    if (!tag) return std::nullopt;
+    std::uint64_t length = 0;
+    switch (*tag & 7) {
+      case kVarint: case kLengthDelimited: {
+        const auto number = take_varint(rest);
+        if (!number) return std::nullopt;
+        length = (*tag & 7) == kVarint ? 0 : *number;
+        break;
+      }
+      case kFixed64: length = 8; break;
+      case kFixed32: length = 4; break;
+      default: return std::nullopt;
+    }
+    if (length > rest.size()) return std::nullopt;
+    rest.remove_prefix(length);
+    if (*tag == kPieces) ++pieces;
+  }
+  return pieces > 0 ? std::optional<int>(pieces) : std::nullopt;
+}
+
+bool is_sentencepiece(const TokenizerSection& tokenizer) {
+  return tokenizer.library == "sentencepiece" || (tokenizer.library == "megatron" && tokenizer.type == "GPTSentencePieceTokenizer");
+}
+
+/// The size of the tokenizer's vocabulary as far as its files tell.
 std::optional<int> vocabulary_of(const TokenizerSection& tokenizer) {
   if (tokenizer.library == "byte-level") return kByteVocabularySize;
   if (tokenizer.library == "huggingface") return count_tokenizer_json(tokenizer.type);
+  if (is_sentencepiece(tokenizer)) return count_sentencepiece(tokenizer.model);
   if (tokenizer.library != "megatron") return std::nullopt;
   const auto counted = count_vocab_file(tokenizer.vocab_file);
   return !counted && tokenizer.type == "GPT2BPETokenizer" ? kGpt2Vocabulary : counted;
 }
 
 /// What names the tokenizer's files; "" is a problem of its own.
-std::string files_of(const TokenizerSection& tokenizer) { return tokenizer.library == "sentencepiece" ? tokenizer.model : tokenizer.type; }
+std::string files_of(const TokenizerSection& tokenizer) { return is_sentencepiece(tokenizer) ? tokenizer.model : tokenizer.type; }
 
 /// Why the vocabulary is not known; "" when the tokenizer's section has a problem of its own.
 std::string what_lacks(const TokenizerSection* tokenizer) {
@@ -93,7 +144,7 @@ void read_vocabulary(SectionReader& reader, const VocabularySources& sources, Mo
   const bool given = sources.from_json || reader.has_value("vocab_size");
   const int size = unpadded_size(reader, sources, given);
   section.vocab_size = size;
-  const std::int64_t multiple = std::int64_t{divisor} * tp;
+  const std::int64_t multiple = std::int64_t{divisor} * tp;  // Megatron's padding; data and models read vocab_size
   const std::int64_t padded = (size + multiple - 1) / multiple * multiple;
   if (padded == size || !reader.good({"vocab_size", "make_vocab_size_divisible_by"})) return;
   if (!pads && given) {
