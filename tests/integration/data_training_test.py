@@ -96,7 +96,7 @@ class HuggingFace(Case):
         datasets.disable_progress_bars()
         rows = self.save("train", 1, 5 * BATCH + 3)
         self.save("val", 2, BATCH + 3)
-        data = ["data.train_dir=train", "data.tokenizer=null", "model.vocab_size=97", "data.val_dir=val", "trainer.val_check_interval=2"]
+        data = ["data.train_dir=train", "data.tokenizer=null", "model.vocab_size=98", "data.val_dir=val", "trainer.val_check_interval=2"]
         self.expect_equal_losses(data, validates=True)
         self.expect_resume(data)
         self.assertEqual(self.batch(data, 3), rows[3 * BATCH:4 * BATCH])
@@ -104,6 +104,7 @@ class HuggingFace(Case):
 
 class Megatron(Case):
     """`trellis data build`, blends and splits; index maps are made once and read again."""
+    VOCABULARY = ["model.vocab_size=264"]  # of every TP: padding would make another model
 
     def setUp(self):
         super().setUp()
@@ -112,7 +113,7 @@ class Megatron(Case):
             self.trellis("data", "build", f"{name}.jsonl", "--output", name, "--workers", 2)
 
     def test_a_blend_with_splits_trains_alike_and_resumes(self):
-        data = ["data.data_prefix=[0.3, a, 0.7, b]", "data.splits_string='80,10,10'", "data.dataloader_type=single", "data.index_mapping_dir=maps",
+        data = [*self.VOCABULARY, "data.data_prefix=[0.3, a, 0.7, b]", "data.splits_string='80,10,10'", "data.dataloader_type=single", "data.index_mapping_dir=maps",
                 "trainer.val_check_interval=2", "trainer.limit_val_batches=1"]
         self.expect_equal_losses(data, validates=True)
         maps = {path.name: path.stat().st_mtime_ns for path in (self.dir / "maps").iterdir()}
@@ -123,10 +124,9 @@ class Megatron(Case):
             for part in bytes(id if id < 256 else 0 for id in row).split(b"\0"):
                 self.assertIn(part.decode(), text)
 
-    def test_data_by_split_and_in_random_order_trains_alike(self):
-        data = ["data.data_prefix={train: [a], validation: [b], test: [b]}", "data.dataloader_type=single", "trainer.val_check_interval=2", "trainer.limit_val_batches=1"]
+    def test_data_by_split_trains_alike(self):
+        data = [*self.VOCABULARY, "data.data_prefix={train: [a], validation: [b], test: [b]}", "data.dataloader_type=single", "trainer.val_check_interval=2", "trainer.limit_val_batches=1"]
         self.expect_equal_losses(data, validates=True)
-        self.train([*data, "data.dataloader_type=cyclic"], "TP 2 × DP 2")
 
 
 class JsonLines(Case):
@@ -140,14 +140,14 @@ class JsonLines(Case):
         for name, part in (("one", texts[:70]), ("two", texts[70:])):
             (self.dir / "texts" / f"{name}.jsonl").write_text("".join(json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(part)))
         self.pieces = sentencepiece.SentencePieceProcessor
-        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_prefix=str(self.dir / "tokenizer"), vocab_size=89, model_type="bpe", minloglevel=2)
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_prefix=str(self.dir / "tokenizer"), vocab_size=90, model_type="bpe", minloglevel=2)
 
     def test_trains_alike_and_resumes(self):
         data = ["data.train_dir=texts", "data.tokenizer={library: sentencepiece, model: tokenizer.model}", "model.make_vocab_size_divisible_by=1"]
         self.expect_equal_losses(data)
         self.expect_resume(data)
         plan = json.loads(self.trellis("validate", *self.config(data), "--json"))["plan"]
-        self.assertIn("vocab_size: 89", plan["resolved_yaml"])
+        self.assertIn("vocab_size: 90", plan["resolved_yaml"])
         pieces = self.pieces(model_file=str(self.dir / "tokenizer.model"))
         stream = np.concatenate([[*pieces.encode(text), pieces.eos_id()] for text in documents(5, 120)])
         samples = {tuple(stream[i:i + SEQUENCE]) for i in range(0, len(stream) - SEQUENCE, SEQUENCE + 1)}
