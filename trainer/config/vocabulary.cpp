@@ -10,6 +10,7 @@
 
 #include "trainer/config/model_readers.h"
 #include "trainer/data/byte_tokenizer.h"
+#include "trainer/data/protobuf_fields.h"
 
 namespace trellis::trainer {
 namespace {
@@ -51,46 +52,19 @@ std::optional<int> count_vocab_file(const std::string& path) {
   return static_cast<int>(file.size());
 }
 
-/// Takes a number of a protocol buffer off `bytes`: seven bits a byte, the lowest first.
-std::optional<std::uint64_t> take_varint(std::string_view& bytes) {
-  std::uint64_t value = 0;
-  for (int shift = 0; shift < 64 && !bytes.empty(); shift += 7) {
-    const auto byte = static_cast<unsigned char>(bytes.front());
-    bytes.remove_prefix(1);
-    value |= std::uint64_t{byte & 0x7FU} << shift;
-    if (byte < 0x80) return value;
-  }
-  return std::nullopt;
-}
-
 /// Pieces of a SentencePiece model: the records of its first field (ModelProto.pieces in sentencepiece_model.proto). The library would read
 /// the whole model, and the configuration needs no more than their number.
 std::optional<int> count_sentencepiece(const std::string& path) {
+  constexpr std::uint64_t kPieces = 1;
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
   std::ifstream stream(path, std::ios::binary);
-  const std::string file(std::istreambuf_iterator<char>(stream), {});
-  enum WireType { kVarint, kFixed64, kLengthDelimited, kFixed32 = 5 };
-  constexpr std::uint64_t kPieces = 1 << 3 | kLengthDelimited;
+  const std::string model(std::istreambuf_iterator<char>(stream), {});
   int pieces = 0;
-  for (std::string_view rest = file; !rest.empty();) {
-    const auto tag = take_varint(rest);
-    if (!tag) return std::nullopt;
-    std::uint64_t length = 0;
-    switch (*tag & 7) {
-      case kVarint: case kLengthDelimited: {
-        const auto number = take_varint(rest);
-        if (!number) return std::nullopt;
-        length = (*tag & 7) == kVarint ? 0 : *number;
-        break;
-      }
-      case kFixed64: length = 8; break;
-      case kFixed32: length = 4; break;
-      default: return std::nullopt;
-    }
-    if (length > rest.size()) return std::nullopt;
-    rest.remove_prefix(length);
-    if (*tag == kPieces) ++pieces;
+  for (std::string_view rest = model; !rest.empty();) {
+    const auto field = take_field(rest);
+    if (!field) return std::nullopt;
+    if (field->number == kPieces && field->is_bytes) ++pieces;
   }
   return pieces > 0 ? std::optional<int>(pieces) : std::nullopt;
 }
