@@ -102,9 +102,10 @@ int unpadded_size(SectionReader& reader, const VocabularySources& sources, bool 
     return 1;
   }
   const int size = reader.positive("vocab_size", sources.from_json.value_or(tokenizer.value_or(1)));
-  if (reader.good({"vocab_size"}) && tokenizer && size < *tokenizer) {
+  const int needed = tokenizer.value_or(0);
+  if (reader.good({"vocab_size"}) && size < needed) {
     reader.problem("vocab_size", fmt::format("{} is smaller than the tokenizer's vocabulary; the {} tokenizer needs at least {}", size,
-                                             sources.tokenizer->library, *tokenizer));
+                                             sources.tokenizer->library, needed));
   }
   return size;
 }
