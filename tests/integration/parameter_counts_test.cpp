@@ -1,23 +1,20 @@
-// Full-size models, built rank by rank on the emulated device in shape-only mode: the tensors that exist against the plan of `trellis validate`
-// and against the published number of parameters.
-#include <algorithm>
+// Full-size models, built in their published layouts on the emulated device in shape-only mode: the tensors that exist against the plan of
+// `trellis validate` and against the published number of parameters.
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/run_plan.h"
-#include "trainer/data/data_module.h"
+#include "trainer/models/factory.h"
 #include "trainer/parallel_layers/parallel_state.h"
-#include "trainer/trainer.h"
 
 namespace trellis::trainer {
 namespace {
@@ -31,13 +28,8 @@ struct Model {
 
 void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
 
-/// The example's own layout on as few nodes as hold one replica of the model.
 RunConfig load(const Model& model) {
-  std::vector<std::string> overrides = model.overrides;
-  const std::string file = std::string(TRELLIS_SOURCE_DIR) + "/examples/nxdt/" + model.file + "_config.yaml";
-  const RunConfig published = load_run_config(file, overrides);
-  overrides.push_back("trainer.num_nodes=" + std::to_string(std::max(1, published.tp() * published.pp() / published.trainer.devices)));
-  return load_run_config(file, overrides);
+  return load_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/nxdt/" + model.file + "_config.yaml", model.overrides);
 }
 
 /// Elements of the un-sharded weight: its rows without padding, each copy of a key/value head once.
@@ -53,39 +45,51 @@ std::int64_t whole_elements(const Parameter& parameter) {
   return parameter.tensor.numel() / parameter.tensor.size(parameter.partition.dim) * rows;
 }
 
-/// What was built.
+/// What was built, of one replica of the model.
 struct Built {
-  std::vector<std::int64_t> elements_of_rank;
-  std::int64_t whole = 0;  ///< of one replica of the model
+  std::vector<std::vector<std::int64_t>> elements;  ///< by pipeline rank and TP rank
+  std::int64_t whole = 0;
 };
 
+ModuleContext context_of(const RunConfig& config, const runtime::RankContext& rank, const ParallelState& parallel, ParameterList& parameters) {
+  ModuleContext context;
+  context.parallel = &parallel;
+  context.parameters = &parameters;
+  context.backward = std::make_shared<BackwardLayer>();
+  context.device = rank.device();
+  context.dtype = at::kBFloat16;
+  context.sequence_parallel = config.distributed_strategy.sequence_parallel;
+  context.shape_only = true;
+  return context;
+}
+
+/// The ranks of one stage build every stage of the pipeline, one after another: a host process has fewer ranks than a large model.
 Built build(const RunConfig& config) {
   const auto& plugin = runtime::DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
-  const nlohmann::json options = {{"schema", "trellis.device_options/1"}, {"instance", "trn1.32xlarge"}, {"nodes", config.trainer.num_nodes},
-                                  {"world_size", config.world_size()}, {"shape_only", true}, {"record", false}};
+  const nlohmann::json options = {{"schema", "trellis.device_options/1"}, {"instance", "trn1.32xlarge"}, {"world_size", config.tp()}, {"shape_only", true}, {"record", false}};
   plugin.check(plugin.api().configure(options.dump().c_str()));
   runtime::WorldOptions world;
-  world.world_size = config.world_size();
+  world.world_size = config.tp();
   world.device_type = plugin.api().device_type;
   world.plugin = &plugin;
   world.shape_only = true;
-  const auto data = make_empty_data_module(config);
+  const auto ranges = layers_of_stages(config);
+  const int stages = static_cast<int>(ranges.size());
   Built built;
-  built.elements_of_rank.resize(static_cast<std::size_t>(config.world_size()));
-  std::mutex mutex;
+  built.elements.assign(static_cast<std::size_t>(config.pp()), std::vector<std::int64_t>(static_cast<std::size_t>(config.tp())));
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    const auto groups = ParallelState::initialize_model_parallel(rank, {.tensor_model_parallel_size = config.tp(),
-                                                                        .pipeline_model_parallel_size = config.pp(),
-                                                                        .kv_size_multiplier = config.distributed_strategy.kv_replicator});
-    const auto count = [&](ParameterList& parameters) {
-      const std::lock_guard lock(mutex);
-      const bool counts = groups.get_tensor_model_parallel_rank() == 0 && groups.get_data_parallel_rank() == 0;
+    const auto parallel = ParallelState::initialize_model_parallel(
+        rank, {.tensor_model_parallel_size = config.tp(), .pipeline_model_parallel_size = 1, .kv_size_multiplier = config.distributed_strategy.kv_replicator});
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto [first, end] = ranges[static_cast<std::size_t>(stage)];
+      ParameterList parameters;
+      const auto module = make_pipeline_stage(config.model, context_of(config, rank, parallel, parameters), {stage, stages, {first, end}});
       for (const Parameter& parameter : parameters) {
-        built.elements_of_rank[static_cast<std::size_t>(rank.rank())] += parameter.tensor.numel();
-        if (counts) built.whole += whole_elements(parameter);
+        EXPECT_TRUE(parameter.tensor.device().is_privateuseone()) << parameter.name;
+        built.elements[static_cast<std::size_t>(stage % config.pp())][static_cast<std::size_t>(rank.rank())] += parameter.tensor.numel();
+        if (rank.rank() == 0) built.whole += whole_elements(parameter);
       }
-    };
-    const Trainer trainer(config, rank, data, groups, {.built = count, .gradients_reduced = {}});
+    }
   });
   return built;
 }
@@ -98,10 +102,8 @@ TEST_P(ParameterCounts, OfTheTensorsThatAreBuilt) {
   EXPECT_EQ(built.whole, GetParam().published);
   EXPECT_EQ(config.num_parameters(), GetParam().published);
   const std::vector<std::int64_t> planned = plan_run(config).parameters_of_pipeline_rank;
-  const auto ranks_of_stage = built.elements_of_rank.size() / planned.size();
-  for (std::size_t rank = 0; rank < built.elements_of_rank.size(); ++rank) {
-    ASSERT_EQ(built.elements_of_rank[rank], planned[rank / ranks_of_stage]) << "rank " << rank;
-  }
+  ASSERT_EQ(built.elements.size(), planned.size());
+  for (std::size_t stage = 0; stage < planned.size(); ++stage) EXPECT_THAT(built.elements[stage], testing::Each(planned[stage])) << "pipeline rank " << stage;
 }
 
 /// Narayanan et al. 2021, equation 2: 12 l h² (1 + 13/(12 h) + (V + s)/(12 l h)), and the last norm, which it leaves out.
