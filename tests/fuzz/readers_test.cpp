@@ -95,21 +95,22 @@ TEST(Readers, MegatronData) {
   });
 }
 
-TEST(Readers, IndexMaps) {
-  const TemporaryDirectory directory;
-  const std::string prefix = (directory.path() / "data").string();
-  trainer::IndexedDatasetBuilder builder(prefix, trainer::TokenType::kUint16);
-  for (int i = 0; i < 20; ++i) {
-    builder.add_item(std::vector<std::int32_t>(static_cast<std::size_t>(5 + i), i));
-    builder.end_document();
+/// Twenty documents, and index maps that are kept in files.
+struct MappedData {
+  MappedData() {
+    const std::string prefix = (directory.path() / "data").string();
+    trainer::IndexedDatasetBuilder builder(prefix, trainer::TokenType::kUint16);
+    for (int i = 0; i < 20; ++i) {
+      builder.add_item(std::vector<std::int32_t>(static_cast<std::size_t>(5 + i), i));
+      builder.end_document();
+    }
+    builder.finalize();
+    data = std::make_shared<const trainer::IndexedDataset>(prefix);
+    (void)trainer::GptDataset(data, request, options, "");
+    maps = trainer::index_map_prefix(*data, request, "");
   }
-  builder.finalize();
-  const auto data = std::make_shared<const trainer::IndexedDataset>(prefix);
-  const trainer::IndexMapRequest request{.sequences = {0, 20}, .num_samples = 40, .sequence_length = 8};
-  const trainer::GptSampleOptions options{.sequence_length = 8};
-  (void)trainer::GptDataset(data, request, options, "");
-  const std::string maps = trainer::index_map_prefix(*data, request, "");
-  fuzz_files({maps + "_doc_idx.npy", maps + "_sample_idx.npy", maps + "_shuffle_idx.npy"}, [&] {
+  /// Reads every sample; throws the last error.
+  void read() const {
     const trainer::GptDataset samples(data, request, options, "");
     std::exception_ptr refused;
     for (std::int64_t i = 0; i < samples.num_samples(); ++i) {
@@ -120,7 +121,28 @@ TEST(Readers, IndexMaps) {
       }
     }
     if (refused) std::rethrow_exception(refused);
-  });
+  }
+
+  TemporaryDirectory directory;
+  trainer::IndexMapRequest request{.sequences = {0, 20}, .num_samples = 40, .sequence_length = 8};
+  trainer::GptSampleOptions options{.sequence_length = 8};
+  std::shared_ptr<const trainer::IndexedDataset> data;
+  std::string maps;
+};
+
+TEST(Readers, IndexMaps) {
+  const MappedData files;
+  fuzz_files({files.maps + "_doc_idx.npy", files.maps + "_sample_idx.npy", files.maps + "_shuffle_idx.npy"}, [&] { files.read(); });
+}
+
+TEST(Readers, ASampleThatBeginsBehindTheLastDocument) {
+  const MappedData files;
+  const std::string file = files.maps + "_sample_idx.npy";
+  std::string bytes = content_of(file);
+  const std::int32_t position = 1 << 20;
+  std::memcpy(bytes.data() + bytes.size() - 16, &position, sizeof position);  // of the last border but one
+  put(file, bytes);
+  EXPECT_THROW(files.read(), ConfigError);
 }
 
 void write_arrow(const std::filesystem::path& file) {
