@@ -1,6 +1,8 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iostream>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -72,6 +74,7 @@ void fuzz_files(const std::vector<std::filesystem::path>& files, const std::func
     for (std::size_t i = 0; i < files.size(); ++i) put(files[i], good[i]);
     return well;
   });
+  std::cout << programs << " files, " << refused << " refused" << std::endl;
   EXPECT_EQ(failures, 0);
   EXPECT_GT(refused, programs / 20) << "most changes went unnoticed: is the file read at all?";
 }
