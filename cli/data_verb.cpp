@@ -55,6 +55,8 @@ void add_inspect(CLI::App& data, int& exit_code) {
   verb->add_option("data", *prefix, "PREFIX of PREFIX.bin and PREFIX.idx, or a configuration (.yaml)")->required();
   verb->add_option("overrides", request->overrides, "with a configuration: key.path=value");
   verb->add_option("--step", request->step, "with a configuration: the training step, from 0")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--consumed-samples", request->consumed_samples, "with a configuration: the run is resumed at --step, and has read that many samples; left out: step × global_batch_size")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--rank", request->data_parallel_rank, "with a configuration: the data-parallel rank")->capture_default_str()->check(CLI::NonNegativeNumber);
   verb->add_option("--rows", request->rows, "rows or documents to show")->capture_default_str()->check(CLI::NonNegativeNumber);
   tokenizer_options(*verb, *tokenizer);

@@ -1,6 +1,8 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iostream>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -72,6 +74,7 @@ void fuzz_files(const std::vector<std::filesystem::path>& files, const std::func
     for (std::size_t i = 0; i < files.size(); ++i) put(files[i], good[i]);
     return well;
   });
+  std::cout << programs << " files, " << refused << " refused" << std::endl;
   EXPECT_EQ(failures, 0);
   EXPECT_GT(refused, programs / 20) << "most changes went unnoticed: is the file read at all?";
 }
@@ -95,21 +98,22 @@ TEST(Readers, MegatronData) {
   });
 }
 
-TEST(Readers, IndexMaps) {
-  const TemporaryDirectory directory;
-  const std::string prefix = (directory.path() / "data").string();
-  trainer::IndexedDatasetBuilder builder(prefix, trainer::TokenType::kUint16);
-  for (int i = 0; i < 20; ++i) {
-    builder.add_item(std::vector<std::int32_t>(static_cast<std::size_t>(5 + i), i));
-    builder.end_document();
+/// Twenty documents, and index maps that are kept in files.
+struct MappedData {
+  MappedData() {
+    const std::string prefix = (directory.path() / "data").string();
+    trainer::IndexedDatasetBuilder builder(prefix, trainer::TokenType::kUint16);
+    for (int i = 0; i < 20; ++i) {
+      builder.add_item(std::vector<std::int32_t>(static_cast<std::size_t>(5 + i), i));
+      builder.end_document();
+    }
+    builder.finalize();
+    data = std::make_shared<const trainer::IndexedDataset>(prefix);
+    (void)trainer::GptDataset(data, request, options, "");
+    maps = trainer::index_map_prefix(*data, request, "");
   }
-  builder.finalize();
-  const auto data = std::make_shared<const trainer::IndexedDataset>(prefix);
-  const trainer::IndexMapRequest request{.sequences = {0, 20}, .num_samples = 40, .sequence_length = 8};
-  const trainer::GptSampleOptions options{.sequence_length = 8};
-  (void)trainer::GptDataset(data, request, options, "");
-  const std::string maps = trainer::index_map_prefix(*data, request, "");
-  fuzz_files({maps + "_doc_idx.npy", maps + "_sample_idx.npy", maps + "_shuffle_idx.npy"}, [&] {
+  /// Reads every sample; throws the last error.
+  void read() const {
     const trainer::GptDataset samples(data, request, options, "");
     std::exception_ptr refused;
     for (std::int64_t i = 0; i < samples.num_samples(); ++i) {
@@ -120,7 +124,28 @@ TEST(Readers, IndexMaps) {
       }
     }
     if (refused) std::rethrow_exception(refused);
-  });
+  }
+
+  TemporaryDirectory directory;
+  trainer::IndexMapRequest request{.sequences = {0, 20}, .num_samples = 40, .sequence_length = 8};
+  trainer::GptSampleOptions options{.sequence_length = 8};
+  std::shared_ptr<const trainer::IndexedDataset> data;
+  std::string maps;
+};
+
+TEST(Readers, IndexMaps) {
+  const MappedData files;
+  fuzz_files({files.maps + "_doc_idx.npy", files.maps + "_sample_idx.npy", files.maps + "_shuffle_idx.npy"}, [&] { files.read(); });
+}
+
+TEST(Readers, ASampleThatBeginsBehindTheLastDocument) {
+  const MappedData files;
+  const std::string file = files.maps + "_sample_idx.npy";
+  std::string bytes = content_of(file);
+  const std::int32_t position = 1 << 20;
+  std::memcpy(bytes.data() + bytes.size() - 16, &position, sizeof position);  // of the last border but one
+  put(file, bytes);
+  EXPECT_THROW(files.read(), ConfigError);
 }
 
 void write_arrow(const std::filesystem::path& file) {
@@ -178,6 +203,38 @@ TEST(Readers, Tokenizers) {
       tokenizer->encode("abab a  xé <|end|> aba\n 12 " + std::string(40, 'a') + std::string(40, 'b'), ids);
       ids.insert(ids.end(), {-1, 1 << 30});
       (void)tokenizer->decode(ids);
+    }
+  });
+}
+
+/// Small models of both kinds, with bytes for what has no piece and a normalization of their own. The package of Python makes them: the
+/// system's library has no trainer.
+void write_sentencepiece(const std::string& file, const std::string& kind) {
+  const std::string rules = file + ".tsv";
+  put(rules, "41\t61\nE9\t65\nFB01\t66 69\n");
+  const std::string script = "import sentencepiece; sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(['abab aba ab', 'aab baa ab']), model_writer=open('" +
+                             file + "', 'wb'), vocab_size=273, hard_vocab_limit=False, model_type='" + kind +
+                             "', byte_fallback=True, pad_id=3, user_defined_symbols=['<|end|>'], minloglevel=2, normalization_rule_tsv='" + rules + "')";
+  const std::string command = std::string(TRELLIS_SOURCE_DIR) + "/.venv/bin/python -c \"" + script + "\"";
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+}
+
+TEST(Readers, SentencePieceModels) {
+  const TemporaryDirectory directory;
+  std::vector<std::filesystem::path> files;
+  for (const std::string kind : {"unigram", "bpe"}) {
+    files.push_back(directory.path() / (kind + ".model"));
+    ASSERT_NO_FATAL_FAILURE(write_sentencepiece(files.back().string(), kind));
+  }
+  fuzz_files(files, [&] {
+    for (const auto& file : files) {
+      const auto tokenizer = trainer::make_tokenizer({"sentencepiece", "", file.string(), "", ""});
+      std::vector<std::int32_t> ids;
+      tokenizer->encode("abab A é <|end|> \xFF\xEF\xAC\x81 漢\n" + std::string(40, 'a'), ids);
+      ids.insert(ids.end(), {-1, 1 << 30});
+      for (std::int32_t id = 0; id < tokenizer->vocab_size(); ++id) ids.push_back(id);
+      (void)tokenizer->decode(ids);
+      (void)tokenizer->eos_id();
     }
   });
 }

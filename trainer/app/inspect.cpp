@@ -59,7 +59,7 @@ int inspect(const DataInspectRequest& request) {
   if (request.data_parallel_rank >= config.dp()) {
     throw ConfigError("--rank: expected 0 … " + std::to_string(config.dp() - 1) + ", the data-parallel ranks of the configuration, got " + std::to_string(request.data_parallel_rank));
   }
-  const auto data = make_data_module(config);
+  const auto data = make_data_module(config, request.consumed_samples ? ResumePoint{request.step, *request.consumed_samples} : ResumePoint{});
   const auto tokenizer = make_tokenizer(config.data.tokenizer);
   const json document = {{"schema", "trellis.data_batch/1"}, {"description", data->description()}, {"step", request.step},
                          {"data_parallel_rank", request.data_parallel_rank}, {"data_parallel_size", config.dp()}, {"micro_batches", config.num_microbatches()},

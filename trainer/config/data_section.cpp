@@ -35,6 +35,7 @@ TokenizerSection read_tokenizer(SectionReader reader) {
   if (section.library == "huggingface") needs("type", section.type, "a directory with tokenizer.json");
   if (section.library == "sentencepiece") needs("model", section.model, "/path/to/tokenizer.model");
   if (section.library == "megatron") needs("type", section.type, "GPT2BPETokenizer");
+  if (section.library == "megatron" && section.type == "GPTSentencePieceTokenizer") needs("model", section.model, "/path/to/tokenizer.model");
   return section;
 }
 

@@ -1,13 +1,16 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "trainer/config/model_readers.h"
 #include "trainer/data/byte_tokenizer.h"
+#include "trainer/data/protobuf_fields.h"
 
 namespace trellis::trainer {
 namespace {
@@ -49,17 +52,39 @@ std::optional<int> count_vocab_file(const std::string& path) {
   return static_cast<int>(file.size());
 }
 
-/// The size of the tokenizer's vocabulary as far as its files tell; SentencePiece's do not.
+/// Pieces of a SentencePiece model: the records of its first field (ModelProto.pieces in sentencepiece_model.proto). The library would read
+/// the whole model, and the configuration needs no more than their number.
+std::optional<int> count_sentencepiece(const std::string& path) {
+  constexpr std::uint64_t kPieces = 1;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  std::ifstream stream(path, std::ios::binary);
+  const std::string model(std::istreambuf_iterator<char>(stream), {});
+  int pieces = 0;
+  for (std::string_view rest = model; !rest.empty();) {
+    const auto field = take_field(rest);
+    if (!field) return std::nullopt;
+    if (field->number == kPieces && field->is_bytes) ++pieces;
+  }
+  return pieces > 0 ? std::optional<int>(pieces) : std::nullopt;
+}
+
+bool is_sentencepiece(const TokenizerSection& tokenizer) {
+  return tokenizer.library == "sentencepiece" || (tokenizer.library == "megatron" && tokenizer.type == "GPTSentencePieceTokenizer");
+}
+
+/// The size of the tokenizer's vocabulary as far as its files tell.
 std::optional<int> vocabulary_of(const TokenizerSection& tokenizer) {
   if (tokenizer.library == "byte-level") return kByteVocabularySize;
   if (tokenizer.library == "huggingface") return count_tokenizer_json(tokenizer.type);
+  if (is_sentencepiece(tokenizer)) return count_sentencepiece(tokenizer.model);
   if (tokenizer.library != "megatron") return std::nullopt;
   const auto counted = count_vocab_file(tokenizer.vocab_file);
   return !counted && tokenizer.type == "GPT2BPETokenizer" ? kGpt2Vocabulary : counted;
 }
 
 /// What names the tokenizer's files; "" is a problem of its own.
-std::string files_of(const TokenizerSection& tokenizer) { return tokenizer.library == "sentencepiece" ? tokenizer.model : tokenizer.type; }
+std::string files_of(const TokenizerSection& tokenizer) { return is_sentencepiece(tokenizer) ? tokenizer.model : tokenizer.type; }
 
 /// Why the vocabulary is not known; "" when the tokenizer's section has a problem of its own.
 std::string what_lacks(const TokenizerSection* tokenizer) {
@@ -77,9 +102,10 @@ int unpadded_size(SectionReader& reader, const VocabularySources& sources, bool 
     return 1;
   }
   const int size = reader.positive("vocab_size", sources.from_json.value_or(tokenizer.value_or(1)));
-  if (reader.good({"vocab_size"}) && tokenizer && size < *tokenizer) {
+  const int needed = tokenizer.value_or(0);
+  if (reader.good({"vocab_size"}) && size < needed) {
     reader.problem("vocab_size", fmt::format("{} is smaller than the tokenizer's vocabulary; the {} tokenizer needs at least {}", size,
-                                             sources.tokenizer->library, *tokenizer));
+                                             sources.tokenizer->library, needed));
   }
   return size;
 }
@@ -93,7 +119,7 @@ void read_vocabulary(SectionReader& reader, const VocabularySources& sources, Mo
   const bool given = sources.from_json || reader.has_value("vocab_size");
   const int size = unpadded_size(reader, sources, given);
   section.vocab_size = size;
-  const std::int64_t multiple = std::int64_t{divisor} * tp;
+  const std::int64_t multiple = std::int64_t{divisor} * tp;  // Megatron's padding; data and models read vocab_size
   const std::int64_t padded = (size + multiple - 1) / multiple * multiple;
   if (padded == size || !reader.good({"vocab_size", "make_vocab_size_divisible_by"})) return;
   if (!pads && given) {

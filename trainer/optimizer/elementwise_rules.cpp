@@ -1,5 +1,6 @@
 #include "trainer/optimizer/elementwise_rules.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -37,15 +38,23 @@ class ElementwiseRule : public UpdateRule {
   }
 
   void apply(const ShardLayout&, ShardValues values, const StepNumbers& numbers) const final {
-    Operands operands{values.parameters, values.grad, {}, numbers};
-    for (const OptimizerState& state : values.states) operands.state.push_back(state.parts.front());
-    update(operands);
+    const std::int64_t elements = values.parameters.numel();
+    const std::int64_t step = values.parameters.device().is_cpu() ? kElementsInCache : elements;
+    for (std::int64_t first = 0; first < elements; first += step) {
+      const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, first, std::min(step, elements - first)); };
+      at::Tensor p = part(values.parameters), g = part(values.grad);
+      Operands operands{p, g, {}, numbers};
+      for (const OptimizerState& state : values.states) operands.state.push_back(part(state.parts.front()));
+      update(operands);
+    }
   }
 
  protected:
   virtual void update(Operands& x) const = 0;
 
  private:
+  /// On the host a formula is a dozen passes over its operands, which stay in a core's cache when there are few of them at a time.
+  static constexpr std::int64_t kElementsInCache = 1 << 16;
   std::vector<std::pair<std::string, double>> states_;  ///< name, initial value
 };
 

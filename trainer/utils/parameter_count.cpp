@@ -27,9 +27,10 @@ std::int64_t norm(const ModelSection& model, std::int64_t size) {
   return model.normalization == Normalization::kRmsNorm ? size : 2 * size;
 }
 
+/// Those of the residual stream are whole on each rank; Normformer's inside the MLP is cut with what it normalizes.
 std::int64_t norms(const ModelSection& model, const Sizes& s) {
   const bool normformer = model.transformer_block_type == TransformerBlock::kNormformer;
-  return 2 * norm(model, s.hidden) + (normformer ? norm(model, s.hidden) + norm(model, s.ffn) : 0);
+  return 2 * norm(model, s.hidden) + (normformer ? norm(model, s.hidden) + norm(model, s.ffn / s.tp) : 0);
 }
 
 }  // namespace

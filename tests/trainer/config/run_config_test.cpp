@@ -191,6 +191,29 @@ TEST(Data, TheVocabularyComesFromTheTokenizersFiles) {
   EXPECT_EQ(load_text(kBaseConfig, {"data.tokenizer={library: megatron, type: GPT2BPETokenizer}"}).model.vocab_size, 50272);
 }
 
+/// A protocol buffer with records of field 1 (pieces) among others: a normalizer (3), a number (8), fixed numbers (9, 10).
+std::string sentencepiece_model(int pieces) {
+  std::string bytes;
+  for (int i = 0; i < pieces; ++i) bytes += std::string("\x0A\x08\x0A\x01", 4) + static_cast<char>('a' + i % 26) + std::string("\x15\0\0\x80\xBF", 5);
+  return bytes + std::string("\x1A\x02\x10\x01\x40\xAC\x02\x49\1\2\3\4\5\6\7\x08\x55\1\2\3\4", 21);
+}
+
+TEST(Data, TheVocabularyComesFromASentencePieceModel) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("tokenizer.model", sentencepiece_model(1000));
+  for (const std::string library : {"library: sentencepiece", "library: megatron, type: GPTSentencePieceTokenizer"}) {
+    const std::string tokenizer = "data.tokenizer={" + library + ", model: " + file + "}";
+    EXPECT_EQ(load_text(kBaseConfig, {tokenizer}).model.vocab_size, 1008) << "1000 padded to a multiple of 8 · TP 2";
+    EXPECT_NE(problems_of(kBaseConfig, {tokenizer, "model.vocab_size=999"}).find("tokenizer needs at least 1000"), std::string::npos);
+    for (const std::string& broken : {sentencepiece_model(1000).substr(0, 9005), std::string(), std::string("\xFF\xFF"), std::string("\x0F")}) {
+      directory.write("tokenizer.model", broken);
+      EXPECT_NE(problems_of(kBaseConfig, {tokenizer}).find("does not tell the size of its vocabulary"), std::string::npos);
+    }
+    directory.write("tokenizer.model", sentencepiece_model(1000));
+  }
+  EXPECT_NE(problems_of(kBaseConfig, {"data.tokenizer={library: megatron, type: GPTSentencePieceTokenizer}"}).find("data.tokenizer.model"), std::string::npos);
+}
+
 TEST(Trainer, ReadsBatchCountsAndDurations) {
   const TrainerSection trainer =
       load_text(kBaseConfig, {"trainer.val_check_interval=0.5", "trainer.limit_val_batches=4", "trainer.limit_test_batches=0.0", "trainer.limit_train_batches=1.0",

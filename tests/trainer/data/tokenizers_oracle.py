@@ -6,6 +6,7 @@ import random
 import sysconfig
 import unittest
 
+import numpy as np
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -263,6 +264,32 @@ class BadFiles(TokenizersCase):
         for content in (b"", b"no model", bytes(range(200))):
             model.write_bytes(content)
             self.refused(f"{model}: expected a SentencePiece model", **ask, library="sentencepiece", model=str(model))
+
+    def test_a_sentencepiece_model_whose_character_map_leads_out_of_it(self):
+        """The library follows the map's trie wherever it points."""
+        from sentencepiece import sentencepiece_model_pb2
+        rules = self.dir / "rules.tsv"
+        rules.write_text("41\t61\n")
+        good = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(CORPUS[-1].splitlines()), model_writer=good, vocab_size=300, hard_vocab_limit=False, minloglevel=2,
+                                                 byte_fallback=True, normalization_rule_tsv=str(rules))
+        path = self.dir / "map.model"
+
+        def broken(change):
+            model = sentencepiece_model_pb2.ModelProto()
+            model.ParseFromString(good.getvalue())
+            charsmap = model.normalizer_spec.precompiled_charsmap
+            size = int.from_bytes(charsmap[:4], "little")
+            units = np.frombuffer(charsmap[4:4 + size], np.uint32).copy()
+            change(units)
+            model.normalizer_spec.precompiled_charsmap = charsmap[:4] + units.tobytes() + charsmap[4 + size:]
+            path.write_bytes(model.SerializeToString())
+            return dict(ask="tokenize", texts=["A"], library="sentencepiece", model=str(path))
+
+        self.assertEqual(probe(**broken(lambda units: None))["texts"], ["a"])
+        for change, text in ((lambda units: np.put(units, 0, 1 << 30), "unit 0 of its trie points to unit 1048576 of 256"),
+                             (lambda units: np.put(units, np.flatnonzero(units >> 31)[0], 1 << 31 | 1 << 20), "of its trie points to byte 1048576 of 2")):
+            self.refused(f"{path}: expected a SentencePiece model: its character map: ", text, **broken(change))
 
 
 if __name__ == "__main__":

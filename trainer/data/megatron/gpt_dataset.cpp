@@ -68,7 +68,7 @@ std::vector<std::int64_t> GptDataset::text(std::int64_t index) const {
   const auto first = sample < num_samples ? index_.border(sample) : std::pair<std::int64_t, std::int64_t>{-1, 0};
   const auto last = sample < num_samples ? index_.border(sample + 1) : first;
   const std::size_t length = static_cast<std::size_t>(options_.sequence_length + extra);
-  if (first.first < 0 || last.first < first.first || last.first - first.first > 1 << 30) {
+  if (first.first < 0 || last.first < first.first || last.first >= index_.num_documents()) {
     throw ConfigError(index_prefix_ + "_shuffle_idx.npy or _sample_idx.npy: sample " + std::to_string(sample) + " of " + std::to_string(num_samples) +
                       " has no place: the files are corrupt; remove them, they are made again");
   }

@@ -69,6 +69,8 @@ class SampleIndex {
   static SampleIndex open(const IndexedDataset& data, const IndexMapRequest& request, const std::string& directory);
 
   [[nodiscard]] std::int64_t num_samples() const { return num_samples_; }
+  /// Of all epochs: places of document().
+  [[nodiscard]] std::int64_t num_documents() const { return built_ ? static_cast<std::int64_t>(built_->doc_idx.size()) : doc_idx_->size(); }
   [[nodiscard]] std::int64_t document(std::int64_t position) const;
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> border(std::int64_t sample) const;
   [[nodiscard]] std::int64_t shuffled(std::int64_t place) const;

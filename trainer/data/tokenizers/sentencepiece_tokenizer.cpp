@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/tokenizers/character_map.h"
 
 namespace trellis::trainer {
 namespace {
@@ -12,9 +13,9 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::string& model_file) {
     const MappedFile file(model_file);
-    const auto status = file.size() == 0 ? sentencepiece::util::Status(sentencepiece::util::StatusCode::kDataLoss, "the file is empty")
-                                         : processor_.LoadFromSerializedProto({file.text().data(), file.size()});
-    if (!status.ok()) throw ConfigError(model_file + ": expected a SentencePiece model: " + status.ToString() + "; set data.tokenizer.model to a tokenizer.model file");
+    if (file.size() == 0) refuse(model_file, "the file is empty");
+    if (const std::string problem = problem_of_character_maps(file.text()); !problem.empty()) refuse(model_file, problem);
+    if (const auto status = processor_.LoadFromSerializedProto({file.text().data(), file.size()}); !status.ok()) refuse(model_file, status.ToString());
   }
 
   std::int32_t vocab_size() const override { return processor_.GetPieceSize(); }
@@ -39,6 +40,9 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  [[noreturn]] static void refuse(const std::string& model_file, const std::string& why) {
+    throw ConfigError(model_file + ": expected a SentencePiece model: " + why + "; set data.tokenizer.model to a tokenizer.model file");
+  }
   static std::optional<std::int32_t> known(int id) { return id < 0 ? std::nullopt : std::optional<std::int32_t>(id); }
   sentencepiece::SentencePieceProcessor processor_;
 };

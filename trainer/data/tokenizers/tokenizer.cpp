@@ -31,9 +31,4 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSection& section) {
   throw ConfigError("data.tokenizer.library: expected byte-level, huggingface, megatron or sentencepiece, got \"" + section.library + "\"");
 }
 
-std::int64_t padded_vocab_size(std::int64_t vocab_size, std::int64_t make_vocab_size_divisible_by, std::int64_t tensor_model_parallel_size) {
-  const std::int64_t multiple = make_vocab_size_divisible_by * tensor_model_parallel_size;
-  return (vocab_size + multiple - 1) / multiple * multiple;
-}
-
 }  // namespace trellis::trainer

@@ -34,7 +34,4 @@ class Tokenizer {
 ///   sentencepiece  model
 [[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSection& section);
 
-/// The model's vocabulary: the next multiple of make_vocab_size_divisible_by · TP.
-[[nodiscard]] std::int64_t padded_vocab_size(std::int64_t vocab_size, std::int64_t make_vocab_size_divisible_by, std::int64_t tensor_model_parallel_size);
-
 }  // namespace trellis::trainer
