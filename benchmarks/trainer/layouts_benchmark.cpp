@@ -222,7 +222,8 @@ std::int64_t planned_bytes(const Layout& layout) {
   const char* report = nullptr;
   plugin.check(plugin.api().memory_report(&report));
   std::int64_t bytes = 0;
-  for (const auto& rank : nlohmann::json::parse(report).at("ranks")) bytes += rank.at("peak_bytes").get<std::int64_t>();
+  const nlohmann::json document = nlohmann::json::parse(report);  // outlives the loop
+  for (const auto& rank : document.at("ranks")) bytes += rank.at("peak_bytes").get<std::int64_t>();
   return bytes;
 }
 

@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <chrono>
 #include <csignal>
 #include <functional>
@@ -85,6 +87,23 @@ class EarlyMessages {
   std::optional<LogTap> tap_{std::in_place, [this](LogLevel level, std::string_view text) { messages_.emplace_back(level, text); }};
 };
 
+/// The most memory that the process has had so far.
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+/// Beside what the ranks' tensors take on the device, all of them at their peaks. Null: the device keeps no account.
+std::string host_memory_text(const RunFacts& facts, const json& memory) {
+  const std::int64_t run = facts.host_bytes_peak - facts.host_bytes_before;
+  std::string text = "host memory: " + human_bytes(facts.host_bytes_peak) + " at its peak, " + human_bytes(run) + " of it by the run";
+  if (memory.is_null() || facts.verb != "train") return text;
+  std::int64_t tensors = 0;
+  for (const json& rank : memory.at("ranks")) tensors += rank.at("peak_bytes").get<std::int64_t>();
+  return text + "; tensors of all ranks at their peaks: " + human_bytes(tensors);
+}
+
 /// One run from configuration to files.
 class Run {
  public:
@@ -117,6 +136,7 @@ class Run {
     world.shape_only = request_.shape_only;
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
     Clock::time_point last = start;
+    facts_.host_bytes_before = peak_resident_bytes();
     logs_->lightning("training: " + std::to_string(config_.trainer.max_steps) + " steps of " + std::to_string(config_.data.global_batch_size) +
                      " sequences on " + std::to_string(world.world_size) + " ranks");
     runtime::run_ranks(world, [&](runtime::RankContext& rank) {
@@ -132,6 +152,7 @@ class Run {
       });
     });
     facts_.host_wall_s = seconds_since(start);
+    facts_.host_bytes_peak = peak_resident_bytes();
     write_results();
     return static_cast<int>(facts_.interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
   }
@@ -233,6 +254,7 @@ class Run {
       plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
       log_info("trace of the last step: " + trace.string() + (text ? "" : " (open it at ui.perfetto.dev)"));
     }
+    log_info(host_memory_text(facts_, memory));
     const json report = run_report(facts_, step_report_, memory, portability);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     std::cout << (request_.json ? report.dump(1) + "\n" : print_run_report(report)) << std::flush;

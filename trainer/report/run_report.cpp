@@ -172,7 +172,10 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
                  {"steps", facts.steps},
                  {"max_steps", facts.max_steps},
                  {"interrupted", facts.interrupted},
-                 {"host", {{"wall_s", facts.host_wall_s}}}};
+                 {"host",
+                  {{"wall_s", facts.host_wall_s},
+                   {"resident_bytes_before", facts.host_bytes_before},
+                   {"peak_resident_bytes", facts.host_bytes_peak}}}};
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;
   if (facts.test_loss) report["test_loss"] = *facts.test_loss;

@@ -26,6 +26,7 @@ struct RunFacts {
   std::optional<double> first_loss, last_loss, test_loss;
   bool interrupted = false;
   double host_wall_s = 0;    ///< host time: differs from run to run
+  std::int64_t host_bytes_before = 0, host_bytes_peak = 0;  ///< resident memory of the process, before the first rank and at most
 };
 
 /// Simulated rates of one step.

@@ -11,7 +11,7 @@ namespace trellis::trainer {
 namespace {
 
 /// See compare(): what is left of a gradient that is 0 by its formula is far below this in fp64; in half precision it is not.
-constexpr double kVanishingInFp64 = 1e-6, kVanishing = 1;
+constexpr double kVanishingInFp64 = 1e-6, kVanishing = 0.02;
 
 /// One rounding to nearest.
 double unit_roundoff(const PrecisionSection& precision) {
