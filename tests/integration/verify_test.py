@@ -57,14 +57,13 @@ class Layouts(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertIn("fp64  DP2 full", result.stderr)
 
-
     def test_dropout_drops_the_same_in_every_layout(self):
         result = verify(*DROPOUT, *SMALL, "--ranks", 4, "--layouts", "TP2.PP2,TP2.DP2,PP2.VPP2,DP4,TP4", "--json")
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertGreater(sum("illegal" not in one for one in json.loads(result.stdout)["layouts"]), 20)
 
     def test_a_tolerance_always_means_something(self):
-        """The gradient of a key's bias is 0 but for rounding: by its own norm no two runs agree about it."""
+        """Of a bias whose gradient is small, too: no tolerance allows half of a tensor."""
         result = verify(*BIASES, *SMALL, "--ranks", 2, "--json")
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         document = json.loads(result.stdout)
@@ -74,7 +73,7 @@ class Layouts(unittest.TestCase):
         run = [one for one in document["layouts"] if "illegal" not in one]
         self.assertEqual({one["precision"] for one in run}, {"fp64", "mixed_precision"})
         for one in run:
-            self.assertGreater(one["compared_by_share"], 0)
+            self.assertLess(one["compared_by_share"], one["compared"] * (0.1 if one["precision"] == "fp64" else 0.5))
             self.assertLessEqual(one["worst"]["tolerance"], 1e-10 if one["precision"] == "fp64" else 0.5)
         text = verify(*BIASES, *SMALL, "--ranks", 2, "--layouts", "DP2").stdout
         self.assertRegex(text, r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: 4 × the error of one rank against fp64")
