@@ -27,25 +27,19 @@ class HostArguments {
   HostArguments(const HostArguments&) = delete;
   HostArguments& operator=(const HostArguments&) = delete;
   ~HostArguments() {
-    if (owner_ == nullptr || !own_thread_ || owner_->shape_only()) return;
+    if (!own_thread_ || owner_->shape_only()) return;
     for (std::size_t i = 0; i < aliases_.size(); ++i) storage_of(*device_[i]).keep_alias(aliases_[i]);
   }
 
-  /// False: the boxed kernel must take the call.
+  /// False: the boxed kernel must take the call. Nothing is made before every argument was accepted.
   bool accept(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.key_set().has_backend(c10::BackendComponent::PrivateUse1Bit)) return false;
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (!tensor.has_storage() || impl.layout() != c10::kStrided) return false;
-    NeuronStorage& storage = storage_of(impl);
-    if (owner_ == nullptr) {
-      owner_ = &storage.owner();
-      own_thread_ = owner_->owned_by_this_thread();
-    } else if (owner_ != &storage.owner()) {
-      return false;
-    }
+    RankState& owner = storage_of(impl).owner();
+    if (owner_ == nullptr) owner_ = &owner;
     device_.push_back(&impl);
-    aliases_.push_back(host_alias(impl, storage, own_thread_));
-    return true;
+    return owner_ == &owner;
   }
   bool accept(const at::ITensorListRef& tensors) {
     for (const at::Tensor& tensor : tensors) {
@@ -56,6 +50,10 @@ class HostArguments {
   template <typename Scalar>
   bool accept(const Scalar&) {
     return true;
+  }
+  void make_aliases() {
+    own_thread_ = owner_->owned_by_this_thread();
+    for (const c10::TensorImpl* tensor : device_) aliases_.push_back(host_alias(*tensor, storage_of(*tensor), own_thread_));
   }
 
   /// The arguments again, in their order, for the host's kernel.
@@ -70,7 +68,7 @@ class HostArguments {
     return scalar;
   }
 
-  /// Null before a tensor was accepted.
+  /// Null when no tensor was among them.
   [[nodiscard]] RankState* owner() const { return owner_; }
   [[nodiscard]] const c10::SmallVectorImpl<c10::TensorImpl*>& device() const { return device_; }
 
@@ -127,6 +125,7 @@ struct DirectKernel<Op, at::Tensor(Args...)> {
     RankState& owner = *arguments.owner();
     const OpInfo& info = boxed().info();
     const bool recorded = should_record(owner, info.name);
+    arguments.make_aliases();
     const c10::DispatchKeySet host_keys(owner.shape_only() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU);
     // Braces: from left to right.
     const auto host_args = std::tuple<decltype(arguments.next(args))...>{arguments.next(args)...};
