@@ -82,7 +82,7 @@ struct ClusterComm {
 struct ScheduleItem {
   enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch, kHostCopy };
   Kind kind = Kind::kSegment;
-  std::uint32_t program = 0;   ///< kSegment, kLaunch: index in ClusterJob::programs
+  std::uint32_t program = 0;   ///< kSegment: index in ClusterJob::programs
   std::uint32_t segment = 0;   ///< kSegment
   std::uint32_t comm = 0;      ///< kCommStart, kCommWait: index in ClusterJob::comms
   std::int64_t bytes = 0;      ///< kHostCopy: between host and device memory, either way; the rank waits for it

@@ -82,7 +82,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   }
   impl_->last = std::move(timing);
   impl_->last_key = key;
-  return step_report(step, *impl_->last, break_down(*impl_->last, impl_->streams, impl_->graphs), system_);
+  return step_report(step, *impl_->last, impl_->streams, impl_->graphs, system_);
 }
 
 void Session::write_trace(const std::filesystem::path& path, const std::string& format) {

@@ -105,7 +105,7 @@ class TraceBuilder {
       const sim::ItemTiming& time = step_.timing.ranks[rank][i];
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
-      if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, items[i], origin, time);
+      if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, origin, time);
       if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], time);
       if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
     }
@@ -133,9 +133,9 @@ class TraceBuilder {
     timeline_.counter(tracks_.hbm, end, instance.memory_after);
   }
 
-  void add_segment(std::size_t rank, const ScheduleItem& item, const ItemOrigin& origin, const sim::ItemTiming& time) {
-    const sim::SegmentTiming& segment = step_.job.programs[item.program]->segments[item.segment];
-    const sim::isa::Program& program = step_.programs[item.program]->compiled.program;
+  void add_segment(std::size_t rank, const ItemOrigin& origin, const sim::ItemTiming& time) {
+    const TimedProgram::Step& step = step_.program(origin).steps[origin.step];
+    const sim::SegmentTiming& segment = step.piece->segment();
     const GraphInstance& instance = streams_[rank]->instances[origin.instance];
     const Graph& graph = (*graphs_[rank])[instance.graph];
     // Beside a communication a segment is stretched as a whole.
@@ -145,8 +145,8 @@ class TraceBuilder {
       return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value / segment.duration.value));
     };
     for (const sim::KernelSlice& slice : segment.slices) {
-      const sim::isa::Kernel& kernel = program.kernels[slice.kernel];
-      const Node& node = graph.nodes[kernel.node];
+      const sim::isa::Kernel& kernel = step.piece->kernels[slice.kernel];
+      const Node& node = graph.nodes[step.node + kernel.node];
       std::array<Arg, 5> args;
       std::size_t n = 0;
       args[n++] = {"op", std::string_view(node.op)};
