@@ -83,7 +83,7 @@ struct ClusterComm {
 struct ScheduleItem {
   enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch, kHostCopy };
   Kind kind = Kind::kSegment;
-  std::uint32_t program = 0;   ///< kSegment, kLaunch: index in ClusterJob::programs
+  std::uint32_t program = 0;   ///< kSegment: index in ClusterJob::programs
   std::uint32_t segment = 0;   ///< kSegment
   std::uint32_t comm = 0;      ///< kCommStart, kCommWait: index in ClusterJob::comms
   std::int64_t bytes = 0;      ///< kHostCopy: between host and device memory, either way; the rank waits for it
@@ -100,6 +100,10 @@ struct ClusterJob {
   std::vector<int> cores;  ///< rank of the world → global logical core
   RankFold fold;           ///< empty: every rank is simulated
 };
+
+/// The same job with one schedule for each representative of a finer fold: that of the one which stood for it, with groups and transfers moved
+/// along. `sources` receives, per new schedule, the place of the old one. REQUIRES: `finer` splits classes of job.fold.
+[[nodiscard]] ClusterJob unfold(const ClusterJob& job, const RankFold& finer, std::vector<std::size_t>& sources);
 
 struct ItemTiming {
   Picoseconds start, end;
@@ -164,6 +168,8 @@ class Simulator {
   /// Both cores of a pair at once, on one HBM stack, with their core_barriers and send_recvs. Needs a system of physical cores (logical core
   /// size 1) with two cores per stack: ConfigError otherwise, and for unequal numbers of segments. Throws Error as time_program.
   [[nodiscard]] PairTiming time_pair(const isa::Program& core0, const isa::Program& core1, const TimeOptions& options = {});
+  /// A folded job's classes of equal ranks, split where this machine's links treat their ranks differently.
+  [[nodiscard]] RankFold equal_ranks(const ClusterJob& job) const;
   /// Throws Error (kHang) naming ranks and communications that never meet.
   [[nodiscard]] ClusterTiming run_cluster(const ClusterJob& job);
   [[nodiscard]] CollectiveTiming time_collective(const CollectiveRequest& request) const;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "sim/cluster/cluster_run.h"
 #include "sim/cluster/collective_timing.h"
+#include "sim/cluster/symmetry.h"
 #include "sim/kernel/kernel_thread.h"
 #include "sim/neuron_core/core_pair.h"
 #include "sim/sim.h"
@@ -71,6 +72,8 @@ ClusterTiming Simulator::run_cluster(const ClusterJob& job) {
   KernelThread::instance().run([&] { timing = ClusterRun(impl_->system, impl_->machine, model().network, job).run(); });
   return timing;
 }
+
+RankFold Simulator::equal_ranks(const ClusterJob& job) const { return sim::equal_ranks(job, impl_->machine); }
 
 CollectiveTiming Simulator::time_collective(const CollectiveRequest& request) const { return sim::time_collective(impl_->machine, request); }
 

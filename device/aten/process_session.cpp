@@ -44,6 +44,19 @@ void check_keys(const nlohmann::json& json) {
   }
 }
 
+sim::RankFold read_equal_ranks(const nlohmann::json& json) {
+  std::vector<int> mesh;
+  std::vector<bool> along;
+  if (json.is_object()) {
+    read(json, "mesh", mesh);
+    read(json, "along", along);
+  }
+  if (mesh.empty() || mesh.size() != along.size()) {
+    throw ConfigError("device options: equal_ranks: expected {\"mesh\": [sizes, fastest first], \"along\": [per axis, whether ranks along it are equal]}, got " + json.dump());
+  }
+  return sim::RankFold::along_axes(mesh, along);
+}
+
 /// As many ranks as the machine has logical cores and LibTorch has device indices.
 int all_cores(const SessionOptions& options) { return std::min(load_system(options).logical_cores(), kMaxDevices); }
 
@@ -136,9 +149,7 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "estimate_unknown", options.estimate_unknown);
   if (!json.contains("world_size")) options.world_size = all_cores(options);
   read(json, "world_size", options.world_size);
-  std::vector<std::vector<int>> equal_ranks;
-  read(json, "equal_ranks", equal_ranks);
-  if (!equal_ranks.empty()) options.fold = sim::RankFold(std::move(equal_ranks));
+  if (json.contains("equal_ranks")) options.fold = read_equal_ranks(json.at("equal_ranks"));
   const int running = options.fold.empty() ? options.world_size : static_cast<int>(options.fold.representatives().size());
   if (running < 1 || running > kMaxDevices) {
     throw ConfigError("device options: world_size: expected 1 to " + std::to_string(kMaxDevices) + " ranks in one process, got " +

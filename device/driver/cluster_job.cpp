@@ -1,7 +1,11 @@
 #include "device/driver/cluster_job.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
+#include <limits>
 #include <map>
+#include <unordered_map>
 
 #include "base/check.h"
 
@@ -10,9 +14,8 @@ namespace trellis::device {
 namespace {
 
 using sim::ScheduleItem;
-/// What makes two ranks' requests the same communication: group, and its n-th use (send/receive: n-th of the ordered pair).
-using CommKey = std::tuple<std::uint32_t, bool, std::uint64_t>;
 
+/// Two ranks' requests are the same communication when group and sequence are (send/receive: the n-th of the ordered pair).
 class Layout {
  public:
   Layout(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs, const World& world,
@@ -34,9 +37,8 @@ class Layout {
   void find_first_sequences() {
     for (const StepStream* stream : streams_) {
       for (const CommRequest& request : stream->comms) {
-        const std::pair key{group(request), is_transfer(request)};
-        const auto [it, fresh] = first_.try_emplace(key, request.sequence);
-        if (!fresh) it->second = std::min(it->second, request.sequence);
+        Sequences& uses = sequences(request);
+        uses.first = std::min(uses.first, request.sequence);
       }
     }
   }
@@ -44,21 +46,35 @@ class Layout {
   static bool is_transfer(const CommRequest& request) { return request.kind == sim::CollectiveKind::kSendRecv; }
 
   std::uint32_t group(const CommRequest& request) {
+    // Ranks use few groups, and mostly the same one again.
+    if (recent_group_ < step_.job.groups.size()) {
+      const sim::CommGroup& recent = step_.job.groups[recent_group_];
+      if (recent.ranks == request.ranks && recent.axis == request.axis) return recent_group_;
+    }
     const auto [it, fresh] =
         groups_.try_emplace({request.axis, request.ranks}, static_cast<std::uint32_t>(step_.job.groups.size()));
-    if (fresh) step_.job.groups.push_back({request.axis, request.ranks});
-    return it->second;
+    if (fresh) {
+      step_.job.groups.push_back({request.axis, request.ranks});
+      sequences_.emplace_back();
+    }
+    return recent_group_ = it->second;
   }
 
+  /// The communications of one group, transfers apart from collectives, by sequence number.
+  struct Sequences {
+    std::uint64_t first = std::numeric_limits<std::uint64_t>::max();
+    std::unordered_map<std::uint64_t, std::uint32_t> comms;  ///< sequence → index in ClusterJob::comms
+  };
+  Sequences& sequences(const CommRequest& request) { return sequences_[group(request)][is_transfer(request) ? 1 : 0]; }
+
   std::uint32_t comm(const CommRequest& request) {
-    const std::uint32_t g = group(request);
-    const std::uint64_t sequence = request.sequence - first_.at({g, is_transfer(request)});
-    const auto [it, fresh] = comms_.try_emplace({g, is_transfer(request), sequence}, static_cast<std::uint32_t>(step_.job.comms.size()));
+    Sequences& uses = sequences(request);
+    const auto [it, fresh] = uses.comms.try_emplace(request.sequence, static_cast<std::uint32_t>(step_.job.comms.size()));
     if (fresh) {
       sim::ClusterComm c;
       c.kind = request.kind;
-      c.group = g;
-      c.sequence = sequence;
+      c.group = recent_group_;
+      c.sequence = request.sequence - uses.first;
       c.elements = request.elements;
       c.element_bytes = sim::isa::size_bytes(request.dtype);
       if (is_transfer(request)) {
@@ -72,45 +88,67 @@ class Layout {
     return it->second;
   }
 
-  std::uint32_t program(const Graph& graph) {
-    const TimedProgram* timed = program_of_(graph);
+  /// The programs of one rank's graphs, each looked up once.
+  std::vector<std::uint32_t> programs_of(std::size_t rank) {
+    std::vector<std::uint32_t> programs(graphs_[rank]->size(), kUnseen);
+    for (const GraphInstance& instance : streams_[rank]->instances) {
+      std::uint32_t& program = programs[instance.graph];
+      if (program == kUnseen) program = this->program(program_of_((*graphs_[rank])[instance.graph]));
+    }
+    return programs;
+  }
+
+  std::uint32_t program(const TimedProgram* timed) {
     const auto [it, fresh] = programs_.try_emplace(timed, static_cast<std::uint32_t>(step_.programs.size()));
     if (fresh) {
       step_.programs.push_back(timed);
-      step_.job.programs.push_back(timed->timing);
+      std::vector<std::uint32_t>& pieces = pieces_of_.emplace_back();
+      for (const TimedProgram::Step& step : timed->steps) pieces.push_back(step.piece == nullptr ? kUnseen : piece(step.piece));
     }
+    return it->second;
+  }
+
+  std::uint32_t piece(const TimedPiece* timed) {
+    const auto [it, fresh] = pieces_.try_emplace(timed, static_cast<std::uint32_t>(step_.job.programs.size()));
+    if (fresh) step_.job.programs.push_back(timed->timing);
     return it->second;
   }
 
   void add_rank(std::size_t rank) {
     const StepStream& stream = *streams_[rank];
-    for (std::uint32_t i = 0; i < stream.instances.size(); ++i) {
-      const GraphInstance& instance = stream.instances[i];
-      const std::uint32_t p = program((*graphs_[rank])[instance.graph]);
-      const auto add = [&](ScheduleItem item) {
-        step_.job.ranks[rank].push_back(item);
-        step_.origins[rank].push_back({i, p});
-      };
-      const std::vector<HostCopy>& copies = step_.programs[p]->compiled.host_copies;
-      const auto add_copies = [&](bool to_device) {
-        for (const HostCopy& copy : copies) {
-          if (copy.to_device == to_device) add({ScheduleItem::Kind::kHostCopy, p, 0, 0, copy.bytes});
-        }
-      };
-      add_copies(true);
-      add({ScheduleItem::Kind::kLaunch, p, 0, 0});
-      const auto& segments = step_.programs[p]->compiled.program.segments;
-      for (std::uint32_t s = 0; s < segments.size(); ++s) {
-        add({ScheduleItem::Kind::kSegment, p, s, 0});
-        for (const sim::isa::CommPoint& point : segments[s].then) {
-          const bool start = point.action == sim::isa::CommAction::kStart;
-          add({start ? ScheduleItem::Kind::kCommStart : ScheduleItem::Kind::kCommWait, p, s,
-               comm(stream.comms[instance.comms.at(point.slot)])});
-        }
-      }
-      add_copies(false);
-    }
+    const std::vector<std::uint32_t> programs = programs_of(rank);
+    for (std::uint32_t i = 0; i < stream.instances.size(); ++i) add_instance(rank, stream, i, programs[stream.instances[i].graph]);
   }
+
+  void add_instance(std::size_t rank, const StepStream& stream, std::uint32_t index, std::uint32_t p) {
+    const TimedProgram& program = *step_.programs[p];
+    const std::vector<std::uint32_t>& pieces = pieces_of_[p];
+    const auto add = [&](const ScheduleItem& item, std::size_t step) {
+      step_.job.ranks[rank].push_back(item);
+      step_.origins[rank].push_back({index, p, static_cast<std::uint32_t>(step)});
+    };
+    const auto add_copies = [&](bool to_device) {
+      for (std::size_t c = 0; c < program.host_copies.size(); ++c) {
+        const HostCopy& copy = program.host_copies[c];
+        if (copy.to_device == to_device) add({ScheduleItem::Kind::kHostCopy, 0, 0, 0, copy.bytes}, c);
+      }
+    };
+    add_copies(true);
+    add({ScheduleItem::Kind::kLaunch, 0, 0, 0, 0}, 0);
+    for (std::size_t s = 0; s < program.steps.size(); ++s) {
+      const TimedProgram::Step& step = program.steps[s];
+      if (step.piece != nullptr) {
+        add({ScheduleItem::Kind::kSegment, pieces[s], 0, 0, 0}, s);
+      } else {
+        const bool start = step.comm.action == sim::isa::CommAction::kStart;
+        const std::uint32_t request = stream.instances[index].comms.at(step.comm.slot);
+        add({start ? ScheduleItem::Kind::kCommStart : ScheduleItem::Kind::kCommWait, 0, 0, comm(stream.comms[request]), 0}, s);
+      }
+    }
+    add_copies(false);
+  }
+
+  static constexpr std::uint32_t kUnseen = 0xffffffffu;
 
   const std::vector<const StepStream*>& streams_;
   const std::vector<const std::vector<Graph>*>& graphs_;
@@ -118,9 +156,11 @@ class Layout {
   const std::function<const TimedProgram*(const Graph&)>& program_of_;
   StepTiming step_;
   std::map<std::pair<std::string, std::vector<int>>, std::uint32_t> groups_;
-  std::map<std::pair<std::uint32_t, bool>, std::uint64_t> first_;
-  std::map<CommKey, std::uint32_t> comms_;
-  std::map<const TimedProgram*, std::uint32_t> programs_;
+  std::uint32_t recent_group_ = 0;
+  std::deque<std::array<Sequences, 2>> sequences_;  ///< by group
+  std::unordered_map<const TimedProgram*, std::uint32_t> programs_;
+  std::vector<std::vector<std::uint32_t>> pieces_of_;  ///< by program, beside its steps: index in ClusterJob::programs
+  std::unordered_map<const TimedPiece*, std::uint32_t> pieces_;
 };
 
 }  // namespace
@@ -140,22 +180,17 @@ ContentHash job_key(const sim::ClusterJob& job) {
     h.value(-1);
   }
   for (const sim::ClusterComm& c : job.comms) {
-    h.value(c.kind);
-    h.value(c.group);
-    h.value(c.sequence);
-    h.value(c.elements);
-    h.value(c.element_bytes);
-    h.value(c.from);
-    h.value(c.to);
+    const std::array<std::uint64_t, 7> fields{static_cast<std::uint64_t>(c.kind), c.group, c.sequence, static_cast<std::uint64_t>(c.elements),
+                                              static_cast<std::uint64_t>(c.element_bytes), static_cast<std::uint64_t>(c.from),
+                                              static_cast<std::uint64_t>(c.to)};
+    h.bytes(fields.data(), sizeof fields);
   }
   for (const auto& items : job.ranks) {
     h.value(items.size());
     for (const ScheduleItem& item : items) {
-      h.value(item.kind);
-      h.value(item.program);
-      h.value(item.segment);
-      h.value(item.comm);
-      h.value(item.bytes);
+      const std::array<std::uint64_t, 3> fields{(static_cast<std::uint64_t>(item.kind) << 32) | item.program,
+                                                (std::uint64_t{item.segment} << 32) | item.comm, static_cast<std::uint64_t>(item.bytes)};
+      h.bytes(fields.data(), sizeof fields);
     }
   }
   return h.finish();

@@ -1,67 +1,57 @@
 #include "device/driver/program_timer.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <algorithm>
+#include <thread>
 
-#include "base/log.h"
+#include "device/compiler/pieces.h"
 
 namespace trellis::device {
+
+ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads)
+    : system_(system),
+      pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); },
+              threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
 
 sim::Simulator& ProgramTimer::machine() {
   if (!simulator_) simulator_ = std::make_unique<sim::Simulator>(system_);
   return *simulator_;
 }
 
-const TimedProgram& ProgramTimer::keep(Programs& programs, const ContentHash& key, CompiledGraph compiled) {
-  auto timed = std::make_unique<TimedProgram>();
-  timed->compiled = std::move(compiled);
-  timed->timing = std::make_shared<const sim::CoreTiming>(machine().time_program(timed->compiled.program));
-  return *programs.emplace(key, std::move(timed)).first->second;
-}
-
-const TimedProgram& ProgramTimer::time(const Graph& graph) {
+const TimedProgram& ProgramTimer::time(const Graph& graph, Unknown unknown) {
   const std::lock_guard lock(mutex_);
-  const ContentHash key = graph.hash();
-  const auto known = exact_.find(key);
-  return known != exact_.end() ? *known->second : keep(exact_, key, compile(graph, system_.chip.core));
+  const ContentHash hash = graph.hash();
+  std::unique_ptr<TimedProgram>& known = programs_[{hash, unknown}];
+  if (!known) known = build(graph, hash, unknown);
+  return *known;
 }
 
-const TimedProgram& ProgramTimer::time_or_estimate(const Graph& graph) {
-  const std::lock_guard lock(mutex_);
-  const ContentHash key = graph.hash();
-  for (Programs* programs : {&exact_, &estimated_}) {
-    if (const auto known = programs->find(key); known != programs->end()) return *known->second;
+std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& graph, const ContentHash& hash, Unknown unknown) {
+  auto program = std::make_unique<TimedProgram>();
+  program->name = graph.name;
+  program->hash = hash;
+  const PieceCutter cutter(graph);
+  std::vector<Graph> graphs;
+  for (const Piece& piece : cutter.pieces()) {
+    if (!cutter.is_communication(piece)) graphs.push_back(cutter.extract(piece));
   }
-  try {
-    return keep(exact_, key, compile(graph, system_.chip.core));
-  } catch (const std::exception&) {  // an UnsupportedOp, or operands that a lowering did not expect
-    return keep(estimated_, key, compile_anyhow(graph));
-  }
-}
-
-CompiledGraph ProgramTimer::compile_anyhow(const Graph& graph) {
-  std::string reason = "their program never ends";
-  try {
-    CompiledGraph compiled = compile(graph, system_.chip.core, Estimates::kUnknownToo);
-    if (!compiled.unknown.empty()) {
-      warn_of(compiled, "the compiler has neither a lowering nor an estimate for them");
-      return compiled;
+  const std::vector<const TimedPiece*> timed = pieces_.time(graphs, unknown);
+  std::size_t next = 0;
+  for (const Piece& piece : cutter.pieces()) {
+    const Node& node = graph.nodes[piece.first];
+    if (node.kind != Node::Kind::kOp) {
+      const auto action = node.kind == Node::Kind::kCommStart ? sim::isa::CommAction::kStart : sim::isa::CommAction::kWait;
+      program->steps.push_back({nullptr, piece.first, {action, node.comm}});
+      continue;
     }
-  } catch (const std::exception& error) {
-    reason = error.what();
+    const TimedPiece& t = *timed[next++];
+    if (t.instructions > 0) program->steps.push_back({&t, piece.first, {}});
+    for (const HostCopy& copy : t.host_copies) program->host_copies.push_back({copy.bytes, copy.to_device, piece.first + copy.node});
+    program->estimated.insert(program->estimated.end(), t.estimated.begin(), t.estimated.end());
+    program->coverage += t.coverage;
   }
-  CompiledGraph compiled = compile(graph, system_.chip.core, Estimates::kEverything);
-  warn_of(compiled, fmt::format("the compiler cannot take their graph ({})", reason));
-  return compiled;
-}
-
-void ProgramTimer::warn_of(const CompiledGraph& compiled, const std::string& reason) {
-  std::vector<std::string> fresh;
-  for (const std::string& name : compiled.unknown) {
-    if (warned_.insert(name).second) fresh.push_back(name);
-  }
-  if (fresh.empty()) return;
-  log_warning(fmt::format("simulated time counts {} as passes over the operands: {}", fmt::join(fresh, ", "), reason));
+  std::sort(program->estimated.begin(), program->estimated.end());
+  program->estimated.erase(std::unique(program->estimated.begin(), program->estimated.end()), program->estimated.end());
+  return program;
 }
 
 Picoseconds ProgramTimer::communication(const CommRequest& request) {
@@ -76,6 +66,11 @@ Picoseconds ProgramTimer::communication(const CommRequest& request) {
   if (known != communications_.end()) return known->second;
   const Picoseconds time = sim::time_collective(system_, {request.kind, request.ranks, Bytes(elements * element), element}).time;
   return communications_.emplace(key, time).first->second;
+}
+
+sim::RankFold ProgramTimer::equal_ranks(const sim::ClusterJob& job) {
+  const std::lock_guard lock(mutex_);
+  return machine().equal_ranks(job);
 }
 
 sim::ClusterTiming ProgramTimer::run_cluster(const sim::ClusterJob& job) {

@@ -3,43 +3,41 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <string>
 
-#include "device/driver/step_timing.h"
+#include "device/driver/piece_timer.h"
+#include "device/driver/rank_stream.h"
 
 namespace trellis::device {
 
-/// Graphs become compiled and timed programs here, each content once, however many ranks, micro-batches and steps run it.
-/// Calls may come from any thread.
+/// Graphs become timed programs here, each content once, however many ranks, micro-batches and steps run it; so do their pieces, however
+/// many layers are equal. Calls may come from any thread.
 class ProgramTimer {
  public:
-  explicit ProgramTimer(const sim::SystemConfig& system) : system_(system) {}
+  /// `threads`: host threads that compile; 0: as many as the host has.
+  explicit ProgramTimer(const sim::SystemConfig& system, int threads = 0);
 
   [[nodiscard]] const sim::SystemConfig& system() const { return system_; }
   /// Throws UnsupportedOp for an operation with neither a lowering nor an estimate.
-  const TimedProgram& time(const Graph& graph);
-  /// Never refuses a graph: what cannot be lowered is estimated, listed in CompiledGraph::estimated, and warned of once per operation.
-  const TimedProgram& time_or_estimate(const Graph& graph);
+  const TimedProgram& time(const Graph& graph) { return time(graph, Unknown::kRefuse); }
+  /// Never refuses a graph: what cannot be lowered is estimated, listed in TimedProgram::estimated, and warned of once per operation.
+  const TimedProgram& time_or_estimate(const Graph& graph) { return time(graph, Unknown::kEstimate); }
   /// A communication whose members all arrive now, on an idle machine. Throws ConfigError when the fabric cannot form the group.
   Picoseconds communication(const CommRequest& request);
+  [[nodiscard]] sim::RankFold equal_ranks(const sim::ClusterJob& job);
   sim::ClusterTiming run_cluster(const sim::ClusterJob& job);
 
  private:
-  using Programs = std::map<ContentHash, std::unique_ptr<TimedProgram>>;
   using CommKey = std::tuple<sim::CollectiveKind, std::vector<int>, std::int64_t, int>;
 
+  const TimedProgram& time(const Graph& graph, Unknown unknown);
+  [[nodiscard]] std::unique_ptr<TimedProgram> build(const Graph& graph, const ContentHash& hash, Unknown unknown);
   sim::Simulator& machine();
-  const TimedProgram& keep(Programs& programs, const ContentHash& key, CompiledGraph compiled);
-  CompiledGraph compile_anyhow(const Graph& graph);
-  void warn_of(const CompiledGraph& compiled, const std::string& reason);
 
   const sim::SystemConfig& system_;
   std::mutex mutex_;
-  Programs exact_;      ///< every operation has a lowering or an estimate of its own
-  Programs estimated_;  ///< the others
+  PieceTimer pieces_;
+  std::map<std::pair<ContentHash, Unknown>, std::unique_ptr<TimedProgram>> programs_;
   std::map<CommKey, Picoseconds> communications_;
-  std::set<std::string> warned_;
   std::unique_ptr<sim::Simulator> simulator_;  ///< made at first use: SystemC elaborates once
 };
 

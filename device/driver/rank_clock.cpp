@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/compiler/graph_text.h"
+#include "device/driver/kernel_advance.h"
 #include "device/driver/program_timer.h"
 #include "sim/config/host_copy.h"
 
@@ -119,16 +120,18 @@ class RankClock::Reader {
     // The host runs ahead of the device: only a program that finds the queue empty waits for its launch.
     const bool dry = c_.host_ >= now();
     if (dry) now() = c_.host_;
-    for (const HostCopy& copy : program.compiled.host_copies) {
+    for (const HostCopy& copy : program.host_copies) {
       if (copy.to_device) copy_data(copy);
     }
     advance(DeviceSlice::Kind::kLaunch, "launch", system_.launch.program_start + (dry ? system_.launch.program_launch : Picoseconds()), kNoNode, 0);
-    const auto& segments = program.compiled.program.segments;
-    for (std::size_t s = 0; s < segments.size(); ++s) {
-      segment(program, program.timing->segments[s]);
-      for (const sim::isa::CommPoint& point : segments[s].then) communicate(run.comms.at(point.slot), point);
+    for (const TimedProgram::Step& step : program.steps) {
+      if (step.piece != nullptr) {
+        piece(*step.piece, step.node);
+      } else {
+        communicate(run.comms.at(step.comm.slot), step.comm);
+      }
     }
-    for (const HostCopy& copy : program.compiled.host_copies) {
+    for (const HostCopy& copy : program.host_copies) {
       if (!copy.to_device) copy_data(copy);
     }
   }
@@ -157,30 +160,22 @@ class RankClock::Reader {
     return static_cast<std::uint32_t>(std::find_if(graph_->nodes.begin(), graph_->nodes.end(), starts) - graph_->nodes.begin());
   }
 
-  /// Kernels overlap; each is given the time by which it moved the end of the work forward, so that they add up to the segment.
-  void segment(const TimedProgram& program, const sim::SegmentTiming& timing) {
+  void piece(const TimedPiece& piece, std::uint32_t first_node) {
     const Picoseconds begin = now();
-    if (correlations_ != nullptr) slice_kernels(program.compiled.program, timing, begin);
-    now() = begin + timing.duration;
+    if (correlations_ != nullptr) slice_kernels(piece, first_node, begin);
+    now() = begin + piece.segment().duration;
   }
 
-  void slice_kernels(const sim::isa::Program& program, const sim::SegmentTiming& timing, Picoseconds begin) {
-    std::map<std::uint32_t, Picoseconds> ends;
-    for (const sim::KernelSlice& slice : timing.slices) {
-      Picoseconds& end = ends[slice.kernel];
-      end = std::max(end, slice.end);
-    }
-    std::vector<std::pair<Picoseconds, std::uint32_t>> order;
-    for (const auto& [kernel, end] : ends) order.emplace_back(end, kernel);
-    std::sort(order.begin(), order.end());
-    if (!order.empty()) order.back().first = timing.duration;
-    Picoseconds from{};
-    for (const auto& [end, kernel] : order) {
-      const std::uint32_t node = program.kernels[kernel].node;
-      DeviceSlice slice{DeviceSlice::Kind::kOperation, program.kernels[kernel].name, shapes_text(*graph_, graph_->nodes[node].inputs), stream_,
+  /// What follows the last kernel's end counts as its own, so that slices add up to the segment.
+  void slice_kernels(const TimedPiece& piece, std::uint32_t first_node, Picoseconds begin) {
+    const std::vector<KernelAdvance> advances = kernel_advances(piece.segment());
+    for (std::size_t i = 0; i < advances.size(); ++i) {
+      const auto& [kernel, from, to, bound_by_memory] = advances[i];
+      const Picoseconds end = i + 1 == advances.size() ? piece.segment().duration : to;
+      const std::uint32_t node = first_node + piece.kernels[kernel].node;
+      DeviceSlice slice{DeviceSlice::Kind::kOperation, piece.kernels[kernel].name, shapes_text(*graph_, graph_->nodes[node].inputs), stream_,
                         correlation(node), begin + from - c_.slices_from_, begin + end - c_.slices_from_, 0};
       c_.slices_.push_back(std::move(slice));
-      from = end;
     }
   }
 

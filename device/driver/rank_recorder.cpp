@@ -243,18 +243,16 @@ void RankRecorder::cut(std::string_view reason) {
     instance.microbatch = scope_.microbatch;
     instance.memory_before = s.memory_before;
     instance.memory_after = memory_.current();
-    Graph graph = build_graph(s, interned_, world_rank_, reason, instance.comms);
-    if (auto_phase_ != AutoPhase::kNone) graph.name = name(auto_phase_);
-    const ContentHash hash = graph.hash();
-    std::string key(reinterpret_cast<const char*>(&hash), sizeof hash);
-    for (const Node& node : graph.nodes) key += node.scope.layer + '\n';
-    const auto [it, fresh] = s.graph_by_content.try_emplace(std::move(key), static_cast<std::uint32_t>(s.graphs.size()));
-    if (fresh) {
-      s.graphs.push_back(std::move(graph));
+    const ContentHash key = open_graph_key(s, interned_, name(auto_phase_), instance.comms);
+    auto known = s.graph_by_key.find(key);
+    if (known == s.graph_by_key.end()) {
+      s.graphs.push_back(build_graph(s, interned_, world_rank_, reason, instance.comms));
+      if (auto_phase_ != AutoPhase::kNone) s.graphs.back().name = name(auto_phase_);
       s.graph_runs.push_back(0);
+      known = s.graph_by_key.emplace(key, static_cast<std::uint32_t>(s.graphs.size() - 1)).first;
     }
-    ++s.graph_runs[it->second];
-    instance.graph = it->second;
+    ++s.graph_runs[known->second];
+    instance.graph = known->second;
     clock_->ran(stream_, instance, s.step.comms, std::move(s.correlations));
     s.step.instances.push_back(std::move(instance));
   }

@@ -59,7 +59,7 @@ struct RankRecorder::Impl {
   // finished work
   std::vector<Graph> graphs;                 ///< distinct ones of this rank, layers named
   std::vector<std::int64_t> graph_runs;      ///< beside `graphs`: how often each ran
-  std::unordered_map<std::string, std::uint32_t> graph_by_content;
+  std::map<ContentHash, std::uint32_t> graph_by_key;  ///< open_graph_key → index in `graphs`
   StepStream step;                           ///< since the last end_step
   StepStream finished;                       ///< the step that ended last
 
@@ -80,5 +80,11 @@ inline constexpr std::string_view kCommWaitSchema = "trellis::comm_wait";
 /// Builds the open graph of a recorder from its records. `comms` receives, per comm node, the index in StepStream::comms.
 [[nodiscard]] Graph build_graph(const RankRecorder::Impl& stream, const InternTable& interned, int rank, std::string_view reason,
                                 std::vector<std::uint32_t>& comms);
+
+
+/// Of everything that build_graph would put into the open graph, layer names included, at a fraction of its cost: equal keys of one rank
+/// are equal graphs. `name`: the graph's, when it is not its phase. `comms` as build_graph gives them.
+[[nodiscard]] ContentHash open_graph_key(const RankRecorder::Impl& stream, const InternTable& interned, std::string_view name,
+                                         std::vector<std::uint32_t>& comms);
 
 }  // namespace trellis::device

@@ -18,6 +18,21 @@ namespace trellis::device {
 struct Session::Impl {
   explicit Impl(const sim::SystemConfig& system) : timer(system) {}
 
+  /// Gives each representative of a finer fold its own schedule.
+  void split(StepTiming& step, const sim::RankFold& finer) {
+    if (finer == step.job.fold) return;
+    std::vector<std::size_t> sources;
+    step.job = sim::unfold(step.job, finer, sources);
+    const auto moved = [&](const auto& of) {
+      std::remove_cvref_t<decltype(of)> result;
+      for (const std::size_t source : sources) result.push_back(of[source]);
+      return result;
+    };
+    step.origins = moved(step.origins);
+    streams = moved(streams);
+    graphs = moved(graphs);
+  }
+
   ProgramTimer timer;
   std::vector<std::unique_ptr<RankRecorder>> ranks;
   std::optional<StepTiming> last;
@@ -91,14 +106,12 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
                                      return &(options_.estimate_unknown ? impl_->timer.time_or_estimate(graph) : impl_->timer.time(graph));
                                    });
   const ContentHash key = job_key(timing.job);
-  if (impl_->last && impl_->last_key == key) {
-    timing.timing = std::move(impl_->last->timing);
-  } else {
-    timing.timing = impl_->timer.run_cluster(timing.job);
-  }
+  const bool repeated = impl_->last && impl_->last_key == key;
+  if (!timing.job.fold.empty()) impl_->split(timing, repeated ? impl_->last->job.fold : impl_->timer.equal_ranks(timing.job));
+  timing.timing = repeated ? std::move(impl_->last->timing) : impl_->timer.run_cluster(timing.job);
   impl_->last = std::move(timing);
   impl_->last_key = key;
-  return step_report(step, *impl_->last, break_down(*impl_->last, impl_->streams, impl_->graphs), system_);
+  return step_report(step, *impl_->last, impl_->streams, impl_->graphs, system_);
 }
 
 void Session::write_trace(const std::filesystem::path& path, const std::string& format) {
@@ -118,7 +131,7 @@ nlohmann::json Session::memory_report() {
   nlohmann::json ranks = nlohmann::json::array();
   for (const auto& recorder : impl_->ranks) {
     ranks.push_back(memory_row(*recorder));
-    ranks.back()["represents"] = options_.fold.stands_for(recorder->world_rank());
+    ranks.back()["represents"] = options_.fold.stands_for(recorder->rank());
   }
   return {{"schema", "trellis.memory/1"}, {"ranks", std::move(ranks)}};
 }

@@ -1,16 +1,15 @@
 #include <algorithm>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
-#include "device/driver/step_timing.h"
+#include "device/driver/attribution.h"
 
 namespace trellis::device {
 
 namespace {
 
 using sim::ScheduleItem;
-
-bool is_optimizer(const Graph& graph) { return graph.name == "optimizer"; }
 
 void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds duration, bool optimizer) {
   if (optimizer) {
@@ -32,7 +31,7 @@ void charge_wait(Breakdown& b, const std::string& axis, const sim::ItemTiming& i
   if (axis == "tp") {
     b.exposed_tp += duration;
   } else if (axis == "pp") {
-    const Picoseconds idle = std::clamp(comm.ready - item.start, Picoseconds(0), duration);
+    const Picoseconds idle = bubble_of_wait(item, comm);
     b.bubble += idle;
     b.exposed_pp += duration - idle;
   } else {
@@ -40,7 +39,7 @@ void charge_wait(Breakdown& b, const std::string& axis, const sim::ItemTiming& i
   }
 }
 
-Breakdown break_down_rank(const StepTiming& step, std::size_t rank, const StepStream& stream, const std::vector<Graph>& graphs) {
+Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
   Breakdown b;
   Picoseconds cursor(0);
   const auto& items = step.job.ranks[rank];
@@ -52,8 +51,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank, const StepSt
     const Picoseconds duration = time.end - time.start;
     switch (item.kind) {
       case ScheduleItem::Kind::kSegment:
-        charge_segment(b, step.job.programs[item.program]->segments[item.segment], duration,
-                       is_optimizer(graphs[stream.instances[step.origins[rank][i].instance].graph]));
+        charge_segment(b, step.job.programs[item.program]->segments[item.segment], duration, step.program(step.origins[rank][i]).is_optimizer());
         break;
       case ScheduleItem::Kind::kCommWait: {
         const sim::ClusterComm& comm = step.job.comms[item.comm];
@@ -78,40 +76,61 @@ nlohmann::json to_json(const Breakdown& b) {
           {"memory_bound_ps", b.memory_bound.value}};
 }
 
-nlohmann::json programs_json(const StepTiming& step) {
+nlohmann::json attribution_json(const Attribution& attribution, int rank) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const AttributionRow& row : attribution.rows) {
+    rows.push_back({{"phase", row.phase}, {"component", row.component}, {"operator", row.op}, {"kind", row.kind}, {"time_ps", row.time.value}, {"count", row.count}});
+  }
+  return {{"rank", rank}, {"rows", std::move(rows)}};
+}
+
+/// By program: how often it is launched, on all ranks.
+std::vector<std::int64_t> count_launches(const StepTiming& step) {
   std::vector<std::int64_t> launches(step.programs.size(), 0);
-  for (const auto& items : step.job.ranks) {
-    for (const ScheduleItem& item : items) {
-      if (item.kind == ScheduleItem::Kind::kLaunch) ++launches[item.program];
+  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < step.job.ranks[rank].size(); ++i) {
+      if (step.job.ranks[rank][i].kind == ScheduleItem::Kind::kLaunch) launches[step.origins[rank][i].program] += step.job.fold.stands_for(static_cast<int>(rank));
     }
   }
+  return launches;
+}
+
+nlohmann::json programs_json(const StepTiming& step, const std::vector<std::int64_t>& launches) {
   nlohmann::json list = nlohmann::json::array();
   for (std::size_t i = 0; i < step.programs.size(); ++i) {
+    const TimedProgram& program = *step.programs[i];
     Picoseconds busy(0);
-    for (const sim::SegmentTiming& segment : step.job.programs[i]->segments) busy += segment.duration;
-    const CompiledGraph& compiled = step.programs[i]->compiled;
-    list.push_back({{"name", compiled.program.name},
-                    {"hash", compiled.program.hash().to_string()},
+    std::int64_t kernels = 0, instructions = 0, pieces = 0;
+    std::set<const TimedPiece*> distinct;
+    for (const TimedProgram::Step& s : program.steps) {
+      if (s.piece == nullptr) continue;
+      busy += s.piece->segment().duration;
+      kernels += static_cast<std::int64_t>(s.piece->kernels.size());
+      instructions += s.piece->instructions;
+      ++pieces;
+      distinct.insert(s.piece);
+    }
+    list.push_back({{"name", program.name},
+                    {"hash", program.hash.to_string()},
                     {"launches", launches[i]},
                     {"device_time_us", to_microseconds(busy)},
-                    {"kernels", compiled.program.kernels.size()},
-                    {"instructions", compiled.program.instruction_count()},
-                    {"flops", compiled.coverage.lowered_flops + compiled.coverage.estimated_flops}});
+                    {"pieces", pieces},
+                    {"distinct_pieces", distinct.size()},
+                    {"kernels", kernels},
+                    {"instructions", instructions},
+                    {"flops", program.coverage.lowered_flops + program.coverage.estimated_flops}});
   }
   return list;
 }
 
-nlohmann::json coverage_json(const StepTiming& step) {
+nlohmann::json coverage_json(const StepTiming& step, const std::vector<std::int64_t>& launches) {
   Coverage sum;
   std::vector<std::string> estimated;
-  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) {
-    for (std::size_t i = 0; i < step.job.ranks[rank].size(); ++i) {
-      if (step.job.ranks[rank][i].kind != ScheduleItem::Kind::kLaunch) continue;
-      sum += step.programs[step.job.ranks[rank][i].program]->compiled.coverage;
-    }
-  }
-  for (const TimedProgram* program : step.programs) {
-    estimated.insert(estimated.end(), program->compiled.estimated.begin(), program->compiled.estimated.end());
+  for (std::size_t i = 0; i < step.programs.size(); ++i) {
+    const TimedProgram& program = *step.programs[i];
+    sum += {program.coverage.lowered_ops * launches[i], program.coverage.estimated_ops * launches[i], program.coverage.lowered_flops * launches[i],
+            program.coverage.estimated_flops * launches[i]};
+    estimated.insert(estimated.end(), program.estimated.begin(), program.estimated.end());
   }
   std::sort(estimated.begin(), estimated.end());
   estimated.erase(std::unique(estimated.begin(), estimated.end()), estimated.end());
@@ -129,22 +148,26 @@ nlohmann::json coverage_json(const StepTiming& step) {
 
 }  // namespace
 
-std::vector<Breakdown> break_down(const StepTiming& step, const std::vector<const StepStream*>& streams,
-                                  const std::vector<const std::vector<Graph>*>& graphs) {
+Picoseconds bubble_of_wait(const sim::ItemTiming& item, const sim::CommTiming& comm) {
+  return std::clamp(comm.ready - item.start, Picoseconds(0), item.end - item.start);
+}
+
+std::vector<Breakdown> break_down(const StepTiming& step) {
   std::vector<Breakdown> all;
-  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) {
-    all.push_back(break_down_rank(step, rank, *streams[rank], *graphs[rank]));
-  }
+  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) all.push_back(break_down_rank(step, rank));
   return all;
 }
 
-nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<Breakdown>& ranks,
-                           const sim::SystemConfig& system) {
+nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<const StepStream*>& streams,
+                           const std::vector<const std::vector<Graph>*>& graphs, const sim::SystemConfig& system) {
+  const std::vector<Breakdown> ranks = break_down(step);
+  const std::vector<std::int64_t> launches = count_launches(step);
+  const Attribution attribution = attribute(step, streams, graphs);
   nlohmann::json breakdown = nlohmann::json::array();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     nlohmann::json row = to_json(ranks[rank]);
-    row["rank"] = step.job.fold.empty() ? static_cast<int>(rank) : step.job.fold.representatives()[rank];
-    row["represents"] = step.job.fold.stands_for(row["rank"].get<int>());
+    row["rank"] = step.world_rank(rank);
+    row["represents"] = step.job.fold.stands_for(static_cast<int>(rank));
     breakdown.push_back(std::move(row));
   }
   nlohmann::json links = nlohmann::json::array();
@@ -159,8 +182,9 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
           {"peak_flops_per_core", system.peak_per_logical_core().value},
           {"evidence", std::string(name(system.worst_evidence()))},
           {"breakdown", std::move(breakdown)},
-          {"coverage", coverage_json(step)},
-          {"programs", programs_json(step)},
+          {"attribution", attribution_json(attribution, step.world_rank(attribution.rank))},
+          {"coverage", coverage_json(step, launches)},
+          {"programs", programs_json(step, launches)},
           {"links", std::move(links)}};
 }
 

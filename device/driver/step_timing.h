@@ -1,37 +1,37 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "device/compiler/compile.h"
 #include "device/driver/rank_stream.h"
+#include "device/driver/timed_program.h"
 #include "sim/sim.h"
 
 namespace trellis::device {
-
-/// A graph that was compiled and timed once, however many ranks and micro-batches run it.
-struct TimedProgram {
-  CompiledGraph compiled;
-  std::shared_ptr<const sim::CoreTiming> timing;
-};
 
 /// Which part of the schedule a ClusterJob item stands for; same shape as ClusterJob::ranks.
 struct ItemOrigin {
   std::uint32_t instance = 0;  ///< index in the rank's StepStream::instances
   std::uint32_t program = 0;   ///< index in StepTiming::programs
+  std::uint32_t step = 0;      ///< index in TimedProgram::steps; kHostCopy: in TimedProgram::host_copies
 };
 
 /// One simulated step: what every rank ran and when.
 struct StepTiming {
-  std::vector<const TimedProgram*> programs;  ///< parallel to job.programs
-  sim::ClusterJob job;
+  std::vector<const TimedProgram*> programs;
+  sim::ClusterJob job;  ///< its programs are pieces, of one segment each
   std::vector<std::vector<ItemOrigin>> origins;
   sim::ClusterTiming timing;
+  /// Of a schedule: its place in job.ranks → its rank in the world.
+  [[nodiscard]] int world_rank(std::size_t place) const {
+    return job.fold.empty() ? static_cast<int>(place) : job.fold.representatives()[place];
+  }
+
+  [[nodiscard]] const TimedProgram& program(const ItemOrigin& origin) const { return *programs[origin.program]; }
 };
 
 /// Where one rank's simulated step went. The parts add up to the step exactly (integer picoseconds).
@@ -43,12 +43,13 @@ struct Breakdown {
   }
 };
 
-[[nodiscard]] std::vector<Breakdown> break_down(const StepTiming& step, const std::vector<const StepStream*>& streams,
-                                                const std::vector<const std::vector<Graph>*>& graphs);
+[[nodiscard]] std::vector<Breakdown> break_down(const StepTiming& step);
+/// The part of a wait for a pipeline transfer that passed before every participant was there.
+[[nodiscard]] Picoseconds bubble_of_wait(const sim::ItemTiming& item, const sim::CommTiming& comm);
 
 /// Schema trellis.step_report/1.
-[[nodiscard]] nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<Breakdown>& ranks,
-                                         const sim::SystemConfig& system);
+[[nodiscard]] nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<const StepStream*>& streams,
+                                         const std::vector<const std::vector<Graph>*>& graphs, const sim::SystemConfig& system);
 
 /// One step as a timeline: a process per rank with a track per engine, DMA queue group and communication axis; HBM counters; flow arrows
 /// between the participants of a communication. format: "perfetto" or "text".

@@ -79,8 +79,10 @@ class TraceBuilder {
 
  private:
   void add_tracks(std::size_t rank, std::size_t equals) {
-    const std::string others = equals == 0 ? "" : " (and " + std::to_string(equals) + " equal ranks)";
-    const traces::ProcessId process = timeline_.add_process("rank " + std::to_string(rank) + others, static_cast<int>(rank));
+    const int world_rank = step_.world_rank(rank);
+    const std::size_t behind = equals + static_cast<std::size_t>(step_.job.fold.stands_for(static_cast<int>(rank))) - 1;
+    const std::string others = behind == 0 ? "" : " (and " + std::to_string(behind) + " equal ranks)";
+    const traces::ProcessId process = timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
     tracks_ = {};
     tracks_.programs = timeline_.add_track(process, "programs", 0);
     for (int t = 0; t < sim::kNumTracks; ++t) {
@@ -105,7 +107,7 @@ class TraceBuilder {
       const sim::ItemTiming& time = step_.timing.ranks[rank][i];
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
-      if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, items[i], origin, time);
+      if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, origin, time);
       if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], time);
       if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
     }
@@ -133,9 +135,9 @@ class TraceBuilder {
     timeline_.counter(tracks_.hbm, end, instance.memory_after);
   }
 
-  void add_segment(std::size_t rank, const ScheduleItem& item, const ItemOrigin& origin, const sim::ItemTiming& time) {
-    const sim::SegmentTiming& segment = step_.job.programs[item.program]->segments[item.segment];
-    const sim::isa::Program& program = step_.programs[item.program]->compiled.program;
+  void add_segment(std::size_t rank, const ItemOrigin& origin, const sim::ItemTiming& time) {
+    const TimedProgram::Step& step = step_.program(origin).steps[origin.step];
+    const sim::SegmentTiming& segment = step.piece->segment();
     const GraphInstance& instance = streams_[rank]->instances[origin.instance];
     const Graph& graph = (*graphs_[rank])[instance.graph];
     // Beside a communication a segment is stretched as a whole.
@@ -145,8 +147,8 @@ class TraceBuilder {
       return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value / segment.duration.value));
     };
     for (const sim::KernelSlice& slice : segment.slices) {
-      const sim::isa::Kernel& kernel = program.kernels[slice.kernel];
-      const Node& node = graph.nodes[kernel.node];
+      const sim::isa::Kernel& kernel = step.piece->kernels[slice.kernel];
+      const Node& node = graph.nodes[step.node + kernel.node];
       std::array<Arg, 5> args;
       std::size_t n = 0;
       args[n++] = {"op", std::string_view(node.op)};

@@ -13,6 +13,7 @@ namespace trellis::sim {
 ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, Network& network, const ClusterJob& job)
     : system_(system), machine_(machine), network_(network), job_(job), checked_(check_job(job, machine.topology())), sharing_(system, machine) {
   for (int r = 0; r < static_cast<int>(job.ranks.size()); ++r) rank_of_core_[core_of(r)] = r;
+  for (const auto& [core, rank] : rank_of_core_) nodes_.insert(machine.topology().node_of(core));
   comms_.resize(job.comms.size());
   for (std::size_t c = 0; c < comms_.size(); ++c) {
     const bool transfer = job.comms[c].kind == CollectiveKind::kSendRecv;
@@ -183,7 +184,7 @@ const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
   const std::vector<int> ranks = transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks;
   std::vector<CommShape> shapes;
   for (const auto& group : job_.fold.equal_groups(ranks)) shapes.push_back(shape_of(comm, group));
-  entry->second = profile_together(shapes, machine_);
+  entry->second = profile_together(shapes, nodes_, machine_);
   return entry->second;
 }
 

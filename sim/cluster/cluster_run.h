@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -88,6 +89,7 @@ class ClusterRun final : public CommListener {
   const CheckedJob checked_;
   CoreSharing sharing_;
   std::map<int, int> rank_of_core_;
+  std::set<int> nodes_;  ///< that simulated ranks are on
   std::int64_t base_ = 0;
   std::string failure_;
   std::vector<Rank> ranks_;

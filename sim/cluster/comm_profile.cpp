@@ -144,29 +144,13 @@ CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, 
   return profile_outline(make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements), shape.cores, shape.element_bytes, machine);
 }
 
-namespace {
-
-std::vector<int> nodes_of(const CommShape& shape, const CommMachine& machine) {
-  std::vector<int> nodes;
-  for (const int core : shape.cores) nodes.push_back(machine.topology().node_of(core));
-  std::sort(nodes.begin(), nodes.end());
-  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-  return nodes;
-}
-
-bool meet(const std::vector<int>& a, const std::vector<int>& b) {
-  return std::any_of(a.begin(), a.end(), [&](int node) { return std::binary_search(b.begin(), b.end(), node); });
-}
-
-}  // namespace
-
-CommProfile profile_together(const std::vector<CommShape>& shapes, const CommMachine& machine) {
+CommProfile profile_together(const std::vector<CommShape>& shapes, const std::set<int>& nodes, const CommMachine& machine) {
   const auto profile_of = [&](const CommShape& shape) { return profile_comm(shape, choose_algorithm(shape, machine), machine); };
   CommProfile first = profile_of(shapes.front());
-  const std::vector<int> nodes = nodes_of(shapes.front(), machine);
+  const auto is_near = [&](int core) { return nodes.contains(machine.topology().node_of(core)); };
   std::vector<LoadSum> sums(first.phases.size());
   for (std::size_t other = 1; other < shapes.size(); ++other) {
-    if (!meet(nodes_of(shapes[other], machine), nodes)) continue;
+    if (std::none_of(shapes[other].cores.begin(), shapes[other].cores.end(), is_near)) continue;
     const CommProfile beside = profile_of(shapes[other]);
     // Equal communications have equally many phases unless they lie differently; then the other's are spread over the first one's.
     for (std::size_t p = 0; p < beside.phases.size() && !sums.empty(); ++p) sums[p * sums.size() / beside.phases.size()].add(beside.phases[p].loads);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "sim/cluster/comm_machine.h"
@@ -41,7 +42,7 @@ struct CommShape {
 [[nodiscard]] AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine);
 [[nodiscard]] CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine);
 /// The first communication while the others, which are equal to it, go on beside it: phase by phase its loads and those of the others that
-/// use instances of its own. Algorithms are chosen; wire_bytes are the first one's. REQUIRES: one shape at least.
-[[nodiscard]] CommProfile profile_together(const std::vector<CommShape>& shapes, const CommMachine& machine);
+/// have members on `nodes`. Algorithms are chosen; wire_bytes are the first one's. REQUIRES: one shape at least.
+[[nodiscard]] CommProfile profile_together(const std::vector<CommShape>& shapes, const std::set<int>& nodes, const CommMachine& machine);
 
 }  // namespace trellis::sim

@@ -1,10 +1,10 @@
 #include "sim/cluster/rank_fold.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -12,24 +12,19 @@
 namespace trellis::sim {
 namespace {
 
-void check_cells(const std::vector<int>& cells, std::size_t axis) {
-  const int n = static_cast<int>(cells.size());
-  bool legal = n > 0;
-  for (int c = 0; legal && c < n; ++c) {
-    const int first = cells[static_cast<std::size_t>(c)];
-    legal = first >= 0 && first <= c && cells[static_cast<std::size_t>(first)] == first;
-  }
-  if (!legal) throw ConfigError(fmt::format("equal ranks: axis {}: expected for each coordinate the lowest one of its cell, got [{}]", axis, fmt::join(cells, ", ")));
-}
-
-std::vector<std::vector<int>> cells_of(const std::vector<int>& mesh, const std::vector<bool>& folded) {
+/// The lowest rank with the same coordinates along the axes that are not folded.
+std::vector<int> lowest_equal(const std::vector<int>& mesh, const std::vector<bool>& folded) {
   TRELLIS_CHECK(mesh.size() == folded.size(), "one switch per axis");
-  std::vector<std::vector<int>> cells;
+  std::vector<int> lowest{0};
   for (std::size_t axis = 0; axis < mesh.size(); ++axis) {
-    auto& own = cells.emplace_back();
-    for (int c = 0; c < mesh[axis]; ++c) own.push_back(folded[axis] ? 0 : c);
+    if (mesh[axis] < 1) throw ConfigError(fmt::format("equal ranks: axis {} of the mesh: expected an extent of at least 1, got {}", axis, mesh[axis]));
+    const auto inner = lowest.size();
+    lowest.reserve(inner * static_cast<std::size_t>(mesh[axis]));
+    for (int c = 1; c < mesh[axis]; ++c) {
+      for (std::size_t i = 0; i < inner; ++i) lowest.push_back(lowest[i] + (folded[axis] ? 0 : c * static_cast<int>(inner)));
+    }
   }
-  return cells;
+  return lowest;
 }
 
 /// How far a group can be moved along one axis so that it lies as before: as evenly spaced coordinates within blocks of that shape.
@@ -50,51 +45,37 @@ std::vector<int> shifts_along(const std::vector<int>& sorted, int extent) {
 
 }  // namespace
 
-RankFold::RankFold(const std::vector<int>& mesh, const std::vector<bool>& folded) : RankFold(cells_of(mesh, folded)) {}
+RankFold RankFold::along_axes(const std::vector<int>& mesh, const std::vector<bool>& folded) { return with_classes(mesh, lowest_equal(mesh, folded)); }
 
-RankFold::RankFold(std::vector<std::vector<int>> cells) : cells_(std::move(cells)), world_size_(1) {
-  for (std::size_t axis = 0; axis < cells_.size(); ++axis) {
-    check_cells(cells_[axis], axis);
-    world_size_ *= extent(axis);
-  }
-  seats_.resize(static_cast<std::size_t>(world_size_));
-  for (int rank = 0; rank < world_size_; ++rank) {
-    const std::vector<int> at = coordinates(rank);
-    int representative = 0, weight = 1;
-    for (std::size_t axis = 0; axis < cells_.size(); ++axis) {
-      representative += weight * cells_[axis][static_cast<std::size_t>(at[axis])];
-      weight *= extent(axis);
+RankFold RankFold::with_classes(std::vector<int> mesh, const std::vector<int>& equal_to) {
+  RankFold fold;
+  const auto world = std::accumulate(mesh.begin(), mesh.end(), std::size_t{1}, [](std::size_t product, int n) { return product * static_cast<std::size_t>(n); });
+  if (equal_to.size() != world) throw ConfigError(fmt::format("equal ranks: a mesh of {} ranks, but {} entries", world, equal_to.size()));
+  for (int rank = 0; rank < static_cast<int>(world); ++rank) {
+    const int lowest = equal_to[static_cast<std::size_t>(rank)];
+    if (lowest < 0 || lowest > rank || equal_to[static_cast<std::size_t>(lowest)] != lowest) {
+      throw ConfigError(fmt::format("equal ranks: rank {}: expected the lowest rank that it is equal to, got {}", rank, lowest));
     }
-    if (representative == rank) representatives_.push_back(rank);
-    const auto place = std::lower_bound(representatives_.begin(), representatives_.end(), representative);
-    seats_[static_cast<std::size_t>(rank)] = static_cast<int>(place - representatives_.begin());
+    if (lowest == rank) {
+      fold.representatives_.push_back(rank);
+      fold.counts_.push_back(0);
+    }
+    const auto& heads = fold.representatives_;
+    const int seat = static_cast<int>(std::lower_bound(heads.begin(), heads.end(), lowest) - heads.begin());
+    fold.seats_.push_back(seat);
+    ++fold.counts_[static_cast<std::size_t>(seat)];
   }
-}
-
-std::vector<int> RankFold::coordinates(int rank) const {
-  std::vector<int> at;
-  for (std::size_t axis = 0; axis < cells_.size(); ++axis) {
-    at.push_back(rank % extent(axis));
-    rank /= extent(axis);
-  }
-  return at;
-}
-
-int RankFold::stands_for(int representative) const {
-  if (empty()) return 1;
-  const std::vector<int> at = coordinates(representative);
-  int count = 1;
-  for (std::size_t axis = 0; axis < cells_.size(); ++axis) count *= static_cast<int>(std::count(cells_[axis].begin(), cells_[axis].end(), at[axis]));
-  return count;
+  fold.mesh_ = std::move(mesh);
+  return fold;
 }
 
 std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group) const {
   std::vector<std::vector<int>> groups{group};
   int weight = 1;
-  for (std::size_t axis = 0; axis < cells_.size(); weight *= extent(axis), ++axis) {
+  for (const int extent : mesh_) {
     std::set<int> own;
-    for (const int rank : group) own.insert(rank / weight % extent(axis));
-    const std::vector<int> shifts = shifts_along({own.begin(), own.end()}, extent(axis));
+    for (const int rank : group) own.insert(rank / weight % extent);
+    const std::vector<int> shifts = shifts_along({own.begin(), own.end()}, extent);
     std::vector<std::vector<int>> moved;
     for (const auto& each : groups) {
       for (const int shift : shifts) {
@@ -105,6 +86,7 @@ std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& gro
       }
     }
     groups = std::move(moved);
+    weight *= extent;
   }
   const auto itself = std::find(groups.begin(), groups.end(), group);
   std::rotate(groups.begin(), itself, itself + 1);

@@ -4,10 +4,13 @@
 
 #include "base/error.h"
 #include "sim/config/system_config.h"
+#include "sim/sim.h"
 
 namespace trellis::trainer {
 
-sim::RankFold equal_ranks(const RunConfig& config) {
+std::vector<int> EqualRanks::representatives() const { return mesh.empty() ? std::vector<int>{} : sim::RankFold::along_axes(mesh, along).representatives(); }
+
+EqualRanks equal_ranks(const RunConfig& config) {
   return {{config.tp(), 1, config.dp(), config.pp()}, {true, true, true, false}};
 }
 
@@ -35,7 +38,7 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"world_size", config.world_size()},
                             {"shape_only", choice.shape_only},
                             {"record", choice.record}};
-  if (!choice.fold.empty()) options["equal_ranks"] = choice.fold.cells();
+  if (!choice.equal_ranks.mesh.empty()) options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh}, {"along", choice.equal_ranks.along}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));
   return &plugin;

@@ -1,12 +1,20 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/device_plugin.h"
-#include "sim/sim.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
+
+/// The ranks as a mesh, fastest axis first, and along which axes they are equal.
+struct EqualRanks {
+  std::vector<int> mesh;
+  std::vector<bool> along;
+  /// Ascending; empty: every rank stands for itself.
+  [[nodiscard]] std::vector<int> representatives() const;
+};
 
 /// The device of a run's ranks, as the command line gave it.
 struct DeviceChoice {
@@ -15,12 +23,12 @@ struct DeviceChoice {
   int nodes = 1;
   bool shape_only = false;
   bool record = true;    ///< off: operations run, nothing is simulated
-  sim::RankFold fold;    ///< not empty: only the representatives run; needs shape_only
+  EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
 };
 
 /// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of one shape, DP ranks do the same with other
 /// data. The mesh is that of the rank formula: TP, CP, DP, PP.
-[[nodiscard]] sim::RankFold equal_ranks(const RunConfig& config);
+[[nodiscard]] EqualRanks equal_ranks(const RunConfig& config);
 
 /// Gives the configuration what it takes from the machine, the order of its key/value copies, and checks that the ranks fit. CPU ranks need no
 /// room on it. Throws ConfigError.

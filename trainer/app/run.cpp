@@ -111,8 +111,8 @@ class Run {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
     DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, true, {}};
     use_machine(device, config_);
-    if (request.shape_only && request.fold) device.fold = equal_ranks(config_);
-    representatives_ = device.fold.representatives();
+    if (request.shape_only && request.fold) device.equal_ranks = equal_ranks(config_);
+    representatives_ = device.equal_ranks.representatives();
     data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
     if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
       throw ConfigError("--test: there are no test data: expected data.test_dir, or a third part above 0 in data.splits_string, with a global batch of "

@@ -93,6 +93,31 @@ std::string print_breakdown(const json& simulated) {
   return text + fold(rows);
 }
 
+/// The largest rows of the step of the rank that ends last.
+std::string print_attribution(const json& simulated) {
+  constexpr std::size_t kShown = 10;
+  const json& attribution = simulated.at("attribution");
+  const json& rows = attribution.at("rows");
+  const std::int64_t step = simulated.at("step_time_ps").get<std::int64_t>();
+  std::string text = fmt::format("Largest operators of rank {}, the last to end\n", attribution.at("rank").get<std::int64_t>());
+  const auto word = [](const json& row, const char* key) { return row.at(key).get_ref<const std::string&>(); };
+  std::array<std::size_t, 4> widths{};
+  constexpr std::array<const char*, 4> kColumns{"phase", "component", "operator", "kind"};
+  const std::size_t shown = std::min(rows.size(), kShown);
+  for (std::size_t r = 0; r < shown; ++r) {
+    for (std::size_t c = 0; c < kColumns.size(); ++c) widths[c] = std::max(widths[c], word(rows[r], kColumns[c]).size());
+  }
+  std::int64_t rest = step;
+  for (std::size_t r = 0; r < shown; ++r) {
+    for (std::size_t c = 0; c < kColumns.size(); ++c) text += fmt::format("  {:<{}}", word(rows[r], kColumns[c]), widths[c]);
+    const std::int64_t time = rows[r].at("time_ps").get<std::int64_t>();
+    rest -= time;
+    text += fmt::format("{:>14.4f} ms{:>7.1f} %\n", static_cast<double>(time) * 1e-9, step == 0 ? 0.0 : 100.0 * static_cast<double>(time) / static_cast<double>(step));
+  }
+  if (rows.size() > shown) text += fmt::format("  and {} more, {:.4f} ms\n", rows.size() - shown, static_cast<double>(rest) * 1e-9);
+  return text;
+}
+
 std::string print_memory(const json& memory) {
   std::string text = fmt::format("Device memory at its peak, MiB\n  {:>12}", "rank");
   for (const char* category : kCategories) text += fmt::format("{:>17}", category);
@@ -236,6 +261,7 @@ std::string print_run_report(const json& report) {
                         report.at("step_time_ms").get<double>(), thousands(static_cast<std::int64_t>(report.at("tokens_per_s").get<double>())),
                         100 * report.at("mfu").get<double>(), report.at("mfu_denominator_flops").get<double>() * 1e-12, report.at("world_size").get<int>());
     text += print_breakdown(report.at("simulated")) + "\n";
+    if (report.at("simulated").contains("attribution")) text += print_attribution(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";
     text += print_coverage(report.at("simulated").at("coverage"));
     if (report.contains("portability")) text += print_portability(report.at("portability"));

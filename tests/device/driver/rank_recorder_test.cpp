@@ -1,3 +1,5 @@
+#include <functional>
+
 #include <gtest/gtest.h>
 
 #include "device/driver/rank_stream.h"
@@ -97,6 +99,59 @@ TEST_F(RankRecorderTest, CommunicationsBecomePatterns) {
   EXPECT_EQ(g.nodes[1].kind, Node::Kind::kCommWait);
   EXPECT_EQ(g.nodes[1].comm, 0u);
   EXPECT_EQ(step().instances[0].comms, (std::vector<std::uint32_t>{0}));
+}
+
+/// What an open graph may differ in from an equal one; each must make a graph of its own.
+TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
+  const std::uint64_t x = recorder.new_buffer(), y = recorder.new_buffer();
+  const auto view = [&](std::int64_t offset) { return recorder.interned().view({{4}, {1}, offset, DType::kFp32}); };
+  const auto record = [&](std::uint64_t a, std::uint64_t b, std::string_view op, std::string_view scalars, std::int64_t bytes, std::int64_t offset, bool keep) {
+    const std::uint64_t out = recorder.new_buffer();
+    const std::array<Operand, 2> in{Operand{a, view(offset)}, Operand{b, view(0)}};
+    const std::array<Operand, 1> result{Operand{out, view(0)}};
+    const std::array<std::int64_t, 3> sizes{bytes, 16, 16};
+    recorder.record(op, scalars, in, result, sizes);
+    if (!keep) recorder.release_buffer(out);
+  };
+  const auto comm = [&](const std::string& axis, std::vector<int> ranks, std::int64_t elements, std::uint64_t sequence) {
+    recorder.comm_wait(recorder.comm_start({sim::CollectiveKind::kAllReduce, axis, std::move(ranks), sequence, elements, DType::kBf16}, {}, {}, {}));
+  };
+  const std::vector<std::function<void()>> variants{
+      [&] { record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true); },
+      [&] { record(x, x, "aten::add.Tensor", "alpha=1", 16, 0, true); },
+      [&] { record(x, y, "aten::sub.Tensor", "alpha=1", 16, 0, true); },
+      [&] { record(x, y, "aten::add.Tensor", "alpha=2", 16, 0, true); },
+      [&] { record(x, y, "aten::add.Tensor", "alpha=1", 64, 0, true); },
+      [&] { record(x, y, "aten::add.Tensor", "alpha=1", 64, 4, true); },
+      [&] { record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, false); },
+      [&] { record(x, recorder.new_buffer(), "aten::add.Tensor", "alpha=1", 16, 0, true); },
+      [&] { record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true), record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true); },
+      [&] { comm("dp", {0, 1}, 8, 0); },
+      [&] { comm("tp", {0, 1}, 8, 0); },
+      [&] { comm("dp", {1, 3}, 8, 0); },
+      [&] { comm("dp", {0, 1}, 9, 0); },
+      [&] { comm("dp", {0, 1}, 8, 0), comm("dp", {0, 1}, 8, 1); },
+  };
+  recorder.cut("start");
+  for (int round = 0; round < 3; ++round) {
+    recorder.push_scope("phase=forward");
+    for (const char* layer : {"layer=model.layers.0", "layer=model.layers.1"}) {
+      recorder.push_scope(layer);
+      for (const auto& variant : variants) {
+        variant();
+        recorder.cut("test");
+      }
+      recorder.pop_scope(layer);
+    }
+    recorder.pop_scope("phase=forward");
+  }
+  const std::size_t each = 2 * variants.size();
+  ASSERT_EQ(step().instances.size(), 3 * each);
+  EXPECT_EQ(recorder.impl().graphs.size(), each);
+  for (std::size_t i = 0; i < 3 * each; ++i) EXPECT_EQ(step().instances[i].graph, i % each);
+  EXPECT_EQ(recorder.impl().graph_runs, std::vector<std::int64_t>(each, 3));
+  EXPECT_EQ(step().instances.back().comms.size(), 2u);
+  EXPECT_EQ(step().instances.back().comms[1], step().comms.size() - 1);
 }
 
 TEST_F(RankRecorderTest, BuildingTheModelIsNoPartOfAStep) {

@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -58,6 +59,19 @@ TEST_F(SessionTest, AStepHasATimeABreakdownThatAddsUpAndFullCoverage) {
     EXPECT_GT(row.at("matmul_ps").get<std::int64_t>(), 0);
     EXPECT_GT(row.at("exposed_tp_ps").get<std::int64_t>(), 0);
   }
+  std::int64_t sum = 0;
+  std::set<std::pair<std::string, std::string>> found;
+  for (const auto& row : report.at("attribution").at("rows")) {
+    sum += row.at("time_ps").get<std::int64_t>();
+    found.emplace(row.at("operator"), row.at("kind"));
+    if (row.at("operator") == "mm") {
+      EXPECT_EQ(row.at("component"), "model.layers.*");
+    }
+  }
+  EXPECT_EQ(sum, report.at("step_time_ps"));
+  EXPECT_TRUE(found.contains({"all_reduce", "comm_tp"}));
+  EXPECT_TRUE(found.contains({"mm", "compute"}) || found.contains({"mm", "memory"}));
+  EXPECT_TRUE(found.contains({"launch", "launch"}));
 }
 
 TEST_F(SessionTest, EqualStepsGiveEqualReportsAndTraces) {

@@ -1,34 +1,36 @@
 #include <random>
+#include <set>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "device/driver/attribution.h"
 #include "device/driver/cluster_job.h"
+#include "device/driver/kernel_advance.h"
 
 namespace trellis::device {
 namespace {
 
 /// Two ranks, one program each with a wait in the middle; times are random but consistent.
 struct Fixture {
+  TimedPiece pieces[2];
   TimedProgram program;
   std::vector<Graph> graphs{Graph{}};
   StepStream streams[2];
   StepTiming step;
 
   Fixture(std::mt19937& random, const std::string& phase, const std::string& axis) {
-    graphs[0].name = phase;
-    std::uniform_int_distribution<std::int64_t> time(1, 1000);
-    sim::CoreTiming core;
-    for (int s = 0; s < 2; ++s) {
-      sim::SegmentTiming segment;
-      segment.tensor_active = Picoseconds(time(random));
-      segment.compute_only = Picoseconds(time(random));
-      segment.dma_only = Picoseconds(time(random));
-      segment.duration = segment.tensor_active + segment.compute_only + segment.dma_only + Picoseconds(time(random));
-      core.segments.push_back(segment);
+    graphs[0].name = program.name = phase;
+    graphs[0].nodes.resize(4);
+    for (std::uint32_t n = 0; n < 4; ++n) graphs[0].nodes[n].scope.layer = fmt::format("model.layers.{}.mlp", n);
+    for (TimedPiece& piece : pieces) {
+      piece.kernels = {{"mm", 0, 0, false}, {"add", 0, 0, false}};
+      piece.timing = std::make_shared<const sim::CoreTiming>(sim::CoreTiming{{segment(random)}});
     }
-    program.timing = std::make_shared<const sim::CoreTiming>(core);
-    program.compiled.program.segments.resize(2);
-    program.compiled.program.segments[0].then = {{sim::isa::CommAction::kStart, 0}, {sim::isa::CommAction::kWait, 0}};
+    program.steps = {{&pieces[0], 0, {}},
+                     {nullptr, 1, {sim::isa::CommAction::kStart, 0}},
+                     {nullptr, 2, {sim::isa::CommAction::kWait, 0}},
+                     {&pieces[1], 3, {}}};
     for (auto& stream : streams) {
       stream.instances.push_back({0, 0, {0}, 0, 0});
       stream.comms.push_back({sim::CollectiveKind::kAllReduce, axis, {0, 1}, 41, 8, DType::kFp32});
@@ -37,6 +39,21 @@ struct Fixture {
     place(random);
   }
 
+  static sim::SegmentTiming segment(std::mt19937& random) {
+    std::uniform_int_distribution<std::int64_t> time(1, 1000);
+    sim::SegmentTiming segment;
+    segment.tensor_active = Picoseconds(time(random));
+    segment.compute_only = Picoseconds(time(random));
+    segment.dma_only = Picoseconds(time(random));
+    segment.duration = segment.tensor_active + segment.compute_only + segment.dma_only + Picoseconds(time(random));
+    for (std::uint8_t track = 0; track < sim::kNumTracks; ++track) {
+      const Picoseconds start(time(random) % segment.duration.value), end(std::min(segment.duration.value, start.value + time(random)));
+      segment.slices.push_back({track % 2u, track, start, end, Picoseconds((end - start).value / 2), {}});
+    }
+    return segment;
+  }
+
+  /// Beside a communication segments take longer than alone.
   void place(std::mt19937& random) {
     std::uniform_int_distribution<std::int64_t> gap(0, 500);
     step.timing.comms.resize(step.job.comms.size());
@@ -46,7 +63,7 @@ struct Fixture {
       Picoseconds now(gap(random));
       for (const sim::ScheduleItem& item : items) {
         const bool segment = item.kind == sim::ScheduleItem::Kind::kSegment;
-        const Picoseconds end = now + (segment ? step.job.programs[0]->segments[item.segment].duration : Picoseconds(gap(random)));
+        const Picoseconds end = now + Picoseconds(gap(random)) + (segment ? step.job.programs[item.program]->segments[0].duration : Picoseconds());
         times.push_back({now, end});
         now = end + Picoseconds(gap(random) / 4);
       }
@@ -70,7 +87,7 @@ TEST(StepReportTest, PartsAddUpToTheStepExactly) {
   for (int i = 0; i < 200; ++i) {
     const std::string axis = std::array{"tp", "pp", "dp"}[static_cast<std::size_t>(i) % 3];
     const Fixture f(random, i % 2 == 0 ? "forward" : "optimizer", axis);
-    for (const Breakdown& b : break_down(f.step, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs})) {
+    for (const Breakdown& b : break_down(f.step)) {
       EXPECT_EQ(b.total(), f.step.timing.makespan);
       EXPECT_LE(b.memory_bound, b.other_compute);
       EXPECT_GE(b.bubble.value, 0);
@@ -78,6 +95,71 @@ TEST(StepReportTest, PartsAddUpToTheStepExactly) {
       EXPECT_EQ(b.optimizer.value > 0, i % 2 == 1);
     }
   }
+}
+
+TEST(StepReportTest, AttributionAddsUpToTheStepExactly) {
+  std::mt19937 random(9);
+  for (int i = 0; i < 200; ++i) {
+    const std::string axis = std::array{"tp", "pp", "dp", "ep"}[static_cast<std::size_t>(i) % 4];
+    const Fixture f(random, i % 2 == 0 ? "forward" : "optimizer", axis);
+    const Attribution attribution = attribute(f.step, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs});
+    Picoseconds sum, waited;
+    std::set<std::string> kinds;
+    for (const AttributionRow& row : attribution.rows) {
+      EXPECT_GT(row.time.value, 0);
+      EXPECT_GT(row.count, 0);
+      sum += row.time;
+      kinds.insert(row.kind);
+      const bool wait = row.op == "all_reduce";
+      if (wait) waited += row.time;
+      const bool on_core = row.op == "mm" || row.op == "add";
+      if (wait || on_core) {
+        EXPECT_EQ(row.component, "model.layers.*.mlp");
+      }
+      if (on_core) {
+        EXPECT_EQ(row.kind == "optimizer", i % 2 == 1);
+      }
+    }
+    EXPECT_EQ(sum, f.step.timing.makespan);
+    const std::size_t other = 1 - attribution.rank;
+    EXPECT_GE(f.step.timing.ranks[attribution.rank].back().end, f.step.timing.ranks[other].back().end);
+    const sim::ItemTiming& wait = f.step.timing.ranks[attribution.rank][3];
+    EXPECT_EQ(waited, wait.end - wait.start);
+    if (waited.value > 0 && axis != "pp") {
+      EXPECT_TRUE(kinds.contains(axis == "ep" ? "comm_other" : "comm_" + axis));
+    }
+  }
+}
+
+TEST(StepReportTest, KernelAdvancesDoNotOverlapAndEndWithTheLastKernel) {
+  std::mt19937 random(11);
+  for (int i = 0; i < 100; ++i) {
+    const sim::SegmentTiming segment = Fixture::segment(random);
+    Picoseconds at, last;
+    for (const KernelAdvance& advance : kernel_advances(segment)) {
+      EXPECT_EQ(advance.from, at);
+      at = advance.to;
+    }
+    for (const sim::KernelSlice& slice : segment.slices) last = std::max(last, slice.end);
+    EXPECT_EQ(at, last);
+  }
+}
+
+TEST(StepReportTest, AKernelIsBoundByMemoryWhenItsTransfersTakeLonger) {
+  sim::SegmentTiming segment;
+  const auto slice = [&](std::uint32_t kernel, int track, std::int64_t busy) {
+    segment.slices.push_back({kernel, static_cast<std::uint8_t>(track), Picoseconds(0), Picoseconds(10 * (kernel + 1)), Picoseconds(busy), {}});
+  };
+  slice(0, 0, 9);
+  slice(0, sim::isa::kNumEngines, 5);
+  slice(1, 0, 5);
+  slice(1, sim::isa::kNumEngines, 9);
+  slice(2, sim::isa::kNumEngines, 1);
+  const std::vector<KernelAdvance> advances = kernel_advances(segment);
+  ASSERT_EQ(advances.size(), 3u);
+  EXPECT_FALSE(advances[0].bound_by_memory);
+  EXPECT_TRUE(advances[1].bound_by_memory);
+  EXPECT_TRUE(advances[2].bound_by_memory);
 }
 
 TEST(StepReportTest, JobKeyIgnoresAbsoluteSequences) {

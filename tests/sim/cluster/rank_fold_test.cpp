@@ -14,7 +14,7 @@ using Group = std::vector<int>;
 
 /// TP 4 × DP 3 × PP 2, TP fastest.
 const std::vector<int> kMesh{4, 3, 2};
-RankFold stages() { return {kMesh, {true, true, false}}; }
+RankFold stages() { return RankFold::along_axes(kMesh, {true, true, false}); }
 
 std::set<std::set<int>> as_sets(const std::vector<Group>& groups) {
   std::set<std::set<int>> sets;
@@ -30,24 +30,27 @@ TEST(RankFold, EmptyMeansThatEveryRankIsItself) {
   EXPECT_EQ(none.equal_groups({3, 4}), (std::vector<Group>{{3, 4}}));
 }
 
-TEST(RankFold, TheLowestRankOfEachCellStandsForIt) {
+TEST(RankFold, TheLowestRankStandsForThoseThatAreEqual) {
   const RankFold fold = stages();
   EXPECT_EQ(fold.world_size(), 24);
   EXPECT_EQ(fold.representatives(), (Group{0, 12}));
   for (int rank = 0; rank < 24; ++rank) EXPECT_EQ(fold.seat(rank), rank / 12) << rank;
   EXPECT_EQ(fold.stands_for(0), 12);
-  EXPECT_EQ(fold.stands_for(12), 12);
+  EXPECT_EQ(fold.stands_for(1), 12);
 }
 
-TEST(RankFold, APartitionOfAnAxisMakesOneRepresentativePerCell) {
+TEST(RankFold, AnyPartitionHasOneRepresentativePerClass) {
   // DP 3 with its last rank apart, as when one core is slow.
-  const RankFold fold({{0, 0, 0, 0}, {0, 0, 2}, {0, 1}});
+  std::vector<int> equal_to;
+  for (int rank = 0; rank < 24; ++rank) equal_to.push_back(rank / 12 * 12 + (rank / 4 % 3 == 2 ? 8 : 0));
+  const RankFold fold = RankFold::with_classes(kMesh, equal_to);
   EXPECT_EQ(fold.representatives(), (Group{0, 8, 12, 20}));
   EXPECT_EQ(fold.stands_for(0), 8);
-  EXPECT_EQ(fold.stands_for(8), 4);
+  EXPECT_EQ(fold.stands_for(1), 4);
   int all = 0;
-  for (const int rank : fold.representatives()) all += fold.stands_for(rank);
+  for (std::size_t seat = 0; seat < fold.representatives().size(); ++seat) all += fold.stands_for(static_cast<int>(seat));
   EXPECT_EQ(all, fold.world_size());
+  EXPECT_EQ(as_sets(fold.equal_groups({8, 9, 10, 11})), (std::set<std::set<int>>{{8, 9, 10, 11}}));
 }
 
 TEST(RankFold, GroupsOfEqualRanksAreThoseOfTheMesh) {
@@ -77,17 +80,19 @@ TEST(RankFold, AGroupIsItsOwnFirstEqualAndEachRankIsInOneOfThem) {
 }
 
 TEST(RankFold, TransfersBetweenInnerStagesKeepTheirDirection) {
-  const RankFold fold({2, 4}, {true, false});  // DP 2 × PP 4
+  const RankFold fold = RankFold::along_axes({2, 4}, {true, false});  // DP 2 × PP 4
   EXPECT_EQ(fold.equal_groups({4, 2}), (std::vector<Group>{{4, 2}, {5, 3}}));
   EXPECT_EQ(fold.equal_groups({2, 4}), (std::vector<Group>{{2, 4}, {3, 5}}));
   EXPECT_EQ(fold.equal_groups({0, 6}), (std::vector<Group>{{0, 6}, {1, 7}}));
 }
 
-TEST(RankFold, CellsThatAreNoPartitionAreRefused) {
-  EXPECT_THROW(RankFold({{0, 2, 0}}), ConfigError);   // a coordinate above itself
-  EXPECT_THROW(RankFold({{0, 0, 1}}), ConfigError);   // 1 is not the lowest of its own cell
-  EXPECT_THROW(RankFold({{0, -1}}), ConfigError);
-  EXPECT_THROW(RankFold(std::vector<std::vector<int>>{{}}), ConfigError);
+TEST(RankFold, WhatIsNoPartitionIsRefused) {
+  const auto fold = [](const std::vector<int>& mesh, const std::vector<int>& equal_to) { return RankFold::with_classes(mesh, equal_to); };
+  EXPECT_THROW(fold({3}, {0, 2, 0}), ConfigError);   // a rank above itself
+  EXPECT_THROW(fold({3}, {0, 0, 1}), ConfigError);   // 1 is not the lowest of its class
+  EXPECT_THROW(fold({2}, {0, -1}), ConfigError);
+  EXPECT_THROW(fold({2, 2}, {0, 0}), ConfigError);
+  EXPECT_THROW(RankFold::along_axes({2, 0}, {true, true}), ConfigError);
 }
 
 }  // namespace

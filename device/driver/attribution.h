@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/driver/step_timing.h"
+
+namespace trellis::device {
+
+/// A part of one rank's step: which operator of which component took how much of it, and of which sort that time is.
+struct AttributionRow {
+  std::string phase;      ///< the graph's: "forward", …; "" for the end of the step
+  std::string component;  ///< layer path with its numbers as "*"; "" outside layers
+  std::string op;         ///< kernel or communication; "launch", "latency", "idle", "copy to device", "copy to host"
+  std::string kind;       ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_other, bubble, optimizer, launch, other
+  Picoseconds time;
+  std::int64_t count = 0;
+};
+
+/// The step of the rank that ends last (the lowest of these). The rows add up to the step time exactly; the largest come first.
+struct Attribution {
+  std::size_t rank = 0;
+  std::vector<AttributionRow> rows;
+};
+
+[[nodiscard]] Attribution attribute(const StepTiming& step, const std::vector<const StepStream*>& streams,
+                                    const std::vector<const std::vector<Graph>*>& graphs);
+
+}  // namespace trellis::device

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/driver/timed_program.h"
+
+namespace trellis::device {
+
+/// What becomes of an operation that the compiler does not know.
+enum class Unknown : std::uint8_t {
+  kRefuse,    ///< UnsupportedOp
+  kEstimate,  ///< never refused: estimated, listed in TimedPiece::unknown, and warned of once per operation
+};
+
+/// Pieces of graphs become compiled and timed programs here, each content once. Compiles on several host threads, times on the kernel's.
+/// Not thread-safe.
+class PieceTimer {
+ public:
+  using Time = std::function<sim::CoreTiming(const sim::isa::Program&)>;
+
+  /// `threads`: host threads that compile, at least 1; the result does not depend on it.
+  PieceTimer(const sim::CoreConfig& core, Time time, int threads) : core_(core), time_(std::move(time)), threads_(threads) {}
+
+  /// One for each graph, in order; valid as long as this object.
+  std::vector<const TimedPiece*> time(const std::vector<Graph>& pieces, Unknown unknown);
+
+ private:
+  using Key = std::pair<ContentHash, Unknown>;  ///< kEstimate: only those that kRefuse would throw for
+
+  class CompileAhead;
+  [[nodiscard]] const TimedPiece* find(const ContentHash& hash, Unknown unknown) const;
+  const TimedPiece& make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index);
+  CompiledGraph compile_anyhow(const Graph& piece);
+  void warn_of(const CompiledGraph& compiled, const std::string& reason);
+  const TimedPiece& keep(const Key& key, const CompiledGraph& compiled);
+
+  const sim::CoreConfig& core_;
+  Time time_;
+  int threads_;
+  std::map<Key, std::unique_ptr<TimedPiece>> pieces_;
+  std::set<std::string> warned_;
+};
+
+}  // namespace trellis::device
