@@ -16,7 +16,7 @@
 namespace trellis::device {
 
 struct Session::Impl {
-  explicit Impl(const sim::SystemConfig& system) : timer(system) {}
+  explicit Impl(const sim::SystemConfig& system) : timer(system, 0, cache_directory()) {}
 
   ProgramTimer timer;
   std::vector<std::unique_ptr<RankRecorder>> ranks;
