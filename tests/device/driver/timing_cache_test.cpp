@@ -79,7 +79,9 @@ TEST_F(TimingCacheTest, AKnownPieceIsNotTimedAgain) {
 TEST_F(TimingCacheTest, AnotherMachineHasOtherTimings) {
   (void)timed(directory);
   const std::size_t before = files().size();
-  system = sim::load_system("trn2.48xlarge", sim::LoadOptions{.overrides = {"core.dma.fixed_latency=1 us"}});
+  sim::LoadOptions load;
+  load.overrides = {"core.dma.fixed_latency=1 us"};
+  system = sim::load_system("trn2.48xlarge", load);
   const auto slower = bytes(timed(directory));
   EXPECT_EQ(files().size(), 2 * before);
   EXPECT_EQ(slower, bytes(timed(std::nullopt)));
