@@ -64,8 +64,14 @@ std::vector<const TimedPiece*> PieceTimer::time(const std::vector<Graph>& pieces
   std::vector<const Graph*> fresh;
   std::set<ContentHash> seen;
   for (const Graph& piece : pieces) {
-    hashes.push_back(piece.hash());
-    if (find(hashes.back(), unknown) == nullptr && seen.insert(hashes.back()).second) fresh.push_back(&piece);
+    const ContentHash hash = piece.hash();
+    hashes.push_back(hash);
+    if (find(hash, unknown) != nullptr || !seen.insert(hash).second) continue;
+    if (std::optional<TimedPiece> kept = cache_.load(hash)) {
+      keep({hash, Unknown::kRefuse}, std::move(*kept));
+    } else {
+      fresh.push_back(&piece);
+    }
   }
   CompileAhead ahead(fresh, core_, threads_);
   std::vector<const TimedPiece*> timed;
@@ -87,15 +93,21 @@ const TimedPiece& PieceTimer::make(const Graph& piece, const ContentHash& hash, 
 }
 
 const TimedPiece& PieceTimer::keep(const Key& key, const CompiledGraph& compiled) {
-  auto timed = std::make_unique<TimedPiece>();
-  timed->kernels = compiled.program.kernels;
-  timed->instructions = compiled.program.instruction_count();
-  timed->estimated = compiled.estimated;
-  timed->unknown = compiled.unknown;
-  timed->coverage = compiled.coverage;
-  timed->host_copies = compiled.host_copies;
-  timed->timing = std::make_shared<const sim::CoreTiming>(time_(compiled.program));
-  return *pieces_.emplace(key, std::move(timed)).first->second;
+  TimedPiece timed;
+  timed.kernels = compiled.program.kernels;
+  timed.instructions = compiled.program.instruction_count();
+  timed.estimated = compiled.estimated;
+  timed.unknown = compiled.unknown;
+  timed.coverage = compiled.coverage;
+  timed.host_copies = compiled.host_copies;
+  timed.timing = std::make_shared<const sim::CoreTiming>(time_(compiled.program));
+  // What the compiler does not know is told of in every process, so it is not kept.
+  if (key.second == Unknown::kRefuse) cache_.store(key.first, timed);
+  return keep(key, std::move(timed));
+}
+
+const TimedPiece& PieceTimer::keep(const Key& key, TimedPiece timed) {
+  return *pieces_.emplace(key, std::make_unique<TimedPiece>(std::move(timed))).first->second;
 }
 
 CompiledGraph PieceTimer::compile_anyhow(const Graph& piece) {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/driver/timed_program.h"
+#include "device/driver/timing_cache.h"
 
 namespace trellis::device {
 
@@ -25,7 +25,8 @@ class PieceTimer {
   using Time = std::function<sim::CoreTiming(const sim::isa::Program&)>;
 
   /// `threads`: host threads that compile, at least 1; the result does not depend on it.
-  PieceTimer(const sim::CoreConfig& core, Time time, int threads) : core_(core), time_(std::move(time)), threads_(threads) {}
+  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads)
+      : core_(core), time_(std::move(time)), cache_(std::move(cache)), threads_(threads) {}
 
   /// One for each graph, in order; valid as long as this object.
   std::vector<const TimedPiece*> time(const std::vector<Graph>& pieces, Unknown unknown);
@@ -39,9 +40,11 @@ class PieceTimer {
   CompiledGraph compile_anyhow(const Graph& piece);
   void warn_of(const CompiledGraph& compiled, const std::string& reason);
   const TimedPiece& keep(const Key& key, const CompiledGraph& compiled);
+  const TimedPiece& keep(const Key& key, TimedPiece timed);
 
   const sim::CoreConfig& core_;
   Time time_;
+  TimingCache cache_;
   int threads_;
   std::map<Key, std::unique_ptr<TimedPiece>> pieces_;
   std::set<std::string> warned_;

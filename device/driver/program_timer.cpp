@@ -7,9 +7,9 @@
 
 namespace trellis::device {
 
-ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads)
+ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads, std::optional<std::filesystem::path> cache)
     : system_(system),
-      pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); },
+      pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); }, TimingCache(std::move(cache), system),
               threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
 
 sim::Simulator& ProgramTimer::machine() {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "device/driver/piece_timer.h"
 #include "device/driver/rank_stream.h"
@@ -13,8 +15,8 @@ namespace trellis::device {
 /// many layers are equal. Calls may come from any thread.
 class ProgramTimer {
  public:
-  /// `threads`: host threads that compile; 0: as many as the host has.
-  explicit ProgramTimer(const sim::SystemConfig& system, int threads = 0);
+  /// `threads`: host threads that compile; 0: as many as the host has. `cache`: where timings outlive the process, see cache_directory().
+  explicit ProgramTimer(const sim::SystemConfig& system, int threads = 0, std::optional<std::filesystem::path> cache = std::nullopt);
 
   [[nodiscard]] const sim::SystemConfig& system() const { return system_; }
   /// Throws UnsupportedOp for an operation with neither a lowering nor an estimate.

@@ -16,7 +16,7 @@
 namespace trellis::device {
 
 struct Session::Impl {
-  explicit Impl(const sim::SystemConfig& system) : timer(system) {}
+  explicit Impl(const sim::SystemConfig& system) : timer(system, 0, cache_directory()) {}
 
   /// Gives each representative of a finer fold its own schedule.
   void split(StepTiming& step, const sim::RankFold& finer) {

@@ -33,6 +33,8 @@ std::string unit_name(int track) {
 
 /// Up to here every rank has its own process in the trace.
 constexpr std::size_t kMostRanksShown = 16;
+/// With more slices of kernels than this a trace shows those of each graph's first run alone.
+constexpr std::size_t kMostKernelSlices = 1'000'000;
 
 /// Ranks that get a process, with how many equal ones each stands for. In large worlds ranks that did the same at the same times are shown once.
 std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& step) {
@@ -67,7 +69,9 @@ class TraceBuilder {
 
   const traces::Timeline& build() {
     comm_slices_.resize(step_.job.comms.size());
-    for (const auto& [rank, equals] : shown_ranks(step_)) {
+    const auto shown = shown_ranks(step_);
+    once_ = count_kernel_slices(shown) > kMostKernelSlices;
+    for (const auto& [rank, equals] : shown) {
       add_tracks(rank, equals);
       add_rank(rank);
     }
@@ -78,6 +82,23 @@ class TraceBuilder {
   }
 
  private:
+  [[nodiscard]] std::size_t count_kernel_slices(const std::vector<std::pair<std::size_t, std::size_t>>& shown) const {
+    std::size_t count = 0;
+    for (const auto& [rank, equals] : shown) {
+      for (const ScheduleItem& item : step_.job.ranks[rank]) {
+        if (item.kind == ScheduleItem::Kind::kSegment) count += step_.job.programs[item.program]->segments[item.segment].slices.size();
+      }
+    }
+    return count;
+  }
+
+  /// Whether the kernels of this run of a graph are shown.
+  bool in_detail(std::size_t rank, const ItemOrigin& origin) {
+    if (!once_) return true;
+    const auto [it, fresh] = first_run_.try_emplace({rank, streams_[rank]->instances[origin.instance].graph}, origin.instance);
+    return it->second == origin.instance;
+  }
+
   void add_tracks(std::size_t rank, std::size_t equals) {
     const int world_rank = step_.world_rank(rank);
     const std::size_t behind = equals + static_cast<std::size_t>(step_.job.fold.stands_for(static_cast<int>(rank))) - 1;
@@ -107,7 +128,7 @@ class TraceBuilder {
       const sim::ItemTiming& time = step_.timing.ranks[rank][i];
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
-      if (items[i].kind == ScheduleItem::Kind::kSegment) add_segment(rank, origin, time);
+      if (items[i].kind == ScheduleItem::Kind::kSegment && in_detail(rank, origin)) add_segment(rank, origin, time);
       if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], time);
       if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
     }
@@ -185,6 +206,8 @@ class TraceBuilder {
   traces::Timeline timeline_;
   RankTracks tracks_;
   std::vector<std::vector<std::uint64_t>> comm_slices_;
+  bool once_ = false;  ///< kernels are shown for the first run of each graph alone
+  std::map<std::pair<std::size_t, std::uint32_t>, std::uint32_t> first_run_;  ///< (rank, graph) → instance
 };
 
 }  // namespace

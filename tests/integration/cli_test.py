@@ -24,7 +24,7 @@ class Case(unittest.TestCase):
 
     def trellis(self, *args, env=None, **kwargs):
         return subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=300,
-                              env={**os.environ, **(env or {})}, **kwargs)
+                              env={**os.environ, "TRELLIS_CACHE": "off", **(env or {})}, **kwargs)
 
     def train(self, *args, log="run", env=None):
         return self.trellis("train", QUICKSTART, *SHORT, f"exp_manager.explicit_log_dir={self.dir / log}", *args, env=env)
@@ -107,6 +107,47 @@ class GoodRuns(Case):
             self.assertLessEqual(abs(parts - step_ps), 1e-4 * step_ps)
             self.assertGreater(row["matmul_ps"], 0)
         self.assertEqual(report["simulated"]["coverage"]["lowered_flops_share"], 1.0)
+
+    def test_attribution_adds_up_to_the_picosecond_in_every_layout(self):
+        layouts = [{}, {"tensor_model_parallel_size": 1, "sequence_parallel": "false"}, {"pipeline_model_parallel_size": 1}, {"sequence_parallel": "false"},
+                   {"pipeline_model_parallel_size": 4}]
+        for layout in layouts:
+            result = self.trellis("simulate", QUICKSTART, "exp_manager.use_datetime_version=false", "--json",
+                                  *(f"distributed_strategy.{key}={value}" for key, value in layout.items()))
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            report = json.loads(result.stdout)
+            rows = report["simulated"]["attribution"]["rows"]
+            self.assertEqual(sum(row["time_ps"] for row in rows), report["simulated"]["step_time_ps"], layout)
+            self.assertEqual(len({(row["phase"], row["component"], row["operator"], row["kind"]) for row in rows}), len(rows))
+            kinds = {row["kind"] for row in rows}
+            for axis, size in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("dp", "data")):
+                if report[f"{size}_parallel_size"] == 1:
+                    self.assertNotIn(f"comm_{axis}", kinds, layout)
+            products = [row for row in rows if row["operator"] == "mm" and row["phase"] == "forward"]
+            self.assertTrue(any(row["component"] == "model.layers.*.mlp" for row in products), products)
+            # Parts of the breakdown of the same rank, where both say the same thing.
+            part = report["simulated"]["breakdown"][report["simulated"]["attribution"]["rank"]]
+            for kind, key in (("comm_tp", "exposed_tp_ps"), ("comm_pp", "exposed_pp_ps"), ("optimizer", "optimizer_ps"), ("bubble", "bubble_ps")):
+                self.assertEqual(sum(row["time_ps"] for row in rows if row["kind"] == kind), part[key], (layout, kind))
+
+    def test_timings_kept_on_disk_change_no_byte(self):
+        def run(name, cache):
+            log = self.dir / name
+            result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={log}", "--trace-format", "text", env={"TRELLIS_CACHE": str(cache)})
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            report = json.loads((log / "report.json").read_text())
+            del report["host"]
+            return result.stdout, report, (log / "trace.txt").read_bytes(), (log / "portability.json").read_bytes()
+        cache = self.dir / "cache"
+        off, cold, warm = run("off", "off"), run("cold", cache), run("warm", cache)
+        self.assertEqual(off, cold)
+        self.assertEqual(cold, warm)
+        kept = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+        self.assertGreater(len(kept), 5)
+        for path, content in kept.items():
+            path.write_bytes(content[:len(content) // 2])
+        self.assertEqual(run("damaged", cache), cold)
+        self.assertEqual({path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}, kept)
 
     def test_cpu_gives_the_losses_of_neuron(self):
         neuron = json.loads(self.train("--json").stdout)

@@ -77,8 +77,8 @@ class Scale(Case):
     def test_more_replicas_than_ranks_fit_a_process(self):
         report = self.simulate(*self.layout(32, 8, 2, 256, nodes=128))
         self.assertEqual(report["world_size"], 4096)
-        self.assertEqual([row["represents"] for row in report["simulated"]["breakdown"]], [2048, 2048])
-        self.assertIn("simulated", report)
+        self.assertEqual(sum(row["represents"] for row in report["simulated"]["breakdown"]), 4096)
+        self.assertEqual([row["represents"] for row in report["memory"]["ranks"]], [2048, 2048])
 
     def test_every_rank_of_a_large_world_is_refused_with_what_to_do(self):
         self.assertIn("127 ranks", self.simulate(*self.layout(32, 8, 2, 16, nodes=8), "--no-fold", code=2))

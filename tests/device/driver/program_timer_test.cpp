@@ -5,44 +5,13 @@
 
 #include "base/error.h"
 #include "device/driver/program_timer.h"
-#include "tests/device/compiler/graph_samples.h"
+#include "tests/device/driver/layered_graph.h"
 
 /// What equal layers cost: one compilation and one timing, whatever their number.
 namespace trellis::device {
 namespace {
 
-using testing::fresh;
-using testing::GraphMaker;
-
-/// Layers of a product, an all-reduce and an update, between an embedding and a head.
-Graph model(int layers, std::string_view op = "relu") {
-  constexpr std::int64_t kWidth = 256;
-  GraphMaker make;
-  make.graph.name = "forward";
-  const auto tensor = [&](BufferRole role) { return make.tensor(fresh({kWidth, kWidth}, DType::kBf16), role); };
-  auto x = tensor(BufferRole::kExternal);
-  const auto embedded = tensor(BufferRole::kTemporary);
-  make.op("mul.Tensor", {x, x}, {embedded}).scope = {"forward", -1, "model.embed_tokens"};
-  x = embedded;
-  for (int l = 0; l < layers; ++l) {
-    const Scope scope{"forward", -1, "model.layers." + std::to_string(l)};
-    const auto w = tensor(BufferRole::kExternal), product = tensor(BufferRole::kTemporary), sum = tensor(BufferRole::kTemporary);
-    make.op("mm", {x, w}, {product}).scope = scope;
-    make.graph.comms.push_back({sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, kWidth * kWidth, DType::kBf16});
-    for (const auto kind : {Node::Kind::kCommStart, Node::Kind::kCommWait}) {
-      Node& node = make.op("all_reduce", {product}, {product});
-      node.kind = kind;
-      node.comm = static_cast<std::uint32_t>(l);
-      node.scope = scope;
-    }
-    const auto activated = tensor(BufferRole::kTemporary);
-    make.op(std::string(op), {product}, {activated}).scope = scope;
-    make.op("add.Tensor", {x, activated}, {sum}).scope = scope;
-    x = sum;
-  }
-  make.op("mm", {x, tensor(BufferRole::kExternal)}, {tensor(BufferRole::kOutput)}).scope = {"forward", -1, "lm_head"};
-  return make.graph;
-}
+using testing::layered_graph;
 
 std::set<const TimedPiece*> distinct(const TimedProgram& program) {
   std::set<const TimedPiece*> pieces;
@@ -66,27 +35,27 @@ class ProgramTimerTest : public ::testing::Test {
 
 TEST_F(ProgramTimerTest, EqualLayersAreTimedOnceHoweverManyThereAre) {
   ProgramTimer timer(system);
-  const TimedProgram& few = timer.time(model(3));
-  const TimedProgram& many = timer.time(model(30));
+  const TimedProgram& few = timer.time(layered_graph(3));
+  const TimedProgram& many = timer.time(layered_graph(30));
   EXPECT_EQ(distinct(few), distinct(many));
   EXPECT_EQ(distinct(few).size(), 3u) << "embedding, product (the head is another one), update";
-  const TimedProgram& none = timer.time(model(0));
-  const TimedProgram& one = timer.time(model(1));
+  const TimedProgram& none = timer.time(layered_graph(0));
+  const TimedProgram& one = timer.time(layered_graph(1));
   EXPECT_EQ(busy(many) - busy(none), (busy(one) - busy(none)) * 30) << "layers cost the same, each";
 }
 
 TEST_F(ProgramTimerTest, EqualGraphsAreOneProgramWhateverTheirLayersAreCalled) {
   ProgramTimer timer(system);
-  Graph renamed = model(3);
+  Graph renamed = layered_graph(3);
   for (Node& node : renamed.nodes) {
     if (node.scope.layer == "model.layers.1") node.scope.layer = "model.layers.7";
   }
-  EXPECT_EQ(&timer.time(model(3)), &timer.time(renamed));
+  EXPECT_EQ(&timer.time(layered_graph(3)), &timer.time(renamed));
 }
 
 TEST_F(ProgramTimerTest, StepsAreTheGraphsNodesInOrder) {
   ProgramTimer timer(system);
-  const Graph graph = model(2);
+  const Graph graph = layered_graph(2);
   std::vector<std::uint32_t> slots;
   std::uint32_t last = 0;
   for (const TimedProgram::Step& step : timer.time(graph).steps) {
@@ -107,7 +76,7 @@ TEST_F(ProgramTimerTest, ThreadsChangeNothing) {
   for (const int threads : {1, 4}) {
     ProgramTimer timer(system, threads);
     std::vector<sim::SegmentTiming>& segments = timings.emplace_back();
-    for (const TimedProgram::Step& step : timer.time(model(4)).steps) {
+    for (const TimedProgram::Step& step : timer.time(layered_graph(4)).steps) {
       if (step.piece != nullptr) segments.push_back(step.piece->segment());
     }
   }
@@ -117,7 +86,7 @@ TEST_F(ProgramTimerTest, ThreadsChangeNothing) {
 TEST_F(ProgramTimerTest, WhatIsRefusedIsNamedAndMayBeEstimated) {
   for (const int threads : {1, 4}) {
     ProgramTimer timer(system, threads);
-    const Graph graph = model(4, "linalg_svd");
+    const Graph graph = layered_graph(4, "linalg_svd");
     try {
       (void)timer.time(graph);
       FAIL() << "must name the operator";

@@ -1,0 +1,119 @@
+#include "device/driver/timing_cache.h"
+
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+
+namespace trellis::device {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Every number that may decide how long a program takes on a core.
+ContentHash hash_of(const sim::SystemConfig& system) {
+  ContentHasher h;
+  h.text(system.instance.name);
+  h.value(system.instance.logical_core_size);
+  for (const sim::Parameter& parameter : system.parameters) {
+    h.text(parameter.key);
+    h.text(parameter.value);
+  }
+  h.text(build_id());
+  return h.finish();
+}
+
+/// One loaded binary's notes, searched for the build id when `address` lies in it.
+struct NoteSearch {
+  std::uintptr_t address = 0;
+  std::string id;
+};
+
+void search_notes(const char* notes, std::size_t size, NoteSearch& search) {
+  const auto padded = [](std::size_t n) { return (n + 3) / 4 * 4; };
+  for (std::size_t at = 0; at + sizeof(ElfW(Nhdr)) <= size;) {
+    const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(notes + at);
+    const std::size_t text = at + sizeof *note + padded(note->n_namesz);
+    if (text + note->n_descsz > size) return;
+    if (note->n_type == NT_GNU_BUILD_ID && std::string_view(notes + at + sizeof *note, note->n_namesz) == std::string_view("GNU", 4)) {
+      for (std::size_t i = 0; i < note->n_descsz; ++i) search.id += fmt::format("{:02x}", static_cast<unsigned char>(notes[text + i]));
+      return;
+    }
+    at = text + padded(note->n_descsz);
+  }
+}
+
+int search_binary(dl_phdr_info* binary, std::size_t, void* data) {
+  NoteSearch& search = *static_cast<NoteSearch*>(data);
+  const auto headers = std::span(binary->dlpi_phdr, binary->dlpi_phnum);
+  const auto holds = [&](const ElfW(Phdr)& h) {
+    const std::uintptr_t begin = binary->dlpi_addr + h.p_vaddr;
+    return h.p_type == PT_LOAD && search.address >= begin && search.address < begin + h.p_memsz;
+  };
+  if (std::none_of(headers.begin(), headers.end(), holds)) return 0;
+  for (const ElfW(Phdr)& h : headers) {
+    if (h.p_type == PT_NOTE && search.id.empty()) search_notes(reinterpret_cast<const char*>(binary->dlpi_addr + h.p_vaddr), h.p_memsz, search);
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::string build_id() {
+  NoteSearch search{reinterpret_cast<std::uintptr_t>(&build_id), {}};
+  dl_iterate_phdr(search_binary, &search);
+  return search.id;
+}
+
+std::optional<fs::path> cache_directory() {
+  const auto variable = [](const char* name) { const char* value = std::getenv(name); return std::string(value == nullptr ? "" : value); };
+  if (const std::string ours = variable("TRELLIS_CACHE"); !ours.empty()) return ours == "off" ? std::nullopt : std::optional<fs::path>(ours);
+  if (const std::string caches = variable("XDG_CACHE_HOME"); !caches.empty()) return fs::path(caches) / "trellis";
+  if (const std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".cache" / "trellis";
+  return std::nullopt;
+}
+
+TimingCache::TimingCache(std::optional<fs::path> directory, const sim::SystemConfig& system) {
+  // Without an id of the code nobody could tell whether a file still holds.
+  if (directory && !build_id().empty()) directory_ = *directory / "timings" / hash_of(system).to_string();
+}
+
+fs::path TimingCache::file_of(const ContentHash& piece) const { return *directory_ / piece.to_string(); }
+
+std::optional<TimedPiece> TimingCache::load(const ContentHash& piece) const {
+  if (!directory_) return std::nullopt;
+  std::ifstream file(file_of(piece), std::ios::binary);
+  if (!file) return std::nullopt;
+  std::optional<TimedPiece> timed = decode(std::string(std::istreambuf_iterator<char>(file), {}));
+  if (!timed) log_warning(fmt::format("{}: a damaged timing is ignored and made again", file_of(piece).string()));
+  return timed;
+}
+
+void TimingCache::store(const ContentHash& piece, const TimedPiece& timed) {
+  if (!directory_) return;
+  const fs::path file = file_of(piece);
+  const fs::path partial = file.string() + fmt::format(".{}.partial", ::getpid());
+  std::error_code failed;
+  fs::create_directories(*directory_, failed);
+  const std::string bytes = encode(timed);
+  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  stream.close();
+  if (stream) fs::rename(partial, file, failed);
+  if (stream && !failed) return;
+  fs::remove(partial, failed);
+  log_warning(fmt::format("{}: timings cannot be kept there, so the next run makes them again; set TRELLIS_CACHE to another directory, or to off", directory_->string()));
+  directory_.reset();
+}
+
+}  // namespace trellis::device

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "device/driver/timed_program.h"
+
+namespace trellis::device {
+
+/// Timed pieces on disk, so that the next process need not compile and time them: what a piece costs depends on its content, on the
+/// numbers of the machine and on this program's code, and all three are in the file's name. One file per piece, written under another
+/// name and renamed. A file that is damaged is told of, ignored and written again; a place that cannot be written is told of once.
+class TimingCache {
+ public:
+  /// No directory: nothing is kept.
+  TimingCache(std::optional<std::filesystem::path> directory, const sim::SystemConfig& system);
+
+  [[nodiscard]] std::optional<TimedPiece> load(const ContentHash& piece) const;
+  void store(const ContentHash& piece, const TimedPiece& timed);
+
+ private:
+  [[nodiscard]] std::filesystem::path file_of(const ContentHash& piece) const;
+
+  std::optional<std::filesystem::path> directory_;  ///< of this machine and code
+};
+
+/// $TRELLIS_CACHE (a directory, or "off"), else $XDG_CACHE_HOME/trellis, else ~/.cache/trellis; none when there is no home either.
+[[nodiscard]] std::optional<std::filesystem::path> cache_directory();
+
+/// What the linker wrote into the binary that holds this code, as hexadecimal digits; "" when it wrote nothing.
+[[nodiscard]] std::string build_id();
+
+/// A timed piece as bytes that tell when they are damaged; decode gives none then.
+[[nodiscard]] std::string encode(const TimedPiece& piece);
+[[nodiscard]] std::optional<TimedPiece> decode(std::string_view bytes);
+
+}  // namespace trellis::device
