@@ -160,6 +160,7 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
           {"breakdown", std::move(breakdown)},
           {"coverage", coverage_json(step)},
           {"programs", programs_json(step)},
+          {"communication", communication(step)},
           {"links", std::move(links)}};
 }
 

@@ -50,6 +50,10 @@ struct Breakdown {
 [[nodiscard]] nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<Breakdown>& ranks,
                                          const sim::SystemConfig& system);
 
+/// Communications of the rank that ends last, by axis, of which a rank waits for a part only: `transfer_ps` from all participants being there to the end,
+/// `exposed_ps` the share of it in which the rank waited. The step report's `communication`.
+[[nodiscard]] nlohmann::json communication(const StepTiming& step);
+
 /// One step as a timeline: a process per rank with a track per engine, DMA queue group and communication axis; HBM counters; flow arrows
 /// between the participants of a communication. format: "perfetto" or "text".
 void write_step_trace(const std::filesystem::path& path, const std::string& format, const StepTiming& step,

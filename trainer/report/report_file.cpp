@@ -39,6 +39,8 @@ constexpr std::array<Key, 5> kCoverage{{{"lowered_ops_share", Form::kNumber}, {"
 constexpr std::array<Key, 5> kMemory{{{"rank", Form::kInteger}, {"at_peak", Form::kMap}, {"peak_bytes", Form::kInteger},
                                       {"capacity_bytes", Form::kInteger}, {"peak_phase", Form::kText}}};
 constexpr std::array<Key, 2> kAttribution{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
+constexpr std::array<Key, 2> kCommunication{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
+constexpr std::array<Key, 4> kAxis{{{"axis", Form::kText}, {"count", Form::kInteger}, {"transfer_ps", Form::kInteger}, {"exposed_ps", Form::kInteger}}};
 constexpr std::array<Key, 6> kRow{{{"phase", Form::kText}, {"component", Form::kText}, {"operator", Form::kText}, {"kind", Form::kText},
                                    {"time_ps", Form::kInteger}, {"count", Form::kInteger}}};
 
@@ -94,6 +96,9 @@ void check_step(const json& step, const std::string& where, Problems& problems) 
   check_map(step.at("coverage"), kCoverage, where + ".coverage", problems);
   if (step.contains("attribution") && check_map(step.at("attribution"), kAttribution, where + ".attribution", problems)) {
     check_rows(step.at("attribution").at("rows"), kRow, where + ".attribution.rows", problems);
+  }
+  if (step.contains("communication") && check_map(step.at("communication"), kCommunication, where + ".communication", problems)) {
+    check_rows(step.at("communication").at("rows"), kAxis, where + ".communication.rows", problems);
   }
 }
 
