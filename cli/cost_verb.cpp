@@ -93,7 +93,7 @@ void read_failures(const Options& options, CostReport& cost) {
     cost.notes.emplace_back("no failures are counted: --mtbf 30d says that a node fails once in 30 days");
     if (cost.inputs.restart_s > 0) throw ConfigError("--restart-time: nothing restarts without failures: give --mtbf too");
   }
-  if (options.validation_every > 0 != !options.validation_time.empty()) throw ConfigError("--validation-every N and --validation-time T belong together");
+  if ((options.validation_every > 0) == options.validation_time.empty()) throw ConfigError("--validation-every N and --validation-time T belong together");
   cost.inputs.validation_every = options.validation_every;
   if (options.validation_every > 0) cost.inputs.validation_s = parse_duration("--validation-time", options.validation_time);
 }
