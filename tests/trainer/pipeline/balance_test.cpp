@@ -48,7 +48,9 @@ TEST(Balance, IsTheBestOfAllPartitions) {
     for_each_partition(layers, stages, [&](const std::vector<LayerRange>& other) {
       const auto others = stage_costs(costs, other);
       ASSERT_LE(slowest(best), slowest(others));
-      if (slowest(best) == slowest(others)) ASSERT_LE(squares(best), squares(others));
+      if (slowest(best) == slowest(others)) {
+        ASSERT_LE(squares(best), squares(others));
+      }
     });
   }
 }
