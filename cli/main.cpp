@@ -9,7 +9,7 @@
 /// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost into verbs that need neither.
 int main(int argc, char** argv) {
   CLI::App app{"trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on it.\n"
-               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 not equal to one rank, 130 interrupted."};
+               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 not equal to one rank, 6 past the gate's limit, 130 interrupted."};
   app.set_version_flag("--version", trellis::cli::version_text());
   app.require_subcommand(1);
   app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
@@ -23,6 +23,10 @@ int main(int argc, char** argv) {
   trellis::cli::add_describe(app, exit_code);
   trellis::cli::add_kernel(app, exit_code);
   trellis::cli::add_report(app, exit_code);
+  trellis::cli::add_diff(app, exit_code);
+  trellis::cli::add_gate(app, exit_code);
+  trellis::cli::add_cost(app, exit_code);
+  trellis::cli::add_schedule(app, exit_code);
   trellis::cli::add_collectives(app, exit_code);
   trellis::cli::add_selfcheck(app, exit_code);
   trellis::cli::add_accuracy(app, exit_code);

@@ -1,46 +1,88 @@
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
+#include "cli/not_empty.h"
+#include "cli/schedule/schedule_drawing.h"
 #include "cli/verbs.h"
+#include "trainer/config/run_config.h"
+#include "trainer/report/report_file.h"
+#include "trainer/report/report_page.h"
+#include "trainer/report/report_summary.h"
 #include "trainer/report/run_report.h"
 
 namespace trellis::cli {
 
 namespace {
 
-nlohmann::json read_report(std::filesystem::path path) {
-  if (std::filesystem::is_directory(path)) path /= "report.json";
-  std::ifstream file(path);
-  if (!file) throw ConfigError(path.string() + ": no such report; expected a run's folder or its report.json");
-  try {
-    return nlohmann::json::parse(file);
-  } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(path.string() + ": not JSON: " + error.what());
+using trainer::ReportFile;
+
+struct Options {
+  std::vector<std::string> runs;
+  std::string html;
+  bool json = false;
+};
+
+/// The document with what follows from it, under `summary`.
+nlohmann::json with_summary(const ReportFile& file) {
+  nlohmann::json document = file.report;
+  if (document.contains("simulated")) document["summary"] = to_json(trainer::summarize(file));
+  return document;
+}
+
+/// The run's pipeline with its own times; null when the configuration that says which stage holds what is not beside the report.
+nlohmann::json schedule_of(const ReportFile& file) {
+  const std::filesystem::path hparams = file.path.parent_path() / "hparams.yaml";
+  if (!std::filesystem::exists(hparams)) return nullptr;
+  const trainer::RunConfig config = trainer::load_run_config(hparams, {});
+  const SchedulePlan plan = stages_by_report(config, file, config);
+  return schedule_json(plan, trainer::time_schedule(plan.shape, plan.costs));
+}
+
+void report_one(const ReportFile& file, bool json) {
+  if (json) {
+    std::cout << with_summary(file).dump(1) << "\n";
+    return;
   }
+  std::cout << trainer::print_run_report(file.report);
+  if (file.report.contains("simulated")) std::cout << trainer::summary_text(file, trainer::summarize(file));
+}
+
+void report_columns(const std::vector<ReportFile>& files, bool json) {
+  if (!json) {
+    std::cout << trainer::columns_text(files);
+    return;
+  }
+  nlohmann::json documents = nlohmann::json::array();
+  for (const ReportFile& file : files) documents.push_back(with_summary(file));
+  std::cout << nlohmann::json({{"schema", "trellis.run_reports/1"}, {"runs", std::move(documents)}}).dump(1) << "\n";
 }
 
 }  // namespace
 
 void add_report(CLI::App& app, int& exit_code) {
-  struct Options {
-    std::string run;
-    bool json = false;
-  };
-  CLI::App* verb = app.add_subcommand("report", "what a finished run said: breakdown that adds up, memory, coverage");
+  CLI::App* verb = app.add_subcommand("report", "what a finished run said: breakdown that adds up, bottlenecks, MFU and HFU, memory, coverage; several runs as columns");
   auto options = std::make_shared<Options>();
-  verb->add_option("run", options->run, "a run's folder or its report.json")->required();
-  verb->add_flag("--json", options->json, "the document itself (schema trellis.run_report/1)");
-  verb->footer("Example:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00");
+  verb->add_option("runs", options->runs, "a run's folder or its report.json; several: one column each")->required();
+  verb->add_flag("--json", options->json, "the document (schema trellis.run_report/1) with `summary` (trellis.report_summary/1); of several runs trellis.run_reports/1");
+  verb->add_option("--html", options->html, "also one page of a single run, which needs no network: schedule, breakdown, memory, links, sortable tables")
+      ->type_name("FILE")->check(not_empty("a file name"));
+  verb->footer("Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
+               "  trellis report runs/tp8 --html tp8.html\n"
+               "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
+               "Times are simulated milliseconds; shares are of the simulated step. What explains a change: trellis diff A B.");
   verb->callback([options, &exit_code] {
-    const nlohmann::json report = read_report(options->run);
-    const std::string text = trainer::print_run_report(report);
-    std::cout << (options->json ? report.dump(1) + "\n" : text);
+    std::vector<ReportFile> files;
+    for (const std::string& run : options->runs) files.push_back(trainer::read_report_file(run));
+    if (!options->html.empty()) {
+      if (files.size() != 1) throw ConfigError("--html: a page shows one run: expected one, got " + std::to_string(files.size()));
+      write_file_atomically(options->html, trainer::report_page(files[0], schedule_of(files[0])));
+    }
+    files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);
     exit_code = 0;
   });
 }

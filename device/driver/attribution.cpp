@@ -26,15 +26,6 @@ std::string without_numbers(std::string_view path) {
   return out;
 }
 
-std::size_t last_to_end(const sim::ClusterTiming& timing) {
-  std::size_t last = 0;
-  const auto end = [&](std::size_t rank) { return timing.ranks[rank].empty() ? Picoseconds() : timing.ranks[rank].back().end; };
-  for (std::size_t rank = 1; rank < timing.ranks.size(); ++rank) {
-    if (end(rank) > end(last)) last = rank;
-  }
-  return last;
-}
-
 std::string comm_kind(const std::string& axis) { return axis == "tp" || axis == "pp" || axis == "dp" ? "comm_" + axis : "comm_other"; }
 
 class Attributor {
@@ -175,6 +166,15 @@ class Attributor {
 };
 
 }  // namespace
+
+std::size_t last_to_end(const sim::ClusterTiming& timing) {
+  std::size_t last = 0;
+  const auto end = [&](std::size_t rank) { return timing.ranks[rank].empty() ? Picoseconds() : timing.ranks[rank].back().end; };
+  for (std::size_t rank = 1; rank < timing.ranks.size(); ++rank) {
+    if (end(rank) > end(last)) last = rank;
+  }
+  return last;
+}
 
 Attribution attribute(const StepTiming& step, const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs) {
   Attribution attribution;

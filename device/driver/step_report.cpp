@@ -185,6 +185,7 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
           {"attribution", attribution_json(attribution, step.world_rank(attribution.rank))},
           {"coverage", coverage_json(step, launches)},
           {"programs", programs_json(step, launches)},
+          {"communication", communication(step)},
           {"links", std::move(links)}};
 }
 

@@ -43,6 +43,9 @@ struct Breakdown {
   }
 };
 
+/// Place of the rank whose last item ends last, the lowest of equals: whose step reports explain.
+[[nodiscard]] std::size_t last_to_end(const sim::ClusterTiming& timing);
+
 [[nodiscard]] std::vector<Breakdown> break_down(const StepTiming& step);
 /// The part of a wait for a pipeline transfer that passed before every participant was there.
 [[nodiscard]] Picoseconds bubble_of_wait(const sim::ItemTiming& item, const sim::CommTiming& comm);
@@ -50,6 +53,10 @@ struct Breakdown {
 /// Schema trellis.step_report/1.
 [[nodiscard]] nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<const StepStream*>& streams,
                                          const std::vector<const std::vector<Graph>*>& graphs, const sim::SystemConfig& system);
+
+/// Communications of the rank that ends last, by axis, of which a rank waits for a part only: `transfer_ps` from all participants being there to the end,
+/// `exposed_ps` the share of it in which the rank waited. The step report's `communication`.
+[[nodiscard]] nlohmann::json communication(const StepTiming& step);
 
 /// One step as a timeline: a process per rank with a track per engine, DMA queue group and communication axis; HBM counters; flow arrows
 /// between the participants of a communication. format: "perfetto" or "text".

@@ -173,11 +173,11 @@ class GoodRuns(Case):
             for before, after in zip(few, many, strict=True):
                 self.assertLessEqual(after["peak_bytes"] - before["peak_bytes"], 512 * (64 - 16) // 2)
 
-    def test_report_prints_what_train_printed(self):
+    def test_report_begins_with_what_train_printed(self):
         trained = self.train()
         again = self.trellis("report", self.dir / "run")
         self.assertEqual(again.returncode, 0, again.stderr)
-        self.assertEqual(again.stdout, trained.stdout)
+        self.assertTrue(again.stdout.startswith(trained.stdout))
 
     def test_results_do_not_depend_on_run_or_host_threads(self):
         runs = []

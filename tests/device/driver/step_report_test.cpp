@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "device/driver/attribution.h"
 #include "device/driver/cluster_job.h"
@@ -160,6 +161,22 @@ TEST(StepReportTest, AKernelIsBoundByMemoryWhenItsTransfersTakeLonger) {
   EXPECT_FALSE(advances[0].bound_by_memory);
   EXPECT_TRUE(advances[1].bound_by_memory);
   EXPECT_TRUE(advances[2].bound_by_memory);
+}
+
+TEST(StepReportTest, CommunicationIsExposedWhileTheLastRankWaitsForItsTransfer) {
+  std::mt19937 random(5);
+  Fixture f(random, "forward", "dp");
+  auto& ranks = f.step.timing.ranks;
+  // Launch, segment, start, wait, segment: the wait of rank 1, which ends last, lasts from 400 to 900; all are there at 300, bytes move until 700.
+  const auto time = [](std::int64_t start, std::int64_t end) { return sim::ItemTiming{Picoseconds(start), Picoseconds(end)}; };
+  ranks[0] = {time(0, 0), time(0, 100), time(100, 100), time(100, 700), time(700, 800)};
+  ranks[1] = {time(0, 0), time(0, 300), time(300, 300), time(400, 900), time(900, 1000)};
+  f.step.timing.comms[0].ready = Picoseconds(300);
+  f.step.timing.comms[0].end = Picoseconds(700);
+  const nlohmann::json expected = {{"rank", 1}, {"rows", {{{"axis", "dp"}, {"count", 1}, {"transfer_ps", 400}, {"exposed_ps", 300}}}}};
+  EXPECT_EQ(communication(f.step), expected);
+  ranks[1][3] = time(750, 900);
+  EXPECT_EQ(communication(f.step).at("rows").at(0).at("exposed_ps"), 0) << "what it waits for has ended";
 }
 
 TEST(StepReportTest, JobKeyIgnoresAbsoluteSequences) {

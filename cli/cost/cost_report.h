@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "cli/cost/prices.h"
+#include "cli/cost/run_cost.h"
+
+/// Days, node-hours and money of a run: schema trellis.cost/1.
+namespace trellis::cli {
+
+/// The plan for one assumption about the step time.
+struct CostCase {
+  std::string name;  ///< expected, fast, slow
+  double step_s = 0;
+  RunTime time;
+};
+
+struct CostReport {
+  std::string source;            ///< the report or configuration
+  std::string evidence;          ///< of the step time
+  std::string instance;
+  int nodes = 1;
+  std::int64_t steps = 0, tokens_per_step = 0;
+  double step_s = 0;
+  double mfu = 0;
+  std::optional<double> checkpoint_bytes;
+  RunPlanInputs inputs;
+  std::vector<CostCase> cases;   ///< the expected one first
+  PriceFile prices;
+  std::vector<PricePlan> plans;  ///< of the instance
+  std::vector<std::string> notes;
+  [[nodiscard]] double node_hours(const CostCase& of) const { return of.time.total_s() / 3600 * nodes; }
+};
+
+[[nodiscard]] nlohmann::json to_json(const CostReport& report);
+[[nodiscard]] std::string cost_text(const CostReport& report);
+/// What takes most of the time, and what most of the rest.
+[[nodiscard]] std::string dominating(const RunTime& time);
+
+}  // namespace trellis::cli

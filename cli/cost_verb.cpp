@@ -1,0 +1,179 @@
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/yaml.h"
+#include "cli/cost/amounts.h"
+#include "cli/cost/cost_report.h"
+#include "cli/not_empty.h"
+#include "cli/run_self.h"
+#include "cli/verbs.h"
+#include "trainer/report/report_file.h"
+#include "trainer/report/report_summary.h"
+
+namespace trellis::cli {
+namespace {
+
+using trainer::ReportFile;
+
+struct Options {
+  std::string source, prices, steps, tokens, instance, mtbf, restart_time = "0s", checkpoint_interval, checkpoint_time, checkpoint_bandwidth, validation_time, error;
+  std::vector<std::string> overrides;
+  std::int64_t validation_every = 0;
+  int nodes = 0;
+  bool json = false;
+};
+
+bool is_run(const std::string& source) { return std::filesystem::is_directory(source) || source.ends_with(".json"); }
+
+/// A run's report, or that of `trellis simulate` of a configuration.
+ReportFile report_of(const Options& options) {
+  if (is_run(options.source)) {
+    if (!options.instance.empty() || options.nodes > 0 || !options.overrides.empty()) {
+      throw ConfigError("--instance, --nodes and overrides belong to a configuration: " + options.source + " is a finished run, of which the report says all that");
+    }
+    return trainer::read_report_file(options.source);
+  }
+  std::vector<std::string> arguments = {"simulate", options.source};
+  arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
+  if (!options.instance.empty()) arguments.insert(arguments.end(), {"--instance", options.instance});
+  if (options.nodes > 0) arguments.insert(arguments.end(), {"--nodes", std::to_string(options.nodes)});
+  arguments.emplace_back("--json");
+  ReportFile file;
+  file.path = options.source;
+  file.report = nlohmann::json::parse(run_self(arguments));
+  trainer::check_run_report(file.report, options.source);
+  return file;
+}
+
+std::int64_t steps_of(const Options& options, std::int64_t tokens_per_step) {
+  if (options.steps.empty() == options.tokens.empty()) throw ConfigError("how long a run? Expected either --steps N or --tokens N, e.g. --tokens 2T");
+  if (!options.steps.empty()) return static_cast<std::int64_t>(parse_count("--steps", options.steps));
+  return static_cast<std::int64_t>(std::ceil(parse_count("--tokens", options.tokens) / static_cast<double>(tokens_per_step)));
+}
+
+/// Weights, and for each parameter what AdamW keeps in the optimizer's type: master weight and two moments.
+double checkpoint_bytes(const nlohmann::json& report) {
+  const std::string precision = report.at("precision");
+  const double each = precision == "fp64" ? 8 + 16 : precision == "fp32" ? 4 + 8 : 2 + 12;
+  return report.at("parameters").get<double>() * each;
+}
+
+void read_checkpoints(const Options& options, CostReport& cost, const nlohmann::json& report) {
+  if (!options.checkpoint_time.empty() && !options.checkpoint_bandwidth.empty()) throw ConfigError("--checkpoint-time and --checkpoint-bandwidth say the same twice: expected one of them");
+  if (!options.checkpoint_time.empty()) cost.inputs.checkpoint_s = parse_duration("--checkpoint-time", options.checkpoint_time);
+  if (!options.checkpoint_bandwidth.empty()) {
+    const auto bandwidth = parse_quantity<BytesPerSecond>(options.checkpoint_bandwidth);
+    if (!bandwidth || !(bandwidth->value > 0)) {
+      throw ConfigError("--checkpoint-bandwidth \"" + options.checkpoint_bandwidth + "\": expected the rate of all nodes together with its unit, e.g. \"20 GB/s\"");
+    }
+    cost.checkpoint_bytes = checkpoint_bytes(report);
+    cost.inputs.checkpoint_s = *cost.checkpoint_bytes / bandwidth->value;
+    cost.notes.emplace_back("bytes of a checkpoint: parameters × (weight + fp32 master and two moments of AdamW); other optimizers: give --checkpoint-time");
+  }
+  if (!options.checkpoint_interval.empty()) {
+    cost.inputs.interval_s = parse_duration("--checkpoint-interval", options.checkpoint_interval);
+    if (!(*cost.inputs.interval_s > 0)) throw ConfigError("--checkpoint-interval \"" + options.checkpoint_interval + "\": expected a time above 0");
+  }
+}
+
+void read_failures(const Options& options, CostReport& cost) {
+  cost.inputs.restart_s = parse_duration("--restart-time", options.restart_time);
+  if (!options.mtbf.empty()) {
+    cost.inputs.node_mtbf_s = parse_duration("--mtbf", options.mtbf);
+    if (!(*cost.inputs.node_mtbf_s > 0)) throw ConfigError("--mtbf \"" + options.mtbf + "\": expected a time above 0");
+  } else {
+    cost.notes.emplace_back("no failures are counted: --mtbf 30d says that a node fails once in 30 days");
+    if (cost.inputs.restart_s > 0) throw ConfigError("--restart-time: nothing restarts without failures: give --mtbf too");
+  }
+  if ((options.validation_every > 0) == options.validation_time.empty()) throw ConfigError("--validation-every N and --validation-time T belong together");
+  cost.inputs.validation_every = options.validation_every;
+  if (options.validation_every > 0) cost.inputs.validation_s = parse_duration("--validation-time", options.validation_time);
+}
+
+/// The expected case, and with a known error of the step time the two beside it.
+void plan_cases(const Options& options, CostReport& cost) {
+  std::vector<std::pair<std::string, double>> factors = {{"expected", 1}};
+  if (!options.error.empty()) {
+    std::string digits = options.error;
+    if (digits.ends_with('%')) digits.pop_back();
+    char* end = nullptr;
+    const double percent = std::strtod(digits.c_str(), &end);
+    if (digits.size() == options.error.size() || end == digits.c_str() || *end != '\0' || !(percent > 0 && percent < 100)) {
+      throw ConfigError("--error \"" + options.error + "\": expected the error of the step time as a share between 0% and 100%, e.g. 12%");
+    }
+    factors.emplace_back("fast", 1 - percent / 100);
+    factors.emplace_back("slow", 1 + percent / 100);
+  } else {
+    cost.notes.emplace_back("one figure without a range: --error 12% gives one; `trellis accuracy` lists what the model's errors are");
+  }
+  for (const auto& [name, factor] : factors) {
+    RunPlanInputs inputs = cost.inputs;
+    inputs.step_s = cost.step_s * factor;
+    cost.cases.push_back({name, inputs.step_s, plan_time(inputs)});
+  }
+}
+
+CostReport cost_of(const Options& options) {
+  CostReport cost;
+  cost.prices = read_prices(options.prices);
+  const ReportFile file = report_of(options);
+  const trainer::ReportSummary summary = trainer::summarize(file);
+  cost.source = options.source;
+  cost.evidence = file.report.at("simulated").at("evidence");
+  cost.instance = file.report.at("instance");
+  cost.nodes = file.report.at("nodes");
+  cost.plans = cost.prices.of(cost.instance).plans;
+  cost.tokens_per_step = file.report.at("tokens_per_step");
+  cost.step_s = static_cast<double>(summary.step.step_time_ps) * 1e-12;
+  cost.mfu = summary.mfu;
+  cost.steps = steps_of(options, cost.tokens_per_step);
+  cost.inputs.step_s = cost.step_s;
+  cost.inputs.steps = cost.steps;
+  cost.inputs.nodes = cost.nodes;
+  read_checkpoints(options, cost, file.report);
+  read_failures(options, cost);
+  plan_cases(options, cost);
+  return cost;
+}
+
+}  // namespace
+
+void add_cost(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("cost", "days, node-hours and money of a whole run, with failures and checkpoints, from its simulated step");
+  auto options = std::make_shared<Options>();
+  verb->add_option("source", options->source, "a run's folder or its report.json, or a configuration, which is then simulated")->required();
+  verb->add_option("overrides", options->overrides, "of a configuration: key.path=value");
+  verb->add_option("--prices", options->prices, "price file: date, currency, prices per instance and hour (examples/prices.yaml)")->required()->type_name("FILE")->check(not_empty("a file name"));
+  verb->add_option("--steps", options->steps, "optimizer steps, e.g. 50000");
+  verb->add_option("--tokens", options->tokens, "tokens to train on, e.g. 300B or 2T");
+  verb->add_option("--instance", options->instance, "of a configuration: the machine (see `trellis describe`)");
+  verb->add_option("--nodes", options->nodes, "of a configuration: how many of them")->check(CLI::PositiveNumber);
+  verb->add_option("--mtbf", options->mtbf, "mean time between failures of one node, e.g. 30d");
+  verb->add_option("--restart-time", options->restart_time, "from a failure to the first step again")->capture_default_str();
+  verb->add_option("--checkpoint-interval", options->checkpoint_interval, "time between checkpoints, e.g. 30min; none with --mtbf: Daly's optimum");
+  verb->add_option("--checkpoint-time", options->checkpoint_time, "that the run stands still for one, e.g. 90s");
+  verb->add_option("--checkpoint-bandwidth", options->checkpoint_bandwidth, "instead: rate of all nodes together, e.g. \"20 GB/s\"");
+  verb->add_option("--validation-every", options->validation_every, "steps between passes over held-out data")->check(CLI::PositiveNumber);
+  verb->add_option("--validation-time", options->validation_time, "of one pass, e.g. 2min");
+  verb->add_option("--error", options->error, "of the simulated step time, e.g. 12%: adds a fast and a slow case");
+  verb->add_flag("--json", options->json, "one JSON document (schema trellis.cost/1)");
+  verb->footer("Examples:\n  trellis cost runs/a --prices examples/prices.yaml --tokens 300B\n"
+               "  trellis cost examples/llama3_8b_trn1.yaml --prices examples/prices.yaml --tokens 300B --mtbf 60d --checkpoint-bandwidth \"10 GB/s\" --restart-time 15min --error 12%\n"
+               "Expected time with failures: M·e^(R/M)·(e^((interval + checkpoint)/M) − 1)·work/interval, M = MTBF of a node / nodes, R = restart time (Daly 2006).\n"
+               "Best interval: about √(2 · checkpoint time · M), with Daly's higher-order terms.");
+  verb->callback([options, &exit_code] {
+    const CostReport cost = cost_of(*options);
+    std::cout << (options->json ? to_json(cost).dump(1) + "\n" : cost_text(cost));
+    exit_code = 0;
+  });
+}
+
+}  // namespace trellis::cli

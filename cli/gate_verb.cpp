@@ -1,0 +1,78 @@
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "cli/not_empty.h"
+#include "cli/verbs.h"
+#include "trainer/report/perf_gate.h"
+
+namespace trellis::cli {
+namespace {
+
+struct Options {
+  std::string baseline, run, max_regression = "2%", max_memory_growth = "2%", summary;
+  bool update = false, json = false;
+};
+
+/// "-" adds to the job summary of GitHub Actions, which several steps share; a file of one's own is written anew.
+void write_summary(const std::string& to, const std::string& markdown) {
+  if (to != "-") return write_file_atomically(to, markdown);
+  const char* job_summary = std::getenv("GITHUB_STEP_SUMMARY");
+  if (job_summary == nullptr || *job_summary == '\0') {
+    throw ConfigError("--summary -: expected the environment variable GITHUB_STEP_SUMMARY, which GitHub Actions sets; elsewhere name a file: --summary gate.md");
+  }
+  std::ofstream file(job_summary, std::ios::app);
+  file << markdown << std::flush;
+  if (!file) throw ConfigError(std::string("--summary -: cannot write to GITHUB_STEP_SUMMARY ") + job_summary);
+}
+
+int update(const Options& options, const trainer::ReportFile& run) {
+  const nlohmann::json baseline = trainer::make_baseline(run);
+  write_file_atomically(options.baseline, baseline.dump(1) + "\n");
+  if (!options.summary.empty()) write_summary(options.summary, "### Simulated step: new baseline\n\n`" + options.baseline + "` is now `" + run.path.string() + "`\n");
+  const std::string step = std::to_string(baseline.at("report").at("simulated").at("step_time_ps").get<std::int64_t>()) + " ps";
+  if (options.json) {
+    std::cout << nlohmann::json({{"schema", "trellis.gate/1"}, {"baseline", options.baseline}, {"run", run.path.string()}, {"updated", true}}).dump(1) << "\n";
+  } else {
+    std::cout << "Baseline " << options.baseline << " is now " << run.path.string() << ": step " << step << "\n";
+  }
+  return static_cast<int>(ExitCode::kOk);
+}
+
+int gate(const Options& options) {
+  const trainer::GateLimits limits{trainer::parse_limit("--max-regression", options.max_regression),
+                                   trainer::parse_limit("--max-memory-growth", options.max_memory_growth)};
+  const trainer::ReportFile run = trainer::read_report_file(options.run);
+  if (options.update) return update(options, run);
+  const trainer::GateResult result = trainer::judge(trainer::read_baseline(options.baseline), run, limits);
+  if (!options.summary.empty()) write_summary(options.summary, gate_markdown(result));
+  std::cout << (options.json ? to_json(result).dump(1) + "\n" : gate_text(result));
+  return static_cast<int>(result.passed() ? ExitCode::kOk : ExitCode::kPerfGate);
+}
+
+}  // namespace
+
+void add_gate(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("gate", "for continuous integration: simulated step time and modelled memory against a baseline file, without noise");
+  auto options = std::make_shared<Options>();
+  verb->add_option("run", options->run, "a run's folder or its report.json")->required();
+  verb->add_option("--baseline", options->baseline, "made by --update-baseline; keep it under version control")->required()->type_name("FILE")->check(not_empty("a file name"));
+  verb->add_option("--max-regression", options->max_regression, "of the step time; picoseconds compare exactly, so 0% works")->capture_default_str();
+  verb->add_option("--max-memory-growth", options->max_memory_growth, "of the fullest rank's peak, allocated and reserved, in bytes")->capture_default_str();
+  verb->add_flag("--update-baseline", options->update, "take this run as the baseline instead of judging it");
+  verb->add_option("--summary", options->summary, "Markdown into FILE; -: appended to $GITHUB_STEP_SUMMARY")->type_name("FILE");
+  verb->add_flag("--json", options->json, "one JSON document (schema trellis.gate/1)");
+  verb->footer("Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=run\n"
+               "  trellis gate run --baseline perf/quickstart.json --update-baseline          once, and whenever a change is wanted\n"
+               "  trellis gate run --baseline perf/quickstart.json --max-regression 0.5% --summary -\n"
+               "Exit code 0: within the limits; 6: past one, with the first cause; 2: the two cannot be compared (another schema, instance, configuration or evidence).");
+  verb->callback([options, &exit_code] { exit_code = gate(*options); });
+}
+
+}  // namespace trellis::cli

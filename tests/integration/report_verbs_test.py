@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""`trellis report`, `diff`, `gate`, `cost` and `schedule` on real simulated runs, as their users meet them. Environment: TRELLIS, the program."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+QUICKSTART = SOURCE / "examples/quickstart.yaml"
+PRICES = SOURCE / "examples/prices.yaml"
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.dir = pathlib.Path(temporary.name)
+
+    @classmethod
+    def trellis(cls, *args, env=None):
+        return subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=cls.dir, timeout=300, env={**os.environ, **(env or {})})
+
+    @classmethod
+    def simulate(cls, name, *overrides, config=QUICKSTART):
+        result = cls.trellis("simulate", config, f"exp_manager.explicit_log_dir={cls.dir / name}", *overrides)
+        if result.returncode != 0:
+            raise RuntimeError(result.stderr[-2000:])
+        return cls.dir / name
+
+    def ok(self, *args, **kwargs):
+        result = self.trellis(*args, **kwargs)
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+        return result.stdout
+
+    def document(self, schema, *args):
+        document = json.loads(self.ok(*args, "--json"))
+        self.assertEqual(document["schema"], schema)
+        return document
+
+    def fails(self, code, *args_and_texts, texts=(), env=None):
+        result = self.trellis(*args_and_texts, env=env)
+        self.assertEqual(result.returncode, code, result.stderr[-2000:] + result.stdout[-500:])
+        for text in texts:
+            self.assertIn(text, result.stderr + result.stdout)
+        return result
+
+
+class Reports(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = cls.simulate("base")
+        cls.again = cls.simulate("again")
+        cls.longer = cls.simulate("longer", "data.global_batch_size=32")
+        cls.no_sp = cls.simulate("no_sp", "distributed_strategy.sequence_parallel=false")
+
+    def test_report_of_one_run_and_of_several(self):
+        text = self.ok("report", self.base)
+        for part in ("The step of rank", "MFU", "HFU", "Device memory of the fullest rank", "Busiest 5 of", "Files in", "Communication of that rank", "hidden"):
+            self.assertIn(part, text)
+        document = self.document("trellis.run_report/1", "report", self.base)
+        summary = document["summary"]
+        self.assertEqual(sum(part["time_ps"] for part in summary["parts"]), summary["step_time_ps"])
+        for row in summary["communication"]:
+            self.assertEqual(row["hidden_ps"] + row["exposed_ps"], row["transfer_ps"])
+            self.assertGreaterEqual(row["hidden_ps"], 0)
+        if "attribution" in document["simulated"]:
+            for table in ("phases", "operators", "components"):
+                self.assertEqual(sum(row["time_ps"] for row in summary[table]), summary["step_time_ps"], table)
+        columns = self.ok("report", self.base, self.longer)
+        self.assertRegex(columns, r"base +longer")
+        self.assertRegex(columns, r"micro-batches +4 +8")
+        self.assertEqual(len(self.document("trellis.run_reports/1", "report", self.base, self.longer)["runs"]), 2)
+
+    def test_diff_of_equal_runs_says_so(self):
+        self.assertIn("Equal", self.ok("diff", self.base, self.again))
+        self.assertTrue(self.document("trellis.diff/1", "diff", self.base, self.again)["equal"])
+
+    def test_diff_adds_up_and_names_the_setting(self):
+        for other, key in ((self.longer, "data.global_batch_size"), (self.no_sp, "distributed_strategy.sequence_parallel")):
+            diff = self.document("trellis.diff/1", "diff", self.base, other)
+            self.assertNotEqual(diff["step_change_ps"], 0)
+            for name, rows in diff["step"].items():
+                if name != "phase_of_programs":
+                    self.assertEqual(sum(row["change_ps"] for row in rows), diff["step_change_ps"], name)
+            self.assertEqual([change["key"] for change in diff["settings"]], [key])
+            self.assertIn(key, self.ok("diff", self.base, other))
+            if diff["attributed"]:
+                self.assertGreaterEqual(diff["explained_share"], 0.99)
+            backwards = self.document("trellis.diff/1", "diff", other, self.base)
+            self.assertEqual(backwards["step_change_ps"], -diff["step_change_ps"])
+
+    def test_diff_refuses_what_is_no_report(self):
+        (self.dir / "other.json").write_text(json.dumps({"schema": "trellis.run_report/9"}))
+        self.fails(2, "diff", self.base, "other.json", texts=["other.json", "trellis.run_report/9", "trellis.run_report/1"])
+        (self.dir / "cut.json").write_text((self.base / "report.json").read_text()[:5000])
+        self.fails(2, "diff", self.base, "cut.json", texts=["cut.json", "cut off"])
+        self.fails(2, "diff", self.base, self.dir / "none", texts=["no such report"])
+        self.trellis("train", QUICKSTART, "--device", "cpu", "trainer.max_steps=1", f"exp_manager.explicit_log_dir={self.dir / 'cpu'}")
+        self.fails(2, "diff", self.base, self.dir / "cpu", texts=["nothing was simulated"])
+
+    def test_gate(self):
+        baseline = self.dir / "perf.json"
+        self.fails(2, "gate", self.base, "--baseline", baseline, texts=["--update-baseline"])
+        self.ok("gate", self.base, "--baseline", baseline, "--update-baseline")
+        written = baseline.read_bytes()
+        self.ok("gate", self.again, "--baseline", baseline, "--update-baseline")
+        self.assertEqual(baseline.read_bytes(), written, "a baseline depends on nothing but what was simulated")
+        self.assertTrue(self.document("trellis.gate/1", "gate", self.again, "--baseline", baseline, "--max-regression", "0%", "--max-memory-growth", "0%")["passed"])
+        self.fails(2, "gate", self.longer, "--baseline", baseline, texts=["data.global_batch_size", "--update-baseline"])
+        # A slower step of the same configuration: what a change of the model's code would give.
+        slower = self.dir / "slower"
+        slower.mkdir()
+        report = json.loads((self.base / "report.json").read_text())
+        report["simulated"]["step_time_ps"] += 1_000_000_000
+        rows = report["simulated"].get("attribution", {"rows": []})["rows"]
+        rows.append({"phase": "forward", "component": "model.layers.*.mlp", "operator": "all_reduce", "kind": "comm_tp", "time_ps": 1_000_000_000, "count": 8})
+        for row in report["simulated"]["breakdown"]:
+            row["exposed_tp_ps"] += 1_000_000_000
+            row["total_ps"] += 1_000_000_000
+        (slower / "report.json").write_text(json.dumps(report))
+        (slower / "hparams.yaml").write_text((self.base / "hparams.yaml").read_text())
+        result = self.fails(6, "gate", slower, "--baseline", baseline, "--summary", "summary.md", texts=["Gate FAILED", "First cause:"])
+        self.assertIn("+1.0000 ms", result.stdout)
+        summary = (self.dir / "summary.md").read_text()
+        self.assertIn("| step time |", summary)
+        self.ok("gate", slower, "--baseline", baseline, "--max-regression", "50%")
+        self.fails(2, "gate", self.base, "--baseline", baseline, "--summary", "-", env={"GITHUB_STEP_SUMMARY": ""}, texts=["GITHUB_STEP_SUMMARY"])
+        job = self.dir / "job.md"
+        job.write_text("before\n")
+        self.ok("gate", self.base, "--baseline", baseline, "--summary", "-", env={"GITHUB_STEP_SUMMARY": str(job)})
+        self.assertTrue(job.read_text().startswith("before\n### Simulated step: gate passed"))
+
+    def test_cost_of_a_run_and_of_a_configuration(self):
+        plan = ["--prices", PRICES, "--tokens", "1B", "--mtbf", "30d", "--checkpoint-time", "30s", "--restart-time", "10min"]
+        of_run = self.document("trellis.cost/1", "cost", self.base, *plan)
+        of_config = self.document("trellis.cost/1", "cost", QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / 'by_cost'}", *plan)
+        self.assertEqual(of_run["cases"], of_config["cases"])
+        case = of_run["cases"][0]
+        report = json.loads((self.base / "report.json").read_text())
+        steps = -(-10**9 // report["tokens_per_step"])
+        self.assertEqual(of_run["steps"], steps)
+        self.assertAlmostEqual(case["steps_s"], steps * report["simulated"]["step_time_ps"] * 1e-12, places=6)
+        parts = sum(case[key] for key in ("steps_s", "validation_s", "checkpoints_s", "lost_work_s", "restarts_s"))
+        self.assertAlmostEqual(parts, case["total_s"], places=6)
+        self.assertAlmostEqual(case["node_hours"], case["total_s"] / 3600, places=9)
+        self.assertAlmostEqual(case["cost"]["on_demand"], case["node_hours"] * 21.5, places=6)
+        text = self.ok("cost", self.base, *plan, "--error", "10%")
+        for part in ("node-hours", "2026-11-22", "What dominates: training steps", "EXAMPLE, replace it", "fast", "slow"):
+            self.assertIn(part, text)
+
+    def test_cost_refuses_bad_input(self):
+        undated = self.dir / "undated.yaml"
+        undated.write_text(PRICES.read_text().replace("date: 2026-11-22", "# no date", 1))
+        self.fails(2, "cost", self.base, "--prices", undated, "--steps", "10", texts=["undated.yaml", "date", "worth nothing"])
+        self.fails(2, "cost", self.base, "--prices", PRICES, texts=["--steps N or --tokens N"])
+        self.fails(2, "cost", self.base, "--prices", PRICES, "--tokens", "2X", texts=["--tokens"])
+        self.fails(2, "cost", self.base, "--prices", PRICES, "--steps", "10", "--mtbf", "30d", texts=["--checkpoint-time"])
+        self.fails(2, "cost", self.base, "--prices", PRICES, "--steps", "10", "--mtbf", "30", texts=["--mtbf", "unit"])
+        self.fails(2, "cost", self.base, "--prices", self.dir / "none.yaml", "--steps", "10", texts=["none.yaml"])
+        self.fails(2, "cost", self.base, "--prices", PRICES, "--steps", "10", "--instance", "trn2.48xlarge", texts=["finished run"])
+
+
+class Schedules(Case):
+    def test_picture_and_formula_of_equal_stages(self):
+        text = self.ok("schedule", "--pp", 4, "--vpp", 2, "--micro-batches", 8)
+        self.assertEqual(len(re.findall(r"^  rank \d", text, re.M)), 4)
+        self.assertIn("3 / 19 = 15.79 %", text)
+        document = self.document("trellis.schedule/1", "schedule", "--pp", 4, "--vpp", 2, "--micro-batches", 8)
+        self.assertAlmostEqual(document["bubble"], 3 / 19, places=9)
+        self.assertAlmostEqual(document["bubble"], document["bubble_of_equal_stages"], places=9)
+        self.assertEqual(sum(len(rank["slots"]) for rank in document["ranks"]), 2 * 8 * 2 * 4)
+
+    def test_svg_holds_every_pass(self):
+        self.ok("schedule", "--pp", 3, "--micro-batches", 5, "--svg", "picture.svg")
+        tree = xml.etree.ElementTree.parse(self.dir / "picture.svg")
+        self.assertEqual(len(tree.findall(".//{http://www.w3.org/2000/svg}g")), 3 * 5 * 2)
+
+    def test_stages_take_the_time_of_the_run(self):
+        run = self.simulate("run")
+        document = self.document("trellis.schedule/1", "schedule", "--report", run)
+        self.assertEqual(document["unit"], "ps")
+        step = document["measured_step_ps"]
+        self.assertLess(abs(document["end"] - step) / step, 0.25, "the drawn passes make most of the step")
+
+    def test_cuts_are_legal_and_what_simulate_makes_of_them(self):
+        gpt = self.dir / "gpt.yaml"
+        gpt.write_text(QUICKSTART.read_text().replace("normalization: rmsnorm", "normalization: layernorm").replace("activation: swiglu", "activation: gelu")
+                       .replace("make_vocab_size_divisible_by: 8 ", "make_vocab_size_divisible_by: 1024 "))
+        for config in (QUICKSTART, gpt):
+            overrides = ["model.num_layers=8", "model.make_vocab_size_divisible_by=4096"]
+            document = self.document("trellis.schedule/1", "schedule", config, *overrides, "--balance")
+            cuts = document["balanced"]["pipeline_cuts"]
+            self.assertNotEqual(cuts, document["pipeline_cuts"])
+            self.assertLess(document["balanced"]["end"], document["end"])
+            run = self.simulate(f"cut{config.stem}", *overrides, f"model.pipeline_cuts={cuts}", config=config)
+            self.assertIn(cuts.strip("[]").split(".")[0], (run / "hparams.yaml").read_text())
+
+    def test_bad_input(self):
+        self.fails(2, "schedule", texts=["--pp N --micro-batches M"])
+        self.fails(2, "schedule", "--pp", 4, "--micro-batches", 8, "--balance", texts=["--balance"])
+        self.fails(2, "schedule", "--pp", 4, "--vpp", 2, "--micro-batches", 6, texts=["multiple of 4"])
+        self.fails(2, "schedule", QUICKSTART, "--pp", 8, texts=["quickstart.yaml"])
+        self.fails(2, "schedule", "--report", self.dir / "none", texts=["no such report"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv, verbosity=1)

@@ -1,0 +1,170 @@
+#include "trainer/report/report_file.h"
+
+#include <array>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/yaml.h"
+
+namespace trellis::trainer {
+
+namespace {
+
+using nlohmann::json;
+
+enum class Form { kText, kInteger, kNumber, kBool, kList, kMap };
+
+struct Key {
+  const char* name;
+  Form form;
+};
+
+constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kText}, {"device", Form::kText}, {"world_size", Form::kInteger},
+                                       {"tensor_model_parallel_size", Form::kInteger}, {"pipeline_model_parallel_size", Form::kInteger},
+                                       {"data_parallel_size", Form::kInteger}, {"num_microbatches", Form::kInteger}, {"parameters", Form::kInteger},
+                                       {"tokens_per_step", Form::kInteger}, {"model_flops_per_step", Form::kNumber}, {"precision", Form::kText},
+                                       {"steps", Form::kInteger}, {"interrupted", Form::kBool}}};
+constexpr std::array<Key, 6> kRates{{{"instance", Form::kText}, {"nodes", Form::kInteger}, {"step_time_ms", Form::kNumber},
+                                     {"tokens_per_s", Form::kNumber}, {"mfu", Form::kNumber}, {"mfu_denominator_flops", Form::kNumber}}};
+constexpr std::array<Key, 7> kStep{{{"step_time_ps", Form::kInteger}, {"evidence", Form::kText}, {"breakdown", Form::kList}, {"programs", Form::kList},
+                                    {"links", Form::kList}, {"coverage", Form::kMap}, {"peak_flops_per_core", Form::kNumber}}};
+constexpr std::array<Key, 10> kBreakdown{{{"rank", Form::kInteger}, {"total_ps", Form::kInteger}, {"matmul_ps", Form::kInteger},
+                                          {"other_compute_ps", Form::kInteger}, {"exposed_tp_ps", Form::kInteger}, {"exposed_pp_ps", Form::kInteger},
+                                          {"exposed_dp_ps", Form::kInteger}, {"bubble_ps", Form::kInteger}, {"optimizer_ps", Form::kInteger},
+                                          {"other_ps", Form::kInteger}}};
+constexpr std::array<Key, 4> kProgram{{{"name", Form::kText}, {"hash", Form::kText}, {"launches", Form::kInteger}, {"device_time_us", Form::kNumber}}};
+constexpr std::array<Key, 3> kLink{{{"name", Form::kText}, {"busy_us", Form::kNumber}, {"size_bytes", Form::kInteger}}};
+constexpr std::array<Key, 5> kCoverage{{{"lowered_ops_share", Form::kNumber}, {"lowered_flops_share", Form::kNumber}, {"lowered_flops", Form::kNumber},
+                                        {"estimated_flops", Form::kNumber}, {"estimated", Form::kList}}};
+constexpr std::array<Key, 5> kMemory{{{"rank", Form::kInteger}, {"at_peak", Form::kMap}, {"peak_bytes", Form::kInteger},
+                                      {"capacity_bytes", Form::kInteger}, {"peak_phase", Form::kText}}};
+constexpr std::array<Key, 2> kAttribution{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
+constexpr std::array<Key, 2> kCommunication{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
+constexpr std::array<Key, 4> kAxis{{{"axis", Form::kText}, {"count", Form::kInteger}, {"transfer_ps", Form::kInteger}, {"exposed_ps", Form::kInteger}}};
+constexpr std::array<Key, 6> kRow{{{"phase", Form::kText}, {"component", Form::kText}, {"operator", Form::kText}, {"kind", Form::kText},
+                                   {"time_ps", Form::kInteger}, {"count", Form::kInteger}}};
+
+const char* name_of(Form form) {
+  static constexpr const char* kNames[] = {"a text", "an integer", "a number", "true or false", "a list", "a map"};
+  return kNames[static_cast<int>(form)];
+}
+
+bool has_form(const json& value, Form form) {
+  switch (form) {
+    case Form::kText: return value.is_string();
+    case Form::kInteger: return value.is_number_integer();
+    case Form::kNumber: return value.is_number();
+    case Form::kBool: return value.is_boolean();
+    case Form::kList: return value.is_array();
+    case Form::kMap: return value.is_object();
+  }
+  return false;
+}
+
+/// Adds a problem for each key that is not as it should be; true when there was none.
+template <std::size_t N>
+bool check_map(const json& map, const std::array<Key, N>& keys, const std::string& where, Problems& problems) {
+  if (!map.is_object()) {
+    problems.add(where, std::string("expected a map, got ") + map.type_name());
+    return false;
+  }
+  bool good = true;
+  for (const Key& key : keys) {
+    const auto found = map.find(key.name);
+    if (found != map.end() && has_form(*found, key.form)) continue;
+    good = false;
+    problems.add(where + "." + key.name, std::string("expected ") + name_of(key.form) + ", got " + (found == map.end() ? "nothing" : found->type_name()));
+  }
+  return good;
+}
+
+template <std::size_t N>
+void check_rows(const json& list, const std::array<Key, N>& keys, const std::string& where, Problems& problems) {
+  std::size_t i = 0;
+  for (const json& row : list) {
+    // One bad row says it all: the others are of the same hand.
+    if (!check_map(row, keys, where + "[" + std::to_string(i++) + "]", problems)) return;
+  }
+}
+
+void check_step(const json& step, const std::string& where, Problems& problems) {
+  if (!check_map(step, kStep, where, problems)) return;
+  if (step.at("breakdown").empty()) problems.add(where + ".breakdown", "expected a row for each rank, got none");
+  check_rows(step.at("breakdown"), kBreakdown, where + ".breakdown", problems);
+  check_rows(step.at("programs"), kProgram, where + ".programs", problems);
+  check_rows(step.at("links"), kLink, where + ".links", problems);
+  check_map(step.at("coverage"), kCoverage, where + ".coverage", problems);
+  if (step.contains("attribution") && check_map(step.at("attribution"), kAttribution, where + ".attribution", problems)) {
+    check_rows(step.at("attribution").at("rows"), kRow, where + ".attribution.rows", problems);
+  }
+  if (step.contains("communication") && check_map(step.at("communication"), kCommunication, where + ".communication", problems)) {
+    check_rows(step.at("communication").at("rows"), kAxis, where + ".communication.rows", problems);
+  }
+}
+
+void flatten(const YamlMap& map, const std::string& prefix, Settings& settings) {
+  for (const std::string& key : map.keys()) {
+    if (map.is_map(key)) {
+      flatten(map.map(key), prefix + key + ".", settings);
+    } else {
+      settings.emplace_back(prefix + key, map.flow_text(key));
+    }
+  }
+}
+
+}  // namespace
+
+json read_json(const std::filesystem::path& file, const std::string& expected) {
+  std::ifstream stream(file);
+  if (!stream || std::filesystem::is_directory(file)) throw ConfigError(file.string() + ": no such " + expected);
+  try {
+    return json::parse(stream);
+  } catch (const json::exception& error) {
+    throw ConfigError(file.string() + ": not JSON: " + error.what() + "; expected " + expected + ": is the file cut off?");
+  }
+}
+
+void check_run_report(const json& report, const std::string& where) {
+  const std::string schema = report.is_object() && report.contains("schema") && report.at("schema").is_string() ? report.at("schema").get<std::string>() : "";
+  if (schema != "trellis.run_report/1") {
+    throw ConfigError(where + ": not a run report that this version reads: expected schema \"trellis.run_report/1\", got " +
+                      (schema.empty() ? "none" : "\"" + schema + "\"") + "; make the run again with this version of trellis");
+  }
+  Problems problems;
+  check_map(report, kReport, where, problems);
+  if (report.contains("simulated")) {
+    check_map(report, kRates, where, problems);
+    check_step(report.at("simulated"), where + ".simulated", problems);
+  }
+  if (report.contains("memory")) {
+    const json& memory = report.at("memory");
+    if (!memory.is_object() || !memory.contains("ranks") || !memory.at("ranks").is_array() || memory.at("ranks").empty()) {
+      problems.add(where + ".memory.ranks", "expected a list with a row for each rank");
+    } else {
+      check_rows(memory.at("ranks"), kMemory, where + ".memory.ranks", problems);
+    }
+  }
+  problems.throw_if_any();
+}
+
+ReportFile read_report_file(const std::filesystem::path& run) {
+  ReportFile file;
+  file.path = std::filesystem::is_directory(run) ? run / "report.json" : run;
+  file.report = read_json(file.path, "report; expected a run's folder or its report.json");
+  check_run_report(file.report, file.path.string());
+  const std::filesystem::path hparams = file.path.parent_path() / "hparams.yaml";
+  if (std::filesystem::exists(hparams)) {
+    const YamlDocument document = YamlDocument::load(hparams);
+    flatten(document.root(), "", file.settings);
+    document.problems().throw_if_any();
+  }
+  return file;
+}
+
+const json& simulated_step(const json& report, const std::string& where) {
+  if (report.contains("simulated")) return report.at("simulated");
+  throw ConfigError(where + ": nothing was simulated in this run (device " + report.at("device").get<std::string>() +
+                    "): expected a run of `trellis simulate`, or of `trellis train` with --device neuron");
+}
+
+}  // namespace trellis::trainer

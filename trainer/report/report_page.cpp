@@ -1,0 +1,43 @@
+#include "trainer/report/report_page.h"
+
+#include "base/error.h"
+#include "trainer/report/page_files.h"
+#include "trainer/report/report_summary.h"
+
+namespace trellis::trainer {
+
+namespace {
+
+using nlohmann::json;
+
+/// JSON inside a script element: no text of it may end the element.
+std::string in_script(const json& document) {
+  std::string text;
+  for (const char c : document.dump()) text += c == '<' ? std::string("\\u003c") : std::string(1, c);
+  return text;
+}
+
+void replace(std::string& page, const std::string& mark, const std::string& by) { page.replace(page.find(mark), mark.size(), by); }
+
+}  // namespace
+
+std::string report_page(const ReportFile& run, const json& schedule) {
+  json document = {{"report", run.report}, {"summary", to_json(summarize(run))}};
+  document["report"].erase("portability");
+  if (!schedule.is_null()) document["schedule"] = schedule;
+  const std::filesystem::path timeline = run.path.parent_path() / "memory_timeline.json";
+  if (std::filesystem::exists(timeline)) {
+    json memory = read_json(timeline, "memory timeline");
+    if (!memory.is_object() || memory.value("schema", json()) != "trellis.memory_timeline/1" || !memory.contains("events")) {
+      throw ConfigError(timeline.string() + ": expected schema \"trellis.memory_timeline/1\" with its events");
+    }
+    document["memory_timeline"] = std::move(memory);
+  }
+  std::string page(kPageHtml);
+  replace(page, "@CSS@", std::string(kPageCss));
+  replace(page, "@DOCUMENT@", in_script(document));
+  replace(page, "@SCRIPT@", std::string(kPageScript));
+  return page;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "trainer/report/report_file.h"
+
+namespace trellis::trainer {
+
+/// A run as one page that needs no network: timeline of the schedule, breakdown, attribution, memory, links, sortable tables. The page holds the report as
+/// JSON (element #document) and a script that draws it (page/). `schedule`: trellis.schedule/1, or null. memory_timeline.json beside the report is shown
+/// too. Throws ConfigError when nothing was simulated.
+[[nodiscard]] std::string report_page(const ReportFile& run, const nlohmann::json& schedule);
+
+}  // namespace trellis::trainer

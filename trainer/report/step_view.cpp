@@ -1,0 +1,104 @@
+#include "trainer/report/step_view.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace trellis::trainer {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::pair<const char*, const char*>, 8> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
+                                                                      {"exposed_tp_ps", "TP comm"}, {"exposed_pp_ps", "PP comm"},
+                                                                      {"exposed_dp_ps", "DP comm"}, {"bubble_ps", "bubble"},
+                                                                      {"optimizer_ps", "optimizer"}, {"other_ps", "other"}}};
+
+/// memory_bound_ps is a share of other_compute_ps; total_ps is their sum.
+bool is_part(const std::string& key) { return key.ends_with("_ps") && key != "total_ps" && key != "memory_bound_ps"; }
+
+std::int64_t waits(const json& row) {
+  std::int64_t sum = 0;
+  for (const auto& [key, value] : row.items()) {
+    if (key == "bubble_ps" || key.starts_with("exposed_")) sum += value.get<std::int64_t>();
+  }
+  return sum;
+}
+
+const json& busiest(const json& breakdown) {
+  return *std::min_element(breakdown.begin(), breakdown.end(), [](const json& a, const json& b) { return waits(a) < waits(b); });
+}
+
+/// The known parts in their order, then any other.
+std::vector<NamedTime> parts_of(const json& row) {
+  std::vector<NamedTime> parts;
+  for (const auto& [key, title] : kTitles) parts.push_back({title, row.at(key).get<std::int64_t>()});
+  for (const auto& [key, value] : row.items()) {
+    const bool known = std::any_of(kTitles.begin(), kTitles.end(), [&k = key](const auto& title) { return k == title.first; });
+    if (is_part(key) && !known) parts.push_back({part_title(key), value.get<std::int64_t>()});
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::string AttributedTime::name() const {
+  std::string text = phase;
+  if (!component.empty()) text += " · " + component;
+  if (!op.empty()) text += " · " + op;
+  return text + " (" + kind + ")";
+}
+
+std::string part_title(const std::string& key) {
+  for (const auto& [known, title] : kTitles) {
+    if (key == known) return title;
+  }
+  std::string title = key.substr(0, key.size() - 3);
+  std::replace(title.begin(), title.end(), '_', ' ');
+  return title;
+}
+
+StepView view_step(const json& step_report) {
+  StepView view;
+  view.step_time_ps = step_report.at("step_time_ps").get<std::int64_t>();
+  const json& breakdown = step_report.at("breakdown");
+  const json* row = &busiest(breakdown);
+  if (step_report.contains("attribution")) {
+    const json& attribution = step_report.at("attribution");
+    for (const json& r : attribution.at("rows")) {
+      view.rows.push_back({r.at("phase"), r.at("component"), r.at("operator"), r.at("kind"), r.at("time_ps"), r.at("count")});
+    }
+    const auto of = std::find_if(breakdown.begin(), breakdown.end(), [&](const json& r) { return r.at("rank") == attribution.at("rank"); });
+    if (of != breakdown.end()) row = &*of;
+  }
+  view.rank = row->at("rank").get<std::int64_t>();
+  view.parts = parts_of(*row);
+  return view;
+}
+
+std::vector<NamedTime> program_time_by_phase(const json& step_report, std::int64_t world_size) {
+  std::map<std::string, std::int64_t> sums;
+  for (const json& program : step_report.at("programs")) {
+    const auto each = static_cast<std::int64_t>(std::llround(program.at("device_time_us").get<double>() * 1e6));
+    sums[program.at("name").get<std::string>()] += each * program.at("launches").get<std::int64_t>();
+  }
+  std::vector<NamedTime> phases;
+  for (const auto& [name, ps] : sums) phases.push_back({name, ps / std::max<std::int64_t>(world_size, 1)});
+  return phases;
+}
+
+std::vector<CommunicationTime> communication(const json& step_report) {
+  std::vector<CommunicationTime> all;
+  if (!step_report.contains("communication")) return all;
+  for (const json& row : step_report.at("communication").at("rows")) {
+    all.push_back({row.at("axis"), row.at("count"), row.at("transfer_ps"), row.at("exposed_ps")});
+  }
+  return all;
+}
+
+}  // namespace trellis::trainer

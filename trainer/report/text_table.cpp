@@ -1,0 +1,88 @@
+#include "trainer/report/text_table.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "trainer/report/run_report.h"
+
+namespace trellis::trainer {
+
+namespace {
+
+/// Characters on the screen: UTF-8 without its continuation bytes.
+std::size_t width(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+}
+
+std::string padded(const std::string& cell, std::size_t to, TextTable::Align align) {
+  const std::string space(to - width(cell), ' ');
+  return align == TextTable::Align::kLeft ? cell + space : space + cell;
+}
+
+std::string escaped(const std::string& cell) {
+  std::string out;
+  for (const char c : cell) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+}  // namespace
+
+void TextTable::add(std::vector<std::string> cells) {
+  TRELLIS_CHECK(cells.size() == columns_.size(), "a table's row has a cell for each column");
+  rows_.push_back(std::move(cells));
+}
+
+std::string TextTable::text() const {
+  std::vector<std::size_t> widths;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    std::size_t widest = width(columns_[i].title);
+    for (const auto& row : rows_) widest = std::max(widest, width(row[i]));
+    widths.push_back(widest);
+  }
+  std::string out;
+  const auto line = [&](const auto& cell_of) {
+    std::string text;
+    for (std::size_t i = 0; i < columns_.size(); ++i) text += "  " + padded(cell_of(i), widths[i], columns_[i].align);
+    out += text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
+  };
+  line([&](std::size_t i) { return columns_[i].title; });
+  for (const auto& row : rows_) line([&](std::size_t i) { return row[i]; });
+  return out;
+}
+
+std::string TextTable::markdown() const {
+  std::string out = "|", rule = "|";
+  for (const Column& column : columns_) {
+    out += " " + escaped(column.title) + " |";
+    rule += column.align == Align::kLeft ? "---|" : "---:|";
+  }
+  out += "\n" + rule + "\n";
+  for (const auto& row : rows_) {
+    out += "|";
+    for (const std::string& cell : row) out += " " + escaped(cell) + " |";
+    out += "\n";
+  }
+  return out;
+}
+
+std::string milliseconds_text(std::int64_t ps) { return fmt::format("{:.4f} ms", static_cast<double>(ps) * 1e-9); }
+
+std::string change_in_ms(std::int64_t ps) { return ps == 0 ? "0 ms" : fmt::format("{:+.4f} ms", static_cast<double>(ps) * 1e-9); }
+
+std::string change_in_bytes(std::int64_t bytes) {
+  if (bytes == 0) return "0 B";
+  return (bytes > 0 ? "+" : "−") + human_bytes(bytes > 0 ? bytes : -bytes);
+}
+
+std::string change_in_percent(std::int64_t before, std::int64_t after) {
+  if (before == after) return "=";
+  if (before == 0) return "new";
+  if (after == 0) return "gone";
+  return fmt::format("{:+.2f} %", 100.0 * static_cast<double>(after - before) / static_cast<double>(before));
+}
+
+std::string share_text(double part, double whole) { return whole == 0 ? "-" : fmt::format("{:.2f} %", 100 * part / whole); }
+
+}  // namespace trellis::trainer
