@@ -1,6 +1,7 @@
 #include "sim/cluster/comm_profile.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace trellis::sim {
@@ -40,6 +41,7 @@ class Profiler {
   void add(const StageTraffic& traffic) {
     std::int64_t latency = 0;
     for (const Flow& flow : traffic.flows) latency = std::max(latency, add(flow));
+    for (const DirectLine& line : traffic.direct) latency = std::max(latency, add(line));
     const CollectiveConfig& costs = machine_.costs();
     latency += costs.step_time.value + traffic.messages * costs.message_time.value + (traffic.exchange ? costs.exchange_time.value : 0);
     waiting_ += traffic.rounds * latency;
@@ -69,6 +71,48 @@ class Profiler {
     if (!flow.fused || flow.reduce) sum_.add(machine_.hbm_of(from), bytes);
     if (!flow.fused || !flow.reduce) sum_.add(machine_.hbm_of(to), flow.reduce ? 2 * bytes : bytes);
     return route.latency;
+  }
+
+  /// Members of one domain pair by pair; beyond it, each way out and each way in carries what all others take or give.
+  std::int64_t add(const DirectLine& line) {
+    std::map<int, std::vector<std::size_t>> domains;
+    std::int64_t all = 0, latency = 0;
+    for (std::size_t m = 0; m < line.members.size(); ++m) {
+      domains[machine_.topology().domain_of(core(line, m))].push_back(m);
+      all += line.owned[m];
+    }
+    const auto members = static_cast<std::int64_t>(line.members.size());
+    for (const auto& [domain, inside] : domains) {
+      std::int64_t owned_here = 0;
+      for (const std::size_t from : inside) {
+        owned_here += line.owned[from];
+        for (const std::size_t to : inside) {
+          const std::int64_t elements = line.owned[line.reduce ? to : from];
+          if (from != to && elements > 0) latency = std::max(latency, add({line.members[from], line.members[to], elements, line.reduce, false}));
+        }
+      }
+      const std::int64_t others = members - static_cast<std::int64_t>(inside.size());
+      if (others == 0) continue;
+      for (const std::size_t m : inside) {
+        const std::int64_t to_each = line.owned[m] * others, of_all = all - owned_here;
+        latency = std::max(latency, add_beyond(core(line, m), line.reduce ? of_all : to_each, line.reduce ? to_each : of_all, line.reduce));
+      }
+    }
+    return latency;
+  }
+
+  [[nodiscard]] int core(const DirectLine& line, std::size_t member) const {
+    return cores_[static_cast<std::size_t>(line.members[member])];
+  }
+
+  /// What a core sends to and gets from other domains. Returns the latency of a way out and a way in.
+  std::int64_t add_beyond(int core, std::int64_t sent, std::int64_t received, bool reduce) {
+    const Route out = machine_.topology().way_out(core), in = machine_.topology().way_in(core);
+    for (const LinkId link : out.links) sum_.add(link, sent * element_bytes_);
+    for (const LinkId link : in.links) sum_.add(link, received * element_bytes_);
+    sum_.add(machine_.dma_of(core), sent * element_bytes_);
+    sum_.add(machine_.hbm_of(core), (sent + (reduce ? 2 : 1) * received) * element_bytes_);
+    return sent + received > 0 ? out.latency + in.latency : 0;
   }
 
   const std::vector<int>& cores_;

@@ -231,15 +231,28 @@ void Topology::route_switches(Route& route, int from_chip, int to_chip) const {
   add(route, chip_link(to_chip, kIn));
 }
 
-void Topology::route_network(Route& route, int from_chip, int to_chip) const {
-  add(route, host_link(from_chip, true));
-  add(route, efa(nic_of(from_chip), true));
-  if (oversubscribed_) {
-    add(route, network(node_of_chip(from_chip), true));
-    add(route, network(node_of_chip(to_chip), false));
-  }
-  add(route, efa(nic_of(to_chip), false));
-  add(route, host_link(to_chip, false));
+void Topology::leave(Route& route, int chip) const {
+  add(route, host_link(chip, true));
+  add(route, efa(nic_of(chip), true));
+  if (oversubscribed_) add(route, network(node_of_chip(chip), true));
+}
+
+void Topology::enter(Route& route, int chip) const {
+  if (oversubscribed_) add(route, network(node_of_chip(chip), false));
+  add(route, efa(nic_of(chip), false));
+  add(route, host_link(chip, false));
+}
+
+Route Topology::way_out(int core) const {
+  Route route;
+  leave(route, chip_of(core));
+  return route;
+}
+
+Route Topology::way_in(int core) const {
+  Route route;
+  enter(route, chip_of(core));
+  return route;
 }
 
 Route Topology::route(int from_core, int to_core) const {
@@ -251,7 +264,8 @@ Route Topology::route(int from_core, int to_core) const {
   if (from == to) {
     add(route, on_chip(from, from_core % cores_per_chip_, to_core % cores_per_chip_));
   } else if (domain_of(from_core) != domain_of(to_core)) {
-    route_network(route, from, to);
+    leave(route, from);
+    enter(route, to);
   } else if (instance_.fabric == Fabric::kTorus) {
     route_torus(route, from, to);
   } else {

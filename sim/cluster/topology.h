@@ -57,6 +57,9 @@ class Topology {
   explicit Topology(const SystemConfig& system);
 
   [[nodiscard]] Route route(int from_core, int to_core) const;
+  /// The two halves of every route between domains: out of this core's, into this core's.
+  [[nodiscard]] Route way_out(int core) const;
+  [[nodiscard]] Route way_in(int core) const;
   [[nodiscard]] std::size_t link_count() const { return links_.size(); }
   [[nodiscard]] const LinkConfig& link(LinkId id) const { return configs_[static_cast<std::size_t>(ends(id).kind)]; }
   [[nodiscard]] const Link& ends(LinkId id) const { return links_[static_cast<std::size_t>(id)]; }
@@ -119,7 +122,8 @@ class Topology {
   int walk(Route& route, int chip, int at, int to, int size, Way forward, Way backward) const;
   void route_torus(Route& route, int from_chip, int to_chip) const;
   void route_switches(Route& route, int from_chip, int to_chip) const;
-  void route_network(Route& route, int from_chip, int to_chip) const;
+  void leave(Route& route, int chip) const;
+  void enter(Route& route, int chip) const;
 
   std::string generation_;
   InstanceConfig instance_;

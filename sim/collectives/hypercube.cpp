@@ -16,6 +16,24 @@ void emit_direct_round(const Line& line, bool reduce, int printed_round, const S
   }
 }
 
+std::vector<std::int64_t> owned_lengths(const Line& line) {
+  std::vector<std::int64_t> lengths;
+  for (const auto& pieces : line.owned) {
+    lengths.push_back(0);
+    for (const Chunk& piece : pieces) lengths.back() += piece.length;
+  }
+  return lengths;
+}
+
+void add_direct_flows(const Line& line, bool reduce, std::vector<Flow>& flows) {
+  const std::vector<std::int64_t> owned = owned_lengths(line);
+  for (std::size_t from = 0; from < owned.size(); ++from) {
+    for (std::size_t to = 0; to < owned.size(); ++to) {
+      if (from != to) flows.push_back({line.members[from], line.members[to], owned[reduce ? to : from], reduce, false});
+    }
+  }
+}
+
 int hypercube_axes(int members) {
   TRELLIS_CHECK(std::has_single_bit(static_cast<unsigned>(members)), "halving and doubling need a power of two of members");
   return std::countr_zero(static_cast<unsigned>(members));
@@ -41,6 +59,34 @@ void emit_halving_doubling_round(const Line& line, bool reduce, int round, int p
           sink({printed_round, line.members[static_cast<std::size_t>(from)], line.members[static_cast<std::size_t>(to)], piece.begin, piece.begin, piece.length, reduce, false});
         }
       }
+    }
+  }
+}
+
+/// What a side has gathered doubles with each axis, so its length follows from those of two sides with one axis less.
+void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>& flows) {
+  const auto n = line.members.size();
+  const int axes = hypercube_axes(line.size());
+  std::vector<std::vector<std::int64_t>> sent(static_cast<std::size_t>(axes), std::vector<std::int64_t>(n));  // by axis, by sender
+  for (int part = 0; part < axes; ++part) {
+    std::vector<std::int64_t> gathered(n);
+    for (std::size_t owner = 0; owner < n; ++owner) {
+      for (const Chunk& whole : line.owned[owner]) gathered[owner] += part_of(whole, axes, part).length;
+    }
+    for (int t = 0; t < axes; ++t) {
+      const int axis = (part + t) % axes;
+      const std::size_t partner = std::size_t{1} << axis;
+      std::vector<std::int64_t> both(n);
+      for (std::size_t from = 0; from < n; ++from) {
+        sent[static_cast<std::size_t>(axis)][from] += gathered[reduce ? from ^ partner : from];
+        both[from] = gathered[from] + gathered[from ^ partner];
+      }
+      gathered = std::move(both);
+    }
+  }
+  for (int axis = 0; axis < axes; ++axis) {
+    for (std::size_t from = 0; from < n; ++from) {
+      flows.push_back({line.members[from], line.members[from ^ (std::size_t{1} << axis)], sent[static_cast<std::size_t>(axis)][from], reduce, false});
     }
   }
 }

@@ -1,7 +1,6 @@
 #include "sim/collectives/stage.h"
 
 #include <map>
-#include <tuple>
 
 #include "base/check.h"
 #include "sim/collectives/patterns.h"
@@ -33,23 +32,26 @@ void emit_round(const PlanStage& stage, const Line& line, int round, int printed
   }
 }
 
-std::vector<Flow> sum_of_steps(const PlanStage& stage) {
-  std::map<std::tuple<int, int, bool, bool>, std::int64_t> sums;
-  for_each_step(stage, 0, [&](const PlanStep& s) { sums[{s.from, s.to, s.reduce, s.fused}] += s.length; });
-  std::vector<Flow> flows;
-  for (const auto& [key, elements] : sums) flows.push_back({std::get<0>(key), std::get<1>(key), elements, std::get<2>(key), std::get<3>(key)});
-  return flows;
+std::vector<DirectLine> direct_lines_of(const PlanStage& stage) {
+  std::vector<DirectLine> lines;
+  for (const Line& line : stage.lines) {
+    if (stage.pattern == Pattern::kDirect && line.size() > kMaxWrittenDirect) lines.push_back({line.members, owned_lengths(line), stage.reduce});
+  }
+  return lines;
 }
 
 std::vector<Flow> flows_of(const PlanStage& stage) {
-  if (stage.pattern != Pattern::kRing && stage.pattern != Pattern::kKangaRing) return sum_of_steps(stage);
   std::vector<Flow> flows;
   for (const Line& line : stage.lines) {
     if (line.size() < 2) continue;
-    if (stage.pattern == Pattern::kRing) {
-      add_ring_flows(line, stage.reduce, flows);
-    } else {
-      add_kanga_ring_flows(line, stage.reduce, flows);
+    switch (stage.pattern) {
+      case Pattern::kRing: add_ring_flows(line, stage.reduce, flows); break;
+      case Pattern::kKangaRing: add_kanga_ring_flows(line, stage.reduce, flows); break;
+      case Pattern::kHalvingDoubling: add_halving_doubling_flows(line, stage.reduce, flows); break;
+      case Pattern::kDirect:
+        if (line.size() <= kMaxWrittenDirect) add_direct_flows(line, stage.reduce, flows);
+        break;
+      case Pattern::kSteps: break;
     }
   }
   std::erase_if(flows, [](const Flow& flow) { return flow.elements == 0; });
@@ -73,6 +75,7 @@ StageTraffic traffic_of_lines(const PlanStage& stage) {
   result.rounds = round_count(stage);
   result.exchange = stage.pattern == Pattern::kHalvingDoubling;
   result.flows = flows_of(stage);
+  result.direct = direct_lines_of(stage);
   std::map<int, std::pair<int, std::int64_t>> by_member;  // messages, owned
   for (const Line& line : stage.lines) {
     for (std::size_t m = 0; m < line.members.size(); ++m) {
@@ -132,7 +135,7 @@ void for_each_step(const PlanStage& stage, int first_round, const StepSink& sink
 std::vector<StageTraffic> traffic(const PlanStage& stage) {
   if (stage.pattern == Pattern::kSteps) return traffic_of_steps(stage.steps);
   StageTraffic all = traffic_of_lines(stage);
-  if (all.rounds == 0 || all.flows.empty()) return {};
+  if (all.rounds == 0 || (all.flows.empty() && all.direct.empty())) return {};
   return {std::move(all)};
 }
 

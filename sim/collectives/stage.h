@@ -55,6 +55,14 @@ struct Flow {
   auto operator<=>(const Flow&) const = default;
 };
 
+/// Everybody to everybody, of too many members for a flow per pair: each sends what it owns to all others; reduce: to each what that one owns.
+struct DirectLine {
+  std::vector<int> members;
+  std::vector<std::int64_t> owned;  ///< elements, by member
+  bool reduce = false;
+};
+inline constexpr int kMaxWrittenDirect = 64;  ///< members; more are DirectLines
+
 /// What a stage asks of the machine, without its steps.
 struct StageTraffic {
   int rounds = 0;
@@ -62,6 +70,7 @@ struct StageTraffic {
   bool exchange = false;         ///< partners agree on each round before they start it
   std::int64_t reduced_last = 0; ///< elements that a member still reduces when the last data have arrived
   std::vector<Flow> flows;       ///< without empty ones
+  std::vector<DirectLine> direct;
 };
 
 using StepSink = std::function<void(const PlanStep&)>;

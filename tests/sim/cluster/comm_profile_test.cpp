@@ -1,0 +1,87 @@
+#include "sim/cluster/comm_profile.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+namespace trellis::sim {
+namespace {
+
+using Loads = std::map<ResourceId, std::int64_t>;
+
+/// What the written-out steps ask of every resource.
+Loads loads_of_steps(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine) {
+  Loads loads;
+  const auto add = [&](ResourceId resource, std::int64_t bytes) {
+    if (bytes > 0) loads[resource] += bytes;
+  };
+  for (const PlanStep& step : expand(make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements)).steps) {
+    const int from = shape.cores[static_cast<std::size_t>(step.from)], to = shape.cores[static_cast<std::size_t>(step.to)];
+    const std::int64_t bytes = step.length * shape.element_bytes;
+    for (const LinkId link : machine.topology().route(from, to).links) add(link, bytes);
+    add(machine.dma_of(from), bytes);
+    add(machine.hbm_of(from), bytes);
+    add(machine.hbm_of(to), step.reduce ? 2 * bytes : bytes);
+  }
+  return loads;
+}
+
+Loads loads_of_profile(const CommProfile& profile) {
+  Loads loads;
+  for (const CommPhase& phase : profile.phases) {
+    for (const auto& load : phase.loads) {
+      if (load.bytes > 0) loads[load.resource] += load.bytes;
+    }
+  }
+  return loads;
+}
+
+/// One core on each of `nodes` nodes, and on the first one two more: pairs inside a node and beyond it.
+std::vector<int> spread(const CommMachine& machine, int nodes) {
+  const int cores = machine.topology().cores() / machine.topology().nodes();
+  std::vector<int> group{0, 5, 9};
+  for (int node = 1; node < nodes; ++node) group.push_back(node * cores + node % cores);
+  return group;
+}
+
+TEST(CommProfile, LargeMeshesAskForWhatTheirStepsMove) {
+  for (const char* instance : {"trn1.32xlarge", "trn2u.48xlarge"}) {
+    const CommMachine machine(load_system(instance, 80));
+    const std::vector<int> group = spread(machine, 80);
+    for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce}) {
+      for (const std::int64_t elements : {1LL, 41LL, 1000LL, 82000LL}) {  // fewer than members, uneven, even
+        const CommShape shape{kind, group, elements, 4};
+        const CommProfile profile = profile_comm(shape, {Algorithm::kMesh}, machine);
+        EXPECT_EQ(loads_of_profile(profile), loads_of_steps(shape, {Algorithm::kMesh}, machine)) << instance << " " << name(kind) << " " << elements;
+      }
+    }
+  }
+}
+
+TEST(CommProfile, HalvingAndDoublingAsksForWhatItsStepsMove) {
+  const CommMachine machine(load_system("trn1.32xlarge", 64));
+  std::vector<int> group;
+  for (int node = 0; node < 64; ++node) group.push_back(32 * node);
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce}) {
+    for (const std::int64_t elements : {1LL, 100LL, 4096LL}) {
+      const CommShape shape{kind, group, elements, 2};
+      EXPECT_EQ(loads_of_profile(profile_comm(shape, {Algorithm::kHalvingDoubling}, machine)), loads_of_steps(shape, {Algorithm::kHalvingDoubling}, machine)) << elements;
+    }
+  }
+}
+
+TEST(CommProfile, OthersThatDoTheSameAddTheirLoads) {
+  const CommMachine machine(load_system("trn1.32xlarge"));
+  const auto shape = [](int first) { return CommShape{CollectiveKind::kAllReduce, {first, first + 2, first + 4, first + 6}, 1 << 20, 4}; };
+  const CommProfile alone = profile_together({shape(0)}, {0}, machine);
+  const CommProfile beside = profile_together({shape(0), shape(1)}, {0}, machine);
+  const Loads one = loads_of_profile(alone), other = loads_of_profile(profile_together({shape(1)}, {0}, machine));
+  Loads sum = one;
+  for (const auto& [resource, bytes] : other) sum[resource] += bytes;
+  EXPECT_EQ(loads_of_profile(beside), sum);
+  EXPECT_EQ(beside.wire_bytes, alone.wire_bytes);
+  EXPECT_EQ(loads_of_profile(profile_together({shape(0), shape(1)}, {}, machine)), one) << "nobody looks at their instance";
+}
+
+}  // namespace
+}  // namespace trellis::sim
