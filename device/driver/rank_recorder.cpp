@@ -243,7 +243,8 @@ void RankRecorder::cut(std::string_view reason) {
     instance.microbatch = scope_.microbatch;
     instance.memory_before = s.memory_before;
     instance.memory_after = memory_.current();
-    const ContentHash key = open_graph_key(s, interned_, name(auto_phase_), instance.comms);
+    const std::string_view phase = auto_phase_ != AutoPhase::kNone ? name(auto_phase_) : std::string_view(interned_.scope(s.ops.front().scope).phase);
+    const ContentHash key = open_graph_key(s, interned_, phase, instance.comms);
     auto known = s.graph_by_key.find(key);
     if (known == s.graph_by_key.end()) {
       s.graphs.push_back(build_graph(s, interned_, world_rank_, reason, instance.comms));

@@ -83,7 +83,7 @@ inline constexpr std::string_view kCommWaitSchema = "trellis::comm_wait";
 
 
 /// Of everything that build_graph would put into the open graph, layer names included, at a fraction of its cost: equal keys of one rank
-/// are equal graphs. `name`: the graph's, when it is not its phase. `comms` as build_graph gives them.
+/// are equal graphs. `name`: the graph's. `comms` as build_graph gives them.
 [[nodiscard]] ContentHash open_graph_key(const RankRecorder::Impl& stream, const InternTable& interned, std::string_view name,
                                          std::vector<std::uint32_t>& comms);
 
