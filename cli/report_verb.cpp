@@ -74,7 +74,10 @@ void add_report(CLI::App& app, int& exit_code) {
   verb->footer("Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
                "  trellis report runs/tp8 --html tp8.html\n"
                "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
-               "Times are simulated milliseconds; shares are of the simulated step. What explains a change: trellis diff A B.");
+               "Times are simulated milliseconds; shares are of the simulated step. What explains a change: trellis diff A B.\n"
+               "Parts of a rank's step, which add up to it: matmul: the Tensor engine is busy; other compute: Vector, Scalar or GpSimd, or only DMA, without it;\n"
+               "TP, PP, DP comm: the rank waits while bytes move (exposed); bubble: it waits for another stage, or for the last rank at the end; optimizer: the\n"
+               "optimizer's programs; other: launches, and gaps between instructions. Evidence: spec, measured, calibrated, estimated: the worst number used.");
   verb->callback([options, &exit_code] {
     std::vector<ReportFile> files;
     for (const std::string& run : options->runs) files.push_back(trainer::read_report_file(run));
