@@ -203,6 +203,17 @@ class Schedules(Case):
             run = self.simulate(f"cut{config.stem}", *overrides, f"model.pipeline_cuts={cuts}", config=config)
             self.assertIn(cuts.strip("[]").split(".")[0], (run / "hparams.yaml").read_text())
 
+    def test_balanced_cuts_gain_what_was_predicted(self):
+        heavy_head = ["model.num_layers=16", "model.hidden_size=512", "model.ffn_hidden_size=1408", "model.num_attention_heads=8", "model.encoder_seq_length=512",
+                      "model.make_vocab_size_divisible_by=16384", "distributed_strategy.pipeline_model_parallel_size=4", "data.global_batch_size=16", "data.micro_batch_size=1"]
+        even = self.simulate("even", *heavy_head)
+        plan = self.document("trellis.schedule/1", "schedule", "--report", even, "--balance")
+        cut = self.simulate("cut", *heavy_head, f"model.pipeline_cuts={plan['balanced']['pipeline_cuts']}")
+        before, after = (json.loads((run / "report.json").read_text())["simulated"]["step_time_ps"] for run in (even, cut))
+        predicted = plan["balanced"]["end"] - plan["end"]
+        self.assertLess(predicted, -0.05 * before)
+        self.assertLess(abs((after - before) - predicted), 0.01 * before)
+
     def test_bad_input(self):
         self.fails(2, "schedule", texts=["--pp N --micro-batches M"])
         self.fails(2, "schedule", "--pp", 4, "--micro-batches", 8, "--balance", texts=["--balance"])

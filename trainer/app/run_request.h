@@ -20,6 +20,7 @@ struct RunRequest {
   double timeout_s = 100;
   bool json = false;                       ///< one JSON document on stdout
   std::string trace_format = "perfetto";
+  std::string* run_directory = nullptr;    ///< out, when set: where the run writes its files
 };
 
 }  // namespace trellis::trainer
