@@ -12,21 +12,21 @@ namespace {
 
 using nlohmann::json;
 
-enum class Form { kText, kInteger, kNumber, kBool, kList, kMap };
+enum class Form { kText, kInteger, kCount, kNumber, kBool, kList, kMap };
 
 struct Key {
   const char* name;
   Form form;
 };
 
-constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kText}, {"device", Form::kText}, {"world_size", Form::kInteger},
-                                       {"tensor_model_parallel_size", Form::kInteger}, {"pipeline_model_parallel_size", Form::kInteger},
-                                       {"data_parallel_size", Form::kInteger}, {"num_microbatches", Form::kInteger}, {"parameters", Form::kInteger},
-                                       {"tokens_per_step", Form::kInteger}, {"model_flops_per_step", Form::kNumber}, {"precision", Form::kText},
+constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kText}, {"device", Form::kText}, {"world_size", Form::kCount},
+                                       {"tensor_model_parallel_size", Form::kCount}, {"pipeline_model_parallel_size", Form::kCount},
+                                       {"data_parallel_size", Form::kCount}, {"num_microbatches", Form::kCount}, {"parameters", Form::kInteger},
+                                       {"tokens_per_step", Form::kCount}, {"model_flops_per_step", Form::kNumber}, {"precision", Form::kText},
                                        {"steps", Form::kInteger}, {"interrupted", Form::kBool}}};
-constexpr std::array<Key, 6> kRates{{{"instance", Form::kText}, {"nodes", Form::kInteger}, {"step_time_ms", Form::kNumber},
+constexpr std::array<Key, 6> kRates{{{"instance", Form::kText}, {"nodes", Form::kCount}, {"step_time_ms", Form::kNumber},
                                      {"tokens_per_s", Form::kNumber}, {"mfu", Form::kNumber}, {"mfu_denominator_flops", Form::kNumber}}};
-constexpr std::array<Key, 7> kStep{{{"step_time_ps", Form::kInteger}, {"evidence", Form::kText}, {"breakdown", Form::kList}, {"programs", Form::kList},
+constexpr std::array<Key, 7> kStep{{{"step_time_ps", Form::kCount}, {"evidence", Form::kText}, {"breakdown", Form::kList}, {"programs", Form::kList},
                                     {"links", Form::kList}, {"coverage", Form::kMap}, {"peak_flops_per_core", Form::kNumber}}};
 constexpr std::array<Key, 10> kBreakdown{{{"rank", Form::kInteger}, {"total_ps", Form::kInteger}, {"matmul_ps", Form::kInteger},
                                           {"other_compute_ps", Form::kInteger}, {"exposed_tp_ps", Form::kInteger}, {"exposed_pp_ps", Form::kInteger},
@@ -45,7 +45,7 @@ constexpr std::array<Key, 6> kRow{{{"phase", Form::kText}, {"component", Form::k
                                    {"time_ps", Form::kInteger}, {"count", Form::kInteger}}};
 
 const char* name_of(Form form) {
-  static constexpr const char* kNames[] = {"a text", "an integer", "a number", "true or false", "a list", "a map"};
+  static constexpr const char* kNames[] = {"a text", "an integer", "an integer above 0", "a number", "true or false", "a list", "a map"};
   return kNames[static_cast<int>(form)];
 }
 
@@ -53,6 +53,7 @@ bool has_form(const json& value, Form form) {
   switch (form) {
     case Form::kText: return value.is_string();
     case Form::kInteger: return value.is_number_integer();
+    case Form::kCount: return value.is_number_integer() && value.get<std::int64_t>() > 0;
     case Form::kNumber: return value.is_number();
     case Form::kBool: return value.is_boolean();
     case Form::kList: return value.is_array();
@@ -73,7 +74,7 @@ bool check_map(const json& map, const std::array<Key, N>& keys, const std::strin
     const auto found = map.find(key.name);
     if (found != map.end() && has_form(*found, key.form)) continue;
     good = false;
-    problems.add(where + "." + key.name, std::string("expected ") + name_of(key.form) + ", got " + (found == map.end() ? "nothing" : found->type_name()));
+    problems.add(where + "." + key.name, std::string("expected ") + name_of(key.form) + ", got " + (found == map.end() ? "nothing" : found->is_number() ? found->dump() : found->type_name()));
   }
   return good;
 }

@@ -64,6 +64,11 @@ TEST_F(ReportFileTest, EveryKeyThatIsMissingOrWrongIsNamed) {
   json broken = report;
   broken["simulated"]["breakdown"][1].erase("bubble_ps");
   EXPECT_THAT(error_of(broken.dump()), HasSubstr("simulated.breakdown[1].bubble_ps: expected an integer, got nothing"));
+  for (const char* key : {"tokens_per_step", "num_microbatches", "world_size", "nodes"}) {
+    broken = report;
+    broken[key] = 0;
+    EXPECT_THAT(error_of(broken.dump()), HasSubstr(std::string(key) + ": expected an integer above 0, got 0"));
+  }
 }
 
 TEST_F(ReportFileTest, OtherDocumentsAreRefused) {
