@@ -178,6 +178,16 @@ class Schedules(Case):
         self.assertAlmostEqual(document["bubble"], document["bubble_of_equal_stages"], places=9)
         self.assertEqual(sum(len(rank["slots"]) for rank in document["ranks"]), 2 * 8 * 2 * 4)
 
+    def test_of_many_micro_batches_the_beginning_and_the_end_are_drawn(self):
+        lines = re.findall(r"^  rank \d +(.*)$", self.ok("schedule", "--pp", 4, "--micro-batches", 512), re.M)
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertLessEqual(len(line), 120)
+            beginning, end = line.split(" … ")
+            self.assertRegex(beginning, r"0>")
+            self.assertRegex(end, r"511<")
+        self.assertTrue(lines[0].endswith("<") and lines[3].endswith("."))
+
     def test_svg_holds_every_pass(self):
         self.ok("schedule", "--pp", 3, "--micro-batches", 5, "--svg", "picture.svg")
         tree = xml.etree.ElementTree.parse(self.dir / "picture.svg")
