@@ -4,14 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/not_empty.h"
-#include "cli/schedule/schedule_drawing.h"
+#include "cli/run_page.h"
 #include "cli/verbs.h"
-#include "trainer/config/run_config.h"
 #include "trainer/report/report_file.h"
-#include "trainer/report/report_page.h"
 #include "trainer/report/report_summary.h"
 #include "trainer/report/run_report.h"
 
@@ -32,15 +29,6 @@ nlohmann::json with_summary(const ReportFile& file) {
   nlohmann::json document = file.report;
   if (document.contains("simulated")) document["summary"] = to_json(trainer::summarize(file));
   return document;
-}
-
-/// The run's pipeline with its own times; null when the configuration that says which stage holds what is not beside the report.
-nlohmann::json schedule_of(const ReportFile& file) {
-  const std::filesystem::path hparams = file.path.parent_path() / "hparams.yaml";
-  if (!std::filesystem::exists(hparams)) return nullptr;
-  const trainer::RunConfig config = trainer::load_run_config(hparams, {});
-  const SchedulePlan plan = stages_by_report(config, file, config);
-  return schedule_json(plan, trainer::time_schedule(plan.shape, plan.costs));
 }
 
 void report_one(const ReportFile& file, bool json) {
@@ -74,13 +62,16 @@ void add_report(CLI::App& app, int& exit_code) {
   verb->footer("Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
                "  trellis report runs/tp8 --html tp8.html\n"
                "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
-               "Times are simulated milliseconds; shares are of the simulated step. What explains a change: trellis diff A B.");
+               "Times are simulated milliseconds; shares are of the simulated step. What explains a change: trellis diff A B.\n"
+               "Parts of a rank's step, which add up to it: matmul: the Tensor engine is busy; other compute: Vector, Scalar or GpSimd, or only DMA, without it;\n"
+               "TP, PP, DP comm: the rank waits while bytes move (exposed); bubble: it waits for another stage, or for the last rank at the end; optimizer: the\n"
+               "optimizer's programs; other: launches, and gaps between instructions. Evidence: spec, measured, calibrated, estimated: the worst number used.");
   verb->callback([options, &exit_code] {
     std::vector<ReportFile> files;
     for (const std::string& run : options->runs) files.push_back(trainer::read_report_file(run));
     if (!options->html.empty()) {
       if (files.size() != 1) throw ConfigError("--html: a page shows one run: expected one, got " + std::to_string(files.size()));
-      write_file_atomically(options->html, trainer::report_page(files[0], schedule_of(files[0])));
+      write_run_page(files[0], options->html);
     }
     files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);
     exit_code = 0;

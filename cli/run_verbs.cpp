@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/load_trainer.h"
+#include "cli/not_empty.h"
+#include "cli/run_page.h"
 #include "cli/verbs.h"
 #include "trainer/app/run_request.h"
 
@@ -13,6 +15,14 @@ namespace {
 using trainer::RunRequest;
 
 int run(const RunRequest& request) { return load_trainer<trellis_trainer_run_fn>("trellis_trainer_run")(&request); }
+
+int run_with_page(RunRequest& request, const std::string& html) {
+  std::string directory;
+  request.run_directory = &directory;
+  const int exit_code = run(request);
+  if (exit_code == 0) write_run_page(trainer::read_report_file(directory), html);
+  return exit_code;
+}
 
 void common_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("config", request.config_file, "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, model, precision")->required();
@@ -52,12 +62,14 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   request->shape_only = true;
   request->steps = 1;
   common_options(*verb, *request);
+  const auto html = std::make_shared<std::string>();
+  verb->add_option("--html", *html, "also one page of the run, which needs no network (see `trellis report`)")->type_name("FILE")->check(not_empty("a file name"));
   verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(CLI::PositiveNumber);
   verb->add_flag("!--no-fold", request->fold, "run every rank (at most 127), where one of those that do the same would stand for all; same figures, later");
   verb->footer("Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
                "  trellis simulate examples/llama3_8b_trn1.yaml --nodes 16 trainer.num_nodes=16 data.global_batch_size=512\n"
                "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of them runs, whatever the size of the cluster.");
-  verb->callback([request, &exit_code] { exit_code = run(*request); });
+  verb->callback([request, html, &exit_code] { exit_code = html->empty() ? run(*request) : run_with_page(*request, *html); });
 }
 
 }  // namespace trellis::cli

@@ -15,6 +15,8 @@ namespace {
 
 using Unit = std::pair<const char*, double>;
 
+constexpr double kMost = 1e18;  ///< fits an integer; beyond it nobody means what is written
+
 /// A number and one of the units; −1 for anything else.
 double parse(const std::string& text, std::initializer_list<Unit> units) {
   double value = 0;
@@ -23,7 +25,7 @@ double parse(const std::string& text, std::initializer_list<Unit> units) {
   std::string unit(end, text.data() + text.size());
   unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
   for (const auto& [name, factor] : units) {
-    if (unit == name) return value * factor;
+    if (unit == name) return value * factor <= kMost ? value * factor : -1;
   }
   return -1;
 }

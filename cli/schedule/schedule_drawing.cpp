@@ -31,6 +31,39 @@ std::string amount_text(const SchedulePlan& plan, std::int64_t amount, std::int6
   return plan.in_time ? trainer::milliseconds_text(amount) : trainer::share_text(static_cast<double>(amount), static_cast<double>(end));
 }
 
+/// A stretch of the step, and how many columns show it.
+struct Window {
+  std::int64_t from = 0, to = 0;
+  int columns = 0;
+};
+
+/// The whole step; when a micro-batch would have fewer than eight columns, its beginning and its end, where the bubble is.
+std::vector<Window> windows_of(const ScheduleTiming& timing, int width) {
+  constexpr double kColumnsPerPair = 8;
+  const double pair = static_cast<double>(timing.busy(0)) / (timing.shape.num_microbatches * timing.shape.num_chunks);
+  if (static_cast<double>(timing.end) / pair * kColumnsPerPair <= width) return {{0, timing.end, width}};
+  const int columns = (width - 3) / 2;
+  const auto length = static_cast<std::int64_t>(columns * pair / kColumnsPerPair);
+  if (2 * length >= timing.end) return {{0, timing.end, width}};
+  return {{0, length, columns}, {timing.end - length, timing.end, columns}};
+}
+
+/// One rank's passes in a window. Labels stand where a pass begins.
+std::string draw(const ScheduleTiming& timing, int rank, const Window& window) {
+  std::string line(static_cast<std::size_t>(window.columns), '.');
+  const auto column = [&](std::int64_t at) {
+    const double share = static_cast<double>(std::clamp(at, window.from, window.to) - window.from) / static_cast<double>(window.to - window.from);
+    return static_cast<std::size_t>(std::llround(share * window.columns));
+  };
+  for (const PassSlot& slot : timing.ranks[static_cast<std::size_t>(rank)]) {
+    const std::size_t first = column(slot.start), end = column(slot.end);
+    const std::string label = label_of(slot, timing.shape);
+    for (std::size_t i = first; i < end; ++i) line[i] = slot.task.is_forward() ? '>' : '<';
+    if (slot.start >= window.from && label.size() < end - first) line.replace(first, label.size(), label);
+  }
+  return line;
+}
+
 std::string layers_text(const SchedulePlan& plan, int rank) {
   if (plan.layers.empty()) return "-";
   std::string text;
@@ -52,15 +85,22 @@ trainer::PassCost of_rank(const SchedulePlan& plan, int rank) {
   return sum;
 }
 
+/// Of a pass; without a unit in mean forwards of a rank.
+std::string pass_text(const SchedulePlan& plan, std::int64_t amount) {
+  if (plan.in_time) return trainer::milliseconds_text(amount);
+  std::int64_t sum = 0;
+  for (const trainer::PassCost& cost : plan.costs) sum += cost.forward;
+  return fmt::format("{:.3f}", static_cast<double>(amount) * plan.shape.num_ranks / static_cast<double>(sum));
+}
+
 std::string ranks_text(const SchedulePlan& plan, const ScheduleTiming& timing) {
   using Align = TextTable::Align;
-  const std::string unit = plan.in_time ? "" : ", of the step";
-  TextTable table({{"rank"}, {"layers", Align::kLeft}, {"forward" + unit}, {"backward" + unit}, {"busy"}, {"idle"}, {"idle"},
+  TextTable table({{"rank"}, {"layers", Align::kLeft}, {"forward"}, {"backward"}, {"busy"}, {"idle"}, {"idle"},
                    {plan.shape.num_chunks > 1 ? "in flight, (micro-batch, chunk)" : "micro-batches in flight"}});
   for (int rank = 0; rank < plan.shape.num_ranks; ++rank) {
     const trainer::PassCost cost = of_rank(plan, rank);
     const std::int64_t idle = timing.end - timing.busy(rank);
-    table.add({std::to_string(rank), layers_text(plan, rank), amount_text(plan, cost.forward, timing.end), amount_text(plan, cost.backward, timing.end),
+    table.add({std::to_string(rank), layers_text(plan, rank), pass_text(plan, cost.forward), pass_text(plan, cost.backward),
                amount_text(plan, timing.busy(rank), timing.end), amount_text(plan, idle, timing.end),
                trainer::share_text(static_cast<double>(idle), static_cast<double>(timing.end)), std::to_string(timing.peak_in_flight(rank))});
   }
@@ -92,14 +132,8 @@ std::string pipeline_cuts(const SchedulePlan& plan) {
 std::string timeline_text(const ScheduleTiming& timing, int width) {
   std::string text;
   for (int rank = 0; rank < timing.shape.num_ranks; ++rank) {
-    std::string line(static_cast<std::size_t>(width), '.');
-    for (const PassSlot& slot : timing.ranks[static_cast<std::size_t>(rank)]) {
-      const auto column = [&](std::int64_t at) { return static_cast<std::size_t>(std::llround(static_cast<double>(at) * width / static_cast<double>(timing.end))); };
-      const std::size_t first = column(slot.start), end = column(slot.end);
-      const std::string label = label_of(slot, timing.shape);
-      for (std::size_t i = first; i < end; ++i) line[i] = slot.task.is_forward() ? '>' : '<';
-      if (label.size() < end - first) line.replace(first, label.size(), label);
-    }
+    std::string line;
+    for (const Window& window : windows_of(timing, width)) line += (line.empty() ? "" : " … ") + draw(timing, rank, window);
     text += fmt::format("  rank {:<3} {}\n", rank, line);
   }
   return text;
@@ -110,8 +144,11 @@ std::string schedule_text(const SchedulePlan& plan, const ScheduleTiming& timing
   std::string text = fmt::format("{}: PP {}{}, {} micro-batches; costs: {}; a backward is {:.2f} forwards\n\n", shape.num_ranks == 1 ? "No pipeline" : shape.num_chunks > 1 ? "Interleaved 1F1B" : "1F1B",
                                  shape.num_ranks, shape.num_chunks > 1 ? fmt::format(" × VPP {}", shape.num_chunks) : "", shape.num_microbatches, plan.costs_from, plan.backward_ratio);
   text += timeline_text(timing, width);
-  text += fmt::format("  3> forward of micro-batch 3, 3< backward{}, . idle{}\n\n", shape.num_chunks > 1 ? ", letters: virtual stages" : "",
-                      plan.in_time ? fmt::format("; a column is {}", trainer::milliseconds_text(timing.end / width)) : "");
+  const std::vector<Window> windows = windows_of(timing, width);
+  text += fmt::format("  3> forward of micro-batch 3, 3< backward{}, . idle{}{}\n\n", shape.num_chunks > 1 ? ", letters: virtual stages" : "",
+                      windows.size() > 1 ? "; only the beginning and the end of the step" : "",
+                      plan.in_time ? fmt::format("; a column is {}", trainer::milliseconds_text((windows[0].to - windows[0].from) / windows[0].columns))
+                                   : "; forward and backward below: in mean forwards of a rank");
   text += ranks_text(plan, timing) + "\n";
   text += fmt::format("Bubble {:.2f} % of all ranks' time; equal stages: {}\n", 100 * timing.bubble(), formula_text(shape));
   if (plan.in_time) text += fmt::format("All passes: {}\n", trainer::milliseconds_text(timing.end));

@@ -42,7 +42,8 @@ class Page(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.dir = pathlib.Path(temporary.name)
-        for args in (["simulate", SOURCE / "examples/quickstart.yaml", "exp_manager.explicit_log_dir=run", "name=a</script><b>name"], ["report", "run", "--html", "page.html"]):
+        for args in (["simulate", SOURCE / "examples/quickstart.yaml", "exp_manager.explicit_log_dir=run", "name=a</script><b>name", "--html", "simulated.html"],
+                     ["report", "run", "--html", "page.html"]):
             result = subprocess.run([TRELLIS, *map(str, args)], cwd=cls.dir, capture_output=True, text=True, timeout=120)
             if result.returncode != 0:
                 raise RuntimeError(result.stderr[-2000:])
@@ -78,6 +79,9 @@ class Page(unittest.TestCase):
     def test_picture_is_not_blank(self):
         self.chromium(f"--screenshot={self.dir / 'page.png'}")
         self.assertGreater(colours((self.dir / "page.png").read_bytes()), 50)
+
+    def test_simulate_writes_the_same_page(self):
+        self.assertEqual((self.dir / "simulated.html").read_text(), (self.dir / "page.html").read_text())
 
     def test_needs_no_network_and_no_text_leaves_its_place(self):
         page = (self.dir / "page.html").read_text()

@@ -178,6 +178,16 @@ class Schedules(Case):
         self.assertAlmostEqual(document["bubble"], document["bubble_of_equal_stages"], places=9)
         self.assertEqual(sum(len(rank["slots"]) for rank in document["ranks"]), 2 * 8 * 2 * 4)
 
+    def test_of_many_micro_batches_the_beginning_and_the_end_are_drawn(self):
+        lines = re.findall(r"^  rank \d +(.*)$", self.ok("schedule", "--pp", 4, "--micro-batches", 512), re.M)
+        self.assertEqual(len(lines), 4)
+        for line in lines:
+            self.assertLessEqual(len(line), 120)
+            beginning, end = line.split(" … ")
+            self.assertRegex(beginning, r"0>")
+            self.assertRegex(end, r"511<")
+        self.assertTrue(lines[0].endswith("<") and lines[3].endswith("."))
+
     def test_svg_holds_every_pass(self):
         self.ok("schedule", "--pp", 3, "--micro-batches", 5, "--svg", "picture.svg")
         tree = xml.etree.ElementTree.parse(self.dir / "picture.svg")
@@ -202,6 +212,17 @@ class Schedules(Case):
             self.assertLess(document["balanced"]["end"], document["end"])
             run = self.simulate(f"cut{config.stem}", *overrides, f"model.pipeline_cuts={cuts}", config=config)
             self.assertIn(cuts.strip("[]").split(".")[0], (run / "hparams.yaml").read_text())
+
+    def test_balanced_cuts_gain_what_was_predicted(self):
+        heavy_head = ["model.num_layers=16", "model.hidden_size=512", "model.ffn_hidden_size=1408", "model.num_attention_heads=8", "model.encoder_seq_length=512",
+                      "model.make_vocab_size_divisible_by=16384", "distributed_strategy.pipeline_model_parallel_size=4", "data.global_batch_size=16", "data.micro_batch_size=1"]
+        even = self.simulate("even", *heavy_head)
+        plan = self.document("trellis.schedule/1", "schedule", "--report", even, "--balance")
+        cut = self.simulate("cut", *heavy_head, f"model.pipeline_cuts={plan['balanced']['pipeline_cuts']}")
+        before, after = (json.loads((run / "report.json").read_text())["simulated"]["step_time_ps"] for run in (even, cut))
+        predicted = plan["balanced"]["end"] - plan["end"]
+        self.assertLess(predicted, -0.05 * before)
+        self.assertLess(abs((after - before) - predicted), 0.01 * before)
 
     def test_bad_input(self):
         self.fails(2, "schedule", texts=["--pp N --micro-batches M"])

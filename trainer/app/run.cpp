@@ -120,6 +120,7 @@ class Run {
     }
     plugin_ = load_device(device, config_);
     directory_ = prepare_run_directory(config_, request.command_line);
+    if (request.run_directory != nullptr) *request.run_directory = directory_.string();
     representatives_.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, representatives_);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());

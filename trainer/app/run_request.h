@@ -21,6 +21,7 @@ struct RunRequest {
   bool json = false;                       ///< one JSON document on stdout
   std::string trace_format = "perfetto";
   bool fold = true;                        ///< simulate: of equal ranks one runs and stands for the others
+  std::string* run_directory = nullptr;    ///< out, when set: where the run writes its files
 };
 
 }  // namespace trellis::trainer

@@ -12,21 +12,22 @@ namespace {
 
 using nlohmann::json;
 
-enum class Form { kText, kInteger, kNumber, kBool, kList, kMap };
+enum class Form { kText, kInteger, kCount, kNumber, kBool, kList, kMap };
 
 struct Key {
   const char* name;
   Form form;
 };
 
-constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kText}, {"device", Form::kText}, {"world_size", Form::kInteger},
-                                       {"tensor_model_parallel_size", Form::kInteger}, {"pipeline_model_parallel_size", Form::kInteger},
-                                       {"data_parallel_size", Form::kInteger}, {"num_microbatches", Form::kInteger}, {"parameters", Form::kInteger},
-                                       {"tokens_per_step", Form::kInteger}, {"model_flops_per_step", Form::kNumber}, {"precision", Form::kText},
+constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kText}, {"device", Form::kText}, {"world_size", Form::kCount},
+                                       {"tensor_model_parallel_size", Form::kCount}, {"pipeline_model_parallel_size", Form::kCount},
+                                       {"data_parallel_size", Form::kCount}, {"num_microbatches", Form::kCount}, {"parameters", Form::kInteger},
+                                       {"tokens_per_step", Form::kCount}, {"model_flops_per_step", Form::kNumber}, {"precision", Form::kText},
                                        {"steps", Form::kInteger}, {"interrupted", Form::kBool}}};
-constexpr std::array<Key, 6> kRates{{{"instance", Form::kText}, {"nodes", Form::kInteger}, {"step_time_ms", Form::kNumber},
+constexpr std::array<Key, 2> kLosses{{{"first_loss", Form::kNumber}, {"last_loss", Form::kNumber}}};
+constexpr std::array<Key, 6> kRates{{{"instance", Form::kText}, {"nodes", Form::kCount}, {"step_time_ms", Form::kNumber},
                                      {"tokens_per_s", Form::kNumber}, {"mfu", Form::kNumber}, {"mfu_denominator_flops", Form::kNumber}}};
-constexpr std::array<Key, 7> kStep{{{"step_time_ps", Form::kInteger}, {"evidence", Form::kText}, {"breakdown", Form::kList}, {"programs", Form::kList},
+constexpr std::array<Key, 7> kStep{{{"step_time_ps", Form::kCount}, {"evidence", Form::kText}, {"breakdown", Form::kList}, {"programs", Form::kList},
                                     {"links", Form::kList}, {"coverage", Form::kMap}, {"peak_flops_per_core", Form::kNumber}}};
 constexpr std::array<Key, 10> kBreakdown{{{"rank", Form::kInteger}, {"total_ps", Form::kInteger}, {"matmul_ps", Form::kInteger},
                                           {"other_compute_ps", Form::kInteger}, {"exposed_tp_ps", Form::kInteger}, {"exposed_pp_ps", Form::kInteger},
@@ -34,10 +35,13 @@ constexpr std::array<Key, 10> kBreakdown{{{"rank", Form::kInteger}, {"total_ps",
                                           {"other_ps", Form::kInteger}}};
 constexpr std::array<Key, 4> kProgram{{{"name", Form::kText}, {"hash", Form::kText}, {"launches", Form::kInteger}, {"device_time_us", Form::kNumber}}};
 constexpr std::array<Key, 3> kLink{{{"name", Form::kText}, {"busy_us", Form::kNumber}, {"size_bytes", Form::kInteger}}};
-constexpr std::array<Key, 5> kCoverage{{{"lowered_ops_share", Form::kNumber}, {"lowered_flops_share", Form::kNumber}, {"lowered_flops", Form::kNumber},
+constexpr std::array<Key, 7> kCoverage{{{"lowered_ops", Form::kInteger}, {"estimated_ops", Form::kInteger}, {"lowered_ops_share", Form::kNumber}, {"lowered_flops_share", Form::kNumber}, {"lowered_flops", Form::kNumber},
                                         {"estimated_flops", Form::kNumber}, {"estimated", Form::kList}}};
 constexpr std::array<Key, 5> kMemory{{{"rank", Form::kInteger}, {"at_peak", Form::kMap}, {"peak_bytes", Form::kInteger},
                                       {"capacity_bytes", Form::kInteger}, {"peak_phase", Form::kText}}};
+constexpr std::array<Key, 6> kAtPeak{{{"parameter_bytes", Form::kInteger}, {"gradient_bytes", Form::kInteger}, {"optimizer_state_bytes", Form::kInteger},
+                                      {"activation_bytes", Form::kInteger}, {"temporary_bytes", Form::kInteger}, {"input_bytes", Form::kInteger}}};
+constexpr std::array<Key, 4> kPortability{{{"on_device", Form::kText}, {"operator", Form::kText}, {"dtype", Form::kText}, {"count", Form::kInteger}}};
 constexpr std::array<Key, 2> kAttribution{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
 constexpr std::array<Key, 2> kCommunication{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
 constexpr std::array<Key, 4> kAxis{{{"axis", Form::kText}, {"count", Form::kInteger}, {"transfer_ps", Form::kInteger}, {"exposed_ps", Form::kInteger}}};
@@ -45,7 +49,7 @@ constexpr std::array<Key, 6> kRow{{{"phase", Form::kText}, {"component", Form::k
                                    {"time_ps", Form::kInteger}, {"count", Form::kInteger}}};
 
 const char* name_of(Form form) {
-  static constexpr const char* kNames[] = {"a text", "an integer", "a number", "true or false", "a list", "a map"};
+  static constexpr const char* kNames[] = {"a text", "an integer", "an integer above 0", "a number", "true or false", "a list", "a map"};
   return kNames[static_cast<int>(form)];
 }
 
@@ -53,6 +57,7 @@ bool has_form(const json& value, Form form) {
   switch (form) {
     case Form::kText: return value.is_string();
     case Form::kInteger: return value.is_number_integer();
+    case Form::kCount: return value.is_number_integer() && value.get<std::int64_t>() > 0;
     case Form::kNumber: return value.is_number();
     case Form::kBool: return value.is_boolean();
     case Form::kList: return value.is_array();
@@ -73,7 +78,7 @@ bool check_map(const json& map, const std::array<Key, N>& keys, const std::strin
     const auto found = map.find(key.name);
     if (found != map.end() && has_form(*found, key.form)) continue;
     good = false;
-    problems.add(where + "." + key.name, std::string("expected ") + name_of(key.form) + ", got " + (found == map.end() ? "nothing" : found->type_name()));
+    problems.add(where + "." + key.name, std::string("expected ") + name_of(key.form) + ", got " + (found == map.end() ? "nothing" : found->is_number() ? found->dump() : found->type_name()));
   }
   return good;
 }
@@ -87,18 +92,51 @@ void check_rows(const json& list, const std::array<Key, N>& keys, const std::str
   }
 }
 
+/// All values of a map whose keys are not known beforehand.
+void check_integers(const json& map, const char* suffix, const std::string& where, Problems& problems) {
+  for (const auto& [key, value] : map.items()) {
+    if (key.ends_with(suffix) && !value.is_number_integer()) problems.add(where + "." + key, std::string("expected an integer, got ") + value.type_name());
+  }
+}
+
+void check_breakdown(const json& rows, const std::string& where, Problems& problems) {
+  if (rows.empty()) problems.add(where, "expected a row for each rank, got none");
+  check_rows(rows, kBreakdown, where, problems);
+  for (const json& row : rows) {
+    if (!row.is_object()) continue;
+    check_integers(row, "_ps", where, problems);
+    check_integers(row, "represents", where, problems);
+  }
+}
+
 void check_step(const json& step, const std::string& where, Problems& problems) {
   if (!check_map(step, kStep, where, problems)) return;
-  if (step.at("breakdown").empty()) problems.add(where + ".breakdown", "expected a row for each rank, got none");
-  check_rows(step.at("breakdown"), kBreakdown, where + ".breakdown", problems);
+  check_breakdown(step.at("breakdown"), where + ".breakdown", problems);
   check_rows(step.at("programs"), kProgram, where + ".programs", problems);
   check_rows(step.at("links"), kLink, where + ".links", problems);
-  check_map(step.at("coverage"), kCoverage, where + ".coverage", problems);
+  if (check_map(step.at("coverage"), kCoverage, where + ".coverage", problems)) {
+    for (const json& name : step.at("coverage").at("estimated")) {
+      if (!name.is_string()) problems.add(where + ".coverage.estimated", std::string("expected names of operators, got ") + name.type_name());
+    }
+  }
   if (step.contains("attribution") && check_map(step.at("attribution"), kAttribution, where + ".attribution", problems)) {
     check_rows(step.at("attribution").at("rows"), kRow, where + ".attribution.rows", problems);
   }
   if (step.contains("communication") && check_map(step.at("communication"), kCommunication, where + ".communication", problems)) {
     check_rows(step.at("communication").at("rows"), kAxis, where + ".communication.rows", problems);
+  }
+}
+
+void check_memory(const json& memory, const std::string& where, Problems& problems) {
+  if (!memory.is_object() || !memory.contains("ranks") || !memory.at("ranks").is_array() || memory.at("ranks").empty()) {
+    return problems.add(where, "expected a list with a row for each rank");
+  }
+  check_rows(memory.at("ranks"), kMemory, where, problems);
+  for (const json& row : memory.at("ranks")) {
+    if (!row.is_object()) continue;
+    check_integers(row, "_bytes", where, problems);
+    if (!row.contains("at_peak") || !check_map(row.at("at_peak"), kAtPeak, where + ".at_peak", problems)) continue;
+    check_integers(row.at("at_peak"), "", where + ".at_peak", problems);
   }
 }
 
@@ -132,17 +170,15 @@ void check_run_report(const json& report, const std::string& where) {
   }
   Problems problems;
   check_map(report, kReport, where, problems);
+  if (report.contains("first_loss") || report.contains("last_loss")) check_map(report, kLosses, where, problems);
   if (report.contains("simulated")) {
     check_map(report, kRates, where, problems);
     check_step(report.at("simulated"), where + ".simulated", problems);
   }
-  if (report.contains("memory")) {
-    const json& memory = report.at("memory");
-    if (!memory.is_object() || !memory.contains("ranks") || !memory.at("ranks").is_array() || memory.at("ranks").empty()) {
-      problems.add(where + ".memory.ranks", "expected a list with a row for each rank");
-    } else {
-      check_rows(memory.at("ranks"), kMemory, where + ".memory.ranks", problems);
-    }
+  if (report.contains("memory")) check_memory(report.at("memory"), where + ".memory.ranks", problems);
+  if (report.contains("portability")) {
+    const json& rows = report.at("portability");
+    rows.is_array() ? check_rows(rows, kPortability, where + ".portability", problems) : problems.add(where + ".portability", "expected a list");
   }
   problems.throw_if_any();
 }

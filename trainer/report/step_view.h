@@ -21,8 +21,8 @@ struct AttributedTime {
   std::string kind;       ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_other, bubble, optimizer, launch, other
   std::int64_t ps = 0;
   std::int64_t count = 0;
-  /// A row that names neither what ran nor where: nobody learns from it.
-  [[nodiscard]] bool names_nothing() const { return kind == "other" && component.empty() && op.empty(); }
+  /// A row that names neither what ran nor where, or that nothing did: nobody learns from it.
+  [[nodiscard]] bool names_nothing() const { return kind == "other" && component.empty() && (op.empty() || op == "idle"); }
   /// "forward · model.layers.*.mlp · mm (compute)"
   [[nodiscard]] std::string name() const;
 };

@@ -73,7 +73,7 @@ std::string change_in_ms(std::int64_t ps) { return ps == 0 ? "0 ms" : fmt::forma
 
 std::string change_in_bytes(std::int64_t bytes) {
   if (bytes == 0) return "0 B";
-  return (bytes > 0 ? "+" : "−") + human_bytes(bytes > 0 ? bytes : -bytes);
+  return (bytes > 0 ? "+" : "-") + human_bytes(bytes > 0 ? bytes : -bytes);
 }
 
 std::string change_in_percent(std::int64_t before, std::int64_t after) {

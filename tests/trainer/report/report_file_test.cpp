@@ -6,8 +6,11 @@
 #include "base/error.h"
 #include "tests/trainer/report/made_report.h"
 #include "tests/trainer/temporary_directory.h"
+#include "trainer/report/perf_gate.h"
 #include "trainer/report/report_file.h"
+#include "trainer/report/report_page.h"
 #include "trainer/report/report_summary.h"
+#include "trainer/report/run_report.h"
 
 namespace trellis::trainer {
 namespace {
@@ -16,6 +19,23 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 json legal() { return made_report({row("forward", "model.layers.*.mlp", "mm", "compute", 600, 4), row("forward", "", "all_reduce", "comm_tp", 100, 2), row("backward", "lm_head", "mm", "compute", 300, 1)}); }
+
+/// What other than a ConfigError a legal report makes its readers throw.
+std::string misread(const ReportFile& file) {
+  try {
+    static_cast<void>(print_run_report(file.report));
+    static_cast<void>(summary_text(file, summarize(file)));
+    static_cast<void>(to_json(summarize(file)));
+    static_cast<void>(columns_text({file, made_file(legal())}));
+    static_cast<void>(diff_text(diff_runs(made_file(legal()), file), 10));
+    static_cast<void>(make_baseline(file));
+    static_cast<void>(report_page(file, nullptr));
+  } catch (const ConfigError&) {
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
 
 class ReportFileTest : public testing::Test {
  protected:
@@ -55,7 +75,10 @@ TEST_F(ReportFileTest, EveryKeyThatIsMissingOrWrongIsNamed) {
         broken[at] = value.is_string() ? json(1) : json("broken");
       }
       const std::string error = error_of(broken.dump());
-      if (error.empty()) continue;
+      if (error.empty()) {
+        EXPECT_EQ(misread(made_file(broken)), "") << pointer;
+        continue;
+      }
       ++named;
       EXPECT_THAT(error, HasSubstr("report.json")) << pointer;
     }
@@ -64,6 +87,11 @@ TEST_F(ReportFileTest, EveryKeyThatIsMissingOrWrongIsNamed) {
   json broken = report;
   broken["simulated"]["breakdown"][1].erase("bubble_ps");
   EXPECT_THAT(error_of(broken.dump()), HasSubstr("simulated.breakdown[1].bubble_ps: expected an integer, got nothing"));
+  for (const char* key : {"tokens_per_step", "num_microbatches", "world_size", "nodes"}) {
+    broken = report;
+    broken[key] = 0;
+    EXPECT_THAT(error_of(broken.dump()), HasSubstr(std::string(key) + ": expected an integer above 0, got 0"));
+  }
 }
 
 TEST_F(ReportFileTest, OtherDocumentsAreRefused) {

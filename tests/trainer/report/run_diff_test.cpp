@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 json base_rows() {
   return {row("forward", "model.layers.*.mlp", "mm", "compute", 4000, 32), row("forward", "model.layers.*.mlp", "all_reduce", "comm_tp", 1000, 32),
-          row("backward", "model.layers.*.mlp", "mm", "compute", 8000, 64), row("", "", "", "launch", 500), row("", "", "", "other", 10)};
+          row("backward", "model.layers.*.mlp", "mm", "compute", 8000, 64), row("", "", "", "launch", 500), row("", "", "idle", "other", 10)};
 }
 
 TEST(RunDiff, TablesAddUpToTheChangeWhateverTheRows) {

@@ -47,7 +47,7 @@ function table(parent, titles, rows) {
     }
   };
   titles.forEach((title, column) => {
-    const cell = add(head, "th", {}, title);
+    const cell = add(head, "th", typeof rows[0]?.[column].value === "number" ? { class: "number" } : {}, title);
     cell.addEventListener("click", () => {
       const up = cell.classList.contains("sorted") && !cell.classList.contains("up");
       for (const other of head.children) other.classList.remove("sorted", "up");
@@ -118,7 +118,9 @@ function drawHead() {
 }
 
 function drawBreakdown() {
-  const keys = Object.keys(step.breakdown[0]).filter((k) => k.endsWith("_ps") && k !== "total_ps" && k !== "memory_bound_ps");
+  const order = ["matmul_ps", "other_compute_ps", "exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "bubble_ps", "optimizer_ps"];
+  const place = (key) => (order.includes(key) ? order.indexOf(key) : order.length);
+  const keys = Object.keys(step.breakdown[0]).filter((k) => k.endsWith("_ps") && k !== "total_ps" && k !== "memory_bound_ps").sort((a, b) => place(a) - place(b));
   const titles = keys.map((key) => key.slice(0, -3).replaceAll("_", " "));
   const node = section("breakdown", "Where the step goes", "One bar per class of equal ranks; a bar's parts add up to the step.");
   const classes = classesOf(step.breakdown, (row) => JSON.stringify(row));
