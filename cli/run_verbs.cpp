@@ -53,6 +53,8 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   request->steps = 1;
   common_options(*verb, *request);
   verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--set", request->hardware, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
+  verb->add_flag("--published-only{false}", request->calibrated, "leave the machine's fitted numbers out: what documents alone give");
   verb->footer("Example:\n  trellis simulate examples/llama3_8b_trn1.yaml\nNo weights are allocated and no data is read.");
   verb->callback([request, &exit_code] { exit_code = run(*request); });
 }

@@ -13,6 +13,8 @@ void use_machine(const DeviceChoice& choice, RunConfig& config) {
   if (emulates) {
     load.nodes = choice.nodes;
     load.logical_core_size = config.trainer.lnc;
+    load.overrides = choice.hardware;
+    load.calibrated = choice.calibrated;
   }
   const sim::SystemConfig system = sim::load_system(choice.instance, load);
   config.hardware = system.chip.generation;
@@ -30,7 +32,9 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"nodes", choice.nodes},
                             {"world_size", config.world_size()},
                             {"shape_only", choice.shape_only},
-                            {"record", choice.record}};
+                            {"record", choice.record},
+                            {"hardware", choice.hardware},
+                            {"calibrated", choice.calibrated}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));
   return &plugin;

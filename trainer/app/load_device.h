@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/device_plugin.h"
 #include "trainer/config/run_config.h"
@@ -14,6 +15,8 @@ struct DeviceChoice {
   int nodes = 1;
   bool shape_only = false;
   bool record = true;    ///< off: operations run, nothing is simulated
+  std::vector<std::string> hardware = {};  ///< see RunRequest
+  bool calibrated = true;
 };
 
 /// Gives the configuration what it takes from the machine, the order of its key/value copies, and checks that the ranks fit. CPU ranks need no
