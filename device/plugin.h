@@ -42,9 +42,11 @@ typedef struct trellis_device_plugin_t {
   const char* (*last_error)(int* exit_code); /* exit_code: trellis::ExitCode of the failed call */
   /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record;
    * optional: logical_core_size, estimate_unknown, hardware ("key=value" texts: other numbers of the machine), calibrated (false: without its
-   * fitted numbers). A later call replaces the machine; it fails while tensors are alive on the device. */
+   * fitted numbers); equal_ranks (needs shape_only): the ranks as a mesh, per axis (fastest first) and coordinate the
+   * lowest of the coordinates that are equal to it: only ranks with the lowest ones everywhere run, one device index each, and stand for the
+   * others. A later call replaces the machine; it fails while tensors are alive on the device. */
   int (*configure)(const char* options);
-  /* Binds the calling thread to a rank: current device, recorder, memory account. */
+  /* Binds the calling thread to a rank of the world: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);
 
   /* Optional: the emulator's view of communication. start records it in the bound rank's stream and returns a handle ≥ 0;

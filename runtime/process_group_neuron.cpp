@@ -167,8 +167,8 @@ void ProcessGroupNeuron::check_usable(const Request& request) const {
       if (first == nullptr) first = &tensor;
       TORCH_CHECK(tensor.device() == first->device(), op, ": expected all tensors on one device, got ", first->device(), " and ",
                   tensor.device());
-      TORCH_CHECK(tensor.device().is_cpu() || tensor.device().index() == world_rank(), op, ": rank ", world_rank(),
-                  " expected tensors on the CPU or on device index ", world_rank(), ", got ", tensor.device());
+      TORCH_CHECK(tensor.device().is_cpu() || tensor.device().index() == options_.device.index(), op, ": rank ", world_rank(),
+                  " expected tensors on the CPU or on device index ", static_cast<int>(options_.device.index()), ", got ", tensor.device());
     }
   }
 }

@@ -28,6 +28,7 @@ class ProcessGroupNeuron final : public c10d::Backend {
   struct Options {
     const DevicePlugin* plugin = nullptr;  ///< told of communications when it has the members for that
     bool shape_only = false;
+    c10::Device device = c10::Device(c10::kCPU);  ///< of the rank
   };
   ProcessGroupNeuron(std::shared_ptr<Rendezvous> rendezvous, Rendezvous::Group& group, int member, Options options);
 

@@ -42,22 +42,35 @@ bool is_even(const Exchange& exchange) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(int world_size, int permits, std::chrono::milliseconds timeout)
-    : threads_(world_size, permits), timeout_(timeout), ranks_(static_cast<std::size_t>(world_size)) {
-  std::vector<int> everyone;
-  for (int rank = 0; rank < world_size; ++rank) everyone.push_back(rank);
-  for (int rank : everyone) host_group_ = &join("host", everyone, rank);
+Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout)
+    : running_(std::move(ranks)), threads_(static_cast<int>(running_.size()), permits), timeout_(timeout), ranks_(running_.size()) {
+  for (int rank : running_) host_group_ = &join("host", running_, rank);
+}
+
+int Rendezvous::seat(int rank) const {
+  const auto place = std::lower_bound(running_.begin(), running_.end(), rank);
+  return place == running_.end() || *place != rank ? -1 : static_cast<int>(place - running_.begin());
+}
+
+void Rendezvous::make_ready(const std::vector<int>& ranks) {
+  for (int rank : ranks) threads_.make_ready(seat(rank));
+}
+
+std::vector<int> Rendezvous::missing_that_run(const Transfer& transfer) const {
+  std::vector<int> missing = transfer.missing();
+  std::erase_if(missing, [this](int rank) { return seat(rank) < 0; });
+  return missing;
 }
 
 void Rendezvous::enter(int rank) {
   Lock lock(mutex_);
-  threads_.enter(lock, rank);
+  threads_.enter(lock, seat(rank));
 }
 
 void Rendezvous::end(int rank) {
   Lock lock(mutex_);
-  threads_.end(rank);
-  if (!threads_.is_last_awake(rank)) return;
+  threads_.end(seat(rank));
+  if (!threads_.is_last_awake(seat(rank))) return;
   // Ranks that still wait wait in vain: one of them must wake to say so.
   for (int other = 0; other < threads_.ranks(); ++other) {
     if (threads_.state(other) == HostThreads::State::kBlocked) return threads_.make_ready(other);
@@ -121,7 +134,8 @@ Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<i
   const int instance = of(rank).groups_made[{axis, ranks}]++;
   auto& group = groups_[{axis, ranks, instance}];
   if (!group) {
-    GroupInfo info{axis, ranks, instance, c10::str(axis, " [", c10::Join(", ", ranks), "]")};
+    const auto running = std::count_if(ranks.begin(), ranks.end(), [this](int member) { return seat(member) >= 0; });
+    GroupInfo info{axis, ranks, instance, static_cast<int>(running), c10::str(axis, " [", c10::Join(", ", ranks), "]")};
     if (instance > 0) info.label += c10::str(" (instance ", instance, ")");
     group = std::make_unique<Group>();
     group->joined.resize(ranks.size());
@@ -133,9 +147,9 @@ Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<i
 }
 
 void Rendezvous::check_caller(int rank) const {
-  TORCH_CHECK(threads_.state(rank) != HostThreads::State::kEnded, "a communication of rank ", rank,
+  TORCH_CHECK(threads_.state(seat(rank)) != HostThreads::State::kEnded, "a communication of rank ", rank,
               " after the rank has ended: groups live as long as their world runs; communicate before, or make another world");
-  TORCH_CHECK(threads_.is_thread_of(rank), "a communication of rank ", rank, " was called on another thread: ",
+  TORCH_CHECK(threads_.is_thread_of(seat(rank)), "a communication of rank ", rank, " was called on another thread: ",
               "every rank speaks for itself, on its own thread (keep autograd multithreading off in it)");
 }
 
@@ -159,8 +173,8 @@ std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::ui
   if (exchange->error) std::rethrow_exception(exchange->error);
   check_agreement(*exchange, member, side);
   exchange->sides[static_cast<std::size_t>(member)] = std::move(side);
-  if (++exchange->arrivals < static_cast<int>(exchange->sides.size())) return exchange;
-  check_splits(*exchange);
+  if (++exchange->arrivals < group.info->running) return exchange;
+  if (exchange->arrivals == static_cast<int>(exchange->sides.size())) check_splits(*exchange);
   group.exchanges.erase(sequence);
   move(lock, *exchange);
   return exchange;
@@ -219,6 +233,7 @@ std::shared_ptr<const Movement> Rendezvous::movement_of(const Exchange& exchange
 void Rendezvous::move(Lock& lock, Exchange& exchange) {
   bool has_data = false;
   for (const auto& side : exchange.sides) {
+    if (!side) continue;  // does not run, so nobody has data
     exchange.buffers.push_back(&side->buffers);
     has_data |= !side->buffers.inputs.empty();
   }
@@ -231,7 +246,7 @@ void Rendezvous::move(Lock& lock, Exchange& exchange) {
   exchange.length = total_length(*exchange.movement);
   exchange.parts = (exchange.length * item + kPartBytes - 1) / kPartBytes;
   if (exchange.parts > 1) {
-    for (int rank : exchange.waiting) threads_.make_ready(rank);
+    make_ready(exchange.waiting);
   }
   help(lock, exchange);
 }
@@ -253,7 +268,7 @@ void Rendezvous::help(Lock& lock, Exchange& exchange) {
 void Rendezvous::complete(Transfer& transfer) {
   transfer.release();
   transfer.done = true;
-  for (int rank : transfer.waiting) threads_.make_ready(rank);
+  make_ready(transfer.waiting);
 }
 
 void Rendezvous::throw_mismatch(Transfer& transfer, const std::string& text) {
@@ -275,9 +290,9 @@ void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds ti
         help(lock, static_cast<Exchange&>(transfer));  // only exchanges have work
         continue;
       }
-      if (threads_.is_last_awake(rank)) throw_hang(rank, transfer, began, true);
+      if (threads_.is_last_awake(seat(rank))) throw_hang(rank, transfer, began, true);
       transfer.waiting.push_back(rank);
-      const bool woken = threads_.block(lock, rank, deadline);
+      const bool woken = threads_.block(lock, seat(rank), deadline);
       std::erase(transfer.waiting, rank);
       if (woken || transfer.done || cancelled_) continue;
       deadline = next_check(transfer, began, timeout);
@@ -292,9 +307,9 @@ void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds ti
 Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer, Clock::time_point began,
                                                      std::chrono::milliseconds timeout) const {
   auto next = Clock::now() + timeout;
-  for (int rank : transfer.missing()) {
-    if (threads_.state(rank) != HostThreads::State::kRunning) continue;
-    next = std::min(next, std::max(threads_.since(rank), began) + timeout);
+  for (int rank : missing_that_run(transfer)) {
+    if (threads_.state(seat(rank)) != HostThreads::State::kRunning) continue;
+    next = std::min(next, std::max(threads_.since(seat(rank)), began) + timeout);
   }
   return next;
 }
@@ -302,7 +317,7 @@ Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer, C
 void Rendezvous::host_barrier(int rank) {
   Side side;
   side.call.op = CommOp::kBarrier;
-  wait(rank, *exchange(*host_group_, rank, of(rank).host_barriers++, std::move(side)));
+  wait(rank, *exchange(*host_group_, seat(rank), of(rank).host_barriers++, std::move(side)));
 }
 
 }  // namespace trellis::runtime

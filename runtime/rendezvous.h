@@ -28,7 +28,8 @@ class Cancelled final : public std::exception {
 class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:
   using Clock = HostThreads::Clock;
-  Rendezvous(int world_size, int permits, std::chrono::milliseconds timeout);
+  /// `ranks`: those that run, ascending. A group's other members count as arrived, wherever they would be waited for.
+  Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout);
 
   // --- ranks ---
   void enter(int rank);  ///< the calling thread is `rank` from here on; waits for its permit to run
@@ -80,6 +81,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::shared_ptr<const Movement> movement_of(const Exchange& exchange);
   static std::shared_ptr<Message> message(Group& group, int sender, int receiver, std::uint64_t sequence);
   void deliver(Lock& lock, Group& group, Message& message);
+  void settle(Group& group, Message& message);
   void help(Lock& lock, Exchange& exchange);
   void complete(Transfer& transfer);
   [[noreturn]] void throw_mismatch(Transfer& transfer, const std::string& text);
@@ -90,13 +92,18 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
   [[nodiscard]] std::string disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,
                                          const CommCall& got) const;
-  RankState& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] const RankState& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+  /// Place among the ranks that run; −1: does not run.
+  [[nodiscard]] int seat(int rank) const;
+  RankState& of(int rank) { return ranks_[static_cast<std::size_t>(seat(rank))]; }
+  [[nodiscard]] const RankState& of(int rank) const { return ranks_[static_cast<std::size_t>(seat(rank))]; }
+  void make_ready(const std::vector<int>& ranks);
+  [[nodiscard]] std::vector<int> missing_that_run(const Transfer& transfer) const;
 
   mutable std::mutex mutex_;
-  HostThreads threads_;
+  const std::vector<int> running_;  ///< ranks by seat
+  HostThreads threads_;             ///< by seat
   std::chrono::milliseconds timeout_;
-  std::vector<RankState> ranks_;
+  std::vector<RankState> ranks_;  ///< by seat
   std::map<std::tuple<std::string, std::vector<int>, int>, std::unique_ptr<Group>> groups_;
   std::mutex movements_mutex_;
   std::map<MovementKey, std::shared_ptr<const Movement>> movements_;  ///< plans of past calls: training repeats itself

@@ -53,7 +53,11 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
   remember(rank, side.call, message);
   message->content = std::move(content);
   message->sent = side.call;
-  if (message->posted) deliver(lock, group, *message);
+  if (message->posted) {
+    deliver(lock, group, *message);
+  } else if (seat(message->receiver) < 0) {
+    settle(group, *message);
+  }
   return message;
 }
 
@@ -66,8 +70,18 @@ std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from
   const auto message = Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
   remember(rank, side.call, message);
   message->posted = std::move(side);
-  if (message->sent) deliver(lock, group, *message);
+  if (message->sent) {
+    deliver(lock, group, *message);
+  } else if (seat(message->sender) < 0) {
+    settle(group, *message);
+  }
   return message;
+}
+
+/// The other side does not run.
+void Rendezvous::settle(Group& group, Message& message) {
+  group.messages.erase({message.sender, message.receiver, message.sequence});
+  complete(message);
 }
 
 /// Both sides are there.

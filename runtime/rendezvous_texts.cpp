@@ -20,9 +20,9 @@ std::string seconds(HostThreads::Clock::duration elapsed) {
 
 /// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7] (complete), step 2"
 std::string Rendezvous::whereabouts(int rank) const {
-  const auto since = seconds(HostThreads::Clock::now() - threads_.since(rank));
+  const auto since = seconds(HostThreads::Clock::now() - threads_.since(seat(rank)));
   const std::string last = "; last: " + of(rank).recorder.last();
-  switch (threads_.state(rank)) {
+  switch (threads_.state(seat(rank))) {
     case State::kUnstarted: return "has not started";
     case State::kReady: return "waits for a host thread since " + since + last;
     case State::kRunning: return "runs outside any communication since " + since + last;
@@ -39,7 +39,7 @@ bool Rendezvous::has_joined(const GroupInfo& info, int rank) const {
 }
 
 void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left) const {
-  const auto missing = transfer.missing();
+  const auto missing = missing_that_run(transfer);
   std::string text = c10::str("communication hang: rank ", rank, " waited ", seconds(Clock::now() - began), " in ",
                               of(rank).recorder.describe(transfer), "\n  arrived: ", c10::Join(", ", transfer.arrived()), "\n");
   for (int other : missing) {

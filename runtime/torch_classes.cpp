@@ -29,10 +29,10 @@ class RankWorld final : public torch::CustomClassHolder {
     options_.host_threads = options_.world_size;
     options_.shape_only = shape_only;
     options_.timeout = std::chrono::milliseconds(timeout_ms);
-    rendezvous_ = std::make_shared<Rendezvous>(options_.world_size, options_.host_threads, options_.timeout);
-    for (int rank = 0; rank < options_.world_size; ++rank) {
-      ranks_.push_back(std::make_unique<RankContext>(rank, options_, *rendezvous_));
-    }
+    std::vector<int> everyone(static_cast<std::size_t>(options_.world_size));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    rendezvous_ = std::make_shared<Rendezvous>(everyone, options_.host_threads, options_.timeout);
+    for (int rank : everyone) ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
   }
 
   void enter(std::int64_t rank) {

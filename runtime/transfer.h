@@ -22,6 +22,7 @@ struct GroupInfo {
   std::string axis;
   std::vector<int> ranks;  ///< global, in member order
   int instance = 0;        ///< n-th group with this axis and these ranks
+  int running = 0;         ///< members that run in this world
   std::string label;       ///< "dp [0, 2, 4, 6]"; "dp [0, 2, 4, 6] (instance 1)"
 };
 

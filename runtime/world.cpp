@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -29,7 +31,25 @@ constexpr const char* kCpu = "cpu";
 std::atomic<bool> stop_flag{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+std::vector<int> ranks_that_run(const WorldOptions& options) {
+  if (!options.representatives.empty()) return options.representatives;
+  std::vector<int> everyone(static_cast<std::size_t>(options.world_size));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return everyone;
+}
+
+void check_representatives(const WorldOptions& options) {
+  const std::vector<int>& ranks = options.representatives;
+  if (ranks.empty()) return;
+  if (!options.shape_only) throw ConfigError("ranks that stand for others: expected shape_only, because those that do not run have no data");
+  const bool ascend = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  if (!ascend || ranks.front() < 0 || ranks.back() >= options.world_size) {
+    throw ConfigError(c10::str("ranks that stand for others: expected ascending ranks of a world of ", options.world_size, ", got ", c10::Join(", ", ranks)));
+  }
+}
+
 void check_options(const WorldOptions& options) {
+  check_representatives(options);
   if (options.world_size < 1) throw ConfigError(c10::str("world size: expected at least 1 rank, got ", options.world_size));
   if (options.host_threads < 0)
     throw ConfigError(c10::str("host threads: expected 0 (all cores) or more, got ", options.host_threads));
@@ -43,10 +63,10 @@ void check_options(const WorldOptions& options) {
     throw ConfigError(c10::str("device ", options.device_type, ": the loaded plugin serves \"", options.plugin->api().device_type,
                                "\": use that device or load another plugin"));
   }
-  constexpr int kMostIndices = 127;  // c10::DeviceIndex is a signed byte
-  if (options.world_size > kMostIndices) {
+  constexpr std::size_t kMostIndices = 127;  // c10::DeviceIndex is a signed byte
+  if (ranks_that_run(options).size() > kMostIndices) {
     throw ConfigError(c10::str("device ", options.device_type, ": expected at most ", kMostIndices, " ranks in a process, got ",
-                               options.world_size));
+                               ranks_that_run(options).size()));
   }
 }
 
@@ -71,10 +91,10 @@ class RankBinding {
   std::optional<c10::DeviceGuard> guard_;
 };
 
-void run_rank(int rank, const WorldOptions& options, Rendezvous& rendezvous, const std::function<void(RankContext&)>& body) {
+void run_rank(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous, const std::function<void(RankContext&)>& body) {
   rendezvous.enter(rank);
   try {
-    RankContext context(rank, options, rendezvous);
+    RankContext context(rank, seat, options, rendezvous);
     const RankBinding binding(context);
     body(context);
   } catch (const c10::OutOfMemoryError& error) {  // the device's: a run that does not fit has an exit code of its own
@@ -87,12 +107,12 @@ void run_rank(int rank, const WorldOptions& options, Rendezvous& rendezvous, con
 
 }  // namespace
 
-RankContext::RankContext(int rank, const WorldOptions& options, Rendezvous& rendezvous)
-    : rank_(rank), options_(options), rendezvous_(rendezvous) {}
+RankContext::RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous)
+    : rank_(rank), seat_(seat), options_(options), rendezvous_(rendezvous) {}
 
 c10::Device RankContext::device() const {
   if (options_.device_type == kCpu) return c10::Device(c10::kCPU);
-  return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(rank_));
+  return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(seat_));
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string& axis, const std::vector<int>& ranks) {
@@ -104,7 +124,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string&
   Rendezvous::Group& group = rendezvous_.join(axis, ranks, rank_);
   const auto backend = c10::make_intrusive<ProcessGroupNeuron>(
       rendezvous_.shared_from_this(), group, member,
-      ProcessGroupNeuron::Options{options_.device_type == kCpu ? nullptr : options_.plugin, options_.shape_only});
+      ProcessGroupNeuron::Options{options_.device_type == kCpu ? nullptr : options_.plugin, options_.shape_only, device()});
   auto process_group =
       c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), member, static_cast<int>(ranks.size()));
   constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
@@ -144,12 +164,14 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
   check_options(options);
   at::set_num_threads(1);
   settle_math_library();
-  const auto rendezvous = std::make_shared<Rendezvous>(options.world_size, permits(options), options.timeout);
+  const std::vector<int> ranks = ranks_that_run(options);
+  const auto rendezvous = std::make_shared<Rendezvous>(ranks, permits(options), options.timeout);
   {
     std::vector<std::unique_ptr<RankThread>> threads;
-    for (int rank = 0; rank < options.world_size; ++rank) {
+    for (std::size_t seat = 0; seat < ranks.size(); ++seat) {
+      const int rank = ranks[seat];
       try {
-        threads.push_back(std::make_unique<RankThread>([&, rank] { run_rank(rank, options, *rendezvous, body); }));
+        threads.push_back(std::make_unique<RankThread>([&, rank, seat] { run_rank(rank, static_cast<int>(seat), options, *rendezvous, body); }));
       } catch (...) {
         rendezvous->fail(rank, std::current_exception());
         break;

@@ -25,16 +25,18 @@ struct WorldOptions {
   const DevicePlugin* plugin = nullptr;       ///< needed unless "cpu"
   int host_threads = 0;                       ///< ranks that may run at the same time; 0: as many as the host has cores
   bool shape_only = false;                    ///< communications carry no bytes
+  /// Ascending ranks that run; the others do what one of these does, and nobody waits for them. Empty: all. Needs shape_only.
+  std::vector<int> representatives;
   std::chrono::milliseconds timeout{100000};  ///< a rank that is later than this at a communication is named (exit code 4)
 };
 
 /// What a rank's thread knows about itself.
 class RankContext {
  public:
-  RankContext(int rank, const WorldOptions& options, Rendezvous& rendezvous);
+  RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous);
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return options_.world_size; }
-  [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = rank of the plugin's device type
+  [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = the rank's place among those that run, of the plugin's device type
   [[nodiscard]] bool shape_only() const { return options_.shape_only; }
   [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
 
@@ -56,11 +58,12 @@ class RankContext {
 
  private:
   int rank_;
+  int seat_;  ///< among the ranks that run
   const WorldOptions& options_;
   Rendezvous& rendezvous_;
 };
 
-/// Runs `body` once per rank, each on its own thread with autograd multithreading off and one intra-op thread. Returns when all
+/// Runs `body` once per rank that runs, each on its own thread with autograd multithreading off and one intra-op thread. Returns when all
 /// ended. When a rank throws, the others are woken from their communications and end; the first error (lowest rank among the
 /// causes) is rethrown.
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "sim/cluster/rank_fold.h"
 #include "sim/collectives/algorithm.h"
 #include "sim/collectives/plan.h"
 #include "sim/config/system_config.h"
@@ -88,13 +89,16 @@ struct ScheduleItem {
   std::int64_t bytes = 0;      ///< kHostCopy: between host and device memory, either way; the rank waits for it
 };
 
-/// What all ranks do in one training step. items[r] is rank r's order; device work of a rank is sequential, communications run beside it.
+/// What all ranks do in one training step. ranks[i] is the order of the i-th simulated rank: of rank i, or of the fold's i-th representative;
+/// groups and transfers name ranks of the world. Device work of a rank is sequential, communications run beside it. A group of represented
+/// ranks communicates when their representatives do, and shares links with all groups that do the same elsewhere.
 struct ClusterJob {
   std::vector<std::shared_ptr<const CoreTiming>> programs;
   std::vector<CommGroup> groups;
   std::vector<ClusterComm> comms;
   std::vector<std::vector<ScheduleItem>> ranks;
-  std::vector<int> cores;  ///< rank → global logical core
+  std::vector<int> cores;  ///< rank of the world → global logical core
+  RankFold fold;           ///< empty: every rank is simulated
 };
 
 struct ItemTiming {

@@ -117,6 +117,10 @@ struct Trainer::Impl {
     PipelineOptions options;
     options.num_microbatches = config.num_microbatches();
     options.border = stage_border(config, context);
+    if (rank.shape_only()) {  // nobody holds anything
+      model.emplace(build_stages(config, context), context, options);
+      return;
+    }
     for (int first = 0; first < rank.world_size(); first += config.trainer.sequential_move_factor) {
       const bool is_my_turn = rank.rank() >= first && rank.rank() < first + config.trainer.sequential_move_factor;
       if (is_my_turn) model.emplace(build_stages(config, context), context, options);

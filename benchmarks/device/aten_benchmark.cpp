@@ -27,7 +27,7 @@ c10::Device device_of(Mode mode) { return {c10::kPrivateUse1, static_cast<c10::D
 void configure() {
   const Bytes hbm(std::int64_t{16} << 30);
   device::configure_devices(
-      {{new RankRecorder(0, hbm, true), false}, {new RankRecorder(1, hbm, false), false}, {new RankRecorder(2, hbm, true), true}});
+      {{new RankRecorder(0, 0, hbm, true), false}, {new RankRecorder(1, 1, hbm, false), false}, {new RankRecorder(2, 2, hbm, true), true}});
   at::set_num_threads(1);
 }
 

@@ -69,7 +69,7 @@ int configure(const char* text) {
 
 int bind_rank(std::int32_t rank) {
   return guarded([&] {
-    trellis::device::bind_this_thread(rank);
+    trellis::device::bind_this_thread(trellis::device::session().index_of(rank));
     return 0;
   });
 }

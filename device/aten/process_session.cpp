@@ -37,9 +37,10 @@ void read(const nlohmann::json& options, const char* key, T& value) {
 void check_keys(const nlohmann::json& json) {
   for (const auto& [key, value] : json.items()) {
     if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" && key != "shape_only" && key != "record" &&
-        key != "logical_core_size" && key != "estimate_unknown" && key != "hardware" && key != "calibrated") {
+        key != "logical_core_size" && key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
+        key != "calibrated") {
       throw ConfigError("device options: unknown key " + key +
-                        "; known are instance, nodes, logical_core_size, world_size, shape_only, record, estimate_unknown, hardware, calibrated");
+                        "; known are instance, nodes, logical_core_size, world_size, equal_ranks, shape_only, record, estimate_unknown, hardware, calibrated");
     }
   }
 }
@@ -138,10 +139,15 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "estimate_unknown", options.estimate_unknown);
   if (!json.contains("world_size")) options.world_size = all_cores(options);
   read(json, "world_size", options.world_size);
-  if (options.world_size < 1 || options.world_size > kMaxDevices) {
+  std::vector<std::vector<int>> equal_ranks;
+  read(json, "equal_ranks", equal_ranks);
+  if (!equal_ranks.empty()) options.fold = sim::RankFold(std::move(equal_ranks));
+  const int running = options.fold.empty() ? options.world_size : static_cast<int>(options.fold.representatives().size());
+  if (running < 1 || running > kMaxDevices) {
     throw ConfigError("device options: world_size: expected 1 to " + std::to_string(kMaxDevices) + " ranks in one process, got " +
-                      std::to_string(options.world_size) + ": LibTorch's device index is a signed byte; reduce the number of ranks");
+                      std::to_string(running) + ": LibTorch's device index is a signed byte; reduce the number of ranks");
   }
+  if (!options.fold.empty() && !options.shape_only) throw ConfigError("device options: equal_ranks: expected shape_only, because ranks that do not run have no data");
   return options;
 }
 
@@ -163,10 +169,10 @@ void configure_session(const SessionOptions& options) {
   check_no_tensor_alive();
   auto fresh = std::make_unique<Session>(options);
   std::vector<DeviceRank> ranks;
-  for (int rank = 0; rank < options.world_size; ++rank) ranks.push_back({&fresh->rank(rank), options.shape_only});
+  for (int rank = 0; rank < fresh->ranks(); ++rank) ranks.push_back({&fresh->rank(rank), options.shape_only});
   configure_devices(ranks);
   delete current.exchange(fresh.release());
-  if (current_device() >= options.world_size) set_current_device(0);
+  if (current_device() >= device_count()) set_current_device(0);
 }
 
 Session& session() {

@@ -15,18 +15,17 @@ using CommKey = std::tuple<std::uint32_t, bool, std::uint64_t>;
 
 class Layout {
  public:
-  Layout(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs,
+  Layout(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs, const World& world,
          const std::function<const TimedProgram*(const Graph&)>& program_of)
-      : streams_(streams), graphs_(graphs), program_of_(program_of) {}
+      : streams_(streams), graphs_(graphs), world_(world), program_of_(program_of) {}
 
   StepTiming build() {
     find_first_sequences();
     step_.job.ranks.resize(streams_.size());
     step_.origins.resize(streams_.size());
-    for (std::size_t rank = 0; rank < streams_.size(); ++rank) {
-      step_.job.cores.push_back(static_cast<int>(rank));
-      add_rank(rank);
-    }
+    step_.job.fold = world_.fold;
+    for (int rank = 0; rank < world_.size; ++rank) step_.job.cores.push_back(rank);
+    for (std::size_t rank = 0; rank < streams_.size(); ++rank) add_rank(rank);
     return std::move(step_);
   }
 
@@ -115,6 +114,7 @@ class Layout {
 
   const std::vector<const StepStream*>& streams_;
   const std::vector<const std::vector<Graph>*>& graphs_;
+  const World& world_;
   const std::function<const TimedProgram*(const Graph&)>& program_of_;
   StepTiming step_;
   std::map<std::pair<std::string, std::vector<int>>, std::uint32_t> groups_;
@@ -126,8 +126,8 @@ class Layout {
 }  // namespace
 
 StepTiming lay_out_step(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs,
-                        const std::function<const TimedProgram*(const Graph&)>& program_of) {
-  return Layout(streams, graphs, program_of).build();
+                        const World& world, const std::function<const TimedProgram*(const Graph&)>& program_of) {
+  return Layout(streams, graphs, world, program_of).build();
 }
 
 ContentHash job_key(const sim::ClusterJob& job) {

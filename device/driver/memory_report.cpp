@@ -121,7 +121,7 @@ json memory_snapshot(const RankRecorder& recorder) {
                         {"blocks", std::move(blocks)}});
   }
   return {{"schema", "trellis.memory_snapshot/1"},
-          {"rank", recorder.rank()},
+          {"rank", recorder.world_rank()},
           {"capacity_bytes", recorder.memory().capacity().value},
           {"segments", std::move(segments)}};
 }
@@ -148,7 +148,7 @@ json memory_timeline(const RankRecorder& recorder) {
     if (kind == MemoryEventKind::kRecategorize) row["before"] = name(static_cast<BufferCategory>(event.before));
     events.push_back(std::move(row));
   }
-  return {{"schema", "trellis.memory_timeline/1"}, {"rank", recorder.rank()},         {"dropped_events", timeline.dropped()},
+  return {{"schema", "trellis.memory_timeline/1"}, {"rank", recorder.world_rank()},         {"dropped_events", timeline.dropped()},
           {"before", as_json(timeline.before())},  {"events", std::move(events)},     {"after", as_json(now)},
           {"phases", phases.report()}};
 }
@@ -157,7 +157,7 @@ json memory_row(const RankRecorder& recorder) {
   const MemoryAccount& memory = recorder.memory();
   const AllocatorStats stats = memory.stats();
   const auto& graph = recorder.impl().largest_graph;
-  return {{"rank", recorder.rank()},
+  return {{"rank", recorder.world_rank()},
           {"peak_bytes", stats.all.allocated_bytes.peak},
           {"peak_reserved_bytes", stats.all.reserved_bytes.peak},
           {"capacity_bytes", memory.capacity().value},

@@ -124,7 +124,7 @@ std::string out_of_memory(RankRecorder& recorder, std::int64_t bytes, BufferCate
                   "Unused segments were freed before this was given up.\n"
                   "Allocated: {}.\nThe largest live tensors:{}\n"
                   "What would help: {}; in a program that goes on: free tensors, then empty_cache().",
-                  recorder.rank(), own_thread ? place(recorder.current_scope()) : "on a thread that is not bound to the rank", bytes,
+                  recorder.world_rank(), own_thread ? place(recorder.current_scope()) : "on a thread that is not bound to the rank", bytes,
                   size_text(bytes), name(category), bytes, capacity, size_text(capacity), size_text(reserved), size_text(allocated),
                   size_text(reserved - allocated), size_text(used.largest_free), size_text(capacity - reserved), by_category(stats),
                   used.live.empty() ? " none" : largest_tensors(recorder, used.live, own_thread), advice(stats, allocated + bytes));

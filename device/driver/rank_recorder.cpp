@@ -77,8 +77,8 @@ std::size_t RankRecorder::Impl::host_bytes() const {
          (released_elsewhere.size() + correlations.size()) * sizeof(std::uint64_t);
 }
 
-RankRecorder::RankRecorder(int rank, Bytes hbm, bool record)
-    : rank_(rank), record_(record), memory_(rank, hbm), impl_(std::make_unique<Impl>()), clock_(std::make_unique<RankClock>(impl_->graphs)) {}
+RankRecorder::RankRecorder(int rank, int world_rank, Bytes hbm, bool record)
+    : rank_(rank), world_rank_(world_rank), record_(record), memory_(rank, hbm), impl_(std::make_unique<Impl>()), clock_(std::make_unique<RankClock>(impl_->graphs)) {}
 
 RankRecorder::~RankRecorder() = default;
 
@@ -243,7 +243,7 @@ void RankRecorder::cut(std::string_view reason) {
     instance.microbatch = scope_.microbatch;
     instance.memory_before = s.memory_before;
     instance.memory_after = memory_.current();
-    Graph graph = build_graph(s, interned_, rank_, reason, instance.comms);
+    Graph graph = build_graph(s, interned_, world_rank_, reason, instance.comms);
     if (auto_phase_ != AutoPhase::kNone) graph.name = name(auto_phase_);
     const ContentHash hash = graph.hash();
     std::string key(reinterpret_cast<const char*>(&hash), sizeof hash);

@@ -41,16 +41,32 @@ Session::Session(const SessionOptions& options)
     throw ConfigError(fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: raise --nodes or choose a larger --instance",
                                   options.world_size, options.nodes, options.instance, system_.logical_cores()));
   }
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, system_.hbm_per_logical_core(), options.record));
+  if (!options.fold.empty() && options.fold.world_size() != options.world_size) {
+    throw ConfigError(fmt::format("equal ranks: a mesh of {} ranks, but a world of {}", options.fold.world_size(), options.world_size));
+  }
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const int world_rank = options.fold.empty() ? rank : options.fold.representatives()[static_cast<std::size_t>(rank)];
+    impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(), options.record));
     impl_->ranks.back()->clock().use(impl_->timer);
   }
 }
 
 Session::~Session() = default;
 
+int Session::ranks() const { return options_.fold.empty() ? options_.world_size : static_cast<int>(options_.fold.representatives().size()); }
+
+int Session::index_of(int world_rank) const {
+  if (options_.fold.empty() || world_rank < 0) return world_rank;
+  TRELLIS_CHECK(world_rank < options_.world_size, fmt::format("rank {} of {}", world_rank, options_.world_size));
+  const int index = options_.fold.seat(world_rank);
+  if (impl_->ranks[static_cast<std::size_t>(index)]->world_rank() != world_rank) {
+    throw Error(ExitCode::kInternal, fmt::format("rank {} does not run: rank {} stands for it", world_rank, impl_->ranks[static_cast<std::size_t>(index)]->world_rank()));
+  }
+  return index;
+}
+
 RankRecorder& Session::rank(int rank) {
-  TRELLIS_CHECK(rank >= 0 && rank < options_.world_size, fmt::format("rank {} of {}", rank, options_.world_size));
+  TRELLIS_CHECK(rank >= 0 && rank < ranks(), fmt::format("rank {} of {}", rank, ranks()));
   return *impl_->ranks[static_cast<std::size_t>(rank)];
 }
 
@@ -72,7 +88,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
     impl_->streams.push_back(&recorder->impl().finished);
     impl_->graphs.push_back(&recorder->impl().graphs);
   }
-  StepTiming timing = lay_out_step(impl_->streams, impl_->graphs,
+  StepTiming timing = lay_out_step(impl_->streams, impl_->graphs, {options_.world_size, options_.fold},
                                    [this](const Graph& graph) {
                                      return &(options_.estimate_unknown ? impl_->timer.time_or_estimate(graph) : impl_->timer.time(graph));
                                    });
@@ -102,7 +118,10 @@ nlohmann::json Session::portability_report(int rank) {
 
 nlohmann::json Session::memory_report() {
   nlohmann::json ranks = nlohmann::json::array();
-  for (const auto& recorder : impl_->ranks) ranks.push_back(memory_row(*recorder));
+  for (const auto& recorder : impl_->ranks) {
+    ranks.push_back(memory_row(*recorder));
+    ranks.back()["represents"] = options_.fold.stands_for(recorder->world_rank());
+  }
   return {{"schema", "trellis.memory/1"}, {"ranks", std::move(ranks)}};
 }
 

@@ -28,6 +28,7 @@ struct SessionOptions {
   std::vector<std::string> hardware = {};  ///< sim::LoadOptions::overrides
   bool calibrated = true;                  ///< sim::LoadOptions::calibrated
   int world_size = 1;
+  sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device index each
   bool shape_only = false;
   bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know, and lists it, instead of refusing it
   bool record = true;  ///< off: operations run, nothing is recorded or simulated
@@ -55,7 +56,8 @@ enum class AutoPhase : std::uint8_t { kNone, kEval, kForward, kBackward, kOptimi
 /// One rank's stream of operations. Used only by the thread that is bound to the rank.
 class RankRecorder {
  public:
-  RankRecorder(int rank, Bytes hbm, bool record);
+  /// `rank`: device index; `world_rank`: who this rank is among all, those included that do not run.
+  RankRecorder(int rank, int world_rank, Bytes hbm, bool record);
 
   // scopes: RECORD_FUNCTION user scopes, as text "phase=forward", "microbatch=3", "layer=model.layers.0"; others are ignored
   void push_scope(std::string_view text);
@@ -106,6 +108,7 @@ class RankRecorder {
   /// The current scope interned, without its micro-batch: equal scopes of equal graphs are equal ids.
   [[nodiscard]] std::uint32_t scope_id();
   [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int world_rank() const { return world_rank_; }
 
   struct Impl;
   [[nodiscard]] Impl& impl() { return *impl_; }
@@ -114,6 +117,7 @@ class RankRecorder {
 
  private:
   int rank_;
+  int world_rank_;
   bool record_;
   InternTable interned_;
   Scope scope_;
@@ -133,7 +137,10 @@ class Session {
   ~Session();
   [[nodiscard]] const SessionOptions& options() const { return options_; }
   [[nodiscard]] const sim::SystemConfig& system() const { return system_; }
-  RankRecorder& rank(int rank);
+  [[nodiscard]] int ranks() const;  ///< that run in this process
+  RankRecorder& rank(int rank);     ///< by device index
+  /// Device index of a rank of the world; of −1, nobody: −1. Throws Error when another rank stands for it.
+  [[nodiscard]] int index_of(int world_rank) const;
   void end_step(int rank, std::int64_t step);
   /// Compiles what is new, times it, runs the cluster; schema trellis.step_report/1.
   nlohmann::json simulate_step(std::int64_t step);

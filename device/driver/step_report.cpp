@@ -143,7 +143,8 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
   nlohmann::json breakdown = nlohmann::json::array();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     nlohmann::json row = to_json(ranks[rank]);
-    row["rank"] = rank;
+    row["rank"] = step.job.fold.empty() ? static_cast<int>(rank) : step.job.fold.representatives()[rank];
+    row["represents"] = step.job.fold.stands_for(row["rank"].get<int>());
     breakdown.push_back(std::move(row));
   }
   nlohmann::json links = nlohmann::json::array();

@@ -30,10 +30,20 @@ void check_same(const ClusterJob& job, const ClusterComm& a, const ClusterComm& 
 
 void check_comm(const ClusterJob& job, const ClusterComm& comm) {
   TRELLIS_CHECK(comm.group < job.groups.size(), "a communication names a group that does not exist");
-  const int ranks = static_cast<int>(job.ranks.size());
-  for (const int rank : job.groups[comm.group].ranks) TRELLIS_CHECK(rank >= 0 && rank < ranks, "a group names a rank that does not exist");
+  const int ranks = static_cast<int>(job.cores.size());
   if (comm.kind != CollectiveKind::kSendRecv) return;
   TRELLIS_CHECK(comm.from >= 0 && comm.from < ranks && comm.to >= 0 && comm.to < ranks && comm.from != comm.to, "a transfer needs two ranks that exist");
+  TRELLIS_CHECK(job.fold.seat(comm.from) != job.fold.seat(comm.to), "a transfer between ranks that are folded into one");
+}
+
+/// Who of the simulated ranks speaks for the members.
+std::vector<int> seats_of(const ClusterJob& job, const std::vector<int>& ranks) {
+  std::vector<int> seats;
+  for (const int rank : ranks) seats.push_back(job.fold.seat(rank));
+  if (job.fold.empty()) return seats;
+  std::sort(seats.begin(), seats.end());
+  seats.erase(std::unique(seats.begin(), seats.end()), seats.end());
+  return seats;
 }
 
 void check_items(const ClusterJob& job, const CheckedJob& checked) {
@@ -50,7 +60,7 @@ void check_items(const ClusterJob& job, const CheckedJob& checked) {
           TRELLIS_CHECK(item.comm < job.comms.size(), "a schedule names a communication that does not exist");
           const auto& members = checked.participants[item.comm];
           TRELLIS_CHECK(std::find(members.begin(), members.end(), static_cast<int>(rank)) != members.end(),
-              fmt::format("rank {} takes part in {}, of which it is no member", rank, describe_comm(job, job.comms[item.comm])));
+              fmt::format("rank {} takes part in {}, of which it is no member", checked.ranks[rank], describe_comm(job, job.comms[item.comm])));
           break;
         }
       }
@@ -75,7 +85,8 @@ std::string describe_comm(const ClusterJob& job, const ClusterComm& comm) {
 }
 
 CheckedJob check_job(const ClusterJob& job, const Topology& topology) {
-  TRELLIS_CHECK(job.cores.size() == job.ranks.size(), "every rank needs a core");
+  TRELLIS_CHECK(job.cores.size() == (job.fold.empty() ? job.ranks.size() : static_cast<std::size_t>(job.fold.world_size())), "every rank needs a core");
+  TRELLIS_CHECK(job.fold.empty() || job.ranks.size() == job.fold.representatives().size(), "every representative needs a schedule");
   for (const int core : job.cores) {
     if (core < 0 || core >= topology.cores()) {
       throw ConfigError(fmt::format("the job uses logical core {}, the cluster has {}: add nodes or use fewer ranks", core, topology.cores()));
@@ -83,6 +94,12 @@ CheckedJob check_job(const ClusterJob& job, const Topology& topology) {
   }
   CheckedJob checked;
   checked.job = &job;
+  for (std::size_t i = 0; i < job.ranks.size(); ++i) checked.ranks.push_back(job.fold.empty() ? static_cast<int>(i) : job.fold.representatives()[i]);
+  std::vector<std::vector<int>> members;
+  for (const CommGroup& group : job.groups) {
+    for (const int rank : group.ranks) TRELLIS_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < job.cores.size(), "a group names a rank that does not exist");
+    members.push_back(seats_of(job, group.ranks));
+  }
   std::map<Key, std::uint32_t> first;
   for (std::uint32_t c = 0; c < job.comms.size(); ++c) {
     const ClusterComm& comm = job.comms[c];
@@ -91,7 +108,7 @@ CheckedJob check_job(const ClusterJob& job, const Topology& topology) {
     check_same(job, job.comms[canonical], comm);
     checked.canonical.push_back(canonical);
     const bool pair = comm.kind == CollectiveKind::kSendRecv;
-    checked.participants.push_back(pair ? std::vector<int>{comm.from, comm.to} : job.groups[comm.group].ranks);
+    checked.participants.push_back(pair ? std::vector<int>{job.fold.seat(comm.from), job.fold.seat(comm.to)} : members[comm.group]);
   }
   check_items(job, checked);
   return checked;

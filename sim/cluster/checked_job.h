@@ -13,7 +13,8 @@ namespace trellis::sim {
 struct CheckedJob {
   const ClusterJob* job = nullptr;
   std::vector<std::uint32_t> canonical;          ///< comm index → the first comm of the same (group, sequence)
-  std::vector<std::vector<int>> participants;    ///< comm index → ranks; kSendRecv: {from, to}
+  std::vector<std::vector<int>> participants;    ///< comm index → places in ClusterJob::ranks, each once; kSendRecv: {from, to}
+  std::vector<int> ranks;                        ///< place in ClusterJob::ranks → rank of the world
 };
 
 /// Throws Error: kInternal for a malformed job, kHang when ranks disagree about what a (group, sequence) is.

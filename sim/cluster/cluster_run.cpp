@@ -12,7 +12,7 @@ namespace trellis::sim {
 
 ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, Network& network, const ClusterJob& job)
     : system_(system), machine_(machine), network_(network), job_(job), checked_(check_job(job, machine.topology())), sharing_(system, machine) {
-  for (std::size_t r = 0; r < job.cores.size(); ++r) rank_of_core_[job.cores[r]] = static_cast<int>(r);
+  for (int r = 0; r < static_cast<int>(job.ranks.size()); ++r) rank_of_core_[core_of(r)] = r;
   comms_.resize(job.comms.size());
   for (std::size_t c = 0; c < comms_.size(); ++c) {
     const bool transfer = job.comms[c].kind == CollectiveKind::kSendRecv;
@@ -98,7 +98,7 @@ void ClusterRun::rank_due(int rank, std::uint32_t version) {
 void ClusterRun::begin_segment(int rank) {
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
   const SegmentTiming& segment = segment_of(rank);
-  const int core = job_.cores[static_cast<std::size_t>(rank)];
+  const int core = core_of(rank);
   // A DMA moves each byte once, to or from HBM.
   const double rate = static_cast<double>((segment.hbm_read + segment.hbm_written).value) / to_seconds(segment.duration);
   r.segment = Rank::Segment::kRunning;
@@ -110,7 +110,7 @@ void ClusterRun::begin_segment(int rank) {
 
 void ClusterRun::retime_segment(int rank) {
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
-  const double stretch = sharing_.stretch_of_core(job_.cores[static_cast<std::size_t>(rank)]);
+  const double stretch = sharing_.stretch_of_core(core_of(rank));
   if (stretch == r.work.stretch) return;
   r.work.retime(now_ps(), stretch);
   network_.wake_rank(rank, r.work.version, r.work.end);
@@ -118,7 +118,7 @@ void ClusterRun::retime_segment(int rank) {
 
 void ClusterRun::end_segment(int rank) {
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
-  const int core = job_.cores[static_cast<std::size_t>(rank)];
+  const int core = core_of(rank);
   r.segment = Rank::Segment::kNone;
   sharing_.end_segment(core);
   retime_comms(core);
@@ -145,7 +145,7 @@ void ClusterRun::start_comm(int rank, std::uint32_t index) {
   const auto position = static_cast<std::size_t>(std::find(participants.begin(), participants.end(), rank) - participants.begin());
   if (comm.started[position]) {
     // Inside the kernel nothing is thrown: the run ends by itself and reports the first failure.
-    if (failure_.empty()) failure_ = fmt::format("rank {} starts {} twice", rank, describe_comm(job_, job_.comms[index]));
+    if (failure_.empty()) failure_ = fmt::format("rank {} starts {} twice", world_rank(rank), describe_comm(job_, job_.comms[index]));
     return;
   }
   comm.started[position] = true;
@@ -180,12 +180,18 @@ const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
   const ProfileKey key{comm.kind, comm.group, comm.elements, comm.element_bytes, transfer ? comm.from : -1, transfer ? comm.to : -1};
   const auto [entry, is_new] = profiles_.try_emplace(key);
   if (!is_new) return entry->second;
-  std::vector<int> cores;
-  for (const int rank : transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks) cores.push_back(job_.cores[static_cast<std::size_t>(rank)]);
-  if (!transfer) std::sort(cores.begin(), cores.end());
-  const CommShape shape{comm.kind, std::move(cores), comm.elements, comm.element_bytes};
-  entry->second = profile_comm(shape, choose_algorithm(shape, machine_), machine_);
+  const std::vector<int> ranks = transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks;
+  std::vector<CommShape> shapes;
+  for (const auto& group : job_.fold.equal_groups(ranks)) shapes.push_back(shape_of(comm, group));
+  entry->second = profile_together(shapes, machine_);
   return entry->second;
+}
+
+CommShape ClusterRun::shape_of(const ClusterComm& comm, const std::vector<int>& ranks) const {
+  std::vector<int> cores;
+  for (const int rank : ranks) cores.push_back(job_.cores[static_cast<std::size_t>(rank)]);
+  if (comm.kind != CollectiveKind::kSendRecv) std::sort(cores.begin(), cores.end());
+  return {comm.kind, std::move(cores), comm.elements, comm.element_bytes};
 }
 
 bool ClusterRun::wait_comm(int rank, std::uint32_t index) {
@@ -244,11 +250,16 @@ std::vector<int> ClusterRun::missing_ranks(std::uint32_t index) const {
   return missing;
 }
 
+std::vector<int> ClusterRun::world_ranks(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = world_rank(rank);
+  return ranks;
+}
+
 std::string ClusterRun::describe_rank(int rank) const {
   const Rank& r = ranks_[static_cast<std::size_t>(rank)];
   const auto& items = job_.ranks[static_cast<std::size_t>(rank)];
-  if (r.next == items.size()) return fmt::format("rank {} has finished", rank);
-  return fmt::format("rank {} waits at item {} for {}", rank, r.next, describe_comm(job_, job_.comms[items[r.next].comm]));
+  if (r.next == items.size()) return fmt::format("rank {} has finished", world_rank(rank));
+  return fmt::format("rank {} waits at item {} for {}", world_rank(rank), r.next, describe_comm(job_, job_.comms[items[r.next].comm]));
 }
 
 std::string ClusterRun::describe_hang() const {
@@ -258,9 +269,9 @@ std::string ClusterRun::describe_hang() const {
     const auto missing = missing_ranks(c);
     const bool touched = missing.size() < checked_.participants[c].size() || !comms_[c].waiting.empty();
     if (!touched) continue;
-    text += fmt::format("\n  {} never starts: missing rank {}", describe_comm(job_, job_.comms[c]), join_ranks(missing));
+    text += fmt::format("\n  {} never starts: missing rank {}", describe_comm(job_, job_.comms[c]), join_ranks(world_ranks(missing)));
     for (std::size_t m = 0; m < std::min<std::size_t>(missing.size(), 4); ++m) text += "; " + describe_rank(missing[m]);
-    if (!comms_[c].waiting.empty()) text += fmt::format("; rank {} waits for it", join_ranks(comms_[c].waiting));
+    if (!comms_[c].waiting.empty()) text += fmt::format("; rank {} waits for it", join_ranks(world_ranks(comms_[c].waiting)));
   }
   return text.empty() ? text : "the job hangs: communications never meet" + text;
 }

@@ -53,6 +53,10 @@ class ClusterRun final : public CommListener {
   using StreamKey = std::tuple<std::uint32_t, int, int>;  ///< group, and kSendRecv: from, to
   using ProfileKey = std::tuple<CollectiveKind, std::uint32_t, std::int64_t, int, int, int>;
 
+  // Ranks are places in ClusterJob::ranks from here on; world_rank() is what texts name.
+  [[nodiscard]] int world_rank(int rank) const { return checked_.ranks[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::vector<int> world_ranks(std::vector<int> ranks) const;
+  [[nodiscard]] int core_of(int rank) const { return job_.cores[static_cast<std::size_t>(world_rank(rank))]; }
   void advance(int rank);
   /// False: the rank must wait.
   bool execute(int rank, const ScheduleItem& item, ItemTiming& timing);
@@ -70,6 +74,7 @@ class ClusterRun final : public CommListener {
   void comm_ready(std::uint32_t comm);
   void begin(std::uint32_t comm);
   const CommProfile& profile_of(const ClusterComm& comm);
+  [[nodiscard]] CommShape shape_of(const ClusterComm& comm, const std::vector<int>& ranks) const;
 
   [[nodiscard]] std::string describe_hang() const;
   [[nodiscard]] std::string describe_rank(int rank) const;

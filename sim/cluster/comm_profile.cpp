@@ -9,34 +9,32 @@ namespace {
 // Few enough that a collective of 32 ranks costs microseconds of host time, enough that others share the links fairly.
 constexpr int kMaxPhases = 8;
 
-/// Bytes per resource, dense, with the resources in use.
+/// Bytes per resource. Sparse: a large cluster has millions of resources, a communication uses a few.
 class LoadSum {
  public:
-  explicit LoadSum(std::size_t resources) : bytes_(resources, 0) {}
-
   void add(ResourceId resource, std::int64_t bytes) {
-    auto& sum = bytes_[static_cast<std::size_t>(resource)];
-    if (sum == 0) used_.push_back(resource);
-    sum += bytes;
+    if (bytes > 0) parts_.push_back({resource, bytes});
   }
+  void add(const std::vector<CommPhase::Load>& loads) { parts_.insert(parts_.end(), loads.begin(), loads.end()); }
   /// By resource; empties the sum.
   [[nodiscard]] std::vector<CommPhase::Load> take() {
-    std::sort(used_.begin(), used_.end());
+    std::sort(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) { return a.resource < b.resource; });
     std::vector<CommPhase::Load> loads;
-    for (const ResourceId resource : used_) loads.push_back({resource, std::exchange(bytes_[static_cast<std::size_t>(resource)], 0)});
-    used_.clear();
+    for (const CommPhase::Load& part : std::exchange(parts_, {})) {
+      if (loads.empty() || loads.back().resource != part.resource) loads.push_back({part.resource, 0});
+      loads.back().bytes += part.bytes;
+    }
     return loads;
   }
 
  private:
-  std::vector<std::int64_t> bytes_;
-  std::vector<ResourceId> used_;
+  std::vector<CommPhase::Load> parts_;
 };
 
 class Profiler {
  public:
   Profiler(const std::vector<int>& cores, int element_bytes, const CommMachine& machine)
-      : cores_(cores), element_bytes_(element_bytes), machine_(machine), sum_(machine.resource_count()) {}
+      : cores_(cores), element_bytes_(element_bytes), machine_(machine) {}
 
   /// Adds one part of a stage to the running phase; `finish` ends the phase.
   void add(const StageTraffic& traffic) {
@@ -98,16 +96,16 @@ void cut(std::vector<CommPhase>& phases) {
   phases = std::move(pieces);
 }
 
-void sum_up(std::vector<CommPhase>& phases, std::size_t resources) {
+void sum_up(std::vector<CommPhase>& phases) {
   const auto count = static_cast<std::int64_t>(phases.size());
   std::vector<CommPhase> sums;
-  LoadSum loads(resources);
+  LoadSum loads;
   for (std::int64_t s = 0; s < kMaxPhases; ++s) {
     CommPhase& sum = sums.emplace_back();
     for (std::int64_t p = count * s / kMaxPhases; p < count * (s + 1) / kMaxPhases; ++p) {
       const CommPhase& phase = phases[static_cast<std::size_t>(p)];
       sum.alone += phase.alone;
-      for (const auto& load : phase.loads) loads.add(load.resource, load.bytes);
+      loads.add(phase.loads);
     }
     sum.loads = loads.take();
   }
@@ -131,7 +129,7 @@ CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& 
     for (const auto& load : phase.loads) profile.wire_bytes += machine.is_link(load.resource) ? load.bytes : 0;
   }
   if (profile.phases.size() > kMaxPhases) {
-    sum_up(profile.phases, machine.resource_count());
+    sum_up(profile.phases);
   } else if (!profile.phases.empty()) {
     cut(profile.phases);
   }
@@ -144,6 +142,40 @@ AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& mach
 
 CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine) {
   return profile_outline(make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements), shape.cores, shape.element_bytes, machine);
+}
+
+namespace {
+
+std::vector<int> nodes_of(const CommShape& shape, const CommMachine& machine) {
+  std::vector<int> nodes;
+  for (const int core : shape.cores) nodes.push_back(machine.topology().node_of(core));
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  return nodes;
+}
+
+bool meet(const std::vector<int>& a, const std::vector<int>& b) {
+  return std::any_of(a.begin(), a.end(), [&](int node) { return std::binary_search(b.begin(), b.end(), node); });
+}
+
+}  // namespace
+
+CommProfile profile_together(const std::vector<CommShape>& shapes, const CommMachine& machine) {
+  const auto profile_of = [&](const CommShape& shape) { return profile_comm(shape, choose_algorithm(shape, machine), machine); };
+  CommProfile first = profile_of(shapes.front());
+  const std::vector<int> nodes = nodes_of(shapes.front(), machine);
+  std::vector<LoadSum> sums(first.phases.size());
+  for (std::size_t other = 1; other < shapes.size(); ++other) {
+    if (!meet(nodes_of(shapes[other], machine), nodes)) continue;
+    const CommProfile beside = profile_of(shapes[other]);
+    // Equal communications have equally many phases unless they lie differently; then the other's are spread over the first one's.
+    for (std::size_t p = 0; p < beside.phases.size() && !sums.empty(); ++p) sums[p * sums.size() / beside.phases.size()].add(beside.phases[p].loads);
+  }
+  for (std::size_t p = 0; p < sums.size(); ++p) {
+    sums[p].add(first.phases[p].loads);
+    first.phases[p].loads = sums[p].take();
+  }
+  return first;
 }
 
 }  // namespace trellis::sim

@@ -40,5 +40,8 @@ struct CommShape {
 /// What the selection table says.
 [[nodiscard]] AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine);
 [[nodiscard]] CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine);
+/// The first communication while the others, which are equal to it, go on beside it: phase by phase its loads and those of the others that
+/// use instances of its own. Algorithms are chosen; wire_bytes are the first one's. REQUIRES: one shape at least.
+[[nodiscard]] CommProfile profile_together(const std::vector<CommShape>& shapes, const CommMachine& machine);
 
 }  // namespace trellis::sim

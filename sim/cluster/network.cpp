@@ -47,13 +47,13 @@ void Network::reset(CommListener& listener) {
 
 void Network::start(std::uint32_t comm, const CommProfile& profile, std::int64_t time) {
   if (comm >= running_.size()) running_.resize(comm + 1);
-  running_[comm] = {&profile, 0, {}};
+  running_[comm] = {&profile, 0, false, {}};
   wake({time, true, comm, 0});
 }
 
 void Network::set_stretch(std::uint32_t comm, double factor) {
   StretchedWork& work = running_[comm].work;
-  if (factor == work.stretch) return;
+  if (!running_[comm].in_phase || factor == work.stretch) return;
   work.retime(now_ps(), factor);
   wake({work.end, true, comm, work.version});
 }
@@ -65,29 +65,63 @@ void Network::wake(const Due& due) {
 
 void Network::step() {
   while (!due_.empty() && due_.top().time <= now_ps()) {
-    const Due due = due_.top();
-    due_.pop();
-    if (!due.is_comm) {
-      listener_->rank_due(static_cast<int>(due.id), due.version);
-    } else if (due.version == running_[due.id].work.version) {
-      next_phase(due.id, due.time);
+    while (!due_.empty() && due_.top().time <= now_ps()) {
+      const Due due = due_.top();
+      due_.pop();
+      if (!due.is_comm) {
+        listener_->rank_due(static_cast<int>(due.id), due.version);
+      } else if (due.version == running_[due.id].work.version) {
+        running_[due.id].in_phase = false;
+        now_due_.push_back(due.id);
+      }
     }
+    next_phases();
   }
   if (!due_.empty()) next_.notify(duration_ps(due_.top().time - now_ps()));
 }
 
-void Network::next_phase(std::uint32_t comm, std::int64_t time) {
-  Running& running = running_[comm];
-  if (running.next_phase == running.profile->phases.size()) return listener_->comm_ended(comm, time);
-  const CommPhase& phase = running.profile->phases[running.next_phase++];
-  std::int64_t end = time + phase.alone;
-  for (const auto& load : phase.loads) {
-    ByteServer& each = servers_[static_cast<std::size_t>(load.resource)];
-    end = std::max(end, each.server.finish_time(time, load.bytes));
-    each.busy += each.server.duration(load.bytes);
-    each.bytes += load.bytes;
+void Network::next_phases() {
+  std::vector<std::uint32_t> due;
+  due.swap(now_due_);
+  asked_.clear();
+  for (const std::uint32_t comm : due) {
+    const Running& running = running_[comm];
+    if (running.next_phase == running.profile->phases.size()) continue;
+    const auto& loads = running.profile->phases[running.next_phase].loads;
+    asked_.insert(asked_.end(), loads.begin(), loads.end());
   }
-  running.work.begin(time, end - time, listener_->phase_began(comm, phase));
+  serve(now_ps());
+  for (const std::uint32_t comm : due) {
+    if (running_[comm].next_phase == running_[comm].profile->phases.size()) {
+      listener_->comm_ended(comm, now_ps());
+    } else {
+      begin_phase(comm);
+    }
+  }
+}
+
+/// Each server takes what is asked of it as one piece.
+void Network::serve(std::int64_t now) {
+  std::sort(asked_.begin(), asked_.end(), [](const auto& a, const auto& b) { return a.resource < b.resource; });
+  for (std::size_t i = 0; i < asked_.size();) {
+    const ResourceId resource = asked_[i].resource;
+    std::int64_t bytes = 0;
+    for (; i < asked_.size() && asked_[i].resource == resource; ++i) bytes += asked_[i].bytes;
+    ByteServer& each = servers_[static_cast<std::size_t>(resource)];
+    each.server.finish_time(now, bytes);
+    each.busy += each.server.duration(bytes);
+    each.bytes += bytes;
+  }
+}
+
+void Network::begin_phase(std::uint32_t comm) {
+  Running& running = running_[comm];
+  const CommPhase& phase = running.profile->phases[running.next_phase++];
+  const std::int64_t now = now_ps();
+  std::int64_t end = now + phase.alone;
+  for (const auto& load : phase.loads) end = std::max(end, servers_[static_cast<std::size_t>(load.resource)].server.free_at());
+  running.in_phase = true;
+  running.work.begin(now, end - now, listener_->phase_began(comm, phase));
   wake({running.work.end, true, comm, running.work.version});
 }
 

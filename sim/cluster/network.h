@@ -35,8 +35,9 @@ class CommListener {
 };
 
 /// All links, DMA engines and memories that communications share, as bandwidth servers. A communication goes through its phases one by
-/// one; in each it asks every server that it uses, and the phase lasts until the slowest has served it. Communications that share servers
-/// thus take turns phase by phase. Also the clock of ranks that compute beside a communication.
+/// one; in each it asks every server that it uses, and the phase lasts until the slowest has served it. Phases that begin at the same
+/// moment are served together, so that equal communications end together; others take turns. Also the clock of ranks that compute beside
+/// a communication.
 class Network final : public sc_core::sc_module {
  public:
   explicit Network(const sc_core::sc_module_name& name);
@@ -45,7 +46,7 @@ class Network final : public sc_core::sc_module {
   void reset(CommListener& listener);
   /// Runs `profile` from `time` on. REQUIRES: time is not before the kernel's clock; the profile outlives the run.
   void start(std::uint32_t comm, const CommProfile& profile, std::int64_t time);
-  /// Changes the factor of the running phase from now on. REQUIRES: the communication is in a phase.
+  /// Changes the factor of the running phase from now on; no effect at a phase's end.
   void set_stretch(std::uint32_t comm, double factor);
   /// Calls rank_due(rank, version) at `time`.
   void wake_rank(int rank, std::uint32_t version, std::int64_t time) { wake({time, false, static_cast<std::uint32_t>(rank), version}); }
@@ -63,18 +64,24 @@ class Network final : public sc_core::sc_module {
   struct Running {
     const CommProfile* profile = nullptr;
     std::size_t next_phase = 0;
+    bool in_phase = false;
     StretchedWork work;
   };
 
   void step();
   void wake(const Due& due);
-  void next_phase(std::uint32_t comm, std::int64_t time);
+  /// All communications whose next phase is due now.
+  void next_phases();
+  void serve(std::int64_t now);
+  void begin_phase(std::uint32_t comm);
 
   const CommMachine* machine_ = nullptr;
   CommListener* listener_ = nullptr;
   std::vector<ByteServer> servers_;
   std::vector<Running> running_;  ///< by communication
   std::priority_queue<Due> due_;
+  std::vector<std::uint32_t> now_due_;  ///< communications at the end of a phase
+  std::vector<CommPhase::Load> asked_;  ///< by them, of all servers
   sc_core::sc_event next_;
 };
 

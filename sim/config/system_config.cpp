@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxNodes = 1024;  ///< every core and link of a cluster is an object of its own
+constexpr int kMaxNodes = 16384;  ///< every core and link of a cluster is an entry of a table: some 40 KB an instance
 
 TensorEngineConfig read_tensor(ParameterReader r) {
   TensorEngineConfig c;

@@ -7,6 +7,10 @@
 
 namespace trellis::trainer {
 
+sim::RankFold equal_ranks(const RunConfig& config) {
+  return {{config.tp(), 1, config.dp(), config.pp()}, {true, true, true, false}};
+}
+
 void use_machine(const DeviceChoice& choice, RunConfig& config) {
   const bool emulates = choice.device != "cpu";
   sim::LoadOptions load;
@@ -35,6 +39,7 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"record", choice.record},
                             {"hardware", choice.hardware},
                             {"calibrated", choice.calibrated}};
+  if (!choice.fold.empty()) options["equal_ranks"] = choice.fold.cells();
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));
   return &plugin;

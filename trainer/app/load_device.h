@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/device_plugin.h"
+#include "sim/sim.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
@@ -17,7 +18,12 @@ struct DeviceChoice {
   bool record = true;    ///< off: operations run, nothing is simulated
   std::vector<std::string> hardware = {};  ///< see RunRequest
   bool calibrated = true;
+  sim::RankFold fold = {};  ///< not empty: only the representatives run; needs shape_only
 };
+
+/// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of one shape, DP ranks do the same with other
+/// data. The mesh is that of the rank formula: TP, CP, DP, PP.
+[[nodiscard]] sim::RankFold equal_ranks(const RunConfig& config);
 
 /// Gives the configuration what it takes from the machine, the order of its key/value copies, and checks that the ranks fit. CPU ranks need no
 /// room on it. Throws ConfigError.

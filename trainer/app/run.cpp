@@ -109,8 +109,10 @@ class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    const DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
+    DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated, {}};
     use_machine(device, config_);
+    if (request.shape_only && request.fold) device.fold = equal_ranks(config_);
+    representatives_ = device.fold.representatives();
     data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
     if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
       throw ConfigError("--test: there are no test data: expected data.test_dir, or a third part above 0 in data.splits_string, with a global batch of "
@@ -118,7 +120,7 @@ class Run {
     }
     plugin_ = load_device(device, config_);
     directory_ = prepare_run_directory(config_, request.command_line);
-    logs_.emplace(directory_, config_);
+    representatives_.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, representatives_);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
     log_info("data: " + data_->description());
@@ -134,6 +136,7 @@ class Run {
     world.plugin = plugin_;
     world.host_threads = request_.host_threads;
     world.shape_only = request_.shape_only;
+    world.representatives = representatives_;
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
     Clock::time_point last = start;
     facts_.host_bytes_before = peak_resident_bytes();
@@ -266,6 +269,7 @@ class Run {
   RunFacts facts_;
   std::shared_ptr<const DataModule> data_;
   const runtime::DevicePlugin* plugin_ = nullptr;
+  std::vector<int> representatives_;  ///< the ranks that run; empty: all
   std::filesystem::path directory_;
   std::optional<RankLogs> logs_;
   json step_report_;

@@ -22,6 +22,7 @@ struct RunRequest {
   double timeout_s = 100;
   bool json = false;                       ///< one JSON document on stdout
   std::string trace_format = "perfetto";
+  bool fold = true;                        ///< simulate: of equal ranks one runs and stands for the others
 };
 
 }  // namespace trellis::trainer

@@ -60,7 +60,8 @@ NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank, const Mo
     throw ConfigError("pipeline_config.border: a shape-only run sends no values, so that borders cannot be learned: expected their sizes");
   }
   const Scope scope("phase=init");
-  const int at_a_time = *config.model_init_config.sequential_move_factor;
+  // Without data nobody holds anything: all at once.
+  const int at_a_time = rank.shape_only() ? rank.world_size() : *config.model_init_config.sequential_move_factor;
   for (int first = 0; first < rank.world_size(); first += at_a_time) {
     if (rank.rank() >= first && rank.rank() < first + at_a_time) {
       auto stages = build_stages(model_fn(context_));

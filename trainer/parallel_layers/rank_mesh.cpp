@@ -1,5 +1,6 @@
 #include "trainer/parallel_layers/rank_mesh.h"
 
+#include <array>
 #include <cstdint>
 
 #include "base/error.h"
@@ -7,22 +8,22 @@
 namespace trellis::trainer {
 namespace {
 
-/// Coordinates of a rank that all members of its group share.
-std::vector<int> shared_coordinates(const RankMesh& mesh, ParallelAxis axis, int rank) {
+/// Coordinates of a rank that all members of its group share; −1 where the axis has fewer.
+std::array<int, 4> shared_coordinates(const RankMesh& mesh, ParallelAxis axis, int rank) {
   const int tp = mesh.tp_rank(rank), cp = mesh.cp_rank(rank), dp = mesh.dp_rank(rank), pp = mesh.pp_rank(rank);
   const bool middle = pp != 0 && pp != mesh.pp - 1;
   switch (axis) {
-    case ParallelAxis::kTensor: return {pp, dp, cp};
-    case ParallelAxis::kPipeline: return {dp, cp, tp};
-    case ParallelAxis::kData: return {pp, cp, tp};
-    case ParallelAxis::kContext: return {pp, dp, tp};
-    case ParallelAxis::kExpert: return {pp, mesh.edp_rank(rank), tp};
-    case ParallelAxis::kExpertData: return {pp, mesh.ep_rank(rank), tp};
-    case ParallelAxis::kZero1Sharding: return {pp, tp};
+    case ParallelAxis::kTensor: return {pp, dp, cp, -1};
+    case ParallelAxis::kPipeline: return {dp, cp, tp, -1};
+    case ParallelAxis::kData: return {pp, cp, tp, -1};
+    case ParallelAxis::kContext: return {pp, dp, tp, -1};
+    case ParallelAxis::kExpert: return {pp, mesh.edp_rank(rank), tp, -1};
+    case ParallelAxis::kExpertData: return {pp, mesh.ep_rank(rank), tp, -1};
+    case ParallelAxis::kZero1Sharding: return {pp, tp, -1, -1};
     case ParallelAxis::kEmbedding: return {middle ? pp : 0, dp, cp, tp};
-    case ParallelAxis::kWorld: return {};
+    case ParallelAxis::kWorld: break;
   }
-  return {};
+  return {-1, -1, -1, -1};
 }
 
 std::string text(std::int64_t number) { return std::to_string(number); }
@@ -55,7 +56,7 @@ const char* name_of(ParallelAxis axis) {
 }
 
 std::vector<int> RankMesh::ranks(ParallelAxis axis, int of) const {
-  const std::vector<int> own = shared_coordinates(*this, axis, of);
+  const std::array<int, 4> own = shared_coordinates(*this, axis, of);
   std::vector<int> members;
   for (int other = 0; other < world_size(); ++other) {
     if (shared_coordinates(*this, axis, other) == own) members.push_back(other);

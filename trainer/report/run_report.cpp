@@ -43,41 +43,61 @@ std::string rank_list(const std::vector<std::int64_t>& ranks) {
   return text;
 }
 
-/// One line per rank; in long tables ranks with equal lines share one.
-std::string fold(const std::vector<std::pair<std::int64_t, std::string>>& rows) {
-  std::vector<std::pair<std::vector<std::int64_t>, std::string>> lines;
-  for (const auto& [rank, text] : rows) {
-    const auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return rows.size() > kMaxRows && line.second == text; });
+struct Row {
+  std::int64_t rank = 0;
+  std::int64_t represents = 1;  ///< ranks that it stands for
+  std::string text;
+};
+
+Row row_of(const json& rank, std::string text) {
+  return {rank.at("rank").get<std::int64_t>(), rank.value("represents", std::int64_t{1}), std::move(text)};  // older reports: one row per rank
+}
+
+/// One line per rank that ran, with the number of ranks that it stands for; in long tables ranks with equal lines share one.
+std::string fold(const std::vector<Row>& rows) {
+  struct Line {
+    std::vector<std::int64_t> ranks;
+    std::int64_t represents;
+    const std::string* text;
+  };
+  std::vector<Line> lines;
+  for (const Row& row : rows) {
+    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
+      return rows.size() > kMaxRows && *line.text == row.text && line.represents == row.represents;
+    });
     if (same == lines.end()) {
-      lines.push_back({{rank}, text});
+      lines.push_back({{row.rank}, row.represents, &row.text});
     } else {
-      same->first.push_back(rank);
+      same->ranks.push_back(row.rank);
     }
   }
   std::string table;
-  for (const auto& [ranks, text] : lines) table += fmt::format("  {:>7}{}\n", rank_list(ranks), text);
+  for (const Line& line : lines) {
+    const std::string label = rank_list(line.ranks) + (line.represents == 1 ? "" : fmt::format(" ×{}", line.represents));
+    table += fmt::format("  {:>12}{}\n", label, *line.text);
+  }
   return table;
 }
 
 std::string print_breakdown(const json& simulated) {
-  std::string text = fmt::format("Where the simulated step went, ms (evidence: {})\n  {:>7}", simulated.at("evidence").get<std::string>(), "rank");
+  std::string text = fmt::format("Where the simulated step went, ms (evidence: {})\n  {:>12}", simulated.at("evidence").get<std::string>(), "rank");
   for (const auto& [key, title] : kParts) text += fmt::format("{:>14}", title);
   text += fmt::format("{:>12}\n", "step");
-  std::vector<std::pair<std::int64_t, std::string>> rows;
+  std::vector<Row> rows;
   for (const json& row : simulated.at("breakdown")) {
     std::string line;
     for (const auto& [key, title] : kParts) line += fmt::format("{:>14.4f}", milliseconds(row.at(key)));
     line += fmt::format("{:>12.4f}", milliseconds(row.at("total_ps")));
-    rows.emplace_back(row.at("rank").get<std::int64_t>(), std::move(line));
+    rows.push_back(row_of(row, std::move(line)));
   }
   return text + fold(rows);
 }
 
 std::string print_memory(const json& memory) {
-  std::string text = fmt::format("Device memory at its peak, MiB\n  {:>7}", "rank");
+  std::string text = fmt::format("Device memory at its peak, MiB\n  {:>12}", "rank");
   for (const char* category : kCategories) text += fmt::format("{:>17}", category);
   text += fmt::format("{:>12}{:>12}{:>12}  {}\n", "allocated", "reserved", "capacity", "phase");
-  std::vector<std::pair<std::int64_t, std::string>> rows;
+  std::vector<Row> rows;
   const auto mib = [](const json& bytes) { return static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20); };
   for (const json& row : memory.at("ranks")) {
     std::string line;
@@ -85,7 +105,7 @@ std::string print_memory(const json& memory) {
     const json& reserved = row.contains("peak_reserved_bytes") ? row.at("peak_reserved_bytes") : row.at("peak_bytes");  // older reports
     line += fmt::format("{:>12.2f}{:>12.2f}{:>12.0f}  {}", mib(row.at("peak_bytes")), mib(reserved), mib(row.at("capacity_bytes")),
                         row.at("peak_phase").get<std::string>());
-    rows.emplace_back(row.at("rank").get<std::int64_t>(), std::move(line));
+    rows.push_back(row_of(row, std::move(line)));
   }
   return text + fold(rows);
 }

@@ -1,5 +1,7 @@
 #include "trainer/utils/rank_log.h"
 
+#include <map>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -45,16 +47,28 @@ bool writes_file(const ExpManagerSection& manager, int global_rank, int local_ra
 }  // namespace
 
 struct RankLogs::Impl {
-  std::vector<std::unique_ptr<spdlog::logger>> ranks;  ///< null: no file
+  std::map<int, std::unique_ptr<spdlog::logger>> ranks;  ///< null: no file
   std::unique_ptr<spdlog::logger> errors, lightning;
   std::optional<LogTap> tap;
 };
 
-RankLogs::RankLogs(const fs::path& directory, const RunConfig& config) : impl_(std::make_unique<Impl>()) {
-  for (int rank = 0; rank < config.world_size(); ++rank) {
+namespace {
+
+std::vector<int> all_ranks(const RunConfig& config) {
+  std::vector<int> ranks(static_cast<std::size_t>(config.world_size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+RankLogs::RankLogs(const fs::path& directory, const RunConfig& config) : RankLogs(directory, config, all_ranks(config)) {}
+
+RankLogs::RankLogs(const fs::path& directory, const RunConfig& config, const std::vector<int>& ranks) : impl_(std::make_unique<Impl>()) {
+  for (const int rank : ranks) {
     const int local_rank = rank % config.trainer.devices;
     const bool writes = writes_file(config.exp_manager, rank, local_rank);
-    impl_->ranks.push_back(writes ? open(directory / fmt::format("nemo_log_globalrank-{}_localrank-{}.txt", rank, local_rank)) : nullptr);
+    impl_->ranks.emplace(rank, writes ? open(directory / fmt::format("nemo_log_globalrank-{}_localrank-{}.txt", rank, local_rank)) : nullptr);
   }
   impl_->errors = open(directory / "nemo_error_log.txt");
   impl_->lightning = open(directory / "lightning_logs.txt");
@@ -63,11 +77,11 @@ RankLogs::RankLogs(const fs::path& directory, const RunConfig& config) : impl_(s
 
 RankLogs::~RankLogs() = default;
 
-bool RankLogs::has_file(int rank) const { return impl_->ranks.at(static_cast<std::size_t>(rank)) != nullptr; }
+bool RankLogs::has_file(int rank) const { return impl_->ranks.at(rank) != nullptr; }
 
 void RankLogs::write(int rank, LogLevel level, std::string_view text) {
   const std::string line = fmt::format("rank {}: {}", rank, text);
-  if (auto& file = impl_->ranks.at(static_cast<std::size_t>(rank))) file->log(to_spdlog(level), line);
+  if (auto& file = impl_->ranks.at(rank)) file->log(to_spdlog(level), line);
   if (level >= LogLevel::kWarning) impl_->errors->log(to_spdlog(level), line);
 }
 

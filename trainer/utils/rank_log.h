@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/log.h"
 #include "trainer/config/run_config.h"
@@ -21,6 +22,8 @@ class RankLogs {
  public:
   /// Creates the files. Throws ConfigError when the place cannot be written.
   RankLogs(const std::filesystem::path& directory, const RunConfig& config);
+  /// Of some ranks of the world: the others never speak.
+  RankLogs(const std::filesystem::path& directory, const RunConfig& config, const std::vector<int>& ranks);
   RankLogs(const RankLogs&) = delete;
   RankLogs& operator=(const RankLogs&) = delete;
   ~RankLogs();

@@ -76,7 +76,7 @@ class NeuronTest : public ::testing::Test {
     if (device_count() == 0) {
       std::vector<DeviceRank> ranks;
       for (int rank = 0; rank <= kShapeOnly; ++rank) {
-        ranks.push_back({new RankRecorder(rank, Bytes(kHbm), true), rank == kShapeOnly});
+        ranks.push_back({new RankRecorder(rank, rank, Bytes(kHbm), true), rank == kShapeOnly});
         ranks.back().recorder->phases_are_announced();  // tests look into the open graph and end it themselves
       }
       configure_devices(ranks);

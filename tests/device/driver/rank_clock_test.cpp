@@ -185,7 +185,7 @@ TEST_F(RankClockTest, SlicesPartitionTheStreamsTime) {
 }
 
 TEST(RankClockAloneTest, WithoutASessionThereIsNoTime) {
-  RankRecorder recorder(0, Bytes(1 << 20), true);
+  RankRecorder recorder(0, 0, Bytes(1 << 20), true);
   EXPECT_THROW(recorder.clock().read(), Error);
 }
 

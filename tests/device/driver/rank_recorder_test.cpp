@@ -8,7 +8,7 @@ namespace {
 /// A recorder with a helper that records `aten::add` of two buffers into a new one.
 class RankRecorderTest : public testing::Test {
  protected:
-  RankRecorder recorder{1, Bytes(1 << 20), true};
+  RankRecorder recorder{1, 1, Bytes(1 << 20), true};
 
   std::uint64_t add(std::uint64_t a, std::uint64_t b) {
     const std::uint64_t out = recorder.new_buffer();
@@ -107,7 +107,7 @@ TEST_F(RankRecorderTest, BuildingTheModelIsNoPartOfAStep) {
 }
 
 TEST_F(RankRecorderTest, NothingIsKeptWhenOff) {
-  RankRecorder off(0, Bytes(100), false);
+  RankRecorder off(0, 0, Bytes(100), false);
   off.push_scope("phase=forward");
   off.record("aten::add.Tensor", "", {}, {}, {});
   off.pop_scope("phase=forward");

@@ -33,7 +33,7 @@ struct Fixture {
       stream.instances.push_back({0, 0, {0}, 0, 0});
       stream.comms.push_back({sim::CollectiveKind::kAllReduce, axis, {0, 1}, 41, 8, DType::kFp32});
     }
-    step = lay_out_step({&streams[0], &streams[1]}, {&graphs, &graphs}, [this](const Graph&) { return &program; });
+    step = lay_out_step({&streams[0], &streams[1]}, {&graphs, &graphs}, {2, {}}, [this](const Graph&) { return &program; });
     place(random);
   }
 
@@ -85,10 +85,10 @@ TEST(StepReportTest, JobKeyIgnoresAbsoluteSequences) {
   Fixture f(random, "forward", "tp");
   const ContentHash before = job_key(f.step.job);
   for (auto& stream : f.streams) stream.comms[0].sequence += 100;
-  const StepTiming later = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, [&](const Graph&) { return &f.program; });
+  const StepTiming later = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, {2, {}}, [&](const Graph&) { return &f.program; });
   EXPECT_EQ(job_key(later.job), before);
   for (auto& stream : f.streams) stream.comms[0].elements = 9;
-  const StepTiming other = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, [&](const Graph&) { return &f.program; });
+  const StepTiming other = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, {2, {}}, [&](const Graph&) { return &f.program; });
   EXPECT_NE(job_key(other.job), before);
 }
 

@@ -14,11 +14,15 @@ namespace {
 /// Notes what the network says; `on_phase` may answer with a factor or change others.
 struct Notes final : CommListener {
   std::map<std::uint32_t, std::int64_t> ends;
+  std::map<std::uint32_t, int> times_ended;
   std::map<int, std::int64_t> woken;
   std::function<double(std::uint32_t)> on_phase = [](std::uint32_t) { return 1.0; };
 
   double phase_began(std::uint32_t comm, const CommPhase&) override { return on_phase(comm); }
-  void comm_ended(std::uint32_t comm, std::int64_t end) override { ends[comm] = end; }
+  void comm_ended(std::uint32_t comm, std::int64_t end) override {
+    ends[comm] = end;
+    ++times_ended[comm];
+  }
   void rank_due(int rank, std::uint32_t) override { woken[rank] = now_ps(); }
 };
 
@@ -63,10 +67,35 @@ TEST_F(NetworkModule, TwoOnOneLinkTakeTurns) {
   const CommProfile profile = phases(4, 1000, 1);
   run([&](Network& network) {
     network.start(0, profile, base_);
-    network.start(1, profile, base_);
+    network.start(1, profile, base_ + 500);
   });
   EXPECT_EQ(notes_.ends[0], base_ + 7000);
   EXPECT_EQ(notes_.ends[1], base_ + 8000);
+}
+
+TEST_F(NetworkModule, EqualOnesThatBeginTogetherEndTogether) {
+  const CommProfile profile = phases(4, 1000, 1);
+  run([&](Network& network) {
+    for (const std::uint32_t comm : {2u, 0u, 1u}) network.start(comm, profile, base_);
+  });
+  for (const std::uint32_t comm : {0u, 1u, 2u}) EXPECT_EQ(notes_.ends[comm], base_ + 12000);
+  EXPECT_EQ(used_[0].bytes.value, 12);
+}
+
+TEST_F(NetworkModule, OneThatIsChangedAtTheEndOfItsPhaseEndsOnce) {
+  const CommProfile profile = phases(1, 1000, 0);
+  const CommProfile longer = phases(2, 1000, 0);
+  run([&](Network& network) {
+    notes_.on_phase = [&](std::uint32_t comm) {
+      if (comm == 0) network.set_stretch(1, 2);  // at its end, too, when comm 0 begins its second phase
+      return 1.0;
+    };
+    network.start(0, longer, base_);
+    network.start(1, profile, base_);
+  });
+  EXPECT_EQ(notes_.ends[0], base_ + 2000);
+  EXPECT_EQ(notes_.ends[1], base_ + 1000);
+  EXPECT_EQ(notes_.times_ended[1], 1);
 }
 
 TEST_F(NetworkModule, AFactorStretchesWhatIsLeft) {

@@ -148,9 +148,9 @@ TEST(SystemConfig, AnUltraServerIsWholeAPairOrASingleNode) {
   EXPECT_EQ(load_system("trn3-gen2", 5).nodes, 5);  // all to all: no wire is missing
 }
 
-TEST(SystemConfig, AClusterHasOneToAThousandNodes) {
-  for (const int nodes : {0, -1, 1025, std::numeric_limits<int>::max()}) {
-    EXPECT_THAT([&] { (void)load_system("trn2.48xlarge", nodes); }, ::testing::ThrowsMessage<ConfigError>(HasSubstr("expected 1 to 1024 nodes"))) << nodes;
+TEST(SystemConfig, AClusterHasOneToSixteenThousandNodes) {
+  for (const int nodes : {0, -1, 16385, std::numeric_limits<int>::max()}) {
+    EXPECT_THAT([&] { (void)load_system("trn2.48xlarge", nodes); }, ::testing::ThrowsMessage<ConfigError>(HasSubstr("expected 1 to 16384 nodes"))) << nodes;
   }
 }
 
