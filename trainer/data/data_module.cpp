@@ -40,7 +40,7 @@ class EmptyDataModule : public DataModule {
       batch.next_sentence_labels = at::zeros({rows}, at::kLong);
     }
     if (model.image) {
-      batch.input_ids = {};
+      batch.input_ids.reset();
       batch.labels = at::zeros({rows, 1}, at::kLong);
       batch.pixel_values = at::zeros({rows, model.image->channels, model.image->size, model.image->size});
     }
