@@ -1,8 +1,10 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -10,6 +12,7 @@
 #include "base/error.h"
 #include "cli/accuracy/evaluate.h"
 #include "cli/accuracy/score.h"
+#include "cli/accuracy/training_report.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {
@@ -20,6 +23,8 @@ struct Options {
   std::string subject, use = "all";
   std::vector<std::string> rows, overrides;
   bool published_only = false, json = false;
+  int jobs = 0;
+  std::string results = "trellis_accuracy/training";
 };
 
 bool wanted(const Options& options, const PublishedRow& row) {
@@ -28,7 +33,35 @@ bool wanted(const Options& options, const PublishedRow& row) {
   return options.rows.empty() || std::any_of(options.rows.begin(), options.rows.end(), matches);
 }
 
+[[noreturn]] void refuse_empty(const std::string& subject) {
+  throw ConfigError("no row of " + subject + " is asked for: the ids stand in benchmarks/published/" + subject + ".yaml");
+}
+
+int run_training(const Options& options) {
+  std::vector<TrainingRun> runs = read_training_runs();
+  std::erase_if(runs, [&](const TrainingRun& run) { return !wanted(options, run.row); });
+  if (runs.empty()) refuse_empty(options.subject);
+  TrainingRequest request;
+  request.program = std::filesystem::canonical("/proc/self/exe");
+  request.results = std::filesystem::absolute(options.results);
+  request.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  request.hardware = options.overrides;
+  request.calibrated = !options.published_only;
+  std::size_t finished = 0;
+  const auto predictions = predict(runs, request, [&](const TrainingRun& run, const Prediction& p) {
+    std::cerr << "[" << ++finished << "/" << runs.size() << "] " << run.row.id << ": ";
+    if (!p.error.empty()) {
+      std::cerr << "exit code " << p.exit_code << ": " << p.error.substr(0, p.error.find('\n')) << "\n";
+    } else {
+      std::cerr << p.step_s << " s predicted, " << run.row.time_us * 1e-6 << " s published" << (p.kept ? ", kept" : "") << " (" << p.host_s << " s of this host)\n";
+    }
+  });
+  std::cout << (options.json ? training_json(runs, predictions).dump(1) + "\n" : training_text(runs, predictions));
+  return exit_code_of(predictions);
+}
+
 int run(const Options& options) {
+  if (options.subject == "training") return run_training(options);
   const PublishedRows published = read_published_rows(options.subject);
   Evaluator evaluator(options.overrides, !options.published_only);
   std::vector<ScoredRow> scored;
@@ -42,7 +75,7 @@ int run(const Options& options) {
     }
   }
   published.document.problems().throw_if_any();
-  if (scored.empty() && excluded.empty()) throw ConfigError("no row of " + options.subject + " is asked for: the ids stand in benchmarks/published/" + options.subject + ".yaml");
+  if (scored.empty() && excluded.empty()) refuse_empty(options.subject);
   std::cout << (options.json ? accuracy_json(options.subject, scored, excluded).dump(1) + "\n" : accuracy_text(options.subject, scored, excluded));
   return 0;
 }
@@ -52,15 +85,20 @@ int run(const Options& options) {
 void add_accuracy(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("accuracy", "how far the model is from published measurements, row by row, worst first");
   auto options = std::make_shared<Options>();
-  verb->add_option("subject", options->subject, "kernels, dma or collectives")->required()->check(CLI::IsMember({"kernels", "dma", "collectives"}));
+  verb->add_option("subject", options->subject, "kernels, dma, collectives or training")
+      ->required()->check(CLI::IsMember({"kernels", "dma", "collectives", "training"}));
   verb->add_option("--rows", options->rows, "only rows whose id matches, e.g. 'T14-*'")->type_name("GLOB")->allow_extra_args(false);
   verb->add_option("--use", options->use, "fit: rows that parameters were fitted on; test: rows held out; excluded; all")
       ->capture_default_str()->check(CLI::IsMember({"all", "fit", "test", "excluded"}));
   verb->add_option("--set", options->overrides, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
   verb->add_flag("--published-only", options->published_only, "leave the fitted parameters out: what documents alone give");
+  verb->add_option("--jobs", options->jobs, "training: runs at the same time; 0: one per host core")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--results", options->results, "training: folder of the runs. Results there are kept while configuration, machine and program are the same: an "
+                                                  "interrupted call goes on where it was")->type_name("DIR")->capture_default_str();
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.accuracy/1)");
   verb->footer("The published rows, with their sources, stand in benchmarks/published/.\n"
-               "Examples:\n  trellis accuracy kernels\n  trellis accuracy collectives --use test");
+               "Training: each row is a run of `trellis simulate`; one that cannot be run is listed with its error, and the exit code is that of the first of them.\n"
+               "Examples:\n  trellis accuracy kernels\n  trellis accuracy training --rows 'D0*' --jobs 2\n  trellis accuracy collectives --use test");
   verb->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

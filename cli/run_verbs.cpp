@@ -65,6 +65,8 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   const auto html = std::make_shared<std::string>();
   verb->add_option("--html", *html, "also one page of the run, which needs no network (see `trellis report`)")->type_name("FILE")->check(not_empty("a file name"));
   verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--set", request->hardware, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
+  verb->add_flag("--published-only{false}", request->calibrated, "leave the machine's fitted numbers out: what documents alone give");
   verb->add_flag("!--no-fold", request->fold, "run every rank (at most 127), where one of those that do the same would stand for all; same figures, later");
   verb->footer("Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
                "  trellis simulate examples/llama3_8b_trn1.yaml --nodes 16 trainer.num_nodes=16 data.global_batch_size=512\n"

@@ -41,8 +41,10 @@ typedef struct trellis_device_plugin_t {
 
   const char* (*last_error)(int* exit_code); /* exit_code: trellis::ExitCode of the failed call */
   /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record;
-   * optional: logical_core_size, estimate_unknown; equal_ranks (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether
-   * ranks that differ along it are equal}; then only the lowest of equal ranks run, one device index each, and stand for the others. A later call replaces the machine; it fails while tensors are alive on the device. */
+   * optional: logical_core_size, estimate_unknown, hardware ("key=value" texts: other numbers of the machine), calibrated (false: without its
+   * fitted numbers); equal_ranks (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether ranks that differ along it are
+   * equal}; then only the lowest of equal ranks run, one device index each, and stand for the others. A later call replaces the machine; it fails
+   * while tensors are alive on the device. */
   int (*configure)(const char* options);
   /* Binds the calling thread to a rank of the world: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);

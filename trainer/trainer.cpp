@@ -58,7 +58,7 @@ ModuleContext module_context(const RunConfig& config, const runtime::RankContext
 
 BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
-  return {{config.model.encoder_seq_length / share, config.data.micro_batch_size, config.model.hidden_size},
+  return {{config.model.encoder_seq_length / share, std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model), config.model.hidden_size},
           at::TensorOptions().dtype(residual_dtype(config.model, context.dtype)).device(context.device)};
 }
 

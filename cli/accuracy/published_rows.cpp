@@ -1,5 +1,6 @@
 #include "cli/accuracy/published_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -16,14 +17,6 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kUses = {"fit", "test", "excluded"};
 
-/// $TRELLIS_PUBLISHED_DIR, beside the program, or the source tree.
-fs::path published_directory() {
-  std::error_code ignored;
-  if (const char* chosen = std::getenv("TRELLIS_PUBLISHED_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
-  const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path() / "share/trellis/published";
-  return fs::is_directory(beside, ignored) ? beside : fs::path(TRELLIS_SOURCE_PUBLISHED_DIR);
-}
-
 RowUse read_use(const YamlMap& row) {
   const auto word = row.required<std::string>("use");
   for (std::size_t i = 0; i < kUses.size(); ++i) {
@@ -33,22 +26,47 @@ RowUse read_use(const YamlMap& row) {
   return RowUse::kTest;
 }
 
-PublishedRow read_row(const YamlMap& row) {
+/// Training rows are summed up by the software that trained, and by three more properties.
+void read_training_groups(const YamlMap& row, PublishedRow& out) {
+  out.group = "path " + row.required<std::string>("path");
+  out.also = {"instance " + out.instance, "size " + row.required<std::string>("size"), "family " + row.required<std::string>("family")};
+  const YamlMap measured = row.map("measured");
+  for (const std::string& release : measured.keys()) {
+    out.measured_us[release] = 1e6 * measured.required<double>(release);
+    if (out.measured_us[release] <= 0) measured.problem(release, "must be positive");
+  }
+  const bool there = std::any_of(out.measured_us.begin(), out.measured_us.end(), [&](const auto& each) { return each.second == out.time_us; });
+  if (!there) row.problem("measured", "none of the releases has step_s");
+}
+
+PublishedRow read_row(const YamlMap& row, bool training) {
   PublishedRow out;
+  const char* time = training ? "step_s" : "time_us";
   out.id = row.required<std::string>("id");
   out.source = row.required<std::string>("source");
-  out.group = row.required<std::string>("group");
   out.instance = row.required<std::string>("instance");
   out.use = read_use(row);
   out.reason = row.get<std::string>("reason", "");
-  out.time_us = row.required<double>("time_us");
+  out.time_us = row.required<double>(time) * (training ? 1e6 : 1);
+  if (training) {
+    read_training_groups(row, out);
+  } else {
+    out.group = row.required<std::string>("group");
+  }
   if (out.use == RowUse::kExcluded && out.reason.empty()) row.problem("reason", "is missing: an excluded row says why");
-  if (out.time_us <= 0 && row.has("time_us")) row.problem("time_us", "must be positive");
+  if (out.time_us <= 0 && row.has(time)) row.problem(time, "must be positive");
   out.spec = row;
   return out;
 }
 
 }  // namespace
+
+fs::path published_directory() {
+  std::error_code ignored;
+  if (const char* chosen = std::getenv("TRELLIS_PUBLISHED_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
+  const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path() / "share/trellis/published";
+  return fs::is_directory(beside, ignored) ? beside : fs::path(TRELLIS_SOURCE_PUBLISHED_DIR);
+}
 
 std::string_view name(RowUse use) { return kUses.at(static_cast<std::size_t>(use)); }
 
@@ -58,7 +76,7 @@ PublishedRows read_published_rows(const std::string& subject) {
   const YamlMap root = out.document.root();
   std::set<std::string> ids;
   for (const YamlMap& row : root.list_of_maps("rows")) {
-    out.rows.push_back(read_row(row));
+    out.rows.push_back(read_row(row, subject == "training"));
     if (!ids.insert(out.rows.back().id).second) row.problem("id", "\"" + out.rows.back().id + "\" is there twice");
   }
   if (out.rows.empty()) root.problem("rows", "is missing or empty");

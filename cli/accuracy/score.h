@@ -24,6 +24,15 @@ struct Summary {
 };
 [[nodiscard]] Summary summarize(std::vector<double> errors);
 
+/// Rank correlation of two series of equal length, −1 … 1; equal values share their rank. 0 when one of them does not vary.
+[[nodiscard]] double spearman(const std::vector<double>& x, const std::vector<double>& y);
+
+/// The largest |error| first.
+void sort_worst_first(std::vector<ScoredRow>& scored);
+/// Rows, median, p90 and worst |error| of each group, of each use and of all; as lines and as JSON.
+[[nodiscard]] std::string summaries_text(const std::vector<ScoredRow>& scored, std::size_t width);
+[[nodiscard]] nlohmann::json summaries_json(const std::vector<ScoredRow>& scored);
+
 /// What `trellis accuracy` prints: worst first, then summaries per group and for all, those fitted on and those held out apart.
 [[nodiscard]] std::string accuracy_text(const std::string& subject, std::vector<ScoredRow> scored, const std::vector<PublishedRow>& excluded);
 /// Schema trellis.accuracy/1.

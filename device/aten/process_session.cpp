@@ -37,9 +37,10 @@ void read(const nlohmann::json& options, const char* key, T& value) {
 void check_keys(const nlohmann::json& json) {
   for (const auto& [key, value] : json.items()) {
     if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" && key != "shape_only" && key != "record" &&
-        key != "logical_core_size" && key != "estimate_unknown" && key != "equal_ranks") {
+        key != "logical_core_size" && key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
+        key != "calibrated") {
       throw ConfigError("device options: unknown key " + key +
-                        "; known are instance, nodes, logical_core_size, world_size, equal_ranks, shape_only, record, estimate_unknown");
+                        "; known are instance, nodes, logical_core_size, world_size, equal_ranks, shape_only, record, estimate_unknown, hardware, calibrated");
     }
   }
 }
@@ -146,6 +147,8 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "logical_core_size", options.logical_core_size);
   read(json, "shape_only", options.shape_only);
   read(json, "record", options.record);
+  read(json, "hardware", options.hardware);
+  read(json, "calibrated", options.calibrated);
   read(json, "estimate_unknown", options.estimate_unknown);
   if (!json.contains("world_size")) options.world_size = all_cores(options);
   read(json, "world_size", options.world_size);

@@ -499,14 +499,16 @@ void ChainEmitter::in_stages(std::int64_t width) {
   for_each_loop(0, window, [&](Window& w) {
     for_each_row(w, [&](Window& x) {
       tiles_.clear();
-      x.columns.assign(space_.columns.size(), Index(0));
-      x.column_sizes.assign(space_.columns.size(), 1);
+      const auto leave_columns = [&] {  // the loops over them have ended
+        x.columns.assign(space_.columns.size(), Index(0));
+        x.column_sizes.assign(space_.columns.size(), 1);
+      };
+      leave_columns();
       for (int stage = 0; stage <= stages; ++stage) {
         stage_rows(stage, x);
         stage_columns(stage, stage == stages, width, x);
+        leave_columns();
       }
-      x.columns.assign(space_.columns.size(), Index(0));
-      x.column_sizes.assign(space_.columns.size(), 1);
       for (std::size_t o = 0; o < chain_.outputs.size(); ++o) {
         if (!stores_full(o)) store_output(o, x);
       }

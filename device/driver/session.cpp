@@ -45,6 +45,8 @@ sim::SystemConfig load_system(const SessionOptions& options) {
   sim::LoadOptions load;
   load.nodes = options.nodes;
   if (options.logical_core_size != 0) load.logical_core_size = options.logical_core_size;
+  load.overrides = options.hardware;
+  load.calibrated = options.calibrated;
   return sim::load_system(options.instance, load);
 }
 

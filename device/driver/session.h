@@ -25,6 +25,8 @@ struct SessionOptions {
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
   int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
+  std::vector<std::string> hardware = {};  ///< sim::LoadOptions::overrides
+  bool calibrated = true;                  ///< sim::LoadOptions::calibrated
   int world_size = 1;
   sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device index each
   bool shape_only = false;

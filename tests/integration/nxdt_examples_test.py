@@ -37,7 +37,7 @@ REFUSED = {
     "hf_llama3_70B_CP": {"distributed_strategy.context_parallel_size": "context parallelism (context_parallel_size 2)",
                          "model.fusions.ring_attention": "ring attention"},
     "hf_llama3_8B_SFT": {"model_alignment_strategy.sft": "model alignment (sft)"},
-    "hf_llama3_8B_SFT_lora": {"model_alignment_strategy.sft": "model alignment (sft)", "model_alignment_strategy.peft": "LoRA adapters"},
+    "hf_llama3_8B_SFT_lora": {"model_alignment_strategy.sft": "model alignment (sft)", "model_alignment_strategy.peft": "LoRA adapters beside the replicating projection of model.qkv_linear"},
     "hf_llama3_8B_DPO": {"model_alignment_strategy.dpo": "model alignment (dpo)"},
     "hf_llama3_8B_ORPO": {"model_alignment_strategy.orpo": "model alignment (orpo)"},
     "hf_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},

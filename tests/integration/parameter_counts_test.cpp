@@ -21,7 +21,7 @@ namespace {
 
 struct Model {
   const char* name;
-  const char* file;  ///< of examples/nxdt
+  const char* file;  ///< of examples/nxdt, or of benchmarks/published/training when it ends in .yaml
   std::int64_t published;
   std::vector<std::string> overrides = {};
 };
@@ -29,7 +29,8 @@ struct Model {
 void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
 
 RunConfig load(const Model& model) {
-  return load_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/nxdt/" + model.file + "_config.yaml", model.overrides);
+  const std::string root = TRELLIS_SOURCE_DIR, file = model.file;
+  return load_run_config(file.ends_with(".yaml") ? root + "/benchmarks/published/training/" + file : root + "/examples/nxdt/" + file + "_config.yaml", model.overrides);
 }
 
 /// Elements of the un-sharded weight: its rows without padding, each copy of a key/value head once.
@@ -120,6 +121,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Model{"Llama31_405B", "hf_llama3.1_405B_trn1", 405'853'388'800}, Model{"MegatronLlama2_7B", "megatron_llama_7B", 6'738'415'616},
                     Model{"MegatronLlama2_70B", "megatron_llama_70b", 68'976'648'192}, Model{"Mistral_7B", "megatron_mistral", 7'241'732'096},
                     Model{"MegatronGpt", "megatron_gpt", kGpt},
+                    // Of bert-large-uncased with both heads, and of google/vit-base-patch16-224, as transformers counts them.
+                    Model{"BertLarge", "B1-1.yaml", 336'226'108}, Model{"VitBase", "V64.yaml", 86'567'656},
+                    Model{"SmolLM2_360M", "D01.yaml", 361'821'120},
+                    // Rank 16 on all projections: 16 · ((3 + 1) · 4096 + 4096 + 14336 + q, k, v, gate, up and both residual outputs) in 32 layers.
+                    Model{"Llama31_8B_Lora", "C01.yaml", 8'030'261'248 + std::int64_t{32} * 16 * (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
                     // Two norms more in each layer; the one inside the MLP is cut over TP.
                     Model{"MegatronGptNormformer", "megatron_gpt", kGpt + 32 * 2 * (4096 + 16384), {"model.transformer_block_type=normformer"}},
                     // A tied head on another stage is a copy of its own on that rank and counts once in the model.

@@ -20,6 +20,8 @@ void use_machine(const DeviceChoice& choice, RunConfig& config) {
   if (emulates) {
     load.nodes = choice.nodes;
     load.logical_core_size = config.trainer.lnc;
+    load.overrides = choice.hardware;
+    load.calibrated = choice.calibrated;
   }
   const sim::SystemConfig system = sim::load_system(choice.instance, load);
   config.hardware = system.chip.generation;
@@ -37,7 +39,9 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"nodes", choice.nodes},
                             {"world_size", config.world_size()},
                             {"shape_only", choice.shape_only},
-                            {"record", choice.record}};
+                            {"record", choice.record},
+                            {"hardware", choice.hardware},
+                            {"calibrated", choice.calibrated}};
   if (!choice.equal_ranks.mesh.empty()) options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh}, {"along", choice.equal_ranks.along}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));

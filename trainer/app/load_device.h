@@ -23,6 +23,8 @@ struct DeviceChoice {
   int nodes = 1;
   bool shape_only = false;
   bool record = true;    ///< off: operations run, nothing is simulated
+  std::vector<std::string> hardware = {};  ///< see RunRequest
+  bool calibrated = true;
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
 };
 

@@ -67,7 +67,7 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   facts.dp = config.dp();
   facts.num_microbatches = config.num_microbatches();
   facts.parameters = config.num_parameters();
-  facts.tokens_per_step = std::int64_t{config.data.global_batch_size} * config.model.encoder_seq_length;
+  facts.tokens_per_step = config.tokens_per_step();
   facts.model_flops_per_step = config.model_flops_per_step();
   facts.precision = config.precision.type;
   facts.max_steps = config.trainer.max_steps;
@@ -109,7 +109,7 @@ class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, true, {}};
+    DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated, {}};
     use_machine(device, config_);
     if (request.shape_only && request.fold) device.equal_ranks = equal_ranks(config_);
     representatives_ = device.equal_ranks.representatives();

@@ -13,6 +13,8 @@ struct RunRequest {
   std::string device = "neuron";
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
+  std::vector<std::string> hardware;       ///< other numbers of the machine, "core.dma.engine_rate=20 GB/s"
+  bool calibrated = true;                  ///< false: none of its fitted numbers
   bool shape_only = false;                 ///< simulate
   int host_threads = 0;                    ///< 0: one per host core
   bool test = false;                       ///< after training, a pass over the test data

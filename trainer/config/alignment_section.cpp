@@ -21,45 +21,51 @@ void check_dpo(SectionReader reader) {
   }
 }
 
-void check_orpo(SectionReader reader) {
-  (void)reader.positive("beta", 0.01);
+double read_orpo(SectionReader reader) {
   check_prompts(reader);
+  return reader.positive("beta", 0.01);
 }
 
-void check_peft(SectionReader reader) {
+LoraSection read_peft(SectionReader reader) {
   static const std::vector<std::string> kTargets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
-  (void)reader.positive("lora_rank", 16);
-  (void)reader.positive("lora_alpha", 32.0);
-  (void)reader.fraction("lora_dropout", 0.05);
-  (void)reader.one_of("lora_bias", "none", {"none", "all", "lora_only"});
-  for (const std::string& target : reader.get<std::vector<std::string>>("target_modules", {})) {
+  LoraSection lora;
+  lora.rank = reader.positive("lora_rank", lora.rank);
+  lora.alpha = reader.positive("lora_alpha", lora.alpha);
+  lora.dropout = reader.fraction("lora_dropout", lora.dropout);
+  const std::string biases = reader.one_of("lora_bias", "none", {"none", "all", "lora_only"});
+  if (biases != "none") reader.unsupported("lora_bias", fmt::format("training biases beside LoRA adapters ({})", biases));
+  lora.targets = reader.get<std::vector<std::string>>("target_modules", lora.targets);
+  for (const std::string& target : lora.targets) {
     if (std::ranges::find(kTargets, target) != kTargets.end()) continue;
     reader.problem("target_modules", fmt::format("`{}` takes no adapter; expected {}", target, join_names(kTargets)));
   }
+  if (lora.targets.empty()) reader.problem("target_modules", "names no layer, so nothing would be trained; expected some of " + join_names(kTargets));
   for (const char* key : {"lora_verbose", "load_lora_from_ckpt", "save_lora_base", "merge_lora", "save_lora_config_adapter", "merge_sharded_lora"}) {
     (void)reader.get<bool>(key, false);
   }
+  return lora;
 }
 
 }  // namespace
 
-std::string read_alignment(SectionReader& reader, bool& lora) {
-  std::string chosen;
+AlignmentSection read_alignment(SectionReader& reader) {
+  AlignmentSection section;
+  std::string& chosen = section.strategy;
   for (const char* name : {"dpo", "orpo", "sft"}) {  // the order in which NxDT looks
     if (!reader.has(name)) continue;
     if (!chosen.empty()) reader.problem(name, fmt::format("excludes {}: expected one strategy of dpo, sft and orpo; remove one of them", chosen));
     if (chosen.empty()) chosen = name;
   }
-  if (reader.empty()) return "";
+  if (reader.empty()) return {};
   if (chosen.empty()) reader.problem("sft", "one of dpo, sft and orpo is required and missing");
   check_dpo(reader.section("dpo"));
-  check_orpo(reader.section("orpo"));
+  const double beta = read_orpo(reader.section("orpo"));
+  if (chosen == "orpo") section.orpo_beta = beta;
   (void)reader.section("sft").get<bool>("packing", false);
-  lora = reader.has_value("peft");
-  if (lora) check_peft(reader.section("peft"));
-  if (!chosen.empty()) reader.unsupported(chosen, fmt::format("model alignment ({})", chosen));
-  if (lora) reader.unsupported("peft", "LoRA adapters");
-  return chosen;
+  if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
+  // Steps of SFT and ORPO are carried out, on no data; DPO's reads log-probabilities of a reference model.
+  if (!chosen.empty()) reader.unsupported(chosen, fmt::format("model alignment ({})", chosen), /*changes_step=*/chosen == "dpo");
+  return section;
 }
 
 }  // namespace trellis::trainer

@@ -40,7 +40,7 @@ void check_sequence(const RunConfig& config, SectionReaders& r) {
 void check_megatron(const RunConfig& config, SectionReaders& r) {
   if (config.model_source != "megatron" || !r.root.good({"model_source"})) return;
   if (!config.distributed_strategy.zero1) {
-    r.distributed_strategy.problem("zero1", "Megatron models train with ZeRO-1 only; set it to true, or use model_source hf");
+    r.distributed_strategy.warn("zero1", "NxDT trains Megatron models with ZeRO-1 only and refuses this; here they train without, as NeMo Megatron does");
   }
   const auto only_hf = [&](const char* key) {
     if (r.model.get<bool>(key, false)) r.model.problem(key, "belongs to model_source hf: Megatron models have their own query-key-value projection");
@@ -59,10 +59,32 @@ void check_megatron(const RunConfig& config, SectionReaders& r) {
   moe_needs("transformer_block_type", m.transformer_block_type == TransformerBlock::kPreLn, "pre_ln");
 }
 
+/// What adapters are not beside, in this version.
+void check_lora(const RunConfig& config, SectionReaders& r) {
+  if (!config.model.lora) return;
+  const auto later = [&](bool wanted, const std::string& what) {
+    if (wanted) r.alignment.unsupported("peft", "LoRA adapters beside " + what);
+  };
+  later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"), "the replicating projection of model.qkv_linear");
+  later(config.model.architecture != "llama", fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
+  later(config.pp() > 1, fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
+}
+
+/// Encoders are no models of NxDT's, and none of their layers is cut.
+void check_encoder(const RunConfig& config, SectionReaders& r) {
+  if (!is_encoder(config.model)) return;
+  const DistributedStrategySection& s = config.distributed_strategy;
+  for (const auto& [key, size] : {std::pair{"tensor_model_parallel_size", s.tensor_model_parallel_size}, std::pair{"pipeline_model_parallel_size", s.pipeline_model_parallel_size},
+                                  std::pair{"context_parallel_size", s.context_parallel_size}}) {
+    if (size > 1) r.distributed_strategy.problem(key, fmt::format("{} models train with data parallelism alone: must be 1, got {}", config.model.architecture, size));
+  }
+  if (!config.alignment.empty()) r.alignment.problem(config.alignment, "fine-tunes decoders; expected a llama or mistral model, got " + config.model.architecture);
+}
+
 void check_precision(const RunConfig& config, SectionReaders& r) {
   const std::string& type = config.precision.type;
   const bool wants_masters = type == "mixed_precision" || type == "mixed_precisionSR" || type == "autocast";
-  if (wants_masters && !config.distributed_strategy.zero1 && config.model_source == "hf") {
+  if (wants_masters && !config.distributed_strategy.zero1) {
     r.distributed_strategy.warn("zero1", fmt::format("without ZeRO-1 precision.type {} keeps no fp32 master weights and accumulates gradients in their "
                                                      "own type", type));
   }
@@ -89,6 +111,8 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_layout(config, readers);
   check_sequence(config, readers);
   check_megatron(config, readers);
+  check_encoder(config, readers);
+  check_lora(config, readers);
   check_precision(config, readers);
   check_features(config, readers);
 }

@@ -140,12 +140,34 @@ void read_mixtral(JsonReader& fields, HfModelConfig& config) {
   config.moe = moe;
 }
 
+/// BERT and ViT call the rest alike, and have no key that says more.
+void read_encoder(JsonReader& fields, HfModelConfig& config) {
+  fields.positive("layer_norm_eps", config.rms_norm_eps);
+  fields.probability("hidden_dropout_prob", config.hidden_dropout);
+  fields.probability("attention_probs_dropout_prob", config.attention_dropout);
+  fields.only("hidden_act", "gelu");
+  if (config.model_type == "bert") {
+    fields.positive("type_vocab_size", config.type_vocab_size);
+    fields.only("position_embedding_type", "absolute");
+    fields.only("tie_word_embeddings", true);
+    config.tie_word_embeddings = true;
+    return;
+  }
+  fields.positive("image_size", config.image_size);
+  fields.positive("patch_size", config.patch_size);
+  fields.positive("num_channels", config.num_channels);
+  fields.positive("num_labels", config.num_labels);
+  fields.only("qkv_bias", true);
+}
+
 void read_family(JsonReader& fields, HfModelConfig& config) {
-  const std::string type = fields.text("model_type");
+  const std::string type = config.model_type = fields.text("model_type");
+  if (type == "bert" || type == "vit") return read_encoder(fields, config);
   if (type == "mixtral") {
     read_mixtral(fields, config);
-  } else if (!type.empty() && type != "llama" && type != "mistral") {
-    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected llama, mistral or mixtral", type));
+  } else if (!type.empty() && std::ranges::find(model_types(), type) == model_types().end()) {
+    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected {}", type, join_names(model_types())));
+    config.model_type.clear();
   }
   const json* window_switch = fields.find("use_sliding_window");
   if (type != "llama" && (window_switch == nullptr || *window_switch == true)) fields.positive("sliding_window", config.sliding_window);
@@ -156,6 +178,11 @@ void read_family(JsonReader& fields, HfModelConfig& config) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& model_types() {
+  static const std::vector<std::string> types = {"llama", "mistral", "mixtral", "bert", "vit"};
+  return types;
+}
 
 const std::vector<std::string>& rope_types() {
   static const std::vector<std::string> types = {"default", "linear", "dynamic", "llama3"};
@@ -180,7 +207,7 @@ HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionRea
   read_sizes(fields, config);
   read_rope_scaling(fields, config);
   read_family(fields, config);
-  config.tie_word_embeddings = fields.boolean("tie_word_embeddings");
+  if (fields.find("tie_word_embeddings") != nullptr) config.tie_word_embeddings = fields.boolean("tie_word_embeddings");
   const std::string dtype = fields.text(fields.find("torch_dtype") != nullptr ? "torch_dtype" : "dtype");
   config.bf16 = dtype == "bfloat16";
   return config;

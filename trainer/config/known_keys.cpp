@@ -122,6 +122,8 @@ constexpr KeyGroup kGroups[] = {
     {"model", kCarriedOut, "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only save_logits"},
     // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from config.json.
     {"model", kCarriedOut, "vocab_size torch_dtype"},
+    // Of encoders, which NxDT does not have: as config.json calls them.
+    {"model", kCarriedOut, "model_type type_vocab_size image_size patch_size num_channels num_labels"},
     {"model", kSection, "optim fusions moe rope_scaling"},
     {"model", kIgnored, "use_cpu_initialization", "", "weights are always drawn on the CPU, a few ranks at a time (trainer.sequential_move_factor)"},
     {"model", kIgnored, "persist_layer_norm masked_softmax_fusion", "", "a fused kernel of NVIDIA GPUs; the compiler fuses"},

@@ -67,8 +67,8 @@ void read_recompute(SectionReader& reader, bool hf, ModelSection& section) {
   if (!names.empty()) {
     reader.problem("activations_checkpoint_recompute", "needs activations_checkpoint_granularity: selective; write it or remove the list");
   }
-  // NxDT's Hugging Face models never keep a full matrix of attention scores.
-  if (hf && !section.flash_attention) {
+  // NxDT's Hugging Face models never keep a full matrix of attention scores; encoders are not NxDT's.
+  if (hf && !section.flash_attention && !is_encoder(section)) {
     section.recompute = Recompute::kSelective;
     section.recompute_modules = {"CoreAttention"};
   }

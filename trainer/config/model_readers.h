@@ -19,7 +19,8 @@ struct VocabularySources {
 /// model.vocab_size, config.json's, or the tokenizer's; padded so that it divides into equal shards.
 void read_vocabulary(SectionReader& reader, const VocabularySources& sources, ModelSection& section);
 
-/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases, dropouts; and `architecture`.
+/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases, dropouts; and `architecture`. Dropouts and
+/// architecture of `section` are what an hf model's own file says.
 void read_structure(SectionReader& reader, bool hf, ModelSection& section);
 
 /// activations_checkpoint_*.

@@ -41,6 +41,49 @@ int read_head_dim(SectionReader& reader, const ModelSection& section, const HfMo
   return follows_sizes ? derived : *json.head_dim;
 }
 
+/// An image has a token per patch, and one for its class.
+ImageSection read_image(SectionReader& reader, const HfModelConfig& json) {
+  ImageSection image;
+  image.size = reader.positive("image_size", json.image_size.value_or(image.size));
+  image.patch = reader.positive("patch_size", json.patch_size.value_or(image.patch));
+  image.channels = reader.positive("num_channels", json.num_channels.value_or(image.channels));
+  image.labels = reader.positive("num_labels", json.num_labels.value_or(image.labels));
+  if (image.size % image.patch != 0) {
+    reader.problem("image_size", fmt::format("{} is not divisible by patch_size {}", image.size, image.patch));
+    image.size = image.patch;
+  }
+  return image;
+}
+
+void read_lengths(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
+  if (section.architecture == "vit") {
+    section.image = read_image(reader, json);
+    const int tokens = section.image->patches() + 1;
+    section.encoder_seq_length = reader.positive("encoder_seq_length", tokens);
+    section.max_position_embeddings = reader.positive("max_position_embeddings", tokens);
+    for (const auto& [key, value] : {std::pair{"encoder_seq_length", section.encoder_seq_length}, std::pair{"max_position_embeddings", section.max_position_embeddings}}) {
+      if (value != tokens) reader.problem(key, fmt::format("{} contradicts {} patches and one token for the class; remove it", value, tokens - 1));
+    }
+    return;
+  }
+  section.encoder_seq_length = reader.required_positive("encoder_seq_length");
+  section.max_position_embeddings =
+      reader.positive("max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
+  if (section.architecture == "bert") section.type_vocab_size = reader.positive("type_vocab_size", json.type_vocab_size.value_or(2));
+}
+
+/// What is built: of an hf model by its type, of a Megatron model by its structure (read_structure).
+std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfig& json) {
+  if (!hf && reader.has("model_type")) reader.problem("model_type", "belongs to model_source hf; Megatron models say what they are made of");
+  const std::string otherwise = json.model_type.empty() ? "llama" : json.model_type;
+  // Mixtral's sizes of its experts stand in config.json or in section `moe`.
+  const std::string type = otherwise == "mixtral" && !reader.has("model_type") ? otherwise : reader.one_of("model_type", otherwise, {"llama", "mistral", "bert", "vit"});
+  if (!json.model_type.empty() && type != json.model_type) {
+    reader.problem("model_type", fmt::format("{} contradicts {} of model_config; remove it", type, json.model_type));
+  }
+  return hf && (type == "bert" || type == "vit") ? type : "llama";
+}
+
 void read_sizes(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
   section.num_layers = read_size(reader, "num_layers", json.num_hidden_layers);
   section.hidden_size = read_size(reader, "hidden_size", json.hidden_size);
@@ -48,10 +91,9 @@ void read_sizes(SectionReader& reader, const HfModelConfig& json, ModelSection& 
   section.num_attention_heads = read_size(reader, "num_attention_heads", json.num_attention_heads);
   section.num_kv_heads = reader.positive("num_kv_heads", json.num_key_value_heads.value_or(section.num_attention_heads));
   section.head_dim = read_head_dim(reader, section, json);
-  section.encoder_seq_length = reader.required_positive("encoder_seq_length");
-  section.max_position_embeddings =
-      reader.positive("max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
-  section.layernorm_epsilon = reader.positive("layernorm_epsilon", json.rms_norm_eps.value_or(section.layernorm_epsilon));
+  read_lengths(reader, json, section);
+  const double epsilon = is_encoder(section) ? 1e-12 : section.layernorm_epsilon;
+  section.layernorm_epsilon = reader.positive("layernorm_epsilon", json.rms_norm_eps.value_or(epsilon));
   section.init_method_std = reader.positive("init_method_std", json.initializer_range.value_or(section.init_method_std));
   section.sliding_window = reader.optional_positive("sliding_window_size");
   if (!reader.has("sliding_window_size")) section.sliding_window = json.sliding_window;
@@ -136,18 +178,23 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   const bool hf = surroundings.hf;
   const HfModelConfig json = read_model_config(reader, surroundings);
   ModelSection section;
+  section.architecture = read_architecture(reader, hf, json);
   read_sizes(reader, json, section);
-  read_vocabulary(reader, {json.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size, surroundings.tokenizer}, section);
+  if (!section.image) read_vocabulary(reader, {json.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size, surroundings.tokenizer}, section);
   section.rope_theta = read_rope_theta(reader, hf, json.rope_theta.value_or(kDefaultRopeTheta));
   section.rope_scaling = read_rope_scaling(reader, json);
   finish_rope_scaling(reader, section);
   read_attention(reader, section);
   read_norm_decay(reader, section);
   section.attention_dropout = json.attention_dropout.value_or(0);
+  section.hidden_dropout = json.hidden_dropout.value_or(hf ? 0 : 0.1);
   section.share_embeddings_and_output_weights = json.tie_word_embeddings;
   section.moe = read_moe(reader, !hf);
   if (!section.moe && json.moe && !reader.has("moe")) section.moe = json.moe;
   read_structure(reader, hf, section);
+  if (is_encoder(section)) {
+    reader.unsupported("model_type", fmt::format("the training data of a {} model; a simulated step reads none", section.architecture), /*changes_step=*/false);
+  }
   if (section.moe) reader.unsupported("moe", fmt::format("mixture of experts ({} experts)", section.moe->num_experts));
   read_recompute(reader, hf, section);
   read_pipeline_cuts(reader, section);

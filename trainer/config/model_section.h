@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -68,9 +69,28 @@ struct MoeSection {
   bool operator==(const MoeSection&) const = default;
 };
 
+/// What a vision transformer reads: `model.image_size` and its neighbours.
+struct ImageSection {
+  int size = 224, patch = 16, channels = 3;  ///< square images, cut into square patches
+  int labels = 1000;                         ///< classes of the head
+  [[nodiscard]] int patches() const { return (size / patch) * (size / patch); }
+  [[nodiscard]] int values_per_patch() const { return channels * patch * patch; }
+  bool operator==(const ImageSection&) const = default;
+};
+
+/// `model_alignment_strategy.peft`: W·x + alpha/rank · B·A·x beside the layers that it names, whose own weights are frozen.
+struct LoraSection {
+  int rank = 16;
+  double alpha = 32;
+  double dropout = 0.05;                     ///< of what A reads
+  std::vector<std::string> targets = {"qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
+  [[nodiscard]] bool targets_layer(const std::string& name) const { return std::ranges::find(targets, name) != targets.end(); }
+  bool operator==(const LoraSection&) const = default;
+};
+
 /// Section `model`, for both model sources: Hugging Face sizes come from config.json under the same meanings.
 struct ModelSection {
-  std::string architecture = "llama";  ///< llama (also mistral), gpt, mixtral
+  std::string architecture = "llama";  ///< llama (also mistral), gpt, mixtral, bert, vit
   int num_layers = 0;
   int hidden_size = 0;
   int ffn_hidden_size = 0;
@@ -112,8 +132,16 @@ struct ModelSection {
   bool weight_init_only = false;
   bool save_logits = false;
   std::optional<MoeSection> moe;
+  int type_vocab_size = 0;                 ///< bert: kinds of token
+  std::optional<ImageSection> image;       ///< vit
+  std::optional<LoraSection> lora;         ///< model_alignment_strategy.peft
+  std::optional<double> orpo_beta;         ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
   OptimSection optim;
   bool operator==(const ModelSection&) const = default;
 };
+
+/// Every token attends to every other; trained with data parallelism alone.
+[[nodiscard]] inline bool is_encoder(const ModelSection& model) { return model.architecture == "bert" || model.architecture == "vit"; }
+[[nodiscard]] inline int sequences_per_sample(const ModelSection& model) { return model.orpo_beta ? 2 : 1; }
 
 }  // namespace trellis::trainer

@@ -19,22 +19,45 @@ Enum read_enum(SectionReader& reader, const std::string& key, Enum default_value
   return default_value;
 }
 
-void hf_has_only(SectionReader& reader, const char* key, bool legal, const char* llama_value) {
-  if (legal || !reader.good({key})) return;
-  reader.problem(key, fmt::format("`{}` belongs to model_source megatron; an hf model has {}", reader.raw(key), llama_value));
+/// Megatron's choices as a family of models has decided them.
+struct Structure {
+  Normalization normalization = Normalization::kRmsNorm;
+  Activation activation = Activation::kSwiglu;
+  TransformerBlock block = TransformerBlock::kPreLn;
+  PositionEmbedding positions = PositionEmbedding::kRope;
+  bool has_bias = false, tied = false;
+};
+
+/// `section`: its architecture and whether its head is tied are known.
+Structure family_structure(bool hf, const ModelSection& section) {
+  const auto absolute = PositionEmbedding::kLearnedAbsolute;
+  if (!hf) return {Normalization::kLayerNorm, Activation::kGelu, TransformerBlock::kPreLn, absolute, true, true};
+  if (section.architecture == "bert") return {Normalization::kLayerNorm, Activation::kGelu, TransformerBlock::kPostLn, absolute, true, true};
+  if (section.architecture == "vit") return {Normalization::kLayerNorm, Activation::kGelu, TransformerBlock::kPreLn, absolute, true, false};
+  return {.tied = section.share_embeddings_and_output_weights};
 }
 
-/// One of Megatron's choices that Llama has decided.
-void check_hf_structure(SectionReader& reader, const ModelSection& section) {
-  hf_has_only(reader, "normalization", section.normalization == Normalization::kRmsNorm, "rmsnorm");
-  hf_has_only(reader, "activation", section.activation == Activation::kSwiglu, "swiglu");
-  hf_has_only(reader, "transformer_block_type", section.transformer_block_type == TransformerBlock::kPreLn, "pre_ln");
-  hf_has_only(reader, "position_embedding_type", section.position_embedding == PositionEmbedding::kRope, "rope");
-  hf_has_only(reader, "has_bias", !section.has_bias, "no biases");
+/// One of Megatron's choices that the family of an hf model has decided.
+void check_hf_structure(SectionReader& reader, const ModelSection& section, const Structure& family) {
+  const std::string model = is_encoder(section) ? "a " + section.architecture : "an hf";
+  const auto has_only = [&](const char* key, bool legal, const std::string& value) {
+    if (legal || !reader.good({key})) return;
+    reader.problem(key, fmt::format("`{}` belongs to model_source megatron; {} model has {}", reader.raw(key), model, value));
+  };
+  has_only("normalization", section.normalization == family.normalization, name_of(family.normalization));
+  has_only("activation", section.activation == family.activation, name_of(family.activation));
+  has_only("transformer_block_type", section.transformer_block_type == family.block, name_of(family.block));
+  has_only("position_embedding_type", section.position_embedding == family.positions, name_of(family.positions));
+  has_only("has_bias", section.has_bias == family.has_bias, family.has_bias ? "biases" : "no biases");
+  if (!is_encoder(section)) return;
+  has_only("share_embeddings_and_output_weights", section.share_embeddings_and_output_weights == family.tied,
+           family.tied ? "a head that reads the embedding" : "a head of its own");
+  has_only("num_kv_heads", section.num_kv_heads == section.num_attention_heads, "a key/value head per query head");
+  has_only("sliding_window_size", !section.sliding_window, "no window");
 }
 
-void read_dropouts(SectionReader& reader, bool hf, ModelSection& section) {
-  section.hidden_dropout = reader.fraction("hidden_dropout", hf ? 0 : 0.1);
+void read_dropouts(SectionReader& reader, ModelSection& section) {
+  section.hidden_dropout = reader.fraction("hidden_dropout", section.hidden_dropout);
   section.attention_dropout = reader.fraction("attention_dropout", section.attention_dropout);
   section.ffn_dropout = reader.fraction("ffn_dropout", 0);
   for (const auto& [key, value] : {std::pair{"hidden_dropout", section.hidden_dropout}, std::pair{"attention_dropout", section.attention_dropout},
@@ -62,21 +85,20 @@ std::string architecture_of(const ModelSection& section) {
 }  // namespace
 
 void read_structure(SectionReader& reader, bool hf, ModelSection& section) {
-  section.normalization = read_enum(reader, "normalization", hf ? Normalization::kRmsNorm : Normalization::kLayerNorm);
-  section.activation = read_enum(reader, "activation", hf ? Activation::kSwiglu : Activation::kGelu);
-  section.transformer_block_type = read_enum(reader, "transformer_block_type", TransformerBlock::kPreLn);
-  section.position_embedding =
-      read_enum(reader, "position_embedding_type", hf ? PositionEmbedding::kRope : PositionEmbedding::kLearnedAbsolute);
-  section.has_bias = reader.get<bool>("has_bias", !hf);
-  section.share_embeddings_and_output_weights =
-      reader.get<bool>("share_embeddings_and_output_weights", hf ? section.share_embeddings_and_output_weights : true);
+  const Structure family = family_structure(hf, section);
+  section.normalization = read_enum(reader, "normalization", family.normalization);
+  section.activation = read_enum(reader, "activation", family.activation);
+  section.transformer_block_type = read_enum(reader, "transformer_block_type", family.block);
+  section.position_embedding = read_enum(reader, "position_embedding_type", family.positions);
+  section.has_bias = reader.get<bool>("has_bias", family.has_bias);
+  section.share_embeddings_and_output_weights = reader.get<bool>("share_embeddings_and_output_weights", family.tied);
   section.use_scaled_init_method = reader.get<bool>("use_scaled_init_method", !hf);
   section.apply_query_key_layer_scaling = reader.get<bool>("apply_query_key_layer_scaling", !hf);
   section.fp32_residual_connection = reader.get<bool>("fp32_residual_connection", section.fp32_residual_connection);
   section.rotary_percentage = read_rotary_percentage(reader);
-  read_dropouts(reader, hf, section);
-  if (hf) check_hf_structure(reader, section);
-  section.architecture = architecture_of(section);
+  read_dropouts(reader, section);
+  if (hf) check_hf_structure(reader, section, family);
+  if (!is_encoder(section)) section.architecture = architecture_of(section);
 }
 
 }  // namespace trellis::trainer

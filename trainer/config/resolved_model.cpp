@@ -56,8 +56,17 @@ void write_sizes(YamlWriter& out, const ModelSection& section) {
   out.integer("kv_channels", section.head_dim);
   out.integer("encoder_seq_length", section.encoder_seq_length);
   out.integer("max_position_embeddings", section.max_position_embeddings);
-  out.integer("vocab_size", section.vocab_size);
-  out.integer("make_vocab_size_divisible_by", section.make_vocab_size_divisible_by);
+  if (is_encoder(section)) out.text("model_type", section.architecture);
+  if (section.type_vocab_size > 0) out.integer("type_vocab_size", section.type_vocab_size);
+  if (section.image) {
+    out.integer("image_size", section.image->size);
+    out.integer("patch_size", section.image->patch);
+    out.integer("num_channels", section.image->channels);
+    out.integer("num_labels", section.image->labels);
+  } else {
+    out.integer("vocab_size", section.vocab_size);
+    out.integer("make_vocab_size_divisible_by", section.make_vocab_size_divisible_by);
+  }
   out.number("layernorm_epsilon", section.layernorm_epsilon);
   out.number("init_method_std", section.init_method_std);
   out.boolean("use_scaled_init_method", section.use_scaled_init_method);

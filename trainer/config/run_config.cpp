@@ -46,11 +46,14 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   config.trainer = read_trainer(readers.trainer);
   config.exp_manager = read_exp_manager(readers.exp_manager, config.trainer);
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
-  config.alignment = read_alignment(readers.alignment, config.lora);
+  const AlignmentSection alignment = read_alignment(readers.alignment);
+  config.alignment = alignment.strategy;
   config.data = read_data(readers.data, hf, !config.alignment.empty());
   const bool tokenized = config.data.kind == DataKind::kHfDataset;
   ModelSurroundings surroundings{hf, directory, &config.distributed_strategy, tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
+  config.model.lora = alignment.lora;
+  config.model.orpo_beta = alignment.orpo_beta;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
   config.precision = read_precision(readers.precision, config.distributed_strategy.zero1, surroundings.bf16_checkpoint);
   return config;

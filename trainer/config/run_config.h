@@ -164,7 +164,6 @@ struct RunConfig {
   ModelSection model;
   PrecisionSection precision;
   std::string alignment;         ///< model_alignment_strategy: "", dpo, sft or orpo
-  bool lora = false;             ///< model_alignment_strategy.peft
   std::string hardware = "trn2";        ///< generation of the run's machine, which is no key of the file: it orders the copies of key/value heads
   int bucket_size_collectives_mb = 0;   ///< 0: the defaults of each collective
   /// Legal, but not carried out by this version: `trellis validate` lists them, `train` and `simulate` refuse the run by these names.
@@ -177,10 +176,14 @@ struct RunConfig {
   [[nodiscard]] int vpp() const { return distributed_strategy.virtual_pipeline_model_parallel_size; }
   [[nodiscard]] int cp() const { return distributed_strategy.context_parallel_size; }
   [[nodiscard]] int dp() const { return world_size() / (tp() * pp() * cp()); }
+  [[nodiscard]] std::int64_t tokens_per_step() const {
+    return std::int64_t{data.global_batch_size} * sequences_per_sample(model) * model.encoder_seq_length;
+  }
   [[nodiscard]] int num_microbatches() const { return data.global_batch_size / (data.micro_batch_size * dp()); }
   /// Parameters of the whole model.
   [[nodiscard]] std::int64_t num_parameters() const;
-  /// Model FLOPs of one training step (forward + backward): 6·parameters(without embedding lookup)·tokens + 12·L·h·s·tokens·½ causal attention.
+  /// Model FLOPs of one training step (forward + backward): 6·parameters(without embedding lookup)·tokens + 12·L·h·s·tokens·½ causal attention;
+  /// with LoRA 4 in place of 6.
   [[nodiscard]] double model_flops_per_step() const;
   bool operator==(const RunConfig&) const = default;
 };

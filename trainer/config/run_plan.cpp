@@ -19,7 +19,7 @@ std::vector<StagePlan> plan_stages(const RunConfig& config) {
     for (int layer = stage.first_layer; layer < stage.end_layer; ++layer) stage.parameters_per_rank += counts.layer(model, layer);
     // A shared head has its own copy of the weight only where the embedding is on another rank.
     const bool own_head = !model.share_embeddings_and_output_weights || config.pp() > 1;
-    if (last) stage.parameters_per_rank += counts.final_norm + (own_head ? counts.head : 0);
+    if (last) stage.parameters_per_rank += counts.final_norm + counts.token_head + counts.sample_head + (own_head ? counts.head : 0);
     stages.push_back(stage);
   }
   return stages;

@@ -20,8 +20,13 @@ namespace trellis::trainer {
 [[nodiscard]] OptimSection read_optim(SectionReader& reader, std::int64_t max_steps);
 /// `model.moe`; none when the section is absent or empty.
 [[nodiscard]] std::optional<MoeSection> read_moe(SectionReader& model, bool megatron);
-/// "", dpo, sft or orpo; `lora` is set when section peft is there.
-[[nodiscard]] std::string read_alignment(SectionReader& reader, bool& lora);
+/// Section `model_alignment_strategy`; what of it shapes the model goes into ModelSection.
+struct AlignmentSection {
+  std::string strategy;              ///< "", dpo, sft or orpo
+  std::optional<LoraSection> lora;   ///< peft
+  std::optional<double> orpo_beta;
+};
+[[nodiscard]] AlignmentSection read_alignment(SectionReader& reader);
 /// `bf16_checkpoint`: what torch_dtype of config.json says of an hf model.
 [[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1, bool bf16_checkpoint);
 

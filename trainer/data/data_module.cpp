@@ -1,5 +1,6 @@
 #include "trainer/data/data_module.h"
 
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 
 #include "base/error.h"
@@ -14,13 +15,13 @@ namespace {
 
 class EmptyDataModule : public DataModule {
  public:
-  explicit EmptyDataModule(const RunConfig& config) : shape_(BatchShape::of(config)) {}
+  explicit EmptyDataModule(const RunConfig& config) : shape_(BatchShape::of(config)), sample_(empty_sample(config.model)) {}
 
   std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
     shape_.check(step, dp_rank);
     std::vector<MicroBatch> batches;
     for (std::int64_t i = 0; i < shape_.micro_batches; ++i) {
-      batches.push_back({at::zeros({shape_.micro_batch, shape_.sequence}, at::kLong), at::zeros({shape_.micro_batch, shape_.sequence}, at::kLong)});
+      batches.push_back(sample_);
       for (std::int64_t row = 0; row < shape_.micro_batch; ++row) batches.back().places.push_back(dp_rank * shape_.per_rank() + i * shape_.micro_batch + row);
     }
     return batches;
@@ -29,7 +30,25 @@ class EmptyDataModule : public DataModule {
   std::string description() const override { return "no data: zeros of the right shape"; }
 
  private:
+  [[nodiscard]] MicroBatch empty_sample(const ModelSection& model) const {
+    const std::int64_t rows = shape_.micro_batch * sequences_per_sample(model);
+    const at::Tensor tokens = at::zeros({rows, shape_.sequence}, at::kLong);
+    MicroBatch batch{tokens, tokens};
+    if (model.architecture == "bert") {
+      batch.attention_mask = at::ones_like(tokens);
+      batch.token_type_ids = tokens;
+      batch.next_sentence_labels = at::zeros({rows}, at::kLong);
+    }
+    if (model.image) {
+      batch.input_ids.reset();
+      batch.labels = at::zeros({rows, 1}, at::kLong);
+      batch.pixel_values = at::zeros({rows, model.image->channels, model.image->size, model.image->size});
+    }
+    return batch;
+  }
+
   BatchShape shape_;
+  MicroBatch sample_;  ///< the tensors of all batches
 };
 
 SplitSources open_hf_sources(const RunConfig& config) {
@@ -44,6 +63,9 @@ SplitSources open_hf_sources(const RunConfig& config) {
 }
 
 std::shared_ptr<const DataModule> open_data(const RunConfig& config, const ResumePoint& resume) {
+  if (is_encoder(config.model)) {
+    throw ConfigError("data: the training data of a " + config.model.architecture + " model are not read by this version; `trellis simulate` needs none");
+  }
   switch (config.data.kind) {
     case DataKind::kText: return make_text_data_module(config, resume);
     case DataKind::kHfDataset: return make_sampled_data_module(config, open_hf_sources(config), resume);

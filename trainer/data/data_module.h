@@ -12,6 +12,7 @@
 namespace trellis::trainer {
 
 /// One micro-batch of one data-parallel rank, on the CPU. b = micro_batch_size, s = encoder_seq_length. The tensors are shared: read only.
+/// Preference pairs (model_alignment_strategy.orpo): 2·b rows, the chosen sequences and then the rejected ones.
 struct MicroBatch {
   at::Tensor input_ids;  ///< [b, s] int64
   at::Tensor labels;     ///< [b, s] int64, input_ids shifted left by one; −100: no loss there
@@ -23,6 +24,10 @@ struct MicroBatch {
   /// [b] the place of each row in its global batch, 0 … global_batch_size − 1: what a row is whatever the layout. Text keeps rows of a rank
   /// together; Megatron and Hugging Face data deal them out, so that rank r of DP has places r, r + DP, r + 2·DP, …
   std::vector<std::int64_t> places = {};
+  // Encoders. An attention mask of theirs is Hugging Face's: 0 where no token may look.
+  at::Tensor token_type_ids = {};        ///< bert: [b, s] int64; undefined: type 0 everywhere
+  at::Tensor next_sentence_labels = {};  ///< bert: [b] int64
+  at::Tensor pixel_values = {};          ///< vit: [b, channels, height, width] float, in place of input_ids; its labels are [b, 1]
 };
 
 enum class Split { kTrain, kValidation, kTest };

@@ -1,5 +1,6 @@
 #include "trainer/models/decoder.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
@@ -32,10 +33,24 @@ at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, c
   return (losses * weights).sum() / (total + total.eq(0).to(total.scalar_type()));  // 0, not 0/0, when nothing counts
 }
 
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp, double beta) {
+  const at::Tensor labels = batch.labels.t();
+  const at::Tensor losses = parallel_cross_entropy(logits, labels, tp, {.ignore_index = kIgnored});
+  const at::Tensor counts = labels.ne(kIgnored).sum(0).to(losses.scalar_type());
+  const at::Tensor log_probability = losses.sum(0).neg() / counts;  // [2·b]
+  const at::Tensor odds = log_probability - log_probability.exp().neg().log1p();
+  const std::int64_t pairs = odds.size(0) / 2;
+  const at::Tensor difference = odds.narrow(0, 0, pairs) - odds.narrow(0, pairs, pairs);
+  const at::Tensor ratio = difference.clamp_max(0) - difference.abs().neg().exp().log1p();  // log sigmoid, which does not overflow
+  return (log_probability.narrow(0, 0, pairs) + ratio * beta).mean().neg();
+}
+
 Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context, const StageSlot& slot)
     : tp_(context.tp()),
       sequence_length_(config.encoder_seq_length),
       save_logits_(config.save_logits),
+      frozen_(config.lora.has_value()),
+      orpo_beta_(config.orpo_beta),
       mask_(context, config.encoder_seq_length, config.sliding_window, CoreAttention::is_explicit(config)),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
@@ -71,6 +86,8 @@ at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) co
   }
   const SequenceContext sequence = sequence_context(batch);
   at::Tensor hidden = embedding_ ? embedding_->forward(batch) : input;
+  // A frozen embedding ends backward; recomputed layers need an input that has a gradient.
+  if (embedding_ && frozen_ && at::GradMode::is_enabled()) hidden = hidden.detach().requires_grad_();
   for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
   if (!head_) return hidden;
   return loss(final_norm_ ? final_norm_->forward(hidden) : hidden, batch);
@@ -91,7 +108,7 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) cons
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  return loss_scope_.leave(masked_mean_loss(logits, batch, tp_));
+  return loss_scope_.leave(orpo_beta_ ? odds_ratio_loss(logits, batch, tp_, *orpo_beta_) : masked_mean_loss(logits, batch, tp_));
 }
 
 }  // namespace trellis::trainer

@@ -13,6 +13,10 @@ namespace trellis::trainer {
 /// Σ loss · weight / Σ weight over the labels that are not −100; 0 when none counts. Logits [s, b, v/TP]; the weights are batch.loss_mask.
 at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp);
 
+/// Odds-ratio preference optimization over pairs: logits [s, 2·b, v/TP], the chosen sequences first. With p the mean log-probability of a
+/// sequence's labels and odds(p) = p − log(1 − eᵖ): mean over pairs of −p_chosen − beta · log sigmoid(odds(p_chosen) − odds(p_rejected)).
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp, double beta);
+
 /// One pipeline stage of a decoder: embedding on the first stage, its layers, final norm, head and loss on the last one (post_ln has no final
 /// norm). Parameter names are global: "model.layers.3.self_attn.o_proj.weight" on whichever stage.
 ///
@@ -33,7 +37,8 @@ class Decoder : public PipelineStage {
 
   ParallelGroup tp_;
   std::int64_t sequence_length_;
-  bool save_logits_;
+  bool save_logits_, frozen_;         ///< frozen: only adapters are trained
+  std::optional<double> orpo_beta_;
   AttentionMask mask_;
   std::optional<RotaryEmbedding> rotary_;
   std::optional<LanguageModelEmbedding> embedding_;

@@ -1,19 +1,40 @@
 #include "trainer/models/factory.h"
 
 #include "base/error.h"
+#include "trainer/models/bert/modeling_bert.h"
 #include "trainer/models/llama/modeling_llama.h"
 #include "trainer/models/megatron_gpt/gpt_model.h"
+#include "trainer/models/vit/modeling_vit.h"
 
 namespace trellis::trainer {
+namespace {
 
-std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) {
+std::unique_ptr<PipelineStage> build(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) {
   if (config.architecture == "llama") return std::make_unique<LlamaForCausalLM>(config, context, slot);
   if (config.architecture == "gpt") return std::make_unique<GPTModel>(config, context, slot);
-  throw ConfigError("model: architecture " + config.architecture + " is not built by this version; expected llama or gpt");
+  if (config.architecture == "bert") return std::make_unique<BertForPreTraining>(config, context, slot);
+  if (config.architecture == "vit") return std::make_unique<ViTForImageClassification>(config, context, slot);
+  throw ConfigError("model: architecture " + config.architecture + " is not built by this version; expected llama, gpt, bert or vit");
+}
+
+const ModuleNames& names_of(const std::string& architecture) {
+  if (architecture == "gpt") return GPTModel::names();
+  if (architecture == "bert") return BertForPreTraining::names();
+  return architecture == "vit" ? ViTForImageClassification::names() : LlamaForCausalLM::names();
+}
+
+}  // namespace
+
+std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) {
+  auto stage = build(config, context, slot);
+  if (config.lora) {
+    for (Parameter& parameter : *context.parameters) parameter.tensor.set_requires_grad(parameter.adapter);
+  }
+  return stage;
 }
 
 std::vector<std::string> layer_names(const ModelSection& config) {
-  const ModuleNames& names = config.architecture == "gpt" ? GPTModel::names() : LlamaForCausalLM::names();
+  const ModuleNames& names = names_of(config.architecture);
   std::vector<std::string> layers;
   for (int i = 0; i < config.num_layers; ++i) layers.push_back(names.layers + ("." + std::to_string(i)));
   return layers;

@@ -10,7 +10,8 @@
 
 namespace trellis::trainer {
 
-/// The part of `config`'s model that lives on one pipeline stage; its parameters go to context.parameters. Throws ConfigError for an
+/// The part of `config`'s model that lives on one pipeline stage; its parameters go to context.parameters. With LoRA only those of adapters
+/// require a gradient. Throws ConfigError for an
 /// architecture that this version does not build.
 std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config, const ModuleContext& context, const StageSlot& slot);
 

@@ -49,6 +49,7 @@ at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
 CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer,
                              ShardPlace query_heads)
     : explicit_(is_explicit(config)),
+      causal_(!is_encoder(config)),
       layer_scaling_(config.apply_query_key_layer_scaling ? layer + 1 : 1),
       dropout_(context, path + ".attention_dropout", config.attention_dropout),
       query_heads_(std::move(query_heads)),
@@ -66,7 +67,7 @@ at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key,
   std::optional<at::Tensor> mask;
   if (allowed.defined()) mask = allowed;
   const at::Tensor context = explicit_ ? explicit_attention(q, k, v, allowed)
-                                       : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/!mask);
+                                       : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/causal_ && !mask);
   return context.permute({2, 0, 1, 3}).flatten(2);
 }
 
@@ -76,8 +77,8 @@ at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::
   const at::ScalarType dtype = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor scores = at::matmul(query * scale, key.transpose(2, 3)).to(dtype);
   if (layer_scaling_ != 1) scores = scores * layer_scaling_;
-  const at::Tensor visible = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
-  const at::Tensor probabilities = dropout_.forward(visible.softmax(-1), query_heads_);
+  if (allowed.defined()) scores = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
+  const at::Tensor probabilities = dropout_.forward(scores.softmax(-1), query_heads_);
   return at::matmul(probabilities.to(query.scalar_type()), value);
 }
 

@@ -38,6 +38,7 @@ class AttentionMask {
 class CoreAttention {
  public:
   /// Whether this model's attention needs the table of AttentionMask even for purely causal attention.
+  /// An encoder's attends to all keys where there is no table.
   [[nodiscard]] static bool is_explicit(const ModelSection& config) { return !config.flash_attention || config.attention_dropout > 0; }
 
   /// `layer`: its index, from 0. `query_heads`: those of this rank in the order it holds them, for the masks of dropout.
@@ -49,7 +50,7 @@ class CoreAttention {
   [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const;
   [[nodiscard]] at::Tensor explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                               const at::Tensor& allowed) const;
-  bool explicit_;
+  bool explicit_, causal_;
   double layer_scaling_;    ///< 1, or the layer's number from 1
   Dropout dropout_;         ///< of probabilities [b, n, s, s]
   ShardPlace query_heads_;

@@ -23,6 +23,12 @@ ParallelMLP::ParallelMLP(const ModuleContext& context, const std::string& path, 
   if (config.transformer_block_type == TransformerBlock::kNormformer) {
     norm_.emplace(context, path + ".normalization", config, config.ffn_hidden_size);
   }
+  if (!config.lora) return;
+  const std::int64_t inner = parts(config) * std::int64_t{config.ffn_hidden_size};
+  if (config.lora->targets_layer("gate_up_proj")) {
+    input_lora_.emplace(context, *config.lora, path + "." + names.mlp_input, config.hidden_size, std::vector<ColumnParallelLinear::Output>{{"", inner}}, parts(config));
+  }
+  if (config.lora->targets_layer("down_proj")) output_lora_.emplace(context, *config.lora, path + "." + names.mlp_output, config.ffn_hidden_size, config.hidden_size);
 }
 
 at::Tensor ParallelMLP::forward(const at::Tensor& input) const {
@@ -32,9 +38,12 @@ at::Tensor ParallelMLP::forward(const at::Tensor& input) const {
 }
 
 at::Tensor ParallelMLP::run(const at::Tensor& input) const {
-  const at::Tensor projected = input_.forward(input)[0];
-  return output_.forward(maybe_checkpoint(recompute_.activation, position_, {projected},
-                                          [this](const std::vector<at::Tensor>& inputs) { return between(inputs[0]); }));
+  std::vector<at::Tensor> projected = input_.forward(input);
+  if (input_lora_) input_lora_->add_to(projected, input);
+  const at::Tensor activated =
+      maybe_checkpoint(recompute_.activation, position_, projected, [this](const std::vector<at::Tensor>& inputs) { return between(inputs[0]); });
+  const at::Tensor output = output_.forward(activated);
+  return output_lora_ ? output_lora_->add_to(output, activated) : output;
 }
 
 at::Tensor ParallelMLP::between(const at::Tensor& input) const {

@@ -12,6 +12,7 @@
 #include "trainer/modules/recompute.h"
 #include "trainer/parallel_layers/dropout.h"
 #include "trainer/parallel_layers/layers.h"
+#include "trainer/parallel_layers/lora.h"
 
 namespace trellis::trainer {
 
@@ -33,6 +34,8 @@ class ParallelMLP {
   Dropout dropout_;
   ParallelGroup tp_;
   RowParallelLinear output_;
+  std::optional<ColumnParallelLora> input_lora_;
+  std::optional<RowParallelLora> output_lora_;
   LayerScope scope_;
 };
 

@@ -51,12 +51,17 @@ at::Tensor turn(const at::Tensor& heads, const RotaryTables& tables) { return ta
 QkvProjection::QkvProjection(const ModuleContext& context, const std::string& path, const ModelSection& config, QkvLayout layout)
     : layout_(layout), head_dim_(head_dim(config)), projections_(make_projections(context, path, config, layout)) {
   const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_);
+  if (config.lora && config.lora->targets_layer("qkv_proj")) {
+    if (replicating != nullptr) throw ConfigError(path + ": LoRA adapters beside the replicating projection of model.qkv_linear are not carried out in this version");
+    lora_.emplace(context, *config.lora, path, config.hidden_size, outputs_of(config, layout, context.tp().size, path));
+  }
   query_columns_ = replicating != nullptr ? replicating->query_columns() : strided_partition(1, config.num_attention_heads * head_dim_, 1);
 }
 
 QkvProjection::Output QkvProjection::forward(const at::Tensor& input) const {
   if (const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_)) return replicating->forward(input);
-  const std::vector<at::Tensor> outputs = std::get<ColumnParallelLinear>(projections_).forward(input);
+  std::vector<at::Tensor> outputs = std::get<ColumnParallelLinear>(projections_).forward(input);
+  if (lora_) lora_->add_to(outputs, input);
   // Megatron's weights hold the parts of one head side by side: [.., heads, parts · d].
   const auto heads = [&](std::size_t i, std::int64_t parts) { return outputs[i].unflatten(-1, {-1, parts * head_dim_}); };
   if (layout_ == QkvLayout::kSeparate) return {heads(0, 1), heads(1, 1), heads(2, 1)};
@@ -70,12 +75,18 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
       core_(context, path, config, layer, query_heads(qkv_.query_columns(), config, context.tp())),
       dense_(context, path + "." + names.attention_output, config.num_attention_heads * head_dim(config), config.hidden_size,
              {.init = output_init_std(config), .bias = config.has_bias, .input_is_parallel = true, .partition = qkv_.query_columns()}),
-      scope_(context.scope(path)) {}
+      scope_(context.scope(path)) {
+  if (config.lora && config.lora->targets_layer("o_proj")) {
+    dense_lora_.emplace(context, *config.lora, path + "." + names.attention_output, config.num_attention_heads * head_dim(config), config.hidden_size);
+  }
+}
 
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
   const auto [query, key, value] = qkv_.forward(input);
-  return scope_.leave(dense_.forward(core_.forward(turn(query, sequence.rotary), turn(key, sequence.rotary), value, sequence.allowed)));
+  const at::Tensor attended = core_.forward(turn(query, sequence.rotary), turn(key, sequence.rotary), value, sequence.allowed);
+  const at::Tensor output = dense_.forward(attended);
+  return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);
 }
 
 }  // namespace trellis::trainer

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -10,6 +11,7 @@
 #include "trainer/modules/module_names.h"
 #include "trainer/modules/rotary_embedding.h"
 #include "trainer/parallel_layers/layers.h"
+#include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 
 namespace trellis::trainer {
@@ -35,6 +37,7 @@ class QkvProjection {
   QkvLayout layout_;
   std::int64_t head_dim_;
   std::variant<ColumnParallelLinear, GQAQKVColumnParallelLinear> projections_;
+  std::optional<ColumnParallelLora> lora_;
   Partition query_columns_;
 };
 
@@ -49,6 +52,7 @@ class SelfAttention {
   QkvProjection qkv_;
   CoreAttention core_;
   RowParallelLinear dense_;
+  std::optional<RowParallelLora> dense_lora_;
   LayerScope scope_;
 };
 

@@ -53,6 +53,7 @@ std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters, at:
   std::map<BucketKind, Open> open;
   std::vector<std::vector<Parameter*>> buckets;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
+    if (!parameter->tensor.requires_grad()) continue;
     const at::ScalarType dtype = c10::promoteTypes(grad_dtype, parameter->tensor.scalar_type());
     const std::int64_t bytes = parameter->tensor.numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
     auto found = open.find(kind_of(*parameter));

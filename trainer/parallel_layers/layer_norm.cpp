@@ -35,11 +35,12 @@ class RmsNormBackward final : public Derivative {
     const std::int64_t size = input.size(-1);
     const at::Tensor normal = at::mul(input, inverse);
     const at::Tensor product = at::mul(normal, grads[0]);
-    const at::Tensor grad_weight = product.view({-1, size}).sum(0);
+    const bool frozen = !task_should_compute_output(1);
+    const at::Tensor grad_weight = frozen ? at::Tensor() : product.view({-1, size}).sum(0);
     const at::Tensor mean = at::matmul(product, weight).unsqueeze_(-1);
     at::Tensor grad_input = at::mul(weight, grads[0]);
     grad_input.addcmul_(normal, mean, -1.0 / static_cast<double>(size)).mul_(inverse);
-    return {grad_input.to(input.scalar_type()), grad_weight.to(saved(1).scalar_type())};
+    return {grad_input.to(input.scalar_type()), frozen ? grad_weight : grad_weight.to(saved(1).scalar_type())};
   }
 };
 

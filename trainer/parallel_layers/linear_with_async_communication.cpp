@@ -24,8 +24,11 @@ at::Tensor rows(const at::Tensor& activations) { return activations.reshape({-1,
 /// gradients before the sum over replicas: each of them carries its own query heads' part, and the sum over TP adds those up.
 class LinearWithAsyncCommunication final : public Derivative {
  public:
-  LinearWithAsyncCommunication(const at::Tensor& input, ColumnShards layer) : layer_(std::move(layer)), num_weights_(layer_.weights.size()) {
-    save(input);
+  /// Frozen weights have no gradient: then the input is neither kept nor gathered.
+  LinearWithAsyncCommunication(const at::Tensor& input, ColumnShards layer)
+      : layer_(std::move(layer)), num_weights_(layer_.weights.size()), columns_(input.size(-1)), dtype_(input.scalar_type()),
+        frozen_(!torch::autograd::any_variable_requires_grad(layer_.weights)) {
+    save(frozen_ ? at::Tensor() : input);
     for (const at::Tensor& weight : layer_.weights) save(weight);
     layer_.weights.clear();
   }
@@ -34,21 +37,25 @@ class LinearWithAsyncCommunication final : public Derivative {
   Tensors backward(Tensors grads) override {
     const at::Tensor input = saved(0);
     const bool scattered = layer_.sequence_parallel;
-    PendingCollective gather = scattered ? start_all_gather(input, layer_.tp) : PendingCollective(input);
+    PendingCollective gather = scattered && !frozen_ ? start_all_gather(input, layer_.tp) : PendingCollective(input);
     Tensors grad_rows;
     for (const at::Tensor& grad : grads) grad_rows.push_back(rows(grad));
     PendingCollective replicas = start_replica_sum(grad_rows);
-    const at::Tensor grad_total = input_gradient(grad_rows).view(with_columns(grads[0], input.size(-1))).to(layer_.reduce_dtype);
+    const at::Tensor grad_total = input_gradient(grad_rows).view(with_columns(grads[0], columns_)).to(layer_.reduce_dtype);
     PendingCollective reduce = scattered ? start_reduce_scatter(grad_total, layer_.tp) : start_all_reduce(grad_total, layer_.tp);
     finish_replica_sum(replicas, grad_rows);
     Tensors result(1);
-    const at::Tensor total_rows = rows(gather.wait());
-    for (const at::Tensor& grad : grad_rows) result.push_back(at::mm(grad.t(), total_rows));
-    if (!layer_.biases.empty()) {
-      for (const at::Tensor& grad : grad_rows) result.push_back(grad.sum(0));
-    }
-    result[0] = reduce.wait().to(input.scalar_type());
+    append_weight_gradients(result, gather.wait(), grad_rows);
+    result[0] = reduce.wait().to(dtype_);
     return result;
+  }
+
+  void append_weight_gradients(Tensors& result, const at::Tensor& total, const Tensors& grad_rows) const {
+    if (frozen_) return result.resize(1 + num_weights_ + layer_.biases.size());
+    const at::Tensor total_rows = rows(total);
+    for (const at::Tensor& grad : grad_rows) result.push_back(at::mm(grad.t(), total_rows));
+    if (layer_.biases.empty()) return;
+    for (const at::Tensor& grad : grad_rows) result.push_back(grad.sum(0));
   }
 
   [[nodiscard]] at::Tensor input_gradient(const Tensors& grad_rows) const {
@@ -57,7 +64,7 @@ class LinearWithAsyncCommunication final : public Derivative {
     return sum;
   }
 
-  [[nodiscard]] bool has_replicas() const { return !layer_.replicated_rows.empty() && layer_.kv_shared.size > 1; }
+  [[nodiscard]] bool has_replicas() const { return !frozen_ && !layer_.replicated_rows.empty() && layer_.kv_shared.size > 1; }
 
   /// One sum for the replicated columns of all gradients.
   [[nodiscard]] PendingCollective start_replica_sum(const Tensors& grad_rows) const {
@@ -90,6 +97,9 @@ class LinearWithAsyncCommunication final : public Derivative {
 
   ColumnShards layer_;
   std::size_t num_weights_;
+  std::int64_t columns_;   ///< of the input
+  at::ScalarType dtype_;   ///< of the input
+  bool frozen_;
 };
 
 /// What autocast would do to a tensor here: the derivative above runs outside of it, so the types are settled before.

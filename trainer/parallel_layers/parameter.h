@@ -24,7 +24,7 @@ struct OptimizerGroup {
   auto operator<=>(const OptimizerGroup&) const = default;
 };
 
-/// A trainable tensor: this rank's shard, with what NxD attaches to a parameter as attributes.
+/// A weight: this rank's shard, with what NxD attaches to a parameter as attributes.
 struct Parameter {
   std::string name;                        ///< global: the same whatever the stage and the layout
   at::Tensor tensor;
@@ -33,6 +33,7 @@ struct Parameter {
   int partition_stride = 1;                ///< blocks fused into one tensor (gate|up: 2); each is sharded for itself
   Partition partition;                     ///< the whole truth: which un-sharded rows each rank holds; join_shards() undoes it
   bool sequence_parallel_enabled = false;  ///< each TP rank has a part of its gradient: to be summed over TP
+  bool adapter = false;                    ///< of LoRA. A weight that is none takes no part in a fine-tuning: its tensor requires no gradient.
   bool weight_decay = true;
   std::optional<OptimizerGroup> group = {}; ///< of an optimizer's own group; none: the optimizer's numbers, by weight_decay
   bool tied = false;                       ///< has copies on other stages, or is one: its gradient is complete only after their sum

@@ -166,7 +166,7 @@ MicroBatch NxDPPModel::on_device(const MicroBatch& host, bool first, bool last) 
     return wanted && tensor.defined() ? tensor.to(context_.device) : at::Tensor();
   };
   return {copy(first, host.input_ids), copy(last, host.labels), copy(last, host.loss_mask), copy(true, host.position_ids),
-          copy(true, host.attention_mask), {}};
+          copy(true, host.attention_mask), {}, copy(first, host.token_type_ids), copy(last, host.next_sentence_labels), copy(first, host.pixel_values)};
 }
 
 void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {

@@ -11,16 +11,31 @@ struct Sizes {
   std::int64_t hidden, ffn, query, key_value, gates, tp;
 };
 
+/// Adapters beside outputs of a layer that is cut by its outputs: A whole on each rank, one for each output. See parallel_layers/lora.h.
+std::int64_t column_adapters(const ModelSection& model, const char* target, std::int64_t inputs, std::int64_t outputs, std::int64_t weights, std::int64_t tp) {
+  if (!model.lora || !model.lora->targets_layer(target)) return 0;
+  return model.lora->rank * (weights * inputs + outputs / tp);
+}
+
+/// Beside one that is cut by its inputs: B whole on each rank.
+std::int64_t row_adapter(const ModelSection& model, const char* target, std::int64_t inputs, std::int64_t outputs, std::int64_t tp) {
+  if (!model.lora || !model.lora->targets_layer(target)) return 0;
+  return model.lora->rank * (inputs / tp + outputs);
+}
+
 /// Queries, keys and values are cut by heads, the output projection by its input; its bias is whole on each rank.
 std::int64_t attention(const ModelSection& model, const Sizes& s) {
   const std::int64_t qkv = s.query + 2 * s.key_value;
   const std::int64_t biases = model.has_bias ? qkv / s.tp + s.hidden : 0;
-  return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases;
+  const std::int64_t adapters = column_adapters(model, "qkv_proj", s.hidden, qkv, 3, s.tp) + row_adapter(model, "o_proj", s.query, s.hidden, s.tp);
+  return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases + adapters;
 }
 
 std::int64_t mlp(const ModelSection& model, const Sizes& s) {
   const std::int64_t biases = model.has_bias ? s.gates * s.ffn / s.tp + s.hidden : 0;
-  return (s.gates + 1) * s.hidden * s.ffn / s.tp + biases;
+  const std::int64_t adapters =
+      column_adapters(model, "gate_up_proj", s.hidden, s.gates * s.ffn, 1, s.tp) + row_adapter(model, "down_proj", s.ffn, s.hidden, s.tp);
+  return (s.gates + 1) * s.hidden * s.ffn / s.tp + biases + adapters;
 }
 
 std::int64_t norm(const ModelSection& model, std::int64_t size) {
@@ -31,6 +46,20 @@ std::int64_t norm(const ModelSection& model, std::int64_t size) {
 std::int64_t norms(const ModelSection& model, const Sizes& s) {
   const bool normformer = model.transformer_block_type == TransformerBlock::kNormformer;
   return 2 * norm(model, s.hidden) + (normformer ? norm(model, s.hidden) + norm(model, s.ffn / s.tp) : 0);
+}
+
+/// models/bert and models/vit.
+void count_encoder(const ModelSection& model, const Sizes& s, ParameterCounts& counts) {
+  if (model.architecture == "bert") {
+    counts.positions += model.type_vocab_size * s.hidden + norm(model, s.hidden);
+    counts.token_head = s.hidden * s.hidden + s.hidden + norm(model, s.hidden);
+    counts.sample_head = s.hidden * s.hidden + s.hidden + 2 * s.hidden + 2 + model.vocab_size;
+    return;
+  }
+  counts.embedding = model.image->values_per_patch() * s.hidden + s.hidden;
+  counts.positions += s.hidden;  // the token of the class
+  counts.head = 0;
+  counts.sample_head = model.image->labels * (s.hidden + 1);
 }
 
 }  // namespace
@@ -59,12 +88,13 @@ ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copie
     counts.idle_experts = (experts - model.moe->top_k) * mlp(model, s);
   }
   if (model.transformer_block_type != TransformerBlock::kPostLn) counts.final_norm = norm(model, s.hidden);
+  if (is_encoder(model)) count_encoder(model, s, counts);
   return counts;
 }
 
 std::int64_t count_all(const ModelSection& model) {
   const ParameterCounts counts = count_parameters(model);
-  std::int64_t total = counts.embedding + counts.positions + counts.final_norm;
+  std::int64_t total = counts.embedding + counts.positions + counts.final_norm + counts.token_head + counts.sample_head;
   for (int layer = 0; layer < model.num_layers; ++layer) total += counts.layer(model, layer);
   return model.share_embeddings_and_output_weights ? total : total + counts.head;
 }

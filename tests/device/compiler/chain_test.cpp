@@ -99,6 +99,25 @@ TEST(Chain, LogSoftmaxLongRows) {
   }
 }
 
+/// A number per row that is read first behind a walk over the row.
+TEST(Chain, LongRowsTimesANumberPerRow) {
+  for (std::int64_t sbuf : {192 * 1024, 16 * 1024}) {
+    GraphFixture g(sbuf);
+    const std::int64_t rows = 150, cols = 1500;
+    const auto x = g.input({rows, cols}), r = g.input({rows, 1}), p = g.output({rows, cols}), y = g.output({rows, cols});
+    g.node("_softmax", {x}, {p}, "dim=-1 half_to_float=0");
+    g.node("mul.Tensor", {p, r}, {y});
+    const Values vx = g.random(x, -4, 4), vr = g.random(r, -2, 2);
+    g.run();
+    Values sums;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      sums.push_back(0);
+      for (std::int64_t c = 0; c < cols; ++c) sums.back() += std::exp(vx[row * cols + c]);
+    }
+    g.expect(y, [&](std::int64_t i) { return std::exp(vx[i]) / sums[i / cols] * vr[i / cols]; });
+  }
+}
+
 TEST(Chain, ReductionsOverAnyDimensions) {
   const std::vector<std::int64_t> sizes{5, 140, 33};
   struct Case {

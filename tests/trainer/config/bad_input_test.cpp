@@ -153,7 +153,7 @@ TEST(BadInput, ConfigJsonIsCheckedLikeTheYaml) {
   EXPECT_EQ(problems(R"({"num_hidden_layers": "x"})"), prefix + ": num_hidden_layers: expected an integer of at least 1, got \"x\"");
   EXPECT_EQ(problems(R"({"hidden_size": -1})"), prefix + ": hidden_size: expected an integer of at least 1, got -1");
   EXPECT_EQ(problems(R"({"rms_norm_eps": 0})"), prefix + ": rms_norm_eps: expected a number greater than 0, got 0");
-  EXPECT_EQ(problems(R"({"model_type": "bert"})"), prefix + ": model_type: \"bert\" is no model of the hub; expected llama, mistral or mixtral");
+  EXPECT_EQ(problems(R"({"model_type": "t5"})"), prefix + ": model_type: \"t5\" is no model of the hub; expected llama, mistral, mixtral, bert or vit");
   EXPECT_EQ(problems(R"({"hidden_act": "gelu"})"), prefix + ": hidden_act: \"gelu\" is not carried out in this version; only \"silu\" is");
   EXPECT_EQ(problems(R"({"attention_bias": true})"), prefix + ": attention_bias: true is not carried out in this version; only false is");
   EXPECT_EQ(problems(R"({"attention_dropout": 2})"), prefix + ": attention_dropout: expected a number in [0, 1], got 2");

@@ -163,7 +163,8 @@ TEST(NxdtExamples, OnlyWhatThisVersionCarriesOutIsNotListed) {
   EXPECT_EQ(keys(check("hf_llama3_70B_CP").config), (Keys{"distributed_strategy.context_parallel_size", "model.fusions.ring_attention"}));
   EXPECT_EQ(keys(check("hf_mixtral_8x7b").config), Keys{"model.moe"});
   EXPECT_EQ(keys(check("hf_llama3_8B_DPO").config), Keys{"model_alignment_strategy.dpo"});
-  EXPECT_EQ(keys(check("hf_llama3_8B_SFT_lora").config), (Keys{"model_alignment_strategy.sft", "model_alignment_strategy.peft"}));
+  EXPECT_EQ(keys(check("hf_llama3_8B_SFT_lora").config), Keys{"model_alignment_strategy.peft"});  // beside qkv_linear
+  EXPECT_EQ(keys(check("hf_llama3_8B_SFT").config), Keys{});
   EXPECT_NO_THROW(refuse_unsupported(check("hf_llama3_70B").config, /*simulate=*/true));
   EXPECT_THROW(refuse_unsupported(check("hf_llama3_70B").config, /*simulate=*/false), ConfigError) << "it wants checkpoints";
   const std::vector<std::string> without = {"exp_manager.create_checkpoint_callback=false", "exp_manager.resume_if_exists=false"};

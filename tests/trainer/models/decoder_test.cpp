@@ -112,6 +112,78 @@ TEST(Decoder, HasAsManyParametersAsTheConfigurationCounts) {
   }
 }
 
+ModelSection small_bert() {
+  ModelSection model = small_gpt();
+  model.architecture = "bert";
+  model.transformer_block_type = TransformerBlock::kPostLn;
+  model.num_kv_heads = model.num_attention_heads;
+  model.share_embeddings_and_output_weights = true;
+  model.type_vocab_size = 3;
+  return model;
+}
+
+ModelSection small_vit() {
+  ModelSection model = small_bert();
+  model.architecture = "vit";
+  model.transformer_block_type = TransformerBlock::kPreLn;
+  model.share_embeddings_and_output_weights = false;
+  model.image = ImageSection{12, 4, 3, 7};
+  model.encoder_seq_length = model.max_position_embeddings = 10;
+  model.vocab_size = model.type_vocab_size = 0;
+  return model;
+}
+
+TEST(Encoders, HaveAsManyParametersAsTheConfigurationCounts) {
+  for (const ModelSection& model : {small_bert(), small_vit()}) {
+    RunConfig run;
+    run.model = model;
+    std::int64_t built = 0;
+    for (const Parameter& parameter : Built(model).parameters) built += parameter.tensor.numel();
+    EXPECT_EQ(built, run.num_parameters()) << model.architecture;
+  }
+}
+
+TEST(Encoders, RefuseStagesAndBatchesOfAnotherShape) {
+  const auto error_of = [](const std::function<void()>& action) -> std::string {
+    try {
+      action();
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const ModelSection& model : {small_bert(), small_vit()}) {
+    EXPECT_THAT(error_of([&] { Built(model, {0, 2, {0, 1}}); }), HasSubstr("expected 1 pipeline stage and 1 tensor-parallel rank, got 2 and 1"));
+  }
+  const Built bert(small_bert()), vit(small_vit());
+  MicroBatch batch = batch_of(small_bert());
+  batch.input_ids = batch.input_ids.narrow(1, 0, 5);
+  EXPECT_THAT(error_of([&] { (void)bert.stage->forward({}, batch); }), HasSubstr("5 tokens per sample, expected model.encoder_seq_length"));
+  batch.pixel_values = at::zeros({2, 3, 12, 8});
+  EXPECT_THAT(error_of([&] { (void)vit.stage->forward({}, batch); }), HasSubstr("expected the sizes [b, 3, 12, 12], got [2, 3, 12, 8]"));
+}
+
+/// A frozen weight takes no part; an adapter is marked.
+TEST(Lora, OnlyAdaptersRequireAGradient) {
+  ModelSection model = small_llama();
+  model.lora = LoraSection{2, 4, 0, {"qkv_proj", "down_proj"}};
+  const Built built(model);
+  std::set<std::string> trained;
+  for (const Parameter& parameter : built.parameters) {
+    EXPECT_EQ(parameter.tensor.requires_grad(), parameter.adapter) << parameter.name;
+    if (parameter.adapter) trained.insert(parameter.name);
+  }
+  EXPECT_EQ(trained.size(), 3U * (3 + 1) * 2);
+  for (const char* name : {"model.layers.0.self_attn.q_proj.lora_A.weight", "model.layers.2.self_attn.v_proj.lora_B.weight", "model.layers.1.mlp.down_proj.lora_A.weight"}) {
+    EXPECT_TRUE(trained.contains(name)) << name;
+  }
+  RunConfig run;
+  run.model = model;
+  std::int64_t elements = 0;
+  for (const Parameter& parameter : built.parameters) elements += parameter.tensor.numel();
+  EXPECT_EQ(elements, run.num_parameters());
+}
+
 TEST(Decoder, ATiedWeightLiesOnBothEndsOnce) {
   const ModelSection model = small_gpt();
   const std::string name = "language_model.embedding.word_embeddings.weight";

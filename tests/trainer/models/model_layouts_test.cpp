@@ -149,6 +149,38 @@ TEST(ModelLayouts, ReplicatedKeyValueHeadsEqualOneRank) {
   }
 }
 
+void with_adapters(ModelSection& model) { model.lora = LoraSection{3, 6, 0.1, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}}; }
+
+/// Adapters on all projections, with dropout: any layout trains what one rank trains, and only the adapters.
+TEST(ModelLora, EqualsOneRankAndMovesAdaptersOnly) {
+  const Variant lora{"", with_adapters};
+  RunConfig config = small_model(lora, {});
+  const Outcome one_rank = train(config, {});
+  for (const Layout& layout : {Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}, Layout{2, 1, 2, true, false}}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      RunConfig changed = small_model(lora, layout);
+      changed.model.recompute = recompute;
+      const Outcome outcome = train(changed, layout);
+      EXPECT_LE(worst_error(outcome, one_rank), kTolerance) << "TP " << layout.tp << " SP " << layout.sequence_parallel;
+      EXPECT_TRUE(outcome.replicas_equal);
+    }
+  }
+}
+
+/// B starts at zero.
+TEST(ModelLora, TheFirstLossIsTheBaseModels) {
+  const double base = train(small_model({"", [](ModelSection&) {}}, {}), {}).steps[0].loss;
+  const Outcome adapted = train(small_model({"", with_adapters}, {}), {});
+  EXPECT_DOUBLE_EQ(adapted.steps[0].loss, base);
+  EXPECT_NE(adapted.steps[2].loss, base);
+}
+
+TEST(ModelLora, ReplicatingProjectionsAreRefused) {
+  RunConfig config = small_model({"", with_adapters}, {});
+  config.model.qkv_linear = true;
+  EXPECT_THROW(train(config, {}), std::exception);
+}
+
 /// The residual stream crosses the stage border in fp32: cutting a bf16 model in two changes only the order in which the gradient norm is summed
 /// (in bf16 it would lose 8 bits there), and the stream's type matters.
 TEST(ModelLayouts, AnFp32ResidualStreamCrossesStages) {

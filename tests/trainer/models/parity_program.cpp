@@ -1,8 +1,9 @@
 // Runs a model for another program: parity_program INPUT OUTPUT. Both files are dictionaries, readable by torch.load.
 //   INPUT   config {key: number or text}, weights {name: tensor}, input_ids and labels [steps, b, s], and when they matter loss_mask,
-//           position_ids, attention_mask of the same shape; optimizer {lr, beta1, beta2, eps, weight_decay} to train
+//           position_ids, attention_mask, token_type_ids of the same shape, next_sentence_labels [steps, b], or pixel_values
+//           [steps, b, c, h, w] in place of input_ids; optimizer {lr, beta1, beta2, eps, weight_decay} to train
 //           The run has the type of the weights.
-//   OUTPUT  logits [s, b, v] and grads {name: tensor} of the first step, losses [steps]
+//   OUTPUT  logits [s, b, v] and grads {name: tensor} of the first step, losses [steps], weights {name: tensor} after the last
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -39,6 +40,13 @@ Setter number(T ModelSection::*member) {
   return [member](ModelSection& config, const c10::IValue& value) { config.*member = static_cast<T>(value.toScalar().toDouble()); };
 }
 
+Setter of_image(int ImageSection::*member) {
+  return [member](ModelSection& config, const c10::IValue& value) {
+    if (!config.image) config.image.emplace();
+    (*config.image).*member = static_cast<int>(value.toInt());
+  };
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table{
       {"architecture", [](ModelSection& m, const c10::IValue& v) { m.architecture = v.toStringRef(); }},
@@ -64,6 +72,14 @@ const std::map<std::string, Setter>& setters() {
       {"activation", number(&ModelSection::activation)},
       {"transformer_block_type", number(&ModelSection::transformer_block_type)},
       {"position_embedding", number(&ModelSection::position_embedding)},
+      {"type_vocab_size", number(&ModelSection::type_vocab_size)},
+      {"image_size", of_image(&ImageSection::size)},
+      {"patch_size", of_image(&ImageSection::patch)},
+      {"num_channels", of_image(&ImageSection::channels)},
+      {"num_labels", of_image(&ImageSection::labels)},
+      {"lora_rank", [](ModelSection& m, const c10::IValue& v) { m.lora = LoraSection{static_cast<int>(v.toInt()), 2.0 * static_cast<double>(v.toInt()), 0, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}}; }},
+      {"orpo_beta", [](ModelSection& m, const c10::IValue& v) { m.orpo_beta = v.toDouble(); }},
+      {"recompute", number(&ModelSection::recompute)},
       {"sliding_window", [](ModelSection& m, const c10::IValue& v) { m.sliding_window = static_cast<int>(v.toInt()); }},
       {"rope_type", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.type = v.toStringRef(); }},
       {"rope_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.factor = v.toDouble(); }},
@@ -101,7 +117,8 @@ void set_weights(ParameterList& parameters, const Dict& weights) {
 
 MicroBatch batch_of(const Dict& input, std::int64_t step) {
   const auto part = [&](const char* key) { return input.contains(key) ? input.at(key).toTensor()[step] : at::Tensor(); };
-  return {part("input_ids"), part("labels"), part("loss_mask"), part("position_ids"), part("attention_mask")};
+  return {part("input_ids"), part("labels"), part("loss_mask"), part("position_ids"), part("attention_mask"), {},
+          part("token_type_ids"), part("next_sentence_labels"), part("pixel_values")};
 }
 
 OptimizerOptions adamw_options(const Dict& values) {
@@ -120,7 +137,9 @@ Dict make_dict() { return Dict(c10::StringType::get(), c10::AnyType::get()); }
 
 Dict gradients(const ParameterList& parameters) {
   Dict grads = make_dict();
-  for (const Parameter& parameter : parameters) grads.insert(parameter.name, parameter.tensor.grad());
+  for (const Parameter& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) grads.insert(parameter.name, parameter.tensor.grad());
+  }
   return grads;
 }
 
@@ -147,7 +166,7 @@ void run(const std::string& input_file, const std::string& output_file) {
     lr = values.at("lr").toDouble();
   }
   std::vector<at::Tensor> losses;
-  for (std::int64_t step = 0; step < input.at("input_ids").toTensor().size(0); ++step) {
+  for (std::int64_t step = 0; step < input.at("labels").toTensor().size(0); ++step) {
     const at::Tensor loss = model->forward({}, batch_of(input, step));
     losses.push_back(loss.detach());
     if (step == 0) output.insert("logits", model->logits());
@@ -160,6 +179,9 @@ void run(const std::string& input_file, const std::string& output_file) {
     optimizer->step(lr);
   }
   output.insert("losses", at::stack(losses));
+  Dict after = make_dict();
+  for (const Parameter& parameter : parameters) after.insert(parameter.name, parameter.tensor.detach());
+  output.insert("weights", after);
   write(output_file, output);
 }
 

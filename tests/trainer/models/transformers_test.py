@@ -248,5 +248,212 @@ class Gpt2(Comparison):
         self.check_training(self.model(), self.CONFIG, gpt2_weights)
 
 
+def encoder_weights(places):
+    """Names of Hugging Face's encoders to ours: `places` are the modules of a layer, the others keep their names."""
+    def convert(tensors):
+        weights = {}
+        for name, tensor in tensors.items():
+            parts = name.split(".")
+            if "layer" in parts and parts[1] == "encoder":
+                name = ".".join(["", *parts[:4], places[".".join(parts[4:-1])], parts[-1]])[1:]
+            weights[name] = tensor
+        return weights
+    return convert
+
+
+BERT_PLACES = {"attention.self.query": "attention.q_proj", "attention.self.key": "attention.k_proj", "attention.self.value": "attention.v_proj",
+               "attention.output.dense": "attention.dense", "attention.output.LayerNorm": "input_layernorm", "intermediate.dense": "mlp.intermediate",
+               "output.dense": "mlp.output", "output.LayerNorm": "post_attention_layernorm"}
+VIT_PLACES = {"attention.attention.query": "attention.q_proj", "attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj",
+              "attention.output.dense": "attention.dense", "layernorm_before": "input_layernorm", "intermediate.dense": "mlp.intermediate",
+              "output.dense": "mlp.output", "layernorm_after": "post_attention_layernorm"}
+ENCODER = dict(num_layers=LAYERS, hidden_size=48, ffn_hidden_size=80, num_attention_heads=6, num_kv_heads=6, layernorm_epsilon=1e-12,
+               normalization=0, activation=0, position_embedding=1, has_bias=1, flash_attention=0)
+HUB_ENCODER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=6, layer_norm_eps=1e-12,
+                   hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+class Bert(Comparison):
+    """BertForPreTraining: both heads, types of tokens, padding."""
+    CONFIG = dict(ENCODER, architecture="bert", transformer_block_type=1, encoder_seq_length=SEQUENCE, max_position_embeddings=40,
+                  vocab_size=VOCABULARY, type_vocab_size=2, share_embeddings_and_output_weights=1)
+
+    def model(self):
+        config = transformers.BertConfig(**HUB_ENCODER, vocab_size=VOCABULARY, max_position_embeddings=40, type_vocab_size=2, attn_implementation="eager")
+        return randomize(transformers.BertForPreTraining(config))
+
+    def batches(self, steps=1):
+        batches = tokens(steps)
+        generator = torch.Generator().manual_seed(2)
+        masked = torch.rand(batches["labels"].shape, generator=generator) < 0.3
+        masked[..., 0] = True
+        batches["labels"][~masked] = IGNORED
+        batches["token_type_ids"] = torch.randint(0, 2, batches["labels"].shape, generator=generator)
+        batches["next_sentence_labels"] = torch.randint(0, 2, (steps, BATCH), generator=generator)
+        batches["attention_mask"] = torch.ones_like(batches["labels"])
+        batches["attention_mask"][:, 1, 23:] = 0
+        return batches
+
+    def output(self, model, batches, step=0):
+        return model(input_ids=batches["input_ids"][step], attention_mask=batches["attention_mask"][step], token_type_ids=batches["token_type_ids"][step],
+                     labels=batches["labels"][step], next_sentence_label=batches["next_sentence_labels"][step])
+
+    def weights(self, tensors):
+        return encoder_weights(BERT_PLACES)(tensors)
+
+    def check(self, **changes):
+        model, batches = self.model(), self.batches()
+        expected = self.output(model, batches)
+        expected.loss.backward()
+        got = run(dict(self.CONFIG, **changes), self.weights(values(model)), batches)
+        real = batches["attention_mask"][0] == 1
+        self.close(got["logits"].transpose(0, 1)[real], expected.prediction_logits.detach()[real], "logits of real tokens")
+        self.close(got["losses"][0], expected.loss.detach(), "loss")
+        grads = self.weights(values(model, gradients=True))
+        self.assertEqual(set(got["grads"]), set(grads))
+        # A key's bias shifts all of a query's scores alike: of its gradient only rounding is left.
+        norms = {name: grad.norm() for name, grad in grads.items() if not name.endswith("k_proj.bias")}
+        self.close(max((got["grads"][name] - grads[name]).norm() / norm for name, norm in norms.items()), torch.tensor(0.0), "gradients, relative")
+
+    def test_pre_training(self):
+        self.check()
+
+    def test_fused_attention(self):
+        self.check(flash_attention=1)
+
+    def test_recomputed(self):
+        self.check(recompute=2)
+
+    def test_training(self):
+        model, batches = self.model(), self.batches(20)
+        before = self.weights(values(model))
+        options = dict(lr=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        rest = [p for p in model.parameters() if p.dim() == 1]
+        optimizer = torch.optim.AdamW([dict(params=decayed), dict(params=rest, weight_decay=0.0)], lr=options["lr"], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+        losses = []
+        for step in range(20):
+            optimizer.zero_grad()
+            loss = self.output(model, batches, step).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        self.close(run(self.CONFIG, before, batches, optimizer=options)["losses"], torch.stack(losses), "losses of 20 steps")
+
+
+class Vit(Comparison):
+    CONFIG = dict(ENCODER, architecture="vit", encoder_seq_length=17, max_position_embeddings=17, image_size=32, patch_size=8, num_channels=3, num_labels=11)
+
+    def model(self):
+        config = transformers.ViTConfig(**HUB_ENCODER, image_size=32, patch_size=8, num_channels=3, num_labels=11, attn_implementation="eager")
+        return randomize(transformers.ViTForImageClassification(config))
+
+    def weights(self, tensors):
+        weights = encoder_weights(VIT_PLACES)(tensors)
+        weights["vit.embeddings.cls_token"] = weights["vit.embeddings.cls_token"][0]
+        weights["vit.embeddings.position_embeddings"] = weights["vit.embeddings.position_embeddings"][0]
+        name = "vit.embeddings.patch_embeddings.projection.weight"
+        weights[name] = weights[name].flatten(1)
+        return weights
+
+    def check(self, **changes):
+        model = self.model()
+        generator = torch.Generator().manual_seed(4)
+        pixels, labels = torch.randn(1, BATCH, 3, 32, 32, generator=generator), torch.randint(0, 11, (1, BATCH, 1), generator=generator)
+        expected = model(pixel_values=pixels[0], labels=labels[0, :, 0])
+        expected.loss.backward()
+        got = run(dict(self.CONFIG, **changes), self.weights(values(model)), dict(pixel_values=pixels, labels=labels))
+        self.close(got["logits"][0], expected.logits.detach(), "logits")
+        self.close(got["losses"][0], expected.loss.detach(), "loss")
+        grads = self.weights(values(model, gradients=True))
+        self.assertEqual(set(got["grads"]), set(grads))
+        norms = {name: grad.norm() for name, grad in grads.items() if not name.endswith("k_proj.bias")}
+        self.close(max((got["grads"][name] - grads[name]).norm() / norm for name, norm in norms.items()), torch.tensor(0.0), "gradients, relative")
+
+    def test_classification(self):
+        self.check()
+
+    def test_fused_attention(self):
+        self.check(flash_attention=1)
+
+
+class Lora(Comparison):
+    """Adapters on all projections, in fp64, against the dense model of W + alpha/rank · B·A."""
+    RANK, SCALE = 3, 2.0
+    PLACES = {"self_attn.q_proj": (48, 48), "self_attn.k_proj": (16, 48), "self_attn.v_proj": (16, 48), "self_attn.o_proj": (48, 48),
+              "mlp.gate_up_proj": (160, 48), "mlp.down_proj": (48, 80)}
+
+    def setup_weights(self):
+        model = randomize(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, attn_implementation="eager"))).double()
+        base = llama_weights(values(model))
+        generator = torch.Generator().manual_seed(6)
+        adapters = {}
+        for layer in range(LAYERS):
+            for place, (rows, columns) in self.PLACES.items():
+                for name, shape in (("A", (self.RANK, columns)), ("B", (rows, self.RANK))):
+                    adapters[f"model.layers.{layer}.{place}.lora_{name}.weight"] = 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+        return model, base, adapters
+
+    def merge(self, model, adapters):
+        """Puts W + scale · B·A into the dense model; returns the merged weights by our names, as leaves of a graph that reaches the adapters."""
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in adapters.items()}
+        merged = {}
+        for name, weight in llama_weights(values(model)).items():
+            path = name.removesuffix(".weight")
+            a, b = leaves.get(f"{path}.lora_A.weight"), leaves.get(f"{path}.lora_B.weight")
+            merged[name] = weight if a is None else weight + self.SCALE * b @ a
+        hub = {}
+        for name in dict(model.named_parameters()):
+            if "gate_proj" in name or "up_proj" in name:
+                half = merged[name.replace("gate_proj", "gate_up_proj").replace(".up_proj", ".gate_up_proj")].chunk(2)
+                hub[name] = half[0] if "gate_proj" in name else half[1]
+            else:
+                hub[name] = merged[name]
+        return leaves, hub
+
+    def check_gradients(self, loss_of, config, batches):
+        model, base, adapters = self.setup_weights()
+        leaves, hub = self.merge(model, adapters)
+        logits = torch.func.functional_call(model, hub, (batches["input_ids"][0],)).logits
+        loss = loss_of(logits)
+        loss.backward()
+        for recompute in (0, 2):
+            got = run(dict(OURS, lora_rank=self.RANK, recompute=recompute, **config), {**base, **adapters}, batches)
+            self.assertEqual(set(got["grads"]), set(adapters), "only adapters have gradients")
+            self.assertLessEqual(abs(got["losses"][0] - loss.detach()).item(), 1e-12)
+            self.assertLessEqual((got["logits"].transpose(0, 1) - logits.detach()).abs().max().item(), 1e-11)
+            worst = max(((got["grads"][n] - leaf.grad).norm() / leaf.grad.norm()).item() for n, leaf in leaves.items())
+            print(f"{self.id().split('.')[-1]}: gradients of adapters, relative: {worst:.1e}")
+            self.assertLessEqual(worst, 1e-10)
+
+    def test_gradients_are_those_of_the_dense_formula(self):
+        batches = tokens()
+        self.check_gradients(lambda logits: mean_loss(logits, batches["labels"][0]), {}, batches)
+
+    def test_preference_pairs(self):
+        """ORPO against its formula: rows 0 … b−1 are chosen, the others rejected."""
+        batches, beta = tokens(), 0.3
+        batches["labels"][0, 1, :9] = IGNORED
+        labels = batches["labels"][0]
+
+        def loss_of(logits):
+            nll = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED).view(labels.shape)
+            log_p = -nll.sum(1) / (labels != IGNORED).sum(1)
+            odds = log_p - torch.log(1 - log_p.exp())
+            pairs = BATCH // 2
+            return (-log_p[:pairs] - beta * functional.logsigmoid(odds[:pairs] - odds[pairs:])).mean()
+
+        self.check_gradients(loss_of, dict(orpo_beta=beta), batches)
+
+    def test_frozen_weights_do_not_move(self):
+        _, base, adapters = self.setup_weights()
+        options = dict(lr=1e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+        after = run(dict(OURS, lora_rank=self.RANK), {**base, **adapters}, tokens(5), optimizer=options)["weights"]
+        for name, weight in base.items():
+            self.assertTrue(torch.equal(after[name], weight), name)
+        for name, weight in adapters.items():
+            self.assertGreater((after[name] - weight).abs().max().item(), 1e-4, name)
+
+
 if __name__ == "__main__":
     unittest.main()

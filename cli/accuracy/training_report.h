@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "cli/accuracy/training_run.h"
+
+namespace trellis::cli {
+
+/// Published training steps beside their predictions: the worst first, sums per group, the trend of the signed error; apart from them the
+/// excluded rows, with their predictions, and those that could not be run. REQUIRES: as many predictions as runs.
+[[nodiscard]] std::string training_text(const std::vector<TrainingRun>& runs, const std::vector<Prediction>& predictions);
+/// Schema trellis.accuracy/1, subject "training".
+[[nodiscard]] nlohmann::json training_json(const std::vector<TrainingRun>& runs, const std::vector<Prediction>& predictions);
+/// That of the first row that could not be run; 0: all could.
+[[nodiscard]] int exit_code_of(const std::vector<Prediction>& predictions);
+
+}  // namespace trellis::cli

@@ -1,0 +1,213 @@
+#include "cli/accuracy/training_run.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/content_hash.h"
+#include "base/error.h"
+#include "sim/config/system_config.h"
+#include "trainer/config/run_config.h"
+
+extern char** environ;
+
+namespace trellis::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kSchema = "trellis.accuracy_result/1";
+
+std::string read_file(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+/// A rebuilt program predicts anew.
+void add_program(ContentHasher& hasher, const fs::path& program) {
+  const fs::path libraries = program.parent_path().parent_path() / "lib";
+  for (const fs::path& file : {program, libraries / "libtrellis_trainer.so", libraries / "libtrellis_neuron.so"}) {
+    std::error_code absent;
+    const auto size = fs::file_size(file, absent);
+    if (absent) continue;
+    hasher.value(size);
+    hasher.value(fs::last_write_time(file).time_since_epoch().count());
+  }
+}
+
+/// Everything that a prediction depends on.
+std::string key_of(const TrainingRun& run, const TrainingRequest& request) {
+  ContentHasher hasher;
+  const trainer::RunCheck check = trainer::check_run_config(run.config.string(), run.overrides);
+  hasher.text(check.problems.empty() ? check.config.resolved_yaml : read_file(run.config));
+  for (const std::string& text : run.overrides) hasher.text(text);
+  hasher.text(run.row.instance);
+  hasher.value(run.nodes);
+  sim::LoadOptions load;
+  load.nodes = run.nodes;
+  load.overrides = request.hardware;
+  load.calibrated = request.calibrated;
+  if (check.problems.empty()) load.logical_core_size = check.config.trainer.lnc;
+  for (const sim::Parameter& parameter : sim::load_system(run.row.instance, load).parameters) {
+    hasher.text(parameter.key);
+    hasher.text(parameter.value);
+  }
+  add_program(hasher, request.program);
+  return hasher.finish().to_string();
+}
+
+std::vector<std::string> command_of(const TrainingRun& run, const TrainingRequest& request, const fs::path& folder) {
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  std::vector<std::string> command = {request.program.string(), "simulate", run.config.string()};
+  command.insert(command.end(), run.overrides.begin(), run.overrides.end());
+  command.push_back("exp_manager.explicit_log_dir=" + (folder / "run").string());
+  for (const std::string& word : {std::string("--instance"), run.row.instance, std::string("--nodes"), std::to_string(run.nodes), std::string("--threads"),
+                                  std::to_string(std::max(1U, cores / static_cast<unsigned>(request.jobs))), std::string("--json")}) {
+    command.push_back(word);
+  }
+  for (const std::string& number : request.hardware) command.insert(command.end(), {"--set", number});
+  if (!request.calibrated) command.emplace_back("--published-only");
+  return command;
+}
+
+/// Runs a program to its end; its exit code, or 128 + the signal that ended it.
+int run_to_end(const std::vector<std::string>& command, const fs::path& out, const fs::path& err) {
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, words[0], &files, nullptr, words.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  if (failed != 0) throw ConfigError(fmt::format("cannot run {}: {}", command[0], std::strerror(failed)));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw Error(ExitCode::kInternal, fmt::format("waitpid: {}", std::strerror(errno)));
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// What stands behind the last "error: ", or else the last lines.
+std::string error_text(const std::string& err, int exit_code) {
+  constexpr std::size_t kMost = 700;
+  const std::size_t at = err.rfind("error: ");
+  std::string text = at == std::string::npos ? err : err.substr(at + 7);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.size() > kMost) text = at == std::string::npos ? "…" + text.substr(text.size() - kMost) : text.substr(0, kMost) + "…";
+  return text.empty() ? fmt::format("ended with {} and said nothing", exit_code) : text;
+}
+
+Prediction read_report(const std::string& text) {
+  Prediction prediction;
+  try {
+    const json report = json::parse(text);
+    prediction.step_s = report.at("step_time_ms").get<double>() * 1e-3;
+    prediction.parameters = report.at("parameters").get<std::int64_t>();
+    prediction.mfu = report.at("mfu").get<double>();
+  } catch (const json::exception& error) {
+    prediction.exit_code = static_cast<int>(ExitCode::kInternal);
+    prediction.error = std::string("its report is not trellis.run_report/1: ") + error.what();
+  }
+  return prediction;
+}
+
+std::optional<Prediction> kept_result(const fs::path& file, const std::string& key) {
+  const json document = json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object() || document.value("schema", "") != kSchema || document.value("key", "") != key) return std::nullopt;
+  Prediction prediction;
+  prediction.step_s = document.value("step_s", 0.0);
+  prediction.parameters = document.value("parameters", std::int64_t{0});
+  prediction.mfu = document.value("mfu", 0.0);
+  prediction.host_s = document.value("host_s", 0.0);
+  prediction.kept = true;
+  return prediction;
+}
+
+Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
+  const fs::path folder = request.results / run.row.id, result = folder / "result.json";
+  const std::string key = key_of(run, request);
+  if (auto kept = kept_result(result, key)) return *kept;
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  const auto start = std::chrono::steady_clock::now();
+  const int exit_code = run_to_end(command_of(run, request, folder), folder / "stdout.json", folder / "stderr.txt");
+  Prediction prediction;
+  if (exit_code == 0) {
+    prediction = read_report(read_file(folder / "stdout.json"));
+  } else {
+    prediction.exit_code = exit_code;
+    prediction.error = error_text(read_file(folder / "stderr.txt"), exit_code);
+  }
+  prediction.host_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!prediction.error.empty()) return prediction;
+  const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.step_s}, {"parameters", prediction.parameters},
+                         {"mfu", prediction.mfu}, {"host_s", prediction.host_s}};
+  write_file_atomically(result, document.dump(1) + "\n");
+  return prediction;
+}
+
+}  // namespace
+
+std::vector<TrainingRun> read_training_runs() {
+  const PublishedRows published = read_published_rows("training");
+  std::vector<TrainingRun> runs;
+  for (const PublishedRow& row : published.rows) {
+    TrainingRun run{row, published_directory() / row.spec.required<std::string>("config"), {}, row.spec.required<int>("nodes")};
+    run.overrides = row.spec.get<std::vector<std::string>>("overrides", {});
+    const auto grade = row.spec.required<std::string>("grade");
+    if (grade != "A" && grade != "B") row.spec.problem("grade", "expected A or B, got \"" + grade + "\"");
+    if (run.nodes < 1 && row.spec.has("nodes")) row.spec.problem("nodes", "must be at least 1");
+    row.spec.reject_unknown();
+    runs.push_back(std::move(run));
+  }
+  published.document.problems().throw_if_any();
+  return runs;
+}
+
+std::vector<Prediction> predict(const std::vector<TrainingRun>& runs, const TrainingRequest& request,
+                                const std::function<void(const TrainingRun&, const Prediction&)>& done) {
+  std::vector<Prediction> predictions(runs.size());
+  std::atomic<std::size_t> next = 0;
+  std::mutex telling;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < runs.size(); i = next++) {
+      try {
+        predictions[i] = predict_one(runs[i], request);
+      } catch (const Error& error) {
+        predictions[i].exit_code = static_cast<int>(error.code());
+        predictions[i].error = error.what();
+      } catch (const std::exception& error) {
+        predictions[i].exit_code = static_cast<int>(ExitCode::kInternal);
+        predictions[i].error = error.what();
+      }
+      const std::lock_guard lock(telling);
+      done(runs[i], predictions[i]);
+    }
+  };
+  std::vector<std::jthread> workers;
+  for (int i = 0; i < std::max(1, request.jobs); ++i) workers.emplace_back(work);
+  workers.clear();  // joins them
+  return predictions;
+}
+
+}  // namespace trellis::cli

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""`trellis accuracy training` as a user calls it: rows of a folder of one's own, kept results, hardware numbers, a row that cannot be run."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+
+DECODER = """name: small
+model_source: hf
+trainer: {devices: 2, max_steps: 1}
+exp_manager: {create_checkpoint_callback: false, create_tensorboard_logger: false}
+distributed_strategy: {tensor_model_parallel_size: 2, sequence_parallel: true, zero1: false}
+data: {micro_batch_size: 1, global_batch_size: 2}
+model: {num_layers: 2, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4, num_kv_heads: 2, encoder_seq_length: 128, vocab_size: 512,
+        activations_checkpoint_granularity: full, fusions: {flash_attention: true}, optim: {name: adamw, lr: 1.0e-4}}
+precision: {type: bf16SR}
+"""
+LORA = DECODER + """model_alignment_strategy:
+  %s
+  peft: {lora_rank: 4, lora_dropout: 0, target_modules: [qkv_proj, o_proj, gate_up_proj, down_proj]}
+"""
+ENCODER = """name: small
+model_source: hf
+trainer: {devices: 2, max_steps: 1}
+exp_manager: {create_checkpoint_callback: false, create_tensorboard_logger: false}
+distributed_strategy: {zero1: false}
+data: {micro_batch_size: 2, global_batch_size: 8}
+model: {model_type: %s, num_layers: 2, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4, hidden_dropout: 0.1, attention_dropout: 0.1,
+        fusions: {flash_attention: false}, optim: {name: adamw_fp32OptState, lr: 1.0e-4}, %s}
+precision: {type: %s}
+"""
+CONFIGS = {"decoder": DECODER, "sft": LORA % "sft: {packing: true}", "orpo": LORA % "orpo: {beta: 0.1}",
+           "bert": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "bf16SR"),
+           "bert_fp32": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "fp32"),
+           "vit": ENCODER % ("vit", "image_size: 32, patch_size: 8, num_labels: 10", "bf16SR"),
+           "dpo": LORA % "dpo: {kl_beta: 0.1}"}
+
+
+class Training(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.temporary.cleanup)
+        cls.dir = pathlib.Path(cls.temporary.name)
+        rows = []
+        for name, text in CONFIGS.items():
+            (cls.dir / f"{name}.yaml").write_text(text)
+            rows.append(f"  - {{id: {name}, config: {name}.yaml, instance: trn1.2xlarge, nodes: 1, step_s: 0.01, measured: {{log: 0.01}}, use: test, grade: B, "
+                        f"size: small, family: {name}, path: here, source: made up}}\n")
+        (cls.dir / "training.yaml").write_text("rows:\n" + "".join(rows))
+
+    def accuracy(self, *args):
+        return subprocess.run([TRELLIS, "accuracy", "training", "--results", self.dir / "results", "--jobs", "2", *args], capture_output=True, text=True, cwd=self.dir,
+                              timeout=600, env={**os.environ, "TRELLIS_PUBLISHED_DIR": str(self.dir)})
+
+    def test_every_kind_of_run_is_predicted_and_kept(self):
+        first = self.accuracy("--rows", "[!d]*", "--rows", "decoder", "--json")
+        self.assertEqual(first.returncode, 0, first.stderr)
+        rows = {row["id"]: row for row in json.loads(first.stdout)["rows"]}
+        self.assertEqual(set(rows), set(CONFIGS) - {"dpo"})
+        for row in rows.values():
+            self.assertGreater(row["predicted_s"], 0)
+            self.assertAlmostEqual(row["error"], row["predicted_s"] / 0.01 - 1)
+        self.assertGreater(rows["orpo"]["predicted_s"], rows["sft"]["predicted_s"], "a pair is two sequences")
+        again = self.accuracy("--rows", "[!d]*", "--rows", "decoder", "--json")
+        self.assertEqual(again.stdout, first.stdout)
+        self.assertEqual(again.stderr.count(", kept"), len(rows), again.stderr)
+
+    def test_hardware_numbers_reach_the_run(self):
+        def seconds(*numbers):
+            done = self.accuracy("--rows", "decoder", "--json", *numbers)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["rows"][0]["predicted_s"]
+        self.assertGreater(seconds("--set", "core.dma.engine_rate=1 GB/s"), 1.5 * seconds())
+
+    def test_a_row_that_cannot_be_run_is_listed_and_ends_with_its_exit_code(self):
+        done = self.accuracy("--rows", "d*")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("Not run:\ndpo ", done.stdout)
+        self.assertIn("model_alignment_strategy.dpo: model alignment (dpo)", done.stdout)
+        self.assertRegex(done.stdout, r"\ndecoder +0\.0100 ")
+
+    def test_mistakes(self):
+        for args, text in ((["--rows", "none*"], "no row of training is asked for"), (["--rows", "decoder", "--set", "core.dma.engine_rat=1 GB/s"], "engine_rat")):
+            done = self.accuracy(*args)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(text, done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))
