@@ -23,6 +23,7 @@ struct DeviceChoice {
   int nodes = 1;
   bool shape_only = false;
   bool record = true;    ///< off: operations run, nothing is simulated
+  bool unlimited_memory = false;  ///< what does not fit is given and counted; needs shape_only
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
 };
 
