@@ -43,6 +43,12 @@ json plan_of(Options& options, int& exit_code) {
 
 bool fits(const json& row, const char* key) { return row.at(key) == "fits" || row.at(key) == "tight"; }
 
+/// What a child said last.
+std::string error_line(const std::string& text) {
+  const std::size_t begin = text.rfind("error: ");
+  return begin == std::string::npos ? text.substr(0, text.find('\n')) : text.substr(begin, text.find('\n', begin) - begin);
+}
+
 /// Runs changes, each in a process of its own, and keeps what came out.
 class ChangeSearch {
  public:
@@ -139,7 +145,7 @@ class ChangeSearch {
       row["status"] = plan.at("verdict");
       for (const char* key : {"needed_bytes", "capacity_bytes", "headroom_bytes", "worst_rank", "worst_phase"}) row[key] = plan.at(key);
     } else {
-      row.update({{"status", "failed"}, {"reason", fmt::format("exit code {}: {}", result.exit_code, result.err.substr(0, result.err.find('\n')))}});
+      row.update({{"status", "failed"}, {"reason", fmt::format("exit code {}: {}", result.exit_code, error_line(result.err))}});
     }
     std::cerr << fmt::format("checked {}: {}\n", change.arguments, row.at("status").get<std::string>());
     return row;

@@ -16,14 +16,6 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kUses = {"fit", "test", "excluded"};
 
-/// $TRELLIS_PUBLISHED_DIR, beside the program, or the source tree.
-fs::path published_directory() {
-  std::error_code ignored;
-  if (const char* chosen = std::getenv("TRELLIS_PUBLISHED_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
-  const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path() / "share/trellis/published";
-  return fs::is_directory(beside, ignored) ? beside : fs::path(TRELLIS_SOURCE_PUBLISHED_DIR);
-}
-
 RowUse read_use(const YamlMap& row) {
   const auto word = row.required<std::string>("use");
   for (std::size_t i = 0; i < kUses.size(); ++i) {
@@ -49,6 +41,13 @@ PublishedRow read_row(const YamlMap& row) {
 }
 
 }  // namespace
+
+fs::path published_directory() {
+  std::error_code ignored;
+  if (const char* chosen = std::getenv("TRELLIS_PUBLISHED_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
+  const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path() / "share/trellis/published";
+  return fs::is_directory(beside, ignored) ? beside : fs::path(TRELLIS_SOURCE_PUBLISHED_DIR);
+}
 
 std::string_view name(RowUse use) { return kUses.at(static_cast<std::size_t>(use)); }
 

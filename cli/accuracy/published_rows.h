@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ namespace trellis::cli {
 /// What a published row is for: `fit` rows may calibrate parameters, `test` rows only judge, `excluded` rows are listed with their reason.
 enum class RowUse { kFit, kTest, kExcluded };
 [[nodiscard]] std::string_view name(RowUse use);
+
+/// $TRELLIS_PUBLISHED_DIR, what lies beside the program, or benchmarks/published of the source tree.
+[[nodiscard]] std::filesystem::path published_directory();
 
 /// One published measurement of benchmarks/published/<subject>.yaml. `spec` holds the keys that say what to run.
 struct PublishedRow {

@@ -24,7 +24,7 @@ struct Choice {
   bool zero1 = false, sequence_parallel = false;
   Recompute recompute = Recompute::kNone;  ///< kNone: as it is
   int micro_batch_divisor = 1, tp_factor = 1, pp_factor = 1, node_factor = 1;
-  std::string instance;  ///< "": as it is
+  std::string instance = {};  ///< "": as it is
 };
 
 int doublings(int factor) {
