@@ -54,17 +54,11 @@ class ChangeSearch {
  public:
   explicit ChangeSearch(const Options& options) : options_(options) {}
 
-  /// All single changes; where none fits, and when more hardware is all that fits, combinations too.
+  /// All single changes; where none on the same hardware fits, combinations too: of each layout the thriftiest variant, and where that fits the
+  /// cheapest that does.
   json search(const json& plan) {
     run(single_changes(options_.run, plan));
-    if (!fits_on_same_hardware()) {
-      constexpr std::size_t kWanted = 3, kMostRuns = 16;
-      const std::size_t most = rows_.size() + kMostRuns;
-      for (const std::vector<MemoryChange>& batch : batches(combined_changes(options_.run, plan))) {
-        if (found_ >= kWanted || rows_.size() >= most) break;
-        run(batch);
-      }
-    }
+    if (!fits_on_same_hardware()) combine(combined_changes(options_.run, plan));
     std::ranges::stable_sort(rows_, [](const Row& a, const Row& b) { return a.cost < b.cost; });
     json all = json::array();
     for (Row& row : rows_) {
@@ -86,17 +80,55 @@ class ChangeSearch {
 
   [[nodiscard]] static std::size_t at_once() { return std::max(1U, std::thread::hardware_concurrency()); }
 
-  /// Legal ones that were not tried, as many at once as the host has cores.
-  std::vector<std::vector<MemoryChange>> batches(std::vector<MemoryChange> changes) {
-    constexpr std::size_t kMostChecked = 400;  // reading a configuration takes a millisecond
-    std::vector<std::vector<MemoryChange>> all;
-    std::size_t legal = 0;
-    for (std::size_t i = 0; i < std::min(changes.size(), kMostChecked) && legal < 24; ++i) {
-      if (tried_.contains(changes[i].arguments) || !why_illegal(changes[i].run).empty()) continue;
-      if (legal++ % at_once() == 0) all.emplace_back();
-      all.back().push_back(std::move(changes[i]));
+  void combine(const std::vector<std::vector<MemoryChange>>& layouts) {
+    constexpr std::size_t kMostLayouts = 16, kMostVariants = 6;
+    std::vector<const std::vector<MemoryChange>*> batch;
+    std::vector<MemoryChange> thriftiest;
+    std::size_t tried = 0;
+    for (std::size_t i = 0; i < layouts.size() && tried < kMostLayouts; ++i) {
+      const auto legal = std::find_if(layouts[i].rbegin(), layouts[i].rend(), [&](const MemoryChange& change) { return is_new(change); });
+      if (legal != layouts[i].rend()) {
+        batch.push_back(&layouts[i]);
+        thriftiest.push_back(*legal);
+        ++tried;
+      }
+      if (batch.size() < at_once() && i + 1 < layouts.size() && tried < kMostLayouts) continue;
+      const std::size_t before = rows_.size();
+      run(thriftiest);
+      bool found = false;
+      for (std::size_t k = 0; k < batch.size(); ++k) {
+        if (!fits_now(thriftiest[k].arguments, before)) continue;
+        found = true;
+        cheaper(*batch[k], thriftiest[k].cost, kMostVariants);
+      }
+      if (found) return;
+      batch.clear();
+      thriftiest.clear();
     }
-    return all;
+  }
+
+  /// Variants of a layout that change less than one that fits, until one of them does.
+  void cheaper(const std::vector<MemoryChange>& variants, int cost, std::size_t most) {
+    std::vector<MemoryChange> batch;
+    for (const MemoryChange& change : variants) {
+      if (change.cost >= cost || most == 0) break;
+      if (!is_new(change)) continue;
+      batch.push_back(change);
+      --most;
+      if (batch.size() < at_once()) continue;
+      const std::size_t before = found_;
+      run(batch);
+      if (found_ > before) return;
+      batch.clear();
+    }
+    run(batch);
+  }
+
+  [[nodiscard]] bool is_new(const MemoryChange& change) const { return !tried_.contains(change.arguments) && why_illegal(change.run).empty(); }
+
+  [[nodiscard]] bool fits_now(const std::string& arguments, std::size_t from) const {
+    return std::any_of(rows_.begin() + static_cast<std::ptrdiff_t>(from), rows_.end(),
+                       [&](const Row& row) { return row.result.at("arguments") == arguments && fits(row.result, "status"); });
   }
 
   [[nodiscard]] static json row_of(const MemoryChange& change) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -206,25 +207,31 @@ std::vector<MemoryChange> single_changes(const MemoryRun& run, const json& plan)
   return all;
 }
 
-std::vector<MemoryChange> combined_changes(const MemoryRun& run, const json& plan) {
+std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, const json& plan) {
   constexpr int kMostTp = 64, kMostPp = 16, kMostNodes = 32;
   const Changes changes(run, plan);
-  std::vector<MemoryChange> all;
-  for (const Choice& saver : savers(changes.config())) {
-    for (const int tp : powers_of_two(kMostTp)) {
-      for (const int pp : powers_of_two(kMostPp)) {
-        for (const int nodes : powers_of_two(kMostNodes)) {
-          Choice choice = saver;
+  const std::vector<Choice> ways = savers(changes.config());
+  std::vector<std::pair<int, std::vector<MemoryChange>>> layouts;  // cost of the cheapest variant
+  for (const int tp : powers_of_two(kMostTp)) {
+    for (const int pp : powers_of_two(kMostPp)) {
+      for (const int nodes : powers_of_two(kMostNodes)) {
+        std::vector<MemoryChange> variants;
+        for (Choice choice : ways) {
           choice.tp_factor = tp;
           choice.pp_factor = pp;
           choice.node_factor = nodes;
           MemoryChange change = changes.make(choice);
-          if (!change.arguments.empty() && change.guess <= static_cast<double>(change.capacity)) all.push_back(std::move(change));
+          if (!change.arguments.empty() && change.guess <= static_cast<double>(change.capacity)) variants.push_back(std::move(change));
         }
+        if (variants.empty()) continue;
+        sort_by_cost(variants);
+        layouts.emplace_back(variants.front().cost, std::move(variants));
       }
     }
   }
-  sort_by_cost(all);
+  std::ranges::stable_sort(layouts, {}, &std::pair<int, std::vector<MemoryChange>>::first);
+  std::vector<std::vector<MemoryChange>> all;
+  for (auto& [cost, variants] : layouts) all.push_back(std::move(variants));
   return all;
 }
 
