@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "cli/accuracy/evaluate.h"
+#include "cli/accuracy/memory_rows.h"
 #include "cli/accuracy/score.h"
 #include "cli/accuracy/training_report.h"
 #include "cli/verbs.h"
@@ -60,8 +61,23 @@ int run_training(const Options& options) {
   return exit_code_of(predictions);
 }
 
+int run_memory(const Options& options) {
+  std::vector<MemoryRow> rows = read_memory_rows();
+  const auto matches = [](const MemoryRow& row, const std::string& glob) { return fnmatch(glob.c_str(), row.id.c_str(), 0) == 0; };
+  std::erase_if(rows, [&](const MemoryRow& row) {
+    return !options.rows.empty() && std::none_of(options.rows.begin(), options.rows.end(), [&](const std::string& glob) { return matches(row, glob); });
+  });
+  if (rows.empty()) throw ConfigError("no row of memory is asked for: the ids stand in benchmarks/published/memory.yaml");
+  if (options.use != "all" || !options.overrides.empty() || options.published_only) throw ConfigError("memory: nothing is fitted: leave out --use, --set and --published-only");
+  const std::vector<MemoryAnswer> answers =
+      answer_memory_rows(rows, [](const MemoryRow& row, const MemoryAnswer& answer) { std::cerr << row.id << ": " << (answer.error.empty() ? answer.verdict : answer.error) << "\n"; });
+  std::cout << (options.json ? memory_accuracy_json(rows, answers).dump(1) + "\n" : memory_accuracy_text(rows, answers));
+  return 0;
+}
+
 int run(const Options& options) {
   if (options.subject == "training") return run_training(options);
+  if (options.subject == "memory") return run_memory(options);
   const PublishedRows published = read_published_rows(options.subject);
   Evaluator evaluator(options.overrides, !options.published_only);
   std::vector<ScoredRow> scored;
@@ -85,8 +101,8 @@ int run(const Options& options) {
 void add_accuracy(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("accuracy", "how far the model is from published measurements, row by row, worst first");
   auto options = std::make_shared<Options>();
-  verb->add_option("subject", options->subject, "kernels, dma, collectives or training")
-      ->required()->check(CLI::IsMember({"kernels", "dma", "collectives", "training"}));
+  verb->add_option("subject", options->subject, "kernels, dma, collectives, training or memory")
+      ->required()->check(CLI::IsMember({"kernels", "dma", "collectives", "training", "memory"}));
   verb->add_option("--rows", options->rows, "only rows whose id matches, e.g. 'T14-*'")->type_name("GLOB")->allow_extra_args(false);
   verb->add_option("--use", options->use, "fit: rows that parameters were fitted on; test: rows held out; excluded; all")
       ->capture_default_str()->check(CLI::IsMember({"all", "fit", "test", "excluded"}));
@@ -98,7 +114,8 @@ void add_accuracy(CLI::App& app, int& exit_code) {
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.accuracy/1)");
   verb->footer("The published rows, with their sources, stand in benchmarks/published/.\n"
                "Training: each row is a run of `trellis simulate`; one that cannot be run is listed with its error, and the exit code is that of the first of them.\n"
-               "Examples:\n  trellis accuracy kernels\n  trellis accuracy training --rows 'D0*' --jobs 2\n  trellis accuracy collectives --use test");
+               "Examples:\n  trellis accuracy kernels\n  trellis accuracy training --rows 'D0*' --jobs 2\n  trellis accuracy collectives --use test\n"
+               "  trellis accuracy memory: published runs that fitted or were out of memory, each run by `trellis memory`");
   verb->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

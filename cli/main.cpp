@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   trellis::cli::add_report(app, exit_code);
   trellis::cli::add_diff(app, exit_code);
   trellis::cli::add_gate(app, exit_code);
+  trellis::cli::add_memory(app, exit_code);
   trellis::cli::add_cost(app, exit_code);
   trellis::cli::add_schedule(app, exit_code);
   trellis::cli::add_collectives(app, exit_code);

@@ -4,19 +4,40 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <thread>
 
 #include "base/error.h"
 
 extern char** environ;
 
 namespace trellis::cli {
+namespace {
 
-std::string run_self(const std::vector<std::string>& arguments) {
-  const std::unique_ptr<std::FILE, decltype(&std::fclose)> out(std::tmpfile(), &std::fclose);
-  if (!out) throw Error(ExitCode::kInternal, "no temporary file for the output of trellis " + arguments.front());
+using File = std::unique_ptr<std::FILE, decltype(&std::fclose)>;
+
+File temporary_file(const std::string& verb) {
+  File file(std::tmpfile(), &std::fclose);
+  if (!file) throw Error(ExitCode::kInternal, "no temporary file for the output of trellis " + verb);
+  return file;
+}
+
+std::string text_of(std::FILE* file) {
+  std::rewind(file);
+  std::string text;
+  std::array<char, 1 << 16> block{};
+  for (std::size_t n = 0; (n = std::fread(block.data(), 1, block.size(), file)) > 0;) text.append(block.data(), n);
+  return text;
+}
+
+/// The exit code. `err`: nullptr: this program's own.
+int run_child(const std::vector<std::string>& arguments, std::FILE* out, std::FILE* err) {
   std::vector<std::string> words = {"trellis"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
@@ -24,19 +45,52 @@ std::string run_self(const std::vector<std::string>& arguments) {
   pointers.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ::fileno(out.get()), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, ::fileno(out), STDOUT_FILENO);
+  if (err != nullptr) posix_spawn_file_actions_adddup2(&actions, ::fileno(err), STDERR_FILENO);
   pid_t child = 0;
   const int failed = ::posix_spawn(&child, "/proc/self/exe", &actions, nullptr, pointers.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   int status = 0;
   if (failed == 0) ::waitpid(child, &status, 0);
   if (failed != 0 || !WIFEXITED(status)) throw Error(ExitCode::kInternal, "trellis " + arguments.front() + " could not be run, or was ended from outside");
-  if (WEXITSTATUS(status) != 0) throw Error(static_cast<ExitCode>(WEXITSTATUS(status)), "trellis " + arguments.front() + " failed; its message stands above");
-  std::rewind(out.get());
-  std::string text;
-  std::array<char, 1 << 16> block{};
-  for (std::size_t n = 0; (n = std::fread(block.data(), 1, block.size(), out.get())) > 0;) text.append(block.data(), n);
-  return text;
+  return WEXITSTATUS(status);
+}
+
+}  // namespace
+
+std::string run_self(const std::vector<std::string>& arguments) {
+  const File out = temporary_file(arguments.front());
+  const int exit_code = run_child(arguments, out.get(), nullptr);
+  if (exit_code != 0) throw Error(static_cast<ExitCode>(exit_code), "trellis " + arguments.front() + " failed; its message stands above");
+  return text_of(out.get());
+}
+
+void run_selves(const std::vector<std::vector<std::string>>& children, std::size_t at_once, const std::function<void(std::size_t child, const ChildResult& result)>& done) {
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;  // guards `failure` and calls of `done`
+  std::exception_ptr failure;
+  const auto work = [&] {
+    for (std::size_t child = next++; child < children.size(); child = next++) {
+      try {
+        const File out = temporary_file(children[child].front()), err = temporary_file(children[child].front());
+        ChildResult result;
+        result.exit_code = run_child(children[child], out.get(), err.get());
+        result.out = text_of(out.get());
+        result.err = text_of(err.get());
+        const std::lock_guard lock(mutex);
+        done(child, result);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        next = children.size();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < std::min(at_once, children.size()); ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace trellis::cli

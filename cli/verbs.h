@@ -22,6 +22,7 @@ void add_describe(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_diff(CLI::App& app, int& exit_code);
 void add_gate(CLI::App& app, int& exit_code);
+void add_memory(CLI::App& app, int& exit_code);
 void add_cost(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
 void add_collectives(CLI::App& app, int& exit_code);

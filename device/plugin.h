@@ -42,9 +42,10 @@ typedef struct trellis_device_plugin_t {
   const char* (*last_error)(int* exit_code); /* exit_code: trellis::ExitCode of the failed call */
   /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record;
    * optional: logical_core_size, estimate_unknown, hardware ("key=value" texts: other numbers of the machine), calibrated (false: without its
-   * fitted numbers); equal_ranks (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether ranks that differ along it are
-   * equal}; then only the lowest of equal ranks run, one device index each, and stand for the others. A later call replaces the machine; it fails
-   * while tensors are alive on the device. */
+   * fitted numbers); unlimited_memory (needs shape_only): allocations past a core's capacity are given, and memory_report says how many
+   * (num_ooms), which was the first and what lived at the peak; equal_ranks (needs shape_only): {mesh: sizes, fastest axis first; along: per
+   * axis, whether ranks that differ along it are equal}; then only the lowest of equal ranks run, one device index each, and stand for the
+   * others. A later call replaces the machine; it fails while tensors are alive on the device. */
   int (*configure)(const char* options);
   /* Binds the calling thread to a rank of the world: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);
@@ -64,7 +65,7 @@ typedef struct trellis_device_plugin_t {
   int (*simulate_step)(int64_t step, const char** report);
   /* Optional: writes the last simulated step's timeline. format: "perfetto" or "text". */
   int (*write_trace)(const char* path, const char* format);
-  /* Optional: memory per rank by category and phase (JSON, schema trellis.memory/1), owned by the plugin until the next call. */
+  /* Optional: memory per rank by category and phase, current, at its peak and at the peak of each phase (JSON, schema trellis.memory/1), owned by the plugin until the next call. */
   int (*memory_report)(const char** report);
   /* Optional: operators × types that ran and those that the hardware lacks (JSON, schema trellis.portability/1), owned by the plugin
    * until the next call. */

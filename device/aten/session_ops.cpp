@@ -86,6 +86,7 @@ std::string session_options() {
                           {"shape_only", options.shape_only},
                           {"record", options.record},
                           {"estimate_unknown", options.estimate_unknown},
+                          {"unlimited_memory", options.unlimited_memory},
                           {"chip", system.chip.generation},
                           {"logical_cores", system.logical_cores()},
                           {"memory_per_core_bytes", system.hbm_per_logical_core().value}}

@@ -8,11 +8,6 @@
 
 namespace trellis::device {
 
-namespace {
-
-using sim::ScheduleItem;
-
-/// "model.layers.3.mlp" → "model.layers.*.mlp".
 std::string without_numbers(std::string_view path) {
   std::string out;
   for (std::size_t begin = 0; begin < path.size();) {
@@ -25,6 +20,10 @@ std::string without_numbers(std::string_view path) {
   }
   return out;
 }
+
+namespace {
+
+using sim::ScheduleItem;
 
 std::string comm_kind(const std::string& axis) { return axis == "tp" || axis == "pp" || axis == "dp" ? "comm_" + axis : "comm_other"; }
 

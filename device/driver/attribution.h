@@ -2,11 +2,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/driver/step_timing.h"
 
 namespace trellis::device {
+
+/// "model.layers.3.mlp" → "model.layers.*.mlp".
+[[nodiscard]] std::string without_numbers(std::string_view path);
 
 /// A part of one rank's step: which operator of which component took how much of it, and of which sort that time is.
 struct AttributionRow {

@@ -155,7 +155,7 @@ MemoryBlock* CachingAllocator::find_or_reserve(const Request& request, MemoryPoo
   if (fits(size)) return reserve(pool, size, request.op);  // the last of the HBM is not refused for the sake of a round segment
   ++stats_.num_ooms;
   timeline_.add(event(MemoryEventKind::kOutOfMemory, request.op, pool, 0, size));
-  return nullptr;
+  return unlimited_ ? reserve(pool, wanted, request.op) : nullptr;
 }
 
 void CachingAllocator::free(MemoryBlock& block, std::uint32_t op) {

@@ -74,6 +74,7 @@ struct MemoryBlock {
   std::uint32_t scope = 0;  ///< interned
   std::uint32_t op = 0;     ///< operations recorded before it was allocated
   std::uint64_t buffer = 0;
+  std::uint64_t serial = 0;  ///< the account's n-th allocation
 };
 
 struct MemorySegment {
@@ -106,7 +107,8 @@ class FreeBlocks {
 /// those of PyTorch's CUDA allocator (2 MiB; 20 MiB; from 10 MiB on a multiple of 2 MiB). Not thread-safe: MemoryAccount locks.
 class CachingAllocator {
  public:
-  CachingAllocator(std::int64_t capacity, MemoryTimeline& timeline) : capacity_(capacity), timeline_(timeline) {}
+  /// `unlimited`: what does not fit is counted (num_ooms) and given all the same, past the capacity.
+  CachingAllocator(std::int64_t capacity, MemoryTimeline& timeline, bool unlimited = false) : capacity_(capacity), unlimited_(unlimited), timeline_(timeline) {}
 
   /// What a block is for; `bytes` > 0.
   struct Request {
@@ -115,7 +117,7 @@ class CachingAllocator {
     std::uint32_t scope = 0, op = 0;
     std::uint64_t buffer = 0;
   };
-  /// nullptr: it does not fit, also after the cache was freed.
+  /// nullptr: it does not fit, also after the cache was freed. Never when unlimited.
   MemoryBlock* allocate(const Request& request);
   /// A block that a stream uses is held, not freed, until release_held().
   void free(MemoryBlock& block, std::uint32_t op);
@@ -149,6 +151,7 @@ class CachingAllocator {
   }
 
   std::int64_t capacity_;
+  bool unlimited_;
   MemoryTimeline& timeline_;
   AllocatorStats stats_;
   std::map<std::int64_t, MemorySegment> segments_;

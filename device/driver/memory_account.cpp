@@ -1,27 +1,71 @@
 #include "device/driver/memory_account.h"
 
+#include <algorithm>
+
 namespace trellis::device {
 
 MemoryBlock* MemoryAccount::allocate(std::int64_t bytes, BufferCategory category, std::uint32_t scope, std::uint64_t buffer) {
   const Lock lock(mutex_);
-  const MemoryStat& allocated = allocator_.stats().all.allocated_bytes;
-  const std::int64_t peak = allocated.peak;
   MemoryBlock* const block = allocator_.allocate({bytes, category, scope, op(), buffer});
-  if (allocated.peak > peak) {
-    at_peak_ = allocator_.stats().by_category;
-    peak_scope_ = scope;
-  }
+  if (block == nullptr) return nullptr;
+  block->serial = ++serial_;
+  note_peaks(*block);
   return block;
+}
+
+void MemoryAccount::note_peaks(const MemoryBlock& block) {
+  const AllocatorStats& stats = allocator_.stats();
+  const std::int64_t allocated = stats.all.allocated_bytes.current;
+  if (block.scope >= scope_peaks_.size()) scope_peaks_.resize(block.scope + 1);
+  ScopePeak& peak = scope_peaks_[block.scope];
+  peak.reserved = std::max(peak.reserved, stats.all.reserved_bytes.current);
+  if (allocated > peak.allocated) {
+    peak.allocated = allocated;
+    peak.at_peak = stats.by_category;
+    peak.serial = block.serial;
+  }
+  if (allocated > peak_.allocated) {
+    peak_.allocated = allocated;
+    peak_.at_peak = stats.by_category;
+    peak_.serial = block.serial;
+    peak_scope_ = block.scope;
+    live_is_stale_ = unlimited_;
+  }
+  if (stats.num_ooms > 0 && !first_refusal_) first_refusal_ = Refusal{block.scope, block.requested, allocated - block.size};
+}
+
+/// What lives now lived at the peak: nothing was freed since.
+void MemoryAccount::keep_live() const {
+  live_is_stale_ = false;
+  live_.clear();
+  for (const auto& [address, segment] : allocator_.segments()) {
+    for (const MemoryBlock* block = segment.first; block != nullptr; block = block->after) {
+      if (block->state != MemoryBlock::State::kFree && block->serial <= peak_.serial) live_.push_back({block->category, block->scope, block->size});
+    }
+  }
 }
 
 void MemoryAccount::release(MemoryBlock& block) {
   const Lock lock(mutex_);
+  if (live_is_stale_) keep_live();
   allocator_.free(block, op());
 }
 
 void MemoryAccount::recategorize(MemoryBlock& block, BufferCategory category) {
   const Lock lock(mutex_);
-  if (block.category != category) allocator_.recategorize(block, category, op());
+  if (block.category != category) move_category(block, category);
+}
+
+void MemoryAccount::move_category(MemoryBlock& block, BufferCategory category) {
+  const auto from = static_cast<std::size_t>(block.category), to = static_cast<std::size_t>(category);
+  const auto move = [&](ScopePeak& peak) {
+    if (peak.serial < block.serial) return;  // it was not there yet
+    peak.at_peak[from] -= block.size;
+    peak.at_peak[to] += block.size;
+  };
+  move(peak_);
+  for (ScopePeak& peak : scope_peaks_) move(peak);
+  allocator_.recategorize(block, category, op());
 }
 
 void MemoryAccount::keep_since(std::uint32_t since, BufferCategory category) {
@@ -29,7 +73,7 @@ void MemoryAccount::keep_since(std::uint32_t since, BufferCategory category) {
   for (const auto& [address, segment] : allocator_.segments()) {
     for (MemoryBlock* block = segment.first; block != nullptr; block = block->after) {
       if (block->state == MemoryBlock::State::kActive && block->category == BufferCategory::kTemporary && block->op >= since)
-        allocator_.recategorize(*block, category, op());
+        move_category(*block, category);
     }
   }
 }
@@ -54,9 +98,25 @@ AllocatorStats MemoryAccount::stats() const {
   return allocator_.stats();
 }
 
-std::array<std::int64_t, kNumBufferCategories> MemoryAccount::at_peak_by_category() const {
+MemoryAccount::Categories MemoryAccount::at_peak_by_category() const {
   const Lock lock(mutex_);
-  return at_peak_;
+  return peak_.at_peak;
+}
+
+std::vector<MemoryAccount::ScopePeak> MemoryAccount::scope_peaks() const {
+  const Lock lock(mutex_);
+  return scope_peaks_;
+}
+
+std::vector<MemoryAccount::LiveTensor> MemoryAccount::live_at_peak() const {
+  const Lock lock(mutex_);
+  if (live_is_stale_) keep_live();
+  return live_;
+}
+
+std::optional<MemoryAccount::Refusal> MemoryAccount::first_refusal() const {
+  const Lock lock(mutex_);
+  return first_refusal_;
 }
 
 std::uint32_t MemoryAccount::peak_scope() const {
@@ -67,8 +127,11 @@ std::uint32_t MemoryAccount::peak_scope() const {
 void MemoryAccount::reset_peak() {
   const Lock lock(mutex_);
   allocator_.reset_peak();
-  at_peak_ = allocator_.stats().by_category;
+  const AllocatorStats& stats = allocator_.stats();
+  peak_ = {stats.all.allocated_bytes.current, stats.all.reserved_bytes.current, stats.by_category, serial_};
   peak_scope_ = 0;
+  scope_peaks_.clear();
+  live_is_stale_ = unlimited_;
 }
 
 void MemoryAccount::reset_accumulated() {

@@ -1,7 +1,13 @@
 #include "device/driver/memory_report.h"
 
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
+#include "device/driver/attribution.h"
 #include "device/driver/rank_stream.h"
 
 namespace trellis::device {
@@ -57,6 +63,57 @@ json as_json(const MemoryBlock& block, const InternTable& interned) {
               {"buffer", block.buffer},
               {"op", block.op}});
   return row;
+}
+
+/// The peak of each phase, in the order in which they first allocated: the highest of its scopes.
+json phase_rows(const RankRecorder& recorder) {
+  struct Row {
+    std::string phase;
+    MemoryAccount::ScopePeak peak;
+  };
+  std::vector<Row> rows;
+  const std::vector<MemoryAccount::ScopePeak> scopes = recorder.memory().scope_peaks();
+  for (std::size_t scope = 0; scope < scopes.size(); ++scope) {
+    if (scopes[scope].allocated == 0) continue;
+    const std::string& phase = recorder.interned().scope(static_cast<std::uint32_t>(scope)).phase;
+    auto row = std::ranges::find(rows, phase, &Row::phase);
+    if (row == rows.end()) row = rows.insert(row, {phase, {}});
+    const std::int64_t reserved = std::max(row->peak.reserved, scopes[scope].reserved);
+    if (scopes[scope].allocated > row->peak.allocated) row->peak = scopes[scope];
+    row->peak.reserved = reserved;
+  }
+  json all = json::array();
+  for (const Row& row : rows)
+    all.push_back({{"phase", row.phase}, {"peak_bytes", row.peak.allocated}, {"peak_reserved_bytes", row.peak.reserved}, {"at_peak", categories(row.peak.at_peak)}});
+  return all;
+}
+
+/// What lived at the peak, of one category, made in one phase by one component; largest first.
+json live_rows(const RankRecorder& recorder) {
+  std::map<std::tuple<BufferCategory, std::string, std::string>, std::pair<std::int64_t, std::int64_t>> sums;  // bytes, tensors
+  for (const MemoryAccount::LiveTensor& tensor : recorder.memory().live_at_peak()) {
+    const Scope& scope = recorder.interned().scope(tensor.scope);
+    auto& [bytes, count] = sums[{tensor.category, scope.phase, without_numbers(scope.layer)}];
+    bytes += tensor.size;
+    ++count;
+  }
+  json rows = json::array();
+  for (const auto& [key, sum] : sums) {
+    const auto& [category, phase, component] = key;
+    rows.push_back({{"category", name(category)}, {"phase", phase}, {"component", component}, {"bytes", sum.first}, {"tensors", sum.second}});
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) { return a.at("bytes").get<std::int64_t>() > b.at("bytes").get<std::int64_t>(); });
+  return rows;
+}
+
+/// What an account without limit knows beside.
+json unlimited_facts(const RankRecorder& recorder) {
+  json facts = {{"num_ooms", recorder.memory().stats().num_ooms}, {"live_at_peak", live_rows(recorder)}};
+  if (const auto refusal = recorder.memory().first_refusal()) {
+    const Scope& scope = recorder.interned().scope(refusal->scope);
+    facts["first_refusal"] = {{"phase", scope.phase}, {"layer", scope.layer}, {"bytes", refusal->bytes}, {"allocated_before", refusal->allocated}};
+  }
+  return facts;
 }
 
 /// The peak of each stretch of events of one phase.
@@ -157,17 +214,20 @@ json memory_row(const RankRecorder& recorder) {
   const MemoryAccount& memory = recorder.memory();
   const AllocatorStats stats = memory.stats();
   const auto& graph = recorder.impl().largest_graph;
-  return {{"rank", recorder.world_rank()},
-          {"peak_bytes", stats.all.allocated_bytes.peak},
-          {"peak_reserved_bytes", stats.all.reserved_bytes.peak},
-          {"capacity_bytes", memory.capacity().value},
-          {"peak_phase", recorder.interned().scope(memory.peak_scope()).phase},
-          {"at_peak", categories(memory.at_peak_by_category())},
-          {"current_bytes", stats.all.allocated_bytes.current},
-          {"current_reserved_bytes", stats.all.reserved_bytes.current},
-          {"current", categories(stats.by_category)},
-          {"num_alloc_retries", stats.num_alloc_retries},
-          {"largest_graph", {{"operations", graph.operations}, {"record_bytes", graph.host_bytes}}}};  // on the host
+  json row = {{"rank", recorder.world_rank()},
+              {"peak_bytes", stats.all.allocated_bytes.peak},
+              {"peak_reserved_bytes", stats.all.reserved_bytes.peak},
+              {"capacity_bytes", memory.capacity().value},
+              {"peak_phase", recorder.interned().scope(memory.peak_scope()).phase},
+              {"at_peak", categories(memory.at_peak_by_category())},
+              {"current_bytes", stats.all.allocated_bytes.current},
+              {"current_reserved_bytes", stats.all.reserved_bytes.current},
+              {"current", categories(stats.by_category)},
+              {"num_alloc_retries", stats.num_alloc_retries},
+              {"phases", phase_rows(recorder)},
+              {"largest_graph", {{"operations", graph.operations}, {"record_bytes", graph.host_bytes}}}};  // on the host
+  if (memory.unlimited()) row.update(unlimited_facts(recorder));
+  return row;
 }
 
 }  // namespace trellis::device

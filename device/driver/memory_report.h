@@ -13,7 +13,7 @@ namespace trellis::device {
 [[nodiscard]] nlohmann::json memory_snapshot(const RankRecorder& recorder);
 /// trellis.memory_timeline/1: the kept events, the totals before the first, and the peak of each stretch of one phase.
 [[nodiscard]] nlohmann::json memory_timeline(const RankRecorder& recorder);
-/// A rank's row of trellis.memory/1.
+/// A rank's row of trellis.memory/1. When memory is unlimited also num_ooms, first_refusal and live_at_peak.
 [[nodiscard]] nlohmann::json memory_row(const RankRecorder& recorder);
 
 }  // namespace trellis::device

@@ -77,8 +77,8 @@ std::size_t RankRecorder::Impl::host_bytes() const {
          (released_elsewhere.size() + correlations.size()) * sizeof(std::uint64_t);
 }
 
-RankRecorder::RankRecorder(int rank, int world_rank, Bytes hbm, bool record)
-    : rank_(rank), world_rank_(world_rank), record_(record), memory_(rank, hbm), impl_(std::make_unique<Impl>()), clock_(std::make_unique<RankClock>(impl_->graphs)) {}
+RankRecorder::RankRecorder(int rank, int world_rank, Bytes hbm, bool record, bool unlimited_memory)
+    : rank_(rank), world_rank_(world_rank), record_(record), memory_(rank, hbm, unlimited_memory), impl_(std::make_unique<Impl>()), clock_(std::make_unique<RankClock>(impl_->graphs)) {}
 
 RankRecorder::~RankRecorder() = default;
 

@@ -61,7 +61,7 @@ Session::Session(const SessionOptions& options)
   }
   for (int rank = 0; rank < ranks(); ++rank) {
     const int world_rank = options.fold.empty() ? rank : options.fold.representatives()[static_cast<std::size_t>(rank)];
-    impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(), options.record));
+    impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(), options.record, options.unlimited_memory));
     impl_->ranks.back()->clock().use(impl_->timer);
   }
 }

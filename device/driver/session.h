@@ -32,6 +32,7 @@ struct SessionOptions {
   bool shape_only = false;
   bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know, and lists it, instead of refusing it
   bool record = true;  ///< off: operations run, nothing is recorded or simulated
+  bool unlimited_memory = false;  ///< allocations past a core's capacity are given and told of in memory_report(); needs shape_only
 };
 
 /// The machine that `options` name. Throws ConfigError when it is unknown.
@@ -57,7 +58,7 @@ enum class AutoPhase : std::uint8_t { kNone, kEval, kForward, kBackward, kOptimi
 class RankRecorder {
  public:
   /// `rank`: device index; `world_rank`: who this rank is among all, those included that do not run.
-  RankRecorder(int rank, int world_rank, Bytes hbm, bool record);
+  RankRecorder(int rank, int world_rank, Bytes hbm, bool record, bool unlimited_memory = false);
 
   // scopes: RECORD_FUNCTION user scopes, as text "phase=forward", "microbatch=3", "layer=model.layers.0"; others are ignored
   void push_scope(std::string_view text);

@@ -41,7 +41,8 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"shape_only", choice.shape_only},
                             {"record", choice.record},
                             {"hardware", choice.hardware},
-                            {"calibrated", choice.calibrated}};
+                            {"calibrated", choice.calibrated},
+                            {"unlimited_memory", choice.unlimited_memory}};
   if (!choice.equal_ranks.mesh.empty()) options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh}, {"along", choice.equal_ranks.along}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));

@@ -25,6 +25,7 @@ struct DeviceChoice {
   bool record = true;    ///< off: operations run, nothing is simulated
   std::vector<std::string> hardware = {};  ///< see RunRequest
   bool calibrated = true;
+  bool unlimited_memory = false;  ///< what does not fit is given and counted; needs shape_only
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
 };
 

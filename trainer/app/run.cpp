@@ -109,7 +109,7 @@ class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated, {}};
+    DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
     use_machine(device, config_);
     if (request.shape_only && request.fold) device.equal_ranks = equal_ranks(config_);
     representatives_ = device.equal_ranks.representatives();

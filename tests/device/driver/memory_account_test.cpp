@@ -56,6 +56,59 @@ TEST_F(MemoryAccountTest, PeakRemembersItsCategoriesAndPhase) {
   EXPECT_EQ(memory_row(recorder).at("at_peak").at("gradient_bytes"), 512);
 }
 
+TEST_F(MemoryAccountTest, EachPhaseHasItsPeakAndLaterCategories) {
+  recorder.push_scope("phase=init");
+  MemoryBlock* const weight = allocate(2000, BufferCategory::kTemporary);
+  memory.release(*allocate(9000, BufferCategory::kTemporary));
+  recorder.pop_scope("phase=init");
+  recorder.push_scope("phase=forward");
+  recorder.push_scope("layer=model.layers.0");
+  MemoryBlock* const kept = allocate(1000, BufferCategory::kActivation);
+  recorder.pop_scope("layer=model.layers.0");
+  recorder.push_scope("layer=model.layers.1");
+  memory.release(*allocate(5000, BufferCategory::kTemporary));
+  memory.recategorize(*weight, BufferCategory::kParameter);
+  memory.release(*kept);
+  const json phases = memory_row(recorder).at("phases");
+  ASSERT_EQ(phases.size(), 2u);
+  EXPECT_EQ(phases.at(0).at("phase"), "init");
+  EXPECT_EQ(phases.at(0).at("peak_bytes"), 2048 + 10240);
+  EXPECT_EQ(phases.at(0).at("at_peak").at("parameter_bytes"), 2048) << "it lived at the peak and is a parameter since";
+  EXPECT_EQ(phases.at(0).at("at_peak").at("temporary_bytes"), 10240);
+  EXPECT_EQ(phases.at(1).at("phase"), "forward");
+  EXPECT_EQ(phases.at(1).at("peak_bytes"), 2048 + 1024 + 5120) << "the highest of its layers";
+  EXPECT_EQ(phases.at(1).at("at_peak").at("activation_bytes"), 1024);
+  EXPECT_EQ(phases.at(1).at("peak_reserved_bytes"), 2 * kMiB);
+  EXPECT_FALSE(memory_row(recorder).contains("live_at_peak"));
+}
+
+TEST(UnlimitedMemoryAccount, GivesPastTheCapacityAndRemembersTheFirstRefusalAndThePeak) {
+  RankRecorder recorder(0, 0, Bytes(64 * kMiB), true, true);
+  MemoryAccount& memory = recorder.memory();
+  const auto allocate = [&](std::int64_t bytes, BufferCategory category) { return memory.allocate(bytes, category, recorder.scope_id(), recorder.new_buffer()); };
+  recorder.push_scope("phase=forward");
+  recorder.push_scope("layer=model.layers.0");
+  allocate(40 * kMiB, BufferCategory::kActivation);
+  EXPECT_EQ(memory_row(recorder).at("num_ooms"), 0);
+  recorder.pop_scope("layer=model.layers.0");
+  recorder.push_scope("layer=model.layers.1");
+  MemoryBlock* const second = allocate(30 * kMiB, BufferCategory::kActivation);
+  ASSERT_NE(second, nullptr);
+  MemoryBlock* const third = allocate(50 * kMiB, BufferCategory::kTemporary);
+  memory.release(*third);
+  memory.release(*second);
+  memory.release(*allocate(20 * kMiB, BufferCategory::kTemporary));
+  const json row = memory_row(recorder);
+  EXPECT_EQ(row.at("num_ooms"), 2);
+  EXPECT_EQ(row.at("first_refusal"), (json{{"phase", "forward"}, {"layer", "model.layers.1"}, {"bytes", 30 * kMiB}, {"allocated_before", 40 * kMiB}}));
+  EXPECT_EQ(row.at("peak_bytes"), 120 * kMiB);
+  EXPECT_EQ(row.at("capacity_bytes"), 64 * kMiB);
+  ASSERT_EQ(row.at("live_at_peak").size(), 2u);
+  EXPECT_EQ(row.at("live_at_peak").at(0),
+            (json{{"category", "activation"}, {"phase", "forward"}, {"component", "model.layers.*"}, {"bytes", 70 * kMiB}, {"tensors", 2}}));
+  EXPECT_EQ(row.at("live_at_peak").at(1).at("bytes"), 50 * kMiB);
+}
+
 TEST_F(MemoryAccountTest, WhatAnOptimizerStepLeavesBehindIsItsState) {
   MemoryBlock* const before = allocate(1000, BufferCategory::kTemporary);
   record_add(*before);

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""`trellis memory`: the figures of `simulate`, verdicts, exit codes, changes that hold what they promise, errors."""
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+QUICKSTART = SOURCE / "examples/quickstart.yaml"
+LLAMA_8B = SOURCE / "examples/llama3_8b_trn1.yaml"
+# 7B parameters of the 8B example's file on one core: the case of aws-neuron-sdk#1014.
+ONE_CORE = ("trainer.devices=1", "distributed_strategy.tensor_model_parallel_size=1", "distributed_strategy.sequence_parallel=false", "data.global_batch_size=2",
+            "model.num_kv_heads=32", "model.ffn_hidden_size=11008", "model.vocab_size=32000")
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.dir = pathlib.Path(self.temporary.name)
+        self.addCleanup(self.temporary.cleanup)
+
+    def trellis(self, *args, code=0):
+        result = subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=600)
+        self.assertEqual(result.returncode, code, result.stdout[-2000:] + result.stderr[-3000:])
+        return result
+
+    def plan(self, *args, code=0):
+        return json.loads(self.trellis("memory", *args, "--json", code=code).stdout)
+
+
+class Verdicts(Case):
+    def test_the_figures_are_those_of_simulate(self):
+        args = (QUICKSTART, "trainer.devices=4", "distributed_strategy.pipeline_model_parallel_size=2", "distributed_strategy.tensor_model_parallel_size=2")
+        plan, run = self.plan(*args), json.loads(self.trellis("simulate", *args, "--json").stdout)
+        self.assertEqual(len(plan["ranks"]), 2)
+        for row, other in zip(plan["ranks"], run["memory"]["ranks"], strict=True):
+            for key in ("rank", "represents", "peak_bytes", "peak_reserved_bytes", "peak_phase", "at_peak", "phases", "capacity_bytes"):
+                self.assertEqual(row[key], other[key], key)
+            self.assertEqual(sum(part["bytes"] for part in row["live_at_peak"]), row["peak_bytes"])
+            for phase in row["phases"]:
+                self.assertEqual(sum(phase["at_peak"].values()), phase["peak_bytes"])
+        self.assertEqual(plan["verdict"], "fits")
+        self.assertEqual(plan["headroom_bytes"], plan["capacity_bytes"] - plan["needed_bytes"])
+        self.assertEqual(plan["needed_bytes"], max(row["peak_reserved_bytes"] for row in plan["ranks"]))
+        self.assertNotIn("changes", plan)
+        self.assertFalse(list(self.dir.glob("*experiments*/*/*/trace*"))[1:], "one run folder: that of simulate")
+
+    def test_the_text_says_what_fits_where_and_what_is_not_counted(self):
+        text = self.trellis("memory", LLAMA_8B, "model.num_layers=4").stdout
+        for part in ("Verdict: FITS", "headroom", "per logical core (2 per chip", "optimizer_state", "backward", "What lives at the peak", "DMA rings", "estimated", "not modelled",
+                     "Host memory of a node"):
+            self.assertIn(part, text)
+
+    def test_7b_on_one_core_does_not_fit_and_a_checked_change_does(self):
+        plan = self.plan(LLAMA_8B, *ONE_CORE, code=3)
+        self.assertEqual(plan["verdict"], "does_not_fit")
+        self.assertGreater(plan["needed_bytes"], plan["capacity_bytes"])
+        self.assertIn("first_refusal", plan["ranks"][0])
+        good = [change for change in plan["changes"] if change["status"] in ("fits", "tight")]
+        self.assertTrue(good, [(change["arguments"], change["status"]) for change in plan["changes"]])
+        change = good[0]
+        again = self.plan(LLAMA_8B, *ONE_CORE, *change["overrides"][len(ONE_CORE):], "--instance", change["instance"], "--nodes", change["nodes"])
+        self.assertEqual(again["needed_bytes"], change["needed_bytes"])
+        self.assertEqual(again["verdict"], change["status"])
+        # what simulate says of the same
+        self.assertIn("out of memory", self.trellis("simulate", LLAMA_8B, *ONE_CORE, code=3).stderr)
+
+    def test_a_small_change_comes_first_where_it_is_enough(self):
+        args = (LLAMA_8B, "model.num_layers=8", "data.micro_batch_size=8", "distributed_strategy.sequence_parallel=false")
+        plan = self.plan(*args, "--all", code=3)
+        statuses = {change["arguments"]: change["status"] for change in plan["changes"]}
+        self.assertIn("model.activations_checkpoint_granularity=full", statuses)
+        good = [change["arguments"] for change in plan["changes"] if change["status"] in ("fits", "tight")]
+        self.assertTrue(good)
+        self.assertNotIn("nodes", good[0])
+        self.assertNotIn("instance", good[0])
+        for change in plan["changes"]:
+            if change["status"] == "illegal":
+                self.assertTrue(change["reason"])
+        silent = self.plan(*args, code=3)
+        self.assertFalse([change for change in silent["changes"] if change["status"] == "illegal"])
+
+    def test_no_changes_says_only_whether(self):
+        result = self.trellis("memory", LLAMA_8B, *ONE_CORE, "--no-changes", code=3)
+        self.assertIn("DOES NOT FIT", result.stdout)
+        self.assertNotIn("each checked", result.stdout)
+
+    def test_less_tensor_parallelism_never_takes_less_for_weights(self):
+        weights = []
+        for tp in (8, 4, 2):
+            plan = self.plan(LLAMA_8B, "model.num_layers=2", f"distributed_strategy.tensor_model_parallel_size={tp}", f"data.global_batch_size={64 // tp}", "--no-changes")
+            weights.append(plan["ranks"][0]["current"]["parameter_bytes"])
+        self.assertEqual(weights, sorted(weights))
+
+
+class BadInput(Case):
+    def test_errors(self):
+        for args, part in (((self.dir / "none.yaml",), "none.yaml"), ((QUICKSTART, "model.num_layers=0"), "num_layers"), ((QUICKSTART, "--instance", "trn9"), "trn9"),
+                           ((QUICKSTART, "--nodes", "0"), "--nodes"), ((QUICKSTART, "trainer.devices=64"), "trainer.devices"), ((QUICKSTART, "--steps", "0"), "--steps")):
+            with self.subTest(args):
+                self.assertIn(part, self.trellis("memory", *args, code=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,89 @@
+#include "trainer/app/memory_request.h"
+
+#include <chrono>
+#include <cstdint>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/device_plugin.h"
+#include "runtime/world.h"
+#include "sim/config/system_config.h"
+#include "sim/sim.h"
+#include "trainer/app/guarded.h"
+#include "trainer/app/load_device.h"
+#include "trainer/config/run_config.h"
+#include "trainer/data/data_module.h"
+#include "trainer/report/memory_plan.h"
+#include "trainer/trainer.h"
+
+namespace trellis::trainer {
+namespace {
+
+RunConfig load(const MemoryRequest& request) {
+  RunConfig config = load_run_config(request.config_file, request.overrides);
+  refuse_unsupported(config, true);
+  config.trainer.max_steps = request.steps;
+  config.trainer.enable_progress_bar = false;
+  return config;
+}
+
+MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
+  sim::LoadOptions load;
+  load.nodes = request.nodes;
+  load.logical_core_size = config.trainer.lnc;
+  const sim::SystemConfig system = sim::load_system(request.instance, load);
+  MemoryRunFacts facts;
+  facts.name = config.name;
+  facts.instance = request.instance;
+  facts.nodes = request.nodes;
+  facts.devices = config.trainer.devices;
+  facts.world_size = config.world_size();
+  facts.tp = config.tp();
+  facts.pp = config.pp();
+  facts.vpp = config.vpp();
+  facts.dp = config.dp();
+  facts.micro_batch_size = config.data.micro_batch_size;
+  facts.num_microbatches = config.num_microbatches();
+  facts.sequence_length = config.model.encoder_seq_length;
+  facts.parameters = config.num_parameters();
+  facts.precision = config.precision.type;
+  facts.zero1 = config.distributed_strategy.zero1;
+  facts.sequence_parallel = config.distributed_strategy.sequence_parallel;
+  facts.recompute = config.model.recompute == Recompute::kFull ? "full" : config.model.recompute == Recompute::kSelective ? "selective" : "none";
+  facts.steps = request.steps;
+  facts.host_memory_bytes = system.instance.host_memory.value;
+  facts.sequential_move_factor = config.trainer.sequential_move_factor;
+  facts.cores_per_chip = system.logical_cores_per_chip();
+  return facts;
+}
+
+nlohmann::json run(const MemoryRequest& request) {
+  RunConfig config = load(request);
+  DeviceChoice choice{.device = "neuron", .instance = request.instance, .nodes = request.nodes, .shape_only = true, .unlimited_memory = true};
+  use_machine(choice, config);
+  choice.equal_ranks = equal_ranks(config);
+  const runtime::DevicePlugin* const plugin = load_device(choice, config);
+  runtime::WorldOptions world;
+  world.world_size = config.world_size();
+  world.device_type = choice.device;
+  world.plugin = plugin;
+  world.host_threads = request.host_threads;
+  world.shape_only = true;
+  world.representatives = choice.equal_ranks.representatives();
+  world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout_s * 1000));
+  const auto data = make_empty_data_module(config);
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) { Trainer(config, rank, data).fit([](const StepResult&) {}); });
+  const char* memory = nullptr;
+  plugin->check(plugin->api().memory_report(&memory));
+  return memory_plan(facts_of(request, config), nlohmann::json::parse(memory));
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_memory(const trellis::trainer::MemoryRequest* request, std::string* report) {
+  return trellis::trainer::guarded([&] {
+    *report = trellis::trainer::run(*request).dump();
+    return 0;
+  });
+}
