@@ -7,10 +7,13 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "cli/load_trainer.h"
 #include "cli/not_empty.h"
 #include "cli/sweep/runner.h"
 #include "cli/sweep/sweep_output.h"
+#include "cli/sweep/table_cells.h"
 #include "cli/verbs.h"
+#include "trainer/data/table_request.h"
 
 namespace trellis::cli {
 namespace {
@@ -19,13 +22,23 @@ struct Options {
   SweepRequest request;
   RunOptions run;
   std::vector<std::string> folders;
-  std::string out, shard, csv, svg;
+  std::string out, shard, csv, parquet, svg;
   std::size_t top = 10;
   bool all = false, json = false;
 };
 
+void write_parquet(const std::string& file, const SweepResult& result) {
+  using trainer::TableRequest;
+  TableRequest table{file, {}, {}};
+  for (const SweepColumn& column : sweep_columns()) table.columns.emplace_back(column.name, column.type);
+  for (const SweepRow& row : result.rows) table.rows.push_back(sweep_cells(result, row));
+  const std::string failure = reinterpret_cast<trellis_write_parquet_fn>(library_symbol("libtrellis_parquet.so", "trellis_write_parquet"))(&table);
+  if (!failure.empty()) throw ConfigError("--parquet " + file + ": " + failure);
+}
+
 void print(const Options& options, const SweepResult& result) {
   if (!options.csv.empty()) write_file_atomically(options.csv, sweep_csv(result));
+  if (!options.parquet.empty()) write_parquet(options.parquet, result);
   if (!options.svg.empty()) write_file_atomically(options.svg, sweep_svg(result));
   std::cout << (options.json ? sweep_json(result).dump(1) + "\n" : sweep_text(result));
 }
@@ -43,6 +56,7 @@ void sweep(Options& options) {
 
 void output_options(CLI::App& verb, Options& options) {
   verb.add_option("--csv", options.csv, "every candidate with status, reason, bounds, figures and the command that gives them again")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--parquet", options.parquet, "the same as Parquet")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_option("--svg", options.svg, "step time against peak memory, with the Pareto front")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_flag("--json", options.json, "one JSON document (schema trellis.sweep/1)");
 }

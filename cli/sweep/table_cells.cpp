@@ -5,7 +5,7 @@
 namespace trellis::cli {
 
 const std::vector<SweepColumn>& sweep_columns() {
-  using enum SweepColumn::Type;
+  using enum trainer::TableRequest::Type;
   static const std::vector<SweepColumn> columns = {{"index", kInteger},        {"nodes", kInteger},        {"tp", kInteger},
                                                    {"pp", kInteger},           {"vpp", kInteger},          {"dp", kInteger},
                                                    {"micro_batch_size", kInteger}, {"sequence_parallel", kFlag}, {"zero1", kFlag},

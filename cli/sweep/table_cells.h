@@ -1,21 +1,20 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "cli/sweep/runner.h"
+#include "trainer/data/table_request.h"
 
 namespace trellis::cli {
 
 /// A column of the sweep's table in files: whole numbers, numbers or texts; a cell without a value is none of them.
 struct SweepColumn {
-  enum class Type { kText, kInteger, kReal, kFlag };
+  using Type = trainer::TableRequest::Type;
   std::string name;
   Type type = Type::kText;
 };
-using SweepCell = std::variant<std::monostate, std::string, std::int64_t, double, bool>;
+using SweepCell = trainer::TableRequest::Cell;
 
 [[nodiscard]] const std::vector<SweepColumn>& sweep_columns();
 /// The row's cells, one for each column, of the column's type or empty.
