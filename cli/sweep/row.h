@@ -21,9 +21,9 @@ struct SimulatedStep {
   std::int64_t step_time_ps = 0;
   double tokens_per_s = 0, mfu = 0;
   std::int64_t peak_bytes = 0;          ///< of the fullest rank
-  std::string bottleneck;               ///< largest part of the step's breakdown
+  std::string bottleneck = {};          ///< largest part of the step's breakdown
   std::int64_t bottleneck_ps = 0;
-  std::string evidence;
+  std::string evidence = {};
   bool operator==(const SimulatedStep&) const = default;
 };
 
