@@ -5,6 +5,8 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -91,12 +93,47 @@ struct Machine {
 
 std::string gib(std::int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
 
-void judge_one(const SweepSpace& space, Machine& machine, SweepRow& row) {
+/// What the modes of recomputation change in a configuration. No rule about a layout reads them, so that layouts that differ only in the mode share one
+/// validation; modes that have rules of their own here (a list of modules that is wrong) are validated one by one.
+class RecomputeModes {
+ public:
+  explicit RecomputeModes(const SweepSpace& space) {
+    for (const Candidate& candidate : space.candidates) {
+      if (!known_.empty()) return;
+      add_modes_of(space, candidate);
+    }
+  }
+
+  /// The check of a layout with `mode`, from its check with `other`; none: it has to be validated.
+  [[nodiscard]] std::optional<trainer::RunCheck> derive(const trainer::RunCheck& check, const std::string& other, const std::string& mode) const {
+    const auto found = known_.find(mode);
+    if (found == known_.end() || !known_.contains(other)) return std::nullopt;
+    trainer::RunCheck derived = check;
+    derived.config.model.recompute = found->second.recompute;
+    derived.config.model.recompute_modules = found->second.recompute_modules;
+    return derived;
+  }
+
+ private:
+  void add_modes_of(const SweepSpace& space, Candidate candidate) {
+    std::optional<trainer::RunCheck> first;
+    for (const char* mode : {"none", "selective", "full"}) {
+      candidate.recompute = mode;
+      trainer::RunCheck check = trainer::check_run_config(space.request.config, space.overrides(candidate));
+      if (!check.problems.empty()) continue;
+      if (!first) first = check;
+      if (check.config.unsupported == first->config.unsupported) known_[mode] = check.config.model;
+    }
+  }
+
+  std::map<std::string, trainer::ModelSection> known_;
+};
+
+void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) {
   const auto illegal = [&row](const std::string& reason) {
     row.status = SweepStatus::kIllegal;
     row.reason = first_line(reason);
   };
-  const trainer::RunCheck check = trainer::check_run_config(space.request.config, space.overrides(row.candidate));
   if (!check.problems.empty()) return illegal(check.problems.front());
   try {
     trainer::refuse_unsupported(check.config, true);
@@ -111,6 +148,33 @@ void judge_one(const SweepSpace& space, Machine& machine, SweepRow& row) {
   if (row.bound_bytes <= capacity) return;
   row.status = SweepStatus::kOom;
   row.reason = fmt::format("weights, gradients, optimizer states and saved activations alone take {}; a core has {}", gib(row.bound_bytes), gib(capacity));
+}
+
+/// Rows [begin, end): one layout with each of its modes of recomputation.
+void judge_layout(const SweepSpace& space, const RecomputeModes& modes, Machine& machine, std::vector<SweepRow>& rows, std::size_t begin, std::size_t end) {
+  std::optional<trainer::RunCheck> first;
+  for (std::size_t i = begin; i < end; ++i) {
+    rows[i].index = i;
+    rows[i].candidate = space.candidates[i];
+    const Candidate& candidate = rows[i].candidate;
+    std::optional<trainer::RunCheck> check;
+    if (first) check = modes.derive(*first, rows[begin].candidate.recompute, candidate.recompute);
+    if (!check) check = trainer::check_run_config(space.request.config, space.overrides(candidate));
+    judge_one(*check, machine, rows[i]);
+    if (!first) first = std::move(check);
+  }
+}
+
+/// Where the layouts begin, and the end of the last one.
+std::vector<std::size_t> borders_of_layouts(const std::vector<Candidate>& candidates) {
+  std::vector<std::size_t> borders;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Candidate before = candidates[i == 0 ? 0 : i - 1];
+    before.recompute = candidates[i].recompute;
+    if (i == 0 || before != candidates[i]) borders.push_back(i);
+  }
+  borders.push_back(candidates.size());
+  return borders;
 }
 
 sim::SystemConfig machine_of(const SweepRequest& request, int nodes, std::optional<int> lnc) {
@@ -169,20 +233,20 @@ std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   std::map<int, std::unique_ptr<Machine>> machines;
   for (const int nodes : space.space.nodes) machines[nodes] = std::make_unique<Machine>(machine_of(space.request, nodes, lnc));
   std::vector<SweepRow> rows(space.candidates.size());
+  const RecomputeModes modes(space);
+  const std::vector<std::size_t> borders = borders_of_layouts(space.candidates);
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
   std::mutex failing;
   const auto work = [&] {
     try {
-      for (std::size_t i = next++; i < rows.size(); i = next++) {
-        rows[i].index = i;
-        rows[i].candidate = space.candidates[i];
-        judge_one(space, *machines.at(rows[i].candidate.nodes), rows[i]);
+      for (std::size_t i = next++; i + 1 < borders.size(); i = next++) {
+        judge_layout(space, modes, *machines.at(space.candidates[borders[i]].nodes), rows, borders[i], borders[i + 1]);
       }
     } catch (...) {
       const std::lock_guard lock(failing);
       failure = std::current_exception();
-      next = rows.size();
+      next = borders.size();
     }
   };
   std::vector<std::thread> pool;
