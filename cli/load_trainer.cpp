@@ -8,12 +8,12 @@
 
 namespace trellis::cli {
 
-void* trainer_symbol(const std::string& name) {
+void* library_symbol(const std::string& file, const std::string& name) {
   const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe");
-  const std::filesystem::path library = self.parent_path().parent_path() / "lib" / "libtrellis_trainer.so";
+  const std::filesystem::path library = self.parent_path().parent_path() / "lib" / file;
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
-    throw ConfigError("cannot load the trainer: " + std::string(dlerror()) + "; expected " + library.string() +
+    throw ConfigError("cannot load a part of the program: " + std::string(dlerror()) + "; expected " + library.string() +
                       ": build it with `scripts/quickstart` or `cmake --build build/release`");
   }
   void* symbol = dlsym(handle, name.c_str());

@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   trellis::cli::add_memory(app, exit_code);
   trellis::cli::add_cost(app, exit_code);
   trellis::cli::add_schedule(app, exit_code);
+  trellis::cli::add_sweep(app, exit_code);
   trellis::cli::add_collectives(app, exit_code);
   trellis::cli::add_selfcheck(app, exit_code);
   trellis::cli::add_accuracy(app, exit_code);

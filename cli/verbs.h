@@ -25,6 +25,7 @@ void add_gate(CLI::App& app, int& exit_code);
 void add_memory(CLI::App& app, int& exit_code);
 void add_cost(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
+void add_sweep(CLI::App& app, int& exit_code);
 void add_collectives(CLI::App& app, int& exit_code);
 void add_accuracy(CLI::App& app, int& exit_code);
 void add_selfcheck(CLI::App& app, int& exit_code);

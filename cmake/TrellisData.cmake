@@ -9,6 +9,7 @@ add_library(trellis::arrow ALIAS trellis_arrow)
 target_include_directories(trellis_arrow SYSTEM INTERFACE ${TRELLIS_PYARROW_DIR}/include)
 target_link_libraries(trellis_arrow INTERFACE ${TRELLIS_ARROW_LIBRARY})
 target_link_options(trellis_arrow INTERFACE LINKER:-rpath,${TRELLIS_PYARROW_DIR})
+file(GLOB TRELLIS_PARQUET_LIBRARY ${TRELLIS_PYARROW_DIR}/libparquet.so.*)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)

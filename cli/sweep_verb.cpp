@@ -1,0 +1,108 @@
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "cli/load_trainer.h"
+#include "cli/not_empty.h"
+#include "cli/sweep/runner.h"
+#include "cli/sweep/sweep_output.h"
+#include "cli/sweep/table_cells.h"
+#include "cli/verbs.h"
+#include "trainer/data/table_request.h"
+
+namespace trellis::cli {
+namespace {
+
+struct Options {
+  SweepRequest request;
+  RunOptions run;
+  std::vector<std::string> folders;
+  std::string out, shard, csv, parquet, svg;
+  std::size_t top = 10;
+  bool all = false, json = false;
+};
+
+void write_parquet(const std::string& file, const SweepResult& result) {
+  using trainer::TableRequest;
+  TableRequest table{file, {}, {}};
+  for (const SweepColumn& column : sweep_columns()) table.columns.emplace_back(column.name, column.type);
+  for (const SweepRow& row : result.rows) table.rows.push_back(sweep_cells(result, row));
+  const std::string failure = reinterpret_cast<trellis_write_parquet_fn>(library_symbol("libtrellis_parquet.so", "trellis_write_parquet"))(&table);
+  if (!failure.empty()) throw ConfigError("--parquet " + file + ": " + failure);
+}
+
+void print(const Options& options, const SweepResult& result) {
+  if (!options.csv.empty()) write_file_atomically(options.csv, sweep_csv(result));
+  if (!options.parquet.empty()) write_parquet(options.parquet, result);
+  if (!options.svg.empty()) write_file_atomically(options.svg, sweep_svg(result));
+  std::cout << (options.json ? sweep_json(result).dump(1) + "\n" : sweep_text(result));
+}
+
+void sweep(Options& options) {
+  if (options.request.config.empty()) throw ConfigError("which configuration? Expected `trellis sweep CONFIG --nodes N`, or `trellis sweep merge DIR…`");
+  if (!options.shard.empty()) {
+    if (options.out.empty()) throw ConfigError("--shard " + options.shard + ": a part is of use only with its journal: give --out DIR too, which `trellis sweep merge` reads");
+    options.run.shard = parse_shard(options.shard);
+  }
+  if (!options.out.empty()) options.run.out = options.out;
+  options.request.top = options.all ? 0 : options.top;
+  print(options, run_sweep(options.request, options.run));
+}
+
+void output_options(CLI::App& verb, Options& options) {
+  verb.add_option("--csv", options.csv, "every candidate with status, reason, bounds, figures and the command that gives them again")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--parquet", options.parquet, "the same as Parquet")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--svg", options.svg, "step time against peak memory, with the Pareto front")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_flag("--json", options.json, "one JSON document (schema trellis.sweep/1)");
+}
+
+void add_merge(CLI::App& verb, int& exit_code) {
+  CLI::App* merge = verb.add_subcommand("merge", "one result from the journals of all shards");
+  auto options = std::make_shared<Options>();
+  merge->add_option("folders", options->folders, "folders that `trellis sweep --shard i/n --out` wrote")->required();
+  output_options(*merge, *options);
+  merge->callback([options, &exit_code] {
+    print(*options, merge_sweep({options->folders.begin(), options->folders.end()}));
+    exit_code = 0;
+  });
+}
+
+}  // namespace
+
+void add_sweep(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("sweep", "every layout of a configuration on a machine: legal, too large, slower than the best; the best ones simulated");
+  auto options = std::make_shared<Options>();
+  verb->add_option("config", options->request.config, "NxDT YAML");
+  verb->add_option("overrides", options->request.overrides, "key.path=value, of what the sweep does not vary itself");
+  verb->add_option("--instance", options->request.instance, "machine (see `trellis describe`)")->capture_default_str();
+  verb->add_option("--nodes", options->request.nodes, "how many of them; several: 2,4,8")->delimiter(',')->check(CLI::PositiveNumber);
+  verb->add_option("--chips", options->request.chips, "instead: chips, of one instance or of whole ones")->check(CLI::PositiveNumber);
+  verb->add_option("--gbs", options->request.global_batch_size, "global batch size; none: the configuration's")->check(CLI::PositiveNumber);
+  verb->add_option("--only", options->request.only, "AXIS=V1,V2: an axis takes these values; axes: tp, pp, vpp, dp, mbs, sp, zero1, kv, recompute")->type_name("AXIS=VALUES")->allow_extra_args(false);
+  verb->add_option("--fix", options->request.fix, "AXIS,AXIS: these keep the configuration's value")->delimiter(',')->type_name("AXES")->allow_extra_args(false);
+  verb->add_option("--top", options->top, "stop when no other candidate can be among so many best of its number of nodes")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_flag("--all", options->all, "simulate every candidate that is legal and may fit");
+  verb->add_option("--jobs", options->run.jobs, "simulations at the same time; 0: one per host core. Results do not depend on it")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--out", options->out, "folder for the journal: the same command goes on where it was cut off")->type_name("DIR")->check(not_empty("a folder"));
+  verb->add_option("--shard", options->shard, "i/n: the i-th of n parts, for job arrays; merged by `trellis sweep merge`")->type_name("i/n")->check(not_empty("i/n"));
+  output_options(*verb, *options);
+  verb->require_subcommand(0, 1);
+  verb->footer("Examples:\n  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1 --only vpp=1 --fix zero1,kv --out sweep\n"
+               "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --gbs 256 --top 5 --csv layouts.csv --svg layouts.svg\n"
+               "  trellis sweep CONFIG --nodes 16 --shard $SLURM_ARRAY_TASK_ID/8 --out part$SLURM_ARRAY_TASK_ID; trellis sweep merge part*\n"
+               "Status: illegal (a rule of `trellis validate`), oom, dominated (slower at least than the best, or slower and larger than another), ok.\n"
+               "Bounds: cli/sweep/bounds.h. Every simulated row says the `trellis simulate` command that gives its step time again, to the picosecond.");
+  add_merge(*verb, exit_code);
+  verb->callback([verb, options, &exit_code] {
+    if (!verb->get_subcommands().empty()) return;
+    sweep(*options);
+    exit_code = 0;
+  });
+}
+
+}  // namespace trellis::cli

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""`trellis sweep` on small models: bounds beside simulations, statuses, resume, shards, files. Environment: TRELLIS, the program."""
+import csv
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+import pyarrow.parquet
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+QUICKSTART = SOURCE / "examples/quickstart.yaml"
+HF = SOURCE / "examples/verify_llama.yaml"
+LLAMA8B = SOURCE / "examples/llama3_8b_trn1.yaml"
+# 8 ranks; legal are TP 1 and 2, as there are two key/value heads.
+SPACE = [QUICKSTART, "--chips", 4, "--only", "mbs=2", "--only", "zero1=true", "--only", "recompute=none,full"]
+FEW = [*SPACE, "--only", "tp=2,4", "--only", "vpp=1", "--top", 2]
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.dir = pathlib.Path(temporary.name)
+
+    @classmethod
+    def trellis(cls, *args):
+        return subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=cls.dir, timeout=800)
+
+    @classmethod
+    def ok(cls, *args):
+        result = cls.trellis(*args)
+        if result.returncode != 0:
+            raise AssertionError(f"{args}: {result.returncode}\n{result.stderr[-2000:]}")
+        return result.stdout
+
+    @classmethod
+    def sweep(cls, *args):
+        return json.loads(cls.ok("sweep", *args, "--json"))
+
+    def fails(self, code, *args, text):
+        result = self.trellis("sweep", *args)
+        self.assertEqual(result.returncode, code, result.stderr[-2000:])
+        self.assertIn(text, result.stderr)
+
+
+class Bounds(Case):
+    def check(self, document, at_least):
+        rows = [row for row in document["rows"] if row["step_time_ps"] is not None]
+        self.assertGreaterEqual(len(rows), at_least)
+        for row in rows:
+            with self.subTest(row["layout"]):
+                self.assertGreater(row["bound_ps"], 0)
+                self.assertLessEqual(row["bound_ps"], row["step_time_ps"])
+                self.assertLessEqual(row["bound_bytes"], row["peak_bytes"])
+                self.assertGreater(row["bound_bytes"], row["peak_bytes"] / 8, "the bound says something")
+
+    def test_no_simulation_is_below_its_bounds(self):
+        self.check(self.sweep(*SPACE, "--all"), 20)
+
+    def test_nor_with_copied_heads_and_without_zero1(self):
+        self.check(self.sweep(HF, "--chips", 4, "--all", "--only", "tp=4,8", "--only", "mbs=1,4", "--only", "vpp=1", "--only", "recompute=selective", "--fix", "sp"), 8)
+
+    def test_nor_with_wide_layers(self):
+        wide = ["model.hidden_size=1024", "model.ffn_hidden_size=4096", "model.num_attention_heads=8", "model.num_kv_heads=8", "model.encoder_seq_length=1024", "model.num_layers=8"]
+        document = self.sweep(QUICKSTART, *wide, "--chips", 4, "--all", "--only", "mbs=1", "--only", "tp=2,4", "--only", "vpp=1,2", "--only", "recompute=none,full", "--only", "sp=true", "--gbs", 16, "--only", "zero1=true")
+        self.check(document, 8)
+        self.assertGreater(max(row["bound_ps"] / row["step_time_ps"] for row in document["rows"] if row["step_time_ps"]), 0.1)
+
+
+class Sweeps(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.text = cls.ok("sweep", *FEW, "--csv", "rows.csv", "--parquet", "rows.parquet", "--svg", "front.svg", "--out", "whole")
+        cls.document = cls.sweep(*FEW, "--out", "whole")
+
+    def test_schema_and_counts(self):
+        self.assertEqual(self.document["schema"], "trellis.sweep/1")
+        self.assertEqual(len(self.document["rows"]), self.document["space"]["candidates"])
+        self.assertEqual([row["index"] for row in self.document["rows"]], list(range(len(self.document["rows"]))))
+        for status, count in self.document["counts"].items():
+            self.assertEqual(count, sum(row["status"] == status for row in self.document["rows"]))
+
+    def test_every_status_occurs(self):
+        self.assertGreater(self.document["counts"]["ok"], 0)
+        self.assertGreater(self.document["counts"]["dominated"], 0)
+        self.assertGreater(self.document["counts"]["illegal"], 0)
+        too_large = self.sweep(LLAMA8B, "--chips", 1, "--only", "mbs=1", "--only", "vpp=1", "--only", "kv=1")
+        self.assertGreater(too_large["counts"]["oom"], 0)
+        self.assertEqual(too_large["counts"]["ok"], 0)
+        for row in [*self.document["rows"], *too_large["rows"]]:
+            self.assertEqual(row["status"] == "ok", row["reason"] == "", row)
+
+    def test_illegal_rows_say_what_validate_says(self):
+        row = next(row for row in self.document["rows"] if row["status"] == "illegal" and row["tp"] == 4)
+        checked = self.trellis("validate", QUICKSTART, "distributed_strategy.tensor_model_parallel_size=4", f"distributed_strategy.pipeline_model_parallel_size={row['pp']}",
+                               f"distributed_strategy.sequence_parallel={str(row['sequence_parallel']).lower()}")
+        self.assertIn(row["reason"].split("; hold")[0], checked.stderr)
+
+    def test_its_command_gives_a_row_again(self):
+        row = self.document["rows"][self.document["best"]["1"][0]]
+        words = shlex.split(row["command"])
+        self.assertEqual(words[0], "trellis")
+        report = json.loads(self.ok(*words[1:], f"exp_manager.explicit_log_dir={self.dir / 'again'}", "--json"))
+        self.assertEqual(report["simulated"]["step_time_ps"], row["step_time_ps"])
+        self.assertEqual(max(rank["peak_bytes"] for rank in report["memory"]["ranks"]), row["peak_bytes"])
+        self.assertEqual(report["tokens_per_s"], row["tokens_per_s"])
+
+    def test_best_are_in_order_and_the_front_is_not_beaten(self):
+        rows = self.document["rows"]
+        times = [rows[i]["step_time_ps"] for i in self.document["best"]["1"]]
+        self.assertEqual(times, sorted(times))
+        self.assertEqual(len(times), 2)
+        for i in self.document["pareto"]:
+            self.assertFalse(any(r["status"] == "ok" and r["step_time_ps"] < rows[i]["step_time_ps"] and r["peak_bytes"] < rows[i]["peak_bytes"] for r in rows))
+
+    def test_files_hold_the_same_rows(self):
+        with open(self.dir / "rows.csv", newline="") as file:
+            lines = list(csv.DictReader(file))
+        table = pyarrow.parquet.read_table(self.dir / "rows.parquet").to_pylist()
+        self.assertEqual(len(lines), len(self.document["rows"]))
+        for line, record, row in zip(lines, table, self.document["rows"]):
+            self.assertEqual(record, {key: row[key] for key in record})
+            self.assertEqual(line["command"], row["command"] or "")
+            self.assertEqual(line["step_time_ps"], "" if row["step_time_ps"] is None else str(row["step_time_ps"]))
+        circles = xml.etree.ElementTree.parse(self.dir / "front.svg").findall(".//{http://www.w3.org/2000/svg}circle")
+        self.assertEqual(len(circles), sum(row["step_time_ps"] is not None for row in self.document["rows"]))
+
+    def test_text(self):
+        for part in ("candidates on 1 node trn1.32xlarge, 8 ranks each", "dominated", "tokens/s", "Pareto front", "trellis simulate"):
+            self.assertIn(part, self.text)
+
+    def test_interrupted_sweep_goes_on_to_the_same_bytes(self):
+        command = [TRELLIS, "sweep", *map(str, FEW), "--out", "cut", "--jobs", "1", "--json"]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        journal = self.dir / "cut/journal.jsonl"
+        while child.poll() is None and (not journal.exists() or journal.read_text().count("\n") < 2):
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 130, err)
+        self.assertIn("the same command goes on", err)
+        self.assertFalse((self.dir / "cut/running").exists())
+        kept = journal.read_text()
+        with journal.open("a") as file:
+            file.write('{"index": 3, "layo')
+        again = subprocess.run(command, capture_output=True, text=True, cwd=self.dir, timeout=600)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("the last line is torn", again.stderr)
+        self.assertEqual(json.loads(again.stdout), self.document)
+        self.assertTrue(journal.read_text().startswith(kept), "nothing was simulated twice")
+
+    def test_shards_merged_are_the_whole(self):
+        for i in (1, 2):
+            self.ok("sweep", *FEW, "--shard", f"{i}/2", "--out", f"part{i}")
+        merged = self.sweep("merge", "part2", "part1")
+        self.assertEqual({**merged, "space": None}, {**self.document, "space": None})
+
+    def test_bad_input(self):
+        self.fails(2, text="which configuration?")
+        self.fails(2, QUICKSTART, "--only", "tpp=1", text="did you mean `tp`?")
+        self.fails(2, QUICKSTART, "--instance", "trn9", text="trn9")
+        self.fails(2, QUICKSTART, "--shard", "1/2", text="give --out DIR too")
+        self.fails(2, *FEW, "--shard", "3/2", "--out", "x", text="expected i/n")
+        self.fails(2, *FEW, "--gbs", 32, "--out", "whole", text="the folder holds another sweep")
+        self.fails(2, self.dir / "none.yaml", text="none.yaml")
+        self.fails(2, "merge", self.dir, text="no journal.jsonl there")
+        self.fails(2, QUICKSTART, "model.num_layers=0", text="num_layers")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv, verbosity=1)

@@ -1,0 +1,63 @@
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <arrow/api.h>
+#include <arrow/io/file.h>
+#include <parquet/arrow/writer.h>
+
+#include "trainer/data/table_request.h"
+
+namespace trellis::trainer {
+namespace {
+
+template <typename Builder, typename Value>
+arrow::Result<std::shared_ptr<arrow::Array>> build(const TableRequest& table, std::size_t column) {
+  Builder builder;
+  for (const auto& row : table.rows) {
+    const auto* value = std::get_if<Value>(&row[column]);
+    ARROW_RETURN_NOT_OK(value == nullptr ? builder.AppendNull() : builder.Append(*value));
+  }
+  return builder.Finish();
+}
+
+arrow::Result<std::shared_ptr<arrow::Array>> build_column(const TableRequest& table, std::size_t column) {
+  switch (table.columns[column].second) {
+    case TableRequest::Type::kText: return build<arrow::StringBuilder, std::string>(table, column);
+    case TableRequest::Type::kInteger: return build<arrow::Int64Builder, std::int64_t>(table, column);
+    case TableRequest::Type::kReal: return build<arrow::DoubleBuilder, double>(table, column);
+    case TableRequest::Type::kFlag: return build<arrow::BooleanBuilder, bool>(table, column);
+  }
+  return arrow::Status::Invalid("a column of no type");
+}
+
+arrow::Status write(const TableRequest& request) {
+  arrow::FieldVector fields;
+  arrow::ArrayVector arrays;
+  for (std::size_t i = 0; i < request.columns.size(); ++i) {
+    ARROW_ASSIGN_OR_RAISE(auto array, build_column(request, i));
+    fields.push_back(arrow::field(request.columns[i].first, array->type()));
+    arrays.push_back(std::move(array));
+  }
+  const auto table = arrow::Table::Make(arrow::schema(fields), arrays, static_cast<std::int64_t>(request.rows.size()));
+  const std::string partial = request.file + ".partial";
+  ARROW_ASSIGN_OR_RAISE(auto out, arrow::io::FileOutputStream::Open(partial));
+  ARROW_RETURN_NOT_OK(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out));
+  ARROW_RETURN_NOT_OK(out->Close());
+  std::filesystem::rename(partial, request.file);
+  return arrow::Status::OK();
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+extern "C" __attribute__((visibility("default"))) const char* trellis_write_parquet(const trellis::trainer::TableRequest* request) {
+  static thread_local std::string text;
+  try {
+    const arrow::Status status = trellis::trainer::write(*request);
+    text = status.ok() ? "" : status.ToString();
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  return text.c_str();
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace trellis::trainer {
+
+/// A table for a Parquet file: columns by name and type, rows of cells that hold the column's type, or nothing.
+struct TableRequest {
+  enum class Type { kText, kInteger, kReal, kFlag };
+  using Cell = std::variant<std::monostate, std::string, std::int64_t, double, bool>;
+  std::string file;
+  std::vector<std::pair<std::string, Type>> columns;
+  std::vector<std::vector<Cell>> rows;
+};
+
+}  // namespace trellis::trainer
+
+/// Exported by libtrellis_parquet.so: writes the file whole or not at all. Returns "" or what went wrong, valid until the next call.
+using trellis_write_parquet_fn = const char* (*)(const trellis::trainer::TableRequest*);
