@@ -264,9 +264,9 @@ def encoder_weights(places):
 BERT_PLACES = {"attention.self.query": "attention.q_proj", "attention.self.key": "attention.k_proj", "attention.self.value": "attention.v_proj",
                "attention.output.dense": "attention.dense", "attention.output.LayerNorm": "input_layernorm", "intermediate.dense": "mlp.intermediate",
                "output.dense": "mlp.output", "output.LayerNorm": "post_attention_layernorm"}
-VIT_PLACES = {"attention.attention.query": "attention.q_proj", "attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj",
-              "attention.output.dense": "attention.dense", "layernorm_before": "input_layernorm", "intermediate.dense": "mlp.intermediate",
-              "output.dense": "mlp.output", "layernorm_after": "post_attention_layernorm"}
+VIT_PLACES = {"attention.q_proj": "attention.q_proj", "attention.k_proj": "attention.k_proj", "attention.v_proj": "attention.v_proj",
+              "attention.o_proj": "attention.dense", "layernorm_before": "input_layernorm", "mlp.fc1": "mlp.intermediate", "mlp.fc2": "mlp.output",
+              "layernorm_after": "post_attention_layernorm"}
 ENCODER = dict(num_layers=LAYERS, hidden_size=48, ffn_hidden_size=80, num_attention_heads=6, num_kv_heads=6, layernorm_epsilon=1e-12,
                normalization=0, activation=0, position_embedding=1, has_bias=1, flash_attention=0)
 HUB_ENCODER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=6, layer_norm_eps=1e-12,
@@ -349,7 +349,7 @@ class Vit(Comparison):
         return randomize(transformers.ViTForImageClassification(config))
 
     def weights(self, tensors):
-        weights = encoder_weights(VIT_PLACES)(tensors)
+        weights = encoder_weights(VIT_PLACES)({name.replace("vit.layers", "vit.encoder.layer"): tensor for name, tensor in tensors.items()})
         weights["vit.embeddings.cls_token"] = weights["vit.embeddings.cls_token"][0]
         weights["vit.embeddings.position_embeddings"] = weights["vit.embeddings.position_embeddings"][0]
         name = "vit.embeddings.patch_embeddings.projection.weight"
