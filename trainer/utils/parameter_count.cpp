@@ -27,7 +27,8 @@ std::int64_t row_adapter(const ModelSection& model, const char* target, std::int
 std::int64_t attention(const ModelSection& model, const Sizes& s) {
   const std::int64_t qkv = s.query + 2 * s.key_value;
   const std::int64_t biases = model.has_bias ? qkv / s.tp + s.hidden : 0;
-  const std::int64_t adapters = column_adapters(model, "qkv_proj", s.hidden, qkv, 3, s.tp) + row_adapter(model, "o_proj", s.query, s.hidden, s.tp);
+  const std::int64_t beside_qkv = model.qkv_linear ? 0 : column_adapters(model, "qkv_proj", s.hidden, qkv, 3, s.tp);  // that layer takes none
+  const std::int64_t adapters = beside_qkv + row_adapter(model, "o_proj", s.query, s.hidden, s.tp);
   return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases + adapters;
 }
 

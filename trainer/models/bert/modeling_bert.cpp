@@ -47,7 +47,7 @@ BertForPreTraining::BertForPreTraining(const ModelSection& config, const ModuleC
     : tp_(context.tp()),
       sequence_length_(config.encoder_seq_length),
       save_logits_(config.save_logits),
-      words_(context, kNames.embedding, config.vocab_size, config.hidden_size, config.init_method_std),
+      words_(context, kNames.embedding, config.vocab_size, config.hidden_size, ParallelEmbeddingOptions{.init = config.init_method_std, .padding_idx = 0}),
       position_weight_(make_weight(context, kNames.position_embedding, config.max_position_embeddings, config)),
       type_weight_(make_weight(context, "bert.embeddings.token_type_embeddings", config.type_vocab_size, config)),
       embedding_norm_(context, "bert.embeddings.LayerNorm", config),

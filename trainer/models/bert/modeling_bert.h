@@ -11,7 +11,7 @@ namespace trellis::trainer {
 
 /// Hugging Face's BertForPreTraining: tokens, their types and their places in, a transformer with its norms behind the sums, and two losses:
 /// the masked tokens, predicted at every place by a head that reads the word embedding, and whether the second sentence follows the first,
-/// read off the first token. The loss is their sum. The whole model is one stage.
+/// read off the first token. The loss is their sum. The padding token, 0, learns nothing from being looked up. The whole model is one stage.
 class BertForPreTraining final : public PipelineStage {
  public:
   BertForPreTraining(const ModelSection& config, const ModuleContext& context, const StageSlot& slot);
