@@ -53,7 +53,7 @@ bool recomputes_layers(const RunConfig& config) { return config.model.recompute 
 double saved_elements(const RunConfig& config, const Widths& w, bool moe) {
   const double shards = config.distributed_strategy.sequence_parallel ? config.tp() : 1;
   const double residual = w.hidden / shards;
-  if (recomputes_layers(config) || config.lora) return residual;
+  if (recomputes_layers(config) || config.model.lora) return residual;
   double width = residual + 2 * w.query + 2 * w.key_value;
   if (config.model.transformer_block_type == trainer::TransformerBlock::kPreLn) width += residual;
   if (moe || recomputes(config, "LlamaMLP")) return width;
@@ -67,13 +67,13 @@ void add_layer(const RunConfig& config, const Widths& w, bool moe, StageWork& wo
   const double repeated = recomputes_layers(config) ? linear - 2 * down * tokens(config) + scores : 0;
   work.forward_flops += linear + scores;
   work.backward_chain_flops += linear + 2 * scores;
-  work.backward_flops += (config.lora ? 1 : 2) * linear + 2 * scores + repeated;
+  work.backward_flops += (config.model.lora ? 1 : 2) * linear + 2 * scores + repeated;
   work.weight_bytes += static_cast<std::int64_t>((w.attention_weights() + up + down) * weight_element_bytes(config));
   work.saved_bytes += static_cast<std::int64_t>(saved_elements(config, w, moe) * tokens(config) * activation_element_bytes(config));
   const bool serial = config.model.transformer_block_type != trainer::TransformerBlock::kGptJ;
   const int sums = config.tp() == 1 ? 0 : serial && !moe ? 2 : 1;
   work.sums_forward += sums;
-  work.sums_backward += config.lora ? 0 : sums;
+  work.sums_backward += config.model.lora ? 0 : sums;
 }
 
 }  // namespace
@@ -101,14 +101,14 @@ std::vector<StageWork> stage_work(const RunConfig& config) {
     StageWork work;
     for (int layer = stage.first_layer; layer < stage.end_layer; ++layer) add_layer(config, w, trainer::is_moe_layer(config.model, layer), work);
     work.parameters = stage.parameters_per_rank;
-    work.trained_parameters = config.lora ? 0 : stage.parameters_per_rank;
+    work.trained_parameters = config.model.lora ? 0 : stage.parameters_per_rank;
     stages.push_back(work);
   }
   const double head = w.hidden * config.model.vocab_size / config.tp(), flops = 2 * head * tokens(config);
   StageWork& last = stages.back();
   last.forward_flops += flops;
   last.backward_chain_flops += flops;
-  last.backward_flops += (config.lora ? 1 : 2) * flops;
+  last.backward_flops += (config.model.lora ? 1 : 2) * flops;
   last.weight_bytes += static_cast<std::int64_t>(head * weight_element_bytes(config));
   return stages;
 }
