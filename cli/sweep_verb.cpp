@@ -18,6 +18,8 @@
 namespace trellis::cli {
 namespace {
 
+using namespace layouts;
+
 struct Options {
   SweepRequest request;
   RunOptions run;

@@ -5,7 +5,7 @@
 #include "cli/sweep/space.h"
 
 /// All candidates of GPT 22B on 8 cores judged by the rules and the closed bounds; nothing is simulated.
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 void judge_gpt_22b(benchmark::State& state) {
@@ -30,6 +30,6 @@ void judge_gpt_22b(benchmark::State& state) {
 BENCHMARK(judge_gpt_22b)->Arg(64)->Arg(1024)->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(1);
 
 }  // namespace
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts
 
 BENCHMARK_MAIN();

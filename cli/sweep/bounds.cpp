@@ -5,7 +5,7 @@
 
 #include "cli/sweep/stage_work.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 using sim::CollectiveKind;
@@ -202,4 +202,4 @@ std::int64_t bound_memory(const RunConfig& config) {
   return most;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

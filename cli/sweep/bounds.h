@@ -12,7 +12,7 @@
 
 /// Closed bounds of one training step: no simulation of it is faster or takes less memory. What the model of the machine could still overlap
 /// counts once; what it adds (launches, vector work, activations' traffic, transfers between stages, contended links) counts nothing.
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// What collectives take on an idle machine, remembered by group and size. Rank r runs on core r. Calls may come from any thread.
 class CollectiveTimes {
@@ -62,4 +62,4 @@ struct StepBound {
 /// Forwards of chunks that rank p has begun before its first backward ends, in units of one chunk's activations.
 [[nodiscard]] std::int64_t chunks_in_flight(std::int64_t micro_batches, int pp, int vpp, int p);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 const std::vector<std::string>& recompute_names() {
@@ -193,4 +193,4 @@ bool is_axis_key(const std::string& key) {
   return std::ranges::any_of(overrides_of(Candidate{}, 1, 1), [&](const std::string& set) { return set.substr(0, set.find('=')) == key; });
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

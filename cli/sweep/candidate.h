@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-/// The space that `trellis sweep` searches: what may differ between two runs of one model on one kind of machine.
-namespace trellis::cli {
+/// `trellis sweep`, whose names are its own: `trellis collectives` sweeps too. Here: what may differ between two runs of one model on one kind of machine.
+namespace trellis::cli::layouts {
 
 /// One way to run a configuration. Legal or not is for its validation to say.
 struct Candidate {
@@ -50,4 +50,4 @@ struct Space {
 /// A key that these overrides decide, whatever the file or the user says.
 [[nodiscard]] bool is_axis_key(const std::string& key);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -14,7 +14,7 @@
 
 extern char** environ;
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 volatile std::sig_atomic_t stop = 0;
@@ -93,4 +93,4 @@ std::optional<ChildProcesses::Result> ChildProcesses::wait() {
   return std::nullopt;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

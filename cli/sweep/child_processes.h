@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// This program run with other arguments, several at a time. Ctrl-C and SIGTERM reach only the parent, which ends the children.
 class ChildProcesses {
@@ -40,4 +40,4 @@ class ChildProcesses {
   std::map<pid_t, std::size_t> running_;
 };
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

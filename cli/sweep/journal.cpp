@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 using nlohmann::json;
@@ -183,4 +183,4 @@ std::vector<json> merge_journals(const std::vector<JournalFile>& journals, const
   return all;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -8,7 +8,7 @@
 
 #include "cli/sweep/space.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// Part `index` of `count`: the candidates whose place leaves that remainder.
 struct Shard {
@@ -50,4 +50,4 @@ struct JournalFile {
 /// different results, a candidate with two results that differ.
 [[nodiscard]] std::vector<nlohmann::json> merge_journals(const std::vector<JournalFile>& journals, const nlohmann::json& facts);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

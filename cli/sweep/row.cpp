@@ -9,7 +9,7 @@
 
 #include "trainer/report/text_table.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 constexpr std::array<const char*, 5> kNames = {"open", "ok", "oom", "illegal", "dominated"};
@@ -101,4 +101,4 @@ void apply_result(const nlohmann::json& result, SweepRow& row) {
   row.step = SimulatedStep{s.at("step_time_ps"), s.at("tokens_per_s"), s.at("mfu"), s.at("peak_bytes"), s.at("bottleneck"), s.at("bottleneck_ps"), s.at("evidence")};
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

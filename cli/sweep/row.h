@@ -10,7 +10,7 @@
 
 #include "cli/sweep/candidate.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// kOpen is no result: nobody has simulated it yet.
 enum class SweepStatus { kOpen, kOk, kOom, kIllegal, kDominated };
@@ -55,4 +55,4 @@ struct SweepRow {
 [[nodiscard]] nlohmann::json result_json(const SweepRow& row);
 void apply_result(const nlohmann::json& result, SweepRow& row);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

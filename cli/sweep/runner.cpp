@@ -14,7 +14,7 @@
 #include "trainer/report/step_view.h"
 #include "trainer/report/text_table.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 using nlohmann::json;
@@ -183,4 +183,4 @@ SweepResult merge_sweep(const std::vector<fs::path>& folders) {
   return result;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

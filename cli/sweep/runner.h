@@ -6,7 +6,7 @@
 
 #include "cli/sweep/journal.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 struct RunOptions {
   int jobs = 0;                                 ///< simulations at a time; 0: one per host core
@@ -33,4 +33,4 @@ struct SweepResult {
 /// A row's result from what its simulation printed on stdout.
 [[nodiscard]] SimulatedStep read_simulation(const std::string& report);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

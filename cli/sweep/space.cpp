@@ -21,7 +21,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 /// Sizes that the enumeration needs, read by the validation's own reader: problems of the layout in the file do not matter here.
@@ -280,4 +280,4 @@ nlohmann::json facts_of(const SweepSpace& space, const std::vector<SweepRow>& ro
   return facts;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -9,7 +9,7 @@
 
 #include "cli/sweep/row.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// What the user asks for: a part of it decides which rows there are, the rest how the work is done.
 struct SweepRequest {
@@ -45,4 +45,4 @@ struct SweepSpace {
 /// with the same facts have the same rows.
 [[nodiscard]] nlohmann::json facts_of(const SweepSpace& space, const std::vector<SweepRow>& rows);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -5,7 +5,7 @@
 #include "trainer/config/run_plan.h"
 #include "trainer/utils/parameter_count.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 using trainer::Activation;
@@ -113,4 +113,4 @@ std::vector<StageWork> stage_work(const RunConfig& config) {
   return stages;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

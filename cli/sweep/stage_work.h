@@ -5,7 +5,7 @@
 
 #include "trainer/config/run_config.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// Least work and least memory of one virtual pipeline stage on one tensor-parallel rank, for one micro-batch: what every program that computes
 /// this model must do, whatever the compiler makes of it. Work that is not certain is left out: norms, rotation, loss, experts, padding,
@@ -33,4 +33,4 @@ struct StageWork {
 /// Logits of one micro-batch on one tensor-parallel rank, which the last stage holds for the loss.
 [[nodiscard]] std::int64_t logits_bytes(const trainer::RunConfig& config);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -12,7 +12,7 @@
 #include "cli/sweep/table_cells.h"
 #include "trainer/report/text_table.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 using nlohmann::json;
@@ -213,4 +213,4 @@ std::string sweep_svg(const SweepResult& result) {
   return svg + "</svg>\n";
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

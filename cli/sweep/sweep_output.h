@@ -6,7 +6,7 @@
 
 #include "cli/sweep/runner.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// The space's size, counts by status, the best rows of each number of nodes with what bounds them, and the Pareto front.
 [[nodiscard]] std::string sweep_text(const SweepResult& result);
@@ -19,4 +19,4 @@ namespace trellis::cli {
 /// "trellis simulate …" for a shell, which gives the row's figures again.
 [[nodiscard]] std::string reproduce(const SweepResult& result, const SweepRow& row);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -2,7 +2,7 @@
 
 #include "cli/sweep/sweep_output.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 const std::vector<SweepColumn>& sweep_columns() {
   using enum trainer::TableRequest::Type;
@@ -34,4 +34,4 @@ std::vector<SweepCell> sweep_cells(const SweepResult& result, const SweepRow& ro
   return cells;
 }
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

@@ -6,7 +6,7 @@
 #include "cli/sweep/runner.h"
 #include "trainer/data/table_request.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 
 /// A column of the sweep's table in files: whole numbers, numbers or texts; a cell without a value is none of them.
 struct SweepColumn {
@@ -20,4 +20,4 @@ using SweepCell = trainer::TableRequest::Cell;
 /// The row's cells, one for each column, of the column's type or empty.
 [[nodiscard]] std::vector<SweepCell> sweep_cells(const SweepResult& result, const SweepRow& row);
 
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts

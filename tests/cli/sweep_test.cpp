@@ -19,7 +19,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/pipeline/schedule_timing.h"
 
-namespace trellis::cli {
+namespace trellis::cli::layouts {
 namespace {
 
 using testing::HasSubstr;
@@ -273,4 +273,4 @@ TEST(SweepShard, Texts) {
 }
 
 }  // namespace
-}  // namespace trellis::cli
+}  // namespace trellis::cli::layouts
