@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -211,6 +212,7 @@ std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, co
   constexpr int kMostTp = 64, kMostPp = 16, kMostRanks = 64;
   const Changes changes(run, plan);
   const std::vector<Choice> ways = savers(changes.config());
+  std::set<std::string> seen;
   std::vector<std::pair<int, std::vector<MemoryChange>>> layouts;  // cost of the cheapest variant
   for (const int tp : powers_of_two(kMostTp)) {
     for (const int pp : powers_of_two(kMostPp)) {
@@ -223,7 +225,7 @@ std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, co
           MemoryChange change = changes.make(choice);
           if (!change.arguments.empty() && change.guess <= static_cast<double>(change.capacity)) variants.push_back(std::move(change));
         }
-        if (variants.empty()) continue;
+        if (variants.empty() || !seen.insert(variants.front().arguments).second) continue;  // more ranks that the layout needs anyway
         sort_by_cost(variants);
         layouts.emplace_back(variants.front().cost, std::move(variants));
       }
