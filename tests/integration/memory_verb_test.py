@@ -42,6 +42,7 @@ class Verdicts(Case):
             self.assertEqual(sum(part["bytes"] for part in row["live_at_peak"]), row["peak_bytes"])
             for phase in row["phases"]:
                 self.assertEqual(sum(phase["at_peak"].values()), phase["peak_bytes"])
+                self.assertEqual(phase["at_peak"]["parameter_bytes"], row["phases"][0]["at_peak"]["parameter_bytes"], "weights are all there, and nothing else is one")
         self.assertEqual(plan["verdict"], "fits")
         self.assertEqual(plan["headroom_bytes"], plan["capacity_bytes"] - plan["needed_bytes"])
         self.assertEqual(plan["needed_bytes"], max(row["peak_reserved_bytes"] for row in plan["ranks"]))
