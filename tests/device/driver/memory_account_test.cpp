@@ -22,7 +22,7 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 /// A rank's recorder as the device uses it.
 class MemoryAccountTest : public testing::Test {
  protected:
-  RankRecorder recorder{3, Bytes(64 * kMiB), true};
+  RankRecorder recorder{3, 3, Bytes(64 * kMiB), true};
   MemoryAccount& memory = recorder.memory();
 
   MemoryBlock* allocate(std::int64_t bytes, BufferCategory category) {
