@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,7 +25,9 @@ using trainer::RunConfig;
 struct Choice {
   bool zero1 = false, sequence_parallel = false;
   Recompute recompute = Recompute::kNone;  ///< kNone: as it is
-  int micro_batch_divisor = 1, tp_factor = 1, pp_factor = 1, node_factor = 1;
+  int micro_batch_divisor = 1, tp_factor = 1, pp_factor = 1;
+  int rank_factor = 1;  ///< more ranks: cores of the nodes that are there, then more nodes
+  int node_factor = 1;
   std::string instance = {};  ///< "": as it is
 };
 
@@ -34,13 +37,12 @@ int doublings(int factor) {
   return n;
 }
 
-constexpr int kMoreCores = 12;  ///< beside what uses them: hardware is what changes most
-constexpr int kOtherInstance = 16;
+// Beside what uses them: hardware is what changes most.
+constexpr int kMoreCores = 8, kMoreNodes = 12, kOtherInstance = 16;
 
 int cost_of(const Choice& choice) {
   return (choice.zero1 ? 1 : 0) + (choice.sequence_parallel ? 1 : 0) + (choice.recompute == Recompute::kFull ? 4 : choice.recompute == Recompute::kSelective ? 2 : 0) +
-         3 * doublings(choice.micro_batch_divisor) + 5 * doublings(choice.tp_factor) + 6 * doublings(choice.pp_factor) + kMoreCores * doublings(choice.node_factor) +
-         (choice.instance.empty() ? 0 : kOtherInstance);
+         3 * doublings(choice.micro_batch_divisor) + 5 * doublings(choice.tp_factor) + 6 * doublings(choice.pp_factor) + (choice.instance.empty() ? 0 : kOtherInstance);
 }
 
 struct Machine {
@@ -81,7 +83,7 @@ class Changes {
   [[nodiscard]] const Machine& machine() const { return machine_; }
 
   [[nodiscard]] MemoryChange make(const Choice& choice) const {
-    MemoryChange change{run_, {}, cost_of(choice), 0, 0, machine_.capacity, !choice.instance.empty() || choice.node_factor > 1};
+    MemoryChange change{run_, {}, cost_of(choice), 0, 0, machine_.capacity, !choice.instance.empty()};
     std::vector<std::string> settings;
     add_settings(choice, settings);
     const Machine machine = choice.instance.empty() ? machine_ : machine_of(choice.instance, config_.trainer.lnc);
@@ -115,15 +117,14 @@ class Changes {
   void add_ranks(const Choice& choice, const Machine& machine, MemoryChange& change, std::vector<std::string>& settings) const {
     int devices = config_.trainer.devices, nodes = config_.trainer.num_nodes * choice.node_factor;
     const int of_one_model = config_.tp() * choice.tp_factor * config_.pp() * choice.pp_factor * config_.cp();
-    if (of_one_model > devices * nodes) devices = std::min(of_one_model, machine.cores);
-    if (of_one_model > devices * nodes) nodes = (of_one_model + devices - 1) / devices;
+    const int ranks = std::max(of_one_model, devices * nodes * choice.rank_factor);
+    if (ranks > devices * nodes) devices = std::min((ranks + nodes - 1) / nodes, machine.cores);
+    if (ranks > devices * nodes) nodes = (ranks + devices - 1) / devices;
     if (devices != config_.trainer.devices) settings.push_back(fmt::format("trainer.devices={}", devices));
     if (nodes != config_.trainer.num_nodes) settings.push_back(fmt::format("trainer.num_nodes={}", nodes));
     change.run.nodes = std::max(run_.nodes, nodes);
-    if (devices * nodes > config_.world_size()) {
-      change.more_hardware = true;
-      if (choice.node_factor == 1) change.cost += kMoreCores + (nodes > config_.trainer.num_nodes ? kMoreCores : 0);
-    }
+    change.more_hardware |= devices * nodes > config_.world_size();
+    change.cost += kMoreCores * doublings(devices / config_.trainer.devices) + kMoreNodes * doublings(nodes / config_.trainer.num_nodes);
     bound(choice, std::max(1, devices * nodes / of_one_model), change);
   }
 
@@ -208,22 +209,23 @@ std::vector<MemoryChange> single_changes(const MemoryRun& run, const json& plan)
 }
 
 std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, const json& plan) {
-  constexpr int kMostTp = 64, kMostPp = 16, kMostNodes = 32;
+  constexpr int kMostTp = 64, kMostPp = 16, kMostRanks = 64;
   const Changes changes(run, plan);
   const std::vector<Choice> ways = savers(changes.config());
+  std::set<std::string> seen;
   std::vector<std::pair<int, std::vector<MemoryChange>>> layouts;  // cost of the cheapest variant
   for (const int tp : powers_of_two(kMostTp)) {
     for (const int pp : powers_of_two(kMostPp)) {
-      for (const int nodes : powers_of_two(kMostNodes)) {
+      for (const int ranks : powers_of_two(kMostRanks)) {
         std::vector<MemoryChange> variants;
         for (Choice choice : ways) {
           choice.tp_factor = tp;
           choice.pp_factor = pp;
-          choice.node_factor = nodes;
+          choice.rank_factor = ranks;
           MemoryChange change = changes.make(choice);
           if (!change.arguments.empty() && change.guess <= static_cast<double>(change.capacity)) variants.push_back(std::move(change));
         }
-        if (variants.empty()) continue;
+        if (variants.empty() || !seen.insert(variants.front().arguments).second) continue;  // more ranks that the layout needs anyway
         sort_by_cost(variants);
         layouts.emplace_back(variants.front().cost, std::move(variants));
       }

@@ -31,7 +31,7 @@ struct MemoryChange {
 /// One setting changed: ZeRO-1, sequence parallelism, recomputation, half the micro-batch, TP × 2, PP × 2, twice the nodes, each other
 /// instance. Cheapest first. `plan`: the run's trellis.memory_plan/1. Throws ConfigError when the configuration is no legal one.
 [[nodiscard]] std::vector<MemoryChange> single_changes(const MemoryRun& run, const nlohmann::json& plan);
-/// Several settings changed: the variants of each layout (factors of TP, PP and nodes) that may fit as far as one can guess, cheapest first; layouts
+/// Several settings changed: the variants of each layout (factors of TP, PP and ranks) that may fit as far as one can guess, cheapest first; layouts
 /// by what they cost themselves.
 [[nodiscard]] std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, const nlohmann::json& plan);
 /// Why the rules of `trellis validate`, or the machine, forbid the run; "": legal.

@@ -22,13 +22,20 @@ void categorize(const at::Tensor& tensor, BufferCategory category) {
   if (storage.category() != category) storage.set_category(category);
 }
 
+/// A leaf that an announced forward made: a stage's input or that of a recomputed layer, detached there. No parameter.
+bool is_detached_activation(const at::Tensor& leaf) {
+  if (!leaf.defined() || !leaf.is_privateuseone() || !leaf.has_storage()) return false;
+  const NeuronStorage& storage = storage_of(leaf);
+  return storage.category() == BufferCategory::kActivation && !storage.owner().recorder().automatic();
+}
+
 }  // namespace
 
 void categorize_accumulated(const at::RecordFunction& node) {
   if (std::string_view(node.name()) != "torch::autograd::AccumulateGrad") return;
   const auto current = torch::autograd::get_current_node();
   const auto* const accumulate = dynamic_cast<const torch::autograd::AccumulateGrad*>(current.get());
-  if (accumulate == nullptr) return;
+  if (accumulate == nullptr || is_detached_activation(accumulate->variable)) return;
   categorize(accumulate->variable, BufferCategory::kParameter);
   categorize(accumulate->variable.grad(), BufferCategory::kGradient);
 }

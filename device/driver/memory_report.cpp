@@ -65,7 +65,7 @@ json as_json(const MemoryBlock& block, const InternTable& interned) {
   return row;
 }
 
-/// The peak of each phase, in the order in which they first allocated: the highest of its scopes.
+/// The peak of each phase, in the order in which they first allocated, what belongs to none last: the highest of its scopes.
 json phase_rows(const RankRecorder& recorder) {
   struct Row {
     std::string phase;
@@ -82,6 +82,7 @@ json phase_rows(const RankRecorder& recorder) {
     if (scopes[scope].allocated > row->peak.allocated) row->peak = scopes[scope];
     row->peak.reserved = reserved;
   }
+  std::ranges::stable_partition(rows, [](const Row& row) { return !row.phase.empty(); });
   json all = json::array();
   for (const Row& row : rows)
     all.push_back({{"phase", row.phase}, {"peak_bytes", row.peak.allocated}, {"peak_reserved_bytes", row.peak.reserved}, {"at_peak", categories(row.peak.at_peak)}});

@@ -42,6 +42,7 @@ class Verdicts(Case):
             self.assertEqual(sum(part["bytes"] for part in row["live_at_peak"]), row["peak_bytes"])
             for phase in row["phases"]:
                 self.assertEqual(sum(phase["at_peak"].values()), phase["peak_bytes"])
+                self.assertEqual(phase["at_peak"]["parameter_bytes"], row["phases"][0]["at_peak"]["parameter_bytes"], "weights are all there, and nothing else is one")
         self.assertEqual(plan["verdict"], "fits")
         self.assertEqual(plan["headroom_bytes"], plan["capacity_bytes"] - plan["needed_bytes"])
         self.assertEqual(plan["needed_bytes"], max(row["peak_reserved_bytes"] for row in plan["ranks"]))
@@ -92,7 +93,7 @@ class Verdicts(Case):
         weights = []
         for tp in (8, 4, 2):
             plan = self.plan(LLAMA_8B, "model.num_layers=2", f"distributed_strategy.tensor_model_parallel_size={tp}", f"data.global_batch_size={64 // tp}", "--no-changes")
-            weights.append(plan["ranks"][0]["current"]["parameter_bytes"])
+            weights.append(plan["ranks"][0]["at_peak"]["parameter_bytes"])
         self.assertEqual(weights, sorted(weights))
 
 

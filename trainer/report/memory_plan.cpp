@@ -31,7 +31,7 @@ std::int64_t beyond_bytes(const json& rows) {
 /// A node's own memory. The last stage's ranks may weigh more than the first's: the heaviest rank counts for all.
 json host_memory(const MemoryRunFacts& facts, const json& ranks) {
   std::int64_t weights = 0;
-  for (const json& rank : ranks) weights = std::max(weights, rank.at("current").at("parameter_bytes").get<std::int64_t>());
+  for (const json& rank : ranks) weights = std::max(weights, rank.at("at_peak").at("parameter_bytes").get<std::int64_t>());
   const int building = std::clamp(facts.sequential_move_factor, 1, facts.devices);
   return {{"capacity_bytes", facts.host_memory_bytes},
           {"weights_while_building_bytes", weights * building},

@@ -56,7 +56,7 @@ std::string verdict_text(const json& plan) {
                                      gib(per_chip * bytes(plan, "needed_bytes")), gib(per_chip * bytes(plan, "capacity_bytes")));
   const std::string share = fmt::format("{:.1f} %", 100 * std::abs(plan.at("headroom_share").get<double>()));
   if (verdict == "does_not_fit") {
-    std::string text = fmt::format("Verdict: DOES NOT FIT: {}, {} ({}) too much, most on {}\n", of, gib(-headroom), share, where);
+    std::string text = fmt::format("Verdict: DOES NOT FIT: {}, {} too much, most on {}\n", of, gib(-headroom), where);
     if (headroom >= 0) text = fmt::format("Verdict: DOES NOT FIT: {}, in pieces that are too small: the allocator refused one on {}\n", of, where);
     const json& refusal = worst(plan).at("first_refusal");
     return text + fmt::format("  the first tensor that is refused: {} in phase {}, layer {}, with {} allocated\n", human_bytes(bytes(refusal, "bytes")),
@@ -77,7 +77,7 @@ std::string phases_text(const json& plan) {
     bool first = true;
     for (const json& phase : rank.at("phases")) {
       std::string label = first ? fmt::format("{} ×{}{}", bytes(rank, "rank"), bytes(rank, "represents"), rank.at("fits").get<bool>() ? "" : " does not fit") : "";
-      std::vector<std::string> cells{std::move(label), or_dash(phase.at("phase").get<std::string>())};
+      std::vector<std::string> cells{std::move(label), phase.at("phase") == "" ? "between phases" : phase.at("phase").get<std::string>()};
       for (const char* category : kCategories) cells.push_back(mib(bytes(phase.at("at_peak"), std::string(category) + "_bytes")));
       cells.push_back(mib(bytes(phase, "peak_bytes")));
       cells.push_back(mib(bytes(phase, "peak_reserved_bytes")));
@@ -136,12 +136,12 @@ std::string change_result(const json& change) {
 
 std::string changes_text(const json& plan, bool all) {
   if (!plan.contains("changes")) return "";
-  TextTable table({{"change", Align::kLeft}, {"then", Align::kLeft}});
+  TextTable table({{"then it takes", Align::kLeft}, {"change", Align::kLeft}});
   std::string not_enough;
   for (const json& change : plan.at("changes")) {
     const std::string status = change.at("status").get<std::string>();
     if (all || status == "fits" || status == "tight") {
-      table.add({change.at("arguments").get<std::string>(), change_result(change)});
+      table.add({change_result(change), change.at("arguments").get<std::string>()});
     } else if (status == "does_not_fit") {
       not_enough += (not_enough.empty() ? "" : "; ") + change.at("arguments").get<std::string>();
     }
