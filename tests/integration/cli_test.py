@@ -321,7 +321,7 @@ class BadInput(Case):
     def test_describe_refuses_what_it_cannot_show(self):
         self.fails(self.trellis("describe", "trn2.49xlarge"), 2, "trn2.49xlarge", "did you mean trn2.48xlarge?")
         self.fails(self.trellis("describe", "trn2u.48xlarge", "--nodes", "3"), 2, "3 nodes", "multiple of 4")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--nodes", "0"), 2, "0", "1024 nodes")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--nodes", "0"), 2, "0", "16384 nodes")
         self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "x.png"), 2, "x.png", ".svg or .dot")
         self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "no/such/place.dot"), 2, "no/such/place.dot")
         self.fails(self.trellis("describe", "trn1.32xlarge", "--lnc", "2"), 2, "logical core size")
