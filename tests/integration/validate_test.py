@@ -21,7 +21,8 @@ class Legal(unittest.TestCase):
     def test_every_example(self):
         files = sorted(EXAMPLES.glob("*.yaml"))
         self.assertEqual(len(files), 22)
-        for file in [*files, *(SOURCE / "examples").glob("*.yaml")]:
+        runs = [file for file in (SOURCE / "examples").glob("*.yaml") if file.name != "prices.yaml"]  # that one is for `trellis cost`
+        for file in [*files, *runs]:
             with self.subTest(file=file.name):
                 result = validate(file)
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
