@@ -92,7 +92,10 @@ nlohmann::json memory_of(const Case& one, bool shape_only, bool unlimited = fals
   world.shape_only = shape_only;
   const auto data = std::make_shared<RandomTokens>(config);
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    Trainer trainer(config, rank, data, ParallelState::initialize_model_parallel(rank, one.layout.tp, one.layout.pp));
+    const ParallelState groups = ParallelState::initialize_model_parallel(rank, {.tensor_model_parallel_size = one.layout.tp,
+                                                                                 .pipeline_model_parallel_size = one.layout.pp,
+                                                                                 .kv_size_multiplier = config.distributed_strategy.kv_replicator});
+    Trainer trainer(config, rank, data, groups);
     trainer.fit([](const StepResult&) {});
   });
   const char* report = nullptr;

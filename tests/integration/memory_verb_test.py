@@ -100,7 +100,7 @@ class Verdicts(Case):
 class BadInput(Case):
     def test_errors(self):
         for args, part in (((self.dir / "none.yaml",), "none.yaml"), ((QUICKSTART, "model.num_layers=0"), "num_layers"), ((QUICKSTART, "--instance", "trn9"), "trn9"),
-                           ((QUICKSTART, "--nodes", "0"), "--nodes"), ((QUICKSTART, "trainer.devices=64"), "trainer.devices"), ((QUICKSTART, "--steps", "0"), "--steps")):
+                           ((QUICKSTART, "--nodes", "0"), "--nodes"), ((QUICKSTART, "trainer.devices=64", "data.global_batch_size=64"), "trainer.devices"), ((QUICKSTART, "--steps", "0"), "--steps")):
             with self.subTest(args):
                 self.assertIn(part, self.trellis("memory", *args, code=2).stderr)
 
