@@ -228,7 +228,7 @@ class Accuracy(Case):
         self.assertLess(fitted, self.summary("collectives", "all, test rows", "--published-only")["median"])
 
     def test_mistakes_are_named(self):
-        self.fails(2, ["kernels", "collectives"], "accuracy", "training")
+        self.fails(2, ["kernels", "collectives"], "accuracy", "weather")
         for rows in ("none-*", "", "["):
             self.fails(2, ["no row", "benchmarks/published/kernels.yaml"], "accuracy", "kernels", "--rows", rows, "--json")
         self.fails(2, ["--use", "zzz"], "accuracy", "kernels", "--use", "zzz")
