@@ -1,9 +1,5 @@
 #include "cli/run_self.h"
 
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -14,8 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
-
-extern char** environ;
+#include "cli/child_process.h"
 
 namespace trellis::cli {
 namespace {
@@ -36,31 +31,20 @@ std::string text_of(std::FILE* file) {
   return text;
 }
 
-/// The exit code. `err`: nullptr: this program's own.
-int run_child(const std::vector<std::string>& arguments, std::FILE* out, std::FILE* err) {
-  std::vector<std::string> words = {"trellis"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, ::fileno(out), STDOUT_FILENO);
-  if (err != nullptr) posix_spawn_file_actions_adddup2(&actions, ::fileno(err), STDERR_FILENO);
-  pid_t child = 0;
-  const int failed = ::posix_spawn(&child, "/proc/self/exe", &actions, nullptr, pointers.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  int status = 0;
-  if (failed == 0) ::waitpid(child, &status, 0);
-  if (failed != 0 || !WIFEXITED(status)) throw Error(ExitCode::kInternal, "trellis " + arguments.front() + " could not be run, or was ended from outside");
-  return WEXITSTATUS(status);
+/// The exit code. `err`: −1: this program's own.
+int run_child(const std::vector<std::string>& arguments, std::FILE* out, int err) {
+  const int exit_code = wait_for(start_child({.arguments = arguments, .out = ::fileno(out), .err = err}));
+  if (exit_code > 128 && exit_code != static_cast<int>(ExitCode::kInterrupted)) {
+    throw Error(ExitCode::kInternal, "trellis " + arguments.front() + " was ended by signal " + std::to_string(exit_code - 128));
+  }
+  return exit_code;
 }
 
 }  // namespace
 
 std::string run_self(const std::vector<std::string>& arguments) {
   const File out = temporary_file(arguments.front());
-  const int exit_code = run_child(arguments, out.get(), nullptr);
+  const int exit_code = run_child(arguments, out.get(), -1);
   if (exit_code != 0) throw Error(static_cast<ExitCode>(exit_code), "trellis " + arguments.front() + " failed; its message stands above");
   return text_of(out.get());
 }
@@ -74,7 +58,7 @@ void run_selves(const std::vector<std::vector<std::string>>& children, std::size
       try {
         const File out = temporary_file(children[child].front()), err = temporary_file(children[child].front());
         ChildResult result;
-        result.exit_code = run_child(children[child], out.get(), err.get());
+        result.exit_code = run_child(children[child], out.get(), ::fileno(err.get()));
         result.out = text_of(out.get());
         result.err = text_of(err.get());
         const std::lock_guard lock(mutex);

@@ -1,14 +1,8 @@
 #include "cli/accuracy/training_run.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <sstream>
@@ -20,10 +14,9 @@
 #include "base/atomic_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
+#include "cli/child_process.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-
-extern char** environ;
 
 namespace trellis::cli {
 namespace {
@@ -75,7 +68,7 @@ std::string key_of(const TrainingRun& run, const TrainingRequest& request) {
 
 std::vector<std::string> command_of(const TrainingRun& run, const TrainingRequest& request, const fs::path& folder) {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  std::vector<std::string> command = {request.program.string(), "simulate", run.config.string()};
+  std::vector<std::string> command = {"simulate", run.config.string()};
   command.insert(command.end(), run.overrides.begin(), run.overrides.end());
   command.push_back("exp_manager.explicit_log_dir=" + (folder / "run").string());
   for (const std::string& word : {std::string("--instance"), run.row.instance, std::string("--nodes"), std::to_string(run.nodes), std::string("--threads"),
@@ -85,26 +78,6 @@ std::vector<std::string> command_of(const TrainingRun& run, const TrainingReques
   for (const std::string& number : request.hardware) command.insert(command.end(), {"--set", number});
   if (!request.calibrated) command.emplace_back("--published-only");
   return command;
-}
-
-/// Runs a program to its end; its exit code, or 128 + the signal that ended it.
-int run_to_end(const std::vector<std::string>& command, const fs::path& out, const fs::path& err) {
-  std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, words[0], &files, nullptr, words.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (failed != 0) throw ConfigError(fmt::format("cannot run {}: {}", command[0], std::strerror(failed)));
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) throw Error(ExitCode::kInternal, fmt::format("waitpid: {}", std::strerror(errno)));
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /// What stands behind the last "error: ", or else the last lines.
@@ -150,7 +123,11 @@ Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
   fs::remove_all(folder);
   fs::create_directories(folder);
   const auto start = std::chrono::steady_clock::now();
-  const int exit_code = run_to_end(command_of(run, request, folder), folder / "stdout.json", folder / "stderr.txt");
+  int exit_code = 0;
+  {
+    const OutputFile out(folder / "stdout.json"), err(folder / "stderr.txt");
+    exit_code = wait_for(start_child({.program = request.program, .arguments = command_of(run, request, folder), .out = out.descriptor(), .err = err.descriptor()}));
+  }
   Prediction prediction;
   if (exit_code == 0) {
     prediction = read_report(read_file(folder / "stdout.json"));

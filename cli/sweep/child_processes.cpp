@@ -1,9 +1,6 @@
 #include "cli/sweep/child_processes.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -11,8 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
-
-extern char** environ;
+#include "cli/child_process.h"
 
 namespace trellis::cli::layouts {
 namespace {
@@ -53,26 +49,8 @@ bool ChildProcesses::stop_requested() { return stop != 0; }
 
 void ChildProcesses::start(std::size_t key, const std::vector<std::string>& arguments) {
   std::filesystem::create_directories(folder_of(key));
-  std::vector<std::string> words = {"trellis"};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  const std::string out = (folder_of(key) / "stdout").string(), err = (folder_of(key) / "stderr").string();
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // a Ctrl-C of the terminal is the parent's
-  posix_spawnattr_setpgroup(&attributes, 0);
-  pid_t child = 0;
-  const int failed = ::posix_spawn(&child, "/proc/self/exe", &actions, &attributes, pointers.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) throw Error(ExitCode::kInternal, "trellis " + arguments.front() + " could not be started: out of processes or memory?");
-  running_[child] = key;
+  const OutputFile out(folder_of(key) / "stdout"), err(folder_of(key) / "stderr");
+  running_[start_child({.arguments = arguments, .out = out.descriptor(), .err = err.descriptor(), .own_group = true})] = key;
 }
 
 std::optional<ChildProcesses::Result> ChildProcesses::wait() {
@@ -82,7 +60,7 @@ std::optional<ChildProcesses::Result> ChildProcesses::wait() {
     if (child < 0 && errno == EINTR) continue;
     const auto found = running_.find(child);
     if (found == running_.end()) throw Error(ExitCode::kInternal, "a child process was lost");
-    Result result{found->second, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), {}, {}};
+    Result result{found->second, exit_code_of(status), {}, {}};
     running_.erase(found);
     result.out = read_text(folder_of(result.key) / "stdout");
     result.err = read_text(folder_of(result.key) / "stderr");

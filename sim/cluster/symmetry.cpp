@@ -137,12 +137,15 @@ class Colouring {
     }
   }
 
+  /// Colours of ranks and of resources: while either are still told further apart, the other ones may follow.
   [[nodiscard]] std::size_t count() const {
     std::set<std::pair<int, Colour>> classes;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (is_near(static_cast<int>(rank))) classes.emplace(job_.fold.seat(static_cast<int>(rank)), ranks_[rank]);
     }
-    return classes.size();
+    std::set<Colour> resources;
+    for (const auto& [resource, colour] : resources_) resources.insert(colour);
+    return classes.size() + resources.size();
   }
 
   /// Ranks elsewhere are equal to those with their place on an instance that was looked at.
