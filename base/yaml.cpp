@@ -335,14 +335,25 @@ void YamlMap::reject_unknown() const {
   }
 }
 
-YamlDocument YamlDocument::load(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+namespace {
+
+std::string read_text(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream text;
   if (std::filesystem::is_directory(file) || !stream || !(text << stream.rdbuf() || stream.peek() == std::ifstream::traits_type::eof())) {
     throw ConfigError(file.string() + ": cannot read this file; check that it exists and is readable");
   }
-  return parse(text.str(), file.string(), overrides);
+  return text.str();
 }
+
+void complete(yaml::Document& document, const std::vector<std::string>& overrides) {
+  for (const std::string& override_text : overrides) yaml::apply_override(document, override_text);
+  yaml::interpolate(document);
+}
+
+}  // namespace
+
+YamlDocument YamlDocument::load(const std::filesystem::path& file, const std::vector<std::string>& overrides) { return parse(read_text(file), file.string(), overrides); }
 
 YamlDocument YamlDocument::parse(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
   YamlDocument out;
@@ -350,8 +361,29 @@ YamlDocument YamlDocument::parse(const std::string& text, const std::string& nam
   yaml::Document& document = *out.state_->document;
   document.name = name;
   yaml::parse_into(document, text);
-  for (const std::string& override_text : overrides) yaml::apply_override(document, override_text);
-  yaml::interpolate(document);
+  complete(document, overrides);
+  return out;
+}
+
+YamlSource YamlSource::load(const std::filesystem::path& file) {
+  auto parsed = std::make_shared<YamlDocument>();
+  parsed->state_ = std::make_shared<YamlDocument::State>();
+  parsed->state_->document->name = file.string();
+  yaml::parse_into(*parsed->state_->document, read_text(file));
+  YamlSource source;
+  source.parsed_ = std::move(parsed);
+  return source;
+}
+
+YamlDocument YamlSource::with(const std::vector<std::string>& overrides) const {
+  const yaml::Document& parsed = *parsed_->state_->document;
+  YamlDocument out;
+  out.state_ = std::make_shared<YamlDocument::State>();
+  yaml::Document& document = *out.state_->document;
+  document = parsed;
+  yaml::CopyBudget whole;  // the file's own copies are counted in the document's
+  document.root = yaml::deep_copy(*parsed.root, whole);
+  complete(document, overrides);
   return out;
 }
 

@@ -55,8 +55,21 @@ class YamlDocument {
   [[nodiscard]] std::string resolved_text() const;  ///< the document after overrides and interpolation, as YAML
 
  private:
+  friend class YamlSource;
   struct State;
   std::shared_ptr<State> state_;
+};
+
+/// A YAML file that is read many times with other overrides: parsed once. Several threads may use it.
+class YamlSource {
+ public:
+  /// Throws as YamlDocument::load.
+  static YamlSource load(const std::filesystem::path& file);
+  /// What YamlDocument::load of the same file gives with these overrides.
+  [[nodiscard]] YamlDocument with(const std::vector<std::string>& overrides) const;
+
+ private:
+  std::shared_ptr<const YamlDocument> parsed_;
 };
 
 /// "2.9 TB/s", "64 KiB", "1.4 GHz", "7 ns", "92 TFLOPS" → the quantity; nullopt when the unit is missing or of another dimension.

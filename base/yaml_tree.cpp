@@ -1,6 +1,7 @@
 #include "base/yaml_tree.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -247,7 +248,22 @@ NodePtr* slot(Node& parent, const std::string& key) {
   return index && *index < parent.items.size() ? &parent.items[*index] : nullptr;
 }
 
+/// Letters, digits and a few signs behind a letter or digit: nothing that YAML reads as anything but a plain scalar, except the words for null.
+bool is_plain_word(const std::string& value) {
+  const auto alphanumeric = [](unsigned char c) { return std::isalnum(c) != 0 && c < 0x80; };
+  if (value.empty() || !alphanumeric(static_cast<unsigned char>(value.front()))) return false;
+  const bool words = std::all_of(value.begin(), value.end(), [&](char c) { return alphanumeric(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' || c == '+' || c == '/'; });
+  return words && value != "null" && value != "Null" && value != "NULL";
+}
+
 NodePtr parse_value(Document& document, const std::string& key, const std::string& value) {
+  if (is_plain_word(value)) {  // nearly all are, and a parser is slow to make
+    auto word = std::make_shared<Node>();
+    word->kind = Node::Kind::kScalar;
+    word->text = value;
+    word->origin = kCommandLine;
+    return word;
+  }
   NodePtr node = parse_text(document, value, std::string(kCommandLine) + ":" + key, false);
   if (node == nullptr || (node->kind == Node::Kind::kNull && value.find_first_not_of(' ') == std::string::npos)) {
     node = std::make_shared<Node>();  // "key=" sets the empty text, as in Hydra; "key=null" sets null

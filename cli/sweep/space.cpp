@@ -20,6 +20,7 @@
 #include "cli/sweep/bounds.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
+#include "trainer/config/run_config_file.h"
 
 namespace trellis::cli::layouts {
 namespace {
@@ -97,10 +98,10 @@ std::string gib(std::int64_t bytes) { return fmt::format("{:.2f} GiB", static_ca
 /// validation; modes that have rules of their own here (a list of modules that is wrong) are validated one by one.
 class RecomputeModes {
  public:
-  explicit RecomputeModes(const SweepSpace& space) {
+  RecomputeModes(const SweepSpace& space, const trainer::RunConfigFile& file) {
     for (const Candidate& candidate : space.candidates) {
       if (!known_.empty()) return;
-      add_modes_of(space, candidate);
+      add_modes_of(space, file, candidate);
     }
   }
 
@@ -115,11 +116,11 @@ class RecomputeModes {
   }
 
  private:
-  void add_modes_of(const SweepSpace& space, Candidate candidate) {
+  void add_modes_of(const SweepSpace& space, const trainer::RunConfigFile& file, Candidate candidate) {
     std::optional<trainer::RunCheck> first;
     for (const char* mode : {"none", "selective", "full"}) {
       candidate.recompute = mode;
-      trainer::RunCheck check = trainer::check_run_config(space.request.config, space.overrides(candidate));
+      trainer::RunCheck check = file.check(space.overrides(candidate));
       if (!check.problems.empty()) continue;
       if (!first) first = check;
       if (check.config.unsupported == first->config.unsupported) known_[mode] = check.config.model;
@@ -151,7 +152,7 @@ void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) 
 }
 
 /// Rows [begin, end): one layout with each of its modes of recomputation.
-void judge_layout(const SweepSpace& space, const RecomputeModes& modes, Machine& machine, std::vector<SweepRow>& rows, std::size_t begin, std::size_t end) {
+void judge_layout(const SweepSpace& space, const trainer::RunConfigFile& file, const RecomputeModes& modes, Machine& machine, std::vector<SweepRow>& rows, std::size_t begin, std::size_t end) {
   std::optional<trainer::RunCheck> first;
   for (std::size_t i = begin; i < end; ++i) {
     rows[i].index = i;
@@ -159,7 +160,7 @@ void judge_layout(const SweepSpace& space, const RecomputeModes& modes, Machine&
     const Candidate& candidate = rows[i].candidate;
     std::optional<trainer::RunCheck> check;
     if (first) check = modes.derive(*first, rows[begin].candidate.recompute, candidate.recompute);
-    if (!check) check = trainer::check_run_config(space.request.config, space.overrides(candidate));
+    if (!check) check = file.check(space.overrides(candidate));
     judge_one(*check, machine, rows[i]);
     if (!first) first = std::move(check);
   }
@@ -233,7 +234,8 @@ std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   std::map<int, std::unique_ptr<Machine>> machines;
   for (const int nodes : space.space.nodes) machines[nodes] = std::make_unique<Machine>(machine_of(space.request, nodes, lnc));
   std::vector<SweepRow> rows(space.candidates.size());
-  const RecomputeModes modes(space);
+  const trainer::RunConfigFile file(space.request.config);
+  const RecomputeModes modes(space, file);
   const std::vector<std::size_t> borders = borders_of_layouts(space.candidates);
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
@@ -241,7 +243,7 @@ std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   const auto work = [&] {
     try {
       for (std::size_t i = next++; i + 1 < borders.size(); i = next++) {
-        judge_layout(space, modes, *machines.at(space.candidates[borders[i]].nodes), rows, borders[i], borders[i + 1]);
+        judge_layout(space, file, modes, *machines.at(space.candidates[borders[i]].nodes), rows, borders[i], borders[i + 1]);
       }
     } catch (...) {
       const std::lock_guard lock(failing);

@@ -205,5 +205,32 @@ TEST(Yaml, LoadsAFileAndNamesAMissingOne) {
   EXPECT_THROW((void)YamlDocument::load(std::filesystem::temp_directory_path()), ConfigError);
 }
 
+TEST(Yaml, ASourceGivesWhatLoadingAnewGives) {
+  const auto path = std::filesystem::temp_directory_path() / ("trellis_source_" + std::to_string(::getpid()) + ".yaml");
+  std::ofstream(path) << "a: &x {b: 1, c: [1, 2]}\nd: *x\ne: ${multiply:${a.b}, 3}\ne: twice\nname: n\n";
+  const YamlSource source = YamlSource::load(path);
+  const std::vector<std::vector<std::string>> all = {{}, {"a.b=7"}, {"a.c.1=x", "d.b=null", "f.g.h=[1, {i: 2}]"}, {"a.b.c=1"}, {}};
+  for (const auto& overrides : all) {
+    const YamlDocument once = source.with(overrides), anew = YamlDocument::load(path, overrides);
+    EXPECT_EQ(once.resolved_text(), anew.resolved_text());
+    EXPECT_EQ(once.problems().lines(), anew.problems().lines());
+    (void)once.root().get<int>("a", 0);
+    once.root().reject_unknown();  // leaves no trace in the source
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(Yaml, AnOverrideReadsAsTheSameTextInAFile) {
+  for (const char* value : {"1", "-1", "1.5", "1e-3", "true", "null", "~", "Null", "nullable", "abc", "a/b.c", "2024-01-01", "0x10", "\"1\"", "'x'", "[1, 2]", "{b: 2}", "a: b", "1:2", "- 1", "x #y", "&z 1"}) {
+    const std::string text = value;
+    const bool is_block = text == "- 1" || text == "a: b";  // YAML that needs a line of its own
+    const YamlDocument in_file = YamlDocument::parse(is_block ? "a:\n  " + text + "\n" : "a: " + text + "\n", "t"), given = YamlDocument::parse("a: 0\n", "t", {"a=" + text});
+    EXPECT_EQ(given.resolved_text(), in_file.resolved_text()) << text;
+    EXPECT_EQ(given.root().optional<int>("a"), in_file.root().optional<int>("a")) << text;
+    EXPECT_EQ(given.root().optional<std::string>("a"), in_file.root().optional<std::string>("a")) << text;
+    EXPECT_EQ(given.root().optional<bool>("a"), in_file.root().optional<bool>("a")) << text;
+  }
+}
+
 }  // namespace
 }  // namespace trellis

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/resolved_yaml.h"
+#include "trainer/config/run_config_file.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
@@ -76,12 +77,13 @@ std::vector<std::string> overrides_of_environment() {
   return {fmt::format("trainer.max_steps={}", steps)};
 }
 
-}  // namespace
+std::vector<std::string> with_environment(std::vector<std::string> overrides) {
+  for (std::string& override_text : overrides_of_environment()) overrides.push_back(std::move(override_text));
+  return overrides;
+}
 
-RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = overrides;
-  for (std::string& override_text : overrides_of_environment()) all.push_back(std::move(override_text));
-  const YamlDocument document = YamlDocument::load(file, all);
+/// All but the resolved text.
+RunCheck check_document(const YamlDocument& document, const std::string& file) {
   Findings findings{document.problems()};
   SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
   RunCheck check;
@@ -93,7 +95,19 @@ RunCheck check_run_config(const std::string& file, const std::vector<std::string
   if (!check.problems.empty()) return check;
   check.config.unsupported = std::move(findings.unsupported);
   check.without_effect = std::move(findings.without_effect);
-  check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
+  return check;
+}
+
+}  // namespace
+
+RunConfigFile::RunConfigFile(std::string file) : file_(std::move(file)), source_(YamlSource::load(file_)) {}
+
+RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const { return check_document(source_.with(with_environment(overrides)), file_); }
+
+RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides) {
+  const YamlDocument document = YamlDocument::load(file, with_environment(overrides));
+  RunCheck check = check_document(document, file);
+  if (check.problems.empty()) check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
   return check;
 }
 
