@@ -9,11 +9,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/accuracy/evaluate.h"
 #include "cli/accuracy/memory_rows.h"
 #include "cli/accuracy/score.h"
 #include "cli/accuracy/training_report.h"
+#include "cli/not_empty.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {
@@ -25,7 +27,7 @@ struct Options {
   std::vector<std::string> rows, overrides;
   bool published_only = false, json = false;
   int jobs = 0;
-  std::string results = "trellis_accuracy/training";
+  std::string results = "trellis_accuracy/training", write_validated;
 };
 
 bool wanted(const Options& options, const PublishedRow& row) {
@@ -57,7 +59,8 @@ int run_training(const Options& options) {
       std::cerr << p.step_s << " s predicted, " << run.row.time_us * 1e-6 << " s published" << (p.kept ? ", kept" : "") << " (" << p.host_s << " s of this host)\n";
     }
   });
-  std::cout << (options.json ? training_json(runs, predictions).dump(1) + "\n" : training_text(runs, predictions));
+  std::cout << (options.json ? training_json(runs, predictions).dump(1) + "\n" : training_text(runs, predictions)) << std::flush;
+  if (!options.write_validated.empty()) write_file_atomically(options.write_validated, trainer::to_yaml(validated_record(runs, predictions)));
   return exit_code_of(predictions);
 }
 
@@ -75,7 +78,15 @@ int run_memory(const Options& options) {
   return 0;
 }
 
+/// The record that every verb's range comes from is of all rows and of the machine as it is.
+void refuse_part(const Options& options) {
+  if (options.write_validated.empty()) return;
+  const bool whole = options.rows.empty() && options.use == "all" && options.overrides.empty() && !options.published_only;
+  if (options.subject != "training" || !whole) throw ConfigError("--write-validated: the record is of all training rows on the machine as it is: leave out --rows, --use, --set and --published-only");
+}
+
 int run(const Options& options) {
+  refuse_part(options);
   if (options.subject == "training") return run_training(options);
   if (options.subject == "memory") return run_memory(options);
   const PublishedRows published = read_published_rows(options.subject);
@@ -111,6 +122,8 @@ void add_accuracy(CLI::App& app, int& exit_code) {
   verb->add_option("--jobs", options->jobs, "training: runs at the same time; 0: one per host core")->capture_default_str()->check(CLI::NonNegativeNumber);
   verb->add_option("--results", options->results, "training: folder of the runs. Results there are kept while configuration, machine and program are the same: an "
                                                   "interrupted call goes on where it was")->type_name("DIR")->capture_default_str();
+  verb->add_option("--write-validated", options->write_validated, "training: also the record that ranges of step times come from (benchmarks/published/validated.yaml)")->type_name("FILE")
+      ->check(not_empty("a file name"));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.accuracy/1)");
   verb->footer("The published rows, with their sources, stand in benchmarks/published/.\n"
                "Training: each row is a run of `trellis simulate`; one that cannot be run is listed with its error, and the exit code is that of the first of them.\n"

@@ -98,7 +98,7 @@ void read_failures(const Options& options, CostReport& cost) {
   if (options.validation_every > 0) cost.inputs.validation_s = parse_duration("--validation-time", options.validation_time);
 }
 
-/// The expected case, and with a known error of the step time the two beside it.
+/// The expected case, and the two at the ends of the step time's range: the user's own, or that of the report.
 void plan_cases(const Options& options, CostReport& cost) {
   std::vector<std::pair<std::string, double>> factors = {{"expected", 1}};
   if (!options.error.empty()) {
@@ -111,6 +111,11 @@ void plan_cases(const Options& options, CostReport& cost) {
     }
     factors.emplace_back("fast", 1 - percent / 100);
     factors.emplace_back("slow", 1 + percent / 100);
+  } else if (cost.validity.is_object() && cost.validity.contains("factor")) {
+    const double factor = cost.validity.at("factor");
+    factors.emplace_back("fast", 1 / factor);
+    factors.emplace_back("slow", factor);
+    cost.notes.push_back("fast and slow: the ends of the step time's range: " + cost.validity.at("basis").get<std::string>() + "; --error 12% takes another");
   } else {
     cost.notes.emplace_back("one figure without a range: --error 12% gives one; `trellis accuracy` lists what the model's errors are");
   }
@@ -128,6 +133,7 @@ CostReport cost_of(const Options& options) {
   const trainer::ReportSummary summary = trainer::summarize(file);
   cost.source = options.source;
   cost.evidence = file.report.at("simulated").at("evidence");
+  cost.validity = file.report.value("validity", nlohmann::json(nullptr));
   cost.instance = file.report.at("instance");
   cost.nodes = file.report.at("nodes");
   cost.plans = cost.prices.of(cost.instance).plans;

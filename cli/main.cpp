@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   trellis::cli::add_collectives(app, exit_code);
   trellis::cli::add_selfcheck(app, exit_code);
   trellis::cli::add_accuracy(app, exit_code);
+  trellis::cli::add_calibrate(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {

@@ -1,12 +1,26 @@
+#include <fstream>
+#include <iostream>
+#include <iterator>
 #include <memory>
+#include <optional>
+#include <set>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
+#include "base/cache_directory.h"
+#include "base/log.h"
+#include "cli/interrupt_watch.h"
+#include "cli/kept_runs.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
 #include "trainer/app/run_request.h"
+#include "trainer/config/run_config.h"
+#include "trainer/report/report_file.h"
+#include "trainer/report/run_report.h"
+#include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
 
@@ -16,12 +30,50 @@ using trainer::RunRequest;
 
 int run(const RunRequest& request) { return load_trainer<trellis_trainer_run_fn>("trellis_trainer_run")(&request); }
 
-int run_with_page(RunRequest& request, const std::string& html) {
-  std::string directory;
-  request.run_directory = &directory;
-  const int exit_code = run(request);
-  if (exit_code == 0) write_run_page(trainer::read_report_file(directory), html);
-  return exit_code;
+/// What stands for a run; none: it is not to be kept.
+std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& request) {
+  // The first ones stand in the sources themselves; the others change nothing that a run says.
+  static const std::set<std::string> kNeutral = {"config", "overrides", "--instance", "--nodes", "--set", "--published-only", "--threads", "--timeout", "--json", "--html", "--no-cache", "--calibration"};
+  RunSources sources{request.config_file, request.overrides, request.instance, request.nodes, request.hardware, request.calibrated, {}, {}, program_binaries()};
+  if (!request.calibration.empty()) sources.files.emplace_back(request.calibration);
+  if (request.memory_timeline) sources.options.emplace_back("with memory_timeline.json");
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->count() == 0 || kNeutral.contains(option->get_name())) continue;
+    sources.options.push_back(option->get_name());
+    for (const std::string& word : option->results()) sources.options.push_back(word);
+  }
+  return run_key(sources);
+}
+
+/// The folder of a run whose equal was kept; "" when none was.
+std::string kept_run(const KeptRuns& runs, const ContentHash& key, const RunRequest& request) {
+  if (!runs.has(key)) return "";
+  const trainer::RunConfig config = trainer::load_run_config(request.config_file, request.overrides);
+  const std::filesystem::path directory = trainer::prepare_run_directory(config, request.command_line);
+  if (!runs.restore(key, directory)) return "";
+  log_info("run directory: " + directory.string());
+  log_info("an equal run was kept, nothing is simulated again: --no-cache does that");
+  return directory.string();
+}
+
+int simulate(const CLI::App& verb, RunRequest& request, const std::string& html, bool cached) {
+  request.memory_timeline = !html.empty();
+  const KeptRuns runs(cached ? cache_directory() : std::nullopt);
+  const std::optional<ContentHash> key = cached ? key_of(verb, request) : std::nullopt;
+  std::string directory = key ? kept_run(runs, *key, request) : "";
+  if (!directory.empty()) {
+    std::ifstream report(std::filesystem::path(directory) / "report.json", std::ios::binary);
+    const std::string text(std::istreambuf_iterator<char>(report), {});
+    std::cout << (request.json ? text : trainer::print_run_report(nlohmann::json::parse(text))) << std::flush;
+  } else {
+    InterruptWatch watch;
+    request.began = [&](const std::string& run) { watch.owns(directory = run); };
+    const int exit_code = run(request);
+    if (exit_code != 0) return exit_code;
+    if (key) runs.store(*key, directory);
+  }
+  if (!html.empty()) write_run_page(trainer::read_report_file(directory), html);
+  return 0;
 }
 
 void common_options(CLI::App& verb, RunRequest& request) {
@@ -67,11 +119,15 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(CLI::PositiveNumber);
   verb->add_option("--set", request->hardware, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
   verb->add_flag("--published-only{false}", request->calibrated, "leave the machine's fitted numbers out: what documents alone give");
+  verb->add_option("--calibration", request->calibration, "also the step time with the factors of this file, which `trellis calibrate` fitted to your measurements")->type_name("FILE")
+      ->check(not_empty("a file name"));
+  const auto cached = std::make_shared<bool>(true);
+  verb->add_flag("!--no-cache", *cached, "simulate although an equal run of this program was kept ($TRELLIS_CACHE, the last 64), and keep nothing");
   verb->add_flag("!--no-fold", request->fold, "run every rank (at most 127), where one of those that do the same would stand for all; same figures, later");
   verb->footer("Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
                "  trellis simulate examples/llama3_8b_trn1.yaml --nodes 16 trainer.num_nodes=16 data.global_batch_size=512\n"
                "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of them runs, whatever the size of the cluster.");
-  verb->callback([request, html, &exit_code] { exit_code = html->empty() ? run(*request) : run_with_page(*request, *html); });
+  verb->callback([verb, request, html, cached, &exit_code] { exit_code = simulate(*verb, *request, *html, *cached); });
 }
 
 }  // namespace trellis::cli

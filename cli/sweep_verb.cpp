@@ -11,6 +11,7 @@
 #include "cli/not_empty.h"
 #include "cli/sweep/runner.h"
 #include "cli/sweep/sweep_output.h"
+#include "cli/sweep/sweep_page.h"
 #include "cli/sweep/table_cells.h"
 #include "cli/verbs.h"
 #include "trainer/data/table_request.h"
@@ -24,7 +25,7 @@ struct Options {
   SweepRequest request;
   RunOptions run;
   std::vector<std::string> folders;
-  std::string out, shard, csv, parquet, svg;
+  std::string out, shard, csv, parquet, svg, html;
   std::size_t top = 10;
   bool all = false, json = false;
 };
@@ -42,6 +43,7 @@ void print(const Options& options, const SweepResult& result) {
   if (!options.csv.empty()) write_file_atomically(options.csv, sweep_csv(result));
   if (!options.parquet.empty()) write_parquet(options.parquet, result);
   if (!options.svg.empty()) write_file_atomically(options.svg, sweep_svg(result));
+  if (!options.html.empty()) write_file_atomically(options.html, sweep_page(result));
   std::cout << (options.json ? sweep_json(result).dump(1) + "\n" : sweep_text(result));
 }
 
@@ -51,6 +53,7 @@ void sweep(Options& options) {
     if (options.out.empty()) throw ConfigError("--shard " + options.shard + ": a part is of use only with its journal: give --out DIR too, which `trellis sweep merge` reads");
     options.run.shard = parse_shard(options.shard);
   }
+  if (options.request.fast && !options.out.empty()) throw ConfigError("--fast: its estimates are not kept in a journal: leave out --out and --shard");
   if (!options.out.empty()) options.run.out = options.out;
   options.request.top = options.all ? 0 : options.top;
   print(options, run_sweep(options.request, options.run));
@@ -60,6 +63,7 @@ void output_options(CLI::App& verb, Options& options) {
   verb.add_option("--csv", options.csv, "every candidate with status, reason, bounds, figures and the command that gives them again")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_option("--parquet", options.parquet, "the same as Parquet")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_option("--svg", options.svg, "step time against peak memory, with the Pareto front")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--html", options.html, "one page without network: the Pareto picture, and a table of the layouts that sorts by a click")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_flag("--json", options.json, "one JSON document (schema trellis.sweep/1)");
 }
 
@@ -89,6 +93,7 @@ void add_sweep(CLI::App& app, int& exit_code) {
   verb->add_option("--fix", options->request.fix, "AXIS,AXIS: these keep the configuration's value")->delimiter(',')->type_name("AXES")->allow_extra_args(false);
   verb->add_option("--top", options->top, "stop when no other candidate can be among so many best of its number of nodes")->capture_default_str()->check(CLI::PositiveNumber);
   verb->add_flag("--all", options->all, "simulate every candidate that is legal and may fit");
+  verb->add_flag("--fast", options->request.fast, "estimate every layout from short simulations of one layer, within 5 % where links are not contended, and simulate only those that may be among the best by that");
   verb->add_option("--jobs", options->run.jobs, "simulations at the same time; 0: one per host core. Results do not depend on it")->capture_default_str()->check(CLI::NonNegativeNumber);
   verb->add_option("--out", options->out, "folder for the journal: the same command goes on where it was cut off")->type_name("DIR")->check(not_empty("a folder"));
   verb->add_option("--shard", options->shard, "i/n: the i-th of n parts, for job arrays; merged by `trellis sweep merge`")->type_name("i/n")->check(not_empty("i/n"));

@@ -28,6 +28,7 @@ void add_schedule(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
 void add_collectives(CLI::App& app, int& exit_code);
 void add_accuracy(CLI::App& app, int& exit_code);
+void add_calibrate(CLI::App& app, int& exit_code);
 void add_selfcheck(CLI::App& app, int& exit_code);
 
 }  // namespace trellis::cli

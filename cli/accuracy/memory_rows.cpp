@@ -12,6 +12,7 @@
 #include "cli/accuracy/published_rows.h"
 #include "cli/run_self.h"
 #include "trainer/report/text_table.h"
+#include "trainer/report/validity.h"
 
 namespace trellis::cli {
 namespace {
@@ -22,7 +23,7 @@ MemoryRow read_row(const YamlMap& row) {
   MemoryRow out;
   out.id = row.required<std::string>("id");
   out.source = row.required<std::string>("source");
-  out.config = (published_directory() / row.required<std::string>("config")).string();
+  out.config = (trainer::published_directory() / row.required<std::string>("config")).string();
   out.instance = row.required<std::string>("instance");
   out.overrides = row.get<std::vector<std::string>>("overrides", {});
   out.nodes = row.get<int>("nodes", 1);
@@ -71,7 +72,7 @@ std::vector<std::size_t> order_of(const std::vector<MemoryRow>& rows, const std:
 }  // namespace
 
 std::vector<MemoryRow> read_memory_rows() {
-  const YamlDocument document = YamlDocument::load(published_directory() / "memory.yaml");
+  const YamlDocument document = YamlDocument::load(trainer::published_directory() / "memory.yaml");
   const YamlMap root = document.root();
   std::vector<MemoryRow> rows;
   std::set<std::string> ids;

@@ -2,18 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <set>
-#include <system_error>
 
 #include "base/error.h"
-#include "base/nearest.h"
+#include "trainer/report/validity.h"
 
 namespace trellis::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kUses = {"fit", "test", "excluded"};
 
@@ -29,7 +25,8 @@ RowUse read_use(const YamlMap& row) {
 /// Training rows are summed up by the software that trained, and by three more properties.
 void read_training_groups(const YamlMap& row, PublishedRow& out) {
   out.group = "path " + row.required<std::string>("path");
-  out.also = {"instance " + out.instance, "size " + row.required<std::string>("size"), "family " + row.required<std::string>("family")};
+  out.size = row.required<std::string>("size");
+  out.also = {"instance " + out.instance, "size " + out.size, "family " + row.required<std::string>("family")};
   const YamlMap measured = row.map("measured");
   for (const std::string& release : measured.keys()) {
     out.measured_us[release] = 1e6 * measured.required<double>(release);
@@ -61,17 +58,10 @@ PublishedRow read_row(const YamlMap& row, bool training) {
 
 }  // namespace
 
-fs::path published_directory() {
-  std::error_code ignored;
-  if (const char* chosen = std::getenv("TRELLIS_PUBLISHED_DIR"); chosen != nullptr && *chosen != '\0') return chosen;
-  const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path() / "share/trellis/published";
-  return fs::is_directory(beside, ignored) ? beside : fs::path(TRELLIS_SOURCE_PUBLISHED_DIR);
-}
-
 std::string_view name(RowUse use) { return kUses.at(static_cast<std::size_t>(use)); }
 
 PublishedRows read_published_rows(const std::string& subject) {
-  const fs::path file = published_directory() / (subject + ".yaml");
+  const std::filesystem::path file = trainer::published_directory() / (subject + ".yaml");
   PublishedRows out{YamlDocument::load(file), {}};
   const YamlMap root = out.document.root();
   std::set<std::string> ids;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,9 +12,6 @@ namespace trellis::cli {
 enum class RowUse { kFit, kTest, kExcluded };
 [[nodiscard]] std::string_view name(RowUse use);
 
-/// $TRELLIS_PUBLISHED_DIR, what lies beside the program, or benchmarks/published of the source tree.
-[[nodiscard]] std::filesystem::path published_directory();
-
 /// One published measurement of benchmarks/published/<subject>.yaml. `spec` holds the keys that say what to run.
 struct PublishedRow {
   std::string id;
@@ -26,6 +22,7 @@ struct PublishedRow {
   std::string reason;  ///< excluded rows
   double time_us = 0;  ///< as published
   // Training rows.
+  std::string size;                          ///< class of the model: "1-10B"
   std::vector<std::string> also;             ///< groups beside `group`
   std::map<std::string, double> measured_us; ///< release or run → its time; the row's own among them
   YamlMap spec;

@@ -7,7 +7,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "cli/accuracy/score.h"
+#include "trainer/config/run_config.h"
+#include "trainer/report/step_place.h"
 
 namespace trellis::cli {
 namespace {
@@ -143,6 +146,19 @@ nlohmann::json training_json(const std::vector<TrainingRun>& runs, const std::ve
   for (const auto& [what, property] : trends()) trend_of[what] = trend(parts.judged, property);
   return {{"schema", "trellis.accuracy/1"}, {"subject", "training"}, {"rows", to_json(parts.judged)}, {"summaries", summaries_json(scored(parts.judged))},
           {"trend", trend_of}, {"trend_by_chance", chance(parts.judged.size())}, {"excluded", to_json(parts.apart)}, {"failed", to_json(parts.failed)}};
+}
+
+trainer::ValidatedRecord validated_record(const std::vector<TrainingRun>& runs, const std::vector<Prediction>& predictions) {
+  std::vector<trainer::ComparedStep> steps;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const PublishedRow& row = runs[i].row;
+    if (row.use == RowUse::kExcluded) continue;
+    if (!predictions[i].error.empty()) throw ConfigError(fmt::format("--write-validated: {} has no prediction, so that the record would lack it: {}", row.id, predictions[i].error));
+    const trainer::RunConfig config = trainer::load_run_config(runs[i].config.string(), runs[i].overrides);
+    steps.push_back({trainer::step_place(config, row.instance, runs[i].nodes), row.size, row.time_us * 1e-6, predictions[i].step_s});
+  }
+  if (steps.empty()) throw ConfigError("--write-validated: no row judges: expected rows of use fit or test");
+  return trainer::make_validated_record(steps);
 }
 
 int exit_code_of(const std::vector<Prediction>& predictions) {

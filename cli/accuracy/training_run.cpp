@@ -17,6 +17,7 @@
 #include "cli/child_process.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
+#include "trainer/report/step_place.h"
 
 namespace trellis::cli {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kSchema = "trellis.accuracy_result/1";
+constexpr const char* kSchema = "trellis.accuracy_result/2";
 
 std::string read_file(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
@@ -72,7 +73,7 @@ std::vector<std::string> command_of(const TrainingRun& run, const TrainingReques
   command.insert(command.end(), run.overrides.begin(), run.overrides.end());
   command.push_back("exp_manager.explicit_log_dir=" + (folder / "run").string());
   for (const std::string& word : {std::string("--instance"), run.row.instance, std::string("--nodes"), std::to_string(run.nodes), std::string("--threads"),
-                                  std::to_string(std::max(1U, cores / static_cast<unsigned>(request.jobs))), std::string("--json")}) {
+                                  std::to_string(std::max(1U, cores / static_cast<unsigned>(request.jobs))), std::string("--json"), std::string("--no-cache")}) {
     command.push_back(word);
   }
   for (const std::string& number : request.hardware) command.insert(command.end(), {"--set", number});
@@ -97,6 +98,7 @@ Prediction read_report(const std::string& text) {
     prediction.step_s = report.at("step_time_ms").get<double>() * 1e-3;
     prediction.parameters = report.at("parameters").get<std::int64_t>();
     prediction.mfu = report.at("mfu").get<double>();
+    if (report.contains("simulated")) prediction.parts = trainer::parts_of(trainer::view_step(report.at("simulated")));
   } catch (const json::exception& error) {
     prediction.exit_code = static_cast<int>(ExitCode::kInternal);
     prediction.error = std::string("its report is not trellis.run_report/1: ") + error.what();
@@ -111,6 +113,7 @@ std::optional<Prediction> kept_result(const fs::path& file, const std::string& k
   prediction.step_s = document.value("step_s", 0.0);
   prediction.parameters = document.value("parameters", std::int64_t{0});
   prediction.mfu = document.value("mfu", 0.0);
+  prediction.parts = {document.value("compute_s", 0.0), document.value("communication_s", 0.0)};
   prediction.host_s = document.value("host_s", 0.0);
   prediction.kept = true;
   return prediction;
@@ -138,7 +141,7 @@ Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
   prediction.host_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!prediction.error.empty()) return prediction;
   const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.step_s}, {"parameters", prediction.parameters},
-                         {"mfu", prediction.mfu}, {"host_s", prediction.host_s}};
+                         {"mfu", prediction.mfu}, {"host_s", prediction.host_s}, {"compute_s", prediction.parts.compute_s}, {"communication_s", prediction.parts.communication_s}};
   write_file_atomically(result, document.dump(1) + "\n");
   return prediction;
 }
@@ -149,7 +152,7 @@ std::vector<TrainingRun> read_training_runs() {
   const PublishedRows published = read_published_rows("training");
   std::vector<TrainingRun> runs;
   for (const PublishedRow& row : published.rows) {
-    TrainingRun run{row, published_directory() / row.spec.required<std::string>("config"), {}, row.spec.required<int>("nodes")};
+    TrainingRun run{row, trainer::published_directory() / row.spec.required<std::string>("config"), {}, row.spec.required<int>("nodes")};
     run.overrides = row.spec.get<std::vector<std::string>>("overrides", {});
     const auto grade = row.spec.required<std::string>("grade");
     if (grade != "A" && grade != "B") row.spec.problem("grade", "expected A or B, got \"" + grade + "\"");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/accuracy/published_rows.h"
+#include "trainer/report/calibration.h"
 
 /// Predictions of published training steps: `trellis simulate`, one process a row.
 namespace trellis::cli {
@@ -25,10 +26,11 @@ struct Prediction {
   double step_s = 0;
   std::int64_t parameters = 0;  ///< of the model
   double mfu = 0;
+  trainer::StepParts parts;     ///< of the step; nothing when the report has no breakdown
   bool kept = false;            ///< of an earlier call
   double host_s = 0;            ///< what it took; of a kept one, then
   int exit_code = 0;
-  std::string error;
+  std::string error = {};
 };
 
 struct TrainingRequest {

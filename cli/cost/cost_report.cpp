@@ -9,6 +9,7 @@
 #include "cli/cost/amounts.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/text_table.h"
+#include "trainer/report/validity.h"
 
 namespace trellis::cli {
 
@@ -121,6 +122,7 @@ json to_json(const CostReport& report) {
   json document = {{"schema", "trellis.cost/1"},
                    {"source", report.source},
                    {"evidence", report.evidence},
+                   {"validity", report.validity},
                    {"instance", report.instance},
                    {"nodes", report.nodes},
                    {"steps", report.steps},
@@ -144,6 +146,7 @@ std::string cost_text(const CostReport& report) {
   std::string text = fmt::format("{} steps of {} tokens ({:.4g} tokens) at {:.4f} ms (simulated, evidence: {}), MFU {:.2f} %, on {} × {}\n\n", trainer::thousands(report.steps),
                                  trainer::thousands(report.tokens_per_step), static_cast<double>(report.steps) * static_cast<double>(report.tokens_per_step), report.step_s * 1e3,
                                  report.evidence, 100 * report.mfu, report.nodes, report.instance);
+  text.insert(text.size() - 1, trainer::validity_line(report.validity));
   text += "Time\n" + time_table(report).text() + "\n" + failures_text(report);
   text += "What dominates: " + dominating(report.cases[0].time) + "\n\n";
   text += fmt::format("Money, at the prices of {} ({})\n", report.prices.date, report.prices.path.string()) + prices_table(report).text();

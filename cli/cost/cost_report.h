@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include "cli/cost/prices.h"
 #include "cli/cost/run_cost.h"
@@ -22,6 +22,7 @@ struct CostCase {
 struct CostReport {
   std::string source;            ///< the report or configuration
   std::string evidence;          ///< of the step time
+  nlohmann::json validity;       ///< of the step time; null: its report says nothing about that
   std::string instance;
   int nodes = 1;
   std::int64_t steps = 0, tokens_per_step = 0;

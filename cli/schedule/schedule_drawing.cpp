@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "trainer/report/text_table.h"
+#include "trainer/report/validity.h"
 
 namespace trellis::cli {
 
@@ -152,6 +153,7 @@ std::string schedule_text(const SchedulePlan& plan, const ScheduleTiming& timing
   text += ranks_text(plan, timing) + "\n";
   text += fmt::format("Bubble {:.2f} % of all ranks' time; equal stages: {}\n", 100 * timing.bubble(), formula_text(shape));
   if (plan.in_time) text += fmt::format("All passes: {}\n", trainer::milliseconds_text(timing.end));
+  if (plan.in_time) text += "The times' step is " + (plan.validity.is_null() ? "of a report that knows no range\n" : trainer::validity_line(plan.validity));
   if (plan.measured_step_ps) {
     const std::int64_t drawn = timing.end + plan.outside_passes_ps;
     text += fmt::format("With DP communication and optimizer {}; the report's step: {} ({})\n", trainer::milliseconds_text(drawn), trainer::milliseconds_text(*plan.measured_step_ps),
@@ -221,6 +223,7 @@ json schedule_json(const SchedulePlan& plan, const ScheduleTiming& timing) {
                    {"bubble_of_equal_stages", trainer::uniform_bubble(shape)},
                    {"ranks", std::move(ranks)}};
   if (!plan.layers.empty()) document["pipeline_cuts"] = pipeline_cuts(plan);
+  if (plan.in_time) document["validity"] = plan.validity;
   if (plan.measured_step_ps) document["measured_step_ps"] = *plan.measured_step_ps;
   return document;
 }

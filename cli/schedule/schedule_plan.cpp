@@ -170,6 +170,7 @@ SchedulePlan stages_by_report(const RunConfig& config, const trainer::ReportFile
   SchedulePlan plan = stages_by_flops(config, std::nullopt);
   plan.costs_from = "times of " + run.path.string();
   plan.in_time = true;
+  plan.validity = run.report.value("validity", json(nullptr));
   plan.backward_ratio = ratio_of_programs(run);
   const LayerCosts flops = *plan.layer_costs;
   const std::vector<LayerRange> ranges = layers_of(config_of_run);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "trainer/config/run_config.h"
 #include "trainer/pipeline/balance.h"
 #include "trainer/pipeline/schedule_timing.h"
@@ -22,6 +24,7 @@ struct SchedulePlan {
   std::optional<trainer::LayerCosts> layer_costs;
   std::string layer_prefix;                      ///< "model.layers": what pipeline_cuts name
   std::optional<std::int64_t> measured_step_ps;  ///< of the report, when its pipeline is the one drawn
+  nlohmann::json validity;                       ///< of that report's step; null without one
   std::int64_t outside_passes_ps = 0;            ///< of that step: DP communication and optimizer, which no pass holds
 };
 

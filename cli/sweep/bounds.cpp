@@ -63,13 +63,8 @@ double state_bytes(const RunConfig& config) {
   return masters ? 12 : 2 * own;
 }
 
-int gradient_bytes(const RunConfig& config) {
-  const int own = weight_element_bytes(config);
-  return own == 2 && config.distributed_strategy.zero1 && config.precision.fp32_grad_acc ? 4 : own;
-}
-
 /// States read and written, gradients read, weights written.
-double update_bytes(const RunConfig& config) { return 2 * state_bytes(config) + gradient_bytes(config) + weight_element_bytes(config); }
+double update_bytes(const RunConfig& config) { return 2 * state_bytes(config) + gradient_element_bytes(config) + weight_element_bytes(config); }
 
 struct RankWork {
   double busy = 0;                 ///< of one micro-batch on all chunks, seconds
@@ -195,7 +190,7 @@ std::int64_t bound_memory(const RunConfig& config) {
     const std::int64_t in_flight = chunks_in_flight(config.num_microbatches(), config.pp(), config.vpp(), p);
     const bool again = in_flight < std::int64_t{config.num_microbatches()} * config.vpp();  // forwards follow the first backward
     const std::int64_t activations = in_flight * chunk + (p + 1 == config.pp() ? logits_bytes(config) : 0);
-    const std::int64_t gradients = rank.trained * gradient_bytes(config);
+    const std::int64_t gradients = rank.trained * gradient_element_bytes(config);
     const auto kept = rank.parameters * weight_element_bytes(config) + static_cast<std::int64_t>(static_cast<double>(rank.trained) / owners * state_bytes(config));
     most = std::max(most, kept + (again ? activations + gradients : std::max(activations, gradients)));
   }

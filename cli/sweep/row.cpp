@@ -86,7 +86,8 @@ nlohmann::json result_json(const SweepRow& row) {
   if (!row.step) return result;
   const SimulatedStep& s = *row.step;
   result["step"] = {{"step_time_ps", s.step_time_ps}, {"tokens_per_s", s.tokens_per_s}, {"mfu", s.mfu},          {"peak_bytes", s.peak_bytes},
-                    {"bottleneck", s.bottleneck},     {"bottleneck_ps", s.bottleneck_ps}, {"evidence", s.evidence}};
+                    {"bottleneck", s.bottleneck},     {"bottleneck_ps", s.bottleneck_ps}, {"evidence", s.evidence},
+                    {"range_factor", s.range_factor}, {"exploratory", s.exploratory}};
   return result;
 }
 
@@ -98,7 +99,7 @@ void apply_result(const nlohmann::json& result, SweepRow& row) {
   row.step.reset();
   if (!result.contains("step")) return;
   const nlohmann::json& s = result.at("step");
-  row.step = SimulatedStep{s.at("step_time_ps"), s.at("tokens_per_s"), s.at("mfu"), s.at("peak_bytes"), s.at("bottleneck"), s.at("bottleneck_ps"), s.at("evidence")};
+  row.step = SimulatedStep{s.at("step_time_ps"), s.at("tokens_per_s"), s.at("mfu"), s.at("peak_bytes"), s.at("bottleneck"), s.at("bottleneck_ps"), s.at("evidence"), s.value("range_factor", 0.0), s.value("exploratory", true)};
 }
 
 }  // namespace trellis::cli::layouts

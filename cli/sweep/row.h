@@ -24,6 +24,8 @@ struct SimulatedStep {
   std::string bottleneck = {};          ///< largest part of the step's breakdown
   std::int64_t bottleneck_ps = 0;
   std::string evidence = {};
+  double range_factor = 0;              ///< the step is within [time / factor, time · factor]; 0: nobody knows
+  bool exploratory = true;              ///< outside of what published steps cover
   bool operator==(const SimulatedStep&) const = default;
 };
 
@@ -34,6 +36,7 @@ struct SweepRow {
   std::string reason;                   ///< of every status but ok
   std::int64_t bound_ps = 0;            ///< 0: illegal, nothing is known
   std::int64_t bound_bytes = 0;
+  std::int64_t estimate_ps = 0;         ///< of the fast tier; 0: none
   std::string bound_by;                 ///< the bound's largest part
   bool simulated = false;               ///< status and reason come from a simulation
   std::optional<SimulatedStep> step;

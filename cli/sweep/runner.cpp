@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/sweep/child_processes.h"
+#include "cli/sweep/estimator.h"
 #include "trainer/report/step_view.h"
 #include "trainer/report/text_table.h"
 
@@ -88,7 +89,7 @@ class Simulation {
     std::vector<std::string> arguments = space_.simulate_arguments(row.candidate);
     const auto place = static_cast<std::size_t>(&row - rows_.data());
     arguments.insert(arguments.begin() + 2, "exp_manager.explicit_log_dir=" + (children_.folder_of(place) / "run").string());
-    arguments.insert(arguments.end(), {"--threads", "1", "--json"});
+    arguments.insert(arguments.end(), {"--threads", "1", "--json", "--no-cache"});
     children_.start(place, arguments);
   }
 
@@ -141,6 +142,10 @@ SimulatedStep read_simulation(const std::string& text) {
   step.tokens_per_s = report.at("tokens_per_s");
   step.mfu = report.at("mfu");
   step.evidence = simulated.at("evidence");
+  if (const json validity = report.value("validity", json::object()); validity.contains("factor")) {
+    step.range_factor = validity.at("factor");
+    step.exploratory = validity.at("status") == "exploratory";
+  }
   for (const json& rank : report.at("memory").at("ranks")) step.peak_bytes = std::max(step.peak_bytes, rank.at("peak_bytes").get<std::int64_t>());
   for (const trainer::NamedTime& part : view.parts) {
     if (part.ps <= step.bottleneck_ps) continue;
@@ -161,6 +166,7 @@ SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
   }
   if (journal) apply_all(journal->results(), result.rows);
   const fs::path scratch = options.out ? *options.out / "running" : fs::temp_directory_path() / fmt::format("trellis_sweep_{}", ::getpid());
+  if (request.fast) (void)estimate_rows(result.space, result.rows, jobs, scratch);
   Queue queue(result.rows, result.top);
   Simulation(result.space, result.rows, journal ? &*journal : nullptr, scratch).run(queue, jobs);
   (void)settle(result.rows, result.top);

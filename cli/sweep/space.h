@@ -20,6 +20,7 @@ struct SweepRequest {
   int chips = 0;                         ///< instead of nodes: a part of one instance, or whole ones
   std::int64_t global_batch_size = 0;    ///< 0: the configuration's
   std::vector<std::string> only, fix;    ///< "tp=4,8"; "recompute"
+  bool fast = false;                     ///< estimate the open rows first, and simulate only those that may be among the best by that
   std::size_t top = 10;                  ///< of each number of nodes; 0: simulate all
 };
 

@@ -83,6 +83,11 @@ int weight_element_bytes(const RunConfig& config) {
   return config.precision.type != "fp32" && config.precision.weights_bf16 ? 2 : 4;
 }
 
+int gradient_element_bytes(const RunConfig& config) {
+  const int own = weight_element_bytes(config);
+  return own == 2 && config.distributed_strategy.zero1 && config.precision.fp32_grad_acc ? 4 : own;
+}
+
 int activation_element_bytes(const RunConfig& config) { return config.precision.autocast ? 2 : weight_element_bytes(config); }
 
 std::int64_t hidden_bytes(const RunConfig& config) {

@@ -27,8 +27,9 @@ struct StageWork {
 
 /// Bytes of the hidden state of one micro-batch, whole.
 [[nodiscard]] std::int64_t hidden_bytes(const trainer::RunConfig& config);
-/// Bytes of an element of weights and activations.
+/// Bytes of an element of weights, gradients and activations.
 [[nodiscard]] int weight_element_bytes(const trainer::RunConfig& config);
+[[nodiscard]] int gradient_element_bytes(const trainer::RunConfig& config);
 [[nodiscard]] int activation_element_bytes(const trainer::RunConfig& config);
 /// Logits of one micro-batch on one tensor-parallel rank, which the last stage holds for the loss.
 [[nodiscard]] std::int64_t logits_bytes(const trainer::RunConfig& config);

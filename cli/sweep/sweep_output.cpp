@@ -65,16 +65,22 @@ std::string reasons_text(const SweepResult& result) {
 
 std::string share(const SimulatedStep& step) { return fmt::format("{} {:.0f} %", step.bottleneck, 100.0 * static_cast<double>(step.bottleneck_ps) / static_cast<double>(step.step_time_ps)); }
 
+/// "within 1.22 ×"; the layouts of one model share what their predictions get wrong, so that their order is surer than their times.
+std::string range_text(const SimulatedStep& step) {
+  const std::string text = step.range_factor > 0 ? fmt::format("within {:.2f} ×", step.range_factor) : "unknown";
+  return step.exploratory ? text + ", exploratory" : text;
+}
+
 std::string best_text(const SweepResult& result, int nodes) {
   const std::vector<const SweepRow*> best = ranked(result.rows, nodes);
   if (best.empty()) return "";
-  TextTable table({{"#"}, {"layout", TextTable::Align::kLeft}, {"tokens/s"}, {"step"}, {"to next"}, {"MFU"}, {"peak memory"}, {"bottleneck", TextTable::Align::kLeft}, {"bound / step"}, {"Pareto"}});
+  TextTable table({{"#"}, {"layout", TextTable::Align::kLeft}, {"tokens/s"}, {"step"}, {"range", TextTable::Align::kLeft}, {"to next"}, {"MFU"}, {"peak memory"}, {"bottleneck", TextTable::Align::kLeft}, {"bound / step"}, {"estimate"}, {"Pareto"}});
   const std::size_t shown = std::min(best.size(), result.top == 0 ? std::size_t{10} : result.top);
   for (std::size_t i = 0; i < shown; ++i) {
     const SimulatedStep& s = *best[i]->step;
     const std::string next = i + 1 < best.size() ? trainer::change_in_percent(s.step_time_ps, best[i + 1]->step->step_time_ps) : "-";
-    table.add({std::to_string(i + 1), to_string(best[i]->candidate), grouped(s.tokens_per_s), trainer::milliseconds_text(s.step_time_ps), next, fmt::format("{:.2f} %", 100 * s.mfu), memory_text(s.peak_bytes),
-               share(s), fmt::format("{:.2f}", static_cast<double>(best[i]->bound_ps) / static_cast<double>(s.step_time_ps)), best[i]->pareto ? "*" : ""});
+    table.add({std::to_string(i + 1), to_string(best[i]->candidate), grouped(s.tokens_per_s), trainer::milliseconds_text(s.step_time_ps), range_text(s), next, fmt::format("{:.2f} %", 100 * s.mfu), memory_text(s.peak_bytes),
+               share(s), fmt::format("{:.2f}", static_cast<double>(best[i]->bound_ps) / static_cast<double>(s.step_time_ps)), best[i]->estimate_ps > 0 ? trainer::change_in_percent(s.step_time_ps, best[i]->estimate_ps) : "-", best[i]->pareto ? "*" : ""});
   }
   return fmt::format("\nBest on {} node{} (evidence: {})\n", nodes, nodes == 1 ? "" : "s", best.front()->step->evidence) + table.text();
 }

@@ -1,5 +1,7 @@
 #include "cli/sweep/table_cells.h"
 
+#include <cmath>
+
 #include "cli/sweep/sweep_output.h"
 
 namespace trellis::cli::layouts {
@@ -14,6 +16,8 @@ const std::vector<SweepColumn>& sweep_columns() {
                                                    {"bound_by", kText},        {"step_time_ps", kInteger}, {"tokens_per_s", kReal},
                                                    {"mfu", kReal},             {"peak_bytes", kInteger},   {"bottleneck", kText},
                                                    {"bottleneck_ps", kInteger}, {"pareto", kFlag},         {"evidence", kText},
+                                                   {"step_time_least_ps", kInteger}, {"step_time_most_ps", kInteger}, {"validity", kText},
+                                                   {"estimate_ps", kInteger},
                                                    {"command", kText}};
   return columns;
 }
@@ -27,9 +31,13 @@ std::vector<SweepCell> sweep_cells(const SweepResult& result, const SweepRow& ro
   if (row.step) {
     const SimulatedStep& s = *row.step;
     cells.insert(cells.end(), {whole(s.step_time_ps), s.tokens_per_s, s.mfu, whole(s.peak_bytes), s.bottleneck, whole(s.bottleneck_ps), row.pareto, s.evidence});
+    const bool ranged = s.range_factor > 0;
+    cells.insert(cells.end(), {ranged ? whole(std::llround(static_cast<double>(s.step_time_ps) / s.range_factor)) : SweepCell(),
+                               ranged ? whole(std::llround(static_cast<double>(s.step_time_ps) * s.range_factor)) : SweepCell(), std::string(s.exploratory ? "exploratory" : "validated")});
   } else {
-    cells.insert(cells.end(), {{}, {}, {}, {}, {}, {}, row.pareto, {}});
+    cells.insert(cells.end(), {{}, {}, {}, {}, {}, {}, row.pareto, {}, {}, {}, {}});
   }
+  cells.push_back(known(row.estimate_ps));
   cells.emplace_back(row.status == SweepStatus::kIllegal && !row.simulated ? SweepCell() : SweepCell(reproduce(result, row)));
   return cells;
 }

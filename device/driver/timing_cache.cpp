@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <span>
@@ -73,14 +72,6 @@ std::string build_id() {
   NoteSearch search{reinterpret_cast<std::uintptr_t>(&build_id), {}};
   dl_iterate_phdr(search_binary, &search);
   return search.id;
-}
-
-std::optional<fs::path> cache_directory() {
-  const auto variable = [](const char* name) { const char* value = std::getenv(name); return std::string(value == nullptr ? "" : value); };
-  if (const std::string ours = variable("TRELLIS_CACHE"); !ours.empty()) return ours == "off" ? std::nullopt : std::optional<fs::path>(ours);
-  if (const std::string caches = variable("XDG_CACHE_HOME"); !caches.empty()) return fs::path(caches) / "trellis";
-  if (const std::string home = variable("HOME"); !home.empty()) return fs::path(home) / ".cache" / "trellis";
-  return std::nullopt;
 }
 
 TimingCache::TimingCache(std::optional<fs::path> directory, const sim::SystemConfig& system) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "base/cache_directory.h"
 #include "device/driver/timed_program.h"
 
 namespace trellis::device {
@@ -24,9 +25,6 @@ class TimingCache {
 
   std::optional<std::filesystem::path> directory_;  ///< of this machine and code
 };
-
-/// $TRELLIS_CACHE (a directory, or "off"), else $XDG_CACHE_HOME/trellis, else ~/.cache/trellis; none when there is no home either.
-[[nodiscard]] std::optional<std::filesystem::path> cache_directory();
 
 /// What the linker wrote into the binary that holds this code, as hexadecimal digits; "" when it wrote nothing.
 [[nodiscard]] std::string build_id();

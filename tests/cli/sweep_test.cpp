@@ -14,9 +14,12 @@
 
 #include "base/error.h"
 #include "cli/sweep/bounds.h"
+#include "cli/sweep/estimate.h"
 #include "cli/sweep/journal.h"
 #include "cli/sweep/space.h"
+#include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
+#include "trainer/config/run_plan.h"
 #include "trainer/pipeline/schedule_timing.h"
 
 namespace trellis::cli::layouts {
@@ -157,6 +160,43 @@ TEST(SweepBounds, ChunksInFlightAreNotMoreThanTheScheduleHas) {
     const trainer::ScheduleTiming timing = trainer::time_schedule(shape, costs);
     for (int p = 0; p < pp; ++p) EXPECT_LE(chunks_in_flight(m, pp, vpp, p), timing.peak_in_flight(p)) << m << " " << pp << " " << vpp << " rank " << p;
   }
+}
+
+/// A step of one layer whose parts take known times: the first micro-batch 3 s longer in the layer, the update 7 s.
+nlohmann::json made_step(int micro_batches) {
+  nlohmann::json rows = nlohmann::json::array();
+  const auto add = [&](const char* phase, const char* component, int seconds) {
+    rows.push_back({{"phase", phase}, {"component", component}, {"operator", "mm"}, {"kind", "compute"}, {"time_ps", seconds * 1'000'000'000'000}, {"count", 1}});
+  };
+  add("forward", "model.layers.*.mlp", 2 * micro_batches + 3);
+  add("backward", "model.layers.*.mlp", 4 * micro_batches);
+  add("forward", "model.embed_tokens", micro_batches);
+  add("backward", "lm_head", 5 * micro_batches);
+  add("backward", "", micro_batches);
+  add("optimizer", "", 7);
+  return {{"attribution", {{"rows", rows}}}};
+}
+
+TEST(SweepEstimate, PartsOfAProfileAddUpToTheStep) {
+  const sim::SystemConfig system = sim::load_system("trn1.32xlarge");
+  CollectiveTimes times(system);
+  const auto config_of = [&](const std::vector<std::string>& layout) {
+    std::vector<std::string> overrides = {"trainer.devices=1", "distributed_strategy.tensor_model_parallel_size=1", "distributed_strategy.sequence_parallel=false", "data.micro_batch_size=2"};
+    overrides.insert(overrides.end(), layout.begin(), layout.end());
+    return trainer::load_run_config(kMegatron, overrides);
+  };
+  const trainer::RunConfig one = config_of({"distributed_strategy.pipeline_model_parallel_size=1"});
+  const std::int64_t parameters = trainer::plan_run(one).parameters_of_pipeline_rank.front();
+  const std::optional<StageProfile> profile = read_profile(made_step(2), made_step(3), parameters);
+  ASSERT_TRUE(profile.has_value());
+  // 8 micro-batches of 4 layers, embedding, head and what no part names; the first micro-batch of 4 layers; the update.
+  EXPECT_NEAR(static_cast<double>(estimate_step(one, *profile, times)) * 1e-12, 8 * (4 * 6 + 1 + 5 + 1) + 4 * 3 + 7, 1e-6);
+  // Two stages of 2 layers: the schedule of 13+1 and 12+1+5 s with a transfer between them, the slower rank's own additions.
+  const trainer::RunConfig two = config_of({"distributed_strategy.pipeline_model_parallel_size=2", "trainer.devices=2"});
+  const double step = static_cast<double>(estimate_step(two, *profile, times)) * 1e-12;
+  EXPECT_GT(step, 8 * 18 + 6);
+  EXPECT_LT(step, 8 * 18 + 14 + 6 + 7);
+  EXPECT_FALSE(read_profile({{"breakdown", 1}}, made_step(3), parameters).has_value());
 }
 
 SweepRow simulated(std::size_t index, std::int64_t bound, std::int64_t time, std::int64_t bytes) {

@@ -190,6 +190,40 @@ TEST(ShippedTrainingRows, EachHasALegalConfiguration) {
   for (const TrainingRun& run : runs) EXPECT_TRUE(fs::exists(run.config)) << run.config;
 }
 
+/// The record that every printed range comes from is of these rows: what it spans follows from them alone, its errors from `trellis accuracy training`.
+TEST(ShippedTrainingRows, AreWhatTheValidatedRecordIsOf) {
+  const auto runs = read_training_runs();
+  std::vector<Prediction> exact(runs.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) exact[i].step_s = runs[i].row.time_us * 1e-6;
+  const trainer::ValidatedRecord expected = validated_record(runs, exact);
+  const std::optional<trainer::ValidatedRecord> record = trainer::read_validated_record();
+  ASSERT_TRUE(record.has_value());
+  const auto compare = [](const trainer::ValidatedGroup& a, trainer::ValidatedGroup b) {
+    EXPECT_EQ(b.worst_factor, 1);
+    EXPECT_GE(a.worst_factor, a.p90_factor);
+    EXPECT_GE(a.p90_error, a.median_error);
+    b.median_error = a.median_error, b.p90_error = a.p90_error, b.p90_factor = a.p90_factor, b.worst_factor = a.worst_factor;
+    EXPECT_EQ(a, b) << a.instance << " " << a.size << ": `trellis accuracy training --write-validated benchmarks/published/validated.yaml` writes it anew";
+  };
+  ASSERT_EQ(record->groups.size(), expected.groups.size());
+  for (std::size_t i = 0; i < expected.groups.size(); ++i) compare(record->groups[i], expected.groups[i]);
+  compare(record->all, expected.all);
+}
+
+TEST_F(TrainingAccuracy, TheValidatedRecordIsOfRowsThatJudge) {
+  write_rows({std::string("id: A, ") + kTwo, "id: B, config: good.yaml, use: excluded, reason: none, step_s: 9, measured: {log: 9}", "id: C, config: bad.yaml, use: test, step_s: 1, measured: {log: 1}"});
+  write("good.yaml", std::string(kConfig).replace(std::string(kConfig).find("256"), 3, "512").replace(std::string(kConfig).find("adamw"), 5, "adamw, lr: 0.1"));
+  const auto runs = read_training_runs();
+  std::vector<Prediction> predictions(3);
+  for (Prediction& prediction : predictions) prediction.step_s = 2;
+  predictions[2].error = "it does not fit";
+  EXPECT_THAT([&] { (void)validated_record(runs, predictions); }, ::testing::ThrowsMessage<ConfigError>(HasSubstr("C has no prediction")));
+  const trainer::ValidatedRecord record = validated_record({runs[0], runs[1]}, {predictions[0], predictions[1]});
+  EXPECT_EQ(record.all.rows, 1);
+  EXPECT_NEAR(record.all.worst_factor, 1.25, 1e-9);
+  EXPECT_THROW((void)validated_record({runs[1]}, {predictions[1]}), ConfigError);
+}
+
 TEST(Spearman, IsTheCorrelationOfRanks) {
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {10, 100, 1000, 10000}), 1);
   EXPECT_DOUBLE_EQ(spearman({1, 2, 3, 4}, {4, 3, 2, 1}), -1);

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -134,7 +135,8 @@ class GoodRuns(Case):
     def test_timings_kept_on_disk_change_no_byte(self):
         def run(name, cache):
             log = self.dir / name
-            result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={log}", "--trace-format", "text", env={"TRELLIS_CACHE": str(cache)})
+            result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={log}", "--trace-format", "text", "--no-cache",
+                                  env={"TRELLIS_CACHE": str(cache)})
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             report = json.loads((log / "report.json").read_text())
             del report["host"]
@@ -149,6 +151,52 @@ class GoodRuns(Case):
             path.write_bytes(content[:len(content) // 2])
         self.assertEqual(run("damaged", cache), cold)
         self.assertEqual({path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}, kept)
+
+    def simulate_kept(self, name, *args, cache="kept"):
+        """A run that may be answered by an equal one; what the loader says tells whether LibTorch was needed."""
+        result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / name}", *args, env={"TRELLIS_CACHE": str(self.dir / cache), "LD_DEBUG": "files"})
+        said = re.sub(r"^ *\d+:\t.*\n", "", result.stderr, flags=re.M)
+        self.assertEqual(result.returncode, 0, said[-2000:])
+        return result.stdout, "libtorch_cpu" not in result.stderr, said
+
+    def files_of_run(self, name):
+        """All but the two that say where it ran and how it was called."""
+        return {path.name: path.read_bytes() for path in (self.dir / name).iterdir() if path.name not in ("hparams.yaml", "cmd-args.log")}
+
+    def test_an_equal_run_is_answered_by_the_kept_one(self):
+        first, kept, _ = self.simulate_kept("kept_first")
+        self.assertFalse(kept)
+        again, kept, _ = self.simulate_kept("kept_again")
+        self.assertTrue(kept)
+        self.assertEqual(again, first)
+        self.assertEqual(self.files_of_run("kept_again"), self.files_of_run("kept_first"))
+        self.assertIn("report.json", self.files_of_run("kept_again"))
+        self.assertIn("kept_again", (self.dir / "kept_again/hparams.yaml").read_text())
+        self.assertIn("kept_again", (self.dir / "kept_again/cmd-args.log").read_text())
+        document, kept, _ = self.simulate_kept("kept_json", "--json", "--threads", 1)
+        self.assertTrue(kept)
+        self.assertEqual(document, (self.dir / "kept_first/report.json").read_text())
+        # A page shows more than a run without one keeps.
+        pages = [self.simulate_kept(f"kept_page_{i}", "--html", self.dir / f"kept_{i}.html") for i in range(2)]
+        self.assertEqual([(page[0], page[1]) for page in pages], [(first, False), (first, True)])
+        documents = [re.search(r'<script type="application/json" id="document">(.*?)</script>', (self.dir / f"kept_{i}.html").read_text(), re.S).group(1) for i in range(2)]
+        self.assertEqual(documents[0].replace("kept_page_0", "kept_page_1"), documents[1])
+
+    def test_what_decides_a_run_is_part_of_its_key(self):
+        self.simulate_kept("key_base", cache="key")
+        for i, change in enumerate((["model.num_layers=2"], ["--set", "core.dma.engine_rate=20 GB/s"], ["--published-only"], ["--nodes", 2], ["--trace-format", "text"], ["--steps", 2],
+                                    ["--no-cache"])):
+            self.assertFalse(self.simulate_kept(f"key_{i}", *change, cache="key")[1], change)
+        self.assertTrue(self.simulate_kept("key_same", cache="key")[1])
+
+    def test_a_damaged_kept_run_is_made_again(self):
+        first, _, _ = self.simulate_kept("whole", cache="broken")
+        report = next((self.dir / "broken/runs").glob("*/report.json"))
+        report.write_text(report.read_text()[:1000])
+        again, kept, err = self.simulate_kept("damaged", cache="broken")
+        self.assertEqual((again, kept), (first, False))
+        self.assertIn("a damaged result is left out", err)
+        self.assertTrue(self.simulate_kept("mended", cache="broken")[1])
 
     def test_cpu_gives_the_losses_of_neuron(self):
         neuron = json.loads(self.train("--json").stdout)
@@ -216,6 +264,23 @@ class GoodRuns(Case):
             self.assertEqual(len(logs), 8)
             for log in (*logs, run / "lightning_logs.txt"):
                 self.assertEqual(log.read_text().count(ended), 1, log)
+
+    def test_interrupted_simulation_leaves_nothing(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            run = self.dir / f"simulate_{number.name}"
+            run.mkdir()
+            (run / "mine.txt").write_text("of the user")
+            process = subprocess.Popen([TRELLIS, "simulate", SOURCE / "examples/llama3_8b_trn1.yaml", f"exp_manager.explicit_log_dir={run}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       text=True, cwd=self.dir, env={**os.environ, "TRELLIS_CACHE": "off"})
+            end = time.monotonic() + 120
+            while time.monotonic() < end and not (run / "hparams.yaml").exists():
+                time.sleep(0.02)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 130, err[-2000:])
+            self.assertEqual(out, "")
+            self.assertIn("nothing of this run is kept", err)
+            self.assertEqual([path.name for path in run.iterdir()], ["mine.txt"])
 
     def test_switches_of_rank_logs_act(self):
         for name, switches, ranks in (("all", [], range(8)), ("local", ["exp_manager.log_local_rank_0_only=true"], [0, 4]),

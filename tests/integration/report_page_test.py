@@ -71,7 +71,7 @@ class Page(unittest.TestCase):
             self.assertIn(link["name"], dom)
         for program in step["programs"]:
             self.assertIn(program["hash"], dom)
-        for name in ("schedule", "breakdown", "memory", "topology", "programs", "communication"):
+        for name in ("schedule", "breakdown", "memory", "memory-timeline", "topology", "programs", "communication"):
             self.assertRegex(dom, f'<section id="{name}"')
         passes = 2 * self.report["num_microbatches"] * self.report["pipeline_model_parallel_size"]
         self.assertEqual(len(re.findall(r"<title>(?:for|back)ward of micro-batch", dom)), passes)

@@ -77,6 +77,30 @@ class Bounds(Case):
         self.assertGreater(max(row["bound_ps"] / row["step_time_ps"] for row in document["rows"] if row["step_time_ps"]), 0.1)
 
 
+class Estimates(Case):
+    """The fast tier beside full simulations, on layouts whose links nobody else uses."""
+    WIDE = ["model.hidden_size=2048", "model.ffn_hidden_size=5632", "model.num_attention_heads=16", "model.num_kv_heads=16", "model.encoder_seq_length=1024", "model.num_layers=8"]
+    RANGE = 0.05  # cli/sweep/estimate.h
+
+    def test_estimates_are_within_their_range(self):
+        document = self.sweep(QUICKSTART, *self.WIDE, "--chips", 4, "--all", "--fast", "--only", "mbs=1,2", "--only", "zero1=true", "--only", "recompute=none", "--only", "sp=true,false", "--only", "kv=1",
+                              "--only", "vpp=1", "--gbs", 32)
+        rows = [row for row in document["rows"] if row["step_time_ps"] is not None]
+        self.assertGreaterEqual(len(rows), 20)
+        for row in rows:
+            with self.subTest(row["layout"]):
+                self.assertAlmostEqual(row["estimate_ps"] / row["step_time_ps"], 1, delta=self.RANGE)
+                self.assertLessEqual(row["bound_ps"], row["step_time_ps"])
+
+    def test_fewer_layouts_are_simulated_and_the_best_stay(self):
+        few = [QUICKSTART, *self.WIDE, "--chips", 4, "--only", "mbs=1", "--only", "zero1=true", "--only", "recompute=none", "--only", "sp=true", "--only", "kv=1", "--gbs", 16, "--top", 2]
+        fast, whole = self.sweep(*few, "--fast"), self.sweep(*few)
+        self.assertEqual(fast["best"], whole["best"])
+        simulated = [sum(row["step_time_ps"] is not None or row["status"] == "oom" for row in document["rows"]) for document in (fast, whole)]
+        self.assertLessEqual(simulated[0], simulated[1])
+        self.fails(2, *few, "--fast", "--out", "kept", text="--fast: its estimates are not kept in a journal")
+
+
 class Sweeps(Case):
     @classmethod
     def setUpClass(cls):

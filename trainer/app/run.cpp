@@ -19,11 +19,13 @@
 #include "runtime/world.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
+#include "trainer/app/memory_timeline.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/report/run_report.h"
+#include "trainer/report/step_place.h"
 #include "trainer/trainer.h"
 #include "trainer/utils/exp_manager.h"
 #include "trainer/utils/rank_log.h"
@@ -54,6 +56,13 @@ class StopOnSignal {
   }
 };
 
+StepPlace place_of(const RunRequest& request, const RunConfig& config) {
+  StepPlace place = step_place(config, request.instance, request.nodes);
+  if (!request.calibrated) place.unlike.emplace_back("without the machine's fitted numbers");
+  for (const std::string& number : request.hardware) place.unlike.push_back("another hardware number: " + number);
+  return place;
+}
+
 RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   RunFacts facts;
   facts.verb = request.shape_only ? "simulate" : "train";
@@ -71,6 +80,9 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   facts.model_flops_per_step = config.model_flops_per_step();
   facts.precision = config.precision.type;
   facts.max_steps = config.trainer.max_steps;
+  facts.place = place_of(request, config);
+  if (request.device == "neuron") facts.validity = judge_validity(read_validated_record(), facts.place);
+  if (!request.calibration.empty()) facts.calibration = read_calibration(request.calibration);
   return facts;
 }
 
@@ -119,8 +131,7 @@ class Run {
                         "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device, config_);
-    directory_ = prepare_run_directory(config_, request.command_line);
-    if (request.run_directory != nullptr) *request.run_directory = directory_.string();
+    directory_ = prepare_run_directory(config_, request.command_line, VersionSources::of_this_process(), request.began);
     representatives_.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, representatives_);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
@@ -251,6 +262,8 @@ class Run {
       memory = ask(plugin_->api().memory_report);
       portability = ask(plugin_->api().portability_report);
     }
+    const json timeline = request_.memory_timeline ? memory_timeline_of_fullest(memory) : json(nullptr);
+    if (!timeline.is_null()) write_file_atomically(directory_ / "memory_timeline.json", timeline.dump() + "\n");
     if (!portability.is_null()) write_file_atomically(directory_ / "portability.json", portability.dump(1) + "\n");
     if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null()) {
       const bool text = request_.trace_format == "text";

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct RunRequest {
   bool json = false;                       ///< one JSON document on stdout
   std::string trace_format = "perfetto";
   bool fold = true;                        ///< simulate: of equal ranks one runs and stands for the others
-  std::string* run_directory = nullptr;    ///< out, when set: where the run writes its files
+  std::string calibration;                 ///< file of `trellis calibrate`; "": none
+  bool memory_timeline = false;            ///< also memory_timeline.json of the fullest rank
+  std::function<void(const std::string& directory)> began;  ///< when set: told where the run writes its files before it does
 };
 
 }  // namespace trellis::trainer

@@ -5,6 +5,6 @@
 /// The files of page/, put into the library when it is built.
 namespace trellis::trainer {
 
-extern const std::string_view kPageHtml, kPageCss, kPageScript;
+extern const std::string_view kPageHtml, kPageCss, kPageBase, kPageScript;
 
 }  // namespace trellis::trainer

@@ -27,6 +27,10 @@ constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kTe
 constexpr std::array<Key, 2> kLosses{{{"first_loss", Form::kNumber}, {"last_loss", Form::kNumber}}};
 constexpr std::array<Key, 6> kRates{{{"instance", Form::kText}, {"nodes", Form::kCount}, {"step_time_ms", Form::kNumber},
                                      {"tokens_per_s", Form::kNumber}, {"mfu", Form::kNumber}, {"mfu_denominator_flops", Form::kNumber}}};
+constexpr std::array<Key, 3> kValidity{{{"status", Form::kText}, {"reasons", Form::kList}, {"basis", Form::kText}}};
+constexpr std::array<Key, 6> kCalibrated{{{"evidence", Form::kText}, {"source", Form::kText}, {"factors", Form::kMap}, {"step_time_ms", Form::kNumber},
+                                          {"tokens_per_s", Form::kNumber}, {"validity", Form::kMap}}};
+constexpr std::array<Key, 2> kFactors{{{"compute", Form::kNumber}, {"communication", Form::kNumber}}};
 constexpr std::array<Key, 7> kStep{{{"step_time_ps", Form::kCount}, {"evidence", Form::kText}, {"breakdown", Form::kList}, {"programs", Form::kList},
                                     {"links", Form::kList}, {"coverage", Form::kMap}, {"peak_flops_per_core", Form::kNumber}}};
 constexpr std::array<Key, 10> kBreakdown{{{"rank", Form::kInteger}, {"total_ps", Form::kInteger}, {"matmul_ps", Form::kInteger},
@@ -127,6 +131,15 @@ void check_step(const json& step, const std::string& where, Problems& problems) 
   }
 }
 
+void check_validity(const json& validity, const std::string& where, Problems& problems) {
+  if (!check_map(validity, kValidity, where, problems)) return;
+  for (const json& reason : validity.at("reasons")) {
+    if (!reason.is_string()) problems.add(where + ".reasons", std::string("expected texts, got ") + reason.type_name());
+  }
+  const auto factor = validity.find("factor");
+  if (factor != validity.end() && !(factor->is_number() && factor->get<double>() >= 1)) problems.add(where + ".factor", "expected a number of at least 1, got " + factor->dump());
+}
+
 void check_memory(const json& memory, const std::string& where, Problems& problems) {
   if (!memory.is_object() || !memory.contains("ranks") || !memory.at("ranks").is_array() || memory.at("ranks").empty()) {
     return problems.add(where, "expected a list with a row for each rank");
@@ -174,6 +187,11 @@ void check_run_report(const json& report, const std::string& where) {
   if (report.contains("simulated")) {
     check_map(report, kRates, where, problems);
     check_step(report.at("simulated"), where + ".simulated", problems);
+  }
+  if (report.contains("validity")) check_validity(report.at("validity"), where + ".validity", problems);
+  if (report.contains("calibrated") && check_map(report.at("calibrated"), kCalibrated, where + ".calibrated", problems)) {
+    check_map(report.at("calibrated").at("factors"), kFactors, where + ".calibrated.factors", problems);
+    check_validity(report.at("calibrated").at("validity"), where + ".calibrated.validity", problems);
   }
   if (report.contains("memory")) check_memory(report.at("memory"), where + ".memory.ranks", problems);
   if (report.contains("portability")) {

@@ -21,6 +21,14 @@ void replace(std::string& page, const std::string& mark, const std::string& by) 
 
 }  // namespace
 
+std::string html_page(const json& document, std::string_view script) {
+  std::string page(kPageHtml);
+  replace(page, "@CSS@", std::string(kPageCss));
+  replace(page, "@SCRIPT@", std::string(kPageBase) + std::string(script));
+  replace(page, "@DOCUMENT@", in_script(document));  // last: its texts may hold anything
+  return page;
+}
+
 std::string report_page(const ReportFile& run, const json& schedule) {
   json document = {{"report", run.report}, {"summary", to_json(summarize(run))}};
   document["report"].erase("portability");
@@ -33,11 +41,7 @@ std::string report_page(const ReportFile& run, const json& schedule) {
     }
     document["memory_timeline"] = std::move(memory);
   }
-  std::string page(kPageHtml);
-  replace(page, "@CSS@", std::string(kPageCss));
-  replace(page, "@DOCUMENT@", in_script(document));
-  replace(page, "@SCRIPT@", std::string(kPageScript));
-  return page;
+  return html_page(document, kPageScript);
 }
 
 }  // namespace trellis::trainer

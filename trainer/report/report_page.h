@@ -1,12 +1,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "trainer/report/report_file.h"
 
 namespace trellis::trainer {
+
+/// One page that needs no network: the document as JSON (element #document), and page/base.js with a `script` behind it that draws it.
+[[nodiscard]] std::string html_page(const nlohmann::json& document, std::string_view script);
 
 /// A run as one page that needs no network: timeline of the schedule, breakdown, attribution, memory, links, sortable tables. The page holds the report as
 /// JSON (element #document) and a script that draws it (page/). `schedule`: trellis.schedule/1, or null. memory_timeline.json beside the report is shown

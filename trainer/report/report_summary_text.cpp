@@ -6,6 +6,7 @@
 #include "trainer/report/report_summary.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/text_table.h"
+#include "trainer/report/validity.h"
 
 namespace trellis::trainer {
 
@@ -117,6 +118,7 @@ std::vector<std::string> column_of(const ReportFile& run, const std::vector<std:
                                  thousands(number("num_microbatches")),
                                  thousands(number("tokens_per_step")),
                                  milliseconds_text(summary.step.step_time_ps),
+                                 range_text(report),
                                  thousands(static_cast<std::int64_t>(report.at("tokens_per_s").get<double>())),
                                  fmt::format("{:.2f} %", 100 * summary.mfu),
                                  summary.hfu ? fmt::format("{:.2f} %", 100 * *summary.hfu) : "-"};
@@ -146,7 +148,7 @@ std::string columns_text(const std::vector<ReportFile>& runs) {
       if (std::find(part_names.begin(), part_names.end(), part.name) == part_names.end()) part_names.push_back(part.name);
     }
   }
-  std::vector<std::string> titles{"run", "machine", "layout", "micro-batches", "tokens per step", "step", "tokens/s", "MFU", "HFU"};
+  std::vector<std::string> titles{"run", "machine", "layout", "micro-batches", "tokens per step", "step", "its range", "tokens/s", "MFU", "HFU"};
   for (const std::string& name : part_names) titles.push_back("  " + name);
   for (const char* title : {"peak memory", "FLOPs lowered", "evidence"}) titles.emplace_back(title);
   std::vector<TextTable::Column> columns{{"", Align::kLeft}};

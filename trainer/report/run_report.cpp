@@ -232,6 +232,8 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
     report["tokens_per_s"] = rates.tokens_per_s;
     report["mfu"] = rates.mfu;
     report["mfu_denominator_flops"] = step_report.at("peak_flops_per_core").get<double>() * facts.world_size;
+    if (facts.validity) report["validity"] = to_json(*facts.validity, rates.step_time_ms);
+    if (facts.calibration) report["calibrated"] = calibrated_json(*facts.calibration, step_report, facts.place, facts.tokens_per_step);
     report["simulated"] = step_report;
   }
   if (!memory.is_null()) report["memory"] = memory;
@@ -257,10 +259,10 @@ std::string print_run_report(const json& report) {
                         report.at("steps").get<std::int64_t>(), report.at("interrupted").get<bool>() ? " (interrupted)" : "");
   }
   if (report.contains("simulated")) {
-    text += fmt::format("Simulated step {:.4f} ms, {} tokens/s, MFU {:.2f} % of {:.1f} TFLOPS (bf16 peak of {} cores)\n\n",
+    text += fmt::format("Simulated step {:.4f} ms, {} tokens/s, MFU {:.2f} % of {:.1f} TFLOPS (bf16 peak of {} cores)\n",
                         report.at("step_time_ms").get<double>(), thousands(static_cast<std::int64_t>(report.at("tokens_per_s").get<double>())),
                         100 * report.at("mfu").get<double>(), report.at("mfu_denominator_flops").get<double>() * 1e-12, report.at("world_size").get<int>());
-    text += print_breakdown(report.at("simulated")) + "\n";
+    text += validity_text(report) + calibrated_text(report) + "\n" + print_breakdown(report.at("simulated")) + "\n";
     if (report.at("simulated").contains("attribution")) text += print_attribution(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";
     text += print_coverage(report.at("simulated").at("coverage"));

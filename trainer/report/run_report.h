@@ -7,6 +7,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "trainer/report/calibration.h"
+#include "trainer/report/validity.h"
+
 /// What a run says about itself, as one JSON document (schema trellis.run_report/1) and as text for people. Plain C++.
 namespace trellis::trainer {
 
@@ -25,6 +28,9 @@ struct RunFacts {
   std::int64_t steps = 0, max_steps = 0;
   std::optional<double> first_loss, last_loss, test_loss;
   bool interrupted = false;
+  std::optional<Validity> validity;  ///< of the simulated step
+  std::optional<Calibration> calibration;  ///< a user's; applied at `place`
+  StepPlace place;
   double host_wall_s = 0;    ///< host time: differs from run to run
   std::int64_t host_bytes_before = 0, host_bytes_peak = 0;  ///< resident memory of the process, before the first rank and at most
 };

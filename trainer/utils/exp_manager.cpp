@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
+#include <string_view>
 #include <system_error>
 
 #include "base/atomic_file.h"
@@ -76,7 +77,7 @@ std::string shell_quoted(const std::string& argument) {
 /// Whether a run writes a file of this name: a directory that the user named may hold anything else.
 bool is_output(const std::string& name) {
   static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "portability.json", "trace.pftrace",
-                                              "trace.txt", "nemo_error_log.txt", "lightning_logs.txt"};
+                                              "trace.txt", "memory_timeline.json", "nemo_error_log.txt", "lightning_logs.txt"};
   return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") || std::ranges::find(kOutputs, name) != std::end(kOutputs);
 }
 
@@ -138,12 +139,26 @@ VersionSources VersionSources::of_this_process() {
   return sources;
 }
 
-fs::path prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line, const VersionSources& sources) {
+fs::path prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line, const VersionSources& sources,
+                               const std::function<void(const std::string&)>& created) {
   const fs::path directory = create_run_directory(config.exp_manager, sources);
+  if (created) created(directory.string());
   write_file_atomically(directory / "hparams.yaml", config.resolved_yaml);
   write_file_atomically(directory / "cmd-args.log", shell_line(command_line));
   copy_files(config.exp_manager.files_to_copy, directory);
   return directory;
+}
+
+void remove_run_outputs(const fs::path& directory) {
+  std::error_code ignored;
+  std::vector<fs::path> outputs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    std::string name = entry.path().filename().string();
+    if (name.ends_with(".partial")) name.resize(name.size() - std::string_view(".partial").size());
+    if (is_output(name)) outputs.push_back(entry.path());
+  }
+  for (const fs::path& file : outputs) fs::remove(file, ignored);
+  fs::remove(directory, ignored);  // only an empty one goes
 }
 
 }  // namespace trellis::trainer

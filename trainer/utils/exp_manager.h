@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,13 @@ struct VersionSources {
 /// Creates the directory that holds everything a run writes and puts hparams.yaml (the resolved configuration), cmd-args.log and the files
 /// of exp_manager.files_to_copy there. It is explicit_log_dir, or exp_dir/name/version, the version being, in this order,
 /// exp_manager.version, NEMO_EXPM_VERSION, the date and time, or the next free version_N. The last two always make a new directory; in one
-/// that the user named, outputs of an earlier run are moved into its next free run_N. Call it once per run. Throws ConfigError when the
+/// that the user named, outputs of an earlier run are moved into its next free run_N. `created` is told before anything is written there. Call it once per run. Throws ConfigError when the
 /// place cannot be written or a file cannot be read.
 [[nodiscard]] std::filesystem::path prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line,
-                                                          const VersionSources& sources = VersionSources::of_this_process());
+                                                          const VersionSources& sources = VersionSources::of_this_process(),
+                                                          const std::function<void(const std::string& directory)>& created = {});
+
+/// Removes what a run writes there, and the directory when nothing else is in it. Says nothing about files that are not there or cannot be removed.
+void remove_run_outputs(const std::filesystem::path& directory);
 
 }  // namespace trellis::trainer

@@ -1,86 +1,7 @@
-"use strict";
-// Draws the run report that stands in the page as JSON (element #document): no network, no library.
-const run = JSON.parse(document.getElementById("document").textContent);
+
+// A run report.
 const { report, summary } = run;
 const step = report.simulated;
-const SVG = "http://www.w3.org/2000/svg";
-const COLORS = ["#2f6fb5", "#6aa5d8", "#e08a2e", "#c9543f", "#8a5bb5", "#b9bec8", "#4a9a5c", "#7d8694", "#c2a83e", "#3aa6a0"];
-
-const ms = (ps) => (ps * 1e-9).toFixed(4) + " ms";
-const percent = (part, whole) => (whole === 0 ? "-" : (100 * part / whole).toFixed(2) + " %");
-const bytes = (n) => (n >= 2 ** 30 ? (n / 2 ** 30).toFixed(2) + " GiB" : n >= 2 ** 20 ? (n / 2 ** 20).toFixed(2) + " MiB" : n.toLocaleString("en") + " B");
-
-function add(parent, tag, attributes = {}, text = null) {
-  const inSvg = tag === "svg" || parent.namespaceURI === SVG;
-  const node = inSvg ? document.createElementNS(SVG, tag) : document.createElement(tag);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  if (text !== null) node.textContent = text;
-  return parent.appendChild(node);
-}
-
-function section(id, title, note) {
-  const node = add(document.getElementById("content"), "section", { id });
-  add(node, "h2", {}, title);
-  if (note) add(node, "p", { class: "note" }, note);
-  return node;
-}
-
-function legend(parent, names) {
-  const box = add(parent, "div", { class: "legend" });
-  names.forEach((name, i) => {
-    const entry = add(box, "span");
-    add(entry, "i", { style: "background:" + COLORS[i % COLORS.length] });
-    entry.append(name);
-  });
-}
-
-// Rows of cells {text, value}: a click on a title sorts by value, a second one the other way.
-function table(parent, titles, rows) {
-  const node = add(add(parent, "div", { class: "scroll" }), "table");
-  const head = add(add(node, "thead"), "tr");
-  const body = add(node, "tbody");
-  const fill = () => {
-    body.replaceChildren();
-    for (const row of rows) {
-      const line = add(body, "tr");
-      for (const cell of row) add(line, "td", typeof cell.value === "number" ? { class: "number" } : {}, cell.text);
-    }
-  };
-  titles.forEach((title, column) => {
-    const cell = add(head, "th", typeof rows[0]?.[column].value === "number" ? { class: "number" } : {}, title);
-    cell.addEventListener("click", () => {
-      const up = cell.classList.contains("sorted") && !cell.classList.contains("up");
-      for (const other of head.children) other.classList.remove("sorted", "up");
-      cell.classList.add("sorted");
-      cell.classList.toggle("up", up);
-      rows.sort((a, b) => {
-        const [x, y] = [a[column].value, b[column].value];
-        const order = typeof x === "number" ? y - x : String(x).localeCompare(String(y));
-        return up ? -order : order;
-      });
-      fill();
-    });
-  });
-  fill();
-}
-const text = (value) => ({ text: value, value });
-const number = (value, shown) => ({ text: shown, value });
-
-// One stacked bar per row: {name, parts: [{name, value}]}; all rows share a scale.
-function stackedBars(parent, rows, whole, show) {
-  const height = 22 * rows.length + 8;
-  const svg = add(parent, "svg", { viewBox: `0 0 1200 ${height}` });
-  rows.forEach((row, i) => {
-    add(svg, "text", { x: 0, y: 22 * i + 17 }, row.name);
-    let x = 150;
-    row.parts.forEach((part, p) => {
-      const width = Math.max(0, part.value / whole * 1040);
-      const bar = add(svg, "rect", { x, y: 22 * i + 4, width, height: 17, fill: COLORS[p % COLORS.length] });
-      add(bar, "title", {}, `${row.name}: ${part.name} ${show(part.value)}, ${percent(part.value, whole)}`);
-      x += width;
-    });
-  });
-}
 
 // Rows that are equal but for their rank stand once, with how many they are.
 function classesOf(rows, keyOf) {
@@ -111,6 +32,9 @@ function drawHead() {
     add(node, "span", {}, what);
   };
   tile(ms(step.step_time_ps), "simulated step");
+  const { validity } = report;
+  if (validity?.step_time_range_ms) tile(validity.step_time_range_ms.map((t) => Number(t.toPrecision(4))).join(" to ") + " ms", `its range, ${validity.status}`);
+  if (validity) document.getElementById("subtitle").append(` The step is ${validity.status}: ${[...validity.reasons, validity.basis].join("; ")}.`);
   tile(Math.trunc(report.tokens_per_s).toLocaleString("en"), "tokens per second");
   tile((100 * summary.mfu).toFixed(2) + " %", "MFU of " + (summary.denominator_flops_per_s * 1e-12).toFixed(1) + " TFLOPS");
   if (summary.hfu !== undefined) tile((100 * summary.hfu).toFixed(2) + " %", "HFU");
@@ -180,15 +104,27 @@ function drawMemory() {
 function drawMemoryTimeline() {
   if (!run.memory_timeline) return;
   const events = run.memory_timeline.events;
-  const node = section("memory-timeline", `Device memory of rank ${run.memory_timeline.rank} over its operations`, `${events.length.toLocaleString("en")} events of the allocator; upper line: reserved, lower: allocated.`);
+  const node = section("memory-timeline", `Device memory of rank ${run.memory_timeline.rank} over its operations`, `${events.length.toLocaleString("en")} events of the allocator` +
+    `${run.memory_timeline.dropped_events > 0 ? `, the latest; ${run.memory_timeline.dropped_events.toLocaleString("en")} before them were not kept` : ""}. Grey line: reserved, blue: allocated; bands: phases.`);
   const most = Math.max(...events.map((e) => e.reserved), 1), last = Math.max(...events.map((e) => e.op), 1), first = events.length ? events[0].op : 0;
   const svg = add(node, "svg", { viewBox: "0 0 1200 220" });
+  const at = (e) => 60 + (e.op - first) / Math.max(last - first, 1) * 1130;
+  const phases = [...new Set(events.map((e) => e.phase ?? ""))];
+  for (let i = 0; i < events.length;) {
+    let end = i + 1;
+    while (end < events.length && events[end].phase === events[i].phase) ++end;
+    const band = add(svg, "rect", { x: at(events[i]).toFixed(1), y: 10, width: Math.max(at(events[Math.min(end, events.length - 1)]) - at(events[i]), 0.5).toFixed(1), height: 190,
+      fill: COLORS[phases.indexOf(events[i].phase ?? "") % COLORS.length], "fill-opacity": 0.15 });
+    add(band, "title", {}, events[i].phase || "between phases");
+    i = end;
+  }
   for (const [key, color] of [["reserved", COLORS[5]], ["allocated", COLORS[0]]]) {
-    const points = events.map((e) => `${(60 + (e.op - first) / Math.max(last - first, 1) * 1130).toFixed(1)},${(200 - e[key] / most * 190).toFixed(1)}`);
+    const points = events.map((e) => `${at(e).toFixed(1)},${(200 - e[key] / most * 190).toFixed(1)}`);
     add(svg, "polyline", { points: points.join(" "), fill: "none", stroke: color, "stroke-width": 1.2 });
   }
   add(svg, "text", { x: 0, y: 14 }, bytes(most));
   add(svg, "text", { x: 0, y: 204 }, "0 B");
+  legend(node, phases.map((phase) => phase || "between phases"));
 }
 
 // Chips as boxes, one grid per node; each named link of a chip is a stub whose colour says how long of the step it was busy.

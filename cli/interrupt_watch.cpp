@@ -1,0 +1,56 @@
+#include "cli/interrupt_watch.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <ctime>
+#include <string_view>
+
+#include "base/error.h"
+#include "trainer/utils/exp_manager.h"
+
+namespace trellis::cli {
+namespace {
+
+sigset_t interrupts() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+InterruptWatch::InterruptWatch() {
+  const sigset_t set = interrupts();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+InterruptWatch::~InterruptWatch() {
+  thread_.request_stop();
+  thread_.join();
+  const sigset_t set = interrupts();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+void InterruptWatch::owns(const std::filesystem::path& run) {
+  const std::lock_guard lock(mutex_);
+  run_ = run;
+}
+
+void InterruptWatch::watch(const std::stop_token& stop) {
+  const sigset_t set = interrupts();
+  const timespec moment{0, 20'000'000};
+  while (!stop.stop_requested()) {
+    if (sigtimedwait(&set, nullptr, &moment) < 0) continue;
+    const std::lock_guard lock(mutex_);
+    if (!run_.empty()) trainer::remove_run_outputs(run_);
+    constexpr std::string_view kText = "interrupted: nothing of this run is kept\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
+    ::_exit(static_cast<int>(ExitCode::kInterrupted));  // no destructors: the run's threads are at work
+  }
+}
+
+}  // namespace trellis::cli
