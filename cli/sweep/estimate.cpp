@@ -34,6 +34,7 @@ struct PhaseTimes {
 PhaseTimes read_phases(const json& step) {
   PhaseTimes times;
   for (const json& row : step.at("attribution").at("rows")) {
+    if (row.at("kind") == "comm_dp") continue;
     const double seconds = row.at("time_ps").get<double>() * 1e-12;
     const auto& phase = row.at("phase").get_ref<const std::string&>();
     PassSeconds& part = times.passes[part_of(row.at("component").get<std::string>())];
@@ -94,18 +95,19 @@ double exchange_seconds(const RunConfig& config, double parameters, double last_
 
 Candidate profile_layout(const Candidate& candidate, int ranks_per_node) {
   Candidate profile = candidate;
-  profile.nodes = std::max(1, candidate.tp / ranks_per_node);
-  profile.pp = profile.vpp = profile.dp = 1;
+  profile.pp = profile.vpp = 1;
+  profile.dp = candidate.dp > 1 && candidate.pp == 1 ? 2 : 1;
+  profile.nodes = std::max(1, candidate.tp * profile.dp / ranks_per_node);
   return profile;
 }
 
 std::vector<std::string> profile_overrides(const Candidate& profile, int ranks_per_node, int micro_batches) {
-  std::vector<std::string> overrides = overrides_of(profile, std::min(profile.tp, ranks_per_node), std::int64_t{micro_batches} * profile.micro_batch_size);
+  std::vector<std::string> overrides = overrides_of(profile, std::min(profile.tp * profile.dp, ranks_per_node), std::int64_t{micro_batches} * profile.micro_batch_size * profile.dp);
   overrides.emplace_back("model.num_layers=1");
   return overrides;
 }
 
-std::optional<StageProfile> read_profile(const json& two, const json& three, std::int64_t parameters) {
+std::optional<StageProfile> read_profile(const json& two, const json& three, double parameters) {
   if (!two.contains("attribution") || !three.contains("attribution")) return std::nullopt;
   const PhaseTimes a = read_phases(two), b = read_phases(three);
   const Line layer = line_of(a, b, Part::kLayer), embedding = line_of(a, b, Part::kEmbedding), head = line_of(a, b, Part::kHead), rest = line_of(a, b, Part::kRest);
@@ -116,18 +118,22 @@ std::optional<StageProfile> read_profile(const json& two, const json& three, std
   return profile;
 }
 
+double owned_parameters(const RunConfig& config, int rank) {
+  const double owners = config.distributed_strategy.zero1 ? config.dp() * config.cp() : 1;
+  return static_cast<double>(trainer::plan_run(config).parameters_of_pipeline_rank[static_cast<std::size_t>(rank)]) / owners;
+}
+
 std::int64_t estimate_step(const RunConfig& config, const StageProfile& profile, CollectiveTimes& times) {
   const std::vector<trainer::PassCost> costs = costs_of(config, profile);
   const trainer::PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
   const trainer::ScheduleTiming timing = trainer::time_schedule(shape, costs, picoseconds(transfer_seconds(config, times)));
   const trainer::RunPlan plan = trainer::plan_run(config);
-  const double owners = config.distributed_strategy.zero1 ? config.dp() * config.cp() : 1;
   double after = 0;
   for (int rank = 0; rank < config.pp(); ++rank) {
     const auto parameters = static_cast<double>(plan.parameters_of_pipeline_rank[static_cast<std::size_t>(rank)]);
     double layers = 0;
     for (const auto& stage : plan.stages) layers += stage.pipeline_rank == rank ? stage.end_layer - stage.first_layer : 0;
-    const double update = profile.update * parameters / static_cast<double>(profile.parameters) / owners;
+    const double update = profile.update * owned_parameters(config, rank) / profile.parameters;
     const double last_backward = static_cast<double>(costs[static_cast<std::size_t>(rank)].backward) * 1e-12;
     const double once = layers * profile.layer_once + (rank == 0 || rank + 1 == config.pp() ? profile.ends_once : 0);
     after = std::max(after, once + update + exchange_seconds(config, parameters, last_backward, update, times));

@@ -17,7 +17,6 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/run_config_file.h"
-#include "trainer/config/run_plan.h"
 
 namespace trellis::cli::layouts {
 namespace {
@@ -65,7 +64,7 @@ void simulate(const SweepSpace& space, std::vector<Profile>& profiles, std::size
 void read(const SweepSpace& space, Profile& profile) {
   if (profile.steps[0].is_null() || profile.steps[1].is_null()) return;
   const trainer::RunConfig config = trainer::check_run_config(space.request.config, overrides_of_profile(space, profile, kProfileMicroBatches[0])).config;
-  profile.times = read_profile(profile.steps[0], profile.steps[1], trainer::plan_run(config).parameters_of_pipeline_rank.front());
+  profile.times = read_profile(profile.steps[0], profile.steps[1], owned_parameters(config, 0));
 }
 
 }  // namespace

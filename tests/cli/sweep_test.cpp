@@ -19,7 +19,6 @@
 #include "cli/sweep/space.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/run_plan.h"
 #include "trainer/pipeline/schedule_timing.h"
 
 namespace trellis::cli::layouts {
@@ -186,7 +185,8 @@ TEST(SweepEstimate, PartsOfAProfileAddUpToTheStep) {
     return trainer::load_run_config(kMegatron, overrides);
   };
   const trainer::RunConfig one = config_of({"distributed_strategy.pipeline_model_parallel_size=1"});
-  const std::int64_t parameters = trainer::plan_run(one).parameters_of_pipeline_rank.front();
+  const double parameters = owned_parameters(one, 0);
+  EXPECT_EQ(parameters, static_cast<double>(one.num_parameters()));
   const std::optional<StageProfile> profile = read_profile(made_step(2), made_step(3), parameters);
   ASSERT_TRUE(profile.has_value());
   // 8 micro-batches of 4 layers, embedding, head and what no part names; the first micro-batch of 4 layers; the update.
