@@ -80,7 +80,7 @@ std::string calibrated_text(const json& report) {
   if (found == report.end()) return "";
   const json& range = found->at("validity").value("step_time_range_ms", json());
   return fmt::format("Calibrated step {:.4f} ms{}, {} tokens/s, evidence: fitted (user): compute × {:.4g}, communication × {:.4g} ({})\n{}", found->at("step_time_ms").get<double>(),
-                     range.is_null() ? "" : fmt::format(" (range {:.4g} to {:.4g} ms)", range[0].get<double>(), range[1].get<double>()),
+                     range.is_null() ? "" : fmt::format(" (range {} to {} ms)", short_number(range[0].get<double>()), short_number(range[1].get<double>())),
                      thousands(static_cast<std::int64_t>(found->at("tokens_per_s").get<double>())), found->at("factors").at("compute").get<double>(),
                      found->at("factors").at("communication").get<double>(), found->at("source").get<std::string>(), validity_line(found->at("validity")));
 }

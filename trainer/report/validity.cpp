@@ -266,9 +266,11 @@ std::string validity_line(const nlohmann::json& validity) {
   return fmt::format("{}: {}\n", validity.at("status").get<std::string>(), reasons.empty() ? validity.at("basis").get<std::string>() : fmt::format("{}", fmt::join(reasons, "; ")));
 }
 
+std::string short_number(double value) { return value >= 1000 ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value); }
+
 std::string range_text(const nlohmann::json& report) {
   const auto range = range_of(report, report.at("step_time_ms").get<double>());
-  const std::string text = range ? fmt::format("{:.4g} to {:.4g} ms", range->first, range->second) : "unknown";
+  const std::string text = range ? short_number(range->first) + " to " + short_number(range->second) + " ms" : "unknown";
   return report.contains("validity") && report.at("validity").at("status") == "exploratory" ? text + ", exploratory" : text;
 }
 
@@ -277,7 +279,7 @@ std::string validity_text(const nlohmann::json& report) {
   if (found == report.end()) return "Range: unknown, the report is of a version that kept none\n";
   const std::string basis = found->at("basis").get<std::string>();
   const auto range = range_of(report, report.at("step_time_ms").get<double>());
-  std::string text = range ? fmt::format("Range {:.4g} to {:.4g} ms, evidence: {}; {}\n", range->first, range->second, report.at("simulated").at("evidence").get<std::string>(), basis)
+  std::string text = range ? fmt::format("Range {} to {} ms, evidence: {}; {}\n", short_number(range->first), short_number(range->second), report.at("simulated").at("evidence").get<std::string>(), basis)
                            : fmt::format("Range unknown: {}\n", basis);
   return found->at("reasons").empty() ? text : text + validity_line(*found);
 }

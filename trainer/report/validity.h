@@ -85,6 +85,8 @@ struct Validity {
 [[nodiscard]] std::string validity_line(const nlohmann::json& validity);
 /// Least and most of a `value` that is scaled as the step time is; none when nothing is known.
 [[nodiscard]] std::optional<std::pair<double, double>> range_of(const nlohmann::json& report, double value);
+/// Four digits, or all before the point.
+[[nodiscard]] std::string short_number(double value);
 /// "4178 to 6220 ms", with ", exploratory" where it is that; "unknown".
 [[nodiscard]] std::string range_text(const nlohmann::json& report);
 
