@@ -123,9 +123,14 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
       ->check(not_empty("a file name"));
   const auto cached = std::make_shared<bool>(true);
   verb->add_flag("!--no-cache", *cached, "simulate although an equal run of this program was kept ($TRELLIS_CACHE, the last 64), and keep nothing");
+  verb->add_option("--slow", request->slow, "a part that is slower than its kind: core:RANK=FACTOR (what the rank computes takes FACTOR times as long) or link:NAME=FACTOR "
+                   "(a link, named as in the report's list, has 1/FACTOR of its bandwidth)")
+      ->type_name("PART=FACTOR")->allow_extra_args(false);
   verb->add_flag("!--no-fold", request->fold, "run every rank (at most 127), where one of those that do the same would stand for all; same figures, later");
+  verb->add_flag("!--no-replay", request->replay, "execute every micro-batch, where those that only repeat others would be replayed; same figures, later");
   verb->footer("Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
                "  trellis simulate examples/llama3_8b_trn1.yaml --nodes 16 trainer.num_nodes=16 data.global_batch_size=512\n"
+               "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow link:node0.chip0.neuron_link_east=4\n"
                "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of them runs, whatever the size of the cluster.");
   verb->callback([verb, request, html, cached, &exit_code] { exit_code = simulate(*verb, *request, *html, *cached); });
 }

@@ -43,9 +43,11 @@ typedef struct trellis_device_plugin_t {
   /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record;
    * optional: logical_core_size, estimate_unknown, hardware ("key=value" texts: other numbers of the machine), calibrated (false: without its
    * fitted numbers); unlimited_memory (needs shape_only): allocations past a core's capacity are given, and memory_report says how many
-   * (num_ooms), which was the first and what lived at the peak; equal_ranks (needs shape_only): {mesh: sizes, fastest axis first; along: per
-   * axis, whether ranks that differ along it are equal}; then only the lowest of equal ranks run, one device index each, and stand for the
-   * others. A later call replaces the machine; it fails while tensors are alive on the device. */
+   * (num_ooms), which was the first and what lived at the peak; slow (texts: "core:RANK=FACTOR", "link:NAME=FACTOR"): parts whose work
+   * takes so many times as long; replay (needs shape_only and record): ranks may call repeat_period; equal_ranks
+   * (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether ranks that differ along it are equal}; then only the lowest
+   * of equal ranks run, one device index each, and stand for the others. A later call replaces the machine; it fails while tensors are alive
+   * on the device. */
   int (*configure)(const char* options);
   /* Binds the calling thread to a rank of the world: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);
@@ -70,6 +72,15 @@ typedef struct trellis_device_plugin_t {
   /* Optional: operators × types that ran and those that the hardware lacks (JSON, schema trellis.portability/1), owned by the plugin
    * until the next call. */
   int (*portability_report)(const char** report);
+
+  /* Optional, with the option replay: passes that are like those before them need not be executed. A rank's schedule comes back to the same
+   * point, some micro-batches later: mark_period says so, between two passes. */
+  int (*mark_period)(void);
+  /* What the bound rank did between its last two marks is done `times` more times, micro-batch numbers going on, without being executed: graphs,
+   * communications, memory. Tensors and communications under way afterwards stand for those of the last repetition. `kept` (at::Tensor*): made in
+   * the last period and still alive, one of each period; `copies` receives `times` · num_kept new at::Tensor*, period by period, which the caller
+   * deletes. Returns 1, having done nothing, when the last two periods differ. Once per step. */
+  int (*repeat_period)(int64_t times, void* const* kept, int32_t num_kept, void** copies);
 } trellis_device_plugin_t;
 
 /* The one exported symbol. Returns NULL when the plugin cannot serve this host. */

@@ -50,6 +50,7 @@ void check_representatives(const WorldOptions& options) {
 
 void check_options(const WorldOptions& options) {
   check_representatives(options);
+  if (options.replay && !options.shape_only) throw ConfigError("passes that are not executed: expected shape_only, because they compute nothing");
   if (options.world_size < 1) throw ConfigError(c10::str("world size: expected at least 1 rank, got ", options.world_size));
   if (options.host_threads < 0)
     throw ConfigError(c10::str("host threads: expected 0 (all cores) or more, got ", options.host_threads));
@@ -62,6 +63,9 @@ void check_options(const WorldOptions& options) {
   if (options.device_type != options.plugin->api().device_type) {
     throw ConfigError(c10::str("device ", options.device_type, ": the loaded plugin serves \"", options.plugin->api().device_type,
                                "\": use that device or load another plugin"));
+  }
+  if (options.replay && options.plugin->api().repeat_period == nullptr) {
+    throw ConfigError(c10::str("device ", options.device_type, ": its plugin repeats no passes: execute them all"));
   }
   constexpr std::size_t kMostIndices = 127;  // c10::DeviceIndex is a signed byte
   if (ranks_that_run(options).size() > kMostIndices) {

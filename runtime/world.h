@@ -27,6 +27,7 @@ struct WorldOptions {
   bool shape_only = false;                    ///< communications carry no bytes
   /// Ascending ranks that run; the others do what one of these does, and nobody waits for them. Empty: all. Needs shape_only.
   std::vector<int> representatives;
+  bool replay = false;                        ///< the plugin may be asked to repeat_period. Needs shape_only.
   std::chrono::milliseconds timeout{100000};  ///< a rank that is later than this at a communication is named (exit code 4)
 };
 
@@ -39,6 +40,8 @@ class RankContext {
   [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = the rank's place among those that run, of the plugin's device type
   [[nodiscard]] bool shape_only() const { return options_.shape_only; }
   [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
+  /// Whether passes that repeat may be left to the plugin's repeat_period.
+  [[nodiscard]] bool replays() const { return options_.replay; }
 
   /// A process group with backend `neuron` over `ranks` (global, in member order, this rank among them). Every member must call
   /// it, in the same order. `axis`: "tp", "pp", "dp", "world".

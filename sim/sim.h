@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -105,6 +106,11 @@ struct ClusterJob {
 /// along. `sources` receives, per new schedule, the place of the old one. REQUIRES: `finer` splits classes of job.fold.
 [[nodiscard]] ClusterJob unfold(const ClusterJob& job, const RankFold& finer, std::vector<std::size_t>& sources);
 
+/// What work of a slow core takes.
+[[nodiscard]] inline Picoseconds slowed(Picoseconds duration, double factor) {
+  return factor == 1 ? duration : Picoseconds(std::llround(static_cast<double>(duration.value) * factor));
+}
+
 struct ItemTiming {
   Picoseconds start, end;
   auto operator<=>(const ItemTiming&) const = default;
@@ -127,7 +133,7 @@ struct ClusterTiming {
   Picoseconds makespan;
   std::vector<std::vector<ItemTiming>> ranks;  ///< same shape as ClusterJob::ranks
   std::vector<CommTiming> comms;
-  std::vector<LinkUsage> links;                ///< those that carried something, by name
+  std::vector<LinkUsage> links;                ///< of the instances that simulated ranks are on, those that carried something, by name
 };
 
 /// One collective on an idle machine.
@@ -151,6 +157,10 @@ struct CollectiveTiming {
   double bound_share = 0;
   std::vector<LinkUsage> links;        ///< those that carry something, by name
 };
+
+/// "core:3=1.5": what rank 3 computes takes one and a half times as long; "link:node0.chip0.neuron_link_east=4": a quarter of the link's bandwidth. A
+/// factor of 1 is nothing. Throws ConfigError for other texts, ranks and links that are not there, factors below 1.
+[[nodiscard]] SlowParts read_slow_parts(const std::vector<std::string>& texts, const SystemConfig& system, int ranks);
 
 /// As Simulator::time_collective, for programs that need nothing else of the machine: no kernel is started. Throws ConfigError when the
 /// fabric cannot form the group, the algorithm cannot run on it, or the size is not a whole number of elements (all-to-all: of blocks).

@@ -117,6 +117,7 @@ struct Trainer::Impl {
     PipelineOptions options;
     options.num_microbatches = config.num_microbatches();
     options.border = stage_border(config, context);
+    if (rank.replays()) options.replay = replay_on_device();
     if (rank.shape_only()) {  // nobody holds anything
       model.emplace(build_stages(config, context), context, options);
       return;
@@ -137,6 +138,25 @@ struct Trainer::Impl {
       text += "; copy " + std::to_string(parallel.get_kv_shared_group().rank) + " of its key/value heads, in the order of " + config.hardware;
     }
     log.note(parallel.rmsg(text));
+  }
+
+  /// The device repeats what passes do to it; the optimizer only counts.
+  Replay replay_on_device() {
+    Replay replay;
+    const runtime::DevicePlugin& plugin = *rank.plugin();
+    replay.mark = [&plugin] { plugin.check(plugin.api().mark_period()); };
+    replay.repeat = [&plugin](std::int64_t times, const std::vector<at::Tensor>& kept) {
+      std::vector<void*> in, out(kept.size() * static_cast<std::size_t>(times));
+      for (const at::Tensor& tensor : kept) in.push_back(const_cast<at::Tensor*>(&tensor));
+      const int result = plugin.api().repeat_period(times, in.data(), static_cast<std::int32_t>(in.size()), out.data());
+      if (result > 0) throw PassesDiffer();
+      plugin.check(result);
+      std::vector<at::Tensor> copies;
+      for (void* tensor : out) copies.push_back(std::move(*std::unique_ptr<at::Tensor>(static_cast<at::Tensor*>(tensor))));
+      return copies;
+    };
+    replay.skipped = [this](int microbatches) { optimizer->skip_gradients(microbatches); };
+    return replay;
   }
 
   [[nodiscard]] bool validates() const { return calendar.ever_validates() || config.trainer.num_sanity_val_steps != 0; }

@@ -1,43 +1,16 @@
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
+#include <algorithm>
 #include <filesystem>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
+#include "benchmarks/support/child_run.h"
+
 /// Whole runs of the program, as a user starts them: wall time and host memory. `--version` is the baseline: process start alone.
 namespace {
 
-struct Usage {
-  double wall_s = 0;
-  double peak_rss_bytes = 0;
-};
-
-Usage run(const std::vector<std::string>& arguments) {
-  std::vector<char*> argv;
-  for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
-  argv.push_back(nullptr);
-  const auto start = std::chrono::steady_clock::now();
-  const pid_t child = fork();
-  if (child == 0) {
-    const int null = open("/dev/null", O_WRONLY);
-    dup2(null, STDOUT_FILENO);
-    dup2(null, STDERR_FILENO);
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
-  int status = 0;
-  rusage usage{};
-  wait4(child, &status, 0, &usage);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw std::runtime_error("the program failed: " + arguments[1]);
-  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), static_cast<double>(usage.ru_maxrss) * 1024};
-}
+using trellis::benchmarks::Usage;
 
 /// `warm`: after one run that is not measured.
 void measure(benchmark::State& state, std::vector<std::string> arguments, bool warm = false) {
@@ -45,10 +18,10 @@ void measure(benchmark::State& state, std::vector<std::string> arguments, bool w
   const auto folder = std::filesystem::temp_directory_path() / ("trellis_benchmark_" + std::to_string(getpid()));
   if (arguments.size() > 2) arguments.push_back("exp_manager.explicit_log_dir=" + folder.string());
   double peak = 0;
-  if (warm) (void)run(arguments);
+  if (warm) (void)trellis::benchmarks::run_child(arguments);
   for (auto _ : state) {
     std::filesystem::remove_all(folder);
-    const Usage usage = run(arguments);
+    const Usage usage = trellis::benchmarks::run_child(arguments);
     state.SetIterationTime(usage.wall_s);
     peak = std::max(peak, usage.peak_rss_bytes);
   }

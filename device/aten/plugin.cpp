@@ -75,14 +75,13 @@ int bind_rank(std::int32_t rank) {
 }
 
 void check_array(const void* array, std::int32_t count, const char* what) {
-  if (count < 0 || (count > 0 && array == nullptr))
-    throw Error(ExitCode::kInternal, std::string("neuron: comm_start: ") + what + " is missing");
+  if (count < 0 || (count > 0 && array == nullptr)) throw Error(ExitCode::kInternal, std::string("neuron: ") + what + " is missing");
 }
 
 trellis::device::CommRequest to_request(const trellis_comm& comm) {
-  check_array(comm.ranks, comm.num_ranks, "ranks");
-  check_array(comm.inputs, comm.num_inputs, "inputs");
-  check_array(comm.outputs, comm.num_outputs, "outputs");
+  check_array(comm.ranks, comm.num_ranks, "comm_start: ranks");
+  check_array(comm.inputs, comm.num_inputs, "comm_start: inputs");
+  check_array(comm.outputs, comm.num_outputs, "comm_start: outputs");
   if (comm.kind < TRELLIS_ALL_REDUCE || comm.kind > TRELLIS_BARRIER) {
     throw Error(ExitCode::kInternal, "neuron: comm_start: unknown kind " + std::to_string(comm.kind));
   }
@@ -130,6 +129,40 @@ int set_category(const void* tensor, std::int32_t category) {
     const auto& subject = *static_cast<const at::Tensor*>(tensor);
     if (subject.is_privateuseone() && subject.has_storage()) {
       trellis::device::storage_of(subject).set_category(static_cast<BufferCategory>(category));
+    }
+    return 0;
+  });
+}
+
+int mark_period() {
+  return guarded([&] {
+    RankState& rank = this_rank("mark_period");
+    rank.settle();
+    rank.recorder().mark_period();
+    return 0;
+  });
+}
+
+/// A tensor like `kept`, over a block of its own.
+at::Tensor* new_over(RankState& rank, const at::Tensor& kept, trellis::device::MemoryBlock& block) {
+  c10::intrusive_ptr<c10::StorageImpl> storage = trellis::device::new_storage(rank, 0);
+  static_cast<trellis::device::NeuronStorage&>(*storage).take_block(block, static_cast<std::int64_t>(kept.storage().nbytes()));
+  auto tensor = kept.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), true);
+  tensor->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+  return new at::Tensor(std::move(tensor));
+}
+
+int repeat_period(std::int64_t times, void* const* kept, std::int32_t num_kept, void** copies) {
+  return guarded([&] {
+    check_array(kept, num_kept, "repeat_period: kept");
+    RankState& rank = this_rank("repeat_period");
+    rank.settle();
+    std::vector<trellis::device::MemoryBlock*> blocks;
+    for (std::int32_t i = 0; i < num_kept; ++i) blocks.push_back(trellis::device::storage_of(tensor_at(kept, i)).block());
+    const auto repeated = rank.recorder().repeat_period(times, {blocks.data(), blocks.size()});
+    if (!repeated) return 1;
+    for (std::size_t i = 0; i < repeated->size(); ++i) {
+      copies[i] = new_over(rank, tensor_at(kept, static_cast<std::int32_t>(i % blocks.size())), *(*repeated)[i]);
     }
     return 0;
   });
@@ -187,6 +220,8 @@ constexpr trellis_device_plugin_t kPlugin = {
     .write_trace = write_trace,
     .memory_report = memory_report,
     .portability_report = portability_report,
+    .mark_period = mark_period,
+    .repeat_period = repeat_period,
 };
 
 }  // namespace

@@ -38,10 +38,10 @@ void check_keys(const nlohmann::json& json) {
   for (const auto& [key, value] : json.items()) {
     if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" && key != "shape_only" && key != "record" &&
         key != "logical_core_size" && key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" && key != "calibrated" &&
-        key != "unlimited_memory") {
+        key != "unlimited_memory" && key != "replay" && key != "slow") {
       throw ConfigError("device options: unknown key " + key +
                         "; known are instance, nodes, logical_core_size, world_size, equal_ranks, shape_only, record, estimate_unknown, hardware, calibrated, "
-                        "unlimited_memory");
+                        "unlimited_memory, replay, slow");
     }
   }
 }
@@ -152,8 +152,10 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "calibrated", options.calibrated);
   read(json, "estimate_unknown", options.estimate_unknown);
   read(json, "unlimited_memory", options.unlimited_memory);
+  read(json, "replay", options.replay);
   if (!json.contains("world_size")) options.world_size = all_cores(options);
   read(json, "world_size", options.world_size);
+  read(json, "slow", options.slow);
   if (json.contains("equal_ranks")) options.fold = read_equal_ranks(json.at("equal_ranks"));
   const int running = options.fold.empty() ? options.world_size : static_cast<int>(options.fold.representatives().size());
   if (running < 1 || running > kMaxDevices) {
@@ -161,6 +163,7 @@ SessionOptions parse_options(std::string_view text) {
                       std::to_string(running) + ": LibTorch's device index is a signed byte; reduce the number of ranks");
   }
   if (!options.fold.empty() && !options.shape_only) throw ConfigError("device options: equal_ranks: expected shape_only, because ranks that do not run have no data");
+  if (options.replay && !(options.shape_only && options.record)) throw ConfigError("device options: replay: expected shape_only and record, because what is not executed computes nothing");
   if (options.unlimited_memory && !options.shape_only) throw ConfigError("device options: unlimited_memory: expected shape_only, because data would take the host's memory");
   return options;
 }

@@ -120,6 +120,7 @@ MemoryBlock* RankState::allocate(std::int64_t bytes, BufferCategory category, st
 void RankState::recharge(Charge& charge, std::int64_t bytes, BufferCategory category) {
   MemoryBlock* const old = charge.block;
   charge.block = bytes > 0 ? allocate(bytes, category, charge.buffer) : nullptr;
+  if (charge.block != nullptr) charge.block->holder = &charge.block;
   if (old != nullptr) recorder_->memory().release(*old);
 }
 

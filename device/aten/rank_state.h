@@ -52,7 +52,7 @@ class RankState {
     MemoryBlock* block = nullptr;
   };
   Charge charge(std::int64_t bytes, BufferCategory category);
-  /// Another block for the same buffer, `bytes` long; both exist while data move.
+  /// Another block for the same buffer, `bytes` long; both exist while data move. REQUIRES: `charge` stays where it is.
   void recharge(Charge& charge, std::int64_t bytes, BufferCategory category);
   void discharge(const Charge& charge) noexcept;
   /// Tells the recorder which buffers other threads released. REQUIRES: owned_by_this_thread().

@@ -129,6 +129,7 @@ NeuronStorage::NeuronStorage(RankState& owner, std::int64_t nbytes, c10::DataPtr
       category_(initial_category(owner)) {
   released_ = true;  // so that a failing charge leaves nothing to release
   charge_ = owner_.charge(nbytes, category_);
+  if (charge_.block != nullptr) charge_.block->holder = &charge_.block;
   released_ = false;
 }
 
@@ -144,6 +145,13 @@ void NeuronStorage::release() noexcept {
   released_ = true;
   alias_.reset();
   if (c10::StorageImpl* host = host_.exchange(nullptr)) c10::intrusive_ptr<c10::StorageImpl>::reclaim(host);
+}
+
+void NeuronStorage::take_block(MemoryBlock& block, std::int64_t nbytes) {
+  TORCH_INTERNAL_ASSERT(charge_.block == nullptr && data() == nullptr, "the storage has bytes already");
+  charge_.block = &block;
+  block.holder = &charge_.block;
+  set_nbytes(static_cast<std::size_t>(nbytes));
 }
 
 void NeuronStorage::set_category(BufferCategory category) {

@@ -43,6 +43,9 @@ class NeuronStorage final : public c10::StorageImpl {
   /// Takes over what a kernel did to the host view: new bytes after a resize. Cheap when nothing happened.
   void adopt_resize();
 
+  /// From now on the storage holds `block`, which nobody else holds. REQUIRES: it was made with 0 bytes, in shape-only mode.
+  void take_block(MemoryBlock& block, std::int64_t nbytes);
+
   /// Grows or shrinks the buffer, keeping the common prefix.
   void resize(std::int64_t nbytes);
 

@@ -109,7 +109,8 @@ class Attributor {
 
   void charge_segment(Picoseconds duration) {
     const Shares& shares = shares_of_piece();
-    const Picoseconds alone = step_.program(origin_).steps[origin_.step].piece->segment().duration;
+    const double slowness = step_.slowness(rank_);
+    const Picoseconds alone = sim::slowed(step_.program(origin_).steps[origin_.step].piece->segment().duration, slowness);
     // Beside a communication all of a segment is stretched; what that costs is a wait for memory.
     const auto stretched = [&](Picoseconds t) {
       if (duration == alone || alone.value == 0) return t;
@@ -117,11 +118,11 @@ class Attributor {
     };
     Picoseconds end;
     for (const Share& share : shares.kernels) {
-      const Picoseconds own = share.advance.to - share.advance.from;
-      const Picoseconds extra = stretched(share.advance.to) - stretched(share.advance.from) - own;
+      const Picoseconds from = sim::slowed(share.advance.from, slowness), to = sim::slowed(share.advance.to, slowness);
+      const Picoseconds own = to - from, extra = stretched(to) - stretched(from) - own;
       add(*share.sum, own);
       if (extra.value != 0) add(*share.memory, extra);
-      end = stretched(share.advance.to);
+      end = stretched(to);
     }
     if (duration > end) add(*shares.rest, duration - end);
   }

@@ -130,6 +130,7 @@ MemoryBlock* CachingAllocator::allocate(const Request& request) {
   block->scope = request.scope;
   block->op = request.op;
   block->buffer = request.buffer;
+  block->holder = nullptr;
   count(pool, [&](PoolStats& stats) {
     stats.allocated_bytes.increase(size);
     stats.active_bytes.increase(size);

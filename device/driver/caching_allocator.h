@@ -75,6 +75,7 @@ struct MemoryBlock {
   std::uint32_t op = 0;     ///< operations recorded before it was allocated
   std::uint64_t buffer = 0;
   std::uint64_t serial = 0;  ///< the account's n-th allocation
+  MemoryBlock** holder = nullptr;  ///< where the tensor's storage keeps the block, when it said so
 };
 
 struct MemorySegment {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "device/driver/pass_log.h"
+
 namespace trellis::device {
 
 MemoryBlock* MemoryAccount::allocate(std::int64_t bytes, BufferCategory category, std::uint32_t scope, std::uint64_t buffer) {
@@ -10,6 +12,7 @@ MemoryBlock* MemoryAccount::allocate(std::int64_t bytes, BufferCategory category
   if (block == nullptr) return nullptr;
   block->serial = ++serial_;
   note_peaks(*block);
+  if (log_ != nullptr) log_->allocated(*block, op());
   return block;
 }
 
@@ -48,12 +51,15 @@ void MemoryAccount::keep_live() const {
 void MemoryAccount::release(MemoryBlock& block) {
   const Lock lock(mutex_);
   if (live_is_stale_) keep_live();
+  if (log_ != nullptr) log_->touched(PassLog::What::kFree, block, block.category, op());
   allocator_.free(block, op());
 }
 
 void MemoryAccount::recategorize(MemoryBlock& block, BufferCategory category) {
   const Lock lock(mutex_);
-  if (block.category != category) move_category(block, category);
+  if (block.category == category) return;
+  if (log_ != nullptr) log_->touched(PassLog::What::kRecategorize, block, category, op());
+  move_category(block, category);
 }
 
 void MemoryAccount::move_category(MemoryBlock& block, BufferCategory category) {
@@ -70,6 +76,7 @@ void MemoryAccount::move_category(MemoryBlock& block, BufferCategory category) {
 
 void MemoryAccount::keep_since(std::uint32_t since, BufferCategory category) {
   const Lock lock(mutex_);
+  if (log_ != nullptr) log_->other(op());
   for (const auto& [address, segment] : allocator_.segments()) {
     for (MemoryBlock* block = segment.first; block != nullptr; block = block->after) {
       if (block->state == MemoryBlock::State::kActive && block->category == BufferCategory::kTemporary && block->op >= since)
@@ -80,6 +87,7 @@ void MemoryAccount::keep_since(std::uint32_t since, BufferCategory category) {
 
 void MemoryAccount::record_stream(MemoryBlock& block) {
   const Lock lock(mutex_);
+  if (log_ != nullptr) log_->touched(PassLog::What::kUseByStream, block, block.category, op());
   block.used_by_stream = true;
 }
 
@@ -90,6 +98,7 @@ void MemoryAccount::synchronize() {
 
 void MemoryAccount::empty_cache() {
   const Lock lock(mutex_);
+  if (log_ != nullptr) log_->other(op());
   allocator_.empty_cache(op());
 }
 

@@ -13,6 +13,8 @@
 
 namespace trellis::device {
 
+class PassLog;
+
 /// One rank's memory on the modelled HBM, by category and scope. Any thread may use it: tensors are born and die on foreign threads too.
 class MemoryAccount {
  public:
@@ -32,8 +34,8 @@ class MemoryAccount {
   void synchronize();
   void empty_cache();
 
-  /// One more operation was recorded. Only the rank's own thread.
-  void advance() { op_.store(op_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  /// More operations were recorded. Only the rank's own thread.
+  void advance(std::uint32_t operations = 1) { op_.store(op_.load(std::memory_order_relaxed) + operations, std::memory_order_relaxed); }
   [[nodiscard]] std::uint32_t op() const { return op_.load(std::memory_order_relaxed); }
 
   [[nodiscard]] int rank() const { return rank_; }
@@ -79,6 +81,10 @@ class MemoryAccount {
   /// A copy of all segments and their blocks, by address.
   [[nodiscard]] std::vector<Segment> snapshot() const;
   [[nodiscard]] MemoryTimeline timeline() const;
+  /// What happens from here on is told to `log` too; nullptr: to nobody.
+  void tell(PassLog* log) { log_ = log; }
+  /// Of the next allocation.
+  [[nodiscard]] std::uint64_t next_serial() const { return serial_ + 1; }
   /// How many events are kept from here on; 0: none.
   void set_timeline_capacity(std::size_t events);
 
@@ -103,6 +109,7 @@ class MemoryAccount {
   mutable bool live_is_stale_ = false;  ///< the peak is new and nothing has been freed since
   mutable std::vector<LiveTensor> live_;
   std::optional<Refusal> first_refusal_;
+  PassLog* log_ = nullptr;
 };
 
 }  // namespace trellis::device

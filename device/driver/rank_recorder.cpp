@@ -59,6 +59,17 @@ bool RankRecorder::Impl::is_released(std::uint64_t buffer) const {
   return buffer >= first_new_buffer && buffer - first_new_buffer < released.size() && released[buffer - first_new_buffer];
 }
 
+std::uint32_t RankRecorder::Impl::stream_of(const CommRequest& request) {
+  CommStream stream{request.kind == sim::CollectiveKind::kSendRecv, request.axis, request.ranks, request.sequence >> 32, 0};
+  const auto same = [&](const CommStream& other) {
+    return other.transfer == stream.transfer && other.instance == stream.instance && other.axis == stream.axis && other.ranks == stream.ranks;
+  };
+  const auto known = std::find_if(comm_streams.begin(), comm_streams.end(), same);
+  if (known != comm_streams.end()) return static_cast<std::uint32_t>(known - comm_streams.begin());
+  comm_streams.push_back(std::move(stream));
+  return static_cast<std::uint32_t>(comm_streams.size() - 1);
+}
+
 void RankRecorder::Impl::forget_open_graph() {
   if (ops.size() > largest_graph.operations) largest_graph = {ops.size(), host_bytes()};
   ops.clear();
@@ -92,6 +103,7 @@ void RankRecorder::push_scope(std::string_view text) {
   if (text.starts_with(kLayer)) scope_.layer = text.substr(kLayer.size());
   impl_->scoped_layer = scope_.layer;
   impl_->scope_id = 0;
+  if (impl_->logs && text.starts_with(kMicrobatch)) impl_->log.begin_pass(scope_.phase, scope_.microbatch);
 }
 
 void RankRecorder::pop_scope(std::string_view text) {
@@ -150,6 +162,7 @@ void RankRecorder::set_stream(int stream) {
 void RankRecorder::host_waits(int stream) {
   memory_.synchronize();
   if (!record_) return;
+  if (impl_->logs) impl_->log.host_waits(stream, memory_.op());
   if (automatic_) cut("host synchronisation");
   clock_->host_waits(stream);
 }
@@ -207,7 +220,10 @@ void RankRecorder::record(std::string_view schema, std::string_view scalars, std
 void RankRecorder::record(OpTexts texts, std::span<const Operand> inputs, std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
   if (!record_) return;
   Impl& s = *impl_;
-  if (s.ops.empty()) s.memory_before = memory_.current();
+  if (s.ops.empty()) {
+    s.memory_before = memory_.current();
+    if (s.logs) s.log.graph_begins(memory_.op());
+  }
   OpRecord op;
   op.schema = texts.schema;
   op.scope = scope_id();
@@ -224,14 +240,22 @@ void RankRecorder::record(OpTexts texts, std::span<const Operand> inputs, std::s
 
 std::int64_t RankRecorder::comm_start(const CommRequest& request, std::span<const Operand> inputs, std::span<const Operand> outputs,
                                       std::span<const std::int64_t> bytes) {
-  const std::size_t index = impl_->step.comms.size();
-  impl_->step.comms.push_back(request);
+  Impl& s = *impl_;
+  const std::size_t index = s.step.comms.size();
+  s.step.comms.push_back(request);
+  if (s.replays) {
+    const std::uint32_t stream = s.stream_of(request);
+    s.step.comms.back().sequence += s.comm_streams[stream].repeated;
+    const auto kind = (static_cast<std::uint32_t>(request.kind) << 8) | static_cast<std::uint32_t>(request.dtype);
+    if (s.logs) s.log.comm_started(static_cast<std::uint32_t>(index), stream, kind, request.elements, memory_.op());
+  }
   record(kCommStartSchema, std::to_string(index), inputs, outputs, bytes);
   return static_cast<std::int64_t>(index);
 }
 
 void RankRecorder::comm_wait(std::int64_t handle) {
   TRELLIS_CHECK(handle >= 0 && static_cast<std::size_t>(handle) < impl_->step.comms.size(), "wait for an unknown communication");
+  if (const auto moved = impl_->moved.find(handle); moved != impl_->moved.end()) handle = moved->second;
   record(kCommWaitSchema, std::to_string(handle), {}, {}, {});
 }
 
@@ -254,6 +278,7 @@ void RankRecorder::cut(std::string_view reason) {
     }
     ++s.graph_runs[known->second];
     instance.graph = known->second;
+    if (s.logs) s.log.graph_ran(instance.graph, stream_, instance.comms, memory_.op());
     clock_->ran(stream_, instance, s.step.comms, std::move(s.correlations));
     s.step.instances.push_back(std::move(instance));
   }
@@ -265,6 +290,16 @@ void RankRecorder::discard() {
   for (const GraphInstance& instance : impl_->step.instances) --impl_->graph_runs[instance.graph];
   impl_->step = {};
   clock_->end_step();
+  restart_log();
+}
+
+void RankRecorder::end_step() {
+  cut("end of step");
+  clock_->end_step();
+  impl_->finished = std::move(impl_->step);
+  impl_->step = {};
+  impl_->layer_from.clear();
+  restart_log();
 }
 
 }  // namespace trellis::device

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/compiler/graph.h"
+#include "device/driver/pass_log.h"
 #include "device/driver/session.h"
 
 namespace trellis::device {
@@ -62,6 +63,25 @@ struct RankRecorder::Impl {
   std::map<ContentHash, std::uint32_t> graph_by_key;  ///< open_graph_key → index in `graphs`
   StepStream step;                           ///< since the last end_step
   StepStream finished;                       ///< the step that ended last
+
+  // repeated passes
+  /// The communications of one group, transfers apart from collectives: those that the process groups number one after the other.
+  struct CommStream {
+    bool transfer = false;
+    std::string axis;
+    std::vector<int> ranks;
+    std::uint64_t instance = 0;  ///< of several groups of the same ranks
+    std::uint64_t repeated = 0;  ///< communications that were not executed: the process groups have not counted them
+    bool operator==(const CommStream&) const = default;
+  };
+  bool replays = false;                                 ///< what happens is logged, so that periods can be repeated
+  bool logs = false;                                    ///< now: nothing was repeated in this step
+  PassLog log;                                          ///< since the step began, while nothing was repeated in it
+  std::vector<CommStream> comm_streams;
+  std::unordered_map<std::int64_t, std::int64_t> moved; ///< handle that a caller holds → the communication that it stands for after a repetition
+
+  /// Place in comm_streams.
+  std::uint32_t stream_of(const CommRequest& request);
 
   void add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes, const InternTable& interned);
   /// Of the whole buffer of the operand at this place.

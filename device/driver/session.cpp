@@ -47,7 +47,9 @@ sim::SystemConfig load_system(const SessionOptions& options) {
   if (options.logical_core_size != 0) load.logical_core_size = options.logical_core_size;
   load.overrides = options.hardware;
   load.calibrated = options.calibrated;
-  return sim::load_system(options.instance, load);
+  sim::SystemConfig system = sim::load_system(options.instance, load);
+  system.slow = sim::read_slow_parts(options.slow, system, options.world_size);
+  return system;
 }
 
 Session::Session(const SessionOptions& options)
@@ -63,6 +65,7 @@ Session::Session(const SessionOptions& options)
     const int world_rank = options.fold.empty() ? rank : options.fold.representatives()[static_cast<std::size_t>(rank)];
     impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(), options.record, options.unlimited_memory));
     impl_->ranks.back()->clock().use(impl_->timer);
+    if (options.replay && options.record) impl_->ranks.back()->log_passes();
   }
 }
 
@@ -85,15 +88,7 @@ RankRecorder& Session::rank(int rank) {
   return *impl_->ranks[static_cast<std::size_t>(rank)];
 }
 
-void Session::end_step(int rank, std::int64_t) {
-  RankRecorder& recorder = this->rank(rank);
-  recorder.cut("end of step");
-  recorder.clock().end_step();
-  RankRecorder::Impl& stream = recorder.impl();
-  stream.finished = std::move(stream.step);
-  stream.step = {};
-  stream.layer_from.clear();
-}
+void Session::end_step(int rank, std::int64_t) { this->rank(rank).end_step(); }
 
 nlohmann::json Session::simulate_step(std::int64_t step) {
   TRELLIS_CHECK(options_.record, "simulate_step needs recording");
@@ -107,6 +102,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
                                    [this](const Graph& graph) {
                                      return &(options_.estimate_unknown ? impl_->timer.time_or_estimate(graph) : impl_->timer.time(graph));
                                    });
+  timing.slow = system_.slow;
   const ContentHash key = job_key(timing.job);
   const bool repeated = impl_->last && impl_->last_key == key;
   if (!timing.job.fold.empty()) impl_->split(timing, repeated ? impl_->last->job.fold : impl_->timer.equal_ranks(timing.job));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,11 +28,13 @@ struct SessionOptions {
   int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
   std::vector<std::string> hardware = {};  ///< sim::LoadOptions::overrides
   bool calibrated = true;                  ///< sim::LoadOptions::calibrated
+  std::vector<std::string> slow = {};      ///< sim::read_slow_parts
   int world_size = 1;
   sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device index each
   bool shape_only = false;
   bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know, and lists it, instead of refusing it
   bool record = true;  ///< off: operations run, nothing is recorded or simulated
+  bool replay = false; ///< ranks may repeat periods without executing them; needs shape_only and record
   bool unlimited_memory = false;  ///< allocations past a core's capacity are given and told of in memory_report(); needs shape_only
 };
 
@@ -102,6 +105,17 @@ class RankRecorder {
   void comm_wait(std::int64_t handle);
   void cut(std::string_view reason);  ///< ends the current graph
   void discard();                     ///< forgets what was recorded since the last end of a step
+  void end_step();                    ///< cuts, and keeps what was recorded as the finished step
+
+  // Passes that are like those before them need not be executed. REQUIRES, for all of it: only the rank's own thread uses its memory.
+  void log_passes();   ///< from now on; before it the two below are no use
+  void mark_period();  ///< a period of the schedule ends here, and with it the current graph
+  /// Does `times` more times what was done between the last two marks, if that is what was done between the two before, some micro-batches later:
+  /// graphs, communications with the numbers that follow, memory through the allocator, operations counted. Buffers and communications under way
+  /// move on with it: who holds one holds its counterpart afterwards. `kept`: blocks that were allocated in the last period and live on, one
+  /// of each period; returns their counterparts, period by period. Nullopt, and nothing was done: the periods differ. At most once per step.
+  /// Throws Error(kDoesNotFit).
+  [[nodiscard]] std::optional<std::vector<MemoryBlock*>> repeat_period(std::int64_t times, std::span<MemoryBlock* const> kept);
 
   MemoryAccount& memory() { return memory_; }
   [[nodiscard]] const MemoryAccount& memory() const { return memory_; }
@@ -117,6 +131,9 @@ class RankRecorder {
   ~RankRecorder();
 
  private:
+  void restart_log();
+  friend class PeriodRepeater;
+
   int rank_;
   int world_rank_;
   bool record_;

@@ -11,17 +11,19 @@ namespace {
 
 using sim::ScheduleItem;
 
-void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds duration, bool optimizer) {
+void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds duration, double slowness, bool optimizer) {
   if (optimizer) {
     b.optimizer += duration;
     return;
   }
   // Beside a communication a segment takes longer than alone: it waits for the memory and the DMA engines that they share.
-  const Picoseconds shared = duration - segment.duration;
-  b.matmul += segment.tensor_active;
-  b.other_compute += segment.compute_only + segment.dma_only + shared;
-  b.memory_bound += segment.dma_only + shared;
-  b.other += segment.duration - segment.tensor_active - segment.compute_only - segment.dma_only;
+  const Picoseconds alone = sim::slowed(segment.duration, slowness), shared = duration - alone;
+  const Picoseconds matmul = sim::slowed(segment.tensor_active, slowness), compute = sim::slowed(segment.compute_only, slowness);
+  const Picoseconds dma = sim::slowed(segment.dma_only, slowness);
+  b.matmul += matmul;
+  b.other_compute += compute + dma + shared;
+  b.memory_bound += dma + shared;
+  b.other += alone - matmul - compute - dma;
 }
 
 /// A wait splits at the moment when every participant was there: before it, a pipeline stage idles (bubble) or a collective waits for
@@ -51,7 +53,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
     const Picoseconds duration = time.end - time.start;
     switch (item.kind) {
       case ScheduleItem::Kind::kSegment:
-        charge_segment(b, step.job.programs[item.program]->segments[item.segment], duration, step.program(step.origins[rank][i]).is_optimizer());
+        charge_segment(b, step.job.programs[item.program]->segments[item.segment], duration, step.slowness(rank), step.program(step.origins[rank][i]).is_optimizer());
         break;
       case ScheduleItem::Kind::kCommWait: {
         const sim::ClusterComm& comm = step.job.comms[item.comm];

@@ -31,6 +31,10 @@ struct StepTiming {
     return job.fold.empty() ? static_cast<int>(place) : job.fold.representatives()[place];
   }
 
+  sim::SlowParts slow;  ///< of the machine that it was timed on
+  /// How many times as long the work of the core of a schedule takes, by its place in job.ranks.
+  [[nodiscard]] double slowness(std::size_t place) const { return slow.core(job.cores[static_cast<std::size_t>(world_rank(place))]); }
+
   [[nodiscard]] const TimedProgram& program(const ItemOrigin& origin) const { return *programs[origin.program]; }
 };
 

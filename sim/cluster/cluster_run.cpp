@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "sim/config/host_copy.h"
@@ -14,12 +15,17 @@ ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, N
     : system_(system), machine_(machine), network_(network), job_(job), checked_(check_job(job, machine.topology())), sharing_(system, machine) {
   for (int r = 0; r < static_cast<int>(job.ranks.size()); ++r) rank_of_core_[core_of(r)] = r;
   for (const auto& [core, rank] : rank_of_core_) nodes_.insert(machine.topology().node_of(core));
+  profiler_.emplace(machine, nodes_);
+  for (int rank = 0; rank < static_cast<int>(job.cores.size()); ++rank) {
+    if (profiler_->is_near(job.cores[static_cast<std::size_t>(rank)])) near_ranks_.push_back(rank);
+  }
   comms_.resize(job.comms.size());
   for (std::size_t c = 0; c < comms_.size(); ++c) {
     const bool transfer = job.comms[c].kind == CollectiveKind::kSendRecv;
     comms_[c].started.assign(checked_.participants[c].size(), false);
     comms_[c].missing = transfer ? 1 : static_cast<int>(checked_.participants[c].size());
   }
+  make_profiles();
   timings_.resize(job.ranks.size());
   for (std::size_t r = 0; r < job.ranks.size(); ++r) timings_[r].reserve(job.ranks[r].size());
 }
@@ -74,11 +80,13 @@ const SegmentTiming& ClusterRun::segment_of(int rank) const {
   return job_.programs[item.program]->segments[item.segment];
 }
 
+Picoseconds ClusterRun::duration_of(int rank, const SegmentTiming& segment) const { return slowed(segment.duration, machine_.slow().core(core_of(rank))); }
+
 bool ClusterRun::run_segment(int rank, const SegmentTiming& segment) {
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
   const bool moves_data = segment.hbm_read.value + segment.hbm_written.value > 0 && segment.duration.value > 0;
   if (r.under_way == 0 || !moves_data) {
-    r.clock += segment.duration.value;
+    r.clock += duration_of(rank, segment).value;
     return true;
   }
   r.segment = Rank::Segment::kDue;
@@ -101,10 +109,11 @@ void ClusterRun::begin_segment(int rank) {
   const SegmentTiming& segment = segment_of(rank);
   const int core = core_of(rank);
   // A DMA moves each byte once, to or from HBM.
-  const double rate = static_cast<double>((segment.hbm_read + segment.hbm_written).value) / to_seconds(segment.duration);
+  const Picoseconds duration = duration_of(rank, segment);
+  const double rate = static_cast<double>((segment.hbm_read + segment.hbm_written).value) / to_seconds(duration);
   r.segment = Rank::Segment::kRunning;
   sharing_.start_segment(core, {rate, rate});
-  r.work.begin(r.clock, segment.duration.value, sharing_.stretch_of_core(core));
+  r.work.begin(r.clock, duration.value, sharing_.stretch_of_core(core));
   network_.wake_rank(rank, r.work.version, r.work.end);
   retime_comms(core);
 }
@@ -171,9 +180,24 @@ void ClusterRun::comm_ready(std::uint32_t index) {
 }
 
 void ClusterRun::begin(std::uint32_t index) {
-  const CommProfile& profile = profile_of(job_.comms[index]);
+  const CommProfile& profile = *profile_of_[index];
   comms_[index].wire_bytes = profile.wire_bytes;
   network_.start(index, profile, std::max(comms_[index].ready, now_ps()) + machine_.start().value);
+}
+
+/// Of computation only cores with a simulated rank know: what others have to move is seen by the network alone.
+void ClusterRun::make_profiles() {
+  for (std::size_t c = 0; c < job_.comms.size(); ++c) profile_of_.push_back(checked_.canonical[c] == c ? &profile_of(job_.comms[c]) : nullptr);
+  std::vector<CommProfile*> all;
+  for (auto& [key, profile] : profiles_) {
+    all.push_back(&profile);
+    for (CommPhase& phase : profile.phases) {
+      std::copy_if(phase.loads.begin(), phase.loads.end(), std::back_inserter(phase.on_cores), [this](const auto& load) {
+        return !machine_.is_link(load.resource) && rank_of_core_.contains(machine_.core_of(load.resource));
+      });
+    }
+  }
+  classes_.emplace(all, machine_);
 }
 
 const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
@@ -182,9 +206,11 @@ const CommProfile& ClusterRun::profile_of(const ClusterComm& comm) {
   const auto [entry, is_new] = profiles_.try_emplace(key);
   if (!is_new) return entry->second;
   const std::vector<int> ranks = transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks;
+  const auto [equal, unseen] = equal_groups_.try_emplace(ranks);
+  if (unseen) equal->second = job_.fold.equal_groups(ranks, near_ranks_);  // an empty fold has none but itself
   std::vector<CommShape> shapes;
-  for (const auto& group : job_.fold.equal_groups(ranks)) shapes.push_back(shape_of(comm, group));
-  entry->second = profile_together(shapes, nodes_, machine_);
+  for (const auto& group : equal->second) shapes.push_back(shape_of(comm, group));
+  entry->second = profiler_->together(shapes);
   return entry->second;
 }
 
@@ -207,7 +233,7 @@ bool ClusterRun::wait_comm(int rank, std::uint32_t index) {
 }
 
 double ClusterRun::phase_began(std::uint32_t comm, const CommPhase& phase) {
-  sharing_.enter_phase(comm, phase);
+  sharing_.enter_phase(comm, phase.alone, phase.on_cores);
   for (const int core : sharing_.cores_of(comm)) {
     if (!sharing_.computes(core)) continue;
     retime_segment(rank_of_core_.at(core));
@@ -277,6 +303,18 @@ std::string ClusterRun::describe_hang() const {
   return text.empty() ? text : "the job hangs: communications never meet" + text;
 }
 
+/// Of the instances that simulated ranks are on: what others carry beside it is not played.
+std::vector<LinkUsage> ClusterRun::link_usage() const {
+  std::vector<LinkUsage> used;
+  for (const Network::Usage& server : network_.usage()) {
+    for (const ResourceId id : classes_->members(server.resource)) {
+      if (machine_.is_link(id) && nodes_.contains(machine_.topology().node_of_link(id))) used.push_back({machine_.name(id), server.busy, server.bytes});
+    }
+  }
+  std::sort(used.begin(), used.end(), [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
+  return used;
+}
+
 ClusterTiming ClusterRun::collect() const {
   ClusterTiming timing;
   timing.ranks = timings_;
@@ -290,7 +328,7 @@ ClusterTiming ClusterRun::collect() const {
     timing.comms.push_back({Picoseconds(comm.ready - base_), Picoseconds(comm.end - base_), Bytes(comm.wire_bytes)});
     timing.makespan = std::max(timing.makespan, Picoseconds(comm.end - base_));
   }
-  timing.links = network_.usage();
+  timing.links = link_usage();
   return timing;
 }
 

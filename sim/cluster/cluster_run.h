@@ -3,14 +3,17 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "sim/cluster/checked_job.h"
+#include "sim/cluster/comm_profiler.h"
 #include "sim/cluster/core_sharing.h"
 #include "sim/cluster/network.h"
+#include "sim/cluster/resource_classes.h"
 
 namespace trellis::sim {
 
@@ -62,6 +65,7 @@ class ClusterRun final : public CommListener {
   /// False: the rank must wait.
   bool execute(int rank, const ScheduleItem& item, ItemTiming& timing);
   void launch(Rank& rank);
+  [[nodiscard]] Picoseconds duration_of(int rank, const SegmentTiming& segment) const;
   bool run_segment(int rank, const SegmentTiming& segment);
   void begin_segment(int rank);
   void end_segment(int rank);
@@ -74,7 +78,9 @@ class ClusterRun final : public CommListener {
   Stream& stream_of(std::uint32_t comm);
   void comm_ready(std::uint32_t comm);
   void begin(std::uint32_t comm);
+  void make_profiles();
   const CommProfile& profile_of(const ClusterComm& comm);
+  [[nodiscard]] std::vector<LinkUsage> link_usage() const;
   [[nodiscard]] CommShape shape_of(const ClusterComm& comm, const std::vector<int>& ranks) const;
 
   [[nodiscard]] std::string describe_hang() const;
@@ -90,12 +96,17 @@ class ClusterRun final : public CommListener {
   CoreSharing sharing_;
   std::map<int, int> rank_of_core_;
   std::set<int> nodes_;  ///< that simulated ranks are on
+  std::vector<int> near_ranks_;  ///< of the world, on those nodes
+  std::optional<CommProfiler> profiler_;
+  std::map<std::vector<int>, std::vector<std::vector<int>>> equal_groups_;  ///< by group: those of them that lie on the nodes, itself first
   std::int64_t base_ = 0;
   std::string failure_;
   std::vector<Rank> ranks_;
   std::vector<Comm> comms_;
   std::map<StreamKey, Stream> streams_;
   std::map<ProfileKey, CommProfile> profiles_;
+  std::vector<const CommProfile*> profile_of_;  ///< by canonical communication
+  std::optional<ResourceClasses> classes_;
   std::vector<std::vector<ItemTiming>> timings_;
 };
 

@@ -29,6 +29,7 @@ CommMachine::CommMachine(const SystemConfig& system)
     : topology_(system),
       costs_(system.collectives),
       start_(system.launch.collective_start),
+      slow_(system.slow),
       reduce_rate_(system.chip.core.dma.engine_rate * (system.chip.core.dma.engines / 3.0)) {
   rates_.resize(topology_.link_count() + 2 * static_cast<std::size_t>(topology_.cores()));
   for (LinkId id = 0; id < static_cast<LinkId>(topology_.link_count()); ++id) {
@@ -36,6 +37,7 @@ CommMachine::CommMachine(const SystemConfig& system)
     const bool efa = kind == LinkKind::kEfaOut || kind == LinkKind::kEfaIn;
     rates_[static_cast<std::size_t>(id)] = topology_.link(id).bandwidth * (efa ? costs_.efa_efficiency : 1.0);
   }
+  for (const auto& [link, factor] : system.slow.links) rates_[static_cast<std::size_t>(link)] = rates_[static_cast<std::size_t>(link)] * (1 / factor);
   for (int core = 0; core < topology_.cores(); ++core) {
     rates_[static_cast<std::size_t>(dma_of(core))] = costs_.core_rate * system.instance.logical_core_size;
     rates_[static_cast<std::size_t>(hbm_of(core))] = system.chip.hbm_bandwidth * (costs_.hbm_efficiency / topology_.cores_per_chip());

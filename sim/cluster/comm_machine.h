@@ -25,9 +25,13 @@ class CommMachine {
   [[nodiscard]] std::string name(ResourceId id) const;
   [[nodiscard]] ResourceId dma_of(int core) const { return static_cast<ResourceId>(topology_.link_count()) + core; }
   [[nodiscard]] ResourceId hbm_of(int core) const { return dma_of(topology_.cores()) + core; }
+  /// REQUIRES: no link.
+  [[nodiscard]] int core_of(ResourceId id) const { return (id - dma_of(0)) % topology_.cores(); }
 
   [[nodiscard]] const CollectiveConfig& costs() const { return costs_; }
   [[nodiscard]] Picoseconds start() const { return start_; }
+  /// Links have their rates already.
+  [[nodiscard]] const SlowParts& slow() const { return slow_; }
   /// Of a sum into memory by the DMA engines of one logical core: two reads, one write.
   [[nodiscard]] BytesPerSecond reduce_rate() const { return reduce_rate_; }
   [[nodiscard]] SelectionTable selection() const { return {costs_.single_step_max, costs_.mesh_max, costs_.rdh_max}; }
@@ -38,6 +42,7 @@ class CommMachine {
   Topology topology_;
   CollectiveConfig costs_;
   Picoseconds start_;
+  SlowParts slow_;
   BytesPerSecond reduce_rate_;
   std::vector<BytesPerSecond> rates_;
 };

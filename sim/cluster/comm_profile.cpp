@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 
 namespace trellis::sim {
@@ -34,8 +35,8 @@ class LoadSum {
 
 class Profiler {
  public:
-  Profiler(const std::vector<int>& cores, int element_bytes, const CommMachine& machine)
-      : cores_(cores), element_bytes_(element_bytes), machine_(machine) {}
+  Profiler(const std::vector<int>& cores, int element_bytes, const CommMachine& machine, const KeptDomains* domains)
+      : cores_(cores), element_bytes_(element_bytes), machine_(machine), domains_(domains) {}
 
   /// Adds one part of a stage to the running phase; `finish` ends the phase.
   void add(const StageTraffic& traffic) {
@@ -58,6 +59,9 @@ class Profiler {
     return phase;
   }
 
+  /// Over all links, so far.
+  [[nodiscard]] std::int64_t wire_bytes() const { return wire_bytes_; }
+
  private:
   /// Returns the latency of the flow's route. A copy reads once and writes once; a sum also reads where it writes; a fused step shares its
   /// read (copies) or its write (sums) with another one.
@@ -66,11 +70,26 @@ class Profiler {
     const int to = cores_[static_cast<std::size_t>(flow.to)];
     const std::int64_t bytes = flow.elements * element_bytes_;
     const Route route = machine_.topology().route(from, to);
-    for (const LinkId link : route.links) sum_.add(link, bytes);
-    if (!flow.fused) sum_.add(machine_.dma_of(from), bytes);
-    if (!flow.fused || flow.reduce) sum_.add(machine_.hbm_of(from), bytes);
-    if (!flow.fused || !flow.reduce) sum_.add(machine_.hbm_of(to), flow.reduce ? 2 * bytes : bytes);
+    const auto middle = machine_.topology().domain_of(from) == machine_.topology().domain_of(to) ? route.links.end() : route.links.begin() + static_cast<std::ptrdiff_t>(route.links.size() / 2);
+    if (is_kept(flow.from)) {
+      carry(flow.from, {route.links.begin(), middle}, bytes);
+      if (!flow.fused) sum_.add(machine_.dma_of(from), bytes);
+      if (!flow.fused || flow.reduce) sum_.add(machine_.hbm_of(from), bytes);
+    }
+    if (is_kept(flow.to)) {
+      carry(flow.to, {middle, route.links.end()}, bytes);
+      if (!flow.fused || !flow.reduce) sum_.add(machine_.hbm_of(to), flow.reduce ? 2 * bytes : bytes);
+    }
     return route.latency;
+  }
+
+  [[nodiscard]] bool is_kept(int member) const { return domains_ == nullptr || domains_->kept[static_cast<std::size_t>(domains_->of_member[static_cast<std::size_t>(member)])]; }
+
+  /// Links of the member's domain.
+  void carry(int member, std::span<const LinkId> links, std::int64_t bytes) {
+    for (const LinkId link : links) sum_.add(link, bytes);
+    const std::int64_t times = domains_ == nullptr ? 1 : domains_->stands_for[static_cast<std::size_t>(domains_->of_member[static_cast<std::size_t>(member)])];
+    wire_bytes_ += times * static_cast<std::int64_t>(links.size()) * bytes;
   }
 
   /// Members of one domain pair by pair; beyond it, each way out and each way in carries what all others take or give.
@@ -83,6 +102,7 @@ class Profiler {
     }
     const auto members = static_cast<std::int64_t>(line.members.size());
     for (const auto& [domain, inside] : domains) {
+      if (!is_kept(line.members[inside.front()])) continue;
       std::int64_t owned_here = 0;
       for (const std::size_t from : inside) {
         owned_here += line.owned[from];
@@ -95,7 +115,7 @@ class Profiler {
       if (others == 0) continue;
       for (const std::size_t m : inside) {
         const std::int64_t to_each = line.owned[m] * others, of_all = all - owned_here;
-        latency = std::max(latency, add_beyond(core(line, m), line.reduce ? of_all : to_each, line.reduce ? to_each : of_all, line.reduce));
+        latency = std::max(latency, add_beyond(line.members[m], line.reduce ? of_all : to_each, line.reduce ? to_each : of_all, line.reduce));
       }
     }
     return latency;
@@ -105,11 +125,12 @@ class Profiler {
     return cores_[static_cast<std::size_t>(line.members[member])];
   }
 
-  /// What a core sends to and gets from other domains. Returns the latency of a way out and a way in.
-  std::int64_t add_beyond(int core, std::int64_t sent, std::int64_t received, bool reduce) {
+  /// What a member sends to and gets from other domains. Returns the latency of a way out and a way in.
+  std::int64_t add_beyond(int member, std::int64_t sent, std::int64_t received, bool reduce) {
+    const int core = cores_[static_cast<std::size_t>(member)];
     const Route out = machine_.topology().way_out(core), in = machine_.topology().way_in(core);
-    for (const LinkId link : out.links) sum_.add(link, sent * element_bytes_);
-    for (const LinkId link : in.links) sum_.add(link, received * element_bytes_);
+    carry(member, out.links, sent * element_bytes_);
+    carry(member, in.links, received * element_bytes_);
     sum_.add(machine_.dma_of(core), sent * element_bytes_);
     sum_.add(machine_.hbm_of(core), (sent + (reduce ? 2 : 1) * received) * element_bytes_);
     return sent + received > 0 ? out.latency + in.latency : 0;
@@ -118,7 +139,9 @@ class Profiler {
   const std::vector<int>& cores_;
   const std::int64_t element_bytes_;
   const CommMachine& machine_;
+  const KeptDomains* domains_;
   LoadSum sum_;
+  std::int64_t wire_bytes_ = 0;
   std::int64_t waiting_ = 0;   ///< latencies of the running phase
   std::int64_t reducing_ = 0;  ///< its reduction that no transfer hides
 };
@@ -158,20 +181,31 @@ void sum_up(std::vector<CommPhase>& phases) {
 
 }  // namespace
 
-CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores, int element_bytes, const CommMachine& machine) {
-  CommProfile profile;
-  Profiler profiler(cores, element_bytes, machine);
+PlanTraffic plan_traffic(const PlanOutline& outline) {
+  PlanTraffic plan;
   for (std::size_t s = 0; s < outline.stages.size(); ++s) {
     const PlanStage& stage = outline.stages[s];
     const bool flows_on = stage.pipelined && s + 1 < outline.stages.size() && outline.stages[s + 1].pipelined && outline.stages[s + 1].reduce == stage.reduce;
-    for (const StageTraffic& part : traffic(stage)) {
-      profiler.add(part);
-      if (!flows_on) profile.phases.push_back(profiler.finish());
+    for (StageTraffic& part : traffic(stage)) {
+      plan.parts.push_back(std::move(part));
+      plan.ends_phase.push_back(!flows_on);
     }
   }
-  for (const CommPhase& phase : profile.phases) {
-    for (const auto& load : phase.loads) profile.wire_bytes += machine.is_link(load.resource) ? load.bytes : 0;
+  return plan;
+}
+
+CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores, int element_bytes, const CommMachine& machine) {
+  return profile_traffic(plan_traffic(outline), cores, element_bytes, machine);
+}
+
+CommProfile profile_traffic(const PlanTraffic& plan, const std::vector<int>& cores, int element_bytes, const CommMachine& machine, const KeptDomains* domains) {
+  CommProfile profile;
+  Profiler profiler(cores, element_bytes, machine, domains);
+  for (std::size_t p = 0; p < plan.parts.size(); ++p) {
+    profiler.add(plan.parts[p]);
+    if (plan.ends_phase[p]) profile.phases.push_back(profiler.finish());
   }
+  profile.wire_bytes = profiler.wire_bytes();
   if (profile.phases.size() > kMaxPhases) {
     sum_up(profile.phases);
   } else if (!profile.phases.empty()) {
@@ -188,16 +222,11 @@ CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, 
   return profile_outline(make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements), shape.cores, shape.element_bytes, machine);
 }
 
-CommProfile profile_together(const std::vector<CommShape>& shapes, const std::set<int>& nodes, const CommMachine& machine) {
-  const auto profile_of = [&](const CommShape& shape) { return profile_comm(shape, choose_algorithm(shape, machine), machine); };
-  CommProfile first = profile_of(shapes.front());
-  const auto is_near = [&](int core) { return nodes.contains(machine.topology().node_of(core)); };
+/// Equal communications have equally many phases unless they lie differently; then the other's are spread over the first one's.
+CommProfile add_up(CommProfile first, const std::vector<CommProfile>& beside) {
   std::vector<LoadSum> sums(first.phases.size());
-  for (std::size_t other = 1; other < shapes.size(); ++other) {
-    if (std::none_of(shapes[other].cores.begin(), shapes[other].cores.end(), is_near)) continue;
-    const CommProfile beside = profile_of(shapes[other]);
-    // Equal communications have equally many phases unless they lie differently; then the other's are spread over the first one's.
-    for (std::size_t p = 0; p < beside.phases.size() && !sums.empty(); ++p) sums[p * sums.size() / beside.phases.size()].add(beside.phases[p].loads);
+  for (const CommProfile& other : beside) {
+    for (std::size_t p = 0; p < other.phases.size() && !sums.empty(); ++p) sums[p * sums.size() / other.phases.size()].add(other.phases[p].loads);
   }
   for (std::size_t p = 0; p < sums.size(); ++p) {
     sums[p].add(first.phases[p].loads);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <vector>
 
 #include "sim/cluster/comm_machine.h"
@@ -17,6 +16,7 @@ struct CommPhase {
   };
   std::int64_t alone = 0;    ///< picoseconds when no one else uses the resources
   std::vector<Load> loads;   ///< by resource
+  std::vector<Load> on_cores = {};  ///< those of them that computation on the same cores feels
 };
 
 /// What a communication asks of the machine. The stages of its plan follow each other. A stage takes the latency of its rounds (the
@@ -27,7 +27,22 @@ struct CommProfile {
   std::int64_t wire_bytes = 0;  ///< over all links
 };
 
-/// `cores`: global core of each member, ascending.
+/// A plan as it asks things of the machine, without saying where its members are.
+struct PlanTraffic {
+  std::vector<StageTraffic> parts;
+  std::vector<bool> ends_phase;  ///< by part
+};
+[[nodiscard]] PlanTraffic plan_traffic(const PlanOutline& outline);
+
+/// Of the domains that a group lies on, those whose resources count; the others are like one of them.
+struct KeptDomains {
+  std::vector<int> of_member;            ///< the group's own numbers of its domains
+  std::vector<bool> kept;                ///< by domain
+  std::vector<std::int64_t> stands_for;  ///< by domain: for how many, itself included; 0: another one does
+};
+
+/// `cores`: global core of each member, ascending. With `domains`: loads of those that are kept alone. REQUIRES: `plan` has all in which they take part.
+[[nodiscard]] CommProfile profile_traffic(const PlanTraffic& plan, const std::vector<int>& cores, int element_bytes, const CommMachine& machine, const KeptDomains* domains = nullptr);
 [[nodiscard]] CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores, int element_bytes, const CommMachine& machine);
 
 /// A communication as it is asked for. Members are ordered by core; kSendRecv: sender, receiver.
@@ -41,8 +56,7 @@ struct CommShape {
 /// What the selection table says.
 [[nodiscard]] AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine);
 [[nodiscard]] CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine);
-/// The first communication while the others, which are equal to it, go on beside it: phase by phase its loads and those of the others that
-/// have members on `nodes`. Algorithms are chosen; wire_bytes are the first one's. REQUIRES: one shape at least.
-[[nodiscard]] CommProfile profile_together(const std::vector<CommShape>& shapes, const std::set<int>& nodes, const CommMachine& machine);
+/// The first communication while the others go on beside it, phase by phase. wire_bytes are the first one's.
+[[nodiscard]] CommProfile add_up(CommProfile first, const std::vector<CommProfile>& beside);
 
 }  // namespace trellis::sim

@@ -6,15 +6,14 @@ namespace trellis::sim {
 
 CoreSharing::CoreSharing(const SystemConfig& system, const CommMachine& machine)
     : machine_(machine),
-      capacity_{system.chip.hbm_bandwidth.value / system.logical_cores_per_chip(), system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines},
-      cores_(static_cast<std::size_t>(machine.topology().cores())) {}
+      capacity_{system.chip.hbm_bandwidth.value / system.logical_cores_per_chip(), system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines} {}
 
-void CoreSharing::enter_phase(std::uint32_t comm, const CommPhase& phase) {
+void CoreSharing::enter_phase(std::uint32_t comm, std::int64_t alone, const std::vector<CommPhase::Load>& loads) {
   leave(comm);
   std::vector<int>& cores = comms_[comm];
-  if (phase.alone <= 0) return;
-  const double per_second = kPicosecondsPerSecond / static_cast<double>(phase.alone);
-  for (const auto& load : phase.loads) {
+  if (alone <= 0) return;
+  const double per_second = kPicosecondsPerSecond / static_cast<double>(alone);
+  for (const auto& load : loads) {
     if (machine_.is_link(load.resource)) continue;
     const bool hbm = load.resource >= machine_.hbm_of(0);
     const int core = load.resource - (hbm ? machine_.hbm_of(0) : machine_.dma_of(0));
@@ -34,10 +33,10 @@ void CoreSharing::leave(std::uint32_t comm) {
 }
 
 double CoreSharing::stretch_of_core(int core) const {
-  const Core& c = at(core);
-  if (!c.segment || c.comms.empty()) return 1;
-  CoreDemand sum = *c.segment;
-  for (const auto& [comm, demand] : c.comms) {
+  const Core* const c = find(core);
+  if (c == nullptr || !c->segment || c->comms.empty()) return 1;
+  CoreDemand sum = *c->segment;
+  for (const auto& [comm, demand] : c->comms) {
     sum.hbm += demand.hbm;
     sum.dma += demand.dma;
   }
@@ -57,7 +56,9 @@ std::vector<int> CoreSharing::cores_of(std::uint32_t comm) const {
 
 std::vector<std::uint32_t> CoreSharing::comms_on(int core) const {
   std::vector<std::uint32_t> comms;
-  for (const auto& [comm, demand] : at(core).comms) comms.push_back(comm);
+  if (const Core* const c = find(core)) {
+    for (const auto& [comm, demand] : c->comms) comms.push_back(comm);
+  }
   return comms;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/cluster/comm_profile.h"
+#include "sim/cluster/sparse_array.h"
 
 namespace trellis::sim {
 
@@ -23,15 +24,15 @@ class CoreSharing {
 
   void start_segment(int core, const CoreDemand& demand) { at(core).segment = demand; }
   void end_segment(int core) { at(core).segment.reset(); }
-  /// The communication is in this phase from now on.
-  void enter_phase(std::uint32_t comm, const CommPhase& phase);
+  /// The communication is in a phase of these loads from now on, which takes `alone` picoseconds by itself.
+  void enter_phase(std::uint32_t comm, std::int64_t alone, const std::vector<CommPhase::Load>& loads);
   void leave(std::uint32_t comm);
 
   /// 1 while everything fits, or while nothing meets on this core.
   [[nodiscard]] double stretch_of_core(int core) const;
   /// A communication is as slow as on its slowest core.
   [[nodiscard]] double stretch_of_comm(std::uint32_t comm) const;
-  [[nodiscard]] bool computes(int core) const { return at(core).segment.has_value(); }
+  [[nodiscard]] bool computes(int core) const { return find(core) != nullptr && find(core)->segment.has_value(); }
   /// Ascending; empty when the communication is not in flight.
   [[nodiscard]] std::vector<int> cores_of(std::uint32_t comm) const;
   [[nodiscard]] std::vector<std::uint32_t> comms_on(int core) const;
@@ -42,11 +43,12 @@ class CoreSharing {
     std::map<std::uint32_t, CoreDemand> comms;
   };
   [[nodiscard]] Core& at(int core) { return cores_[static_cast<std::size_t>(core)]; }
-  [[nodiscard]] const Core& at(int core) const { return cores_[static_cast<std::size_t>(core)]; }
+  /// nullptr: nothing was ever there.
+  [[nodiscard]] const Core* find(int core) const { return cores_.find(static_cast<std::size_t>(core)); }
 
   const CommMachine& machine_;
   CoreDemand capacity_;
-  std::vector<Core> cores_;
+  SparseArray<Core> cores_;
   std::map<std::uint32_t, std::vector<int>> comms_;  ///< in flight → cores that it uses, ascending
 };
 

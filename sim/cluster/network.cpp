@@ -28,21 +28,20 @@ Network::Network(const sc_core::sc_module_name& name) : sc_module(name) {
 
 void Network::configure(const CommMachine& machine) {
   machine_ = &machine;
-  servers_.assign(machine.resource_count(), {});
-  for (std::size_t id = 0; id < servers_.size(); ++id) {
-    const BytesPerSecond rate = machine.rate(static_cast<ResourceId>(id));
-    if (rate.value > 0) servers_[id].server.configure(rate);
-  }
+  servers_.clear();
+}
+
+ByteServer& Network::server(ResourceId id) {
+  ByteServer& each = servers_[static_cast<std::size_t>(id)];
+  if (!each.ready) each.server.configure(machine_->rate(id)), each.ready = true;
+  return each;
 }
 
 void Network::reset(CommListener& listener) {
   listener_ = &listener;
   due_ = {};
   running_.clear();
-  for (ByteServer& each : servers_) {
-    each.server.reset(now_ps());
-    each.busy = each.bytes = 0;
-  }
+  servers_.clear();  // free since time zero
 }
 
 void Network::start(std::uint32_t comm, const CommProfile& profile, std::int64_t time) {
@@ -107,7 +106,7 @@ void Network::serve(std::int64_t now) {
     const ResourceId resource = asked_[i].resource;
     std::int64_t bytes = 0;
     for (; i < asked_.size() && asked_[i].resource == resource; ++i) bytes += asked_[i].bytes;
-    ByteServer& each = servers_[static_cast<std::size_t>(resource)];
+    ByteServer& each = server(resource);
     each.server.finish_time(now, bytes);
     each.busy += each.server.duration(bytes);
     each.bytes += bytes;
@@ -119,19 +118,17 @@ void Network::begin_phase(std::uint32_t comm) {
   const CommPhase& phase = running.profile->phases[running.next_phase++];
   const std::int64_t now = now_ps();
   std::int64_t end = now + phase.alone;
-  for (const auto& load : phase.loads) end = std::max(end, servers_[static_cast<std::size_t>(load.resource)].server.free_at());
+  for (const auto& load : phase.loads) end = std::max(end, server(load.resource).server.free_at());
   running.in_phase = true;
   running.work.begin(now, end - now, listener_->phase_began(comm, phase));
   wake({running.work.end, true, comm, running.work.version});
 }
 
-std::vector<LinkUsage> Network::usage() const {
-  std::vector<LinkUsage> used;
-  for (ResourceId id = 0; static_cast<std::size_t>(id) < servers_.size() && machine_->is_link(id); ++id) {
-    const ByteServer& each = servers_[static_cast<std::size_t>(id)];
-    if (each.bytes > 0) used.push_back({machine_->name(id), Picoseconds(each.busy), Bytes(each.bytes)});
-  }
-  std::sort(used.begin(), used.end(), [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
+std::vector<Network::Usage> Network::usage() const {
+  std::vector<Usage> used;
+  servers_.for_each([&](std::size_t id, const ByteServer& each) {
+    if (each.bytes > 0) used.push_back({static_cast<ResourceId>(id), Picoseconds(each.busy), Bytes(each.bytes)});
+  });
   return used;
 }
 

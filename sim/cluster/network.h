@@ -8,6 +8,7 @@
 
 #include "sim/cluster/byte_server.h"
 #include "sim/cluster/comm_profile.h"
+#include "sim/cluster/sparse_array.h"
 #include "sim/sim.h"
 
 namespace trellis::sim {
@@ -50,8 +51,13 @@ class Network final : public sc_core::sc_module {
   void set_stretch(std::uint32_t comm, double factor);
   /// Calls rank_due(rank, version) at `time`.
   void wake_rank(int rank, std::uint32_t version, std::int64_t time) { wake({time, false, static_cast<std::uint32_t>(rank), version}); }
-  /// Links that carried something, by name.
-  [[nodiscard]] std::vector<LinkUsage> usage() const;
+  struct Usage {
+    ResourceId resource = 0;
+    Picoseconds busy;
+    Bytes bytes;
+  };
+  /// What has moved something, ascending.
+  [[nodiscard]] std::vector<Usage> usage() const;
 
  private:
   struct Due {
@@ -74,10 +80,11 @@ class Network final : public sc_core::sc_module {
   void next_phases();
   void serve(std::int64_t now);
   void begin_phase(std::uint32_t comm);
+  ByteServer& server(ResourceId id);
 
   const CommMachine* machine_ = nullptr;
   CommListener* listener_ = nullptr;
-  std::vector<ByteServer> servers_;
+  SparseArray<ByteServer> servers_;  ///< by resource; those that a communication of the run uses
   std::vector<Running> running_;  ///< by communication
   std::priority_queue<Due> due_;
   std::vector<std::uint32_t> now_due_;  ///< communications at the end of a phase

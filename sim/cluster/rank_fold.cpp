@@ -69,27 +69,65 @@ RankFold RankFold::with_classes(std::vector<int> mesh, const std::vector<int>& e
   return fold;
 }
 
-std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group) const {
-  std::vector<std::vector<int>> groups{group};
+std::vector<std::vector<int>> RankFold::shifts_of(const std::vector<int>& group) const {
+  std::vector<std::vector<int>> shifts;
   int weight = 1;
   for (const int extent : mesh_) {
     std::set<int> own;
     for (const int rank : group) own.insert(rank / weight % extent);
-    const std::vector<int> shifts = shifts_along({own.begin(), own.end()}, extent);
-    std::vector<std::vector<int>> moved;
-    for (const auto& each : groups) {
-      for (const int shift : shifts) {
-        std::vector<int> other = each;
-        for (int& rank : other) rank += shift * weight;
-        const bool equal = std::equal(other.begin(), other.end(), group.begin(), [this](int a, int b) { return seat(a) == seat(b); });
-        if (equal) moved.push_back(std::move(other));
-      }
-    }
-    groups = std::move(moved);
+    shifts.push_back(shifts_along({own.begin(), own.end()}, extent));
     weight *= extent;
   }
-  const auto itself = std::find(groups.begin(), groups.end(), group);
-  std::rotate(groups.begin(), itself, itself + 1);
+  return shifts;
+}
+
+bool RankFold::is_equal(const std::vector<int>& group, const std::vector<int>& other) const {
+  return std::equal(other.begin(), other.end(), group.begin(), [this](int a, int b) { return seat(a) == seat(b); });
+}
+
+std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group) const {
+  std::vector<int> shifts{0};
+  int weight = 1;
+  const auto along = shifts_of(group);
+  for (std::size_t axis = 0; axis < mesh_.size(); ++axis) {
+    std::vector<int> further;
+    for (const int shift : shifts) {
+      for (const int more : along[axis]) further.push_back(shift + more * weight);
+    }
+    shifts = std::move(further);
+    weight *= mesh_[axis];
+  }
+  std::vector<std::vector<int>> groups{group};
+  for (const int shift : shifts) {
+    if (shift == 0) continue;
+    std::vector<int> other = group;
+    for (int& rank : other) rank += shift;
+    if (is_equal(group, other)) groups.push_back(std::move(other));
+  }
+  return groups;
+}
+
+std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group, const std::vector<int>& near) const {
+  const auto along = shifts_of(group);
+  std::set<int> shifts;
+  for (const int rank : near) {
+    for (const int member : group) {
+      bool fits = seat(rank) == seat(member);
+      int weight = 1;
+      for (std::size_t axis = 0; fits && axis < mesh_.size(); ++axis) {
+        const int shift = rank / weight % mesh_[axis] - member / weight % mesh_[axis];
+        fits = std::binary_search(along[axis].begin(), along[axis].end(), shift);
+        weight *= mesh_[axis];
+      }
+      if (fits && rank != member) shifts.insert(rank - member);
+    }
+  }
+  std::vector<std::vector<int>> groups{group};
+  for (const int shift : shifts) {
+    std::vector<int> other = group;
+    for (int& rank : other) rank += shift;
+    if (is_equal(group, other)) groups.push_back(std::move(other));
+  }
   return groups;
 }
 

@@ -27,9 +27,15 @@ class RankFold {
   /// All groups of the world that do what this group does at the same moment, itself first: those that lie in the mesh as it does and whose
   /// members are, one by one, equal to its members.
   [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group) const;
+  /// Those of them that have a member among `near`, itself first whether it has one or not.
+  [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group, const std::vector<int>& near) const;
   auto operator<=>(const RankFold&) const = default;
 
  private:
+  /// By axis: how far the group can be moved along it, ascending.
+  [[nodiscard]] std::vector<std::vector<int>> shifts_of(const std::vector<int>& group) const;
+  [[nodiscard]] bool is_equal(const std::vector<int>& group, const std::vector<int>& other) const;
+
   std::vector<int> mesh_;
   std::vector<int> seats_;  ///< by rank
   std::vector<int> representatives_;

@@ -1,13 +1,15 @@
 #include "sim/cluster/symmetry.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
 
 #include "base/check.h"
-#include "sim/cluster/comm_profile.h"
+#include "sim/cluster/comm_profiler.h"
 
 namespace trellis::sim {
 namespace {
@@ -34,15 +36,26 @@ Colour mix_all(Colour h, std::vector<Colour>& values) {
 struct Instance {
   Colour type = 0;            ///< of what it does
   bool ordered = false;       ///< a transfer: its ends differ
-  std::vector<int> ranks;
+  std::size_t members = 0;
+  std::vector<int> ranks;     ///< that are looked at; of a transfer both
+  Colour elsewhere = 0;       ///< of the other members, who keep their first colours
   std::vector<CommPhase> phases;
 };
 
 class Colouring {
  public:
   Colouring(const ClusterJob& job, const CommMachine& machine) : job_(job), machine_(machine) {
-    for (std::size_t rank = 0; rank < job.cores.size(); ++rank) ranks_.push_back(static_cast<Colour>(job.fold.seat(static_cast<int>(rank))));
+    for (std::size_t rank = 0; rank < job.cores.size(); ++rank) ranks_.push_back(first_colour(static_cast<int>(rank)));
     for (const int rank : job.fold.representatives()) nodes_.insert(node_of(rank));
+    // What a slow part delays may lie anywhere.
+    if (!machine.slow().empty()) {
+      for (std::size_t rank = 0; rank < job.cores.size(); ++rank) nodes_.insert(node_of(static_cast<int>(rank)));
+    }
+    profiler_.emplace(machine, nodes_);
+    for (int rank = 0; rank < static_cast<int>(job.cores.size()); ++rank) {
+      near_.push_back(nodes_.contains(node_of(rank)));
+      if (near_.back()) near_ranks_.push_back(rank);
+    }
     add_instances();
   }
 
@@ -58,9 +71,14 @@ class Colouring {
   }
 
  private:
+  [[nodiscard]] Colour first_colour(int rank) const {
+    const auto seat = static_cast<Colour>(job_.fold.seat(rank));
+    const double slow = machine_.slow().core(core(rank));
+    return slow == 1 ? seat : mix(seat, std::bit_cast<Colour>(slow));
+  }
+
   [[nodiscard]] int core(int rank) const { return job_.cores[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int node_of(int rank) const { return machine_.topology().node_of(core(rank)); }
-  [[nodiscard]] bool is_near(int rank) const { return nodes_.contains(node_of(rank)); }
 
   CommShape shape_of(const ClusterComm& comm, const std::vector<int>& ranks) const {
     std::vector<int> cores;
@@ -77,31 +95,44 @@ class Colouring {
       if (!known.emplace(comm.kind, comm.group, comm.from, comm.to, comm.elements, comm.element_bytes).second) continue;
       const bool transfer = comm.kind == CollectiveKind::kSendRecv;
       const std::vector<int> ranks = transfer ? std::vector<int>{comm.from, comm.to} : job_.groups[comm.group].ranks;
-      const AlgorithmChoice choice = choose_algorithm(shape_of(comm, ranks), machine_);
+      const AlgorithmChoice choice = profiler_->choose(shape_of(comm, ranks));
       if (seen.emplace(comm.kind, ranks, choice.algorithm, choice.across).second) add_instances(comm, ranks, seen.size());
     }
   }
 
   void add_instances(const ClusterComm& comm, const std::vector<int>& ranks, Colour type) {
-    for (std::vector<int>& group : job_.fold.equal_groups(ranks)) {
-      if (std::none_of(group.begin(), group.end(), [this](int rank) { return is_near(rank); })) continue;
+    for (std::vector<int>& group : job_.fold.equal_groups(ranks, near_ranks_)) {
       const CommShape shape = shape_of(comm, group);
       Instance& instance = instances_.emplace_back();
       instance.type = type;
       instance.ordered = comm.kind == CollectiveKind::kSendRecv;
-      instance.phases = profile_comm(shape, choose_algorithm(shape, machine_), machine_).phases;
-      for (const int rank : group) memberships_[rank].push_back(instances_.size() - 1);
+      instance.phases = profiler_->profile(shape).phases;
       for (const CommPhase& phase : instance.phases) {
         for (const auto& load : phase.loads) resources_.try_emplace(load.resource, static_cast<Colour>(machine_.rate(load.resource).value));
       }
-      instance.ranks = std::move(group);
+      set_members(instance, std::move(group));
     }
+  }
+
+  void set_members(Instance& instance, std::vector<int> group) {
+    instance.members = group.size();
+    for (const int rank : group) {
+      if (near_[static_cast<std::size_t>(rank)]) memberships_[rank].push_back(instances_.size() - 1);
+    }
+    if (!instance.ordered) {
+      const auto far = std::partition(group.begin(), group.end(), [this](int rank) { return near_[static_cast<std::size_t>(rank)]; });
+      std::vector<Colour> others;
+      for (auto rank = far; rank != group.end(); ++rank) others.push_back(ranks_[static_cast<std::size_t>(*rank)]);
+      instance.elsewhere = mix_all(others.size(), others);
+      group.erase(far, group.end());
+    }
+    instance.ranks = std::move(group);
   }
 
   [[nodiscard]] Colour colour(const Instance& instance) const {
     std::vector<Colour> members;
     for (const int rank : instance.ranks) members.push_back(ranks_[static_cast<std::size_t>(rank)]);
-    Colour h = mix(instance.type, members.size());
+    Colour h = mix(mix(instance.type, instance.members), instance.elsewhere);
     if (instance.ordered) {
       for (const Colour member : members) h = mix(h, member);
     } else {
@@ -126,7 +157,6 @@ class Colouring {
     }
     for (auto& [resource, of] : users) resources_[resource] = mix_all(resources_[resource], of);
     for (auto& [rank, of] : memberships_) {
-      if (!is_near(rank)) continue;
       std::vector<Colour> seen;
       for (const std::size_t i : of) seen.push_back(instances[i]);
       for (const ResourceId own : {machine_.dma_of(core(rank)), machine_.hbm_of(core(rank))}) {
@@ -140,9 +170,7 @@ class Colouring {
   /// Colours of ranks and of resources: while either are still told further apart, the other ones may follow.
   [[nodiscard]] std::size_t count() const {
     std::set<std::pair<int, Colour>> classes;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (is_near(static_cast<int>(rank))) classes.emplace(job_.fold.seat(static_cast<int>(rank)), ranks_[rank]);
-    }
+    for (const int rank : near_ranks_) classes.emplace(job_.fold.seat(rank), ranks_[static_cast<std::size_t>(rank)]);
     std::set<Colour> resources;
     for (const auto& [resource, colour] : resources_) resources.insert(colour);
     return classes.size() + resources.size();
@@ -152,15 +180,15 @@ class Colouring {
   [[nodiscard]] RankFold fold() const {
     std::map<std::pair<int, int>, Colour> by_place;  // seat, core of its instance
     const int cores = machine_.topology().cores() / machine_.topology().nodes();
-    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
-      if (is_near(rank)) by_place.try_emplace({job_.fold.seat(rank), core(rank) % cores}, ranks_[static_cast<std::size_t>(rank)]);
+    for (const int rank : near_ranks_) {
+      by_place.try_emplace({job_.fold.seat(rank), core(rank) % cores}, ranks_[static_cast<std::size_t>(rank)]);
     }
     std::map<std::pair<int, Colour>, int> lowest;
     std::vector<int> equal_to;
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       const int seat = job_.fold.seat(rank);
       Colour mine = ranks_[static_cast<std::size_t>(rank)];
-      if (!is_near(rank)) {
+      if (!near_[static_cast<std::size_t>(rank)]) {
         const auto like = by_place.find({seat, core(rank) % cores});
         mine = like != by_place.end() ? like->second : ranks_[static_cast<std::size_t>(job_.fold.representatives()[static_cast<std::size_t>(seat)])];
       }
@@ -172,6 +200,9 @@ class Colouring {
   const ClusterJob& job_;
   const CommMachine& machine_;
   std::set<int> nodes_;  ///< with a representative
+  std::vector<bool> near_;       ///< by rank: on one of those nodes
+  std::vector<int> near_ranks_;  ///< these
+  std::optional<CommProfiler> profiler_;
   std::vector<Instance> instances_;
   std::map<int, std::vector<std::size_t>> memberships_;  ///< rank → instances
   std::vector<Colour> ranks_;

@@ -8,7 +8,7 @@ namespace trellis::sim {
 /// Which ranks of a folded job are equal on this machine: the fold's classes, split until the ranks of each see the same. Two ranks see the same
 /// when their communications, the links that these use and what else uses those links agree all the way (a colouring that is refined until it
 /// is stable, as for isomorphic graphs); then they do everything at the same moments, and one may stand for both. Instances of a machine are
-/// alike: what lies on instances without a representative is judged by its place there.
+/// alike, unless a part of it is slow: what lies on instances without a representative is judged by its place there.
 [[nodiscard]] RankFold equal_ranks(const ClusterJob& job, const CommMachine& machine);
 
 }  // namespace trellis::sim

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
+#include "base/nearest.h"
 
 namespace trellis::sim {
 namespace {
@@ -274,6 +276,18 @@ Route Topology::route(int from_core, int to_core) const {
   return route;
 }
 
+int Topology::node_of_link(LinkId id) const {
+  const Link& l = ends(id);
+  switch (l.kind) {
+    case LinkKind::kOnChip: return node_of(l.from);
+    case LinkKind::kEfaOut:
+    case LinkKind::kEfaIn: return l.from / instance_.efa_nics;
+    case LinkKind::kNetworkOut:
+    case LinkKind::kNetworkIn: return l.from;
+    default: return node_of_chip(l.from);
+  }
+}
+
 // ── names ──
 
 std::string Topology::link_name(LinkId id) const {
@@ -295,6 +309,19 @@ std::string Topology::link_name(LinkId id) const {
       return chip_name(l.from) + suffix + kWays[l.way];
     default: return chip_name(l.from) + suffix;
   }
+}
+
+LinkId Topology::find_link(const std::string& name) const {
+  std::vector<std::string> of_node;  // for the nearest name
+  const std::string node = name.substr(0, name.find('.')) + ".";
+  for (LinkId id = 0; id < static_cast<LinkId>(links_.size()); ++id) {
+    std::string other = link_name(id);
+    if (other == name) return id;
+    if (other.starts_with(node)) of_node.push_back(std::move(other));
+  }
+  const std::string near = nearest_name(name, of_node);
+  throw ConfigError(fmt::format("link \"{}\": there is none on {} x {}: expected a name as in the links of a report, such as {}", name, nodes_, instance_.name,
+      near.empty() ? link_name(0) : near));
 }
 
 }  // namespace trellis::sim

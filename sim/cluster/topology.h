@@ -64,6 +64,10 @@ class Topology {
   [[nodiscard]] const LinkConfig& link(LinkId id) const { return configs_[static_cast<std::size_t>(ends(id).kind)]; }
   [[nodiscard]] const Link& ends(LinkId id) const { return links_[static_cast<std::size_t>(id)]; }
   [[nodiscard]] std::string link_name(LinkId id) const;
+  /// Where it begins.
+  [[nodiscard]] int node_of_link(LinkId id) const;
+  /// Throws ConfigError, with the nearest name, when no link has this one.
+  [[nodiscard]] LinkId find_link(const std::string& name) const;
   /// A chip's PCIe link, which host transfers share with EFA.
   [[nodiscard]] LinkId host_link(int chip, bool to_host) const { return host_ + 2 * chip + (to_host ? 0 : 1); }
 

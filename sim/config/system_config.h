@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -198,6 +199,17 @@ struct CollectiveConfig {
   Bytes single_step_max, mesh_max, rdh_max;  ///< thresholds of the selection table (sim/collectives/selection.h)
 };
 
+/// What is slower than its kind, and how many times as long its work takes; all factors above 1.
+struct SlowParts {
+  std::map<int, double> cores;  ///< by logical core, counted through the cluster
+  std::map<int, double> links;  ///< by number of the link
+  [[nodiscard]] bool empty() const { return cores.empty() && links.empty(); }
+  [[nodiscard]] double core(int logical_core) const {
+    const auto slow = cores.find(logical_core);
+    return slow == cores.end() ? 1 : slow->second;
+  }
+};
+
 /// Everything that the simulator needs to know about one kind of machine. Immutable after load.
 struct SystemConfig {
   ChipConfig chip;
@@ -208,6 +220,7 @@ struct SystemConfig {
   int nodes = 1;
   std::vector<Parameter> parameters;
   std::vector<Contradiction> contradictions;
+  SlowParts slow;  ///< see read_slow_parts
 
   [[nodiscard]] int logical_cores_per_chip() const { return chip.physical_cores / instance.logical_core_size; }
   [[nodiscard]] int logical_cores_per_node() const { return instance.chips * logical_cores_per_chip(); }

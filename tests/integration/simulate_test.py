@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`trellis simulate` at scale: equal ranks stand for each other and change nothing; the size of the cluster costs nothing."""
+"""`trellis simulate` at scale: equal ranks stand for each other and passes that repeat are not executed, and neither changes anything; the size of
+the cluster costs nothing."""
 import json
 import os
 import pathlib
@@ -71,6 +72,97 @@ class Folding(Case):
             with self.subTest(f"{nodes} × {instance}"):
                 arguments = self.layout(ranks, tp, pp, dp, "distributed_strategy.zero1=true", nodes=nodes, instance=instance)
                 self.compare(self.simulate(*arguments), self.simulate(*arguments, "--no-fold"), ranks * nodes)
+
+
+class Replay(Case):
+    """Every file of a run and its report, but for what the host took."""
+    STEP = ("data.global_batch_size=24",)  # micro-batches at DP 1
+    LAYOUTS = {
+        "pp1, gradients accumulated": (1, 1, 1, 1, *STEP),
+        "tp2, one stage, with sequence parallelism": (2, 2, 1, 1, *STEP, "distributed_strategy.sequence_parallel=true"),
+        "pp2": (2, 1, 2, 1, *STEP),
+        "pp4": (4, 1, 4, 1, *STEP),
+        "tp2-pp4-dp2, zero1": (16, 2, 4, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "distributed_strategy.sequence_parallel=true"),
+        "dp4, zero1": (4, 1, 1, 4, "data.global_batch_size=96", "distributed_strategy.zero1=true"),
+        "dp2-pp2, without zero1": (4, 1, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=false"),
+        "interleaved": (2, 1, 2, 1, *STEP, "distributed_strategy.virtual_pipeline_model_parallel_size=2"),
+        "interleaved, pp4": (4, 1, 4, 1, "data.global_batch_size=48", "distributed_strategy.virtual_pipeline_model_parallel_size=2", "model.num_layers=8"),
+        "recompute, all": (2, 1, 2, 1, *STEP, "model.activations_checkpoint_granularity=full"),
+        "recompute, attention": (2, 2, 1, 1, *STEP, "model.activations_checkpoint_granularity=selective"),
+        "tied weights": (2, 1, 2, 1, *STEP, "model.share_embeddings_and_output_weights=true"),
+        "dropout": (2, 1, 2, 1, *STEP, "model.hidden_dropout=0.1"),
+    }
+
+    def layout(self, ranks, tp, *args, **more):
+        return super().layout(ranks, tp, *args, *(() if tp > 1 else ("distributed_strategy.sequence_parallel=false",)), **more)
+
+    def run_in(self, name, *args):
+        directory = self.dir / name
+        report = self.simulate(*args, "--trace-format", "text", f"exp_manager.explicit_log_dir={directory}")
+        del report["host"]
+        return report, (directory / "trace.txt").read_bytes(), (directory / "portability.json").read_bytes()
+
+    def test_changes_nothing(self):
+        for number, (name, (ranks, tp, pp, dp, *more)) in enumerate(self.LAYOUTS.items()):
+            with self.subTest(name):
+                arguments = self.layout(ranks, tp, pp, dp, *more)
+                replayed, executed = (self.run_in(f"{number}-{way}", *arguments, *option) for way, option in (("replayed", ()), ("executed", ("--no-replay",))))
+                self.assertEqual(replayed[0], executed[0])
+                self.assertEqual(replayed[1], executed[1], "trace.txt")
+                self.assertEqual(replayed[2], executed[2], "portability.json")
+
+    def test_changes_nothing_in_later_steps(self):
+        arguments = self.layout(4, 1, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "--steps", 3)
+        replayed, executed = self.run_in("replayed", *arguments), self.run_in("executed", *arguments, "--no-replay")
+        self.assertEqual(replayed, executed)
+
+    def test_changes_nothing_when_every_rank_runs(self):
+        arguments = self.layout(8, 2, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "--no-fold")
+        self.assertEqual(self.run_in("replayed", *arguments), self.run_in("executed", *arguments, "--no-replay"))
+
+
+class Slow(Case):
+    SPLITS = {
+        "a core": ("--slow", "core:5=1.5"),
+        "two cores": ("--slow", "core:0=2", "--slow", "core:7=1.25"),
+        "a link": ("--slow", "link:node0.chip0.neuron_link_east=16"),
+        "a core and a link": ("--slow", "core:2=1.1", "--slow", "link:node0.chip1.neuron_link_west=8"),
+    }
+
+    def test_folded_is_as_long_as_unfolded(self):
+        for layout in ((8, 2, 2, 2, "distributed_strategy.zero1=true"), (8, 1, 4, 2, "distributed_strategy.sequence_parallel=false"), (8, 8, 1, 1)):
+            arguments = self.layout(*layout)
+            alone = self.simulate(*arguments)["simulated"]["step_time_ps"]
+            for name, slow in self.SPLITS.items():
+                with self.subTest(f"{layout}: {name}"):
+                    folded, unfolded = self.simulate(*arguments, *slow), self.simulate(*arguments, *slow, "--no-fold")
+                    self.assertEqual(folded["simulated"]["step_time_ps"], unfolded["simulated"]["step_time_ps"])
+                    self.assertGreaterEqual(folded["simulated"]["step_time_ps"], alone)
+                    by_rank = {row["rank"]: figures(row) for row in unfolded["simulated"]["breakdown"]}
+                    for row in folded["simulated"]["breakdown"]:
+                        self.assertEqual(figures(row), by_rank[row["rank"]])
+                    if "core" in name:
+                        self.assertGreater(folded["simulated"]["step_time_ps"], alone)
+
+    def test_parts_of_a_slow_step_add_up(self):
+        report = self.simulate(*self.layout(8, 2, 2, 2), "--slow", "core:5=1.5")
+        step = report["simulated"]["step_time_ps"]
+        for row in report["simulated"]["breakdown"]:
+            self.assertEqual(row["total_ps"], step)
+        self.assertEqual(sum(row["time_ps"] for row in report["simulated"]["attribution"]["rows"]), step)
+        self.assertEqual(sum(row["represents"] for row in report["simulated"]["breakdown"]), 8)
+
+    def test_factor_one_is_nothing(self):
+        arguments = self.layout(8, 2, 2, 2)
+        reports = [self.simulate(*arguments, *slow) for slow in ((), ("--slow", "core:3=1", "--slow", "link:node0.chip0.neuron_link_east=1"))]
+        for report in reports:
+            del report["host"]
+        self.assertEqual(*reports)
+
+    def test_refusals(self):
+        for text, message in (("core:8=2", "expected a rank of 0 to 7"), ("core:1=0.5", "expected a factor of 1"), ("disk:1=2", "expected core or link"),
+                              ("link:node0.chip0.north=2", "there is none on 1 x trn1.32xlarge"), ("core", "core:3=1.5")):
+            self.assertIn(message, self.simulate(*self.layout(8, 2, 2, 2), "--slow", text, code=2))
 
 
 class Scale(Case):

@@ -3,8 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
+#include "trainer/pipeline/replay.h"
 
 namespace trellis::trainer {
 
@@ -42,11 +44,25 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"record", choice.record},
                             {"hardware", choice.hardware},
                             {"calibrated", choice.calibrated},
-                            {"unlimited_memory", choice.unlimited_memory}};
+                            {"unlimited_memory", choice.unlimited_memory},
+                            {"slow", choice.slow},
+                            {"replay", choice.replay}};
   if (!choice.equal_ranks.mesh.empty()) options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh}, {"along", choice.equal_ranks.along}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));
   return &plugin;
+}
+
+void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world, const std::function<void(runtime::RankContext&)>& body) {
+  world.replay = choice.replay;
+  try {
+    return runtime::run_ranks(world, body);
+  } catch (const PassesDiffer& error) {
+    log_warning(std::string(error.what()) + "; starting again so");
+  }
+  choice.replay = world.replay = false;
+  load_device(choice, config);
+  runtime::run_ranks(world, body);
 }
 
 }  // namespace trellis::trainer

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "runtime/device_plugin.h"
+#include "runtime/world.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
@@ -25,7 +27,9 @@ struct DeviceChoice {
   bool record = true;    ///< off: operations run, nothing is simulated
   std::vector<std::string> hardware = {};  ///< see RunRequest
   bool calibrated = true;
+  std::vector<std::string> slow = {};      ///< see RunRequest
   bool unlimited_memory = false;  ///< what does not fit is given and counted; needs shape_only
+  bool replay = false;  ///< passes that repeat are not executed; needs shape_only and record
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
 };
 
@@ -39,5 +43,9 @@ void use_machine(const DeviceChoice& choice, RunConfig& config);
 
 /// The plugin, set up for the run's ranks; null for the CPU. Throws ConfigError when the plugin is another device's.
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config);
+
+/// runtime::run_ranks on the device of `choice`. With replay: where a rank's passes turn out not to repeat, all ranks run once more, on the device set
+/// up anew, and execute every pass. `world.replay` is set here.
+void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world, const std::function<void(runtime::RankContext&)>& body);
 
 }  // namespace trellis::trainer

@@ -59,7 +59,7 @@ MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
 
 nlohmann::json run(const MemoryRequest& request) {
   RunConfig config = load(request);
-  DeviceChoice choice{.device = "neuron", .instance = request.instance, .nodes = request.nodes, .shape_only = true, .unlimited_memory = true};
+  DeviceChoice choice{.device = "neuron", .instance = request.instance, .nodes = request.nodes, .shape_only = true, .unlimited_memory = true, .replay = true};
   use_machine(choice, config);
   choice.equal_ranks = equal_ranks(config);
   const runtime::DevicePlugin* const plugin = load_device(choice, config);
@@ -72,7 +72,7 @@ nlohmann::json run(const MemoryRequest& request) {
   world.representatives = choice.equal_ranks.representatives();
   world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout_s * 1000));
   const auto data = make_empty_data_module(config);
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) { Trainer(config, rank, data).fit([](const StepResult&) {}); });
+  run_ranks_on(choice, config, world, [&](runtime::RankContext& rank) { Trainer(config, rank, data).fit([](const StepResult&) {}); });
   const char* memory = nullptr;
   plugin->check(plugin->api().memory_report(&memory));
   return memory_plan(facts_of(request, config), nlohmann::json::parse(memory));

@@ -60,6 +60,7 @@ StepPlace place_of(const RunRequest& request, const RunConfig& config) {
   StepPlace place = step_place(config, request.instance, request.nodes);
   if (!request.calibrated) place.unlike.emplace_back("without the machine's fitted numbers");
   for (const std::string& number : request.hardware) place.unlike.push_back("another hardware number: " + number);
+  for (const std::string& part : request.slow) place.unlike.push_back("a slow part: " + part);
   return place;
 }
 
@@ -121,16 +122,18 @@ class Run {
  public:
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    DeviceChoice device{request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
-    use_machine(device, config_);
-    if (request.shape_only && request.fold) device.equal_ranks = equal_ranks(config_);
-    representatives_ = device.equal_ranks.representatives();
+    device_ = {request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
+    use_machine(device_, config_);
+    if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
+    device_.replay = request.shape_only && request.replay;
+    device_.slow = request.slow;
+    representatives_ = device_.equal_ranks.representatives();
     data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
     if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
       throw ConfigError("--test: there are no test data: expected data.test_dir, or a third part above 0 in data.splits_string, with a global batch of "
                         "samples, and trainer.limit_test_batches other than 0");
     }
-    plugin_ = load_device(device, config_);
+    plugin_ = load_device(device_, config_);
     directory_ = prepare_run_directory(config_, request.command_line, VersionSources::of_this_process(), request.began);
     representatives_.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, representatives_);
     early_messages_.move_to(*logs_);
@@ -154,7 +157,7 @@ class Run {
     facts_.host_bytes_before = peak_resident_bytes();
     logs_->lightning("training: " + std::to_string(config_.trainer.max_steps) + " steps of " + std::to_string(config_.data.global_batch_size) +
                      " sequences on " + std::to_string(world.world_size) + " ranks");
-    runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
         Trainer trainer(config_, rank, data_, &*logs_);
         const StopReason reason = trainer.fit([&](const StepResult& result) {
@@ -280,6 +283,7 @@ class Run {
   EarlyMessages early_messages_;  ///< first: it hears what the others say
   const RunRequest& request_;
   RunConfig config_;
+  DeviceChoice device_;
   RunFacts facts_;
   std::shared_ptr<const DataModule> data_;
   const runtime::DevicePlugin* plugin_ = nullptr;

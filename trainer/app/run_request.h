@@ -16,6 +16,7 @@ struct RunRequest {
   int nodes = 1;
   std::vector<std::string> hardware;       ///< other numbers of the machine, "core.dma.engine_rate=20 GB/s"
   bool calibrated = true;                  ///< false: none of its fitted numbers
+  std::vector<std::string> slow;           ///< simulate: "core:RANK=FACTOR", "link:NAME=FACTOR"
   bool shape_only = false;                 ///< simulate
   int host_threads = 0;                    ///< 0: one per host core
   bool test = false;                       ///< after training, a pass over the test data
@@ -24,6 +25,7 @@ struct RunRequest {
   bool json = false;                       ///< one JSON document on stdout
   std::string trace_format = "perfetto";
   bool fold = true;                        ///< simulate: of equal ranks one runs and stands for the others
+  bool replay = true;                      ///< simulate: passes that repeat are not executed
   std::string calibration;                 ///< file of `trellis calibrate`; "": none
   bool memory_timeline = false;            ///< also memory_timeline.json of the fullest rank
   std::function<void(const std::string& directory)> began;  ///< when set: told where the run writes its files before it does

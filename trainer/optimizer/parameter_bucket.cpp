@@ -87,6 +87,10 @@ void ParameterBucket::on_complete(int gradients, std::function<void()> complete)
   complete_ = std::move(complete);
 }
 
+void ParameterBucket::skip(int gradients) {
+  for (Slot& slot : slots_) slot.gradients += slot.gradients > 0 ? gradients : 0;
+}
+
 void ParameterBucket::end_accumulation() {
   for (Slot& slot : slots_) {
     TORCH_INTERNAL_ASSERT(slot.gradients > 0, slot.parameter->name, " got no gradient in this step");

@@ -36,6 +36,8 @@ class ParameterBucket {
   [[nodiscard]] at::Tensor main_grad_of(const Parameter& parameter) const;
   /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them. More of them are then an error.
   void on_complete(int gradients, std::function<void()> complete);
+  /// As many more gradients of each parameter that got one count as arrived, though nobody computed them. REQUIRES: others follow.
+  void skip(int gradients);
   /// Ends the accumulation: the next gradient starts a new sum. Throws when a parameter got none.
   void end_accumulation();
 

@@ -123,6 +123,10 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   }
 }
 
+void NeuronZero1Optimizer::skip_gradients(int microbatches) {
+  for (const auto& shard : shards_) shard->bucket->skip(microbatches);
+}
+
 void NeuronZero1Optimizer::reduce_gradients() {
   const Scope scope("phase=grad_reduce");
   const at::NoGradGuard no_grad;

@@ -28,6 +28,8 @@ class NeuronZero1Optimizer {
 
   /// First part of a step: sums the gradients that backward accumulated over TP and DP.
   void reduce_gradients();
+  /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before the last micro-batch of the step.
+  void skip_gradients(int microbatches);
   /// The rest. Returns the gradient norm before clipping, on the device.
   at::Tensor step(double lr);
   [[nodiscard]] std::int64_t steps() const { return steps_; }

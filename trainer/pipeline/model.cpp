@@ -36,7 +36,8 @@ NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const
       shape_{options.num_microbatches, parallel_.get_pipeline_model_parallel_size(), static_cast<int>(stages_.size())},
       rank_(parallel_.get_pipeline_model_parallel_rank()),
       comm_(parallel_.get_pipeline_model_parallel_group(), shape_, context.device, options.border),
-      training_(make_pass([this](int rank) { return training_tasks(shape_, rank); })) {
+      replay_(options.replay && options.trace_file_path.empty() ? plan_replay(shape_) : std::nullopt),
+      training_(training_pass()) {
   TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss, "return_mb_loss and broadcast_and_average_loss exclude each other");
   make_room_for(options.num_microbatches);
   const bool writes_timeline = parallel_.get_data_parallel_rank() == 0 && parallel_.get_tensor_model_parallel_rank() == 0;
@@ -46,7 +47,18 @@ NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const
 NxDPPModel::Pass NxDPPModel::make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const {
   std::vector<std::vector<Task>> tasks_of_ranks;
   for (int rank = 0; rank < shape_.num_ranks; ++rank) tasks_of_ranks.push_back(tasks_of(rank));
-  return {tasks_of_ranks[static_cast<std::size_t>(rank_)], incoming_messages(tasks_of_ranks, shape_, rank_)};
+  Pass pass{tasks_of_ranks[static_cast<std::size_t>(rank_)], incoming_messages(tasks_of_ranks, shape_, rank_)};
+  pass.period_ends.fill(pass.tasks.size());
+  return pass;
+}
+
+NxDPPModel::Pass NxDPPModel::training_pass() const {
+  const PipelineShape& executed = replay_ ? replay_->executed : shape_;
+  Pass pass = make_pass([&executed](int rank) { return training_tasks(executed, rank); });
+  if (!replay_) return pass;
+  pass.period_ends = trainer::period_ends(pass.tasks, *replay_);
+  pass.skipped = replay_->skipped();
+  return pass;
 }
 
 void NxDPPModel::make_room_for(int num_microbatches) {
@@ -94,23 +106,23 @@ void NxDPPModel::evaluate(const std::vector<MicroBatch>& micro_batches) {
 
 void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
   losses_.clear();
+  losses_at_mark_ = 0;
   backward_s_ = 0;
   comm_.begin(pass.incoming);
   std::optional<TaskScope> scope;
   for (std::size_t i = 0; i < pass.tasks.size(); ++i) {
     const Task& task = pass.tasks[i];
     if (task.kind == TaskKind::kReduceGrads) break;
+    const int microbatch = pass.microbatch(i, task.microbatch);
+    const MicroBatch& data = micro_batches[static_cast<std::size_t>(microbatch)];
     if (i == 0 || !same_pass(pass.tasks[i - 1], task)) {
       scope.reset();
-      for (const Message& message : receives_to_post(pass.tasks, i, shape_, rank_)) {
-        const TaskScope of_the_message(!message.is_gradient, microbatch_scope(message.microbatch));
-        comm_.post(message);
-      }
-      scope.emplace(task.is_forward(), microbatch_scope(task.microbatch));
-      announce(task, micro_batches[static_cast<std::size_t>(task.microbatch)]);
+      begin_pass(pass, i);
+      scope.emplace(task.is_forward(), microbatch_scope(microbatch));
+      announce(task, microbatch, data);
     }
     if (timeline_) timeline_->begin();
-    execute(task, micro_batches[static_cast<std::size_t>(task.microbatch)]);
+    execute(task, data);
     if (timeline_) timeline_->end(task);
   }
   comm_.finish();
@@ -122,11 +134,32 @@ void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batc
   timeline_->end_pass();
 }
 
+/// What happens between two passes: a period ends, messages of this pass and the next one are let in.
+void NxDPPModel::begin_pass(const Pass& pass, std::size_t place) {
+  for (const std::size_t end : pass.period_ends) {
+    if (end != place) continue;
+    options_.replay->mark();
+    if (place == pass.period_ends.back()) repeat_period();
+    losses_at_mark_ = losses_.size();
+  }
+  for (const Message& message : receives_to_post(pass.tasks, place, shape_, rank_)) {
+    const TaskScope of_the_message(!message.is_gradient, microbatch_scope(pass.microbatch(place, message.microbatch)));
+    comm_.post(message);
+  }
+}
+
+/// Of what a period makes only the losses outlive it.
+void NxDPPModel::repeat_period() {
+  const std::vector<at::Tensor> kept(losses_.begin() + static_cast<std::ptrdiff_t>(losses_at_mark_), losses_.end());
+  for (at::Tensor& loss : options_.replay->repeat(replay_->times, kept)) losses_.push_back(std::move(loss));
+  options_.replay->skipped(replay_->skipped());
+}
+
 /// Layers draw random numbers by the place of the micro-batch in the global batch: that of its first row, or dealt out in turn.
-void NxDPPModel::announce(const Task& task, const MicroBatch& micro_batch) {
+void NxDPPModel::announce(const Task& task, int microbatch, const MicroBatch& data) {
   position_.stage = shape_.stage(rank_, task.chunk);
-  position_.microbatch = std::int64_t{task.microbatch} * parallel_.get_data_parallel_size() + parallel_.get_data_parallel_rank();
-  if (!micro_batch.places.empty()) position_.microbatch = micro_batch.places.front();
+  position_.microbatch = std::int64_t{microbatch} * parallel_.get_data_parallel_size() + parallel_.get_data_parallel_rank();
+  if (!data.places.empty()) position_.microbatch = data.places.front();
   context_.position->microbatch = position_.microbatch;
   context_.position->training = at::GradMode::is_enabled();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
 #include "trainer/pipeline/comm.h"
+#include "trainer/pipeline/replay.h"
 #include "trainer/pipeline/stage.h"
 #include "trainer/pipeline/tasks.h"
 #include "trainer/pipeline/timeline.h"
@@ -30,6 +32,7 @@ struct PipelineOptions {
   bool broadcast_and_average_loss = true;     ///< the mean also over data-parallel ranks, on every rank
   std::string trace_file_path = {};           ///< "": no timeline; written by the pipeline of data- and tensor-parallel rank 0
   std::string trace_title = {};               ///< what this rank holds, for the timeline
+  std::optional<Replay> replay = {};          ///< training passes that repeat are not executed; not with a timeline, whose times are those of the host
 };
 
 /// Executes a rank's schedule: all micro-batches through its stages, forward and backward. One stage (PP = 1) is the same schedule without
@@ -72,10 +75,17 @@ class NxDPPModel {
   struct Pass {
     std::vector<Task> tasks;
     IncomingMessages incoming;
+    std::array<std::size_t, 3> period_ends{};  ///< places of tasks; behind the last task without a replay, which happens at the last of them
+    int skipped = 0;                           ///< micro-batches that it leaves out
+    /// Of the whole pass, where the tasks' own numbers are those of the executed schedule.
+    [[nodiscard]] int microbatch(std::size_t place, int own) const { return place >= period_ends.back() ? own + skipped : own; }
   };
   class TaskScope;
 
   [[nodiscard]] Pass make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const;
+  [[nodiscard]] Pass training_pass() const;
+  void begin_pass(const Pass& pass, std::size_t place);
+  void repeat_period();
   void run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
   void evaluate(const std::vector<MicroBatch>& micro_batches);
   void execute(const Task& task, const MicroBatch& micro_batch);
@@ -89,7 +99,7 @@ class NxDPPModel {
   [[nodiscard]] bool is_last_stage(int chunk) const { return shape_.stage(rank_, chunk) == shape_.num_stages() - 1; }
   [[nodiscard]] MicroBatch on_device(const MicroBatch& host, bool first, bool last) const;
   InFlight& in_flight(const Task& task);
-  void announce(const Task& task, const MicroBatch& micro_batch);
+  void announce(const Task& task, int microbatch, const MicroBatch& data);
   void make_room_for(int num_microbatches);
   [[nodiscard]] const std::string& microbatch_scope(int microbatch) const { return microbatch_scopes_[static_cast<std::size_t>(microbatch)]; }
 
@@ -100,6 +110,7 @@ class NxDPPModel {
   PipelineShape shape_;
   int rank_;
   PipelineComm comm_;
+  std::optional<ReplayPlan> replay_;
   Pass training_;
   std::deque<std::string> microbatch_scopes_;  ///< stable addresses
   std::vector<InFlight> in_flight_;
@@ -107,6 +118,7 @@ class NxDPPModel {
   std::optional<PipelineTimeline> timeline_;
   double backward_s_ = 0;
   std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make the first forward pass differ
+  std::size_t losses_at_mark_ = 0;  ///< how many there were when the last period ended
 };
 
 /// Labels with a loss, each by its weight in loss_mask; rows where there are no labels.

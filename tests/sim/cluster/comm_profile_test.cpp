@@ -1,5 +1,7 @@
 #include "sim/cluster/comm_profile.h"
 
+#include "sim/cluster/comm_profiler.h"
+
 #include <map>
 
 #include <gtest/gtest.h>
@@ -73,14 +75,61 @@ TEST(CommProfile, HalvingAndDoublingAsksForWhatItsStepsMove) {
 TEST(CommProfile, OthersThatDoTheSameAddTheirLoads) {
   const CommMachine machine(load_system("trn1.32xlarge"));
   const auto shape = [](int first) { return CommShape{CollectiveKind::kAllReduce, {first, first + 2, first + 4, first + 6}, 1 << 20, 4}; };
-  const CommProfile alone = profile_together({shape(0)}, {0}, machine);
-  const CommProfile beside = profile_together({shape(0), shape(1)}, {0}, machine);
-  const Loads one = loads_of_profile(alone), other = loads_of_profile(profile_together({shape(1)}, {0}, machine));
+  const std::set<int> here{0}, nowhere;
+  const CommProfile alone = CommProfiler(machine, here).together({shape(0)});
+  const CommProfile beside = CommProfiler(machine, here).together({shape(0), shape(1)});
+  const Loads one = loads_of_profile(alone), other = loads_of_profile(CommProfiler(machine, here).together({shape(1)}));
   Loads sum = one;
   for (const auto& [resource, bytes] : other) sum[resource] += bytes;
   EXPECT_EQ(loads_of_profile(beside), sum);
   EXPECT_EQ(beside.wire_bytes, alone.wire_bytes);
-  EXPECT_EQ(loads_of_profile(profile_together({shape(0), shape(1)}, {}, machine)), one) << "nobody looks at their instance";
+  EXPECT_EQ(loads_of_profile(CommProfiler(machine, nowhere).together({shape(0), shape(1)})), one) << "nobody looks at their instance";
+}
+
+/// Every `step`-th core of each of `nodes` nodes, from `first` on.
+std::vector<int> on_every_node(const CommMachine& machine, int nodes, int first, int step) {
+  const int cores = machine.topology().cores() / machine.topology().nodes();
+  std::vector<int> group;
+  for (int node = 0; node < nodes; ++node) {
+    for (int core = first; core < cores; core += step) group.push_back(node * cores + core);
+  }
+  return group;
+}
+
+TEST(CommProfiler, DomainsThatAreLeftOutAreLikeOneThatIsKept) {
+  for (const char* instance : {"trn1.32xlarge", "trn2u.48xlarge"}) {
+    for (const int nodes : {8, 20, 64}) {
+      const CommMachine machine(load_system(instance, nodes));
+      const int cores = machine.topology().cores() / nodes;
+      const std::set<int> near{0, 1};
+      CommProfiler profiler(machine, near);
+      for (const auto& [first, step] : {std::pair{0, cores}, std::pair{5, cores}, std::pair{1, cores / 4}}) {
+        for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce}) {
+          for (const std::int64_t elements : {1LL, 1000LL, 4096LL, 3'000'001LL, 200'000'000LL}) {
+            const CommShape shape{kind, on_every_node(machine, nodes, first, step), elements, 2};
+            const AlgorithmChoice choice = choose_algorithm(shape, machine);
+            EXPECT_EQ(profiler.choose(shape).algorithm, choice.algorithm);
+            const CommProfile whole = profile_comm(shape, choice, machine), part = profiler.profile(shape);
+            ASSERT_EQ(part.phases.size(), whole.phases.size());
+            EXPECT_EQ(part.wire_bytes, whole.wire_bytes) << instance << " " << nodes << " " << name(kind) << " " << elements;
+            for (std::size_t p = 0; p < whole.phases.size(); ++p) {
+              EXPECT_EQ(part.phases[p].alone, whole.phases[p].alone) << instance << " " << nodes << " " << name(kind) << " " << elements;
+              Loads all, kept;
+              std::set<std::int64_t> all_bytes, kept_bytes;
+              for (const auto& load : whole.phases[p].loads) all[load.resource] = load.bytes, all_bytes.insert(load.bytes);
+              for (const auto& load : part.phases[p].loads) kept[load.resource] = load.bytes, kept_bytes.insert(load.bytes);
+              for (const auto& [resource, bytes] : kept) EXPECT_EQ(bytes, all[resource]);
+              EXPECT_EQ(kept_bytes, all_bytes) << "every amount that some resource has to move is one of a kept resource";
+              for (const auto& [resource, bytes] : all) {
+                const bool here = machine.is_link(resource) && near.contains(machine.topology().node_of_link(resource));
+                if (here) EXPECT_EQ(kept[resource], bytes) << machine.name(resource);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace {
 class CoreSharingRules : public ::testing::Test {
  protected:
   /// A second that asks for this share of the HBM of each core.
+  void enter(std::uint32_t comm, const CommPhase& phase) { sharing_.enter_phase(comm, phase.alone, phase.loads); }
   [[nodiscard]] CommPhase phase(double share, const std::vector<int>& cores) const {
     CommPhase phase{1'000'000'000'000, {}};
     for (const int core : cores) phase.loads.push_back({machine_.hbm_of(core), static_cast<std::int64_t>(share * hbm_)});
@@ -23,26 +24,26 @@ class CoreSharingRules : public ::testing::Test {
 TEST_F(CoreSharingRules, NothingIsStretchedAlone) {
   sharing_.start_segment(3, {hbm_, 0});
   EXPECT_EQ(sharing_.stretch_of_core(3), 1);
-  sharing_.enter_phase(7, phase(1, {4, 5}));
+  enter(7, phase(1, {4, 5}));
   EXPECT_EQ(sharing_.stretch_of_comm(7), 1);
   EXPECT_EQ(sharing_.stretch_of_core(4), 1);
 }
 
 TEST_F(CoreSharingRules, TheExcessStretchesAllAlike) {
   sharing_.start_segment(3, {0.8 * hbm_, 0});
-  sharing_.enter_phase(7, phase(0.7, {2, 3}));
+  enter(7, phase(0.7, {2, 3}));
   EXPECT_NEAR(sharing_.stretch_of_core(3), 1.5, 1e-9);
   EXPECT_NEAR(sharing_.stretch_of_comm(7), 1.5, 1e-9);
-  sharing_.enter_phase(8, phase(0.5, {3}));
+  enter(8, phase(0.5, {3}));
   EXPECT_NEAR(sharing_.stretch_of_core(3), 2, 1e-9);
-  sharing_.enter_phase(7, phase(0.1, {2, 3}));  // its next phase asks for less
+  enter(7, phase(0.1, {2, 3}));  // its next phase asks for less
   EXPECT_NEAR(sharing_.stretch_of_core(3), 1.4, 1e-9);
   sharing_.leave(8);
   EXPECT_EQ(sharing_.stretch_of_core(3), 1);
 }
 
 TEST_F(CoreSharingRules, ACommunicationIsAsSlowAsItsSlowestCore) {
-  sharing_.enter_phase(7, phase(0.6, {0, 1, 2}));
+  enter(7, phase(0.6, {0, 1, 2}));
   sharing_.start_segment(0, {0.5 * hbm_, 0});
   sharing_.start_segment(2, {0.9 * hbm_, 0});
   EXPECT_NEAR(sharing_.stretch_of_comm(7), 1.5, 1e-9);
@@ -53,7 +54,7 @@ TEST_F(CoreSharingRules, ACommunicationIsAsSlowAsItsSlowestCore) {
 TEST_F(CoreSharingRules, DmaEnginesAreSharedToo) {
   const double engines = system_.chip.core.dma.engine_rate.value * system_.chip.core.dma.engines;
   CommPhase half{1'000'000'000'000, {{machine_.dma_of(0), static_cast<std::int64_t>(engines / 2)}}};
-  sharing_.enter_phase(1, half);
+  enter(1, half);
   sharing_.start_segment(0, {0, engines});
   EXPECT_NEAR(sharing_.stretch_of_core(0), 1.5, 1e-9);
 }

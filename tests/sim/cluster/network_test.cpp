@@ -51,7 +51,7 @@ class NetworkModule : public ::testing::Test {
   const CommMachine machine_{slow_links()};
   Notes notes_;
   std::int64_t base_ = 0;
-  std::vector<LinkUsage> used_;
+  std::vector<Network::Usage> used_;
 };
 
 TEST_F(NetworkModule, PhasesFollowEachOther) {

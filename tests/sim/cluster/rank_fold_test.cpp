@@ -79,6 +79,22 @@ TEST(RankFold, AGroupIsItsOwnFirstEqualAndEachRankIsInOneOfThem) {
   }
 }
 
+TEST(RankFold, EqualGroupsNearSomeRanksAreThoseThatHaveOne) {
+  const RankFold fold = stages();
+  for (const Group& group : {Group{4, 5, 6, 7}, Group{3, 7, 11}, Group{13, 15}, Group{0, 12}, Group{5, 17}}) {
+    for (const std::vector<int>& near : {std::vector<int>{}, {0, 1, 2}, {5, 9, 13, 14}, {23}}) {
+      std::set<std::set<int>> expected{{group.begin(), group.end()}};
+      for (const Group& each : fold.equal_groups(group)) {
+        if (std::any_of(each.begin(), each.end(), [&](int rank) { return std::find(near.begin(), near.end(), rank) != near.end(); })) expected.emplace(each.begin(), each.end());
+      }
+      const auto found = fold.equal_groups(group, near);
+      EXPECT_EQ(found.front(), group);
+      EXPECT_EQ(found.size(), expected.size()) << "each once";
+      EXPECT_EQ(as_sets(found), expected);
+    }
+  }
+}
+
 TEST(RankFold, TransfersBetweenInnerStagesKeepTheirDirection) {
   const RankFold fold = RankFold::along_axes({2, 4}, {true, false});  // DP 2 × PP 4
   EXPECT_EQ(fold.equal_groups({4, 2}), (std::vector<Group>{{4, 2}, {5, 3}}));

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "tests/sim/cluster/job_builder.h"
 
 namespace trellis::sim::testing {
@@ -53,9 +55,10 @@ std::vector<ItemTiming> of_rank(const ClusterTiming& timing, const RankFold& fol
 
 class Symmetry : public ::testing::TestWithParam<Mesh> {};
 
-TEST_P(Symmetry, WhatIsFoldedTakesAsLongAsEveryRankForItself) {
-  const Mesh mesh = GetParam();
-  const SystemConfig system = load_system("trn1.32xlarge", std::max(1, mesh.world() / 32));
+/// Both ways give every rank the same times; returns how long the step is.
+Picoseconds compare(const Mesh& mesh, const std::vector<std::string>& slow) {
+  SystemConfig system = load_system("trn1.32xlarge", std::max(1, mesh.world() / 32));
+  system.slow = read_slow_parts(slow, system, mesh.world());
   Simulator simulator(system);
   const ClusterJob folded = folded_step(mesh);
   const RankFold equal = simulator.equal_ranks(folded);
@@ -65,11 +68,30 @@ TEST_P(Symmetry, WhatIsFoldedTakesAsLongAsEveryRankForItself) {
   const ClusterJob some = unfold(folded, equal, sources);
   EXPECT_EQ(sources.size(), equal.representatives().size());
   const ClusterJob all = unfold(folded, RankFold::with_classes(mesh.sizes(), everyone), sources);
-  ASSERT_EQ(all.ranks.size(), everyone.size());
+  EXPECT_EQ(all.ranks.size(), everyone.size());
   const ClusterTiming short_way = simulator.run_cluster(some), long_way = simulator.run_cluster(all);
   EXPECT_EQ(short_way.makespan, long_way.makespan);
   for (const int rank : everyone) EXPECT_EQ(of_rank(short_way, equal, rank), long_way.ranks[static_cast<std::size_t>(rank)]) << rank;
+  return long_way.makespan;
 }
+
+TEST_P(Symmetry, WhatIsFoldedTakesAsLongAsEveryRankForItself) { compare(GetParam(), {}); }
+
+TEST_P(Symmetry, SlowCoresSplitTheClassesByThemselves) {
+  const int world = GetParam().world();
+  const Picoseconds step = compare(GetParam(), {});
+  const Picoseconds slow = compare(GetParam(), {"core:" + std::to_string(world - 1) + "=1.75"});
+  EXPECT_GT(slow, step);
+  EXPECT_GE(compare(GetParam(), {"core:0=3", "core:" + std::to_string(world / 2) + "=1.5"}), slow);
+}
+
+TEST_P(Symmetry, SlowLinksSplitTheClassesByThemselves) {
+  const Picoseconds step = compare(GetParam(), {});
+  EXPECT_GE(compare(GetParam(), {"link:node0.chip0.neuron_link_east=6"}), step);
+  EXPECT_GE(compare(GetParam(), {"link:node0.chip1.neuron_link_south=9.5", "link:node0.chip0.core1.to_core0=2"}), step);
+}
+
+TEST_P(Symmetry, AFactorOfOneIsNothing) { EXPECT_EQ(compare(GetParam(), {"core:0=1", "link:node0.chip0.neuron_link_east=1.0"}), compare(GetParam(), {})); }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Symmetry,
                          ::testing::Values(Mesh{2, 2, 2}, Mesh{2, 4, 4}, Mesh{4, 2, 4}, Mesh{8, 4, 1}, Mesh{8, 4, 2}, Mesh{2, 3, 2}, Mesh{1, 8, 1}, Mesh{32, 2, 2}, Mesh{4, 32, 1}),
@@ -81,6 +103,43 @@ TEST(SymmetrySplits, ReplicasWhoseTransfersMeetOthersOnTheirWay) {
   const RankFold equal = equal_ranks(folded_step(mesh), CommMachine(system));
   EXPECT_GT(equal.representatives().size(), 2U);
   EXPECT_EQ(equal.seat(0), equal.seat(1)) << "cores of one chip";
+}
+
+TEST(SymmetrySplits, ASlowLinkInTheWayMakesTheStepLonger) {
+  EXPECT_GT(compare({4, 2, 4}, {"link:node0.chip0.neuron_link_east=6"}), compare({4, 2, 4}, {}));
+}
+
+std::string refusal(const std::string& text) {
+  const SystemConfig system = load_system("trn1.32xlarge");
+  try {
+    static_cast<void>(read_slow_parts({text}, system, 32));
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(SlowParts, AreReadAsTheyAreWritten) {
+  const SystemConfig system = load_system("trn1.32xlarge");
+  const SlowParts slow = read_slow_parts({"core:3=1.5", "core:31=2", "link:node0.chip2.neuron_link_west=4", "core:4=1"}, system, 32);
+  EXPECT_EQ(slow.cores, (std::map<int, double>{{3, 1.5}, {31, 2}}));
+  ASSERT_EQ(slow.links.size(), 1U);
+  EXPECT_EQ(Topology(system).link_name(slow.links.begin()->first), "node0.chip2.neuron_link_west");
+  EXPECT_EQ(slow.links.begin()->second, 4);
+}
+
+TEST(SlowParts, RefusalsSayWhatIsExpectedAndWhatCame) {
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  for (const char* text : {"", "core", "core:1", "core=2", "1=2"}) EXPECT_THAT(refusal(text), HasSubstr("expected KIND:NAME=FACTOR")) << text;
+  EXPECT_THAT(refusal("chip:1=2"), HasSubstr("expected core or link, got \"chip\""));
+  for (const char* text : {"core:32=2", "core:-1=2", "core:x=2", "core:=2", "core:1.5=2"}) EXPECT_THAT(refusal(text), HasSubstr("expected a rank of 0 to 31")) << text;
+  for (const char* text : {"core:1=0.5", "core:1=", "core:1=fast", "core:1=nan", "core:1=inf", "core:1=-2", "core:1=2x"}) {
+    EXPECT_THAT(refusal(text), AllOf(HasSubstr("expected a factor of 1 to 1000000"), HasSubstr("core:RANK=FACTOR"))) << text;
+  }
+  EXPECT_THAT(refusal("link:node0.chip0.neuron_link_eats=2"), AllOf(HasSubstr("there is none on 1 x trn1.32xlarge"), HasSubstr("node0.chip0.neuron_link_east")));
+  const SystemConfig system = load_system("trn1.32xlarge");
+  EXPECT_THROW(static_cast<void>(read_slow_parts({"core:1=2", "core:1=3"}, system, 32)), ConfigError);
 }
 
 }  // namespace
