@@ -146,6 +146,27 @@ std::optional<Chain> sum_of_slices(const Chain& chain) {
   return sum;
 }
 
+/// Rows that are walked more than once must meet the same random numbers each time: these are drawn first and kept. False: there are none.
+bool draw_ahead(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
+  const auto draws = [](const Chain::Step& s) { return s.opcode == Opcode::kRandom; };
+  const auto found = std::find_if(chain.steps.begin(), chain.steps.end(), draws);
+  if (found == chain.steps.end()) return false;
+  const auto drawn = static_cast<std::size_t>(found->dst);
+  std::int64_t elements = 1;
+  for (const std::int64_t size : chain.sizes) elements *= size;
+  const HbmView kept = contiguous(builder.scratch(elements * 4), chain.values[drawn].dtype, chain.sizes);
+  Chain ahead;
+  ahead.sizes = chain.sizes;
+  ahead.values = {{kept.dtype, false, 0, 0, {}}};
+  ahead.steps = {*found};
+  ahead.steps[0].dst = 0;
+  ahead.outputs = {{0, kept.buffer, kept.dtype, 0, kept.strides}};
+  lower_chain(builder, kernel, std::move(ahead));
+  chain.steps.erase(found);
+  chain.values[drawn] = {kept.dtype, true, kept.buffer, 0, kept.strides};
+  return true;
+}
+
 }  // namespace
 
 void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
@@ -173,6 +194,7 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
     emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
     return builder.append(std::move(phase));
   }
+  if (draw_ahead(builder, kernel, chain)) return lower_chain(builder, kernel, std::move(chain));
   const std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, 2) / 64 * 64, 64, kWidest);
   ChainEmitter emitter(phase, chain, space, 2);
   emitter.in_stages(widest);

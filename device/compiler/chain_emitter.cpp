@@ -98,6 +98,7 @@ void ChainEmitter::choose_engines() {
     const bool fast = narrow(step.a) && narrow(step.b) && narrow(step.dst);
     const bool column = step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
     const bool movable = step.opcode == Opcode::kTensorScalar || step.opcode == Opcode::kTensorCopy || column;
+    if (step.opcode == Opcode::kRandom) continue;
     if (step.opcode == Opcode::kActivation) {
       scalar += kScalarPass;
     } else if (!movable || !simple(step.alu) || !simple(step.alu2)) {
@@ -133,7 +134,7 @@ void ChainEmitter::classify() {
       stage = std::max(stage, stage_[static_cast<std::size_t>(v)]);
     }
     const bool reduce = step.opcode == Opcode::kTensorReduce;
-    row_[static_cast<std::size_t>(step.dst)] = row || reduce;
+    row_[static_cast<std::size_t>(step.dst)] = (row && step.opcode != Opcode::kRandom) || reduce;
     stage_[static_cast<std::size_t>(step.dst)] = stage + (reduce ? 1 : 0);
   }
 }
@@ -389,6 +390,7 @@ void ChainEmitter::emit_step(const Chain::Step& step, const Window& window) {
       return phase_.tensor_scalar(ref(step.dst, window), ref(step.a, window), step.alu, step.imm0, step.alu2, step.imm1, engine_of(step));
     case Opcode::kActivation: return phase_.activation(step.activation, ref(step.dst, window), ref(step.a, window), step.imm0, step.imm1);
     case Opcode::kTensorCopy: return phase_.copy(engine_of(step), ref(step.dst, window), ref(step.a, window));
+    case Opcode::kRandom: phase_.emit(Engine::kGpSimd, Opcode::kRandom, ref(step.dst, window)); return;
     case Opcode::kMemset: return phase_.memset(ref(step.dst, window), step.imm0);
     case Opcode::kSelect: {
       const bool full = !is_row(step.dst);

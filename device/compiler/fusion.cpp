@@ -144,6 +144,14 @@ Term FusedGroup::reduce(AluOp op, Term a) {
   return Term::of(result);
 }
 
+Term FusedGroup::random() {
+  Chain::Step s;
+  s.opcode = Opcode::kRandom;
+  const int result = step(s);
+  chain_.values[static_cast<std::size_t>(result)].dtype = DType::kInt32;
+  return Term::of(result);
+}
+
 // ── joining ──
 
 std::optional<FusedGroup::Fit> FusedGroup::fit(const ChainNode& node) const {
