@@ -13,6 +13,8 @@ namespace {
 using isa::Opcode;
 
 constexpr std::int64_t kWidest = 2048;
+constexpr std::int64_t kGroupedElements = 1024;  // rows together on a partition: enough to hide what an instruction costs to start
+constexpr std::int64_t kShortRow = 256;          // longer ones hide it alone, and use instructions that work on one row per partition
 
 /// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
 bool is_plain_copy(const Chain& chain) {
@@ -186,10 +188,11 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
     emitter.for_each_window(widest, [&](const Window& w) { emitter.whole_body(w); });
     return builder.append(std::move(phase));
   }
-  const ChainSpace space = plan_space(chain, kWidest);
+  ChainSpace space = plan_space(chain, kWidest);
+  if (builder.core().compiler.batched_products && space.width() <= kShortRow) group_rows(space, std::min(kGroupedElements, memory / bytes_per_column(chain, 2)));
   Phase phase(kernel);
   for (const int depth : {2, 1}) {
-    if (bytes_per_column(chain, depth) * space.width() > memory) continue;
+    if (bytes_per_column(chain, depth) * space.width() * space.group.size > memory) continue;
     ChainEmitter emitter(phase, chain, space, depth);
     emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
     return builder.append(std::move(phase));

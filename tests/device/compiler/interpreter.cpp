@@ -286,9 +286,12 @@ void Interpreter::execute_eight(const Instruction& i) {
 
 void Interpreter::execute_reduce(const Instruction& i) {
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-    double result = i.accumulate ? get(i.dst, p, 0) : get(i.src0, p, 0);
-    for (std::int64_t e = i.accumulate ? 0 : 1; e < i.src0.elements_per_partition(); ++e) result = apply(i.alu, result, get(i.src0, p, e));
-    set(i.dst, p, 0, result);
+    const std::int64_t results = i.dst.elements_per_partition(), n = i.src0.elements_per_partition() / results;
+    for (std::int64_t r = 0; r < results; ++r) {
+      double result = i.accumulate ? get(i.dst, p, r) : get(i.src0, p, r * n);
+      for (std::int64_t e = i.accumulate ? 0 : 1; e < n; ++e) result = apply(i.alu, result, get(i.src0, p, r * n + e));
+      set(i.dst, p, r, result);
+    }
   }
 }
 

@@ -20,6 +20,21 @@ std::vector<std::string> kernel_names(const CompiledGraph& compiled) {
   return names;
 }
 
+std::int64_t times_executed(const CompiledGraph& compiled, Opcode opcode) {
+  std::int64_t n = 0;
+  for (const auto& segment : compiled.program.segments) {
+    for (const auto& queue : segment.queues) {
+      std::vector<std::int64_t> times{1};
+      for (const auto& i : queue) {
+        if (i.opcode == Opcode::kLoop) times.push_back(times.back() * i.count);
+        if (i.opcode == Opcode::kEndLoop) times.pop_back();
+        if (i.opcode == opcode) n += times.back();
+      }
+    }
+  }
+  return n;
+}
+
 // ── attention ──
 
 /// Explicit attention as LibTorch records it, and its derivative: [heads, rows, depth].
@@ -196,17 +211,7 @@ TEST_P(BatchedProducts, GiveTheNumbersWithFewerTransfers) {
         }
       }
     }
-    transfers[batched] = 0;
-    for (const auto& segment : g.compiled().program.segments) {
-      for (const auto& queue : segment.queues) {
-        std::vector<std::int64_t> times{1};
-        for (const auto& i : queue) {
-          if (i.opcode == Opcode::kLoop) times.push_back(times.back() * i.count);
-          if (i.opcode == Opcode::kEndLoop) times.pop_back();
-          if (i.opcode == Opcode::kDma) transfers[batched] += times.back();
-        }
-      }
-    }
+    transfers[batched] = times_executed(g.compiled(), Opcode::kDma);
   }
   EXPECT_LE(2 * transfers[1], transfers[0]);
 }
@@ -214,6 +219,45 @@ TEST_P(BatchedProducts, GiveTheNumbersWithFewerTransfers) {
 INSTANTIATE_TEST_SUITE_P(Forms, BatchedProducts, ::testing::Values(Product{9, 40, 24, 40, true, false, true}, Product{9, 40, 24, 40, false, false, true},
     Product{70, 16, 8, 24, true, true, false}, Product{6, 200, 64, 200, true, false, true, DType::kBf16}, Product{5, 130, 140, 36, true, false, false},
     Product{5, 130, 140, 36, false, true, false, DType::kBf16}));
+
+/// Softmax and its derivative over rows so short that a partition takes several of them.
+TEST(GroupedRows, GiveTheNumbersWithFewerInstructions) {
+  for (const std::int64_t columns : {24, 200}) {
+    const std::int64_t rows = 1024;
+    std::int64_t executed[2] = {};
+    for (const bool grouped : {false, true}) {
+      GraphFixture g;
+      g.core().compiler.batched_products = grouped;
+      const std::uint32_t x = g.input({rows, columns}), p = g.output({rows, columns}), narrow = g.output({rows, columns}, DType::kBf16), most = g.output({rows, 1});
+      const std::uint32_t weight = g.input({columns}), grad = g.temporary({rows, columns}), out = g.output({rows, columns});
+      g.node("_softmax", {x}, {p}, "dim=-1 half_to_float=0");
+      g.node("amax", {p}, {most}, "dim=[-1] keepdim=1");
+      g.node("_to_copy", {p}, {narrow});
+      g.node("mul.Tensor", {x, weight}, {grad});
+      g.node("_softmax_backward_data", {grad, p}, {out}, "dim=-1 input_dtype=Float");
+      const Values in = g.random(x, -1, 1), w = g.random(weight, -1, 1);
+      ASSERT_NO_FATAL_FAILURE(g.run());
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto at = [&](std::int64_t c) { return static_cast<std::size_t>(r * columns + c); };
+        double sum = 0, top = 0, inner = 0;
+        for (std::int64_t c = 0; c < columns; ++c) sum += std::exp(in[at(c)]);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const double want = std::exp(in[at(c)]) / sum;
+          top = std::max(top, want);
+          inner += want * in[at(c)] * w[static_cast<std::size_t>(c)];
+          ASSERT_NEAR(g.result(p)[at(c)], want, 1e-4);
+          ASSERT_NEAR(g.result(narrow)[at(c)], want, 1e-2 * want);
+        }
+        ASSERT_NEAR(g.result(most)[static_cast<std::size_t>(r)], top, 1e-4);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          ASSERT_NEAR(g.result(out)[at(c)], std::exp(in[at(c)]) / sum * (in[at(c)] * w[static_cast<std::size_t>(c)] - inner), 1e-4);
+        }
+      }
+      executed[grouped] = times_executed(g.compiled(), Opcode::kTensorReduce);
+    }
+    EXPECT_LE(2 * executed[1], executed[0]);
+  }
+}
 
 // ── stochastic rounding ──
 
