@@ -15,6 +15,7 @@ constexpr std::int64_t kBank = 512;        // fp32 in a PSUM bank
 constexpr std::int64_t kLargest = 512;     // rows, columns and depth of one matrix
 constexpr std::int64_t kFewest = 4;        // matrices
 constexpr std::int64_t kMostTogether = 32; // matrices that share a transfer
+constexpr std::int64_t kAlone = 40 << 10;  // bytes of a matrix without gaps that are worth a transfer: shared ones jump from matrix to matrix
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
@@ -90,6 +91,13 @@ class BatchedGemm {
     multiply(a, b, first, count);
   }
 
+  /// body(first matrix, how many) for each transfer: all together, or each alone when it has no gaps and is large enough.
+  template <typename Body>
+  void transfers(std::int64_t count, bool dense, std::int64_t bytes, Body body) {
+    if (!dense || bytes < kAlone) return body(Index(0), count);
+    phase_.loop(count, [&](const Index& m) { body(m, 1); });
+  }
+
   /// [k on 128 partitions, matrix, k tile, rows]
   TileId bring(const Side& s, const Index& first, std::int64_t count) {
     const std::int64_t size = isa::size_bytes(s.dtype), depth_tiles = ceil_div(k_, kP);
@@ -97,8 +105,11 @@ class BatchedGemm {
     if (s.turned) return phase_.scatter(into), turn(s, first, count, into), into;
     for (std::int64_t t = 0; t < depth_tiles; ++t) {
       const int deep = static_cast<int>(std::min(kP, k_ - t * kP));
-      phase_.load(phase_.at(into, s.dtype, deep, runs(depth_tiles * s.rows, count, 1, s.rows), t * s.rows),
-                  Phase::hbm(s.buffer, s.dtype, deep, s.depth_stride, runs(s.batch_stride, count, s.row_stride, s.rows), place(s, first) + Index(t * kP * s.depth_stride)));
+      transfers(count, s.row_stride == 1 && s.depth_stride == s.rows, deep * s.rows * size, [&](const Index& m, std::int64_t n) {
+        phase_.load(phase_.at(into, s.dtype, deep, runs(depth_tiles * s.rows, n, 1, s.rows), m * (depth_tiles * s.rows) + Index(t * s.rows)),
+                    Phase::hbm(s.buffer, s.dtype, deep, s.depth_stride, runs(s.batch_stride, n, s.row_stride, s.rows),
+                               place(s, first) + m * s.batch_stride + Index(t * kP * s.depth_stride)));
+      });
     }
     return into;
   }
@@ -108,8 +119,10 @@ class BatchedGemm {
     const TileId raw = phase_.sbuf(row_tiles * count * k_ * size, 2);
     for (std::int64_t t = 0; t < row_tiles; ++t) {
       const int rows = static_cast<int>(std::min(kP, s.rows - t * kP));
-      phase_.load(phase_.at(raw, s.dtype, rows, row(count * k_), t * count * k_),
-                  Phase::hbm(s.buffer, s.dtype, rows, s.row_stride, runs(s.batch_stride, count, 1, k_), place(s, first) + Index(t * kP * s.row_stride)));
+      transfers(count, s.row_stride == k_, rows * k_ * size, [&](const Index& m, std::int64_t n) {
+        phase_.load(phase_.at(raw, s.dtype, rows, row(n * k_), m * k_ + Index(t * count * k_)),
+                    Phase::hbm(s.buffer, s.dtype, rows, s.row_stride, runs(s.batch_stride, n, 1, k_), place(s, first) + m * s.batch_stride + Index(t * kP * s.row_stride)));
+      });
     }
     const DType turned = turned_v3_ && size == 2 ? s.dtype : DType::kFp32;
     for (std::int64_t t = 0; t < depth_tiles; ++t) {
@@ -162,8 +175,11 @@ class BatchedGemm {
         }
         phase_.copy(engine, phase_.at(out, c_.dtype, rows, row(together * n), g * n + Index(t * count * n)), phase_.at(bank, DType::kFp32, rows, row(together * n)));
       });
-      phase_.store(Phase::hbm(c_.buffer, c_.dtype, rows, c_.row_stride, runs(c_.batch_stride, count, c_.depth_stride, n), place(c_, first) + Index(t * kP * c_.row_stride)),
-                   phase_.at(out, c_.dtype, rows, row(count * n), t * count * n));
+      transfers(count, c_.depth_stride == 1 && c_.row_stride == n, rows * n * isa::size_bytes(c_.dtype), [&](const Index& g, std::int64_t together) {
+        phase_.store(Phase::hbm(c_.buffer, c_.dtype, rows, c_.row_stride, runs(c_.batch_stride, together, c_.depth_stride, n),
+                                place(c_, first) + g * c_.batch_stride + Index(t * kP * c_.row_stride)),
+                     phase_.at(out, c_.dtype, rows, row(together * n), g * n + Index(t * count * n)));
+      });
     }
   }
 
