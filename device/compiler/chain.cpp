@@ -190,13 +190,14 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
   }
   ChainSpace space = plan_space(chain, kWidest);
   if (builder.core().compiler.batched_products && space.width() <= kShortRow) group_rows(space, std::min(kGroupedElements, memory / bytes_per_column(chain, 2)));
-  Phase phase(kernel);
   for (const int depth : {2, 1}) {
-    if (bytes_per_column(chain, depth) * space.width() * space.group.size > memory) continue;
-    ChainEmitter emitter(phase, chain, space, depth);
+    if (bytes_per_column(chain, depth) * space.width() * space.group.size > 2 * memory) continue;  // far from fitting
+    Phase whole(kernel);
+    ChainEmitter emitter(whole, chain, space, depth);
     emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
-    return builder.append(std::move(phase));
+    if (whole.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(whole));
   }
+  Phase phase(kernel);
   if (draw_ahead(builder, kernel, chain)) return lower_chain(builder, kernel, std::move(chain));
   const std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, 2) / 64 * 64, 64, kWidest);
   ChainEmitter emitter(phase, chain, space, 2);
