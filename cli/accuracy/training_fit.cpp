@@ -18,10 +18,9 @@ struct Knob {
   bool (*taken_by)(const SimulatedStep&);
 };
 
-const std::array<Knob, 3>& knobs() {
+const std::array<Knob, 2>& knobs() {
   using S = sim::SoftwareConfig;
-  static const std::array<Knob, 3> kAll{{
-      {1, 1.2, [](const S& s) { return s.multi_node_stretch; }, [](S& s, double v) { s.multi_node_stretch = v; }, [](const SimulatedStep& r) { return r.nodes > 1; }},
+  static const std::array<Knob, 2> kAll{{
       {0, 3, [](const S& s) { return to_seconds(s.megatron_step); }, [](S& s, double v) { s.megatron_step = Picoseconds(static_cast<std::int64_t>(v / kPicosecond)); },
        [](const SimulatedStep& r) { return r.path == SoftwarePath::kMegatron; }},
       {0.9, 2, [](const S& s) { return s.fine_tuning_stretch; }, [](S& s, double v) { s.fine_tuning_stretch = v; },
@@ -58,10 +57,10 @@ double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& so
 /// All numbers together on a grid: one after the other they would stop where two of them explain the same rows.
 sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig best) {
   if (rows.empty()) return best;
-  constexpr int kRounds = 9, kPoints = 14;
+  constexpr int kRounds = 9, kPoints = 40;
   constexpr double kNarrower = 0.45;
   double least = cost(rows, best), width = 1;
-  std::array<bool, 3> free{};
+  std::array<bool, 2> free{};
   for (std::size_t k = 0; k < free.size(); ++k) free[k] = std::any_of(rows.begin(), rows.end(), [&](const FitRow& row) { return knobs()[k].taken_by(row.step); });
   for (int round = 0; round < kRounds; ++round, width *= kNarrower) {
     const sim::SoftwareConfig centre = best;
@@ -74,16 +73,13 @@ sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareC
     const auto last = [&](std::size_t k) { return free[k] ? kPoints : 0; };
     for (int a = 0; a <= last(0); ++a) {
       for (int b = 0; b <= last(1); ++b) {
-        for (int c = 0; c <= last(2); ++c) {
-          sim::SoftwareConfig tried = centre;
-          if (free[0]) knobs()[0].set(tried, point(0, a));
-          if (free[1]) knobs()[1].set(tried, point(1, b));
-          if (free[2]) knobs()[2].set(tried, point(2, c));
-          const double now = cost(rows, tried);
-          if (now >= least) continue;
-          least = now;
-          best = tried;
-        }
+        sim::SoftwareConfig tried = centre;
+        if (free[0]) knobs()[0].set(tried, point(0, a));
+        if (free[1]) knobs()[1].set(tried, point(1, b));
+        const double now = cost(rows, tried);
+        if (now >= least) continue;
+        least = now;
+        best = tried;
       }
     }
   }
