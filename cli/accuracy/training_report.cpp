@@ -90,6 +90,33 @@ std::string trend_text(const std::vector<Entry>& entries) {
   return text + fmt::format("; of {} rows chance alone exceeds {:.2f} once in 20\n", entries.size(), chance(entries.size()));
 }
 
+std::vector<FitRow> fit_rows(const std::vector<Entry>& entries) {
+  std::vector<FitRow> rows;
+  for (const Entry& entry : entries) rows.push_back({entry.prediction->simulated, entry.run->row.time_us * 1e-6, entry.run->family});
+  return rows;
+}
+
+std::string left_out_text(const std::vector<Entry>& entries) {
+  const Summary s = summarize(leave_one_family_out(fit_rows(entries)));
+  return fmt::format("Each family with software.* fitted to the others only: median {:.1f}%, p90 {:.1f}%, worst {:.1f}%\n", 100 * s.median, 100 * s.p90, 100 * s.worst);
+}
+
+/// The numbers that these rows would choose.
+std::string best_software_text(const std::vector<Entry>& entries) {
+  const auto rows = fit_rows(entries);
+  const sim::SoftwareConfig best = fit_software(rows, rows.front().step.software), used = rows.front().step.software;
+  return fmt::format("software.* that fit these rows best (in use): megatron_step {:.2f} s ({:.2f} s), fine_tuning_stretch {:.2f} ({:.2f})\n",
+                     to_seconds(best.megatron_step), to_seconds(used.megatron_step), best.fine_tuning_stretch, used.fine_tuning_stretch);
+}
+
+nlohmann::json left_out_json(const std::vector<Entry>& entries) {
+  const std::vector<double> errors = entries.empty() ? std::vector<double>{} : leave_one_family_out(fit_rows(entries));
+  nlohmann::json rows = nlohmann::json::object();
+  for (std::size_t i = 0; i < entries.size(); ++i) rows[entries[i].run->row.id] = errors[i];
+  const Summary s = summarize(errors);
+  return {{"median", s.median}, {"p90", s.p90}, {"worst", s.worst}, {"rows", rows}};
+}
+
 nlohmann::json to_json(const Entry& entry) {
   const PublishedRow& row = entry.run->row;
   nlohmann::json measured = nlohmann::json::object();
@@ -105,6 +132,8 @@ nlohmann::json to_json(const Entry& entry) {
     return out;
   }
   out["predicted_s"] = entry.prediction->step_s;
+  out["simulated_s"] = entry.prediction->simulated.seconds;
+  out["programs_share"] = entry.prediction->simulated.programs_share;
   out["error"] = entry.scored().error();
   out["parameters"] = entry.prediction->parameters;
   out["mfu"] = entry.prediction->mfu;
@@ -127,7 +156,7 @@ std::string training_text(const std::vector<TrainingRun>& runs, const std::vecto
                                        "MFU", "use", "machine", "source");
   std::string text = "Accuracy of training: published steps beside the model, worst first (error = model / published - 1)\n\n";
   if (!parts.judged.empty()) {
-    text += head + lines_of(parts.judged, width) + "\n" + summaries_text(scored(parts.judged), width) + trend_text(parts.judged);
+    text += head + lines_of(parts.judged, width) + "\n" + summaries_text(scored(parts.judged), width) + trend_text(parts.judged) + left_out_text(parts.judged) + best_software_text(parts.judged);
   }
   if (!parts.apart.empty()) text += "\nApart, not in the sums:\n" + head + lines_of(parts.apart, width);
   for (const Entry& entry : parts.apart) text += fmt::format("  {}: {}\n", entry.run->row.id, entry.run->row.reason);
@@ -145,7 +174,7 @@ nlohmann::json training_json(const std::vector<TrainingRun>& runs, const std::ve
   nlohmann::json trend_of = nlohmann::json::object();
   for (const auto& [what, property] : trends()) trend_of[what] = trend(parts.judged, property);
   return {{"schema", "trellis.accuracy/1"}, {"subject", "training"}, {"rows", to_json(parts.judged)}, {"summaries", summaries_json(scored(parts.judged))},
-          {"trend", trend_of}, {"trend_by_chance", chance(parts.judged.size())}, {"excluded", to_json(parts.apart)}, {"failed", to_json(parts.failed)}};
+          {"trend", trend_of}, {"trend_by_chance", chance(parts.judged.size())}, {"leave_one_family_out", left_out_json(parts.judged)}, {"excluded", to_json(parts.apart)}, {"failed", to_json(parts.failed)}};
 }
 
 trainer::ValidatedRecord validated_record(const std::vector<TrainingRun>& runs, const std::vector<Prediction>& predictions) {
@@ -155,7 +184,7 @@ trainer::ValidatedRecord validated_record(const std::vector<TrainingRun>& runs, 
     if (row.use == RowUse::kExcluded) continue;
     if (!predictions[i].error.empty()) throw ConfigError(fmt::format("--write-validated: {} has no prediction, so that the record would lack it: {}", row.id, predictions[i].error));
     const trainer::RunConfig config = trainer::load_run_config(runs[i].config.string(), runs[i].overrides);
-    steps.push_back({trainer::step_place(config, row.instance, runs[i].nodes), row.size, row.time_us * 1e-6, predictions[i].step_s});
+    steps.push_back({trainer::step_place(config, row.instance, runs[i].nodes), row.size, row.time_us * 1e-6, predictions[i].simulated.seconds});
   }
   if (steps.empty()) throw ConfigError("--write-validated: no row judges: expected rows of use fit or test");
   return trainer::make_validated_record(steps);

@@ -46,20 +46,27 @@ void add_program(ContentHasher& hasher, const fs::path& program) {
   }
 }
 
-/// Everything that a prediction depends on.
-std::string key_of(const TrainingRun& run, const TrainingRequest& request) {
-  ContentHasher hasher;
-  const trainer::RunCheck check = trainer::check_run_config(run.config.string(), run.overrides);
-  hasher.text(check.problems.empty() ? check.config.resolved_yaml : read_file(run.config));
-  for (const std::string& text : run.overrides) hasher.text(text);
-  hasher.text(run.row.instance);
-  hasher.value(run.nodes);
+sim::SystemConfig machine_of(const TrainingRun& run, const TrainingRequest& request, const trainer::RunCheck& check) {
   sim::LoadOptions load;
   load.nodes = run.nodes;
   load.overrides = request.hardware;
   load.calibrated = request.calibrated;
   if (check.problems.empty()) load.logical_core_size = check.config.trainer.lnc;
-  for (const sim::Parameter& parameter : sim::load_system(run.row.instance, load).parameters) {
+  return sim::load_system(run.row.instance, load);
+}
+
+/// Of the software's numbers only this one is in a simulated step.
+bool simulated_number(const std::string& key) { return !key.starts_with(sim::kSoftwarePrefix) || key == "software.multi_node_stretch"; }
+
+/// Everything that a simulated step depends on.
+std::string key_of(const TrainingRun& run, const TrainingRequest& request, const trainer::RunCheck& check, const sim::SystemConfig& machine) {
+  ContentHasher hasher;
+  hasher.text(check.problems.empty() ? check.config.resolved_yaml : read_file(run.config));
+  for (const std::string& text : run.overrides) hasher.text(text);
+  hasher.text(run.row.instance);
+  hasher.value(run.nodes);
+  for (const sim::Parameter& parameter : machine.parameters) {
+    if (!simulated_number(parameter.key)) continue;
     hasher.text(parameter.key);
     hasher.text(parameter.value);
   }
@@ -91,11 +98,24 @@ std::string error_text(const std::string& err, int exit_code) {
   return text.empty() ? fmt::format("ended with {} and said nothing", exit_code) : text;
 }
 
+/// Of the rank that waits least.
+double programs_share(const json& report) {
+  const json step = report.value("simulated", json::object());
+  double least = 1;
+  for (const json& rank : step.value("breakdown", json::array())) {
+    double waits = 0;
+    for (const char* part : {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps"}) waits += rank.at(part).get<double>();
+    least = std::min(least, waits / step.at("step_time_ps").get<double>());
+  }
+  return step.empty() ? 1 : 1 - least;
+}
+
 Prediction read_report(const std::string& text) {
   Prediction prediction;
   try {
     const json report = json::parse(text);
-    prediction.step_s = report.at("step_time_ms").get<double>() * 1e-3;
+    prediction.simulated.programs_share = programs_share(report);
+    prediction.simulated.seconds = report.at("step_time_ms").get<double>() * 1e-3;
     prediction.parameters = report.at("parameters").get<std::int64_t>();
     prediction.mfu = report.at("mfu").get<double>();
     if (report.contains("simulated")) prediction.parts = trainer::parts_of(trainer::view_step(report.at("simulated")));
@@ -110,7 +130,8 @@ std::optional<Prediction> kept_result(const fs::path& file, const std::string& k
   const json document = json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
   if (!document.is_object() || document.value("schema", "") != kSchema || document.value("key", "") != key) return std::nullopt;
   Prediction prediction;
-  prediction.step_s = document.value("step_s", 0.0);
+  prediction.simulated.seconds = document.value("step_s", 0.0);
+  prediction.simulated.programs_share = document.value("programs_share", 1.0);
   prediction.parameters = document.value("parameters", std::int64_t{0});
   prediction.mfu = document.value("mfu", 0.0);
   prediction.parts = {document.value("compute_s", 0.0), document.value("communication_s", 0.0)};
@@ -119,9 +140,8 @@ std::optional<Prediction> kept_result(const fs::path& file, const std::string& k
   return prediction;
 }
 
-Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
+Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request, const std::string& key) {
   const fs::path folder = request.results / run.row.id, result = folder / "result.json";
-  const std::string key = key_of(run, request);
   if (auto kept = kept_result(result, key)) return *kept;
   fs::remove_all(folder);
   fs::create_directories(folder);
@@ -140,9 +160,20 @@ Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
   }
   prediction.host_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!prediction.error.empty()) return prediction;
-  const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.step_s}, {"parameters", prediction.parameters},
+  const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.simulated.seconds}, {"programs_share", prediction.simulated.programs_share}, {"parameters", prediction.parameters},
                          {"mfu", prediction.mfu}, {"host_s", prediction.host_s}, {"compute_s", prediction.parts.compute_s}, {"communication_s", prediction.parts.communication_s}};
   write_file_atomically(result, document.dump(1) + "\n");
+  return prediction;
+}
+
+Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
+  const trainer::RunCheck check = trainer::check_run_config(run.config.string(), run.overrides);
+  const sim::SystemConfig machine = machine_of(run, request, check);
+  Prediction prediction = simulate_one(run, request, key_of(run, request, check, machine));
+  prediction.simulated.path = software_path(run.path);
+  prediction.simulated.nodes = run.nodes;
+  prediction.simulated.software = machine.software;
+  if (prediction.error.empty()) prediction.step_s = expected_seconds(prediction.simulated);
   return prediction;
 }
 
@@ -152,7 +183,7 @@ std::vector<TrainingRun> read_training_runs() {
   const PublishedRows published = read_published_rows("training");
   std::vector<TrainingRun> runs;
   for (const PublishedRow& row : published.rows) {
-    TrainingRun run{row, trainer::published_directory() / row.spec.required<std::string>("config"), {}, row.spec.required<int>("nodes")};
+    TrainingRun run{row, trainer::published_directory() / row.spec.required<std::string>("config"), {}, row.spec.required<int>("nodes"), row.spec.required<std::string>("path"), row.spec.required<std::string>("family")};
     run.overrides = row.spec.get<std::vector<std::string>>("overrides", {});
     const auto grade = row.spec.required<std::string>("grade");
     if (grade != "A" && grade != "B") row.spec.problem("grade", "expected A or B, got \"" + grade + "\"");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/accuracy/published_rows.h"
+#include "cli/accuracy/training_fit.h"
 #include "trainer/report/calibration.h"
 
 /// Predictions of published training steps: `trellis simulate`, one process a row.
@@ -19,11 +20,13 @@ struct TrainingRun {
   std::filesystem::path config;
   std::vector<std::string> overrides;  ///< key.path=value
   int nodes = 1;
+  std::string path, family;            ///< the software that trained, and models of one lineage
 };
 
 /// What a run said. A run that failed has an error and nothing else.
 struct Prediction {
-  double step_s = 0;
+  double step_s = 0;            ///< expected of the row's software: `simulated` and what the fitted software numbers add to it
+  SimulatedStep simulated;
   std::int64_t parameters = 0;  ///< of the model
   double mfu = 0;
   trainer::StepParts parts;     ///< of the step; nothing when the report has no breakdown

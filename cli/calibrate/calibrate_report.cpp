@@ -79,7 +79,7 @@ trainer::ValidatedRecord record_of(const CalibrateResult& result, RowUse use) {
 CalibrateResult calibrate(std::vector<TrainingRun> runs, std::vector<Prediction> predictions, const std::string& source) {
   CalibrateResult result{std::move(runs), std::move(predictions), {}, {}};
   Problems problems;
-  std::vector<FitRow> rows;
+  std::vector<MeasuredParts> rows;
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     if (!result.predictions[i].error.empty()) problems.add(source + ": " + result.runs[i].row.id, result.predictions[i].error);
     if (result.runs[i].row.use == RowUse::kFit) rows.push_back({result.predictions[i].parts, measured(result.runs[i])});

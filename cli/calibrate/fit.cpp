@@ -11,9 +11,9 @@ using trainer::StepFactors;
 constexpr double kSharesDiffer = 0.05;
 constexpr std::size_t kRowsForTwo = 3;
 
-double cost(const std::vector<FitRow>& rows, const StepFactors& factors) {
+double cost(const std::vector<MeasuredParts>& rows, const StepFactors& factors) {
   double sum = 0;
-  for (const FitRow& row : rows) {
+  for (const MeasuredParts& row : rows) {
     const double error = std::log(row.parts.seconds(factors) / row.measured_s);
     sum += error * error;
   }
@@ -39,9 +39,9 @@ double best_factor(Function cost_of) {
   return std::exp((low + high) / 2);
 }
 
-bool can_tell_communication(const std::vector<FitRow>& rows) {
-  const auto share = [](const FitRow& row) { return row.parts.communication_s / row.parts.seconds({}); };
-  const auto [least, most] = std::minmax_element(rows.begin(), rows.end(), [&](const FitRow& a, const FitRow& b) { return share(a) < share(b); });
+bool can_tell_communication(const std::vector<MeasuredParts>& rows) {
+  const auto share = [](const MeasuredParts& row) { return row.parts.communication_s / row.parts.seconds({}); };
+  const auto [least, most] = std::minmax_element(rows.begin(), rows.end(), [&](const MeasuredParts& a, const MeasuredParts& b) { return share(a) < share(b); });
   return rows.size() >= kRowsForTwo && share(*most) - share(*least) >= kSharesDiffer;
 }
 
@@ -49,7 +49,7 @@ bool at_bound(double factor) { return factor < StepFactors::kLeast * 1.001 || fa
 
 }  // namespace
 
-StepFit fit_factors(const std::vector<FitRow>& rows) {
+StepFit fit_factors(const std::vector<MeasuredParts>& rows) {
   StepFit fit;
   const double both = best_factor([&](double factor) { return cost(rows, {factor, factor}); });
   fit.factors = {both, both};

@@ -7,7 +7,7 @@
 namespace trellis::cli {
 
 /// A measured step beside the parts of its prediction.
-struct FitRow {
+struct MeasuredParts {
   trainer::StepParts parts;
   double measured_s = 0;
 };
@@ -21,6 +21,6 @@ struct StepFit {
 /// The factors with the least sum of squares of log(predicted / measured), each between StepFactors::kLeast and kMost. Communication has a factor of its
 /// own when there are at least three rows and its share of the prediction differs by 5 points or more between them; else both have one factor.
 /// REQUIRES: a row, all times above 0.
-[[nodiscard]] StepFit fit_factors(const std::vector<FitRow>& rows);
+[[nodiscard]] StepFit fit_factors(const std::vector<MeasuredParts>& rows);
 
 }  // namespace trellis::cli

@@ -13,6 +13,8 @@ namespace {
 using isa::Opcode;
 
 constexpr std::int64_t kWidest = 2048;
+constexpr std::int64_t kGroupedElements = 1024;  // rows together on a partition: enough to hide what an instruction costs to start
+constexpr std::int64_t kShortRow = 256;          // longer ones hide it alone, and use instructions that work on one row per partition
 
 /// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
 bool is_plain_copy(const Chain& chain) {
@@ -146,6 +148,27 @@ std::optional<Chain> sum_of_slices(const Chain& chain) {
   return sum;
 }
 
+/// Rows that are walked more than once must meet the same random numbers each time: these are drawn first and kept. False: there are none.
+bool draw_ahead(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
+  const auto draws = [](const Chain::Step& s) { return s.opcode == Opcode::kRandom; };
+  const auto found = std::find_if(chain.steps.begin(), chain.steps.end(), draws);
+  if (found == chain.steps.end()) return false;
+  const auto drawn = static_cast<std::size_t>(found->dst);
+  std::int64_t elements = 1;
+  for (const std::int64_t size : chain.sizes) elements *= size;
+  const HbmView kept = contiguous(builder.scratch(elements * 4), chain.values[drawn].dtype, chain.sizes);
+  Chain ahead;
+  ahead.sizes = chain.sizes;
+  ahead.values = {{kept.dtype, false, 0, 0, {}}};
+  ahead.steps = {*found};
+  ahead.steps[0].dst = 0;
+  ahead.outputs = {{0, kept.buffer, kept.dtype, 0, kept.strides}};
+  lower_chain(builder, kernel, std::move(ahead));
+  chain.steps.erase(found);
+  chain.values[drawn] = {kept.dtype, true, kept.buffer, 0, kept.strides};
+  return true;
+}
+
 }  // namespace
 
 void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
@@ -165,14 +188,17 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
     emitter.for_each_window(widest, [&](const Window& w) { emitter.whole_body(w); });
     return builder.append(std::move(phase));
   }
-  const ChainSpace space = plan_space(chain, kWidest);
-  Phase phase(kernel);
+  ChainSpace space = plan_space(chain, kWidest);
+  if (builder.core().compiler.batched_products && space.width() <= kShortRow) group_rows(space, std::min(kGroupedElements, memory / bytes_per_column(chain, 2)));
   for (const int depth : {2, 1}) {
-    if (bytes_per_column(chain, depth) * space.width() > memory) continue;
-    ChainEmitter emitter(phase, chain, space, depth);
+    if (bytes_per_column(chain, depth) * space.width() * space.group.size > 2 * memory) continue;  // far from fitting
+    Phase whole(kernel);
+    ChainEmitter emitter(whole, chain, space, depth);
     emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
-    return builder.append(std::move(phase));
+    if (whole.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(whole));
   }
+  Phase phase(kernel);
+  if (draw_ahead(builder, kernel, chain)) return lower_chain(builder, kernel, std::move(chain));
   const std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, 2) / 64 * 64, 64, kWidest);
   ChainEmitter emitter(phase, chain, space, 2);
   emitter.in_stages(widest);

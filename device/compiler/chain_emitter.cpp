@@ -96,8 +96,9 @@ void ChainEmitter::choose_engines() {
     const auto& step = chain_.steps[s];
     if (is_row(step.dst) && step.opcode != Opcode::kTensorReduce) continue;
     const bool fast = narrow(step.a) && narrow(step.b) && narrow(step.dst);
-    const bool column = step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
+    const bool column = space_.group.size == 1 && step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
     const bool movable = step.opcode == Opcode::kTensorScalar || step.opcode == Opcode::kTensorCopy || column;
+    if (step.opcode == Opcode::kRandom) continue;
     if (step.opcode == Opcode::kActivation) {
       scalar += kScalarPass;
     } else if (!movable || !simple(step.alu) || !simple(step.alu2)) {
@@ -133,7 +134,7 @@ void ChainEmitter::classify() {
       stage = std::max(stage, stage_[static_cast<std::size_t>(v)]);
     }
     const bool reduce = step.opcode == Opcode::kTensorReduce;
-    row_[static_cast<std::size_t>(step.dst)] = row || reduce;
+    row_[static_cast<std::size_t>(step.dst)] = (row && step.opcode != Opcode::kRandom) || reduce;
     stage_[static_cast<std::size_t>(step.dst)] = stage + (reduce ? 1 : 0);
   }
 }
@@ -216,35 +217,39 @@ Ref ChainEmitter::operand(std::size_t i, const Window& window) const {
   Index offset;
   for (std::size_t l = 0; l < space_.loops.size(); ++l) offset = offset + window.loops[l] * space_.loops[l].strides[i];
   offset = offset + window.row * space_.rows.strides[i];
-  Dims dims;
+  Dims dims, rows = row(1);
+  if (space_.group.size > 1) dims = rows = {{space_.group.strides[i], static_cast<std::int32_t>(space_.group.size)}};
   for (std::size_t c = 0; c < space_.columns.size(); ++c) {
     offset = offset + window.columns[c] * space_.columns[c].strides[i];
     dims.push_back({space_.columns[c].strides[i], static_cast<std::int32_t>(window.column_sizes[c])});
   }
+  if (dims.size() == 2 && dims[1].stride == 1 && dims[0].stride == dims[1].count) dims = row(std::int64_t{dims[0].count} * dims[1].count);
   std::size_t inputs = 0;
   for (std::size_t v = 0; v < chain_.values.size(); ++v) {
     if (!chain_.values[v].input) continue;
     if (inputs++ != i) continue;
     const auto& value = chain_.values[v];
-    if (row_[v]) dims = row(1);
+    if (row_[v]) dims = rows;
     return Phase::hbm(value.buffer, value.dtype, static_cast<int>(window.rows), space_.rows.strides[i], dims, offset + Index(value.offset));
   }
   const auto& output = chain_.outputs[i - inputs];
   bool one = true;
   for (std::size_t c = 0; c < space_.columns.size(); ++c) one = one && (space_.columns[c].strides[i] == 0 || space_.columns[c].size == 1);
-  if (one) dims = row(1);
+  if (one) dims = rows;
   return Phase::hbm(output.buffer, output.dtype, static_cast<int>(window.rows), space_.rows.strides[i], dims, offset + Index(output.offset));
 }
 
 Ref ChainEmitter::ref(int value, const Window& window) const {
   const auto& v = chain_.values[static_cast<std::size_t>(value)];
-  return phase_.at(tiles_.at(value), v.dtype, static_cast<int>(window.rows), row(is_row(value) ? 1 : window.width()));
+  return phase_.at(tiles_.at(value), v.dtype, static_cast<int>(window.rows), row(elements(value, window)));
 }
 
 Ref ChainEmitter::broadcast(int value, const Window& window) const {
   Ref r = ref(value, window);
-  if (is_row(value)) r.pattern.dims[0] = {0, static_cast<std::int32_t>(window.width())};
-  return r;
+  if (!is_row(value)) return r;
+  const auto width = static_cast<std::int32_t>(window.width()), group = static_cast<std::int32_t>(space_.group.size);
+  return group == 1 ? phase_.at(tiles_.at(value), r.pattern.dtype, static_cast<int>(window.rows), repeated(width))
+                    : phase_.at(tiles_.at(value), r.pattern.dtype, static_cast<int>(window.rows), {{1, group}, {0, width}});
 }
 
 /// The same for all rows: loaded once per tile of columns.
@@ -255,7 +260,7 @@ bool ChainEmitter::invariant(int value) const {
 
 void ChainEmitter::load(int value, const Window& window, int depth) {
   const auto& v = chain_.values[static_cast<std::size_t>(value)];
-  tiles_[value] = phase_.sbuf((is_row(value) ? 1 : window.width()) * isa::size_bytes(v.dtype), depth);
+  tiles_[value] = phase_.sbuf(elements(value, window) * isa::size_bytes(v.dtype), depth);
   phase_.load(ref(value, window), operand(static_cast<std::size_t>(operand_of_[static_cast<std::size_t>(value)]), window));
 }
 
@@ -316,7 +321,7 @@ void ChainEmitter::run_steps(const Window& window, std::size_t from, std::size_t
 }
 
 void ChainEmitter::place(int value, const Window& window) {
-  const std::int64_t width = is_row(value) ? 1 : window.width();
+  const std::int64_t width = elements(value, window);
   tiles_[value] = take_tile(value, width);
   released_bytes_[value] = width * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype);
 }
@@ -324,7 +329,7 @@ void ChainEmitter::place(int value, const Window& window) {
 /// Step s takes a row's number away from x, only for the activation that follows.
 bool ChainEmitter::is_shift(std::size_t s, std::size_t to) const {
   const auto& step = chain_.steps[s];
-  if (s + 1 >= to || step.opcode != Opcode::kTensorTensor || step.alu != AluOp::kSubtract || is_row(step.a) || !is_row(step.b)) return false;
+  if (space_.group.size > 1 || s + 1 >= to || step.opcode != Opcode::kTensorTensor || step.alu != AluOp::kSubtract || is_row(step.a) || !is_row(step.b)) return false;
   const auto& next = chain_.steps[s + 1];
   return next.opcode == Opcode::kActivation && next.a == step.dst && last_use_[static_cast<std::size_t>(step.dst)] == s + 1;
 }
@@ -332,7 +337,7 @@ bool ChainEmitter::is_shift(std::size_t s, std::size_t to) const {
 /// Step s is an activation whose result is summed along the row next.
 bool ChainEmitter::is_summed(std::size_t s, std::size_t to) const {
   const auto& step = chain_.steps[s];
-  if (s + 1 >= to || step.opcode != Opcode::kActivation || is_row(step.dst)) return false;
+  if (space_.group.size > 1 || s + 1 >= to || step.opcode != Opcode::kActivation || is_row(step.dst)) return false;
   const auto& next = chain_.steps[s + 1];
   return next.opcode == Opcode::kTensorReduce && next.alu == AluOp::kAdd && next.a == step.dst;
 }
@@ -373,10 +378,11 @@ void ChainEmitter::store_output(std::size_t o, const Window& window) {
   std::size_t inputs = 0;
   for (const auto& v : chain_.values) inputs += v.input ? 1 : 0;
   const Ref dst = operand(inputs + o, window);
-  const bool wants_full = dst.pattern.elements_per_partition() > 1;
+  const bool wants_full = dst.pattern.elements_per_partition() > space_.group.size;
   if (!wants_full || !is_row(output.value)) return phase_.store(dst, ref(output.value, window));
-  const TileId full = phase_.sbuf(window.width() * isa::size_bytes(output.dtype), 2);
-  const Ref wide = phase_.at(full, output.dtype, static_cast<int>(window.rows), row(window.width()));
+  const std::int64_t elements = space_.group.size * window.width();
+  const TileId full = phase_.sbuf(elements * isa::size_bytes(output.dtype), 2);
+  const Ref wide = phase_.at(full, output.dtype, static_cast<int>(window.rows), row(elements));
   phase_.copy(Engine::kVector, wide, broadcast(output.value, window));
   phase_.store(dst, wide);
 }
@@ -389,6 +395,7 @@ void ChainEmitter::emit_step(const Chain::Step& step, const Window& window) {
       return phase_.tensor_scalar(ref(step.dst, window), ref(step.a, window), step.alu, step.imm0, step.alu2, step.imm1, engine_of(step));
     case Opcode::kActivation: return phase_.activation(step.activation, ref(step.dst, window), ref(step.a, window), step.imm0, step.imm1);
     case Opcode::kTensorCopy: return phase_.copy(engine_of(step), ref(step.dst, window), ref(step.a, window));
+    case Opcode::kRandom: phase_.emit(Engine::kGpSimd, Opcode::kRandom, ref(step.dst, window)); return;
     case Opcode::kMemset: return phase_.memset(ref(step.dst, window), step.imm0);
     case Opcode::kSelect: {
       const bool full = !is_row(step.dst);
@@ -404,6 +411,7 @@ void ChainEmitter::emit_binary(const Chain::Step& step, const Window& window) {
   const Ref dst = ref(step.dst, window);
   const bool a_row = is_row(step.a), b_row = is_row(step.b);
   if (a_row == b_row) return phase_.tensor_tensor(step.alu, dst, ref(step.a, window), ref(step.b, window));
+  if (space_.group.size > 1) return phase_.tensor_tensor(step.alu, dst, broadcast(step.a, window), broadcast(step.b, window));
   if (b_row) return phase_.tensor_column(dst, ref(step.a, window), step.alu, ref(step.b, window), AluOp::kNone, 0, engine_of(step));
   const AluOp swapped = mirrored(step.alu);
   if (swapped != AluOp::kNone) return phase_.tensor_column(dst, ref(step.b, window), swapped, ref(step.a, window), AluOp::kNone, 0, engine_of(step));

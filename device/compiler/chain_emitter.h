@@ -45,6 +45,7 @@ class ChainEmitter {
   [[nodiscard]] Ref ref(int value, const Window& window) const;
   /// As ref, but always as wide as the window.
   [[nodiscard]] Ref wide(int value, const Window& window) { ensure(value, window); return broadcast(value, window); }
+  /// One element per row; of a group of rows, several.
   [[nodiscard]] bool is_row(int value) const { return row_[static_cast<std::size_t>(value)]; }
   [[nodiscard]] bool stores_full(std::size_t output) const;
   void store_output(std::size_t output, const Window& window);
@@ -74,6 +75,8 @@ class ChainEmitter {
   void emit_binary(const Chain::Step& step, const Window& window);
   void emit_reduce(const Chain::Step& step, const Window& window);
   Ref broadcast(int value, const Window& window) const;
+  /// Free elements of a value on a partition.
+  [[nodiscard]] std::int64_t elements(int value, const Window& window) const { return space_.group.size * (is_row(value) ? 1 : window.width()); }
   [[nodiscard]] bool invariant(int value) const;
   [[nodiscard]] std::vector<bool> needed_for(const std::vector<int>& targets, const std::vector<bool>& available) const;
   void stage_rows(int stage, const Window& window);

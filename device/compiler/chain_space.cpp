@@ -93,6 +93,13 @@ std::int64_t ChainSpace::width() const {
   return n;
 }
 
+void group_rows(ChainSpace& space, std::int64_t widest) {
+  std::int64_t together = 1;
+  while (2 * together * space.width() <= widest && space.rows.size % (2 * together) == 0 && space.rows.size / (2 * together) >= kPartitions) together *= 2;
+  if (together == 1) return;
+  std::tie(space.rows, space.group) = cut(space.rows, together);
+}
+
 std::vector<std::vector<std::int64_t>> operand_strides(const Chain& chain) {
   std::vector<std::vector<std::int64_t>> out;
   for (const auto& v : chain.values) {

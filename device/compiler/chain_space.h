@@ -16,12 +16,17 @@ struct ChainSpace {
   };
   std::vector<Dimension> loops;
   Dimension rows;                  ///< on partitions
+  Dimension group;                 ///< neighbouring rows that lie behind each other on one partition, before the columns
   std::vector<Dimension> columns;  ///< free, outermost first; the last one may be cut into tiles
   std::int64_t remainder = 0;      ///< elements of a one-dimensional space behind rows × columns
   std::int64_t remainder_at = 0;
 
   [[nodiscard]] std::int64_t width() const;
 };
+
+/// Rows shorter than what an instruction costs to start come several to a partition: as many as keep the partitions full, divide the rows and
+/// make at most `widest` elements.
+void group_rows(ChainSpace& space, std::int64_t widest);
 
 /// Operand strides of `chain`: inputs, then outputs.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> operand_strides(const Chain& chain);

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "base/check.h"
 #include "device/compiler/expand.h"
 #include "device/compiler/fusion.h"
+#include "device/compiler/graph_editor.h"
+#include "device/compiler/graph_rules.h"
 #include "device/compiler/lowering.h"
 
 namespace trellis::device {
@@ -36,16 +37,11 @@ ExpandedGraph as_it_is(const Graph& graph) {
   return same;
 }
 
-bool is_bookkeeping(const std::string& name) {
-  static const std::set<std::string, std::less<>> kNames{"view", "reshape", "_unsafe_view", "_reshape_alias", "expand", "permute", "transpose", "t", "slice", "select",
-      "unsqueeze", "squeeze", "split", "chunk", "as_strided", "detach", "alias", "empty", "empty_like", "empty_strided", "resize", "narrow", "set", "unbind", "unfold"};
-  return kNames.contains(name);
-}
-
 class Compiler {
  public:
   Compiler(const Graph& graph, const sim::CoreConfig& core, Estimates estimates)
-      : expanded_(estimates == Estimates::kEverything ? as_it_is(graph) : expand(graph)), lowering_(expanded_.graph, buffer_slots(graph), core), fuser_(expanded_.graph), core_(core), estimates_(estimates) {
+      : expanded_(estimates == Estimates::kEverything ? as_it_is(graph) : expand(apply_rules(graph, core.compiler))),
+        lowering_(expanded_.graph, slots_of(graph), core), fuser_(expanded_.graph), core_(core), estimates_(estimates) {
     find_readers();
   }
 
@@ -72,6 +68,13 @@ class Compiler {
   }
 
  private:
+  /// Those of the graph as it was given; what rules have added belongs to the program.
+  [[nodiscard]] std::vector<std::int32_t> slots_of(const Graph& graph) const {
+    std::vector<std::int32_t> slots = buffer_slots(graph);
+    slots.resize(expanded_.graph.buffers.size(), -1);
+    return slots;
+  }
+
   void find_readers() {
     const Graph& graph = expanded_.graph;
     readers_.resize(graph.buffers.size());

@@ -144,6 +144,14 @@ Term FusedGroup::reduce(AluOp op, Term a) {
   return Term::of(result);
 }
 
+Term FusedGroup::random() {
+  Chain::Step s;
+  s.opcode = Opcode::kRandom;
+  const int result = step(s);
+  chain_.values[static_cast<std::size_t>(result)].dtype = DType::kInt32;
+  return Term::of(result);
+}
+
 // ── joining ──
 
 std::optional<FusedGroup::Fit> FusedGroup::fit(const ChainNode& node) const {
@@ -424,6 +432,9 @@ void FusedGroup::merge_scalar_pairs(Chain& chain) const {
   chain.split = split;
 }
 
+/// Random numbers come from nowhere: they are drawn beside what stands before them, which is what they will mask.
+static bool draws(const ChainNode& node) { return node.inputs.empty() && node.node->op == "random_mask"; }
+
 void Fuser::add(const ChainNode& node) {
   int after = -1;
   for (const Access& a : node.inputs) after = std::max(after, last(last_writer_, a.buffer));
@@ -431,7 +442,7 @@ void Fuser::add(const ChainNode& node) {
   int home = -1;
   if (after >= 0 && groups_[static_cast<std::size_t>(after)].try_join(node)) {
     home = after;
-  } else if (!groups_.empty() && after < static_cast<int>(groups_.size()) - 1 && groups_.back().shares_input(node) && groups_.back().try_join(node)) {
+  } else if (!groups_.empty() && after < static_cast<int>(groups_.size()) - 1 && (groups_.back().shares_input(node) || draws(node)) && groups_.back().try_join(node)) {
     home = static_cast<int>(groups_.size()) - 1;
   } else {
     groups_.emplace_back(graph_);

@@ -53,6 +53,7 @@ class FusedGroup : public StepSink {
   Term activation(sim::isa::Activation fn, Term a, double scale, double bias) override;
   Term select(Term then, Term predicate, double otherwise) override;
   Term reduce(sim::isa::AluOp op, Term a) override;
+  Term random() override;
 
  private:
   struct Fit {

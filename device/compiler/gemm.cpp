@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/compiler/gemm_batched.h"
 #include "sim/isa/features.h"
 
 namespace trellis::device {
@@ -428,6 +429,7 @@ void lower_gemm(ProgramBuilder& builder, std::uint32_t kernel, Gemm gemm) {
     gemm.c = transposed(gemm.c, r - 2, r - 1);
     if (gemm.addend) gemm.addend = transposed(*gemm.addend, r - 2, r - 1);
   }
+  if (builder.core().compiler.batched_products && lower_batched_gemm(builder, kernel, gemm)) return;
   const std::int64_t k = gemm.a.sizes[r - 1];
   const std::int64_t most = 64 * kP * 2 / isa::size_bytes(gemm.a.dtype);  // what leaves room for wide blocks in SBUF
   const std::int64_t slices = ceil_div(k, most);

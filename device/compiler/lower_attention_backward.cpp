@@ -53,8 +53,8 @@ class Backward {
         a_.window > 0 ? visit_window(head, keys) : visit_queries(head, keys);
       });
       head.query = 0;
-      phase_.scope([&] { store_transposed(rows_of(a_.grad_k, heads_.offset(kGradK, head), first_, keys.count), keys.grad_k, a_.scale); });
-      phase_.scope([&] { store_transposed(rows_of(a_.grad_v, heads_.offset(kGradV, head), first_, keys.count), keys.grad_v, 1); });
+      phase_.scope([&] { store_gradient(rows_of(a_.grad_k, heads_.offset(kGradK, head), first_, keys.count), keys.grad_k, a_.scale); });
+      phase_.scope([&] { store_gradient(rows_of(a_.grad_v, heads_.offset(kGradV, head), first_, keys.count), keys.grad_v, 1); });
     });
     return std::move(phase_);
   }
@@ -450,6 +450,19 @@ class Backward {
                     phase_.at(b.turned[last.parity], array_, static_cast<int>(n), row(block.queries - from), t * kBlock + from), t > 0);
       ++t;
     }
+  }
+
+  void store_gradient(const Rows& rows, TileId from, double scale) {
+    rows.row_stride == 1 && rows.column_stride != 1 ? store_columns(rows, from, scale) : store_transposed(rows, from, scale);
+  }
+
+  /// scale · fromᵀ to HBM where it lies turned already: neighbours on chip are neighbours there.
+  void store_columns(const Rows& rows, TileId from, double scale) {
+    blocks(phase_, rows.count, [&](const Index& b, std::int64_t count) {
+      const Ref out = phase_.at(phase_.sbuf(kBlock * isa::size_bytes(rows.dtype), 2), rows.dtype, static_cast<int>(d_), row(count));
+      phase_.activation(Activation::kIdentity, out, transposed(from, b * kBlock, count), scale);
+      phase_.store(Phase::hbm(rows.buffer, rows.dtype, static_cast<int>(d_), rows.column_stride, row(count), rows.offset + b * kBlock), out);
+    });
   }
 
   /// scale · fromᵀ to HBM.

@@ -35,6 +35,7 @@ class StepSink {
   virtual Term activation(sim::isa::Activation fn, Term a, double scale, double bias) = 0;
   virtual Term select(Term then, Term predicate, double otherwise) = 0;
   virtual Term reduce(sim::isa::AluOp op, Term a) = 0;
+  virtual Term random() = 0;
 };
 
 /// One operation as element-wise steps and reductions over its iteration space.
@@ -70,6 +71,8 @@ class Recipe {
   /// predicate ? a : b without spreading infinities.
   Term where(Term predicate, Term a, Term b);
   Term reduce(sim::isa::AluOp op, Term a) { return sink_.reduce(op, a); }
+  /// Every bit of an int32 is drawn.
+  Term random() { return sink_.random(); }
   /// A tensor like `like` that holds `number` everywhere.
   Term copy_of(Term like, double number);
   [[nodiscard]] bool is_in_place() const { return !node_.outputs.empty() && !node_.inputs.empty() && node_.inputs[0] == node_.outputs[0]; }

@@ -74,6 +74,8 @@ void layer_norm_dx(Recipe& r) {
   r.out(0, r.mul(r.sub(r.sub(g, mean_g), r.mul(normal, mean_gx)), r.in(3)));
 }
 void layer_norm_dweight(Recipe& r) { r.out(0, r.reduce(AluOp::kAdd, r.mul(r.in(0), r.mul(r.sub(r.in(1), r.in(2)), r.in(3))))); }
+/// A draw is below p · 2³² − 2³¹ with probability p.
+void random_mask(Recipe& r) { r.out(0, r.alu(AluOp::kLess, r.random(), (r.scalars.number("p", 0.5) - 0.5) * 4294967296.0)); }
 void norm_dbias(Recipe& r) { r.out(0, r.reduce(AluOp::kAdd, r.in(0))); }
 
 }  // namespace
@@ -84,7 +86,7 @@ const ChainOp* find_training_op(std::string_view name) {
       {"full", {fill}}, {"full_like", {fill}}, {"scalar_tensor", {fill}}, {"_fused_adam", {fused_adam}}, {"_fused_adamw", {fused_adamw}}, {"_fused_sgd", {fused_sgd}},
       {"rms_norm_dx", {rms_norm_dx, Reduces::kLastDims}}, {"layer_norm_dx", {layer_norm_dx, Reduces::kLastDims}},
       {"norm_dweight", {norm_dweight, Reduces::kLeadingDims}}, {"layer_norm_dweight", {layer_norm_dweight, Reduces::kLeadingDims}},
-      {"norm_dbias", {norm_dbias, Reduces::kLeadingDims}},
+      {"random_mask", {random_mask}}, {"norm_dbias", {norm_dbias, Reduces::kLeadingDims}},
   };
   const auto found = kTable.find(name);
   return found == kTable.end() ? nullptr : &found->second;

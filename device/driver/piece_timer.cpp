@@ -107,6 +107,12 @@ const TimedPiece& PieceTimer::keep(const Key& key, const CompiledGraph& compiled
 }
 
 const TimedPiece& PieceTimer::keep(const Key& key, TimedPiece timed) {
+  if (stretch_ != 1) {
+    sim::CoreTiming longer = *timed.timing;
+    // Nobody is busier for it: the engines wait.
+    for (sim::SegmentTiming& segment : longer.segments) segment.duration = Picoseconds(static_cast<std::int64_t>(static_cast<double>(segment.duration.value) * stretch_));
+    timed.timing = std::make_shared<const sim::CoreTiming>(std::move(longer));
+  }
   return *pieces_.emplace(key, std::make_unique<TimedPiece>(std::move(timed))).first->second;
 }
 

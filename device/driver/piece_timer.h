@@ -24,9 +24,9 @@ class PieceTimer {
  public:
   using Time = std::function<sim::CoreTiming(const sim::isa::Program&)>;
 
-  /// `threads`: host threads that compile, at least 1; the result does not depend on it.
-  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads)
-      : core_(core), time_(std::move(time)), cache_(std::move(cache)), threads_(threads) {}
+  /// `threads`: host threads that compile, at least 1; the result does not depend on it. `stretch`: what pieces take over what `time` says.
+  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads, double stretch = 1)
+      : core_(core), time_(std::move(time)), cache_(std::move(cache)), threads_(threads), stretch_(stretch) {}
 
   /// One for each graph, in order; valid as long as this object.
   std::vector<const TimedPiece*> time(const std::vector<Graph>& pieces, Unknown unknown);
@@ -46,6 +46,7 @@ class PieceTimer {
   Time time_;
   TimingCache cache_;
   int threads_;
+  double stretch_;
   std::map<Key, std::unique_ptr<TimedPiece>> pieces_;
   std::set<std::string> warned_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "device/compiler/graph_rules.h"
 #include "device/compiler/pieces.h"
 
 namespace trellis::device {
@@ -10,7 +11,7 @@ namespace trellis::device {
 ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads, std::optional<std::filesystem::path> cache)
     : system_(system),
       pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); }, TimingCache(std::move(cache), system),
-              threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+              threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())), system.program_stretch()) {}
 
 sim::Simulator& ProgramTimer::machine() {
   if (!simulator_) simulator_ = std::make_unique<sim::Simulator>(system_);
@@ -25,7 +26,8 @@ const TimedProgram& ProgramTimer::time(const Graph& graph, Unknown unknown) {
   return *known;
 }
 
-std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& graph, const ContentHash& hash, Unknown unknown) {
+std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& recorded, const ContentHash& hash, Unknown unknown) {
+  const Graph graph = apply_rules(recorded, system_.chip.core.compiler);
   auto program = std::make_unique<TimedProgram>();
   program->name = graph.name;
   program->hash = hash;

@@ -25,6 +25,7 @@ ContentHash hash_of(const sim::SystemConfig& system) {
   h.text(system.instance.name);
   h.value(system.instance.logical_core_size);
   for (const sim::Parameter& parameter : system.parameters) {
+    if (parameter.key.starts_with(sim::kSoftwarePrefix)) continue;
     h.text(parameter.key);
     h.text(parameter.value);
   }

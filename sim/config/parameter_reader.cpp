@@ -43,7 +43,7 @@ void ParameterReader::check_replacement(const YamlMap& entry, const Written& wri
     if (!holds) entry.problem("value", fmt::format("expected {}, got '{}'", expected, entry.raw("value")));
   };
   if (is_time) {
-    expect(value >= 0 && value <= kPicosecondsPerSecond, "a time from 0 to 1 s");
+    expect(value >= 0 && value <= 10 * kPicosecondsPerSecond, "a time from 0 to 10 s");
   } else if (written.value > 0) {
     expect(value >= written.value / kFactor && value <= written.value * kFactor, fmt::format("at most {} times more or less than the hardware file's {}", kFactor, written.text));
   } else {

@@ -95,6 +95,16 @@ DmaConfig read_dma(ParameterReader r) {
   return c;
 }
 
+CompilerRules read_compiler(ParameterReader r) {
+  CompilerRules c;
+  c.fused_attention = r.read<bool>("fused_attention");
+  c.batched_products = r.read<bool>("batched_products");
+  c.rounding_casts = r.read<bool>("rounding_casts");
+  c.fused_random = r.read<bool>("fused_random");
+  r.reject_unknown();
+  return c;
+}
+
 CoreConfig read_core(ParameterReader r) {
   CoreConfig c;
   c.sbuf = r.read<Bytes>("sbuf");
@@ -111,6 +121,7 @@ CoreConfig read_core(ParameterReader r) {
   c.gpsimd = read_engine(r.section("gpsimd"));
   c.costs = read_costs(r.section("costs"));
   c.dma = read_dma(r.section("dma"));
+  c.compiler = read_compiler(r.section("compiler"));
   r.reject_unknown();
   c.limits.sbuf_bytes_per_partition = c.sbuf.value / c.limits.partitions;
   c.limits.psum_bytes_per_partition = c.psum.value / c.limits.partitions;
@@ -160,6 +171,15 @@ LaunchConfig read_launch(ParameterReader r) {
   return c;
 }
 
+SoftwareConfig read_software(ParameterReader r) {
+  SoftwareConfig c;
+  c.multi_node_stretch = r.read<double>("multi_node_stretch");
+  c.megatron_step = r.read<Picoseconds>("megatron_step");
+  c.fine_tuning_stretch = r.read<double>("fine_tuning_stretch");
+  r.reject_unknown();
+  return c;
+}
+
 void check_consistency(const SystemConfig& system, const YamlMap& root) {
   const int cores = system.chip.physical_cores;
   const int size = system.instance.logical_core_size;
@@ -188,6 +208,7 @@ SystemConfig read_file(const fs::path& file, const std::string& instance, const 
   system.launch = read_launch(r.section("launch"));
   system.collectives = read_collectives(r.section("collectives"));
   system.network = read_network(r.section("network"));
+  system.software = read_software(r.section("software"));
   const Interconnect shared = read_interconnect(r.section("interconnect"));
   const YamlMap instances = root.map("instances");
   for (const std::string& each : instances.keys()) {

@@ -101,7 +101,17 @@ struct DmaConfig {
   }
 };
 
+/// Which rules the graph compiler follows beyond lowering operations one by one (device/compiler/README.md). They stand among the machine's
+/// numbers because they decide a program's time as these do: `--set core.compiler.fused_attention=false` shows what one is worth.
+struct CompilerRules {
+  bool fused_attention = true;     ///< explicit attention whose scores nobody keeps stays on chip
+  bool batched_products = true;    ///< small products of a batch share transfers and PSUM banks
+  bool rounding_casts = true;      ///< stochastic rounding is a mode of the cast, not arithmetic
+  bool fused_random = true;        ///< random masks are drawn where they are used
+};
+
 struct CoreConfig {
+  CompilerRules compiler;
   TensorEngineConfig tensor;
   EngineConfig vector, scalar, gpsimd;
   InstructionCosts costs;
@@ -188,6 +198,15 @@ struct LaunchConfig {
   Picoseconds collective_start; ///< trigger → first byte of a collective
 };
 
+/// What published training steps contain beyond the work that the machine was seen to do.
+struct SoftwareConfig {
+  double multi_node_stretch = 1;   ///< programs of a run on several instances take so many times longer
+  Picoseconds megatron_step;       ///< a step of the Megatron-LM and NeMo path takes so much longer; `accuracy training` adds it
+  double fine_tuning_stretch = 1;  ///< a step of the fine-tuning path takes so many times longer; `accuracy training` multiplies by it
+};
+/// Parameters that no program's time on a core depends on have keys that begin so.
+inline constexpr const char* kSoftwarePrefix = "software.";
+
 /// Collective communication by the CC-cores: what a plan costs beside the bandwidth of its links.
 struct CollectiveConfig {
   Picoseconds step_time;       ///< a round's handshake: semaphores seen by the CC-core, next DMA rings started
@@ -217,6 +236,7 @@ struct SystemConfig {
   LaunchConfig launch;
   NetworkConfig network;
   CollectiveConfig collectives;
+  SoftwareConfig software;
   int nodes = 1;
   std::vector<Parameter> parameters;
   std::vector<Contradiction> contradictions;
@@ -225,6 +245,8 @@ struct SystemConfig {
   [[nodiscard]] int logical_cores_per_chip() const { return chip.physical_cores / instance.logical_core_size; }
   [[nodiscard]] int logical_cores_per_node() const { return instance.chips * logical_cores_per_chip(); }
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
+  /// What a program takes on this cluster over what it takes on one instance.
+  [[nodiscard]] double program_stretch() const { return nodes > 1 ? software.multi_node_stretch : 1; }
   /// What the cores of one HBM stack share; one of them alone may use it all.
   [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const { return chip.hbm_bandwidth * (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores); }
   [[nodiscard]] Bytes hbm_per_logical_core() const { return Bytes(chip.hbm.value / logical_cores_per_chip()); }

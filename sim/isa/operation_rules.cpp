@@ -175,6 +175,13 @@ void check_column(const AccessPattern& column, const AccessPattern& data, const 
   check_shape(column, role, data.num_partitions, 1, out);
 }
 
+/// dst [P, G] beside src0 [P, G, N].
+void check_reduced(const Instruction& i, Violations& out) {
+  const std::int64_t n = i.src0.elements_per_partition(), results = i.dst.elements_per_partition();
+  if (results == 0 || n % results != 0) return check_column(i.dst, i.src0, "dst", out);
+  check_shape(i.dst, "dst", i.src0.num_partitions, results, out);
+}
+
 void check_elementwise(const Instruction& i, Violations& out) {
   if (i.opcode != Opcode::kTensorReduce && i.src0.present() && i.dst.present()) check_same_shape(i.dst, i.src0, "dst", "src0", out);
   switch (i.opcode) {
@@ -192,7 +199,7 @@ void check_elementwise(const Instruction& i, Violations& out) {
       check_shape(i.src1, "src1", 1, 1, out);
       check_dtype(i.src1, "src1", DType::kInt32, out);
       break;
-    case Opcode::kTensorReduce: check_column(i.dst, i.src0, "dst", out); break;
+    case Opcode::kTensorReduce: check_reduced(i, out); break;
     default: break;
   }
 }

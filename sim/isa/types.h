@@ -38,7 +38,7 @@ enum class Opcode : std::uint8_t {
   kScalarTensorTensor, ///< dst = (src0 alu imm0) alu2 src1
   kTensorCopy,         ///< dst = cast(src0)
   kTensorCopyDynamic,  ///< dst = cast(src0 displaced by src1[0, 0] elements): an address from a register, src1 [1, 1] int32
-  kTensorReduce,       ///< dst [P, 1] = alu-reduce of src0 along the free dimensions; accumulate: combine with dst
+  kTensorReduce,       ///< dst [P, G] = alu-reduce of src0 [P, G, N] along N, G = 1: all free dimensions; accumulate: combine with dst
   kTensorTensorScan,   ///< dst[p, i] = (src0[p, i] alu dst[p, i - 1]) alu2 src1[p, i], with imm0 for dst[p, -1]
   kActivation,         ///< dst = fn(imm0 * src0 + imm1); src1, when present, is a per-partition bias [P, 1] in place of imm1;
                        ///< dst1 as kTensorScalar's

@@ -98,10 +98,10 @@ TEST_F(Measurements, TheHeadAndTheNumberOfRowsAreChecked) {
 }
 
 /// Steps of random parts, measured with known factors.
-std::vector<FitRow> made_rows(const StepFactors& factors, std::size_t count, double most_communication) {
+std::vector<MeasuredParts> made_rows(const StepFactors& factors, std::size_t count, double most_communication) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> share(0, most_communication), size(0.5, 20);
-  std::vector<FitRow> rows;
+  std::vector<MeasuredParts> rows;
   for (std::size_t i = 0; i < count; ++i) {
     const double step = size(random), part = share(random);
     rows.push_back({{step * (1 - part), step * part}, 0});
@@ -123,11 +123,11 @@ TEST(FitFactors, KnownFactorsAreFoundAgain) {
 TEST(FitFactors, NoOtherFactorsHaveALowerCost) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> noise(0.8, 1.25), shift(0.9, 1.1);
-  std::vector<FitRow> rows = made_rows({1.2, 0.7}, 10, 0.5);
-  for (FitRow& row : rows) row.measured_s *= noise(random);
+  std::vector<MeasuredParts> rows = made_rows({1.2, 0.7}, 10, 0.5);
+  for (MeasuredParts& row : rows) row.measured_s *= noise(random);
   const auto cost = [&](const StepFactors& factors) {
     double sum = 0;
-    for (const FitRow& row : rows) sum += std::pow(std::log(row.parts.seconds(factors) / row.measured_s), 2);
+    for (const MeasuredParts& row : rows) sum += std::pow(std::log(row.parts.seconds(factors) / row.measured_s), 2);
     return sum;
   };
   const StepFactors best = fit_factors(rows).factors;
@@ -143,8 +143,8 @@ TEST(FitFactors, WhatTheRowsCannotTellApartHasOneFactor) {
 }
 
 TEST(FitFactors, AWrongUnitEndsAtTheBound) {
-  std::vector<FitRow> rows = made_rows({1, 1}, 4, 0.5);
-  for (FitRow& row : rows) row.measured_s *= 1000;
+  std::vector<MeasuredParts> rows = made_rows({1, 1}, 4, 0.5);
+  for (MeasuredParts& row : rows) row.measured_s *= 1000;
   const StepFit fit = fit_factors(rows);
   EXPECT_TRUE(fit.at_bound);
   EXPECT_NEAR(fit.factors.compute, StepFactors::kMost, 0.01);

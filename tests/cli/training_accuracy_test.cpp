@@ -194,7 +194,7 @@ TEST(ShippedTrainingRows, EachHasALegalConfiguration) {
 TEST(ShippedTrainingRows, AreWhatTheValidatedRecordIsOf) {
   const auto runs = read_training_runs();
   std::vector<Prediction> exact(runs.size());
-  for (std::size_t i = 0; i < runs.size(); ++i) exact[i].step_s = runs[i].row.time_us * 1e-6;
+  for (std::size_t i = 0; i < runs.size(); ++i) exact[i].simulated.seconds = runs[i].row.time_us * 1e-6;
   const trainer::ValidatedRecord expected = validated_record(runs, exact);
   const std::optional<trainer::ValidatedRecord> record = trainer::read_validated_record();
   ASSERT_TRUE(record.has_value());
@@ -215,7 +215,7 @@ TEST_F(TrainingAccuracy, TheValidatedRecordIsOfRowsThatJudge) {
   write("good.yaml", std::string(kConfig).replace(std::string(kConfig).find("256"), 3, "512").replace(std::string(kConfig).find("adamw"), 5, "adamw, lr: 0.1"));
   const auto runs = read_training_runs();
   std::vector<Prediction> predictions(3);
-  for (Prediction& prediction : predictions) prediction.step_s = 2;
+  for (Prediction& prediction : predictions) prediction.simulated.seconds = 2;
   predictions[2].error = "it does not fit";
   EXPECT_THAT([&] { (void)validated_record(runs, predictions); }, ::testing::ThrowsMessage<ConfigError>(HasSubstr("C has no prediction")));
   const trainer::ValidatedRecord record = validated_record({runs[0], runs[1]}, {predictions[0], predictions[1]});

@@ -51,7 +51,7 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       save_logits_(config.save_logits),
       frozen_(config.lora.has_value()),
       orpo_beta_(config.orpo_beta),
-      mask_(context, config.encoder_seq_length, config.sliding_window, CoreAttention::is_explicit(config)),
+      mask_(context, config.encoder_seq_length, config.sliding_window),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
   if (config.position_embedding == PositionEmbedding::kRope) rotary_.emplace(context, rotary_spec(config));

@@ -6,6 +6,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
 
@@ -27,11 +28,11 @@ at::Tensor expand_kv_heads(const at::Tensor& input, std::int64_t num_heads) {
 
 }  // namespace
 
-AttentionMask::AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window, bool always_explicit)
+AttentionMask::AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window)
     : positions_(at::empty({sequence_length}, at::TensorOptions().dtype(at::kLong).device(context.device))) {
   if (!context.shape_only) positions_.copy_(at::arange(sequence_length, at::kLong));
   if (window && *window < sequence_length) window_ = window;
-  if (always_explicit || window_) table_ = causal_table();
+  if (window_) table_ = causal_table();
 }
 
 at::Tensor AttentionMask::causal_table() const {
@@ -48,7 +49,7 @@ at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
 
 CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer,
                              ShardPlace query_heads)
-    : explicit_(is_explicit(config)),
+    : explicit_(!config.flash_attention || config.attention_dropout > 0),
       causal_(!is_encoder(config)),
       layer_scaling_(config.apply_query_key_layer_scaling ? layer + 1 : 1),
       dropout_(context, path + ".attention_dropout", config.attention_dropout),
@@ -77,7 +78,12 @@ at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::
   const at::ScalarType dtype = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor scores = at::matmul(query * scale, key.transpose(2, 3)).to(dtype);
   if (layer_scaling_ != 1) scores = scores * layer_scaling_;
-  if (allowed.defined()) scores = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  if (allowed.defined()) {
+    scores = scores.masked_fill(allowed.logical_not(), kNever);
+  } else if (causal_) {  // made here, so that whoever compiles this sees that half of the scores do not count
+    scores = scores.masked_fill(at::ones({query.size(2), key.size(2)}, query.options().dtype(at::kBool)).triu_(1), kNever);
+  }
   const at::Tensor probabilities = dropout_.forward(scores.softmax(-1), query_heads_);
   return at::matmul(probabilities.to(query.scalar_type()), value);
 }

@@ -17,8 +17,7 @@ namespace trellis::trainer {
 /// of its own document.
 class AttentionMask {
  public:
-  /// `always_explicit`: make the table for purely causal attention too, which a fused operation needs no table for.
-  AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window, bool always_explicit);
+  AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window);
   /// Table of one micro-batch, the same for all layers: [s, s] or [b, 1, s, s] bool, true where a query (row) may read a key (column).
   /// Undefined: causal, nothing more. `attention_mask`: see MicroBatch.
   [[nodiscard]] at::Tensor allowed(const at::Tensor& attention_mask) const;
@@ -37,13 +36,9 @@ class AttentionMask {
 ///                     apply_query_key_layer_scaling: scores are divided by the layer's number before they are stored, and multiplied back
 class CoreAttention {
  public:
-  /// Whether this model's attention needs the table of AttentionMask even for purely causal attention.
-  /// An encoder's attends to all keys where there is no table.
-  [[nodiscard]] static bool is_explicit(const ModelSection& config) { return !config.flash_attention || config.attention_dropout > 0; }
-
   /// `layer`: its index, from 0. `query_heads`: those of this rank in the order it holds them, for the masks of dropout.
   CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer, ShardPlace query_heads);
-  /// `allowed`: AttentionMask::allowed().
+  /// `allowed`: AttentionMask::allowed(). Undefined: a decoder's queries read the past, an encoder's everything.
   [[nodiscard]] at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const;
 
  private:

@@ -286,13 +286,23 @@ void Interpreter::execute_eight(const Instruction& i) {
 
 void Interpreter::execute_reduce(const Instruction& i) {
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-    double result = i.accumulate ? get(i.dst, p, 0) : get(i.src0, p, 0);
-    for (std::int64_t e = i.accumulate ? 0 : 1; e < i.src0.elements_per_partition(); ++e) result = apply(i.alu, result, get(i.src0, p, e));
-    set(i.dst, p, 0, result);
+    const std::int64_t results = i.dst.elements_per_partition(), n = i.src0.elements_per_partition() / results;
+    for (std::int64_t r = 0; r < results; ++r) {
+      double result = i.accumulate ? get(i.dst, p, r) : get(i.src0, p, r * n);
+      for (std::int64_t e = i.accumulate ? 0 : 1; e < n; ++e) result = apply(i.alu, result, get(i.src0, p, r * n + e));
+      set(i.dst, p, r, result);
+    }
   }
 }
 
-void Interpreter::execute_elementwise(const Instruction& i) {
+std::int32_t Interpreter::EngineState::draw() {
+  std::uint64_t x = (++draws) * 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<std::int32_t>(x >> 32);
+}
+
+void Interpreter::execute_elementwise(const Instruction& i, EngineState& state) {
   const std::int64_t width = i.dst.elements_per_partition();
   for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
     double sum = i.dst1.present() && i.accumulate ? get(i.dst1, p, 0) : 0;
@@ -308,6 +318,7 @@ void Interpreter::execute_elementwise(const Instruction& i) {
         case Opcode::kActivation: result = apply(i.activation, i.imm0 * a + (i.src1.present() ? get(i.src1, p, 0) : i.imm1)); break;
         case Opcode::kSelect: result = get(i.src1, p, e) != 0 ? a : i.imm0; break;
         case Opcode::kMemset: result = i.imm0; break;
+        case Opcode::kRandom: result = state.draw(); break;
         case Opcode::kIota: result = i.imm0 + i.imm1 * static_cast<double>(p * width + e); break;
         default: break;
       }
@@ -333,7 +344,7 @@ void Interpreter::execute(const Instruction& i, EngineState& state) {
     case Opcode::kFindIndex8:
     case Opcode::kMatchReplace8: execute_eight(i); break;
     case Opcode::kGeneric: break;
-    default: execute_elementwise(i);
+    default: execute_elementwise(i, state);
   }
 }
 

@@ -36,6 +36,8 @@ class Interpreter {
     std::vector<double> weights;  ///< the array's contents, [partition][column]
     std::int64_t weight_columns = 0;
     std::vector<std::int64_t> executed;
+    std::uint64_t draws = 0;
+    std::int32_t draw();          ///< the engine's next random integer
   };
   struct Transfer {
     sim::isa::Instruction instruction;  ///< operands resolved to plain offsets
@@ -55,7 +57,7 @@ class Interpreter {
   sim::isa::Instruction resolve(const sim::isa::Instruction& instruction, const EngineState& state, std::int64_t executed) const;
   void execute(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_dma(const sim::isa::Instruction& instruction);
-  void execute_elementwise(const sim::isa::Instruction& instruction);
+  void execute_elementwise(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_reduce(const sim::isa::Instruction& instruction);
   void execute_quantize(const sim::isa::Instruction& instruction);
   void execute_eight(const sim::isa::Instruction& instruction);

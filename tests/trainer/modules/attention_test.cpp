@@ -126,7 +126,7 @@ struct Attention {
   [[nodiscard]] at::Tensor operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents = {}) const {
     ParallelState parallel;
     ParameterList parameters;
-    const AttentionMask mask(double_context(parallel, parameters), q.size(0), window, !flash);
+    const AttentionMask mask(double_context(parallel, parameters), q.size(0), window);
     ModelSection config;
     config.flash_attention = flash;
     config.apply_query_key_layer_scaling = layer_scaling;
