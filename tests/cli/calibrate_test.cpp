@@ -156,7 +156,7 @@ TEST_F(Measurements, AreFittedAndTheRestIsReportedApart) {
   std::vector<TrainingRun> runs = read_measurements(write(text));
   std::vector<Prediction> predictions;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    predictions.push_back({.step_s = 1, .parts = {0.9 - 0.1 * static_cast<double>(i), 0.1 + 0.1 * static_cast<double>(i)}});
+    predictions.emplace_back().parts = {0.9 - 0.1 * static_cast<double>(i), 0.1 + 0.1 * static_cast<double>(i)};
     runs[i].row.time_us = 1e6 * predictions[i].parts.seconds({1.2, 0.5}) * (runs[i].row.use == RowUse::kTest ? 1.1 : 1);
   }
   const CalibrateResult result = calibrate(runs, predictions, "mine.csv");
