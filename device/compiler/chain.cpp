@@ -13,8 +13,8 @@ namespace {
 using isa::Opcode;
 
 constexpr std::int64_t kWidest = 2048;
-constexpr std::int64_t kGroupedElements = 1024;  // rows together on a partition: enough to hide what an instruction costs to start
-constexpr std::int64_t kShortRow = 256;          // longer ones hide it alone, and use instructions that work on one row per partition
+constexpr std::int64_t kGroupedElements = 2048;  // rows together on a partition: enough to hide what an instruction costs to start
+constexpr std::int64_t kShortRow = 1024;         // longer ones hide it alone
 
 /// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
 bool is_plain_copy(const Chain& chain) {

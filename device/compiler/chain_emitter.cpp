@@ -96,7 +96,7 @@ void ChainEmitter::choose_engines() {
     const auto& step = chain_.steps[s];
     if (is_row(step.dst) && step.opcode != Opcode::kTensorReduce) continue;
     const bool fast = narrow(step.a) && narrow(step.b) && narrow(step.dst);
-    const bool column = space_.group.size == 1 && step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
+    const bool column = by_columns() && step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
     const bool movable = step.opcode == Opcode::kTensorScalar || step.opcode == Opcode::kTensorCopy || column;
     if (step.opcode == Opcode::kRandom) continue;
     if (step.opcode == Opcode::kActivation) {
@@ -244,6 +244,11 @@ Ref ChainEmitter::ref(int value, const Window& window) const {
   return phase_.at(tiles_.at(value), v.dtype, static_cast<int>(window.rows), row(elements(value, window)));
 }
 
+Ref ChainEmitter::member(int value, const Window& window, std::int64_t g) const {
+  const std::int64_t width = is_row(value) ? 1 : window.width();
+  return phase_.at(tiles_.at(value), chain_.values[static_cast<std::size_t>(value)].dtype, static_cast<int>(window.rows), row(width), g * width);
+}
+
 Ref ChainEmitter::broadcast(int value, const Window& window) const {
   Ref r = ref(value, window);
   if (!is_row(value)) return r;
@@ -329,7 +334,7 @@ void ChainEmitter::place(int value, const Window& window) {
 /// Step s takes a row's number away from x, only for the activation that follows.
 bool ChainEmitter::is_shift(std::size_t s, std::size_t to) const {
   const auto& step = chain_.steps[s];
-  if (space_.group.size > 1 || s + 1 >= to || step.opcode != Opcode::kTensorTensor || step.alu != AluOp::kSubtract || is_row(step.a) || !is_row(step.b)) return false;
+  if (!by_columns() || s + 1 >= to || step.opcode != Opcode::kTensorTensor || step.alu != AluOp::kSubtract || is_row(step.a) || !is_row(step.b)) return false;
   const auto& next = chain_.steps[s + 1];
   return next.opcode == Opcode::kActivation && next.a == step.dst && last_use_[static_cast<std::size_t>(step.dst)] == s + 1;
 }
@@ -337,7 +342,7 @@ bool ChainEmitter::is_shift(std::size_t s, std::size_t to) const {
 /// Step s is an activation whose result is summed along the row next.
 bool ChainEmitter::is_summed(std::size_t s, std::size_t to) const {
   const auto& step = chain_.steps[s];
-  if (space_.group.size > 1 || s + 1 >= to || step.opcode != Opcode::kActivation || is_row(step.dst)) return false;
+  if (!by_columns() || s + 1 >= to || step.opcode != Opcode::kActivation || is_row(step.dst)) return false;
   const auto& next = chain_.steps[s + 1];
   return next.opcode == Opcode::kTensorReduce && next.alu == AluOp::kAdd && next.a == step.dst;
 }
@@ -348,16 +353,17 @@ void ChainEmitter::emit_activation(std::size_t first, std::size_t activation, st
   ensure(shift.a, window);
   ensure(shift.b, window);
   place(step.dst, window);
-  if (activation == first) {
-    emit_step(step, window);
-  } else {
-    const Ref bias = phase_.at(phase_.sbuf(4, 2), isa::DType::kFp32, static_cast<int>(window.rows), row(1));
-    phase_.tensor_scalar(bias, ref(shift.b, window), AluOp::kMultiply, -step.imm0, AluOp::kAdd, step.imm1);
-    phase_.activation_column(step.activation, ref(step.dst, window), ref(shift.a, window), step.imm0, bias);
+  const bool summed = end != activation + 1, shifted = activation != first;
+  if (summed) place(chain_.steps[activation + 1].dst, window);
+  const int rows = static_cast<int>(window.rows);
+  const TileId bias = shifted ? phase_.sbuf(4 * space_.group.size, 2) : isa::kNone;
+  if (shifted) phase_.tensor_scalar(phase_.at(bias, isa::DType::kFp32, rows, row(space_.group.size)), ref(shift.b, window), AluOp::kMultiply, -step.imm0, AluOp::kAdd, step.imm1);
+  for (std::int64_t g = 0; g < space_.group.size; ++g) {
+    const Ref to = member(step.dst, window, g), from = member(shift.a, window, g);
+    shifted ? phase_.activation_column(step.activation, to, from, step.imm0, phase_.at(bias, isa::DType::kFp32, rows, row(1), g))
+            : phase_.activation(step.activation, to, from, step.imm0, step.imm1);
+    if (summed) phase_.sum_rows_into(member(chain_.steps[activation + 1].dst, window, g));
   }
-  if (end == activation + 1) return;
-  place(chain_.steps[activation + 1].dst, window);
-  phase_.sum_rows_into(ref(chain_.steps[activation + 1].dst, window));
 }
 
 void ChainEmitter::whole_body(const Window& window) {
@@ -411,11 +417,11 @@ void ChainEmitter::emit_binary(const Chain::Step& step, const Window& window) {
   const Ref dst = ref(step.dst, window);
   const bool a_row = is_row(step.a), b_row = is_row(step.b);
   if (a_row == b_row) return phase_.tensor_tensor(step.alu, dst, ref(step.a, window), ref(step.b, window));
-  if (space_.group.size > 1) return phase_.tensor_tensor(step.alu, dst, broadcast(step.a, window), broadcast(step.b, window));
-  if (b_row) return phase_.tensor_column(dst, ref(step.a, window), step.alu, ref(step.b, window), AluOp::kNone, 0, engine_of(step));
-  const AluOp swapped = mirrored(step.alu);
-  if (swapped != AluOp::kNone) return phase_.tensor_column(dst, ref(step.b, window), swapped, ref(step.a, window), AluOp::kNone, 0, engine_of(step));
-  phase_.tensor_tensor(step.alu, dst, broadcast(step.a, window), ref(step.b, window));
+  const AluOp alu = b_row ? step.alu : mirrored(step.alu);
+  if (alu == AluOp::kNone || !by_columns()) return phase_.tensor_tensor(step.alu, dst, broadcast(step.a, window), broadcast(step.b, window));
+  for (std::int64_t g = 0; g < space_.group.size; ++g) {
+    phase_.tensor_column(member(step.dst, window, g), member(b_row ? step.a : step.b, window, g), alu, member(b_row ? step.b : step.a, window, g), AluOp::kNone, 0, engine_of(step));
+  }
 }
 
 void ChainEmitter::emit_reduce(const Chain::Step& step, const Window& window) {

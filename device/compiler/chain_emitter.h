@@ -75,6 +75,11 @@ class ChainEmitter {
   void emit_binary(const Chain::Step& step, const Window& window);
   void emit_reduce(const Chain::Step& step, const Window& window);
   Ref broadcast(int value, const Window& window) const;
+  /// Row `g` of the group of rows on each partition.
+  [[nodiscard]] Ref member(int value, const Window& window, std::int64_t g) const;
+  /// Instructions that take one number per partition work on one row of a group at a time: worth it unless rows are shorter than they cost.
+  [[nodiscard]] bool by_columns() const { return space_.group.size == 1 || space_.width() >= kShortestColumn; }
+  static constexpr std::int64_t kShortestColumn = 64;  ///< cycles of the shortest instruction
   /// Free elements of a value on a partition.
   [[nodiscard]] std::int64_t elements(int value, const Window& window) const { return space_.group.size * (is_row(value) ? 1 : window.width()); }
   [[nodiscard]] bool invariant(int value) const;
