@@ -45,6 +45,8 @@ struct ModelInitConfig {
   std::optional<bool> meta_device_init = {};
   /// Fills one layer's parameters, by their names within the layer; the one source of values with meta_device_init.
   std::function<void(const std::string& layer, const std::string& parameter, at::Tensor& value)> param_init_fn = {};
+  /// With meta_device_init: buffers have no values either, and param_init_fn fills them too. initialize_parallel_model's argument sets it.
+  bool include_buffers = false;
 };
 
 /// `mixed_precision_config`. What is not given follows zero_one_enabled.

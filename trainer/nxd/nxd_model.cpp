@@ -289,8 +289,14 @@ NxDModel::LoadResult NxDModel::load_state_dict(const StateDict& state, bool stri
   return result;
 }
 
-std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config, runtime::RankContext& rank, const ModelFunction& model_fn) {
-  return std::make_unique<NxDModel>(config, rank, model_fn);
+std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config, runtime::RankContext& rank, const ModelFunction& model_fn,
+                                                    bool include_buffers) {
+  NxDConfig whole = config;
+  whole.model_init_config.include_buffers |= include_buffers;
+  if (whole.model_init_config.include_buffers && !whole.model_init_config.meta_device_init.value_or(false)) {
+    throw ConfigError("initialize_parallel_model: include_buffers: buffers have their values already: expected model_init_config.meta_device_init, got it off");
+  }
+  return std::make_unique<NxDModel>(whole, rank, model_fn);
 }
 
 }  // namespace trellis::trainer

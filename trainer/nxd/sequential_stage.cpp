@@ -68,17 +68,30 @@ void adopt_parameters(const BuiltLayer& layer, const std::string& name, const Mo
   }
 }
 
-/// param_init_fn is the source of the layer's values; with meta_device_init what it leaves out is an error.
-void initialise(const std::string& layer, std::size_t first, const NxDConfig& config, const ModuleContext& context) {
+/// The layer's parameters, and its buffers when param_init_fn fills them too, by their names within the layer.
+std::vector<std::pair<std::string, at::Tensor>> values_to_fill(const BuiltLayer& layer, const std::string& name, std::size_t first, const NxDConfig& config,
+                                                               const ModuleContext& context) {
+  std::vector<std::pair<std::string, at::Tensor>> values;
+  for (std::size_t i = first; i < context.parameters->size(); ++i) {
+    const Parameter& parameter = (*context.parameters)[i];
+    values.emplace_back(parameter.name.substr(name.size() + 1), parameter.tensor);
+  }
+  if (!config.model_init_config.include_buffers) return values;
+  for (const auto& buffer : layer.module->named_buffers()) values.emplace_back(buffer.key(), buffer.value());
+  return values;
+}
+
+/// param_init_fn is the source of the layer's values; with meta_device_init what it leaves out is an error. Whole numbers cannot tell.
+void initialise(const BuiltLayer& layer, const std::string& name, std::size_t first, const NxDConfig& config, const ModuleContext& context) {
   const ModelInitConfig& init = config.model_init_config;
   if (!init.param_init_fn || context.shape_only) return;
   const at::NoGradGuard no_grad;
-  for (std::size_t i = first; i < context.parameters->size(); ++i) {
-    Parameter& parameter = (*context.parameters)[i];
-    if (*init.meta_device_init) parameter.tensor.fill_(std::numeric_limits<double>::quiet_NaN());
-    init.param_init_fn(layer, parameter.name.substr(layer.size() + 1), parameter.tensor);
-    if (*init.meta_device_init && at::isnan(parameter.tensor).any().item<bool>()) {
-      throw ConfigError("model_init_config.param_init_fn: layer " + layer + ": parameter " + parameter.name + " was not initialised");
+  for (auto& [key, value] : values_to_fill(layer, name, first, config, context)) {
+    const bool can_tell = *init.meta_device_init && value.is_floating_point();
+    if (can_tell) value.fill_(std::numeric_limits<double>::quiet_NaN());
+    init.param_init_fn(name, key, value);
+    if (can_tell && at::isnan(value).any().item<bool>()) {
+      throw ConfigError("model_init_config.param_init_fn: layer " + name + ": " + key + " was not initialised");
     }
   }
 }
@@ -179,7 +192,7 @@ void SequentialStage::build(const LayerSpec& spec, const NxDConfig& config, cons
   BuiltLayer built = spec.build(context, spec.name);
   built.module->to(context.device, context.dtype);
   adopt_parameters(built, spec.name, context);
-  initialise(spec.name, first, config, context);
+  initialise(built, spec.name, first, config, context);
   layers_.push_back({spec.name, std::move(built), context.scope(spec.name), recompute});
 }
 

@@ -156,7 +156,27 @@ TEST(NxDModelInit, TheInitialiserIsTheSourceOfValues) {
   config.model_init_config.param_init_fn = [](const std::string& layer, const std::string& name, at::Tensor& value) {
     if (layer != "plain" || name != "linear.bias") value.fill_(1);
   };
-  EXPECT_THAT(message_of([&] { on_ranks(config, [](auto&, auto&) {}); }), HasSubstr("layer plain: parameter plain.linear.bias was not initialised"));
+  EXPECT_THAT(message_of([&] { on_ranks(config, [](auto&, auto&) {}); }), HasSubstr("layer plain: linear.bias was not initialised"));
+}
+
+TEST(NxDModelInit, BuffersAreFilledWhenAskedFor) {
+  NxDConfig config = config_of(2);
+  config.model_init_config.meta_device_init = true;
+  config.model_init_config.param_init_fn = [](const std::string&, const std::string&, at::Tensor& value) { value.fill_(0.25); };
+  const auto buffers_are = [&](bool filled) {
+    on_ranks(config, [&](NxDModel& model, runtime::RankContext&) {
+      for (const auto& [name, tensor] : model.named_buffers()) EXPECT_EQ(tensor.eq(0.25).all().item<bool>(), filled) << name;
+    });
+  };
+  buffers_are(false);
+  config.model_init_config.include_buffers = true;
+  buffers_are(true);
+  config.model_init_config.param_init_fn = [](const std::string&, const std::string& name, at::Tensor& value) {
+    if (name != "scale") value.fill_(1);
+  };
+  EXPECT_THAT(message_of([&] { on_ranks(config, [](auto&, auto&) {}); }), HasSubstr("layer plain: scale was not initialised"));
+  config.model_init_config.meta_device_init = false;
+  EXPECT_THAT(message_of([&] { on_ranks(config, [](auto&, auto&) {}); }), HasSubstr("expected model_init_config.meta_device_init, got it off"));
 }
 
 TEST(NxDModelCheckpointing, UnknownClassesAndMissingOnesAreNamed) {
