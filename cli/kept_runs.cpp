@@ -79,6 +79,7 @@ void add_machine(ContentHasher& hasher, const RunSources& sources, const trainer
   }
   for (const std::string& number : sources.hardware) hasher.text(number);
   hasher.value(sources.calibrated);
+  hasher.text(config.software);
 }
 
 /// Names and sizes of the files of a run; none when it is too large, or has a folder in it.

@@ -18,13 +18,17 @@ struct Knob {
   bool (*taken_by)(const SimulatedStep&);
 };
 
-const std::array<Knob, 2>& knobs() {
+constexpr std::size_t kKnobs = 3;
+
+const std::array<Knob, kKnobs>& knobs() {
   using S = sim::SoftwareConfig;
-  static const std::array<Knob, 2> kAll{{
+  using Stack = sim::SoftwareStack;
+  static const std::array<Knob, kKnobs> kAll{{
       {0, 3, [](const S& s) { return to_seconds(s.megatron_step); }, [](S& s, double v) { s.megatron_step = Picoseconds(static_cast<std::int64_t>(v / kPicosecond)); },
-       [](const SimulatedStep& r) { return r.path == SoftwarePath::kMegatron; }},
+       [](const SimulatedStep& r) { return r.software.stack == Stack::kMegatron; }},
       {0.9, 2, [](const S& s) { return s.fine_tuning_stretch; }, [](S& s, double v) { s.fine_tuning_stretch = v; },
-       [](const SimulatedStep& r) { return r.path == SoftwarePath::kFineTuning; }},
+       [](const SimulatedStep& r) { return r.software.stack == Stack::kOptimumNeuron; }},
+      {1.03, 1.2, [](const S& s) { return s.multi_node_stretch; }, [](S& s, double v) { s.multi_node_stretch = v; }, [](const SimulatedStep& r) { return r.nodes > 1; }},
   }};
   return kAll;
 }
@@ -41,45 +45,40 @@ double cost(const std::vector<FitRow>& rows, const sim::SoftwareConfig& software
 
 }  // namespace
 
-SoftwarePath software_path(const std::string& path) {
-  if (path == "megatron-lm" || path == "nemo") return SoftwarePath::kMegatron;
-  return path == "optimum-neuron" ? SoftwarePath::kFineTuning : SoftwarePath::kPlain;
-}
-
-double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& software) {
-  double seconds = step.seconds;
-  if (step.nodes > 1) seconds *= 1 + step.programs_share * (software.multi_node_stretch / step.software.multi_node_stretch - 1);
-  if (step.path == SoftwarePath::kFineTuning) seconds *= software.fine_tuning_stretch;
-  if (step.path == SoftwarePath::kMegatron) seconds += to_seconds(software.megatron_step);
-  return seconds;
+double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& numbers) {
+  sim::SoftwareConfig software = numbers;
+  software.stack = step.software.stack;
+  const double waits = (1 - step.programs_share) * step.seconds, programs = step.seconds - waits - to_seconds(step.software.step_overhead());
+  return waits + programs * software.program_stretch(step.nodes) / step.software.program_stretch(step.nodes) + to_seconds(software.step_overhead());
 }
 
 /// All numbers together on a grid: one after the other they would stop where two of them explain the same rows.
 sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig best) {
   if (rows.empty()) return best;
-  constexpr int kRounds = 9, kPoints = 40;
-  constexpr double kNarrower = 0.45;
+  constexpr int kRounds = 12, kPoints = 12;
+  constexpr double kNarrower = 0.6;
   double least = cost(rows, best), width = 1;
-  std::array<bool, 2> free{};
-  for (std::size_t k = 0; k < free.size(); ++k) free[k] = std::any_of(rows.begin(), rows.end(), [&](const FitRow& row) { return knobs()[k].taken_by(row.step); });
+  std::array<bool, kKnobs> free{};
+  for (std::size_t k = 0; k < kKnobs; ++k) free[k] = std::any_of(rows.begin(), rows.end(), [&](const FitRow& row) { return knobs()[k].taken_by(row.step); });
   for (int round = 0; round < kRounds; ++round, width *= kNarrower) {
     const sim::SoftwareConfig centre = best;
-    const auto point = [&](std::size_t k, int i) {
+    const auto set = [&](sim::SoftwareConfig& tried, std::size_t k, int i) {
       const Knob& knob = knobs()[k];
       const double half = (knob.high - knob.low) * width / 2, middle = round == 0 ? (knob.low + knob.high) / 2 : knob.get(centre);
       const double from = std::max(knob.low, middle - half), to = std::min(knob.high, middle + half);
-      return from + (to - from) * i / kPoints;
+      if (free[k]) knob.set(tried, from + (to - from) * i / kPoints);
     };
     const auto last = [&](std::size_t k) { return free[k] ? kPoints : 0; };
     for (int a = 0; a <= last(0); ++a) {
       for (int b = 0; b <= last(1); ++b) {
-        sim::SoftwareConfig tried = centre;
-        if (free[0]) knobs()[0].set(tried, point(0, a));
-        if (free[1]) knobs()[1].set(tried, point(1, b));
-        const double now = cost(rows, tried);
-        if (now >= least) continue;
-        least = now;
-        best = tried;
+        for (int c = 0; c <= last(2); ++c) {
+          sim::SoftwareConfig tried = centre;
+          set(tried, 0, a), set(tried, 1, b), set(tried, 2, c);
+          const double now = cost(rows, tried);
+          if (now >= least) continue;
+          least = now;
+          best = tried;
+        }
       }
     }
   }

@@ -9,22 +9,16 @@
 /// The few numbers that stand between a simulated step and a published one (`software.*` of the machine's numbers).
 namespace trellis::cli {
 
-/// Which of the numbers a published row's software takes; `path` of benchmarks/published/training.yaml.
-enum class SoftwarePath : std::uint8_t { kPlain, kMegatron, kFineTuning };
-[[nodiscard]] SoftwarePath software_path(const std::string& path);
-
 /// A simulated step, with what a fit needs to know of it.
 struct SimulatedStep {
-  double seconds = 0;        ///< as `trellis simulate` says, with `software.multi_node_stretch` in it
-  double programs_share = 1; ///< of it that passes in programs, not in exposed communication
-  SoftwarePath path = SoftwarePath::kPlain;
+  double seconds = 0;        ///< as `trellis simulate` says
+  double programs_share = 1; ///< of it that does not pass in exposed communication
   int nodes = 1;
   sim::SoftwareConfig software;  ///< that it was simulated with
 };
 
-/// The seconds that the row's software is expected to take with other numbers than those of the simulation.
-[[nodiscard]] double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& software);
-[[nodiscard]] inline double expected_seconds(const SimulatedStep& step) { return expected_seconds(step, step.software); }
+/// The seconds of the step by other numbers than those of the simulation; the row's software stack stays.
+[[nodiscard]] double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& numbers);
 
 struct FitRow {
   SimulatedStep step;
@@ -33,7 +27,7 @@ struct FitRow {
 };
 
 /// The numbers with the least mean |log(expected / published)|, plus a tenth of the worst row, as scripts/calibrate weighs them. Each stays in
-/// the plausible range of the hardware files. A number that no row takes stays as it is, and so does multi_node_stretch, which is measured.
+/// the plausible range of the hardware files. A number that no row takes stays as it is.
 [[nodiscard]] sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig start);
 
 /// Errors (expected / published − 1) in the order of `rows`, each with numbers fitted to the rows of other families only.

@@ -51,12 +51,12 @@ sim::SystemConfig machine_of(const TrainingRun& run, const TrainingRequest& requ
   load.nodes = run.nodes;
   load.overrides = request.hardware;
   load.calibrated = request.calibrated;
-  if (check.problems.empty()) load.logical_core_size = check.config.trainer.lnc;
+  if (check.problems.empty()) {
+    load.logical_core_size = check.config.trainer.lnc;
+    load.software = sim::software_stack(check.config.software).value();
+  }
   return sim::load_system(run.row.instance, load);
 }
-
-/// Of the software's numbers only this one is in a simulated step.
-bool simulated_number(const std::string& key) { return !key.starts_with(sim::kSoftwarePrefix) || key == "software.multi_node_stretch"; }
 
 /// Everything that a simulated step depends on.
 std::string key_of(const TrainingRun& run, const TrainingRequest& request, const trainer::RunCheck& check, const sim::SystemConfig& machine) {
@@ -66,7 +66,6 @@ std::string key_of(const TrainingRun& run, const TrainingRequest& request, const
   hasher.text(run.row.instance);
   hasher.value(run.nodes);
   for (const sim::Parameter& parameter : machine.parameters) {
-    if (!simulated_number(parameter.key)) continue;
     hasher.text(parameter.key);
     hasher.text(parameter.value);
   }
@@ -170,10 +169,9 @@ Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
   const trainer::RunCheck check = trainer::check_run_config(run.config.string(), run.overrides);
   const sim::SystemConfig machine = machine_of(run, request, check);
   Prediction prediction = simulate_one(run, request, key_of(run, request, check, machine));
-  prediction.simulated.path = software_path(run.path);
   prediction.simulated.nodes = run.nodes;
   prediction.simulated.software = machine.software;
-  if (prediction.error.empty()) prediction.step_s = expected_seconds(prediction.simulated);
+  prediction.step_s = prediction.simulated.seconds;
   return prediction;
 }
 

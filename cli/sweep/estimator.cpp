@@ -91,10 +91,11 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
       sim::LoadOptions load;
       load.nodes = row.candidate.nodes;
       load.logical_core_size = config.trainer.lnc;
+      load.software = sim::software_stack(config.software).value();
       machine.first = sim::load_system(space.request.instance, load);
       machine.second = std::make_unique<CollectiveTimes>(machine.first);
     }
-    row.estimate_ps = estimate_step(config, *times, *machine.second);
+    row.estimate_ps = estimate_step(config, *times, *machine.second) + machine.first.software.step_overhead().value;
     row.bound_ps = std::max(row.bound_ps, static_cast<std::int64_t>(static_cast<double>(row.estimate_ps) * (1 - kEstimateRange)));
   }
   return 2 * profiles.size();

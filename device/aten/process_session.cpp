@@ -38,12 +38,19 @@ void check_keys(const nlohmann::json& json) {
   for (const auto& [key, value] : json.items()) {
     if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" && key != "shape_only" && key != "record" &&
         key != "logical_core_size" && key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" && key != "calibrated" &&
-        key != "unlimited_memory" && key != "replay" && key != "slow") {
+        key != "unlimited_memory" && key != "replay" && key != "slow" && key != "software") {
       throw ConfigError("device options: unknown key " + key +
                         "; known are instance, nodes, logical_core_size, world_size, equal_ranks, shape_only, record, estimate_unknown, hardware, calibrated, "
-                        "unlimited_memory, replay, slow");
+                        "unlimited_memory, replay, slow, software");
     }
   }
+}
+
+sim::SoftwareStack read_software(const nlohmann::json& json) {
+  std::string name = "nxd";
+  read(json, "software", name);
+  if (const auto stack = sim::software_stack(name)) return *stack;
+  throw ConfigError("device options: software: expected nxd, megatron or optimum-neuron, got \"" + name + "\"");
 }
 
 sim::RankFold read_equal_ranks(const nlohmann::json& json) {
@@ -150,6 +157,7 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "record", options.record);
   read(json, "hardware", options.hardware);
   read(json, "calibrated", options.calibrated);
+  options.software = read_software(json);
   read(json, "estimate_unknown", options.estimate_unknown);
   read(json, "unlimited_memory", options.unlimited_memory);
   read(json, "replay", options.replay);

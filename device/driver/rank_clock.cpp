@@ -109,8 +109,14 @@ class RankClock::Reader {
       case Entry::Kind::kWait: now() = std::max(now(), place().time.value_or(Picoseconds())); return;
       case Entry::Kind::kHostWaits: c_.host_ = std::max(c_.host_, stream_ < 0 ? c_.now() : now()); return;
       case Entry::Kind::kHostWaitsForMark: c_.host_ = std::max(c_.host_, place().time.value_or(Picoseconds())); return;
-      case Entry::Kind::kEndStep: c_.comm_ends_.clear(); return;
+      case Entry::Kind::kEndStep: return end_step();
     }
+  }
+
+  void end_step() {
+    c_.comm_ends_.clear();
+    const Picoseconds overhead = system_.software.step_overhead();
+    if (overhead.value > 0) c_.host_ = std::max(c_.host_, c_.now()) + overhead;
   }
 
   void run(const Run& run, const std::vector<std::uint64_t>* correlations) {

@@ -47,6 +47,7 @@ sim::SystemConfig load_system(const SessionOptions& options) {
   if (options.logical_core_size != 0) load.logical_core_size = options.logical_core_size;
   load.overrides = options.hardware;
   load.calibrated = options.calibrated;
+  load.software = options.software;
   sim::SystemConfig system = sim::load_system(options.instance, load);
   system.slow = sim::read_slow_parts(options.slow, system, options.world_size);
   return system;

@@ -142,9 +142,10 @@ void ClusterRun::retime_comms(int core) {
   for (const std::uint32_t comm : sharing_.comms_on(core)) network_.set_stretch(comm, sharing_.stretch_of_comm(comm));
 }
 
-/// The host runs ahead of the device, so only the first program waits for its launch; each pays for the device's start and stop.
+/// The host runs ahead of the device, so only the first program waits for its launch, and for what the training software does between two
+/// steps; each pays for the device's start and stop.
 void ClusterRun::launch(Rank& rank) {
-  if (!rank.launched) rank.clock += system_.launch.program_launch.value;
+  if (!rank.launched) rank.clock += (system_.launch.program_launch + system_.software.step_overhead()).value;
   rank.launched = true;
   rank.clock += system_.launch.program_start.value;
 }

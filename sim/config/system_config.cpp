@@ -101,6 +101,9 @@ CompilerRules read_compiler(ParameterReader r) {
   c.batched_products = r.read<bool>("batched_products");
   c.rounding_casts = r.read<bool>("rounding_casts");
   c.fused_random = r.read<bool>("fused_random");
+  c.paired_windows = r.read<bool>("paired_windows");
+  c.narrow_values = r.read<bool>("narrow_values");
+  c.fused_sums = r.read<bool>("fused_sums");
   r.reject_unknown();
   return c;
 }
@@ -261,6 +264,7 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
     if (std::find(names.begin(), names.end(), instance) == names.end()) continue;
     SystemConfig system = read_file(file, instance, options);
     system.nodes = options.nodes;
+    system.software.stack = options.software;
     check_nodes(system);
     system.chip.core = to_logical_core(system.chip.core, system.instance.logical_core_size);
     system.chip.core.dma.hbm_rate = system.hbm_stack_bandwidth();
@@ -271,6 +275,13 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
   for (const auto& each : known) list += (list.empty() ? "" : ", ") + each;
   const std::string near = nearest_name(instance, known);
   throw ConfigError("unknown instance \"" + instance + "\"" + (near.empty() ? "" : "; did you mean " + near + "?") + "; known: " + list);
+}
+
+std::optional<SoftwareStack> software_stack(const std::string& name) {
+  if (name == "nxd") return SoftwareStack::kNxd;
+  if (name == "megatron") return SoftwareStack::kMegatron;
+  if (name == "optimum-neuron") return SoftwareStack::kOptimumNeuron;
+  return std::nullopt;
 }
 
 Evidence SystemConfig::worst_evidence() const {

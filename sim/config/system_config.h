@@ -108,6 +108,9 @@ struct CompilerRules {
   bool batched_products = true;    ///< small products of a batch share transfers and PSUM banks
   bool rounding_casts = true;      ///< stochastic rounding is a mode of the cast, not arithmetic
   bool fused_random = true;        ///< random masks are drawn where they are used
+  bool paired_windows = true;      ///< element-wise kernels work on two windows in turn, so that no engine waits for another one
+  bool narrow_values = true;       ///< operations on bf16 tensors keep bf16 between their steps; sums stay fp32
+  bool fused_sums = true;          ///< a product that is only added to a tensor is added on its way out of PSUM
 };
 
 struct CoreConfig {
@@ -198,11 +201,22 @@ struct LaunchConfig {
   Picoseconds collective_start; ///< trigger → first byte of a collective
 };
 
+/// By which training software a run is timed; key `software` of its configuration.
+enum class SoftwareStack : std::uint8_t { kNxd, kMegatron, kOptimumNeuron };
+/// "nxd", "megatron" or "optimum-neuron"; nullopt for other texts.
+[[nodiscard]] std::optional<SoftwareStack> software_stack(const std::string& name);
+
 /// What published training steps contain beyond the work that the machine was seen to do.
 struct SoftwareConfig {
   double multi_node_stretch = 1;   ///< programs of a run on several instances take so many times longer
-  Picoseconds megatron_step;       ///< a step of the Megatron-LM and NeMo path takes so much longer; `accuracy training` adds it
-  double fine_tuning_stretch = 1;  ///< a step of the fine-tuning path takes so many times longer; `accuracy training` multiplies by it
+  Picoseconds megatron_step;       ///< kMegatron: a step costs so much beside the device's work
+  double fine_tuning_stretch = 1;  ///< kOptimumNeuron: programs take so many times longer
+  SoftwareStack stack = SoftwareStack::kNxd;
+
+  [[nodiscard]] double program_stretch(int nodes) const {
+    return (nodes > 1 ? multi_node_stretch : 1) * (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
+  }
+  [[nodiscard]] Picoseconds step_overhead() const { return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds(); }
 };
 /// Parameters that no program's time on a core depends on have keys that begin so.
 inline constexpr const char* kSoftwarePrefix = "software.";
@@ -245,8 +259,8 @@ struct SystemConfig {
   [[nodiscard]] int logical_cores_per_chip() const { return chip.physical_cores / instance.logical_core_size; }
   [[nodiscard]] int logical_cores_per_node() const { return instance.chips * logical_cores_per_chip(); }
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
-  /// What a program takes on this cluster over what it takes on one instance.
-  [[nodiscard]] double program_stretch() const { return nodes > 1 ? software.multi_node_stretch : 1; }
+  /// What a program takes in a run of this cluster and software over what it takes alone.
+  [[nodiscard]] double program_stretch() const { return software.program_stretch(nodes); }
   /// What the cores of one HBM stack share; one of them alone may use it all.
   [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const { return chip.hbm_bandwidth * (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores); }
   [[nodiscard]] Bytes hbm_per_logical_core() const { return Bytes(chip.hbm.value / logical_cores_per_chip()); }
@@ -260,6 +274,7 @@ struct LoadOptions {
   std::optional<int> logical_core_size;  ///< physical cores per logical core instead of the instance's default; 1 or 2
   bool calibrated = true;                ///< false: published and estimated numbers only, nothing fitted
   std::vector<std::string> overrides;    ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
+  SoftwareStack software = SoftwareStack::kNxd;
 };
 
 /// Names of all instances in the shipped configurations.

@@ -44,6 +44,7 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"record", choice.record},
                             {"hardware", choice.hardware},
                             {"calibrated", choice.calibrated},
+                            {"software", config.software},
                             {"unlimited_memory", choice.unlimited_memory},
                             {"slow", choice.slow},
                             {"replay", choice.replay}};
