@@ -12,9 +12,9 @@ namespace {
 
 using isa::Opcode;
 
+// Elements of a window on a partition: an instruction's fixed cycles (160 of Vector, 220 of Scalar, sim/configs) are a tenth of them, and in bf16
+// they are the 4 KiB over which HBM is interleaved.
 constexpr std::int64_t kWidest = 2048;
-constexpr std::int64_t kGroupedElements = 2048;  // rows together on a partition: enough to hide what an instruction costs to start
-constexpr std::int64_t kShortRow = 1024;         // longer ones hide it alone
 
 /// A chain that only moves data needs no engine: DMA copies and casts from HBM to HBM.
 bool is_plain_copy(const Chain& chain) {
@@ -31,7 +31,7 @@ bool is_plain_copy(const Chain& chain) {
 void lower_copy(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain) {
   const ChainSpace space = plan_space(chain, 8192);
   Phase phase(kernel);
-  ChainEmitter emitter(phase, chain, space);
+  ChainEmitter emitter(phase, chain, space, builder.core());
   emitter.for_each_window(8192, [&](const Window& w) {
     const Ref src = emitter.operand(0, w), dst = emitter.operand(1, w);
     phase.store(dst, src);
@@ -169,6 +169,25 @@ bool draw_ahead(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
   return true;
 }
 
+/// Rows that fit in SBUF with everything that is made of them: two windows in turn where there is room, else one with room to work ahead,
+/// else one. False: they do not.
+bool whole_rows(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain, const ChainSpace& space) {
+  struct Form {
+    int windows, depth;
+  };
+  for (const Form form : {Form{2, 1}, Form{1, 2}, Form{1, 1}}) {
+    if (form.windows == 2 && !builder.core().compiler.paired_windows) continue;
+    if (bytes_per_column(chain, form.depth) * form.windows * space.width() * space.group.size > builder.sbuf_bytes() * 8 / 5) continue;  // far from fitting
+    Phase whole(kernel);
+    ChainEmitter emitter(whole, chain, space, builder.core(), form.depth);
+    form.windows == 2 ? emitter.in_pairs(space.width()) : emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
+    if (whole.sbuf_bytes() > builder.sbuf_bytes()) continue;
+    builder.append(std::move(whole));
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
@@ -180,27 +199,22 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
   const bool reduces = std::any_of(chain.steps.begin(), chain.steps.end(), [](const auto& s) { return s.opcode == Opcode::kTensorReduce; });
   const std::int64_t memory = builder.sbuf_bytes() * 4 / 5;
   if (!reduces) {
-    const std::int64_t per_column = bytes_per_column(chain, 2);
+    const bool pairs = builder.core().compiler.paired_windows;
+    const std::int64_t per_column = pairs ? 2 * bytes_per_column(chain, 1) : bytes_per_column(chain, 2);
     const std::int64_t widest = std::clamp<std::int64_t>(memory / 2 / per_column / 64 * 64, 64, kWidest);
     const ChainSpace space = plan_space(chain, widest);
     Phase phase(kernel);
-    ChainEmitter emitter(phase, chain, space, 2);
-    emitter.for_each_window(widest, [&](const Window& w) { emitter.whole_body(w); });
+    ChainEmitter emitter(phase, chain, space, builder.core(), pairs ? 1 : 2);
+    pairs ? emitter.in_pairs(widest) : emitter.for_each_window(widest, [&](const Window& w) { emitter.whole_body(w); });
     return builder.append(std::move(phase));
   }
   ChainSpace space = plan_space(chain, kWidest);
-  if (builder.core().compiler.batched_products && space.width() <= kShortRow) group_rows(space, std::min(kGroupedElements, memory / bytes_per_column(chain, 2)));
-  for (const int depth : {2, 1}) {
-    if (bytes_per_column(chain, depth) * space.width() * space.group.size > 2 * memory) continue;  // far from fitting
-    Phase whole(kernel);
-    ChainEmitter emitter(whole, chain, space, depth);
-    emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
-    if (whole.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(whole));
-  }
+  if (builder.core().compiler.batched_products) group_rows(space, std::min(kWidest, memory / bytes_per_column(chain, 2)));
+  if (whole_rows(builder, kernel, chain, space)) return;
   Phase phase(kernel);
   if (draw_ahead(builder, kernel, chain)) return lower_chain(builder, kernel, std::move(chain));
   const std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, 2) / 64 * 64, 64, kWidest);
-  ChainEmitter emitter(phase, chain, space, 2);
+  ChainEmitter emitter(phase, chain, space, builder.core(), 2);
   emitter.in_stages(widest);
   builder.append(std::move(phase));
 }

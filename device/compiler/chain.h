@@ -21,6 +21,8 @@ struct Chain {
     std::uint32_t buffer = 0;           ///< inputs: where from
     std::int64_t offset = 0;
     std::vector<std::int64_t> strides;  ///< inputs: over Chain::sizes
+    bool narrow = false;                ///< made inside an operation on bf16 tensors: it may be bf16 too
+    bool cast = false;                  ///< input: `dtype` on chip, fp32 in HBM; its transfer casts
   };
   struct Step {
     isa::Opcode opcode = isa::Opcode::kTensorCopy;

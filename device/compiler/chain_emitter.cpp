@@ -71,7 +71,7 @@ std::int64_t bytes_per_column(const Chain& chain, int depth) {
   return fixed + peak + 8;
 }
 
-ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, int depth)
+ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, const sim::CoreConfig& core, int depth)
     : phase_(phase), chain_(chain), space_(space), depth_(depth), operand_of_(chain.values.size(), -1) {
   int n = 0;
   for (std::size_t v = 0; v < chain.values.size(); ++v) {
@@ -79,13 +79,12 @@ ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& s
   }
   classify();
   find_last_uses(0, chain.steps.size());
-  choose_engines();
+  choose_engines(core);
 }
 
-/// Scalar multiplies and adds numbers too: it takes such steps where Vector has more to do. Passes over the elements, in Vector's cycles;
-/// Scalar's clock is a quarter faster, Vector has fast modes for 16-bit data.
-void ChainEmitter::choose_engines() {
-  constexpr double kScalarPass = 0.8;
+/// Scalar multiplies and adds numbers too: it takes such steps where Vector has more to do. Passes over the elements, in Vector's cycles.
+void ChainEmitter::choose_engines(const sim::CoreConfig& core) {
+  const double fast_mode = std::max(1.0, core.vector.bf16_speedup), scalar_pass = core.vector.clock.value / core.scalar.clock.value;
   const auto narrow = [&](int v) { return v < 0 || isa::size_bytes(chain_.values[static_cast<std::size_t>(v)].dtype) == 2; };
   const auto simple = [](AluOp alu) {
     return alu == AluOp::kNone || alu == AluOp::kAdd || alu == AluOp::kSubtract || alu == AluOp::kReverseSubtract || alu == AluOp::kMultiply;
@@ -94,21 +93,25 @@ void ChainEmitter::choose_engines() {
   double vector = 0, scalar = 0;
   for (std::size_t s = 0; s < chain_.steps.size(); ++s) {
     const auto& step = chain_.steps[s];
-    if (is_row(step.dst) && step.opcode != Opcode::kTensorReduce) continue;
+    if ((is_row(step.dst) && step.opcode != Opcode::kTensorReduce) || constant_[static_cast<std::size_t>(step.dst)]) continue;
     const bool fast = narrow(step.a) && narrow(step.b) && narrow(step.dst);
     const bool column = by_columns() && step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
     const bool movable = step.opcode == Opcode::kTensorScalar || step.opcode == Opcode::kTensorCopy || column;
-    if (step.opcode == Opcode::kRandom) continue;
-    if (step.opcode == Opcode::kActivation) {
-      scalar += kScalarPass;
+    if (step.opcode == Opcode::kRandom) {
+      // GpSimd draws; on some generations Vector cannot reach SBUF meanwhile.
+      vector += core.costs.vector_gpsimd_share_sbuf ? core.vector.clock.value / core.gpsimd.clock.value / core.costs.random_rate : 0;
+    } else if (step.opcode == Opcode::kActivation) {
+      scalar += scalar_pass;
+    } else if (step.opcode == Opcode::kTensorReduce) {
+      vector += narrow(step.a) ? 0.5 : 1;
     } else if (!movable || !simple(step.alu) || !simple(step.alu2)) {
       const bool two = step.opcode == Opcode::kTensorTensor || step.opcode == Opcode::kSelect;
-      vector += fast ? 0.5 : two ? 2 : 1;
+      vector += !two ? 1 : fast && step.opcode == Opcode::kTensorTensor ? 2 / std::max(2.0, fast_mode) : 2;
     } else {
-      const double cost = narrow(step.a) && narrow(step.dst) ? 0.25 : 1;
-      if (scalar + kScalarPass < vector + cost) {
+      const double cost = narrow(step.a) && narrow(step.dst) ? 1 / fast_mode : 1;
+      if (scalar + scalar_pass < vector + cost) {
         engines_[s] = Engine::kScalar;
-        scalar += kScalarPass;
+        scalar += scalar_pass;
       } else {
         vector += cost;
       }
@@ -121,6 +124,7 @@ Engine ChainEmitter::engine_of(const Chain::Step& step) const { return engines_[
 void ChainEmitter::classify() {
   row_.assign(chain_.values.size(), false);
   stage_.assign(chain_.values.size(), 0);
+  constant_.assign(chain_.values.size(), false);
   for (std::size_t v = 0; v < chain_.values.size(); ++v) {
     if (operand_of_[v] < 0) continue;
     row_[v] = std::all_of(space_.columns.begin(), space_.columns.end(), [&](const auto& c) { return c.size == 1 || c.strides[static_cast<std::size_t>(operand_of_[v])] == 0; });
@@ -136,6 +140,8 @@ void ChainEmitter::classify() {
     const bool reduce = step.opcode == Opcode::kTensorReduce;
     row_[static_cast<std::size_t>(step.dst)] = (row && step.opcode != Opcode::kRandom) || reduce;
     stage_[static_cast<std::size_t>(step.dst)] = stage + (reduce ? 1 : 0);
+    const auto constant = [&](int v) { return v < 0 || invariant(v) || constant_[static_cast<std::size_t>(v)]; };
+    constant_[static_cast<std::size_t>(step.dst)] = step.a >= 0 && constant(step.a) && constant(step.b) && !row && !reduce;
   }
 }
 
@@ -149,11 +155,12 @@ void ChainEmitter::find_last_uses(std::size_t from, std::size_t to) {
   for (const auto& o : chain_.outputs) last_use_[static_cast<std::size_t>(o.value)] = kNever;
 }
 
-void ChainEmitter::for_each_loop(std::size_t depth, Window& window, const std::function<void(Window&)>& body) {
+void ChainEmitter::for_each_loop(std::size_t depth, std::int64_t stride, Window& window, const std::function<void(Window&)>& body) {
   if (depth == space_.loops.size()) return body(window);
-  phase_.loop(space_.loops[depth].size, [&](Index i) {
-    window.loops.push_back(std::move(i));
-    for_each_loop(depth + 1, window, body);
+  const std::int64_t step = depth + 1 == space_.loops.size() ? stride : 1;
+  phase_.loop(space_.loops[depth].size / step, [&](const Index& i) {
+    window.loops.push_back(i * step);
+    for_each_loop(depth + 1, stride, window, body);
     window.loops.pop_back();
   });
 }
@@ -192,24 +199,30 @@ void ChainEmitter::for_each_row(Window& window, const std::function<void(Window&
 
 void ChainEmitter::for_each_window(std::int64_t width, const std::function<void(const Window&)>& body) {
   Window window;
-  for_each_loop(0, window, [&](Window& w) {
+  for_each_loop(0, 1, window, [&](Window& w) {
     for_each_columns(width, w, [&](Window& x) {
       load_invariant(x);
       for_each_row(x, [&](Window& y) { body(y); });
       start_window();
-      tiles_.clear();
+      now_.tiles.clear();
     });
   });
+  remainder(body);
+}
+
+/// What a one-dimensional space has left behind its rows.
+void ChainEmitter::remainder(const std::function<void(const Window&)>& body) {
   if (space_.remainder == 0) return;
   phase_.scope([&] {
+    Window window;
     window.row = space_.rows.size;
     window.rows = 1;
     window.columns = {Index(0)};
     window.column_sizes = {space_.remainder};
-    tiles_.clear();
+    now_.tiles.clear();
     load_invariant(window);
     body(window);
-    tiles_.clear();
+    now_.tiles.clear();
   });
 }
 
@@ -230,7 +243,7 @@ Ref ChainEmitter::operand(std::size_t i, const Window& window) const {
     if (inputs++ != i) continue;
     const auto& value = chain_.values[v];
     if (row_[v]) dims = rows;
-    return Phase::hbm(value.buffer, value.dtype, static_cast<int>(window.rows), space_.rows.strides[i], dims, offset + Index(value.offset));
+    return Phase::hbm(value.buffer, value.cast ? isa::DType::kFp32 : value.dtype, static_cast<int>(window.rows), space_.rows.strides[i], dims, offset + Index(value.offset));
   }
   const auto& output = chain_.outputs[i - inputs];
   bool one = true;
@@ -241,20 +254,20 @@ Ref ChainEmitter::operand(std::size_t i, const Window& window) const {
 
 Ref ChainEmitter::ref(int value, const Window& window) const {
   const auto& v = chain_.values[static_cast<std::size_t>(value)];
-  return phase_.at(tiles_.at(value), v.dtype, static_cast<int>(window.rows), row(elements(value, window)));
+  return phase_.at(now_.tiles.at(value), v.dtype, static_cast<int>(window.rows), row(elements(value, window)));
 }
 
 Ref ChainEmitter::member(int value, const Window& window, std::int64_t g) const {
   const std::int64_t width = is_row(value) ? 1 : window.width();
-  return phase_.at(tiles_.at(value), chain_.values[static_cast<std::size_t>(value)].dtype, static_cast<int>(window.rows), row(width), g * width);
+  return phase_.at(now_.tiles.at(value), chain_.values[static_cast<std::size_t>(value)].dtype, static_cast<int>(window.rows), row(width), g * width);
 }
 
 Ref ChainEmitter::broadcast(int value, const Window& window) const {
   Ref r = ref(value, window);
   if (!is_row(value)) return r;
   const auto width = static_cast<std::int32_t>(window.width()), group = static_cast<std::int32_t>(space_.group.size);
-  return group == 1 ? phase_.at(tiles_.at(value), r.pattern.dtype, static_cast<int>(window.rows), repeated(width))
-                    : phase_.at(tiles_.at(value), r.pattern.dtype, static_cast<int>(window.rows), {{1, group}, {0, width}});
+  return group == 1 ? phase_.at(now_.tiles.at(value), r.pattern.dtype, static_cast<int>(window.rows), repeated(width))
+                    : phase_.at(now_.tiles.at(value), r.pattern.dtype, static_cast<int>(window.rows), {{1, group}, {0, width}});
 }
 
 /// The same for all rows: loaded once per tile of columns.
@@ -265,7 +278,7 @@ bool ChainEmitter::invariant(int value) const {
 
 void ChainEmitter::load(int value, const Window& window, int depth) {
   const auto& v = chain_.values[static_cast<std::size_t>(value)];
-  tiles_[value] = phase_.sbuf(elements(value, window) * isa::size_bytes(v.dtype), depth);
+  now_.tiles[value] = phase_.sbuf(elements(value, window) * isa::size_bytes(v.dtype), depth);
   phase_.load(ref(value, window), operand(static_cast<std::size_t>(operand_of_[static_cast<std::size_t>(value)]), window));
 }
 
@@ -276,22 +289,34 @@ void ChainEmitter::load_invariant(const Window& window) {
   for (int v = 0; v < static_cast<int>(chain_.values.size()); ++v) {
     if (invariant(v) && chain_.values[static_cast<std::size_t>(v)].input) load(v, all, 1);
   }
+  compute_ahead(all);
+}
+
+/// What only depends on such inputs is computed once too.
+void ChainEmitter::compute_ahead(const Window& window) {
+  ahead_.clear();
+  for (const auto& step : chain_.steps) {
+    if (!constant_[static_cast<std::size_t>(step.dst)]) continue;
+    now_.tiles[step.dst] = phase_.sbuf(elements(step.dst, window) * isa::size_bytes(chain_.values[static_cast<std::size_t>(step.dst)].dtype));
+    emit_step(step, window);
+    ahead_.insert(step.dst);
+  }
 }
 
 void ChainEmitter::ensure(int value, const Window& window) {
-  if (value >= 0 && !tiles_.contains(value)) load(value, window, 2);
+  if (value >= 0 && !now_.tiles.contains(value)) load(value, window, 2);
 }
 
 void ChainEmitter::start_window() {
-  free_.clear();
-  std::erase_if(tiles_, [&](const auto& entry) { return !invariant(entry.first); });
+  now_.free.clear();
+  std::erase_if(now_.tiles, [&](const auto& entry) { return !invariant(entry.first) && !ahead_.contains(entry.first); });
 }
 
 TileId ChainEmitter::take_tile(int value, std::int64_t width) {
   const std::int64_t bytes = width * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype);
   const bool stored = std::any_of(chain_.outputs.begin(), chain_.outputs.end(), [&](const auto& o) { return o.value == value; });
   if (stored) return phase_.sbuf(bytes, 2);
-  auto& list = free_[bytes];
+  auto& list = now_.free[bytes];
   if (list.empty()) return phase_.sbuf(bytes, depth_);
   const TileId tile = list.back();
   list.pop_back();
@@ -299,36 +324,44 @@ TileId ChainEmitter::take_tile(int value, std::int64_t width) {
 }
 
 void ChainEmitter::release(int value, std::size_t step) {
-  if (value < 0 || last_use_[static_cast<std::size_t>(value)] != step || is_row(value) || operand_of_[static_cast<std::size_t>(value)] >= 0) return;
-  const auto found = tiles_.find(value);
-  if (found == tiles_.end()) return;
-  free_[released_bytes_[value]].push_back(found->second);
+  if (value < 0 || last_use_[static_cast<std::size_t>(value)] != step || is_row(value) || ahead_.contains(value) || operand_of_[static_cast<std::size_t>(value)] >= 0) return;
+  const auto found = now_.tiles.find(value);
+  if (found == now_.tiles.end()) return;
+  now_.free[now_.released_bytes[value]].push_back(found->second);
+}
+
+/// Behind step s and what one instruction does with it: (x − row) into an activation's bias, and the sum of its rows out of the same one.
+std::size_t ChainEmitter::unit_end(std::size_t s, std::size_t to) const {
+  if (ahead_.contains(chain_.steps[s].dst)) return s + 1;
+  const std::size_t activation = is_shift(s, to) ? s + 1 : s;
+  return is_summed(activation, to) ? activation + 2 : activation + 1;
+}
+
+void ChainEmitter::run_unit(const Window& window, std::size_t s, std::size_t to) {
+  if (ahead_.contains(chain_.steps[s].dst)) return;
+  const std::size_t activation = is_shift(s, to) ? s + 1 : s, end = unit_end(s, to);
+  if (end == s + 1) {
+    ensure(chain_.steps[s].a, window);
+    ensure(chain_.steps[s].b, window);
+    place(chain_.steps[s].dst, window);
+    emit_step(chain_.steps[s], window);
+  } else {
+    emit_activation(s, activation, end, window);
+  }
+  for (; s < end; ++s) {
+    release(chain_.steps[s].a, s);
+    if (chain_.steps[s].b != chain_.steps[s].a) release(chain_.steps[s].b, s);
+  }
 }
 
 void ChainEmitter::run_steps(const Window& window, std::size_t from, std::size_t to) {
-  for (std::size_t s = from; s < to;) {
-    // (x − row) into an activation's bias, and the sum of its rows out of the same instruction.
-    const std::size_t activation = is_shift(s, to) ? s + 1 : s;
-    const std::size_t end = is_summed(activation, to) ? activation + 2 : activation + 1;
-    if (end == s + 1) {
-      ensure(chain_.steps[s].a, window);
-      ensure(chain_.steps[s].b, window);
-      place(chain_.steps[s].dst, window);
-      emit_step(chain_.steps[s], window);
-    } else {
-      emit_activation(s, activation, end, window);
-    }
-    for (; s < end; ++s) {
-      release(chain_.steps[s].a, s);
-      if (chain_.steps[s].b != chain_.steps[s].a) release(chain_.steps[s].b, s);
-    }
-  }
+  for (std::size_t s = from; s < to; s = unit_end(s, to)) run_unit(window, s, to);
 }
 
 void ChainEmitter::place(int value, const Window& window) {
   const std::int64_t width = elements(value, window);
-  tiles_[value] = take_tile(value, width);
-  released_bytes_[value] = width * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype);
+  now_.tiles[value] = take_tile(value, width);
+  now_.released_bytes[value] = width * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype);
 }
 
 /// Step s takes a row's number away from x, only for the activation that follows.
@@ -450,7 +483,7 @@ void ChainEmitter::stage_rows(int stage, const Window& window) {
     if (!is_row(step.dst) || step.opcode == Opcode::kTensorReduce || stage_[static_cast<std::size_t>(step.dst)] != stage) continue;
     ensure(step.a, window);
     ensure(step.b, window);
-    tiles_[step.dst] = phase_.sbuf(isa::size_bytes(chain_.values[static_cast<std::size_t>(step.dst)].dtype), 2);
+    now_.tiles[step.dst] = phase_.sbuf(isa::size_bytes(chain_.values[static_cast<std::size_t>(step.dst)].dtype), 2);
     emit_step(step, window);
   }
 }
@@ -461,7 +494,7 @@ void ChainEmitter::stage_columns(int stage, bool last, std::int64_t width, Windo
   for (const auto& step : chain_.steps) {
     if (step.opcode != Opcode::kTensorReduce || stage_[static_cast<std::size_t>(step.a)] != stage) continue;
     targets.push_back(step.a);
-    tiles_[step.dst] = phase_.sbuf(4);
+    now_.tiles[step.dst] = phase_.sbuf(4);
     phase_.memset(ref(step.dst, window), reduction_identity(step.alu));
     ensure_row(step.a, window);
   }
@@ -477,10 +510,10 @@ void ChainEmitter::stage_columns(int stage, bool last, std::int64_t width, Windo
   for (int v = 0; v < static_cast<int>(needed.size()); ++v) {
     if (needed[static_cast<std::size_t>(v)] && is_row(v)) ensure_row(v, window);
   }
-  const auto rows_known = tiles_;
+  const auto rows_known = now_.tiles;
   for_each_columns(width, window, [&](Window& w) {
-    tiles_ = rows_known;
-    free_.clear();
+    now_.tiles = rows_known;
+    now_.free.clear();
     for (std::size_t s = 0; s < chain_.steps.size(); ++s) {
       const auto& step = chain_.steps[s];
       if (step.opcode == Opcode::kTensorReduce) {
@@ -492,14 +525,14 @@ void ChainEmitter::stage_columns(int stage, bool last, std::int64_t width, Windo
       if (is_row(step.dst) || !needed[static_cast<std::size_t>(step.dst)] || stage_[static_cast<std::size_t>(step.dst)] > stage) continue;
       ensure(step.a, w);
       ensure(step.b, w);
-      tiles_[step.dst] = phase_.sbuf(w.width() * isa::size_bytes(chain_.values[static_cast<std::size_t>(step.dst)].dtype), 2);
+      now_.tiles[step.dst] = phase_.sbuf(w.width() * isa::size_bytes(chain_.values[static_cast<std::size_t>(step.dst)].dtype), 2);
       emit_step(step, w);
     }
     for (std::size_t o = 0; o < chain_.outputs.size(); ++o) {
       if (last && stores_full(o)) store_output(o, w);
     }
   });
-  tiles_ = rows_known;
+  now_.tiles = rows_known;
 }
 
 void ChainEmitter::ensure_row(int value, const Window& window) {
@@ -510,9 +543,9 @@ void ChainEmitter::in_stages(std::int64_t width) {
   int stages = 0;
   for (int s : stage_) stages = std::max(stages, s);
   Window window;
-  for_each_loop(0, window, [&](Window& w) {
+  for_each_loop(0, 1, window, [&](Window& w) {
     for_each_row(w, [&](Window& x) {
-      tiles_.clear();
+      now_.tiles.clear();
       const auto leave_columns = [&] {  // the loops over them have ended
         x.columns.assign(space_.columns.size(), Index(0));
         x.column_sizes.assign(space_.columns.size(), 1);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "device/compiler/chain_space.h"
@@ -28,10 +29,14 @@ struct Window {
 /// Emits a chain's steps for windows of its space.
 class ChainEmitter {
  public:
-  ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, int depth = 2);
+  /// `core`: whose engines share the steps. `depth`: slots of intermediate values.
+  ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, const sim::CoreConfig& core, int depth = 2);
 
   /// Loops over the space; windows take whole rows of `width` or, when the columns are longer, tiles of them.
   void for_each_window(std::int64_t width, const std::function<void(const Window&)>& body);
+  /// The whole chain, two windows in turn: while one engine has a step of the first, another one has a step of the second. Engines execute
+  /// in order: with one window, each waits for the one before it.
+  void in_pairs(std::int64_t width);
   /// All steps on one window, then the stores.
   void whole_body(const Window& window);
   /// For rows that do not fit into SBUF: every stage between two reductions walks the row again, in tiles of `width`.
@@ -51,14 +56,28 @@ class ChainEmitter {
   void store_output(std::size_t output, const Window& window);
   void start_window();
   /// Gives a value a tile that outlives the windows.
-  void keep(int value, TileId tile) { tiles_[value] = tile; }
+  void keep(int value, TileId tile) { now_.tiles[value] = tile; }
 
  private:
-  void for_each_loop(std::size_t depth, Window& window, const std::function<void(Window&)>& body);
+  /// Where the values of a window are.
+  struct Places {
+    std::map<int, TileId> tiles;                        ///< value → where it is
+    std::map<std::int64_t, std::vector<TileId>> free;   ///< bytes → tiles whose value is dead
+    std::map<int, std::int64_t> released_bytes;         ///< value → bytes of its tile
+  };
+
+  void remainder(const std::function<void(const Window&)>& body);
+  /// `stride`: of the innermost loop.
+  void for_each_loop(std::size_t depth, std::int64_t stride, Window& window, const std::function<void(Window&)>& body);
   void for_each_columns(std::int64_t width, Window& window, const std::function<void(Window&)>& body);
   void for_each_row(Window& window, const std::function<void(Window&)>& body);
+  void pairs_of_rows(Window& window);
+  void pairs_of_loops(Window& window);
+  void whole_bodies(const std::vector<Window>& windows, std::vector<Places> lanes);
+  [[nodiscard]] std::size_t unit_end(std::size_t s, std::size_t to) const;
+  void run_unit(const Window& window, std::size_t s, std::size_t to);
   void classify();
-  void choose_engines();
+  void choose_engines(const sim::CoreConfig& core);
   [[nodiscard]] isa::Engine engine_of(const Chain::Step& step) const;
   void find_last_uses(std::size_t from, std::size_t to);
   void load(int value, const Window& window, int depth);
@@ -83,6 +102,7 @@ class ChainEmitter {
   /// Free elements of a value on a partition.
   [[nodiscard]] std::int64_t elements(int value, const Window& window) const { return space_.group.size * (is_row(value) ? 1 : window.width()); }
   [[nodiscard]] bool invariant(int value) const;
+  void compute_ahead(const Window& window);
   [[nodiscard]] std::vector<bool> needed_for(const std::vector<int>& targets, const std::vector<bool>& available) const;
   void stage_rows(int stage, const Window& window);
   void stage_columns(int stage, bool last, std::int64_t width, Window& window);
@@ -92,13 +112,13 @@ class ChainEmitter {
   const ChainSpace& space_;
   int depth_;
   std::vector<int> operand_of_;       ///< value → operand number, −1: computed
+  std::vector<bool> constant_;        ///< value is made of inputs that are the same for all rows, and of numbers
+  std::set<int> ahead_;               ///< values that were computed before the rows
   std::vector<bool> row_;             ///< value has one element per row
   std::vector<isa::Engine> engines_;  ///< step → which one executes it when several can
   std::vector<int> stage_;            ///< value: number of reductions on the way to it
-  std::map<int, TileId> tiles_;       ///< value → where it is in this window
   std::vector<std::size_t> last_use_; ///< value → step
-  std::map<std::int64_t, std::vector<TileId>> free_;  ///< bytes → tiles whose value is dead
-  std::map<int, std::int64_t> released_bytes_;        ///< value → bytes of its tile
+  Places now_;                        ///< of the window at hand
 };
 
 /// Sums over leading dimensions by the Tensor engine, and reductions to one element.

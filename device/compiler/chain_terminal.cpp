@@ -105,7 +105,7 @@ class ColumnSums {
     // What the reductions sum must not be recycled, and results are no stores of the body.
     body.outputs.resize(stored);
     for (const auto* r : parts_.reductions) body.outputs.push_back({r->a, 0, DType::kFp32, 0, {}});
-    ChainEmitter emitter(phase_, body, space_, 2);
+    ChainEmitter emitter(phase_, body, space_, builder_.core(), 2);
     emitter_ = &emitter;
     stored_ = stored;
     ones_ = phase_.sbuf(4);
@@ -246,7 +246,7 @@ class FullReduction {
     const std::int64_t width = std::clamp<std::int64_t>(fit / 64 * 64, 64, 2048);
     const ChainSpace space = plan_space(body, width);
     for (const auto* r : parts_.reductions) body.outputs.push_back({r->a, 0, DType::kFp32, 0, {}});
-    ChainEmitter emitter(phase_, body, space, 2);
+    ChainEmitter emitter(phase_, body, space, builder_.core(), 2);
     std::vector<TileId> partial;
     for (const auto* r : parts_.reductions) {
       partial.push_back(phase_.sbuf(4));

@@ -143,7 +143,7 @@ class Compiler {
 
   void flush() {
     for (FusedGroup& group : fuser_.take()) {
-      Chain chain = group.finish(readers_);
+      Chain chain = group.finish(readers_, core_.compiler.narrow_values);
       if (chain.outputs.empty()) continue;
       for (auto& v : chain.values) {
         if (v.input) v.buffer = lowering_.buffer(v.buffer);

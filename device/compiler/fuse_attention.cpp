@@ -1,5 +1,5 @@
-// softmax(scale · q kᵀ, masked) v written as single operations, with its derivative, becomes the two flash kernels where nothing else
-// reads a score or a probability: attention whose probabilities are recomputed or not needed again. Probabilities that an earlier graph
+// softmax(scale · q kᵀ, masked) v written as single operations, with or without dropout of the probabilities, and its derivative, become the two
+// flash kernels where nothing else reads a score, a probability or what was drawn: attention whose probabilities are recomputed or not needed again. Probabilities that an earlier graph
 // saved are read by another graph: there the operations stay as they are.
 #include <fmt/format.h>
 
@@ -22,6 +22,13 @@ struct Hop {
   std::uint32_t from = 0, to = 0;  ///< values
   double factor = 1;
   bool masks = false;              ///< above the diagonal
+};
+
+/// Probabilities are kept where `mask` is 1, and then count `factor` times.
+struct Drop {
+  std::uint32_t mask = 0;  ///< buffer
+  std::uint32_t draw = 0;  ///< node
+  double keep = 1, factor = 1;
 };
 
 class AttentionFusion {
@@ -47,13 +54,15 @@ class AttentionFusion {
     std::uint32_t probabilities = 0, narrow = 0;            ///< buffers: the softmax's result, and as the product reads it
     double factor = 1;
     bool causal = false;
+    std::optional<Drop> drop = std::nullopt;
   };
   struct Backward {
     Nodes nodes;
     Nodes inner;
     std::uint32_t grad_out = 0, grad_q = 0, grad_k_transposed = 0, grad_v = 0;  ///< values
     double factor = 1;
-    bool causal = false;
+    bool causal = false, drops = false;
+    double drop_factor = 1;
     [[nodiscard]] std::uint32_t last() const { return *nodes.rbegin(); }
   };
 
@@ -93,6 +102,20 @@ class AttentionFusion {
     if (!ones) return false;
     const Scalars scalars(g_.node(*ones).scalars);
     return g_.name(*ones) == "ones" || (g_.name(*ones) == "fill" && scalars.number(scalars.has("fill_value") ? "fill_value" : "value", 0) == 1);
+  }
+
+  /// Node n multiplies what runs through it by a mask that was drawn for it: by whom; nullopt: it does not.
+  std::optional<std::pair<Hop, Drop>> drop(std::uint32_t n) const {
+    const Node& node = g_.node(n);
+    if (g_.name(n) != "mul" || node.inputs.size() != 2 || node.outputs.size() != 1) return std::nullopt;
+    for (const std::size_t side : {1, 0}) {
+      const std::uint32_t mask = node.inputs[side], from = node.inputs[1 - side], to = node.outputs[0];
+      const auto draw = g_.writer(g_.buffer(mask), n);
+      if (!draw || g_.name(*draw) != "random_mask" || !g_.is_whole(mask) || !g_.is_whole(from) || !g_.is_whole(to)) continue;
+      if (g_.view(mask).elements() != g_.view(from).elements() || g_.view(from).elements() != g_.view(to).elements()) continue;
+      return std::pair{Hop{from, to}, Drop{g_.buffer(mask), *draw, Scalars(g_.node(*draw).scalars).number("p", 1)}};
+    }
+    return std::nullopt;
   }
 
   // ── forward ──
@@ -137,15 +160,9 @@ class AttentionFusion {
   bool match_product(Forward& f) const {
     f.probabilities = f.narrow = g_.buffer(g_.node(f.softmax).outputs[0]);
     f.inner.insert(f.probabilities);
-    for (const auto& use : g_.uses(f.probabilities)) {
-      if (use.node <= f.softmax || !use.reads) continue;
-      if (!g_.copy_source(use.node)) break;
-      const auto h = hop(use.node, 0);
-      if (!h || g_.buffer(h->from) != f.probabilities) return false;
-      f.narrow = g_.buffer(h->to);
+    for (std::optional<std::uint32_t> n = next_reader(f.narrow, f.softmax); n && take_step(f, *n); n = next_reader(f.narrow, *n)) {
       f.inner.insert(f.narrow);
-      f.nodes.insert(use.node);
-      break;
+      f.nodes.insert(*n);
     }
     for (const auto& use : g_.uses(f.narrow)) {
       if (use.node <= f.softmax || !use.reads || !is_product(g_.name(use.node))) continue;
@@ -158,6 +175,27 @@ class AttentionFusion {
       return g_.view(f.v).sizes.size() == 3 && g_.view(f.out).sizes.size() == 3;
     }
     return false;
+  }
+
+  std::optional<std::uint32_t> next_reader(std::uint32_t buffer, std::uint32_t after) const {
+    const auto& uses = g_.uses(buffer);
+    const auto found = std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.node > after && use.reads; });
+    return found == uses.end() ? std::nullopt : std::optional(found->node);
+  }
+
+  /// A cast of the probabilities, dropout's mask or, after it, dropout's factor.
+  bool take_step(Forward& f, std::uint32_t n) const {
+    if (const auto dropped = drop(n); dropped && !f.drop) {
+      if (g_.buffer(dropped->first.from) != f.narrow) return false;
+      f.drop = dropped->second;
+      f.nodes.insert(f.drop->draw);
+      f.inner.insert(f.drop->mask);
+      return f.narrow = g_.buffer(dropped->first.to), true;
+    }
+    const auto h = hop(n, 0);
+    if (!h || h->masks || g_.buffer(h->from) != f.narrow || (h->factor != 1 && !f.drop)) return false;
+    if (f.drop) f.drop->factor *= h->factor;
+    return f.narrow = g_.buffer(h->to), true;
   }
 
   // ── backward ──
@@ -178,7 +216,7 @@ class AttentionFusion {
   /// grad_out · vᵀ on its way into the softmax's derivative.
   bool match_grad_of_probabilities(Backward& b, const Forward& f, std::uint32_t softmax) const {
     std::uint32_t value = g_.node(softmax).inputs[0], at = softmax;
-    for (int hops = 0; hops < 4; ++hops) {
+    for (int hops = 0; hops < 6; ++hops) {
       b.inner.insert(g_.buffer(value));
       const auto writer = g_.writer(g_.buffer(value), at);
       if (!writer) return false;
@@ -188,8 +226,14 @@ class AttentionFusion {
         b.grad_out = g_.node(at).inputs[0];
         return g_.view(b.grad_out).sizes == g_.view(f.out).sizes && g_.buffer(g_.node(at).inputs[1]) == g_.buffer(f.v);
       }
+      if (const auto dropped = drop(at); dropped && f.drop && dropped->second.mask == f.drop->mask && !b.drops) {
+        b.drops = true;
+        value = dropped->first.from;
+        continue;
+      }
       const auto h = hop(at, 0);
-      if (!h || h->masks || h->factor != 1) return false;
+      if (!h || h->masks) return false;
+      b.drop_factor *= h->factor;
       value = h->from;
     }
     return false;
@@ -277,22 +321,27 @@ class AttentionFusion {
 
   /// The derivative has the same mask and factor, and what it needs is still there when it ends.
   bool belongs(const Backward& b, const Forward& f) const {
-    if (b.causal != f.causal || std::abs(b.factor - f.factor) > 1e-12 * std::abs(f.factor)) return false;
+    const auto equal = [](double x, double y) { return std::abs(x - y) <= 1e-12 * std::abs(y); };
+    if (b.causal != f.causal || !equal(b.factor, f.factor) || b.drops != f.drop.has_value() || !equal(b.drop_factor, f.drop ? f.drop->factor : 1)) return false;
     if (g_.written_between(g_.buffer(f.out), f.product, b.last()) || g_.written_between(g_.buffer(b.grad_out), *b.nodes.begin(), b.last())) return false;
     return waits(b.grad_q, b.nodes, b.last()) && waits(b.grad_k_transposed, b.nodes, b.last()) && waits(b.grad_v, b.nodes, b.last());
   }
 
   void write(const Forward& f, const std::optional<Backward>& b) {
-    const std::string scalars = fmt::format("is_causal={} scale={}", f.causal ? 1 : 0, f.factor);
+    std::string scalars = fmt::format("is_causal={} scale={}", f.causal ? 1 : 0, f.factor);
+    if (f.drop) scalars += fmt::format(" keep={} factor={}", f.drop->keep, f.drop->factor);
     const std::uint32_t q = heads(f.q), k = heads(swapped(f.k_transposed)), v = heads(f.v), out = heads(f.out);
     for (const std::uint32_t n : f.nodes) g_.absorb(n);
     std::vector<std::uint32_t> results{out};
     if (b) results.push_back(logsumexp(f));
+    if (b && f.drop) results.push_back(kept(f));
     g_.replace(f.product, "_scaled_dot_product_flash_attention_for_cpu", scalars, {q, k, v}, results);
     if (!b) return;
     const std::uint32_t grad_out = heads(b->grad_out), grad_q = heads(b->grad_q), grad_k = heads(swapped(b->grad_k_transposed)), grad_v = heads(b->grad_v);
+    std::vector<std::uint32_t> sides{grad_out, q, k, v, out, results[1]};
+    if (f.drop) sides.push_back(results[2]);
     for (const std::uint32_t n : b->nodes) g_.absorb(n);
-    g_.replace(b->last(), "_scaled_dot_product_flash_attention_for_cpu_backward", scalars, {grad_out, q, k, v, out, results[1]}, {grad_q, grad_k, grad_v});
+    g_.replace(b->last(), "_scaled_dot_product_flash_attention_for_cpu_backward", scalars, sides, {grad_q, grad_k, grad_v});
   }
 
   /// [b, s, d] as [1, b, s, d].
@@ -311,6 +360,12 @@ class AttentionFusion {
   std::uint32_t logsumexp(const Forward& f) {
     const std::int64_t heads = g_.view(f.q).sizes[0], rows = g_.view(f.q).sizes[1];
     return g_.add_value(g_.add_buffer(heads * rows * 4), {{1, heads, rows}, {heads * rows, rows, 1}, 0, DType::kFp32});
+  }
+
+  /// Which probabilities are kept, a byte each.
+  std::uint32_t kept(const Forward& f) {
+    const std::int64_t heads = g_.view(f.q).sizes[0], rows = g_.view(f.q).sizes[1], keys = g_.view(f.v).sizes[1];
+    return g_.add_value(g_.add_buffer(heads * rows * keys), {{1, heads, rows, keys}, {heads * rows * keys, rows * keys, keys, 1}, 0, DType::kUInt8});
   }
 
   GraphEditor& g_;

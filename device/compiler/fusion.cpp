@@ -318,8 +318,54 @@ void FusedGroup::apply(const ChainNode& node, const Fit& f) {
   double count = 1;
   for (std::size_t d = 0; d < node.sizes.size(); ++d) count *= node.reduced[d] ? static_cast<double>(node.sizes[d]) : 1;
   recipe.set_reduced_count(count);
+  const std::size_t first_step = chain_.steps.size();
   node.op->recipe(recipe);
+  mark_narrow(node, f, terms, first_step);
   for (std::size_t i = 0; i < f.outputs.size(); ++i) finish_output(node, i, f.outputs[i], recipe.results()[i]);
+}
+
+/// One number per column, as the weights of a norm are.
+bool FusedGroup::is_weight(const Fit& f, const Access& access) {
+  bool weight = any_reduced(f.reduced);
+  for (std::size_t d = 0; d < access.strides.size(); ++d) weight = weight && (f.reduced[d] || f.sizes[d] == 1 || access.strides[d] == 0);
+  return weight;
+}
+
+/// Also weights in fp32 that only such values are made of.
+void FusedGroup::make_narrow(Chain& chain) const {
+  for (std::size_t v = 0; v < chain.values.size(); ++v) {
+    auto& value = chain.values[v];
+    if (value.dtype != DType::kFp32) continue;
+    if (value.narrow) value.dtype = DType::kBf16;
+    if (!value.input || !is_weight({chain.sizes, chain.reduced, {}, {}}, {value.buffer, value.offset, value.strides})) continue;
+    const auto reads = [&](const Chain::Step& s) { return s.a == static_cast<int>(v) || s.b == static_cast<int>(v); };
+    const auto keeps_fp32 = [&](const Chain::Step& s) { return reads(s) && !chain.values[static_cast<std::size_t>(s.dst)].narrow; };
+    if (std::none_of(chain.steps.begin(), chain.steps.end(), keeps_fp32)) value.dtype = DType::kBf16, value.cast = true;
+  }
+}
+
+/// In XLA's graph every value has its operation's dtype, those inside a softmax or a norm too. Sums, and what is made of them alone, stay
+/// fp32. NxD's RMS norm is one kernel that computes in fp32.
+void FusedGroup::mark_narrow(const ChainNode& node, const Fit& f, const std::vector<Term>& terms, std::size_t first_step) {
+  const auto of_rows = [&](const Access& access) {
+    bool row = any_reduced(chain_.reduced);
+    for (std::size_t d = 0; d < access.strides.size(); ++d) row = row && (!chain_.reduced[d] || access.strides[d] == 0);
+    return row;
+  };
+  row_.resize(chain_.values.size(), false);
+  bool narrow = node.node->op.find("rms_norm") == std::string::npos && !node.output_dtypes.empty() && node.output_dtypes[0] == DType::kBf16;
+  for (std::size_t i = 0; i < f.inputs.size(); ++i) {
+    const bool row = of_rows(f.inputs[i]);
+    row_[static_cast<std::size_t>(terms[i].value)] = row;
+    narrow = narrow && (row || is_weight(f, f.inputs[i]) || node.input_dtypes[i] == DType::kBf16 || node.input_dtypes[i] == DType::kBool);
+  }
+  for (std::size_t s = first_step; s < chain_.steps.size(); ++s) {
+    const auto& step = chain_.steps[s];
+    const auto row = [&](int v) { return v < 0 || row_[static_cast<std::size_t>(v)]; };
+    const bool sum = step.opcode == Opcode::kTensorReduce, alone = step.a >= 0 && row(step.a) && row(step.b);
+    row_[static_cast<std::size_t>(step.dst)] = sum || alone;
+    chain_.values[static_cast<std::size_t>(step.dst)].narrow = narrow && !sum && !alone && step.opcode != Opcode::kRandom;
+  }
 }
 
 bool FusedGroup::try_join(const ChainNode& node) {
@@ -339,7 +385,7 @@ bool FusedGroup::shares_input(const ChainNode& node) const {
 
 // ── finishing ──
 
-Chain FusedGroup::finish(const std::vector<std::vector<std::uint32_t>>& readers) {
+Chain FusedGroup::finish(const std::vector<std::vector<std::uint32_t>>& readers, bool narrow) {
   Chain chain = chain_;
   chain.names = names_;
   for (const auto& [access, value] : written_) {
@@ -353,6 +399,7 @@ Chain FusedGroup::finish(const std::vector<std::vector<std::uint32_t>>& readers)
   }
   prune(chain);
   merge_scalar_pairs(chain);
+  if (narrow) make_narrow(chain);
   return chain;
 }
 

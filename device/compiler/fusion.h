@@ -45,7 +45,8 @@ class FusedGroup : public StepSink {
   bool try_join(const ChainNode& node);
   [[nodiscard]] bool shares_input(const ChainNode& node) const;
   /// The chain with those results stored that are alive outside; no outputs: nothing to do.
-  [[nodiscard]] Chain finish(const std::vector<std::vector<std::uint32_t>>& readers);
+  /// `narrow`: values inside an operation on bf16 tensors are bf16.
+  [[nodiscard]] Chain finish(const std::vector<std::vector<std::uint32_t>>& readers, bool narrow);
   [[nodiscard]] const std::vector<std::uint32_t>& nodes() const { return nodes_; }
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
@@ -72,6 +73,9 @@ class FusedGroup : public StepSink {
   void finish_output(const ChainNode& node, std::size_t i, const Access& access, Term term);
   [[nodiscard]] bool is_reduction(int value) const;
   void merge_scalar_pairs(Chain& chain) const;
+  void make_narrow(Chain& chain) const;
+  [[nodiscard]] static bool is_weight(const Fit& fit, const Access& access);
+  void mark_narrow(const ChainNode& node, const Fit& fit, const std::vector<Term>& terms, std::size_t first_step);
   void prune(Chain& chain) const;
 
   const Graph& graph_;
@@ -83,6 +87,7 @@ class FusedGroup : public StepSink {
   std::vector<std::string> names_;
   bool closed_ = false;
   int first_new_value_ = 0;
+  std::vector<bool> row_;  ///< value: one element per row
 };
 
 /// Cuts a run of chain operations into groups. The groups executed in order give what the operations in order give.

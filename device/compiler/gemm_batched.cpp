@@ -15,7 +15,6 @@ constexpr std::int64_t kBank = 512;        // fp32 in a PSUM bank
 constexpr std::int64_t kLargest = 512;     // rows, columns and depth of one matrix
 constexpr std::int64_t kFewest = 4;        // matrices
 constexpr std::int64_t kMostTogether = 32; // matrices that share a transfer
-constexpr std::int64_t kAlone = 40 << 10;  // bytes of a matrix without gaps that are worth a transfer: shared ones jump from matrix to matrix
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int32_t narrow(std::int64_t n) { return static_cast<std::int32_t>(n); }
@@ -38,7 +37,7 @@ struct Side {
 
 class BatchedGemm {
  public:
-  BatchedGemm(ProgramBuilder& builder, std::uint32_t kernel, const Gemm& gemm) : gemm_(gemm), phase_(kernel), turned_v3_(builder.core().limits.core_version >= 3) {
+  BatchedGemm(ProgramBuilder& builder, std::uint32_t kernel, const Gemm& gemm) : gemm_(gemm), phase_(kernel), dma_(builder.core().dma), turned_v3_(builder.core().limits.core_version >= 3) {
     const std::size_t r = gemm.c.rank();
     k_ = gemm.a.sizes[r - 1];
     std::vector<std::int64_t> sizes(gemm.c.sizes.begin(), gemm.c.sizes.end() - 2);
@@ -91,11 +90,17 @@ class BatchedGemm {
     multiply(a, b, first, count);
   }
 
-  /// body(first matrix, how many) for each transfer: all together, or each alone when it has no gaps and is large enough.
+  /// body(first matrix, how many) for each transfer of matrices of `rows` rows: all together, or each alone when it has no gaps.
   template <typename Body>
-  void transfers(std::int64_t count, bool dense, std::int64_t bytes, Body body) {
-    if (!dense || bytes < kAlone) return body(Index(0), count);
+  void transfers(std::int64_t count, bool dense, std::int64_t rows, std::int64_t row_bytes, Body body) {
+    if (!dense || !worth_a_transfer(static_cast<double>(rows), static_cast<double>(row_bytes))) return body(Index(0), count);
     phase_.loop(count, [&](const Index& m) { body(m, 1); });
+  }
+
+  /// Transfers of many matrices jump from one to the next, so that they reach a part of HBM only; each alone must be triggered.
+  [[nodiscard]] bool worth_a_transfer(double rows, double row_bytes) const {
+    const double engines = dma_.engines * dma_.engine_rate.value, shared = std::min(engines, dma_.hbm_rate.value * dma_.hbm_part(row_bytes));
+    return std::max(to_seconds(dma_.trigger_time), rows * row_bytes / engines) < rows * row_bytes / shared;
   }
 
   /// [k on 128 partitions, matrix, k tile, rows]
@@ -105,7 +110,7 @@ class BatchedGemm {
     if (s.turned) return phase_.scatter(into), turn(s, first, count, into), into;
     for (std::int64_t t = 0; t < depth_tiles; ++t) {
       const int deep = static_cast<int>(std::min(kP, k_ - t * kP));
-      transfers(count, s.row_stride == 1 && s.depth_stride == s.rows, deep * s.rows * size, [&](const Index& m, std::int64_t n) {
+      transfers(count, s.row_stride == 1 && s.depth_stride == s.rows, deep, s.rows * size, [&](const Index& m, std::int64_t n) {
         phase_.load(phase_.at(into, s.dtype, deep, runs(depth_tiles * s.rows, n, 1, s.rows), m * (depth_tiles * s.rows) + Index(t * s.rows)),
                     Phase::hbm(s.buffer, s.dtype, deep, s.depth_stride, runs(s.batch_stride, n, s.row_stride, s.rows),
                                place(s, first) + m * s.batch_stride + Index(t * kP * s.depth_stride)));
@@ -119,7 +124,7 @@ class BatchedGemm {
     const TileId raw = phase_.sbuf(row_tiles * count * k_ * size, 2);
     for (std::int64_t t = 0; t < row_tiles; ++t) {
       const int rows = static_cast<int>(std::min(kP, s.rows - t * kP));
-      transfers(count, s.row_stride == k_, rows * k_ * size, [&](const Index& m, std::int64_t n) {
+      transfers(count, s.row_stride == k_, rows, k_ * size, [&](const Index& m, std::int64_t n) {
         phase_.load(phase_.at(raw, s.dtype, rows, row(n * k_), m * k_ + Index(t * count * k_)),
                     Phase::hbm(s.buffer, s.dtype, rows, s.row_stride, runs(s.batch_stride, n, 1, k_), place(s, first) + m * s.batch_stride + Index(t * kP * s.row_stride)));
       });
@@ -175,7 +180,7 @@ class BatchedGemm {
         }
         phase_.copy(engine, phase_.at(out, c_.dtype, rows, row(together * n), g * n + Index(t * count * n)), phase_.at(bank, DType::kFp32, rows, row(together * n)));
       });
-      transfers(count, c_.depth_stride == 1 && c_.row_stride == n, rows * n * isa::size_bytes(c_.dtype), [&](const Index& g, std::int64_t together) {
+      transfers(count, c_.depth_stride == 1 && c_.row_stride == n, rows, n * isa::size_bytes(c_.dtype), [&](const Index& g, std::int64_t together) {
         phase_.store(Phase::hbm(c_.buffer, c_.dtype, rows, c_.row_stride, runs(c_.batch_stride, together, c_.depth_stride, n),
                                 place(c_, first) + g * c_.batch_stride + Index(t * kP * c_.row_stride)),
                      phase_.at(out, c_.dtype, rows, row(together * n), g * n + Index(t * count * n)));
@@ -185,6 +190,7 @@ class BatchedGemm {
 
   const Gemm& gemm_;
   Phase phase_;
+  const sim::DmaConfig& dma_;
   bool turned_v3_;
   std::int64_t k_ = 0, batch_ = 1, together_ = 1;
   std::vector<std::int64_t> outer_;

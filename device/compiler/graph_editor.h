@@ -60,5 +60,6 @@ class GraphEditor {
 bool fuse_attention(GraphEditor& editor);
 bool fuse_rounding(GraphEditor& editor);
 bool fuse_random(GraphEditor& editor);
+bool fuse_sums(GraphEditor& editor);
 
 }  // namespace trellis::device

@@ -7,6 +7,13 @@
 
 namespace trellis::device {
 
+/// Of probabilities: each is kept with probability `keep`, and then counts `factor` times. `kept` [batch, heads, lq, lk] of uint8: 1 where it was;
+/// above the diagonal of causal attention nothing is said.
+struct AttentionDropout {
+  double keep = 1, factor = 1;
+  std::optional<HbmView> kept;  ///< forward: written when present; backward: read
+};
+
 /// out = softmax(scale · q kᵀ) v per (batch, head), never materialising the scores.
 /// q, out [batch, heads, lq, d]; k, v [batch, key heads, lk, d]; logsumexp [batch, heads, lq]. Key heads divide heads: query head h reads
 /// key head h / (heads / key heads). Any strides; 0 broadcasts an input. `causal`: query i sees keys 0..i.
@@ -16,6 +23,7 @@ struct Attention {
   bool causal = false;
   double scale = 1;
   std::int64_t window = 0;  ///< causal only: query i sees keys i − window + 1 … i; 0: all keys up to i
+  std::optional<AttentionDropout> dropout = std::nullopt;  ///< without a window
 };
 
 /// `out` and `logsumexp` are the forward pass's. grad_q is shaped as q. grad_k and grad_v are shaped as k and v; the gradients of the query
@@ -26,6 +34,7 @@ struct AttentionBackward {
   bool causal = false;
   double scale = 1;
   std::int64_t window = 0;  ///< as Attention's
+  std::optional<AttentionDropout> dropout = std::nullopt;
 };
 
 /// Append the phases of the kernel. False, with nothing appended, when it has no lowering: d > 128, scale ≤ 0, an SBUF too small for 512

@@ -22,13 +22,13 @@ using isa::DType;
 using isa::Engine;
 
 constexpr std::int64_t kStepQueries = 4 * kBlock;
-enum View : std::size_t { kQ, kGradQ, kGradOut, kOut, kLse, kPartial, kK, kV, kGradK, kGradV };
+enum View : std::size_t { kQ, kGradQ, kGradOut, kOut, kLse, kPartial, kK, kV, kGradK, kGradV, kKept };
 
 /// How many queries and keys are on chip at a time; 0 when not even one block fits.
 std::int64_t reach_of(const AttentionBackward& a, std::int64_t sbuf, DType work) {
   const std::int64_t size = isa::size_bytes(work), d = a.q.sizes[3];
   const std::int64_t block = kBlock * 4 * size + 3 * kTilesPerBlock * d * size + 3 * kBlock * 4 + 2 * kTilesPerBlock * 4;
-  const std::int64_t fixed = 4 * kTilesPerBlock * d * 4 + (2 * kTilesPerBlock + 8) * kBlock * size + 4096 + (a.window > 0 ? 2 * kTile * 4 : 0);
+  const std::int64_t fixed = 4 * kTilesPerBlock * d * 4 + (2 * kTilesPerBlock + 8) * kBlock * size + 4096 + (a.window > 0 ? 2 * kTile * 4 : 0) + (a.dropout ? 3 * kBlock * size : 0);
   const std::int64_t fitting = (sbuf - fixed) / block;
   if (a.window == 0) return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), fitting);
   return balanced_reach(a.k.sizes[2], std::min(fitting, kTile / kTilesPerBlock) - SlidingWindow(a.window).blocks());
@@ -39,7 +39,7 @@ class Backward {
   /// The phase of keys [first, first + count). `partial` [batch, heads, d, lq]: dQᵀ on its way.
   Backward(std::uint32_t kernel, const AttentionBackward& a, const HbmView& partial, DType work, std::int64_t reach, std::int64_t first, DType turned)
       : a_(a), partial_(partial), phase_(kernel),
-        heads_({a.q, a.grad_q, a.grad_out, a.out, a.logsumexp, partial, a.k, a.v, a.grad_k, a.grad_v}, a.q.sizes[1], a.k.sizes[1]),
+        heads_({a.q, a.grad_q, a.grad_out, a.out, a.logsumexp, partial, a.k, a.v, a.grad_k, a.grad_v, a.dropout ? *a.dropout->kept : a.q}, a.q.sizes[1], a.k.sizes[1]),
         d_(a.q.sizes[3]), lq_(a.q.sizes[2]), lk_(a.k.sizes[2]), work_(work), array_(array_dtype(work)), turned_(turned), reach_(reach), first_(first),
         window_(a.window) {}
 
@@ -54,7 +54,7 @@ class Backward {
       });
       head.query = 0;
       phase_.scope([&] { store_gradient(rows_of(a_.grad_k, heads_.offset(kGradK, head), first_, keys.count), keys.grad_k, a_.scale); });
-      phase_.scope([&] { store_gradient(rows_of(a_.grad_v, heads_.offset(kGradV, head), first_, keys.count), keys.grad_v, 1); });
+      phase_.scope([&] { store_gradient(rows_of(a_.grad_v, heads_.offset(kGradV, head), first_, keys.count), keys.grad_v, a_.dropout ? a_.dropout->factor : 1); });
     });
     return std::move(phase_);
   }
@@ -66,6 +66,8 @@ class Backward {
     TileId grad_k = isa::kNone, grad_v = isa::kNone;  ///< transposed, fp32
   };
   struct Queries {
+    Head head;
+    Index first;  ///< of all queries
     std::int64_t count = 0;
     TileId q = isa::kNone, q_transposed = isa::kNone, grad_out = isa::kNone, grad_out_transposed = isa::kNone;
     TileId logsumexp = isa::kNone, delta = isa::kNone;  ///< negated; [128, query tile]
@@ -105,6 +107,7 @@ class Backward {
   struct Buffers {
     std::array<TileId, 2> scores{}, grads{}, shifted{}, turned{};
     std::array<TileId, kInFlight> probabilities{}, grad{};
+    std::array<TileId, kInFlight> kept{};  ///< dropout
     TileId bank = isa::kNone, grad_q = isa::kNone;
   };
 
@@ -188,6 +191,8 @@ class Backward {
   Queries load_queries(const Head& head, const Index& first, std::int64_t count, std::int64_t carried) {
     const std::int64_t size = isa::size_bytes(work_), tiles = ceil_div(count, kTile);
     Queries q;
+    q.head = head;
+    q.first = first;
     q.count = count;
     q.q = phase_.sbuf(tiles * d_ * size);
     q.q_transposed = phase_.sbuf(count * size);
@@ -305,6 +310,7 @@ class Backward {
     for (std::size_t i = 0; i < kInFlight; ++i) {
       b.probabilities[i] = phase_.sbuf(kBlock * size);
       b.grad[i] = phase_.sbuf(kBlock * size);
+      if (a_.dropout) b.kept[i] = phase_.sbuf(kBlock * size);
     }
     b.bank = phase_.psum();
     b.grad_q = phase_.psum();
@@ -382,8 +388,25 @@ class Backward {
     // Differences in the narrow dtype let Vector multiply in its fast mode.
     const Ref p = probabilities_of(t, b), difference = phase_.at(b.shifted[t.slot % 2], work_, t.queries, row(t.keys));
     phase_.activation_column(Activation::kExp, p, scores, a_.scale, phase_.at(q.logsumexp, DType::kFp32, t.queries, row(1), tile));
-    phase_.activation_column(Activation::kIdentity, difference, grad, 1, phase_.at(q.delta, DType::kFp32, t.queries, row(1), tile));
-    phase_.tensor_tensor(AluOp::kMultiply, phase_.at(b.grad[t.slot % kInFlight], work_, t.queries, row(t.keys)), difference, p);
+    const Ref delta = phase_.at(q.delta, DType::kFp32, t.queries, row(1), tile), out = phase_.at(b.grad[t.slot % kInFlight], work_, t.queries, row(t.keys));
+    if (!a_.dropout) {
+      phase_.activation_column(Activation::kIdentity, difference, grad, 1, delta);
+      return phase_.tensor_tensor(AluOp::kMultiply, out, difference, p);
+    }
+    // The derivative reaches what was kept; the softmax was of all.
+    const Ref kept = load_kept(q, t, b, query, key);
+    phase_.tensor_tensor(AluOp::kMultiply, difference, grad, kept);
+    phase_.activation_column(Activation::kIdentity, difference, difference, a_.dropout->factor, delta);
+    phase_.tensor_tensor(AluOp::kMultiply, out, difference, p);
+    phase_.tensor_tensor(AluOp::kMultiply, p, p, kept);
+  }
+
+  Ref load_kept(const Queries& q, const Strip& t, const Buffers& b, const Index& query, const Index& key) {
+    const HbmView& view = *a_.dropout->kept;
+    const Ref kept = phase_.at(b.kept[t.slot % kInFlight], work_, t.queries, row(t.keys));
+    phase_.load(kept, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2], {{view.strides[3], static_cast<std::int32_t>(t.keys)}},
+                                 heads_.offset(kKept, q.head) + (q.first + query) * view.strides[2] + (key + Index(first_)) * view.strides[3]));
+    return kept;
   }
 
   /// Adds one tile to the sums over queries, and turns its dS.
@@ -495,7 +518,7 @@ class Backward {
 }  // namespace
 
 bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel, const AttentionBackward& given) {
-  if (given.q.sizes[3] > kTile || given.scale <= 0) return false;
+  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0)) return false;
   AttentionBackward a = given;
   if (!narrow_window(a.causal, a.q, a.k, a.window)) return false;
   const DType work = work_dtype({&a.q, &a.k, &a.v, &a.grad_out});

@@ -19,14 +19,14 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 
-enum View : std::size_t { kQ, kOut, kK, kV, kLse };
+enum View : std::size_t { kQ, kOut, kK, kV, kKept, kLse };
 constexpr std::int64_t kStepKeys = 8 * kBlock;
 
 /// How many queries and keys are on chip at a time; 0 when not even one block fits.
 std::int64_t reach_of(const Attention& a, std::int64_t sbuf, DType work) {
   const std::int64_t size = isa::size_bytes(work), d = a.q.sizes[3];
   const std::int64_t block = kBlock * 2 * size + kTilesPerBlock * (d + 1) * (size + 4) + 5 * kTilesPerBlock * 4;
-  const std::int64_t fixed = 3 * kTilesPerBlock * d * 4 + 2 * kTilesPerBlock * kBlock * size + 2 * kTilesPerBlock * d * 4 + 6144;
+  const std::int64_t fixed = 3 * kTilesPerBlock * d * 4 + 2 * kTilesPerBlock * kBlock * size + 2 * kTilesPerBlock * d * 4 + 6144 + (a.dropout ? 2 * kBlock * (4 + size) : 0);
   return balanced_reach(std::max(a.q.sizes[2], a.k.sizes[2]), (sbuf - fixed) / block);
 }
 
@@ -57,8 +57,11 @@ class Forward {
   struct Keys {
     TileId transposed = isa::kNone;  ///< [d, keys]
     TileId values = isa::kNone;      ///< [128, key tile, d + 1]
+    Index first;                     ///< of all keys
   };
   struct Queries {
+    Head head;
+    Index first;                                  ///< of all queries
     TileId transposed = isa::kNone;               ///< [d, queries]
     // By tile within the block, so that neighbouring strips share nothing:
     std::array<TileId, kTilesPerBlock> minimum{};  ///< [128, block]
@@ -88,10 +91,13 @@ class Forward {
     std::array<TileId, kInFlight> scores{}, probabilities{}, transposed{}, correction{};
     std::array<TileId, kInFlight> before{};
     std::array<TileId, 2> turned{}, products{};
+    // Dropout: random numbers, what they keep, and sums of what was there before, until the strip's last stage.
+    std::array<TileId, 2> drawn{}, kept{};
+    std::array<TileId, 8> sums{};
   };
 
   static std::vector<HbmView> views(const Attention& a) {
-    std::vector<HbmView> v{a.q, a.out, a.k, a.v};
+    std::vector<HbmView> v{a.q, a.out, a.k, a.v, a.dropout && a.dropout->kept ? *a.dropout->kept : a.q};
     if (a.logsumexp) v.push_back(*a.logsumexp);
     return v;
   }
@@ -110,7 +116,7 @@ class Forward {
 
   Keys load_keys(const Head& head, const Index& first, std::int64_t count) {
     const std::int64_t size = isa::size_bytes(work_), tiles = ceil_div(count, kTile);
-    const Keys keys{phase_.sbuf(count * size, depth()), phase_.sbuf(tiles * (d_ + 1) * size, depth())};
+    const Keys keys{phase_.sbuf(count * size, depth()), phase_.sbuf(tiles * (d_ + 1) * size, depth()), first};
     load(rows_of(a_.k, heads_.offset(kK, head), first, count), {work_, isa::kNone, 0, keys.transposed});
     load(rows_of(a_.v, heads_.offset(kV, head), first, count), {work_, keys.values, d_ + 1, isa::kNone});
     phase_.emit(Engine::kGpSimd, isa::Opcode::kMemset, phase_.at(keys.values, work_, kTile, {{d_ + 1, static_cast<std::int32_t>(tiles)}}, d_)).imm0 = 1;
@@ -119,6 +125,8 @@ class Forward {
 
   Queries load_queries(const Head& head, const Index& first, std::int64_t count) {
     Queries q;
+    q.head = head;
+    q.first = first;
     q.count = count;
     q.transposed = phase_.sbuf(count * isa::size_bytes(work_), depth());
     for (TileId& out : q.out) {
@@ -244,9 +252,13 @@ class Forward {
       stage(turn, 3, [&](const Strip& s) { transpose(s, b); });
       stage(turn, 0, [&](const Strip& s) {
         phase_.copy(Engine::kGpSimd, before_of(s, b), minimum_of(q, s));
+        if (a_.dropout) phase_.emit(Engine::kGpSimd, isa::Opcode::kRandom, drawn_of(s, b));
         scores(q, k, s, b);
       });
-      stage(turn, 1, [&](const Strip& s) { softmax(q, s, b); });
+      stage(turn, 1, [&](const Strip& s) {
+        softmax(q, s, b);
+        if (a_.dropout) drop(q, k, s, b);
+      });
     }
   }
 
@@ -262,7 +274,9 @@ class Forward {
     for (std::size_t i = 0; i < 2; ++i) {
       b.turned[i] = phase_.psum();
       b.products[i] = phase_.psum();
+      if (a_.dropout) b.drawn[i] = phase_.sbuf(kBlock * 4), b.kept[i] = phase_.sbuf(kBlock * isa::size_bytes(work_));
     }
+    for (TileId& sum : b.sums) sum = a_.dropout ? phase_.sbuf(4) : isa::kNone;
     return b;
   }
 
@@ -302,7 +316,23 @@ class Forward {
     const Ref minimum = minimum_of(q, s);
     phase_.reduce(AluOp::kMin, minimum, scores_of(s, b), true);
     phase_.activation_column(Activation::kExp, phase_.at(b.probabilities[s.slot % kInFlight], work_, s.queries, row(s.keys)), scores_of(s, b), -1, minimum);
+    if (a_.dropout) phase_.sum_rows_into(sum_of(s, b));
     phase_.activation_column(Activation::kExp, correction_of(s, b), before_of(s, b), -1, minimum);
+  }
+
+  Ref sum_of(const Strip& s, const Buffers& b) const { return phase_.at(b.sums[s.slot % b.sums.size()], DType::kFp32, s.queries, row(1)); }
+  Ref drawn_of(const Strip& s, const Buffers& b) const { return phase_.at(b.drawn[s.slot % 2], DType::kInt32, s.queries, row(s.keys)); }
+
+  /// A draw is below keep · 2³² − 2³¹ with probability keep. The factor comes at the end.
+  void drop(const Queries& q, const Keys& k, const Strip& s, const Buffers& b) {
+    const Ref kept = phase_.at(b.kept[s.slot % 2], work_, s.queries, row(s.keys)), p = phase_.at(b.probabilities[s.slot % kInFlight], work_, s.queries, row(s.keys));
+    phase_.tensor_scalar(kept, drawn_of(s, b), AluOp::kLess, (a_.dropout->keep - 0.5) * 4294967296.0);
+    phase_.tensor_tensor(AluOp::kMultiply, p, p, kept);
+    if (!a_.dropout->kept) return;
+    const HbmView& view = *a_.dropout->kept;
+    const Index query = q.first + s.query * kBlock + Index(s.tile * kTile), key = k.first + s.key * kBlock + Index(s.first_key);
+    phase_.store(Phase::hbm(view.buffer, view.dtype, s.queries, view.strides[2], {{view.strides[3], static_cast<std::int32_t>(s.keys)}},
+                            heads_.offset(kKept, q.head) + query * view.strides[2] + key * view.strides[3]), kept);
   }
 
   Ref minimum_of(const Queries& q, const Strip& s) const { return phase_.at(q.minimum[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(1), s.query); }
@@ -348,8 +378,15 @@ class Forward {
   }
 
   void add(const Queries& q, const Strip& s, const Buffers& b) {
-    const Ref out = out_rows(q, s);
-    phase_.tensor_tensor(AluOp::kAdd, out, out, product_of(s, b));
+    Ref out = out_rows(q, s), product = product_of(s, b);
+    if (a_.dropout) {  // the last column sums what was kept: the denominator is the sum of all
+      const TileId tile = q.out[static_cast<std::size_t>(s.tile)];
+      const Ref sum = phase_.at(tile, DType::kFp32, s.queries, row(1), s.query * (d_ + 1) + Index(d_));
+      phase_.tensor_tensor(AluOp::kAdd, sum, sum, sum_of(s, b));
+      out = phase_.at(tile, DType::kFp32, s.queries, row(d_), s.query * (d_ + 1));
+      product = phase_.at(b.products[s.slot % 2], DType::kFp32, s.queries, row(d_));
+    }
+    phase_.tensor_tensor(AluOp::kAdd, out, out, product);
   }
 
   void finish(const Head& head, const Index& first, const Queries& q) {
@@ -371,7 +408,8 @@ class Forward {
         const int p = static_cast<int>(rows);
         phase_.tensor_column(phase_.at(out, a_.out.dtype, p, row(d_), i * d_),
                              phase_.at(q.out[static_cast<std::size_t>(i)], DType::kFp32, p, row(d_), b * (d_ + 1)), AluOp::kMultiply,
-                             phase_.at(sums.tile, DType::kFp32, p, row(1), b * kTilesPerBlock + Index(i)));
+                             phase_.at(sums.tile, DType::kFp32, p, row(1), b * kTilesPerBlock + Index(i)),
+                             a_.dropout ? AluOp::kMultiply : AluOp::kNone, a_.dropout ? a_.dropout->factor : 0);
         ++i;
       }
       store_block(phase_, rows_of(a_.out, heads_.offset(kOut, head), first, q.count), b, count, out);
@@ -421,7 +459,7 @@ class Forward {
 }  // namespace
 
 bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attention& given) {
-  if (given.q.sizes[3] > kTile || given.scale <= 0) return false;
+  if (given.q.sizes[3] > kTile || given.scale <= 0 || (given.dropout && given.window > 0)) return false;
   Attention attention = given;
   if (!narrow_window(attention.causal, attention.q, attention.k, attention.window)) return false;
   const DType work = work_dtype({&attention.q, &attention.k, &attention.v});

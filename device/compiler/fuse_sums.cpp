@@ -1,0 +1,83 @@
+// acc += a b, written as a product and an addition (gradients of weights over micro-batches), becomes one product with an addend where nobody
+// else reads a b: the sum is made on the way out of PSUM, and a b never lies in HBM. Products that are cast first, to be summed in fp32, stay: the
+// rounding before the cast is part of what the program says, and an addend in fp32 takes the room of the operands' blocks.
+#include <algorithm>
+
+#include "device/compiler/graph_editor.h"
+#include "device/compiler/scalars.h"
+
+namespace trellis::device {
+namespace {
+
+/// The only node that reads what `writer` alone writes to a temporary.
+std::optional<std::uint32_t> only_reader(const GraphEditor& g, std::uint32_t writer) {
+  const Node& node = g.node(writer);
+  const std::uint32_t buffer = g.buffer(node.outputs[0]);
+  const auto& uses = g.uses(buffer);
+  const bool written_once = g.is_temporary(buffer) && g.is_whole(node.outputs[0]) && uses.size() == 2 && uses[0].node == writer && !uses[0].reads && !uses[1].writes;
+  return written_once ? std::optional(uses[1].node) : std::nullopt;
+}
+
+bool same_shape(const TensorView& a, const TensorView& b) { return a.sizes == b.sizes && a.strides == b.strides && a.offset == b.offset; }
+
+TensorView turned(TensorView view) {
+  std::swap(view.sizes[0], view.sizes[1]);
+  std::swap(view.strides[0], view.strides[1]);
+  return view;
+}
+
+struct Sum {
+  std::uint32_t product = 0, add = 0;    ///< nodes
+  std::uint32_t addend = 0, result = 0;  ///< values
+  bool turned = false;                   ///< the addition sees (a b)ᵀ
+};
+
+std::optional<Sum> match(const GraphEditor& g, std::uint32_t product) {
+  const Node& node = g.node(product);
+  if (g.name(product) != "mm" || node.inputs.size() != 2 || node.outputs.size() != 1 || g.view(node.outputs[0]).sizes.size() != 2) return std::nullopt;
+  const auto reader = only_reader(g, product);
+  if (!reader || g.name(*reader) != "add") return std::nullopt;
+  Sum sum{product, *reader};
+  const Node& add = g.node(sum.add);
+  if (add.inputs.size() != 2 || add.outputs.size() != 1 || Scalars(add.scalars).number("alpha", 1) != 1) return std::nullopt;
+  const std::uint32_t term = g.buffer(node.outputs[0]);
+  const std::size_t mine = g.buffer(add.inputs[0]) == term ? 0 : 1;
+  sum.addend = add.inputs[1 - mine], sum.result = add.outputs[0];
+  const TensorView &made = g.view(node.outputs[0]), &seen = g.view(add.inputs[mine]);
+  if (g.buffer(sum.addend) == term || seen.sizes.size() != 2 || g.view(sum.addend).sizes != seen.sizes || g.view(sum.result).sizes != seen.sizes) return std::nullopt;
+  if (g.view(sum.addend).dtype != made.dtype || g.view(sum.result).dtype != made.dtype) return std::nullopt;
+  sum.turned = !same_shape(made, seen);
+  if (sum.turned && !same_shape(turned(made), seen)) return std::nullopt;
+  return sum;
+}
+
+/// Neither the addend nor the result is touched between the product and its addition, where the product takes over both.
+bool is_free(const GraphEditor& g, const Sum& sum) {
+  for (const std::uint32_t value : {sum.addend, sum.result}) {
+    const auto& uses = g.uses(g.buffer(value));
+    const bool read_only = value == sum.addend && g.buffer(value) != g.buffer(sum.result);
+    const bool touched = std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.node >= sum.product && use.node < sum.add && (use.writes || !read_only); });
+    if (touched) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool fuse_sums(GraphEditor& g) {
+  bool changed = false;
+  for (std::uint32_t n = 0; n < g.graph().nodes.size(); ++n) {
+    if (g.name(n) != "mm") continue;
+    const auto sum = match(g, n);
+    if (!sum || !is_free(g, *sum)) continue;
+    const auto as_product = [&](std::uint32_t value) { return sum->turned ? g.add_value(g.buffer(value), turned(g.view(value))) : value; };
+    const std::uint32_t addend = as_product(sum->addend), result = as_product(sum->result);
+    const std::vector<std::uint32_t> sides = g.node(n).inputs;
+    g.absorb(sum->add);
+    g.replace(n, "addmm", "", {addend, sides[0], sides[1]}, {result});
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace trellis::device

@@ -1,0 +1,214 @@
+// Rules that change how element-wise kernels and products are executed, not what they compute: numbers with and without each.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "device/compiler/graph_rules.h"
+#include "tests/device/compiler/graph_fixture.h"
+
+namespace trellis::device::testing {
+namespace {
+
+using sim::isa::Engine;
+using sim::isa::Opcode;
+
+/// Instructions that have stood in the queue of `engine` for `opcode`, with the turns of their loops.
+std::int64_t executions(const CompiledGraph& compiled, Engine engine, Opcode opcode, bool (*wanted)(const sim::isa::Instruction&) = nullptr) {
+  std::int64_t n = 0;
+  for (const auto& segment : compiled.program.segments) {
+    std::vector<std::int64_t> times{1};
+    for (const auto& i : segment.queues[static_cast<std::size_t>(engine)]) {
+      if (i.opcode == Opcode::kLoop) times.push_back(times.back() * i.count);
+      if (i.opcode == Opcode::kEndLoop) times.pop_back();
+      if (i.opcode == opcode && (wanted == nullptr || wanted(i))) n += times.back();
+    }
+  }
+  return n;
+}
+
+// ── two windows in turn ──
+
+/// A masked softmax whose mask is the same for all queries of a sequence.
+struct MaskedSoftmax {
+  MaskedSoftmax(std::int64_t batch, std::int64_t rows, std::int64_t columns, bool pairs) : batch_(batch), rows_(rows), columns_(columns) {
+    g.core().compiler.paired_windows = pairs;
+    x = g.input({batch, rows, columns});
+    const std::uint32_t mask = g.input({batch, 1, columns}, DType::kBool), masked = g.temporary({batch, rows, columns});
+    out = g.output({batch, rows, columns});
+    g.node("masked_fill.Scalar", {x, mask}, {masked}, "value=-1e9");
+    g.node("_softmax", {masked}, {out}, "dim=-1 half_to_float=0");
+    in = g.random(x, -1, 1);
+    for (std::int64_t i = 0; i < batch * columns; ++i) hidden.push_back(i % 5 == 2 ? 1 : 0);
+    g.set(mask, hidden);
+    g.run();
+  }
+
+  [[nodiscard]] double want(std::int64_t i) const {
+    const auto weight = [&](std::int64_t at) {
+      const std::int64_t sequence = at / (rows_ * columns_);
+      return hidden[static_cast<std::size_t>(sequence * columns_ + at % columns_)] != 0 ? 0 : std::exp(in[static_cast<std::size_t>(at)]);
+    };
+    double sum = 0;
+    for (std::int64_t c = 0; c < columns_; ++c) sum += weight(i / columns_ * columns_ + c);
+    return weight(i) / sum;
+  }
+
+  GraphFixture g;
+  std::uint32_t x = 0, out = 0;
+  Values in, hidden;
+
+ private:
+  std::int64_t batch_, rows_, columns_;
+};
+
+TEST(PairedWindows, ChangeNoNumber) {
+  // Pairs of blocks of rows with one, none and a partial block left over; pairs of sequences; neither.
+  for (const auto& [batch, rows, columns] : {std::tuple{1, 640, 24}, {1, 512, 40}, {3, 700, 33}, {4, 96, 64}, {3, 100, 20}}) {
+    MaskedSoftmax with(batch, rows, columns, true), without(batch, rows, columns, false);
+    with.g.expect(with.out, [&](std::int64_t i) { return with.want(i); });
+    EXPECT_EQ(with.g.result(with.out), without.g.result(without.out)) << rows;
+  }
+}
+
+TEST(PairedWindows, TheSecondWindowsStepFollowsTheFirsts) {
+  MaskedSoftmax with(1, 512, 1200, true), without(1, 512, 1200, false);  // too wide for several rows on a partition
+  const auto largest_run = [](const CompiledGraph& compiled) {
+    int run = 0, most = 0;
+    for (const auto& i : compiled.program.segments[0].queues[static_cast<std::size_t>(Engine::kScalar)]) {
+      run = i.opcode == Opcode::kActivation && i.activation == sim::isa::Activation::kExp ? run + 1 : 0;
+      most = std::max(most, run);
+    }
+    return most;
+  };
+  EXPECT_EQ(largest_run(with.g.compiled()), 2);
+  EXPECT_EQ(largest_run(without.g.compiled()), 1);
+}
+
+TEST(Chains, WhatAllRowsShareIsComputedOnce) {
+  const auto compares = [](const sim::isa::Instruction& i) { return i.alu == sim::isa::AluOp::kEqual; };
+  MaskedSoftmax m(4, 512, 600, true);
+  EXPECT_EQ(executions(m.g.compiled(), Engine::kVector, Opcode::kTensorScalar, compares), 4) << "the mask of each sequence is turned over once";
+}
+
+// ── bf16 inside operations on bf16 ──
+
+TEST(NarrowValues, OperationsOnBf16KeepBf16AndSumInFp32) {
+  std::int64_t wide[2] = {};
+  const std::int64_t rows = 200, columns = 3000;
+  for (const bool narrow : {false, true}) {
+    GraphFixture g;
+    g.core().compiler.narrow_values = narrow;
+    const std::uint32_t x = g.input({rows, columns}, DType::kBf16), w = g.input({columns}), b = g.input({columns}, DType::kBf16);  // weights of either dtype
+    const std::uint32_t y = g.output({rows, columns}, DType::kBf16), mean = g.output({rows, 1}), rstd = g.output({rows, 1}), sum = g.output({rows, 1});
+    g.node("native_layer_norm", {x, w, b}, {y, mean, rstd}, "normalized_shape=[3000] eps=1e-5");
+    g.node("sum.dim_IntList", {x}, {sum}, "dim=[-1] keepdim=1");
+    const Values in = g.random(x, -1, 2), weight = g.random(w, 0.5, 2), bias = g.random(b, -1, 1);
+    ASSERT_NO_FATAL_FAILURE(g.run());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto at = [&](std::int64_t c) { return in[static_cast<std::size_t>(r * columns + c)]; };
+      double total = 0, squares = 0;
+      for (std::int64_t c = 0; c < columns; ++c) total += at(c);
+      for (std::int64_t c = 0; c < columns; ++c) squares += (at(c) - total / columns) * (at(c) - total / columns);
+      ASSERT_NEAR(g.result(sum)[static_cast<std::size_t>(r)], total, 1e-5 * std::abs(total)) << "a sum in bf16 would miss most of it";
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const auto i = static_cast<std::size_t>(c);
+        const double want = (at(c) - total / columns) / std::sqrt(squares / columns) * weight[i] + bias[i];
+        ASSERT_NEAR(g.result(y)[static_cast<std::size_t>(r * columns + c)], want, 0.02 * (1 + std::abs(want)));
+      }
+    }
+    wide[narrow] = executions(g.compiled(), Engine::kVector, Opcode::kTensorTensor, [](const auto& i) { return i.dst.dtype == DType::kFp32; });
+  }
+  EXPECT_GT(wide[0], 0);
+  EXPECT_EQ(wide[1], 0);
+}
+
+TEST(NarrowValues, OperationsOnFp32AndRmsNormStayFp32) {
+  for (const char* op : {"native_layer_norm", "_fused_rms_norm"}) {
+    const bool rms = std::string(op) == "_fused_rms_norm";
+    GraphFixture g;
+    const DType dtype = rms ? DType::kBf16 : DType::kFp32;
+    const std::uint32_t x = g.input({128, 256}, dtype), w = g.input({256}, dtype), y = g.output({128, 256}, dtype);
+    g.node(op, {x, w}, {y}, "normalized_shape=[256] eps=1e-5");
+    g.random(x), g.random(w);
+    ASSERT_NO_FATAL_FAILURE(g.run());
+    const auto inside = [](const auto& i) { return i.activation == sim::isa::Activation::kSquare && i.dst.dtype == DType::kBf16; };
+    EXPECT_EQ(executions(g.compiled(), Engine::kScalar, Opcode::kActivation, inside), 0) << op;
+  }
+}
+
+// ── a product that is added to a tensor ──
+
+/// acc += a b over [rows, columns], or acc += (a b)ᵀ; `others`: somebody else reads the product too.
+struct Accumulation {
+  explicit Accumulation(bool turned, bool others = false, DType acc_dtype = DType::kBf16) {
+    a = g.input({kRows, kDepth}, DType::kBf16), b = g.input({kDepth, kColumns}, DType::kBf16);
+    acc = turned ? g.input({kColumns, kRows}, acc_dtype) : g.input({kRows, kColumns}, acc_dtype);
+    const std::uint32_t product = others ? g.output({kRows, kColumns}, DType::kBf16) : g.temporary({kRows, kColumns}, DType::kBf16);
+    g.node("mm", {a, b}, {product});
+    std::uint32_t term = product;
+    if (acc_dtype != DType::kBf16) {
+      term = g.temporary({kRows, kColumns}, acc_dtype);
+      g.node("_to_copy", {product}, {term}, "dtype=Float");
+    }
+    const std::uint32_t seen = turned ? g.view(term, {kColumns, kRows}, {1, kColumns}) : term;
+    g.node("add_.Tensor", {acc, seen}, {acc});
+    in_a = g.random(a, -1, 1), in_b = g.random(b, -1, 1), in_acc = g.random(acc, -4, 4);
+    turned_ = turned;
+  }
+
+  [[nodiscard]] double want(std::int64_t i) const {
+    const std::int64_t row = turned_ ? i % kRows : i / kColumns, column = turned_ ? i / kRows : i % kColumns;
+    double sum = in_acc[static_cast<std::size_t>(i)];
+    for (std::int64_t k = 0; k < kDepth; ++k) sum += in_a[static_cast<std::size_t>(row * kDepth + k)] * in_b[static_cast<std::size_t>(k * kColumns + column)];
+    return sum;
+  }
+
+  static constexpr std::int64_t kRows = 136, kColumns = 260, kDepth = 192;
+  GraphFixture g;
+  std::uint32_t a = 0, b = 0, acc = 0;
+  Values in_a, in_b, in_acc;
+
+ private:
+  bool turned_ = false;
+};
+
+TEST(FusedSums, AProductIsAddedOnItsWayOut) {
+  for (const bool turned : {false, true}) {
+    Accumulation with(turned), without(turned);
+    ASSERT_NO_FATAL_FAILURE(with.g.run());
+    ASSERT_EQ(with.g.compiled().program.kernels.size(), 1U);
+    EXPECT_EQ(with.g.compiled().program.kernels[0].name, "addmm");
+    with.g.expect(with.acc, [&](std::int64_t i) { return with.want(i); }, 1e-2);
+    without.g.core().compiler.fused_sums = false;
+    ASSERT_NO_FATAL_FAILURE(without.g.run());
+    EXPECT_EQ(without.g.compiled().program.kernels.size(), 2U);
+    without.g.expect(without.acc, [&](std::int64_t i) { return without.want(i); }, 2e-2);
+  }
+}
+
+TEST(FusedSums, AProductThatSomebodyElseReadsOrThatIsCastStays) {
+  Accumulation others(false, true), cast(false, false, DType::kFp32);
+  EXPECT_EQ(apply_rules(others.g.graph(), others.g.core().compiler).nodes[0].op, "mm");
+  EXPECT_EQ(apply_rules(cast.g.graph(), cast.g.core().compiler).nodes[0].op, "mm");
+}
+
+TEST(FusedSums, ASumThatIsReadBeforeItIsMadeStays) {
+  GraphFixture g;
+  const std::uint32_t a = g.input({64, 64}), b = g.input({64, 64}), acc = g.input({64, 64}), product = g.temporary({64, 64}), before = g.output({64, 64});
+  g.node("mm", {a, b}, {product});
+  g.node("mul.Tensor", {acc}, {before}, "other=2");
+  g.node("add_.Tensor", {acc, product}, {acc});
+  EXPECT_EQ(apply_rules(g.graph(), g.core().compiler).nodes[0].op, "mm");
+}
+
+TEST(FusedSums, AScaledProductStays) {
+  GraphFixture g;
+  const std::uint32_t a = g.input({64, 64}), b = g.input({64, 64}), acc = g.input({64, 64}), product = g.temporary({64, 64});
+  g.node("mm", {a, b}, {product});
+  g.node("add_.Tensor", {acc, product}, {acc}, "alpha=0.5");
+  EXPECT_EQ(apply_rules(g.graph(), g.core().compiler).nodes[0].op, "mm");
+}
+
+}  // namespace
+}  // namespace trellis::device::testing
