@@ -18,7 +18,7 @@ struct Knob {
   bool (*taken_by)(const SimulatedStep&);
 };
 
-constexpr std::size_t kKnobs = 3;
+constexpr std::size_t kKnobs = 2;
 
 const std::array<Knob, kKnobs>& knobs() {
   using S = sim::SoftwareConfig;
@@ -28,7 +28,6 @@ const std::array<Knob, kKnobs>& knobs() {
        [](const SimulatedStep& r) { return r.software.stack == Stack::kMegatron; }},
       {0.9, 2, [](const S& s) { return s.fine_tuning_stretch; }, [](S& s, double v) { s.fine_tuning_stretch = v; },
        [](const SimulatedStep& r) { return r.software.stack == Stack::kOptimumNeuron; }},
-      {1.03, 1.2, [](const S& s) { return s.multi_node_stretch; }, [](S& s, double v) { s.multi_node_stretch = v; }, [](const SimulatedStep& r) { return r.nodes > 1; }},
   }};
   return kAll;
 }
@@ -55,8 +54,8 @@ double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& nu
 /// All numbers together on a grid: one after the other they would stop where two of them explain the same rows.
 sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig best) {
   if (rows.empty()) return best;
-  constexpr int kRounds = 12, kPoints = 12;
-  constexpr double kNarrower = 0.6;
+  constexpr int kRounds = 9, kPoints = 40;
+  constexpr double kNarrower = 0.45;
   double least = cost(rows, best), width = 1;
   std::array<bool, kKnobs> free{};
   for (std::size_t k = 0; k < kKnobs; ++k) free[k] = std::any_of(rows.begin(), rows.end(), [&](const FitRow& row) { return knobs()[k].taken_by(row.step); });
@@ -71,14 +70,12 @@ sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareC
     const auto last = [&](std::size_t k) { return free[k] ? kPoints : 0; };
     for (int a = 0; a <= last(0); ++a) {
       for (int b = 0; b <= last(1); ++b) {
-        for (int c = 0; c <= last(2); ++c) {
-          sim::SoftwareConfig tried = centre;
-          set(tried, 0, a), set(tried, 1, b), set(tried, 2, c);
-          const double now = cost(rows, tried);
-          if (now >= least) continue;
-          least = now;
-          best = tried;
-        }
+        sim::SoftwareConfig tried = centre;
+        set(tried, 0, a), set(tried, 1, b);
+        const double now = cost(rows, tried);
+        if (now >= least) continue;
+        least = now;
+        best = tried;
       }
     }
   }

@@ -27,7 +27,7 @@ struct FitRow {
 };
 
 /// The numbers with the least mean |log(expected / published)|, plus a tenth of the worst row, as scripts/calibrate weighs them. Each stays in
-/// the plausible range of the hardware files. A number that no row takes stays as it is.
+/// the plausible range of the hardware files. A number that no row takes stays as it is, and so does multi_node_stretch, which is measured on rows that judge nothing.
 [[nodiscard]] sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig start);
 
 /// Errors (expected / published − 1) in the order of `rows`, each with numbers fitted to the rows of other families only.

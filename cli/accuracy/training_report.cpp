@@ -105,9 +105,8 @@ std::string left_out_text(const std::vector<Entry>& entries) {
 std::string best_software_text(const std::vector<Entry>& entries) {
   const auto rows = fit_rows(entries);
   const sim::SoftwareConfig best = fit_software(rows, rows.front().step.software), used = rows.front().step.software;
-  return fmt::format("software.* that fit these rows best (in use): megatron_step {:.2f} s ({:.2f} s), fine_tuning_stretch {:.2f} ({:.2f}), "
-                     "multi_node_stretch {:.3f} ({:.3f})\n",
-                     to_seconds(best.megatron_step), to_seconds(used.megatron_step), best.fine_tuning_stretch, used.fine_tuning_stretch, best.multi_node_stretch, used.multi_node_stretch);
+  return fmt::format("software.* that fit these rows best (in use): megatron_step {:.2f} s ({:.2f} s), fine_tuning_stretch {:.2f} ({:.2f})\n",
+                     to_seconds(best.megatron_step), to_seconds(used.megatron_step), best.fine_tuning_stretch, used.fine_tuning_stretch);
 }
 
 nlohmann::json left_out_json(const std::vector<Entry>& entries) {

@@ -314,7 +314,7 @@ void FusedGroup::apply(const ChainNode& node, const Fit& f) {
     closed_ = true;
     chain_.terminal = true;
   }
-  Recipe recipe(*this, graph_, *node.node, terms);
+  Recipe recipe(*this, *graph_, *node.node, terms);
   double count = 1;
   for (std::size_t d = 0; d < node.sizes.size(); ++d) count *= node.reduced[d] ? static_cast<double>(node.sizes[d]) : 1;
   recipe.set_reduced_count(count);
@@ -389,7 +389,7 @@ Chain FusedGroup::finish(const std::vector<std::vector<std::uint32_t>>& readers,
   Chain chain = chain_;
   chain.names = names_;
   for (const auto& [access, value] : written_) {
-    const bool survives = graph_.buffers[access.buffer].role != BufferRole::kTemporary;
+    const bool survives = graph_->buffers[access.buffer].role != BufferRole::kTemporary;
     const auto& reads = readers[access.buffer];
     const bool read = std::any_of(reads.begin(), reads.end(), [&](std::uint32_t n) {
       return n > written_at_.at(access) && std::find(nodes_.begin(), nodes_.end(), n) == nodes_.end();
@@ -491,18 +491,63 @@ void Fuser::add(const ChainNode& node) {
     home = after;
   } else if (!groups_.empty() && after < static_cast<int>(groups_.size()) - 1 && (groups_.back().shares_input(node) || draws(node)) && groups_.back().try_join(node)) {
     home = static_cast<int>(groups_.size()) - 1;
+  } else if (joins_moved(node, after)) {
+    home = static_cast<int>(groups_.size()) - 1;
   } else {
     groups_.emplace_back(graph_);
+    reads_.emplace_back();
+    writes_.emplace_back();
     TRELLIS_CHECK(groups_.back().try_join(node), "an operation does not fit into an empty group: " + node.node->op);
     home = static_cast<int>(groups_.size()) - 1;
   }
-  for (const Access& a : node.inputs) last(last_reader_, a.buffer) = std::max(last(last_reader_, a.buffer), home);
-  for (const Access& a : node.outputs) last(last_writer_, a.buffer) = std::max(last(last_writer_, a.buffer), home);
+  for (const Access& a : node.inputs) {
+    last(last_reader_, a.buffer) = std::max(last(last_reader_, a.buffer), home);
+    reads_[static_cast<std::size_t>(home)].insert(a.buffer);
+  }
+  for (const Access& a : node.outputs) {
+    last(last_writer_, a.buffer) = std::max(last(last_writer_, a.buffer), home);
+    writes_[static_cast<std::size_t>(home)].insert(a.buffer);
+  }
+}
+
+/// Behind all later groups, where none of them has to do with what it reads and writes.
+bool Fuser::move_to_end(int group) {
+  const auto g = static_cast<std::size_t>(group);
+  const auto meet = [](const std::set<std::uint32_t>& a, const std::set<std::uint32_t>& b) {
+    return std::any_of(a.begin(), a.end(), [&](std::uint32_t buffer) { return b.contains(buffer); });
+  };
+  for (std::size_t k = g + 1; k < groups_.size(); ++k) {
+    if (meet(writes_[g], reads_[k]) || meet(writes_[g], writes_[k]) || meet(reads_[g], writes_[k])) return false;
+  }
+  const auto behind = [&](auto& list) { std::rotate(list.begin() + group, list.begin() + group + 1, list.end()); };
+  behind(groups_), behind(reads_), behind(writes_);
+  for (auto* map : {&last_writer_, &last_reader_}) {
+    map->clear();
+    for (std::size_t k = 0; k < groups_.size(); ++k) {
+      for (const std::uint32_t buffer : map == &last_writer_ ? writes_[k] : reads_[k]) last(*map, buffer) = static_cast<int>(k);
+    }
+  }
+  return true;
+}
+
+/// A group that makes an operand of the node joins it from further up: what stands between (the mask that a score meets) is ready before.
+bool Fuser::joins_moved(const ChainNode& node, int after) {
+  for (const Access& a : node.inputs) {
+    const int writer = last(last_writer_, a.buffer);
+    if (writer < 0 || writer >= after || after + 1 != static_cast<int>(groups_.size())) continue;
+    FusedGroup tried = groups_[static_cast<std::size_t>(writer)];
+    if (!tried.try_join(node) || !move_to_end(writer)) continue;
+    groups_.back() = std::move(tried);
+    return true;
+  }
+  return false;
 }
 
 std::vector<FusedGroup> Fuser::take() {
   last_writer_.clear();
   last_reader_.clear();
+  reads_.clear();
+  writes_.clear();
   return std::exchange(groups_, {});
 }
 

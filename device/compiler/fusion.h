@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -39,7 +40,7 @@ struct ChainNode {
 /// Operations that become one kernel.
 class FusedGroup : public StepSink {
  public:
-  explicit FusedGroup(const Graph& graph) : graph_(graph) {}
+  explicit FusedGroup(const Graph& graph) : graph_(&graph) {}
 
   /// Adds the operation when its space and its operands fit; changes nothing otherwise.
   bool try_join(const ChainNode& node);
@@ -78,7 +79,7 @@ class FusedGroup : public StepSink {
   void mark_narrow(const ChainNode& node, const Fit& fit, const std::vector<Term>& terms, std::size_t first_step);
   void prune(Chain& chain) const;
 
-  const Graph& graph_;
+  const Graph* graph_;
   Chain chain_;
   std::map<Access, int> current_;   ///< what HBM would hold: written or read
   std::map<Access, int> written_;
@@ -98,10 +99,13 @@ class Fuser {
   std::vector<FusedGroup> take();
 
  private:
+  bool move_to_end(int group);
+  [[nodiscard]] bool joins_moved(const ChainNode& node, int after);
   int& last(std::map<std::uint32_t, int>& map, std::uint32_t buffer) { return map.try_emplace(buffer, -1).first->second; }
   const Graph& graph_;
   std::vector<FusedGroup> groups_;
   std::map<std::uint32_t, int> last_writer_, last_reader_;
+  std::vector<std::set<std::uint32_t>> reads_, writes_;  ///< buffers, by group
 };
 
 }  // namespace trellis::device

@@ -116,6 +116,7 @@ Graph apply_rules(const Graph& graph, const sim::CompilerRules& rules) {
   if (rules.fused_random) changed = fuse_random(editor) || changed;
   if (rules.fused_attention) changed = fuse_attention(editor) || changed;
   if (rules.rounding_casts) changed = fuse_rounding(editor) || changed;
+  if (rules.batched_products) changed = fuse_layouts(editor) || changed;
   if (rules.fused_sums) changed = fuse_sums(editor) || changed;
   if (changed) editor.absorb_dead();
   return editor.take();

@@ -61,5 +61,6 @@ bool fuse_attention(GraphEditor& editor);
 bool fuse_rounding(GraphEditor& editor);
 bool fuse_random(GraphEditor& editor);
 bool fuse_sums(GraphEditor& editor);
+bool fuse_layouts(GraphEditor& editor);
 
 }  // namespace trellis::device

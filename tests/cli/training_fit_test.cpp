@@ -46,8 +46,8 @@ TEST(TrainingFit, EachNumberConcernsItsRows) {
 }
 
 TEST(TrainingFit, FindsTheNumbersThatMadeTheRows) {
-  const sim::SoftwareConfig truth = numbers(1.11, 1.25, 1.37), found = fit_software(rows_of(truth), numbers(1.05, 0, 1));
-  EXPECT_NEAR(found.multi_node_stretch, 1.11, 0.005);
+  const sim::SoftwareConfig truth = numbers(1.05, 1.25, 1.37), found = fit_software(rows_of(truth), numbers(1.05, 0, 1));
+  EXPECT_EQ(found.multi_node_stretch, 1.05) << "it is measured, not fitted";
   EXPECT_NEAR(to_seconds(found.megatron_step), 1.25, 0.03);
   EXPECT_NEAR(found.fine_tuning_stretch, 1.37, 0.005);
 }
@@ -70,7 +70,7 @@ TEST(TrainingFit, ANumberThatNoRowTakesStays) {
 }
 
 TEST(TrainingFit, AFamilyIsJudgedByNumbersOfTheOthers) {
-  std::vector<FitRow> rows = rows_of(numbers(1.11, 1.25, 1.37));
+  std::vector<FitRow> rows = rows_of(numbers(1.05, 1.25, 1.37));
   for (const double error : leave_one_family_out(rows)) EXPECT_NEAR(error, 0, 0.01);
   // A family that alone knows a number must do without it.
   std::erase_if(rows, [](const FitRow& row) { return row.step.software.stack == sim::SoftwareStack::kOptimumNeuron; });

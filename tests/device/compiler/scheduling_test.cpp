@@ -210,5 +210,75 @@ TEST(FusedSums, AScaledProductStays) {
   EXPECT_EQ(apply_rules(g.graph(), g.core().compiler).nodes[0].op, "mm");
 }
 
+// ── products that are written where a copy would put them ──
+
+/// Heads [batch · heads, rows, depth] of a product, copied to [rows, batch, heads · depth].
+struct HeadsToRows {
+  explicit HeadsToRows(bool read_elsewhere = false) {
+    a = g.input({kBatch * kHeads, kRows, kInner}), b = g.input({kBatch * kHeads, kInner, kDepth});
+    const Sizes made{kBatch * kHeads, kRows, kDepth};
+    const std::uint32_t product = read_elsewhere ? g.output(made) : g.temporary(made);
+    out = g.output({kRows, kBatch, kHeads * kDepth});
+    g.node("bmm", {a, b}, {product});
+    const Sizes order{kRows, kBatch, kHeads, kDepth};
+    const std::uint32_t seen = g.view(product, order, {kDepth, kHeads * kRows * kDepth, kRows * kDepth, 1});
+    g.node("_copy_from", {seen}, {g.view(out, order, {kBatch * kHeads * kDepth, kHeads * kDepth, kDepth, 1})});
+    in_a = g.random(a, -1, 1), in_b = g.random(b, -1, 1);
+  }
+
+  [[nodiscard]] double want(std::int64_t i) const {
+    const std::int64_t d = i % kDepth, h = i / kDepth % kHeads, batch = i / (kDepth * kHeads) % kBatch, row = i / (kDepth * kHeads * kBatch), matrix = batch * kHeads + h;
+    double sum = 0;
+    for (std::int64_t k = 0; k < kInner; ++k) {
+      sum += in_a[static_cast<std::size_t>((matrix * kRows + row) * kInner + k)] * in_b[static_cast<std::size_t>((matrix * kInner + k) * kDepth + d)];
+    }
+    return sum;
+  }
+
+  using Sizes = GraphFixture::Sizes;
+  static constexpr std::int64_t kBatch = 3, kHeads = 4, kRows = 40, kDepth = 16, kInner = 24;
+  GraphFixture g;
+  std::uint32_t a = 0, b = 0, out = 0;
+  Values in_a, in_b;
+};
+
+TEST(FoldedLayouts, AProductIsWrittenInTheOrderOfItsOnlyCopy) {
+  for (const bool folded : {true, false}) {
+    HeadsToRows heads;
+    heads.g.core().compiler.batched_products = folded;
+    ASSERT_NO_FATAL_FAILURE(heads.g.run());
+    EXPECT_EQ(heads.g.compiled().program.kernels.size(), folded ? 1U : 2U);
+    heads.g.expect(heads.out, [&](std::int64_t i) { return heads.want(i); }, 2e-3);
+  }
+}
+
+TEST(FoldedLayouts, AProductThatSomebodyElseReadsIsCopied) {
+  HeadsToRows heads(true);
+  ASSERT_NO_FATAL_FAILURE(heads.g.run());
+  EXPECT_EQ(heads.g.compiled().program.kernels.size(), 2U);
+  heads.g.expect(heads.out, [&](std::int64_t i) { return heads.want(i); }, 2e-3);
+}
+
+// ── what a kernel takes in from further up ──
+
+TEST(Fusion, AnOperandIsMadeInTheKernelThatUsesItThoughAMaskStandsBetween) {
+  for (const bool between : {false, true}) {  // between: somebody reads the operand before the mask is ready
+    GraphFixture g;
+    const std::uint32_t x = g.input({64, 48}), allowed = g.input({48}, DType::kBool), twice = g.temporary({64, 48}), masked = g.temporary({48}, DType::kBool), out = g.output({64, 48});
+    const std::uint32_t early = g.output({48, 64});
+    g.node("mul.Tensor", {x}, {twice}, "other=2");
+    if (between) g.node("_copy_from", {g.view(twice, {48, 64}, {1, 48})}, {early});
+    g.node("logical_not", {allowed}, {masked});
+    g.node("masked_fill.Scalar", {twice, masked}, {out}, "value=-7");
+    const Values in = g.random(x);
+    Values may;
+    for (int i = 0; i < 48; ++i) may.push_back(i % 3 == 0 ? 0 : 1);
+    g.set(allowed, may);
+    ASSERT_NO_FATAL_FAILURE(g.run());
+    g.expect(out, [&](std::int64_t i) { return may[static_cast<std::size_t>(i % 48)] != 0 ? 2 * in[static_cast<std::size_t>(i)] : -7; });
+    EXPECT_EQ(g.compiled().program.kernels.size(), between ? 4U : 2U);
+  }
+}
+
 }  // namespace
 }  // namespace trellis::device::testing
