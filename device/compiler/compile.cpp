@@ -41,7 +41,7 @@ class Compiler {
  public:
   Compiler(const Graph& graph, const sim::CoreConfig& core, Estimates estimates)
       : expanded_(estimates == Estimates::kEverything ? as_it_is(graph) : expand(apply_rules(graph, core.compiler))),
-        lowering_(expanded_.graph, slots_of(graph), core), fuser_(expanded_.graph), core_(core), estimates_(estimates) {
+        lowering_(expanded_.graph, slots_of(graph), core), fuser_(expanded_.graph, !core.compiler.fused_optimizer && graph.name == "optimizer"), core_(core), estimates_(estimates) {
     find_readers();
   }
 

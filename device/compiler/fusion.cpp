@@ -487,19 +487,18 @@ void Fuser::add(const ChainNode& node) {
   for (const Access& a : node.inputs) after = std::max(after, last(last_writer_, a.buffer));
   for (const Access& a : node.outputs) after = std::max({after, last(last_writer_, a.buffer), last(last_reader_, a.buffer)});
   int home = -1;
-  if (after >= 0 && groups_[static_cast<std::size_t>(after)].try_join(node)) {
+  if (apart_) {
+    open_group(node);
+  } else if (after >= 0 && groups_[static_cast<std::size_t>(after)].try_join(node)) {
     home = after;
   } else if (!groups_.empty() && after < static_cast<int>(groups_.size()) - 1 && (groups_.back().shares_input(node) || draws(node)) && groups_.back().try_join(node)) {
     home = static_cast<int>(groups_.size()) - 1;
   } else if (joins_moved(node, after)) {
     home = static_cast<int>(groups_.size()) - 1;
   } else {
-    groups_.emplace_back(graph_);
-    reads_.emplace_back();
-    writes_.emplace_back();
-    TRELLIS_CHECK(groups_.back().try_join(node), "an operation does not fit into an empty group: " + node.node->op);
-    home = static_cast<int>(groups_.size()) - 1;
+    open_group(node);
   }
+  if (home < 0) home = static_cast<int>(groups_.size()) - 1;
   for (const Access& a : node.inputs) {
     last(last_reader_, a.buffer) = std::max(last(last_reader_, a.buffer), home);
     reads_[static_cast<std::size_t>(home)].insert(a.buffer);
@@ -508,6 +507,13 @@ void Fuser::add(const ChainNode& node) {
     last(last_writer_, a.buffer) = std::max(last(last_writer_, a.buffer), home);
     writes_[static_cast<std::size_t>(home)].insert(a.buffer);
   }
+}
+
+void Fuser::open_group(const ChainNode& node) {
+  groups_.emplace_back(graph_);
+  reads_.emplace_back();
+  writes_.emplace_back();
+  TRELLIS_CHECK(groups_.back().try_join(node), "an operation does not fit into an empty group: " + node.node->op);
 }
 
 /// Behind all later groups, where none of them has to do with what it reads and writes.

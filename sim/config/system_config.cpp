@@ -104,6 +104,7 @@ CompilerRules read_compiler(ParameterReader r) {
   c.paired_windows = r.read<bool>("paired_windows");
   c.narrow_values = r.read<bool>("narrow_values");
   c.fused_sums = r.read<bool>("fused_sums");
+  c.fused_optimizer = r.read<bool>("fused_optimizer");
   r.reject_unknown();
   return c;
 }

@@ -110,6 +110,7 @@ struct CompilerRules {
   bool fused_random = true;        ///< random masks are drawn where they are used
   bool paired_windows = true;      ///< element-wise kernels work on two windows in turn, so that no engine waits for another one
   bool narrow_values = true;       ///< operations on bf16 tensors keep bf16 between their steps; sums stay fp32
+  bool fused_optimizer = false;    ///< the operations of an optimizer's update share kernels too
   bool fused_sums = true;          ///< a product that is only added to a tensor is added on its way out of PSUM
 };
 

@@ -280,5 +280,23 @@ TEST(Fusion, AnOperandIsMadeInTheKernelThatUsesItThoughAMaskStandsBetween) {
   }
 }
 
+// ── an optimizer's update ──
+
+TEST(Optimizer, ItsOperationsAreKernelsOfTheirOwn) {
+  for (const auto& [name, fused, kernels] : {std::tuple{"optimizer", false, 3}, {"optimizer", true, 1}, {"forward", false, 1}}) {
+    GraphFixture g;
+    g.core().compiler.fused_optimizer = fused;
+    g.graph().name = name;
+    const std::uint32_t p = g.input({300, 40}), grad = g.input({300, 40}), step = g.temporary({300, 40});
+    g.node("mul.Tensor", {grad}, {step}, "other=0.5");
+    g.node("add_.Tensor", {step, p}, {step}, "alpha=0.25");
+    g.node("sub_.Tensor", {p, step}, {p});
+    const Values weights = g.random(p), gradient = g.random(grad);
+    ASSERT_NO_FATAL_FAILURE(g.run());
+    EXPECT_EQ(g.compiled().program.kernels.size(), static_cast<std::size_t>(kernels)) << name;
+    g.expect(p, [&](std::int64_t i) { return 0.75 * weights[static_cast<std::size_t>(i)] - 0.5 * gradient[static_cast<std::size_t>(i)]; });
+  }
+}
+
 }  // namespace
 }  // namespace trellis::device::testing

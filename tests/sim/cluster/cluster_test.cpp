@@ -206,6 +206,22 @@ TEST(Cluster, LaunchesPayOnceForTheQueueAndEachForTheStart) {
   EXPECT_EQ(simulator.run_cluster(b.job()).makespan, system.launch.program_launch + system.launch.program_start * 3 + kUs * 30);
 }
 
+TEST(Cluster, AStepPaysOnceForWhatItsSoftwareDoesBetweenSteps) {
+  Picoseconds spans[2];
+  for (const SoftwareStack stack : {SoftwareStack::kNxd, SoftwareStack::kMegatron}) {
+    const SystemConfig system = load_system("trn1.32xlarge", {.software = stack});
+    JobBuilder b(2);
+    const auto program = b.program(kUs * 10);
+    for (int i = 0; i < 6; ++i) {
+      b.launch(i % 2, program);
+      b.compute(i % 2, program);
+    }
+    spans[stack == SoftwareStack::kMegatron] = Simulator(system).run_cluster(b.job()).makespan;
+    EXPECT_EQ(system.software.step_overhead(), stack == SoftwareStack::kMegatron ? system.software.megatron_step : Picoseconds());
+  }
+  EXPECT_EQ(spans[1], spans[0] + load_system("trn1.32xlarge").software.megatron_step);
+}
+
 TEST(Cluster, NamesWhoIsMissing) {
   Simulator simulator(load_system("trn1.32xlarge"));
   JobBuilder b(4);

@@ -65,6 +65,15 @@ TEST(SystemConfig, ALogicalCoreHasTwiceTheRatesAndHalfOfTheEnginesLatencies) {
   EXPECT_EQ(core.dma.fixed_latency, physical.dma.fixed_latency);
 }
 
+TEST(SystemConfig, ProgramsTakeLongerOnSeveralInstancesAndInFineTuning) {
+  const SystemConfig one = load_system("trn1.32xlarge"), two = load_system("trn1.32xlarge", 2), tuned = load_system("trn1.2xlarge", {.software = SoftwareStack::kOptimumNeuron});
+  EXPECT_EQ(one.program_stretch(), 1);
+  EXPECT_EQ(two.program_stretch(), two.software.multi_node_stretch);
+  EXPECT_EQ(tuned.program_stretch(), tuned.software.fine_tuning_stretch);
+  EXPECT_GT(tuned.program_stretch(), 1);
+  EXPECT_EQ(software_stack("nemo"), std::nullopt);
+}
+
 TEST(SystemConfig, UnknownInstanceNamesTheNearest) {
   try {
     (void)load_system("trn1.32xlrage");

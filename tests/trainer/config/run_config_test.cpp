@@ -34,6 +34,19 @@ TEST(RunConfig, ReadsEverySection) {
   EXPECT_TRUE(config.precision.master_weights);
 }
 
+TEST(RunConfig, SaysByWhichSoftwareItIsTimed) {
+  EXPECT_EQ(load_text(kBaseConfig).software, "nxd");
+  const RunConfig megatron = load_text(kBaseConfig, {"software=megatron"});
+  EXPECT_EQ(megatron.software, "megatron");
+  expect_round_trip(megatron);
+  try {
+    load_text(kBaseConfig, {"software=nemo"});
+    FAIL() << "no such software";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("software"), HasSubstr("nxd"), HasSubstr("optimum-neuron")));
+  }
+}
+
 TEST(RunConfig, ComputesDerivedNumbers) {
   const RunConfig config = load_text(kBaseConfig);
   EXPECT_EQ(config.world_size(), 8);
