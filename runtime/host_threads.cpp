@@ -1,6 +1,29 @@
 #include "runtime/host_threads.h"
 
+#include <cerrno>
+#include <ctime>
+
 namespace trellis::runtime {
+
+HostThreads::Signal::Signal() { sem_init(&given_, 0, 0); }
+HostThreads::Signal::~Signal() { sem_destroy(&given_); }
+
+void HostThreads::Signal::give() { sem_post(&given_); }
+
+void HostThreads::Signal::take() {
+  while (sem_wait(&given_) != 0) {  // interrupted
+  }
+}
+
+bool HostThreads::Signal::take_until(Clock::time_point deadline) {
+  const auto since_boot = deadline.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since_boot);
+  const timespec until{seconds.count(), std::chrono::nanoseconds(since_boot - seconds).count()};
+  int result = 0;
+  do result = sem_clockwait(&given_, CLOCK_MONOTONIC, &until);
+  while (result != 0 && errno == EINTR);
+  return result == 0;
+}
 
 HostThreads::HostThreads(int ranks, int permits) : ranks_(static_cast<std::size_t>(ranks)), free_permits_(permits) {}
 
@@ -9,18 +32,20 @@ void HostThreads::set(int rank, State state) {
   of(rank).since = Clock::now();
 }
 
-void HostThreads::dispatch() {
+std::vector<HostThreads::Rank*> HostThreads::give_permits() {
+  std::vector<Rank*> begin;
   while (free_permits_ > 0 && !ready_.empty()) {
     const int rank = ready_.front();
     ready_.pop_front();
     --free_permits_;
     set(rank, State::kRunning);
-    of(rank).wake.notify_one();
+    begin.push_back(&of(rank));
   }
+  return begin;
 }
 
-void HostThreads::wait_for_permit(Lock& lock, int rank) {
-  of(rank).wake.wait(lock, [&] { return state(rank) == State::kRunning; });
+void HostThreads::dispatch() {
+  for (Rank* rank : give_permits()) rank->begin.give();
 }
 
 void HostThreads::enter(Lock& lock, int rank) {
@@ -28,7 +53,9 @@ void HostThreads::enter(Lock& lock, int rank) {
   set(rank, State::kReady);
   ready_.push_back(rank);
   dispatch();
-  wait_for_permit(lock, rank);
+  lock.unlock();
+  of(rank).begin.take();
+  lock.lock();
 }
 
 void HostThreads::end(int rank) {
@@ -40,11 +67,17 @@ void HostThreads::end(int rank) {
 bool HostThreads::block(Lock& lock, int rank, Clock::time_point deadline) {
   set(rank, State::kBlocked);
   ++free_permits_;
-  dispatch();
-  const bool woken =
-      of(rank).wake.wait_until(lock, deadline, [&] { return state(rank) == State::kRunning || state(rank) == State::kReady; });
+  const std::vector<Rank*> begin = give_permits();
+  lock.unlock();
+  for (Rank* other : begin) other->begin.give();
+  const bool runs = of(rank).begin.take_until(deadline);
+  lock.lock();
+  if (runs) return true;
+  const bool woken = state(rank) != State::kBlocked;
   make_ready(rank);
-  wait_for_permit(lock, rank);
+  lock.unlock();
+  of(rank).begin.take();
+  lock.lock();
   return woken;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <semaphore.h>
+
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -38,15 +39,32 @@ class HostThreads {
   [[nodiscard]] int ranks() const { return static_cast<int>(ranks_.size()); }
 
  private:
+  /// Given once, taken once. Apart from the world's mutex, which who is woken wants at once; and the system's own semaphore, because the
+  /// standard library's spins before it sleeps, on a core that another rank could have.
+  class Signal {
+   public:
+    Signal();
+    ~Signal();
+    Signal(const Signal&) = delete;
+    Signal& operator=(const Signal&) = delete;
+    void give();
+    void take();
+    /// False: not given before `deadline`.
+    bool take_until(Clock::time_point deadline);
+
+   private:
+    sem_t given_;
+  };
   struct Rank {
     State state = State::kUnstarted;
     Clock::time_point since{};
     std::thread::id thread;
-    std::condition_variable wake;
+    Signal begin;  ///< given once each time the rank begins to run
   };
   void set(int rank, State state);
+  /// Gives the free permits to ready ranks, which begin to run once they have their signals.
+  std::vector<Rank*> give_permits();
   void dispatch();
-  void wait_for_permit(Lock& lock, int rank);
   Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const Rank& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
 

@@ -1,5 +1,7 @@
 #include "runtime/world.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -162,6 +164,15 @@ void settle_math_library() {
   }
 }
 
+/// Ranks that take turns would each keep what they freed in a heap of their own, out of reach of the rank that runs next: as many heaps as run at
+/// once, and large blocks go back to the system. Of the whole process, from here on.
+void share_heaps(std::size_t ranks, int permits) {
+  if (ranks <= static_cast<std::size_t>(permits)) return;
+  constexpr int kLargeBytes = 2 * 1024 * 1024;
+  mallopt(M_ARENA_MAX, permits);
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);
+}
+
 }  // namespace
 
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body) {
@@ -169,6 +180,7 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
   at::set_num_threads(1);
   settle_math_library();
   const std::vector<int> ranks = ranks_that_run(options);
+  share_heaps(ranks.size(), permits(options));
   const auto rendezvous = std::make_shared<Rendezvous>(ranks, permits(options), options.timeout);
   {
     std::vector<std::unique_ptr<RankThread>> threads;

@@ -118,6 +118,7 @@ class Expander {
       Ids inputs, outputs;
       for (std::size_t l = 0; l < lists - 1; ++l) inputs.push_back(node.inputs[l * n + i]);
       inputs.push_back(node.inputs[steps + i]);
+      if (node.inputs.size() > lists * n) inputs.push_back(node.inputs.back());  // the learning rate, when it is a tensor
       outputs = {inputs[0], inputs[2], inputs[3]};
       if (amsgrad) outputs.push_back(inputs[4]);
       put(node, name, node.scalars, inputs, outputs);

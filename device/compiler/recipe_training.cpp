@@ -17,17 +17,19 @@ void one(Recipe& r) { r.out(0, Term(1.0)); }
 /// beta^step with the step on the device.
 Term power_of(Recipe& r, double beta, Term step) { return r.act(Activation::kExp, step, std::log(beta)); }
 
-/// params, grads, exp_avg, exp_avg_sq, [max_exp_avg_sq], step → params, exp_avg, exp_avg_sq, [max_exp_avg_sq]
+/// params, grads, exp_avg, exp_avg_sq, [max_exp_avg_sq], step, [lr] → params, exp_avg, exp_avg_sq, [max_exp_avg_sq]
 void adam(Recipe& r, bool decoupled) {
-  const bool amsgrad = r.num_inputs() == 6;
-  const double lr = r.scalars.number("lr", 1e-3), beta1 = r.scalars.number("beta1", 0.9), beta2 = r.scalars.number("beta2", 0.999);
+  const bool amsgrad = r.scalars.flag("amsgrad", false);
+  const std::size_t after_step = amsgrad ? 6 : 5;
+  const Term lr = r.in_or(after_step, "lr", 1e-3);
+  const double beta1 = r.scalars.number("beta1", 0.9), beta2 = r.scalars.number("beta2", 0.999);
   const double decay = r.scalars.number("weight_decay", 0), eps = r.scalars.number("eps", 1e-8);
   Term p = r.in(0), g = r.in(1);
   if (r.scalars.flag("maximize", false)) g = r.mul(g, -1.0);
-  if (decay != 0) decoupled ? p = r.mul(p, 1 - lr * decay) : g = r.add(g, r.mul(p, decay));
+  if (decay != 0) decoupled ? p = r.mul(p, r.sub(1.0, r.mul(lr, decay))) : g = r.add(g, r.mul(p, decay));
   const Term m = r.add(r.mul(r.in(2), beta1), r.mul(g, 1 - beta1));
   const Term v = r.add(r.mul(r.in(3), beta2), r.mul(r.act(Activation::kSquare, g), 1 - beta2));
-  const Term step = r.in(amsgrad ? 5 : 4);
+  const Term step = r.in(after_step - 1);
   const Term correction1 = r.sub(1.0, power_of(r, beta1, step));
   const Term correction2 = r.sub(1.0, power_of(r, beta2, step));
   const Term top = amsgrad ? r.alu(AluOp::kMax, r.in(4), v) : v;

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones_like.h>
@@ -68,25 +69,26 @@ void update_moments(Operands& x, double beta1, double beta2) {
   x.state[1].mul_(beta2).addcmul_(x.g, x.g, 1 - beta2);
 }
 
-/// adamw: p ← p·(1 − lr·wd) − lr/(1−b1ᵗ) · m / (√(v / (1−b2ᵗ)) + eps).  adam: the decay is added to the gradient instead.
+/// adamw: p ← p·(1 − lr·wd) − lr/(1−b1ᵗ) · m / (√(v / (1−b2ᵗ)) + eps).  adam: the decay is added to the gradient instead. One operation but for
+/// the decay, which differs between groups.
 class Adam final : public ElementwiseRule {
  public:
   Adam(const OptimSection& optim, bool decoupled, bool amsgrad)
       : ElementwiseRule(moments(amsgrad)), beta1_(optim.beta1), beta2_(optim.beta2), eps_(optim.eps), decoupled_(decoupled), amsgrad_(amsgrad) {}
 
   [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double weight_decay) const override {
-    const auto t = static_cast<double>(step);
-    return {decoupled_ ? 1 - lr * weight_decay : weight_decay, 1 / std::sqrt(1 - std::pow(beta2_, t)), -lr / (1 - std::pow(beta1_, t))};
+    return {decoupled_ ? 1 - lr * weight_decay : weight_decay, lr, static_cast<double>(step)};
   }
 
  protected:
   void update(Operands& x) const override {
-    if (!decoupled_) x.g.addcmul_(x.p, x.n[0]);
-    update_moments(x, beta1_, beta2_);
-    if (amsgrad_) at::maximum_out(x.state[2], x.state[2], x.state[1]);
-    at::Tensor denominator = at::sqrt(x.state[amsgrad_ ? 2 : 1]).mul_(x.n[1]).add_(eps_);
-    if (decoupled_) x.p.mul_(x.n[0]);
-    x.p.addcmul_(denominator.reciprocal_().mul_(x.state[0]), x.n[2]);
+    if (decoupled_) {
+      x.p.mul_(x.n[0]);
+    } else {
+      x.g.addcmul_(x.p, x.n[0]);
+    }
+    const at::TensorList largest = amsgrad_ ? at::TensorList(x.state[2]) : at::TensorList();
+    at::_fused_adamw_(x.p, x.g, x.state[0], x.state[1], largest, x.n[2], x.n[1], beta1_, beta2_, 0, eps_, amsgrad_, false);
   }
 
  private:

@@ -236,5 +236,22 @@ TEST(Chain, ForeachAndAdamW) {
   }
 }
 
+TEST(Chain, AdamWWithTheLearningRateOnTheDevice) {
+  for (const bool amsgrad : {false, true}) {
+    GraphFixture g;
+    const std::uint32_t p = g.input({64, 9}), gr = g.input({64, 9}), m = g.input({64, 9}), v = g.input({64, 9}), top = g.input({64, 9}), t = g.input({}), lr = g.input({});
+    const Values vp = g.random(p), vg = g.random(gr), vm = g.random(m), vv = g.random(v, 0, 1), vt = g.random(top, 0, 1);
+    g.set(t, {3}), g.set(lr, {0.02f});
+    std::vector<std::uint32_t> in{p, gr, m, v, t, lr}, out{p, m, v};
+    if (amsgrad) in.insert(in.begin() + 4, top), out.push_back(top);
+    g.node("_fused_adamw_.tensor_lr", in, out, std::string("beta1=0.9 beta2=0.95 weight_decay=0.1 eps=1e-08 maximize=0 amsgrad=") + (amsgrad ? "1" : "0"));
+    g.run();
+    g.expect(p, [&](std::int64_t i) {
+      const double mm = 0.9 * vm[i] + 0.1 * vg[i], w = 0.95 * vv[i] + 0.05 * vg[i] * vg[i], most = amsgrad ? std::max<double>(vt[i], w) : w;
+      return vp[i] * (1 - 0.002) - 0.02 / (1 - std::pow(0.9, 3)) * mm / (std::sqrt(most) / std::sqrt(1 - std::pow(0.95, 3)) + 1e-8);
+    }, 1e-3);
+  }
+}
+
 }  // namespace
 }  // namespace trellis::device::testing
