@@ -41,7 +41,8 @@ class Compiler {
  public:
   Compiler(const Graph& graph, const sim::CoreConfig& core, Estimates estimates)
       : expanded_(estimates == Estimates::kEverything ? as_it_is(graph) : expand(apply_rules(graph, core.compiler))),
-        lowering_(expanded_.graph, slots_of(graph), core), fuser_(expanded_.graph, !core.compiler.fused_optimizer && graph.name == "optimizer"), core_(core), estimates_(estimates) {
+        lowering_(expanded_.graph, slots_of(graph), core), fuser_(expanded_.graph), core_(core), estimates_(estimates),
+        apart_(!core.compiler.fused_optimizer && graph.name == "optimizer") {
     find_readers();
   }
 
@@ -152,6 +153,7 @@ class Compiler {
       std::int64_t flops = 0;
       for (std::uint32_t n : group.nodes()) flops += node_flops(expanded_.graph, expanded_.graph.nodes[n]);
       const auto kernel = lowering_.kernel(kernel_name(group.names()), group.nodes().front(), flops, false, static_cast<std::int64_t>(group.nodes().size()));
+      if (apart_ && lower_chain_apart(lowering_.builder(), kernel, chain)) continue;
       lower_chain(lowering_.builder(), kernel, std::move(chain));
     }
   }
@@ -169,6 +171,7 @@ class Compiler {
   Fuser fuser_;
   sim::CoreConfig core_;
   Estimates estimates_;
+  bool apart_;  ///< an optimizer's update, whose operations the graph compiler was not seen to fuse
   std::vector<std::vector<std::uint32_t>> readers_;  ///< buffer → nodes
   std::vector<isa::CommPoint> pending_;
   std::vector<HostCopy> host_copies_;

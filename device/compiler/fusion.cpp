@@ -487,9 +487,7 @@ void Fuser::add(const ChainNode& node) {
   for (const Access& a : node.inputs) after = std::max(after, last(last_writer_, a.buffer));
   for (const Access& a : node.outputs) after = std::max({after, last(last_writer_, a.buffer), last(last_reader_, a.buffer)});
   int home = -1;
-  if (apart_) {
-    open_group(node);
-  } else if (after >= 0 && groups_[static_cast<std::size_t>(after)].try_join(node)) {
+  if (after >= 0 && groups_[static_cast<std::size_t>(after)].try_join(node)) {
     home = after;
   } else if (!groups_.empty() && after < static_cast<int>(groups_.size()) - 1 && (groups_.back().shares_input(node) || draws(node)) && groups_.back().try_join(node)) {
     home = static_cast<int>(groups_.size()) - 1;

@@ -94,8 +94,7 @@ class FusedGroup : public StepSink {
 /// Cuts a run of chain operations into groups. The groups executed in order give what the operations in order give.
 class Fuser {
  public:
-  /// `apart`: every operation is a group of its own.
-  explicit Fuser(const Graph& graph, bool apart = false) : graph_(graph), apart_(apart) {}
+  explicit Fuser(const Graph& graph) : graph_(graph) {}
   void add(const ChainNode& node);
   std::vector<FusedGroup> take();
 
@@ -105,7 +104,6 @@ class Fuser {
   [[nodiscard]] bool joins_moved(const ChainNode& node, int after);
   int& last(std::map<std::uint32_t, int>& map, std::uint32_t buffer) { return map.try_emplace(buffer, -1).first->second; }
   const Graph& graph_;
-  bool apart_;
   std::vector<FusedGroup> groups_;
   std::map<std::uint32_t, int> last_writer_, last_reader_;
   std::vector<std::set<std::uint32_t>> reads_, writes_;  ///< buffers, by group
