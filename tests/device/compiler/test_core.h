@@ -8,8 +8,6 @@ namespace trellis::device::testing {
 inline sim::CoreConfig test_core(std::int64_t sbuf_bytes_per_partition = 192 * 1024) {
   sim::CoreConfig core;
   core.tensor.clock = Hertz(2.8e9);
-  core.vector.clock = Hertz(1.12e9);
-  core.scalar.clock = core.gpsimd.clock = Hertz(1.4e9);
   core.dma.engine_rate = BytesPerSecond(18e9);
   core.dma.descriptor_floor = Picoseconds(60'000);
   core.dma.hbm_rate = BytesPerSecond(410e9);
