@@ -98,11 +98,13 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size, std::op
 at::Tensor& set_storage_view(at::Tensor& self, c10::Storage source, std::int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);  // and takes it over
   c10::TensorImpl& impl = *self.unsafeGetTensorImpl();
+  impl.set_storage_offset(offset);
+  // As on the CPU: a tensor that looks right already keeps its strides, and the storage its size, even where the tensor reaches beyond it.
+  if (impl.sizes() == size && (stride.data() == nullptr || impl.strides() == stride)) return self;
   if (stride.data() == nullptr) {
-    if (impl.sizes() != size) impl.set_sizes_contiguous(size);  // equal sizes keep their strides, as on the CPU
-    impl.set_storage_offset(offset);
+    impl.set_sizes_contiguous(size);
   } else {
-    impl.set_sizes_and_strides(size, stride, offset);
+    impl.set_sizes_and_strides(size, stride);
   }
   const std::int64_t needed = bytes_behind(impl);
   if (self.numel() > 0 && needed > static_cast<std::int64_t>(self.storage().nbytes())) storage_of(self).resize(needed);

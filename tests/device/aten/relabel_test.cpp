@@ -62,6 +62,16 @@ TEST_F(RelabelTest, AliasesOfOneTensorFollowItsLayout) {
   EXPECT_EQ(a.sum().item<float>(), 2);
 }
 
+TEST_F(RelabelTest, SetOfAStorageKeepsStridesOfEqualSizesAndTheStorage) {
+  const auto after_set = [](const at::TensorOptions& options) {
+    Tensor stepped = at::zeros({5}, options).slice(0, 0, 5, 2);
+    const Tensor source = at::ones({3}, options);
+    stepped.set_(source.storage());
+    return std::make_tuple(stepped.strides().vec(), stepped.storage_offset(), source.storage().nbytes());
+  };
+  EXPECT_EQ(after_set(on(0)), after_set(at::kFloat));
+}
+
 TEST_F(RelabelTest, OperatorsOnListsCountVersions) {
   const Tensor saved = at::ones({3}, on(0)), weight = at::ones({3}, on(0)).requires_grad_();
   const Tensor product = (weight * saved).sum();
