@@ -168,7 +168,7 @@ void settle_math_library() {
 /// once, and large blocks go back to the system. Of the whole process, from here on.
 void share_heaps(std::size_t ranks, int permits) {
   if (ranks <= static_cast<std::size_t>(permits)) return;
-  constexpr int kLargeBytes = 2 * 1024 * 1024;
+  constexpr int kLargeBytes = 1024 * 1024;
   mallopt(M_ARENA_MAX, permits);
   mallopt(M_MMAP_THRESHOLD, kLargeBytes);
 }
