@@ -3,15 +3,19 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <string_view>
+#include <thread>
 
 #include "base/error.h"
 #include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
 namespace {
+
+constexpr std::chrono::milliseconds kLaterFiles(50);
 
 sigset_t interrupts() {
   sigset_t set;
@@ -46,7 +50,8 @@ void InterruptWatch::watch(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (sigtimedwait(&set, nullptr, &moment) < 0) continue;
     const std::lock_guard lock(mutex_);
-    if (!run_.empty()) trainer::remove_run_outputs(run_);
+    // The run's threads go on until the process ends: what they were about to create appears meanwhile.
+    while (!run_.empty() && trainer::remove_run_outputs(run_)) std::this_thread::sleep_for(kLaterFiles);
     constexpr std::string_view kText = "interrupted: nothing of this run is kept\n";
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
     ::_exit(static_cast<int>(ExitCode::kInterrupted));  // no destructors: the run's threads are at work

@@ -149,7 +149,7 @@ fs::path prepare_run_directory(const RunConfig& config, const std::vector<std::s
   return directory;
 }
 
-void remove_run_outputs(const fs::path& directory) {
+bool remove_run_outputs(const fs::path& directory) {
   std::error_code ignored;
   std::vector<fs::path> outputs;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
@@ -157,8 +157,10 @@ void remove_run_outputs(const fs::path& directory) {
     if (name.ends_with(".partial")) name.resize(name.size() - std::string_view(".partial").size());
     if (is_output(name)) outputs.push_back(entry.path());
   }
-  for (const fs::path& file : outputs) fs::remove(file, ignored);
+  bool removed = false;
+  for (const fs::path& file : outputs) removed = fs::remove(file, ignored) || removed;
   fs::remove(directory, ignored);  // only an empty one goes
+  return removed;
 }
 
 }  // namespace trellis::trainer

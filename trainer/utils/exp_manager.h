@@ -26,7 +26,8 @@ struct VersionSources {
                                                           const VersionSources& sources = VersionSources::of_this_process(),
                                                           const std::function<void(const std::string& directory)>& created = {});
 
-/// Removes what a run writes there, and the directory when nothing else is in it. Says nothing about files that are not there or cannot be removed.
-void remove_run_outputs(const std::filesystem::path& directory);
+/// Removes what a run writes there, and the directory when nothing else is in it. Says nothing about files that are not there or cannot be removed;
+/// returns whether one was.
+bool remove_run_outputs(const std::filesystem::path& directory);
 
 }  // namespace trellis::trainer
