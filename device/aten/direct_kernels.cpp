@@ -27,7 +27,7 @@ class HostArguments {
   HostArguments(const HostArguments&) = delete;
   HostArguments& operator=(const HostArguments&) = delete;
   ~HostArguments() {
-    if (!own_thread_ || owner_->shape_only()) return;
+    if (!own_thread_) return;
     for (std::size_t i = 0; i < aliases_.size(); ++i) storage_of(*device_[i]).keep_alias(aliases_[i]);
   }
 

@@ -263,7 +263,7 @@ void Relabeling::leave() {
       value = std::move(mapped);
     }
   }
-  if (!own_thread_ || owner_->shape_only()) return;  // Meta kernels may be Python's, which keep more of a tensor than its reference count tells
+  if (!own_thread_) return;
   for (Entry& entry : entries_) {
     if (entry.storage != nullptr) entry.storage->keep_alias(entry.alias);
   }

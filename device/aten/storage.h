@@ -36,9 +36,10 @@ class NeuronStorage final : public c10::StorageImpl {
   /// The tensor through which a kernel saw this storage last, for the next one that sees it in the same way: making one costs as much as a
   /// small kernel. Undefined when there is none. REQUIRES: owner().owned_by_this_thread().
   at::Tensor take_alias() noexcept { return std::move(alias_); }
-  /// Keeps `alias` unless somebody else holds it too. REQUIRES: as take_alias().
+  /// Keeps `alias` unless somebody else holds it too; a Python object (of a Meta kernel) holds more of a tensor than its count tells.
+  /// REQUIRES: as take_alias().
   void keep_alias(at::Tensor& alias) noexcept {
-    if (C10_LIKELY(alias.use_count() == 1)) alias_ = std::move(alias);
+    if (C10_LIKELY(alias.use_count() == 1 && alias.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr)) alias_ = std::move(alias);
   }
   /// Takes over what a kernel did to the host view: new bytes after a resize. Cheap when nothing happened.
   void adopt_resize();
