@@ -1,9 +1,19 @@
 #include "runtime/host_threads.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <numeric>
 
 namespace trellis::runtime {
+namespace {
+
+/// A rank that is ready for longer has waited for its turn long enough.
+constexpr std::chrono::milliseconds kPatience{1};
+
+}  // namespace
 
 HostThreads::Signal::Signal() { sem_init(&given_, 0, 0); }
 HostThreads::Signal::~Signal() { sem_destroy(&given_); }
@@ -32,11 +42,22 @@ void HostThreads::set(int rank, State state) {
   of(rank).since = Clock::now();
 }
 
-std::vector<HostThreads::Rank*> HostThreads::give_permits() {
+int HostThreads::take_ready(Caller caller) {
+  auto taken = ready_.begin();
+  if (Clock::now() - of(*taken).since < kPatience) {
+    const int core = sched_getcpu();
+    const auto suits = std::find_if(ready_.begin(), ready_.end(), [&](int rank) { return (of(rank).core == core) == (caller == Caller::kLeaves); });
+    if (suits != ready_.end()) taken = suits;
+  }
+  const int rank = *taken;
+  ready_.erase(taken);
+  return rank;
+}
+
+std::vector<HostThreads::Rank*> HostThreads::give_permits(Caller caller) {
   std::vector<Rank*> begin;
   while (free_permits_ > 0 && !ready_.empty()) {
-    const int rank = ready_.front();
-    ready_.pop_front();
+    const int rank = take_ready(caller);
     --free_permits_;
     set(rank, State::kRunning);
     begin.push_back(&of(rank));
@@ -44,15 +65,15 @@ std::vector<HostThreads::Rank*> HostThreads::give_permits() {
   return begin;
 }
 
-void HostThreads::dispatch() {
-  for (Rank* rank : give_permits()) rank->begin.give();
+void HostThreads::dispatch(Caller caller) {
+  for (Rank* rank : give_permits(caller)) rank->begin.give();
 }
 
 void HostThreads::enter(Lock& lock, int rank) {
   of(rank).thread = std::this_thread::get_id();
   set(rank, State::kReady);
   ready_.push_back(rank);
-  dispatch();
+  dispatch(Caller::kLeaves);
   lock.unlock();
   of(rank).begin.take();
   lock.lock();
@@ -61,13 +82,14 @@ void HostThreads::enter(Lock& lock, int rank) {
 void HostThreads::end(int rank) {
   set(rank, State::kEnded);
   ++free_permits_;
-  dispatch();
+  dispatch(Caller::kLeaves);
 }
 
 bool HostThreads::block(Lock& lock, int rank, Clock::time_point deadline) {
   set(rank, State::kBlocked);
+  of(rank).core = sched_getcpu();
   ++free_permits_;
-  const std::vector<Rank*> begin = give_permits();
+  const std::vector<Rank*> begin = give_permits(Caller::kLeaves);
   lock.unlock();
   for (Rank* other : begin) other->begin.give();
   const bool runs = of(rank).begin.take_until(deadline);
@@ -81,15 +103,19 @@ bool HostThreads::block(Lock& lock, int rank, Clock::time_point deadline) {
   return woken;
 }
 
-void HostThreads::make_ready(int rank) {
-  if (state(rank) != State::kBlocked) return;
-  set(rank, State::kReady);
-  ready_.push_back(rank);
-  dispatch();
+void HostThreads::make_ready(std::span<const int> ranks) {
+  for (const int rank : ranks) {
+    if (state(rank) != State::kBlocked) continue;
+    set(rank, State::kReady);
+    ready_.push_back(rank);
+  }
+  dispatch(Caller::kStays);
 }
 
 void HostThreads::make_all_ready() {
-  for (int rank = 0; rank < ranks(); ++rank) make_ready(rank);
+  std::vector<int> all(ranks_.size());
+  std::iota(all.begin(), all.end(), 0);
+  make_ready(all);
 }
 
 bool HostThreads::is_last_awake(int rank) const {

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
 namespace trellis::runtime {
 
-/// Decides which rank threads run: at most `permits` at once, in the order in which they became ready. A rank that waits for
+/// Decides which rank threads run: at most `permits` at once, in the order in which they became ready, except that a core which gets
+/// free goes on with a rank that it had before: moving one to another core costs more than a small collective. A rank that waits for
 /// others gives its permit away, so one host thread is enough for any number of ranks. Every method REQUIRES the world's mutex
 /// (`lock`) held.
 class HostThreads {
@@ -27,7 +29,8 @@ class HostThreads {
   /// Waits without a permit until make_ready(rank) or `deadline`; holds a permit again on return. False: the deadline passed.
   bool block(Lock& lock, int rank, Clock::time_point deadline);
   /// Lets a blocked rank run as soon as there is a permit; no effect on others.
-  void make_ready(int rank);
+  void make_ready(int rank) { make_ready(std::span(&rank, 1)); }
+  void make_ready(std::span<const int> ranks);
   void make_all_ready();
 
   [[nodiscard]] State state(int rank) const { return of(rank).state; }
@@ -59,12 +62,16 @@ class HostThreads {
     State state = State::kUnstarted;
     Clock::time_point since{};
     std::thread::id thread;
+    int core = -1;  ///< of the host, where it ran last
     Signal begin;  ///< given once each time the rank begins to run
   };
+  /// Whether the calling thread's core gets free.
+  enum class Caller { kLeaves, kStays };
   void set(int rank, State state);
+  int take_ready(Caller caller);
   /// Gives the free permits to ready ranks, which begin to run once they have their signals.
-  std::vector<Rank*> give_permits();
-  void dispatch();
+  std::vector<Rank*> give_permits(Caller caller);
+  void dispatch(Caller caller);
   Rank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const Rank& of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
 

@@ -53,7 +53,9 @@ int Rendezvous::seat(int rank) const {
 }
 
 void Rendezvous::make_ready(const std::vector<int>& ranks) {
-  for (int rank : ranks) threads_.make_ready(seat(rank));
+  std::vector<int> seats;
+  for (int rank : ranks) seats.push_back(seat(rank));
+  threads_.make_ready(seats);
 }
 
 std::vector<int> Rendezvous::missing_that_run(const Transfer& transfer) const {
