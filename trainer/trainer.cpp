@@ -48,6 +48,7 @@ ModuleContext module_context(const RunConfig& config, const runtime::RankContext
   context.backward = std::make_shared<BackwardLayer>();
   context.device = rank.device();
   context.dtype = model_dtype(config.precision);
+  context.wide_dtype = wide_dtype(config.precision);
   context.reduce_dtype = reduce_dtype(config.precision);
   context.decay_biases = config.model.do_layer_norm_weight_decay;
   context.sequence_parallel = config.distributed_strategy.sequence_parallel && config.tp() > 1;

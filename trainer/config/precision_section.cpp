@@ -25,6 +25,7 @@ ManualSwitches read_switches(SectionReader& reader) {
 
 void apply_manual(SectionReader& reader, const ManualSwitches& manual, bool zero1, PrecisionSection& section) {
   section.weights_bf16 = manual.use_bf16 || manual.downcast_bf16;
+  section.floats_bf16 = manual.use_bf16;
   section.stochastic_rounding = manual.stochastic_rounding;
   section.master_weights = manual.master_weights;
   section.fp32_grad_acc = manual.fp32_grad_acc;
@@ -44,6 +45,7 @@ void apply_type(bool zero1, bool bf16_checkpoint, PrecisionSection& section) {
   const bool mixed = type == "mixed_precision" || type == "mixed_precisionSR";
   section.autocast = type == "autocast";
   section.weights_bf16 = mixed || type == "bf16SR" || (section.autocast && bf16_checkpoint);
+  section.floats_bf16 = type == "bf16SR";
   section.stochastic_rounding = type == "mixed_precisionSR" || type == "bf16SR";
   // fp32 masters and accumulators live in the ZeRO-1 shards; a model that is fp32 already needs neither.
   section.master_weights = section.fp32_grad_acc = (mixed || section.autocast) && zero1;

@@ -164,7 +164,8 @@ void write_precision(YamlWriter& out, const PrecisionSection& section) {
   if (section.type == "manual") {
     out.boolean("master_weights", section.master_weights);
     out.boolean("fp32_grad_acc", section.fp32_grad_acc);
-    out.text("xla_downcast_bf16", section.weights_bf16 ? "1" : "0");
+    out.text("xla_use_bf16", section.floats_bf16 ? "1" : "0");
+    out.text("xla_downcast_bf16", section.weights_bf16 && !section.floats_bf16 ? "1" : "0");
     out.text("neuron_rt_stochastic_rounding_en", section.stochastic_rounding ? "1" : "0");
   }
   out.close();

@@ -135,6 +135,7 @@ struct DataSection {
 struct PrecisionSection {
   std::string type = "mixed_precision";  ///< bf16SR, fp32, autocast, mixed_precision, mixed_precisionSR, manual; fp64: ours, for parity
   bool weights_bf16 = true;              ///< of weights and activations on the device
+  bool floats_bf16 = false;              ///< XLA_USE_BF16: float32 is bf16 on the device, so that softmax and cross entropy are too
   bool autocast = false;                 ///< torch.autocast(bf16) around forward and backward
   bool stochastic_rounding = false;      ///< of fp32 → bf16 when weights are updated
   bool master_weights = true;            ///< fp32 masters in the ZeRO-1 shards

@@ -24,18 +24,18 @@ RotarySpec rotary_spec(const ModelSection& config) {
 
 }  // namespace
 
-at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp) {
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context) {
   const at::Tensor labels = batch.labels.t();
-  const at::Tensor losses = parallel_cross_entropy(logits, labels, tp, {.ignore_index = kIgnored});
+  const at::Tensor losses = parallel_cross_entropy(logits, labels, context.tp, {.entry_dtype = context.entry_dtype, .ignore_index = kIgnored});
   at::Tensor weights = labels.ne(kIgnored).to(losses.scalar_type());
   if (batch.loss_mask.defined()) weights = weights * batch.loss_mask.t().to(losses.scalar_type());
   const at::Tensor total = weights.sum();
   return (losses * weights).sum() / (total + total.eq(0).to(total.scalar_type()));  // 0, not 0/0, when nothing counts
 }
 
-at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp, double beta) {
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context, double beta) {
   const at::Tensor labels = batch.labels.t();
-  const at::Tensor losses = parallel_cross_entropy(logits, labels, tp, {.ignore_index = kIgnored});
+  const at::Tensor losses = parallel_cross_entropy(logits, labels, context.tp, {.entry_dtype = context.entry_dtype, .ignore_index = kIgnored});
   const at::Tensor counts = labels.ne(kIgnored).sum(0).to(losses.scalar_type());
   const at::Tensor log_probability = losses.sum(0).neg() / counts;  // [2·b]
   const at::Tensor odds = log_probability - log_probability.exp().neg().log1p();
@@ -46,7 +46,7 @@ at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, co
 }
 
 Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context, const StageSlot& slot)
-    : tp_(context.tp()),
+    : entropy_{context.tp(), context.wide_dtype},
       sequence_length_(config.encoder_seq_length),
       save_logits_(config.save_logits),
       frozen_(config.lora.has_value()),
@@ -76,7 +76,7 @@ void Decoder::make_head(const ModelSection& config, const ModuleNames& names, co
     parameter.shared = tied;
     weight = parameter.tensor;
   }
-  head_ = ColumnShards{{weight}, {}, tp_, context.sequence_parallel, context.reduce_dtype};
+  head_ = ColumnShards{{weight}, {}, entropy_.tp, context.sequence_parallel, context.reduce_dtype};
 }
 
 at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) const {
@@ -108,7 +108,7 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) cons
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  return loss_scope_.leave(orpo_beta_ ? odds_ratio_loss(logits, batch, tp_, *orpo_beta_) : masked_mean_loss(logits, batch, tp_));
+  return loss_scope_.leave(orpo_beta_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_beta_) : masked_mean_loss(logits, batch, entropy_));
 }
 
 }  // namespace trellis::trainer

@@ -6,16 +6,17 @@
 #include "trainer/config/model_section.h"
 #include "trainer/modules/embedding.h"
 #include "trainer/modules/transformer_layer.h"
+#include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 
 namespace trellis::trainer {
 
 /// Σ loss · weight / Σ weight over the labels that are not −100; 0 when none counts. Logits [s, b, v/TP]; the weights are batch.loss_mask.
-at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp);
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context);
 
 /// Odds-ratio preference optimization over pairs: logits [s, 2·b, v/TP], the chosen sequences first. With p the mean log-probability of a
 /// sequence's labels and odds(p) = p − log(1 − eᵖ): mean over pairs of −p_chosen − beta · log sigmoid(odds(p_chosen) − odds(p_rejected)).
-at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const ParallelGroup& tp, double beta);
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context, double beta);
 
 /// One pipeline stage of a decoder: embedding on the first stage, its layers, final norm, head and loss on the last one (post_ln has no final
 /// norm). Parameter names are global: "model.layers.3.self_attn.o_proj.weight" on whichever stage.
@@ -35,7 +36,7 @@ class Decoder : public PipelineStage {
   [[nodiscard]] SequenceContext sequence_context(const MicroBatch& batch) const;
   [[nodiscard]] at::Tensor loss(const at::Tensor& hidden, const MicroBatch& batch) const;
 
-  ParallelGroup tp_;
+  EntropyContext entropy_;
   std::int64_t sequence_length_;
   bool save_logits_, frozen_;         ///< frozen: only adapters are trained
   std::optional<double> orpo_beta_;

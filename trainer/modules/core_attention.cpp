@@ -51,6 +51,7 @@ CoreAttention::CoreAttention(const ModuleContext& context, const std::string& pa
                              ShardPlace query_heads)
     : explicit_(!config.flash_attention || config.attention_dropout > 0),
       causal_(!is_encoder(config)),
+      wide_dtype_(context.wide_dtype),
       layer_scaling_(config.apply_query_key_layer_scaling ? layer + 1 : 1),
       dropout_(context, path + ".attention_dropout", config.attention_dropout),
       query_heads_(std::move(query_heads)),
@@ -75,7 +76,7 @@ at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key,
 at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                              const at::Tensor& allowed) const {
   const double scale = 1 / (std::sqrt(static_cast<double>(query.size(-1))) * layer_scaling_);
-  const at::ScalarType dtype = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType dtype = wide_dtype_.value_or(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   at::Tensor scores = at::matmul(query * scale, key.transpose(2, 3)).to(dtype);
   if (layer_scaling_ != 1) scores = scores * layer_scaling_;
   constexpr double kNever = -std::numeric_limits<double>::infinity();

@@ -32,7 +32,7 @@ class AttentionMask {
 /// softmax(Q·Kᵀ/sqrt(d)) · V: query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of n_kv → [s, b, n·d].
 /// Query head i attends with key/value head i / (n / n_kv).
 ///   flash_attention   one fused operation, so that a device may run it as flash attention
-///   otherwise, and with attention_dropout, whose masks belong to the probabilities: explicit softmax in fp32 (fp64 for fp64).
+///   otherwise, and with attention_dropout, whose masks belong to the probabilities: explicit softmax in the context's wide_dtype.
 ///                     apply_query_key_layer_scaling: scores are divided by the layer's number before they are stored, and multiplied back
 class CoreAttention {
  public:
@@ -46,6 +46,7 @@ class CoreAttention {
   [[nodiscard]] at::Tensor explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                               const at::Tensor& allowed) const;
   bool explicit_, causal_;
+  std::optional<at::ScalarType> wide_dtype_;
   double layer_scaling_;    ///< 1, or the layer's number from 1
   Dropout dropout_;         ///< of probabilities [b, n, s, s]
   ShardPlace query_heads_;

@@ -8,6 +8,10 @@ at::ScalarType model_dtype(const PrecisionSection& precision) {
   return precision.weights_bf16 ? at::kBFloat16 : at::kFloat;
 }
 
+std::optional<at::ScalarType> wide_dtype(const PrecisionSection& precision) {
+  return precision.floats_bf16 ? std::optional(at::kBFloat16) : std::nullopt;
+}
+
 at::ScalarType reduce_dtype(const PrecisionSection& precision) {
   const at::ScalarType model = model_dtype(precision);
   return precision.parallel_layers_reduce_dtype == "fp32" ? c10::promoteTypes(model, at::kFloat) : model;

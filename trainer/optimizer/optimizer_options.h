@@ -32,6 +32,9 @@ struct OptimizerOptions {
 
 /// Type of weights and activations.
 [[nodiscard]] at::ScalarType model_dtype(const PrecisionSection& precision);
+/// Type of what a model would compute wider than its activations, softmax of attention and cross entropy: bf16 where XLA_USE_BF16 makes
+/// float32 that.
+[[nodiscard]] std::optional<at::ScalarType> wide_dtype(const PrecisionSection& precision);
 /// Type of sums over TP inside the parallel layers: parallel_layers_reduce_dtype, but never below the model's.
 [[nodiscard]] at::ScalarType reduce_dtype(const PrecisionSection& precision);
 /// What a configuration asks for. Throws ConfigError for an optimizer section that breaks a rule.

@@ -42,7 +42,7 @@ class CrossEntropyBackward final : public Derivative {
     at::Tensor result = saved(0);
     if (smoothing_ > 0) result.sub_(smoothing_ / static_cast<double>(vocabulary_));
     result.mul_(grad);
-    result.scatter_add_(-1, saved(1), grad.mul(smoothing_ - 1).masked_fill_(saved(2), 0));
+    result.scatter_add_(-1, saved(1), grad.mul(smoothing_ - 1).masked_fill_(saved(2), 0).to(result.scalar_type()));
     return {result.to(logits_dtype_)};
   }
 
@@ -58,12 +58,12 @@ struct Sums {
   at::Tensor of_logits;   ///< undefined without label smoothing
 };
 
-/// Leaves exp(shifted) in `shifted`. One communication for all sums.
-Sums sum_over_vocabulary(const at::Tensor& shifted, const LocalTarget& target, bool smoothing, const ParallelGroup& tp) {
+/// Leaves exp(shifted) in `shifted`; the sums are of type `dtype`. One communication for all sums.
+Sums sum_over_vocabulary(const at::Tensor& shifted, const LocalTarget& target, bool smoothing, at::ScalarType dtype, const ParallelGroup& tp) {
   Sums sums;
-  sums.predicted = shifted.gather(-1, target.index).masked_fill_(target.foreign, 0);
-  if (smoothing) sums.of_logits = shifted.sum(-1, /*keepdim=*/true);
-  sums.of_exponentials = shifted.exp_().sum(-1, /*keepdim=*/true);
+  sums.predicted = shifted.gather(-1, target.index).to(dtype).masked_fill_(target.foreign, 0);
+  if (smoothing) sums.of_logits = shifted.sum(-1, /*keepdim=*/true, dtype);
+  sums.of_exponentials = shifted.exp_().sum(-1, /*keepdim=*/true, dtype);
   if (tp.size == 1) return sums;
   std::vector<at::Tensor> parts{sums.of_exponentials, sums.predicted};
   if (smoothing) parts.push_back(sums.of_logits);
@@ -87,8 +87,8 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& ta
     local = localize(target, logits.size(-1), tp, options.ignore_index);
     const at::ScalarType dtype = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor max = all_reduce_max(at::amax(logits, {-1}, /*keepdim=*/true).to(dtype), tp);
-    softmax = logits - max;
-    const Sums sums = sum_over_vocabulary(softmax, local, smoothing > 0, tp);
+    softmax = logits - max.to(options.entry_dtype.value_or(dtype));
+    const Sums sums = sum_over_vocabulary(softmax, local, smoothing > 0, dtype, tp);
     softmax.div_(sums.of_exponentials);
     loss = sums.of_exponentials.log().sub_(sums.predicted, 1 - smoothing);
     if (smoothing > 0) loss.sub_(sums.of_logits, smoothing / static_cast<double>(vocabulary));

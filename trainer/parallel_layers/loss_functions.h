@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 
 #include "trainer/parallel_layers/parallel_state.h"
@@ -10,7 +12,16 @@ struct CrossEntropyOptions {
   /// As torch.nn.CrossEntropyLoss: the target's probability is 1 − ε + ε/K, every other one ε/K, K being the un-sharded vocabulary. NxD and
   /// Megatron give each other entry α/(K − 1); that is ε = α·K/(K − 1).
   double label_smoothing = 0;
+  /// Of the numbers per entry of the vocabulary, exp(logit − maximum) and what backward keeps; none: fp32 (fp64 for fp64 logits), as the
+  /// numbers per token always are.
+  std::optional<at::ScalarType> entry_dtype = {};
   std::int64_t ignore_index = -100;  ///< such targets have loss 0 and gradient 0; whoever averages leaves them out of the count
+};
+
+/// How a model's cross entropies are computed.
+struct EntropyContext {
+  ParallelGroup tp;
+  std::optional<at::ScalarType> entry_dtype = {};  ///< as in CrossEntropyOptions
 };
 
 /// Cross entropy per token over logits whose vocabulary (last dimension) is sharded over TP: [.., v/TP], targets [..] → [..].

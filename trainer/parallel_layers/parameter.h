@@ -53,6 +53,7 @@ struct ModuleContext {
   std::shared_ptr<BackwardLayer> backward;  ///< see LayerScope
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;        ///< of weights and activations
+  std::optional<at::ScalarType> wide_dtype; ///< of softmax and cross entropy; none: fp32, fp64 for fp64
   at::ScalarType reduce_dtype = at::kFloat; ///< of sums over TP
   bool sequence_parallel = false;
   bool pad_model = false;                   ///< NxD's pad_model: attention heads that TP does not divide are filled up with heads of zeros

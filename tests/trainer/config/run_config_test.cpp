@@ -134,21 +134,21 @@ TEST(Launch, TrainItersMustBeANumberOfSteps) {
 
 struct Mode {
   const char* type;
-  bool weights_bf16, autocast, stochastic_rounding, master_weights, fp32_grad_acc;
+  bool weights_bf16, floats_bf16, autocast, stochastic_rounding, master_weights, fp32_grad_acc;
   const char* reduce_dtype;
 };
 
 TEST(Precision, EachTypeMeansWhatTheTableSays) {
   constexpr Mode kModes[] = {
-      {"mixed_precision", true, false, false, true, true, "bf16"}, {"mixed_precisionSR", true, false, true, true, true, "bf16"},
-      {"bf16SR", true, false, true, false, false, "bf16"},         {"fp32", false, false, false, false, false, "fp32"},
-      {"fp64", false, false, false, false, false, "fp64"},         {"autocast", false, true, false, true, true, "bf16"},
-      {"manual", false, false, false, false, false, "bf16"},
+      {"mixed_precision", true, false, false, false, true, true, "bf16"}, {"mixed_precisionSR", true, false, false, true, true, true, "bf16"},
+      {"bf16SR", true, true, false, true, false, false, "bf16"},          {"fp32", false, false, false, false, false, false, "fp32"},
+      {"fp64", false, false, false, false, false, false, "fp64"},         {"autocast", false, false, true, false, true, true, "bf16"},
+      {"manual", false, false, false, false, false, false, "bf16"},
   };
   for (const Mode& mode : kModes) {
     SCOPED_TRACE(mode.type);
     const PrecisionSection precision = load_text(kBaseConfig, {std::string("precision.type=") + mode.type}).precision;
-    const PrecisionSection expected{mode.type,           mode.weights_bf16,  mode.autocast, mode.stochastic_rounding,
+    const PrecisionSection expected{mode.type,           mode.weights_bf16,  mode.floats_bf16, mode.autocast, mode.stochastic_rounding,
                                     mode.master_weights, mode.fp32_grad_acc, mode.reduce_dtype};
     EXPECT_EQ(precision, expected);
   }
@@ -166,7 +166,8 @@ TEST(Precision, ManualCombinesFreely) {
   const PrecisionSection precision = load_text(kBaseConfig, {"precision.type=manual", "precision.master_weights=true", "precision.xla_downcast_bf16='1'",
                                                              "precision.neuron_rt_stochastic_rounding_en='1'",
                                                              "precision.parallel_layers_reduce_dtype=fp32"}).precision;
-  EXPECT_EQ(precision, (PrecisionSection{"manual", true, false, true, true, false, "fp32"}));
+  EXPECT_EQ(precision, (PrecisionSection{"manual", true, false, false, true, true, false, "fp32"}));
+  EXPECT_TRUE(load_text(kBaseConfig, {"precision.type=manual", "precision.xla_use_bf16='1'"}).precision.floats_bf16);
 }
 
 TEST(Precision, SwitchesOfManualChangeNoOtherType) {

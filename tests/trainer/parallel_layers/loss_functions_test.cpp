@@ -121,6 +121,20 @@ TEST(ParallelCrossEntropyTypes, HalfPrecisionLogitsAreComputedInFp32) {
   EXPECT_EQ(logits.grad().scalar_type(), at::kBFloat16);
 }
 
+/// Entries of bf16 have eight bits: what is summed over many of them, and what belongs to a token, stays in fp32.
+TEST(ParallelCrossEntropyTypes, EntriesInBf16LeaveNumbersPerTokenInFp32) {
+  const Sample s = sample();
+  at::Tensor narrow = (s.logits / 100).to(at::kBFloat16).requires_grad_(), wide = narrow.detach().clone().requires_grad_();
+  const at::Tensor loss = parallel_cross_entropy(narrow, s.target, ParallelGroup{}, {.entry_dtype = at::kBFloat16});
+  const at::Tensor exact = parallel_cross_entropy(wide, s.target, ParallelGroup{});
+  EXPECT_EQ(loss.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::allclose(loss.detach(), exact.detach(), 0, 0.04)) << "half a step of bf16 at a difference of logits of 8 to 16";
+  EXPECT_FALSE(loss.detach().equal(exact.detach())) << "the option was read";
+  loss.sum().backward();
+  exact.sum().backward();
+  EXPECT_TRUE(at::allclose(narrow.grad().to(at::kFloat), wide.grad().to(at::kFloat), 2e-2, 1e-3));
+}
+
 TEST(ParallelCrossEntropyTypes, BackwardTwiceIsRefused) {
   const Sample s = sample();
   at::Tensor logits = s.logits.clone().requires_grad_();

@@ -44,7 +44,7 @@ ColumnParallelLinear linear(const ModuleContext& context, const std::string& pat
 const ModuleNames& BertForPreTraining::names() { return kNames; }
 
 BertForPreTraining::BertForPreTraining(const ModelSection& config, const ModuleContext& context, const StageSlot& slot)
-    : tp_(context.tp()),
+    : entropy_{context.tp(), context.wide_dtype},
       sequence_length_(config.encoder_seq_length),
       save_logits_(config.save_logits),
       words_(context, kNames.embedding, config.vocab_size, config.hidden_size, ParallelEmbeddingOptions{.init = config.init_method_std, .padding_idx = 0}),
@@ -93,19 +93,19 @@ at::Tensor BertForPreTraining::masked_token_loss(const at::Tensor& hidden, const
   {
     const Scope scope = head_scope_.enter();
     const at::Tensor transformed = transform_norm_.forward(at::gelu(transform_.forward(hidden)[0]));
-    const ColumnShards decoder{{words_.weight()}, {decoder_bias_}, tp_, false, transformed.scalar_type()};
+    const ColumnShards decoder{{words_.weight()}, {decoder_bias_}, entropy_.tp, false, transformed.scalar_type()};
     logits = head_scope_.leave(linear_with_async_communication(transformed, decoder)[0]);
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  return loss_scope_.leave(masked_mean_loss(logits, batch, tp_));
+  return loss_scope_.leave(masked_mean_loss(logits, batch, entropy_));
 }
 
 at::Tensor BertForPreTraining::next_sentence_loss(const at::Tensor& hidden, const MicroBatch& batch) const {
   TORCH_CHECK(batch.next_sentence_labels.defined(), "data: a batch for BERT has no next_sentence_labels");
   const Scope scope = head_scope_.enter();
   const at::Tensor logits = next_sentence_.forward(at::tanh(pooler_.forward(hidden.select(0, 0))[0]))[0];
-  return head_scope_.leave(parallel_cross_entropy(logits, batch.next_sentence_labels, tp_).mean());
+  return head_scope_.leave(parallel_cross_entropy(logits, batch.next_sentence_labels, entropy_.tp, {.entry_dtype = entropy_.entry_dtype}).mean());
 }
 
 }  // namespace trellis::trainer

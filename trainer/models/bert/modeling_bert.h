@@ -5,6 +5,7 @@
 
 #include "trainer/config/model_section.h"
 #include "trainer/modules/transformer_layer.h"
+#include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 
 namespace trellis::trainer {
@@ -25,7 +26,7 @@ class BertForPreTraining final : public PipelineStage {
   [[nodiscard]] at::Tensor masked_token_loss(const at::Tensor& hidden, const MicroBatch& batch) const;
   [[nodiscard]] at::Tensor next_sentence_loss(const at::Tensor& hidden, const MicroBatch& batch) const;
 
-  ParallelGroup tp_;
+  EntropyContext entropy_;
   std::int64_t sequence_length_;
   bool save_logits_;
   ParallelEmbedding words_;

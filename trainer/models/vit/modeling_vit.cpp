@@ -35,7 +35,7 @@ ColumnParallelLinear linear(const ModuleContext& context, const std::string& pat
 const ModuleNames& ViTForImageClassification::names() { return kNames; }
 
 ViTForImageClassification::ViTForImageClassification(const ModelSection& config, const ModuleContext& context, const StageSlot& slot)
-    : tp_(context.tp()),
+    : entropy_{context.tp(), context.wide_dtype},
       image_(config.image.value()),
       dtype_(context.dtype),
       save_logits_(config.save_logits),
@@ -81,7 +81,7 @@ at::Tensor ViTForImageClassification::forward(const at::Tensor&, const MicroBatc
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  return loss_scope_.leave(masked_mean_loss(logits, batch, tp_));
+  return loss_scope_.leave(masked_mean_loss(logits, batch, entropy_));
 }
 
 }  // namespace trellis::trainer

@@ -4,6 +4,7 @@
 
 #include "trainer/config/model_section.h"
 #include "trainer/modules/transformer_layer.h"
+#include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 
 namespace trellis::trainer {
@@ -22,7 +23,7 @@ class ViTForImageClassification final : public PipelineStage {
  private:
   [[nodiscard]] at::Tensor embed(const at::Tensor& pixel_values) const;
 
-  ParallelGroup tp_;
+  EntropyContext entropy_;
   ImageSection image_;
   at::ScalarType dtype_;
   bool save_logits_;
