@@ -13,6 +13,7 @@ namespace trellis::cli {
 struct SimulatedStep {
   double seconds = 0;        ///< as `trellis simulate` says
   double programs_share = 1; ///< of it that does not pass in exposed communication
+  double optimizer_share = 0; ///< of it
   int nodes = 1;
   sim::SoftwareConfig software;  ///< that it was simulated with
 };

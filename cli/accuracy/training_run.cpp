@@ -97,23 +97,26 @@ std::string error_text(const std::string& err, int exit_code) {
   return text.empty() ? fmt::format("ended with {} and said nothing", exit_code) : text;
 }
 
-/// Of the rank that waits least.
-double programs_share(const json& report) {
+/// What a fit needs to know of the rank that waits least.
+void read_shares(const json& report, SimulatedStep& into) {
   const json step = report.value("simulated", json::object());
   double least = 1;
   for (const json& rank : step.value("breakdown", json::array())) {
     double waits = 0;
     for (const char* part : {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps"}) waits += rank.at(part).get<double>();
-    least = std::min(least, waits / step.at("step_time_ps").get<double>());
+    const double whole = step.at("step_time_ps").get<double>();
+    if (waits / whole >= least) continue;
+    least = waits / whole;
+    into.programs_share = 1 - least;
+    into.optimizer_share = rank.at("optimizer_ps").get<double>() / whole;
   }
-  return step.empty() ? 1 : 1 - least;
 }
 
 Prediction read_report(const std::string& text) {
   Prediction prediction;
   try {
     const json report = json::parse(text);
-    prediction.simulated.programs_share = programs_share(report);
+    read_shares(report, prediction.simulated);
     prediction.simulated.seconds = report.at("step_time_ms").get<double>() * 1e-3;
     prediction.parameters = report.at("parameters").get<std::int64_t>();
     prediction.mfu = report.at("mfu").get<double>();
@@ -131,6 +134,7 @@ std::optional<Prediction> kept_result(const fs::path& file, const std::string& k
   Prediction prediction;
   prediction.simulated.seconds = document.value("step_s", 0.0);
   prediction.simulated.programs_share = document.value("programs_share", 1.0);
+  prediction.simulated.optimizer_share = document.value("optimizer_share", 0.0);
   prediction.parameters = document.value("parameters", std::int64_t{0});
   prediction.mfu = document.value("mfu", 0.0);
   prediction.parts = {document.value("compute_s", 0.0), document.value("communication_s", 0.0)};
@@ -159,7 +163,8 @@ Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request, 
   }
   prediction.host_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!prediction.error.empty()) return prediction;
-  const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.simulated.seconds}, {"programs_share", prediction.simulated.programs_share}, {"parameters", prediction.parameters},
+  const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.simulated.seconds}, {"programs_share", prediction.simulated.programs_share},
+                         {"optimizer_share", prediction.simulated.optimizer_share}, {"parameters", prediction.parameters},
                          {"mfu", prediction.mfu}, {"host_s", prediction.host_s}, {"compute_s", prediction.parts.compute_s}, {"communication_s", prediction.parts.communication_s}};
   write_file_atomically(result, document.dump(1) + "\n");
   return prediction;

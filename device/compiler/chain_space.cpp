@@ -63,6 +63,11 @@ std::int64_t even_cut(std::int64_t size, std::int64_t widest) {
   return 0;
 }
 
+std::int64_t largest_divisor(std::int64_t of, std::int64_t most) {
+  while (most > 1 && of % most != 0) --most;
+  return most;
+}
+
 ChainSpace grid_space(std::vector<Dimension> dims, std::int64_t widest) {
   ChainSpace space;
   if (dims[best_rows(dims, dims.size() - 1)].size < 32) {
@@ -77,9 +82,17 @@ ChainSpace grid_space(std::vector<Dimension> dims, std::int64_t widest) {
   dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(rows));
   space.columns = {dims.back()};
   dims.pop_back();
-  while (!dims.empty() && space.columns.size() < 3 && space.width() * dims.back().size <= std::min<std::int64_t>(widest, 2048)) {
+  const std::int64_t most = std::min<std::int64_t>(widest, 2048);
+  while (!dims.empty() && space.columns.size() < 3 && space.width() * dims.back().size <= most) {
     space.columns.insert(space.columns.begin(), dims.back());
     dims.pop_back();
+  }
+  if (!dims.empty() && space.columns.size() < 3) {
+    if (const std::int64_t part = largest_divisor(dims.back().size, most / space.width()); part > 1) {
+      const auto [outer, inner] = cut(dims.back(), part);
+      dims.back() = outer;
+      space.columns.insert(space.columns.begin(), inner);
+    }
   }
   space.loops = std::move(dims);
   return space;

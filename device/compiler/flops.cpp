@@ -23,6 +23,7 @@ constexpr auto kCosts = [] {
       {"mm", Cost::kMatmul}, {"bmm", Cost::kMatmul}, {"linear", Cost::kMatmul}, {"matmul", Cost::kMatmul}, {"mv", Cost::kMatmul},
       {"dot", Cost::kMatmul}, {"vdot", Cost::kMatmul}, {"inner", Cost::kMatmul}, {"_int_mm", Cost::kMatmul}, {"_scaled_mm", Cost::kMatmul},
       {"addmm", Cost::kAddMatmul}, {"baddbmm", Cost::kAddMatmul}, {"addmv", Cost::kAddMatmul}, {"_addmm_activation", Cost::kAddMatmul},
+      {"mm_gelu", Cost::kMatmul}, {"mm_gelu_backward", Cost::kMatmul}, {"addmm_gelu", Cost::kAddMatmul},
       {"addbmm", Cost::kAddBatchSum},
       {"scaled_dot_product_attention", Cost::kAttention}, {"_scaled_dot_product_attention_math", Cost::kAttention},
       {"_scaled_dot_product_flash_attention", Cost::kAttention}, {"_scaled_dot_product_flash_attention_for_cpu", Cost::kAttention},

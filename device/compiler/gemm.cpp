@@ -110,7 +110,7 @@ class GemmLowering {
   [[nodiscard]] GemmShape shape(const sim::CoreConfig& core) const {
     const auto size = [](DType d) { return isa::size_bytes(d); };
     const double passes = (gemm_.four_passes && a_.dtype == DType::kFp32 ? core.tensor.fp32_passes : 1) / static_cast<double>(tiles_per_pass_);
-    return {m_, n_, k_, size(a_.dtype), size(b_.dtype), size(gemm_.c.dtype), a_.turned, b_.turned, gemm_.addend ? size(gemm_.addend->dtype) : 0, passes};
+    return {m_, n_, k_, size(a_.dtype), size(b_.dtype), size(gemm_.c.dtype), a_.turned, b_.turned, gemm_.addend ? size(gemm_.addend->dtype) : 0, beside() ? size(beside()->dtype) : 0, passes};
   }
 
   // ── blocks and panels ──
@@ -276,9 +276,7 @@ class GemmLowering {
 
   /// Rows [m1, m1 + rows) of an area.
   void rows_of(const Held& a, const Held& b, const Area& area, const Index& m1, std::int64_t rows) {
-    std::vector<Ref> sums;
-    const TileId out = phase_.sbuf(area.columns * isa::size_bytes(gemm_.c.dtype), 2);
-    const Ref addend = load_addend(area, m1, rows);
+    const Results results = make_results(area, m1, rows);
     for (std::int64_t n = 0; n < area.columns; n += kMoving) {
       const std::int64_t width = std::min(kMoving, area.columns - n);
       const Ref sum = phase_.at(phase_.psum(), DType::kFp32, static_cast<int>(rows), row(width));
@@ -288,21 +286,19 @@ class GemmLowering {
         phase_.matmul(sum, phase_.at(a.tile, a_array(), static_cast<int>(rest), row(rows), Index(full * a.width) + m1),
                       phase_.at(b.tile, b_array(), static_cast<int>(rest), row(width), full * b.width + n), full > 0);
       }
-      evict(sum, phase_.at(out, gemm_.c.dtype, static_cast<int>(rows), row(width), n), addend, rows, n, width);
+      evict(sum, results, rows, n, width);
     }
-    store(area, m1, rows, out);
+    store(area, m1, rows, results);
   }
 
   void finish_rows(const Area& area, const Index& m1, std::int64_t rows, const std::vector<Ref>& sums) {
-    const TileId out = phase_.sbuf(area.columns * isa::size_bytes(gemm_.c.dtype), 2);
-    const Ref addend = load_addend(area, m1, rows);
+    const Results results = make_results(area, m1, rows);
     std::int64_t n = 0;
     for (const Ref& sum : sums) {
-      const std::int64_t width = std::min(kMoving, area.columns - n);
-      evict(sum, phase_.at(out, gemm_.c.dtype, static_cast<int>(rows), row(width), n), addend, rows, n, width);
+      evict(sum, results, rows, n, std::min(kMoving, area.columns - n));
       n += kMoving;
     }
-    store(area, m1, rows, out);
+    store(area, m1, rows, results);
   }
 
   [[nodiscard]] DType a_array() const { return array_dtype(a_.dtype, gemm_.four_passes); }
@@ -324,13 +320,39 @@ class GemmLowering {
 
   // ── results ──
 
-  void store(const Area& area, const Index& m1, std::int64_t rows, TileId out) {
-    const auto& c = gemm_.c;
-    const std::int64_t rs = c.strides[c.rank() - 2], cs = c.strides.back();
-    phase_.store(Phase::hbm(c.buffer, c.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(area.columns)}},
-                            Index(c.offset) + batch_offset(0) + (area.m0 + m1) * rs + area.n0 * cs),
-                 phase_.at(out, c.dtype, static_cast<int>(rows), row(area.columns)));
+  /// Rows of an area on their way to HBM, and what is needed for them.
+  struct Results {
+    TileId out = isa::kNone;
+    Ref addend;
+    TileId activated = isa::kNone;
+    Ref factor;
+  };
+
+  Results make_results(const Area& area, const Index& m1, std::int64_t rows) {
+    Results r;
+    r.out = phase_.sbuf(area.columns * isa::size_bytes(gemm_.c.dtype), 2);
+    r.addend = load_addend(area, m1, rows);
+    if (gemm_.activated) r.activated = phase_.sbuf(area.columns * isa::size_bytes(gemm_.activated->dtype), 2);
+    if (gemm_.factor) {
+      r.factor = phase_.at(phase_.sbuf(area.columns * isa::size_bytes(gemm_.factor->dtype), 2), gemm_.factor->dtype, static_cast<int>(rows), row(area.columns));
+      phase_.load(r.factor, rows_of_area(*gemm_.factor, area, m1, rows, Index(0)));
+    }
+    return r;
   }
+
+  void store(const Area& area, const Index& m1, std::int64_t rows, const Results& r) {
+    const int p = static_cast<int>(rows);
+    phase_.store(rows_of_area(gemm_.c, area, m1, rows, batch_offset(0)), phase_.at(r.out, gemm_.c.dtype, p, row(area.columns)));
+    if (gemm_.activated) phase_.store(rows_of_area(*gemm_.activated, area, m1, rows, Index(0)), phase_.at(r.activated, gemm_.activated->dtype, p, row(area.columns)));
+  }
+
+  [[nodiscard]] static Ref rows_of_area(const HbmView& v, const Area& area, const Index& m1, std::int64_t rows, const Index& batch) {
+    const std::int64_t rs = v.strides[v.rank() - 2], cs = v.strides.back();
+    return Phase::hbm(v.buffer, v.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(area.columns)}},
+                      Index(v.offset) + batch + (area.m0 + m1) * rs + area.n0 * cs);
+  }
+
+  [[nodiscard]] const std::optional<HbmView>& beside() const { return gemm_.activated ? gemm_.activated : gemm_.factor; }
 
   [[nodiscard]] bool is_bias() const { return gemm_.addend && gemm_.addend->strides[gemm_.addend->rank() - 2] == 0; }
 
@@ -348,14 +370,26 @@ class GemmLowering {
   Ref load_addend(const Area& area, const Index& m1, std::int64_t rows) {
     if (!gemm_.addend || is_bias()) return {};
     const HbmView& v = *gemm_.addend;
-    const std::int64_t rs = v.strides[v.rank() - 2], cs = v.strides.back();
     const Ref dst = phase_.at(phase_.sbuf(area.columns * isa::size_bytes(v.dtype), 2), v.dtype, static_cast<int>(rows), row(area.columns));
-    phase_.load(dst, Phase::hbm(v.buffer, v.dtype, static_cast<int>(rows), rs, {{cs, static_cast<std::int32_t>(area.columns)}},
-                                Index(v.offset) + batch_offset(3) + (area.m0 + m1) * rs + area.n0 * cs));
+    phase_.load(dst, rows_of_area(v, area, m1, rows, batch_offset(3)));
     return dst;
   }
 
-  void evict(const Ref& sum, const Ref& out, const Ref& addend, std::int64_t rows, std::int64_t n, std::int64_t width) {
+  void evict(const Ref& sum, const Results& r, std::int64_t rows, std::int64_t n, std::int64_t width) {
+    const int p = static_cast<int>(rows);
+    const Ref out = phase_.at(r.out, gemm_.c.dtype, p, row(width), n);
+    if (gemm_.factor) {
+      const Ref by = phase_.at(phase_.sbuf(width * isa::size_bytes(r.factor.pattern.dtype), 2), r.factor.pattern.dtype, p, row(width));
+      phase_.activation(gemm_.activation, by, phase_.at(r.factor.tile, r.factor.pattern.dtype, p, row(width), Index(n)));
+      if (!gemm_.addend) return phase_.tensor_tensor(AluOp::kMultiply, out, sum, by);
+      make_sum(sum, out, r.addend, rows, n, width);
+      return phase_.tensor_tensor(AluOp::kMultiply, out, out, by);
+    }
+    make_sum(sum, out, r.addend, rows, n, width);
+    if (gemm_.activated) phase_.activation(gemm_.activation, phase_.at(r.activated, gemm_.activated->dtype, p, row(width), n), out);
+  }
+
+  void make_sum(const Ref& sum, const Ref& out, const Ref& addend, std::int64_t rows, std::int64_t n, std::int64_t width) {
     const Ref& whole = is_bias() ? bias_ : addend;
     if (!gemm_.addend) {
       if (gemm_.alpha != 1) return phase_.activation(isa::Activation::kIdentity, out, sum, gemm_.alpha);
@@ -429,7 +463,8 @@ void lower_gemm(ProgramBuilder& builder, std::uint32_t kernel, Gemm gemm) {
     gemm.c = transposed(gemm.c, r - 2, r - 1);
     if (gemm.addend) gemm.addend = transposed(*gemm.addend, r - 2, r - 1);
   }
-  if (builder.core().compiler.batched_products && lower_batched_gemm(builder, kernel, gemm)) return;
+  const bool beside = gemm.activated || gemm.factor;
+  if (!beside && builder.core().compiler.batched_products && lower_batched_gemm(builder, kernel, gemm)) return;
   const std::int64_t k = gemm.a.sizes[r - 1];
   const std::int64_t most = 64 * kP * 2 / isa::size_bytes(gemm.a.dtype);  // what leaves room for wide blocks in SBUF
   const std::int64_t slices = ceil_div(k, most);
@@ -443,7 +478,7 @@ void lower_gemm(ProgramBuilder& builder, std::uint32_t kernel, Gemm gemm) {
     part.b.offset += k0 * gemm.b.strides[r - 2];
     part.a.sizes[r - 1] = part.b.sizes[r - 2] = std::min(step, k - k0);
     if (k0 > 0) part.addend = sum, part.beta = 1;
-    if (k0 + step < k) part.c = sum;
+    if (k0 + step < k) part.c = sum, part.activated.reset(), part.factor.reset();
     builder.append(GemmLowering(builder, kernel, part).run());
   }
 }

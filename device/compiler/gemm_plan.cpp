@@ -60,7 +60,7 @@ double estimated_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreC
   const double block_load = load_seconds(s, stay, std::min(p.block, stay.rows), p.block, core);
   const double columns = static_cast<double>(p.rows_stay ? std::min(p.panel, s.n) : std::min(p.block, s.n));
   const double traffic = load_seconds(s, stay, stay.rows, p.block, core) + static_cast<double>(blocks) * load_seconds(s, stream, stream.rows, p.panel, core) +
-                         move_seconds(static_cast<double>(s.m * s.n * (s.c_bytes + s.addend_bytes)), columns * s.c_bytes, core.dma);
+                         move_seconds(static_cast<double>(s.m * s.n * (s.c_bytes + s.addend_bytes + s.beside_bytes)), columns * s.c_bytes, core.dma);
   const double first = load_seconds(s, stream, std::min(p.panel, stream.rows), p.panel, core);
   const double first_turn = turn_seconds(s, stream, std::min(p.panel, stream.rows), core);
   // The next block and its first panels come while the last panels of this one are multiplied.
@@ -91,7 +91,7 @@ std::int64_t gemm_sbuf_bytes(const GemmShape& s, const GemmPlan& p) {
   // Results wait for their store, two per row of tiles that is in PSUM; with an addend also what it is made of.
   const bool head = !stay.turned && !stream.turned && s.addend_bytes == 0;
   const std::int64_t rows = std::max<std::int64_t>(1, (head ? 8 : 4) / ceil_div(columns, 512));
-  const std::int64_t results = 2 * rows * columns * s.c_bytes;
+  const std::int64_t results = 2 * rows * columns * (s.c_bytes + s.beside_bytes) + (s.beside_bytes > 0 ? 2 * 512 * 4 : 0);
   const std::int64_t addend = s.addend_bytes == 0 ? 0 : (2 * rows + 1) * columns * s.addend_bytes + 4 * 2 * 512 * 4;
   return blocks + panels + results + addend + 4096;
 }

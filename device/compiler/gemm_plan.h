@@ -12,6 +12,7 @@ struct GemmShape {
   int a_bytes = 2, b_bytes = 2, c_bytes = 2;
   bool a_turned = false, b_turned = false;  ///< K is contiguous: the array transposes the operand on its way in
   int addend_bytes = 0;                     ///< per element of c, 0: none
+  int beside_bytes = 0;                     ///< per element of c: of what comes or goes with it, an activation or a factor
   double passes = 1;                        ///< of the array per moving column
 };
 

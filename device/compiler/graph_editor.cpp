@@ -1,6 +1,7 @@
 #include "device/compiler/graph_editor.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "device/compiler/graph_rules.h"
@@ -94,15 +95,26 @@ void GraphEditor::replace(std::uint32_t index, std::string op, std::string scala
   note_uses(index);
 }
 
-void GraphEditor::absorb(std::uint32_t index) { replace(index, kAbsorbedOp, "", {}, {}); }
+void GraphEditor::absorb(std::uint32_t index) {
+  graph_.nodes[index].kind = Node::Kind::kOp;
+  graph_.nodes[index].comm = kNoComm;
+  replace(index, kAbsorbedOp, "", {}, {});
+}
 
-void GraphEditor::absorb_dead() {
+void GraphEditor::absorb_dead(bool collectives) {
   std::vector<bool> read(graph_.buffers.size(), false);
+  std::map<std::uint32_t, std::uint32_t> waits;  // by communication
+  // A rank that sends does it for another one; what is waited for elsewhere is needed there.
+  const auto may_go = [&](const Node& node) {
+    return node.kind == Node::Kind::kOp || (collectives && graph_.comms[node.comm].kind != sim::CollectiveKind::kSendRecv && waits.contains(node.comm));
+  };
   for (std::uint32_t n = static_cast<std::uint32_t>(graph_.nodes.size()); n-- > 0;) {
     const Node& node = graph_.nodes[n];
+    if (node.kind == Node::Kind::kCommWait) waits[node.comm] = n;
     if (is_bookkeeping(names_[n])) continue;
     const auto wanted = [&](std::uint32_t v) { return !is_temporary(buffer(v)) || read[buffer(v)]; };
-    if (node.kind == Node::Kind::kOp && !node.outputs.empty() && std::none_of(node.outputs.begin(), node.outputs.end(), wanted)) {
+    if (may_go(node) && !node.outputs.empty() && std::none_of(node.outputs.begin(), node.outputs.end(), wanted)) {
+      if (node.kind == Node::Kind::kCommStart) absorb(waits.at(node.comm));
       absorb(n);
       continue;
     }
@@ -117,8 +129,10 @@ Graph apply_rules(const Graph& graph, const sim::CompilerRules& rules) {
   if (rules.fused_attention) changed = fuse_attention(editor) || changed;
   if (rules.rounding_casts) changed = fuse_rounding(editor) || changed;
   if (rules.batched_products) changed = fuse_layouts(editor) || changed;
-  if (rules.fused_sums) changed = fuse_sums(editor) || changed;
-  if (changed) editor.absorb_dead();
+  if (rules.fused_results) changed = fuse_results(editor) || changed;
+  // A recomputation makes what nobody reads; elsewhere an operation without a reader may be what somebody measures.
+  const bool recomputes = rules.dead_code_elimination && graph.name == "backward";
+  if (changed || recomputes) editor.absorb_dead(recomputes);
   return editor.take();
 }
 

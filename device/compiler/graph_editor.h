@@ -43,8 +43,8 @@ class GraphEditor {
   std::uint32_t add_value(std::uint32_t buffer, TensorView view);
   void replace(std::uint32_t index, std::string op, std::string scalars, std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs);
   void absorb(std::uint32_t index);
-  /// Absorbs what only made temporaries that nobody reads any more.
-  void absorb_dead();
+  /// Absorbs what only made temporaries that nobody reads any more; with `collectives` also those.
+  void absorb_dead(bool collectives);
   Graph take() { return std::move(graph_); }
 
  private:
@@ -60,7 +60,7 @@ class GraphEditor {
 bool fuse_attention(GraphEditor& editor);
 bool fuse_rounding(GraphEditor& editor);
 bool fuse_random(GraphEditor& editor);
-bool fuse_sums(GraphEditor& editor);
+bool fuse_results(GraphEditor& editor);
 bool fuse_layouts(GraphEditor& editor);
 
 }  // namespace trellis::device

@@ -43,6 +43,8 @@ class Backward {
         d_(a.q.sizes[3]), lq_(a.q.sizes[2]), lk_(a.k.sizes[2]), work_(work), array_(array_dtype(work)), turned_(turned), reach_(reach), first_(first),
         window_(a.window) {}
 
+  [[nodiscard]] std::vector<Together> heads_together() const { return attention::heads_together(heads_, a_.causal && a_.window == 0, lq_, lk_); }
+
   Phase run() {
     if (a_.causal) mask_ = causal_mask(phase_);
     if (a_.window > 0) edge_ = window_.edge_mask(phase_);
@@ -52,9 +54,20 @@ class Backward {
         head.query = i;
         a_.window > 0 ? visit_window(head, keys) : visit_queries(head, keys);
       });
-      head.query = 0;
-      phase_.scope([&] { store_gradient(rows_of(a_.grad_k, heads_.offset(kGradK, head), first_, keys.count), keys.grad_k, a_.scale); });
-      phase_.scope([&] { store_gradient(rows_of(a_.grad_v, heads_.offset(kGradV, head), first_, keys.count), keys.grad_v, a_.dropout ? a_.dropout->factor : 1); });
+      store_key_gradients(head, keys);
+    });
+    return std::move(phase_);
+  }
+
+  /// All of a short sequence: the strips of several heads make one step. REQUIRES: the phase is of all keys.
+  Phase run_together(const Together& together) {
+    ahead_ = true;
+    mask_ = causal_mask(phase_);
+    heads_.loop_together(phase_, together.key_heads, [&](const std::vector<Head>& heads) {
+      std::vector<Keys> keys;
+      for (const Head& head : heads) keys.push_back(load_keys(head));
+      phase_.loop(heads_.queries_per_key() / together.queries, [&](const Index& i) { several(heads, keys, i * together.queries, together.queries); });
+      for (std::size_t h = 0; h < heads.size(); ++h) store_key_gradients(heads[h], keys[h]);
     });
     return std::move(phase_);
   }
@@ -79,9 +92,12 @@ class Backward {
   };
   /// One block of queries against one block of keys.
   struct Block {
+    const Queries* rows = nullptr;
+    const Keys* columns = nullptr;
     Index query, key;
     std::int64_t queries = 0, keys = 0;
     bool diagonal = false;
+    bool starts = false, ends = false;                    ///< a step's sums of its keys with it; the caller's otherwise
     std::optional<std::int64_t> distance = std::nullopt;  ///< in a window: tiles from the block's first key to its first query
   };
   /// How a step treats the sums of its key block.
@@ -120,9 +136,15 @@ class Backward {
     keys.v_transposed = phase_.sbuf(keys.count * size);
     keys.grad_k = zeros(keys.count);
     keys.grad_v = zeros(keys.count);
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.k, heads_.offset(kK, head), first_, keys.count), {work_, keys.k, d_, keys.k_transposed}); });
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.v, heads_.offset(kV, head), first_, keys.count), {work_, isa::kNone, 0, keys.v_transposed}); });
+    load(rows_of(a_.k, heads_.offset(kK, head), first_, keys.count), {work_, keys.k, d_, keys.k_transposed});
+    load(rows_of(a_.v, heads_.offset(kV, head), first_, keys.count), {work_, isa::kNone, 0, keys.v_transposed});
     return keys;
+  }
+
+  /// Ahead: the rows of the next heads arrive while these are in use.
+  void load(const Rows& rows, const RowTiles& into) {
+    if (ahead_) return load_rows_ahead(phase_, rows, into);
+    phase_.scope([&] { load_rows(phase_, rows, into); });
   }
 
   /// [d, count] of fp32.
@@ -152,7 +174,7 @@ class Backward {
     for (std::int64_t j = complete; j < blocks; ++j) {
       phase_.scope([&] { window_of(q, k, j, std::min(window_.tiles() + kTilesPerBlock, (count / kBlock - j) * kTilesPerBlock)); });
     }
-    phase_.scope([&] { store_transposed(rows_of(a_.grad_q, heads_.offset(kGradQ, head), first_, k.count), q.grad_q, a_.scale); });
+    phase_.scope([&] { store_turned(phase_, rows_of(a_.grad_q, heads_.offset(kGradQ, head), first_, k.count), q.grad_q, a_.scale); });
     if (count > k.count) phase_.store(partial(head, first_ + k.count, count - k.count), transposed(q.grad_q, k.count, count - k.count));
   }
 
@@ -161,9 +183,9 @@ class Backward {
     const Sums sums = make_sums();
     std::vector<Block> all;
     for (std::int64_t t = 0; t < tiles; t += kTilesPerBlock) {
-      all.push_back({key + Index(t / kTilesPerBlock), key, std::min(kTilesPerBlock, tiles - t) * kTile, kBlock, false, t});
+      all.push_back({&q, &k, key + Index(t / kTilesPerBlock), key, std::min(kTilesPerBlock, tiles - t) * kTile, kBlock, false, false, false, t});
     }
-    run_strips(q, k, window_strips(all), {false, true}, sums);
+    run_strips(window_strips(all), {false, true}, sums);
     add_sums(k, key, kBlock, sums);
   }
 
@@ -177,7 +199,7 @@ class Backward {
     }
     const bool last = first_ + reach_ >= lk_ || diagonal;
     if (last) {
-      phase_.scope([&] { store_transposed(rows_of(a_.grad_q, heads_.offset(kGradQ, head), first, count), q.grad_q, a_.scale); });
+      phase_.scope([&] { store_turned(phase_, rows_of(a_.grad_q, heads_.offset(kGradQ, head), first, count), q.grad_q, a_.scale); });
     } else {
       phase_.store(partial(head, first, count), transposed(q.grad_q, 0, count));
     }
@@ -203,8 +225,8 @@ class Backward {
     q.grad_q = phase_.sbuf(count * 4);
     if (carried > 0) phase_.load(transposed(q.grad_q, 0, carried), partial(head, first, carried));
     if (carried < count) phase_.emit(Engine::kGpSimd, isa::Opcode::kMemset, transposed(q.grad_q, carried, count - carried));
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.q, heads_.offset(kQ, head), first, count), {work_, q.q, d_, q.q_transposed}); });
-    phase_.scope([&] { load_rows(phase_, rows_of(a_.grad_out, heads_.offset(kGradOut, head), first, count), {work_, q.grad_out, d_, q.grad_out_transposed}); });
+    load(rows_of(a_.q, heads_.offset(kQ, head), first, count), {work_, q.q, d_, q.q_transposed});
+    load(rows_of(a_.grad_out, heads_.offset(kGradOut, head), first, count), {work_, q.grad_out, d_, q.grad_out_transposed});
     phase_.scope([&] { load_logsumexp(head, first, q); });
     phase_.scope([&] { find_delta(head, first, q); });
     return q;
@@ -250,6 +272,47 @@ class Backward {
     phase_.tensor_scalar(delta, delta, AluOp::kMultiply, -1);
   }
 
+  void store_key_gradients(Head head, const Keys& keys) {
+    head.query = 0;
+    phase_.scope([&] { store_turned(phase_, rows_of(a_.grad_k, heads_.offset(kGradK, head), first_, keys.count), keys.grad_k, a_.scale); });
+    phase_.scope([&] { store_turned(phase_, rows_of(a_.grad_v, heads_.offset(kGradV, head), first_, keys.count), keys.grad_v, a_.dropout ? a_.dropout->factor : 1); });
+  }
+
+  /// `queries` query heads from `from` on of each key head.
+  void several(const std::vector<Head>& heads, const std::vector<Keys>& keys, const Index& from, std::int64_t queries) {
+    std::vector<Queries> rows;
+    for (Head head : heads) {
+      for (std::int64_t h = 0; h < queries; ++h) {
+        head.query = from + Index(h);
+        rows.push_back(load_queries(head, 0, lq_, 0));
+      }
+    }
+    phase_.scope([&] {
+      const std::vector<Block> all = square_blocks(rows, keys, queries);
+      run_strips(make_strips(all), {false, true}, make_sums());
+    });
+    for (const Queries& q : rows) phase_.scope([&] { store_turned(phase_, rows_of(a_.grad_q, heads_.offset(kGradQ, q.head), 0, lq_), q.grad_q, a_.scale); });
+  }
+
+  /// The blocks on and below the diagonal, those of the same keys one after the other: they have one sum.
+  std::vector<Block> square_blocks(const std::vector<Queries>& rows, const std::vector<Keys>& keys, std::int64_t queries) const {
+    const auto size = [this](std::int64_t block) { return std::min(kBlock, lq_ - block * kBlock); };
+    const std::int64_t side = ceil_div(lq_, kBlock);
+    std::vector<Block> all;
+    for (std::int64_t key = 0; key < side; ++key) {
+      for (std::size_t h = 0; h < keys.size(); ++h) {
+        const std::size_t first = all.size();
+        for (std::int64_t query = key; query < side; ++query) {
+          for (std::int64_t i = 0; i < queries; ++i) {
+            all.push_back({&rows[h * static_cast<std::size_t>(queries) + static_cast<std::size_t>(i)], &keys[h], query, key, size(query), size(key), query == key});
+          }
+        }
+        all[first].starts = all.back().ends = true;
+      }
+    }
+    return all;
+  }
+
   Sums make_sums() { return {phase_.psum(), phase_.psum()}; }
 
   void add_sums(const Keys& k, const Index& key, std::int64_t keys, const Sums& sums) {
@@ -262,7 +325,7 @@ class Backward {
   void diagonal_block(const Queries& q, const Keys& k, const Index& i, std::int64_t queries, std::int64_t keys) {
     const Sums sums = make_sums();
     const std::int64_t visible = std::min(queries, keys);
-    step(q, k, {{i, i, queries, visible, true}}, {false, true}, sums);
+    step({{&q, &k, i, i, queries, visible, true}}, {false, true}, sums);
     add_sums(k, i, visible, sums);
   }
 
@@ -274,9 +337,9 @@ class Backward {
       const auto some = [&](const Index& from, std::int64_t queries, const Start& start) {
         std::vector<Block> all;
         for (std::int64_t at = 0; at < queries; at += kBlock) {
-          all.push_back({area.query + from + Index(at / kBlock), key, std::min(kBlock, queries - at), keys, false});
+          all.push_back({&q, &k, area.query + from + Index(at / kBlock), key, std::min(kBlock, queries - at), keys, false});
         }
-        step(q, k, all, start, sums);
+        step(all, start, sums);
       };
       phase_.loop(groups, [&](const Index& i) { some(i * (kStepQueries / kBlock), kStepQueries, {groups > 1, true}); });
       if (rest > 0) phase_.scope([&] { some(groups * (kStepQueries / kBlock), rest, {false, groups == 0}); });
@@ -285,16 +348,17 @@ class Backward {
   }
 
   /// The Tensor engine is two strips ahead with its scores while the other engines work on the earlier ones'.
-  void step(const Queries& q, const Keys& k, const std::vector<Block>& all, const Start& start, const Sums& sums) {
-    run_strips(q, k, make_strips(all), start, sums);
+  void step(const std::vector<Block>& all, const Start& start, const Sums& sums) {
+    run_strips(make_strips(all), start, sums);
   }
 
-  void run_strips(const Queries& q, const Keys& k, const std::vector<Strip>& strips, const Start& start, const Sums& sums) {
+  void run_strips(const std::vector<Strip>& strips, const Start& start, const Sums& sums) {
     const Buffers b = make_buffers();
     for (std::size_t turn = 0; turn < strips.size() + 3; ++turn) {
-      if (turn >= 2 && turn - 2 < strips.size()) use_grad(q, strips[turn - 2], start, sums, b);
-      if (turn >= 3 && strips[turn - 3].last) add_grad_q(q, k, strips[turn - 3], b);
-      if (turn < strips.size()) find_grad(q, k, strips[turn], b);
+      if (turn < strips.size()) multiply_queries(strips[turn], b);
+      if (turn >= 2 && turn - 2 < strips.size()) use_grad(strips[turn - 2], start, sums, b);
+      if (turn >= 3 && strips[turn - 3].last) add_grad_q(strips[turn - 3], b);
+      if (turn < strips.size()) find_grad(strips[turn], b);
     }
   }
 
@@ -325,7 +389,7 @@ class Backward {
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         const std::size_t t = block.diagonal ? sizes.size() - 1 - i : i;
         const std::int64_t visible = static_cast<std::int64_t>(t) * kTile;  // to all of the tile's queries
-        Strip s{&block, static_cast<std::int64_t>(t), static_cast<int>(sizes[t]), block.keys, 0, strips.empty(), i + 1 == sizes.size(), strips.size(), strips.size() / kTilesPerBlock % 2, 0, {}};
+        Strip s{&block, static_cast<std::int64_t>(t), static_cast<int>(sizes[t]), block.keys, 0, i == 0 && (strips.empty() || block.starts), i + 1 == sizes.size(), strips.size(), static_cast<std::size_t>(&block - all.data()) % 2, 0, {}};
         if (block.diagonal) s.keys = std::min(visible + sizes[t], block.keys), s.masked = std::max<std::int64_t>(s.keys - visible, 0);
         strips.push_back(s);
       }
@@ -368,15 +432,29 @@ class Backward {
   }
 
   Ref probabilities_of(const Strip& t, const Buffers& b) const { return phase_.at(b.probabilities[t.slot % kInFlight], work_, t.queries, row(t.keys)); }
-  /// P and dS of one tile.
-  void find_grad(const Queries& q, const Keys& k, const Strip& t, const Buffers& b) {
+  Ref scores_of(const Strip& t, const Buffers& b) const { return phase_.at(b.scores[t.slot % 2], DType::kFp32, t.queries, row(t.keys)); }
+  Ref grads_of(const Strip& t, const Buffers& b) const { return phase_.at(b.grads[t.slot % 2], DType::kFp32, t.queries, row(t.keys)); }
+  [[nodiscard]] static Index first_query(const Strip& t) { return t.block->query * kBlock + Index(t.tile * kTile); }
+  [[nodiscard]] static Index first_key(const Strip& t) { return t.block->key * kBlock + Index(t.first_key); }
+
+  /// S and dP of one tile.
+  void multiply_queries(const Strip& t, const Buffers& b) {
     const int d = static_cast<int>(d_);
-    const Block& block = *t.block;
-    const Index query = block.query * kBlock + Index(t.tile * kTile), key = block.key * kBlock + Index(t.first_key), tile = block.query * kTilesPerBlock + Index(t.tile);
+    const Queries& q = *t.block->rows;
+    const Keys& k = *t.block->columns;
+    const auto times = [&](const Ref& to, TileId queries, TileId keys) {
+      phase_.matmul(to, phase_.at(queries, array_, d, row(t.queries), first_query(t)), phase_.at(keys, array_, d, row(t.keys), first_key(t)), false);
+    };
+    times(scores_of(t, b), q.q_transposed, k.k_transposed);
+    times(grads_of(t, b), q.grad_out_transposed, k.v_transposed);
+  }
+
+  /// P and dS of one tile.
+  void find_grad(const Strip& t, const Buffers& b) {
+    const Queries& q = *t.block->rows;
+    const Index tile = t.block->query * kTilesPerBlock + Index(t.tile);
     const TileId bank = b.scores[t.slot % 2];
-    const Ref scores = phase_.at(bank, DType::kFp32, t.queries, row(t.keys)), grad = phase_.at(b.grads[t.slot % 2], DType::kFp32, t.queries, row(t.keys));
-    phase_.matmul(scores, phase_.at(q.q_transposed, array_, d, row(t.queries), query), phase_.at(k.k_transposed, array_, d, row(t.keys), key), false);
-    phase_.matmul(grad, phase_.at(q.grad_out_transposed, array_, d, row(t.queries), query), phase_.at(k.v_transposed, array_, d, row(t.keys), key), false);
+    const Ref scores = scores_of(t, b), grad = grads_of(t, b);
     if (t.masked > 0) {
       const Ref corner = phase_.at(bank, DType::kFp32, t.queries, row(t.masked), t.keys - t.masked);
       phase_.tensor_tensor(AluOp::kAdd, corner, corner, phase_.at(mask_, DType::kFp32, t.queries, row(t.masked)));
@@ -394,7 +472,7 @@ class Backward {
       return phase_.tensor_tensor(AluOp::kMultiply, out, difference, p);
     }
     // The derivative reaches what was kept; the softmax was of all.
-    const Ref kept = load_kept(q, t, b, query, key);
+    const Ref kept = load_kept(q, t, b, first_query(t), first_key(t));
     phase_.tensor_tensor(AluOp::kMultiply, difference, grad, kept);
     phase_.activation_column(Activation::kIdentity, difference, difference, a_.dropout->factor, delta);
     phase_.tensor_tensor(AluOp::kMultiply, out, difference, p);
@@ -410,7 +488,8 @@ class Backward {
   }
 
   /// Adds one tile to the sums over queries, and turns its dS.
-  void use_grad(const Queries& q, const Strip& t, const Start& start, const Sums& sums, const Buffers& b) {
+  void use_grad(const Strip& t, const Start& start, const Sums& sums, const Buffers& b) {
+    const Queries& q = *t.block->rows;
     const Index natural = t.block->query * (kTilesPerBlock * d_) + Index(t.tile * d_);
     const bool overwrite_first = t.first && start.in_loop;
     const bool accumulate = !(t.first && start.here) || overwrite_first;
@@ -436,12 +515,14 @@ class Backward {
       phase_.copy(Engine::kVector, phase_.at(turned, work_, static_cast<int>(rest), row(t.queries), full * kBlock + t.tile * kTile),
                   phase_.at(b.bank, turned_, static_cast<int>(rest), row(t.queries), full * kTile));
     }
+    if (t.last && t.block->ends) add_sums(*t.block->columns, t.block->key, t.block->keys, sums);
   }
 
-  void add_grad_q(const Queries& q, const Keys& k, const Strip& last, const Buffers& b) {
+  void add_grad_q(const Strip& last, const Buffers& b) {
     const Block& block = *last.block;
+    const Keys& k = *block.columns;
     partly_seen(block) ? multiply_tiles(k, last, b) : multiply_block(k, last, b);
-    const Ref into = transposed(q.grad_q, block.query * kBlock, block.queries);
+    const Ref into = transposed(block.rows->grad_q, block.query * kBlock, block.queries);
     phase_.tensor_tensor(AluOp::kAdd, into, into, transposed(b.grad_q, 0, block.queries));
   }
 
@@ -475,34 +556,6 @@ class Backward {
     }
   }
 
-  void store_gradient(const Rows& rows, TileId from, double scale) {
-    rows.row_stride == 1 && rows.column_stride != 1 ? store_columns(rows, from, scale) : store_transposed(rows, from, scale);
-  }
-
-  /// scale · fromᵀ to HBM where it lies turned already: neighbours on chip are neighbours there.
-  void store_columns(const Rows& rows, TileId from, double scale) {
-    blocks(phase_, rows.count, [&](const Index& b, std::int64_t count) {
-      const Ref out = phase_.at(phase_.sbuf(kBlock * isa::size_bytes(rows.dtype), 2), rows.dtype, static_cast<int>(d_), row(count));
-      phase_.activation(Activation::kIdentity, out, transposed(from, b * kBlock, count), scale);
-      phase_.store(Phase::hbm(rows.buffer, rows.dtype, static_cast<int>(d_), rows.column_stride, row(count), rows.offset + b * kBlock), out);
-    });
-  }
-
-  /// scale · fromᵀ to HBM.
-  void store_transposed(const Rows& rows, TileId from, double scale) {
-    blocks(phase_, rows.count, [&](const Index& b, std::int64_t count) {
-      const TileId bank = phase_.psum(2), out = phase_.sbuf(kTilesPerBlock * d_ * isa::size_bytes(rows.dtype), 2);
-      std::int64_t t = 0;
-      for (const std::int64_t n : tile_sizes(count)) {
-        const Ref turned = phase_.at(bank, DType::kFp32, static_cast<int>(n), row(d_), t * d_);
-        phase_.transpose(turned, transposed(from, b * kBlock + Index(t * kTile), n));
-        phase_.activation(Activation::kIdentity, phase_.at(out, rows.dtype, static_cast<int>(n), row(d_), t * d_), turned, scale);
-        ++t;
-      }
-      store_block(phase_, rows, b, count, out);
-    });
-  }
-
   const AttentionBackward& a_;
   const HbmView& partial_;
   Phase phase_;
@@ -511,6 +564,7 @@ class Backward {
   DType work_, array_;  ///< array_: work_ as the Tensor engine reads it
   DType turned_;        ///< gradients of scores in PSUM, turned
   std::int64_t reach_, first_;
+  bool ahead_ = false;
   SlidingWindow window_;
   TileId mask_ = isa::kNone, edge_ = isa::kNone;  ///< added to scores of keys after the query and before the window
 };
@@ -526,6 +580,10 @@ bool lower_attention_backward(ProgramBuilder& builder, std::uint32_t kernel, con
   if (reach == 0) return false;
   HbmView partial = contiguous(0, DType::kFp32, {a.q.sizes[0], a.q.sizes[1], a.q.sizes[3], a.q.sizes[2]});
   if (lk > reach) partial.buffer = builder.scratch(partial.elements() * 4);
+  for (const Together& together : Backward(kernel, a, partial, work, lk, 0, turned_dtype(work, builder.core())).heads_together()) {
+    Phase phase = Backward(kernel, a, partial, work, lk, 0, turned_dtype(work, builder.core())).run_together(together);
+    if (phase.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(phase)), true;
+  }
   for (std::int64_t first = 0; first < lk; first += reach) builder.append(Backward(kernel, a, partial, work, reach, first, turned_dtype(work, builder.core())).run());
   return true;
 }

@@ -45,6 +45,19 @@ Index Heads::offset(std::size_t view, const Head& head) const {
   return of_queries ? out + head.query * v.strides[1] : out;
 }
 
+std::vector<Together> heads_together(const Heads& heads, bool causal, std::int64_t queries, std::int64_t keys) {
+  constexpr std::int64_t kMostStrips = 144, kMostShared = 64, kMostHeads = 4;  // code and semaphores of a step; kMostShared: of several heads
+  const std::int64_t side = ceil_div(queries, kBlock), strips = side * (side + 1) / 2 * kTilesPerBlock;
+  if (!causal || queries != keys || strips > kMostStrips) return {};
+  const std::int64_t most = std::clamp<std::int64_t>(kMostShared / strips, 1, kMostHeads), group = heads.queries_per_key();
+  std::vector<Together> tried;
+  for (std::int64_t outer = std::min(most / group, heads.side_by_side()); outer > 1; --outer) tried.push_back({outer, group});
+  for (std::int64_t q = std::min(most, group); q >= 1; --q) {
+    if (group % q == 0) tried.push_back({1, q});
+  }
+  return tried;
+}
+
 Rows rows_of(const HbmView& view, const Index& head_offset, const Index& first, std::int64_t count) {
   const std::int64_t row_stride = view.strides[2];
   return {view.buffer, view.dtype, head_offset + first * row_stride, row_stride, view.strides[3], count, view.sizes[3]};
@@ -149,6 +162,44 @@ void load_rows_ahead(Phase& phase, const Rows& rows, const RowTiles& into) {
   for (std::int64_t b = 0; b < blocks; ++b) {
     phase.scope([&] { keep(phase, rows, into, b, std::min(kBlock, rows.count - b * kBlock), staged[static_cast<std::size_t>(b)]); });
   }
+}
+
+namespace {
+
+Ref columns_of(const Phase& phase, const Rows& rows, TileId from, const Index& first, std::int64_t count) {
+  return phase.at(from, DType::kFp32, static_cast<int>(rows.width), row(count), first);
+}
+
+/// Where it lies turned in HBM already, neighbours on chip are neighbours there.
+void store_columns(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId from, double scale) {
+  const int p = static_cast<int>(rows.width);
+  const Ref out = phase.at(phase.sbuf(kBlock * isa::size_bytes(rows.dtype), 2), rows.dtype, p, row(count));
+  phase.activation(isa::Activation::kIdentity, out, columns_of(phase, rows, from, block * kBlock, count), scale);
+  phase.store(Phase::hbm(rows.buffer, rows.dtype, p, rows.column_stride, row(count), rows.offset + block * kBlock), out);
+}
+
+void store_rows(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId from, double scale) {
+  const std::int64_t w = rows.width, full = count / kTile, rest = count % kTile;
+  const TileId bank = phase.psum(3), out = phase.sbuf(kTilesPerBlock * w * isa::size_bytes(rows.dtype), 4);
+  const auto scaled = [&](std::int64_t first, std::int64_t tiles, std::int64_t n) {
+    const int p = static_cast<int>(n);
+    phase.activation(isa::Activation::kIdentity, phase.at(out, rows.dtype, p, row(tiles * w), first * w), phase.at(bank, DType::kFp32, p, row(tiles * w), first * w), scale);
+  };
+  std::int64_t t = 0;
+  for (const std::int64_t n : tile_sizes(count)) {
+    phase.transpose(phase.at(bank, DType::kFp32, static_cast<int>(n), row(w), t * w), columns_of(phase, rows, from, block * kBlock + Index(t * kTile), n));
+    ++t;
+  }
+  if (full > 0) scaled(0, full, kTile);
+  if (rest > 0) scaled(full, 1, rest);
+  store_block(phase, rows, block, count, out);
+}
+
+}  // namespace
+
+void store_turned(Phase& phase, const Rows& rows, TileId from, double scale) {
+  const auto store = rows.row_stride == 1 && rows.column_stride != 1 ? store_columns : store_rows;
+  blocks(phase, rows.count, [&](const Index& block, std::int64_t count) { store(phase, rows, block, count, from, scale); });
 }
 
 TileId causal_mask(Phase& phase) {

@@ -51,7 +51,25 @@ class Heads {
       phase.loop(sizes_[0], [&](const Index& i) { phase.loop(sizes_[1], [&](const Index& j) { body(Head{{i, j}, 0}); }); });
     }
   }
+  /// The same, up to `together` (batch, key head) at a time: body(std::vector<Head>).
+  template <typename Body>
+  void loop_together(Phase& phase, std::int64_t together, Body body) const {
+    const auto inner = [&](const std::vector<Index>& outer) {
+      phase.tiles(sizes_.back(), together, [&](const Index& first, std::int64_t count) {
+        std::vector<Head> heads;
+        for (std::int64_t i = 0; i < count; ++i) {
+          heads.push_back({outer, 0});
+          heads.back().outer.push_back(first + Index(i));
+        }
+        body(heads);
+      });
+    };
+    if (sizes_.size() == 1) return inner({});
+    phase.loop(sizes_[0], [&](const Index& i) { inner({i}); });
+  }
   [[nodiscard]] std::int64_t queries_per_key() const { return group_; }
+  /// How many (batch, key head) loop_together() can give at once.
+  [[nodiscard]] std::int64_t side_by_side() const { return sizes_.back(); }
   /// Offset of element (0, 0) of view number `view` at `head`.
   [[nodiscard]] Index offset(std::size_t view, const Head& head) const;
 
@@ -90,6 +108,9 @@ void load_rows_ahead(Phase& phase, const Rows& rows, const RowTiles& into);
 void load_block(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId into);
 void store_block(Phase& phase, const Rows& rows, const Index& block, std::int64_t count, TileId from);
 
+/// scale · fromᵀ to HBM, `from` [width partitions, count] of fp32.
+void store_turned(Phase& phase, const Rows& rows, TileId from, double scale);
+
 /// [128, 128] of fp32: 0 where column ≤ partition, kMasked elsewhere.
 [[nodiscard]] TileId causal_mask(Phase& phase);
 
@@ -123,6 +144,13 @@ struct Area {
   Index key;
   std::int64_t keys = 0;
 };
+
+/// Heads of a short causal square whose strips make one step, which fills and empties the pipeline of engines once.
+struct Together {
+  std::int64_t key_heads = 0, queries = 0;  ///< of each key head; 0: none, the sequence is long
+};
+/// From the most heads that a step may have down to one.
+[[nodiscard]] std::vector<Together> heads_together(const Heads& heads, bool causal, std::int64_t queries, std::int64_t keys);
 
 /// The blocks on the diagonal of a causal square: body(block, queries, keys), both at most kBlock.
 template <typename Body>

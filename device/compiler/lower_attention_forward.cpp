@@ -32,16 +32,33 @@ std::int64_t reach_of(const Attention& a, std::int64_t sbuf, DType work) {
 
 class Forward {
  public:
-  Forward(std::uint32_t kernel, const Attention& a, DType work, std::int64_t reach, DType turned, std::int64_t together = 0, bool apart = false)
+  Forward(std::uint32_t kernel, const Attention& a, DType work, std::int64_t reach, DType turned)
       : a_(a), phase_(kernel), heads_(views(a), a.q.sizes[1], a.k.sizes[1]), d_(a.q.sizes[3]), lq_(a.q.sizes[2]),
-        lk_(a.causal ? std::min(a.k.sizes[2], a.q.sizes[2]) : a.k.sizes[2]), work_(work), array_(array_dtype(work)), turned_(turned), reach_(reach), window_(a.window),
-        together_(together), apart_(apart) {}
+        lk_(a.causal ? std::min(a.k.sizes[2], a.q.sizes[2]) : a.k.sizes[2]), work_(work), array_(array_dtype(work)), turned_(turned), reach_(reach), window_(a.window) {}
+
+  [[nodiscard]] std::vector<Together> heads_together() const { return attention::heads_together(heads_, a_.causal, a_.q.sizes[2], a_.k.sizes[2]); }
+
+  /// With a window: `blocks` of queries slide along it at a time; `apart`: the first ones have memory of their own, so that heads overlap too.
+  Phase run_window(std::int64_t blocks, bool apart) {
+    together_ = blocks;
+    ahead_ = true;
+    apart_ = apart;
+    mask_ = causal_mask(phase_);
+    edge_ = window_.edge_mask(phase_);
+    heads_.loop(phase_, [&](const Head& head) { slide(head); });
+    return std::move(phase_);
+  }
+
+  Phase run_together(const Together& together) {
+    ahead_ = true;
+    mask_ = causal_mask(phase_);
+    heads_.loop_together(phase_, together.key_heads, [&](const std::vector<Head>& heads) { several(heads, together.queries); });
+    return std::move(phase_);
+  }
 
   Phase run() {
     if (a_.causal) mask_ = causal_mask(phase_);
-    if (a_.window > 0) edge_ = window_.edge_mask(phase_);
     heads_.loop(phase_, [&](Head head) {
-      if (a_.window > 0) return slide(head);
       const auto queries = [&](const Keys& resident) {
         phase_.loop(heads_.queries_per_key(), [&](const Index& i) {
           head.query = i;
@@ -71,12 +88,16 @@ class Forward {
   };
   /// Up to four tiles of queries against one block of keys.
   struct Block {
+    const Queries* rows = nullptr;
+    const Keys* columns = nullptr;
     Index query, key;
     std::int64_t queries = 0, keys = 0;
     bool diagonal = false;
   };
   /// One tile of queries against one block of keys.
   struct Strip {
+    const Queries* rows = nullptr;
+    const Keys* columns = nullptr;
     Index query, key;  ///< blocks
     int tile = 0;      ///< in its block
     int queries = 0;
@@ -104,8 +125,9 @@ class Forward {
 
   /// Of buffers that the next chunk of a window fills while this one is computed.
   [[nodiscard]] int depth() const { return a_.window > 0 ? 2 : 1; }
+  /// Ahead: the next rows arrive while these are in use.
   void load(const Rows& rows, const RowTiles& into) {
-    if (a_.window > 0) return load_rows_ahead(phase_, rows, into);
+    if (ahead_) return load_rows_ahead(phase_, rows, into);
     phase_.scope([&] { load_rows(phase_, rows, into); });
   }
   template <typename Body>
@@ -141,6 +163,35 @@ class Forward {
     return q;
   }
 
+  /// All of a short sequence: the strips of several heads make one step.
+  void several(const std::vector<Head>& heads, std::int64_t queries) {
+    std::vector<Keys> keys;
+    for (const Head& head : heads) keys.push_back(load_keys(head, 0, lk_));
+    phase_.loop(heads_.queries_per_key() / queries, [&](const Index& i) {
+      std::vector<Queries> rows;
+      for (Head head : heads) {
+        for (std::int64_t h = 0; h < queries; ++h) {
+          head.query = i * queries + Index(h);
+          rows.push_back(load_queries(head, 0, lq_));
+        }
+      }
+      phase_.scope([&] { step(make_strips(square_blocks(rows, keys, queries))); });
+      for (const Queries& q : rows) phase_.scope([&] { finish(q.head, 0, q); });
+    });
+  }
+
+  /// The blocks on and below the diagonal; heads in turn, so that strips of one tile of queries lie apart.
+  std::vector<Block> square_blocks(const std::vector<Queries>& rows, const std::vector<Keys>& keys, std::int64_t queries) const {
+    const auto size = [this](std::int64_t block) { return std::min(kBlock, lq_ - block * kBlock); };
+    std::vector<Block> all;
+    for (std::int64_t query = 0; query < ceil_div(lq_, kBlock); ++query) {
+      for (std::int64_t key = 0; key <= query; ++key) {
+        for (std::size_t i = 0; i < rows.size(); ++i) all.push_back({&rows[i], &keys[i / static_cast<std::size_t>(queries)], query, key, size(query), size(key), key == query});
+      }
+    }
+    return all;
+  }
+
   void query_rows(const Head& head, std::int64_t first, std::int64_t count, const Keys& resident) {
     const Queries q = load_queries(head, first, count);
     const auto with_keys = [&](const Index& from, std::int64_t keys, auto body) {
@@ -163,10 +214,10 @@ class Forward {
     if (pairs) {
       phase_.loop(keys / (2 * kBlock), [&](const Index& i) {
         const Index upper = i * 2, lower = i * 2 + Index(1);
-        step(q, k, make_strips({{upper, upper, kBlock, kBlock, true}, {lower, lower, kBlock, kBlock, true}, {lower, upper, kBlock, kBlock, false}}));
+        step(make_strips({{&q, &k, upper, upper, kBlock, kBlock, true}, {&q, &k, lower, lower, kBlock, kBlock, true}, {&q, &k, lower, upper, kBlock, kBlock, false}}));
       });
     } else {
-      diagonal_blocks(phase_, queries, keys, [&](const Index& i, std::int64_t rows, std::int64_t columns) { step(q, k, make_strips({{i, i, rows, columns, true}})); });
+      diagonal_blocks(phase_, queries, keys, [&](const Index& i, std::int64_t rows, std::int64_t columns) { step(make_strips({{&q, &k, i, i, rows, columns, true}})); });
     }
     below_diagonal(phase_, queries, keys, pairs ? 2 * kBlock : kBlock, [&](const Area& area) { rectangle(q, k, area); });
   }
@@ -194,10 +245,10 @@ class Forward {
       std::vector<Strip> strips;
       const std::int64_t pieces = ceil_div(window_.tiles() + 1, kTilesPerBlock);
       for (std::int64_t block = 0; block < blocks; ++block) {
-        const std::vector<Strip> more = window_strips(block, before * kTile, static_cast<std::size_t>(block * pieces) * kInFlight);
+        const std::vector<Strip> more = window_strips(q, keys, block, before * kTile, static_cast<std::size_t>(block * pieces) * kInFlight);
         strips.insert(strips.end(), more.begin(), more.end());
       }
-      phase_.scope([&] { step(q, keys, strips); });
+      phase_.scope([&] { step(strips); });
       // Beside the step's buffers: the next ones need not wait for these stores.
       phase_.reserve(kInFlight * (2 * kBlock * isa::size_bytes(work_) + 256));
       finish(head, row, q);
@@ -205,13 +256,13 @@ class Forward {
   }
 
   /// Of one block of queries of a chunk with `before` keys before it: a strip per tile for every 512 keys, from the window's edge on.
-  std::vector<Strip> window_strips(std::int64_t block, std::int64_t before, std::size_t slot) const {
+  std::vector<Strip> window_strips(const Queries& q, const Keys& k, std::int64_t block, std::int64_t before, std::size_t slot) const {
     std::vector<Strip> strips;
     for (std::int64_t t = 0; t < kTilesPerBlock; ++t) {
       const std::int64_t edge = (t - window_.tiles()) * kTile, end = (t + 1) * kTile;
       std::size_t piece = 0;
       for (std::int64_t from = std::max(edge, -before - block * kBlock); from < end; from += kBlock, ++piece) {
-        Strip s{Index(block), Index(block), static_cast<int>(t), static_cast<int>(kTile), std::min(kBlock, end - from), 0, before + from, {}, slot + piece * kInFlight + static_cast<std::size_t>(t)};
+        Strip s{&q, &k, Index(block), Index(block), static_cast<int>(t), static_cast<int>(kTile), std::min(kBlock, end - from), 0, before + from, {}, slot + piece * kInFlight + static_cast<std::size_t>(t)};
         if (from + s.keys == end) s.masked = kTile;
         if (piece == 0) s.edge = window_.edge(t - from / kTile, s.keys);
         strips.push_back(s);
@@ -227,9 +278,9 @@ class Forward {
       const auto some = [&](const Index& from, std::int64_t keys) {
         std::vector<Block> all;
         for (std::int64_t at = 0; at < keys; at += kBlock) {
-          all.push_back({area.query + i, area.key + from + Index(at / kBlock), queries, std::min(kBlock, keys - at), false});
+          all.push_back({&q, &k, area.query + i, area.key + from + Index(at / kBlock), queries, std::min(kBlock, keys - at), false});
         }
-        step(q, k, make_strips(all));
+        step(make_strips(all));
       };
       phase_.loop(area.keys / kStepKeys, [&](const Index& j) { some(j * (kStepKeys / kBlock), kStepKeys); });
       if (area.keys % kStepKeys != 0) phase_.scope([&] { some(area.keys / kStepKeys * (kStepKeys / kBlock), area.keys % kStepKeys); });
@@ -238,7 +289,7 @@ class Forward {
 
   /// Strips follow each other through the engines, a stage per turn, so that none waits for another's result:
   ///   0 Tensor scores   1 Vector minimum, Scalar exponential   3 Tensor transposes   4 copy, GpSimd correction   6 Tensor product   7 Vector sum
-  void step(const Queries& q, const Keys& k, const std::vector<Strip>& strips) {
+  void step(const std::vector<Strip>& strips) {
     const Buffers b = make_buffers();
     std::vector<const Strip*> at(strips.back().slot + 1, nullptr);
     for (const Strip& s : strips) at[s.slot] = &s;
@@ -246,18 +297,18 @@ class Forward {
       if (turn >= late && turn - late < at.size() && at[turn - late] != nullptr) body(*at[turn - late]);
     };
     for (std::size_t turn = 0; turn < at.size() + 7; ++turn) {
-      stage(turn, 7, [&](const Strip& s) { add(q, s, b); });
-      stage(turn, 6, [&](const Strip& s) { multiply(k, s, b); });
-      stage(turn, 4, [&](const Strip& s) { copy(q, s, b); });
+      stage(turn, 7, [&](const Strip& s) { add(s, b); });
+      stage(turn, 6, [&](const Strip& s) { multiply(s, b); });
+      stage(turn, 4, [&](const Strip& s) { copy(s, b); });
       stage(turn, 3, [&](const Strip& s) { transpose(s, b); });
       stage(turn, 0, [&](const Strip& s) {
-        phase_.copy(Engine::kGpSimd, before_of(s, b), minimum_of(q, s));
+        phase_.copy(Engine::kGpSimd, before_of(s, b), minimum_of(s));
         if (a_.dropout) phase_.emit(Engine::kGpSimd, isa::Opcode::kRandom, drawn_of(s, b));
-        scores(q, k, s, b);
+        scores(s, b);
       });
       stage(turn, 1, [&](const Strip& s) {
-        softmax(q, s, b);
-        if (a_.dropout) drop(q, k, s, b);
+        softmax(s, b);
+        if (a_.dropout) drop(s, b);
       });
     }
   }
@@ -288,7 +339,7 @@ class Forward {
       const std::vector<std::int64_t> sizes = tile_sizes(block.queries);
       for (std::size_t t = 0; t < sizes.size(); ++t) {
         const std::int64_t visible = static_cast<std::int64_t>(t) * kTile;  // to all of the tile's queries
-        Strip s{block.query, block.key, static_cast<int>(t), static_cast<int>(sizes[t]), block.keys, 0, 0, {}, i * kInFlight + t};
+        Strip s{block.rows, block.columns, block.query, block.key, static_cast<int>(t), static_cast<int>(sizes[t]), block.keys, 0, 0, {}, i * kInFlight + t};
         if (block.diagonal) s.keys = std::min(visible + sizes[t], block.keys), s.masked = std::max<std::int64_t>(s.keys - visible, 0);
         strips.push_back(s);
       }
@@ -299,12 +350,12 @@ class Forward {
   /// [queries, keys] of a strip's scores in PSUM.
   Ref scores_of(const Strip& s, const Buffers& b) const { return phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries, row(s.keys)); }
 
-  void scores(const Queries& q, const Keys& k, const Strip& s, const Buffers& b) {
-    phase_.matmul(scores_of(s, b), phase_.at(q.transposed, array_, static_cast<int>(d_), row(s.queries), s.query * kBlock + Index(s.tile * kTile)),
-                  phase_.at(k.transposed, array_, static_cast<int>(d_), row(s.keys), s.key * kBlock + Index(s.first_key)), false);
+  void scores(const Strip& s, const Buffers& b) {
+    phase_.matmul(scores_of(s, b), phase_.at(s.rows->transposed, array_, static_cast<int>(d_), row(s.queries), s.query * kBlock + Index(s.tile * kTile)),
+                  phase_.at(s.columns->transposed, array_, static_cast<int>(d_), row(s.keys), s.key * kBlock + Index(s.first_key)), false);
   }
 
-  void softmax(const Queries& q, const Strip& s, const Buffers& b) {
+  void softmax(const Strip& s, const Buffers& b) {
     if (s.masked > 0) {
       const Ref corner = phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries, row(s.masked), s.keys - s.masked);
       phase_.tensor_tensor(AluOp::kSubtract, corner, corner, phase_.at(mask_, DType::kFp32, s.queries, row(s.masked)));
@@ -313,7 +364,7 @@ class Forward {
       const Ref corner = phase_.at(b.scores[s.slot % kInFlight], DType::kFp32, s.queries, row(s.edge.keys));
       phase_.tensor_tensor(AluOp::kSubtract, corner, corner, phase_.at(edge_, DType::kFp32, s.queries, row(s.edge.keys), s.edge.column));
     }
-    const Ref minimum = minimum_of(q, s);
+    const Ref minimum = minimum_of(s);
     phase_.reduce(AluOp::kMin, minimum, scores_of(s, b), true);
     phase_.activation_column(Activation::kExp, phase_.at(b.probabilities[s.slot % kInFlight], work_, s.queries, row(s.keys)), scores_of(s, b), -1, minimum);
     if (a_.dropout) phase_.sum_rows_into(sum_of(s, b));
@@ -324,23 +375,23 @@ class Forward {
   Ref drawn_of(const Strip& s, const Buffers& b) const { return phase_.at(b.drawn[s.slot % 2], DType::kInt32, s.queries, row(s.keys)); }
 
   /// A draw is below keep · 2³² − 2³¹ with probability keep. The factor comes at the end.
-  void drop(const Queries& q, const Keys& k, const Strip& s, const Buffers& b) {
+  void drop(const Strip& s, const Buffers& b) {
     const Ref kept = phase_.at(b.kept[s.slot % 2], work_, s.queries, row(s.keys)), p = phase_.at(b.probabilities[s.slot % kInFlight], work_, s.queries, row(s.keys));
     phase_.tensor_scalar(kept, drawn_of(s, b), AluOp::kLess, (a_.dropout->keep - 0.5) * 4294967296.0);
     phase_.tensor_tensor(AluOp::kMultiply, p, p, kept);
     if (!a_.dropout->kept) return;
     const HbmView& view = *a_.dropout->kept;
-    const Index query = q.first + s.query * kBlock + Index(s.tile * kTile), key = k.first + s.key * kBlock + Index(s.first_key);
+    const Index query = s.rows->first + s.query * kBlock + Index(s.tile * kTile), key = s.columns->first + s.key * kBlock + Index(s.first_key);
     phase_.store(Phase::hbm(view.buffer, view.dtype, s.queries, view.strides[2], {{view.strides[3], static_cast<std::int32_t>(s.keys)}},
-                            heads_.offset(kKept, q.head) + query * view.strides[2] + key * view.strides[3]), kept);
+                            heads_.offset(kKept, s.rows->head) + query * view.strides[2] + key * view.strides[3]), kept);
   }
 
-  Ref minimum_of(const Queries& q, const Strip& s) const { return phase_.at(q.minimum[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(1), s.query); }
+  Ref minimum_of(const Strip& s) const { return phase_.at(s.rows->minimum[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(1), s.query); }
   Ref before_of(const Strip& s, const Buffers& b) const { return phase_.at(b.before[s.slot % kInFlight], DType::kFp32, s.queries, row(1)); }
   Ref correction_of(const Strip& s, const Buffers& b) const { return phase_.at(b.correction[s.slot % kInFlight], DType::kFp32, s.queries, row(1)); }
 
-  Ref out_rows(const Queries& q, const Strip& s) {
-    return phase_.at(q.out[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(d_ + 1), s.query * (d_ + 1));
+  Ref out_rows(const Strip& s) {
+    return phase_.at(s.rows->out[static_cast<std::size_t>(s.tile)], DType::kFp32, s.queries, row(d_ + 1), s.query * (d_ + 1));
   }
 
   void transpose(const Strip& s, const Buffers& b) {
@@ -353,9 +404,9 @@ class Forward {
   }
 
   /// Vector also reduces: Scalar takes every other copy.
-  void copy(const Queries& q, const Strip& s, const Buffers& b) {
-    const Ref out = out_rows(q, s);
-    phase_.emit(Engine::kGpSimd, isa::Opcode::kTensorScalar, out, out, correction_of(s, b)).alu = AluOp::kMultiply;
+  void copy(const Strip& s, const Buffers& b) {
+    const Ref out = out_rows(s);
+    phase_.emit(Engine::kScalar, isa::Opcode::kTensorScalar, out, out, correction_of(s, b)).alu = AluOp::kMultiply;
     const TileId bank = b.turned[s.slot % 2], into = b.transposed[s.slot % kInFlight];
     const Engine engine = s.slot % 2 == 0 ? Engine::kVector : Engine::kScalar;
     const std::int64_t full = s.keys / kTile, rest = s.keys % kTile;
@@ -368,19 +419,19 @@ class Forward {
 
   Ref product_of(const Strip& s, const Buffers& b) const { return phase_.at(b.products[s.slot % 2], DType::kFp32, s.queries, row(d_ + 1)); }
 
-  void multiply(const Keys& k, const Strip& s, const Buffers& b) {
+  void multiply(const Strip& s, const Buffers& b) {
     std::int64_t t = 0;
     for (const std::int64_t n : tile_sizes(s.keys)) {
       phase_.matmul(product_of(s, b), phase_.at(b.transposed[s.slot % kInFlight], array_, static_cast<int>(n), row(s.queries), t * kTile),
-                    phase_.at(k.values, array_, static_cast<int>(n), row(d_ + 1), s.key * (kTilesPerBlock * (d_ + 1)) + Index((s.first_key / kTile + t) * (d_ + 1))), t > 0);
+                    phase_.at(s.columns->values, array_, static_cast<int>(n), row(d_ + 1), s.key * (kTilesPerBlock * (d_ + 1)) + Index((s.first_key / kTile + t) * (d_ + 1))), t > 0);
       ++t;
     }
   }
 
-  void add(const Queries& q, const Strip& s, const Buffers& b) {
-    Ref out = out_rows(q, s), product = product_of(s, b);
+  void add(const Strip& s, const Buffers& b) {
+    Ref out = out_rows(s), product = product_of(s, b);
     if (a_.dropout) {  // the last column sums what was kept: the denominator is the sum of all
-      const TileId tile = q.out[static_cast<std::size_t>(s.tile)];
+      const TileId tile = s.rows->out[static_cast<std::size_t>(s.tile)];
       const Ref sum = phase_.at(tile, DType::kFp32, s.queries, row(1), s.query * (d_ + 1) + Index(d_));
       phase_.tensor_tensor(AluOp::kAdd, sum, sum, sum_of(s, b));
       out = phase_.at(tile, DType::kFp32, s.queries, row(d_), s.query * (d_ + 1));
@@ -451,8 +502,9 @@ class Forward {
   DType turned_;        ///< probabilities in PSUM, turned
   std::int64_t reach_;
   SlidingWindow window_;
-  std::int64_t together_;  ///< blocks of queries that slide along the window at a time
-  bool apart_;             ///< the first ones have memory of their own, so that heads overlap too
+  std::int64_t together_ = 0;  ///< blocks of queries that slide along the window at a time
+  bool ahead_ = false;
+  bool apart_ = false;         ///< the first ones have memory of their own, so that heads overlap too
   TileId mask_ = isa::kNone, edge_ = isa::kNone;  ///< added where a score must not count: above the diagonal, before the window
 };
 
@@ -466,13 +518,17 @@ bool lower_attention(ProgramBuilder& builder, std::uint32_t kernel, const Attent
   const DType turned = turned_dtype(work, builder.core());
   if (attention.window > 0) {
     for (const auto& [together, apart] : {std::pair{4, true}, {4, false}, {2, false}, {1, false}}) {
-      Phase phase = Forward(kernel, attention, work, 0, turned, together, apart).run();
+      Phase phase = Forward(kernel, attention, work, 0, turned).run_window(together, apart);
       if (phase.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(phase)), true;
     }
     return false;
   }
   const std::int64_t reach = reach_of(attention, builder.sbuf_bytes(), work);
   if (reach == 0) return false;
+  for (const Together& together : Forward(kernel, attention, work, reach, turned).heads_together()) {
+    Phase phase = Forward(kernel, attention, work, reach, turned).run_together(together);
+    if (phase.sbuf_bytes() <= builder.sbuf_bytes()) return builder.append(std::move(phase)), true;
+  }
   builder.append(Forward(kernel, attention, work, reach, turned).run());
   return true;
 }

@@ -38,10 +38,25 @@ bool merge_rows(HbmView& x, HbmView& y) {
   return true;
 }
 
+/// Forms that fuse_results writes: a product that leaves PSUM through an activation, or through the derivative of one.
+struct ProductForm {
+  std::string product;
+  isa::Activation activation = isa::Activation::kIdentity;
+  bool activates = false, multiplies = false;
+};
+ProductForm product_form(const std::string& name) {
+  if (name == "mm_gelu") return {"mm", isa::Activation::kGelu, true, false};
+  if (name == "addmm_gelu") return {"addmm", isa::Activation::kGelu, true, false};
+  if (name == "mm_gelu_backward") return {"mm", isa::Activation::kGeluGrad, false, true};
+  return {name};
+}
+
 }  // namespace
 
 void lower_matmul(Lowering& lowering, const Node& node, std::uint32_t index) {
-  const std::string name = plain_name(node.op);
+  const std::string whole_name = plain_name(node.op);
+  const ProductForm form = product_form(whole_name);
+  const std::string& name = form.product;
   const Scalars scalars(node.scalars);
   Gemm gemm;
   gemm.c = lowering.output(node, 0);
@@ -64,7 +79,10 @@ void lower_matmul(Lowering& lowering, const Node& node, std::uint32_t index) {
     if (gemm.beta != 0) gemm.addend = lowering.input(node, 0);
     if (name == "addmv" && gemm.addend) gemm.addend->sizes.push_back(1), gemm.addend->strides.push_back(1);
   }
-  const auto kernel = lowering.kernel(name, index, node_flops(lowering.graph(), node));
+  gemm.activation = form.activation;
+  if (form.activates) gemm.activated = lowering.output(node, 1);
+  if (form.multiplies) gemm.factor = lowering.input(node, node.inputs.size() - 1);
+  const auto kernel = lowering.kernel(whole_name, index, node_flops(lowering.graph(), node));
   if (gemm.a.elements() == 0 || gemm.b.elements() == 0) return fill_view(lowering, kernel, gemm.c, 0);
   if (gemm.b.rank() == 2 && gemm.a.rank() != 2) {
     if (!merge_rows(gemm.a, gemm.c)) gemm.b = broadcast(gemm.b, [&] {

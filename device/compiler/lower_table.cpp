@@ -7,6 +7,7 @@ namespace trellis::device {
 LowerFunction find_lowering(std::string_view plain_name) {
   static const std::unordered_map<std::string_view, LowerFunction> kTable{
       {"mm", lower_matmul}, {"addmm", lower_matmul}, {"bmm", lower_matmul}, {"baddbmm", lower_matmul}, {"linear", lower_matmul}, {"matmul", lower_matmul},
+      {"mm_gelu", lower_matmul}, {"addmm_gelu", lower_matmul}, {"mm_gelu_backward", lower_matmul},
       {"mv", lower_matmul}, {"addmv", lower_matmul}, {"dot", lower_matmul},
       {"_scaled_dot_product_flash_attention_for_cpu", lower_attention}, {"_scaled_dot_product_fused_attention_overrideable", lower_attention},
       {"_scaled_dot_product_flash_attention_for_cpu_backward", lower_attention_backward},

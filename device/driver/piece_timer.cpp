@@ -68,7 +68,7 @@ std::vector<const TimedPiece*> PieceTimer::time(const std::vector<Graph>& pieces
     hashes.push_back(hash);
     if (find(hash, unknown) != nullptr || !seen.insert(hash).second) continue;
     if (std::optional<TimedPiece> kept = cache_.load(hash)) {
-      keep({hash, Unknown::kRefuse}, std::move(*kept));
+      keep(piece, {hash, Unknown::kRefuse}, std::move(*kept));
     } else {
       fresh.push_back(&piece);
     }
@@ -84,15 +84,15 @@ std::vector<const TimedPiece*> PieceTimer::time(const std::vector<Graph>& pieces
 }
 
 const TimedPiece& PieceTimer::make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index) {
-  if (unknown == Unknown::kRefuse) return keep({hash, Unknown::kRefuse}, ahead.take(index));
+  if (unknown == Unknown::kRefuse) return keep(piece, {hash, Unknown::kRefuse}, ahead.take(index));
   try {
-    return keep({hash, Unknown::kRefuse}, ahead.take(index));
+    return keep(piece, {hash, Unknown::kRefuse}, ahead.take(index));
   } catch (const std::exception&) {  // an UnsupportedOp, or operands that a lowering did not expect
-    return keep({hash, Unknown::kEstimate}, compile_anyhow(piece));
+    return keep(piece, {hash, Unknown::kEstimate}, compile_anyhow(piece));
   }
 }
 
-const TimedPiece& PieceTimer::keep(const Key& key, const CompiledGraph& compiled) {
+const TimedPiece& PieceTimer::keep(const Graph& piece, const Key& key, const CompiledGraph& compiled) {
   TimedPiece timed;
   timed.kernels = compiled.program.kernels;
   timed.instructions = compiled.program.instruction_count();
@@ -103,14 +103,15 @@ const TimedPiece& PieceTimer::keep(const Key& key, const CompiledGraph& compiled
   timed.timing = std::make_shared<const sim::CoreTiming>(time_(compiled.program));
   // What the compiler does not know is told of in every process, so it is not kept.
   if (key.second == Unknown::kRefuse) cache_.store(key.first, timed);
-  return keep(key, std::move(timed));
+  return keep(piece, key, std::move(timed));
 }
 
-const TimedPiece& PieceTimer::keep(const Key& key, TimedPiece timed) {
-  if (stretch_ != 1) {
+const TimedPiece& PieceTimer::keep(const Graph& piece, const Key& key, TimedPiece timed) {
+  const double stretch = piece.name == "optimizer" ? stretch_.optimizer : stretch_.programs;
+  if (stretch != 1) {
     sim::CoreTiming longer = *timed.timing;
     // Nobody is busier for it: the engines wait.
-    for (sim::SegmentTiming& segment : longer.segments) segment.duration = Picoseconds(static_cast<std::int64_t>(static_cast<double>(segment.duration.value) * stretch_));
+    for (sim::SegmentTiming& segment : longer.segments) segment.duration = Picoseconds(static_cast<std::int64_t>(static_cast<double>(segment.duration.value) * stretch));
     timed.timing = std::make_shared<const sim::CoreTiming>(std::move(longer));
   }
   return *pieces_.emplace(key, std::make_unique<TimedPiece>(std::move(timed))).first->second;

@@ -18,14 +18,19 @@ enum class Unknown : std::uint8_t {
   kEstimate,  ///< never refused: estimated, listed in TimedPiece::unknown, and warned of once per operation
 };
 
+/// What pieces take over what their programs take alone.
+struct PieceStretch {
+  double programs = 1, optimizer = 1;
+};
+
 /// Pieces of graphs become compiled and timed programs here, each content once. Compiles on several host threads, times on the kernel's.
 /// Not thread-safe.
 class PieceTimer {
  public:
   using Time = std::function<sim::CoreTiming(const sim::isa::Program&)>;
 
-  /// `threads`: host threads that compile, at least 1; the result does not depend on it. `stretch`: what pieces take over what `time` says.
-  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads, double stretch = 1)
+  /// `threads`: host threads that compile, at least 1; the result does not depend on it.
+  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads, PieceStretch stretch = {})
       : core_(core), time_(std::move(time)), cache_(std::move(cache)), threads_(threads), stretch_(stretch) {}
 
   /// One for each graph, in order; valid as long as this object.
@@ -39,14 +44,14 @@ class PieceTimer {
   const TimedPiece& make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index);
   CompiledGraph compile_anyhow(const Graph& piece);
   void warn_of(const CompiledGraph& compiled, const std::string& reason);
-  const TimedPiece& keep(const Key& key, const CompiledGraph& compiled);
-  const TimedPiece& keep(const Key& key, TimedPiece timed);
+  const TimedPiece& keep(const Graph& piece, const Key& key, const CompiledGraph& compiled);
+  const TimedPiece& keep(const Graph& piece, const Key& key, TimedPiece timed);
 
   const sim::CoreConfig& core_;
   Time time_;
   TimingCache cache_;
   int threads_;
-  double stretch_;
+  PieceStretch stretch_;
   std::map<Key, std::unique_ptr<TimedPiece>> pieces_;
   std::set<std::string> warned_;
 };

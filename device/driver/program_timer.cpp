@@ -11,7 +11,7 @@ namespace trellis::device {
 ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads, std::optional<std::filesystem::path> cache)
     : system_(system),
       pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); }, TimingCache(std::move(cache), system),
-              threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())), system.program_stretch()) {}
+              threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())), {system.program_stretch(), system.optimizer_stretch()}) {}
 
 sim::Simulator& ProgramTimer::machine() {
   if (!simulator_) simulator_ = std::make_unique<sim::Simulator>(system_);
@@ -24,6 +24,16 @@ const TimedProgram& ProgramTimer::time(const Graph& graph, Unknown unknown) {
   std::unique_ptr<TimedProgram>& known = programs_[{hash, unknown}];
   if (!known) known = build(graph, hash, unknown);
   return *known;
+}
+
+/// Where nothing is computed beside them, collectives inside a layer are waited for where they start.
+void ProgramTimer::add_communication(const Graph& graph, std::uint32_t index, TimedProgram& program) const {
+  const Node& node = graph.nodes[index];
+  const std::string& axis = graph.comms[node.comm].axis;
+  const bool at_once = !system_.chip.core.compiler.overlapped_tp && (axis == "tp" || axis == "kv");
+  const bool starts = node.kind == Node::Kind::kCommStart;
+  if (starts) program.steps.push_back({nullptr, index, {sim::isa::CommAction::kStart, node.comm}});
+  if (starts == at_once) program.steps.push_back({nullptr, index, {sim::isa::CommAction::kWait, node.comm}});
 }
 
 std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& recorded, const ContentHash& hash, Unknown unknown) {
@@ -41,8 +51,7 @@ std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& recorded, const C
   for (const Piece& piece : cutter.pieces()) {
     const Node& node = graph.nodes[piece.first];
     if (node.kind != Node::Kind::kOp) {
-      const auto action = node.kind == Node::Kind::kCommStart ? sim::isa::CommAction::kStart : sim::isa::CommAction::kWait;
-      program->steps.push_back({nullptr, piece.first, {action, node.comm}});
+      add_communication(graph, piece.first, *program);
       continue;
     }
     const TimedPiece& t = *timed[next++];

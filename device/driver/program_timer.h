@@ -33,6 +33,7 @@ class ProgramTimer {
 
   const TimedProgram& time(const Graph& graph, Unknown unknown);
   [[nodiscard]] std::unique_ptr<TimedProgram> build(const Graph& graph, const ContentHash& hash, Unknown unknown);
+  void add_communication(const Graph& graph, std::uint32_t index, TimedProgram& program) const;
   sim::Simulator& machine();
 
   const sim::SystemConfig& system_;

@@ -103,8 +103,10 @@ CompilerRules read_compiler(ParameterReader r) {
   c.fused_random = r.read<bool>("fused_random");
   c.paired_windows = r.read<bool>("paired_windows");
   c.narrow_values = r.read<bool>("narrow_values");
-  c.fused_sums = r.read<bool>("fused_sums");
+  c.fused_results = r.read<bool>("fused_results");
   c.fused_optimizer = r.read<bool>("fused_optimizer");
+  c.dead_code_elimination = r.read<bool>("dead_code_elimination");
+  c.overlapped_tp = r.read<bool>("overlapped_tp");
   r.reject_unknown();
   return c;
 }

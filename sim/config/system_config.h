@@ -111,7 +111,9 @@ struct CompilerRules {
   bool paired_windows = true;      ///< element-wise kernels work on two windows in turn, so that no engine waits for another one
   bool narrow_values = true;       ///< operations on bf16 tensors keep bf16 between their steps; sums stay fp32
   bool fused_optimizer = false;    ///< the operations of an optimizer's update share kernels too
-  bool fused_sums = true;          ///< a product that is only added to a tensor is added on its way out of PSUM
+  bool dead_code_elimination = true;  ///< what nobody reads is not computed, collectives included
+  bool overlapped_tp = false;      ///< a core computes while a collective over tensor-parallel ranks moves, where the data allow it
+  bool fused_results = true;          ///< what follows a product (a sum, a GELU, its derivative) is done on its way out of PSUM
 };
 
 struct CoreConfig {
@@ -211,11 +213,12 @@ enum class SoftwareStack : std::uint8_t { kNxd, kMegatron, kOptimumNeuron };
 struct SoftwareConfig {
   double multi_node_stretch = 1;   ///< programs of a run on several instances take so many times longer
   Picoseconds megatron_step;       ///< kMegatron: a step costs so much beside the device's work
-  double fine_tuning_stretch = 1;  ///< kOptimumNeuron: programs take so many times longer
+  double fine_tuning_stretch = 1;  ///< kOptimumNeuron: programs of micro-batches take so many times longer
   SoftwareStack stack = SoftwareStack::kNxd;
 
+  [[nodiscard]] double optimizer_stretch(int nodes) const { return nodes > 1 ? multi_node_stretch : 1; }
   [[nodiscard]] double program_stretch(int nodes) const {
-    return (nodes > 1 ? multi_node_stretch : 1) * (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
+    return optimizer_stretch(nodes) * (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
   }
   [[nodiscard]] Picoseconds step_overhead() const { return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds(); }
 };
@@ -260,8 +263,9 @@ struct SystemConfig {
   [[nodiscard]] int logical_cores_per_chip() const { return chip.physical_cores / instance.logical_core_size; }
   [[nodiscard]] int logical_cores_per_node() const { return instance.chips * logical_cores_per_chip(); }
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
-  /// What a program takes in a run of this cluster and software over what it takes alone.
+  /// What a program of a micro-batch takes in a run of this cluster and software over what it takes alone, and one of the optimizer.
   [[nodiscard]] double program_stretch() const { return software.program_stretch(nodes); }
+  [[nodiscard]] double optimizer_stretch() const { return software.optimizer_stretch(nodes); }
   /// What the cores of one HBM stack share; one of them alone may use it all.
   [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const { return chip.hbm_bandwidth * (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores); }
   [[nodiscard]] Bytes hbm_per_logical_core() const { return Bytes(chip.hbm.value / logical_cores_per_chip()); }

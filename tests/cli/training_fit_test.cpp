@@ -17,7 +17,7 @@ sim::SoftwareConfig numbers(double multi_node, double megatron_s, double fine_tu
 }
 
 SimulatedStep step(double seconds, const std::string& stack, int nodes, double share = 1) {
-  SimulatedStep s{seconds, share, nodes, numbers(1.05, 0, 1)};
+  SimulatedStep s{seconds, share, 0, nodes, numbers(1.05, 0, 1)};
   s.software.stack = sim::software_stack(stack).value();
   return s;
 }
@@ -43,6 +43,12 @@ TEST(TrainingFit, EachNumberConcernsItsRows) {
   EXPECT_DOUBLE_EQ(expected_seconds(step(10.5, "megatron", 2), n), 12.5);
   EXPECT_DOUBLE_EQ(expected_seconds(step(10, "megatron", 1), n), 11.5);
   EXPECT_DOUBLE_EQ(expected_seconds(step(10, "optimum-neuron", 1), n), 14);
+  SimulatedStep tuned = step(10, "optimum-neuron", 1);
+  tuned.optimizer_share = 0.3;
+  EXPECT_DOUBLE_EQ(expected_seconds(tuned, n), 7 * 1.4 + 3) << "the optimizer's programs are nobody's";
+  SimulatedStep spread = step(10.5, "nxd", 2);
+  spread.optimizer_share = 0.3;
+  EXPECT_DOUBLE_EQ(expected_seconds(spread, n), 11) << "but those of several instances";
 }
 
 TEST(TrainingFit, FindsTheNumbersThatMadeTheRows) {

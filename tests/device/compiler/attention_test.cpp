@@ -216,6 +216,10 @@ TEST(Attention, OneTile) { check_forward({1, 2, 2, 128, 128, 64, kCausal}); }
 TEST(Attention, ShortTail) { check_forward({1, 2, 2, 77, 77, 16, kCausal}); }
 TEST(Attention, TailTile) { check_forward({1, 2, 2, 200, 200, 32, kFull}); }
 TEST(Attention, CausalTailTile) { check_forward({2, 1, 1, 384, 384, 32, kCausal}); }
+TEST(Attention, SeveralKeyHeadsAtATime) { check_forward({1, 5, 5, 100, 100, 32, kCausal, kB}); }
+TEST(Attention, SeveralQueryHeadsAtATime) { check_forward({2, 6, 2, 1024, 1024, 16, kCausal, kF, Layout::kSequenceFirst}); }
+TEST(Attention, TwoHeadsOfThreeBlocks) { check_forward({1, 4, 1, 1300, 1300, 16, kCausal, kB}); }
+TEST(Attention, OneHeadOfFourBlocks) { check_forward({1, 2, 1, 2048, 2048, 16, kCausal, kF}); }
 TEST(Attention, ManyBlocks) { check_forward({1, 1, 1, 2048 + 200, 2048 + 200, 16, kCausal}); }
 TEST(Attention, ManyBlocksFull) { check_forward({1, 1, 1, 1100, 1300, 16, kFull}); }
 TEST(Attention, MoreQueriesThanKeys) { check_forward({1, 1, 1, 1700, 600, 16, kCausal}); }
@@ -274,6 +278,10 @@ TEST(AttentionBackward, OneTile) { check_backward({1, 2, 2, 128, 128, 64, kCausa
 TEST(AttentionBackward, ShortTail) { check_backward({1, 2, 2, 77, 77, 16, kCausal}); }
 TEST(AttentionBackward, TailTile) { check_backward({1, 2, 2, 200, 200, 32, kFull}); }
 TEST(AttentionBackward, CausalTailTile) { check_backward({2, 1, 1, 384, 384, 32, kCausal}); }
+TEST(AttentionBackward, SeveralKeyHeadsAtATime) { check_backward({1, 5, 5, 100, 100, 32, kCausal, kB}); }
+TEST(AttentionBackward, SeveralQueryHeadsAtATime) { check_backward({2, 6, 2, 1024, 1024, 16, kCausal, kF, Layout::kSequenceFirst}); }
+TEST(AttentionBackward, TwoHeadsOfThreeBlocks) { check_backward({1, 4, 1, 1300, 1300, 16, kCausal, kB}); }
+TEST(AttentionBackward, OneHeadOfFourBlocks) { check_backward({1, 2, 1, 2048, 2048, 16, kCausal, kF}); }
 TEST(AttentionBackward, ManyBlocks) { check_backward({1, 1, 1, 2048 + 200, 2048 + 200, 16, kCausal}); }
 TEST(AttentionBackward, ManyBlocksFull) { check_backward({1, 1, 1, 1100, 1300, 16, kFull}); }
 TEST(AttentionBackward, MoreQueriesThanKeys) { check_backward({1, 1, 1, 1700, 600, 16, kCausal}); }

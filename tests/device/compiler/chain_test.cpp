@@ -52,6 +52,26 @@ TEST(Chain, BroadcastRowsAndColumns) {
   g.expect(y, [&](std::int64_t i) { return vk[0] - vs[i / 200] / (vx[i] * vw[i % 200]); });
 }
 
+/// Halves of heads of many sequences (rotary embedding): what lies beside each other is as much as fits, not one half at a time.
+TEST(Chain, AWideMiddleDimensionIsCut) {
+  GraphFixture g;
+  const std::uint32_t whole = g.input({130, 120, 64}), table = g.input({130, 32}), result = g.output({130, 120, 32});
+  const auto in_x = g.random(whole), in_t = g.random(table);
+  g.node("mul.Tensor", {g.view(whole, {130, 120, 32}, {120 * 64, 64, 1}, 32), g.view(table, {130, 120, 32}, {32, 0, 1})}, {result});
+  g.run();
+  g.expect(result, [&](std::int64_t i) {
+    const std::int64_t row = i / (120 * 32), head = i / 32 % 120, column = i % 32;
+    return in_x[static_cast<std::size_t>((row * 120 + head) * 64 + 32 + column)] * in_t[static_cast<std::size_t>(row * 32 + column)];
+  });
+  std::int64_t products = 0;
+  for (const auto& segment : g.compiled().program.segments) {
+    for (const auto& queue : segment.queues) {
+      for (const auto& i : queue) products = std::max<std::int64_t>(products, i.opcode == sim::isa::Opcode::kTensorTensor ? i.dst.elements_per_partition() : 0);
+    }
+  }
+  EXPECT_GE(products, 512) << "not one half of a head at a time";
+}
+
 TEST(Chain, RmsNormAsOneKernel) {
   GraphFixture g;
   const std::int64_t rows = 200, cols = 96;

@@ -169,6 +169,45 @@ TEST(Rules, ApplyOnceAndKeepNodeNumbers) {
   EXPECT_NE(once.hash(), a.g.graph().hash());
 }
 
+// ── dead code ──
+
+/// y = a b; r = reduce-scatter of c d, which is waited for; nobody reads r.
+Graph with_dead_end(sim::CollectiveKind kind, bool waited, bool read, const std::string& name = "backward") {
+  GraphFixture g;
+  const std::uint32_t a = g.input({64, 64}), product = g.temporary({64, 64}), moved = g.temporary({64, 64}), kept = g.output({64, 64});
+  g.node("mm", {a, a}, {product});
+  g.graph().comms.push_back({kind, "tp", 2, 1, 0, kind == sim::CollectiveKind::kSendRecv, 4096, DType::kFp32});
+  Node& start = g.node("", {product}, {moved});
+  start.kind = Node::Kind::kCommStart, start.comm = 0;
+  if (waited) {
+    Node& wait = g.node("", {}, {});
+    wait.kind = Node::Kind::kCommWait, wait.comm = 0;
+  }
+  g.node("mm", {a, read ? moved : a}, {kept});
+  g.graph().name = name;
+  return g.graph();
+}
+
+int absorbed(const Graph& graph, bool rule) {
+  sim::CompilerRules rules;
+  rules.dead_code_elimination = rule;
+  int count = 0;
+  for (const Node& node : apply_rules(graph, rules).nodes) count += node.op == kAbsorbedOp;
+  return count;
+}
+
+TEST(DeadCode, WhatNobodyReadsIsNeitherComputedNorMoved) {
+  EXPECT_EQ(absorbed(with_dead_end(sim::CollectiveKind::kReduceScatter, true, false), true), 3) << "product, start and wait";
+  EXPECT_EQ(absorbed(with_dead_end(sim::CollectiveKind::kReduceScatter, true, false), false), 0);
+  EXPECT_EQ(absorbed(with_dead_end(sim::CollectiveKind::kReduceScatter, true, true), true), 0);
+  EXPECT_EQ(absorbed(with_dead_end(sim::CollectiveKind::kReduceScatter, true, false, "other"), true), 0) << "somebody may measure it";
+}
+
+TEST(DeadCode, WhatOthersNeedStays) {
+  EXPECT_EQ(absorbed(with_dead_end(sim::CollectiveKind::kSendRecv, true, false), true), 0) << "the peer reads it";
+  EXPECT_EQ(absorbed(with_dead_end(sim::CollectiveKind::kReduceScatter, false, false), true), 0) << "another graph waits for it";
+}
+
 // ── batched products ──
 
 struct Product {

@@ -180,11 +180,60 @@ TEST(FusedSums, AProductIsAddedOnItsWayOut) {
     ASSERT_EQ(with.g.compiled().program.kernels.size(), 1U);
     EXPECT_EQ(with.g.compiled().program.kernels[0].name, "addmm");
     with.g.expect(with.acc, [&](std::int64_t i) { return with.want(i); }, 1e-2);
-    without.g.core().compiler.fused_sums = false;
+    without.g.core().compiler.fused_results = false;
     ASSERT_NO_FATAL_FAILURE(without.g.run());
     EXPECT_EQ(without.g.compiled().program.kernels.size(), 2U);
     without.g.expect(without.acc, [&](std::int64_t i) { return without.want(i); }, 2e-2);
   }
+}
+
+double gelu(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }
+double gelu_slope(double x) { return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }
+
+/// y = a b (+ bias), z = gelu(y); or y = (a b) · gelu'(x).
+struct Activated {
+  Activated(bool backward, bool biased, std::int64_t k, bool rules) : m(200), n(600), depth(k) {
+    a = g.input({m, k}), b = g.input({k, n}), beside = g.input(backward ? GraphFixture::Sizes{m, n} : GraphFixture::Sizes{n});
+    in_a = g.random(a, -0.25, 0.25), in_b = g.random(b, -0.25, 0.25), in_beside = g.random(beside);
+    g.core().compiler.fused_results = rules;
+    const std::uint32_t product = backward ? g.temporary({m, n}) : g.output({m, n});
+    y = product, z = g.output({m, n});
+    biased ? g.node("addmm", {g.view(beside, {m, n}, {0, 1}), a, b}, {product}) : g.node("mm", {a, b}, {product});
+    backward ? g.node("gelu_backward", {product, beside}, {z}) : g.node("gelu", {product}, {z});
+  }
+  double product(std::int64_t i, bool biased) const {
+    double sum = biased ? in_beside[static_cast<std::size_t>(i % n)] : 0;
+    for (std::int64_t d = 0; d < depth; ++d) sum += in_a[static_cast<std::size_t>(i / n * depth + d)] * in_b[static_cast<std::size_t>(d * n + i % n)];
+    return sum;
+  }
+
+  GraphFixture g;
+  std::int64_t m, n, depth;
+  std::uint32_t a, b, beside, y, z;
+  Values in_a, in_b, in_beside;
+};
+
+TEST(FusedResults, AGeluIsMadeOnTheWayOut) {
+  for (const bool biased : {false, true}) {
+    for (const bool rules : {false, true}) {
+      Activated f(false, biased, 256, rules);
+      ASSERT_NO_FATAL_FAILURE(f.g.run());
+      EXPECT_EQ(f.g.compiled().program.kernels.size(), rules ? 1U : 2U);
+      f.g.expect(f.y, [&](std::int64_t i) { return f.product(i, biased); }, 1e-2);
+      f.g.expect(f.z, [&](std::int64_t i) { return gelu(f.product(i, biased)); }, 2e-2);
+    }
+  }
+}
+
+TEST(FusedResults, AGelusDerivativeTooAlsoWhereTheDepthIsCut) {
+  for (const std::int64_t depth : {std::int64_t{256}, std::int64_t{5000}}) {
+    for (const bool rules : {false, true}) {
+      Activated f(true, false, depth, rules);
+      ASSERT_NO_FATAL_FAILURE(f.g.run());
+      f.g.expect(f.z, [&](std::int64_t i) { return f.product(i, false) * gelu_slope(f.in_beside[static_cast<std::size_t>(i)]); }, 3e-2);
+    }
+  }
+  EXPECT_EQ(apply_rules(Activated(true, false, 256, true).g.graph(), {}).nodes[0].op, "mm_gelu_backward");
 }
 
 TEST(FusedSums, AProductThatSomebodyElseReadsOrThatIsCastStays) {

@@ -54,6 +54,7 @@ TEST_F(ProgramTimerTest, EqualGraphsAreOneProgramWhateverTheirLayersAreCalled) {
 }
 
 TEST_F(ProgramTimerTest, StepsAreTheGraphsNodesInOrder) {
+  system.chip.core.compiler.overlapped_tp = true;
   ProgramTimer timer(system);
   const Graph graph = layered_graph(2);
   std::vector<std::uint32_t> slots;
@@ -69,6 +70,26 @@ TEST_F(ProgramTimerTest, StepsAreTheGraphsNodesInOrder) {
     for (const sim::isa::Kernel& kernel : step.piece->kernels) EXPECT_EQ(graph.nodes[step.node + kernel.node].kind, Node::Kind::kOp);
   }
   EXPECT_EQ(slots, (std::vector<std::uint32_t>{0, 0, 1, 1}));
+}
+
+TEST_F(ProgramTimerTest, CollectivesInsideALayerAreWaitedForWhereTheyStart) {
+  ASSERT_FALSE(system.chip.core.compiler.overlapped_tp);
+  ProgramTimer timer(system);
+  Graph graph = layered_graph(2);
+  const auto waits = [&] {
+    int at_once = 0, all = 0;
+    const std::vector<TimedProgram::Step>& steps = timer.time(graph).steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].piece != nullptr || steps[i].comm.action != sim::isa::CommAction::kWait) continue;
+      ++all;
+      at_once += i > 0 && steps[i - 1].piece == nullptr && steps[i - 1].comm.slot == steps[i].comm.slot && steps[i - 1].node == steps[i].node;
+    }
+    EXPECT_EQ(all, 2) << "each communication once";
+    return at_once;
+  };
+  EXPECT_EQ(waits(), 2);
+  for (CommNode& comm : graph.comms) comm.axis = "dp";
+  EXPECT_EQ(waits(), 0) << "gradients move beside the computation";
 }
 
 TEST_F(ProgramTimerTest, ThreadsChangeNothing) {

@@ -136,7 +136,7 @@ TEST(Kernel, TwoCoresShareTheWork) {
 TEST(Kernel, AWindowCostsWhatItSees) {
   const sim::SystemConfig system = machine("trn2.48xlarge");
   for (const char* name : {"flash_attention", "flash_attention_backward"}) {
-    KernelRequest request{name, {{"queries", 4096}, {"keys", 4096}, {"d", 64}}, "bf16", "", 1};
+    KernelRequest request{name, {{"queries", 8192}, {"keys", 8192}, {"d", 64}}, "bf16", "", 1};
     const KernelTiming all = time(request, system);
     double wider = to_seconds(all.device_time);
     for (const std::int64_t window : {2048, 700, 77}) {

@@ -71,6 +71,8 @@ TEST(SystemConfig, ProgramsTakeLongerOnSeveralInstancesAndInFineTuning) {
   EXPECT_EQ(two.program_stretch(), two.software.multi_node_stretch);
   EXPECT_EQ(tuned.program_stretch(), tuned.software.fine_tuning_stretch);
   EXPECT_GT(tuned.program_stretch(), 1);
+  EXPECT_EQ(tuned.optimizer_stretch(), 1);
+  EXPECT_EQ(two.optimizer_stretch(), two.software.multi_node_stretch);
   EXPECT_EQ(software_stack("nemo"), std::nullopt);
 }
 

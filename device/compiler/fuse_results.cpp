@@ -1,3 +1,5 @@
+// A product does what follows it on its way out of PSUM, where Vector and Scalar read it anyhow.
+// gelu(a b): both are made there. (a b) · gelu'(x): a b never lies in HBM.
 // acc += a b, written as a product and an addition (gradients of weights over micro-batches), becomes one product with an addend where nobody
 // else reads a b: the sum is made on the way out of PSUM, and a b never lies in HBM. Products that are cast first, to be summed in fp32, stay: the
 // rounding before the cast is part of what the program says, and an addend in fp32 takes the room of the operands' blocks.
@@ -62,9 +64,58 @@ bool is_free(const GraphEditor& g, const Sum& sum) {
   return true;
 }
 
+bool is_whole_product(const GraphEditor& g, std::uint32_t node) {
+  const bool product = g.name(node) == "mm" || g.name(node) == "addmm";
+  return product && g.node(node).outputs.size() == 1 && g.view(g.node(node).outputs[0]).sizes.size() == 2 && g.is_whole(g.node(node).outputs[0]);
+}
+
+/// `value` as the product's result lies: it is whole, of the same dtype, and nobody touches it from the product to `reader`, where `written`.
+std::optional<std::uint32_t> beside(GraphEditor& g, std::uint32_t product, std::uint32_t reader, std::uint32_t value, bool written) {
+  const TensorView made = g.view(g.node(product).outputs[0]);
+  if (!g.is_whole(value) || g.view(value).dtype != made.dtype || g.view(value).elements() != made.elements()) return std::nullopt;
+  const auto& uses = g.uses(g.buffer(value));
+  const bool touched = std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return use.node >= product && use.node < reader && (written || use.writes); });
+  return touched ? std::nullopt : std::optional(g.add_value(g.buffer(value), made));
+}
+
+bool fuse_gelu(GraphEditor& g, std::uint32_t product) {
+  const std::uint32_t made = g.node(product).outputs[0];
+  for (const auto& use : g.uses(g.buffer(made))) {
+    if (use.node <= product) continue;
+    if (use.writes) return false;
+    const Node& gelu = g.node(use.node);
+    if (g.name(use.node) != "gelu" || gelu.outputs.size() != 1 || !g.is_whole(gelu.inputs[0])) continue;
+    const auto result = beside(g, product, use.node, gelu.outputs[0], true);
+    if (!result) continue;
+    const std::vector<std::uint32_t> inputs = g.node(product).inputs;
+    const std::string op = g.name(product) + "_gelu", scalars = g.node(product).scalars;
+    g.absorb(use.node);
+    g.replace(product, op, scalars, inputs, {made, *result});
+    return true;
+  }
+  return false;
+}
+
+bool fuse_gelu_backward(GraphEditor& g, std::uint32_t product) {
+  if (g.name(product) != "mm") return false;
+  const auto reader = only_reader(g, product);
+  if (!reader || g.name(*reader) != "gelu_backward" || g.node(*reader).inputs.size() != 2 || g.node(*reader).outputs.size() != 1) return false;
+  const std::vector<std::uint32_t> read = g.node(*reader).inputs;
+  if (g.buffer(read[0]) != g.buffer(g.node(product).outputs[0]) || g.buffer(read[1]) == g.buffer(read[0])) return false;
+  const std::uint32_t written = g.node(*reader).outputs[0];
+  if (g.buffer(written) == g.buffer(read[1])) return false;
+  const auto point = beside(g, product, *reader, read[1], false), result = beside(g, product, *reader, written, true);
+  if (!point || !result) return false;
+  std::vector<std::uint32_t> inputs = g.node(product).inputs;
+  inputs.push_back(*point);
+  g.absorb(*reader);
+  g.replace(product, "mm_gelu_backward", "", inputs, {*result});
+  return true;
+}
+
 }  // namespace
 
-bool fuse_sums(GraphEditor& g) {
+bool fuse_results(GraphEditor& g) {
   bool changed = false;
   for (std::uint32_t n = 0; n < g.graph().nodes.size(); ++n) {
     if (g.name(n) != "mm") continue;
@@ -76,6 +127,9 @@ bool fuse_sums(GraphEditor& g) {
     g.absorb(sum->add);
     g.replace(n, "addmm", "", {addend, sides[0], sides[1]}, {result});
     changed = true;
+  }
+  for (std::uint32_t n = 0; n < g.graph().nodes.size(); ++n) {
+    if (is_whole_product(g, n)) changed = fuse_gelu(g, n) || fuse_gelu_backward(g, n) || changed;
   }
   return changed;
 }
