@@ -125,7 +125,6 @@ class Forward {
 
   /// Of buffers that the next chunk of a window fills while this one is computed.
   [[nodiscard]] int depth() const { return a_.window > 0 ? 2 : 1; }
-  /// Ahead: the next rows arrive while these are in use.
   void load(const Rows& rows, const RowTiles& into) {
     if (ahead_) return load_rows_ahead(phase_, rows, into);
     phase_.scope([&] { load_rows(phase_, rows, into); });
@@ -503,7 +502,7 @@ class Forward {
   std::int64_t reach_;
   SlidingWindow window_;
   std::int64_t together_ = 0;  ///< blocks of queries that slide along the window at a time
-  bool ahead_ = false;
+  bool ahead_ = false;         ///< rows of the next heads or chunk arrive while these are in use
   bool apart_ = false;         ///< the first ones have memory of their own, so that heads overlap too
   TileId mask_ = isa::kNone, edge_ = isa::kNone;  ///< added where a score must not count: above the diagonal, before the window
 };

@@ -111,9 +111,9 @@ struct CompilerRules {
   bool paired_windows = true;      ///< element-wise kernels work on two windows in turn, so that no engine waits for another one
   bool narrow_values = true;       ///< operations on bf16 tensors keep bf16 between their steps; sums stay fp32
   bool fused_optimizer = false;    ///< the operations of an optimizer's update share kernels too
-  bool dead_code_elimination = true;  ///< what nobody reads is not computed, collectives included
+  bool dead_code_elimination = true;  ///< what a recomputation makes and nobody reads is not computed, collectives included
   bool overlapped_tp = false;      ///< a core computes while a collective over tensor-parallel ranks moves, where the data allow it
-  bool fused_results = true;          ///< what follows a product (a sum, a GELU, its derivative) is done on its way out of PSUM
+  bool fused_results = true;       ///< what follows a product (a sum, a GELU, its derivative) is done on its way out of PSUM
 };
 
 struct CoreConfig {
