@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "device/compiler/gemm_batched.h"
+#include "device/compiler/gemm_turn.h"
 #include "sim/isa/features.h"
 
 namespace trellis::device {
@@ -18,13 +20,29 @@ using isa::Engine;
 constexpr std::int64_t kP = 128;       // partitions, stationary columns
 constexpr std::int64_t kMoving = 512;  // moving columns, one PSUM bank of fp32
 constexpr std::int64_t kBanks = 8;
-constexpr std::int64_t kTurningBanks = 4;
 constexpr std::int64_t kPieces = 4;    // of K, in which the first loads of a block arrive
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// By default the array reads fp32 operands as tf32, as Neuron's auto-cast does.
 DType array_dtype(DType dtype, bool four_passes) { return dtype == DType::kFp32 && !four_passes ? DType::kTf32 : dtype; }
+
+/// K is the contiguous dimension: the operand must be brought to the partitions by transposes.
+bool is_turned(const HbmView& v, std::size_t rows, std::size_t depth) { return v.strides[depth] == 1 && (v.strides[rows] != 1 || v.sizes[rows] == 1); }
+
+/// K tiles that one pass of the array takes: 2 in double-row mode.
+std::int64_t k_tiles_per_pass(const Gemm& gemm, int core_version) {
+  const bool fp8 = isa::is_fp8(gemm.a.dtype) && isa::is_fp8(gemm.b.dtype);
+  return fp8 && core_version >= isa::first_core_version(isa::MatmulMode::kDoubleRow) && gemm.a.sizes.back() % (2 * kP) == 0 ? 2 : 1;
+}
+
+GemmShape shape_of(const Gemm& gemm, const sim::CoreConfig& core) {
+  const std::size_t r = gemm.c.rank();
+  const auto size = [](const std::optional<HbmView>& v) { return v ? isa::size_bytes(v->dtype) : 0; };
+  const double passes = (gemm.four_passes && gemm.a.dtype == DType::kFp32 ? core.tensor.fp32_passes : 1) / static_cast<double>(k_tiles_per_pass(gemm, core.limits.core_version));
+  return {gemm.c.sizes[r - 2], gemm.c.sizes[r - 1], gemm.a.sizes[r - 1], size(gemm.a), size(gemm.b), size(gemm.c), is_turned(gemm.a, r - 2, r - 1),
+          is_turned(gemm.b, r - 1, r - 2), size(gemm.addend), size(gemm.activated ? gemm.activated : gemm.factor), passes};
+}
 
 /// One operand as [rows, depth]: rows are M or N, depth is K.
 struct Side {
@@ -34,7 +52,7 @@ struct Side {
   std::int64_t row_stride = 0, depth_stride = 0;
   std::int64_t rows = 0;     ///< all of them
   std::size_t view = 0;      ///< for batch offsets
-  bool turned = false;       ///< K is the contiguous dimension: it must be brought to the partitions by a transpose
+  bool turned = false;
   Phase::Region staging;     ///< turned: where its loads land
 };
 
@@ -64,10 +82,8 @@ class GemmLowering {
     collect_batch(r - 2);
     a_ = side(gemm.a, r - 2, r - 1, 1);
     b_ = side(gemm.b, r - 1, r - 2, 2);
-    const bool fp8 = isa::is_fp8(a_.dtype) && isa::is_fp8(b_.dtype);
-    const bool has_mode = core_version_ >= isa::first_core_version(isa::MatmulMode::kDoubleRow);
-    tiles_per_pass_ = fp8 && has_mode && k_ % (2 * kP) == 0 ? 2 : 1;
-    plan_ = gemm.plan ? *gemm.plan : choose_gemm_plan(shape(builder.core()), builder.core(), builder.sbuf_bytes());
+    tiles_per_pass_ = k_tiles_per_pass(gemm, core_version_);
+    plan_ = gemm.plan ? *gemm.plan : choose_gemm_plan(shape_of(gemm, builder.core()), builder.core(), builder.sbuf_bytes());
   }
 
   Phase run() {
@@ -102,15 +118,7 @@ class GemmLowering {
   }
 
   static Side side(const HbmView& v, std::size_t rows, std::size_t depth, std::size_t view) {
-    Side s{v.buffer, v.dtype, v.offset, v.strides[rows], v.strides[depth], v.sizes[rows], view, false, {}};
-    s.turned = s.depth_stride == 1 && (s.row_stride != 1 || s.rows == 1);
-    return s;
-  }
-
-  [[nodiscard]] GemmShape shape(const sim::CoreConfig& core) const {
-    const auto size = [](DType d) { return isa::size_bytes(d); };
-    const double passes = (gemm_.four_passes && a_.dtype == DType::kFp32 ? core.tensor.fp32_passes : 1) / static_cast<double>(tiles_per_pass_);
-    return {m_, n_, k_, size(a_.dtype), size(b_.dtype), size(gemm_.c.dtype), a_.turned, b_.turned, gemm_.addend ? size(gemm_.addend->dtype) : 0, beside() ? size(beside()->dtype) : 0, passes};
+    return {v.buffer, v.dtype, v.offset, v.strides[rows], v.strides[depth], v.sizes[rows], view, is_turned(v, rows, depth), {}};
   }
 
   // ── blocks and panels ──
@@ -123,8 +131,9 @@ class GemmLowering {
     for (Side* s : {&a_, &b_}) {
       if (!s->turned) continue;
       const bool whole = s == &staying() && plan_.copies == 2;
-      const std::int64_t slots = whole ? ceil_div(plan_.block, kP) * ceil_div(k_, gemm_chunk(k_)) : kGemmStagingSlots;
-      s->staging = phase_.reserve(slots * gemm_chunk(k_) * isa::size_bytes(s->dtype));
+      const int size = isa::size_bytes(s->dtype);
+      const std::int64_t chunk = gemm_chunk(k_, size), slots = whole ? ceil_div(plan_.block, kP) * ceil_div(k_, chunk) : kGemmStagingSlots;
+      s->staging = phase_.reserve(slots * chunk * size);
     }
     const bool turns = a_.turned || b_.turned;
     turning_ = phase_.reserve_psum(turns ? kTurningBanks : 0);
@@ -210,7 +219,7 @@ class GemmLowering {
   void load(const Side& s, const Index& row0, std::int64_t rows, const Held& into) {
     const Index offset = Index(s.offset) + batch_offset(s.view) + row0 * s.row_stride;
     if (s.turned) {
-      load_transposed(phase_, {s.buffer, s.dtype, offset, s.row_stride, s.depth_stride, rows, k_, into.tile, rows, 0, &s.staging, turned_dtype(s.dtype), &turning_});
+      load_transposed(phase_, {s.buffer, s.dtype, offset, s.row_stride, rows, k_, into.tile, rows, s.staging, turned_dtype(s.dtype), turning_});
       return;
     }
     load_tiles(s, offset, rows, into.tile, 0, k_ / kP);
@@ -416,43 +425,54 @@ class GemmLowering {
   std::array<Held, 2> blocks_, panels_;
   Phase::Region turning_;   ///< banks for transposes
   std::int64_t banks_ = 0;  ///< left for sums
-  std::int64_t tiles_per_pass_ = 1;  ///< K tiles: 2 in double-row mode
+  std::int64_t tiles_per_pass_ = 1;
   Ref bias_;
   int flip_ = 0;
 };
 
-}  // namespace
-
-void load_transposed(Phase& phase, const TransposedLoad& w) {
-  constexpr int kMostSlots = 1024;
-  const std::int64_t size = isa::size_bytes(w.dtype), step = gemm_chunk(w.depth);
-  const auto chunk = [&](const Index& r0, std::int64_t rows, const Index& k0, const Index& kt0, std::int64_t depth) {
-    const TileId raw = w.staging != nullptr ? phase.sbuf_in(*w.staging, depth * size, kMostSlots) : phase.sbuf(depth * size, 3);
-    phase.load(phase.at(raw, w.dtype, static_cast<int>(rows), row(depth)),
-               Phase::hbm(w.buffer, w.dtype, static_cast<int>(rows), w.row_stride, {{w.depth_stride, static_cast<std::int32_t>(depth)}},
-                          w.offset + r0 * w.row_stride + k0 * w.depth_stride));
-    for (std::int64_t k = 0; k < depth;) {
-      const std::int64_t tiles = std::min<std::int64_t>(4, (depth - k) / kP);
-      const std::int64_t partitions = tiles > 0 ? kP : depth - k;
-      const TileId bank = w.banks != nullptr ? phase.psum_in(*w.banks, k / 512 % 2 == 0 ? 0 : 2, 2) : phase.psum(2);
-      for (std::int64_t t = 0; t < std::max<std::int64_t>(tiles, 1); ++t) {
-        phase.transpose(phase.at(bank, w.turned, static_cast<int>(partitions), row(rows), t * kP),
-                        phase.at(raw, w.dtype, static_cast<int>(rows), row(partitions), k + t * kP));
-      }
-      const std::int32_t n = static_cast<std::int32_t>(std::max<std::int64_t>(tiles, 1));
-      const isa::Dim columns{1, static_cast<std::int32_t>(rows)};
-      phase.copy(k / 512 % 2 == 0 ? Engine::kVector : Engine::kScalar,
-                 phase.at(w.dst, w.dtype, static_cast<int>(partitions), {{w.width, n}, columns}, (kt0 + Index(k / kP)) * w.width + r0 + Index(w.column)),
-                 phase.at(bank, w.turned, static_cast<int>(partitions), {{kP, n}, columns}));
-      k += tiles > 0 ? tiles * kP : partitions;
-    }
-  };
-  phase.tiles(w.rows, kP, [&](const Index& r0, std::int64_t rows) {
-    const std::int64_t full = step % kP == 0 ? w.depth / step : 0, done = full * step;
-    phase.loop(full, [&](Index i) { chunk(r0, rows, i * step, i * (step / kP), step); });
-    if (done < w.depth) chunk(r0, rows, done, done / kP, w.depth - done);
-  });
+/// A product in `count` slices of K: the running sum passes through HBM in fp32.
+std::vector<Gemm> sliced(const Gemm& gemm, std::int64_t count, const HbmView& sum) {
+  const std::size_t r = gemm.c.rank();
+  const std::int64_t k = gemm.a.sizes[r - 1], step = ceil_div(ceil_div(k, kP), count) * kP;
+  std::vector<Gemm> parts;
+  for (std::int64_t k0 = 0; k0 < k; k0 += step) {
+    Gemm part = gemm;
+    part.a.offset += k0 * gemm.a.strides[r - 1];
+    part.b.offset += k0 * gemm.b.strides[r - 2];
+    part.a.sizes[r - 1] = part.b.sizes[r - 2] = std::min(step, k - k0);
+    if (k0 > 0) part.addend = sum, part.beta = 1;
+    if (k0 + step < k) part.c = sum, part.activated.reset(), part.factor.reset();
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
+
+double seconds_of(const Gemm& gemm, const ProgramBuilder& builder) {
+  const GemmShape shape = shape_of(gemm, builder.core());
+  const GemmPlan plan = choose_gemm_plan(shape, builder.core(), builder.sbuf_bytes());
+  return plan.block == 0 ? std::numeric_limits<double>::infinity() : estimated_seconds(shape, plan, builder.core());
+}
+
+/// A long K is cut so that blocks have room in SBUF, and further where wider blocks are worth the way of the sum.
+std::vector<Gemm> best_slices(ProgramBuilder& builder, const Gemm& gemm) {
+  const std::int64_t k = gemm.a.sizes[gemm.c.rank() - 1];
+  const std::int64_t least = ceil_div(k, 64 * kP * 2 / isa::size_bytes(gemm.a.dtype)), most = std::max(least, std::min<std::int64_t>(4 * least, k / 1024));
+  HbmView sum = contiguous(0, DType::kFp32, gemm.c.sizes);
+  std::vector<Gemm> best;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (std::int64_t count = least; count <= most; count *= 2) {
+    std::vector<Gemm> parts = sliced(gemm, count, sum);
+    double seconds = 0;
+    for (const Gemm& part : parts) seconds += seconds_of(part, builder);
+    if (seconds < shortest) shortest = seconds, best = std::move(parts);
+  }
+  TRELLIS_CHECK(!best.empty(), "no block of a matrix product fits in SBUF");
+  if (best.size() == 1) return best;
+  sum = contiguous(builder.scratch(gemm.c.elements() * 4), DType::kFp32, gemm.c.sizes);
+  return sliced(gemm, static_cast<std::int64_t>(best.size()), sum);
+}
+
+}  // namespace
 
 void lower_gemm(ProgramBuilder& builder, std::uint32_t kernel, Gemm gemm) {
   const std::size_t r = gemm.c.rank();
@@ -465,22 +485,8 @@ void lower_gemm(ProgramBuilder& builder, std::uint32_t kernel, Gemm gemm) {
   }
   const bool beside = gemm.activated || gemm.factor;
   if (!beside && builder.core().compiler.batched_products && lower_batched_gemm(builder, kernel, gemm)) return;
-  const std::int64_t k = gemm.a.sizes[r - 1];
-  const std::int64_t most = 64 * kP * 2 / isa::size_bytes(gemm.a.dtype);  // what leaves room for wide blocks in SBUF
-  const std::int64_t slices = ceil_div(k, most);
-  if (slices == 1) return builder.append(GemmLowering(builder, kernel, gemm).run());
-  // A long K is cut: the running sum passes through HBM in fp32.
-  const std::int64_t step = ceil_div(ceil_div(k, kP), slices) * kP;
-  const HbmView sum = contiguous(builder.scratch(gemm.c.elements() * 4), DType::kFp32, gemm.c.sizes);
-  for (std::int64_t k0 = 0; k0 < k; k0 += step) {
-    Gemm part = gemm;
-    part.a.offset += k0 * gemm.a.strides[r - 1];
-    part.b.offset += k0 * gemm.b.strides[r - 2];
-    part.a.sizes[r - 1] = part.b.sizes[r - 2] = std::min(step, k - k0);
-    if (k0 > 0) part.addend = sum, part.beta = 1;
-    if (k0 + step < k) part.c = sum, part.activated.reset(), part.factor.reset();
-    builder.append(GemmLowering(builder, kernel, part).run());
-  }
+  const std::vector<Gemm> slices = gemm.plan ? std::vector{gemm} : best_slices(builder, gemm);
+  for (const Gemm& part : slices) builder.append(GemmLowering(builder, kernel, part).run());
 }
 
 }  // namespace trellis::device

@@ -28,10 +28,11 @@ struct GemmPlan {
   int copies = 1;            ///< 2: the next block arrives while this one is used; one that is turned waits as it came, and is turned in time
 };
 
-/// Elements of K that one transfer of a turned operand takes: 2 KiB descriptors in bf16, equal ones where K allows it.
-[[nodiscard]] std::int64_t gemm_chunk(std::int64_t k);
+/// Elements of K that one transfer of a turned operand takes, `bytes` each: 4 KiB descriptors, which use all of HBM's channels; equal ones where K
+/// allows it.
+[[nodiscard]] std::int64_t gemm_chunk(std::int64_t k, int bytes);
 /// How many of them may be on their way when they are not a whole block.
-inline constexpr int kGemmStagingSlots = 8;
+inline constexpr int kGemmStagingSlots = 4;
 
 /// SBUF bytes per partition that a plan takes.
 [[nodiscard]] std::int64_t gemm_sbuf_bytes(const GemmShape& shape, const GemmPlan& plan);
@@ -39,7 +40,7 @@ inline constexpr int kGemmStagingSlots = 8;
 /// Seconds that a plan takes: the longer of the array's work and the DMA traffic, and what neither hides.
 [[nodiscard]] double estimated_seconds(const GemmShape& shape, const GemmPlan& plan, const sim::CoreConfig& core);
 
-/// The plan with the shortest estimated time that fits in SBUF.
+/// The plan with the shortest estimated time that fits in SBUF; block 0: none fits.
 [[nodiscard]] GemmPlan choose_gemm_plan(const GemmShape& shape, const sim::CoreConfig& core, std::int64_t sbuf_bytes);
 
 }  // namespace trellis::device

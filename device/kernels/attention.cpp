@@ -16,6 +16,11 @@ constexpr std::int64_t kMaxHead = 128;
 
 std::vector<std::int64_t> query_shape(const KernelInput& in) { return {in.size("batch"), in.size("heads"), in.size("queries"), in.size("d")}; }
 std::vector<std::int64_t> key_shape(const KernelInput& in) { return {in.size("batch"), in.size("kv_heads"), in.size("keys"), in.size("d")}; }
+/// Keys behind the last query are seen by none.
+KernelOperand keys(const KernelInput& in, const char* name) {
+  const std::int64_t seen = in.flag("causal") ? std::min(in.size("queries"), in.size("keys")) : in.size("keys");
+  return {name, key_shape(in), in.dtype, false, in.size("batch") * in.size("kv_heads") * seen * in.size("d")};
+}
 std::vector<std::int64_t> row_shape(const KernelInput& in) { return {in.size("batch"), in.size("heads"), in.size("queries")}; }
 std::string scalars(const KernelInput& in) { return std::string("dropout_p=0 is_causal=") + (in.flag("causal") ? "1" : "0"); }
 
@@ -29,7 +34,7 @@ void check_heads(const KernelInput& in) {
 }
 
 Operands forward_operands(const KernelInput& in) {
-  return {{"q", query_shape(in), in.dtype}, {"k", key_shape(in), in.dtype}, {"v", key_shape(in), in.dtype},
+  return {{"q", query_shape(in), in.dtype}, keys(in, "k"), keys(in, "v"),
           {"out", query_shape(in), in.dtype, true}, {"logsumexp", row_shape(in), DType::kFp32, true}};
 }
 void forward(GraphWriter& g, const KernelInput& in) {
@@ -38,8 +43,8 @@ void forward(GraphWriter& g, const KernelInput& in) {
 
 Operands backward_operands(const KernelInput& in) {
   const auto q = query_shape(in), k = key_shape(in);
-  return {{"grad_out", q, in.dtype},       {"q", q, in.dtype},            {"k", k, in.dtype},
-          {"v", k, in.dtype},              {"out", q, in.dtype},          {"logsumexp", row_shape(in), DType::kFp32},
+  return {{"grad_out", q, in.dtype},       {"q", q, in.dtype},            keys(in, "k"),
+          keys(in, "v"),                   {"out", q, in.dtype},          {"logsumexp", row_shape(in), DType::kFp32},
           {"grad_q", q, in.dtype, true},   {"grad_k", k, in.dtype, true}, {"grad_v", k, in.dtype, true}};
 }
 void backward(GraphWriter& g, const KernelInput& in) {

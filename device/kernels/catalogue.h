@@ -26,9 +26,9 @@ struct KernelOperand {
   std::vector<std::int64_t> sizes;
   sim::isa::DType dtype = sim::isa::DType::kFp32;
   bool output = false;
-  std::int64_t moved = -1;  ///< rows, of the first size, that must move at least; −1: all
+  std::int64_t moved = -1;  ///< elements that must move at least; −1: all
   [[nodiscard]] std::int64_t elements() const;
-  [[nodiscard]] std::int64_t elements_moved() const { return moved < 0 ? elements() : elements() / sizes.front() * moved; }
+  [[nodiscard]] std::int64_t elements_moved() const { return moved < 0 ? elements() : moved; }
   [[nodiscard]] std::int64_t bytes() const { return elements() * sim::isa::size_bytes(dtype); }
 };
 

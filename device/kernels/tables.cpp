@@ -8,7 +8,7 @@ using sim::isa::DType;
 
 Operands gather_operands(const KernelInput& in) {
   const std::int64_t tokens = in.size("tokens"), width = in.size("width");
-  return {{"table", {in.size("rows"), width}, in.dtype, false, tokens}, {"tokens", {tokens}, DType::kInt32}, {"out", {tokens, width}, in.dtype, true}};
+  return {{"table", {in.size("rows"), width}, in.dtype, false, tokens * width}, {"tokens", {tokens}, DType::kInt32}, {"out", {tokens, width}, in.dtype, true}};
 }
 void gather(GraphWriter& g, const KernelInput&) { g.node("embedding", {g["table"], g["tokens"]}, {g["out"]}, "padding_idx=-1"); }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "tests/device/compiler/interpreter.h"
@@ -133,6 +134,30 @@ TEST(Gemm, ScaledAddend) { check({1, 200, 600, 130, false, true, false, kF, 2, 0
 TEST(Gemm, Batched) { check({3, 140, 50, 60, false, false, false, kF, 2, 1, 1}); }
 TEST(Gemm, Vector) { check({1, 1, 200, 300, false, true, false, kF, 0, 1, 1}); }
 TEST(Gemm, LongContraction) { check({1, 20, 30, 9000, false, true, false, kF, 2, 1, 1}); }
+
+TEST(Gemm, UnequalPiecesOfTurnedRows) { check({1, 140, 150, 2200, false, true, false, kB, 0, 1, 1}); }
+TEST(Gemm, ManyUnequalPiecesOfTurnedRows) { check({1, 130, 20, 5480, false, true, false, kB, 1, 1, 1}); }
+/// Of a product [m, k] · [k, n] whose left side lies in memory as [k, m].
+bool passes_through_hbm(std::int64_t m, std::int64_t k, std::int64_t n) {
+  auto core = test_core();
+  core.dma.hbm_interleave = Bytes(4096);
+  core.dma.hbm_strided_efficiency = 0.25;
+  ProgramBuilder builder("gemm", core);
+  Gemm gemm;
+  gemm.a = transposed(contiguous(builder.add_hbm("a", m * k * 2, 0), kB, {k, m}), 0, 1);
+  gemm.b = contiguous(builder.add_hbm("b", k * n * 2, 1), kB, {k, n});
+  gemm.c = contiguous(builder.add_hbm("c", m * n * 2, 2), kB, {m, n});
+  lower_gemm(builder, builder.add_kernel({"mm", 0, 0, false}), gemm);
+  const auto program = builder.finish();
+  return std::any_of(program.buffers.begin(), program.buffers.end(), [](const isa::Buffer& b) { return b.name == "scratch"; });
+}
+
+/// Panels of 8,192 rows of K leave room for short descriptors only.
+TEST(Gemm, ALongContractionIsCutWhereThatMakesPanelsWider) {
+  EXPECT_TRUE(passes_through_hbm(8192, 8192, 256));
+  EXPECT_FALSE(passes_through_hbm(2048, 2048, 2048));
+  check({1, 200, 150, 2304, true, false, false, kB, 0, 1, 1, 48 * 1024});
+}
 
 TEST(Gemm, DoubleBufferedBlocks) { check({1, 1100, 2100, 512, true, false, false, kB, 0, 1, 1, 32 * 1024}); }
 TEST(Gemm, DoubleBufferedBlocksTurned) { check({1, 1100, 1100, 640, false, false, false, kB, 1, 1, 1, 32 * 1024}); }

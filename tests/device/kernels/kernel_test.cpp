@@ -50,7 +50,7 @@ KernelRequest random_request(const KernelSpec& spec, const sim::SystemConfig& sy
   std::erase_if(dtypes, [&](sim::isa::DType d) { return sim::isa::first_core_version(d) > system.chip.core.limits.core_version; });
   const sim::isa::DType dtype = dtypes[random() % dtypes.size()];
   request.dtype = std::string(dtype_name(dtype));
-  if (sim::isa::is_mx(dtype)) request.sizes["k"] *= 32, request.sizes["lhs_transposed"] = 0;
+  if (sim::isa::is_mx(dtype)) request.sizes["k"] *= 32, request.sizes["lhs_transposed"] = request.sizes["rhs_transposed"] = 0;
   return request;
 }
 
@@ -84,7 +84,7 @@ TEST(Kernel, MatmulsOfAnyShapeFit) {
   for (const char* instance : {"trn1.32xlarge", "trn2.48xlarge", "trn3-gen1"}) {
     const sim::SystemConfig system = machine(instance);
     for (int i = 0; i < 60; ++i) {
-      KernelRequest request{"matmul", {{"lhs_transposed", static_cast<std::int64_t>(random() % 2)}}, i % 3 == 0 ? "fp32" : "bf16", "", 1};
+      KernelRequest request{"matmul", {{"lhs_transposed", static_cast<std::int64_t>(random() % 2)}, {"rhs_transposed", static_cast<std::int64_t>(random() % 2)}}, i % 3 == 0 ? "fp32" : "bf16", "", 1};
       for (const char* size : {"m", "k", "n"}) request.sizes[size] = 1 + static_cast<std::int64_t>(random() % (i % 2 == 0 ? 9000 : 1200));
       EXPECT_NO_THROW((void)build_kernel(complete(request, system), system)) << text(request);
     }
@@ -210,7 +210,10 @@ TEST(Kernel, MistakesAreNamed) {
   EXPECT_TRUE(has(problem({"matmul", {}, "", "", 2}, "trn1.32xlarge"), "no logical cores of two"));
   EXPECT_TRUE(has(problem({"matmul", {}, "mxfp8", "", 1}, "trn2.48xlarge"), "has no mxfp8: NeuronCore-v4"));
   EXPECT_TRUE(has(problem({"matmul", {{"k", 100}}, "mxfp4", "", 1}, "trn3-gen1"), "multiple of it, got 100"));
-  EXPECT_TRUE(has(problem({"matmul", {{"lhs_transposed", 1}}, "mxfp4", "", 1}, "trn3-gen1"), "one layout only"));
+  for (const char* side : {"lhs_transposed", "rhs_transposed"}) {
+    EXPECT_TRUE(has(problem({"matmul", {{side, 1}}, "mxfp4", "", 1}, "trn3-gen1"), "one layout only")) << side;
+  }
+  EXPECT_TRUE(has(problem({"matmul", {{"lhs_transposed", 1}, {"rhs_transposed", 1}}, "", "tiled", 1}, "trn2.48xlarge"), "without --rhs-transposed"));
   EXPECT_TRUE(has(problem({"matmul", {}, "mxfp8", "tiled", 1}, "trn3-gen1"), "got \"tiled\""));
   EXPECT_TRUE(has(problem({"matmul", {}, "fp8e4m3fn_x4", "", 1}, "trn3-gen1"), "expected one of"));
   for (const char* kernel : {"flash_attention", "flash_attention_backward"}) {
