@@ -76,8 +76,11 @@ void layer_norm_dx(Recipe& r) {
   r.out(0, r.mul(r.sub(r.sub(g, mean_g), r.mul(normal, mean_gx)), r.in(3)));
 }
 void layer_norm_dweight(Recipe& r) { r.out(0, r.reduce(AluOp::kAdd, r.mul(r.in(0), r.mul(r.sub(r.in(1), r.in(2)), r.in(3))))); }
-/// A draw is below p · 2³² − 2³¹ with probability p.
-void random_mask(Recipe& r) { r.out(0, r.alu(AluOp::kLess, r.random(), (r.scalars.number("p", 0.5) - 0.5) * 4294967296.0)); }
+/// A uniform number of fp32 is made of the draw, as XLA's graph of a Bernoulli draw has it (UniformFloatingPointDistribution), and is below p with probability p.
+void random_mask(Recipe& r) {
+  const Term uniform = r.add(r.mul(r.random(), 1 / 4294967296.0), 0.5);
+  r.out(0, r.alu(AluOp::kLess, uniform, r.scalars.number("p", 0.5)));
+}
 void norm_dbias(Recipe& r) { r.out(0, r.reduce(AluOp::kAdd, r.in(0))); }
 
 }  // namespace

@@ -70,27 +70,27 @@ at::Tensor Dropout::forward(const at::Tensor& input, const ShardPlace& place) co
   at::Tensor output, mask;
   {
     BelowAutograd below;
-    mask = keep_mask(input.sizes(), place);
+    mask = keep_mask(input.sizes(), place, input.scalar_type());
     output = at::mul(input, mask).mul_(scale);
   }
   if (needs_derivative({input})) attach(c10::make_intrusive<DropoutBackward>(mask, scale), {input}, {output});
   return output;
 }
 
-at::Tensor Dropout::draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk) const {
+at::Tensor Dropout::draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk, at::ScalarType dtype) const {
   ContentHasher hasher;
   hasher.value(seed_);
   hasher.value(position_->step);
   hasher.value(position_->microbatch);
   hasher.value(chunk);
   hasher.text(path_);
-  const at::Tensor mask = at::empty(sizes, at::TensorOptions().dtype(at::kBool).device(device_));
+  const at::Tensor mask = at::empty(sizes, at::TensorOptions().dtype(dtype).device(device_));
   return mask.bernoulli_(1 - probability_, generator_on(device_, hasher.finish().low));
 }
 
 /// Draws the chunks that the place touches, whole, and keeps what lies in it.
-at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place) const {
-  if (place.dim < 0) return draw_chunk(sizes.vec(), 0);
+at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place, at::ScalarType dtype) const {
+  if (place.dim < 0) return draw_chunk(sizes.vec(), 0, dtype);
   const std::int64_t rows = place.total / chunk_count(place.total);
   std::vector<std::int64_t> chunk_sizes = sizes.vec();
   chunk_sizes[static_cast<std::size_t>(place.dim)] = rows;
@@ -99,7 +99,7 @@ at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place) co
     const std::int64_t end = range.first + range.count;
     for (std::int64_t chunk = range.first / rows; chunk * rows < end; ++chunk) {
       const std::int64_t first = std::max(range.first, chunk * rows), last = std::min(end, (chunk + 1) * rows);
-      parts.push_back(draw_chunk(chunk_sizes, chunk).narrow(place.dim, first - chunk * rows, last - first));
+      parts.push_back(draw_chunk(chunk_sizes, chunk, dtype).narrow(place.dim, first - chunk * rows, last - first));
     }
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, place.dim);

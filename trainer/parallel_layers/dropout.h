@@ -33,12 +33,13 @@ class Dropout {
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const ShardPlace& place) const;
   /// An activation of the residual stream: [s, b, h], or [s/TP, b, h] with sequence parallelism.
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
-  /// True where an element is kept. `sizes`: of this rank's part.
-  [[nodiscard]] at::Tensor keep_mask(at::IntArrayRef sizes, const ShardPlace& place) const;
+  /// 1 where an element is kept, else 0. `sizes`: of this rank's part. `dtype`: the derivative keeps the mask in the input's dtype, as a composite
+  /// dropout does on PyTorch/XLA (aten/src/ATen/native/Dropout.cpp: noise like the input; only native devices keep a byte an element).
+  [[nodiscard]] at::Tensor keep_mask(at::IntArrayRef sizes, const ShardPlace& place, at::ScalarType dtype = at::kBool) const;
   [[nodiscard]] double probability() const { return probability_; }
 
  private:
-  [[nodiscard]] at::Tensor draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk) const;
+  [[nodiscard]] at::Tensor draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk, at::ScalarType dtype) const;
 
   std::string path_;
   double probability_;
