@@ -148,11 +148,12 @@ std::optional<Chain> sum_of_slices(const Chain& chain) {
   return sum;
 }
 
-/// Rows that are walked more than once must meet the same random numbers each time: these are drawn first and kept. False: there are none.
+/// Random numbers are drawn first and kept: rows that are walked more than once must meet the same ones each time. False: there are none, or
+/// nothing else.
 bool draw_ahead(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
   const auto draws = [](const Chain::Step& s) { return s.opcode == Opcode::kRandom; };
   const auto found = std::find_if(chain.steps.begin(), chain.steps.end(), draws);
-  if (found == chain.steps.end()) return false;
+  if (found == chain.steps.end() || chain.steps.size() == 1) return false;
   const auto drawn = static_cast<std::size_t>(found->dst);
   std::int64_t elements = 1;
   for (const std::int64_t size : chain.sizes) elements *= size;
@@ -164,6 +165,7 @@ bool draw_ahead(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
   ahead.steps[0].dst = 0;
   ahead.outputs = {{0, kept.buffer, kept.dtype, 0, kept.strides}};
   lower_chain(builder, kernel, std::move(ahead));
+  if (static_cast<std::size_t>(found - chain.steps.begin()) < chain.split) --chain.split;
   chain.steps.erase(found);
   chain.values[drawn] = {kept.dtype, true, kept.buffer, 0, kept.strides};
   return true;
@@ -173,13 +175,14 @@ bool draw_ahead(ProgramBuilder& builder, std::uint32_t kernel, Chain& chain) {
 /// else one. False: they do not.
 bool whole_rows(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chain, const ChainSpace& space) {
   struct Form {
-    int windows, depth;
+    int windows;
+    Slots slots;
   };
-  for (const Form form : {Form{2, 1}, Form{1, 2}, Form{1, 1}}) {
+  for (const Form& form : {Form{2, {2, 2, 2}}, Form{2, {1, 2, 2}}, Form{2, {1, 2, 1}}, Form{2, {1, 1, 1}}, Form{1, {2, 2, 2}}, Form{1, {1, 2, 2}}}) {
     if (form.windows == 2 && !builder.core().compiler.paired_windows) continue;
-    if (bytes_per_column(chain, form.depth) * form.windows * space.width() * space.group.size > builder.sbuf_bytes() * 8 / 5) continue;  // far from fitting
+    if (bytes_per_column(chain, form.slots) * form.windows * space.width() * space.group.size > builder.sbuf_bytes() * 8 / 5) continue;  // far from fitting
     Phase whole(kernel);
-    ChainEmitter emitter(whole, chain, space, builder.core(), form.depth);
+    ChainEmitter emitter(whole, chain, space, builder.core(), form.slots);
     form.windows == 2 ? emitter.in_pairs(space.width()) : emitter.for_each_window(space.width(), [&](const Window& w) { emitter.whole_body(w); });
     if (whole.sbuf_bytes() > builder.sbuf_bytes()) continue;
     builder.append(std::move(whole));
@@ -195,28 +198,34 @@ void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
   order_dimensions(chain);
   straighten_inputs(builder, kernel, chain);
   if (is_plain_copy(chain)) return lower_copy(builder, kernel, chain);
+  if (!builder.core().compiler.fused_random && draw_ahead(builder, kernel, chain)) return lower_chain(builder, kernel, std::move(chain));
   if (chain.terminal) return lower_terminal(builder, kernel, chain);
   const bool reduces = std::any_of(chain.steps.begin(), chain.steps.end(), [](const auto& s) { return s.opcode == Opcode::kTensorReduce; });
   const std::int64_t memory = builder.sbuf_bytes() * 4 / 5;
   if (!reduces) {
     const bool pairs = builder.core().compiler.paired_windows;
-    const std::int64_t per_column = pairs ? 2 * bytes_per_column(chain, 1) : bytes_per_column(chain, 2);
+    const std::int64_t per_column = pairs ? 2 * bytes_per_column(chain, {1}) : bytes_per_column(chain, {2});
     const std::int64_t widest = std::clamp<std::int64_t>(memory / 2 / per_column / 64 * 64, 64, kWidest);
     const ChainSpace space = plan_space(chain, widest);
     Phase phase(kernel);
-    ChainEmitter emitter(phase, chain, space, builder.core(), pairs ? 1 : 2);
+    ChainEmitter emitter(phase, chain, space, builder.core(), {pairs ? 1 : 2});
     pairs ? emitter.in_pairs(widest) : emitter.for_each_window(widest, [&](const Window& w) { emitter.whole_body(w); });
     return builder.append(std::move(phase));
   }
   ChainSpace space = plan_space(chain, kWidest);
-  if (builder.core().compiler.batched_products) group_rows(space, std::min(kWidest, memory / bytes_per_column(chain, 2)));
+  if (builder.core().compiler.batched_products) {
+    const std::int64_t per_column = builder.core().compiler.paired_windows ? 2 * bytes_per_column(chain, {1}) : bytes_per_column(chain, {2});
+    group_rows(space, std::min(kWidest, memory / per_column));
+  }
   if (whole_rows(builder, kernel, chain, space)) return;
-  Phase phase(kernel);
   if (draw_ahead(builder, kernel, chain)) return lower_chain(builder, kernel, std::move(chain));
-  const std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, 2) / 64 * 64, 64, kWidest);
-  ChainEmitter emitter(phase, chain, space, builder.core(), 2);
-  emitter.in_stages(widest);
-  builder.append(std::move(phase));
+  // Values that live through several stages are not in the count of bytes.
+  for (std::int64_t widest = std::clamp<std::int64_t>(memory / bytes_per_column(chain, {2}) / 64 * 64, 64, kWidest);; widest = std::max<std::int64_t>(widest / 128 * 64, 64)) {
+    Phase phase(kernel);
+    ChainEmitter emitter(phase, chain, space, builder.core());
+    emitter.in_stages(widest);
+    if (phase.sbuf_bytes() <= builder.sbuf_bytes() || widest == 64) return builder.append(std::move(phase));
+  }
 }
 
 }  // namespace trellis::device

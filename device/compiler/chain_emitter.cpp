@@ -13,20 +13,6 @@ namespace {
 constexpr std::int64_t kPartitions = 128;
 constexpr std::size_t kNever = static_cast<std::size_t>(-1);
 
-AluOp mirrored(AluOp alu) {
-  switch (alu) {
-    case AluOp::kSubtract: return AluOp::kReverseSubtract;
-    case AluOp::kReverseSubtract: return AluOp::kSubtract;
-    case AluOp::kGreater: return AluOp::kLess;
-    case AluOp::kGreaterEqual: return AluOp::kLessEqual;
-    case AluOp::kLess: return AluOp::kGreater;
-    case AluOp::kLessEqual: return AluOp::kGreaterEqual;
-    case AluOp::kDivide:
-    case AluOp::kPower: return AluOp::kNone;
-    default: return alu;
-  }
-}
-
 }  // namespace
 
 double reduction_identity(AluOp alu) {
@@ -45,7 +31,27 @@ std::int64_t Window::width() const {
   return n;
 }
 
-std::int64_t bytes_per_column(const Chain& chain, int depth) {
+namespace {
+
+/// Values with one element per row.
+std::vector<bool> of_rows(const Chain& chain) {
+  std::vector<bool> row(chain.values.size(), false);
+  const bool reduces = std::count(chain.reduced.begin(), chain.reduced.end(), true) > 0;
+  for (std::size_t v = 0; reduces && v < chain.values.size(); ++v) {
+    row[v] = chain.values[v].input;
+    for (std::size_t d = 0; row[v] && d < chain.sizes.size(); ++d) row[v] = !chain.reduced[d] || chain.values[v].strides[d] == 0 || chain.sizes[d] == 1;
+  }
+  for (const auto& s : chain.steps) {
+    const auto is_row = [&](int v) { return v < 0 || row[static_cast<std::size_t>(v)]; };
+    row[static_cast<std::size_t>(s.dst)] = reduces && (s.opcode == Opcode::kTensorReduce || (s.a >= 0 && is_row(s.a) && is_row(s.b)));
+  }
+  return row;
+}
+
+}  // namespace
+
+std::int64_t bytes_per_column(const Chain& chain, const Slots& slots) {
+  const std::vector<bool> row = of_rows(chain);
   std::set<int> stored;
   for (const auto& o : chain.outputs) stored.insert(o.value);
   std::vector<std::size_t> last(chain.values.size(), 0);
@@ -56,12 +62,13 @@ std::int64_t bytes_per_column(const Chain& chain, int depth) {
   }
   std::int64_t fixed = 0, peak = 0, live = 0;
   for (std::size_t v = 0; v < chain.values.size(); ++v) {
-    if (chain.values[v].input || stored.contains(static_cast<int>(v))) fixed += 2 * std::max(isa::size_bytes(chain.values[v].dtype), 2);
+    const bool output = stored.contains(static_cast<int>(v));
+    if (!row[v] && (chain.values[v].input || output)) fixed += (output ? slots.stores : slots.loads) * std::max(isa::size_bytes(chain.values[v].dtype), 2);
   }
   for (std::size_t s = 0; s < chain.steps.size(); ++s) {
     const auto& step = chain.steps[s];
-    const auto temporary = [&](int v) { return v >= 0 && !chain.values[static_cast<std::size_t>(v)].input && !stored.contains(v); };
-    const auto bytes = [&](int v) { return isa::size_bytes(chain.values[static_cast<std::size_t>(v)].dtype) * depth; };
+    const auto temporary = [&](int v) { return v >= 0 && !row[static_cast<std::size_t>(v)] && !chain.values[static_cast<std::size_t>(v)].input && !stored.contains(v); };
+    const auto bytes = [&](int v) { return isa::size_bytes(chain.values[static_cast<std::size_t>(v)].dtype) * slots.values; };
     if (temporary(step.dst)) peak = std::max(peak, live += bytes(step.dst));
     for (int v : {step.a, step.b == step.a ? -1 : step.b}) {
       if (temporary(v) && last[static_cast<std::size_t>(v)] == s) live -= bytes(v);
@@ -71,54 +78,19 @@ std::int64_t bytes_per_column(const Chain& chain, int depth) {
   return fixed + peak + 8;
 }
 
-ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, const sim::CoreConfig& core, int depth)
-    : phase_(phase), chain_(chain), space_(space), depth_(depth), operand_of_(chain.values.size(), -1) {
+ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, const sim::CoreConfig& core, const Slots& slots)
+    : phase_(phase), chain_(chain), space_(space), slots_(slots), operand_of_(chain.values.size(), -1) {
   int n = 0;
   for (std::size_t v = 0; v < chain.values.size(); ++v) {
     if (chain.values[v].input) operand_of_[v] = n++;
   }
   classify();
   find_last_uses(0, chain.steps.size());
-  choose_engines(core);
-}
-
-/// Scalar multiplies and adds numbers too: it takes such steps where Vector has more to do. Passes over the elements, in Vector's cycles; Scalar's
-/// and GpSimd's clocks are a quarter faster. That is no number of the machine: a faster engine must not change the code.
-void ChainEmitter::choose_engines(const sim::CoreConfig& core) {
-  constexpr double kScalarPass = 0.8, kDraw = 0.8;
-  const double fast_mode = std::max(1.0, core.vector.bf16_speedup);
-  const auto narrow = [&](int v) { return v < 0 || isa::size_bytes(chain_.values[static_cast<std::size_t>(v)].dtype) == 2; };
-  const auto simple = [](AluOp alu) {
-    return alu == AluOp::kNone || alu == AluOp::kAdd || alu == AluOp::kSubtract || alu == AluOp::kReverseSubtract || alu == AluOp::kMultiply;
-  };
-  engines_.assign(chain_.steps.size(), Engine::kVector);
-  double vector = 0, scalar = 0;
-  for (std::size_t s = 0; s < chain_.steps.size(); ++s) {
-    const auto& step = chain_.steps[s];
-    if ((is_row(step.dst) && step.opcode != Opcode::kTensorReduce) || constant_[static_cast<std::size_t>(step.dst)]) continue;
-    const bool fast = narrow(step.a) && narrow(step.b) && narrow(step.dst);
-    const bool column = by_columns() && step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b);
-    const bool movable = step.opcode == Opcode::kTensorScalar || step.opcode == Opcode::kTensorCopy || column;
-    if (step.opcode == Opcode::kRandom) {
-      // GpSimd draws; on some generations Vector cannot reach SBUF meanwhile.
-      vector += core.costs.vector_gpsimd_share_sbuf ? kDraw : 0;
-    } else if (step.opcode == Opcode::kActivation) {
-      scalar += kScalarPass;
-    } else if (step.opcode == Opcode::kTensorReduce) {
-      vector += narrow(step.a) ? 0.5 : 1;
-    } else if (!movable || !simple(step.alu) || !simple(step.alu2)) {
-      const bool two = step.opcode == Opcode::kTensorTensor || step.opcode == Opcode::kSelect;
-      vector += !two ? 1 : fast && step.opcode == Opcode::kTensorTensor ? 2 / std::max(2.0, fast_mode) : 2;
-    } else {
-      const double cost = narrow(step.a) && narrow(step.dst) ? 1 / fast_mode : 1;
-      if (scalar + kScalarPass < vector + cost) {
-        engines_[s] = Engine::kScalar;
-        scalar += kScalarPass;
-      } else {
-        vector += cost;
-      }
-    }
-  }
+  find_pairs();
+  fast_mode_ = std::max(1.0, core.vector.bf16_speedup);
+  gpsimd_stops_vector_ = core.costs.vector_gpsimd_share_sbuf;
+  choose_engines();
+  find_unread();
 }
 
 Engine ChainEmitter::engine_of(const Chain::Step& step) const { return engines_[static_cast<std::size_t>(&step - chain_.steps.data())]; }
@@ -256,20 +228,20 @@ Ref ChainEmitter::operand(std::size_t i, const Window& window) const {
 
 Ref ChainEmitter::ref(int value, const Window& window) const {
   const auto& v = chain_.values[static_cast<std::size_t>(value)];
-  return phase_.at(now_.tiles.at(value), v.dtype, static_cast<int>(window.rows), row(elements(value, window)));
+  return phase_.at(now_.tiles.at(value), v.dtype, static_cast<int>(window.rows), row(elements(value, window)), beside(value));
 }
 
 Ref ChainEmitter::member(int value, const Window& window, std::int64_t g) const {
   const std::int64_t width = is_row(value) ? 1 : window.width();
-  return phase_.at(now_.tiles.at(value), chain_.values[static_cast<std::size_t>(value)].dtype, static_cast<int>(window.rows), row(width), g * width);
+  return phase_.at(now_.tiles.at(value), chain_.values[static_cast<std::size_t>(value)].dtype, static_cast<int>(window.rows), row(width), beside(value) + g * width);
 }
 
 Ref ChainEmitter::broadcast(int value, const Window& window) const {
   Ref r = ref(value, window);
   if (!is_row(value)) return r;
   const auto width = static_cast<std::int32_t>(window.width()), group = static_cast<std::int32_t>(space_.group.size);
-  return group == 1 ? phase_.at(now_.tiles.at(value), r.pattern.dtype, static_cast<int>(window.rows), repeated(width))
-                    : phase_.at(now_.tiles.at(value), r.pattern.dtype, static_cast<int>(window.rows), {{1, group}, {0, width}});
+  return group == 1 ? phase_.at(now_.tiles.at(value), r.pattern.dtype, static_cast<int>(window.rows), repeated(width), beside(value))
+                    : phase_.at(now_.tiles.at(value), r.pattern.dtype, static_cast<int>(window.rows), {{1, group}, {0, width}}, beside(value));
 }
 
 /// The same for all rows: loaded once per tile of columns.
@@ -280,7 +252,7 @@ bool ChainEmitter::invariant(int value) const {
 
 void ChainEmitter::load(int value, const Window& window, int depth) {
   const auto& v = chain_.values[static_cast<std::size_t>(value)];
-  now_.tiles[value] = phase_.sbuf(elements(value, window) * isa::size_bytes(v.dtype), depth);
+  now_.tiles[value] = in_pair(value) ? pair_tile(value) : phase_.sbuf(elements(value, window) * isa::size_bytes(v.dtype), depth);
   phase_.load(ref(value, window), operand(static_cast<std::size_t>(operand_of_[static_cast<std::size_t>(value)]), window));
 }
 
@@ -291,6 +263,7 @@ void ChainEmitter::load_invariant(const Window& window) {
   for (int v = 0; v < static_cast<int>(chain_.values.size()); ++v) {
     if (invariant(v) && chain_.values[static_cast<std::size_t>(v)].input) load(v, all, 1);
   }
+  if (unread_bytes_ > 0) now_.unread = phase_.sbuf(unread_bytes_ * window.width());
   compute_ahead(all);
 }
 
@@ -306,20 +279,22 @@ void ChainEmitter::compute_ahead(const Window& window) {
 }
 
 void ChainEmitter::ensure(int value, const Window& window) {
-  if (value >= 0 && !now_.tiles.contains(value)) load(value, window, 2);
+  if (value >= 0 && !now_.tiles.contains(value)) load(value, window, is_row(value) ? kRowDepth : slots_.loads);
 }
 
 void ChainEmitter::start_window() {
   now_.free.clear();
+  now_.pairs.clear();
   std::erase_if(now_.tiles, [&](const auto& entry) { return !invariant(entry.first) && !ahead_.contains(entry.first); });
 }
 
 TileId ChainEmitter::take_tile(int value, std::int64_t width) {
   const std::int64_t bytes = width * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype);
   const bool stored = std::any_of(chain_.outputs.begin(), chain_.outputs.end(), [&](const auto& o) { return o.value == value; });
-  if (stored) return phase_.sbuf(bytes, 2);
+  if (is_row(value)) return phase_.sbuf(bytes, kRowDepth);
+  if (stored) return phase_.sbuf(bytes, slots_.stores);
   auto& list = now_.free[bytes];
-  if (list.empty()) return phase_.sbuf(bytes, depth_);
+  if (list.empty()) return phase_.sbuf(bytes, slots_.values);
   const TileId tile = list.back();
   list.pop_back();
   return tile;
@@ -332,79 +307,47 @@ void ChainEmitter::release(int value, std::size_t step) {
   now_.free[now_.released_bytes[value]].push_back(found->second);
 }
 
-/// Behind step s and what one instruction does with it: (x − row) into an activation's bias, and the sum of its rows out of the same one.
-std::size_t ChainEmitter::unit_end(std::size_t s, std::size_t to) const {
-  if (ahead_.contains(chain_.steps[s].dst)) return s + 1;
-  const std::size_t activation = is_shift(s, to) ? s + 1 : s;
-  return is_summed(activation, to) ? activation + 2 : activation + 1;
-}
-
-void ChainEmitter::run_unit(const Window& window, std::size_t s, std::size_t to) {
-  if (ahead_.contains(chain_.steps[s].dst)) return;
-  const std::size_t activation = is_shift(s, to) ? s + 1 : s, end = unit_end(s, to);
-  if (end == s + 1) {
-    ensure(chain_.steps[s].a, window);
-    ensure(chain_.steps[s].b, window);
-    place(chain_.steps[s].dst, window);
-    emit_step(chain_.steps[s], window);
-  } else {
-    emit_activation(s, activation, end, window);
-  }
-  for (; s < end; ++s) {
-    release(chain_.steps[s].a, s);
-    if (chain_.steps[s].b != chain_.steps[s].a) release(chain_.steps[s].b, s);
-  }
-}
-
 void ChainEmitter::run_steps(const Window& window, std::size_t from, std::size_t to) {
-  for (std::size_t s = from; s < to; s = unit_end(s, to)) run_unit(window, s, to);
+  for (std::size_t s = from; s < to; s = unit_at(s, to).end) run_unit(window, s, to);
+}
+
+/// Two numbers per row, of a group of rows first all of the one, then all of the other.
+TileId ChainEmitter::pair_tile(int value) {
+  const auto found = second_of_.find(value);
+  const auto [place, made] = now_.pairs.try_emplace(found == second_of_.end() ? value : found->second, isa::kNone);
+  if (made) {
+    place->second = phase_.sbuf(2 * space_.group.size * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype), kRowDepth);
+    phase_.scatter(place->second);
+  }
+  return place->second;
 }
 
 void ChainEmitter::place(int value, const Window& window) {
+  if (in_pair(value)) {
+    now_.tiles[value] = pair_tile(value);
+    return;
+  }
   const std::int64_t width = elements(value, window);
   now_.tiles[value] = take_tile(value, width);
   now_.released_bytes[value] = width * isa::size_bytes(chain_.values[static_cast<std::size_t>(value)].dtype);
 }
 
-/// Step s takes a row's number away from x, only for the activation that follows.
-bool ChainEmitter::is_shift(std::size_t s, std::size_t to) const {
-  const auto& step = chain_.steps[s];
-  if (!by_columns() || s + 1 >= to || step.opcode != Opcode::kTensorTensor || step.alu != AluOp::kSubtract || is_row(step.a) || !is_row(step.b)) return false;
-  const auto& next = chain_.steps[s + 1];
-  return next.opcode == Opcode::kActivation && next.a == step.dst && last_use_[static_cast<std::size_t>(step.dst)] == s + 1;
-}
-
-/// Step s is an activation whose result is summed along the row next.
-bool ChainEmitter::is_summed(std::size_t s, std::size_t to) const {
-  const auto& step = chain_.steps[s];
-  if (!by_columns() || s + 1 >= to || step.opcode != Opcode::kActivation || is_row(step.dst)) return false;
-  const auto& next = chain_.steps[s + 1];
-  return next.opcode == Opcode::kTensorReduce && next.alu == AluOp::kAdd && next.a == step.dst;
-}
-
-void ChainEmitter::emit_activation(std::size_t first, std::size_t activation, std::size_t end, const Window& window) {
-  const auto& shift = chain_.steps[first];
-  const auto& step = chain_.steps[activation];
-  ensure(shift.a, window);
-  ensure(shift.b, window);
-  place(step.dst, window);
-  const bool summed = end != activation + 1, shifted = activation != first;
-  if (summed) place(chain_.steps[activation + 1].dst, window);
-  const int rows = static_cast<int>(window.rows);
-  const TileId bias = shifted ? phase_.sbuf(4 * space_.group.size, 2) : isa::kNone;
-  if (shifted) phase_.tensor_scalar(phase_.at(bias, isa::DType::kFp32, rows, row(space_.group.size)), ref(shift.b, window), AluOp::kMultiply, -step.imm0, AluOp::kAdd, step.imm1);
-  for (std::int64_t g = 0; g < space_.group.size; ++g) {
-    const Ref to = member(step.dst, window, g), from = member(shift.a, window, g);
-    shifted ? phase_.activation_column(step.activation, to, from, step.imm0, phase_.at(bias, isa::DType::kFp32, rows, row(1), g))
-            : phase_.activation(step.activation, to, from, step.imm0, step.imm1);
-    if (summed) phase_.sum_rows_into(member(chain_.steps[activation + 1].dst, window, g));
-  }
-}
-
 void ChainEmitter::whole_body(const Window& window) {
   start_window();
   run_steps(window, 0, chain_.steps.size());
-  for (std::size_t o = 0; o < chain_.outputs.size(); ++o) store_output(o, window);
+  store_outputs(window);
+}
+
+/// In the order in which they were made: the ring of stores is in order.
+void ChainEmitter::store_outputs(const Window& window) {
+  std::vector<std::pair<std::size_t, std::size_t>> order;
+  for (std::size_t o = 0; o < chain_.outputs.size(); ++o) {
+    std::size_t made = 0;
+    while (made < chain_.steps.size() && chain_.steps[made].dst != chain_.outputs[o].value) ++made;
+    order.emplace_back(made % chain_.steps.size(), o);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [step, o] : order) store_output(o, window);
 }
 
 bool ChainEmitter::stores_full(std::size_t o) const {
@@ -445,17 +388,6 @@ void ChainEmitter::emit_step(const Chain::Step& step, const Window& window) {
       return;
     }
     default: TRELLIS_CHECK(false, "a chain has a step that no engine executes");
-  }
-}
-
-void ChainEmitter::emit_binary(const Chain::Step& step, const Window& window) {
-  const Ref dst = ref(step.dst, window);
-  const bool a_row = is_row(step.a), b_row = is_row(step.b);
-  if (a_row == b_row) return phase_.tensor_tensor(step.alu, dst, ref(step.a, window), ref(step.b, window));
-  const AluOp alu = b_row ? step.alu : mirrored(step.alu);
-  if (alu == AluOp::kNone || !by_columns()) return phase_.tensor_tensor(step.alu, dst, broadcast(step.a, window), broadcast(step.b, window));
-  for (std::int64_t g = 0; g < space_.group.size; ++g) {
-    phase_.tensor_column(member(step.dst, window, g), member(b_row ? step.a : step.b, window, g), alu, member(b_row ? step.b : step.a, window, g), AluOp::kNone, 0, engine_of(step));
   }
 }
 
@@ -542,6 +474,7 @@ void ChainEmitter::ensure_row(int value, const Window& window) {
 }
 
 void ChainEmitter::in_stages(std::int64_t width) {
+  first_of_.clear(), second_of_.clear();  // a stage's numbers are made one by one
   int stages = 0;
   for (int s : stage_) stages = std::max(stages, s);
   Window window;

@@ -20,8 +20,13 @@ struct Window {
   [[nodiscard]] std::int64_t width() const;
 };
 
-/// SBUF bytes per free element that a pass over all steps needs, with `depth` slots for intermediate values.
-[[nodiscard]] std::int64_t bytes_per_column(const Chain& chain, int depth);
+/// How often a window's tiles exist: intermediate values, what comes from HBM, what goes there.
+struct Slots {
+  int values = 2, loads = 2, stores = 2;
+};
+
+/// SBUF bytes per free element that a pass over all steps needs.
+[[nodiscard]] std::int64_t bytes_per_column(const Chain& chain, const Slots& slots);
 
 /// The value that a reduction starts from.
 [[nodiscard]] double reduction_identity(isa::AluOp alu);
@@ -29,8 +34,8 @@ struct Window {
 /// Emits a chain's steps for windows of its space.
 class ChainEmitter {
  public:
-  /// `core`: whose engines share the steps. `depth`: slots of intermediate values.
-  ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, const sim::CoreConfig& core, int depth = 2);
+  /// `core`: whose engines share the steps.
+  ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& space, const sim::CoreConfig& core, const Slots& slots = {});
 
   /// Loops over the space; windows take whole rows of `width` or, when the columns are longer, tiles of them.
   void for_each_window(std::int64_t width, const std::function<void(const Window&)>& body);
@@ -64,6 +69,14 @@ class ChainEmitter {
     std::map<int, TileId> tiles;                        ///< value → where it is
     std::map<std::int64_t, std::vector<TileId>> free;   ///< bytes → tiles whose value is dead
     std::map<int, std::int64_t> released_bytes;         ///< value → bytes of its tile
+    std::map<int, TileId> pairs;                        ///< first of two numbers per row → where both are
+    TileId unread = isa::kNone;                         ///< where what is only summed is written
+  };
+
+  /// Steps [first, end) as one instruction: what `first` and `last` compute, and with `summed` the sums of its rows.
+  struct Unit {
+    std::size_t first = 0, last = 0, end = 0;
+    bool summed = false;
   };
 
   void remainder(const std::function<void(const Window&)>& body);
@@ -74,10 +87,23 @@ class ChainEmitter {
   void pairs_of_rows(Window& window);
   void pairs_of_loops(Window& window);
   void whole_bodies(const std::vector<Window>& windows, std::vector<Places> lanes);
-  [[nodiscard]] std::size_t unit_end(std::size_t s, std::size_t to) const;
+  /// What a unit takes of its engine; passes: over the elements.
+  struct Work {
+    isa::Engine engine = isa::Engine::kVector;
+    double passes = 0;
+  };
+  [[nodiscard]] Work work_of(const Unit& unit) const;
+  [[nodiscard]] std::vector<Unit> all_units() const;
+  void store_outputs(const Window& window);
+  [[nodiscard]] double turn_cycles(std::size_t lag, const Window& window) const;
+  [[nodiscard]] std::size_t best_lag(const Window& window) const;
+  [[nodiscard]] Unit unit_at(std::size_t s, std::size_t to) const;
   void run_unit(const Window& window, std::size_t s, std::size_t to);
   void classify();
-  void choose_engines(const sim::CoreConfig& core);
+  void find_pairs();
+  void choose_engines();
+  void follow_producers();
+  [[nodiscard]] bool can_move(const Chain::Step& step) const;
   [[nodiscard]] isa::Engine engine_of(const Chain::Step& step) const;
   void find_last_uses(std::size_t from, std::size_t to);
   void load(int value, const Window& window, int depth);
@@ -87,9 +113,21 @@ class ChainEmitter {
   void ensure_row(int value, const Window& window);
   void release(int value, std::size_t step);
   void place(int value, const Window& window);
+  TileId pair_tile(int value);
+  void find_unread();
+  [[nodiscard]] bool is_unread(const Unit& unit) const;
+  [[nodiscard]] bool in_pair(int value) const { return first_of_.contains(value) || second_of_.contains(value); }
+  /// Where the value starts in its tile, in elements.
+  [[nodiscard]] std::int64_t beside(int value) const { return second_of_.contains(value) ? space_.group.size : 0; }
   [[nodiscard]] bool is_shift(std::size_t s, std::size_t to) const;
-  [[nodiscard]] bool is_summed(std::size_t s, std::size_t to) const;
-  void emit_activation(std::size_t first, std::size_t activation, std::size_t end, const Window& window);
+  [[nodiscard]] bool is_pair(std::size_t s, std::size_t to) const;
+  [[nodiscard]] bool is_affine(const Chain::Step& step) const;
+  [[nodiscard]] bool is_sum_of(std::size_t s, std::size_t to) const;
+  void emit_activation(const Unit& unit, const Window& window);
+  void emit_affine(const Unit& unit, const Window& window);
+  void emit_column(const Chain::Step& step, isa::AluOp second, const Ref& to, const Window& window, std::int64_t g);
+  void emit_sum(const Unit& unit, const Window& window);
+  [[nodiscard]] Ref unread(int like, const Window& window) const;
   void emit_step(const Chain::Step& step, const Window& window);
   void emit_binary(const Chain::Step& step, const Window& window);
   void emit_reduce(const Chain::Step& step, const Window& window);
@@ -110,14 +148,19 @@ class ChainEmitter {
   Phase& phase_;
   const Chain& chain_;
   const ChainSpace& space_;
-  int depth_;
+  Slots slots_;
+  static constexpr int kRowDepth = 4;   ///< numbers per row take no room: who makes them may be far ahead of who stores them
+  double fast_mode_ = 1;               ///< of Vector with 16-bit operands
+  bool gpsimd_stops_vector_ = false;
   std::vector<int> operand_of_;       ///< value → operand number, −1: computed
   std::vector<bool> constant_;        ///< value is made of inputs that are the same for all rows, and of numbers
   std::set<int> ahead_;               ///< values that were computed before the rows
   std::vector<bool> row_;             ///< value has one element per row
+  std::int64_t unread_bytes_ = 0;     ///< per element of what is only summed
   std::vector<isa::Engine> engines_;  ///< step → which one executes it when several can
   std::vector<int> stage_;            ///< value: number of reductions on the way to it
   std::vector<std::size_t> last_use_; ///< value → step
+  std::map<int, int> first_of_, second_of_;  ///< two numbers per row that one instruction takes: first → second, second → first
   Places now_;                        ///< of the window at hand
 };
 

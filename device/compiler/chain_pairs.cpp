@@ -1,11 +1,18 @@
 // Two windows of a chain in turn. An engine executes in order, so that with one window at a time Vector waits for what Scalar makes of it,
 // and Scalar for Vector; with two, each has the other window's step to do meanwhile.
+#include <algorithm>
+#include <array>
+
 #include "device/compiler/chain_emitter.h"
 
 namespace trellis::device {
 
 namespace {
 constexpr std::int64_t kPartitions = 128;
+// Cycles of the shortest instruction, and from one engine's result to another one's start.
+constexpr double kShortest = 64, kLatency = 200;
+constexpr int kTurns = 3;
+constexpr double kWorthIt = 0.99;
 }
 
 void ChainEmitter::in_pairs(std::int64_t width) {
@@ -56,20 +63,81 @@ void ChainEmitter::pairs_of_loops(Window& window) {
   now_ = {};
 }
 
+/// The second window follows `lag` units behind the first.
 void ChainEmitter::whole_bodies(const std::vector<Window>& windows, std::vector<Places> lanes) {
   const std::size_t steps = chain_.steps.size();
-  for (std::size_t s = 0; s < steps; s = unit_end(s, steps)) {
+  const std::vector<Unit> units = all_units();
+  const std::size_t lag = windows.size() > 1 ? best_lag(windows[0]) : 0;
+  for (std::size_t turn = 0; turn < units.size() + lag * (windows.size() - 1); ++turn) {
     for (std::size_t i = 0; i < windows.size(); ++i) {
+      if (turn < i * lag || turn - i * lag >= units.size()) continue;
       std::swap(now_, lanes[i]);
-      run_unit(windows[i], s, steps);
+      run_unit(windows[i], units[turn - i * lag].first, steps);
       std::swap(now_, lanes[i]);
     }
   }
   for (std::size_t i = 0; i < windows.size(); ++i) {
     std::swap(now_, lanes[i]);
-    for (std::size_t o = 0; o < chain_.outputs.size(); ++o) store_output(o, windows[i]);
+    store_outputs(windows[i]);
     std::swap(now_, lanes[i]);
   }
+}
+
+/// Those that each window executes.
+std::vector<ChainEmitter::Unit> ChainEmitter::all_units() const {
+  std::vector<Unit> units;
+  for (Unit unit; unit.end < chain_.steps.size();) {
+    unit = unit_at(unit.end, chain_.steps.size());
+    if (!constant_[static_cast<std::size_t>(chain_.steps[unit.first].dst)]) units.push_back(unit);
+  }
+  return units;
+}
+
+/// What two windows take in the long run: engines execute in order, a unit waits for its operands and for those who still read what it overwrites.
+double ChainEmitter::turn_cycles(std::size_t lag, const Window& window) const {
+  struct Lane {
+    std::vector<double> ready, read;  ///< value → made, last read
+  };
+  const std::vector<Unit> units = all_units();
+  const Lane empty{std::vector<double>(chain_.values.size()), std::vector<double>(chain_.values.size())};
+  std::array<Lane, 2> lanes{empty, empty};
+  std::array<double, isa::kNumEngines> free{};
+  const double elements = static_cast<double>(window.width() * space_.group.size);
+  const auto run = [&](Lane& lane, const Unit& unit) {
+    const Work work = work_of(unit);
+    double& engine = free[static_cast<std::size_t>(work.engine)];
+    double start = engine;
+    for (std::size_t s = unit.first; s < unit.end; ++s) {
+      start = std::max(start, lane.read[static_cast<std::size_t>(chain_.steps[s].dst)]);
+      for (const int v : {chain_.steps[s].a, chain_.steps[s].b}) start = std::max(start, v < 0 || (s > unit.first && v == chain_.steps[s - 1].dst) ? 0 : lane.ready[static_cast<std::size_t>(v)]);
+    }
+    engine = start + std::max(kShortest, work.passes * elements);
+    for (std::size_t s = unit.first; s < unit.end; ++s) {
+      lane.ready[static_cast<std::size_t>(chain_.steps[s].dst)] = engine + kLatency;
+      for (const int v : {chain_.steps[s].a, chain_.steps[s].b}) {
+        if (v >= 0) lane.read[static_cast<std::size_t>(v)] = std::max(lane.read[static_cast<std::size_t>(v)], engine);
+      }
+    }
+  };
+  double begin = 0;
+  for (int i = 0; i < 2 * kTurns; ++i) {
+    if (i == kTurns) begin = *std::max_element(free.begin(), free.end());
+    for (std::size_t turn = 0; turn < units.size() + lag; ++turn) {
+      if (turn < units.size()) run(lanes[0], units[turn]);
+      if (turn >= lag) run(lanes[1], units[turn - lag]);
+    }
+  }
+  return (*std::max_element(free.begin(), free.end()) - begin) / kTurns;
+}
+
+std::size_t ChainEmitter::best_lag(const Window& window) const {
+  std::size_t best = 0;
+  double least = turn_cycles(0, window);
+  for (std::size_t lag = 1; lag < chain_.steps.size(); ++lag) {
+    const double cycles = turn_cycles(lag, window);
+    if (cycles < least * kWorthIt) best = lag, least = cycles;
+  }
+  return best;
 }
 
 }  // namespace trellis::device

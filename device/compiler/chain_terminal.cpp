@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::int64_t kP = 128;
 constexpr std::int64_t kBank = 512;
+// Little is done with a block of rows: more of them are on their way than are worked on, or each would wait for a transfer's latency.
+constexpr Slots kAhead{2, 4, 2};
 
 const Chain::Step* reduction_at(const Chain& chain, std::size_t s) {
   return chain.steps[s].opcode == Opcode::kTensorReduce ? &chain.steps[s] : nullptr;
@@ -96,16 +98,16 @@ class ColumnSums {
     for (const auto& o : chain_.outputs) {
       if (!is_body_output(parts_, o)) results_.push_back(o);
     }
+    const std::int64_t fit = builder_.sbuf_bytes() / 2 / (bytes_per_column(body, kAhead) + 16);
     const std::size_t stored = body.outputs.size();
     for (const auto& o : results_) body.outputs.push_back(o);  // their strides are planned with the rest
-    const std::int64_t banks = std::clamp<std::int64_t>(4 / static_cast<std::int64_t>(parts_.reductions.size()), 1, 4);
-    const std::int64_t fit = builder_.sbuf_bytes() / 2 / (bytes_per_column(body, 2) + 16);
+    const std::int64_t banks = std::clamp<std::int64_t>(8 / static_cast<std::int64_t>(parts_.reductions.size()), 1, 4);
     const std::int64_t width = std::clamp<std::int64_t>(fit / kBank * kBank, kBank / 4, banks * kBank);
     space_ = plan_space(body, width);
     // What the reductions sum must not be recycled, and results are no stores of the body.
     body.outputs.resize(stored);
     for (const auto* r : parts_.reductions) body.outputs.push_back({r->a, 0, DType::kFp32, 0, {}});
-    ChainEmitter emitter(phase_, body, space_, builder_.core(), 2);
+    ChainEmitter emitter(phase_, body, space_, builder_.core(), kAhead);
     emitter_ = &emitter;
     stored_ = stored;
     ones_ = phase_.sbuf(4);
@@ -242,11 +244,11 @@ class FullReduction {
     Chain& body = parts_.body;
     body.reduced.clear();
     const std::size_t stored = body.outputs.size();
-    const std::int64_t fit = builder_.sbuf_bytes() / 2 / bytes_per_column(body, 2);
+    const std::int64_t fit = builder_.sbuf_bytes() / 2 / bytes_per_column(body, {2});
     const std::int64_t width = std::clamp<std::int64_t>(fit / 64 * 64, 64, 2048);
     const ChainSpace space = plan_space(body, width);
     for (const auto* r : parts_.reductions) body.outputs.push_back({r->a, 0, DType::kFp32, 0, {}});
-    ChainEmitter emitter(phase_, body, space, builder_.core(), 2);
+    ChainEmitter emitter(phase_, body, space, builder_.core());
     std::vector<TileId> partial;
     for (const auto* r : parts_.reductions) {
       partial.push_back(phase_.sbuf(4));

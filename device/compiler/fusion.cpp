@@ -310,7 +310,9 @@ void FusedGroup::apply(const ChainNode& node, const Fit& f) {
   std::vector<Term> terms;
   for (std::size_t i = 0; i < f.inputs.size(); ++i) terms.push_back(Term::of(input(f.inputs[i], node.input_dtypes[i])));
   first_new_value_ = static_cast<int>(chain_.values.size());
+  const std::size_t first_tail = closed_ ? chain_.split : 0, first_step = chain_.steps.size();
   if (node.terminal) {
+    columns_ = node.op->reduces == Reduces::kLeadingDims;
     closed_ = true;
     chain_.terminal = true;
   }
@@ -318,9 +320,13 @@ void FusedGroup::apply(const ChainNode& node, const Fit& f) {
   double count = 1;
   for (std::size_t d = 0; d < node.sizes.size(); ++d) count *= node.reduced[d] ? static_cast<double>(node.sizes[d]) : 1;
   recipe.set_reduced_count(count);
-  const std::size_t first_step = chain_.steps.size();
   node.op->recipe(recipe);
   mark_narrow(node, f, terms, first_step);
+  if (first_tail > 0) {
+    // What stands behind the sums that were here before goes behind the new ones.
+    std::rotate(chain_.steps.begin() + static_cast<std::ptrdiff_t>(first_tail), chain_.steps.begin() + static_cast<std::ptrdiff_t>(first_step), chain_.steps.end());
+    chain_.split -= first_step - first_tail;
+  }
   for (std::size_t i = 0; i < f.outputs.size(); ++i) finish_output(node, i, f.outputs[i], recipe.results()[i]);
 }
 
@@ -344,8 +350,8 @@ void FusedGroup::make_narrow(Chain& chain) const {
   }
 }
 
-/// In XLA's graph every value has its operation's dtype, those inside a softmax or a norm too. Sums, and what is made of them alone, stay
-/// fp32. NxD's RMS norm is one kernel that computes in fp32.
+/// In XLA's graph every value has its operation's dtype, those inside a softmax too. Sums, and what is made of them alone, stay fp32. So do norms:
+/// NxD's RMS norm is one kernel that computes in fp32, and a layer norm of bf16 takes as long as if it did (xpu-perf H100-vs-Trn2: 259 GB/s).
 void FusedGroup::mark_narrow(const ChainNode& node, const Fit& f, const std::vector<Term>& terms, std::size_t first_step) {
   const auto of_rows = [&](const Access& access) {
     bool row = any_reduced(chain_.reduced);
@@ -353,7 +359,8 @@ void FusedGroup::mark_narrow(const ChainNode& node, const Fit& f, const std::vec
     return row;
   };
   row_.resize(chain_.values.size(), false);
-  bool narrow = node.node->op.find("rms_norm") == std::string::npos && !node.output_dtypes.empty() && node.output_dtypes[0] == DType::kBf16;
+  const bool norm = node.node->op.find("rms_norm") != std::string::npos || node.node->op.find("layer_norm") != std::string::npos;
+  bool narrow = !norm && !node.output_dtypes.empty() && node.output_dtypes[0] == DType::kBf16;
   for (std::size_t i = 0; i < f.inputs.size(); ++i) {
     const bool row = of_rows(f.inputs[i]);
     row_[static_cast<std::size_t>(terms[i].value)] = row;
@@ -369,10 +376,12 @@ void FusedGroup::mark_narrow(const ChainNode& node, const Fit& f, const std::vec
 }
 
 bool FusedGroup::try_join(const ChainNode& node) {
-  if (closed_ || chain_.steps.size() > kMostSteps || chain_.values.size() - chain_.steps.size() > kMostInputs) return false;
-  if (node.terminal && any_reduced(chain_.reduced)) return false;
+  const bool beside = closed_ && columns_ && node.op->reduces == Reduces::kLeadingDims;
+  if ((closed_ && !beside) || chain_.steps.size() > kMostSteps || chain_.values.size() - chain_.steps.size() > kMostInputs) return false;
+  if (node.terminal && any_reduced(chain_.reduced) && !beside) return false;
   const auto f = fit(node);
   if (!f || (node.terminal && f->rows_only) || !operands_fit(*f)) return false;
+  if (beside && std::any_of(f->inputs.begin(), f->inputs.end(), [&](const Access& a) { return written_.contains(a); })) return false;
   apply(node, *f);
   return true;
 }

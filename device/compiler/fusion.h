@@ -86,7 +86,8 @@ class FusedGroup : public StepSink {
   std::map<Access, std::uint32_t> written_at_;  ///< last node that wrote it
   std::vector<std::uint32_t> nodes_;
   std::vector<std::string> names_;
-  bool closed_ = false;
+  bool closed_ = false;             ///< ends with sums that are no column beside the rows
+  bool columns_ = false;            ///< these are sums over leading dimensions: others of the same space may join them
   int first_new_value_ = 0;
   std::vector<bool> row_;  ///< value: one element per row
 };

@@ -124,8 +124,7 @@ void GraphEditor::absorb_dead(bool collectives) {
 
 Graph apply_rules(const Graph& graph, const sim::CompilerRules& rules) {
   GraphEditor editor(graph);
-  bool changed = false;
-  if (rules.fused_random) changed = fuse_random(editor) || changed;
+  bool changed = fuse_random(editor);
   if (rules.fused_attention) changed = fuse_attention(editor) || changed;
   if (rules.rounding_casts) changed = fuse_rounding(editor) || changed;
   if (rules.batched_products) changed = fuse_layouts(editor) || changed;

@@ -198,12 +198,12 @@ void rms_norm(Recipe& r) {  // input, weight?
   r.out(0, r.num_inputs() > 1 ? r.mul(normal, r.in(1)) : normal);
   if (r.num_outputs() > 1) r.out(1, rstd);
 }
+/// x − mean is made twice, each time inside an instruction that does more.
 void layer_norm(Recipe& r) {  // input, weight?, bias?
   const Term mean = r.mul(r.reduce(AluOp::kAdd, r.in(0)), 1 / r.reduced_count());
-  const Term centred = r.sub(r.in(0), mean);
-  const Term square = r.reduce(AluOp::kAdd, r.act(Activation::kSquare, centred));
+  const Term square = r.reduce(AluOp::kAdd, r.act(Activation::kSquare, r.sub(r.in(0), mean)));
   const Term rstd = r.act(Activation::kRsqrt, square, 1 / r.reduced_count(), r.scalars.number("eps", 1e-5));
-  Term y = r.mul(centred, rstd);
+  Term y = r.mul(r.sub(r.in(0), mean), rstd);
   if (r.num_inputs() > 1) y = r.mul(y, r.in(1));
   if (r.num_inputs() > 2) y = r.add(y, r.in(2));
   r.out(0, y);

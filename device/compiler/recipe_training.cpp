@@ -66,14 +66,15 @@ void rms_norm_dx(Recipe& r) {
 }
 void norm_dweight(Recipe& r) { r.out(0, r.reduce(AluOp::kAdd, r.mul(r.in(0), r.mul(r.in(1), r.in(2))))); }
 
-/// grad, x, mean, rstd, [weight]
+/// grad, x, mean, rstd, [weight]: dx = s − (x̂·mean(s·x̂) + mean(s)) with s = grad·weight·rstd, x̂ = (x − mean)·rstd
 void layer_norm_dx(Recipe& r) {
-  const Term g = r.num_inputs() > 4 ? r.mul(r.in(0), r.in(4)) : r.in(0);
   const Term normal = r.mul(r.sub(r.in(1), r.in(2)), r.in(3));
-  const double share = 1 / r.reduced_count();
-  const Term mean_g = r.mul(r.reduce(AluOp::kAdd, g), share);
-  const Term mean_gx = r.mul(r.reduce(AluOp::kAdd, r.mul(g, normal)), share);
-  r.out(0, r.mul(r.sub(r.sub(g, mean_g), r.mul(normal, mean_gx)), r.in(3)));
+  const Term g = r.num_inputs() > 4 ? r.mul(r.in(0), r.in(4)) : r.in(0);
+  const Term s = r.mul(g, r.in(3));
+  const double share = -1 / r.reduced_count();
+  const Term mean_s = r.mul(r.reduce(AluOp::kAdd, s), share);
+  const Term mean_sx = r.mul(r.reduce(AluOp::kAdd, r.mul(s, normal)), share);
+  r.out(0, r.add(s, r.add(r.mul(normal, mean_sx), mean_s)));
 }
 void layer_norm_dweight(Recipe& r) { r.out(0, r.reduce(AluOp::kAdd, r.mul(r.in(0), r.mul(r.sub(r.in(1), r.in(2)), r.in(3))))); }
 /// A uniform number of fp32 is made of the draw, as XLA's graph of a Bernoulli draw has it (UniformFloatingPointDistribution), and is below p with probability p.

@@ -19,6 +19,7 @@ using Violations = std::vector<std::string>;
 constexpr std::int64_t kVectorTransposeSide = 32;
 constexpr std::int64_t kMaxBatchStats = 512;
 constexpr std::int64_t kBatchStats = 6, kBatchTriple = 3, kMoments = 2;
+constexpr std::int64_t kScalars = 2;  // imm0 and imm1
 constexpr std::int64_t kEight = 8, kMaxEightSearch = 16384;
 constexpr std::int64_t kGroupPartitions = 16, kMaxTopKElements = 65535, kMaxTopK = 32767;
 constexpr std::int64_t kMxPacked = 4, kMxScaleRows = 8;
@@ -190,6 +191,9 @@ void check_elementwise(const Instruction& i, Violations& out) {
     case Opcode::kTensorTensorScan:
     case Opcode::kSelect: check_same_shape(i.src1, i.src0, "src1", "src0", out); break;
     case Opcode::kTensorScalar:
+      if (i.src1.present()) check_shape(i.src1, "src1", i.src0.num_partitions, i.src1.elements_per_partition() == kScalars ? kScalars : 1, out);
+      if (i.dst1.present()) check_column(i.dst1, i.src0, "dst1", out);
+      break;
     case Opcode::kActivation:
     case Opcode::kExponential:
       if (i.src1.present()) check_column(i.src1, i.src0, "src1", out);

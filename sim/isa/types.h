@@ -33,7 +33,8 @@ enum class Opcode : std::uint8_t {
   kTranspose,          ///< dst [F, P] = src0 [P, F]ᵀ; Tensor: SBUF → PSUM, up to 128 × 128; Vector: SBUF or PSUM, up to 32 × 32
   // Vector, Scalar, GpSimd
   kTensorTensor,       ///< dst = src0 alu src1
-  kTensorScalar,       ///< dst = (src0 alu imm0) alu2 imm1; src1, when present, is a per-partition scalar [P, 1] in place of imm0;
+  kTensorScalar,       ///< dst = (src0 alu imm0) alu2 imm1; src1, when present, is a per-partition scalar [P, 1] in place of imm0, or
+                       ///< [P, 2] in place of imm0 and imm1;
                        ///< dst1, when present, [P, 1] = sum of dst's row (accumulate: added to dst1)
   kScalarTensorTensor, ///< dst = (src0 alu imm0) alu2 src1
   kTensorCopy,         ///< dst = cast(src0)

@@ -313,7 +313,7 @@ void Interpreter::execute_elementwise(const Instruction& i, EngineState& state) 
         case Opcode::kTensorTensor: result = apply(i.alu, a, get(i.src1, p, e)); break;
         case Opcode::kTensorScalar:
           result = apply(i.alu, a, i.src1.present() ? get(i.src1, p, 0) : i.imm0);
-          if (i.alu2 != isa::AluOp::kNone) result = apply(i.alu2, result, i.imm1);
+          if (i.alu2 != isa::AluOp::kNone) result = apply(i.alu2, result, i.src1.present() && i.src1.elements_per_partition() == 2 ? get(i.src1, p, 1) : i.imm1);
           break;
         case Opcode::kActivation: result = apply(i.activation, i.imm0 * a + (i.src1.present() ? get(i.src1, p, 0) : i.imm1)); break;
         case Opcode::kSelect: result = get(i.src1, p, e) != 0 ? a : i.imm0; break;

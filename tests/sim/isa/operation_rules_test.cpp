@@ -75,6 +75,15 @@ TEST(OperationRules, SecondResultsStandWhereTheyMeanSomething) {
   EXPECT_THAT(verdict(Engine::kScalar, {make(Opcode::kActivation, fp32(128, 64), fp32(128, 64), {}, outside)}), ElementsAre(HasSubstr("dst1 touches bytes")));
 }
 
+TEST(OperationRules, ATensorScalarTakesOneOrTwoNumbersPerRow) {
+  for (const int numbers : {1, 2}) {
+    EXPECT_THAT(verdict(Engine::kScalar, {make(Opcode::kTensorScalar, fp32(128, 64), fp32(128, 64, kSbuf2), fp32(128, numbers))}), IsEmpty());
+  }
+  EXPECT_THAT(verdict(Engine::kVector, {make(Opcode::kTensorScalar, fp32(128, 64), fp32(128, 64, kSbuf2), fp32(128, 3))}), ElementsAre(HasSubstr("expected 128 × 1")));
+  EXPECT_THAT(verdict(Engine::kVector, {make(Opcode::kTensorScalar, fp32(128, 64), fp32(128, 64, kSbuf2), fp32(64, 2))}), ElementsAre(HasSubstr("expected 128 × 2")));
+  EXPECT_THAT(verdict(Engine::kScalar, {make(Opcode::kActivation, fp32(128, 64), fp32(128, 64, kSbuf2), fp32(128, 2))}), ElementsAre(HasSubstr("expected 128 × 1")));
+}
+
 TEST(OperationRules, BatchStatisticsComeInSixesAndTriples) {
   EXPECT_THAT(verdict(Engine::kVector, {make(Opcode::kBatchStats, fp32(128, 6), fp32(128, 512, kSbuf2))}), IsEmpty());
   EXPECT_THAT(verdict(Engine::kVector, {make(Opcode::kBatchStats, fp32(128, 6), fp32(128, 513, kSbuf2))}), ElementsAre(HasSubstr("at most 512")));
