@@ -178,7 +178,7 @@ bool whole_rows(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chai
     int windows;
     Slots slots;
   };
-  for (const Form& form : {Form{2, {2, 2, 2}}, Form{2, {1, 2, 2}}, Form{2, {1, 2, 1}}, Form{2, {1, 1, 1}}, Form{1, {2, 2, 2}}, Form{1, {1, 2, 2}}}) {
+  for (const Form& form : {Form{2, {2, 2, 2}}, Form{2, {1, 2, 2}}, Form{2, {1, 2, 1}}, Form{1, {2, 2, 2}}, Form{1, {1, 2, 2}}, Form{1, {1, 2, 1}}, Form{1, {1, 1, 1}}}) {
     if (form.windows == 2 && !builder.core().compiler.paired_windows) continue;
     if (bytes_per_column(chain, form.slots) * form.windows * space.width() * space.group.size > builder.sbuf_bytes() * 8 / 5) continue;  // far from fitting
     Phase whole(kernel);

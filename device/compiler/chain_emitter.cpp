@@ -90,7 +90,6 @@ ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& s
   fast_mode_ = std::max(1.0, core.vector.bf16_speedup);
   gpsimd_stops_vector_ = core.costs.vector_gpsimd_share_sbuf;
   choose_engines();
-  find_unread();
 }
 
 Engine ChainEmitter::engine_of(const Chain::Step& step) const { return engines_[static_cast<std::size_t>(&step - chain_.steps.data())]; }
@@ -263,6 +262,7 @@ void ChainEmitter::load_invariant(const Window& window) {
   for (int v = 0; v < static_cast<int>(chain_.values.size()); ++v) {
     if (invariant(v) && chain_.values[static_cast<std::size_t>(v)].input) load(v, all, 1);
   }
+  find_unread();
   if (unread_bytes_ > 0) now_.unread = phase_.sbuf(unread_bytes_ * window.width());
   compute_ahead(all);
 }

@@ -156,6 +156,7 @@ class ChainEmitter {
   std::vector<bool> constant_;        ///< value is made of inputs that are the same for all rows, and of numbers
   std::set<int> ahead_;               ///< values that were computed before the rows
   std::vector<bool> row_;             ///< value has one element per row
+  bool paired_ = false;               ///< two windows in turn
   std::int64_t unread_bytes_ = 0;     ///< per element of what is only summed
   std::vector<isa::Engine> engines_;  ///< step → which one executes it when several can
   std::vector<int> stage_;            ///< value: number of reductions on the way to it

@@ -17,6 +17,7 @@ constexpr double kWorthIt = 0.99;
 
 void ChainEmitter::in_pairs(std::int64_t width) {
   const bool of_loops = space_.rows.size < 2 * kPartitions && !space_.loops.empty() && space_.loops.back().size % 2 == 0;
+  paired_ = of_loops || space_.rows.size >= 2 * kPartitions;
   Window window;
   for_each_loop(0, of_loops ? 2 : 1, window, [&](Window& w) {
     for_each_columns(width, w, [&](Window& x) { of_loops ? pairs_of_loops(x) : pairs_of_rows(x); });

@@ -249,14 +249,15 @@ void ChainEmitter::emit_sum(const Unit& unit, const Window& window) {
 
 // ── what is only summed ──
 
-/// The unit's elements are only wanted for their sum.
+/// The unit's elements are only wanted for their sum. With one window they take the place of a value, which others use again.
 bool ChainEmitter::is_unread(const Unit& unit) const {
   const auto& first = chain_.steps[unit.first];
   if (first.opcode == Opcode::kTensorReduce) return engines_[unit.first] == Engine::kScalar;
-  return unit.summed && last_use_[static_cast<std::size_t>(chain_.steps[unit.last].dst)] == unit.last + 1;
+  return paired_ && unit.summed && last_use_[static_cast<std::size_t>(chain_.steps[unit.last].dst)] == unit.last + 1;
 }
 
 void ChainEmitter::find_unread() {
+  unread_bytes_ = 0;
   for (Unit unit; unit.end < chain_.steps.size();) {
     unit = unit_at(unit.end, chain_.steps.size());
     const auto& first = chain_.steps[unit.first];
