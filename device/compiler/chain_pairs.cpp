@@ -132,9 +132,10 @@ double ChainEmitter::turn_cycles(std::size_t lag, const Window& window) const {
 }
 
 std::size_t ChainEmitter::best_lag(const Window& window) const {
+  const std::size_t units = all_units().size();
   std::size_t best = 0;
   double least = turn_cycles(0, window);
-  for (std::size_t lag = 1; lag < chain_.steps.size(); ++lag) {
+  for (std::size_t lag = 1; lag <= units; ++lag) {
     const double cycles = turn_cycles(lag, window);
     if (cycles < least * kWorthIt) best = lag, least = cycles;
   }
