@@ -22,7 +22,6 @@ struct Chain {
     std::int64_t offset = 0;
     std::vector<std::int64_t> strides;  ///< inputs: over Chain::sizes
     bool narrow = false;                ///< made inside an operation on bf16 tensors: it may be bf16 too
-    bool cast = false;                  ///< input: `dtype` on chip, fp32 in HBM; its transfer casts
   };
   struct Step {
     isa::Opcode opcode = isa::Opcode::kTensorCopy;

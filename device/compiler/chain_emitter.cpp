@@ -216,7 +216,7 @@ Ref ChainEmitter::operand(std::size_t i, const Window& window) const {
     if (inputs++ != i) continue;
     const auto& value = chain_.values[v];
     if (row_[v]) dims = rows;
-    return Phase::hbm(value.buffer, value.cast ? isa::DType::kFp32 : value.dtype, static_cast<int>(window.rows), space_.rows.strides[i], dims, offset + Index(value.offset));
+    return Phase::hbm(value.buffer, value.dtype, static_cast<int>(window.rows), space_.rows.strides[i], dims, offset + Index(value.offset));
   }
   const auto& output = chain_.outputs[i - inputs];
   bool one = true;

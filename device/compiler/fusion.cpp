@@ -330,26 +330,6 @@ void FusedGroup::apply(const ChainNode& node, const Fit& f) {
   for (std::size_t i = 0; i < f.outputs.size(); ++i) finish_output(node, i, f.outputs[i], recipe.results()[i]);
 }
 
-/// One number per column, as the weights of a norm are.
-bool FusedGroup::is_weight(const Fit& f, const Access& access) {
-  bool weight = any_reduced(f.reduced);
-  for (std::size_t d = 0; d < access.strides.size(); ++d) weight = weight && (f.reduced[d] || f.sizes[d] == 1 || access.strides[d] == 0);
-  return weight;
-}
-
-/// Also weights in fp32 that only such values are made of.
-void FusedGroup::make_narrow(Chain& chain) const {
-  for (std::size_t v = 0; v < chain.values.size(); ++v) {
-    auto& value = chain.values[v];
-    if (value.dtype != DType::kFp32) continue;
-    if (value.narrow) value.dtype = DType::kBf16;
-    if (!value.input || !is_weight({chain.sizes, chain.reduced, {}, {}}, {value.buffer, value.offset, value.strides})) continue;
-    const auto reads = [&](const Chain::Step& s) { return s.a == static_cast<int>(v) || s.b == static_cast<int>(v); };
-    const auto keeps_fp32 = [&](const Chain::Step& s) { return reads(s) && !chain.values[static_cast<std::size_t>(s.dst)].narrow; };
-    if (std::none_of(chain.steps.begin(), chain.steps.end(), keeps_fp32)) value.dtype = DType::kBf16, value.cast = true;
-  }
-}
-
 /// In XLA's graph every value has its operation's dtype, those inside a softmax too. Sums, and what is made of them alone, stay fp32. So do norms:
 /// NxD's RMS norm is one kernel that computes in fp32, and a layer norm of bf16 takes as long as if it did (xpu-perf H100-vs-Trn2: 259 GB/s).
 void FusedGroup::mark_narrow(const ChainNode& node, const Fit& f, const std::vector<Term>& terms, std::size_t first_step) {
@@ -364,7 +344,7 @@ void FusedGroup::mark_narrow(const ChainNode& node, const Fit& f, const std::vec
   for (std::size_t i = 0; i < f.inputs.size(); ++i) {
     const bool row = of_rows(f.inputs[i]);
     row_[static_cast<std::size_t>(terms[i].value)] = row;
-    narrow = narrow && (row || is_weight(f, f.inputs[i]) || node.input_dtypes[i] == DType::kBf16 || node.input_dtypes[i] == DType::kBool);
+    narrow = narrow && (row || node.input_dtypes[i] == DType::kBf16 || node.input_dtypes[i] == DType::kBool);
   }
   for (std::size_t s = first_step; s < chain_.steps.size(); ++s) {
     const auto& step = chain_.steps[s];
@@ -408,7 +388,9 @@ Chain FusedGroup::finish(const std::vector<std::vector<std::uint32_t>>& readers,
   }
   prune(chain);
   merge_scalar_pairs(chain);
-  if (narrow) make_narrow(chain);
+  for (auto& value : chain.values) {
+    if (narrow && value.narrow && value.dtype == DType::kFp32) value.dtype = DType::kBf16;
+  }
   return chain;
 }
 

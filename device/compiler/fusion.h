@@ -74,8 +74,6 @@ class FusedGroup : public StepSink {
   void finish_output(const ChainNode& node, std::size_t i, const Access& access, Term term);
   [[nodiscard]] bool is_reduction(int value) const;
   void merge_scalar_pairs(Chain& chain) const;
-  void make_narrow(Chain& chain) const;
-  [[nodiscard]] static bool is_weight(const Fit& fit, const Access& access);
   void mark_narrow(const ChainNode& node, const Fit& fit, const std::vector<Term>& terms, std::size_t first_step);
   void prune(Chain& chain) const;
 

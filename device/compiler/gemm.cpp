@@ -453,18 +453,19 @@ double seconds_of(const Gemm& gemm, const ProgramBuilder& builder) {
   return plan.block == 0 ? std::numeric_limits<double>::infinity() : estimated_seconds(shape, plan, builder.core());
 }
 
-/// A long K is cut so that blocks have room in SBUF, and further where wider blocks are worth the way of the sum.
+/// A long K is cut so that blocks have room in SBUF, and further where wider blocks are clearly worth the way of the sum.
 std::vector<Gemm> best_slices(ProgramBuilder& builder, const Gemm& gemm) {
   const std::int64_t k = gemm.a.sizes[gemm.c.rank() - 1];
   const std::int64_t least = ceil_div(k, 64 * kP * 2 / isa::size_bytes(gemm.a.dtype)), most = std::max(least, std::min<std::int64_t>(4 * least, k / 1024));
   HbmView sum = contiguous(0, DType::kFp32, gemm.c.sizes);
   std::vector<Gemm> best;
+  constexpr double kClearly = 0.85;
   double shortest = std::numeric_limits<double>::infinity();
   for (std::int64_t count = least; count <= most; count *= 2) {
     std::vector<Gemm> parts = sliced(gemm, count, sum);
     double seconds = 0;
     for (const Gemm& part : parts) seconds += seconds_of(part, builder);
-    if (seconds < shortest) shortest = seconds, best = std::move(parts);
+    if (seconds < shortest * (best.empty() ? 1 : kClearly)) shortest = seconds, best = std::move(parts);
   }
   TRELLIS_CHECK(!best.empty(), "no block of a matrix product fits in SBUF");
   if (best.size() == 1) return best;
