@@ -459,7 +459,7 @@ std::vector<Gemm> best_slices(ProgramBuilder& builder, const Gemm& gemm) {
   const std::int64_t least = ceil_div(k, 64 * kP * 2 / isa::size_bytes(gemm.a.dtype)), most = std::max(least, std::min<std::int64_t>(4 * least, k / 1024));
   HbmView sum = contiguous(0, DType::kFp32, gemm.c.sizes);
   std::vector<Gemm> best;
-  constexpr double kClearly = 0.85;
+  constexpr double kClearly = 0.92;
   double shortest = std::numeric_limits<double>::infinity();
   for (std::int64_t count = least; count <= most; count *= 2) {
     std::vector<Gemm> parts = sliced(gemm, count, sum);
