@@ -193,6 +193,21 @@ bool whole_rows(ProgramBuilder& builder, std::uint32_t kernel, const Chain& chai
 
 }  // namespace
 
+isa::AluOp exchanged(isa::AluOp alu) {
+  using isa::AluOp;
+  switch (alu) {
+    case AluOp::kSubtract: return AluOp::kReverseSubtract;
+    case AluOp::kReverseSubtract: return AluOp::kSubtract;
+    case AluOp::kGreater: return AluOp::kLess;
+    case AluOp::kGreaterEqual: return AluOp::kLessEqual;
+    case AluOp::kLess: return AluOp::kGreater;
+    case AluOp::kLessEqual: return AluOp::kGreaterEqual;
+    case AluOp::kDivide:
+    case AluOp::kPower: return AluOp::kNone;
+    default: return alu;
+  }
+}
+
 void lower_chain(ProgramBuilder& builder, std::uint32_t kernel, Chain chain) {
   if (auto sum = sum_of_slices(chain)) return lower_chain(builder, kernel, std::move(*sum));
   order_dimensions(chain);

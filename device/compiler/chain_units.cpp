@@ -16,20 +16,6 @@ namespace {
 // engine must not change the code.
 constexpr double kScalarPass = 0.8;
 
-AluOp mirrored(AluOp alu) {
-  switch (alu) {
-    case AluOp::kSubtract: return AluOp::kReverseSubtract;
-    case AluOp::kReverseSubtract: return AluOp::kSubtract;
-    case AluOp::kGreater: return AluOp::kLess;
-    case AluOp::kGreaterEqual: return AluOp::kLessEqual;
-    case AluOp::kLess: return AluOp::kGreater;
-    case AluOp::kLessEqual: return AluOp::kGreaterEqual;
-    case AluOp::kDivide:
-    case AluOp::kPower: return AluOp::kNone;
-    default: return alu;
-  }
-}
-
 /// Scalar multiplies and adds numbers too.
 bool on_scalar(AluOp alu) {
   return alu == AluOp::kNone || alu == AluOp::kAdd || alu == AluOp::kSubtract || alu == AluOp::kReverseSubtract || alu == AluOp::kMultiply;
@@ -75,7 +61,7 @@ bool ChainEmitter::is_pair(std::size_t s, std::size_t to) const {
 /// x ⊕ number, or x ⊕ row.
 bool ChainEmitter::is_affine(const Chain::Step& step) const {
   if (step.opcode == Opcode::kTensorScalar) return !is_row(step.dst);
-  return step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b) && (is_row(step.b) ? step.alu : mirrored(step.alu)) != AluOp::kNone;
+  return step.opcode == Opcode::kTensorTensor && is_row(step.a) != is_row(step.b) && (is_row(step.b) ? step.alu : exchanged(step.alu)) != AluOp::kNone;
 }
 
 /// The result of the steps before s is summed along the row by step s.
@@ -234,7 +220,7 @@ void ChainEmitter::emit_column(const Chain::Step& step, AluOp second, const Ref&
   const bool b_row = is_row(step.b);
   Ref column = member(b_row ? step.b : step.a, window, g);
   if (second != AluOp::kNone) column = phase_.at(now_.tiles.at(step.b), column.pattern.dtype, static_cast<int>(window.rows), {{space_.group.size, 2}}, g);
-  phase_.tensor_column(to, member(b_row ? step.a : step.b, window, g), b_row ? step.alu : mirrored(step.alu), column, second, 0, engine_of(step));
+  phase_.tensor_column(to, member(b_row ? step.a : step.b, window, g), b_row ? step.alu : exchanged(step.alu), column, second, 0, engine_of(step));
 }
 
 /// Sums of rows by Scalar: the sum beside a copy that nobody reads.

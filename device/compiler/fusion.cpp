@@ -51,20 +51,6 @@ double fold(AluOp op, double a, double b) {
   }
 }
 
-/// a ⊕ b with the operands exchanged; kNone: there is no such operation.
-AluOp exchanged(AluOp op) {
-  switch (op) {
-    case AluOp::kSubtract: return AluOp::kReverseSubtract;
-    case AluOp::kGreater: return AluOp::kLess;
-    case AluOp::kGreaterEqual: return AluOp::kLessEqual;
-    case AluOp::kLess: return AluOp::kGreater;
-    case AluOp::kLessEqual: return AluOp::kGreaterEqual;
-    case AluOp::kDivide:
-    case AluOp::kPower: return AluOp::kNone;
-    default: return op;
-  }
-}
-
 }  // namespace
 
 // ── building steps ──
