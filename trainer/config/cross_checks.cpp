@@ -59,6 +59,11 @@ void check_megatron(const RunConfig& config, SectionReaders& r) {
   moe_needs("transformer_block_type", m.transformer_block_type == TransformerBlock::kPreLn, "pre_ln");
 }
 
+void check_gate(const RunConfig& config, SectionReaders& r) {
+  if (config.model.fuse_gate_up || is_gated(config.model.activation) || !r.model.good({"activation", "fuse_gate_up"})) return;
+  r.model.problem("fuse_gate_up", "separates the two halves of a gated activation: expected activation geglu, reglu or swiglu beside false; set it to true");
+}
+
 /// What adapters are not beside, in this version.
 void check_lora(const RunConfig& config, SectionReaders& r) {
   if (!config.model.lora) return;
@@ -66,6 +71,7 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters beside " + what);
   };
   later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"), "the replicating projection of model.qkv_linear");
+  later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"), "separate gates (model.fuse_gate_up: false)");
   later(config.model.architecture != "llama", fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
   later(config.pp() > 1, fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
 }
@@ -112,6 +118,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_sequence(config, readers);
   check_megatron(config, readers);
   check_encoder(config, readers);
+  check_gate(config, readers);
   check_lora(config, readers);
   check_precision(config, readers);
   check_features(config, readers);

@@ -153,6 +153,7 @@ void finish_rope_scaling(SectionReader& reader, ModelSection& section) {
 void read_attention(SectionReader& reader, ModelSection& section) {
   section.qkv_linear = reader.get<bool>("qkv_linear", section.qkv_linear);
   section.fuse_qkv = reader.get<bool>("fuse_qkv", section.fuse_qkv);
+  section.fuse_gate_up = reader.get<bool>("fuse_gate_up", section.fuse_gate_up);
   SectionReader fusions = reader.section("fusions");
   section.ring_attention = fusions.get<bool>("ring_attention", false);
   section.flash_attention = fusions.get<bool>("flash_attention", !section.ring_attention);

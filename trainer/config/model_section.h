@@ -124,6 +124,7 @@ struct ModelSection {
 
   bool qkv_linear = false;       ///< GQAQKVColumnParallelLinear: needed when TP exceeds the key/value heads
   bool fuse_qkv = true;          ///< one fused weight inside it
+  bool fuse_gate_up = true;      ///< of a gated activation; false: two layers, each with its own communications
   bool flash_attention = true;
   bool ring_attention = false;
   std::vector<std::string> pipeline_cuts;  ///< last layer of each stage but the final one; empty: partition by itself
@@ -139,6 +140,11 @@ struct ModelSection {
   OptimSection optim;
   bool operator==(const ModelSection&) const = default;
 };
+
+/// Whether the activation multiplies a gate with a second part of its input: gate | up along the last dimension.
+[[nodiscard]] inline bool is_gated(Activation activation) {
+  return activation == Activation::kGeglu || activation == Activation::kReglu || activation == Activation::kSwiglu;
+}
 
 /// Every token attends to every other; trained with data parallelism alone.
 [[nodiscard]] inline bool is_encoder(const ModelSection& model) { return model.architecture == "bert" || model.architecture == "vit"; }

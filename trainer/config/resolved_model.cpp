@@ -136,6 +136,7 @@ void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source
   write_positions(out, section, config.model_source == "hf");
   out.boolean("qkv_linear", section.qkv_linear);
   out.boolean("fuse_qkv", section.fuse_qkv);
+  if (!section.fuse_gate_up) out.boolean("fuse_gate_up", false);
   out.open("fusions");
   out.boolean("flash_attention", section.flash_attention);
   out.boolean("ring_attention", section.ring_attention);

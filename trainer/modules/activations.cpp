@@ -48,10 +48,6 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return output;
 }
 
-bool is_gated(Activation activation) {
-  return activation == Activation::kGeglu || activation == Activation::kReglu || activation == Activation::kSwiglu;
-}
-
 at::Tensor activate(Activation activation, const at::Tensor& input) {
   switch (activation) {
     case Activation::kGelu: return at::gelu(input);
@@ -61,7 +57,12 @@ at::Tensor activate(Activation activation, const at::Tensor& input) {
     case Activation::kReglu: break;
   }
   const GateUp value(input);
-  return (activation == Activation::kGeglu ? at::gelu(value.gate) : at::relu(value.gate)) * value.up;
+  return activate(activation, value.gate, value.up);
+}
+
+at::Tensor activate(Activation activation, const at::Tensor& gate, const at::Tensor& up) {
+  if (activation == Activation::kSwiglu) return at::silu(gate) * up;
+  return (activation == Activation::kGeglu ? at::gelu(gate) : at::relu(gate)) * up;
 }
 
 }  // namespace trellis::trainer

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -16,7 +17,8 @@
 
 namespace trellis::trainer {
 
-/// Linear, activation, dropout, linear; normformer normalises the activations first. A gated activation's gate and up are fused in the first weight.
+/// Linear, activation, dropout, linear; normformer normalises the activations first. A gated activation's gate and up are fused in the first
+/// weight, or two layers on one input (model.fuse_gate_up).
 class ParallelMLP {
  public:
   ParallelMLP(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names);
@@ -24,12 +26,12 @@ class ParallelMLP {
 
  private:
   [[nodiscard]] at::Tensor run(const at::Tensor& input) const;
-  [[nodiscard]] at::Tensor between(const at::Tensor& input) const;
+  [[nodiscard]] at::Tensor between(const std::vector<at::Tensor>& inputs) const;
 
   Activation activation_;
   RecomputePlan recompute_;
   std::shared_ptr<StepPosition> position_;
-  ColumnParallelLinear input_;
+  std::vector<ColumnParallelLinear> inputs_;  ///< one, or gate and up
   std::optional<ShardedNorm> norm_;
   Dropout dropout_;
   ParallelGroup tp_;

@@ -22,7 +22,9 @@ struct ModuleNames {
   const char* attention;           ///< below the layer
   QkvLayout qkv;
   const char* attention_output;    ///< below attention
-  const char* mlp_input;           ///< below mlp
+  const char* mlp_input;           ///< below mlp; of a gated activation gate | up
+  const char* mlp_gate = "";       ///< the same apart (model.fuse_gate_up false); "" for a family without gates
+  const char* mlp_up = "";
   const char* mlp_output;
   const char* final_norm;          ///< path
   const char* head;                ///< path

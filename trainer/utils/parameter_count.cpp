@@ -3,10 +3,6 @@
 namespace trellis::trainer {
 namespace {
 
-bool is_gated(Activation activation) {
-  return activation == Activation::kSwiglu || activation == Activation::kGeglu || activation == Activation::kReglu;
-}
-
 struct Sizes {
   std::int64_t hidden, ffn, query, key_value, gates, tp;
 };

@@ -352,6 +352,9 @@ const std::vector<Broken>& broken_files() {
       {"seed: 7", "seed: 7\nmodel_alignment_strategy: {sft: {packing: true}, peft: {target_modules: [q_proj]}}"}},
      "run.yaml:4:model_alignment_strategy.peft.target_modules: `q_proj` takes no adapter; expected qkv_proj, o_proj, gate_up_proj or "
      "down_proj"},
+    {{{"activation: swiglu", "activation: gelu"}, {"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  fuse_gate_up: false"}},
+     "run.yaml:27:model.fuse_gate_up: separates the two halves of a gated activation: expected activation geglu, reglu or swiglu beside false; set it to "
+     "true"},
     // Names and places.
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  tensor_model_parallel_size: 2"}},
      "run.yaml:27:model.tensor_model_parallel_size: wrong section: `tensor_model_parallel_size` belongs in section `distributed_strategy`, "

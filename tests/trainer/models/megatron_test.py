@@ -51,7 +51,7 @@ class Model:
 
     def __init__(self, **options):
         self.options = dict(dict(normalization="layernorm", activation="gelu", transformer_block_type="pre_ln", position_embedding="rope",
-                                 num_kv_heads=KV_HEADS, has_bias=1, rotary_percentage=1.0, window=None, tied=0), **options)
+                                 num_kv_heads=KV_HEADS, has_bias=1, rotary_percentage=1.0, window=None, tied=0, fused=1), **options)
         torch.manual_seed(3)
         self.weights = {}
         self.make_weights()
@@ -85,7 +85,9 @@ class Model:
                 self.make_linear(path + ".self_attention.key_value", HIDDEN, 2 * o["num_kv_heads"] * HEAD)
             self.make_linear(path + ".self_attention.dense", HEADS * HEAD, HIDDEN)
             gated = o["activation"] in ("geglu", "reglu", "swiglu")
-            self.make_linear(path + ".mlp.dense_h_to_4h", HIDDEN, FFN * (2 if gated else 1))
+            self.make_linear(path + ".mlp.dense_h_to_4h", HIDDEN, FFN * (2 if gated and o["fused"] else 1))
+            if not o["fused"]:
+                self.make_linear(path + ".mlp.dense_h_to_4h_2", HIDDEN, FFN)
             self.make_linear(path + ".mlp.dense_4h_to_h", FFN, HIDDEN)
             if o["transformer_block_type"] == "normformer":
                 self.make_norm(path + ".post_attention_normformer_norm")
@@ -118,7 +120,10 @@ class Model:
         return self.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), path + ".dense")
 
     def mlp(self, x, path):
-        hidden = activate(self.linear(x, path + ".dense_h_to_4h"), self.options["activation"])
+        hidden = self.linear(x, path + ".dense_h_to_4h")
+        if not self.options["fused"]:
+            hidden = torch.cat([hidden, self.linear(x, path + ".dense_h_to_4h_2")], -1)
+        hidden = activate(hidden, self.options["activation"])
         if self.options["transformer_block_type"] == "normformer":
             hidden = self.norm(hidden, path + ".normalization")
         return self.linear(hidden, path + ".dense_4h_to_h")
@@ -186,6 +191,11 @@ class Formulas(unittest.TestCase):
             with self.subTest(activation=activation):
                 self.check(Model(activation=activation))
 
+    def test_gates_that_are_layers_of_their_own(self):
+        for activation in ("geglu", "reglu", "swiglu"):
+            with self.subTest(activation=activation):
+                self.check(Model(activation=activation, fused=0), fuse_gate_up=0)
+
     def test_heads(self):
         for kv_heads, bias in itertools.product((1, 2, 4), (0, 1)):
             with self.subTest(kv_heads=kv_heads, bias=bias):
@@ -240,6 +250,11 @@ class BothFamilies(unittest.TestCase):
             replicating = {re.sub(r"([qkv])_proj\.weight", r"qkv_proj.weight_\1", name): tensor for name, tensor in theirs.items()}
             linear = run(dict(config, qkv_linear=1, fuse_qkv=0), replicating, batches)
             self.assertTrue(torch.equal(hf["logits"], linear["logits"]))
+            apart = {name: tensor for name, tensor in theirs.items() if "gate_up" not in name}
+            for name in [n for n in theirs if "gate_up" in n]:
+                apart[name.replace("gate_up", "gate")], apart[name.replace("gate_up", "up")] = theirs[name].chunk(2)
+            separate = run(dict(config, fuse_gate_up=0), apart, batches)
+            self.assertLess((hf["logits"] - separate["logits"]).abs().max().item(), 1e-5, "fp32")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ const Variant kVariants[] = {
     {"Window", [](ModelSection& m) { m.sliding_window = 5; }},
     {"WindowPlainAttention", [](ModelSection& m) { m.sliding_window = 5, m.flash_attention = false; }},
     {"Llama3Scaling", [](ModelSection& m) { m.rope_scaling = {"llama3", 8, 1, 4, 8}; }},
+    {"GateAndUpApart", [](ModelSection& m) { m.fuse_gate_up = false, m.has_bias = true, m.recompute = Recompute::kSelective, m.recompute_modules = {"LlamaMLP"}; }},
     {"HeadSizeOfItsOwn", [](ModelSection& m) { m.head_dim = 6; }},
     {"RecomputeFullDropout", [](ModelSection& m) { gpt(m), with_dropout(m), m.recompute = Recompute::kFull; }},
 };

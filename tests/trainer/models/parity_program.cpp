@@ -64,6 +64,7 @@ const std::map<std::string, Setter>& setters() {
       {"rotary_percentage", number(&ModelSection::rotary_percentage)},
       {"qkv_linear", number(&ModelSection::qkv_linear)},
       {"fuse_qkv", number(&ModelSection::fuse_qkv)},
+      {"fuse_gate_up", number(&ModelSection::fuse_gate_up)},
       {"flash_attention", number(&ModelSection::flash_attention)},
       {"has_bias", number(&ModelSection::has_bias)},
       {"share_embeddings_and_output_weights", number(&ModelSection::share_embeddings_and_output_weights)},

@@ -11,6 +11,8 @@ constexpr ModuleNames kNames{
     .qkv = QkvLayout::kSeparate,
     .attention_output = "o_proj",
     .mlp_input = "gate_up_proj",
+    .mlp_gate = "gate_proj",
+    .mlp_up = "up_proj",
     .mlp_output = "down_proj",
     .final_norm = "model.norm",
     .head = "lm_head",

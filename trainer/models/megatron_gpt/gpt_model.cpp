@@ -11,6 +11,8 @@ constexpr ModuleNames kNames{
     .qkv = QkvLayout::kMegatron,
     .attention_output = "dense",
     .mlp_input = "dense_h_to_4h",
+    .mlp_gate = "dense_h_to_4h",
+    .mlp_up = "dense_h_to_4h_2",
     .mlp_output = "dense_4h_to_h",
     .final_norm = "language_model.encoder.final_layernorm",
     .head = "language_model.output_layer",
