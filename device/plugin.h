@@ -42,7 +42,7 @@ typedef struct trellis_device_plugin_t {
   const char* (*last_error)(int* exit_code); /* exit_code: trellis::ExitCode of the failed call */
   /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance, nodes, world_size, shape_only, record;
    * optional: logical_core_size, estimate_unknown, hardware ("key=value" texts: other numbers of the machine), calibrated (false: without its
-   * fitted numbers); software ("nxd", "megatron", "optimum-neuron": whose cost beside the device's work counts); unlimited_memory (needs shape_only): allocations past a core's capacity are given, and memory_report says how many
+   * fitted numbers); software ("none", "nxd", "megatron", "optimum-neuron": whose cost beside the device's work counts); unlimited_memory (needs shape_only): allocations past a core's capacity are given, and memory_report says how many
    * (num_ooms), which was the first and what lived at the peak; slow (texts: "core:RANK=FACTOR", "link:NAME=FACTOR"): parts whose work
    * takes so many times as long; replay (needs shape_only and record): ranks may call repeat_period; equal_ranks
    * (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether ranks that differ along it are equal}; then only the lowest

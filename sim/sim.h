@@ -88,6 +88,7 @@ struct ScheduleItem {
   std::uint32_t segment = 0;   ///< kSegment
   std::uint32_t comm = 0;      ///< kCommStart, kCommWait: index in ClusterJob::comms
   std::int64_t bytes = 0;      ///< kHostCopy: between host and device memory, either way; the rank waits for it
+  std::int64_t operations = 0; ///< kLaunch: that the host records for this program
 };
 
 /// What all ranks do in one training step. ranks[i] is the order of the i-th simulated rank: of rank i, or of the fold's i-th representative;

@@ -47,10 +47,10 @@ double cost(const std::vector<FitRow>& rows, const sim::SoftwareConfig& software
 double expected_seconds(const SimulatedStep& step, const sim::SoftwareConfig& numbers) {
   sim::SoftwareConfig software = numbers;
   software.stack = step.software.stack;
-  const double waits = (1 - step.programs_share) * step.seconds, optimizer = step.optimizer_share * step.seconds;
-  const double programs = step.seconds - waits - optimizer - to_seconds(step.software.step_overhead());
-  return waits + optimizer * software.optimizer_stretch(step.nodes) / step.software.optimizer_stretch(step.nodes) +
-         programs * software.program_stretch(step.nodes) / step.software.program_stretch(step.nodes) + to_seconds(software.step_overhead());
+  const double programs = software.program_stretch(step.nodes) / step.software.program_stretch(step.nodes);
+  const double optimizer = software.optimizer_stretch(step.nodes) / step.software.optimizer_stretch(step.nodes);
+  return step.seconds * (1 + step.programs_share * (programs - 1) + step.optimizer_share * (optimizer - 1)) + to_seconds(software.step_overhead()) -
+         to_seconds(step.software.step_overhead());
 }
 
 /// All numbers together on a grid: one after the other they would stop where two of them explain the same rows.

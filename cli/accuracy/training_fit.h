@@ -12,7 +12,7 @@ namespace trellis::cli {
 /// A simulated step, with what a fit needs to know of it.
 struct SimulatedStep {
   double seconds = 0;        ///< as `trellis simulate` says
-  double programs_share = 1; ///< of it that does not pass in exposed communication
+  double programs_share = 1; ///< of it that passes in programs of micro-batches: not in waits, launches or the optimizer
   double optimizer_share = 0; ///< of it
   int nodes = 1;
   sim::SoftwareConfig software;  ///< that it was simulated with

@@ -103,12 +103,12 @@ void read_shares(const json& report, SimulatedStep& into) {
   double least = 1;
   for (const json& rank : step.value("breakdown", json::array())) {
     double waits = 0;
-    for (const char* part : {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps"}) waits += rank.at(part).get<double>();
+    for (const char* part : {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "launch_ps"}) waits += rank.at(part).get<double>();
     const double whole = step.at("step_time_ps").get<double>();
     if (waits / whole >= least) continue;
     least = waits / whole;
-    into.programs_share = 1 - least;
     into.optimizer_share = rank.at("optimizer_ps").get<double>() / whole;
+    into.programs_share = 1 - least - into.optimizer_share;
   }
 }
 

@@ -47,10 +47,10 @@ void check_keys(const nlohmann::json& json) {
 }
 
 sim::SoftwareStack read_software(const nlohmann::json& json) {
-  std::string name = "nxd";
+  std::string name = "none";
   read(json, "software", name);
   if (const auto stack = sim::software_stack(name)) return *stack;
-  throw ConfigError("device options: software: expected nxd, megatron or optimum-neuron, got \"" + name + "\"");
+  throw ConfigError("device options: software: expected none, nxd, megatron or optimum-neuron, got \"" + name + "\"");
 }
 
 sim::RankFold read_equal_ranks(const nlohmann::json& json) {

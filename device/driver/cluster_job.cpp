@@ -134,7 +134,7 @@ class Layout {
       }
     };
     add_copies(true);
-    add({ScheduleItem::Kind::kLaunch, 0, 0, 0, 0}, 0);
+    add({.kind = ScheduleItem::Kind::kLaunch, .operations = program.coverage.lowered_ops + program.coverage.estimated_ops}, 0);
     for (std::size_t s = 0; s < program.steps.size(); ++s) {
       const TimedProgram::Step& step = program.steps[s];
       if (step.piece != nullptr) {
@@ -188,8 +188,8 @@ ContentHash job_key(const sim::ClusterJob& job) {
   for (const auto& items : job.ranks) {
     h.value(items.size());
     for (const ScheduleItem& item : items) {
-      const std::array<std::uint64_t, 3> fields{(static_cast<std::uint64_t>(item.kind) << 32) | item.program,
-                                                (std::uint64_t{item.segment} << 32) | item.comm, static_cast<std::uint64_t>(item.bytes)};
+      const std::array<std::uint64_t, 4> fields{(static_cast<std::uint64_t>(item.kind) << 32) | item.program,
+                                                (std::uint64_t{item.segment} << 32) | item.comm, static_cast<std::uint64_t>(item.bytes), static_cast<std::uint64_t>(item.operations)};
       h.bytes(fields.data(), sizeof fields);
     }
   }

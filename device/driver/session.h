@@ -28,7 +28,7 @@ struct SessionOptions {
   int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
   std::vector<std::string> hardware = {};  ///< sim::LoadOptions::overrides
   bool calibrated = true;                  ///< sim::LoadOptions::calibrated
-  sim::SoftwareStack software = sim::SoftwareStack::kNxd;  ///< sim::LoadOptions::software
+  sim::SoftwareStack software = sim::SoftwareStack::kNone;  ///< sim::LoadOptions::software
   std::vector<std::string> slow = {};      ///< sim::read_slow_parts
   int world_size = 1;
   sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device index each

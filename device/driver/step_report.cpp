@@ -60,9 +60,9 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
         charge_wait(b, step.job.groups[comm.group].axis, time, step.timing.comms[item.comm]);
         break;
       }
+      case ScheduleItem::Kind::kLaunch: b.launch += duration; break;
       case ScheduleItem::Kind::kCommStart:
       case ScheduleItem::Kind::kHostCopy:
-      case ScheduleItem::Kind::kLaunch:
         b.other += duration;
         break;
     }
@@ -74,7 +74,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
 nlohmann::json to_json(const Breakdown& b) {
   return {{"matmul_ps", b.matmul.value},         {"other_compute_ps", b.other_compute.value}, {"exposed_tp_ps", b.exposed_tp.value},
           {"exposed_pp_ps", b.exposed_pp.value}, {"exposed_dp_ps", b.exposed_dp.value},       {"bubble_ps", b.bubble.value},
-          {"optimizer_ps", b.optimizer.value},   {"other_ps", b.other.value},                 {"total_ps", b.total().value},
+          {"optimizer_ps", b.optimizer.value},   {"launch_ps", b.launch.value},             {"other_ps", b.other.value},                 {"total_ps", b.total().value},
           {"memory_bound_ps", b.memory_bound.value}};
 }
 

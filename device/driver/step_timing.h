@@ -40,10 +40,12 @@ struct StepTiming {
 
 /// Where one rank's simulated step went. The parts add up to the step exactly (integer picoseconds).
 struct Breakdown {
-  Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer, other;
+  Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer;
+  Picoseconds launch;        ///< of programs: their start, waits for the host that records them, what software does between steps
+  Picoseconds other;
   Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
   [[nodiscard]] Picoseconds total() const {
-    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + other;
+    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + launch + other;
   }
 };
 

@@ -61,7 +61,7 @@ bool ClusterRun::execute(int rank, const ScheduleItem& item, ItemTiming& timing)
   Rank& r = ranks_[static_cast<std::size_t>(rank)];
   switch (item.kind) {
     case ScheduleItem::Kind::kSegment: return run_segment(rank, job_.programs[item.program]->segments[item.segment]);
-    case ScheduleItem::Kind::kLaunch: launch(r); return true;
+    case ScheduleItem::Kind::kLaunch: launch(r, item); return true;
     case ScheduleItem::Kind::kHostCopy: r.clock += host_copy_time(Bytes(item.bytes), system_.chip).value; return true;
     case ScheduleItem::Kind::kCommStart: start_comm(rank, checked_.canonical[item.comm]); return true;
     case ScheduleItem::Kind::kCommWait: break;
@@ -142,11 +142,17 @@ void ClusterRun::retime_comms(int core) {
   for (const std::uint32_t comm : sharing_.comms_on(core)) network_.set_stretch(comm, sharing_.stretch_of_comm(comm));
 }
 
-/// The host runs ahead of the device, so only the first program waits for its launch, and for what the training software does between two
-/// steps; each pays for the device's start and stop.
-void ClusterRun::launch(Rank& rank) {
-  if (!rank.launched) rank.clock += (system_.launch.program_launch + system_.software.step_overhead()).value;
-  rank.launched = true;
+/// The host runs ahead of the device: only the first program waits for its launch, and for what the training software does between two steps.
+/// It was recorded while the step before ended; a later one waits where the host has not recorded it yet. Each pays for the device's start and stop.
+void ClusterRun::launch(Rank& rank, const ScheduleItem& item) {
+  if (rank.launched) {
+    rank.recorded += system_.software.recording(item.operations).value;
+    rank.clock = std::max(rank.clock, rank.recorded);
+  } else {
+    rank.clock += (system_.launch.program_launch + system_.software.step_overhead()).value;
+    rank.recorded = rank.clock;
+    rank.launched = true;
+  }
   rank.clock += system_.launch.program_start.value;
 }
 

@@ -180,6 +180,7 @@ LaunchConfig read_launch(ParameterReader r) {
 SoftwareConfig read_software(ParameterReader r) {
   SoftwareConfig c;
   c.multi_node_stretch = r.read<double>("multi_node_stretch");
+  c.trace_time = r.read<Picoseconds>("trace_time");
   c.megatron_step = r.read<Picoseconds>("megatron_step");
   c.fine_tuning_stretch = r.read<double>("fine_tuning_stretch");
   r.reject_unknown();
@@ -281,6 +282,7 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
 }
 
 std::optional<SoftwareStack> software_stack(const std::string& name) {
+  if (name == "none") return SoftwareStack::kNone;
   if (name == "nxd") return SoftwareStack::kNxd;
   if (name == "megatron") return SoftwareStack::kMegatron;
   if (name == "optimum-neuron") return SoftwareStack::kOptimumNeuron;

@@ -205,21 +205,28 @@ struct LaunchConfig {
 };
 
 /// By which training software a run is timed; key `software` of its configuration.
-enum class SoftwareStack : std::uint8_t { kNxd, kMegatron, kOptimumNeuron };
-/// "nxd", "megatron" or "optimum-neuron"; nullopt for other texts.
+enum class SoftwareStack : std::uint8_t {
+  kNone,           ///< nothing beside the device's work
+  kNxd,            ///< PyTorch/XLA: NxD, or a script of its own
+  kMegatron,
+  kOptimumNeuron,
+};
+/// "none", "nxd", "megatron" or "optimum-neuron"; nullopt for other texts.
 [[nodiscard]] std::optional<SoftwareStack> software_stack(const std::string& name);
 
 /// What published training steps contain beyond the work that the machine was seen to do.
 struct SoftwareConfig {
   double multi_node_stretch = 1;   ///< programs of a run on several instances take so many times longer
+  Picoseconds trace_time;          ///< all but kNone: the host records one operation; it does so while the device executes earlier programs
   Picoseconds megatron_step;       ///< kMegatron: a step costs so much beside the device's work
   double fine_tuning_stretch = 1;  ///< kOptimumNeuron: programs of micro-batches take so many times longer
-  SoftwareStack stack = SoftwareStack::kNxd;
+  SoftwareStack stack = SoftwareStack::kNone;
 
   [[nodiscard]] double optimizer_stretch(int nodes) const { return nodes > 1 ? multi_node_stretch : 1; }
   [[nodiscard]] double program_stretch(int nodes) const {
     return optimizer_stretch(nodes) * (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
   }
+  [[nodiscard]] Picoseconds recording(std::int64_t operations) const { return stack == SoftwareStack::kNone ? Picoseconds() : trace_time * operations; }
   [[nodiscard]] Picoseconds step_overhead() const { return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds(); }
 };
 /// Parameters that no program's time on a core depends on have keys that begin so.
@@ -279,7 +286,7 @@ struct LoadOptions {
   std::optional<int> logical_core_size;  ///< physical cores per logical core instead of the instance's default; 1 or 2
   bool calibrated = true;                ///< false: published and estimated numbers only, nothing fitted
   std::vector<std::string> overrides;    ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
-  SoftwareStack software = SoftwareStack::kNxd;
+  SoftwareStack software = SoftwareStack::kNone;
 };
 
 /// Names of all instances in the shipped configurations.

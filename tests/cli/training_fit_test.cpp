@@ -44,10 +44,10 @@ TEST(TrainingFit, EachNumberConcernsItsRows) {
   EXPECT_DOUBLE_EQ(expected_seconds(step(10, "megatron", 1), n), 11.5);
   EXPECT_DOUBLE_EQ(expected_seconds(step(10, "optimum-neuron", 1), n), 14);
   SimulatedStep tuned = step(10, "optimum-neuron", 1);
-  tuned.optimizer_share = 0.3;
+  tuned.programs_share = 0.7, tuned.optimizer_share = 0.3;
   EXPECT_DOUBLE_EQ(expected_seconds(tuned, n), 7 * 1.4 + 3) << "the optimizer's programs are nobody's";
   SimulatedStep spread = step(10.5, "nxd", 2);
-  spread.optimizer_share = 0.3;
+  spread.programs_share = 0.7, spread.optimizer_share = 0.3;
   EXPECT_DOUBLE_EQ(expected_seconds(spread, n), 11) << "but those of several instances";
 }
 
@@ -60,7 +60,7 @@ TEST(TrainingFit, FindsTheNumbersThatMadeTheRows) {
 
 TEST(TrainingFit, ASimulationWithTheNumbersIsTakenApart) {
   const sim::SoftwareConfig n = numbers(1.1, 1.5, 1.4);
-  SimulatedStep s = step(0, "megatron", 4, 0.75);
+  SimulatedStep s = step(0, "megatron", 4, 7.5 / 12);
   s.software = n, s.software.stack = sim::SoftwareStack::kMegatron;
   s.seconds = 12;  // 3 s of waits, 1.5 s of the host, 7.5 s of programs
   EXPECT_DOUBLE_EQ(expected_seconds(s, n), 12);

@@ -81,7 +81,7 @@ class Training(unittest.TestCase):
 
     def test_simulate_says_what_was_judged_of_every_software(self):
         seconds = {}
-        for software in ("nxd", "megatron", "optimum-neuron"):
+        for software in ("none", "nxd", "megatron", "optimum-neuron"):
             name = f"by_{software}"
             (self.dir / f"{name}.yaml").write_text(DECODER.replace("model_source: hf", f"model_source: hf\nsoftware: {software}"))
             folder = self.dir / name
@@ -102,7 +102,8 @@ class Training(unittest.TestCase):
                 self.assertEqual(sum(parts), rank["total_ps"])
             seconds[software] = report["step_time_ms"] * 1e-3
         self.assertGreater(seconds["megatron"], seconds["nxd"] + 0.5, "a cost per step")
-        self.assertGreater(seconds["optimum-neuron"], 1.1 * seconds["nxd"], "programs take longer")
+        self.assertGreater(seconds["nxd"], 1.5 * seconds["none"], "a model this small waits for the host")
+        self.assertGreaterEqual(seconds["optimum-neuron"], seconds["nxd"])
 
     def test_a_row_that_cannot_be_run_is_listed_and_ends_with_its_exit_code(self):
         done = self.accuracy("--rows", "d*")

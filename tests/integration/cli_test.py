@@ -129,7 +129,7 @@ class GoodRuns(Case):
             # Parts of the breakdown of the same rank, where both say the same thing.
             last = report["simulated"]["attribution"]["rank"]
             part = next(row for row in report["simulated"]["breakdown"] if row["rank"] == last)
-            for kind, key in (("comm_tp", "exposed_tp_ps"), ("comm_pp", "exposed_pp_ps"), ("optimizer", "optimizer_ps"), ("bubble", "bubble_ps")):
+            for kind, key in (("comm_tp", "exposed_tp_ps"), ("comm_pp", "exposed_pp_ps"), ("optimizer", "optimizer_ps"), ("bubble", "bubble_ps"), ("launch", "launch_ps")):
                 self.assertEqual(sum(row["time_ps"] for row in rows if row["kind"] == kind), part[key], (layout, kind))
 
     def test_timings_kept_on_disk_change_no_byte(self):

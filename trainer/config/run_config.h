@@ -157,7 +157,7 @@ struct UnsupportedFeature {
 struct RunConfig {
   std::string name;
   std::string model_source = "megatron";
-  std::string software = "nxd";  ///< whose cost beside the device's work a simulated step has: nxd, megatron or optimum-neuron
+  std::string software = "none";  ///< whose cost beside the device's work a simulated step has: none, nxd, megatron or optimum-neuron
   std::int64_t seed = 1234;
   TrainerSection trainer;
   ExpManagerSection exp_manager;

@@ -16,13 +16,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<const char*, const char*>, 8> kParts{{{"matmul_ps", "matmul"},
+constexpr std::array<std::pair<const char*, const char*>, 9> kParts{{{"matmul_ps", "matmul"},
                                                                      {"other_compute_ps", "other compute"},
                                                                      {"exposed_tp_ps", "TP comm"},
                                                                      {"exposed_pp_ps", "PP comm"},
                                                                      {"exposed_dp_ps", "DP comm"},
                                                                      {"bubble_ps", "bubble"},
                                                                      {"optimizer_ps", "optimizer"},
+                                                                     {"launch_ps", "launch"},
                                                                      {"other_ps", "other"}}};
 constexpr std::array<const char*, 6> kCategories{"parameter", "gradient", "optimizer_state", "activation", "temporary", "input"};
 /// Longer tables are folded: equal rows become one.
@@ -86,7 +87,7 @@ std::string print_breakdown(const json& simulated) {
   std::vector<Row> rows;
   for (const json& row : simulated.at("breakdown")) {
     std::string line;
-    for (const auto& [key, title] : kParts) line += fmt::format("{:>14.4f}", milliseconds(row.at(key)));
+    for (const auto& [key, title] : kParts) line += fmt::format("{:>14.4f}", milliseconds(row.value(key, std::int64_t{0})));
     line += fmt::format("{:>12.4f}", milliseconds(row.at("total_ps")));
     rows.push_back(row_of(row, std::move(line)));
   }

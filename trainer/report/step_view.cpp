@@ -14,10 +14,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<const char*, const char*>, 8> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
+constexpr std::array<std::pair<const char*, const char*>, 9> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
                                                                       {"exposed_tp_ps", "TP comm"}, {"exposed_pp_ps", "PP comm"},
                                                                       {"exposed_dp_ps", "DP comm"}, {"bubble_ps", "bubble"},
-                                                                      {"optimizer_ps", "optimizer"}, {"other_ps", "other"}}};
+                                                                      {"optimizer_ps", "optimizer"}, {"launch_ps", "launch"},
+                                                                      {"other_ps", "other"}}};
 
 /// memory_bound_ps is a share of other_compute_ps; total_ps is their sum.
 bool is_part(const std::string& key) { return key.ends_with("_ps") && key != "total_ps" && key != "memory_bound_ps"; }
@@ -37,7 +38,7 @@ const json& busiest(const json& breakdown) {
 /// The known parts in their order, then any other.
 std::vector<NamedTime> parts_of(const json& row) {
   std::vector<NamedTime> parts;
-  for (const auto& [key, title] : kTitles) parts.push_back({title, row.at(key).get<std::int64_t>()});
+  for (const auto& [key, title] : kTitles) parts.push_back({title, row.value(key, std::int64_t{0})});
   for (const auto& [key, value] : row.items()) {
     const bool known = std::any_of(kTitles.begin(), kTitles.end(), [&k = key](const auto& title) { return k == title.first; });
     if (is_part(key) && !known) parts.push_back({part_title(key), value.get<std::int64_t>()});

@@ -3,7 +3,7 @@
 from typing import Any
 
 _PS_PER_MS = 1e9
-_PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "other")
+_PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "launch", "other")
 _SHOWN_STEPS = 8
 _SHOWN_ROWS = 10
 

@@ -206,6 +206,27 @@ TEST(Cluster, LaunchesPayOnceForTheQueueAndEachForTheStart) {
   EXPECT_EQ(simulator.run_cluster(b.job()).makespan, system.launch.program_launch + system.launch.program_start * 3 + kUs * 30);
 }
 
+/// Four programs of 10 µs, recorded ahead while the device works: the step takes the longer of both, and the first is recorded before it begins.
+TEST(Cluster, AProgramWaitsUntilTheHostHasRecordedIt) {
+  SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
+  system.software.trace_time = kUs;
+  const Picoseconds start = system.launch.program_start, turn = start + kUs * 10;
+  const auto span = [&](std::initializer_list<std::int64_t> operations) {
+    JobBuilder b(1);
+    const auto program = b.program(kUs * 10);
+    for (const std::int64_t count : operations) {
+      b.launch(0, program, count);
+      b.compute(0, program);
+    }
+    return Simulator(system).run_cluster(b.job()).makespan - system.launch.program_launch;
+  };
+  EXPECT_EQ(span({500, 2, 2, 2}), turn * 4) << "recorded in less time than the device takes";
+  EXPECT_EQ(span({0, 40, 40, 40}), kUs * 120 + turn) << "the last begins when it is recorded";
+  EXPECT_EQ(span({0, 100, 2, 2}), kUs * 100 + turn * 3) << "and the device catches up with the host";
+  system.software.stack = SoftwareStack::kNone;
+  EXPECT_EQ(span({0, 100, 2, 2}), turn * 4) << "nobody records";
+}
+
 TEST(Cluster, AStepPaysOnceForWhatItsSoftwareDoesBetweenSteps) {
   Picoseconds spans[2];
   for (const SoftwareStack stack : {SoftwareStack::kNxd, SoftwareStack::kMegatron}) {

@@ -40,7 +40,9 @@ class JobBuilder {
     return static_cast<std::uint32_t>(job_.comms.size() - 1);
   }
   void compute(int rank, std::uint32_t program) { add(rank, {ScheduleItem::Kind::kSegment, program, 0, 0}); }
-  void launch(int rank, std::uint32_t program) { add(rank, {ScheduleItem::Kind::kLaunch, program, 0, 0}); }
+  void launch(int rank, std::uint32_t program, std::int64_t operations = 0) {
+    add(rank, {.kind = ScheduleItem::Kind::kLaunch, .program = program, .operations = operations});
+  }
   void start(int rank, std::uint32_t comm) { add(rank, {ScheduleItem::Kind::kCommStart, 0, 0, comm}); }
   void wait(int rank, std::uint32_t comm) { add(rank, {ScheduleItem::Kind::kCommWait, 0, 0, comm}); }
   /// Every member starts and waits.

@@ -35,7 +35,7 @@ TEST(RunConfig, ReadsEverySection) {
 }
 
 TEST(RunConfig, SaysByWhichSoftwareItIsTimed) {
-  EXPECT_EQ(load_text(kBaseConfig).software, "nxd");
+  EXPECT_EQ(load_text(kBaseConfig).software, "none");
   const RunConfig megatron = load_text(kBaseConfig, {"software=megatron"});
   EXPECT_EQ(megatron.software, "megatron");
   expect_round_trip(megatron);
