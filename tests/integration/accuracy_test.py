@@ -80,8 +80,8 @@ class Training(unittest.TestCase):
         self.assertGreater(seconds("--set", "core.dma.engine_rate=1 GB/s"), 1.5 * seconds())
 
     def test_simulate_says_what_was_judged_of_every_software(self):
-        seconds = {}
-        for software in ("none", "nxd", "megatron", "optimum-neuron"):
+        seconds, no_host = {}, ("--set", "software.trace_time=0 us")
+        for software, numbers in (("none", ()), ("nxd", ()), ("megatron", no_host), ("optimum-neuron", no_host)):
             name = f"by_{software}"
             (self.dir / f"{name}.yaml").write_text(DECODER.replace("model_source: hf", f"model_source: hf\nsoftware: {software}"))
             folder = self.dir / name
@@ -89,10 +89,10 @@ class Training(unittest.TestCase):
             (folder / "training.yaml").write_text(f"rows:\n  - {{id: {name}, config: {name}.yaml, instance: trn1.2xlarge, nodes: 1, step_s: 0.01, measured: {{log: 0.01}}, use: test, "
                                                   "grade: B, size: small, family: here, path: here, source: made up}\n")
             (folder / f"{name}.yaml").write_text((self.dir / f"{name}.yaml").read_text())
-            judged = subprocess.run([TRELLIS, "accuracy", "training", "--results", folder / "results", "--json"], capture_output=True, text=True, timeout=600,
+            judged = subprocess.run([TRELLIS, "accuracy", "training", "--results", folder / "results", "--json", *numbers], capture_output=True, text=True, timeout=600,
                                     env={**os.environ, "TRELLIS_PUBLISHED_DIR": str(folder)})
             self.assertEqual(judged.returncode, 0, judged.stderr)
-            simulated = subprocess.run([TRELLIS, "simulate", self.dir / f"{name}.yaml", "--instance", "trn1.2xlarge", "--json", "--no-cache",
+            simulated = subprocess.run([TRELLIS, "simulate", self.dir / f"{name}.yaml", "--instance", "trn1.2xlarge", "--json", "--no-cache", *numbers,
                                         f"exp_manager.explicit_log_dir={folder / 'run'}"], capture_output=True, text=True, timeout=600)
             self.assertEqual(simulated.returncode, 0, simulated.stderr)
             report = json.loads(simulated.stdout)
@@ -101,9 +101,9 @@ class Training(unittest.TestCase):
                 parts = [value for key, value in rank.items() if key.endswith("_ps") and key not in ("total_ps", "memory_bound_ps")]
                 self.assertEqual(sum(parts), rank["total_ps"])
             seconds[software] = report["step_time_ms"] * 1e-3
-        self.assertGreater(seconds["megatron"], seconds["nxd"] + 0.5, "a cost per step")
+        self.assertGreater(seconds["megatron"], seconds["none"] + 0.5, "a cost per step")
+        self.assertGreater(seconds["optimum-neuron"], 1.1 * seconds["none"], "programs take longer")
         self.assertGreater(seconds["nxd"], 1.5 * seconds["none"], "a model this small waits for the host")
-        self.assertGreaterEqual(seconds["optimum-neuron"], seconds["nxd"])
 
     def test_a_row_that_cannot_be_run_is_listed_and_ends_with_its_exit_code(self):
         done = self.accuracy("--rows", "d*")

@@ -58,5 +58,12 @@ TEST(PublishedTraining, HasThePublishedLayoutsAndSizes) {
   }
 }
 
+/// The adapters of C01 are on gate_up_proj too, which these two layers do not have.
+TEST(PublishedTraining, AdaptersOfGateAndUpNeedTheFusedLayer) {
+  const auto adapters = testing::Contains(UnsupportedFeature{"model_alignment_strategy.peft", "LoRA adapters beside separate gates (model.fuse_gate_up: false)", true});
+  EXPECT_THAT(check_run_config(file_of("C01"), {}).config.unsupported, testing::Not(adapters));
+  EXPECT_THAT(check_run_config(file_of("C01"), {"model.fuse_gate_up=false"}).config.unsupported, adapters);
+}
+
 }  // namespace
 }  // namespace trellis::trainer
