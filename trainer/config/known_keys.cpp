@@ -122,7 +122,7 @@ constexpr KeyGroup kGroups[] = {
     {"model", kCarriedOut, "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only save_logits"},
     // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from config.json.
     {"model", kCarriedOut, "vocab_size torch_dtype"},
-    // NxDT always fuses them; neuronx-nemo-megatron never does (its ParallelMLP has dense_h_to_4h and dense_h_to_4h_2).
+    // NxDT always fuses them; neuronx-nemo-megatron did not before its 0.5.0 (its ParallelMLP had dense_h_to_4h and dense_h_to_4h_2).
     {"model", kCarriedOut, "fuse_gate_up"},
     // Of encoders, which NxDT does not have: as config.json calls them.
     {"model", kCarriedOut, "model_type type_vocab_size image_size patch_size num_channels num_labels"},
