@@ -167,6 +167,7 @@ class ChangeSearch {
     words.insert(words.end(), run.overrides.begin(), run.overrides.end());
     words.insert(words.end(), {"--instance", run.instance, "--nodes", std::to_string(run.nodes), "--steps", std::to_string(options_.request.steps), "--no-changes", "--json",
                                "--threads", "1"});
+    if (options_.request.functionalization) words.emplace_back("--functionalization");
     return words;
   }
 
@@ -214,6 +215,8 @@ void add_memory(CLI::App& app, int& exit_code) {
       ->capture_default_str()->check(CLI::NonNegativeNumber);
   verb->add_option("--timeout", options->request.timeout_s, "seconds after which a rank that is missing at a communication is named (exit code 4)")
       ->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_flag("--functionalization", options->request.functionalization,
+                 "software nxd or optimum-neuron on PyTorch/XLA 2.1 to 2.4 with XLA_DISABLE_FUNCTIONALIZATION=0: gradients that accumulate are there twice (pytorch/xla#7174)");
   verb->add_flag("!--no-changes", options->changes, "when it does not fit, say so and search for no changes");
   verb->add_flag("--all", options->all, "also list the changes that are illegal for this configuration or machine, or not enough, with why");
   verb->add_flag("--json", options->json, "one JSON document on stdout (schema trellis.memory_plan/1)");
@@ -221,7 +224,8 @@ void add_memory(CLI::App& app, int& exit_code) {
                "  trellis memory examples/llama3_8b_trn1.yaml distributed_strategy.tensor_model_parallel_size=4 data.micro_batch_size=2\n"
                "  trellis memory examples/nxdt/hf_llama3_70B_config.yaml --nodes 32 trainer.num_nodes=32 --json\n"
                "The trainer runs one step without data on cores that never refuse memory, one rank of each class of equal ranks. What neuronx-cc and the runtime\n"
-               "take besides is told as an estimate, never counted. Exit code 0: it fits; 3: it does not, and the changes that would are listed, each one run.");
+               "take besides is told as an estimate. It counts where the configuration says software: nxd or optimum-neuron: then the verdict is of that\n"
+               "software on a device, estimated from a published breakdown (trellis accuracy memory judges it). Exit code 0: it fits; 3: it does not, and the changes that would are listed, each one run.");
   verb->callback([options, &exit_code] { exit_code = memory(*options); });
 }
 

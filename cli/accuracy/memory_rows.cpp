@@ -28,9 +28,10 @@ MemoryRow read_row(const YamlMap& row) {
   out.overrides = row.get<std::vector<std::string>>("overrides", {});
   out.nodes = row.get<int>("nodes", 1);
   out.fits = row.required<bool>("fits");
-  out.published_gb = row.get<double>("gb_per_core", 0);
+  out.functionalization = row.get<bool>("functionalization", false);
+  out.published_gib = row.get<double>("gib_per_core", 0);
   if (out.nodes < 1) row.problem("nodes", fmt::format("expected at least 1, got {}", out.nodes));
-  if (out.published_gb < 0) row.problem("gb_per_core", "must be positive");
+  if (out.published_gib < 0) row.problem("gib_per_core", "must be positive");
   row.reject_unknown();
   return out;
 }
@@ -39,6 +40,7 @@ std::vector<std::string> arguments(const MemoryRow& row) {
   std::vector<std::string> words = {"memory", row.config};
   words.insert(words.end(), row.overrides.begin(), row.overrides.end());
   words.insert(words.end(), {"--instance", row.instance, "--nodes", std::to_string(row.nodes), "--no-changes", "--json", "--threads", "1"});
+  if (row.functionalization) words.emplace_back("--functionalization");
   return words;
 }
 
@@ -52,8 +54,8 @@ MemoryAnswer answer_of(const ChildResult& child) {
     return answer;
   }
   answer.verdict = plan.at("verdict").get<std::string>();
-  answer.needed_gb = plan.at("needed_bytes").get<double>() * 1e-9;
-  answer.capacity_gb = plan.at("capacity_bytes").get<double>() * 1e-9;
+  answer.needed_gib = plan.at("needed_bytes").get<double>() / (1 << 30);
+  answer.capacity_gib = plan.at("capacity_bytes").get<double>() / (1 << 30);
   return answer;
 }
 
@@ -99,19 +101,23 @@ std::vector<MemoryAnswer> answer_memory_rows(const std::vector<MemoryRow>& rows,
 
 std::string memory_accuracy_text(const std::vector<MemoryRow>& rows, const std::vector<MemoryAnswer>& answers) {
   using Align = trainer::TextTable::Align;
-  trainer::TextTable table({{"verdict", Align::kLeft}, {"row", Align::kLeft}, {"published", Align::kLeft}, {"published GB", Align::kRight}, {"model", Align::kLeft}, {"model GB", Align::kRight}, {"of GB", Align::kRight}});
+  trainer::TextTable table({{"verdict", Align::kLeft}, {"row", Align::kLeft}, {"published", Align::kLeft}, {"published GiB", Align::kRight}, {"model", Align::kLeft}, {"model GiB", Align::kRight}, {"off", Align::kRight}, {"of GiB", Align::kRight}});
   std::size_t right = 0, run = 0;
   std::string errors;
   for (const std::size_t i : order_of(rows, answers)) {
-    const int rank = rank_of(rows[i], answers[i]);
+    const MemoryRow& row = rows[i];
+    const MemoryAnswer& answer = answers[i];
+    const int rank = rank_of(row, answer);
     right += rank == 2 ? 1 : 0;
     run += rank == 1 ? 0 : 1;
-    if (rank == 1) errors += fmt::format("  {}: {}\n", rows[i].id, answers[i].error);
-    const std::string published_gb = rows[i].published_gb > 0 ? fmt::format("{:.2f}", rows[i].published_gb) : "-";
-    table.add({kWords[rank], rows[i].id, rows[i].fits ? "fits" : "out of memory", published_gb, rank == 1 ? "-" : answers[i].verdict, rank == 1 ? "-" : fmt::format("{:.2f}", answers[i].needed_gb),
-               rank == 1 ? "-" : fmt::format("{:.2f}", answers[i].capacity_gb)});
+    if (rank == 1) errors += fmt::format("  {}: {}\n", row.id, answer.error);
+    const bool both = row.published_gib > 0 && rank != 1;
+    const std::string published = row.published_gib > 0 ? fmt::format("{:.2f}", row.published_gib) : "-";
+    const std::string off = both ? fmt::format("{:+.1f}%", 100 * (answer.needed_gib / row.published_gib - 1)) : "-";
+    table.add({kWords[rank], row.id, row.fits ? "fits" : "out of memory", published, rank == 1 ? "-" : answer.verdict, rank == 1 ? "-" : fmt::format("{:.2f}", answer.needed_gib), off,
+               rank == 1 ? "-" : fmt::format("{:.2f}", answer.capacity_gib)});
   }
-  return "Published runs that fitted or were out of memory, beside `trellis memory` (GB per logical core; the model counts no buffers of the runtime)\n" + table.text() +
+  return "Published runs that fitted or were out of memory, beside `trellis memory`: GiB per logical core, for the software that the run was of\n" + table.text() +
          fmt::format("{} of {} verdicts are right; {} rows could not be run\n", right, run, rows.size() - run) + errors;
 }
 
@@ -119,9 +125,9 @@ json memory_accuracy_json(const std::vector<MemoryRow>& rows, const std::vector<
   json list = json::array();
   for (const std::size_t i : order_of(rows, answers)) {
     json row = {{"id", rows[i].id}, {"source", rows[i].source}, {"published_fits", rows[i].fits}, {"result", kWords[rank_of(rows[i], answers[i])]}};
-    if (rows[i].published_gb > 0) row["published_gb_per_core"] = rows[i].published_gb;
+    if (rows[i].published_gib > 0) row["published_gib_per_core"] = rows[i].published_gib;
     if (answers[i].error.empty()) {
-      row.update({{"verdict", answers[i].verdict}, {"needed_gb", answers[i].needed_gb}, {"capacity_gb", answers[i].capacity_gb}});
+      row.update({{"verdict", answers[i].verdict}, {"needed_gib", answers[i].needed_gib}, {"capacity_gib", answers[i].capacity_gib}});
     } else {
       row["error"] = answers[i].error;
     }

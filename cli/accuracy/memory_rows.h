@@ -14,14 +14,15 @@ struct MemoryRow {
   std::string id, source, config, instance;  ///< config: a path
   std::vector<std::string> overrides;
   int nodes = 1;
-  bool fits = false;        ///< as published
-  double published_gb = 0;  ///< per logical core, 10⁹ B; 0: not published
+  bool fits = false;               ///< as published
+  bool functionalization = false;  ///< see `trellis memory --functionalization`
+  double published_gib = 0;        ///< per logical core; 0: not published
 };
 
 struct MemoryAnswer {
   std::string error;        ///< why it could not be run; "": it was
   std::string verdict;      ///< fits, tight, does_not_fit
-  double needed_gb = 0, capacity_gb = 0;
+  double needed_gib = 0, capacity_gib = 0;
   [[nodiscard]] bool fits() const { return verdict == "fits" || verdict == "tight"; }
 };
 

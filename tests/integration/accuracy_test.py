@@ -119,5 +119,23 @@ class Training(unittest.TestCase):
             self.assertIn(text, done.stderr)
 
 
+class Memory(unittest.TestCase):
+    """Published runs beside the verdicts of `trellis memory`."""
+
+    def rows(self, *globs):
+        done = subprocess.run([TRELLIS, "accuracy", "memory", "--json", *(word for glob in globs for word in ("--rows", glob))], capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {row["id"]: row for row in json.loads(done.stdout)["rows"]}
+
+    def test_verdicts_on_published_runs(self):
+        rows = self.rows("C0*", "X70*", "G6-1")
+        self.assertEqual({row["published_fits"] for row in rows.values()}, {True, False})
+        self.assertEqual([(row["id"], row["result"]) for row in rows.values() if row["result"] != "right"], [])
+        sizes = [row for row in rows.values() if row.get("published_gib_per_core", 0) > 8]
+        self.assertGreaterEqual(len(sizes), 5)
+        for row in sizes:
+            self.assertLess(abs(row["needed_gib"] / row["published_gib_per_core"] - 1), 0.15, row["id"])
+
+
 if __name__ == "__main__":
     sys.exit(unittest.main(verbosity=2))

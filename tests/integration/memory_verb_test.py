@@ -97,6 +97,51 @@ class Verdicts(Case):
         self.assertEqual(weights, sorted(weights))
 
 
+class Software(Case):
+    """The verdict for published software: software_memory.h."""
+
+    SMALL = (LLAMA_8B, "model.num_layers=4", "software=nxd")
+
+    def test_the_estimate_is_the_sum_of_its_parts_at_the_phase_that_takes_most(self):
+        plan = self.plan(*self.SMALL)
+        software = plan["software"]
+        parts = ("inputs_outputs_bytes", "scratch_bytes", "unaliased_gradient_bytes", "runtime_bytes")
+        self.assertEqual(plan["needed_bytes"], sum(software[part] for part in parts))
+        self.assertEqual(plan["headroom_bytes"], plan["capacity_bytes"] - plan["needed_bytes"])
+        self.assertEqual(software["runtime_bytes"], sum(row["bytes_per_core"] for row in plan["beyond_allocator"]))
+        self.assertEqual(software["unaliased_gradient_bytes"], 0)
+        ratio = software["scratch_bytes"] / software["scratch_of_this_trainer_bytes"]
+        held = lambda peak: peak["activation_bytes"] + peak["temporary_bytes"]
+        kept = lambda peak: sum(peak[name + "_bytes"] for name in ("parameter", "gradient", "optimizer_state", "input"))
+        totals = [kept(phase["at_peak"]) + ratio * held(phase["at_peak"]) for rank in plan["ranks"] for phase in rank["phases"] if phase["phase"] != "optimizer"]
+        self.assertAlmostEqual(plan["needed_bytes"] - software["runtime_bytes"], max(totals), delta=2)
+        self.assertNotIn("software", self.plan(*self.SMALL[:-1]))
+        self.assertNotIn("software", self.plan(*self.SMALL[:-1], "software=megatron"), "no published figure tells its scratch")
+
+    def test_functionalization_holds_the_gradients_twice(self):
+        plain, functional = self.plan(*self.SMALL), self.plan(*self.SMALL, "--functionalization")
+        gradients = functional["software"]["unaliased_gradient_bytes"]
+        self.assertIn(gradients, [phase["at_peak"]["gradient_bytes"] for phase in plain["ranks"][0]["phases"]])
+        self.assertGreater(gradients, 0)
+        self.assertEqual(functional["needed_bytes"] - plain["needed_bytes"], gradients)
+        self.assertIn("functionalization does not alias", self.trellis("memory", *self.SMALL, "--functionalization").stdout)
+        self.assertIn("--functionalization", self.trellis("memory", *self.SMALL[:-1], "--functionalization", code=2).stderr)
+
+    def test_what_fits_this_trainer_need_not_fit_the_software(self):
+        args = (LLAMA_8B, "model.num_layers=16", "data.micro_batch_size=4", "model.activations_checkpoint_granularity=null", "model.fusions.flash_attention=true")
+        alone = self.plan(*args)
+        nxd = self.plan(*args, "software=nxd", code=3)
+        self.assertGreater(nxd["needed_bytes"], nxd["capacity_bytes"])
+        self.assertLess(alone["needed_bytes"], alone["capacity_bytes"])
+        good = [change for change in nxd["changes"] if change["status"] in ("fits", "tight")]
+        self.assertTrue(good)
+        again = self.plan(*args, "software=nxd", *good[0]["overrides"][len(args):], "--instance", good[0]["instance"], "--nodes", good[0]["nodes"])
+        self.assertEqual(again["needed_bytes"], good[0]["needed_bytes"])
+        text = self.trellis("memory", *args, "software=nxd", "--no-changes", code=3).stdout
+        for part in ("Verdict for nxd on a device, estimated: DOES NOT FIT", "of scratch", "too much by", "this trainer itself takes"):
+            self.assertIn(part, text)
+
+
 class BadInput(Case):
     def test_errors(self):
         for args, part in (((self.dir / "none.yaml",), "none.yaml"), ((QUICKSTART, "model.num_layers=0"), "num_layers"), ((QUICKSTART, "--instance", "trn9"), "trn9"),

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
 #include "sim/config/system_config.h"
@@ -22,6 +23,9 @@ namespace {
 RunConfig load(const MemoryRequest& request) {
   RunConfig config = load_run_config(request.config_file, request.overrides);
   refuse_unsupported(config, true);
+  if (request.functionalization && config.software != "nxd" && config.software != "optimum-neuron") {
+    throw ConfigError("--functionalization: is of PyTorch/XLA: expected software: nxd or optimum-neuron in the configuration, got " + config.software);
+  }
   config.trainer.max_steps = request.steps;
   config.trainer.enable_progress_bar = false;
   return config;
@@ -54,6 +58,8 @@ MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
   facts.host_memory_bytes = system.instance.host_memory.value;
   facts.sequential_move_factor = config.trainer.sequential_move_factor;
   facts.cores_per_chip = system.logical_cores_per_chip();
+  facts.software = config.software;
+  facts.functionalization = request.functionalization;
   return facts;
 }
 

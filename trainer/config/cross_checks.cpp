@@ -1,5 +1,7 @@
 #include "trainer/config/cross_checks.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "trainer/config/layout_checks.h"
@@ -64,6 +66,28 @@ void check_gate(const RunConfig& config, SectionReaders& r) {
   r.model.problem("fuse_gate_up", "separates the two halves of a gated activation: expected activation geglu, reglu or swiglu beside false; set it to true");
 }
 
+/// Parameters that any model of these sizes stays below, counted where no integer overflows.
+double parameter_bound(const ModelSection& m) {
+  const double rank = m.lora ? m.lora->rank : 0, experts = m.moe ? m.moe->num_experts : 1;
+  const double inputs = m.hidden_size + rank + 1, width = 2.0 * (m.num_attention_heads + m.num_kv_heads) * std::max(1, m.head_dim) + 3.0 * m.ffn_hidden_size + 4 * inputs;
+  const double image = m.image ? 1.0 * m.image->size * m.image->size * m.image->channels + m.image->labels : 0;
+  return experts * m.num_layers * inputs * width + (2.0 * m.vocab_size + m.max_position_embeddings + m.type_vocab_size + image) * inputs;
+}
+
+/// Keeps counts of parameters, bytes and operations inside 64 bits; the problem names the largest of the sizes.
+void check_size(const RunConfig& config, SectionReaders& r) {
+  constexpr double kMost = 1e15;  // a thousand times the largest model of the time
+  const ModelSection& m = config.model;
+  if (parameter_bound(m) <= kMost) return;
+  std::vector<std::pair<int, std::string>> sizes = {{m.num_layers, "num_layers"}, {m.hidden_size, "hidden_size"}, {m.ffn_hidden_size, "ffn_hidden_size"},
+                                                    {m.num_attention_heads, "num_attention_heads"}, {m.num_kv_heads, "num_kv_heads"}, {m.head_dim, "kv_channels"},
+                                                    {m.vocab_size, "vocab_size"}, {m.max_position_embeddings, "max_position_embeddings"}};
+  if (m.moe) sizes.emplace_back(m.moe->num_experts, "moe.num_experts");
+  const auto& [size, key] = *std::ranges::max_element(sizes);
+  SectionReader section = key.starts_with("moe.") ? r.model.section("moe") : r.model;
+  section.problem(key.substr(key.find('.') + 1), fmt::format("{} makes a model of about {:.0e} parameters; expected at most {:.0e} in all: lower it", size, parameter_bound(m), kMost));
+}
+
 /// What adapters are not beside, in this version.
 void check_lora(const RunConfig& config, SectionReaders& r) {
   if (!config.model.lora) return;
@@ -113,6 +137,7 @@ void check_features(const RunConfig& config, SectionReaders& r) {
 }  // namespace
 
 void cross_check(const RunConfig& config, SectionReaders& readers) {
+  check_size(config, readers);
   check_heads(config, readers);
   check_layout(config, readers);
   check_sequence(config, readers);

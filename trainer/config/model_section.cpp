@@ -52,6 +52,12 @@ ImageSection read_image(SectionReader& reader, const HfModelConfig& json) {
     reader.problem("image_size", fmt::format("{} is not divisible by patch_size {}", image.size, image.patch));
     image.size = image.patch;
   }
+  constexpr int kMostPatches = 1 << 15;  // along a side: their number fits an int
+  if (image.size / image.patch > kMostPatches) {
+    reader.problem("image_size", fmt::format("{} / patch_size {} makes {} patches along a side; expected at most {}", image.size, image.patch,
+                                             image.size / image.patch, kMostPatches));
+    image.size = image.patch;
+  }
   return image;
 }
 

@@ -74,7 +74,7 @@ struct ImageSection {
   int size = 224, patch = 16, channels = 3;  ///< square images, cut into square patches
   int labels = 1000;                         ///< classes of the head
   [[nodiscard]] int patches() const { return (size / patch) * (size / patch); }
-  [[nodiscard]] int values_per_patch() const { return channels * patch * patch; }
+  [[nodiscard]] std::int64_t values_per_patch() const { return std::int64_t{patch} * patch * channels; }
   bool operator==(const ImageSection&) const = default;
 };
 

@@ -4,29 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trainer/report/software_memory.h"
+
 namespace trellis::trainer {
 namespace {
 
 using nlohmann::json;
-
-constexpr double kGB = 1e9;
-/// Of the one published breakdown of a core's memory: 18.12 GB = 7.69 I/O + 8.88 scratch + 1.02 rings + a rest. I/O (weights, gradients, states, inputs)
-/// and scratch (activations, temporaries) are what the allocator counts.
-constexpr const char* kBreakdownSource =
-    "torchneuronx ctx_8192.failure.json: Llama-3.1-8B LoRA, sequence 8192, trn1.2xlarge TP 2: 18.12 GB per core = 7.69 I/O + 8.88 scratch + 1.02 DMA rings + rest";
-
-json beyond_allocator() {
-  const auto row = [](const char* what, double gb) {
-    return json{{"what", what}, {"bytes_per_core", static_cast<std::int64_t>(gb * kGB)}, {"evidence", "estimated"}, {"source", kBreakdownSource}};
-  };
-  return json::array({row("DMA rings", 1.02), row("the rest that the runtime names no further (code, its own buffers)", 18.12 - 7.69 - 8.88 - 1.02)});
-}
-
-std::int64_t beyond_bytes(const json& rows) {
-  std::int64_t sum = 0;
-  for (const json& row : rows) sum += row.at("bytes_per_core").get<std::int64_t>();
-  return sum;
-}
 
 /// A node's own memory. The last stage's ranks may weigh more than the first's: the heaviest rank counts for all.
 json host_memory(const MemoryRunFacts& facts, const json& ranks) {
@@ -63,6 +46,8 @@ json run_json(const MemoryRunFacts& facts) {
           {"sequence_parallel", facts.sequence_parallel},
           {"recompute", facts.recompute},
           {"steps", facts.steps},
+          {"software", facts.software},
+          {"functionalization", facts.functionalization},
           {"logical_cores_per_chip", facts.cores_per_chip}};
 }
 
@@ -76,6 +61,25 @@ const json& worst_of(const json& ranks) {
   });
 }
 
+/// What is judged: the worst rank, where it takes most, and whether that fits.
+struct Judgement {
+  json rank, phase;
+  std::int64_t needed = 0;
+  std::string verdict;
+};
+
+Judgement judge_allocations(const json& ranks, std::int64_t capacity) {
+  const json& worst = worst_of(ranks);
+  const auto needed = worst.at("peak_reserved_bytes").get<std::int64_t>();
+  return {worst.at("rank"), worst.at("peak_phase"), needed, !fits(worst) ? "does_not_fit" : capacity - needed < runtime_bytes() ? "tight" : "fits"};
+}
+
+Judgement judge_software(const json& software, std::int64_t capacity) {
+  const auto needed = software.at("total_bytes").get<std::int64_t>();
+  const bool sure = static_cast<double>(needed) <= (1 - kSoftwareMemoryError) * static_cast<double>(capacity);
+  return {software.at("rank"), software.at("phase"), needed, needed > capacity ? "does_not_fit" : sure ? "fits" : "tight"};
+}
+
 }  // namespace
 
 json memory_plan(const MemoryRunFacts& facts, const json& memory) {
@@ -86,24 +90,26 @@ json memory_plan(const MemoryRunFacts& facts, const json& memory) {
     rank["fits"] = fits(rank);
     rank.erase("largest_graph");
   }
-  const json& worst = worst_of(ranks);
-  const json beyond = beyond_allocator();
-  const std::int64_t capacity = worst.at("capacity_bytes").get<std::int64_t>(), needed = worst.at("peak_reserved_bytes").get<std::int64_t>();
-  const std::int64_t headroom = capacity - needed;
-  return {{"schema", "trellis.memory_plan/1"},
-          {"run", run_json(facts)},
-          {"verdict", !fits(worst) ? "does_not_fit" : headroom < beyond_bytes(beyond) ? "tight" : "fits"},
-          {"capacity_bytes", capacity},
-          {"needed_bytes", needed},
-          {"headroom_bytes", headroom},
-          {"headroom_share", static_cast<double>(headroom) / static_cast<double>(capacity)},
-          {"worst_rank", worst.at("rank")},
-          {"worst_phase", worst.at("peak_phase")},
-          {"evidence", "computed"},  // by the trainer's own allocations
-          {"ranks", std::move(ranks)},
-          {"beyond_allocator", beyond},
-          {"not_modelled", json::array({"buffers of collectives", "what neuronx-cc allocates otherwise than LibTorch's operators do: fusion takes less, spilling more"})},
-          {"host", host_memory(facts, memory.at("ranks"))}};
+  const auto capacity = ranks.at(0).at("capacity_bytes").get<std::int64_t>();
+  const json software = software_memory(facts, ranks);
+  const Judgement judged = software.is_null() ? judge_allocations(ranks, capacity) : judge_software(software, capacity);
+  const std::int64_t headroom = capacity - judged.needed;
+  json plan = {{"schema", "trellis.memory_plan/1"},
+               {"run", run_json(facts)},
+               {"verdict", judged.verdict},
+               {"capacity_bytes", capacity},
+               {"needed_bytes", judged.needed},
+               {"headroom_bytes", headroom},
+               {"headroom_share", static_cast<double>(headroom) / static_cast<double>(capacity)},
+               {"worst_rank", judged.rank},
+               {"worst_phase", judged.phase},
+               {"evidence", software.is_null() ? "computed" : "estimated"},  // computed: by the trainer's own allocations
+               {"ranks", std::move(ranks)},
+               {"beyond_allocator", runtime_memory()},
+               {"not_modelled", json::array({"buffers of collectives", "what neuronx-cc allocates otherwise than LibTorch's operators do: fusion takes less, spilling more"})},
+               {"host", host_memory(facts, memory.at("ranks"))}};
+  if (!software.is_null()) plan["software"] = software;
+  return plan;
 }
 
 }  // namespace trellis::trainer

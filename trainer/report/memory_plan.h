@@ -19,11 +19,15 @@ struct MemoryRunFacts {
   int sequential_move_factor = 1;       ///< ranks of a host that build their weights at the same time
   std::int64_t host_memory_bytes = 0;   ///< of one instance
   int cores_per_chip = 1;               ///< logical ones
+  std::string software = "none";        ///< key `software`
+  bool functionalization = false;       ///< of PyTorch/XLA 2.1 to 2.4: gradients that accumulate are not aliased
 };
 
-/// `memory`: trellis.memory/1 of a run on cores of unlimited memory. `verdict` is "does_not_fit" when an allocator with the core's capacity would
-/// have refused something, "tight" when what it leaves is less than the estimate of what the runtime takes besides, else "fits". `needed_bytes`: what
-/// the allocator of the worst rank takes from HBM at its peak; `headroom_bytes` = capacity − needed.
+/// `memory`: trellis.memory/1 of a run on cores of unlimited memory. `headroom_bytes` = capacity − `needed_bytes`.
+/// Of this trainer (software none, megatron): `needed_bytes` is what the allocator of the worst rank takes from HBM at its peak; `verdict` is
+/// "does_not_fit" when an allocator with the core's capacity would have refused something, "tight" when what it leaves is less than the estimate of
+/// what the runtime takes besides, else "fits".
+/// Of other software (see software_memory.h): `needed_bytes` is the estimate; "does_not_fit" above the capacity, "tight" within the estimate's error.
 [[nodiscard]] nlohmann::json memory_plan(const MemoryRunFacts& facts, const nlohmann::json& memory);
 
 /// For people. `all`: also changes that are illegal or were not enough, with why. REQUIRES: the schema above, with or without "changes".

@@ -7,6 +7,7 @@
 
 #include "trainer/report/memory_plan.h"
 #include "trainer/report/run_report.h"
+#include "trainer/report/software_memory.h"
 #include "trainer/report/text_table.h"
 
 namespace trellis::trainer {
@@ -46,6 +47,23 @@ const json& worst(const json& plan) {
   return *std::ranges::find_if(plan.at("ranks"), [&](const json& rank) { return rank.at("rank") == plan.at("worst_rank"); });
 }
 
+/// The verdict of published software, and what its estimate is made of.
+std::string software_verdict_text(const json& plan, const std::string& of, const std::string& where) {
+  const json& software = plan.at("software");
+  const std::string verdict = plan.at("verdict").get<std::string>(), name = software.at("software").get<std::string>();
+  const std::int64_t headroom = bytes(plan, "headroom_bytes"), held = bytes(software, "scratch_of_this_trainer_bytes");
+  const std::string judged = verdict == "fits" ? "FITS" : verdict == "tight" ? "FITS, TIGHT" : "DOES NOT FIT";
+  std::string text = fmt::format("Verdict for {} on a device, estimated: {}: {}, {} {}, {} on {}\n", name, judged, of, headroom < 0 ? "too much by" : "headroom", gib(std::abs(headroom)),
+                                 headroom < 0 ? "most" : "least", where);
+  if (verdict == "tight") text += fmt::format("  the headroom is less than {:.0f} % of the core, by which the estimate was off at most: a device may refuse this run\n", 100 * kSoftwareMemoryError);
+  text += fmt::format("  = {} of inputs and outputs (weights, gradients, states, data) + {} of scratch", gib(bytes(software, "inputs_outputs_bytes")), gib(bytes(software, "scratch_bytes")));
+  if (held > 0) text += fmt::format(" ({:.2f} × the {} that this trainer's operators hold)", static_cast<double>(bytes(software, "scratch_bytes")) / static_cast<double>(held), gib(held));
+  if (bytes(software, "unaliased_gradient_bytes") > 0) text += fmt::format(" + {} of gradients that functionalization does not alias", gib(bytes(software, "unaliased_gradient_bytes")));
+  text += fmt::format(" + {} of the runtime\n", gib(bytes(software, "runtime_bytes")));
+  const auto allocator = std::ranges::max_element(plan.at("ranks"), {}, [](const json& rank) { return bytes(rank, "peak_reserved_bytes"); });
+  return text + fmt::format("  this trainer itself takes {}\n", gib(bytes(*allocator, "peak_reserved_bytes")));
+}
+
 std::string verdict_text(const json& plan) {
   const std::string verdict = plan.at("verdict").get<std::string>();
   const std::int64_t headroom = bytes(plan, "headroom_bytes");
@@ -55,6 +73,7 @@ std::string verdict_text(const json& plan) {
   const std::string of = fmt::format("{} of {} per logical core ({} per chip: {} of {})", gib(bytes(plan, "needed_bytes")), gib(bytes(plan, "capacity_bytes")), per_chip,
                                      gib(per_chip * bytes(plan, "needed_bytes")), gib(per_chip * bytes(plan, "capacity_bytes")));
   const std::string share = fmt::format("{:.1f} %", 100 * std::abs(plan.at("headroom_share").get<double>()));
+  if (plan.contains("software")) return software_verdict_text(plan, of, where);
   if (verdict == "does_not_fit") {
     std::string text = fmt::format("Verdict: DOES NOT FIT: {}, {} too much, most on {}\n", of, gib(-headroom), where);
     if (headroom >= 0) text = fmt::format("Verdict: DOES NOT FIT: {}, in pieces that are too small: the allocator refused one on {}\n", of, where);
@@ -111,9 +130,9 @@ std::string list(const json& lines) {
 }
 
 std::string not_counted_text(const json& plan) {
-  std::string text = "\nBesides, not in the verdict\n";
+  std::string text = plan.contains("software") ? "\nThe runtime's own, in the verdict\n" : "\nBesides, not in the verdict\n";
   for (const json& row : plan.at("beyond_allocator")) {
-    text += fmt::format("  {}: {:.2f} GB per core ({})\n", row.at("what").get<std::string>(), static_cast<double>(bytes(row, "bytes_per_core")) * 1e-9, row.at("evidence").get<std::string>());
+    text += fmt::format("  {}: {} per core ({})\n", row.at("what").get<std::string>(), gib(bytes(row, "bytes_per_core")), row.at("evidence").get<std::string>());
   }
   text += "    source: " + plan.at("beyond_allocator").at(0).at("source").get<std::string>() + "\n  not modelled: " + list(plan.at("not_modelled")) + "\n";
   const json& host = plan.at("host");

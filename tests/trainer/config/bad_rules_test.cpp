@@ -179,7 +179,11 @@ const std::vector<Broken>& broken_files() {
      "run.yaml:27:model.precision: not supported (got 16): section `precision` replaces it; remove it or set it to 32"},
     {{{"  global_batch_size: 16", "  global_batch_size: 16\n  seq_length: 64"}},
      "run.yaml:17:data.seq_length: 64 differs from model.encoder_seq_length 32; write ${model.encoder_seq_length}"},
+    {{{"num_layers: 4", "num_layers: 2147483646"}, {"hidden_size: 64", "hidden_size: 65536"}},
+     "run.yaml:20:model.num_layers: 2147483646 makes a model of about 6e+19 parameters; expected at most 1e+15 in all: lower it"},
     // Mixtures of experts.
+    {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  moe: {num_experts: 2147483647, dropless: true}"}, {"hidden_size: 64", "hidden_size: 4096"}},
+     "run.yaml:27:model.moe.num_experts: 2147483647 makes a model of about 1e+18 parameters; expected at most 1e+15 in all: lower it"},
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  moe: {top_k: 2}"}},
      "run.yaml:27:model.moe.num_experts: this key is required and missing"},
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  moe: {num_experts: 2, top_k: 3}"}},
