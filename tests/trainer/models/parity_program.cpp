@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "base/error.h"
@@ -192,6 +193,7 @@ void run(const std::string& input_file, const std::string& output_file) {
 int main(int count, char** arguments) {
   try {
     if (count != 3) throw trellis::ConfigError("usage: parity_program INPUT OUTPUT");
+    at::set_num_threads(1);  // as a rank has; and two threads that make the math library's first call at once may get an exp of fewer bits
     trellis::trainer::run(arguments[1], arguments[2]);
     return 0;
   } catch (const std::exception& error) {
