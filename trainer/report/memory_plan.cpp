@@ -61,6 +61,11 @@ const json& worst_of(const json& ranks) {
   });
 }
 
+json not_modelled(bool software) {
+  if (software) return json::array({"graphs that the software cuts elsewhere than this trainer, as optimum-neuron does between forward and loss of ORPO"});
+  return json::array({"buffers of collectives", "what neuronx-cc allocates otherwise than LibTorch's operators do: fusion takes less, spilling more"});
+}
+
 /// What is judged: the worst rank, where it takes most, and whether that fits.
 struct Judgement {
   json rank, phase;
@@ -106,7 +111,7 @@ json memory_plan(const MemoryRunFacts& facts, const json& memory) {
                {"evidence", software.is_null() ? "computed" : "estimated"},  // computed: by the trainer's own allocations
                {"ranks", std::move(ranks)},
                {"beyond_allocator", runtime_memory()},
-               {"not_modelled", json::array({"buffers of collectives", "what neuronx-cc allocates otherwise than LibTorch's operators do: fusion takes less, spilling more"})},
+               {"not_modelled", not_modelled(!software.is_null())},
                {"host", host_memory(facts, memory.at("ranks"))}};
   if (!software.is_null()) plan["software"] = software;
   return plan;

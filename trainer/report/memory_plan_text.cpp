@@ -55,7 +55,7 @@ std::string software_verdict_text(const json& plan, const std::string& of, const
   const std::string judged = verdict == "fits" ? "FITS" : verdict == "tight" ? "FITS, TIGHT" : "DOES NOT FIT";
   std::string text = fmt::format("Verdict for {} on a device, estimated: {}: {}, {} {}, {} on {}\n", name, judged, of, headroom < 0 ? "too much by" : "headroom", gib(std::abs(headroom)),
                                  headroom < 0 ? "most" : "least", where);
-  if (verdict == "tight") text += fmt::format("  the headroom is less than {:.0f} % of the core, by which the estimate was off at most: a device may refuse this run\n", 100 * kSoftwareMemoryError);
+  if (verdict == "tight") text += fmt::format("  the headroom is less than {:.0f} % of the core, by which the estimate is off on published runs that fit: a device may refuse this run\n", 100 * kSoftwareMemoryError);
   text += fmt::format("  = {} of inputs and outputs (weights, gradients, states, data) + {} of scratch", gib(bytes(software, "inputs_outputs_bytes")), gib(bytes(software, "scratch_bytes")));
   if (held > 0) text += fmt::format(" ({:.2f} × the {} that this trainer's operators hold)", static_cast<double>(bytes(software, "scratch_bytes")) / static_cast<double>(held), gib(held));
   if (bytes(software, "unaliased_gradient_bytes") > 0) text += fmt::format(" + {} of gradients that functionalization does not alias", gib(bytes(software, "unaliased_gradient_bytes")));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include <nlohmann/json_fwd.hpp>
 
 namespace trellis::trainer {
@@ -18,7 +20,8 @@ struct MemoryRunFacts;
 /// Their sum.
 [[nodiscard]] std::int64_t runtime_bytes();
 
-/// An estimate that leaves less than this share of a core is "tight": the estimate's largest error on a published size (`trellis accuracy memory`).
+/// An estimate that leaves less than this share of a core is "tight": its largest error on published runs that fit and fill more than half of a core
+/// (`trellis accuracy memory`: C01 +6.8 %, C01-4096 −3.3 %, C05 +0.4 %).
 inline constexpr double kSoftwareMemoryError = 0.07;
 
 }  // namespace trellis::trainer
