@@ -102,7 +102,7 @@ void add_sweep(CLI::App& app, int& exit_code) {
   verb->footer("Examples:\n  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1 --only vpp=1 --fix zero1,kv --out sweep\n"
                "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --gbs 256 --top 5 --csv layouts.csv --svg layouts.svg\n"
                "  trellis sweep CONFIG --nodes 16 --shard $SLURM_ARRAY_TASK_ID/8 --out part$SLURM_ARRAY_TASK_ID; trellis sweep merge part*\n"
-               "Status: illegal (a rule of `trellis validate`), oom, dominated (slower at least than the best, or slower and larger than another), ok.\n"
+               "Status: illegal (a rule of `trellis validate`), oom (with `software: nxd` or optimum-neuron by what that is estimated to take), dominated (slower at least than the best, or slower and larger than another), ok.\n"
                "Bounds: cli/sweep/bounds.h. Every simulated row says the `trellis simulate` command that gives its step time again, to the picosecond.");
   add_merge(*verb, exit_code);
   verb->callback([verb, options, &exit_code] {

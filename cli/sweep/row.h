@@ -20,12 +20,13 @@ enum class SweepStatus { kOpen, kOk, kOom, kIllegal, kDominated };
 struct SimulatedStep {
   std::int64_t step_time_ps = 0;
   double tokens_per_s = 0, mfu = 0;
-  std::int64_t peak_bytes = 0;          ///< of the fullest rank
+  std::int64_t peak_bytes = 0;          ///< of the fullest rank; with `software`, what that is estimated to take
   std::string bottleneck = {};          ///< largest part of the step's breakdown
   std::int64_t bottleneck_ps = 0;
   std::string evidence = {};
   double range_factor = 0;              ///< the step is within [time / factor, time · factor]; 0: nobody knows
   bool exploratory = true;              ///< outside of what published steps cover
+  std::string does_not_fit = {};        ///< why the configuration's `software` would be out of memory
   bool operator==(const SimulatedStep&) const = default;
 };
 

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "cli/sweep/child_processes.h"
 #include "cli/sweep/estimator.h"
+#include "trainer/report/run_report.h"
 #include "trainer/report/step_view.h"
 #include "trainer/report/text_table.h"
 
@@ -98,8 +99,7 @@ class Simulation {
     row.simulated = true;
     switch (static_cast<ExitCode>(result.exit_code)) {
       case ExitCode::kOk:
-        row.status = SweepStatus::kOk;
-        row.step = read_simulation(result.out);
+        take(row, read_simulation(result.out));
         break;
       case ExitCode::kDoesNotFit:
         row.status = SweepStatus::kOom;
@@ -117,6 +117,12 @@ class Simulation {
     ++done_;
     log_info(fmt::format("{:>4} done, {} left at most: {} on {} node{}: {}", done_, queue.left() + children_.running(), to_string(row.candidate), row.candidate.nodes, row.candidate.nodes == 1 ? "" : "s",
                          row.step ? trainer::milliseconds_text(row.step->step_time_ps) : name(row.status)));
+  }
+
+  static void take(SweepRow& row, SimulatedStep step) {
+    row.status = step.does_not_fit.empty() ? SweepStatus::kOk : SweepStatus::kOom;
+    row.reason = step.does_not_fit;
+    if (row.status == SweepStatus::kOk) row.step = std::move(step);
   }
 
   [[noreturn]] void interrupted() const {
@@ -147,6 +153,13 @@ SimulatedStep read_simulation(const std::string& text) {
     step.exploratory = validity.at("status") == "exploratory";
   }
   for (const json& rank : report.at("memory").at("ranks")) step.peak_bytes = std::max(step.peak_bytes, rank.at("peak_bytes").get<std::int64_t>());
+  if (const json software = report.at("memory").value("software", json()); !software.is_null()) {
+    step.peak_bytes = software.at("total_bytes");
+    if (software.at("verdict") == "does_not_fit") {
+      step.does_not_fit = fmt::format("{} on a device takes an estimated {} (trellis memory); a core has {}", software.at("software").get<std::string>(), trainer::human_bytes(step.peak_bytes),
+                                      trainer::human_bytes(software.at("capacity_bytes")));
+    }
+  }
   for (const trainer::NamedTime& part : view.parts) {
     if (part.ps <= step.bottleneck_ps) continue;
     step.bottleneck = part.name;

@@ -22,6 +22,11 @@ void MemoryAccount::note_peaks(const MemoryBlock& block) {
   if (block.scope >= scope_peaks_.size()) scope_peaks_.resize(block.scope + 1);
   ScopePeak& peak = scope_peaks_[block.scope];
   peak.reserved = std::max(peak.reserved, stats.all.reserved_bytes.current);
+  if (peak.first_serial == 0) {
+    peak.first_serial = block.serial;
+    peak.at_start = stats.by_category;
+    peak.at_start[static_cast<std::size_t>(block.category)] -= block.size;
+  }
   if (allocated > peak.allocated) {
     peak.allocated = allocated;
     peak.at_peak = stats.by_category;
@@ -64,10 +69,13 @@ void MemoryAccount::recategorize(MemoryBlock& block, BufferCategory category) {
 
 void MemoryAccount::move_category(MemoryBlock& block, BufferCategory category) {
   const auto from = static_cast<std::size_t>(block.category), to = static_cast<std::size_t>(category);
-  const auto move = [&](ScopePeak& peak) {
-    if (peak.serial < block.serial) return;  // it was not there yet
-    peak.at_peak[from] -= block.size;
-    peak.at_peak[to] += block.size;
+  const auto move_in = [&](Categories& bytes) {
+    bytes[from] -= block.size;
+    bytes[to] += block.size;
+  };
+  const auto move = [&](ScopePeak& peak) {  // where it was there already
+    if (peak.serial >= block.serial) move_in(peak.at_peak);
+    if (peak.first_serial > block.serial) move_in(peak.at_start);
   };
   move(peak_);
   for (ScopePeak& peak : scope_peaks_) move(peak);

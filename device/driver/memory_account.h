@@ -56,6 +56,8 @@ class MemoryAccount {
     std::int64_t allocated = 0, reserved = 0;
     Categories at_peak{};      ///< of `allocated`
     std::uint64_t serial = 0;  ///< of the allocation that made the peak; 0: the scope allocated nothing
+    Categories at_start{};     ///< before the scope's first allocation, `first_serial`
+    std::uint64_t first_serial = 0;
   };
   [[nodiscard]] std::vector<ScopePeak> scope_peaks() const;  ///< by scope
   struct LiveTensor {

@@ -65,11 +65,12 @@ json as_json(const MemoryBlock& block, const InternTable& interned) {
   return row;
 }
 
-/// The peak of each phase, in the order in which they first allocated, what belongs to none last: the highest of its scopes.
+/// The peak of each phase, in the order in which they first allocated, what belongs to none last: the highest of its scopes; and what lived
+/// when the first of them began.
 json phase_rows(const RankRecorder& recorder) {
   struct Row {
     std::string phase;
-    MemoryAccount::ScopePeak peak;
+    MemoryAccount::ScopePeak peak, first;
   };
   std::vector<Row> rows;
   const std::vector<MemoryAccount::ScopePeak> scopes = recorder.memory().scope_peaks();
@@ -77,15 +78,21 @@ json phase_rows(const RankRecorder& recorder) {
     if (scopes[scope].allocated == 0) continue;
     const std::string& phase = recorder.interned().scope(static_cast<std::uint32_t>(scope)).phase;
     auto row = std::ranges::find(rows, phase, &Row::phase);
-    if (row == rows.end()) row = rows.insert(row, {phase, {}});
+    if (row == rows.end()) row = rows.insert(row, {phase, {}, scopes[scope]});
+    if (scopes[scope].first_serial < row->first.first_serial) row->first = scopes[scope];
     const std::int64_t reserved = std::max(row->peak.reserved, scopes[scope].reserved);
     if (scopes[scope].allocated > row->peak.allocated) row->peak = scopes[scope];
     row->peak.reserved = reserved;
   }
   std::ranges::stable_partition(rows, [](const Row& row) { return !row.phase.empty(); });
   json all = json::array();
-  for (const Row& row : rows)
-    all.push_back({{"phase", row.phase}, {"peak_bytes", row.peak.allocated}, {"peak_reserved_bytes", row.peak.reserved}, {"at_peak", categories(row.peak.at_peak)}});
+  for (const Row& row : rows) {
+    all.push_back({{"phase", row.phase},
+                   {"peak_bytes", row.peak.allocated},
+                   {"peak_reserved_bytes", row.peak.reserved},
+                   {"at_start", categories(row.first.at_start)},
+                   {"at_peak", categories(row.peak.at_peak)}});
+  }
   return all;
 }
 

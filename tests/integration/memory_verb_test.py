@@ -105,18 +105,32 @@ class Software(Case):
     def test_the_estimate_is_the_sum_of_its_parts_at_the_phase_that_takes_most(self):
         plan = self.plan(*self.SMALL)
         software = plan["software"]
-        parts = ("inputs_outputs_bytes", "scratch_bytes", "unaliased_gradient_bytes", "runtime_bytes")
+        parts = ("inputs_outputs_bytes", "scratch_bytes", "unaliased_gradient_bytes", "cut_bytes", "runtime_bytes")
         self.assertEqual(plan["needed_bytes"], sum(software[part] for part in parts))
         self.assertEqual(plan["headroom_bytes"], plan["capacity_bytes"] - plan["needed_bytes"])
         self.assertEqual(software["runtime_bytes"], sum(row["bytes_per_core"] for row in plan["beyond_allocator"]))
-        self.assertEqual(software["unaliased_gradient_bytes"], 0)
+        self.assertEqual((software["unaliased_gradient_bytes"], software["cut_bytes"]), (0, 0))
         ratio = software["scratch_bytes"] / software["scratch_of_this_trainer_bytes"]
         held = lambda peak: peak["activation_bytes"] + peak["temporary_bytes"]
         kept = lambda peak: sum(peak[name + "_bytes"] for name in ("parameter", "gradient", "optimizer_state", "input"))
-        totals = [kept(phase["at_peak"]) + ratio * held(phase["at_peak"]) for rank in plan["ranks"] for phase in rank["phases"] if phase["phase"] != "optimizer"]
+        totals = [kept(phase["at_peak"]) + ratio * held(phase["at_peak"]) for rank in plan["ranks"] for phase in rank["phases"]]
         self.assertAlmostEqual(plan["needed_bytes"] - software["runtime_bytes"], max(totals), delta=2)
         self.assertNotIn("software", self.plan(*self.SMALL[:-1]))
         self.assertNotIn("software", self.plan(*self.SMALL[:-1], "software=megatron"), "no published figure tells its scratch")
+
+    def test_what_a_derivative_reads_after_the_host_has_read_the_loss_is_a_tensor(self):
+        """ORPO of TRL: D08, whose telemetry is what the two factors are from; the same loss as one graph has no such tensors."""
+        d08 = SOURCE / "benchmarks/published/training/D08.yaml"
+        options = ("--instance", "trn1.2xlarge", "--no-changes")
+        plan = self.plan(d08, *options)
+        software, phases = plan["software"], {phase["phase"]: phase for phase in plan["ranks"][0]["phases"]}
+        saved = phases["backward"]["at_start"]["activation_bytes"] + phases["backward"]["at_start"]["temporary_bytes"]
+        logits = 2 * 1024 * 128256 // 2 * 2  # two sequences, bf16, half of the vocabulary
+        self.assertEqual(software["cut_bytes"], 2 * saved + 4 * logits)
+        self.assertAlmostEqual(saved / 2**20, 1279 / 2, delta=0.02 * 1279 / 2, msg="MiB of a core, as the telemetry tells it of both")
+        self.assertAlmostEqual(software["cut_bytes"] / 2**20, 4579 / 2, delta=0.02 * 4579 / 2)
+        self.assertIn("of tensors between loss and derivative, which are two graphs there", self.trellis("memory", d08, *options).stdout)
+        self.assertEqual(self.plan(d08, *options, "model_alignment_strategy.orpo.implementation=nxdt")["software"]["cut_bytes"], 0)
 
     def test_functionalization_holds_the_gradients_twice(self):
         plain, functional = self.plan(*self.SMALL), self.plan(*self.SMALL, "--functionalization")

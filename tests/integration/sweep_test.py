@@ -101,6 +101,22 @@ class Estimates(Case):
         self.fails(2, *few, "--fast", "--out", "kept", text="--fast: its estimates are not kept in a journal")
 
 
+class Software(Case):
+    """A layout is out of memory by what the configuration's software takes, where that is known."""
+
+    def test_what_fits_this_trainer_need_not_fit_the_software(self):
+        one = [LLAMA8B, "model.num_layers=16", "--nodes", 1, "--gbs", 16, *(word for axis in ("tp=8", "pp=1", "vpp=1", "mbs=4", "sp=true", "zero1=true", "recompute=none", "kv=1") for word in ("--only", axis))]
+        alone, nxd = self.sweep(*one), self.sweep(*one, "software=nxd", "--out", "nxd")
+        self.assertEqual([row["status"] for row in alone["rows"]], ["ok"])
+        (row,) = nxd["rows"]
+        self.assertEqual((row["status"], row["step_time_ps"]), ("oom", None))
+        self.assertRegex(row["reason"], r"^nxd on a device takes an estimated \d+\.\d\d GiB \(trellis memory\); a core has 16\.00 GiB$")
+        self.assertEqual(self.sweep(*one, "software=nxd", "--out", "nxd")["rows"], nxd["rows"], "from the journal")
+        told = json.loads(self.ok(*shlex.split(row["command"])[1:], "--json"))["memory"]["software"]
+        self.assertEqual(told["verdict"], "does_not_fit")
+        self.assertIn(f"{told['total_bytes'] / 2**30:.2f} GiB", row["reason"])
+
+
 class Sweeps(Case):
     @classmethod
     def setUpClass(cls):

@@ -12,6 +12,7 @@
 #include "sim/sim.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
+#include "trainer/app/software_facts.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/report/memory_plan.h"
@@ -58,8 +59,7 @@ MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
   facts.host_memory_bytes = system.instance.host_memory.value;
   facts.sequential_move_factor = config.trainer.sequential_move_factor;
   facts.cores_per_chip = system.logical_cores_per_chip();
-  facts.software = config.software;
-  facts.functionalization = request.functionalization;
+  facts.software = software_facts(config, request.functionalization);
   return facts;
 }
 

@@ -23,6 +23,7 @@
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
+#include "trainer/app/software_facts.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/report/run_report.h"
@@ -88,6 +89,7 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   facts.precision = config.precision.type;
   facts.max_steps = config.trainer.max_steps;
   facts.place = place_of(request, config);
+  facts.software = software_facts(config, /*functionalization=*/false);
   if (request.device == "neuron") facts.validity = judge_validity(read_validated_record(), facts.place);
   if (!request.calibration.empty()) facts.calibration = read_calibration(request.calibration);
   return facts;

@@ -21,9 +21,12 @@ void check_dpo(SectionReader reader) {
   }
 }
 
-double read_orpo(SectionReader reader) {
+OrpoSection read_orpo(SectionReader reader) {
   check_prompts(reader);
-  return reader.positive("beta", 0.01);
+  OrpoSection orpo;
+  orpo.beta = reader.positive("beta", orpo.beta);
+  orpo.trl = reader.one_of("implementation", "nxdt", {"nxdt", "trl"}) == "trl";
+  return orpo;
 }
 
 LoraSection read_peft(SectionReader reader) {
@@ -59,8 +62,8 @@ AlignmentSection read_alignment(SectionReader& reader) {
   if (reader.empty()) return {};
   if (chosen.empty()) reader.problem("sft", "one of dpo, sft and orpo is required and missing");
   check_dpo(reader.section("dpo"));
-  const double beta = read_orpo(reader.section("orpo"));
-  if (chosen == "orpo") section.orpo_beta = beta;
+  const OrpoSection orpo = read_orpo(reader.section("orpo"));
+  if (chosen == "orpo") section.orpo = orpo;
   (void)reader.section("sft").get<bool>("packing", false);
   if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
   // Steps of SFT and ORPO are carried out, on no data; DPO's reads log-probabilities of a reference model.

@@ -100,6 +100,11 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   later(config.pp() > 1, fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
 }
 
+void check_orpo(const RunConfig& config, SectionReaders& r) {
+  if (!config.model.orpo || !config.model.orpo->trl || config.pp() == 1) return;
+  r.alignment.section("orpo").problem("implementation", fmt::format("`trl` has no pipeline; expected nxdt beside pipeline_model_parallel_size {}, or set that to 1", config.pp()));
+}
+
 /// Encoders are no models of NxDT's, and none of their layers is cut.
 void check_encoder(const RunConfig& config, SectionReaders& r) {
   if (!is_encoder(config.model)) return;
@@ -145,6 +150,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_encoder(config, readers);
   check_gate(config, readers);
   check_lora(config, readers);
+  check_orpo(config, readers);
   check_precision(config, readers);
   check_features(config, readers);
 }

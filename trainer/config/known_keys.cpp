@@ -184,7 +184,7 @@ constexpr KeyGroup kGroups[] = {
     {"model_alignment_strategy", kSection, "dpo sft orpo peft"},
     {"model_alignment_strategy.dpo", kCarriedOut, "kl_beta loss_type max_prompt_length precompute_ref_log_probs truncation_mode"},
     {"model_alignment_strategy.sft", kCarriedOut, "packing"},
-    {"model_alignment_strategy.orpo", kCarriedOut, "beta max_prompt_length truncation_mode"},
+    {"model_alignment_strategy.orpo", kCarriedOut, "beta implementation max_prompt_length truncation_mode"},
     {"model_alignment_strategy.peft", kCarriedOut, "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt"},
     {"model_alignment_strategy.peft", kCarriedOut, "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora"},
 };

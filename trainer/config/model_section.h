@@ -88,6 +88,13 @@ struct LoraSection {
   bool operator==(const LoraSection&) const = default;
 };
 
+/// `model_alignment_strategy.orpo`.
+struct OrpoSection {
+  double beta = 0.01;
+  bool trl = false;  ///< `implementation: trl`: as TRL's ORPOTrainer computes it, else as NxDT does
+  bool operator==(const OrpoSection&) const = default;
+};
+
 /// Section `model`, for both model sources: Hugging Face sizes come from config.json under the same meanings.
 struct ModelSection {
   std::string architecture = "llama";  ///< llama (also mistral), gpt, mixtral, bert, vit
@@ -136,7 +143,7 @@ struct ModelSection {
   int type_vocab_size = 0;                 ///< bert: kinds of token
   std::optional<ImageSection> image;       ///< vit
   std::optional<LoraSection> lora;         ///< model_alignment_strategy.peft
-  std::optional<double> orpo_beta;         ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
+  std::optional<OrpoSection> orpo;         ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
   OptimSection optim;
   bool operator==(const ModelSection&) const = default;
 };
@@ -148,6 +155,6 @@ struct ModelSection {
 
 /// Every token attends to every other; trained with data parallelism alone.
 [[nodiscard]] inline bool is_encoder(const ModelSection& model) { return model.architecture == "bert" || model.architecture == "vit"; }
-[[nodiscard]] inline int sequences_per_sample(const ModelSection& model) { return model.orpo_beta ? 2 : 1; }
+[[nodiscard]] inline int sequences_per_sample(const ModelSection& model) { return model.orpo ? 2 : 1; }
 
 }  // namespace trellis::trainer

@@ -55,7 +55,7 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   ModelSurroundings surroundings{hf, directory, &config.distributed_strategy, tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
   config.model.lora = alignment.lora;
-  config.model.orpo_beta = alignment.orpo_beta;
+  config.model.orpo = alignment.orpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
   config.precision = read_precision(readers.precision, config.distributed_strategy.zero1, surroundings.bf16_checkpoint);
   return config;

@@ -24,7 +24,7 @@ namespace trellis::trainer {
 struct AlignmentSection {
   std::string strategy;              ///< "", dpo, sft or orpo
   std::optional<LoraSection> lora;   ///< peft
-  std::optional<double> orpo_beta;
+  std::optional<OrpoSection> orpo;
 };
 [[nodiscard]] AlignmentSection read_alignment(SectionReader& reader);
 /// `bf16_checkpoint`: what torch_dtype of config.json says of an hf model.

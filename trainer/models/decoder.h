@@ -15,8 +15,10 @@ namespace trellis::trainer {
 at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context);
 
 /// Odds-ratio preference optimization over pairs: logits [s, 2·b, v/TP], the chosen sequences first. With p the mean log-probability of a
-/// sequence's labels and odds(p) = p − log(1 − eᵖ): mean over pairs of −p_chosen − beta · log sigmoid(odds(p_chosen) − odds(p_rejected)).
-at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context, double beta);
+/// sequence's labels and odds(p) = p − log(1 − eᵖ): NLL − beta · mean over pairs of log sigmoid(odds(p_chosen) − odds(p_rejected)).
+/// NLL is the mean of −p_chosen (NxDT, base_orpo.py). `trl` (TRL 0.24, orpo_trainer.py): it is the mean cross entropy of every next token of the
+/// chosen sequences that is not padding, and entries of the vocabulary have the logits' dtype.
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch, const EntropyContext& context, const OrpoSection& orpo);
 
 /// One pipeline stage of a decoder: embedding on the first stage, its layers, final norm, head and loss on the last one (post_ln has no final
 /// norm). Parameter names are global: "model.layers.3.self_attn.o_proj.weight" on whichever stage.
@@ -39,7 +41,7 @@ class Decoder : public PipelineStage {
   EntropyContext entropy_;
   std::int64_t sequence_length_;
   bool save_logits_, frozen_;         ///< frozen: only adapters are trained
-  std::optional<double> orpo_beta_;
+  std::optional<OrpoSection> orpo_;
   AttentionMask mask_;
   std::optional<RotaryEmbedding> rotary_;
   std::optional<LanguageModelEmbedding> embedding_;

@@ -46,8 +46,8 @@ json run_json(const MemoryRunFacts& facts) {
           {"sequence_parallel", facts.sequence_parallel},
           {"recompute", facts.recompute},
           {"steps", facts.steps},
-          {"software", facts.software},
-          {"functionalization", facts.functionalization},
+          {"software", facts.software.name},
+          {"functionalization", facts.software.functionalization},
           {"logical_cores_per_chip", facts.cores_per_chip}};
 }
 
@@ -62,7 +62,7 @@ const json& worst_of(const json& ranks) {
 }
 
 json not_modelled(bool software) {
-  if (software) return json::array({"graphs that the software cuts elsewhere than this trainer, as optimum-neuron does between forward and loss of ORPO"});
+  if (software) return json::array({"graphs that the software cuts where this trainer does not know of it"});
   return json::array({"buffers of collectives", "what neuronx-cc allocates otherwise than LibTorch's operators do: fusion takes less, spilling more"});
 }
 
@@ -79,11 +79,7 @@ Judgement judge_allocations(const json& ranks, std::int64_t capacity) {
   return {worst.at("rank"), worst.at("peak_phase"), needed, !fits(worst) ? "does_not_fit" : capacity - needed < runtime_bytes() ? "tight" : "fits"};
 }
 
-Judgement judge_software(const json& software, std::int64_t capacity) {
-  const auto needed = software.at("total_bytes").get<std::int64_t>();
-  const bool sure = static_cast<double>(needed) <= (1 - kSoftwareMemoryError) * static_cast<double>(capacity);
-  return {software.at("rank"), software.at("phase"), needed, needed > capacity ? "does_not_fit" : sure ? "fits" : "tight"};
-}
+Judgement judge_software(const json& software) { return {software.at("rank"), software.at("phase"), software.at("total_bytes"), software.at("verdict")}; }
 
 }  // namespace
 
@@ -96,8 +92,8 @@ json memory_plan(const MemoryRunFacts& facts, const json& memory) {
     rank.erase("largest_graph");
   }
   const auto capacity = ranks.at(0).at("capacity_bytes").get<std::int64_t>();
-  const json software = software_memory(facts, ranks);
-  const Judgement judged = software.is_null() ? judge_allocations(ranks, capacity) : judge_software(software, capacity);
+  const json software = software_memory(facts.software, ranks);
+  const Judgement judged = software.is_null() ? judge_allocations(ranks, capacity) : judge_software(software);
   const std::int64_t headroom = capacity - judged.needed;
   json plan = {{"schema", "trellis.memory_plan/1"},
                {"run", run_json(facts)},

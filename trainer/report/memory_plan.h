@@ -5,6 +5,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "trainer/report/software_memory.h"
+
 /// Whether a run fits, what takes the room, and what would make it fit (schema trellis.memory_plan/1). Plain C++.
 namespace trellis::trainer {
 
@@ -19,8 +21,7 @@ struct MemoryRunFacts {
   int sequential_move_factor = 1;       ///< ranks of a host that build their weights at the same time
   std::int64_t host_memory_bytes = 0;   ///< of one instance
   int cores_per_chip = 1;               ///< logical ones
-  std::string software = "none";        ///< key `software`
-  bool functionalization = false;       ///< of PyTorch/XLA 2.1 to 2.4: gradients that accumulate are not aliased
+  SoftwareFacts software;
 };
 
 /// `memory`: trellis.memory/1 of a run on cores of unlimited memory. `headroom_bytes` = capacity − `needed_bytes`.

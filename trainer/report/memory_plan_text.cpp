@@ -59,6 +59,7 @@ std::string software_verdict_text(const json& plan, const std::string& of, const
   text += fmt::format("  = {} of inputs and outputs (weights, gradients, states, data) + {} of scratch", gib(bytes(software, "inputs_outputs_bytes")), gib(bytes(software, "scratch_bytes")));
   if (held > 0) text += fmt::format(" ({:.2f} × the {} that this trainer's operators hold)", static_cast<double>(bytes(software, "scratch_bytes")) / static_cast<double>(held), gib(held));
   if (bytes(software, "unaliased_gradient_bytes") > 0) text += fmt::format(" + {} of gradients that functionalization does not alias", gib(bytes(software, "unaliased_gradient_bytes")));
+  if (bytes(software, "cut_bytes") > 0) text += fmt::format(" + {} of tensors between loss and derivative, which are two graphs there", gib(bytes(software, "cut_bytes")));
   text += fmt::format(" + {} of the runtime\n", gib(bytes(software, "runtime_bytes")));
   const auto allocator = std::ranges::max_element(plan.at("ranks"), {}, [](const json& rank) { return bytes(rank, "peak_reserved_bytes"); });
   return text + fmt::format("  this trainer itself takes {}\n", gib(bytes(*allocator, "peak_reserved_bytes")));

@@ -133,7 +133,12 @@ std::string print_memory(const json& memory) {
                         row.at("peak_phase").get<std::string>());
     rows.push_back(row_of(row, std::move(line)));
   }
-  return text + fold(rows);
+  text += fold(rows);
+  if (!memory.contains("software")) return text;
+  const json& software = memory.at("software");
+  const std::string verdict = software.at("verdict").get<std::string>();
+  return text + fmt::format("  {} on a device, estimated: {} of {} per logical core: {} (trellis memory says what of)\n", software.at("software").get<std::string>(), human_bytes(software.at("total_bytes")),
+                            human_bytes(software.at("capacity_bytes")), verdict == "does_not_fit" ? "DOES NOT FIT" : verdict == "tight" ? "fits, tight" : "fits");
 }
 
 std::string print_coverage(const json& coverage) {
@@ -238,6 +243,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
     report["simulated"] = step_report;
   }
   if (!memory.is_null()) report["memory"] = memory;
+  if (json software = memory.is_null() ? json() : software_memory(facts.software, memory.at("ranks")); !software.is_null()) report["memory"]["software"] = std::move(software);
   if (!portability.is_null()) report["portability"] = lacking_rows(portability);
   return report;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "trainer/report/calibration.h"
+#include "trainer/report/software_memory.h"
 #include "trainer/report/validity.h"
 
 /// What a run says about itself, as one JSON document (schema trellis.run_report/1) and as text for people. Plain C++.
@@ -31,6 +32,7 @@ struct RunFacts {
   std::optional<Validity> validity;  ///< of the simulated step
   std::optional<Calibration> calibration;  ///< a user's; applied at `place`
   StepPlace place;
+  SoftwareFacts software;
   double host_wall_s = 0;    ///< host time: differs from run to run
   std::int64_t host_bytes_before = 0, host_bytes_peak = 0;  ///< resident memory of the process, before the first rank and at most
 };
@@ -44,7 +46,7 @@ struct SimulatedRates {
 [[nodiscard]] SimulatedRates simulated_rates(const nlohmann::json& step_report, const RunFacts& facts);
 
 /// `step_report`, `memory`, `portability`: the device's last documents; null on a device that times itself. Of the last one the report keeps
-/// what the hardware lacks.
+/// what the hardware lacks. "memory" also has what `facts.software` takes, where it is known: software_memory.h.
 [[nodiscard]] nlohmann::json run_report(const RunFacts& facts, const nlohmann::json& step_report, const nlohmann::json& memory,
                                         const nlohmann::json& portability);
 

@@ -359,6 +359,11 @@ const std::vector<Broken>& broken_files() {
      "run.yaml:4:model_alignment_strategy.sft: one of dpo, sft and orpo is required and missing"},
     {{{"seed: 7", "seed: 7\nmodel_alignment_strategy: {dpo: {kl_beta: 0.1}}"}},
      "run.yaml:4:model_alignment_strategy.dpo: Megatron models are fine-tuned with sft only; use model_source hf"},
+    {{{"model_source: megatron", "model_source: hf"}, {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {implementation: trl}}"}},
+     "run.yaml:4:model_alignment_strategy.orpo.implementation: `trl` has no pipeline; expected nxdt beside pipeline_model_parallel_size 2, or set "
+     "that to 1"},
+    {{{"model_source: megatron", "model_source: hf"}, {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {implementation: liger}}"}},
+     "run.yaml:4:model_alignment_strategy.orpo.implementation: unknown value `liger`; expected nxdt or trl"},
     {{{"model_source: megatron", "model_source: hf"}, {"seed: 7", "seed: 7\nmodel_alignment_strategy: {dpo: {loss_type: hinge}}"}},
      "run.yaml:4:model_alignment_strategy.dpo.loss_type: unknown value `hinge`; expected sigmoid"},
     {{{"model_source: megatron", "model_source: hf"},

@@ -454,20 +454,54 @@ class Lora(Comparison):
         batches = tokens()
         self.check_gradients(lambda logits: mean_loss(logits, batches["labels"][0]), {}, batches)
 
+    @staticmethod
+    def log_odds(logits, labels, beta):
+        """Mean log-probability of each sequence's labels, and beta · log sigmoid of the log odds ratio of each pair: rows 0 … b−1 are chosen."""
+        nll = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED).view(labels.shape)
+        log_p = -nll.sum(1) / (labels != IGNORED).sum(1)
+        odds = log_p - torch.log(1 - log_p.exp())
+        pairs = len(log_p) // 2
+        return log_p[:pairs], beta * functional.logsigmoid(odds[:pairs] - odds[pairs:])
+
     def test_preference_pairs(self):
-        """ORPO against its formula: rows 0 … b−1 are chosen, the others rejected."""
+        """ORPO as NxDT has it (base_orpo.py): the likelihood is that of the log-probabilities."""
         batches, beta = tokens(), 0.3
         batches["labels"][0, 1, :9] = IGNORED
-        labels = batches["labels"][0]
 
         def loss_of(logits):
-            nll = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED).view(labels.shape)
-            log_p = -nll.sum(1) / (labels != IGNORED).sum(1)
-            odds = log_p - torch.log(1 - log_p.exp())
-            pairs = BATCH // 2
-            return (-log_p[:pairs] - beta * functional.logsigmoid(odds[:pairs] - odds[pairs:])).mean()
+            log_p, ratio = self.log_odds(logits, batches["labels"][0], beta)
+            return -(log_p + ratio).mean()
 
         self.check_gradients(loss_of, dict(orpo_beta=beta), batches)
+
+    def trl_loss(self, logits, batches, beta):
+        """ORPO as TRL 0.24 has it (orpo_trainer.py): prompts count in the likelihood, not in the odds; its mean is over tokens, not sequences."""
+        labels = batches["labels"][0]
+        pairs = len(labels) // 2
+        ids = batches["input_ids"][0, :pairs]
+        if "attention_mask" in batches:
+            ids = torch.where(batches["attention_mask"][0, :pairs] == 1, ids, IGNORED)
+        nll = functional.cross_entropy(logits[:pairs, :-1].flatten(0, 1), ids[:, 1:].flatten(), ignore_index=IGNORED)
+        return nll - self.log_odds(logits, labels, beta)[1].mean()
+
+    def test_preference_pairs_of_trl(self):
+        batches, beta = tokens(), 0.3
+        batches["labels"][0, :, :9] = IGNORED
+        batches["labels"][0, :, -1] = IGNORED
+        self.check_gradients(lambda logits: self.trl_loss(logits, batches, beta), dict(orpo_beta=beta, orpo_trl=True), batches)
+
+    def test_padded_preference_pairs_of_trl(self):
+        """Two pairs of unequal lengths: the formula over the logits of the program, whose padding is of no account."""
+        _, base, adapters = self.setup_weights()
+        two = [tokens(), tokens()]
+        batches = {key: torch.cat([two[0][key], two[1][key].flip(-1)], 1) for key in two[0]}
+        mask = torch.ones_like(batches["labels"])
+        for row, length in enumerate((32, 20, 25, 11)):
+            mask[0, row, length:] = 0
+        batches["labels"] = torch.where(functional.pad(mask[..., 1:], (0, 1)) == 1, batches["labels"], IGNORED)
+        batches["attention_mask"] = mask
+        got = run(dict(OURS, lora_rank=self.RANK, orpo_beta=0.3, orpo_trl=True), {**base, **adapters}, batches)
+        self.close(got["losses"][0], self.trl_loss(got["logits"].transpose(0, 1), batches, 0.3), "loss")
 
     def test_frozen_weights_do_not_move(self):
         _, base, adapters = self.setup_weights()
