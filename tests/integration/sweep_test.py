@@ -115,6 +115,7 @@ class Software(Case):
         told = json.loads(self.ok(*shlex.split(row["command"])[1:], "--json"))["memory"]["software"]
         self.assertEqual(told["verdict"], "does_not_fit")
         self.assertIn(f"{told['total_bytes'] / 2**30:.2f} GiB", row["reason"])
+        self.assertRegex(self.ok(*shlex.split(row["command"])[1:]), r"nxd on a device, estimated: \d+\.\d\d GiB of 16\.00 GiB per logical core: DOES NOT FIT")
 
 
 class Sweeps(Case):

@@ -79,6 +79,10 @@ TEST_F(MemoryAccountTest, EachPhaseHasItsPeakAndLaterCategories) {
   EXPECT_EQ(phases.at(1).at("peak_bytes"), 2048 + 1024 + 5120) << "the highest of its layers";
   EXPECT_EQ(phases.at(1).at("at_peak").at("activation_bytes"), 1024);
   EXPECT_EQ(phases.at(1).at("peak_reserved_bytes"), 2 * kMiB);
+  EXPECT_EQ(phases.at(0).at("at_start").at("parameter_bytes"), 0) << "nothing lived yet";
+  EXPECT_EQ(phases.at(1).at("at_start").at("parameter_bytes"), 2048) << "it lived when the phase began and is a parameter since";
+  EXPECT_EQ(phases.at(1).at("at_start").at("temporary_bytes"), 0) << "freed before";
+  EXPECT_EQ(phases.at(1).at("at_start").at("activation_bytes"), 0) << "before the first layer's, although the second layer began with it";
   EXPECT_FALSE(memory_row(recorder).contains("live_at_peak"));
 }
 
