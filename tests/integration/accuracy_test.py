@@ -128,13 +128,15 @@ class Memory(unittest.TestCase):
         return {row["id"]: row for row in json.loads(done.stdout)["rows"]}
 
     def test_verdicts_on_published_runs(self):
-        rows = self.rows("C0*", "X70*", "G6-1")
+        rows = self.rows("*")
+        self.assertGreaterEqual(len(rows), 36)
         self.assertEqual({row["published_fits"] for row in rows.values()}, {True, False})
         self.assertEqual([(row["id"], row["result"]) for row in rows.values() if row["result"] != "right"], [])
-        sizes = [row for row in rows.values() if row.get("published_gib_per_core", 0) > 8]
-        self.assertGreaterEqual(len(sizes), 5)
+        sizes = [row for row in rows.values() if row.get("published_gib_per_core", 0) > 8 and row["id"] != "70B-one-node"]  # its layout is not published
+        self.assertGreaterEqual(len(sizes), 9)
         for row in sizes:
-            self.assertLess(abs(row["needed_gib"] / row["published_gib_per_core"] - 1), 0.15, row["id"])
+            limit = 0.14 if row["published_fits"] else 0.15  # the first: kSoftwareMemoryError, below which a verdict is `tight`
+            self.assertLess(abs(row["needed_gib"] / row["published_gib_per_core"] - 1), limit, row["id"])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ struct MemoryRequest {
   int host_threads = 0;                    ///< 0: one per host core
   int steps = 1;
   double timeout_s = 100;
-  bool functionalization = false;          ///< the software's: see MemoryRunFacts
+  bool functionalization = false;          ///< the software's: see SoftwareFacts
 };
 
 }  // namespace trellis::trainer

@@ -4,7 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/report/software_memory.h"
 
 namespace trellis::trainer {
 namespace {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 namespace trellis::trainer {
@@ -26,9 +27,10 @@ constexpr double kTrainerScratch = 4.01;
 /// TRL's preference losses read their metrics on the host, which ends the graph between loss and derivative. What the derivative reads is then a
 /// tensor of the runtime, not scratch; the next micro-batch's forward is given its tensors while the derivative still runs; and the variables that
 /// hold logits at that moment are tensors too: all of them, each half less its last token, and as many again, which come and go with a forward.
-/// Telemetry of torchneuronx orpo_llama31_8b_len1024, MiB of both cores: 20,372 without, + 1,279 (what a derivative reads), + 3,300 and
+/// kCutSource, MiB of both cores: 20,372 without, + 1,279 (what a derivative reads), + 3,300 and
 /// + 4,579 (so much again, and four times the logits, which are 250.5 MiB of a core). Its run of length 2,048 was refused a tensor of [2047, 64128] in
 /// bf16, with 11.01 GiB of tensors and 3.63 GiB of scratch there.
+constexpr const char* kCutSource = "telemetry of torchneuronx orpo_llama31_8b_len1024";
 constexpr std::int64_t kLogitsAtCut = 4, kMicroBatchesAtCut = 2;
 
 /// Modules of Hugging Face on NxD: the published breakdown is of them.
@@ -59,7 +61,7 @@ json of_phase(const SoftwareFacts& facts, const json& rank, const json& phase) {
   const bool in_micro_batch = phase.at("phase") == "forward" || phase.at("phase") == "backward";
   const std::int64_t at_cut = in_micro_batch ? kMicroBatchesAtCut * saved + kLogitsAtCut * facts.logits_at_cut_bytes : 0;
   const auto scratch = std::llround(static_cast<double>(held) * kScratch / kTrainerScratch);
-  const std::int64_t gradients = facts.functionalization ? peak.at("gradient_bytes").get<std::int64_t>() : 0;
+  const std::int64_t gradients = facts.functionalization && in_micro_batch ? peak.at("gradient_bytes").get<std::int64_t>() : 0;
   return {{"software", facts.name},
           {"rank", rank.at("rank")},
           {"phase", phase.at("phase")},
@@ -71,7 +73,7 @@ json of_phase(const SoftwareFacts& facts, const json& rank, const json& phase) {
           {"runtime_bytes", runtime_bytes()},
           {"total_bytes", inputs_outputs + scratch + gradients + at_cut + runtime_bytes()},
           {"evidence", "estimated"},
-          {"source", kBreakdownSource}};
+          {"source", at_cut == 0 ? std::string(kBreakdownSource) : fmt::format("{}; between loss and derivative: {}", kBreakdownSource, kCutSource)}};
 }
 
 std::string verdict(std::int64_t needed, std::int64_t capacity) {

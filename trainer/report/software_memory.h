@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -28,7 +27,7 @@ struct SoftwareFacts {
 [[nodiscard]] std::int64_t runtime_bytes();
 
 /// An estimate that leaves less than this share of a core is "tight": its largest error on published runs that fit and fill more than half of a core
-/// (`trellis accuracy memory`: D02 −13.2 %, C01 +6.8 %, C01-4096 −3.3 %, D08 −1.2 %, D01 −0.6 %, C05 +0.4 %).
+/// (`trellis accuracy memory`: D02 −13.2 %, C01 +6.8 %, C01-4096 −3.3 %, D08 −1.3 %, D01 −0.6 %, C05 +0.4 %).
 inline constexpr double kSoftwareMemoryError = 0.14;
 
 }  // namespace trellis::trainer
