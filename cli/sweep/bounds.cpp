@@ -192,7 +192,10 @@ std::int64_t bound_memory(const RunConfig& config) {
     const std::int64_t activations = in_flight * chunk + (p + 1 == config.pp() ? logits_bytes(config) : 0);
     const std::int64_t gradients = rank.trained * gradient_element_bytes(config);
     const auto kept = rank.parameters * weight_element_bytes(config) + static_cast<std::int64_t>(static_cast<double>(rank.trained) / owners * state_bytes(config));
-    most = std::max(most, kept + (again ? activations + gradients : std::max(activations, gradients)));
+    const std::int64_t passes = again ? activations + gradients : std::max(activations, gradients);
+    const std::int64_t written =
+        owners == 1 ? rank.trained * weight_element_bytes(config) : std::int64_t{0};
+    most = std::max(most, kept + std::max(passes, gradients + written));
   }
   return most;
 }

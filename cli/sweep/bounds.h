@@ -56,7 +56,8 @@ struct StepBound {
 /// Bytes of the fullest rank: weights, gradients, optimizer states (AdamW's two moments and fp32 masters; of other optimizers nothing), and the
 /// saved activations of as many micro-batches as the schedule keeps in flight there: min(M, PP − p) with 1F1B, in chunks
 /// min(M · VPP, 2(PP − p − 1) + (VPP − 1) · PP + 1) interleaved (Narayanan et al. 2021). Gradients and activations count together when a backward
-/// has run before the last forward in flight; the last stage adds one micro-batch's logits.
+/// has run before the last forward in flight; the last stage adds one micro-batch's logits. At the end of the update there are, in place of
+/// activations, gradients and, where each rank updates all of its weights (no ZeRO-1, or one replica), their new values: they are written together.
 [[nodiscard]] std::int64_t bound_memory(const trainer::RunConfig& config);
 
 /// Forwards of chunks that rank p has begun before its first backward ends, in units of one chunk's activations.

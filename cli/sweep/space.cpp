@@ -148,7 +148,10 @@ void judge_one(const trainer::RunCheck& check, Machine& machine, SweepRow& row) 
   const std::int64_t capacity = machine.system.hbm_per_logical_core().value;
   if (row.bound_bytes <= capacity) return;
   row.status = SweepStatus::kOom;
-  row.reason = fmt::format("weights, gradients, optimizer states and saved activations alone take {}; a core has {}", gib(row.bound_bytes), gib(capacity));
+  row.reason = fmt::format(
+      "weights, gradients, optimizer states and what passes or update add at least take {}; "
+      "a core has {}",
+      gib(row.bound_bytes), gib(capacity));
 }
 
 /// Rows [begin, end): one layout with each of its modes of recomputation.

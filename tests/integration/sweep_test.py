@@ -77,6 +77,33 @@ class Bounds(Case):
         self.assertGreater(max(row["bound_ps"] / row["step_time_ps"] for row in document["rows"] if row["step_time_ps"]), 0.1)
 
 
+class TooLarge(Case):
+    """Whether any layout fits: the bound says no where a simulation would."""
+    GPT_22B = SOURCE / "benchmarks/cli/gpt_22b.yaml"
+
+    def test_none_fits_is_known_without_a_simulation(self):
+        start = time.monotonic()
+        result = self.trellis("sweep", self.GPT_22B, "--instance", "trn2.48xlarge", "--chips", 2, "--json")
+        document = json.loads(result.stdout)
+        self.assertLess(time.monotonic() - start, 30, "5 s on a free machine; with simulations 80 s")
+        self.assertEqual((document["counts"]["ok"], document["counts"]["dominated"]), (0, 0))
+        self.assertGreater(document["counts"]["oom"], 2000)
+        self.assertNotIn("left at most", result.stderr, "a simulation ran")
+
+    def test_the_answer_is_that_of_the_simulations(self):
+        # 8 B of weights, gradients and moments per parameter fit, the 2 B of new weights do not.
+        document = self.sweep(self.GPT_22B, "model.num_layers=7", "--instance", "trn1.2xlarge", "--only", "tp=2", "--only", "zero1=false", "--only", "mbs=1",
+                              "--only", "recompute=none,full", "--gbs", 1)
+        ruled_out = [row for row in document["rows"] if row["status"] == "oom" and "at least take" in row["reason"]]
+        self.assertEqual({row["sequence_parallel"] for row in ruled_out}, {True, False})
+        self.assertGreaterEqual(len(ruled_out), 4)
+        for row in ruled_out:
+            self.assertLess(row["bound_bytes"], 20e9, "by the update alone")
+            run = self.trellis(*shlex.split(row["command"])[1:])
+            self.assertEqual(run.returncode, 3, row["layout"] + run.stderr[-500:])
+            self.assertIn("phase optimizer", run.stderr)
+
+
 class Estimates(Case):
     """The fast tier beside full simulations, on layouts whose links nobody else uses."""
     WIDE = ["model.hidden_size=2048", "model.ffn_hidden_size=5632", "model.num_attention_heads=16", "model.num_kv_heads=16", "model.encoder_seq_length=1024", "model.num_layers=8"]
