@@ -1,6 +1,10 @@
 #include "base/error.h"
 
+#include "base/escape.h"
+
 namespace trellis {
+
+void Problems::add(const std::string& where, const std::string& text) { lines_.push_back(terminal_line(where + ": " + text)); }
 
 void Problems::throw_if_any() const {
   if (lines_.empty()) return;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/escape.h"
 #include "trainer/config/run_plan.h"
 
 namespace trellis::cli {
@@ -118,7 +119,7 @@ std::string schedule_text(const RunConfig& config, const RunPlan& plan) {
 std::string list_text(const std::string& title, const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   std::string text = title + "\n";
-  for (const std::string& line : lines) text += "  " + line + "\n";
+  for (const std::string& line : lines) text += "  " + terminal_line(line) + "\n";
   return text;
 }
 
@@ -197,7 +198,7 @@ std::string validate_text(const std::string& file, const RunCheck& check) {
 std::string problems_text(const std::string& file, const RunCheck& check) {
   std::string text;
   for (const std::string& problem : check.problems) text += problem + "\n";
-  for (const std::string& warning : check.warnings) text += "warning: " + warning + "\n";
+  for (const std::string& warning : check.warnings) text += "warning: " + terminal_line(warning) + "\n";
   return text + fmt::format("{}: {} problem{}\n", file, check.problems.size(), check.problems.size() == 1 ? "" : "s");
 }
 

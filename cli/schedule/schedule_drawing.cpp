@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/report/text_table.h"
 #include "trainer/report/validity.h"
 
@@ -143,7 +144,7 @@ std::string timeline_text(const ScheduleTiming& timing, int width) {
 std::string schedule_text(const SchedulePlan& plan, const ScheduleTiming& timing, int width) {
   const PipelineShape& shape = plan.shape;
   std::string text = fmt::format("{}: PP {}{}, {} micro-batches; costs: {}; a backward is {:.2f} forwards\n\n", shape.num_ranks == 1 ? "No pipeline" : shape.num_chunks > 1 ? "Interleaved 1F1B" : "1F1B",
-                                 shape.num_ranks, shape.num_chunks > 1 ? fmt::format(" × VPP {}", shape.num_chunks) : "", shape.num_microbatches, plan.costs_from, plan.backward_ratio);
+                                 shape.num_ranks, shape.num_chunks > 1 ? fmt::format(" × VPP {}", shape.num_chunks) : "", shape.num_microbatches, terminal_line(plan.costs_from), plan.backward_ratio);
   text += timeline_text(timing, width);
   const std::vector<Window> windows = windows_of(timing, width);
   text += fmt::format("  3> forward of micro-batch 3, 3< backward{}, . idle{}{}\n\n", shape.num_chunks > 1 ? ", letters: virtual stages" : "",
@@ -192,7 +193,7 @@ std::string schedule_svg(const SchedulePlan& plan, const ScheduleTiming& timing)
       svg += "</g>\n";
     }
   }
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#555555\">blue: forward, green: backward, grey: idle; costs: {}</text>\n</svg>\n", kLeft, height - 10, plan.in_time ? "times of a run" : plan.costs_from);
+  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#555555\">blue: forward, green: backward, grey: idle; costs: {}</text>\n</svg>\n", kLeft, height - 10, plan.in_time ? "times of a run" : xml_text(plan.costs_from));
   return svg;
 }
 

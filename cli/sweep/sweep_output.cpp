@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/escape.h"
 #include "cli/sweep/table_cells.h"
 #include "trainer/report/text_table.h"
 
@@ -57,7 +58,7 @@ std::string reasons_text(const SweepResult& result) {
   std::string text;
   for (const SweepStatus status : {SweepStatus::kIllegal, SweepStatus::kOom}) {
     const auto reasons = common_reasons(result, status);
-    for (std::size_t i = 0; i < std::min(kShown, reasons.size()); ++i) text += fmt::format("  {:>7} × {}, e.g. {}\n", reasons[i].first, name(status), reasons[i].second);
+    for (std::size_t i = 0; i < std::min(kShown, reasons.size()); ++i) text += fmt::format("  {:>7} × {}, e.g. {}\n", reasons[i].first, name(status), terminal_line(reasons[i].second));
     if (reasons.size() > kShown) text += fmt::format("          {} more reasons of `{}`: --csv\n", reasons.size() - kShown, name(status));
   }
   return text;
@@ -103,15 +104,6 @@ std::string front_text(const SweepResult& result) {
                      std::count_if(result.rows.begin(), result.rows.end(), [](const SweepRow& row) { return row.step.has_value(); })) + table.text();
 }
 
-/// Letters, digits and what no shell looks at stay as they are.
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isalnum(c) != 0 || std::string_view("_-./=,:+@%").find(static_cast<char>(c)) != std::string_view::npos; });
-  if (plain) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 json json_of(const SweepCell& cell) {
   return std::visit([](const auto& value) -> json {
     if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) return nullptr;
@@ -120,12 +112,7 @@ json json_of(const SweepCell& cell) {
 }
 
 std::string csv_text(const SweepCell& cell) {
-  if (const auto* text = std::get_if<std::string>(&cell)) {
-    if (text->find_first_of(",\"\n") == std::string::npos) return *text;
-    std::string escaped = "\"";
-    for (const char c : *text) escaped += c == '"' ? std::string("\"\"") : std::string(1, c);
-    return escaped + "\"";
-  }
+  if (const auto* text = std::get_if<std::string>(&cell)) return csv_cell(*text);
   return std::holds_alternative<std::monostate>(cell) ? "" : json_of(cell).dump();
 }
 
@@ -142,14 +129,14 @@ json space_json(const SweepResult& result) {
 
 std::string reproduce(const SweepResult& result, const SweepRow& row) {
   std::string text = "trellis";
-  for (const std::string& word : result.space.simulate_arguments(row.candidate)) text += " " + quoted(word);
+  for (const std::string& word : result.space.simulate_arguments(row.candidate)) text += " " + shell_word(word);
   return text;
 }
 
 std::string sweep_text(const SweepResult& result) {
   const Space& space = result.space.space;
   const auto counts = counts_of(result);
-  std::string text = fmt::format("{}: {} candidates on {} {} {}, {} ranks each, global batch {}", result.space.request.config, grouped(static_cast<double>(result.space.candidates.size())),
+  std::string text = fmt::format("{}: {} candidates on {} {} {}, {} ranks each, global batch {}", terminal_line(result.space.request.config), grouped(static_cast<double>(result.space.candidates.size())),
                                  fmt::join(space.nodes, " or "), space.nodes == std::vector<int>{1} ? "node" : "nodes", result.space.request.instance, space.ranks_per_node, space.global_batch_size);
   if (result.shard.count > 1) text += fmt::format("; shard {}: {} of them", result.shard.text(), grouped(static_cast<double>(result.rows.size())));
   text += fmt::format("\n  ok {}, dominated {}, oom {}, illegal {}\n", counts.at("ok"), counts.at("dominated"), counts.at("oom"), counts.at("illegal")) + reasons_text(result);
@@ -213,7 +200,7 @@ std::string sweep_svg(const SweepResult& result) {
     svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 6, kTop + kHeight * (1 - i / 4.0) + 4, memory_text(static_cast<std::int64_t>(most * i / 4)));
   }
   for (const SweepRow* row : rows) {
-    svg += fmt::format("<g><title>{}, {} nodes: {}, {}</title><circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\" fill-opacity=\"0.8\"/></g>\n", to_string(row->candidate), row->candidate.nodes,
+    svg += fmt::format("<g><title>{}, {} nodes: {}, {}</title><circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\" fill-opacity=\"0.8\"/></g>\n", xml_text(to_string(row->candidate)), row->candidate.nodes,
                        trainer::milliseconds_text(row->step->step_time_ps), memory_text(row->step->peak_bytes), x(*row), y(*row), row->pareto ? 6 : 4, row->pareto ? "#d04020" : "#4070b0");
   }
   return svg + "</svg>\n";

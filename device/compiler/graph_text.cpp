@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/escape.h"
+
 namespace trellis::device {
 namespace {
 
@@ -64,22 +66,13 @@ std::string node_line(const Graph& graph, const Node& node) {
   return text;
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
-
 /// Who wrote a buffer last, as nodes are passed in order.
 class DotWriter {
  public:
   explicit DotWriter(const Graph& graph) : graph_(graph), writer_(graph.buffers.size()), start_(graph.comms.size()) {}
 
   std::string run() {
-    text_ = fmt::format("digraph {} {{\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n", quoted(graph_.name));
+    text_ = fmt::format("digraph {} {{\n  rankdir=TB;\n  node [shape=box, fontname=\"sans-serif\"];\n", dot_text(graph_.name));
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) add(n);
     for (std::size_t b = 0; b < graph_.buffers.size(); ++b) add_result(b);
     return text_ + "}\n";
@@ -91,7 +84,7 @@ class DotWriter {
     const std::string id = fmt::format("n{}", n);
     const bool comm = node.kind != Node::Kind::kOp;
     std::string label = comm ? fmt::format("{} {}", node.kind == Node::Kind::kCommStart ? "start" : "wait", comm_text(graph_.comms[node.comm])) : node.op;
-    text_ += fmt::format("  {} [label={}{}];\n", id, quoted(label), comm ? ", shape=hexagon, style=filled, fillcolor=lightyellow" : "");
+    text_ += fmt::format("  {} [label={}{}];\n", id, dot_text(label), comm ? ", shape=hexagon, style=filled, fillcolor=lightyellow" : "");
     for (std::uint32_t value : node.inputs) edge(graph_.values[value], id);
     for (std::uint32_t value : node.outputs) writer_[graph_.values[value].buffer] = id;
     if (node.kind == Node::Kind::kCommStart) start_[node.comm] = id;
@@ -104,12 +97,12 @@ class DotWriter {
       from = fmt::format("b{}", value.buffer);
       text_ += buffer_node(value.buffer, from);
     }
-    text_ += fmt::format("  {} -> {} [label={}];\n", from, to, quoted(shape_text(value.view)));
+    text_ += fmt::format("  {} -> {} [label={}];\n", from, to, dot_text(shape_text(value.view)));
   }
 
   std::string buffer_node(std::size_t buffer, const std::string& id) const {
     const GraphBuffer& b = graph_.buffers[buffer];
-    return fmt::format("  {} [shape=ellipse, label={}];\n", id, quoted(fmt::format("b{} {}, {} bytes", buffer, role_name(b.role), b.bytes)));
+    return fmt::format("  {} [shape=ellipse, label={}];\n", id, dot_text(fmt::format("b{} {}, {} bytes", buffer, role_name(b.role), b.bytes)));
   }
 
   /// What survives the graph and was written by it.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/escape.h"
 #include "sim/cluster/topology.h"
 
 namespace trellis::sim {
@@ -29,9 +30,9 @@ class Drawing {
   }
 
   std::string run() {
-    text_ = fmt::format("graph \"{}\" {{\n  layout=nop; splines=line; outputorder=edgesfirst; fontname=Helvetica; labelloc=t; label=\"{}\"\n"
+    text_ = fmt::format("graph {} {{\n  layout=nop; splines=line; outputorder=edgesfirst; fontname=Helvetica; labelloc=t; label={}\n"
         "  node [shape=box style=\"rounded,filled\" fillcolor=white fontname=Helvetica fontsize=10 width=0.95 height=0.6 fixedsize=true]\n"
-        "  edge [fontname=Helvetica fontsize=9 color=\"#555555\"]\n", instance_.name, title());
+        "  edge [fontname=Helvetica fontsize=9 color=\"#555555\"]\n", dot_text(instance_.name), dot_text(title()));
     for (int node = 0; node < topology_.nodes(); ++node) draw_node(node);
     draw_wires();
     draw_bundles();
@@ -42,7 +43,7 @@ class Drawing {
   [[nodiscard]] std::string title() const {
     const auto rate = [](const LinkConfig& link) { return fmt::format("{:.4g} GB/s each way", link.bandwidth.value * 1e-9); };
     std::string text = fmt::format("{}, {} node{}", instance_.name, system_.nodes, system_.nodes == 1 ? "" : "s");
-    if (instance_.chips > 1) text += fmt::format("\\nNeuronLink {}", rate(instance_.neuron_link));
+    if (instance_.chips > 1) text += fmt::format("\nNeuronLink {}", rate(instance_.neuron_link));
     return text;
   }
 
@@ -58,7 +59,7 @@ class Drawing {
   }
 
   void put(const std::string& id, const std::string& label, Place at, const std::string& more = "") {
-    text_ += fmt::format("  \"{}\" [label=\"{}\" pos=\"{:.0f},{:.0f}\"{}]\n", id, label, at.x, at.y, more.empty() ? "" : " " + more);
+    text_ += fmt::format("  \"{}\" [label={} pos=\"{:.0f},{:.0f}\"{}]\n", id, dot_text(label), at.x, at.y, more.empty() ? "" : " " + more);
   }
   void line(const std::string& from, const std::string& to, const std::string& more = "") {
     text_ += fmt::format("  \"{}\" -- \"{}\"{}\n", from, to, more.empty() ? "" : " [" + more + "]");
@@ -67,13 +68,13 @@ class Drawing {
   static std::string node_id(int node) { return fmt::format("node{}", node); }
 
   void draw_node(int node) {
-    put(node_id(node), fmt::format("node {}\\n{} vCPU, {} GiB", node, instance_.vcpus, instance_.host_memory.value >> 30), header_place(node), "width=1.8 fillcolor=\"#eeeeee\"");
+    put(node_id(node), fmt::format("node {}\n{} vCPU, {} GiB", node, instance_.vcpus, instance_.host_memory.value >> 30), header_place(node), "width=1.8 fillcolor=\"#eeeeee\"");
     for (int local = 0; local < instance_.chips; ++local) {
       const int chip = node * instance_.chips + local;
       const auto& first = instance_.numa_node_0;
       const bool near = std::find(first.begin(), first.end(), local) != first.end();
-      const std::string numa = first.empty() ? "" : near ? "\\nNUMA 0" : "\\nNUMA 1";
-      put(chip_id(chip), fmt::format("chip {}{}\\nNIC {}", local, numa, topology_.nic_of(chip) % instance_.efa_nics), chip_place(chip),
+      const std::string numa = first.empty() ? "" : near ? "\nNUMA 0" : "\nNUMA 1";
+      put(chip_id(chip), fmt::format("chip {}{}\nNIC {}", local, numa, topology_.nic_of(chip) % instance_.efa_nics), chip_place(chip),
           first.empty() ? "" : near ? "fillcolor=\"#d9e8f6\"" : "fillcolor=\"#fbe8d0\"");
     }
     if (instance_.fabric != Fabric::kSwitch || instance_.chips == 1) return;
@@ -149,7 +150,7 @@ class Drawing {
   }
 
   void draw_network() {
-    const std::string limit = system_.network.oversubscription > 1 ? fmt::format("\\n{:.3g} : 1 oversubscribed", system_.network.oversubscription) : "";
+    const std::string limit = system_.network.oversubscription > 1 ? fmt::format("\n{:.3g} : 1 oversubscribed", system_.network.oversubscription) : "";
     put("network", "EFA" + limit, {(header_place(0).x + header_place(per_line_ - 1).x) / 2, 160}, "shape=ellipse width=3 height=0.6 fillcolor=\"#f6ead0\"");
   }
 

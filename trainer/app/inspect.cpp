@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/app/data_request.h"
 #include "trainer/app/guarded.h"
 #include "trainer/config/run_config.h"
@@ -37,7 +38,7 @@ json rows_of(const DataModule& data, const DataInspectRequest& request, const To
       if (static_cast<std::int64_t>(rows.size()) == request.rows) return rows;
       const auto ids = row_of(batch.input_ids, row);
       rows.push_back({{"micro_batch", number}, {"place", batch.places.at(static_cast<std::size_t>(row))}, {"labels_with_loss", counted(batch, row)},
-                      {"input_ids", ids}, {"text", printable_text(tokenizer.decode(ids))}});
+                      {"input_ids", ids}, {"text", terminal_line(tokenizer.decode(ids))}});
     }
     ++number;
   }

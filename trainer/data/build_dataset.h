@@ -49,7 +49,4 @@ struct DatasetFacts {
 /// `tokenizer`: null: ids are not decoded. `excerpts`: sequences to show from the start.
 [[nodiscard]] DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* tokenizer, std::int64_t excerpts);
 
-/// A text for one line of a terminal: control characters and what is no UTF-8 are escaped.
-[[nodiscard]] std::string printable_text(std::string_view text);
-
 }  // namespace trellis::trainer

@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/escape.h"
 #include "trainer/data/build_dataset.h"
 #include "trainer/data/megatron/indexed_dataset.h"
-#include "trainer/data/tokenizers/unicode.h"
 
 namespace trellis::trainer {
 namespace {
@@ -50,43 +50,21 @@ nlohmann::json DatasetFacts::json() const {
   nlohmann::json document = {{"schema", "trellis.dataset_facts/1"}, {"prefix", prefix},       {"type", type},         {"sequences", sequences},  {"documents", documents},
                              {"tokens", tokens},                    {"shortest", shortest},   {"longest", longest},   {"largest_id", largest_id}};
   for (const Excerpt& excerpt : excerpts) {
-    document["excerpts"].push_back({{"sequence", excerpt.sequence}, {"tokens", excerpt.tokens}, {"ids", excerpt.ids}, {"text", printable_text(excerpt.text)}});
+    document["excerpts"].push_back({{"sequence", excerpt.sequence}, {"tokens", excerpt.tokens}, {"ids", excerpt.ids}, {"text", terminal_line(excerpt.text)}});
   }
   return document;
 }
 
 std::string DatasetFacts::text() const {
-  std::string lines = prefix + ": " + std::to_string(sequences) + " sequences of " + std::to_string(shortest) + " … " + std::to_string(longest) + " tokens, " +
+  std::string lines = terminal_line(prefix) + ": " + std::to_string(sequences) + " sequences of " + std::to_string(shortest) + " … " + std::to_string(longest) + " tokens, " +
                       std::to_string(documents) + " documents, " + std::to_string(tokens) + " tokens of " + type + ", largest id " + std::to_string(largest_id);
   for (const Excerpt& excerpt : excerpts) {
     lines += "\nsequence " + std::to_string(excerpt.sequence) + ", " + std::to_string(excerpt.tokens) + " tokens:";
     for (const std::int32_t id : excerpt.ids) lines += " " + std::to_string(id);
     if (excerpt.tokens > static_cast<std::int64_t>(excerpt.ids.size())) lines += " …";
-    if (!excerpt.text.empty()) lines += "\n  \"" + printable_text(excerpt.text) + "\"";
+    if (!excerpt.text.empty()) lines += "\n  \"" + terminal_line(excerpt.text) + "\"";
   }
   return lines;
-}
-
-std::string printable_text(std::string_view text) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string result;
-  for (std::size_t i = 0; i < text.size();) {
-    const std::string_view rest = text.substr(i);
-    const auto byte = static_cast<unsigned char>(rest[0]);
-    const std::size_t length = byte < 0x80 ? 1 : std::min<std::size_t>(rest.size(), byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4);
-    const bool valid = valid_utf8_prefix(rest.substr(0, length)) == length;
-    if (byte == '\n') {
-      result += "\\n";
-      ++i;
-    } else if (!valid || byte < ' ' || byte == 0x7F) {
-      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-      ++i;
-    } else {
-      result += rest.substr(0, length);
-      i += length;
-    }
-  }
-  return result;
 }
 
 }  // namespace trellis::trainer

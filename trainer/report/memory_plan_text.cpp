@@ -173,7 +173,8 @@ std::string changes_text(const json& plan, bool all) {
 
 }  // namespace
 
-std::string memory_plan_text(const json& plan, bool all) {
+std::string memory_plan_text(const json& raw, bool all) {
+  const json plan = one_line_texts(raw);
   return head(plan.at("run")) + verdict_text(plan) + phases_text(plan) + live_text(plan) + not_counted_text(plan) + changes_text(plan, all);
 }
 

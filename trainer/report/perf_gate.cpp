@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/text_table.h"
 
@@ -192,14 +193,14 @@ json to_json(const GateResult& result) {
 std::string gate_text(const GateResult& result) {
   std::string text = result.passed() ? "Gate passed\n" : "Gate FAILED\n";
   text += metrics_table(result).text();
-  if (const std::string why = reason(result); !why.empty()) text += why + "\n";
+  if (const std::string why = reason(result); !why.empty()) text += terminal_line(why) + "\n";
   return text + (result.passed() ? "" : "\n" + diff_text(result.diff, 10));
 }
 
 std::string gate_markdown(const GateResult& result) {
   std::string text = result.passed() ? "### Simulated step: gate passed\n\n" : "### Simulated step: gate FAILED\n\n";
   text += metrics_table(result).markdown();
-  if (const std::string why = reason(result); !why.empty()) text += "\n" + why + "\n";
+  if (const std::string why = reason(result); !why.empty()) text += "\n" + markdown_text(why) + "\n";
   return text + "\n<details><summary>What changed</summary>\n" + diff_markdown(result.diff, 10) + "\n</details>\n";
 }
 

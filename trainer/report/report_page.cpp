@@ -1,6 +1,7 @@
 #include "trainer/report/report_page.h"
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/report/page_files.h"
 #include "trainer/report/report_summary.h"
 
@@ -10,13 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-/// JSON inside a script element: no text of it may end the element.
-std::string in_script(const json& document) {
-  std::string text;
-  for (const char c : document.dump()) text += c == '<' ? std::string("\\u003c") : std::string(1, c);
-  return text;
-}
-
 void replace(std::string& page, const std::string& mark, const std::string& by) { page.replace(page.find(mark), mark.size(), by); }
 
 }  // namespace
@@ -25,7 +19,7 @@ std::string html_page(const json& document, std::string_view script) {
   std::string page(kPageHtml);
   replace(page, "@CSS@", std::string(kPageCss));
   replace(page, "@SCRIPT@", std::string(kPageBase) + std::string(script));
-  replace(page, "@DOCUMENT@", in_script(document));  // last: its texts may hold anything
+  replace(page, "@DOCUMENT@", json_in_script(document.dump()));  // last: its texts may hold anything
   return page;
 }
 

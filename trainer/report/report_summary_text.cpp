@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "trainer/report/report_summary.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/text_table.h"
@@ -85,7 +86,7 @@ std::string memory_text(const json& report) {
     table.add({key.substr(0, key.find("_bytes")), human_bytes(value), share_text(of(value), peak), share_text(of(value), capacity)});
   }
   table.add({"peak allocated", human_bytes(static_cast<std::int64_t>(peak)), share_text(peak, peak), share_text(peak, capacity)});
-  return fmt::format("\nDevice memory of the fullest rank, {}, at its peak in {}\n", rank->at("rank").get<std::int64_t>(), rank->at("peak_phase").get<std::string>()) + table.text();
+  return fmt::format("\nDevice memory of the fullest rank, {}, at its peak in {}\n", rank->at("rank").get<std::int64_t>(), terminal_line(rank->at("peak_phase").get<std::string>())) + table.text();
 }
 
 std::string links_text(const json& step) {
@@ -103,7 +104,7 @@ std::string links_text(const json& step) {
 std::string files_text(const ReportFile& run, const ReportSummary& summary) {
   TextTable table({{"file", Align::kLeft}, {"what it holds", Align::kLeft}});
   for (const auto& [name, what] : summary.files) table.add({name, what});
-  return "\nFiles in " + run.path.parent_path().string() + "\n" + table.text();
+  return "\nFiles in " + terminal_line(run.path.parent_path().string()) + "\n" + table.text();
 }
 
 /// The rows of the table of columns: a title and how a run's cell reads.

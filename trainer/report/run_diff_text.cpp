@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "trainer/report/run_diff.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/text_table.h"
@@ -20,9 +21,9 @@ enum class Unit { kTime, kBytes };
 struct Style {
   bool markdown = false;
   int top = 10;
-  [[nodiscard]] std::string title(const std::string& text) const { return markdown ? "\n**" + text + "**\n\n" : "\n" + text + "\n"; }
+  [[nodiscard]] std::string title(const std::string& text) const { return markdown ? "\n**" + markdown_text(text) + "**\n\n" : "\n" + terminal_line(text) + "\n"; }
   [[nodiscard]] std::string table(const TextTable& table) const { return markdown ? table.markdown() : table.text(); }
-  [[nodiscard]] std::string line(const std::string& text) const { return markdown ? "\n" + text + "\n" : text + "\n"; }
+  [[nodiscard]] std::string line(const std::string& text) const { return markdown ? "\n" + markdown_text(text) + "\n" : terminal_line(text) + "\n"; }
 };
 
 std::string value_text(std::int64_t value, Unit unit) { return unit == Unit::kTime ? milliseconds_text(value) : human_bytes(value); }

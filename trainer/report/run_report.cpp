@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "trainer/report/text_table.h"
 
 namespace trellis::trainer {
 
@@ -248,11 +249,12 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
   return report;
 }
 
-std::string print_run_report(const json& report) {
-  if (!report.is_object() || report.value("schema", "") != "trellis.run_report/1") {
+std::string print_run_report(const json& raw) {
+  if (!raw.is_object() || raw.value("schema", "") != "trellis.run_report/1") {
     throw ConfigError("not a run report: expected schema \"trellis.run_report/1\", got \"" +
-                      (report.is_object() ? report.value("schema", "none") : std::string("no object")) + "\"");
+                      (raw.is_object() ? raw.value("schema", "none") : std::string("no object")) + "\"");
   }
+  const json report = one_line_texts(raw);
   std::string text = fmt::format("{} {}: {} parameters, {} ranks on {} (TP {} × PP {} × DP {}, {} micro-batches), {}\n", report.at("verb").get<std::string>(),
                                  report.at("name").get<std::string>(), thousands(report.at("parameters").get<std::int64_t>()),
                                  report.at("world_size").get<int>(),

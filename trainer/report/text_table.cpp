@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/escape.h"
 #include "trainer/report/run_report.h"
 
 namespace trellis::trainer {
@@ -21,12 +23,6 @@ std::string padded(const std::string& cell, std::size_t to, TextTable::Align ali
   return align == TextTable::Align::kLeft ? cell + space : space + cell;
 }
 
-std::string escaped(const std::string& cell) {
-  std::string out;
-  for (const char c : cell) out += c == '|' ? std::string("\\|") : std::string(1, c);
-  return out;
-}
-
 }  // namespace
 
 void TextTable::add(std::vector<std::string> cells) {
@@ -37,8 +33,8 @@ void TextTable::add(std::vector<std::string> cells) {
 std::string TextTable::text() const {
   std::vector<std::size_t> widths;
   for (std::size_t i = 0; i < columns_.size(); ++i) {
-    std::size_t widest = width(columns_[i].title);
-    for (const auto& row : rows_) widest = std::max(widest, width(row[i]));
+    std::size_t widest = width(terminal_line(columns_[i].title));
+    for (const auto& row : rows_) widest = std::max(widest, width(terminal_line(row[i])));
     widths.push_back(widest);
   }
   std::string out;
@@ -47,24 +43,36 @@ std::string TextTable::text() const {
     for (std::size_t i = 0; i < columns_.size(); ++i) text += "  " + padded(cell_of(i), widths[i], columns_[i].align);
     out += text.substr(0, text.find_last_not_of(' ') + 1) + "\n";
   };
-  line([&](std::size_t i) { return columns_[i].title; });
-  for (const auto& row : rows_) line([&](std::size_t i) { return row[i]; });
+  line([&](std::size_t i) { return terminal_line(columns_[i].title); });
+  for (const auto& row : rows_) line([&](std::size_t i) { return terminal_line(row[i]); });
   return out;
 }
 
 std::string TextTable::markdown() const {
   std::string out = "|", rule = "|";
   for (const Column& column : columns_) {
-    out += " " + escaped(column.title) + " |";
+    out += " " + markdown_text(column.title) + " |";
     rule += column.align == Align::kLeft ? "---|" : "---:|";
   }
   out += "\n" + rule + "\n";
   for (const auto& row : rows_) {
     out += "|";
-    for (const std::string& cell : row) out += " " + escaped(cell) + " |";
+    for (const std::string& cell : row) out += " " + markdown_text(cell) + " |";
     out += "\n";
   }
   return out;
+}
+
+nlohmann::json one_line_texts(const nlohmann::json& document) {
+  if (document.is_string()) return terminal_line(document.get_ref<const std::string&>());
+  nlohmann::json copy = document;
+  if (document.is_array()) {
+    for (nlohmann::json& item : copy) item = one_line_texts(item);
+  } else if (document.is_object()) {
+    copy = nlohmann::json::object();
+    for (const auto& [key, value] : document.items()) copy[terminal_line(key)] = one_line_texts(value);
+  }
+  return copy;
 }
 
 std::string milliseconds_text(std::int64_t ps) { return fmt::format("{:.4f} ms", static_cast<double>(ps) * 1e-9); }

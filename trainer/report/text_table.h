@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 /// Tables for people and for Markdown, and the texts of the numbers in them.
 namespace trellis::trainer {
 
@@ -26,6 +28,9 @@ class TextTable {
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+/// A document whose texts and keys can stand in a line for people (base/escape.h). Those of a report come from files that anybody wrote.
+[[nodiscard]] nlohmann::json one_line_texts(const nlohmann::json& document);
 
 /// 4711433741 → "4.7114 ms"; with a sign when it is a change.
 [[nodiscard]] std::string milliseconds_text(std::int64_t ps);

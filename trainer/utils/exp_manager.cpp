@@ -9,6 +9,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/escape.h"
 
 namespace trellis::trainer {
 namespace {
@@ -66,14 +67,6 @@ fs::path create_dated(const fs::path& parent, const std::string& date_time) {
   }
 }
 
-std::string shell_quoted(const std::string& argument) {
-  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!argument.empty() && argument.find_first_not_of(kPlain) == std::string::npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 /// Whether a run writes a file of this name: a directory that the user named may hold anything else.
 bool is_output(const std::string& name) {
   static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "portability.json", "trace.pftrace",
@@ -121,7 +114,7 @@ void copy_files(const std::vector<std::string>& files, const fs::path& directory
 /// The arguments as one line that a shell reads back.
 std::string shell_line(const std::vector<std::string>& arguments) {
   std::string line;
-  for (const std::string& argument : arguments) line += (line.empty() ? "" : " ") + shell_quoted(argument);
+  for (const std::string& argument : arguments) line += (line.empty() ? "" : " ") + shell_word(argument);
   return line + "\n";
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/data/megatron/index_format.h"
 
 namespace trellis::trainer {
@@ -29,19 +30,6 @@ void widen(const std::byte* from, std::int64_t count, std::int64_t* to) {
     std::memcpy(&value, from + i * static_cast<std::int64_t>(sizeof value), sizeof value);
     to[i] = static_cast<std::int64_t>(value);
   }
-}
-
-std::string printable(std::string_view bytes) {
-  std::string text = "\"";
-  for (const char c : bytes) {
-    if (c >= ' ' && c < 0x7F) {
-      text += c;
-    } else {
-      constexpr const char* kDigits = "0123456789abcdef";
-      text += {'\\', 'x', kDigits[static_cast<unsigned char>(c) >> 4], kDigits[c & 15]};
-    }
-  }
-  return text + '"';
 }
 
 TokenType token_type(const MappedFile& index, std::uint8_t code) {
@@ -103,7 +91,7 @@ void IndexedDataset::read_header() {
     corrupt(index_, 0, "this is the older format TNTIDX (data_impl lazy or cached): expected MMIDIDX (data_impl mmap)",
             "build it again with `trellis data build`, or with Megatron's preprocess_data.py --dataset-impl mmap");
   }
-  if (magic != kIndexMagic) corrupt(index_, 0, "magic: expected " + printable(kIndexMagic) + ", got " + printable(magic), "this is no .idx file of a Megatron data set");
+  if (magic != kIndexMagic) corrupt(index_, 0, "magic: expected \"" + terminal_line(kIndexMagic) + "\", got \"" + terminal_line(magic) + '"', "this is no .idx file of a Megatron data set");
   if (const auto version = index_.at<std::uint64_t>(kVersionOffset); version != kIndexVersion) {
     corrupt(index_, kVersionOffset, "version: expected 1, got " + std::to_string(version));
   }
