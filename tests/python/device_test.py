@@ -239,17 +239,34 @@ assert torch.neuron.device_count() == 32
         self.assertEqual(self.succeed("print(torch.neuron.is_initialized())"), "False")
 
     def test_fork(self):
+        """Every public function of torch.neuron refuses in a process forked after the device was used, but those that say what there is."""
         self.succeed("""
-import os
-torch.ones(1, device="neuron")
+import inspect, os, sys
+state, stream = torch.neuron.get_rng_state(), torch.neuron.current_stream()
+arguments = {"set_device": [0], "manual_seed": [1], "manual_seed_all": [1], "set_rng_state": [state], "set_rng_state_all": [[state]],
+             "set_stream": [stream], "stream": [stream], "keep_memory_events": [5], "configure_default": [2], "device": [0], "device_of": [state.to("neuron")]}
+answer = {"is_available", "is_initialized", "get_amp_supported_dtype", "DeviceProperties"}
+own = {name for name, value in vars(torch.neuron).items()
+       if not name.startswith("_") and callable(value) and getattr(value, "__module__", "").startswith("trellis_neuron.") and not name.endswith("_in_fork")
+       and name not in ("in_bad_fork", "index_of")}
+assert {"synchronize", "empty_cache", "memory_allocated", "current_device"} <= own and not answer - own, own
+
+def refuses(name):
+    try:
+        result = getattr(torch.neuron, name)(*arguments.get(name, []))
+        if hasattr(result, "__enter__") and name != "Stream":
+            result.__enter__()
+    except RuntimeError as error:
+        return "Cannot re-initialize neuron in a forked subprocess" in str(error)
+    return False
+
 child = os.fork()
 if child == 0:
-    try:
-        torch.neuron.set_device(0)
-    except RuntimeError as error:
-        os._exit(7 if "Cannot re-initialize neuron in a forked subprocess" in str(error) and torch.neuron._is_in_bad_fork() else 8)
-    os._exit(9)
+    wrong = [name for name in sorted(own - answer) if not refuses(name)]
+    print("not refused:", wrong, file=sys.stderr, flush=True)
+    os._exit(7 if not wrong and torch.neuron._is_in_bad_fork() and not torch.neuron.is_initialized() else 8)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+torch.neuron.synchronize()  # the parent goes on
 """)
 
     def test_fork_before_use(self):

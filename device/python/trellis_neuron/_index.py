@@ -29,8 +29,21 @@ def refuse_in_fork() -> None:
         )
 
 
+class _Operators:
+    """torch.ops.trellis, for everything that uses the device: refuses in such a process."""
+
+    def __getattr__(self, name):
+        refuse_in_fork()
+        return getattr(torch.ops.trellis, name)
+
+
+ops = _Operators()
+
+
 def index_of(device) -> int:
-    """The index of a device, a "neuron:3", an int or None (the current one). Raises ValueError for another kind of device."""
+    """The index of a device, a "neuron:3", an int or None (the current one). Raises ValueError for another kind of device, RuntimeError in a
+    process that may not use the device."""
+    refuse_in_fork()
     if device is None:
         return torch._C._accelerator_getDeviceIndex()
     if isinstance(device, int):

@@ -3,11 +3,7 @@
 import json
 from typing import Any
 
-import torch
-
-from ._index import index_of
-
-_ops = torch.ops.trellis
+from ._index import index_of, ops as _ops
 
 
 def memory_stats(device=None) -> dict[str, Any]:

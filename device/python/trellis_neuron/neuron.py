@@ -30,9 +30,7 @@ from .random import (  # noqa: F401
     set_rng_state,
     set_rng_state_all,
 )
-from ._index import NAME, in_bad_fork, index_of, refuse_in_fork
-
-_ops = torch.ops.trellis
+from ._index import NAME, in_bad_fork, index_of, ops as _ops, refuse_in_fork
 
 
 # ── devices ──
@@ -44,12 +42,11 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Whether the machine was configured, by a call or by the first use of a device."""
-    return _ops.is_configured()
+    return torch.ops.trellis.is_configured() and not in_bad_fork()
 
 
 def init() -> None:
     """Configures the default machine now instead of at the first use."""
-    refuse_in_fork()
     _ops.device_count()
 
 
@@ -65,7 +62,6 @@ def configure(
 ) -> None:
     """Makes the devices of another machine. estimate_unknown: operations without a program on the modelled core take estimated time and are
     listed in reports; False: simulating them is an error. Raises RuntimeError while tensors are alive on a device, ValueError for an unknown machine."""
-    refuse_in_fork()
     options = {"schema": "trellis.device_options/1", "instance": instance, "nodes": nodes, "shape_only": shape_only, "record": record,
                "estimate_unknown": estimate_unknown}
     if world_size is not None:
@@ -77,7 +73,6 @@ def configure(
 
 def configure_default(world_size: int) -> None:
     """The default machine (environment included) with this many ranks."""
-    refuse_in_fork()
     _ops.configure_default(world_size)
 
 
@@ -87,16 +82,14 @@ def session_options() -> dict[str, Any]:
 
 
 def device_count() -> int:
-    refuse_in_fork()
     return _ops.device_count()
 
 
 def current_device() -> int:
-    return torch._C._accelerator_getDeviceIndex()
+    return index_of(None)
 
 
 def set_device(device) -> None:
-    refuse_in_fork()
     torch._C._accelerator_setDeviceIndex(index_of(device))
 
 
@@ -172,6 +165,7 @@ def Stream(device=None, priority: int = 0) -> torch.Stream:  # noqa: N802
 
 
 def Event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # noqa: N802
+    refuse_in_fork()
     return torch.Event(torch.device(NAME), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
@@ -185,6 +179,7 @@ def default_stream(device=None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
+    refuse_in_fork()
     if stream is not None:
         torch.accelerator.set_stream(stream)
 

@@ -3,9 +3,7 @@
 import torch
 
 from . import _rank
-from ._index import index_of, refuse_in_fork
-
-_ops = torch.ops.trellis
+from ._index import index_of, ops as _ops
 
 
 def _all():
@@ -16,12 +14,10 @@ def _all():
 
 def manual_seed(seed: int) -> None:
     """Seeds the current device."""
-    refuse_in_fork()
     _ops.manual_seed(_signed(seed), index_of(None))
 
 
 def manual_seed_all(seed: int) -> None:
-    refuse_in_fork()
     for index in _all():
         _ops.manual_seed(_signed(seed), index)
 
@@ -44,12 +40,10 @@ def initial_seed(device=None) -> int:
 
 
 def get_rng_state(device="neuron") -> torch.Tensor:
-    refuse_in_fork()
     return _ops.get_rng_state(index_of(device))
 
 
 def set_rng_state(new_state: torch.Tensor, device="neuron") -> None:
-    refuse_in_fork()
     _ops.set_rng_state(new_state, index_of(device))
 
 
