@@ -14,6 +14,7 @@
 #include "cli/kept_runs.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
+#include "cli/one_process.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
 #include "trainer/app/run_request.h"
@@ -104,7 +105,10 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
                "  trellis train examples/quickstart.yaml --device cpu\n"
                "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json,\n"
                "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, lightning_logs.txt (steps).");
-  verb->callback([request, &exit_code] { exit_code = run(*request); });
+  verb->callback([request, &exit_code] {
+    refuse_several_processes();
+    exit_code = run(*request);
+  });
 }
 
 void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
@@ -132,7 +136,10 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
                "  trellis simulate examples/llama3_8b_trn1.yaml --nodes 16 trainer.num_nodes=16 data.global_batch_size=512\n"
                "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow link:node0.chip0.neuron_link_east=4\n"
                "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of them runs, whatever the size of the cluster.");
-  verb->callback([verb, request, html, cached, &exit_code] { exit_code = simulate(*verb, *request, *html, *cached); });
+  verb->callback([verb, request, html, cached, &exit_code] {
+    refuse_several_processes();
+    exit_code = simulate(*verb, *request, *html, *cached);
+  });
 }
 
 }  // namespace trellis::cli

@@ -359,6 +359,19 @@ class BadInput(Case):
     def test_missing_file(self):
         self.fails(self.trellis("train", "nowhere.yaml"), 2, "nowhere.yaml")
 
+    def test_one_of_several_processes(self):
+        """A launcher would train as many complete jobs into one folder."""
+        launchers = {"torchrun": ("WORLD_SIZE", "RANK"), "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+                     "mpirun": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), "mpiexec": ("PMI_SIZE", "PMI_RANK")}
+        for launcher, (size, rank) in launchers.items():
+            for verb in ("train", "simulate"):
+                result = self.trellis(verb, QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / 'run'}", env={size: "2", rank: "1"})
+                self.fails(result, 2, f"{size}=2, {rank}=1", "one process", launcher, f"unset {size}", "trainer.devices")
+                self.assertFalse((self.dir / "run").exists())
+        # One process is no launcher's group; a batch script of Slurm has these too.
+        alone = {"WORLD_SIZE": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+        self.assertEqual(self.trellis("train", QUICKSTART, "trainer.max_steps=1", "--device", "cpu", env=alone).returncode, 0)
+
     def test_misspelt_keys_at_each_level_in_one_pass(self):
         path = self.yaml(lambda t: t.replace("\nseed:", "\nsede:").replace(" max_steps:", " max_step:", 1).replace("sequence_parallel:", "sequence_paralel:")
                          .replace("micro_batch_size:", "mirco_batch_size:").replace("hidden_size:", "hiden_size:", 1).replace("warmup_steps:", "warmup_step:"))
