@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/escape.h"
+#include "cli/ci_reports.h"
 #include "trainer/config/run_plan.h"
 
 namespace trellis::cli {
@@ -202,8 +203,16 @@ std::string problems_text(const std::string& file, const RunCheck& check) {
   return text + fmt::format("{}: {} problem{}\n", file, check.problems.size(), check.problems.size() == 1 ? "" : "s");
 }
 
+std::vector<Problem> problems_of(const std::string& file, const RunCheck& check) {
+  std::vector<Problem> problems;
+  for (const std::string& problem : check.problems) problems.push_back(parse_problem(problem, file));
+  return problems;
+}
+
 json validate_json(const std::string& file, const RunCheck& check) {
-  json report = {{"schema", "trellis.validate/1"}, {"file", file}, {"ok", check.problems.empty()}, {"problems", check.problems}, {"warnings", check.warnings}};
+  json problems = json::array();
+  for (const Problem& problem : problems_of(file, check)) problems.push_back(problem_json(problem));
+  json report = {{"schema", "trellis.validate/2"}, {"file", file}, {"ok", check.problems.empty()}, {"problems", std::move(problems)}, {"warnings", check.warnings}};
   if (!check.problems.empty()) return report;
   report["unsupported"] = json::array();
   for (const trainer::UnsupportedFeature& feature : check.config.unsupported) {

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -5,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cli/ci_options.h"
 #include "cli/validate_report.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"
@@ -13,18 +15,29 @@
 namespace trellis::cli {
 namespace {
 
+using nlohmann::json;
+
 struct Options {
-  std::string config;
-  std::vector<std::string> overrides;
+  std::vector<std::string> inputs;     ///< files and overrides, as they were given
+  std::vector<std::string> files, overrides;
   std::string instance;
   int nodes = 0;
+  CiFiles ci;
   bool json = false;
 };
 
+/// Splits what was given: "key.path=value" is an override, unless a file has that name.
+void sort_inputs(Options& options) {
+  for (const std::string& input : options.inputs) {
+    const bool is_override = !options.files.empty() && input.find('=') != std::string::npos && !std::filesystem::exists(input);
+    (is_override ? options.overrides : options.files).push_back(input);
+  }
+}
+
 /// A file that is no YAML has one problem.
-trainer::RunCheck checked(const Options& options) {
+trainer::RunCheck checked(const std::string& file, const Options& options) {
   try {
-    trainer::RunCheck check = trainer::check_run_config(options.config, options.overrides);
+    trainer::RunCheck check = trainer::check_run_config(file, options.overrides);
     if (!options.instance.empty() && check.problems.empty()) {
       sim::LoadOptions load;
       load.nodes = options.nodes > 0 ? options.nodes : check.config.trainer.num_nodes;
@@ -35,21 +48,37 @@ trainer::RunCheck checked(const Options& options) {
     return check;
   } catch (const ConfigError& error) {
     trainer::RunCheck check;
-    check.problems.emplace_back(error.what());
+    for (const Problem& problem : parse_problems(error.what(), file)) check.problems.push_back(problem.text);
     return check;
   }
 }
 
-int validate(const Options& options) {
-  const trainer::RunCheck check = checked(options);
-  if (options.json) {
-    std::cout << validate_json(options.config, check).dump(1) << "\n";
-  } else if (check.problems.empty()) {
-    std::cout << validate_text(options.config, check);
-  } else {
-    std::cerr << problems_text(options.config, check);
+/// One document of several: trellis.validate_files/1.
+json documents(const std::vector<json>& files, bool ok) {
+  return {{"schema", "trellis.validate_files/1"}, {"ok", ok}, {"files", files}};
+}
+
+int validate(Options& options) {
+  sort_inputs(options);
+  std::vector<Check> checks;
+  std::vector<json> files;
+  std::string texts;
+  bool ok = true;
+  for (const std::string& file : options.files) {
+    const trainer::RunCheck check = checked(file, options);
+    ok = ok && check.problems.empty();
+    checks.push_back({file, problems_of(file, check)});
+    if (options.json) {
+      files.push_back(validate_json(file, check));
+    } else if (check.problems.empty()) {
+      texts += (texts.empty() ? "" : "\n") + validate_text(file, check);
+    } else {
+      std::cerr << problems_text(file, check);
+    }
   }
-  return static_cast<int>(check.problems.empty() ? ExitCode::kOk : ExitCode::kConfig);
+  options.ci.write("trellis validate", checks);
+  std::cout << (options.json ? (files.size() == 1 ? files[0] : documents(files, ok)).dump(1) + "\n" : texts);
+  return static_cast<int>(ok ? ExitCode::kOk : ExitCode::kConfig);
 }
 
 }  // namespace
@@ -57,13 +86,14 @@ int validate(const Options& options) {
 void add_validate(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("validate", "every mistake of a configuration in one pass, then what it will build; no LibTorch, milliseconds");
   auto options = std::make_shared<Options>();
-  verb->add_option("config", options->config, "NxDT YAML")->required();
-  verb->add_option("overrides", options->overrides, "key.path=value, e.g. trainer.max_steps=10 model.num_layers=2");
+  verb->add_option("inputs", options->inputs, "NxDT YAML files, and overrides of all of them: key.path=value, e.g. trainer.max_steps=10 model.num_layers=2")->required();
   verb->add_option("--instance", options->instance, "also check that the ranks fit this machine (see `trellis describe`)");
   verb->add_option("--nodes", options->nodes, "how many of them; none: trainer.num_nodes")->check(CLI::PositiveNumber);
-  verb->add_flag("--json", options->json, "one JSON document (schema trellis.validate/1)");
-  verb->footer("Exit code 0: legal, also when something is not carried out in this version; 2: mistakes.\n"
-               "Example:\n  trellis validate examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32");
+  verb->add_flag("--json", options->json, "one JSON document (schema trellis.validate/2): problems as fields file, line, key, expected, got; of several files trellis.validate_files/1");
+  add_ci_options(*verb, options->ci);
+  verb->footer("Exit code 0: legal, also when something is not carried out in this version; 2: mistakes in one of the files.\n"
+               "Examples:\n  trellis validate examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32\n"
+               "  trellis validate configs/*.yaml --junit validate.xml --sarif validate.sarif");
   verb->callback([options, &exit_code] { exit_code = validate(*options); });
 }
 

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
@@ -37,7 +38,7 @@ class Legal(unittest.TestCase):
 
     def test_json(self):
         report = json.loads(validate(LLAMA, "--json").stdout)
-        self.assertEqual((report["schema"], report["ok"], report["problems"]), ("trellis.validate/1", True, []))
+        self.assertEqual((report["schema"], report["ok"], report["problems"]), ("trellis.validate/2", True, []))
         plan = report["plan"]
         self.assertEqual([stage["end_layer"] for stage in plan["stages"]], [19, 40, 61, 80])
         self.assertEqual(plan["groups"]["PP"]["replica_groups"][0], [0, 128, 256, 384])
@@ -89,7 +90,34 @@ class Illegal(unittest.TestCase):
         result = validate(LLAMA, "seed=0", "--json")
         report = json.loads(result.stdout)
         self.assertEqual((result.returncode, report["ok"]), (2, False))
-        self.assertEqual(report["problems"], ["command line:seed: must be greater than 0, got 0"])
+        self.assertEqual(report["problems"], [{"file": "command line", "key": "seed", "expected": "greater than 0", "got": "0",
+                                               "text": "command line:seed: must be greater than 0, got 0"}])
+
+    def test_problems_have_fields_in_json_junit_and_sarif(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            good, bad, broken = LLAMA, folder / "bad.yaml", folder / "no & yaml.yaml"
+            bad.write_text(LLAMA.read_text().replace("seed: 1234", "seed: -1").replace("max_steps:", "max_step:"))
+            broken.write_text("a: [1\n")
+            result = validate(good, bad, broken, "trainer.log_every_n_steps=2", "--json", "--junit", folder / "v.xml", "--sarif", folder / "v.sarif")
+            document = json.loads(result.stdout)
+            self.assertEqual((result.returncode, document["schema"], document["ok"]), (2, "trellis.validate_files/1", False))
+            self.assertEqual([file["ok"] for file in document["files"]], [True, False, False])
+            seed = next(problem for problem in document["files"][1]["problems"] if problem["key"] == "seed")
+            self.assertEqual({key: seed[key] for key in ("file", "line", "expected", "got")}, {"file": str(bad), "line": 5, "expected": "greater than 0", "got": "-1"})
+            self.assertEqual(document["files"][2]["problems"][0]["line"], 2)
+            suite = xml.etree.ElementTree.parse(folder / "v.xml").find("testsuite")
+            self.assertEqual((suite.get("tests"), suite.get("failures")), ("3", "2"))
+            self.assertEqual([case.get("name") for case in suite if case.find("failure") is None], [str(good)])
+            results = json.loads((folder / "v.sarif").read_text())["runs"][0]["results"]
+            self.assertEqual(len(results), sum(len(file["problems"]) for file in document["files"]))
+            place = next(r for r in results if r["ruleId"] == "seed")["locations"][0]["physicalLocation"]
+            self.assertEqual((place["artifactLocation"]["uri"], place["region"]["startLine"]), (bad.as_uri(), 5))
+
+    def test_several_files_as_text(self):
+        result = validate(LLAMA, SOURCE / "examples/quickstart.yaml", "seed=7")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(result.stdout.count(": legal\n"), 2)
 
     def test_no_yaml_and_no_file(self):
         self.assertEqual(validate("nowhere.yaml").returncode, 2)
