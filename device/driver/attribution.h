@@ -22,13 +22,15 @@ struct AttributionRow {
   std::int64_t count = 0;
 };
 
-/// The step of the rank that ends last (the lowest of these). The rows add up to the step time exactly; the largest come first.
+/// The step of one rank. The rows add up to the step time exactly; the largest come first.
 struct Attribution {
-  std::size_t rank = 0;
+  std::size_t rank = 0;  ///< its place in job.ranks
   std::vector<AttributionRow> rows;
 };
 
-[[nodiscard]] Attribution attribute(const StepTiming& step, const std::vector<const StepStream*>& streams,
-                                    const std::vector<const std::vector<Graph>*>& graphs);
+/// Of the rank that ends last (the lowest of these), then of the first rank of each further class of ranks whose breakdowns are equal, `most` of them: a step that is
+/// compared with another one is explained by a rank that both have. `breakdowns`: of break_down().
+[[nodiscard]] std::vector<Attribution> attribute(const StepTiming& step, const std::vector<Breakdown>& breakdowns, const std::vector<const StepStream*>& streams,
+                                                 const std::vector<const std::vector<Graph>*>& graphs, std::size_t most);
 
 }  // namespace trellis::device

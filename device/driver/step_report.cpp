@@ -11,6 +11,9 @@ namespace {
 
 using sim::ScheduleItem;
 
+/// Classes of ranks whose steps are attributed: a pipeline has fewer stages.
+constexpr std::size_t kMostAttributed = 64;
+
 void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds duration, double slowness, bool optimizer) {
   if (optimizer) {
     b.optimizer += duration;
@@ -78,12 +81,21 @@ nlohmann::json to_json(const Breakdown& b) {
           {"memory_bound_ps", b.memory_bound.value}};
 }
 
-nlohmann::json attribution_json(const Attribution& attribution, int rank) {
+nlohmann::json attribution_json(const StepTiming& step, const Attribution& attribution) {
   nlohmann::json rows = nlohmann::json::array();
   for (const AttributionRow& row : attribution.rows) {
     rows.push_back({{"phase", row.phase}, {"component", row.component}, {"operator", row.op}, {"kind", row.kind}, {"time_ps", row.time.value}, {"count", row.count}});
   }
-  return {{"rank", rank}, {"rows", std::move(rows)}};
+  return {{"rank", step.world_rank(attribution.rank)}, {"rows", std::move(rows)}};
+}
+
+/// Of the rank that ends last; `other_ranks`: of one rank of each other class.
+nlohmann::json attributions_json(const StepTiming& step, const std::vector<Attribution>& attributions) {
+  if (attributions.empty()) return attribution_json(step, {});
+  nlohmann::json all = attribution_json(step, attributions.front());
+  nlohmann::json& others = all["other_ranks"] = nlohmann::json::array();
+  for (std::size_t i = 1; i < attributions.size(); ++i) others.push_back(attribution_json(step, attributions[i]));
+  return all;
 }
 
 /// By program: how often it is launched, on all ranks.
@@ -164,7 +176,7 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
                            const std::vector<const std::vector<Graph>*>& graphs, const sim::SystemConfig& system) {
   const std::vector<Breakdown> ranks = break_down(step);
   const std::vector<std::int64_t> launches = count_launches(step);
-  const Attribution attribution = attribute(step, streams, graphs);
+  const std::vector<Attribution> attributions = attribute(step, ranks, streams, graphs, kMostAttributed);
   nlohmann::json breakdown = nlohmann::json::array();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     nlohmann::json row = to_json(ranks[rank]);
@@ -184,7 +196,7 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
           {"peak_flops_per_core", system.peak_per_logical_core().value},
           {"evidence", std::string(name(system.worst_evidence()))},
           {"breakdown", std::move(breakdown)},
-          {"attribution", attribution_json(attribution, step.world_rank(attribution.rank))},
+          {"attribution", attributions_json(step, attributions)},
           {"coverage", coverage_json(step, launches)},
           {"programs", programs_json(step, launches)},
           {"communication", communication(step)},

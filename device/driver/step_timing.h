@@ -47,6 +47,7 @@ struct Breakdown {
   [[nodiscard]] Picoseconds total() const {
     return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + launch + other;
   }
+  bool operator==(const Breakdown&) const = default;
 };
 
 /// Place of the rank whose last item ends last, the lowest of equals: whose step reports explain.

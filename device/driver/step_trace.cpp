@@ -31,12 +31,10 @@ std::string unit_name(int track) {
              : "DMA " + std::string(sim::isa::name(static_cast<sim::isa::DmaQueue>(track - sim::isa::kNumEngines)));
 }
 
-/// Up to here every rank has its own process in the trace.
-constexpr std::size_t kMostRanksShown = 16;
 /// With more slices of kernels than this a trace shows those of each graph's first run alone.
 constexpr std::size_t kMostKernelSlices = 1'000'000;
 
-/// Ranks that get a process, with how many equal ones each stands for. In large worlds ranks that did the same at the same times are shown once.
+/// Ranks that get a process, by their place, each with the number of ranks that did the same at the same times: all that it and its equals stand for.
 std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& step) {
   std::vector<std::pair<std::size_t, std::size_t>> shown;
   std::map<ContentHash, std::size_t> first;
@@ -53,11 +51,8 @@ std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& s
     }
     const ContentHash key = h.finish();
     const auto [it, fresh] = first.try_emplace(key, shown.size());
-    if (fresh || step.job.ranks.size() <= kMostRanksShown) {
-      shown.emplace_back(rank, 0);
-    } else {
-      ++shown[it->second].second;
-    }
+    if (fresh) shown.emplace_back(rank, 0);
+    shown[it->second].second += static_cast<std::size_t>(step.job.fold.stands_for(static_cast<int>(rank)));
   }
   return shown;
 }
@@ -71,8 +66,8 @@ class TraceBuilder {
     comm_slices_.resize(step_.job.comms.size());
     const auto shown = shown_ranks(step_);
     once_ = count_kernel_slices(shown) > kMostKernelSlices;
-    for (const auto& [rank, equals] : shown) {
-      add_tracks(rank, equals);
+    for (const auto& [rank, ranks] : shown) {
+      add_tracks(rank, ranks);
       add_rank(rank);
     }
     for (const auto& slices : comm_slices_) {
@@ -84,7 +79,7 @@ class TraceBuilder {
  private:
   [[nodiscard]] std::size_t count_kernel_slices(const std::vector<std::pair<std::size_t, std::size_t>>& shown) const {
     std::size_t count = 0;
-    for (const auto& [rank, equals] : shown) {
+    for (const auto& [rank, ranks] : shown) {
       for (const ScheduleItem& item : step_.job.ranks[rank]) {
         if (item.kind == ScheduleItem::Kind::kSegment) count += step_.job.programs[item.program]->segments[item.segment].slices.size();
       }
@@ -99,10 +94,9 @@ class TraceBuilder {
     return it->second == origin.instance;
   }
 
-  void add_tracks(std::size_t rank, std::size_t equals) {
+  void add_tracks(std::size_t rank, std::size_t ranks) {
     const int world_rank = step_.world_rank(rank);
-    const std::size_t behind = equals + static_cast<std::size_t>(step_.job.fold.stands_for(static_cast<int>(rank))) - 1;
-    const std::string others = behind == 0 ? "" : " (and " + std::to_string(behind) + " equal ranks)";
+    const std::string others = ranks == 1 ? "" : ranks == 2 ? " (and 1 equal rank)" : " (and " + std::to_string(ranks - 1) + " equal ranks)";
     const traces::ProcessId process = timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
     tracks_ = {};
     tracks_.programs = timeline_.add_track(process, "programs", 0);

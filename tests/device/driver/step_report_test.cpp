@@ -103,7 +103,16 @@ TEST(StepReportTest, AttributionAddsUpToTheStepExactly) {
   for (int i = 0; i < 200; ++i) {
     const std::string axis = std::array{"tp", "pp", "dp", "ep"}[static_cast<std::size_t>(i) % 4];
     const Fixture f(random, i % 2 == 0 ? "forward" : "optimizer", axis);
-    const Attribution attribution = attribute(f.step, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs});
+    const std::vector<Breakdown> breakdowns = break_down(f.step);
+    const std::vector<Attribution> all = attribute(f.step, breakdowns, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, 64);
+    ASSERT_EQ(all.size(), breakdowns[0] == breakdowns[1] ? 1u : 2u) << "equal ranks are attributed once";
+    for (const Attribution& each : all) {
+      Picoseconds parts;
+      for (const AttributionRow& row : each.rows) parts += row.time;
+      EXPECT_EQ(parts, f.step.timing.makespan);
+    }
+    EXPECT_EQ(attribute(f.step, breakdowns, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, 1).size(), 1u);
+    const Attribution& attribution = all.front();
     Picoseconds sum, waited;
     std::set<std::string> kinds;
     for (const AttributionRow& row : attribution.rows) {
