@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from report_page_test import CHROMIUM, SOURCE, TRELLIS, colours
+from report_page_test import CHROMIUM, SOURCE, TRELLIS, colours, significant
 
 SPACE = [SOURCE / "examples/quickstart.yaml", "--chips", 4, "--only", "mbs=2", "--only", "zero1=true", "--only", "recompute=none", "--only", "tp=2,4", "--only", "vpp=1", "--only", "sp=true", "--top", 2]
 
@@ -49,7 +49,7 @@ class Page(unittest.TestCase):
         self.assertGreaterEqual(len(simulated), 2)
         for row in simulated:
             cells = shown[row["layout"], row["status"]]
-            self.assertEqual(cells[3], f"{row['step_time_ps'] * 1e-9:.4f} ms")
+            self.assertEqual(cells[3], f"{significant(row['step_time_ps'] * 1e-9, 4)} ms")
             self.assertEqual("exploratory" in cells[4], row["validity"] == "exploratory")
             self.assertEqual(cells[10], "*" if row["pareto"] else "")
         for row in self.sweep["rows"]:

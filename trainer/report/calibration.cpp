@@ -8,6 +8,7 @@
 
 #include "base/yaml.h"
 #include "trainer/report/run_report.h"
+#include "trainer/report/text_table.h"
 
 namespace trellis::trainer {
 
@@ -79,9 +80,9 @@ std::string calibrated_text(const json& report) {
   const auto found = report.find("calibrated");
   if (found == report.end()) return "";
   const json& range = found->at("validity").value("step_time_range_ms", json());
-  return fmt::format("Calibrated step {:.4f} ms{}, {} tokens/s, evidence: fitted (user): compute × {:.4g}, communication × {:.4g} ({})\n{}", found->at("step_time_ms").get<double>(),
+  return fmt::format("Calibrated step {} ms{}, {} tokens/s, evidence: fitted (user): compute × {:.4g}, communication × {:.4g} ({})\n{}", significant(found->at("step_time_ms").get<double>()),
                      range.is_null() ? "" : fmt::format(" (range {} to {} ms)", short_number(range[0].get<double>()), short_number(range[1].get<double>())),
-                     thousands(static_cast<std::int64_t>(found->at("tokens_per_s").get<double>())), found->at("factors").at("compute").get<double>(),
+                     rate_text(found->at("tokens_per_s").get<double>()), found->at("factors").at("compute").get<double>(),
                      found->at("factors").at("communication").get<double>(), found->at("source").get<std::string>(), validity_line(found->at("validity")));
 }
 

@@ -21,7 +21,7 @@ constexpr double kGiB = 1 << 30;
 constexpr std::size_t kLiveRows = 8;
 
 std::int64_t bytes(const json& object, const std::string& key) { return object.at(key).get<std::int64_t>(); }
-std::string mib(std::int64_t n) { return fmt::format("{:.2f}", static_cast<double>(n) / (1 << 20)); }
+std::string mib(std::int64_t n) { return significant(static_cast<double>(n) / (1 << 20)); }
 std::string gib(std::int64_t n) { return fmt::format("{:.2f} GiB", static_cast<double>(n) / kGiB); }
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
@@ -87,16 +87,36 @@ std::string verdict_text(const json& plan) {
   return text;
 }
 
+/// Ranks that take the same in every phase.
+struct RankClass {
+  const json* first;
+  std::int64_t count;
+};
+
+std::vector<RankClass> classes_of(const json& ranks) {
+  std::vector<RankClass> classes;
+  for (const json& rank : ranks) {
+    const auto same = std::ranges::find_if(classes, [&](const RankClass& c) { return c.first->at("phases") == rank.at("phases") && c.first->at("fits") == rank.at("fits"); });
+    if (same == classes.end()) {
+      classes.push_back({&rank, bytes(rank, "represents")});
+    } else {
+      same->count += bytes(rank, "represents");
+    }
+  }
+  return classes;
+}
+
 std::string phases_text(const json& plan) {
   std::vector<TextTable::Column> columns{{"rank", Align::kLeft}, {"phase", Align::kLeft}};
   for (const char* category : kCategories) columns.push_back({category, Align::kRight});
   columns.push_back({"allocated", Align::kRight});
   columns.push_back({"reserved", Align::kRight});
   TextTable table(columns);
-  for (const json& rank : plan.at("ranks")) {
+  for (const RankClass& each : classes_of(plan.at("ranks"))) {
+    const json& rank = *each.first;
     bool first = true;
     for (const json& phase : rank.at("phases")) {
-      std::string label = first ? fmt::format("{} ×{}{}", bytes(rank, "rank"), bytes(rank, "represents"), rank.at("fits").get<bool>() ? "" : " does not fit") : "";
+      std::string label = first ? fmt::format("{} ×{}{}", bytes(rank, "rank"), each.count, rank.at("fits").get<bool>() ? "" : " does not fit") : "";
       std::vector<std::string> cells{std::move(label), phase.at("phase") == "" ? "between phases" : phase.at("phase").get<std::string>()};
       for (const char* category : kCategories) cells.push_back(mib(bytes(phase.at("at_peak"), std::string(category) + "_bytes")));
       cells.push_back(mib(bytes(phase, "peak_bytes")));
@@ -105,7 +125,7 @@ std::string phases_text(const json& plan) {
       first = false;
     }
   }
-  return "\nPeak of each phase on one logical core, MiB (first rank of each class, and how many it stands for)\n" + table.text();
+  return "\nPeak of each phase on one logical core, MiB (first of equal ranks, and their number)\n" + table.text();
 }
 
 std::string live_text(const json& plan) {

@@ -60,11 +60,11 @@ std::string times_text(const std::string& what, const std::vector<OperatorTime>&
 }
 
 std::string utilization_text(const ReportFile& run, const ReportSummary& summary) {
-  std::string text = fmt::format("\nMFU {:.2f} % = {:.4g} model FLOPs / ({} × {:.1f} TFLOPS); model FLOPs: 6 per parameter that a token is multiplied with and token, and\n"
+  std::string text = fmt::format("\nMFU {} = {:.4g} model FLOPs / ({} × {:.1f} TFLOPS); model FLOPs: 6 per parameter that a token is multiplied with and token, and\n"
                                  "12 · layers · width · keys · tokens for attention, causal: the keys that a token sees, half the sequence on average; no recomputation\n",
-                                 100 * summary.mfu, summary.model_flops, milliseconds_text(summary.step.step_time_ps), summary.denominator_flops * 1e-12);
-  text += summary.hfu ? fmt::format("HFU {:.2f} % = {:.4g} executed FLOPs / the same: all that the ranks' programs do, recomputation and vector operations included\n",
-                                    100 * *summary.hfu, summary.executed_flops)
+                                 share_text(summary.mfu, 1), summary.model_flops, milliseconds_text(summary.step.step_time_ps), summary.denominator_flops * 1e-12);
+  text += summary.hfu ? fmt::format("HFU {} = {:.4g} executed FLOPs / the same: all that the ranks' programs do, recomputation and vector operations included\n",
+                                    share_text(*summary.hfu, 1), summary.executed_flops)
                       : std::string("HFU: not known, this report does not count the FLOPs of all ranks\n");
   return text + fmt::format("Denominator: {} cores × {:.2f} TFLOPS dense bf16 peak\n", run.report.at("world_size").get<int>(),
                             run.report.at("simulated").at("peak_flops_per_core").get<double>() * 1e-12);
@@ -120,9 +120,9 @@ std::vector<std::string> column_of(const ReportFile& run, const std::vector<std:
                                  thousands(number("tokens_per_step")),
                                  milliseconds_text(summary.step.step_time_ps),
                                  range_text(report),
-                                 thousands(static_cast<std::int64_t>(report.at("tokens_per_s").get<double>())),
-                                 fmt::format("{:.2f} %", 100 * summary.mfu),
-                                 summary.hfu ? fmt::format("{:.2f} %", 100 * *summary.hfu) : "-"};
+                                 rate_text(report.at("tokens_per_s").get<double>()),
+                                 share_text(summary.mfu, 1),
+                                 summary.hfu ? share_text(*summary.hfu, 1) : "-"};
   for (const std::string& name : part_names) {
     const auto part = std::find_if(summary.step.parts.begin(), summary.step.parts.end(), [&](const NamedTime& p) { return p.name == name; });
     cells.push_back(part == summary.step.parts.end() ? "-" : milliseconds_text(part->ps) + " " + fmt::format("{:>5.1f} %", 100 * of(part->ps) / of(summary.step.step_time_ps)));

@@ -1,6 +1,7 @@
 #include "trainer/report/text_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,8 @@
 namespace trellis::trainer {
 
 namespace {
+
+constexpr int kMostDecimals = 9;
 
 /// Characters on the screen: UTF-8 without its continuation bytes.
 std::size_t width(const std::string& text) {
@@ -75,9 +78,20 @@ nlohmann::json one_line_texts(const nlohmann::json& document) {
   return copy;
 }
 
-std::string milliseconds_text(std::int64_t ps) { return fmt::format("{:.4f} ms", static_cast<double>(ps) * 1e-9); }
+std::string significant(double value, int digits) {
+  if (value == 0 || !std::isfinite(value)) return fmt::format("{:.0f}", value);
+  const int decimals = digits - 1 - static_cast<int>(std::floor(std::log10(std::abs(value))));
+  return fmt::format("{:.{}f}", value, std::clamp(decimals, 0, kMostDecimals));
+}
 
-std::string change_in_ms(std::int64_t ps) { return ps == 0 ? "0 ms" : fmt::format("{:+.4f} ms", static_cast<double>(ps) * 1e-9); }
+std::string milliseconds_text(std::int64_t ps) {
+  const double time = static_cast<double>(ps), size = std::abs(time);
+  if (size >= 1e13) return significant(time * 1e-12) + " s";
+  if (size >= 1e6 || ps == 0) return significant(time * 1e-9) + " ms";
+  return size >= 1e3 ? significant(time * 1e-3) + " ns" : fmt::format("{} ps", ps);
+}
+
+std::string change_in_ms(std::int64_t ps) { return (ps > 0 ? "+" : "") + milliseconds_text(ps); }
 
 std::string change_in_bytes(std::int64_t bytes) {
   if (bytes == 0) return "0 B";
@@ -88,9 +102,9 @@ std::string change_in_percent(std::int64_t before, std::int64_t after) {
   if (before == after) return "=";
   if (before == 0) return "new";
   if (after == 0) return "gone";
-  return fmt::format("{:+.2f} %", 100.0 * static_cast<double>(after - before) / static_cast<double>(before));
+  return (after > before ? "+" : "") + significant(100.0 * static_cast<double>(after - before) / static_cast<double>(before), 3) + " %";
 }
 
-std::string share_text(double part, double whole) { return whole == 0 ? "-" : fmt::format("{:.2f} %", 100 * part / whole); }
+std::string share_text(double part, double whole) { return whole == 0 ? "-" : significant(100 * part / whole, 3) + " %"; }
 
 }  // namespace trellis::trainer

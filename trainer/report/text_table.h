@@ -32,14 +32,16 @@ class TextTable {
 /// A document whose texts and keys can stand in a line for people (base/escape.h). Those of a report come from files that anybody wrote.
 [[nodiscard]] nlohmann::json one_line_texts(const nlohmann::json& document);
 
-/// 4711433741 → "4.7114 ms"; with a sign when it is a change.
+/// A number for people: as many significant digits, without exponent; 12345.6 → "12346", 0.083372 → "0.08337", 0 → "0". All digits are in JSON only.
+[[nodiscard]] std::string significant(double value, int digits = 4);
+/// 4711433741 → "4.711 ms"; seconds from 10 s, nanoseconds below a microsecond, picoseconds below a nanosecond. With a sign when it is a change.
 [[nodiscard]] std::string milliseconds_text(std::int64_t ps);
 [[nodiscard]] std::string change_in_ms(std::int64_t ps);
 /// "+1.50 MiB", "0 B".
 [[nodiscard]] std::string change_in_bytes(std::int64_t bytes);
 /// "+3.20 %"; "new" from nothing, "gone" to nothing, "=" when nothing changed.
 [[nodiscard]] std::string change_in_percent(std::int64_t before, std::int64_t after);
-/// "12.34 %"; of nothing: "-".
+/// "12.3 %"; of nothing: "-".
 [[nodiscard]] std::string share_text(double part, double whole);
 
 }  // namespace trellis::trainer

@@ -4,9 +4,18 @@ const run = JSON.parse(document.getElementById("document").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 const COLORS = ["#2f6fb5", "#6aa5d8", "#e08a2e", "#c9543f", "#8a5bb5", "#b9bec8", "#4a9a5c", "#7d8694", "#c2a83e", "#3aa6a0"];
 
-const ms = (ps) => (ps * 1e-9).toFixed(4) + " ms";
-const percent = (part, whole) => (whole === 0 ? "-" : (100 * part / whole).toFixed(2) + " %");
-const bytes = (n) => (n >= 2 ** 30 ? (n / 2 ** 30).toFixed(2) + " GiB" : n >= 2 ** 20 ? (n / 2 ** 20).toFixed(2) + " MiB" : n.toLocaleString("en") + " B");
+// A number for people, as text_table.h writes it: so many significant digits, no exponent.
+const significant = (value, digits = 4) =>
+  (value === 0 ? "0" : value.toFixed(Math.min(Math.max(digits - 1 - Math.floor(Math.log10(Math.abs(value))), 0), 9)));
+const ms = (ps) => {
+  const size = Math.abs(ps);
+  if (size >= 1e13) return significant(ps * 1e-12) + " s";
+  if (size >= 1e6 || ps === 0) return significant(ps * 1e-9) + " ms";
+  return size >= 1e3 ? significant(ps * 1e-3) + " ns" : ps + " ps";
+};
+const percent = (part, whole) => (whole === 0 ? "-" : significant(100 * part / whole, 3) + " %");
+const scaled = (n, unit, name) => (n / unit).toFixed(n < 100 * unit ? 2 : 1) + " " + name;
+const bytes = (n) => (n >= 2 ** 40 ? scaled(n, 2 ** 40, "TiB") : n >= 2 ** 30 ? scaled(n, 2 ** 30, "GiB") : n >= 2 ** 20 ? scaled(n, 2 ** 20, "MiB") : n.toLocaleString("en") + " B");
 
 function add(parent, tag, attributes = {}, text = null) {
   const inSvg = tag === "svg" || parent.namespaceURI === SVG;

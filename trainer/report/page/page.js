@@ -24,7 +24,7 @@ function drawHead() {
   document.getElementById("subtitle").textContent =
     `${report.parameters.toLocaleString("en")} parameters on ${report.nodes} × ${report.instance}: TP ${report.tensor_model_parallel_size} × ` +
     `PP ${report.pipeline_model_parallel_size} × DP ${report.data_parallel_size}, ${report.num_microbatches} micro-batches, ${report.precision}. ` +
-    `Evidence of the times: ${step.evidence}; ${(100 * step.coverage.lowered_flops_share).toFixed(2)} % of the FLOPs lowered to instructions.`;
+    `Evidence of the times: ${step.evidence}; ${percent(step.coverage.lowered_flops_share, 1)} of the FLOPs lowered to instructions.`;
   const tiles = document.getElementById("tiles");
   const tile = (value, what) => {
     const node = add(tiles, "div", { class: "tile" });
@@ -36,8 +36,8 @@ function drawHead() {
   if (validity?.step_time_range_ms) tile(validity.step_time_range_ms.map((t) => Number(t.toPrecision(4))).join(" to ") + " ms", `its range, ${validity.status}`);
   if (validity) document.getElementById("subtitle").append(` The step is ${validity.status}: ${[...validity.reasons, validity.basis].join("; ")}.`);
   tile(Math.trunc(report.tokens_per_s).toLocaleString("en"), "tokens per second");
-  tile((100 * summary.mfu).toFixed(2) + " %", "MFU of " + (summary.denominator_flops_per_s * 1e-12).toFixed(1) + " TFLOPS");
-  if (summary.hfu !== undefined) tile((100 * summary.hfu).toFixed(2) + " %", "HFU");
+  tile(percent(summary.mfu, 1), "MFU of " + (summary.denominator_flops_per_s * 1e-12).toFixed(1) + " TFLOPS");
+  if (summary.hfu !== undefined) tile(percent(summary.hfu, 1), "HFU");
   if (report.memory) tile(bytes(Math.max(...report.memory.ranks.map((r) => r.peak_bytes))), "peak device memory of a rank");
 }
 
@@ -56,8 +56,8 @@ function drawBreakdown() {
 function drawSchedule() {
   if (!run.schedule) return;
   const schedule = run.schedule;
-  const node = section("schedule", "Pipeline schedule", `Blue: forward, green: backward, grey: idle. Costs: ${schedule.costs_from}. Bubble ${(100 * schedule.bubble).toFixed(2)} %; ` +
-    `equal stages: ${(100 * schedule.bubble_of_equal_stages).toFixed(2)} %.`);
+  const node = section("schedule", "Pipeline schedule", `Blue: forward, green: backward, grey: idle. Costs: ${schedule.costs_from}. Bubble ${percent(schedule.bubble, 1)}; ` +
+    `equal stages: ${percent(schedule.bubble_of_equal_stages, 1)}.`);
   const svg = add(node, "svg", { viewBox: `0 0 1200 ${26 * schedule.ranks.length + 6}` });
   schedule.ranks.forEach((rank, r) => {
     const y = 26 * r + 3;
@@ -140,7 +140,7 @@ function drawTopology() {
   if (chips.size === 0) return;
   const share = (link) => link.busy_us * 1e6 / Math.max(step.step_time_ps, 1);
   const worst = Math.max(...step.links.map(share), 1e-12);
-  const node = section("topology", "Chips and the load of their links", `Shown are links that carried something; colour: time busy, red is ${(100 * worst).toFixed(2)} % of the step.`);
+  const node = section("topology", "Chips and the load of their links", `Shown are links that carried something; colour: time busy, red is ${percent(worst, 1)} of the step.`);
   const order = [...chips.values()].sort((a, b) => a.node.localeCompare(b.node, "en", { numeric: true }) || a.chip.localeCompare(b.chip, "en", { numeric: true })).slice(0, 256);
   const columns = 8, rows = Math.ceil(order.length / columns);
   const svg = add(node, "svg", { viewBox: `0 0 1200 ${rows * 96 + 6}` });
@@ -151,16 +151,16 @@ function drawTopology() {
     chip.links.slice(0, 6).forEach((link, l) => {
       const load = share(link) / worst;
       const bar = add(svg, "rect", { x: x + 6, y: y + 20 + 11 * l, width: 4 + 124 * load, height: 9, fill: `hsl(${210 - 210 * load},65%,50%)` });
-      add(bar, "title", {}, `${link.name}: busy ${(link.busy_us / 1000).toFixed(4)} ms, ${bytes(link.size_bytes)}`);
+      add(bar, "title", {}, `${link.name}: busy ${ms(link.busy_us * 1e6)}, ${bytes(link.size_bytes)}`);
     });
   });
-  table(node, ["link", "busy", "of the step", "bytes"], step.links.map((l) => [text(l.name), number(l.busy_us, (l.busy_us / 1000).toFixed(4) + " ms"), number(share(l), (100 * share(l)).toFixed(2) + " %"), number(l.size_bytes, bytes(l.size_bytes))]));
+  table(node, ["link", "busy", "of the step", "bytes"], step.links.map((l) => [text(l.name), number(l.busy_us, ms(l.busy_us * 1e6)), number(share(l), percent(share(l), 1)), number(l.size_bytes, bytes(l.size_bytes))]));
 }
 
 function drawPrograms() {
   const node = section("programs", "Programs", "Compiled graphs that the ranks launched; time: one run on one core.");
   table(node, ["program", "hash", "launches", "time", "time × launches", "instructions", "FLOPs"], step.programs.map((p) => [text(p.name), text(p.hash), number(p.launches, p.launches.toLocaleString("en")),
-    number(p.device_time_us, (p.device_time_us / 1000).toFixed(4) + " ms"), number(p.device_time_us * p.launches, (p.device_time_us * p.launches / 1000).toFixed(4) + " ms"),
+    number(p.device_time_us, ms(p.device_time_us * 1e6)), number(p.device_time_us * p.launches, ms(p.device_time_us * p.launches * 1e6)),
     number(p.instructions ?? 0, (p.instructions ?? 0).toLocaleString("en")), number(p.flops ?? 0, (p.flops ?? 0).toLocaleString("en"))]));
 }
 
