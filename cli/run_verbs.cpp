@@ -103,8 +103,9 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   verb->footer("Examples:\n  trellis train examples/quickstart.yaml\n"
                "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
                "  trellis train examples/quickstart.yaml --device cpu\n"
-               "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json,\n"
-               "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, lightning_logs.txt (steps).");
+               "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json, host.json,\n"
+               "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, lightning_logs.txt (steps).\n"
+               "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and the wall times and *_timing scalars of the events.");
   verb->callback([request, &exit_code] {
     refuse_several_processes();
     exit_code = run(*request);

@@ -88,7 +88,9 @@ class GoodRuns(Case):
         trace.ParseFromString(data)
         descriptors = [p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")]
         processes = [d.process.process_name for d in descriptors if d.HasField("process")]
-        self.assertEqual(processes, [f"rank {r}" for r in range(8)])
+        self.assertEqual(processes[0].split(" (")[0], "rank 0")
+        ranks = [1 + int((re.search(r"and (\d+) equal rank", name) or [0, 0])[1]) for name in processes]
+        self.assertEqual(sum(ranks), 8, "ranks that did the same at the same times are shown once")
         names = {d.name for d in descriptors}
         self.assertLessEqual({"tensor", "vector", "scalar", "DMA load", "communication tp", "communication pp", "communication dp", "programs"}, names)
         events = [p.track_event for p in trace.packet if p.HasField("track_event")]
@@ -138,9 +140,7 @@ class GoodRuns(Case):
             result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={log}", "--trace-format", "text", "--no-cache",
                                   env={"TRELLIS_CACHE": str(cache)})
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
-            report = json.loads((log / "report.json").read_text())
-            del report["host"]
-            return result.stdout, report, (log / "trace.txt").read_bytes(), (log / "portability.json").read_bytes()
+            return result.stdout, (log / "report.json").read_bytes(), (log / "trace.txt").read_bytes(), (log / "portability.json").read_bytes()
         cache = self.dir / "cache"
         off, cold, warm = run("off", "off"), run("cold", cache), run("warm", cache)
         self.assertEqual(off, cold)
@@ -234,14 +234,49 @@ class GoodRuns(Case):
             result = self.train("--threads", threads, "--trace-format", "text", log=f"run{i}")
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             folder = self.dir / f"run{i}"
-            report = json.loads((folder / "report.json").read_text())
-            metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-            del report["host"]
-            for line in metrics:
-                del line["host"]
-            runs.append((report, metrics, (folder / "trace.txt").read_bytes()))
+            runs.append([(folder / name).read_bytes() for name in ("report.json", "metrics.jsonl", "trace.txt")])
         self.assertEqual(runs[0], runs[1])
         self.assertEqual(runs[1], runs[2])
+
+    def test_equal_runs_write_equal_bytes_in_every_file(self):
+        """The same command in two folders: every file of a run, and the pages and pictures made of it. What knows the host's clock is named here, and is nothing else."""
+        folders = [self.dir / "first", self.dir / "second"]
+        commands = [["train", QUICKSTART, *SHORT, "exp_manager.explicit_log_dir=trained", "--json"],
+                    ["simulate", QUICKSTART, "exp_manager.explicit_log_dir=simulated", "--html", "simulated.html"],
+                    ["report", "trained"], ["report", "simulated", "--html", "report.html"], ["report", "trained", "simulated", "--json"],
+                    ["schedule", QUICKSTART, "--svg", "schedule.svg"], ["memory", QUICKSTART, "--no-changes"]]
+        for folder in folders:
+            folder.mkdir()
+            for i, command in enumerate(commands):
+                result = subprocess.run([TRELLIS, *map(str, command)], capture_output=True, cwd=folder, timeout=300, env={**os.environ, "TRELLIS_CACHE": "off"})
+                self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+                (folder / f"{i}.stdout").write_bytes(result.stdout)
+        files = [{str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()} for folder in folders]
+        self.assertEqual(files[0].keys(), files[1].keys())
+        of_the_host = re.compile(r".*/(host\.json|nemo_log_globalrank-.*\.txt|nemo_error_log\.txt|lightning_logs\.txt|events\.out\.tfevents\..*)")
+        different = [name for name in files[0] if files[0][name].read_bytes() != files[1][name].read_bytes()]
+        self.assertEqual([name for name in different if not of_the_host.fullmatch(name)], [])
+        for name in ("trained/report.json", "trained/metrics.jsonl", "trained/trace.pftrace", "simulated/hparams.yaml", "simulated.html", "report.html", "schedule.svg"):
+            self.assertIn(name, files[0])
+        for run in ("trained", "simulated"):
+            host = json.loads(files[0][f"{run}/host.json"].read_text())
+            self.assertEqual(host["schema"], "trellis.host/1")
+            self.assertGreater(host["wall_s"], 0)
+            self.assertGreaterEqual(host["peak_resident_bytes"], host["resident_bytes_before"])
+            self.assertEqual([step["step"] for step in host["steps"]], [1, 2] if run == "trained" else [1])
+            for name in ("report.json", "metrics.jsonl"):
+                keys = set(re.findall(r'"(\w+)":', files[0][f"{run}/{name}"].read_text()))
+                self.assertEqual(keys & {"host", "wall_s", "resident_bytes_before", "peak_resident_bytes", "s_per_step", "sequences_per_s"}, set())
+        # The values of the events are equal too, but for NxDT's scalars of the host.
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        scalars = []
+        for folder in folders:
+            events = EventAccumulator(str(folder / "trained"))
+            events.Reload()
+            tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("_timing") and not tag.startswith("throughput")]
+            scalars.append({tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags})
+        self.assertIn("reduced_train_loss", scalars[0])
+        self.assertEqual(*scalars)
 
     def test_interrupt_ends_cleanly_with_valid_files(self):
         for number in (signal.SIGINT, signal.SIGTERM):

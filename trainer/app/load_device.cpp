@@ -16,7 +16,7 @@ EqualRanks equal_ranks(const RunConfig& config) {
   return {{config.tp(), 1, config.dp(), config.pp()}, {true, true, true, false}};
 }
 
-void use_machine(const DeviceChoice& choice, RunConfig& config) {
+std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config) {
   const bool emulates = choice.device != "cpu";
   sim::LoadOptions load;
   if (emulates) {
@@ -27,7 +27,11 @@ void use_machine(const DeviceChoice& choice, RunConfig& config) {
   }
   const sim::SystemConfig system = sim::load_system(choice.instance, load);
   config.hardware = system.chip.generation;
-  if (emulates) check_fits_machine(config, choice.instance, choice.nodes, system.logical_cores_per_node());
+  std::map<std::string, std::string> numbers;
+  if (!emulates) return numbers;
+  check_fits_machine(config, choice.instance, choice.nodes, system.logical_cores_per_node());
+  for (const sim::Parameter& parameter : system.parameters) numbers[parameter.key] = parameter.value;
+  return numbers;
 }
 
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,8 +39,8 @@ struct DeviceChoice {
 [[nodiscard]] EqualRanks equal_ranks(const RunConfig& config);
 
 /// Gives the configuration what it takes from the machine, the order of its key/value copies, and checks that the ranks fit. CPU ranks need no
-/// room on it. Throws ConfigError.
-void use_machine(const DeviceChoice& choice, RunConfig& config);
+/// room on it. Returns the emulated machine's numbers by key, with their units; none for the CPU. Throws ConfigError.
+std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config);
 
 /// The plugin, set up for the run's ranks; null for the CPU. Throws ConfigError when the plugin is another device's.
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config);

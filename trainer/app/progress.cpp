@@ -8,6 +8,7 @@
 
 #include "traces/metrics_writer.h"
 #include "traces/tensorboard_writer.h"
+#include "trainer/report/text_table.h"
 #include "trainer/utils/throughput.h"
 
 namespace trellis::trainer {
@@ -19,6 +20,7 @@ struct Progress::Impl {
   std::unique_ptr<traces::TensorBoardWriter> tensorboard;
   bool denominator_said = false;
   Throughput throughput;
+  std::vector<HostFacts::Step> host_steps;
 
   Impl(const RunFacts& f, const std::filesystem::path& directory, const ProgressOptions& o) : facts(f), options(o), metrics(directory / "metrics.jsonl") {}
   void say(const std::string& line) const {
@@ -51,8 +53,8 @@ std::string line(const StepLog& log, const Throughput& throughput, std::int64_t 
   text += fmt::format("  host {:.2f} s/step, {:.3g} sequences/s, {} left", log.host_s, throughput.sequences_per_s(),
                       hours(throughput.seconds_per_step() * static_cast<double>(max_steps - log.step)));
   if (log.simulated) {
-    text += fmt::format("  simulated {:.4f} ms/step  {} tokens/s  MFU {:.2f} %", log.simulated->step_time_ms,
-                        thousands(static_cast<std::int64_t>(log.simulated->tokens_per_s)), 100 * log.simulated->mfu);
+    text += fmt::format("  simulated {} ms/step  {} tokens/s  MFU {}", significant(log.simulated->step_time_ms), rate_text(log.simulated->tokens_per_s),
+                        share_text(log.simulated->mfu, 1));
   }
   return text;
 }
@@ -79,7 +81,7 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
   if (said || log.val_loss) p.say(line(log, p.throughput, p.facts.max_steps));
 
   nlohmann::json row = {{"step", log.step}};
-  row["host"] = {{"s_per_step", log.host_s}, {"sequences_per_s", p.throughput.sequences_per_s()}, {"sequences_per_s_peak", p.throughput.peak()}};
+  p.host_steps.push_back({log.step, log.host_s, p.throughput.sequences_per_s(), p.throughput.peak()});
   if (log.has_loss) {
     row["loss"] = log.loss;
     row["lr"] = log.lr;
@@ -105,9 +107,11 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
   }
   if (!p.options.log_gradient_norm) row.erase("grad_norm");
   for (const auto& [key, value] : row.items()) {
-    if (key != "step" && key != "host") p.tensorboard->scalar(tag_of(key), log.step, value.get<double>(), wall_clock_s());
+    if (key != "step") p.tensorboard->scalar(tag_of(key), log.step, value.get<double>(), wall_clock_s());
   }
 }
+
+const std::vector<HostFacts::Step>& Progress::host_steps() const { return impl_->host_steps; }
 
 void Progress::test(const TestLog& log) {
   Impl& p = *impl_;

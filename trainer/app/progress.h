@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -46,7 +47,8 @@ struct ProgressOptions {
   std::function<void(const std::string& line)> log_line = {};  ///< gets the lines of stderr too, also when there are none there
 };
 
-/// Writes each step to stderr, metrics.jsonl and TensorBoard events. Plain C++, so that fmt is not LibTorch's.
+/// Writes each step to stderr, metrics.jsonl and TensorBoard events. Of these metrics.jsonl has no figure of the host: equal runs write equal bytes. An event file has a
+/// wall time in each record, which the format asks for, and NxDT's scalars of the host (throughput, *_timing). Plain C++, so that fmt is not LibTorch's.
 class Progress {
  public:
   Progress(const RunFacts& facts, const std::filesystem::path& directory, const ProgressOptions& options);
@@ -54,6 +56,8 @@ class Progress {
   /// `step_report`: null on a device that times itself.
   void step(const StepLog& log, const nlohmann::json& step_report);
   void test(const TestLog& log);
+  /// What each step so far took on the host.
+  [[nodiscard]] const std::vector<HostFacts::Step>& host_steps() const;
 
  private:
   struct Impl;

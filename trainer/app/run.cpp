@@ -1,9 +1,11 @@
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -89,6 +91,8 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   facts.precision = config.precision.type;
   facts.max_steps = config.trainer.max_steps;
   facts.place = place_of(request, config);
+  std::copy_if(request.slow.begin(), request.slow.end(), std::back_inserter(facts.slow), slows);
+  std::sort(facts.slow.begin(), facts.slow.end());
   facts.software = software_facts(config, /*functionalization=*/false);
   if (request.device == "neuron") facts.validity = judge_validity(read_validated_record(), facts.place);
   if (!request.calibration.empty()) facts.calibration = read_calibration(request.calibration);
@@ -116,9 +120,9 @@ std::int64_t peak_resident_bytes() {
 }
 
 /// Beside what the ranks' tensors take on the device, all of them at their peaks. Null: the device keeps no account.
-std::string host_memory_text(const RunFacts& facts, const json& memory) {
-  const std::int64_t run = facts.host_bytes_peak - facts.host_bytes_before;
-  std::string text = "host memory: " + human_bytes(facts.host_bytes_peak) + " at its peak, " + human_bytes(run) + " of it by the run";
+std::string host_memory_text(const HostFacts& host, const RunFacts& facts, const json& memory) {
+  const std::int64_t run = host.bytes_peak - host.bytes_before;
+  std::string text = "host memory: " + human_bytes(host.bytes_peak) + " at its peak, " + human_bytes(run) + " of it by the run";
   if (memory.is_null() || facts.verb != "train") return text;
   std::int64_t tensors = 0;
   for (const json& rank : memory.at("ranks")) tensors += rank.at("peak_bytes").get<std::int64_t>();
@@ -131,7 +135,7 @@ class Run {
   explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
     device_ = {request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
-    use_machine(device_, config_);
+    facts_.hardware = use_machine(device_, config_);
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
     device_.replay = request.shape_only && request.replay;
     device_.slow = request.slow;
@@ -162,7 +166,7 @@ class Run {
     world.representatives = representatives_;
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
     Clock::time_point last = start;
-    facts_.host_bytes_before = peak_resident_bytes();
+    host_.bytes_before = peak_resident_bytes();
     logs_->lightning("training: " + std::to_string(config_.trainer.max_steps) + " steps of " + std::to_string(config_.data.global_batch_size) +
                      " sequences on " + std::to_string(world.world_size) + " ranks");
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
@@ -177,8 +181,9 @@ class Run {
         if (request_.test && reason != StopReason::kInterrupted) test(progress, trainer, rank);
       });
     });
-    facts_.host_wall_s = seconds_since(start);
-    facts_.host_bytes_peak = peak_resident_bytes();
+    host_.wall_s = seconds_since(start);
+    host_.bytes_peak = peak_resident_bytes();
+    host_.steps = progress.host_steps();
     write_results();
     return static_cast<int>(facts_.interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
   }
@@ -282,7 +287,8 @@ class Run {
       plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
       log_info("trace of the last step: " + trace.string() + (text ? "" : " (open it at ui.perfetto.dev)"));
     }
-    log_info(host_memory_text(facts_, memory));
+    log_info(host_memory_text(host_, facts_, memory));
+    write_file_atomically(directory_ / "host.json", host_report(host_).dump(1) + "\n");
     const json report = run_report(facts_, step_report_, memory, portability);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     std::cout << (request_.json ? report.dump(1) + "\n" : print_run_report(report)) << std::flush;
@@ -293,6 +299,7 @@ class Run {
   RunConfig config_;
   DeviceChoice device_;
   RunFacts facts_;
+  HostFacts host_;
   std::shared_ptr<const DataModule> data_;
   const runtime::DevicePlugin* plugin_ = nullptr;
   std::vector<int> representatives_;  ///< the ranks that run; empty: all

@@ -14,11 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<const char*, const char*>, 9> kFiles{{{"report.json", "this report"},
+constexpr std::array<std::pair<const char*, const char*>, 10> kFiles{{{"report.json", "this report"},
                                                                      {"trace.pftrace", "every rank, engine and link of the last step: open it at ui.perfetto.dev"},
                                                                      {"trace.txt", "the same as text"},
                                                                      {"hparams.yaml", "the resolved configuration"},
                                                                      {"metrics.jsonl", "one line per step"},
+                                                                     {"host.json", "what the run took on the host: time of each step, resident memory"},
                                                                      {"portability.json", "operators and types that the hardware lacks"},
                                                                      {"memory_timeline.json", "device memory over time"},
                                                                      {"cmd-args.log", "the command"},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace trellis::trainer {
 namespace {
 
 using nlohmann::json;
+using Align = TextTable::Align;
 
 constexpr std::array<std::pair<const char*, const char*>, 9> kParts{{{"matmul_ps", "matmul"},
                                                                      {"other_compute_ps", "other compute"},
@@ -27,12 +29,12 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kParts{{{"matmul_ps
                                                                      {"launch_ps", "launch"},
                                                                      {"other_ps", "other"}}};
 constexpr std::array<const char*, 6> kCategories{"parameter", "gradient", "optimizer_state", "activation", "temporary", "input"};
-/// Longer tables are folded: equal rows become one.
-constexpr std::size_t kMaxRows = 16;
+/// Ranks of a class that are listed one by one.
+constexpr std::size_t kMostListed = 6;
 
 double milliseconds(const json& ps) { return static_cast<double>(ps.get<std::int64_t>()) * 1e-9; }
 
-/// "0-3", "0-30/2" (every second), "0,3,4".
+/// "0-3", "0-30/2" (every second), "0,3,4"; of many without a rule the first ones.
 std::string rank_list(const std::vector<std::int64_t>& ranks) {
   if (ranks.size() > 2) {
     const std::int64_t step = ranks[1] - ranks[0];
@@ -41,58 +43,54 @@ std::string rank_list(const std::vector<std::int64_t>& ranks) {
     if (regular) return fmt::format("{}-{}{}", ranks.front(), ranks.back(), step == 1 ? "" : fmt::format("/{}", step));
   }
   std::string text;
-  for (std::int64_t rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i) text += (i == 0 ? "" : ",") + std::to_string(ranks[i]);
+  return text + (ranks.size() > kMostListed ? ",…" : "");
 }
 
-struct Row {
-  std::int64_t rank = 0;
-  std::int64_t represents = 1;  ///< ranks that it stands for
-  std::string text;
+/// Rows of ranks with the same cells are one class, shown once with its ranks and their number.
+class RankTable {
+ public:
+  explicit RankTable(std::vector<TextTable::Column> columns) : columns_(std::move(columns)) {}
+  void add(const json& rank, std::vector<std::string> cells) {
+    auto same = std::find_if(classes_.begin(), classes_.end(), [&](const Class& c) { return c.cells == cells; });
+    if (same == classes_.end()) same = classes_.insert(same, Class{{}, 0, std::move(cells)});
+    same->ranks.push_back(rank.at("rank").get<std::int64_t>());
+    same->count += rank.value("represents", std::int64_t{1});  // older reports: one row per rank
+  }
+  [[nodiscard]] std::string text() const {
+    std::vector<TextTable::Column> columns{{"rank"}, {"ranks"}};
+    columns.insert(columns.end(), columns_.begin(), columns_.end());
+    TextTable table(std::move(columns));
+    for (const Class& c : classes_) {
+      std::vector<std::string> cells{rank_list(c.ranks), thousands(c.count)};
+      cells.insert(cells.end(), c.cells.begin(), c.cells.end());
+      table.add(std::move(cells));
+    }
+    return table.text();
+  }
+
+ private:
+  struct Class {
+    std::vector<std::int64_t> ranks;  ///< those that ran
+    std::int64_t count = 0;           ///< of all that they stand for
+    std::vector<std::string> cells;
+  };
+  std::vector<TextTable::Column> columns_;
+  std::vector<Class> classes_;
 };
 
-Row row_of(const json& rank, std::string text) {
-  return {rank.at("rank").get<std::int64_t>(), rank.value("represents", std::int64_t{1}), std::move(text)};  // older reports: one row per rank
-}
-
-/// One line per rank that ran, with the number of ranks that it stands for; in long tables ranks with equal lines share one.
-std::string fold(const std::vector<Row>& rows) {
-  struct Line {
-    std::vector<std::int64_t> ranks;
-    std::int64_t represents;
-    const std::string* text;
-  };
-  std::vector<Line> lines;
-  for (const Row& row : rows) {
-    const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
-      return rows.size() > kMaxRows && *line.text == row.text && line.represents == row.represents;
-    });
-    if (same == lines.end()) {
-      lines.push_back({{row.rank}, row.represents, &row.text});
-    } else {
-      same->ranks.push_back(row.rank);
-    }
-  }
-  std::string table;
-  for (const Line& line : lines) {
-    const std::string label = rank_list(line.ranks) + (line.represents == 1 ? "" : fmt::format(" ×{}", line.represents));
-    table += fmt::format("  {:>12}{}\n", label, *line.text);
-  }
-  return table;
-}
-
 std::string print_breakdown(const json& simulated) {
-  std::string text = fmt::format("Where the simulated step went, ms (evidence: {})\n  {:>12}", simulated.at("evidence").get<std::string>(), "rank");
-  for (const auto& [key, title] : kParts) text += fmt::format("{:>14}", title);
-  text += fmt::format("{:>12}\n", "step");
-  std::vector<Row> rows;
+  std::vector<TextTable::Column> columns;
+  for (const auto& [key, title] : kParts) columns.push_back({title});
+  columns.push_back({"step"});
+  RankTable table(std::move(columns));
   for (const json& row : simulated.at("breakdown")) {
-    std::string line;
-    for (const auto& [key, title] : kParts) line += fmt::format("{:>14.4f}", milliseconds(row.value(key, std::int64_t{0})));
-    line += fmt::format("{:>12.4f}", milliseconds(row.at("total_ps")));
-    rows.push_back(row_of(row, std::move(line)));
+    std::vector<std::string> cells;
+    for (const auto& [key, title] : kParts) cells.push_back(significant(milliseconds(row.value(key, std::int64_t{0}))));
+    cells.push_back(significant(milliseconds(row.at("total_ps"))));
+    table.add(row, std::move(cells));
   }
-  return text + fold(rows);
+  return fmt::format("Where the simulated step went, ms (evidence: {}); equal ranks are one row\n", simulated.at("evidence").get<std::string>()) + table.text();
 }
 
 /// The largest rows of the step of the rank that ends last.
@@ -102,39 +100,37 @@ std::string print_attribution(const json& simulated) {
   const json& rows = attribution.at("rows");
   const std::int64_t step = simulated.at("step_time_ps").get<std::int64_t>();
   std::string text = fmt::format("Largest operators of rank {}, the last to end\n", attribution.at("rank").get<std::int64_t>());
-  const auto word = [](const json& row, const char* key) { return row.at(key).get_ref<const std::string&>(); };
-  std::array<std::size_t, 4> widths{};
-  constexpr std::array<const char*, 4> kColumns{"phase", "component", "operator", "kind"};
+  TextTable table({{"phase", Align::kLeft}, {"component", Align::kLeft}, {"operator", Align::kLeft}, {"kind", Align::kLeft}, {"time"}, {"share"}});
   const std::size_t shown = std::min(rows.size(), kShown);
-  for (std::size_t r = 0; r < shown; ++r) {
-    for (std::size_t c = 0; c < kColumns.size(); ++c) widths[c] = std::max(widths[c], word(rows[r], kColumns[c]).size());
-  }
   std::int64_t rest = step;
   for (std::size_t r = 0; r < shown; ++r) {
-    for (std::size_t c = 0; c < kColumns.size(); ++c) text += fmt::format("  {:<{}}", word(rows[r], kColumns[c]), widths[c]);
     const std::int64_t time = rows[r].at("time_ps").get<std::int64_t>();
     rest -= time;
-    text += fmt::format("{:>14.4f} ms{:>7.1f} %\n", static_cast<double>(time) * 1e-9, step == 0 ? 0.0 : 100.0 * static_cast<double>(time) / static_cast<double>(step));
+    table.add({rows[r].at("phase"), rows[r].at("component"), rows[r].at("operator"), rows[r].at("kind"), milliseconds_text(time),
+               share_text(static_cast<double>(time), static_cast<double>(step))});
   }
-  if (rows.size() > shown) text += fmt::format("  and {} more, {:.4f} ms\n", rows.size() - shown, static_cast<double>(rest) * 1e-9);
+  text += table.text();
+  if (rows.size() > shown) text += fmt::format("  and {} more, {}\n", rows.size() - shown, milliseconds_text(rest));
   return text;
 }
 
 std::string print_memory(const json& memory) {
-  std::string text = fmt::format("Device memory at its peak, MiB\n  {:>12}", "rank");
-  for (const char* category : kCategories) text += fmt::format("{:>17}", category);
-  text += fmt::format("{:>12}{:>12}{:>12}  {}\n", "allocated", "reserved", "capacity", "phase");
-  std::vector<Row> rows;
-  const auto mib = [](const json& bytes) { return static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20); };
+  std::vector<TextTable::Column> columns;
+  for (const char* category : kCategories) columns.push_back({category});
+  for (const char* title : {"allocated", "reserved", "capacity"}) columns.push_back({title});
+  columns.push_back({"phase", Align::kLeft});
+  RankTable table(std::move(columns));
+  const auto mib = [](const json& bytes) { return significant(static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20)); };
   for (const json& row : memory.at("ranks")) {
-    std::string line;
-    for (const char* category : kCategories) line += fmt::format("{:>17.2f}", mib(row.at("at_peak").at(std::string(category) + "_bytes")));
-    const json& reserved = row.contains("peak_reserved_bytes") ? row.at("peak_reserved_bytes") : row.at("peak_bytes");  // older reports
-    line += fmt::format("{:>12.2f}{:>12.2f}{:>12.0f}  {}", mib(row.at("peak_bytes")), mib(reserved), mib(row.at("capacity_bytes")),
-                        row.at("peak_phase").get<std::string>());
-    rows.push_back(row_of(row, std::move(line)));
+    std::vector<std::string> cells;
+    for (const char* category : kCategories) cells.push_back(mib(row.at("at_peak").at(std::string(category) + "_bytes")));
+    cells.push_back(mib(row.at("peak_bytes")));
+    cells.push_back(mib(row.contains("peak_reserved_bytes") ? row.at("peak_reserved_bytes") : row.at("peak_bytes")));  // older reports
+    cells.push_back(mib(row.at("capacity_bytes")));
+    cells.push_back(row.at("peak_phase").get<std::string>());
+    table.add(row, std::move(cells));
   }
-  text += fold(rows);
+  std::string text = "Device memory at its peak, MiB; equal ranks are one row\n" + table.text();
   if (!memory.contains("software")) return text;
   const json& software = memory.at("software");
   const std::string verdict = software.at("verdict").get<std::string>();
@@ -189,10 +185,17 @@ std::string thousands(std::int64_t n) {
   return digits;
 }
 
+std::string rate_text(double per_s) {
+  const double unit = per_s < 1 ? 1 : std::pow(10, std::max(0.0, std::floor(std::log10(per_s)) - 3));
+  return thousands(static_cast<std::int64_t>(std::round(per_s / unit) * unit));
+}
+
 std::string human_bytes(std::int64_t bytes) {
   const double b = static_cast<double>(bytes);
-  if (bytes >= (1LL << 30)) return fmt::format("{:.2f} GiB", b / (1LL << 30));
-  if (bytes >= (1LL << 20)) return fmt::format("{:.2f} MiB", b / (1LL << 20));
+  const auto in = [&](double unit, const char* name) { return fmt::format("{:.{}f} {}", b / unit, b < 100 * unit ? 2 : 1, name); };
+  if (bytes >= (1LL << 40)) return in(1LL << 40, "TiB");
+  if (bytes >= (1LL << 30)) return in(1LL << 30, "GiB");
+  if (bytes >= (1LL << 20)) return in(1LL << 20, "MiB");
   return thousands(bytes) + " B";
 }
 
@@ -223,11 +226,8 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
                  {"precision", facts.precision},
                  {"steps", facts.steps},
                  {"max_steps", facts.max_steps},
-                 {"interrupted", facts.interrupted},
-                 {"host",
-                  {{"wall_s", facts.host_wall_s},
-                   {"resident_bytes_before", facts.host_bytes_before},
-                   {"peak_resident_bytes", facts.host_bytes_peak}}}};
+                 {"interrupted", facts.interrupted}};
+  if (!facts.hardware.empty()) report["machine"] = {{"hardware", facts.hardware}, {"slow", facts.slow}};
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;
   if (facts.test_loss) report["test_loss"] = *facts.test_loss;
@@ -249,6 +249,18 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
   return report;
 }
 
+json host_report(const HostFacts& host) {
+  json steps = json::array();
+  for (const HostFacts::Step& s : host.steps) {
+    steps.push_back({{"step", s.step}, {"s_per_step", s.seconds}, {"sequences_per_s", s.sequences_per_s}, {"sequences_per_s_peak", s.sequences_per_s_peak}});
+  }
+  return {{"schema", "trellis.host/1"},
+          {"wall_s", host.wall_s},
+          {"resident_bytes_before", host.bytes_before},
+          {"peak_resident_bytes", host.bytes_peak},
+          {"steps", std::move(steps)}};
+}
+
 std::string print_run_report(const json& raw) {
   if (!raw.is_object() || raw.value("schema", "") != "trellis.run_report/1") {
     throw ConfigError("not a run report: expected schema \"trellis.run_report/1\", got \"" +
@@ -268,9 +280,9 @@ std::string print_run_report(const json& raw) {
                         report.at("steps").get<std::int64_t>(), report.at("interrupted").get<bool>() ? " (interrupted)" : "");
   }
   if (report.contains("simulated")) {
-    text += fmt::format("Simulated step {:.4f} ms, {} tokens/s, MFU {:.2f} % of {:.1f} TFLOPS (bf16 peak of {} cores)\n",
-                        report.at("step_time_ms").get<double>(), thousands(static_cast<std::int64_t>(report.at("tokens_per_s").get<double>())),
-                        100 * report.at("mfu").get<double>(), report.at("mfu_denominator_flops").get<double>() * 1e-12, report.at("world_size").get<int>());
+    text += fmt::format("Simulated step {}, {} tokens/s, MFU {} of {:.1f} TFLOPS (bf16 peak of {} cores)\n",
+                        milliseconds_text(report.at("simulated").at("step_time_ps").get<std::int64_t>()), rate_text(report.at("tokens_per_s").get<double>()),
+                        share_text(report.at("mfu").get<double>(), 1), report.at("mfu_denominator_flops").get<double>() * 1e-12, report.at("world_size").get<int>());
     text += validity_text(report) + calibrated_text(report) + "\n" + print_breakdown(report.at("simulated")) + "\n";
     if (report.at("simulated").contains("attribution")) text += print_attribution(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";

@@ -69,7 +69,7 @@ fs::path create_dated(const fs::path& parent, const std::string& date_time) {
 
 /// Whether a run writes a file of this name: a directory that the user named may hold anything else.
 bool is_output(const std::string& name) {
-  static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "portability.json", "trace.pftrace",
+  static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "host.json", "portability.json", "trace.pftrace",
                                               "trace.txt", "memory_timeline.json", "nemo_error_log.txt", "lightning_logs.txt"};
   return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") || std::ranges::find(kOutputs, name) != std::end(kOutputs);
 }
