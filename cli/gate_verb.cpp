@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "cli/ci_options.h"
 #include "cli/not_empty.h"
 #include "cli/verbs.h"
 #include "trainer/report/perf_gate.h"
@@ -17,7 +18,8 @@ namespace {
 
 struct Options {
   std::string baseline, run, max_regression = "2%", max_memory_growth = "2%", summary;
-  bool update = false, json = false;
+  bool update = false, json = false, allow_config_change = false;
+  CiFiles ci;
 };
 
 /// "-" adds to the job summary of GitHub Actions, which several steps share; a file of one's own is written anew.
@@ -45,12 +47,27 @@ int update(const Options& options, const trainer::ReportFile& run) {
   return static_cast<int>(ExitCode::kOk);
 }
 
+/// Why the two cannot be compared is an answer too: the files for continuous integration have it.
+trainer::GateResult judged(const Options& options, const trainer::ReportFile& run, const trainer::GateLimits& limits) {
+  try {
+    return trainer::judge(trainer::read_baseline(options.baseline), run, limits, options.allow_config_change);
+  } catch (const ConfigError& error) {
+    options.ci.write("trellis gate", {{options.run, parse_problems(error.what(), options.run), /*judged=*/false}});
+    throw;
+  }
+}
+
 int gate(const Options& options) {
   const trainer::GateLimits limits{trainer::parse_limit("--max-regression", options.max_regression),
                                    trainer::parse_limit("--max-memory-growth", options.max_memory_growth)};
   const trainer::ReportFile run = trainer::read_report_file(options.run);
   if (options.update) return update(options, run);
-  const trainer::GateResult result = trainer::judge(trainer::read_baseline(options.baseline), run, limits);
+  const trainer::GateResult result = judged(options, run, limits);
+  std::vector<Check> checks;
+  for (const trainer::GateCheck& check : trainer::gate_checks(result)) {
+    checks.push_back({check.name, check.problem ? std::vector<Problem>{*check.problem} : std::vector<Problem>{}});
+  }
+  options.ci.write("trellis gate", checks);
   if (!options.summary.empty()) write_summary(options.summary, gate_markdown(result));
   std::cout << (options.json ? to_json(result).dump(1) + "\n" : gate_text(result));
   return static_cast<int>(result.passed() ? ExitCode::kOk : ExitCode::kPerfGate);
@@ -66,12 +83,15 @@ void add_gate(CLI::App& app, int& exit_code) {
   verb->add_option("--max-regression", options->max_regression, "of the step time; picoseconds compare exactly, so 0% works")->capture_default_str();
   verb->add_option("--max-memory-growth", options->max_memory_growth, "of the fullest rank's peak, allocated and reserved, in bytes")->capture_default_str();
   verb->add_flag("--update-baseline", options->update, "take this run as the baseline instead of judging it");
+  verb->add_flag("--allow-config-change", options->allow_config_change, "compare runs of other configurations too: the time per cause, and the keys that changed");
   verb->add_option("--summary", options->summary, "Markdown into FILE; -: appended to $GITHUB_STEP_SUMMARY")->type_name("FILE");
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.gate/1)");
+  add_ci_options(*verb, options->ci);
   verb->footer("Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=run\n"
                "  trellis gate run --baseline perf/quickstart.json --update-baseline          once, and whenever a change is wanted\n"
-               "  trellis gate run --baseline perf/quickstart.json --max-regression 0.5% --summary -\n"
-               "Exit code 0: within the limits; 6: past one, with the first cause; 2: the two cannot be compared (another schema, instance, configuration or evidence).");
+               "  trellis gate run --baseline perf/quickstart.json --max-regression 0.5% --summary - --junit gate.xml\n"
+               "A result begins with its root cause: a slowed part (--slow), a number of the machine (--set), a setting, or other programs; then come the parts of the step.\n"
+               "Exit code 0: within the limits; 6: past one, with the root cause; 2: the two cannot be compared (another schema; without --allow-config-change another instance, configuration or evidence).");
   verb->callback([options, &exit_code] { exit_code = gate(*options); });
 }
 

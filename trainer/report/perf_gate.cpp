@@ -21,15 +21,6 @@ using Align = TextTable::Align;
 
 constexpr std::int64_t kWhole = 1'000'000;
 
-/// Settings of these sections, and these keys of others, decide what a step is.
-bool decides_the_step(const std::string& key) {
-  for (const char* section : {"model.", "distributed_strategy.", "precision."}) {
-    if (key.starts_with(section)) return true;
-  }
-  constexpr std::array<const char*, 5> kKeys{"data.micro_batch_size", "data.global_batch_size", "trainer.devices", "trainer.num_nodes", "trainer.lnc"};
-  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
-}
-
 /// The report's own words for the same, for runs whose hparams.yaml is not at hand.
 constexpr std::array<const char*, 11> kFacts{"instance", "nodes", "device", "world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
                                              "data_parallel_size", "num_microbatches", "tokens_per_step", "parameters", "precision"};
@@ -67,7 +58,8 @@ void refuse_other_configuration(const ReportFile& baseline, const ReportFile& ru
   if (problems.empty()) return;
   std::string text;
   for (const std::string& line : problems.lines()) text += line + "\n";
-  throw ConfigError(text + "The gate compares runs of one configuration: run the baseline's, or accept this one with --update-baseline");
+  throw ConfigError(text + "The gate compares runs of one configuration: run the baseline's, accept this one with --update-baseline, or compare all the same with "
+                           "--allow-config-change, which says what the change costs");
 }
 
 TextTable metrics_table(const GateResult& result) {
@@ -81,19 +73,28 @@ TextTable metrics_table(const GateResult& result) {
   return table;
 }
 
-/// What is behind a result, in a sentence; "" when there is nothing to say.
-std::string reason(const GateResult& result) {
+/// Where most of what is past a limit is, in a sentence; "" when nothing is.
+std::string largest_part(const GateResult& result) {
   for (const GateMetric& m : result.metrics) {
     if (m.passed()) continue;
     if (m.unit == "ps") return first_cause(result.diff);
     const auto cause = std::find_if(result.diff.memory.rows.begin(), result.diff.memory.rows.end(),
                                     [](const DiffRow& row) { return row.change() > 0 && !row.name.starts_with("peak "); });
     if (cause == result.diff.memory.rows.end()) return "No category of memory grew: the peak moved to another moment, " + result.diff.memory_place_after;
-    return fmt::format("First cause: {} {} ({} → {}) at {}", cause->name, change_in_bytes(cause->change()), human_bytes(cause->before), human_bytes(cause->after),
+    return fmt::format("Largest part of the growth: {} {} ({} → {}) at {}", cause->name, change_in_bytes(cause->change()), human_bytes(cause->before), human_bytes(cause->after),
                        result.diff.memory_place_after);
   }
   return result.improved() ? "Better than the baseline by more than the limit: keep the gain with --update-baseline" : "";
 }
+
+/// What is behind a result, the root first; none when there is nothing to say.
+std::vector<std::string> reasons(const GateResult& result) {
+  std::vector<std::string> lines = root_causes(result.diff);
+  if (std::string part = largest_part(result); !part.empty()) lines.push_back(std::move(part));
+  return lines;
+}
+
+std::string reason(const GateResult& result) { return fmt::format("{}", fmt::join(reasons(result), "\n")); }
 
 }  // namespace
 
@@ -165,9 +166,9 @@ bool GateResult::improved() const {
   return passed() && std::any_of(metrics.begin(), metrics.end(), [](const GateMetric& m) { return m.improved(); });
 }
 
-GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits) {
+GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits, bool allow_config_change) {
   static_cast<void>(make_baseline(run));  // refuses what could be no baseline either
-  refuse_other_configuration(baseline, run);
+  if (!allow_config_change) refuse_other_configuration(baseline, run);
   GateResult result;
   result.baseline = baseline.path.string();
   result.run = run.path.string();
@@ -186,22 +187,43 @@ json to_json(const GateResult& result) {
   for (const GateMetric& m : result.metrics) {
     metrics.push_back({{"name", m.name}, {"unit", m.unit}, {"before", m.before}, {"after", m.after}, {"limit_millionths", m.limit.millionths}, {"passed", m.passed()}});
   }
-  return {{"schema", "trellis.gate/1"},       {"baseline", result.baseline}, {"run", result.run},          {"passed", result.passed()},
-          {"improved", result.improved()},    {"reason", reason(result)},    {"metrics", std::move(metrics)}, {"diff", to_json(result.diff)}};
+  return {{"schema", "trellis.gate/1"},
+          {"baseline", result.baseline},
+          {"run", result.run},
+          {"passed", result.passed()},
+          {"improved", result.improved()},
+          {"root_causes", root_causes(result.diff)},
+          {"reason", reason(result)},
+          {"metrics", std::move(metrics)},
+          {"diff", to_json(result.diff)}};
+}
+
+std::vector<GateCheck> gate_checks(const GateResult& result) {
+  std::vector<GateCheck> checks;
+  for (const GateMetric& m : result.metrics) {
+    GateCheck check{m.name, std::nullopt};
+    if (!m.passed()) {
+      const auto shown = [&](std::int64_t value) { return m.unit == "ps" ? milliseconds_text(value) : human_bytes(value); };
+      const std::string expected = fmt::format("at most {} above {}", m.limit.text(), shown(m.before)), got = fmt::format("{} ({})", shown(m.after), change_in_percent(m.before, m.after));
+      check.problem = Problem{result.baseline, 0, m.name, expected, got, fmt::format("{}: {}: expected {}, got {}\n{}", result.run, m.name, expected, got, reason(result))};
+    }
+    checks.push_back(std::move(check));
+  }
+  return checks;
 }
 
 std::string gate_text(const GateResult& result) {
   std::string text = result.passed() ? "Gate passed\n" : "Gate FAILED\n";
   text += metrics_table(result).text();
-  if (const std::string why = reason(result); !why.empty()) text += terminal_line(why) + "\n";
-  return text + (result.passed() ? "" : "\n" + diff_text(result.diff, 10));
+  for (const std::string& why : reasons(result)) text += terminal_line(why) + "\n";
+  return text + (result.passed() && root_causes(result.diff).empty() ? "" : "\n" + diff_tables_text(result.diff, 10));
 }
 
 std::string gate_markdown(const GateResult& result) {
   std::string text = result.passed() ? "### Simulated step: gate passed\n\n" : "### Simulated step: gate FAILED\n\n";
   text += metrics_table(result).markdown();
-  if (const std::string why = reason(result); !why.empty()) text += "\n" + markdown_text(why) + "\n";
-  return text + "\n<details><summary>What changed</summary>\n" + diff_markdown(result.diff, 10) + "\n</details>\n";
+  for (const std::string& why : reasons(result)) text += "\n" + markdown_text(why) + "\n";
+  return text + "\n<details><summary>What changed</summary>\n" + diff_tables_markdown(result.diff, 10) + "\n</details>\n";
 }
 
 }  // namespace trellis::trainer

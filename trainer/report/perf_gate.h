@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "base/problem.h"
 #include "trainer/report/run_diff.h"
 
 /// A gate for continuous integration: a run against a baseline file. Simulated time and modelled memory are integers that do not depend on the
@@ -48,8 +50,16 @@ struct GateResult {
   [[nodiscard]] bool improved() const;
 };
 
-/// Throws ConfigError with every reason why the two cannot be compared: instance, nodes, evidence, a setting of model, layout, batch or precision.
-[[nodiscard]] GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits);
+/// Throws ConfigError with every reason why the two cannot be compared: instance, nodes, evidence, a setting of model, layout, batch or precision; with
+/// `allow_config_change` these are compared too, and said.
+[[nodiscard]] GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits, bool allow_config_change = false);
+
+/// One limit for tools that show checks; `problem`: when it does not hold.
+struct GateCheck {
+  std::string name;
+  std::optional<Problem> problem;
+};
+[[nodiscard]] std::vector<GateCheck> gate_checks(const GateResult& result);
 
 [[nodiscard]] nlohmann::json to_json(const GateResult& result);  ///< trellis.gate/1
 [[nodiscard]] std::string gate_text(const GateResult& result);

@@ -47,6 +47,7 @@ constexpr std::array<Key, 6> kAtPeak{{{"parameter_bytes", Form::kInteger}, {"gra
                                       {"activation_bytes", Form::kInteger}, {"temporary_bytes", Form::kInteger}, {"input_bytes", Form::kInteger}}};
 constexpr std::array<Key, 4> kPortability{{{"on_device", Form::kText}, {"operator", Form::kText}, {"dtype", Form::kText}, {"count", Form::kInteger}}};
 constexpr std::array<Key, 2> kAttribution{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
+constexpr std::array<Key, 2> kMachine{{{"hardware", Form::kMap}, {"slow", Form::kList}}};
 constexpr std::array<Key, 2> kCommunication{{{"rank", Form::kInteger}, {"rows", Form::kList}}};
 constexpr std::array<Key, 4> kAxis{{{"axis", Form::kText}, {"count", Form::kInteger}, {"transfer_ps", Form::kInteger}, {"exposed_ps", Form::kInteger}}};
 constexpr std::array<Key, 6> kRow{{{"phase", Form::kText}, {"component", Form::kText}, {"operator", Form::kText}, {"kind", Form::kText},
@@ -113,6 +114,24 @@ void check_breakdown(const json& rows, const std::string& where, Problems& probl
   }
 }
 
+void check_other_ranks(const json& attribution, const std::string& where, Problems& problems) {
+  if (!attribution.contains("other_ranks")) return;  // older reports
+  if (!attribution.at("other_ranks").is_array()) return problems.add(where, "expected a list");
+  for (const json& other : attribution.at("other_ranks")) {
+    if (check_map(other, kAttribution, where, problems)) check_rows(other.at("rows"), kRow, where + ".rows", problems);
+  }
+}
+
+void check_machine(const json& machine, const std::string& where, Problems& problems) {
+  if (!check_map(machine, kMachine, where, problems)) return;
+  for (const auto& [key, value] : machine.at("hardware").items()) {
+    if (!value.is_string()) problems.add(where + ".hardware." + key, std::string("expected a text, got ") + value.type_name());
+  }
+  for (const json& part : machine.at("slow")) {
+    if (!part.is_string() || part.get<std::string>().find('=') == std::string::npos) problems.add(where + ".slow", "expected texts such as core:3=1.5, got " + part.dump());
+  }
+}
+
 void check_step(const json& step, const std::string& where, Problems& problems) {
   if (!check_map(step, kStep, where, problems)) return;
   check_breakdown(step.at("breakdown"), where + ".breakdown", problems);
@@ -125,6 +144,7 @@ void check_step(const json& step, const std::string& where, Problems& problems) 
   }
   if (step.contains("attribution") && check_map(step.at("attribution"), kAttribution, where + ".attribution", problems)) {
     check_rows(step.at("attribution").at("rows"), kRow, where + ".attribution.rows", problems);
+    check_other_ranks(step.at("attribution"), where + ".attribution.other_ranks", problems);
   }
   if (step.contains("communication") && check_map(step.at("communication"), kCommunication, where + ".communication", problems)) {
     check_rows(step.at("communication").at("rows"), kAxis, where + ".communication.rows", problems);
@@ -188,6 +208,7 @@ void check_run_report(const json& report, const std::string& where) {
     check_map(report, kRates, where, problems);
     check_step(report.at("simulated"), where + ".simulated", problems);
   }
+  if (report.contains("machine")) check_machine(report.at("machine"), where + ".machine", problems);
   if (report.contains("validity")) check_validity(report.at("validity"), where + ".validity", problems);
   if (report.contains("calibrated") && check_map(report.at("calibrated"), kCalibrated, where + ".calibrated", problems)) {
     check_map(report.at("calibrated").at("factors"), kFactors, where + ".calibrated.factors", problems);

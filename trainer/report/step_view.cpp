@@ -23,16 +23,19 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kTitles{{{"matmul_p
 /// memory_bound_ps is a share of other_compute_ps; total_ps is their sum.
 bool is_part(const std::string& key) { return key.ends_with("_ps") && key != "total_ps" && key != "memory_bound_ps"; }
 
-std::int64_t waits(const json& row) {
-  std::int64_t sum = 0;
-  for (const auto& [key, value] : row.items()) {
-    if (key == "bubble_ps" || key.starts_with("exposed_")) sum += value.get<std::int64_t>();
-  }
-  return sum;
+const json& busiest(const json& breakdown) {
+  return *std::min_element(breakdown.begin(), breakdown.end(), [](const json& a, const json& b) { return waits_of(a) < waits_of(b); });
 }
 
-const json& busiest(const json& breakdown) {
-  return *std::min_element(breakdown.begin(), breakdown.end(), [](const json& a, const json& b) { return waits(a) < waits(b); });
+/// Null: there are no rows of this rank.
+const json* attribution_of(const json& step_report, std::int64_t rank) {
+  if (!step_report.contains("attribution")) return nullptr;
+  const json& attribution = step_report.at("attribution");
+  if (attribution.at("rank") == rank) return &attribution;
+  if (!attribution.contains("other_ranks")) return nullptr;
+  const json& others = attribution.at("other_ranks");
+  const auto found = std::find_if(others.begin(), others.end(), [&](const json& other) { return other.at("rank") == rank; });
+  return found == others.end() ? nullptr : &*found;
 }
 
 /// The known parts in their order, then any other.
@@ -64,22 +67,39 @@ std::string part_title(const std::string& key) {
   return title;
 }
 
+std::int64_t waits_of(const json& row) {
+  std::int64_t sum = 0;
+  for (const auto& [key, value] : row.items()) {
+    if (key == "bubble_ps" || key.starts_with("exposed_")) sum += value.get<std::int64_t>();
+  }
+  return sum;
+}
+
 StepView view_step(const json& step_report) {
+  const bool attributed = step_report.contains("attribution");
+  return view_rank(step_report, (attributed ? step_report.at("attribution") : busiest(step_report.at("breakdown"))).at("rank").get<std::int64_t>());
+}
+
+StepView view_rank(const json& step_report, std::int64_t rank) {
   StepView view;
   view.step_time_ps = step_report.at("step_time_ps").get<std::int64_t>();
+  view.rank = rank;
   const json& breakdown = step_report.at("breakdown");
-  const json* row = &busiest(breakdown);
-  if (step_report.contains("attribution")) {
-    const json& attribution = step_report.at("attribution");
-    for (const json& r : attribution.at("rows")) {
-      view.rows.push_back({r.at("phase"), r.at("component"), r.at("operator"), r.at("kind"), r.at("time_ps"), r.at("count")});
-    }
-    const auto of = std::find_if(breakdown.begin(), breakdown.end(), [&](const json& r) { return r.at("rank") == attribution.at("rank"); });
-    if (of != breakdown.end()) row = &*of;
-  }
-  view.rank = row->at("rank").get<std::int64_t>();
-  view.parts = parts_of(*row);
+  const auto row = std::find_if(breakdown.begin(), breakdown.end(), [&](const json& r) { return r.at("rank") == rank; });
+  view.parts = parts_of(row != breakdown.end() ? *row : busiest(breakdown));
+  const json* attribution = attribution_of(step_report, rank);
+  if (attribution == nullptr) return view;
+  for (const json& r : attribution->at("rows")) view.rows.push_back({r.at("phase"), r.at("component"), r.at("operator"), r.at("kind"), r.at("time_ps"), r.at("count")});
   return view;
+}
+
+std::vector<std::int64_t> attributed_ranks(const json& step_report) {
+  std::vector<std::int64_t> ranks;
+  if (!step_report.contains("attribution")) return ranks;
+  const json& attribution = step_report.at("attribution");
+  ranks.push_back(attribution.at("rank"));
+  for (const json& other : attribution.value("other_ranks", json::array())) ranks.push_back(other.at("rank"));
+  return ranks;
 }
 
 std::vector<NamedTime> program_time_by_phase(const json& step_report, std::int64_t world_size) {

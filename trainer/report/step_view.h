@@ -37,6 +37,12 @@ struct StepView {
 
 /// The rank that `attribution` is of; without it the busiest one: the least bubble and exposed communication, the lowest of equals.
 [[nodiscard]] StepView view_step(const nlohmann::json& step_report);
+/// A rank of the breakdown; without rows when `attribution` has none of it.
+[[nodiscard]] StepView view_rank(const nlohmann::json& step_report, std::int64_t rank);
+/// Ranks that `attribution` has rows of, the one of view_step first; none in reports without it.
+[[nodiscard]] std::vector<std::int64_t> attributed_ranks(const nlohmann::json& step_report);
+/// Of a row of the breakdown: what the rank waited for others, in picoseconds.
+[[nodiscard]] std::int64_t waits_of(const nlohmann::json& breakdown_row);
 
 /// Time per phase of the programs that all ranks launched, divided by the ranks: no waits, no launches. What older reports know of phases.
 [[nodiscard]] std::vector<NamedTime> program_time_by_phase(const nlohmann::json& step_report, std::int64_t world_size);

@@ -76,11 +76,87 @@ TEST(RunDiff, EverythingElseThatDiffersIsListed) {
   EXPECT_FALSE(diff.equal());
   EXPECT_EQ(diff.step_change_ps(), 0);
   EXPECT_EQ(diff.settings, (std::vector<SettingChange>{{"model.num_layers", "2", "3"}, {"model.new", "absent", "x"}}));
-  EXPECT_EQ(diff.memory_place_before, "rank 1, backward");
+  EXPECT_EQ(diff.memory_place_before, "rank 0, backward") << "the same rank is compared, not another stage's";
   EXPECT_EQ(diff.memory_place_after, "rank 0, backward");
   EXPECT_EQ(diff.links.rows.at(0).change(), 500'000);
   const std::string text = diff_text(diff, 10);
-  for (const char* part : {"Programs: 1 in both, 1 only before, 1 only after", "newly estimated: sort", "model.num_layers", "rank 1, backward → rank 0, backward"}) EXPECT_THAT(text, HasSubstr(part));
+  for (const char* part : {"Programs: 1 in both, 1 only before, 1 only after", "newly estimated: sort", "model.num_layers", "Before, another rank was the fullest: rank 1, backward"}) EXPECT_THAT(text, HasSubstr(part));
+}
+
+/// As base_rows, for a rank of the other stage: a head, no attention.
+json head_rows() {
+  return {row("forward", "lm_head", "mm", "compute", 6000, 8), row("backward", "lm_head", "mm", "compute", 6500, 8), row("forward", "", "send_recv", "bubble", 1010)};
+}
+
+json with_other_rank(json report, int rank, const json& rows) {
+  report["simulated"]["attribution"]["other_ranks"] = {{{"rank", rank}, {"rows", rows}}};
+  return report;
+}
+
+json with_machine(json report, const json& hardware, const json& slow = json::array()) {
+  report["machine"] = {{"hardware", hardware}, {"slow", slow}};
+  return report;
+}
+
+TEST(RunDiff, RanksOfOneStageAreComparedWhicheverEndsLast) {
+  // Stage 1 ended last before, stage 0 does so now because its MLP takes longer.
+  json slower = base_rows();
+  slower[0]["time_ps"] = 5000;
+  json before = with_other_rank(made_report(head_rows()), 0, base_rows()), after = with_other_rank(made_report(slower), 1, head_rows());
+  before["simulated"]["attribution"]["rank"] = 1;
+  for (const std::size_t rank : {0U, 1U}) {  // stage 1 waits for what stage 0 does more
+    const std::int64_t bubble = before["simulated"]["breakdown"][rank]["bubble_ps"];
+    after["simulated"]["breakdown"][rank]["bubble_ps"] = bubble + (rank == 1 ? 1000 : 0);
+  }
+  const RunDiff diff = diff_runs(made_file(before), made_file(after));
+  EXPECT_EQ(diff.rank_before, 0);
+  EXPECT_EQ(diff.rank_after, 0);
+  EXPECT_EQ(diff.stage, 0);
+  for (const DiffRow& r : diff.causes.rows) EXPECT_THAT(r.name, testing::Not(HasSubstr("lm_head")));
+  EXPECT_THAT(first_cause(diff), HasSubstr("forward · model.layers.*.mlp · mm (compute)"));
+  EXPECT_THAT(diff_text(diff, 10), HasSubstr("explained by rank 0 (stage 0)"));
+}
+
+TEST(RunDiff, ARankThatRunsAloneNowIsComparedWithTheClassThatHeldIt) {
+  json before = made_report(base_rows()), after = made_report(base_rows());
+  for (json* report : {&before, &after}) {
+    (*report)["world_size"] = 8;
+    (*report)["simulated"]["breakdown"][1]["rank"] = 4;
+  }
+  json slow = base_rows();
+  slow[0]["time_ps"] = 5000;
+  json row_of_three = after["simulated"]["breakdown"][0];
+  row_of_three["rank"] = 3;
+  row_of_three["bubble_ps"] = 0;
+  after["simulated"]["breakdown"].push_back(row_of_three);
+  after["simulated"]["step_time_ps"] = 14'510;
+  after = with_other_rank(after, 3, slow);
+  const RunDiff diff = diff_runs(made_file(before), made_file(after));
+  EXPECT_EQ(diff.rank_before, 0);
+  EXPECT_EQ(diff.rank_after, 3) << "it does more of its own; the others wait";
+  EXPECT_EQ(diff.causes.rows.front().change(), 1000);
+}
+
+TEST(RunDiff, TheRootCauseIsWhatWasAskedFor) {
+  const json base = with_machine(made_report(base_rows()), {{"core.dma.engine_rate", "20 GB/s"}, {"hbm.rate", "1 TB/s"}});
+  json rows = base_rows();
+  rows[0]["time_ps"] = 5200;
+  const auto causes = [&](const json& hardware, const json& slow, const Settings& settings) {
+    return root_causes(diff_runs(made_file(base, {{"model.num_layers", "2"}, {"seed", "1"}}), made_file(with_machine(made_report(rows), hardware, slow), settings)));
+  };
+  const json same = base["machine"]["hardware"];
+  const Settings settings{{"model.num_layers", "2"}, {"seed", "1"}};
+  EXPECT_EQ(causes(same, {"core:3=1.3"}, settings), std::vector<std::string>{"Root cause: slowed part core:3: 1 → 1.3 times as long"});
+  EXPECT_EQ(causes({{"core.dma.engine_rate", "10 GB/s"}, {"hbm.rate", "1 TB/s"}}, json::array(), settings),
+            std::vector<std::string>{"Root cause: number of the machine core.dma.engine_rate: 20 GB/s → 10 GB/s"});
+  EXPECT_EQ(causes(same, json::array(), {{"model.num_layers", "3"}, {"seed", "2"}}), std::vector<std::string>{"Root cause: setting model.num_layers: 2 → 3"}) << "a seed decides nothing";
+  EXPECT_EQ(causes(same, json::array(), settings), std::vector<std::string>{"Root cause: machine, configuration and programs are the same: the simulator itself changed"});
+  const RunDiff slow = diff_runs(made_file(base), made_file(with_machine(made_report(rows), same, {"link:node0.chip0.east=4"})));
+  const std::string text = diff_text(slow, 10);
+  EXPECT_EQ(text.rfind("Root cause: slowed part link:node0.chip0.east: 1 → 4", 0), 0u) << text;
+  EXPECT_THAT(text, HasSubstr("Slowed parts"));
+  EXPECT_EQ(to_json(slow).at("slow").at(0).at("key"), "link:node0.chip0.east");
+  EXPECT_FALSE(diff_runs(made_file(base), made_file(with_machine(made_report(base_rows()), same, {"core:0=2"}))).equal());
 }
 
 TEST(RunDiff, WithoutAttributionThePartsExplainAndTheRestIsSaid) {
