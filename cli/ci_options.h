@@ -8,8 +8,14 @@
 namespace trellis::cli {
 
 inline void add_ci_options(CLI::App& verb, CiFiles& files) {
-  verb.add_option("--junit", files.junit, "also as JUnit XML, which continuous integration lists as tests")->type_name("FILE")->check(not_empty("a file name"));
-  verb.add_option("--sarif", files.sarif, "also as SARIF 2.1.0, which code hosts show beside the lines")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--junit", files.junit,
+                  "also as JUnit XML, which continuous integration lists as tests")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb.add_option("--sarif", files.sarif,
+                  "also as SARIF 2.1.0, which code hosts show beside the lines")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
 }
 
 }  // namespace trellis::cli

@@ -20,17 +20,25 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 std::string junit_problems(const Check& check) {
   const char* element = check.judged ? "failure" : "error";
-  const std::string message = check.problems.size() == 1 ? first_line(check.problems[0].text) : fmt::format("{} problems", check.problems.size());
+  const std::string message = check.problems.size() == 1
+                                  ? first_line(check.problems[0].text)
+                                  : fmt::format("{} problems", check.problems.size());
   std::string details;
   for (const Problem& problem : check.problems) details += problem.text + "\n";
-  return fmt::format("      <{0} message=\"{1}\">{2}</{0}>\n", element, xml_text(message), xml_text(details));
+  return fmt::format("      <{0} message=\"{1}\">{2}</{0}>\n", element, xml_text(message),
+                     xml_text(details));
 }
 
-/// Files of a repository are named relative to it, as the command was given; an absolute path is a file: address.
+/// Files of a repository are named relative to it, as the command was given; an absolute path is a
+/// file: address.
 std::string uri_of(const std::string& file) {
-  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/";
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/";
   std::string uri = std::filesystem::path(file).is_absolute() ? "file://" : "";
-  for (const char c : file) uri += std::string_view(kPlain).find(c) != std::string_view::npos ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  for (const char c : file)
+    uri += std::string_view(kPlain).find(c) != std::string_view::npos
+               ? std::string(1, c)
+               : fmt::format("%{:02X}", static_cast<unsigned char>(c));
   return uri;
 }
 
@@ -48,11 +56,17 @@ json sarif_result(const Problem& problem, const std::string& checked) {
 }  // namespace
 
 std::string junit_xml(const std::string& suite, const std::vector<Check>& checks) {
-  const auto failed = [&](bool judged) { return std::ranges::count_if(checks, [&](const Check& check) { return !check.problems.empty() && check.judged == judged; }); };
+  const auto failed = [&](bool judged) {
+    return std::ranges::count_if(checks, [&](const Check& check) {
+      return !check.problems.empty() && check.judged == judged;
+    });
+  };
   std::string text = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n";
-  text += fmt::format("  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\">\n", xml_text(suite), checks.size(), failed(true), failed(false));
+  text += fmt::format("  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\">\n",
+                      xml_text(suite), checks.size(), failed(true), failed(false));
   for (const Check& check : checks) {
-    text += fmt::format("    <testcase classname=\"{}\" name=\"{}\"", xml_text(suite), xml_text(check.name));
+    text += fmt::format("    <testcase classname=\"{}\" name=\"{}\"", xml_text(suite),
+                        xml_text(check.name));
     text += check.problems.empty() ? "/>\n" : ">\n" + junit_problems(check) + "    </testcase>\n";
   }
   return text + "  </testsuite>\n</testsuites>\n";
@@ -73,7 +87,8 @@ json sarif_log(const std::string& tool, const std::vector<Check>& checks) {
   json driver = {{"name", tool}, {"rules", std::move(rules)}};
   return {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
           {"version", "2.1.0"},
-          {"runs", json::array({{{"tool", {{"driver", std::move(driver)}}}, {"results", std::move(results)}}})}};
+          {"runs", json::array({{{"tool", {{"driver", std::move(driver)}}},
+                                 {"results", std::move(results)}}})}};
 }
 
 json problem_json(const Problem& problem) {
@@ -88,7 +103,9 @@ json problem_json(const Problem& problem) {
 
 void CiFiles::write(const std::string& tool, const std::vector<Check>& checks) const {
   if (!junit.empty()) write_file_atomically(junit, junit_xml(tool, checks));
-  if (!sarif.empty()) write_file_atomically(sarif, sarif_log(tool, checks).dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+  if (!sarif.empty())
+    write_file_atomically(
+        sarif, sarif_log(tool, checks).dump(1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace trellis::cli

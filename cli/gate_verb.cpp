@@ -48,11 +48,14 @@ int update(const Options& options, const trainer::ReportFile& run) {
 }
 
 /// Why the two cannot be compared is an answer too: the files for continuous integration have it.
-trainer::GateResult judged(const Options& options, const trainer::ReportFile& run, const trainer::GateLimits& limits) {
+trainer::GateResult judged(const Options& options, const trainer::ReportFile& run,
+                           const trainer::GateLimits& limits) {
   try {
-    return trainer::judge(trainer::read_baseline(options.baseline), run, limits, options.allow_config_change);
+    return trainer::judge(trainer::read_baseline(options.baseline), run, limits,
+                          options.allow_config_change);
   } catch (const ConfigError& error) {
-    options.ci.write("trellis gate", {{options.run, parse_problems(error.what(), options.run), /*judged=*/false}});
+    options.ci.write("trellis gate",
+                     {{options.run, parse_problems(error.what(), options.run), /*judged=*/false}});
     throw;
   }
 }
@@ -65,7 +68,8 @@ int gate(const Options& options) {
   const trainer::GateResult result = judged(options, run, limits);
   std::vector<Check> checks;
   for (const trainer::GateCheck& check : trainer::gate_checks(result)) {
-    checks.push_back({check.name, check.problem ? std::vector<Problem>{*check.problem} : std::vector<Problem>{}});
+    checks.push_back({check.name, check.problem ? std::vector<Problem>{*check.problem}
+                                                : std::vector<Problem>{}});
   }
   options.ci.write("trellis gate", checks);
   if (!options.summary.empty()) write_summary(options.summary, gate_markdown(result));
@@ -83,15 +87,23 @@ void add_gate(CLI::App& app, int& exit_code) {
   verb->add_option("--max-regression", options->max_regression, "of the step time; picoseconds compare exactly, so 0% works")->capture_default_str();
   verb->add_option("--max-memory-growth", options->max_memory_growth, "of the fullest rank's peak, allocated and reserved, in bytes")->capture_default_str();
   verb->add_flag("--update-baseline", options->update, "take this run as the baseline instead of judging it");
-  verb->add_flag("--allow-config-change", options->allow_config_change, "compare runs of other configurations too: the time per cause, and the keys that changed");
+  verb->add_flag(
+      "--allow-config-change", options->allow_config_change,
+      "compare runs of other configurations too: the time per cause, and the keys that changed");
   verb->add_option("--summary", options->summary, "Markdown into FILE; -: appended to $GITHUB_STEP_SUMMARY")->type_name("FILE");
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.gate/1)");
   add_ci_options(*verb, options->ci);
-  verb->footer("Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=run\n"
-               "  trellis gate run --baseline perf/quickstart.json --update-baseline          once, and whenever a change is wanted\n"
-               "  trellis gate run --baseline perf/quickstart.json --max-regression 0.5% --summary - --junit gate.xml\n"
-               "A result begins with its root cause: a slowed part (--slow), a number of the machine (--set), a setting, or other programs; then come the parts of the step.\n"
-               "Exit code 0: within the limits; 6: past one, with the root cause; 2: the two cannot be compared (another schema; without --allow-config-change another instance, configuration or evidence).");
+  verb->footer(
+      "Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=run\n"
+      "  trellis gate run --baseline perf/quickstart.json --update-baseline          once, and "
+      "whenever a change is wanted\n"
+      "  trellis gate run --baseline perf/quickstart.json --max-regression 0.5% --summary - "
+      "--junit gate.xml\n"
+      "A result begins with its root cause: a slowed part (--slow), a number of the machine "
+      "(--set), a setting, or other programs; then come the parts of the step.\n"
+      "Exit code 0: within the limits; 6: past one, with the root cause; 2: the two cannot be "
+      "compared (another schema; without --allow-config-change another instance, configuration or "
+      "evidence).");
   verb->callback([options, &exit_code] { exit_code = gate(*options); });
 }
 

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 struct Options {
-  std::vector<std::string> inputs;     ///< files and overrides, as they were given
+  std::vector<std::string> inputs;  ///< files and overrides, as they were given
   std::vector<std::string> files, overrides;
   std::string instance;
   int nodes = 0;
@@ -29,7 +29,8 @@ struct Options {
 /// Splits what was given: "key.path=value" is an override, unless a file has that name.
 void sort_inputs(Options& options) {
   for (const std::string& input : options.inputs) {
-    const bool is_override = !options.files.empty() && input.find('=') != std::string::npos && !std::filesystem::exists(input);
+    const bool is_override = !options.files.empty() && input.find('=') != std::string::npos &&
+                             !std::filesystem::exists(input);
     (is_override ? options.overrides : options.files).push_back(input);
   }
 }
@@ -48,7 +49,8 @@ trainer::RunCheck checked(const std::string& file, const Options& options) {
     return check;
   } catch (const ConfigError& error) {
     trainer::RunCheck check;
-    for (const Problem& problem : parse_problems(error.what(), file)) check.problems.push_back(problem.text);
+    for (const Problem& problem : parse_problems(error.what(), file))
+      check.problems.push_back(problem.text);
     return check;
   }
 }
@@ -77,7 +79,8 @@ int validate(Options& options) {
     }
   }
   options.ci.write("trellis validate", checks);
-  std::cout << (options.json ? (files.size() == 1 ? files[0] : documents(files, ok)).dump(1) + "\n" : texts);
+  std::cout << (options.json ? (files.size() == 1 ? files[0] : documents(files, ok)).dump(1) + "\n"
+                             : texts);
   return static_cast<int>(ok ? ExitCode::kOk : ExitCode::kConfig);
 }
 
@@ -86,14 +89,21 @@ int validate(Options& options) {
 void add_validate(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("validate", "every mistake of a configuration in one pass, then what it will build; no LibTorch, milliseconds");
   auto options = std::make_shared<Options>();
-  verb->add_option("inputs", options->inputs, "NxDT YAML files, and overrides of all of them: key.path=value, e.g. trainer.max_steps=10 model.num_layers=2")->required();
+  verb->add_option("inputs", options->inputs,
+                   "NxDT YAML files, and overrides of all of them: key.path=value, e.g. "
+                   "trainer.max_steps=10 model.num_layers=2")
+      ->required();
   verb->add_option("--instance", options->instance, "also check that the ranks fit this machine (see `trellis describe`)");
   verb->add_option("--nodes", options->nodes, "how many of them; none: trainer.num_nodes")->check(CLI::PositiveNumber);
-  verb->add_flag("--json", options->json, "one JSON document (schema trellis.validate/2): problems as fields file, line, key, expected, got; of several files trellis.validate_files/1");
+  verb->add_flag("--json", options->json,
+                 "one JSON document (schema trellis.validate/2): problems as fields file, line, "
+                 "key, expected, got; of several files trellis.validate_files/1");
   add_ci_options(*verb, options->ci);
-  verb->footer("Exit code 0: legal, also when something is not carried out in this version; 2: mistakes in one of the files.\n"
-               "Examples:\n  trellis validate examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32\n"
-               "  trellis validate configs/*.yaml --junit validate.xml --sarif validate.sarif");
+  verb->footer(
+      "Exit code 0: legal, also when something is not carried out in this version; 2: mistakes in "
+      "one of the files.\n"
+      "Examples:\n  trellis validate examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32\n"
+      "  trellis validate configs/*.yaml --junit validate.xml --sarif validate.sarif");
   verb->callback([options, &exit_code] { exit_code = validate(*options); });
 }
 

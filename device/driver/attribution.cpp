@@ -176,16 +176,21 @@ std::size_t last_to_end(const sim::ClusterTiming& timing) {
   return last;
 }
 
-std::vector<Attribution> attribute(const StepTiming& step, const std::vector<Breakdown>& breakdowns, const std::vector<const StepStream*>& streams,
-                                   const std::vector<const std::vector<Graph>*>& graphs, std::size_t most) {
+std::vector<Attribution> attribute(const StepTiming& step, const std::vector<Breakdown>& breakdowns,
+                                   const std::vector<const StepStream*>& streams,
+                                   const std::vector<const std::vector<Graph>*>& graphs,
+                                   std::size_t most) {
   std::vector<Attribution> all;
   if (step.timing.ranks.empty()) return all;
   std::vector<std::size_t> ranks{last_to_end(step.timing)};
   for (std::size_t rank = 0; rank < breakdowns.size() && ranks.size() < most; ++rank) {
-    const bool known = std::any_of(ranks.begin(), ranks.end(), [&](std::size_t other) { return breakdowns[other] == breakdowns[rank]; });
+    const bool known = std::any_of(ranks.begin(), ranks.end(), [&](std::size_t other) {
+      return breakdowns[other] == breakdowns[rank];
+    });
     if (!known) ranks.push_back(rank);
   }
-  for (const std::size_t rank : ranks) all.push_back({rank, Attributor(step, rank, *streams[rank], *graphs[rank]).run()});
+  for (const std::size_t rank : ranks)
+    all.push_back({rank, Attributor(step, rank, *streams[rank], *graphs[rank]).run()});
   return all;
 }
 

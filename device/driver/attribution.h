@@ -28,9 +28,12 @@ struct Attribution {
   std::vector<AttributionRow> rows;
 };
 
-/// Of the rank that ends last (the lowest of these), then of the first rank of each further class of ranks whose breakdowns are equal, `most` of them: a step that is
-/// compared with another one is explained by a rank that both have. `breakdowns`: of break_down().
-[[nodiscard]] std::vector<Attribution> attribute(const StepTiming& step, const std::vector<Breakdown>& breakdowns, const std::vector<const StepStream*>& streams,
-                                                 const std::vector<const std::vector<Graph>*>& graphs, std::size_t most);
+/// Of the rank that ends last (the lowest of these), then of the first rank of each further class
+/// of ranks whose breakdowns are equal, `most` of them: a step that is compared with another one is
+/// explained by a rank that both have. `breakdowns`: of break_down().
+[[nodiscard]] std::vector<Attribution> attribute(
+    const StepTiming& step, const std::vector<Breakdown>& breakdowns,
+    const std::vector<const StepStream*>& streams,
+    const std::vector<const std::vector<Graph>*>& graphs, std::size_t most);
 
 }  // namespace trellis::device

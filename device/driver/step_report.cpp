@@ -90,11 +90,13 @@ nlohmann::json attribution_json(const StepTiming& step, const Attribution& attri
 }
 
 /// Of the rank that ends last; `other_ranks`: of one rank of each other class.
-nlohmann::json attributions_json(const StepTiming& step, const std::vector<Attribution>& attributions) {
+nlohmann::json attributions_json(const StepTiming& step,
+                                 const std::vector<Attribution>& attributions) {
   if (attributions.empty()) return attribution_json(step, {});
   nlohmann::json all = attribution_json(step, attributions.front());
   nlohmann::json& others = all["other_ranks"] = nlohmann::json::array();
-  for (std::size_t i = 1; i < attributions.size(); ++i) others.push_back(attribution_json(step, attributions[i]));
+  for (std::size_t i = 1; i < attributions.size(); ++i)
+    others.push_back(attribution_json(step, attributions[i]));
   return all;
 }
 
@@ -176,7 +178,8 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
                            const std::vector<const std::vector<Graph>*>& graphs, const sim::SystemConfig& system) {
   const std::vector<Breakdown> ranks = break_down(step);
   const std::vector<std::int64_t> launches = count_launches(step);
-  const std::vector<Attribution> attributions = attribute(step, ranks, streams, graphs, kMostAttributed);
+  const std::vector<Attribution> attributions =
+      attribute(step, ranks, streams, graphs, kMostAttributed);
   nlohmann::json breakdown = nlohmann::json::array();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     nlohmann::json row = to_json(ranks[rank]);

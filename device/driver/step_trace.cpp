@@ -34,7 +34,8 @@ std::string unit_name(int track) {
 /// With more slices of kernels than this a trace shows those of each graph's first run alone.
 constexpr std::size_t kMostKernelSlices = 1'000'000;
 
-/// Ranks that get a process, by their place, each with the number of ranks that did the same at the same times: all that it and its equals stand for.
+/// Ranks that get a process, by their place, each with the number of ranks that did the same at the
+/// same times: all that it and its equals stand for.
 std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& step) {
   std::vector<std::pair<std::size_t, std::size_t>> shown;
   std::map<ContentHash, std::size_t> first;
@@ -52,7 +53,8 @@ std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& s
     const ContentHash key = h.finish();
     const auto [it, fresh] = first.try_emplace(key, shown.size());
     if (fresh) shown.emplace_back(rank, 0);
-    shown[it->second].second += static_cast<std::size_t>(step.job.fold.stands_for(static_cast<int>(rank)));
+    shown[it->second].second +=
+        static_cast<std::size_t>(step.job.fold.stands_for(static_cast<int>(rank)));
   }
   return shown;
 }
@@ -96,7 +98,10 @@ class TraceBuilder {
 
   void add_tracks(std::size_t rank, std::size_t ranks) {
     const int world_rank = step_.world_rank(rank);
-    const std::string others = ranks == 1 ? "" : ranks == 2 ? " (and 1 equal rank)" : " (and " + std::to_string(ranks - 1) + " equal ranks)";
+    const std::string others = ranks == 1 ? ""
+                               : ranks == 2
+                                   ? " (and 1 equal rank)"
+                                   : " (and " + std::to_string(ranks - 1) + " equal ranks)";
     const traces::ProcessId process = timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
     tracks_ = {};
     tracks_.programs = timeline_.add_track(process, "programs", 0);

@@ -58,8 +58,10 @@ void refuse_other_configuration(const ReportFile& baseline, const ReportFile& ru
   if (problems.empty()) return;
   std::string text;
   for (const std::string& line : problems.lines()) text += line + "\n";
-  throw ConfigError(text + "The gate compares runs of one configuration: run the baseline's, accept this one with --update-baseline, or compare all the same with "
-                           "--allow-config-change, which says what the change costs");
+  throw ConfigError(text +
+                    "The gate compares runs of one configuration: run the baseline's, accept this "
+                    "one with --update-baseline, or compare all the same with "
+                    "--allow-config-change, which says what the change costs");
 }
 
 TextTable metrics_table(const GateResult& result) {
@@ -81,8 +83,9 @@ std::string largest_part(const GateResult& result) {
     const auto cause = std::find_if(result.diff.memory.rows.begin(), result.diff.memory.rows.end(),
                                     [](const DiffRow& row) { return row.change() > 0 && !row.name.starts_with("peak "); });
     if (cause == result.diff.memory.rows.end()) return "No category of memory grew: the peak moved to another moment, " + result.diff.memory_place_after;
-    return fmt::format("Largest part of the growth: {} {} ({} → {}) at {}", cause->name, change_in_bytes(cause->change()), human_bytes(cause->before), human_bytes(cause->after),
-                       result.diff.memory_place_after);
+    return fmt::format("Largest part of the growth: {} {} ({} → {}) at {}", cause->name,
+                       change_in_bytes(cause->change()), human_bytes(cause->before),
+                       human_bytes(cause->after), result.diff.memory_place_after);
   }
   return result.improved() ? "Better than the baseline by more than the limit: keep the gain with --update-baseline" : "";
 }
@@ -94,7 +97,9 @@ std::vector<std::string> reasons(const GateResult& result) {
   return lines;
 }
 
-std::string reason(const GateResult& result) { return fmt::format("{}", fmt::join(reasons(result), "\n")); }
+std::string reason(const GateResult& result) {
+  return fmt::format("{}", fmt::join(reasons(result), "\n"));
+}
 
 }  // namespace
 
@@ -166,7 +171,8 @@ bool GateResult::improved() const {
   return passed() && std::any_of(metrics.begin(), metrics.end(), [](const GateMetric& m) { return m.improved(); });
 }
 
-GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits, bool allow_config_change) {
+GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits,
+                 bool allow_config_change) {
   static_cast<void>(make_baseline(run));  // refuses what could be no baseline either
   if (!allow_config_change) refuse_other_configuration(baseline, run);
   GateResult result;
@@ -203,9 +209,20 @@ std::vector<GateCheck> gate_checks(const GateResult& result) {
   for (const GateMetric& m : result.metrics) {
     GateCheck check{m.name, std::nullopt};
     if (!m.passed()) {
-      const auto shown = [&](std::int64_t value) { return m.unit == "ps" ? milliseconds_text(value) : human_bytes(value); };
-      const std::string expected = fmt::format("at most {} above {}", m.limit.text(), shown(m.before)), got = fmt::format("{} ({})", shown(m.after), change_in_percent(m.before, m.after));
-      check.problem = Problem{result.baseline, 0, m.name, expected, got, fmt::format("{}: {}: expected {}, got {}\n{}", result.run, m.name, expected, got, reason(result))};
+      const auto shown = [&](std::int64_t value) {
+        return m.unit == "ps" ? milliseconds_text(value) : human_bytes(value);
+      };
+      const std::string expected =
+                            fmt::format("at most {} above {}", m.limit.text(), shown(m.before)),
+                        got = fmt::format("{} ({})", shown(m.after),
+                                          change_in_percent(m.before, m.after));
+      check.problem = Problem{result.baseline,
+                              0,
+                              m.name,
+                              expected,
+                              got,
+                              fmt::format("{}: {}: expected {}, got {}\n{}", result.run, m.name,
+                                          expected, got, reason(result))};
     }
     checks.push_back(std::move(check));
   }
@@ -216,14 +233,17 @@ std::string gate_text(const GateResult& result) {
   std::string text = result.passed() ? "Gate passed\n" : "Gate FAILED\n";
   text += metrics_table(result).text();
   for (const std::string& why : reasons(result)) text += terminal_line(why) + "\n";
-  return text + (result.passed() && root_causes(result.diff).empty() ? "" : "\n" + diff_tables_text(result.diff, 10));
+  return text + (result.passed() && root_causes(result.diff).empty()
+                     ? ""
+                     : "\n" + diff_tables_text(result.diff, 10));
 }
 
 std::string gate_markdown(const GateResult& result) {
   std::string text = result.passed() ? "### Simulated step: gate passed\n\n" : "### Simulated step: gate FAILED\n\n";
   text += metrics_table(result).markdown();
   for (const std::string& why : reasons(result)) text += "\n" + markdown_text(why) + "\n";
-  return text + "\n<details><summary>What changed</summary>\n" + diff_tables_markdown(result.diff, 10) + "\n</details>\n";
+  return text + "\n<details><summary>What changed</summary>\n" +
+         diff_tables_markdown(result.diff, 10) + "\n</details>\n";
 }
 
 }  // namespace trellis::trainer

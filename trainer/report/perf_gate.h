@@ -50,9 +50,11 @@ struct GateResult {
   [[nodiscard]] bool improved() const;
 };
 
-/// Throws ConfigError with every reason why the two cannot be compared: instance, nodes, evidence, a setting of model, layout, batch or precision; with
-/// `allow_config_change` these are compared too, and said.
-[[nodiscard]] GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits, bool allow_config_change = false);
+/// Throws ConfigError with every reason why the two cannot be compared: instance, nodes, evidence,
+/// a setting of model, layout, batch or precision; with `allow_config_change` these are compared
+/// too, and said.
+[[nodiscard]] GateResult judge(const ReportFile& baseline, const ReportFile& run,
+                               const GateLimits& limits, bool allow_config_change = false);
 
 /// One limit for tools that show checks; `problem`: when it does not hold.
 struct GateCheck {

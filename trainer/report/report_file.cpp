@@ -118,17 +118,21 @@ void check_other_ranks(const json& attribution, const std::string& where, Proble
   if (!attribution.contains("other_ranks")) return;  // older reports
   if (!attribution.at("other_ranks").is_array()) return problems.add(where, "expected a list");
   for (const json& other : attribution.at("other_ranks")) {
-    if (check_map(other, kAttribution, where, problems)) check_rows(other.at("rows"), kRow, where + ".rows", problems);
+    if (check_map(other, kAttribution, where, problems))
+      check_rows(other.at("rows"), kRow, where + ".rows", problems);
   }
 }
 
 void check_machine(const json& machine, const std::string& where, Problems& problems) {
   if (!check_map(machine, kMachine, where, problems)) return;
   for (const auto& [key, value] : machine.at("hardware").items()) {
-    if (!value.is_string()) problems.add(where + ".hardware." + key, std::string("expected a text, got ") + value.type_name());
+    if (!value.is_string())
+      problems.add(where + ".hardware." + key,
+                   std::string("expected a text, got ") + value.type_name());
   }
   for (const json& part : machine.at("slow")) {
-    if (!part.is_string() || part.get<std::string>().find('=') == std::string::npos) problems.add(where + ".slow", "expected texts such as core:3=1.5, got " + part.dump());
+    if (!part.is_string() || part.get<std::string>().find('=') == std::string::npos)
+      problems.add(where + ".slow", "expected texts such as core:3=1.5, got " + part.dump());
   }
 }
 

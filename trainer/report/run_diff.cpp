@@ -15,16 +15,24 @@ namespace {
 
 using nlohmann::json;
 
-/// Which rank of one run is the equal of a rank of the other: the same one, or one of its pipeline stage, whose ranks do the same.
+/// Which rank of one run is the equal of a rank of the other: the same one, or one of its pipeline
+/// stage, whose ranks do the same.
 class RankPairs {
  public:
   RankPairs(const json& before, const json& after)
-      : world_before_(before.at("world_size")), world_after_(after.at("world_size")), stages_before_(before.at("pipeline_model_parallel_size")),
+      : world_before_(before.at("world_size")),
+        world_after_(after.at("world_size")),
+        stages_before_(before.at("pipeline_model_parallel_size")),
         stages_after_(after.at("pipeline_model_parallel_size")) {}
   [[nodiscard]] bool same_stages() const { return stages_before_ == stages_after_; }
-  [[nodiscard]] std::int64_t stage_after(std::int64_t rank) const { return rank * stages_after_ / world_after_; }
-  [[nodiscard]] std::int64_t stage_before(std::int64_t rank) const { return rank * stages_before_ / world_before_; }
-  /// The row of `rows`, before, that is of the equal of a rank after: of it, else the one of its stage that stands for most ranks. Null: there is none.
+  [[nodiscard]] std::int64_t stage_after(std::int64_t rank) const {
+    return rank * stages_after_ / world_after_;
+  }
+  [[nodiscard]] std::int64_t stage_before(std::int64_t rank) const {
+    return rank * stages_before_ / world_before_;
+  }
+  /// The row of `rows`, before, that is of the equal of a rank after: of it, else the one of its
+  /// stage that stands for most ranks. Null: there is none.
   [[nodiscard]] const json* equal_of(std::int64_t after, const json& rows) const {
     if (!same_stages()) return nullptr;
     const json* best = nullptr;
@@ -32,7 +40,9 @@ class RankPairs {
       const std::int64_t rank = row.at("rank");
       if (rank == after && world_before_ == world_after_) return &row;
       const auto represents = [](const json& r) { return r.value("represents", std::int64_t{1}); };
-      if (stage_before(rank) == stage_after(after) && (best == nullptr || represents(row) > represents(*best))) best = &row;
+      if (stage_before(rank) == stage_after(after) &&
+          (best == nullptr || represents(row) > represents(*best)))
+        best = &row;
     }
     return best;
   }
@@ -42,11 +52,13 @@ class RankPairs {
 };
 
 const json* row_of(const json& breakdown, std::int64_t rank) {
-  const auto row = std::find_if(breakdown.begin(), breakdown.end(), [&](const json& r) { return r.at("rank") == rank; });
+  const auto row = std::find_if(breakdown.begin(), breakdown.end(),
+                                [&](const json& r) { return r.at("rank") == rank; });
   return row == breakdown.end() ? nullptr : &*row;
 }
 
-/// A row with the same parts that `attribution` has rows of: ranks of one class are attributed once. Null: the row's class is not attributed.
+/// A row with the same parts that `attribution` has rows of: ranks of one class are attributed
+/// once. Null: the row's class is not attributed.
 const json* attributed_equal(const json& step, const json& row) {
   const auto without_rank = [](json r) {
     r.erase("rank");
@@ -55,27 +67,34 @@ const json* attributed_equal(const json& step, const json& row) {
   };
   for (const std::int64_t rank : attributed_ranks(step)) {
     const json* other = row_of(step.at("breakdown"), rank);
-    if (other != nullptr && (rank == row.at("rank").get<std::int64_t>() || without_rank(*other) == without_rank(row))) return other;
+    if (other != nullptr &&
+        (rank == row.at("rank").get<std::int64_t>() || without_rank(*other) == without_rank(row)))
+      return other;
   }
   return nullptr;
 }
 
-/// Equal ranks of both runs, before and after, of which the one after did most more of its own (in a faster run: less): the others wait for it. Without stages in common the
-/// ranks that the reports explain.
-std::pair<std::int64_t, std::int64_t> ranks_to_explain(const json& before, const json& after, const RankPairs& pairs) {
+/// Equal ranks of both runs, before and after, of which the one after did most more of its own (in
+/// a faster run: less): the others wait for it. Without stages in common the ranks that the reports
+/// explain.
+std::pair<std::int64_t, std::int64_t> ranks_to_explain(const json& before, const json& after,
+                                                       const RankPairs& pairs) {
   const json& a = before.at("simulated");
   const json& b = after.at("simulated");
-  const std::int64_t change = b.at("step_time_ps").get<std::int64_t>() - a.at("step_time_ps").get<std::int64_t>();
+  const std::int64_t change =
+      b.at("step_time_ps").get<std::int64_t>() - a.at("step_time_ps").get<std::int64_t>();
   std::pair<std::int64_t, std::int64_t> best{view_step(a).rank, view_step(b).rank};
   const bool attributed = a.contains("attribution") && b.contains("attribution");
-  std::vector<std::int64_t> candidates = attributed ? attributed_ranks(b) : std::vector<std::int64_t>{best.second};
+  std::vector<std::int64_t> candidates =
+      attributed ? attributed_ranks(b) : std::vector<std::int64_t>{best.second};
   std::optional<std::int64_t> most;
   for (const std::int64_t rank : candidates) {
     const json* later = row_of(b.at("breakdown"), rank);
     const json* earlier = pairs.equal_of(rank, a.at("breakdown"));
     if (attributed && earlier != nullptr) earlier = attributed_equal(a, *earlier);
     if (later == nullptr || earlier == nullptr) continue;
-    const std::int64_t own = change - (waits_of(*later) - waits_of(*earlier)), more = change < 0 ? -own : own;
+    const std::int64_t own = change - (waits_of(*later) - waits_of(*earlier)),
+                       more = change < 0 ? -own : own;
     if (most && more <= *most) continue;
     most = more;
     best = {earlier->at("rank"), rank};
@@ -166,7 +185,9 @@ void memory_of(const json& rank, Rows& rows, bool is_before) {
 }
 
 const json& fullest(const json& ranks) {
-  return *std::max_element(ranks.begin(), ranks.end(), [](const json& a, const json& b) { return a.at("peak_bytes") < b.at("peak_bytes"); });
+  return *std::max_element(ranks.begin(), ranks.end(), [](const json& a, const json& b) {
+    return a.at("peak_bytes") < b.at("peak_bytes");
+  });
 }
 
 void diff_memory(const json& before, const json& after, const RankPairs& pairs, RunDiff& diff) {
@@ -176,7 +197,8 @@ void diff_memory(const json& before, const json& after, const RankPairs& pairs, 
   }
   const json& b = fullest(after.at("memory").at("ranks"));
   const json& fullest_before = fullest(before.at("memory").at("ranks"));
-  const json* equal = pairs.equal_of(b.at("rank").get<std::int64_t>(), before.at("memory").at("ranks"));
+  const json* equal =
+      pairs.equal_of(b.at("rank").get<std::int64_t>(), before.at("memory").at("ranks"));
   const json& a = equal == nullptr ? fullest_before : *equal;
   Rows rows;
   memory_of(a, rows, true);
@@ -184,7 +206,8 @@ void diff_memory(const json& before, const json& after, const RankPairs& pairs, 
   diff.memory = rows.table("memory");
   diff.memory_place_before = place(a);
   diff.memory_place_after = place(b);
-  if (a.at("peak_bytes") < fullest_before.at("peak_bytes")) diff.notes.emplace_back("Before, another rank was the fullest: " + place(fullest_before) + ".");
+  if (a.at("peak_bytes") < fullest_before.at("peak_bytes"))
+    diff.notes.emplace_back("Before, another rank was the fullest: " + place(fullest_before) + ".");
 }
 
 DiffTable diff_links(const json& before, const json& after) {
@@ -235,10 +258,13 @@ std::vector<SettingChange> diff_settings(const ReportFile& before, const ReportF
 }
 
 /// Pairs of texts by key, as changes; `none`: what a key means that is absent.
-std::vector<SettingChange> changes_of(const std::map<std::string, std::string>& before, const std::map<std::string, std::string>& after, const std::string& none) {
+std::vector<SettingChange> changes_of(const std::map<std::string, std::string>& before,
+                                      const std::map<std::string, std::string>& after,
+                                      const std::string& none) {
   std::map<std::string, SettingChange> changes;
   for (const auto& [key, value] : before) changes[key] = {key, value, none};
-  for (const auto& [key, value] : after) changes.try_emplace(key, SettingChange{key, none, none}).first->second.after = value;
+  for (const auto& [key, value] : after)
+    changes.try_emplace(key, SettingChange{key, none, none}).first->second.after = value;
   std::vector<SettingChange> list;
   for (auto& [key, change] : changes) {
     if (change.before != change.after) list.push_back(std::move(change));
@@ -257,7 +283,9 @@ std::map<std::string, std::string> slow_parts(const json& machine) {
 
 void diff_machines(const json& before, const json& after, RunDiff& diff) {
   if (!before.contains("machine") || !after.contains("machine")) {
-    diff.notes.emplace_back("The machines are compared by name only: a report of an older version does not hold their numbers and slowed parts.");
+    diff.notes.emplace_back(
+        "The machines are compared by name only: a report of an older version does not hold their "
+        "numbers and slowed parts.");
     return;
   }
   const json& a = before.at("machine");
@@ -279,7 +307,9 @@ bool decides_the_step(const std::string& key) {
   for (const char* section : {"model.", "distributed_strategy.", "precision."}) {
     if (key.starts_with(section)) return true;
   }
-  constexpr std::array<const char*, 6> kKeys{"data.micro_batch_size", "data.global_batch_size", "trainer.devices", "trainer.num_nodes", "trainer.lnc", "software"};
+  constexpr std::array<const char*, 6> kKeys{"data.micro_batch_size", "data.global_batch_size",
+                                             "trainer.devices",       "trainer.num_nodes",
+                                             "trainer.lnc",           "software"};
   return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
 }
 
@@ -300,8 +330,9 @@ double RunDiff::explained() const {
 
 bool RunDiff::equal() const {
   const bool same_step = std::none_of(step.begin(), step.end(), [](const DiffTable& table) { return table.changed(); });
-  return same_step && step_change_ps() == 0 && !phases_of_programs.changed() && !memory.changed() && !links.changed() && !programs.changed() &&
-         slow.empty() && hardware.empty() && settings.empty() && estimated_before == estimated_after && lowered_before == lowered_after;
+  return same_step && step_change_ps() == 0 && !phases_of_programs.changed() && !memory.changed() &&
+         !links.changed() && !programs.changed() && slow.empty() && hardware.empty() &&
+         settings.empty() && estimated_before == estimated_after && lowered_before == lowered_after;
 }
 
 RunDiff diff_runs(const ReportFile& before, const ReportFile& after) {
@@ -311,7 +342,8 @@ RunDiff diff_runs(const ReportFile& before, const ReportFile& after) {
   const auto [rank_a, rank_b] = ranks_to_explain(before.report, after.report, pairs);
   const StepView view_a = view_rank(a, rank_a), view_b = view_rank(b, rank_b);
   RunDiff diff;
-  if (pairs.same_stages() && pairs.stage_before(rank_a) == pairs.stage_after(rank_b)) diff.stage = pairs.stage_after(rank_b);
+  if (pairs.same_stages() && pairs.stage_before(rank_a) == pairs.stage_after(rank_b))
+    diff.stage = pairs.stage_after(rank_b);
   diff.before = before.path.string();
   diff.after = after.path.string();
   diff.step_before_ps = view_a.step_time_ps;

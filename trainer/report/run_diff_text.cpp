@@ -84,7 +84,8 @@ std::string coverage_text(const RunDiff& diff, const Style& style) {
   return style.line(text);
 }
 
-std::string changes_text(const std::string& title, const char* column, const std::vector<SettingChange>& changes, const Style& style) {
+std::string changes_text(const std::string& title, const char* column,
+                         const std::vector<SettingChange>& changes, const Style& style) {
   if (changes.empty()) return "";
   TextTable table({{column, Align::kLeft}, {"before", Align::kLeft}, {"after", Align::kLeft}});
   for (const SettingChange& change : changes) table.add({change.key, change.before, change.after});
@@ -93,21 +94,33 @@ std::string changes_text(const std::string& title, const char* column, const std
 
 /// What was asked for: machine and configuration.
 std::string inputs_text(const RunDiff& diff, const Style& style) {
-  if (diff.slow.empty() && diff.hardware.empty() && diff.settings.empty()) return style.line("Machine and configuration: the same");
-  std::string text = changes_text("Slowed parts, times as long", "part", diff.slow, style) + changes_text("Numbers of the machine", "number", diff.hardware, style);
-  return text + (diff.settings.empty() ? style.line("Configuration: the same") : changes_text("Configuration", "setting", diff.settings, style));
+  if (diff.slow.empty() && diff.hardware.empty() && diff.settings.empty())
+    return style.line("Machine and configuration: the same");
+  std::string text = changes_text("Slowed parts, times as long", "part", diff.slow, style) +
+                     changes_text("Numbers of the machine", "number", diff.hardware, style);
+  return text + (diff.settings.empty()
+                     ? style.line("Configuration: the same")
+                     : changes_text("Configuration", "setting", diff.settings, style));
 }
 
 std::string explained_text(const RunDiff& diff) {
-  const std::string ranks = diff.rank_before == diff.rank_after ? fmt::format("rank {}", diff.rank_before) : fmt::format("rank {} → rank {}", diff.rank_before, diff.rank_after);
-  return ", explained by " + ranks + (diff.stage ? fmt::format(" (stage {})", *diff.stage) : " (of other stages)");
+  const std::string ranks =
+      diff.rank_before == diff.rank_after
+          ? fmt::format("rank {}", diff.rank_before)
+          : fmt::format("rank {} → rank {}", diff.rank_before, diff.rank_after);
+  return ", explained by " + ranks +
+         (diff.stage ? fmt::format(" (stage {})", *diff.stage) : " (of other stages)");
 }
 
 std::string step_text(const RunDiff& diff, const Style& style) {
-  std::string text = style.line(fmt::format("Simulated step {} → {}: {} ({}){}", milliseconds_text(diff.step_before_ps), milliseconds_text(diff.step_after_ps),
-                                            change_in_ms(diff.step_change_ps()), change_in_percent(diff.step_before_ps, diff.step_after_ps), explained_text(diff)));
+  std::string text = style.line(fmt::format(
+      "Simulated step {} → {}: {} ({}){}", milliseconds_text(diff.step_before_ps),
+      milliseconds_text(diff.step_after_ps), change_in_ms(diff.step_change_ps()),
+      change_in_percent(diff.step_before_ps, diff.step_after_ps), explained_text(diff)));
   if (diff.step_change_ps() != 0) {
-    text += style.line(fmt::format("Explained {} of the change; unexplained {}", share_text(diff.explained(), 1), change_in_ms(diff.unexplained_ps)));
+    text +=
+        style.line(fmt::format("Explained {} of the change; unexplained {}",
+                               share_text(diff.explained(), 1), change_in_ms(diff.unexplained_ps)));
     text += style.line(first_cause(diff));
   }
   if (diff.attributed) text += table_text(diff.causes, Unit::kTime, "By phase, component and operator", style);
@@ -118,11 +131,18 @@ std::string step_text(const RunDiff& diff, const Style& style) {
 std::string render(const RunDiff& diff, const Style& style) {
   if (diff.equal()) return style.line("Equal: the step, its parts, memory, links, programs and configuration of " + diff.before + " and " + diff.after + " are the same");
   std::string text;
-  for (const std::string& cause : style.root_causes ? root_causes(diff) : std::vector<std::string>{}) text += style.line(cause);
+  for (const std::string& cause :
+       style.root_causes ? root_causes(diff) : std::vector<std::string>{})
+    text += style.line(cause);
   text += inputs_text(diff, style) + step_text(diff, style);
   const std::string place = diff.memory_place_before == diff.memory_place_after ? diff.memory_place_before : diff.memory_place_before + " → " + diff.memory_place_after;
-  text += diff.memory.changed() ? table_text(diff.memory, Unit::kBytes, "Device memory at its peak of the rank that is fullest after (" + place + ")", style)
-          : diff.memory.rows.empty() ? "" : style.line("Device memory: the same");
+  text += diff.memory.changed()
+              ? table_text(
+                    diff.memory, Unit::kBytes,
+                    "Device memory at its peak of the rank that is fullest after (" + place + ")",
+                    style)
+          : diff.memory.rows.empty() ? ""
+                                     : style.line("Device memory: the same");
   text += table_text(diff.links, Unit::kTime, "Links, time busy", style);
   text += programs_text(diff.programs, style) + coverage_text(diff, style);
   for (const std::string& note : diff.notes) text += style.line("note: " + note);
@@ -147,11 +167,17 @@ json table_json(const DiffTable& table, const std::string& unit) {
 std::vector<std::string> root_causes(const RunDiff& diff) {
   std::vector<std::string> causes;
   if (diff.equal()) return causes;
-  const auto add = [&](const std::string& what, const SettingChange& change) { causes.push_back(fmt::format("Root cause: {} {}: {} → {}", what, change.key, change.before, change.after)); };
-  for (const SettingChange& change : diff.slow) causes.push_back(fmt::format("Root cause: slowed part {}: {} → {} times as long", change.key, change.before, change.after));
+  const auto add = [&](const std::string& what, const SettingChange& change) {
+    causes.push_back(
+        fmt::format("Root cause: {} {}: {} → {}", what, change.key, change.before, change.after));
+  };
+  for (const SettingChange& change : diff.slow)
+    causes.push_back(fmt::format("Root cause: slowed part {}: {} → {} times as long", change.key,
+                                 change.before, change.after));
   for (const SettingChange& change : diff.hardware) add("number of the machine", change);
   for (const SettingChange& change : diff.settings) {
-    if (change.key == "instance" || change.key == "nodes" || change.key == "device") add("machine,", change);
+    if (change.key == "instance" || change.key == "nodes" || change.key == "device")
+      add("machine,", change);
   }
   for (const SettingChange& change : diff.settings) {
     if (decides_the_step(change.key)) add("setting", change);
@@ -162,9 +188,14 @@ std::vector<std::string> root_causes(const RunDiff& diff) {
     causes.push_back(fmt::format("  and {} more, listed below", more));
   }
   if (!causes.empty() || diff.step_change_ps() == 0) return causes;
-  const std::int64_t fresh = std::ranges::count_if(diff.programs.rows, [](const DiffRow& row) { return row.before == 0; });
-  causes.push_back(fresh > 0 ? fmt::format("Root cause: machine and configuration are the same, but {} programs are others: the model's code or the compiler changed", fresh)
-                             : std::string("Root cause: machine, configuration and programs are the same: the simulator itself changed"));
+  const std::int64_t fresh =
+      std::ranges::count_if(diff.programs.rows, [](const DiffRow& row) { return row.before == 0; });
+  causes.push_back(
+      fresh > 0 ? fmt::format("Root cause: machine and configuration are the same, but {} programs "
+                              "are others: the model's code or the compiler changed",
+                              fresh)
+                : std::string("Root cause: machine, configuration and programs are the same: the "
+                              "simulator itself changed"));
   return causes;
 }
 
@@ -175,7 +206,9 @@ std::string first_cause(const RunDiff& diff) {
   });
   if (diff.step_change_ps() == 0) return "The step did not change";
   if (cause == diff.causes.rows.end()) return "No row of the step changed in its direction";
-  std::string text = fmt::format("Largest part of the change: {} {} ({} → {})", cause->name, change_in_ms(cause->change()), milliseconds_text(cause->before), milliseconds_text(cause->after));
+  std::string text = fmt::format("Largest part of the change: {} {} ({} → {})", cause->name,
+                                 change_in_ms(cause->change()), milliseconds_text(cause->before),
+                                 milliseconds_text(cause->after));
   if (cause->count_before != cause->count_after) text += fmt::format(", {} → {} times", thousands(cause->count_before), thousands(cause->count_after));
   return text;
 }
@@ -187,7 +220,8 @@ json to_json(const RunDiff& diff) {
   if (!diff.phases_of_programs.rows.empty()) step["phase_of_programs"] = table_json(diff.phases_of_programs, "ps");
   const auto changes = [](const std::vector<SettingChange>& list) {
     json rows = json::array();
-    for (const SettingChange& change : list) rows.push_back({{"key", change.key}, {"before", change.before}, {"after", change.after}});
+    for (const SettingChange& change : list)
+      rows.push_back({{"key", change.key}, {"before", change.before}, {"after", change.after}});
     return rows;
   };
   return {{"schema", "trellis.diff/1"},
@@ -206,7 +240,10 @@ json to_json(const RunDiff& diff) {
           {"root_causes", root_causes(diff)},
           {"first_cause", first_cause(diff)},
           {"step", std::move(step)},
-          {"memory", {{"place_before", diff.memory_place_before}, {"place_after", diff.memory_place_after}, {"rows", table_json(diff.memory, "bytes")}}},
+          {"memory",
+           {{"place_before", diff.memory_place_before},
+            {"place_after", diff.memory_place_after},
+            {"rows", table_json(diff.memory, "bytes")}}},
           {"links", table_json(diff.links, "ps")},
           {"programs", table_json(diff.programs, "launches")},
           {"coverage",
@@ -222,7 +259,11 @@ json to_json(const RunDiff& diff) {
 
 std::string diff_text(const RunDiff& diff, int top) { return render(diff, {false, top}); }
 std::string diff_markdown(const RunDiff& diff, int top) { return render(diff, {true, top}); }
-std::string diff_tables_text(const RunDiff& diff, int top) { return render(diff, {false, top, false}); }
-std::string diff_tables_markdown(const RunDiff& diff, int top) { return render(diff, {true, top, false}); }
+std::string diff_tables_text(const RunDiff& diff, int top) {
+  return render(diff, {false, top, false});
+}
+std::string diff_tables_markdown(const RunDiff& diff, int top) {
+  return render(diff, {true, top, false});
+}
 
 }  // namespace trellis::trainer

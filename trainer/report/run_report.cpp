@@ -43,7 +43,8 @@ std::string rank_list(const std::vector<std::int64_t>& ranks) {
     if (regular) return fmt::format("{}-{}{}", ranks.front(), ranks.back(), step == 1 ? "" : fmt::format("/{}", step));
   }
   std::string text;
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i) text += (i == 0 ? "" : ",") + std::to_string(ranks[i]);
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i)
+    text += (i == 0 ? "" : ",") + std::to_string(ranks[i]);
   return text + (ranks.size() > kMostListed ? ",…" : "");
 }
 
@@ -52,7 +53,8 @@ class RankTable {
  public:
   explicit RankTable(std::vector<TextTable::Column> columns) : columns_(std::move(columns)) {}
   void add(const json& rank, std::vector<std::string> cells) {
-    auto same = std::find_if(classes_.begin(), classes_.end(), [&](const Class& c) { return c.cells == cells; });
+    auto same = std::find_if(classes_.begin(), classes_.end(),
+                             [&](const Class& c) { return c.cells == cells; });
     if (same == classes_.end()) same = classes_.insert(same, Class{{}, 0, std::move(cells)});
     same->ranks.push_back(rank.at("rank").get<std::int64_t>());
     same->count += rank.value("represents", std::int64_t{1});  // older reports: one row per rank
@@ -86,11 +88,14 @@ std::string print_breakdown(const json& simulated) {
   RankTable table(std::move(columns));
   for (const json& row : simulated.at("breakdown")) {
     std::vector<std::string> cells;
-    for (const auto& [key, title] : kParts) cells.push_back(significant(milliseconds(row.value(key, std::int64_t{0}))));
+    for (const auto& [key, title] : kParts)
+      cells.push_back(significant(milliseconds(row.value(key, std::int64_t{0}))));
     cells.push_back(significant(milliseconds(row.at("total_ps"))));
     table.add(row, std::move(cells));
   }
-  return fmt::format("Where the simulated step went, ms (evidence: {}); equal ranks are one row\n", simulated.at("evidence").get<std::string>()) + table.text();
+  return fmt::format("Where the simulated step went, ms (evidence: {}); equal ranks are one row\n",
+                     simulated.at("evidence").get<std::string>()) +
+         table.text();
 }
 
 /// The largest rows of the step of the rank that ends last.
@@ -100,17 +105,24 @@ std::string print_attribution(const json& simulated) {
   const json& rows = attribution.at("rows");
   const std::int64_t step = simulated.at("step_time_ps").get<std::int64_t>();
   std::string text = fmt::format("Largest operators of rank {}, the last to end\n", attribution.at("rank").get<std::int64_t>());
-  TextTable table({{"phase", Align::kLeft}, {"component", Align::kLeft}, {"operator", Align::kLeft}, {"kind", Align::kLeft}, {"time"}, {"share"}});
+  TextTable table({{"phase", Align::kLeft},
+                   {"component", Align::kLeft},
+                   {"operator", Align::kLeft},
+                   {"kind", Align::kLeft},
+                   {"time"},
+                   {"share"}});
   const std::size_t shown = std::min(rows.size(), kShown);
   std::int64_t rest = step;
   for (std::size_t r = 0; r < shown; ++r) {
     const std::int64_t time = rows[r].at("time_ps").get<std::int64_t>();
     rest -= time;
-    table.add({rows[r].at("phase"), rows[r].at("component"), rows[r].at("operator"), rows[r].at("kind"), milliseconds_text(time),
+    table.add({rows[r].at("phase"), rows[r].at("component"), rows[r].at("operator"),
+               rows[r].at("kind"), milliseconds_text(time),
                share_text(static_cast<double>(time), static_cast<double>(step))});
   }
   text += table.text();
-  if (rows.size() > shown) text += fmt::format("  and {} more, {}\n", rows.size() - shown, milliseconds_text(rest));
+  if (rows.size() > shown)
+    text += fmt::format("  and {} more, {}\n", rows.size() - shown, milliseconds_text(rest));
   return text;
 }
 
@@ -120,12 +132,17 @@ std::string print_memory(const json& memory) {
   for (const char* title : {"allocated", "reserved", "capacity"}) columns.push_back({title});
   columns.push_back({"phase", Align::kLeft});
   RankTable table(std::move(columns));
-  const auto mib = [](const json& bytes) { return significant(static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20)); };
+  const auto mib = [](const json& bytes) {
+    return significant(static_cast<double>(bytes.get<std::int64_t>()) / (1 << 20));
+  };
   for (const json& row : memory.at("ranks")) {
     std::vector<std::string> cells;
-    for (const char* category : kCategories) cells.push_back(mib(row.at("at_peak").at(std::string(category) + "_bytes")));
+    for (const char* category : kCategories)
+      cells.push_back(mib(row.at("at_peak").at(std::string(category) + "_bytes")));
     cells.push_back(mib(row.at("peak_bytes")));
-    cells.push_back(mib(row.contains("peak_reserved_bytes") ? row.at("peak_reserved_bytes") : row.at("peak_bytes")));  // older reports
+    cells.push_back(mib(row.contains("peak_reserved_bytes")
+                            ? row.at("peak_reserved_bytes")
+                            : row.at("peak_bytes")));  // older reports
     cells.push_back(mib(row.at("capacity_bytes")));
     cells.push_back(row.at("peak_phase").get<std::string>());
     table.add(row, std::move(cells));
@@ -186,13 +203,16 @@ std::string thousands(std::int64_t n) {
 }
 
 std::string rate_text(double per_s) {
-  const double unit = per_s < 1 ? 1 : std::pow(10, std::max(0.0, std::floor(std::log10(per_s)) - 3));
+  const double unit =
+      per_s < 1 ? 1 : std::pow(10, std::max(0.0, std::floor(std::log10(per_s)) - 3));
   return thousands(static_cast<std::int64_t>(std::round(per_s / unit) * unit));
 }
 
 std::string human_bytes(std::int64_t bytes) {
   const double b = static_cast<double>(bytes);
-  const auto in = [&](double unit, const char* name) { return fmt::format("{:.{}f} {}", b / unit, b < 100 * unit ? 2 : 1, name); };
+  const auto in = [&](double unit, const char* name) {
+    return fmt::format("{:.{}f} {}", b / unit, b < 100 * unit ? 2 : 1, name);
+  };
   if (bytes >= (1LL << 40)) return in(1LL << 40, "TiB");
   if (bytes >= (1LL << 30)) return in(1LL << 30, "GiB");
   if (bytes >= (1LL << 20)) return in(1LL << 20, "MiB");
@@ -227,7 +247,8 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
                  {"steps", facts.steps},
                  {"max_steps", facts.max_steps},
                  {"interrupted", facts.interrupted}};
-  if (!facts.hardware.empty()) report["machine"] = {{"hardware", facts.hardware}, {"slow", facts.slow}};
+  if (!facts.hardware.empty())
+    report["machine"] = {{"hardware", facts.hardware}, {"slow", facts.slow}};
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;
   if (facts.test_loss) report["test_loss"] = *facts.test_loss;
@@ -252,7 +273,10 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
 json host_report(const HostFacts& host) {
   json steps = json::array();
   for (const HostFacts::Step& s : host.steps) {
-    steps.push_back({{"step", s.step}, {"s_per_step", s.seconds}, {"sequences_per_s", s.sequences_per_s}, {"sequences_per_s_peak", s.sequences_per_s_peak}});
+    steps.push_back({{"step", s.step},
+                     {"s_per_step", s.seconds},
+                     {"sequences_per_s", s.sequences_per_s},
+                     {"sequences_per_s_peak", s.sequences_per_s_peak}});
   }
   return {{"schema", "trellis.host/1"},
           {"wall_s", host.wall_s},
@@ -280,9 +304,13 @@ std::string print_run_report(const json& raw) {
                         report.at("steps").get<std::int64_t>(), report.at("interrupted").get<bool>() ? " (interrupted)" : "");
   }
   if (report.contains("simulated")) {
-    text += fmt::format("Simulated step {}, {} tokens/s, MFU {} of {:.1f} TFLOPS (bf16 peak of {} cores)\n",
-                        milliseconds_text(report.at("simulated").at("step_time_ps").get<std::int64_t>()), rate_text(report.at("tokens_per_s").get<double>()),
-                        share_text(report.at("mfu").get<double>(), 1), report.at("mfu_denominator_flops").get<double>() * 1e-12, report.at("world_size").get<int>());
+    text += fmt::format(
+        "Simulated step {}, {} tokens/s, MFU {} of {:.1f} TFLOPS (bf16 peak of {} cores)\n",
+        milliseconds_text(report.at("simulated").at("step_time_ps").get<std::int64_t>()),
+        rate_text(report.at("tokens_per_s").get<double>()),
+        share_text(report.at("mfu").get<double>(), 1),
+        report.at("mfu_denominator_flops").get<double>() * 1e-12,
+        report.at("world_size").get<int>());
     text += validity_text(report) + calibrated_text(report) + "\n" + print_breakdown(report.at("simulated")) + "\n";
     if (report.at("simulated").contains("attribution")) text += print_attribution(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";

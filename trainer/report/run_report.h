@@ -12,7 +12,8 @@
 #include "trainer/report/software_memory.h"
 #include "trainer/report/validity.h"
 
-/// What a run says about itself, as one JSON document (schema trellis.run_report/1) and as text for people. Plain C++. Equal runs give equal bytes.
+/// What a run says about itself, as one JSON document (schema trellis.run_report/1) and as text for
+/// people. Plain C++. Equal runs give equal bytes.
 namespace trellis::trainer {
 
 /// The numbers of a run that do not come from the device.
@@ -33,19 +34,23 @@ struct RunFacts {
   std::optional<Validity> validity;  ///< of the simulated step
   std::optional<Calibration> calibration;  ///< a user's; applied at `place`
   StepPlace place;
-  std::map<std::string, std::string> hardware;  ///< every number of the emulated machine, with its unit; empty: none is emulated
-  std::vector<std::string> slow;                ///< its parts that are slower than their kind: "core:3=1.3"
+  std::map<std::string, std::string>
+      hardware;  ///< every number of the emulated machine, with its unit; empty: none is emulated
+  std::vector<std::string> slow;  ///< its parts that are slower than their kind: "core:3=1.3"
   SoftwareFacts software;
 };
 
-/// What a run took on the host. It differs between equal runs, so it is in a file of its own: host.json.
+/// What a run took on the host. It differs between equal runs, so it is in a file of its own:
+/// host.json.
 struct HostFacts {
   struct Step {
     std::int64_t step = 0;
     double seconds = 0, sequences_per_s = 0, sequences_per_s_peak = 0;
   };
   double wall_s = 0;
-  std::int64_t bytes_before = 0, bytes_peak = 0;  ///< resident memory of the process, before the first rank and at most
+  std::int64_t bytes_before = 0,
+               bytes_peak =
+                   0;  ///< resident memory of the process, before the first rank and at most
   std::vector<Step> steps;
 };
 /// Schema trellis.host/1.

@@ -24,7 +24,8 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kTitles{{{"matmul_p
 bool is_part(const std::string& key) { return key.ends_with("_ps") && key != "total_ps" && key != "memory_bound_ps"; }
 
 const json& busiest(const json& breakdown) {
-  return *std::min_element(breakdown.begin(), breakdown.end(), [](const json& a, const json& b) { return waits_of(a) < waits_of(b); });
+  return *std::min_element(breakdown.begin(), breakdown.end(),
+                           [](const json& a, const json& b) { return waits_of(a) < waits_of(b); });
 }
 
 /// Null: there are no rows of this rank.
@@ -34,7 +35,8 @@ const json* attribution_of(const json& step_report, std::int64_t rank) {
   if (attribution.at("rank") == rank) return &attribution;
   if (!attribution.contains("other_ranks")) return nullptr;
   const json& others = attribution.at("other_ranks");
-  const auto found = std::find_if(others.begin(), others.end(), [&](const json& other) { return other.at("rank") == rank; });
+  const auto found = std::find_if(others.begin(), others.end(),
+                                  [&](const json& other) { return other.at("rank") == rank; });
   return found == others.end() ? nullptr : &*found;
 }
 
@@ -77,7 +79,10 @@ std::int64_t waits_of(const json& row) {
 
 StepView view_step(const json& step_report) {
   const bool attributed = step_report.contains("attribution");
-  return view_rank(step_report, (attributed ? step_report.at("attribution") : busiest(step_report.at("breakdown"))).at("rank").get<std::int64_t>());
+  return view_rank(step_report, (attributed ? step_report.at("attribution")
+                                            : busiest(step_report.at("breakdown")))
+                                    .at("rank")
+                                    .get<std::int64_t>());
 }
 
 StepView view_rank(const json& step_report, std::int64_t rank) {
@@ -85,11 +90,14 @@ StepView view_rank(const json& step_report, std::int64_t rank) {
   view.step_time_ps = step_report.at("step_time_ps").get<std::int64_t>();
   view.rank = rank;
   const json& breakdown = step_report.at("breakdown");
-  const auto row = std::find_if(breakdown.begin(), breakdown.end(), [&](const json& r) { return r.at("rank") == rank; });
+  const auto row = std::find_if(breakdown.begin(), breakdown.end(),
+                                [&](const json& r) { return r.at("rank") == rank; });
   view.parts = parts_of(row != breakdown.end() ? *row : busiest(breakdown));
   const json* attribution = attribution_of(step_report, rank);
   if (attribution == nullptr) return view;
-  for (const json& r : attribution->at("rows")) view.rows.push_back({r.at("phase"), r.at("component"), r.at("operator"), r.at("kind"), r.at("time_ps"), r.at("count")});
+  for (const json& r : attribution->at("rows"))
+    view.rows.push_back({r.at("phase"), r.at("component"), r.at("operator"), r.at("kind"),
+                         r.at("time_ps"), r.at("count")});
   return view;
 }
 
@@ -98,7 +106,8 @@ std::vector<std::int64_t> attributed_ranks(const json& step_report) {
   if (!step_report.contains("attribution")) return ranks;
   const json& attribution = step_report.at("attribution");
   ranks.push_back(attribution.at("rank"));
-  for (const json& other : attribution.value("other_ranks", json::array())) ranks.push_back(other.at("rank"));
+  for (const json& other : attribution.value("other_ranks", json::array()))
+    ranks.push_back(other.at("rank"));
   return ranks;
 }
 

@@ -102,9 +102,13 @@ std::string change_in_percent(std::int64_t before, std::int64_t after) {
   if (before == after) return "=";
   if (before == 0) return "new";
   if (after == 0) return "gone";
-  return (after > before ? "+" : "") + significant(100.0 * static_cast<double>(after - before) / static_cast<double>(before), 3) + " %";
+  return (after > before ? "+" : "") +
+         significant(100.0 * static_cast<double>(after - before) / static_cast<double>(before), 3) +
+         " %";
 }
 
-std::string share_text(double part, double whole) { return whole == 0 ? "-" : significant(100 * part / whole, 3) + " %"; }
+std::string share_text(double part, double whole) {
+  return whole == 0 ? "-" : significant(100 * part / whole, 3) + " %";
+}
 
 }  // namespace trellis::trainer

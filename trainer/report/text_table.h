@@ -32,9 +32,11 @@ class TextTable {
 /// A document whose texts and keys can stand in a line for people (base/escape.h). Those of a report come from files that anybody wrote.
 [[nodiscard]] nlohmann::json one_line_texts(const nlohmann::json& document);
 
-/// A number for people: as many significant digits, without exponent; 12345.6 → "12346", 0.083372 → "0.08337", 0 → "0". All digits are in JSON only.
+/// A number for people: as many significant digits, without exponent; 12345.6 → "12346", 0.083372 →
+/// "0.08337", 0 → "0". All digits are in JSON only.
 [[nodiscard]] std::string significant(double value, int digits = 4);
-/// 4711433741 → "4.711 ms"; seconds from 10 s, nanoseconds below a microsecond, picoseconds below a nanosecond. With a sign when it is a change.
+/// 4711433741 → "4.711 ms"; seconds from 10 s, nanoseconds below a microsecond, picoseconds below a
+/// nanosecond. With a sign when it is a change.
 [[nodiscard]] std::string milliseconds_text(std::int64_t ps);
 [[nodiscard]] std::string change_in_ms(std::int64_t ps);
 /// "+1.50 MiB", "0 B".
