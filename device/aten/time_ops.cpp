@@ -28,9 +28,8 @@ std::int64_t simulated_time_ps(std::int64_t device) {
 std::string portability_of(std::int64_t device) {
   RankRecorder& recorder = recorder_of(device, "the portability list");
   recorder.cut("portability is asked for");
-  const GraphRuns runs(&recorder.impl().graphs, &recorder.impl().graph_runs);
   const sim::SystemConfig& system = recorder.clock().system();
-  return portability({&runs, 1}, system.instance.name, system.chip.core.limits.core_version).dump();
+  return portability(recorder.uses(), system.instance.name, system.chip.core.limits.core_version).dump();
 }
 
 TORCH_LIBRARY_FRAGMENT(trellis, m) {

@@ -58,6 +58,10 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 }  // namespace
 
 std::uint32_t ViewMemo::id_of(const c10::TensorImpl& tensor, InternTable& table) {
+  if (C10_UNLIKELY(generation_ != table.generation())) {
+    entries_ = {};
+    generation_ = table.generation();
+  }
   const c10::IntArrayRef sizes = tensor.sizes();
   const c10::IntArrayRef strides = tensor.strides();
   const std::int64_t offset = tensor.storage_offset();

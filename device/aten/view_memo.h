@@ -43,6 +43,7 @@ class ViewMemo {
   };
   static constexpr std::size_t kEntries = 1024;  // direct mapped, a power of two
   std::array<Entry, kEntries> entries_;
+  std::uint32_t generation_ = 0;  ///< of the table
 };
 
 /// Answers "which interned texts are this call's" without writing them, for operators with at most one number beside their tensors: a program
@@ -57,6 +58,7 @@ struct TextMemo {
   struct Entry {
     bool used = false;
     Number number;
+    std::uint32_t generation = 0;  ///< of the table
     RankRecorder::OpTexts texts;
   };
   static constexpr std::size_t kOperators = 8;

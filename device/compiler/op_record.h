@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -55,7 +56,7 @@ struct Scope {
   std::string phase;        ///< "forward", "backward", "optimizer", "init", …
   std::int32_t microbatch = -1;
   std::string layer;        ///< "model.layers.3.self_attn", "" outside layers
-  bool operator==(const Scope&) const = default;
+  auto operator<=>(const Scope&) const = default;
 };
 
 enum class BufferCategory : std::uint8_t { kParameter, kGradient, kOptimizerState, kActivation, kTemporary, kInput };
@@ -65,23 +66,53 @@ inline constexpr int kNumBufferCategories = 6;
 /// Interning of one rank's records. Single-threaded: one recorder, one thread.
 class InternTable {
  public:
+  /// Distinct texts, or views, after which the table asks to be emptied: a few MiB. A model has some hundred.
+  static constexpr std::size_t kManyEntries = std::size_t{1} << 13;
+  /// Distinct scopes that are told from each other; what comes later shares one, whose layer is kFurtherScopes.
+  static constexpr std::size_t kMostScopes = std::size_t{1} << 16;
+  static constexpr std::string_view kFurtherScopes = "(further scopes)";
+
   std::uint32_t text(std::string_view text);
   std::uint32_t view(const TensorView& view);
   std::uint32_t scope(const Scope& scope);
-  [[nodiscard]] const std::string& text(std::uint32_t id) const { return texts_[id]; }
-  [[nodiscard]] const TensorView& view(std::uint32_t id) const { return views_[id]; }
+  [[nodiscard]] const std::string& text(std::uint32_t id) const { return texts_[id].text; }
+  [[nodiscard]] const TensorView& view(std::uint32_t id) const { return views_[id].view; }
   /// The bytes that the view's elements take: mostly those of its whole buffer too.
-  [[nodiscard]] std::int64_t view_bytes(std::uint32_t id) const { return view_bytes_[id]; }
+  [[nodiscard]] std::int64_t view_bytes(std::uint32_t id) const { return views_[id].bytes; }
   [[nodiscard]] const Scope& scope(std::uint32_t id) const { return scopes_[id]; }
 
+  /// 64 bits that stand for a text, or a view, in every generation. Texts that differ only in the values of ordinary numbers (see
+  /// without_ordinary_numbers) have equal keys.
+  [[nodiscard]] std::uint64_t text_key(std::uint32_t id) const { return texts_[id].key; }
+  [[nodiscard]] std::uint64_t view_key(std::uint32_t id) const { return views_[id].key; }
+
+  [[nodiscard]] bool is_full() const { return texts_.size() > kManyEntries || views_.size() > kManyEntries; }
+  /// Forgets texts and views, whose numbers then mean others, and begins another generation. Scopes stay.
+  void forget();
+  [[nodiscard]] std::uint32_t generation() const { return generation_; }
+
  private:
-  std::deque<std::string> texts_{std::string()};
+  struct Text {
+    std::string text;
+    std::uint64_t key = 0;
+  };
+  struct View {
+    TensorView view;
+    std::int64_t bytes = 0;
+    std::uint64_t key = 0;
+  };
+  std::deque<Text> texts_{Text{}};
   std::unordered_map<std::string_view, std::uint32_t> text_ids_;
   std::array<std::uint32_t, 256> recent_texts_{};  ///< direct mapped by a cheap hash: few texts come again and again
-  std::deque<TensorView> views_;
-  std::vector<std::int64_t> view_bytes_;  ///< beside views_
-  std::unordered_multimap<std::uint64_t, std::uint32_t> view_ids_;
+  std::deque<View> views_;
+  std::unordered_multimap<std::uint64_t, std::uint32_t> view_ids_;  ///< by key
   std::deque<Scope> scopes_{Scope{}};
+  std::map<Scope, std::uint32_t> scope_ids_{{Scope{}, 0}};
+  std::uint32_t generation_ = 0;
 };
+
+/// "value=-0.0009 dim=1" as "value=-~ dim=1": ordinary numbers are finite and no multiples of a half. Steps differ in them (learning rates,
+/// bias corrections, scales), and no program's time depends on them.
+[[nodiscard]] std::string without_ordinary_numbers(std::string_view text);
 
 }  // namespace trellis::device

@@ -10,7 +10,7 @@ namespace {
 class KeyWriter {
  public:
   KeyWriter(const RankRecorder::Impl& stream, const InternTable& interned) : stream_(stream), interned_(interned) {
-    words_.reserve(2 * stream.ops.size() + stream.operands.size());
+    words_.reserve(3 * stream.ops.size() + 2 * stream.operands.size());
     made_here_.assign(stream.next_buffer - stream.first_new_buffer, kUnseen);
   }
 
@@ -29,7 +29,8 @@ class KeyWriter {
   void add(const OpRecord& op) {
     const std::string& schema = interned_.text(op.schema);
     const bool comm = schema == kCommStartSchema || schema == kCommWaitSchema;
-    pair(op.schema, comm ? 0 : op.scalars);
+    words_.push_back(interned_.text_key(op.schema));
+    words_.push_back(interned_.text_key(comm ? 0 : op.scalars));
     pair(op.scope, (std::uint32_t{op.num_inputs} << 16) | op.num_outputs);
     for (std::uint32_t i = 0; i < std::uint32_t{op.num_inputs} + op.num_outputs; ++i) operand(op.first_operand + i);
     if (comm) communication(interned_.text(op.scalars));
@@ -47,12 +48,13 @@ class KeyWriter {
     std::uint32_t& number = number_of(operand.buffer);
     const bool first = number == kUnseen;
     if (first) number = next_buffer_++;
-    pair(number, static_cast<std::uint32_t>(operand.view));
+    words_.push_back(number);
+    words_.push_back(interned_.view_key(static_cast<std::uint32_t>(operand.view)));
     if (first) words_.push_back(operand.buffer < stream_.first_new_buffer ? 0 : stream_.is_released(operand.buffer) ? 1 : 2);
     // A view says how long its buffer is, but for those that are listed.
     while (partial_ < stream_.partial.size() && stream_.partial[partial_] < place) ++partial_;
     if (partial_ == stream_.partial.size() || stream_.partial[partial_] != place) return;
-    pair(kUnseen, 0);  // no buffer has this number
+    words_.push_back(kUnseen);  // no buffer has this number
     words_.push_back(static_cast<std::uint64_t>(stream_.partial_bytes[partial_]));
   }
 

@@ -53,13 +53,13 @@ class PieceTimer::CompileAhead {
   std::vector<std::jthread> helpers_;  ///< last: they end before what they use
 };
 
-const TimedPiece* PieceTimer::find(const ContentHash& hash, Unknown unknown) const {
+PieceTimer::Shared PieceTimer::find(const ContentHash& hash, Unknown unknown) const {
   auto known = pieces_.find({hash, Unknown::kRefuse});
   if (known == pieces_.end() && unknown == Unknown::kEstimate) known = pieces_.find({hash, Unknown::kEstimate});
-  return known == pieces_.end() ? nullptr : known->second.get();
+  return known == pieces_.end() ? nullptr : known->second;
 }
 
-std::vector<const TimedPiece*> PieceTimer::time(const std::vector<Graph>& pieces, Unknown unknown) {
+std::vector<PieceTimer::Shared> PieceTimer::time(const std::vector<Graph>& pieces, Unknown unknown) {
   std::vector<ContentHash> hashes;
   std::vector<const Graph*> fresh;
   std::set<ContentHash> seen;
@@ -74,16 +74,16 @@ std::vector<const TimedPiece*> PieceTimer::time(const std::vector<Graph>& pieces
     }
   }
   CompileAhead ahead(fresh, core_, threads_);
-  std::vector<const TimedPiece*> timed;
+  std::vector<Shared> timed;
   std::size_t next = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const TimedPiece* known = find(hashes[i], unknown);
-    timed.push_back(known != nullptr ? known : &make(pieces[i], hashes[i], unknown, ahead, next++));
+    const Shared known = find(hashes[i], unknown);
+    timed.push_back(known != nullptr ? known : make(pieces[i], hashes[i], unknown, ahead, next++));
   }
   return timed;
 }
 
-const TimedPiece& PieceTimer::make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index) {
+PieceTimer::Shared PieceTimer::make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index) {
   if (unknown == Unknown::kRefuse) return keep(piece, {hash, Unknown::kRefuse}, ahead.take(index));
   try {
     return keep(piece, {hash, Unknown::kRefuse}, ahead.take(index));
@@ -92,7 +92,7 @@ const TimedPiece& PieceTimer::make(const Graph& piece, const ContentHash& hash, 
   }
 }
 
-const TimedPiece& PieceTimer::keep(const Graph& piece, const Key& key, const CompiledGraph& compiled) {
+PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key, const CompiledGraph& compiled) {
   TimedPiece timed;
   timed.kernels = compiled.program.kernels;
   timed.instructions = compiled.program.instruction_count();
@@ -106,7 +106,7 @@ const TimedPiece& PieceTimer::keep(const Graph& piece, const Key& key, const Com
   return keep(piece, key, std::move(timed));
 }
 
-const TimedPiece& PieceTimer::keep(const Graph& piece, const Key& key, TimedPiece timed) {
+PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key, TimedPiece timed) {
   const double stretch = piece.name == "optimizer" ? stretch_.optimizer : stretch_.programs;
   if (stretch != 1) {
     sim::CoreTiming longer = *timed.timing;
@@ -114,7 +114,11 @@ const TimedPiece& PieceTimer::keep(const Graph& piece, const Key& key, TimedPiec
     for (sim::SegmentTiming& segment : longer.segments) segment.duration = Picoseconds(static_cast<std::int64_t>(static_cast<double>(segment.duration.value) * stretch));
     timed.timing = std::make_shared<const sim::CoreTiming>(std::move(longer));
   }
-  return *pieces_.emplace(key, std::make_unique<TimedPiece>(std::move(timed))).first->second;
+  return pieces_.emplace(key, std::make_shared<const TimedPiece>(std::move(timed))).first->second;
+}
+
+void PieceTimer::forget_unused() {
+  std::erase_if(pieces_, [](const auto& entry) { return entry.second.use_count() == 1; });
 }
 
 CompiledGraph PieceTimer::compile_anyhow(const Graph& piece) {

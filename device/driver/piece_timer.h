@@ -33,26 +33,29 @@ class PieceTimer {
   PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads, PieceStretch stretch = {})
       : core_(core), time_(std::move(time)), cache_(std::move(cache)), threads_(threads), stretch_(stretch) {}
 
-  /// One for each graph, in order; valid as long as this object.
-  std::vector<const TimedPiece*> time(const std::vector<Graph>& pieces, Unknown unknown);
+  using Shared = std::shared_ptr<const TimedPiece>;
+  /// One for each graph, in order.
+  std::vector<Shared> time(const std::vector<Graph>& pieces, Unknown unknown);
+  /// Forgets those that nobody else holds.
+  void forget_unused();
 
  private:
   using Key = std::pair<ContentHash, Unknown>;  ///< kEstimate: only those that kRefuse would throw for
 
   class CompileAhead;
-  [[nodiscard]] const TimedPiece* find(const ContentHash& hash, Unknown unknown) const;
-  const TimedPiece& make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index);
+  [[nodiscard]] Shared find(const ContentHash& hash, Unknown unknown) const;
+  Shared make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index);
   CompiledGraph compile_anyhow(const Graph& piece);
   void warn_of(const CompiledGraph& compiled, const std::string& reason);
-  const TimedPiece& keep(const Graph& piece, const Key& key, const CompiledGraph& compiled);
-  const TimedPiece& keep(const Graph& piece, const Key& key, TimedPiece timed);
+  Shared keep(const Graph& piece, const Key& key, const CompiledGraph& compiled);
+  Shared keep(const Graph& piece, const Key& key, TimedPiece timed);
 
   const sim::CoreConfig& core_;
   Time time_;
   TimingCache cache_;
   int threads_;
   PieceStretch stretch_;
-  std::map<Key, std::unique_ptr<TimedPiece>> pieces_;
+  std::map<Key, Shared> pieces_;
   std::set<std::string> warned_;
 };
 

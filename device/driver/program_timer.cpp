@@ -8,8 +8,8 @@
 
 namespace trellis::device {
 
-ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads, std::optional<std::filesystem::path> cache)
-    : system_(system),
+ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads, std::optional<std::filesystem::path> cache, std::size_t most_programs)
+    : system_(system), most_programs_(most_programs),
       pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); }, TimingCache(std::move(cache), system),
               threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())), {system.program_stretch(), system.optimizer_stretch()}) {}
 
@@ -18,12 +18,15 @@ sim::Simulator& ProgramTimer::machine() {
   return *simulator_;
 }
 
-const TimedProgram& ProgramTimer::time(const Graph& graph, Unknown unknown) {
+std::shared_ptr<const TimedProgram> ProgramTimer::share(const Graph& graph, Unknown unknown) {
   const std::lock_guard lock(mutex_);
   const ContentHash hash = graph.hash();
-  std::unique_ptr<TimedProgram>& known = programs_[{hash, unknown}];
-  if (!known) known = build(graph, hash, unknown);
-  return *known;
+  if (const auto known = programs_.find({hash, unknown}); known != programs_.end()) return known->second;
+  if (programs_.size() >= most_programs_) {
+    programs_.clear();
+    pieces_.forget_unused();
+  }
+  return programs_[{hash, unknown}] = build(graph, hash, unknown);
 }
 
 /// Where nothing is computed beside them, collectives inside a layer are waited for where they start.
@@ -36,9 +39,9 @@ void ProgramTimer::add_communication(const Graph& graph, std::uint32_t index, Ti
   if (starts == at_once) program.steps.push_back({nullptr, index, {sim::isa::CommAction::kWait, node.comm}});
 }
 
-std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& recorded, const ContentHash& hash, Unknown unknown) {
+std::shared_ptr<const TimedProgram> ProgramTimer::build(const Graph& recorded, const ContentHash& hash, Unknown unknown) {
   const Graph graph = apply_rules(recorded, system_.chip.core.compiler);
-  auto program = std::make_unique<TimedProgram>();
+  auto program = std::make_shared<TimedProgram>();
   program->name = graph.name;
   program->hash = hash;
   const PieceCutter cutter(graph);
@@ -46,7 +49,7 @@ std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& recorded, const C
   for (const Piece& piece : cutter.pieces()) {
     if (!cutter.is_communication(piece)) graphs.push_back(cutter.extract(piece));
   }
-  const std::vector<const TimedPiece*> timed = pieces_.time(graphs, unknown);
+  program->pieces = pieces_.time(graphs, unknown);
   std::size_t next = 0;
   for (const Piece& piece : cutter.pieces()) {
     const Node& node = graph.nodes[piece.first];
@@ -54,7 +57,7 @@ std::unique_ptr<TimedProgram> ProgramTimer::build(const Graph& recorded, const C
       add_communication(graph, piece.first, *program);
       continue;
     }
-    const TimedPiece& t = *timed[next++];
+    const TimedPiece& t = *program->pieces[next++];
     if (t.instructions > 0) program->steps.push_back({&t, piece.first, {}});
     for (const HostCopy& copy : t.host_copies) program->host_copies.push_back({copy.bytes, copy.to_device, piece.first + copy.node});
     program->estimated.insert(program->estimated.end(), t.estimated.begin(), t.estimated.end());
@@ -75,6 +78,7 @@ Picoseconds ProgramTimer::communication(const CommRequest& request) {
   const CommKey key{request.kind, request.ranks, elements, element};
   const auto known = communications_.find(key);
   if (known != communications_.end()) return known->second;
+  if (communications_.size() >= kMostCommunications) communications_.clear();
   const Picoseconds time = sim::time_collective(system_, {request.kind, request.ranks, Bytes(elements * element), element}).time;
   return communications_.emplace(key, time).first->second;
 }

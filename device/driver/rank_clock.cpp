@@ -14,7 +14,39 @@ namespace trellis::device {
 
 // ── the log ──
 
-void RankClock::append(Entry entry) { chunks_.back().entries.push_back(entry); }
+void RankClock::append(Entry entry) {
+  chunks_.back().entries.push_back(entry);
+  if (++entries_ >= kMostEntries) shorten();
+}
+
+/// Whoever runs an operation cannot be told of an error in the log of those before: the next one to read is.
+void RankClock::shorten() {
+  const bool can_be_asked_for = was_read_ || slicing_ || !marks_.empty();
+  if (timer_ != nullptr && can_be_asked_for) {
+    try {
+      read();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  forget_log();
+}
+
+void RankClock::forget_log() {
+  chunks_.assign(1, {});
+  entries_ = 0;
+  marks_.clear();
+  profiled_.clear();
+  runs_.clear();
+  run_ids_.clear();
+  requests_.clear();
+  request_ids_.clear();
+}
+
+void RankClock::forget_graphs() {
+  shorten();
+  programs_.clear();
+}
 
 std::uint32_t RankClock::request(const CommRequest& request) {
   const auto [it, fresh] =
@@ -57,10 +89,12 @@ void RankClock::host_waits(std::shared_ptr<TimeMark> mark) {
 
 void RankClock::end_step() {
   append({Entry::Kind::kEndStep, 0, 0});
+  if (entries_ == 0) return;  // the log was shortened
   Chunk& last = chunks_.back();
   Chunk* const before = chunks_.size() > 1 ? &last - 1 : nullptr;
   if (before != nullptr && before->entries == last.entries) {
     ++before->times;
+    entries_ -= last.entries.size();
     last.entries.clear();
   } else {
     chunks_.emplace_back();
@@ -94,8 +128,8 @@ class RankClock::Reader {
  private:
   void prepare(const Run& run) {
     if (c_.programs_.size() <= run.graph) c_.programs_.resize(run.graph + std::size_t{1});
-    const TimedProgram*& program = c_.programs_[run.graph];
-    if (program == nullptr) program = &c_.timer_->time_or_estimate(c_.graphs_[run.graph]);
+    std::shared_ptr<const TimedProgram>& program = c_.programs_[run.graph];
+    if (program == nullptr) program = c_.timer_->share(c_.graphs_[run.graph], Unknown::kEstimate);
     for (const Comm& comm : run.comms) static_cast<void>(c_.timer_->communication(c_.requests_[comm.request]));
   }
 
@@ -213,12 +247,15 @@ const sim::SystemConfig& RankClock::system() const {
 
 void RankClock::read() {
   static_cast<void>(system());
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  was_read_ = true;
   Reader reader(*this);
   reader.prepare();
   reader.walk();
-  chunks_.assign(1, {});
-  marks_.clear();
-  profiled_.clear();
+  forget_log();
+  // A wait for what has ended by now in every stream is no wait.
+  const Picoseconds earliest = *std::min_element(streams_.begin(), streams_.end());
+  std::erase_if(comm_ends_, [&](const auto& entry) { return entry.second <= earliest; });
 }
 
 Picoseconds RankClock::now() const { return *std::max_element(streams_.begin(), streams_.end()); }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,10 +43,14 @@ struct DeviceSlice {
 ///   log:  run graph ─ mark ─ run graph ─ wait for mark ─ host waits ─ …      written while the program runs, cheap
 ///   read: compile and time what is new, walk the log once, give the marks their times
 ///
+/// A log of kMostEntries is read without being asked. Where nothing in it can be asked for (no mark, and the clock was never read) it is
+/// forgotten instead, because reading costs compiling: such a clock then counts from there.
+///
 /// Two streams of a core are timed as if each had the core for itself. Used by the thread that is bound to the rank.
 class RankClock {
  public:
   static constexpr int kStreams = 4;  ///< the default one and a pool of three
+  static constexpr std::size_t kMostEntries = std::size_t{1} << 16;  ///< of the log; 512 KiB
 
   explicit RankClock(const std::vector<Graph>& graphs) : graphs_(graphs), chunks_(1) {}
   void use(ProgramTimer& timer) { timer_ = &timer; }
@@ -60,9 +65,11 @@ class RankClock {
   void host_waits(int stream);  ///< −1: for all of them
   void host_waits(std::shared_ptr<TimeMark> mark);
   void end_step();              ///< handles of communications are used anew
+  void forget_graphs();         ///< the numbers of graphs will mean others
 
   // the clock
-  /// Reads the log to its end. Throws Error when there is nothing to time with, ConfigError for a communication that the fabric cannot form.
+  /// Reads the log to its end. Throws Error when there is nothing to time with, ConfigError for a communication that the fabric cannot form;
+  /// the same, once, for what was read without being asked.
   void read();
   /// The latest stream's time. REQUIRES: read().
   [[nodiscard]] Picoseconds now() const;
@@ -102,6 +109,8 @@ class RankClock {
   class Reader;
 
   void append(Entry entry);
+  void shorten();
+  void forget_log();
   std::uint32_t request(const CommRequest& request);
 
   const std::vector<Graph>& graphs_;
@@ -114,7 +123,11 @@ class RankClock {
   std::vector<ProfiledRun> profiled_;
   std::vector<Chunk> chunks_;  ///< the last one is open
 
-  std::vector<const TimedProgram*> programs_;    ///< by graph; null: not asked for yet
+  std::size_t entries_ = 0;    ///< in all chunks
+  bool was_read_ = false;
+  std::exception_ptr failure_;  ///< of a reading that nobody had asked for
+
+  std::vector<std::shared_ptr<const TimedProgram>> programs_;  ///< by graph; null: not asked for yet
   std::array<Picoseconds, kStreams> streams_{};  ///< when each runs dry
   Picoseconds host_{};                           ///< the host knows that the device got this far
   std::map<std::uint32_t, Picoseconds> comm_ends_;  ///< by handle, of the open step

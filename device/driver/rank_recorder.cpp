@@ -206,9 +206,7 @@ std::uint32_t RankRecorder::scope_id() {
   if (s.scope_id != 0) return s.scope_id;
   if (scope_.phase.empty() && scope_.layer.empty()) return 0;  // the table's first
   // The micro-batch is a property of the instance, not of the graph.
-  const auto [it, fresh] = s.scope_ids.try_emplace({scope_.phase, 0, scope_.layer}, 0);
-  if (fresh) it->second = interned_.scope(Scope{scope_.phase, -1, scope_.layer});
-  s.scope_id = it->second;
+  s.scope_id = interned_.scope(Scope{scope_.phase, -1, scope_.layer});
   return s.scope_id;
 }
 
@@ -250,11 +248,13 @@ std::int64_t RankRecorder::comm_start(const CommRequest& request, std::span<cons
     if (s.logs) s.log.comm_started(static_cast<std::uint32_t>(index), stream, kind, request.elements, memory_.op());
   }
   record(kCommStartSchema, std::to_string(index), inputs, outputs, bytes);
-  return static_cast<std::int64_t>(index);
+  return s.forgotten_comms + static_cast<std::int64_t>(index);
 }
 
 void RankRecorder::comm_wait(std::int64_t handle) {
-  TRELLIS_CHECK(handle >= 0 && static_cast<std::size_t>(handle) < impl_->step.comms.size(), "wait for an unknown communication");
+  TRELLIS_CHECK(handle >= 0 && handle - impl_->forgotten_comms < static_cast<std::int64_t>(impl_->step.comms.size()), "wait for an unknown communication");
+  handle -= impl_->forgotten_comms;
+  if (handle < 0) return;  // its start is forgotten
   if (const auto moved = impl_->moved.find(handle); moved != impl_->moved.end()) handle = moved->second;
   record(kCommWaitSchema, std::to_string(handle), {}, {}, {});
 }
@@ -274,6 +274,7 @@ void RankRecorder::cut(std::string_view reason) {
       s.graphs.push_back(build_graph(s, interned_, world_rank_, reason, instance.comms));
       if (auto_phase_ != AutoPhase::kNone) s.graphs.back().name = name(auto_phase_);
       s.graph_runs.push_back(0);
+      s.graph_nodes += static_cast<std::int64_t>(s.graphs.back().nodes.size());
       known = s.graph_by_key.emplace(key, static_cast<std::uint32_t>(s.graphs.size() - 1)).first;
     }
     ++s.graph_runs[known->second];
@@ -283,23 +284,34 @@ void RankRecorder::cut(std::string_view reason) {
     s.step.instances.push_back(std::move(instance));
   }
   s.forget_open_graph();
+  forget_what_is_too_much();
 }
 
 void RankRecorder::discard() {
   cut("no part of a step");  // time has passed all the same
   for (const GraphInstance& instance : impl_->step.instances) --impl_->graph_runs[instance.graph];
+  impl_->open_uses.clear();
   impl_->step = {};
+  impl_->forgotten_comms = 0;
   clock_->end_step();
   restart_log();
 }
 
 void RankRecorder::end_step() {
   cut("end of step");
+  Impl& s = *impl_;
   clock_->end_step();
-  impl_->finished = std::move(impl_->step);
-  impl_->step = {};
-  impl_->layer_from.clear();
+  s.finished = std::move(s.step);
+  s.step = {};
+  s.forgotten_comms = 0;
+  s.earlier_uses.add(s.open_uses);
+  s.open_uses.clear();
+  s.layer_from.clear();
   restart_log();
+  if (s.graph_nodes > Impl::kMostNodes && !s.replays) {
+    clock_->forget_graphs();
+    s.forget_graphs();
+  }
 }
 
 }  // namespace trellis::device

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <map>
 #include <span>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "device/compiler/graph.h"
+#include "device/driver/operator_uses.h"
 #include "device/driver/pass_log.h"
 #include "device/driver/session.h"
 
@@ -25,6 +25,7 @@ struct GraphInstance {
 struct StepStream {
   std::vector<GraphInstance> instances;
   std::vector<CommRequest> comms;
+  std::int64_t forgotten = 0;  ///< runs of graphs before `instances`: the step was too long to be kept, see kMostRuns
 };
 
 struct RankRecorder::Impl {
@@ -46,7 +47,6 @@ struct RankRecorder::Impl {
     Scope saved;
   };
   std::vector<Frame> frames;
-  std::map<std::tuple<std::string, std::int32_t, std::string>, std::uint32_t> scope_ids;
   std::uint32_t scope_id = 0;
   std::string scoped_layer;                                      ///< by push and pop alone, without backward's look-up
   std::vector<std::pair<std::int64_t, std::string>> layer_from;  ///< from this autograd sequence number on: layer
@@ -57,10 +57,20 @@ struct RankRecorder::Impl {
   };
   RecordCost largest_graph;  ///< of all that have ended
 
+  /// What a program may do without ending a step, or without doing the same again, before the oldest is forgotten: memory is bounded for any
+  /// number of steps. Steps of trainers that end them are far below.
+  static constexpr std::size_t kMostRuns = std::size_t{1} << 16;         ///< of graphs in a step
+  static constexpr std::int64_t kMostOpenNodes = std::int64_t{1} << 20;  ///< of distinct graphs, while a step is open
+  static constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;      ///< of distinct graphs, when a step ends
+  static constexpr std::size_t kMostLayerBorders = std::size_t{1} << 16;
+
   // finished work
   std::vector<Graph> graphs;                 ///< distinct ones of this rank, layers named
+  std::int64_t graph_nodes = 0;              ///< of all of them
   std::vector<std::int64_t> graph_runs;      ///< beside `graphs`: how often each ran
   std::map<ContentHash, std::uint32_t> graph_by_key;  ///< open_graph_key → index in `graphs`
+  OperatorUses earlier_uses;                 ///< of graphs that are forgotten
+  OperatorUses open_uses;                    ///< the same, in the step that is open
   StepStream step;                           ///< since the last end_step
   StepStream finished;                       ///< the step that ended last
 
@@ -82,7 +92,12 @@ struct RankRecorder::Impl {
 
   /// Place in comm_streams.
   std::uint32_t stream_of(const CommRequest& request);
+  /// Communications of the open step that are forgotten: what their handles are ahead of places in step.comms.
+  std::int64_t forgotten_comms = 0;
 
+  void forget_open_step();
+  /// Of the distinct graphs, all but those that `finished` ran. REQUIRES: the open step has run none, and nobody else names one.
+  void forget_graphs();
   void add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes, const InternTable& interned);
   /// Of the whole buffer of the operand at this place.
   [[nodiscard]] std::int64_t bytes_of(std::uint32_t place, const InternTable& interned) const;
@@ -102,8 +117,8 @@ inline constexpr std::string_view kCommWaitSchema = "trellis::comm_wait";
                                 std::vector<std::uint32_t>& comms);
 
 
-/// Of everything that build_graph would put into the open graph, layer names included, at a fraction of its cost: equal keys of one rank
-/// are equal graphs. `name`: the graph's. `comms` as build_graph gives them.
+/// Of everything that build_graph would put into the open graph, layer names included and the values of ordinary numbers not
+/// (InternTable::text_key), at a fraction of its cost: equal keys of one rank are graphs that take the same time. `name`: the graph's. `comms` as build_graph gives them.
 [[nodiscard]] ContentHash open_graph_key(const RankRecorder::Impl& stream, const InternTable& interned, std::string_view name,
                                          std::vector<std::uint32_t>& comms);
 

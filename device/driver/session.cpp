@@ -91,18 +91,32 @@ RankRecorder& Session::rank(int rank) {
 
 void Session::end_step(int rank, std::int64_t) { this->rank(rank).end_step(); }
 
+namespace {
+
+void refuse_forgotten(int rank, const StepStream& step) {
+  if (step.forgotten == 0) return;
+  throw Error(ExitCode::kInternal,
+              fmt::format("step of rank {}: it ran {} graphs since the step before ended, and the first {} of them are forgotten, because a rank keeps at most "
+                          "{} of a step: such a step cannot be simulated: end steps more often (in Python: run.step() of simulate())",
+                          rank, step.forgotten + static_cast<std::int64_t>(step.instances.size()), step.forgotten, RankRecorder::Impl::kMostRuns));
+}
+
+}  // namespace
+
 nlohmann::json Session::simulate_step(std::int64_t step) {
   TRELLIS_CHECK(options_.record, "simulate_step needs recording");
   impl_->streams.clear();
   impl_->graphs.clear();
   for (const auto& recorder : impl_->ranks) {
+    refuse_forgotten(recorder->world_rank(), recorder->impl().finished);
     impl_->streams.push_back(&recorder->impl().finished);
     impl_->graphs.push_back(&recorder->impl().graphs);
   }
-  StepTiming timing = lay_out_step(impl_->streams, impl_->graphs, {options_.world_size, options_.fold},
-                                   [this](const Graph& graph) {
-                                     return &(options_.estimate_unknown ? impl_->timer.time_or_estimate(graph) : impl_->timer.time(graph));
-                                   });
+  std::vector<std::shared_ptr<const TimedProgram>> owned;
+  StepTiming timing = lay_out_step(impl_->streams, impl_->graphs, {options_.world_size, options_.fold}, [&](const Graph& graph) {
+    return owned.emplace_back(impl_->timer.share(graph, options_.estimate_unknown ? Unknown::kEstimate : Unknown::kRefuse)).get();
+  });
+  timing.owned = std::move(owned);
   timing.slow = system_.slow;
   const ContentHash key = job_key(timing.job);
   const bool repeated = impl_->last && impl_->last_key == key;
@@ -119,11 +133,11 @@ void Session::write_trace(const std::filesystem::path& path, const std::string& 
 }
 
 nlohmann::json Session::portability_report(int rank) {
-  std::vector<GraphRuns> runs;
+  OperatorUses uses;
   for (const auto& recorder : impl_->ranks) {
-    if (rank < 0 || recorder->rank() == rank) runs.emplace_back(&recorder->impl().graphs, &recorder->impl().graph_runs);
+    if (rank < 0 || recorder->rank() == rank) uses.add(recorder->uses());
   }
-  return portability(runs, system_.instance.name, system_.chip.core.limits.core_version);
+  return portability(uses, system_.instance.name, system_.chip.core.limits.core_version);
 }
 
 nlohmann::json Session::memory_report() {

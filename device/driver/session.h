@@ -52,6 +52,7 @@ struct CommRequest {
   DType dtype = DType::kFp32;
 };
 
+class OperatorUses;
 class RankClock;
 
 /// What a program that announces no phases is doing, as the device can tell.
@@ -123,6 +124,8 @@ class RankRecorder {
   [[nodiscard]] const Scope& current_scope() const { return scope_; }
   /// The current scope interned, without its micro-batch: equal scopes of equal graphs are equal ids.
   [[nodiscard]] std::uint32_t scope_id();
+  /// Of everything recorded so far that was not discarded.
+  [[nodiscard]] OperatorUses uses() const;
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_rank() const { return world_rank_; }
 
@@ -133,6 +136,7 @@ class RankRecorder {
 
  private:
   void restart_log();
+  void forget_what_is_too_much();  ///< REQUIRES: no graph is open
   friend class PeriodRepeater;
 
   int rank_;

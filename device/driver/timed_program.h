@@ -35,6 +35,7 @@ struct TimedProgram {
   std::string name;  ///< the graph's
   ContentHash hash;  ///< the graph's
   std::vector<Step> steps;
+  std::vector<std::shared_ptr<const TimedPiece>> pieces;  ///< those of the steps
   std::vector<HostCopy> host_copies;   ///< `node`: of the graph
   std::vector<std::string> estimated;  ///< names, sorted, unique
   Coverage coverage;

@@ -1,5 +1,7 @@
 """What a simulated run says: plain data from the emulator's reports, and a text for reading."""
 
+import collections
+import json
 from typing import Any
 
 _PS_PER_MS = 1e9
@@ -8,23 +10,61 @@ _SHOWN_STEPS = 8
 _SHOWN_ROWS = 10
 
 
-class RunReport:
-    """steps: reports of schema trellis.step_report/1 in order; memory: trellis.memory/1; portability: trellis.portability/1."""
+class StepLog:
+    """The reports of the last `keep` steps, equal ones in a row once, and what the earlier ones come to: as large after 256 steps as after a million."""
 
-    def __init__(self, *, session, steps, memory, portability, tokens_per_step=None):
-        self.session, self.steps, self.memory = session, steps, memory
+    def __init__(self, keep: int):
+        self._kept: collections.deque[tuple[int, dict[str, Any]]] = collections.deque(maxlen=keep)  # (number of the step, what it shares with equal ones)
+        self._text = ""
+        self._steps = 0
+        self.ranks: set[int] = set()      # that did something in a step
+        self.estimated: set[str] = set()  # operations without a program
+        self.earlier = {"steps": 0, "step_time_ps": 0, "shortest_ps": 0, "longest_ps": 0}
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def add(self, text: str) -> None:
+        """text: a report of schema trellis.step_report/1, whose step number does not count."""
+        content = self._kept[-1][1] if text == self._text else json.loads(text)
+        if text != self._text:
+            self.ranks |= {row["rank"] for row in content["breakdown"] if row["total_ps"] > row["bubble_ps"]}
+            self.estimated |= set(content["coverage"]["estimated"])
+        if len(self._kept) == self._kept.maxlen:
+            self._drop(self._kept[0][1]["step_time_ps"])
+        self._kept.append((self._steps, content))
+        self._text, self._steps = text, self._steps + 1
+
+    def _drop(self, time_ps: int) -> None:
+        before = self.earlier
+        shortest = min(before["shortest_ps"], time_ps) if before["steps"] else time_ps
+        self.earlier = {"steps": before["steps"] + 1, "step_time_ps": before["step_time_ps"] + time_ps, "shortest_ps": shortest,
+                        "longest_ps": max(before["longest_ps"], time_ps)}
+
+    def reports(self) -> list[dict[str, Any]]:
+        return [{**content, "step": number} for number, content in self._kept]
+
+
+class RunReport:
+    """steps: reports of schema trellis.step_report/1 in order, those of the last steps (simulate(keep_steps=…)); earlier: how many were before them, and
+    their times together; memory: trellis.memory/1; portability: trellis.portability/1."""
+
+    def __init__(self, *, session, steps: StepLog, memory, portability, tokens_per_step=None):
+        self.session, self.memory = session, memory
+        self.steps, self.earlier = steps.reports(), steps.earlier
+        self._ranks, self._estimated = sorted(steps.ranks), sorted(steps.estimated)
         self.portability, self.tokens_per_step = portability, tokens_per_step
 
     def step_times_ms(self) -> list[float]:
+        """Of the steps in `steps`."""
         return [step["step_time_ms"] for step in self.steps]
 
     def ranks(self) -> list[int]:
         """Ranks that did something in a step."""
-        busy = {row["rank"] for step in self.steps for row in step["breakdown"] if row["total_ps"] > row["bubble_ps"]}
-        return sorted(busy)
+        return self._ranks
 
     def breakdown_ms(self, rank: int | None = None) -> list[dict[str, float]]:
-        """Per step, in ms: where the time of `rank` went (None: the first rank that worked); the parts add up to the step."""
+        """Per step of `steps`, in ms: where the time of `rank` went (None: the first rank that worked); the parts add up to the step."""
         ranks = self.ranks()
         rank = rank if rank is not None else (ranks[0] if ranks else 0)
         return [{part: step["breakdown"][rank][part + "_ps"] / _PS_PER_MS for part in _PARTS} for step in self.steps]
@@ -40,7 +80,7 @@ class RunReport:
 
     def estimated(self) -> list[str]:
         """Operations whose time is an estimate, because the compiler has no program for them."""
-        return sorted({name for step in self.steps for name in step["coverage"]["estimated"]})
+        return self._estimated
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -50,6 +90,7 @@ class RunReport:
             "tokens_per_second": self.tokens_per_second(),
             "estimated": self.estimated(),
             "steps": self.steps,
+            "earlier_steps": self.earlier,
             "memory": self.memory,
             "portability": self.portability,
         }
@@ -75,8 +116,8 @@ class RunReport:
         shown = [p for p in _PARTS if any(row[p] > 0 for row in parts)]
         lines = ["step   time ms  " + "".join(f"{p:>15}" for p in shown)]
         first = max(0, len(self.steps) - _SHOWN_STEPS)
-        if first:
-            lines.append(f"… {first} earlier steps")
+        if earlier := first + self.earlier["steps"]:
+            lines.append(f"… {earlier} earlier steps")
         for step, row in list(zip(self.steps, parts))[first:]:
             lines.append(f"{step['step']:>4}  {step['step_time_ms']:>9.3f}  " + "".join(f"{row[p]:>15.3f}" for p in shown))
         return lines

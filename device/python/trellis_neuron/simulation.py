@@ -9,22 +9,24 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import neuron, ranks
-from .report import RunReport
+from ._index import ops as _ops
+from .report import RunReport, StepLog
 
-_ops = torch.ops.trellis
 _active: "Simulation | None" = None
 
 
 class Simulation:
     """A context manager; see simulate(). Inside it and after it: step(), report(), as_dict(), write_trace(), str()."""
 
-    def __init__(self, options: dict[str, Any], steps: str, tokens_per_step: int | None):
+    def __init__(self, options: dict[str, Any], steps: str, tokens_per_step: int | None, keep_steps: int):
         if steps not in ("optimizer", "manual"):
             raise ValueError(f'simulate: steps: expected "optimizer" or "manual", got {steps!r}')
+        if keep_steps < 1:
+            raise ValueError(f"simulate: keep_steps: expected at least 1, got {keep_steps}")
         self._options, self._steps, self._tokens = options, steps, tokens_per_step
         self._hooks: list[Any] = []
         self._forwarded = threading.local()
-        self._reports: list[dict[str, Any]] = []
+        self._log = StepLog(keep_steps)
         self._result: RunReport | None = None
 
     def __enter__(self) -> "Simulation":
@@ -47,7 +49,7 @@ class Simulation:
         for hook in self._hooks:
             hook.remove()
         if error_type is None:
-            if not self._reports and ranks.current() is None:
+            if not len(self._log) and ranks.current() is None:
                 self.step()  # a body without steps is one step
             self._result = self._gather()
         _ops.discard_step()
@@ -55,23 +57,22 @@ class Simulation:
 
     def step(self) -> None:
         """Ends a training step of the calling thread's ranks. In run_ranks(), every rank must end each step."""
-        number = len(self._reports)
-        _ops.end_step(number)
+        _ops.end_step(0)
         if (threads := ranks.current()) is None:
-            self._simulate(number)
+            self._simulate()
             return
         threads.barrier()
         if ranks.current_rank() == 0:
-            self._simulate(number)
+            self._simulate()
         threads.barrier()
 
-    def _simulate(self, number: int) -> None:
+    def _simulate(self) -> None:
         if torch.distributed.is_initialized() and ranks.current() is None and torch.distributed.get_world_size() > 1:
             raise RuntimeError(
                 "simulate: the ranks of this program are processes, and a process sees its own rank only: "
                 "run them as threads with trellis_neuron.run_ranks(fn, world_size)"
             )
-        self._reports.append(json.loads(_ops.simulate_step(number)))
+        self._log.add(_ops.simulate_step(0))  # the same number: equal steps are equal texts
 
     def _before_forward(self, *_):
         """What comes before the first forward pass builds the model: it belongs to no step."""
@@ -82,7 +83,7 @@ class Simulation:
     def _gather(self) -> RunReport:
         return RunReport(
             session=neuron.session_options(),
-            steps=self._reports,
+            steps=self._log,
             memory=json.loads(_ops.memory_report()),
             portability=json.loads(_ops.portability_report()),
             tokens_per_step=self._tokens,
@@ -114,15 +115,17 @@ def simulate(
     logical_core_size: int | None = None,
     steps: str = "optimizer",
     tokens_per_step: int | None = None,
+    keep_steps: int = 256,
 ) -> Simulation:
     """What the body does on `neuron` takes simulated time on this machine.
 
     steps: "optimizer", a training step ends with each optimizer.step(), or "manual", at each run.step(). What comes before the first module's
-    forward pass belongs to no step. tokens_per_step, over all ranks: adds tokens/s to the report. Raises RuntimeError when the machine
+    forward pass belongs to no step. tokens_per_step, over all ranks: adds tokens/s to the report. keep_steps: the report has the last so many
+    steps one by one, and of earlier ones their number and times together. Raises RuntimeError when the machine
     differs from the present one while tensors are alive on it.
     """
     options = {"instance": instance, "nodes": nodes, "world_size": world_size, "shape_only": shape_only, "logical_core_size": logical_core_size}
-    return Simulation(options, steps, tokens_per_step)
+    return Simulation(options, steps, tokens_per_step, keep_steps)
 
 
 def _configure(options: dict[str, Any]) -> None:

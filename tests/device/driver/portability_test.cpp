@@ -27,10 +27,9 @@ Graph graph_of(DType dtype, HostType host = HostType::kSame) {
 }
 
 json list(const Graph& graph, std::int64_t times, int core_version = 3) {
-  const std::vector<Graph> graphs{graph};
-  const std::vector<std::int64_t> runs{times};
-  const GraphRuns one(&graphs, &runs);
-  return portability({&one, 1}, "trn2.48xlarge", core_version);
+  OperatorUses uses;
+  uses.add(graph, times);
+  return portability(uses, "trn2.48xlarge", core_version);
 }
 
 json row(const json& document, const std::string& op, const std::string& dtype) {

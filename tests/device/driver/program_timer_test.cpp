@@ -1,3 +1,4 @@
+#include <memory>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -51,6 +52,20 @@ TEST_F(ProgramTimerTest, EqualGraphsAreOneProgramWhateverTheirLayersAreCalled) {
     if (node.scope.layer == "model.layers.1") node.scope.layer = "model.layers.7";
   }
   EXPECT_EQ(&timer.time(layered_graph(3)), &timer.time(renamed));
+}
+
+TEST_F(ProgramTimerTest, ProgramsBeyondTheMostAreForgottenButForThoseInUse) {
+  ProgramTimer timer(system, 1, std::nullopt, /*most_programs=*/2);
+  const std::shared_ptr<const TimedProgram> used = timer.share(layered_graph(3), Unknown::kRefuse);
+  std::weak_ptr<const TimedProgram> unused = timer.share(layered_graph(0), Unknown::kRefuse);
+  const std::set<const TimedPiece*> pieces = distinct(*used);
+  const Picoseconds before = busy(*used);
+  static_cast<void>(timer.time(layered_graph(2)));
+  EXPECT_TRUE(unused.expired());
+  EXPECT_EQ(busy(*used), before);
+  const std::shared_ptr<const TimedProgram> again = timer.share(layered_graph(3), Unknown::kRefuse);
+  EXPECT_NE(again, used);
+  EXPECT_EQ(distinct(*again), pieces) << "its pieces were in use";
 }
 
 TEST_F(ProgramTimerTest, StepsAreTheGraphsNodesInOrder) {

@@ -100,6 +100,27 @@ TEST_F(RankClockTest, ALogOfManyEqualStepsIsReadAsIfItHadBeenReadEachStep) {
   EXPECT_EQ(read(), first + 1001 * each);
 }
 
+TEST_F(RankClockTest, ALongLogIsReadWhereItsTimeCanBeAskedFor) {
+  run(256);
+  read();  // pays for the first launch
+  const auto begin = mark();
+  run(256);
+  const auto once = mark();
+  read();
+  const std::int64_t each = between(begin, once);
+  for (std::size_t i = 0; i < RankClock::kMostEntries + 10; ++i) run(256);
+  const auto end = mark();
+  read();
+  EXPECT_EQ(between(once, end), static_cast<std::int64_t>(RankClock::kMostEntries + 10) * each);
+}
+
+TEST_F(RankClockTest, ALongLogIsForgottenWhereNobodyEverAsked) {
+  for (std::size_t i = 0; i < RankClock::kMostEntries; ++i) run(256);
+  EXPECT_EQ(read(), 0) << "a clock that nobody had read counts from there";
+  run(256);
+  EXPECT_GT(read(), 0);
+}
+
 TEST_F(RankClockTest, AHostThatWaitsLetsTheQueueRunDry) {
   run(256);
   run(256);

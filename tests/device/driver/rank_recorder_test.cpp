@@ -1,11 +1,17 @@
 #include <functional>
+#include <set>
+#include <string>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "device/driver/rank_stream.h"
 
 namespace trellis::device {
 namespace {
+
+using Impl = RankRecorder::Impl;
 
 /// A recorder with a helper that records `aten::add` of two buffers into a new one.
 class RankRecorderTest : public testing::Test {
@@ -152,6 +158,96 @@ TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
   EXPECT_EQ(recorder.impl().graph_runs, std::vector<std::int64_t>(each, 3));
   EXPECT_EQ(step().instances.back().comms.size(), 2u);
   EXPECT_EQ(step().instances.back().comms[1], step().comms.size() - 1);
+}
+
+TEST_F(RankRecorderTest, NumbersInWhichStepsDifferMakeNoNewGraph) {
+  const std::uint64_t x = recorder.new_buffer();
+  const auto run = [&](const std::string& scalars) {
+    recorder.cut("test");
+    const Operand operand{x, recorder.interned().view({{4}, {1}, 0, DType::kFp32})};
+    recorder.record("aten::_foreach_addcdiv_.ScalarList", scalars, std::array{operand}, std::array{operand}, std::array<std::int64_t, 2>{16, 16});
+    recorder.cut("test");
+    return step().instances.back().graph;
+  };
+  const std::uint32_t first = run("value=-0.001 scalars=[0.3,1e-05]");
+  EXPECT_EQ(run("value=-0.00099 scalars=[0.29,1.7]"), first);
+  EXPECT_EQ(graph(0).nodes[0].scalars, "value=-0.001 scalars=[0.3,1e-05]") << "the graph is the first one's, with its numbers";
+  // What may choose another program: a sign, whole numbers and halves, how many there are, other arguments.
+  std::set<std::uint32_t> graphs{first};
+  for (const char* other : {"value=0.001 scalars=[0.3,1e-05]", "value=-1 scalars=[0.3,1e-05]", "value=-0.5 scalars=[0.3,1e-05]", "value=-0.001 scalars=[0.3]",
+                            "value=-0.001 scalars=[0.3,inf]", "value=-0.001 dim=[0.3,1e-05]", "value=-0.001+2j scalars=[0.3,1e-05]"}) {
+    EXPECT_TRUE(graphs.insert(run(other)).second) << other;
+  }
+}
+
+TEST_F(RankRecorderTest, AStepThatNeverEndsIsForgottenAndRefused) {
+  Session session(SessionOptions{.instance = "trn2.48xlarge", .world_size = 1});
+  RankRecorder& rank = session.rank(0);
+  const std::uint64_t x = rank.new_buffer();
+  rank.cut("start");
+  const std::size_t runs = Impl::kMostRuns + 10;
+  std::int64_t handle = 0;
+  for (std::size_t i = 0; i < runs; ++i) {
+    const Operand operand{x, rank.interned().view({{4}, {1}, 0, DType::kFp32})};
+    handle = rank.comm_start({sim::CollectiveKind::kAllReduce, "dp", {0}, i, 4, DType::kFp32}, std::array{operand}, {}, std::array<std::int64_t, 1>{16});
+    if (i % 3 == 2) rank.comm_wait(handle - 1);  // started in the graph before, which may be forgotten
+    rank.cut("test");
+  }
+  EXPECT_LT(rank.impl().step.instances.size(), Impl::kMostRuns);
+  EXPECT_LT(rank.impl().step.comms.size(), Impl::kMostRuns);
+  EXPECT_EQ(rank.impl().step.forgotten + static_cast<std::int64_t>(rank.impl().step.instances.size()), static_cast<std::int64_t>(runs));
+  EXPECT_EQ(rank.uses().uses().begin()->second.count, static_cast<std::int64_t>(runs)) << "counted all the same";
+  session.end_step(0, 0);
+  try {
+    static_cast<void>(session.simulate_step(0));
+    FAIL() << "a part of a step was simulated as the whole";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("end steps more often"), std::string::npos) << error.what();
+  }
+  rank.discard();
+  session.end_step(0, 1);
+  EXPECT_NO_THROW(static_cast<void>(session.simulate_step(1)));
+}
+
+TEST_F(RankRecorderTest, GraphsThatNeverRepeatAreForgottenWhenTheirStepsHaveEnded) {
+  constexpr std::int64_t kNodes = 2000, kGraphs = 3 * Impl::kMostNodes / kNodes;
+  for (std::int64_t g = 0; g < kGraphs; ++g) {
+    const std::uint64_t x = recorder.new_buffer();
+    const Operand operand{x, recorder.interned().view({{g + 1}, {1}, 0, DType::kFp32})};
+    for (std::int64_t i = 0; i < kNodes; ++i) recorder.record("aten::neg", "", std::array{operand}, std::array{operand}, std::array{4 * (g + 1), 4 * (g + 1)});
+    recorder.end_step();
+    EXPECT_LE(recorder.impl().graph_nodes, Impl::kMostNodes + kNodes);
+    const StepStream& finished = recorder.impl().finished;
+    ASSERT_EQ(finished.instances.size(), 1u);
+    EXPECT_EQ(recorder.impl().graphs[finished.instances[0].graph].values[0].view.sizes[0], g + 1) << "the last step's graph stays, under its number";
+  }
+  EXPECT_EQ(recorder.uses().uses().begin()->second.count, kNodes * kGraphs);
+}
+
+TEST_F(RankRecorderTest, TextsAndViewsAreForgottenAndGraphsKnownAgain) {
+  const auto run = [&](std::int64_t offset, const std::string& scalars) {
+    const std::uint64_t x = recorder.new_buffer();
+    recorder.cut("test");
+    const Operand operand{x, recorder.interned().view({{4}, {1}, offset, DType::kFp32})};
+    recorder.record("aten::neg", scalars, std::array{operand}, std::array{operand}, std::array<std::int64_t, 2>{16, 16});
+    recorder.cut("test");
+    return step().instances.back().graph;
+  };
+  const std::uint32_t first = run(3, "dim=3");
+  for (std::size_t i = 0; i <= InternTable::kManyEntries; ++i) static_cast<void>(recorder.interned().text("dim=" + std::to_string(i)));
+  recorder.cut("test");
+  EXPECT_EQ(recorder.interned().generation(), 1u);
+  EXPECT_NE(run(4, "dim=4"), first) << "its numbers are those that the first one's had";
+  EXPECT_EQ(run(3, "dim=3"), first);
+}
+
+TEST_F(RankRecorderTest, ScopesBeyondTheMostShareOne) {
+  InternTable table;
+  for (std::size_t i = 1; i < InternTable::kMostScopes; ++i) EXPECT_EQ(table.scope({"forward", -1, "layer " + std::to_string(i)}), i);
+  const std::uint32_t further = table.scope({"forward", -1, "one more"});
+  EXPECT_EQ(table.scope({"backward", -1, "and another"}), further);
+  EXPECT_EQ(table.scope(further).layer, InternTable::kFurtherScopes);
+  EXPECT_EQ(table.scope({"forward", -1, "layer 7"}), 7u);
 }
 
 TEST_F(RankRecorderTest, BuildingTheModelIsNoPartOfAStep) {
