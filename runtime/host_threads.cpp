@@ -1,6 +1,7 @@
 #include "runtime/host_threads.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -71,6 +72,7 @@ void HostThreads::dispatch(Caller caller) {
 
 void HostThreads::enter(Lock& lock, int rank) {
   of(rank).thread = std::this_thread::get_id();
+  of(rank).native = gettid();
   set(rank, State::kReady);
   ready_.push_back(rank);
   dispatch(Caller::kLeaves);

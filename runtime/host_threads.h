@@ -1,6 +1,7 @@
 #pragma once
 
 #include <semaphore.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <deque>
@@ -39,6 +40,8 @@ class HostThreads {
   /// Whether no rank but `rank` could ever wake it: all others are blocked or have ended.
   [[nodiscard]] bool is_last_awake(int rank) const;
   [[nodiscard]] bool is_thread_of(int rank) const { return of(rank).thread == std::this_thread::get_id(); }
+  /// REQUIRES: the rank has entered.
+  [[nodiscard]] pid_t native_thread(int rank) const { return of(rank).native; }
   [[nodiscard]] int ranks() const { return static_cast<int>(ranks_.size()); }
 
  private:
@@ -62,6 +65,7 @@ class HostThreads {
     State state = State::kUnstarted;
     Clock::time_point since{};
     std::thread::id thread;
+    pid_t native = 0;  ///< the system's number of the thread
     int core = -1;  ///< of the host, where it ran last
     Signal begin;  ///< given once each time the rank begins to run
   };

@@ -80,16 +80,36 @@ void Rendezvous::end(int rank) {
 }
 
 void Rendezvous::fail(int rank, std::exception_ptr cause) {
+  std::string text = c10::str("rank ", rank, " failed");
+  ExitCode code = ExitCode::kInternal;
   try {
     std::rethrow_exception(cause);
   } catch (const Cancelled&) {
     return;
+  } catch (const Error& error) {
+    text = error.what();
+    code = error.code();
+  } catch (const std::exception& error) {
+    text += c10::str(": ", error.what());
   } catch (...) {
   }
   Lock lock(mutex_);
   of(rank).failure = std::move(cause);
   cancelled_ = true;
+  world_is_over(text, code);
   threads_.make_all_ready();
+}
+
+void Rendezvous::world_is_over(const std::string& cause, ExitCode code) {
+  if (verdict_) return;
+  // After a hang the others have waited long enough already; elsewhere they may still compute before they notice.
+  const std::chrono::milliseconds patience = code == ExitCode::kHang ? std::chrono::milliseconds(kGrace) : std::min(timeout_, kLongestTimeout);
+  verdict_ = Verdict{cause, code, Clock::now() + patience};
+}
+
+void Rendezvous::declare_hang(const std::string& text) {
+  const Lock lock(mutex_);
+  world_is_over(text, ExitCode::kHang);
 }
 
 void Rendezvous::rethrow_first_failure() const {

@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/flight_recorder.h"
 #include "runtime/host_threads.h"
 #include "runtime/transfer.h"
@@ -45,6 +47,28 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void begin_step(int rank, std::int64_t step);
   [[nodiscard]] std::int64_t bytes_sent(int rank) const;
   [[nodiscard]] bool has_failed() const;  ///< a rank of the world has
+  /// Throws Error(kHang) for what only some members did: a send that was never received, a group that a member never made, a communication
+  /// that was started and never waited for. REQUIRES: every rank has ended.
+  void check_complete() const;
+
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
+  /// The world hangs outside any communication.
+  void declare_hang(const std::string& text);
+
+  /// A rank that goes on although the world is over.
+  struct Straggler {
+    int rank = 0;
+    std::string whereabouts;
+    pid_t thread = 0;  ///< the system's number
+  };
+  struct Overdue {
+    std::string cause;  ///< why the world is over
+    ExitCode code = ExitCode::kHang;
+    std::vector<Straggler> ranks;
+  };
+  /// The ranks that have not ended kGrace after a hang was found, or the world's timeout after another failure. Nullopt: none.
+  [[nodiscard]] std::optional<Overdue> overdue() const;
+  static constexpr std::chrono::seconds kGrace{1};
 
   // --- groups ---
   struct Group;
@@ -87,7 +111,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[noreturn]] void throw_mismatch(Transfer& transfer, const std::string& text);
   [[nodiscard]] Clock::time_point next_check(const Transfer& transfer, Clock::time_point began,
                                              std::chrono::milliseconds timeout) const;
-  [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left) const;
+  [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left);
+  void world_is_over(const std::string& cause, ExitCode code);
   [[nodiscard]] std::string whereabouts(int rank) const;
   [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
   [[nodiscard]] std::string disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,
@@ -109,6 +134,12 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::map<MovementKey, std::shared_ptr<const Movement>> movements_;  ///< plans of past calls: training repeats itself
   Group* host_group_ = nullptr;                                       ///< of host_barrier
   std::atomic<bool> cancelled_{false};
+  struct Verdict {
+    std::string cause;
+    ExitCode code = ExitCode::kHang;
+    Clock::time_point overdue_from;  ///< ranks that go on after it are told of
+  };
+  std::optional<Verdict> verdict_;  ///< the first
   std::int64_t last_go_on_ = -1;  ///< the newest stop query that was answered "go on"
   std::int64_t stop_from_ = -1;   ///< the first one that was answered "stop"
   std::vector<bool> agreed_;      ///< answers of agree(), by number

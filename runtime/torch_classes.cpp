@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/device_plugin.h"
+#include "runtime/hang_watch.h"
 #include "runtime/relay_group.h"
 #include "runtime/rendezvous.h"
 #include "runtime/world.h"
@@ -35,14 +36,37 @@ class RankWorld final : public torch::CustomClassHolder {
     for (int rank : everyone) ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
   }
 
+  /// From now on stuck ranks are told of on stderr: see HangWatch. `python_signal`: raised after it. Call it once.
+  void watch(bool exit, std::int64_t python_signal) {
+    watch_ = std::make_unique<HangWatch>(rendezvous_, HangWatch::Options{exit, static_cast<int>(python_signal)});
+  }
+  void stop_watching() { watch_.reset(); }
+  void beat() { watch_->beat(); }  ///< see HangWatch
+  /// The ranks that go on although they should have ended.
+  [[nodiscard]] std::vector<std::int64_t> overdue() const {
+    std::vector<std::int64_t> ranks;
+    if (const auto overdue = rendezvous_->overdue()) {
+      for (const Rendezvous::Straggler& each : overdue->ranks) ranks.push_back(each.rank);
+    }
+    return ranks;
+  }
+  /// Why they should have; "" when overdue() is empty.
+  [[nodiscard]] std::string cause() const {
+    const auto overdue = rendezvous_->overdue();
+    return overdue ? overdue->cause : "";
+  }
+  /// Throws for what only some ranks did, once all have ended.
+  void check_complete() const { rendezvous_->check_complete(); }
+
   void enter(std::int64_t rank) {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     options_.plugin->check(options_.plugin->api().bind_rank(static_cast<std::int32_t>(rank)));
     rendezvous_->enter(index(rank));
   }
   void leave(std::int64_t rank) { rendezvous_->end(index(rank)); }
-  void fail(std::int64_t rank, const std::string& cause) {
-    rendezvous_->fail(index(rank), std::make_exception_ptr(Error(ExitCode::kInternal, cause)));
+  /// `hang`: the cause is a hang or a mismatch, which every rank has waited for already.
+  void fail(std::int64_t rank, const std::string& cause, bool hang) {
+    rendezvous_->fail(index(rank), std::make_exception_ptr(Error(hang ? ExitCode::kHang : ExitCode::kInternal, cause)));
   }
   void begin_step(std::int64_t rank, std::int64_t step) { context(rank).begin_step(step); }
   void barrier(std::int64_t rank) { context(rank).host_barrier(); }
@@ -60,6 +84,7 @@ class RankWorld final : public torch::CustomClassHolder {
   WorldOptions options_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<std::unique_ptr<RankContext>> ranks_;
+  std::unique_ptr<HangWatch> watch_;
 };
 
 /// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier groups of this axis and these ranks.
@@ -76,6 +101,12 @@ GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const 
 TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.class_<RankWorld>("RankWorld")
       .def(torch::init<const std::string&, std::int64_t, bool, std::int64_t>())
+      .def("watch", &RankWorld::watch)
+      .def("stop_watching", &RankWorld::stop_watching)
+      .def("beat", &RankWorld::beat)
+      .def("overdue", &RankWorld::overdue)
+      .def("cause", &RankWorld::cause)
+      .def("check_complete", &RankWorld::check_complete)
       .def("enter", &RankWorld::enter)
       .def("leave", &RankWorld::leave)
       .def("fail", &RankWorld::fail)

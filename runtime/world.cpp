@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "runtime/device_plugin.h"
+#include "runtime/hang_watch.h"
 #include "runtime/process_group_neuron.h"
 #include "runtime/rank_thread.h"
 #include "runtime/rendezvous.h"
@@ -97,16 +98,34 @@ class RankBinding {
   std::optional<c10::DeviceGuard> guard_;
 };
 
+/// The exception in flight, with the rank in its text. Hangs and mismatches name theirs, the same in every rank.
+std::exception_ptr current_exception_of(int rank) {
+  const std::string where = c10::str("raised by rank ", rank);
+  const auto told = [&](const Error& error) { return std::string_view(error.what()).find(c10::str("rank ", rank)) != std::string_view::npos; };
+  try {
+    throw;
+  } catch (const ConfigError& error) {
+    return told(error) ? std::current_exception() : std::make_exception_ptr(ConfigError(error.what() + ("\n  " + where)));
+  } catch (const Error& error) {
+    return told(error) || error.code() == ExitCode::kHang ? std::current_exception() : std::make_exception_ptr(Error(error.code(), error.what() + ("\n  " + where)));
+  } catch (c10::OutOfMemoryError& error) {  // the device's: a run that does not fit has an exit code of its own
+    return std::make_exception_ptr(Error(ExitCode::kDoesNotFit, error.what_without_backtrace()));
+  } catch (c10::Error& error) {
+    error.add_context(where);
+    return std::current_exception();
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 void run_rank(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous, const std::function<void(RankContext&)>& body) {
   rendezvous.enter(rank);
   try {
     RankContext context(rank, seat, options, rendezvous);
     const RankBinding binding(context);
     body(context);
-  } catch (const c10::OutOfMemoryError& error) {  // the device's: a run that does not fit has an exit code of its own
-    rendezvous.fail(rank, std::make_exception_ptr(Error(ExitCode::kDoesNotFit, error.what_without_backtrace())));
   } catch (...) {
-    rendezvous.fail(rank, std::current_exception());
+    rendezvous.fail(rank, current_exception_of(rank));
   }
   rendezvous.end(rank);
 }
@@ -183,6 +202,7 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
   share_heaps(ranks.size(), permits(options));
   const auto rendezvous = std::make_shared<Rendezvous>(ranks, permits(options), options.timeout);
   {
+    const HangWatch watch(rendezvous, {.exit = options.exit_when_stuck});
     std::vector<std::unique_ptr<RankThread>> threads;
     for (std::size_t seat = 0; seat < ranks.size(); ++seat) {
       const int rank = ranks[seat];
@@ -195,6 +215,7 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
     }
   }
   rendezvous->rethrow_first_failure();
+  rendezvous->check_complete();
 }
 
 void request_stop() { stop_flag.store(true, std::memory_order_relaxed); }

@@ -29,6 +29,7 @@ struct WorldOptions {
   std::vector<int> representatives;
   bool replay = false;                        ///< the plugin may be asked to repeat_period. Needs shape_only.
   std::chrono::milliseconds timeout{100000};  ///< a rank that is later than this at a communication is named (exit code 4)
+  bool exit_when_stuck = false;  ///< a rank that goes on after a hang ends the process (exit code 4) when it has been told of: see HangWatch
 };
 
 /// What a rank's thread knows about itself.
@@ -68,7 +69,7 @@ class RankContext {
 
 /// Runs `body` once per rank that runs, each on its own thread with autograd multithreading off and one intra-op thread. Returns when all
 /// ended. When a rank throws, the others are woken from their communications and end; the first error (lowest rank among the
-/// causes) is rethrown.
+/// causes) is rethrown. Throws Error(kHang) when all ended, but a send or a group lacks its other side.
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body);
 
 /// Asks every rank of every running world to stop at its next step border (async-signal-safe: only sets a flag).

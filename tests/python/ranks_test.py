@@ -1,6 +1,9 @@
 """Ranks as threads: collectives, DistributedDataParallel, simulated communication, and what happens when ranks disagree."""
 
+import subprocess
+import sys
 import threading
+import time
 import unittest
 
 import torch
@@ -260,6 +263,100 @@ class Disagreements(unittest.TestCase):
             self.assertRegex(told, "all-reduce of rank . in world .*after the group was shut down")
         with self.assertRaisesRegex(ValueError, "has not been initialized"):
             dist.all_reduce(torch.ones(1, device="neuron"))
+
+
+def notes(error):
+    return "\n".join([str(error), *getattr(error, "__notes__", [])])
+
+
+class Faults(unittest.TestCase):
+    """What would hang on a machine is an error here, whether anybody waited or not."""
+
+    def fault(self, body, size=3):
+        with self.assertRaisesRegex(RuntimeError, "communication mismatch") as raised:
+            run_ranks(lambda rank: (dist.init_process_group("neuron"), body(rank)), size)
+        return str(raised.exception)
+
+    def test_send_that_nobody_receives(self):
+        told = self.fault(lambda rank: rank or dist.send(torch.ones(4, device="neuron"), 2))
+        self.assertRegex(told, "send of 4 Float.*: rank 0 did it, rank 2 did not")
+
+    def test_receive_and_collective_that_nobody_waits_for(self):
+        told = self.fault(lambda rank: rank or dist.irecv(torch.ones(4, device="neuron"), 1))
+        self.assertRegex(told, "receive of 4 Float.*: rank 0 did it, rank 1 did not")
+        told = self.fault(lambda rank: rank or dist.all_reduce(torch.ones(4, device="neuron"), async_op=True))
+        self.assertRegex(told, "all-reduce.*: rank 0 did it, rank 1, 2 did not")
+
+    def test_group_that_a_rank_skips(self):
+        for skips in (1, 2):  # a member of it; a rank that only must call
+            told = self.fault(lambda rank: rank == skips or dist.new_group([0, 1]))
+            self.assertRegex(told, rf"rank 0 made group 2 at .*ranks_test.py:\d+ in <lambda>: `.*new_group.*`, rank {skips} made 1 groups")
+
+    def test_exception_names_its_rank(self):
+        def body(rank):
+            if rank == 2:
+                raise ValueError("bad data")
+
+        with self.assertRaisesRegex(ValueError, "bad data") as raised:
+            run_ranks(body, 3)
+        self.assertIn("raised by rank 2", notes(raised.exception))
+
+
+BUSY = """
+import sys, time
+import torch, torch.distributed as dist, trellis_neuron
+
+def busy_loop():
+    while True:
+        pass
+
+def holds_the_lock_of_python():
+    import re
+    re.match("(a+)+$", "a" * 64 + "b")  # for years
+
+def sleeps():
+    time.sleep(600)
+
+def body(rank):
+    dist.init_process_group("neuron")
+    if rank == 1:
+        globals()[sys.argv[1]]()
+    dist.barrier()
+
+try:
+    trellis_neuron.run_ranks(body, 3, timeout_s=0.5, on_hang=sys.argv[2])
+except RuntimeError as error:
+    print("\\n".join([str(error), *error.__notes__]))
+"""
+
+
+class Stuck(unittest.TestCase):
+    """A rank that never comes is reported on time whatever it does, with its stacks."""
+
+    def run_busy(self, what, on_hang):
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", BUSY, what, on_hang], capture_output=True, text=True, timeout=120)
+        self.assertLess(time.monotonic() - began, 60, "the report comes 1.5 s after the start of the ranks; the rest is for a loaded machine")
+        return done
+
+    def test_busy_python_loop_is_reported_and_ended(self):
+        done = self.run_busy("busy_loop", "raise")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("communication hang", "missing: rank 1", " in busy_loop", "rank 2: <string>:20 in body"):
+            self.assertIn(text, done.stdout)
+        self.assertNotIn("could not be ended", done.stdout)
+
+    def test_native_code_is_reported_and_left(self):
+        done = self.run_busy("sleeps", "raise")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("<string>:14 in sleeps", done.stdout)
+        self.assertIn("rank 1 could not be ended", done.stdout)
+
+    def test_native_code_that_holds_pythons_lock(self):
+        done = self.run_busy("holds_the_lock_of_python", "exit")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        for text in ("communication hang", "rank 1 goes on all the same", "native stack", "(libc.so", 'File "<string>", line 11 in holds_the_lock_of_python'):
+            self.assertIn(text, done.stderr)
 
 
 if __name__ == "__main__":

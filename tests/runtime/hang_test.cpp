@@ -1,4 +1,5 @@
 // A hang or a mismatch is named: who, where, what was expected, what was got.
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -132,6 +133,79 @@ TEST(Hang, AWorkMayHaveItsOwnTimeout) {
   });
   EXPECT_EQ(code, ExitCode::kHang);
   EXPECT_THAT(text, HasSubstr("waited 0.0"));
+}
+
+/// A rank whose code asks nobody whether to stop.
+[[gnu::noinline]] void compute_for_ever(const std::atomic<bool>& never) {
+  while (!never) {
+  }
+}
+
+TEST(HangDeathTest, ARankThatGoesOnIsToldOfWithItsStackAndEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    WorldOptions options = world(3);
+    options.host_threads = 3;
+    options.timeout = milliseconds(200);
+    options.exit_when_stuck = true;
+    static const std::atomic<bool> never{false};
+    run_ranks(options, [](RankContext& context) {
+      auto dp = context.new_group("dp", all_ranks(3));
+      if (context.rank() == 1) compute_for_ever(never);
+      dp->barrier()->wait();
+    });
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(4),
+              AllOf(HasSubstr("error: communication hang: rank"), HasSubstr("missing: rank 1, which runs outside any communication"),
+                    HasSubstr("rank 1 goes on all the same"), HasSubstr("native stack, innermost first:\n"), HasSubstr("(runtime_hang_test)"),
+                    Not(HasSubstr("rank 0 goes on")), Not(HasSubstr("does not answer"))));
+}
+
+TEST(Incomplete, WhatOnlySomeMembersDidIsAFaultWhenAllHaveEnded) {
+  const auto text_of = [](const std::function<void(RankContext&)>& body) {
+    const auto [text, code] = error_of([&] { run_ranks(world(3), body); });
+    EXPECT_EQ(code, ExitCode::kHang);
+    return text;
+  };
+  const auto start = [](const std::function<void(const Group&, Tensors&)>& what) {
+    return [what](RankContext& context) {
+      auto group = context.new_group("pp", all_ranks(3));
+      Tensors tensors{at::ones({4})};
+      if (context.rank() == 0) what(group, tensors);
+    };
+  };
+  EXPECT_THAT(text_of(start([](const Group& group, Tensors& tensors) { group->send(tensors, 2, 5); })),
+              HasSubstr("send of 4 Float with tag 5, #0 of pp [0, 1, 2]: rank 0 did it, rank 2 did not"));
+  EXPECT_THAT(text_of(start([](const Group& group, Tensors& tensors) { group->recv(tensors, 1, 5); })),
+              HasSubstr("receive of 4 Float with tag 5, #0 of pp [0, 1, 2]: rank 0 did it, rank 1 did not"));
+  EXPECT_THAT(text_of(start([](const Group& group, Tensors& tensors) { group->allreduce(tensors); })),
+              HasSubstr("all-reduce sum of 4 Float, #0 of pp [0, 1, 2]: rank 0 did it, rank 1, 2 did not"));
+}
+
+TEST(Incomplete, AGroupThatAMemberNeverMadeIsAFault) {
+  const auto [text, code] = error_of([] {
+    run_ranks(world(2), [](RankContext& context) {
+      if (context.rank() == 0) context.new_group("tp", {0, 1});
+    });
+  });
+  EXPECT_EQ(code, ExitCode::kHang);
+  EXPECT_THAT(text, HasSubstr("group tp [0, 1]: rank 1 never made it"));
+}
+
+TEST(Failure, AnExceptionNamesItsRank) {
+  const auto failing = [](const std::function<void()>& fail) {
+    run_ranks(world(3), [&](RankContext& context) {
+      if (context.rank() == 2) fail();
+    });
+  };
+  EXPECT_THAT(error_of([&] { failing([] { throw ConfigError("no such file"); }); }).first, HasSubstr("no such file\n  raised by rank 2"));
+  EXPECT_THROW(failing([] { throw ConfigError("no such file"); }), ConfigError);
+  try {
+    failing([] { TORCH_CHECK(false, "shapes differ"); });
+    FAIL();
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), AllOf(HasSubstr("shapes differ"), HasSubstr("raised by rank 2")));
+  }
 }
 
 /// Rank 0 and rank 1 of a pair start different things; returns the error.

@@ -259,7 +259,7 @@ TEST(Autograd, ErrorsInsideBackwardKeepTheirType) {
     });
   });
   EXPECT_EQ(code, ExitCode::kDoesNotFit);
-  EXPECT_EQ(text, "in backward");
+  EXPECT_EQ(text, "in backward\n  raised by rank 1");
 }
 
 TEST(Groups, ManyGroupsCommunicateAtOnce) {

@@ -165,6 +165,7 @@ class Run {
     world.shape_only = request_.shape_only;
     world.representatives = representatives_;
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
+    world.exit_when_stuck = true;
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
     logs_->lightning("training: " + std::to_string(config_.trainer.max_steps) + " steps of " + std::to_string(config_.data.global_batch_size) +

@@ -1,8 +1,14 @@
 """Ranks as threads of one process: each has a NeuronCore, a torch.distributed world of its own, and one rendezvous with the others."""
 
+import ctypes
+import faulthandler
+import os
+import signal
 import sys
 import threading
-from typing import Any, Callable
+import time
+import traceback
+from typing import Any, Callable, Iterable
 
 import torch
 import torch.distributed as dist
@@ -13,6 +19,10 @@ from ._rank import current as current_rank, local as _local
 from .neuron import session_options
 
 _CANCELLED = "cancelled: another rank of this world failed"  # what the runtime throws in ranks that a failure wakes
+_HANGS = ("communication hang", "communication mismatch")  # how the runtime's texts of them begin
+_STACKS_SIGNAL = signal.SIGRTMAX - 3
+_PATIENCE_S = 1.0  # for a rank to end after it was interrupted
+_LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__, threading.__file__))
 _one_run_at_a_time = threading.Lock()
 
 
@@ -26,19 +36,21 @@ class RankThreads:
         self.native = torch.classes.trellis.RankWorld(str(_library.find()), size, shape_only, int(timeout_s * 1000))
         self.results: list[Any] = [None] * size
         self.failures: list[tuple[int, BaseException]] = []  # in order of time
+        self.worlds = [_World() for _ in range(size)]
+        self.threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
     def run(self, rank: int, fn: Callable, args: tuple) -> None:
         """The life of a rank's thread."""
-        _local.rank, _local.ranks, _local.world = rank, self, _World()
+        _local.rank, _local.ranks, _local.world = rank, self, self.worlds[rank]
         try:
             self.native.enter(rank)
             with torch.autograd.set_multithreading_enabled(False):
                 self.results[rank] = fn(rank, *args)
+        except _Abandoned:
+            pass
         except BaseException as error:  # KeyboardInterrupt and SystemExit end the other ranks too
-            with self._lock:
-                self.failures.append((rank, error))
-            self.native.fail(rank, f"rank {rank}: {error}")
+            self._failed(rank, error)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
@@ -46,9 +58,63 @@ class RankThreads:
             torch.ops.trellis.bind_rank(-1)  # the rank's tensors are the caller's now
             _local.rank = _local.ranks = _local.world = None
 
+    def _failed(self, rank: int, error: BaseException) -> None:
+        hang = str(error).startswith(_HANGS)
+        if hang:  # now, while the others are where they were
+            _add_note(error, "where the ranks were:\n" + self.places(other for other in range(self.size) if other != rank))
+        with self._lock:
+            self.failures.append((rank, error))
+        self.native.fail(rank, f"rank {rank}: {error}", hang)
+
+    def places(self, ranks: Iterable[int]) -> str:
+        """The source line that each rank is at, of its own program."""
+        frames = sys._current_frames()
+        return "\n".join(f"  rank {rank}: {_place(frames.get(self.threads[rank].ident))}" for rank in ranks)
+
+    def wait(self) -> None:
+        """Returns when every rank has ended, or some go on although their world is over: these are interrupted, if they run Python's code, else left."""
+        for thread in self.threads:
+            while thread.is_alive():
+                thread.join(0.02)
+                self.native.beat()
+                if stuck := self.native.overdue():
+                    return self._abandon(stuck)
+
+    def _abandon(self, stuck: list[int]) -> None:
+        if not self.failures:  # found by the watch, not by a rank
+            self._failed(stuck[0], RuntimeError(self.native.cause()))
+        told = "these went on although their world was over:\n" + self.places(stuck)
+        threads = [self.threads[rank] for rank in stuck]
+        for thread in threads:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned))
+        deadline = time.monotonic() + _PATIENCE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if left := [rank for rank in stuck if self.threads[rank].is_alive()]:
+            told += f"\n  rank {', '.join(map(str, left))} could not be ended and still runs: end the process, or pass on_hang=\"exit\""
+        with self._lock:
+            for _, error in self.failures:
+                _add_note(error, told)
+
+    def check(self) -> None:
+        """Raises what only some ranks did. REQUIRES: all have ended well."""
+        made = [world.groups_made for world in self.worlds]
+        most = max(range(self.size), key=lambda rank: len(made[rank]))
+        for rank in range(self.size):
+            if len(made[rank]) < len(made[most]):
+                raise RuntimeError(
+                    f"communication mismatch: rank {most} made group {len(made[most])} at {made[most][len(made[rank])]}, rank {rank} made {len(made[rank])} groups: "
+                    "every rank of the world must make every group (init_process_group, new_group), members or not, in the same order"
+                )
+        self.native.check_complete()
+
     def barrier(self) -> None:
         """Meets all ranks; costs no simulated time."""
         self.native.barrier(_local.rank)
+
+
+class _Abandoned(BaseException):
+    """Raised in the thread of a rank that goes on although its world is over."""
 
 
 def current() -> RankThreads | None:
@@ -56,35 +122,70 @@ def current() -> RankThreads | None:
     return getattr(_local, "ranks", None)
 
 
-def run_ranks(fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.0) -> list[Any]:
+def run_ranks(fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.0, on_hang: str = "raise") -> list[Any]:
     """Calls fn(rank, *args) on `world_size` threads; rank r owns neuron:r. Returns what they returned, by rank.
 
     In fn, `torch.distributed.init_process_group("neuron")` joins the ranks. The first failure (in time) is raised here after all ranks have
-    ended; ranks that wait for the failed one are woken. timeout_s: a rank later than this at a communication is named.
+    ended; ranks that wait for the failed one are woken. timeout_s: a rank later than this at a communication is named. A rank that goes on
+    one second after that is told of on stderr, with its Python and native stacks, whatever it does; on_hang: "raise", it is then interrupted
+    (or, in native code, left behind) and the hang is raised here, or "exit", the process ends with exit code 4.
     """
     if current() is not None:
         raise RuntimeError("run_ranks: a rank cannot start ranks of its own")
+    if on_hang not in ("raise", "exit"):
+        raise ValueError(f'run_ranks: on_hang: expected "raise" or "exit", got {on_hang!r}')
     devices = torch.neuron.device_count()
     if not 1 <= world_size <= devices:
         raise ValueError(f"run_ranks: expected a world size of 1 to {devices} (the machine's logical cores), got {world_size}")
     with _one_run_at_a_time, _Worlds():
         ranks = RankThreads(world_size, timeout_s)
         # Daemons: Ctrl-C ends the program although ranks wait for each other.
-        threads = [threading.Thread(target=ranks.run, args=(rank, fn, args), name=f"rank {rank}", daemon=True) for rank in range(world_size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ranks.threads = [threading.Thread(target=ranks.run, args=(rank, fn, args), name=f"rank {rank}", daemon=True) for rank in range(world_size)]
+        with _Watch(ranks, exits=on_hang == "exit"):
+            for thread in ranks.threads:
+                thread.start()
+            ranks.wait()
     _raise_cause(ranks.failures)
+    ranks.check()
     return ranks.results
+
+
+class _Watch:
+    """While ranks run, a native thread tells of those that are stuck: it needs no lock of Python's. Python's stacks come by a signal to it."""
+
+    def __init__(self, ranks: RankThreads, exits: bool):
+        self._ranks, self._exits = ranks, exits
+
+    def __enter__(self):
+        faulthandler.register(_STACKS_SIGNAL, file=2, all_threads=True)
+        self._ranks.native.watch(self._exits, _STACKS_SIGNAL)
+
+    def __exit__(self, *_):
+        self._ranks.native.stop_watching()
+        faulthandler.unregister(_STACKS_SIGNAL)
+
+
+def _place(frame) -> str:
+    """"train.py:12 in body: `x.sum().item()`": the innermost line that is neither PyTorch's nor ours."""
+    if frame is None:
+        return "has ended"
+    stack = traceback.extract_stack(frame)
+    own = [line for line in stack if not line.filename.startswith(_LIBRARIES)] or stack
+    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    elif error.args and isinstance(error.args[0], str):  # Python 3.10
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
 
 
 def _raise_cause(failures: list[tuple[int, BaseException]]) -> None:
     if not failures:
         return
     rank, error = next(((r, e) for r, e in failures if _CANCELLED not in str(e)), failures[0])
-    if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(f"raised by rank {rank} of run_ranks()")
+    _add_note(error, f"raised by rank {rank} of run_ranks()")
     raise error
 
 
@@ -94,11 +195,23 @@ def _raise_cause(failures: list[tuple[int, BaseException]]) -> None:
 class _World(c10d._World):
     """One rank's state. The class attributes hide the base's properties, which are shared by the whole process."""
 
-    default_pg = pg_map = pg_names = pg_group_ranks = pg_backend_config = group_count = tags_to_pg = pg_to_tag = None
+    default_pg = pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
     pg_coalesce_state = comms = None
 
+    @property
+    def group_count(self) -> int:
+        return self._group_count
+
+    @group_count.setter
+    def group_count(self, count: int) -> None:
+        """torch.distributed counts each group here, those too that the rank is no member of."""
+        if count > self._group_count:
+            self.groups_made.append(_place(sys._getframe(1)))
+        self._group_count = count
+
     def __init__(self):
-        self.default_pg, self.group_count, self.comms = None, 0, []
+        self.groups_made: list[str] = []  # where in the program
+        self.default_pg, self._group_count, self.comms = None, 0, []
         self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
         self.tags_to_pg, self.pg_to_tag, self.pg_coalesce_state = {}, {}, {}
 
