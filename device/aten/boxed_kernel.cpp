@@ -9,6 +9,7 @@
 #include "device/aten/kernel_tables.h"
 #include "device/aten/recording.h"
 #include "device/aten/shape_out.h"
+#include "device/aten/wider_types.h"
 
 namespace trellis::device {
 namespace {
@@ -41,10 +42,10 @@ void BoxedKernel::run_on_host(const c10::OperatorHandle& op, RankState& owner, t
   constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
   if (C10_UNLIKELY(info_.cpu_function.has_value())) {
     const RunningGuard guard(owner);
-    info_.cpu_function->callBoxed(op, kCpu, &stack);
+    run_in_wider_types(info_, stack, [&](torch::jit::Stack& arguments) { info_.cpu_function->callBoxed(op, kCpu, &arguments); });
     return;
   }
-  op.redispatchBoxed(kCpu, &stack);
+  run_in_wider_types(info_, stack, [&](torch::jit::Stack& arguments) { op.redispatchBoxed(kCpu, &arguments); });
 }
 
 void BoxedKernel::infer_by_twin(torch::jit::Stack& stack) {

@@ -5,7 +5,9 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/nansum.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sum.h>
 #include <c10/util/irange.h>
 
 #include "device/aten/kernel_tables.h"
@@ -95,6 +97,16 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
   return {input.mul(mask).mul_(scale), mask};
 }
 
+// ── sums without NaNs: the CPU refuses complex numbers, CUDA does not ──
+
+Tensor nansum(const Tensor& self, at::OptionalIntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
+  return self.is_complex() ? at::sum(self.masked_fill(self.isnan(), 0), dim, keepdim, dtype) : at::nansum(self, dim, keepdim, dtype);
+}
+
+Tensor& nansum_out(const Tensor& self, at::OptionalIntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype, Tensor& out) {
+  return self.is_complex() ? at::sum_out(out, self.masked_fill(self.isnan(), 0), dim, keepdim, dtype) : at::nansum_out(out, self, dim, keepdim, dtype);
+}
+
 template <typename Function>
 CpuFunction entry(std::string_view op, Function* function) {
   return {op, c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)};
@@ -107,6 +119,8 @@ std::vector<CpuFunction> make_table() {
       entry("aten::_fused_rms_norm", &rms_norm),
       entry("aten::_fused_rms_norm_backward", &rms_norm_backward),
       entry("aten::native_dropout", &native_dropout),
+      entry("aten::nansum", &nansum),
+      entry("aten::nansum.out", &nansum_out),
   };
   add_rnn_cells(functions);
   return functions;

@@ -8,6 +8,7 @@
 
 #include "device/aten/kernel_tables.h"
 #include "device/aten/shape_out.h"
+#include "device/aten/wider_types.h"
 
 namespace trellis::device {
 namespace {
@@ -81,6 +82,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   const auto& returns = op.schema().returns();
   several_results = returns.size() > 1 || (returns.size() == 1 && returns[0].real_type()->kind() != c10::TypeKind::TensorType);
   cpu_function = find_cpu_function(name);
+  widenings = widenings_of(name);
   shape_function = find_shape_function(name);
   if (!shape_function.has_value() && num_outs > 0 && !op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     twin = twin_without_out(op);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,12 @@ struct ArgInfo {
   bool scalar_type = false;  ///< an integer that is a c10::ScalarType
   bool cpu_allowed = false;  ///< indices may lie on the CPU
   std::string name;
+};
+
+/// A type that an operator takes on CUDA and not on the CPU, and the type in which the CPU's kernel computes for it.
+struct Widening {
+  c10::ScalarType from, to;
+  bool back = true;  ///< results of type `to` become `from`
 };
 
 /// What the boxed kernel needs to know about one operator, digested from its schema once.
@@ -40,6 +47,7 @@ struct OpInfo {
   std::optional<c10::OperatorHandle> twin;
   std::optional<c10::KernelFunction> twin_shape_function;
   std::size_t num_outs = 0;
+  std::span<const Widening> widenings;
 };
 
 /// View operators change and read no data.
