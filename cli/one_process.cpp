@@ -47,9 +47,10 @@ void refuse_several_processes() {
     if (number(processes) <= 1) continue;
     const std::string_view mine = variable(rank);
     throw ConfigError(fmt::format(
-        "environment: {}={}{}: expected one process, because trellis runs every rank as a thread of it; got one of {} that {} started, and each would run "
-        "the whole job into one folder: start trellis once, without {} (trainer.devices and trainer.num_nodes say how many ranks there are); if the "
-        "variable is left over from something else, unset {}",
+        "environment: {}={}{}: expected one process, because trellis runs every rank as a thread of it; "
+        "got one of {} that {} started, and each would run the whole job into one folder: start trellis once, "
+        "without {} (trainer.devices and trainer.num_nodes say how many ranks there are); if the variable is "
+        "left over from something else, unset {}",
         size, processes, mine.empty() ? "" : fmt::format(", {}={}", rank, mine), processes, name, name, size));
   }
 }

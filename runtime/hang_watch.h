@@ -9,7 +9,7 @@ namespace trellis::runtime {
 
 class Rendezvous;
 
-/// While it lives, a thread of its own tells on stderr which ranks go on although their world is over: after a hang or a failure that they
+/// While it lives, a thread of its own reports on stderr which ranks go on although their world is over: after a hang or a failure that they
 /// should have noticed, with its cause and their native stacks. It needs nothing of them, and no lock of Python's.
 class HangWatch {
  public:

@@ -57,7 +57,8 @@ std::string describe(void* address) {
   const std::string library(path.substr(path.rfind('/') + 1));
   if (info.dli_sname == nullptr) return "? (" + library + ")";
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
   return std::string(status == 0 ? name.get() : info.dli_sname) + " (" + library + ")";
 }
 
@@ -88,12 +89,16 @@ std::vector<std::string> native_stack(pid_t thread) {
   sigaction(signal, &ours, &before);
   here.wanted = true;
   std::vector<std::string> lines;
-  if (syscall(SYS_tgkill, getpid(), thread, signal) != 0) return lines;  // it may have ended, which pthread_kill does not allow
+  // It may have ended, which pthread_kill does not allow.
+  if (syscall(SYS_tgkill, getpid(), thread, signal) != 0) return lines;
   // A handler that has taken the order by then will fulfil it.
-  const bool answered = take_within(here.written, kPatience) || (!here.wanted.exchange(false) && take_within(here.written, kPatience));
+  const bool answered = take_within(here.written, kPatience) ||
+                        (!here.wanted.exchange(false) && take_within(here.written, kPatience));
   if (answered) {
     constexpr int kHandler = 2;  // the handler and the signal's own frame
-    for (int i = kHandler; i < here.count; ++i) lines.push_back(describe(here.frames[static_cast<std::size_t>(i)]));
+    for (int i = kHandler; i < here.count; ++i) {
+      lines.push_back(describe(here.frames[static_cast<std::size_t>(i)]));
+    }
   }
   // Without an answer the signal may be under way, and its default would end the process.
   if (answered) sigaction(signal, &before, nullptr);

@@ -103,7 +103,8 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
 void Rendezvous::world_is_over(const std::string& cause, ExitCode code) {
   if (verdict_) return;
   // After a hang the others have waited long enough already; elsewhere they may still compute before they notice.
-  const std::chrono::milliseconds patience = code == ExitCode::kHang ? std::chrono::milliseconds(kGrace) : std::min(timeout_, kLongestTimeout);
+  const std::chrono::milliseconds grace = kGrace;
+  const auto patience = code == ExitCode::kHang ? grace : std::min(timeout_, kLongestTimeout);
   verdict_ = Verdict{cause, code, Clock::now() + patience};
 }
 

@@ -137,7 +137,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   struct Verdict {
     std::string cause;
     ExitCode code = ExitCode::kHang;
-    Clock::time_point overdue_from;  ///< ranks that go on after it are told of
+    Clock::time_point overdue_from;  ///< ranks that go on after it are reported
   };
   std::optional<Verdict> verdict_;  ///< the first
   std::int64_t last_go_on_ = -1;  ///< the newest stop query that was answered "go on"

@@ -61,7 +61,8 @@ std::optional<Rendezvous::Overdue> Rendezvous::overdue() const {
   Overdue result{verdict_->cause, verdict_->code, {}};
   for (const int rank : running_) {
     const State state = threads_.state(seat(rank));
-    if (state != State::kUnstarted && state != State::kEnded) result.ranks.push_back({rank, whereabouts(rank), threads_.native_thread(seat(rank))});
+    if (state == State::kUnstarted || state == State::kEnded) continue;
+    result.ranks.push_back({rank, whereabouts(rank), threads_.native_thread(seat(rank))});
   }
   if (result.ranks.empty()) return std::nullopt;
   return result;
@@ -70,20 +71,23 @@ std::optional<Rendezvous::Overdue> Rendezvous::overdue() const {
 void Rendezvous::check_complete() const {
   const Lock lock(mutex_);
   std::string text;
-  const auto note = [&](const Transfer& transfer, const CommCall& call, const std::vector<int>& did, std::vector<int> did_not) {
+  const auto note = [&](const Transfer& transfer, const CommCall& call, const std::vector<int>& did,
+                        std::vector<int> did_not) {
     std::erase_if(did_not, [this](int rank) { return seat(rank) < 0; });
     if (transfer.done || did_not.empty()) return;
-    text += c10::str("  ", describe(call), ", #", transfer.sequence, " of ", transfer.group->label, ": rank ", c10::Join(", ", did), " did it, rank ",
-                     c10::Join(", ", did_not), " did not\n");
+    text += c10::str("  ", describe(call), ", #", transfer.sequence, " of ", transfer.group->label, ": rank ",
+                     c10::Join(", ", did), " did it, rank ", c10::Join(", ", did_not), " did not\n");
   };
   for (const auto& [key, group] : groups_) {
     const GroupInfo& info = *group->info;
     for (std::size_t m = 0; m < info.ranks.size(); ++m) {
-      if (!group->joined[m] && seat(info.ranks[m]) >= 0) text += c10::str("  group ", info.label, ": rank ", info.ranks[m], " never made it, other members did\n");
+      if (group->joined[m] || seat(info.ranks[m]) < 0) continue;
+      text += c10::str("  group ", info.label, ": rank ", info.ranks[m], " never made it, other members did\n");
     }
     for (const auto& [sequence, exchange] : group->exchanges) {
-      const auto side = std::find_if(exchange->sides.begin(), exchange->sides.end(), [](const std::optional<Side>& each) { return each.has_value(); });
-      if (side != exchange->sides.end()) note(*exchange, (*side)->call, exchange->arrived(), exchange->missing());
+      const auto& sides = exchange->sides;
+      const auto side = std::find_if(sides.begin(), sides.end(), [](const auto& each) { return each.has_value(); });
+      if (side != sides.end()) note(*exchange, (*side)->call, exchange->arrived(), exchange->missing());
     }
     for (const auto& [place, message] : group->messages) {
       if (message->sent) note(*message, *message->sent, {message->sender}, {message->receiver});
@@ -91,9 +95,10 @@ void Rendezvous::check_complete() const {
     }
   }
   if (text.empty()) return;
-  throw Error(ExitCode::kHang, "communication mismatch: every rank has ended, and some did what others never answered:\n" + text +
-                                   "  what to do: on a machine the ranks that did it would hang; every member of a group must make the group and the same "
-                                   "communications, and every send needs its receive");
+  throw Error(ExitCode::kHang,
+              "communication mismatch: every rank has ended, and some did what others never answered:\n" + text +
+                  "  what to do: on a machine the ranks that did it would hang; every member of a group must make "
+                  "the group and the same communications, and every send needs its receive");
 }
 
 std::string Rendezvous::disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,

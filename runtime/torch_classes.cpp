@@ -36,7 +36,7 @@ class RankWorld final : public torch::CustomClassHolder {
     for (int rank : everyone) ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
   }
 
-  /// From now on stuck ranks are told of on stderr: see HangWatch. `python_signal`: raised after it. Call it once.
+  /// From now on stuck ranks are reported on stderr: see HangWatch. `python_signal`: raised after it. Call it once.
   void watch(bool exit, std::int64_t python_signal) {
     watch_ = std::make_unique<HangWatch>(rendezvous_, HangWatch::Options{exit, static_cast<int>(python_signal)});
   }

@@ -101,13 +101,18 @@ class RankBinding {
 /// The exception in flight, with the rank in its text. Hangs and mismatches name theirs, the same in every rank.
 std::exception_ptr current_exception_of(int rank) {
   const std::string where = c10::str("raised by rank ", rank);
-  const auto told = [&](const Error& error) { return std::string_view(error.what()).find(c10::str("rank ", rank)) != std::string_view::npos; };
+  const auto named = [&](const Error& error) {
+    const std::string_view text = error.what();
+    return error.code() == ExitCode::kHang || text.find(c10::str("rank ", rank)) != std::string_view::npos;
+  };
+  const auto with_rank = [&](const Error& error) { return error.what() + ("\n  " + where); };
   try {
     throw;
   } catch (const ConfigError& error) {
-    return told(error) ? std::current_exception() : std::make_exception_ptr(ConfigError(error.what() + ("\n  " + where)));
+    return named(error) ? std::current_exception() : std::make_exception_ptr(ConfigError(with_rank(error)));
   } catch (const Error& error) {
-    return told(error) || error.code() == ExitCode::kHang ? std::current_exception() : std::make_exception_ptr(Error(error.code(), error.what() + ("\n  " + where)));
+    if (named(error)) return std::current_exception();
+    return std::make_exception_ptr(Error(error.code(), with_rank(error)));
   } catch (c10::OutOfMemoryError& error) {  // the device's: a run that does not fit has an exit code of its own
     return std::make_exception_ptr(Error(ExitCode::kDoesNotFit, error.what_without_backtrace()));
   } catch (c10::Error& error) {

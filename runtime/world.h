@@ -29,7 +29,7 @@ struct WorldOptions {
   std::vector<int> representatives;
   bool replay = false;                        ///< the plugin may be asked to repeat_period. Needs shape_only.
   std::chrono::milliseconds timeout{100000};  ///< a rank that is later than this at a communication is named (exit code 4)
-  bool exit_when_stuck = false;  ///< a rank that goes on after a hang ends the process (exit code 4) when it has been told of: see HangWatch
+  bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the process (exit code 4): see HangWatch
 };
 
 /// What a rank's thread knows about itself.

@@ -99,12 +99,17 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
 
 // ── sums without NaNs: the CPU refuses complex numbers, CUDA does not ──
 
-Tensor nansum(const Tensor& self, at::OptionalIntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype) {
-  return self.is_complex() ? at::sum(self.masked_fill(self.isnan(), 0), dim, keepdim, dtype) : at::nansum(self, dim, keepdim, dtype);
+using Dims = at::OptionalIntArrayRef;
+using OptionalType = std::optional<at::ScalarType>;
+
+Tensor nansum(const Tensor& self, Dims dim, bool keepdim, OptionalType dtype) {
+  if (!self.is_complex()) return at::nansum(self, dim, keepdim, dtype);
+  return at::sum(self.masked_fill(self.isnan(), 0), dim, keepdim, dtype);
 }
 
-Tensor& nansum_out(const Tensor& self, at::OptionalIntArrayRef dim, bool keepdim, std::optional<at::ScalarType> dtype, Tensor& out) {
-  return self.is_complex() ? at::sum_out(out, self.masked_fill(self.isnan(), 0), dim, keepdim, dtype) : at::nansum_out(out, self, dim, keepdim, dtype);
+Tensor& nansum_out(const Tensor& self, Dims dim, bool keepdim, OptionalType dtype, Tensor& out) {
+  if (!self.is_complex()) return at::nansum_out(out, self, dim, keepdim, dtype);
+  return at::sum_out(out, self.masked_fill(self.isnan(), 0), dim, keepdim, dtype);
 }
 
 template <typename Function>

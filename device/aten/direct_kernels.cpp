@@ -35,7 +35,8 @@ class HostArguments {
   bool accept(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.key_set().has_backend(c10::BackendComponent::PrivateUse1Bit)) return false;
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    if (!tensor.has_storage() || impl.layout() != c10::kStrided || impl.dtype() == caffe2::TypeMeta::Make<c10::complex<c10::Half>>()) return false;
+    if (!tensor.has_storage() || impl.layout() != c10::kStrided) return false;
+    if (impl.dtype() == caffe2::TypeMeta::Make<c10::complex<c10::Half>>()) return false;  // see wider_types.h
     RankState& owner = storage_of(impl).owner();
     if (owner_ == nullptr) owner_ = &owner;
     device_.push_back(&impl);
@@ -150,7 +151,9 @@ struct DirectKernel<Op, at::Tensor(Args...)> {
     (read_number(args, number), ...);
     TextMemo::Entry& known = owner.texts().entries[slot];
     const std::uint32_t generation = owner.recorder().interned().generation();
-    if (C10_UNLIKELY(!known.used || !known.number.same(number) || known.generation != generation)) known = {true, number, generation, texts(info, owner, args...)};
+    if (C10_UNLIKELY(!known.used || !known.number.same(number) || known.generation != generation)) {
+      known = {true, number, generation, texts(info, owner, args...)};
+    }
     Operands operands(owner);
     for (const c10::TensorImpl* tensor : arguments.device()) operands.add_input(*tensor);
     operands.add_output(*result.unsafeGetTensorImpl());

@@ -8,8 +8,10 @@
 namespace trellis::device {
 namespace {
 
-constexpr std::array kTransforms = {"fft_fft",  "fft_ifft",  "fft_rfft",  "fft_irfft",  "fft_hfft",  "fft_ihfft",  "fft_fft2", "fft_ifft2", "fft_rfft2",
-                                    "fft_irfft2", "fft_hfft2", "fft_ihfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_hfftn", "fft_ihfftn"};
+constexpr std::array kTransforms = {
+    "fft_fft",  "fft_ifft",  "fft_rfft",  "fft_irfft",  "fft_hfft",  "fft_ihfft",   //
+    "fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2", "fft_hfft2", "fft_ihfft2",  //
+    "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_hfftn", "fft_ihfftn"};
 
 c10::ScalarType wider(c10::ScalarType type) {
   return type == at::kHalf ? at::kFloat : type == at::kComplexHalf ? at::kComplexFloat : type;
@@ -30,7 +32,9 @@ void transform(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 }
 
 void register_transforms(torch::Library& library) {
-  for (const char* name : kTransforms) library.impl(name, torch::CppFunction::makeFromBoxedFunction<&transform>());
+  for (const char* name : kTransforms) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&transform>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) { register_transforms(library); }

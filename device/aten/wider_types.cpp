@@ -17,7 +17,8 @@ constexpr std::array kComplexHalf{Widening{ComplexHalf, ComplexFloat}};
 constexpr std::array kHalves{Widening{ComplexHalf, ComplexFloat}, Widening{Half, Float}};
 constexpr std::array kBoolAsBytes{Widening{Bool, Byte}};
 constexpr std::array kTrace{Widening{Bool, Long, /*back=*/false}, Widening{ComplexHalf, ComplexFloat}};
-constexpr std::array kIntegers{Widening{Byte, Double}, Widening{Char, Double}, Widening{Short, Double}, Widening{Int, Double}, Widening{Long, Double}};
+constexpr std::array kIntegers{Widening{Byte, Double}, Widening{Char, Double}, Widening{Short, Double},
+                               Widening{Int, Double}, Widening{Long, Double}};
 
 struct Row {
   std::string_view op;
@@ -52,7 +53,9 @@ std::span<const Widening> widenings_of(std::string_view op) {
   constexpr std::string_view kAten = "aten::";
   if (op.starts_with(kAten)) op.remove_prefix(kAten.size());
   op = op.substr(0, op.find('.'));
-  const auto is = [op](const Row& row) { return row.op == op || (op.size() == row.op.size() + 1 && op.ends_with('_') && op.starts_with(row.op)); };
+  const auto is = [op](const Row& row) {
+    return row.op == op || (op.size() == row.op.size() + 1 && op.ends_with('_') && op.starts_with(row.op));
+  };
   const auto row = std::find_if(kRows.begin(), kRows.end(), is);
   // CUDA has complex32 nearly everywhere, the CPU next to nowhere.
   return row == kRows.end() ? std::span<const Widening>(kComplexHalf) : row->widenings;
@@ -61,14 +64,16 @@ std::span<const Widening> widenings_of(std::string_view op) {
 namespace {
 
 const Widening* widening_of(const OpInfo& info, c10::ScalarType type) {
-  const auto found = std::find_if(info.widenings.begin(), info.widenings.end(), [type](const Widening& each) { return each.from == type; });
+  const auto found = std::find_if(info.widenings.begin(), info.widenings.end(),
+                                  [type](const Widening& each) { return each.from == type; });
   return found == info.widenings.end() ? nullptr : &*found;
 }
 
 const Widening* widening_of(const OpInfo& info, const c10::IValue& value) {
   if (!value.isTensor()) return nullptr;
   const c10::TensorImpl* const tensor = value.unsafeToTensorImpl();
-  return tensor == c10::UndefinedTensorImpl::singleton() ? nullptr : widening_of(info, c10::typeMetaToScalarType(tensor->dtype()));
+  if (tensor == c10::UndefinedTensorImpl::singleton()) return nullptr;
+  return widening_of(info, c10::typeMetaToScalarType(tensor->dtype()));
 }
 
 }  // namespace
@@ -85,12 +90,17 @@ const Widening* widening_for(const OpInfo& info, const torch::jit::Stack& stack)
 }
 
 WideCall::WideCall(const OpInfo& info, const Widening& used, const torch::jit::Stack& stack)
-    : info_(info), used_(used), base_(stack.size() - info.args.size()), arguments_(stack.begin() + static_cast<std::ptrdiff_t>(base_), stack.end()) {}
+    : info_(info),
+      used_(used),
+      base_(stack.size() - info.args.size()),
+      arguments_(stack.begin() + static_cast<std::ptrdiff_t>(base_), stack.end()) {}
 
 at::Tensor WideCall::widen(const at::Tensor& tensor, const ArgInfo& arg) {
-  const Widening* const widening = tensor.defined() ? widening_of(info_, tensor.scalar_type()) : nullptr;
+  if (!tensor.defined()) return tensor;
+  const Widening* const widening = widening_of(info_, tensor.scalar_type());
   if (widening == nullptr) return tensor;
-  at::Tensor wide = arg.is_out ? at::empty({0}, tensor.options().dtype(widening->to)) : tensor.to(widening->to);
+  const auto options = tensor.options().dtype(widening->to);
+  at::Tensor wide = arg.is_out ? at::empty({0}, options) : tensor.to(widening->to);
   if (arg.written) written_.push_back({tensor, wide});
   return wide;
 }
@@ -103,14 +113,17 @@ c10::IValue WideCall::widen(const c10::IValue& value, const ArgInfo& arg) {
     return tensors;
   }
   if (arg.scalar_type && value.isInt()) {
-    if (const Widening* const widening = widening_of(info_, static_cast<c10::ScalarType>(value.toInt()))) return static_cast<std::int64_t>(widening->to);
+    const auto type = static_cast<c10::ScalarType>(value.toInt());
+    if (const Widening* const widening = widening_of(info_, type)) return static_cast<std::int64_t>(widening->to);
   }
   return value;
 }
 
 void WideCall::enter(torch::jit::Stack& stack) {
   stack.resize(base_);
-  for (std::size_t i = 0; i < arguments_.size(); ++i) stack.push_back(widen(arguments_[i], info_.args[i]));
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    stack.push_back(widen(arguments_[i], info_.args[i]));
+  }
 }
 
 at::Tensor WideCall::result(const at::Tensor& computed) const {
@@ -121,8 +134,11 @@ at::Tensor WideCall::result(const at::Tensor& computed) const {
   const c10::ScalarType type = computed.scalar_type();
   if (type == used_.to) return computed.to(used_.from);
   // A transform makes complex numbers of real ones, or the other way.
-  if (c10::isComplexType(used_.from)) return type == c10::toRealValueType(used_.to) ? computed.to(c10::toRealValueType(used_.from)) : computed;
-  return used_.from == Half && type == c10::toComplexType(used_.to) ? computed.to(c10::toComplexType(used_.from)) : computed;
+  if (c10::isComplexType(used_.from) && type == c10::toRealValueType(used_.to)) {
+    return computed.to(c10::toRealValueType(used_.from));
+  }
+  if (used_.from == Half && type == c10::toComplexType(used_.to)) return computed.to(c10::toComplexType(used_.from));
+  return computed;
 }
 
 void WideCall::leave(torch::jit::Stack& stack) const {

@@ -31,8 +31,8 @@ std::uint64_t key_of(const TensorView& view) {
 std::size_t end_of_number(std::string_view text, std::size_t at, double& number) {
   const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), number);
   const auto after = static_cast<std::size_t>(end - text.data());
-  if (error != std::errc() || (after < text.size() && text[after] != ' ' && text[after] != ',' && text[after] != ']')) return at;
-  return after;
+  const bool ends = after == text.size() || text[after] == ' ' || text[after] == ',' || text[after] == ']';
+  return error == std::errc() && ends ? after : at;
 }
 
 bool is_ordinary(double number) { return std::isfinite(number) && std::trunc(2 * number) != 2 * number; }
@@ -120,7 +120,8 @@ void InternTable::forget() {
 
 std::uint32_t InternTable::scope(const Scope& scope) {
   const bool full = scopes_.size() >= kMostScopes && !scope_ids_.contains(scope);
-  const auto [it, fresh] = scope_ids_.try_emplace(full ? Scope{"other", -1, std::string(kFurtherScopes)} : scope, static_cast<std::uint32_t>(scopes_.size()));
+  const Scope& kept = full ? Scope{"other", -1, std::string(kFurtherScopes)} : scope;
+  const auto [it, fresh] = scope_ids_.try_emplace(kept, static_cast<std::uint32_t>(scopes_.size()));
   if (fresh) scopes_.push_back(it->first);
   return it->second;
 }

@@ -68,7 +68,7 @@ class InternTable {
  public:
   /// Distinct texts, or views, after which the table asks to be emptied: a few MiB. A model has some hundred.
   static constexpr std::size_t kManyEntries = std::size_t{1} << 13;
-  /// Distinct scopes that are told from each other; what comes later shares one, whose layer is kFurtherScopes.
+  /// Distinct scopes that are kept; later ones share one, whose layer is kFurtherScopes.
   static constexpr std::size_t kMostScopes = std::size_t{1} << 16;
   static constexpr std::string_view kFurtherScopes = "(further scopes)";
 

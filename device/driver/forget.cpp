@@ -46,9 +46,13 @@ void RankRecorder::Impl::forget_graphs() {
 void RankRecorder::forget_what_is_too_much() {
   Impl& s = *impl_;
   if (interned_.is_full()) interned_.forget();
-  if (s.layer_from.size() > Impl::kMostLayerBorders) s.layer_from.erase(s.layer_from.begin(), s.layer_from.begin() + Impl::kMostLayerBorders / 2);
+  if (s.layer_from.size() > Impl::kMostLayerBorders) {
+    s.layer_from.erase(s.layer_from.begin(), s.layer_from.begin() + Impl::kMostLayerBorders / 2);
+  }
   if (s.replays) return;  // its steps are ended, and its log names their graphs
-  if (s.step.instances.size() < Impl::kMostRuns && s.graph_nodes < Impl::kMostOpenNodes) return;
+  const bool fits = s.step.instances.size() < Impl::kMostRuns && s.step.comms.size() < Impl::kMostComms &&
+                    s.graph_nodes < Impl::kMostOpenNodes;
+  if (fits) return;
   s.forget_open_step();
   clock_->forget_graphs();
   s.forget_graphs();
@@ -57,7 +61,9 @@ void RankRecorder::forget_what_is_too_much() {
 OperatorUses RankRecorder::uses() const {
   OperatorUses all = impl_->earlier_uses;
   all.add(impl_->open_uses);
-  for (std::size_t g = 0; g < impl_->graphs.size(); ++g) all.add(impl_->graphs[g], impl_->graph_runs[g]);
+  for (std::size_t g = 0; g < impl_->graphs.size(); ++g) {
+    all.add(impl_->graphs[g], impl_->graph_runs[g]);
+  }
   return all;
 }
 

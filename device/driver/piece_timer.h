@@ -36,7 +36,7 @@ class PieceTimer {
   using Shared = std::shared_ptr<const TimedPiece>;
   /// One for each graph, in order.
   std::vector<Shared> time(const std::vector<Graph>& pieces, Unknown unknown);
-  /// Forgets those that nobody else holds.
+  /// Forgets those that have no other holder.
   void forget_unused();
 
  private:

@@ -19,7 +19,7 @@ void RankClock::append(Entry entry) {
   if (++entries_ >= kMostEntries) shorten();
 }
 
-/// Whoever runs an operation cannot be told of an error in the log of those before: the next one to read is.
+/// An operation must not throw for an error in the log of earlier ones: the next reading does.
 void RankClock::shorten() {
   const bool can_be_asked_for = was_read_ || slicing_ || !marks_.empty();
   if (timer_ != nullptr && can_be_asked_for) {
@@ -253,9 +253,6 @@ void RankClock::read() {
   reader.prepare();
   reader.walk();
   forget_log();
-  // A wait for what has ended by now in every stream is no wait.
-  const Picoseconds earliest = *std::min_element(streams_.begin(), streams_.end());
-  std::erase_if(comm_ends_, [&](const auto& entry) { return entry.second <= earliest; });
 }
 
 Picoseconds RankClock::now() const { return *std::max_element(streams_.begin(), streams_.end()); }

@@ -125,7 +125,7 @@ class RankClock {
 
   std::size_t entries_ = 0;    ///< in all chunks
   bool was_read_ = false;
-  std::exception_ptr failure_;  ///< of a reading that nobody had asked for
+  std::exception_ptr failure_;  ///< of a reading that was not asked for
 
   std::vector<std::shared_ptr<const TimedProgram>> programs_;  ///< by graph; null: not asked for yet
   std::array<Picoseconds, kStreams> streams_{};  ///< when each runs dry

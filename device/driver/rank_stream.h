@@ -60,6 +60,7 @@ struct RankRecorder::Impl {
   /// What a program may do without ending a step, or without doing the same again, before the oldest is forgotten: memory is bounded for any
   /// number of steps. Steps of trainers that end them are far below.
   static constexpr std::size_t kMostRuns = std::size_t{1} << 16;         ///< of graphs in a step
+  static constexpr std::size_t kMostComms = std::size_t{1} << 19;        ///< communications in a step
   static constexpr std::int64_t kMostOpenNodes = std::int64_t{1} << 20;  ///< of distinct graphs, while a step is open
   static constexpr std::int64_t kMostNodes = std::int64_t{1} << 18;      ///< of distinct graphs, when a step ends
   static constexpr std::size_t kMostLayerBorders = std::size_t{1} << 16;
@@ -96,7 +97,7 @@ struct RankRecorder::Impl {
   std::int64_t forgotten_comms = 0;
 
   void forget_open_step();
-  /// Of the distinct graphs, all but those that `finished` ran. REQUIRES: the open step has run none, and nobody else names one.
+  /// Of the distinct graphs, all but those that `finished` ran. REQUIRES: the open step has run none, and the clock names none.
   void forget_graphs();
   void add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes, const InternTable& interned);
   /// Of the whole buffer of the operand at this place.

@@ -94,11 +94,15 @@ void Session::end_step(int rank, std::int64_t) { this->rank(rank).end_step(); }
 namespace {
 
 void refuse_forgotten(int rank, const StepStream& step) {
+  using Impl = RankRecorder::Impl;
   if (step.forgotten == 0) return;
   throw Error(ExitCode::kInternal,
-              fmt::format("step of rank {}: it ran {} graphs since the step before ended, and the first {} of them are forgotten, because a rank keeps at most "
-                          "{} of a step: such a step cannot be simulated: end steps more often (in Python: run.step() of simulate())",
-                          rank, step.forgotten + static_cast<std::int64_t>(step.instances.size()), step.forgotten, RankRecorder::Impl::kMostRuns));
+              fmt::format("step of rank {}: it ran {} graphs since the step before ended, and the first {} of them "
+                          "are forgotten, because a rank keeps at most {} of a step, {} communications and {} "
+                          "distinct operations: such a step cannot be simulated: end steps more often (in "
+                          "Python: run.step() of simulate())",
+                          rank, step.forgotten + static_cast<std::int64_t>(step.instances.size()), step.forgotten,
+                          Impl::kMostRuns, Impl::kMostComms, Impl::kMostOpenNodes));
 }
 
 }  // namespace

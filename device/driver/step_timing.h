@@ -23,7 +23,7 @@ struct ItemOrigin {
 /// One simulated step: what every rank ran and when.
 struct StepTiming {
   std::vector<const TimedProgram*> programs;
-  std::vector<std::shared_ptr<const TimedProgram>> owned;  ///< keeps those of `programs` that nobody else does
+  std::vector<std::shared_ptr<const TimedProgram>> owned;  ///< holders of `programs`
   sim::ClusterJob job;  ///< its programs are pieces, of one segment each
   std::vector<std::vector<ItemOrigin>> origins;
   sim::ClusterTiming timing;

@@ -278,19 +278,19 @@ class Faults(unittest.TestCase):
         return str(raised.exception)
 
     def test_send_that_nobody_receives(self):
-        told = self.fault(lambda rank: rank or dist.send(torch.ones(4, device="neuron"), 2))
-        self.assertRegex(told, "send of 4 Float.*: rank 0 did it, rank 2 did not")
+        text = self.fault(lambda rank: rank or dist.send(torch.ones(4, device="neuron"), 2))
+        self.assertRegex(text, "send of 4 Float.*: rank 0 did it, rank 2 did not")
 
     def test_receive_and_collective_that_nobody_waits_for(self):
-        told = self.fault(lambda rank: rank or dist.irecv(torch.ones(4, device="neuron"), 1))
-        self.assertRegex(told, "receive of 4 Float.*: rank 0 did it, rank 1 did not")
-        told = self.fault(lambda rank: rank or dist.all_reduce(torch.ones(4, device="neuron"), async_op=True))
-        self.assertRegex(told, "all-reduce.*: rank 0 did it, rank 1, 2 did not")
+        text = self.fault(lambda rank: rank or dist.irecv(torch.ones(4, device="neuron"), 1))
+        self.assertRegex(text, "receive of 4 Float.*: rank 0 did it, rank 1 did not")
+        text = self.fault(lambda rank: rank or dist.all_reduce(torch.ones(4, device="neuron"), async_op=True))
+        self.assertRegex(text, "all-reduce.*: rank 0 did it, rank 1, 2 did not")
 
     def test_group_that_a_rank_skips(self):
         for skips in (1, 2):  # a member of it; a rank that only must call
-            told = self.fault(lambda rank: rank == skips or dist.new_group([0, 1]))
-            self.assertRegex(told, rf"rank 0 made group 2 at .*ranks_test.py:\d+ in <lambda>: `.*new_group.*`, rank {skips} made 1 groups")
+            text = self.fault(lambda rank: rank == skips or dist.new_group([0, 1]))
+            self.assertRegex(text, rf"rank 0 made group 2 at .*ranks_test.py:\d+ in <lambda>: `.*new_group.*`, rank {skips} made 1 groups")
 
     def test_exception_names_its_rank(self):
         def body(rank):

@@ -135,13 +135,13 @@ TEST(Hang, AWorkMayHaveItsOwnTimeout) {
   EXPECT_THAT(text, HasSubstr("waited 0.0"));
 }
 
-/// A rank whose code asks nobody whether to stop.
+/// A rank whose code never asks whether to stop.
 [[gnu::noinline]] void compute_for_ever(const std::atomic<bool>& never) {
   while (!never) {
   }
 }
 
-TEST(HangDeathTest, ARankThatGoesOnIsToldOfWithItsStackAndEndsTheProcess) {
+TEST(HangDeathTest, ARankThatGoesOnIsReportedWithItsStackAndEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [] {
     WorldOptions options = world(3);

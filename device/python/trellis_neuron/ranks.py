@@ -22,7 +22,9 @@ _CANCELLED = "cancelled: another rank of this world failed"  # what the runtime 
 _HANGS = ("communication hang", "communication mismatch")  # how the runtime's texts of them begin
 _STACKS_SIGNAL = signal.SIGRTMAX - 3
 _PATIENCE_S = 1.0  # for a rank to end after it was interrupted
-_LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__, threading.__file__))
+_LIBRARIES = tuple(
+    os.path.dirname(file) + os.sep for file in (torch.__file__, __file__, threading.__file__)
+)
 _one_run_at_a_time = threading.Lock()
 
 
@@ -61,7 +63,8 @@ class RankThreads:
     def _failed(self, rank: int, error: BaseException) -> None:
         hang = str(error).startswith(_HANGS)
         if hang:  # now, while the others are where they were
-            _add_note(error, "where the ranks were:\n" + self.places(other for other in range(self.size) if other != rank))
+            others = [other for other in range(self.size) if other != rank]
+            _add_note(error, "where the ranks were:\n" + self.places(others))
         with self._lock:
             self.failures.append((rank, error))
         self.native.fail(rank, f"rank {rank}: {error}", hang)
@@ -72,7 +75,8 @@ class RankThreads:
         return "\n".join(f"  rank {rank}: {_place(frames.get(self.threads[rank].ident))}" for rank in ranks)
 
     def wait(self) -> None:
-        """Returns when every rank has ended, or some go on although their world is over: these are interrupted, if they run Python's code, else left."""
+        """Returns when every rank has ended, or some go on although their world is over: these are
+        interrupted, if they run Python's code, else left."""
         for thread in self.threads:
             while thread.is_alive():
                 thread.join(0.02)
@@ -83,18 +87,22 @@ class RankThreads:
     def _abandon(self, stuck: list[int]) -> None:
         if not self.failures:  # found by the watch, not by a rank
             self._failed(stuck[0], RuntimeError(self.native.cause()))
-        told = "these went on although their world was over:\n" + self.places(stuck)
+        text = "these went on although their world was over:\n" + self.places(stuck)
         threads = [self.threads[rank] for rank in stuck]
         for thread in threads:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned))
+            ident, error = ctypes.c_ulong(thread.ident), ctypes.py_object(_Abandoned)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, error)
         deadline = time.monotonic() + _PATIENCE_S
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if left := [rank for rank in stuck if self.threads[rank].is_alive()]:
-            told += f"\n  rank {', '.join(map(str, left))} could not be ended and still runs: end the process, or pass on_hang=\"exit\""
+            text += (
+                f"\n  rank {', '.join(map(str, left))} could not be ended and still runs: end the process, "
+                'or pass on_hang="exit"'
+            )
         with self._lock:
             for _, error in self.failures:
-                _add_note(error, told)
+                _add_note(error, text)
 
     def check(self) -> None:
         """Raises what only some ranks did. REQUIRES: all have ended well."""
@@ -103,8 +111,10 @@ class RankThreads:
         for rank in range(self.size):
             if len(made[rank]) < len(made[most]):
                 raise RuntimeError(
-                    f"communication mismatch: rank {most} made group {len(made[most])} at {made[most][len(made[rank])]}, rank {rank} made {len(made[rank])} groups: "
-                    "every rank of the world must make every group (init_process_group, new_group), members or not, in the same order"
+                    f"communication mismatch: rank {most} made group {len(made[most])} at "
+                    f"{made[most][len(made[rank])]}, rank {rank} made {len(made[rank])} groups: "
+                    "every rank of the world must make every group (init_process_group, new_group), "
+                    "members or not, in the same order"
                 )
         self.native.check_complete()
 
@@ -122,13 +132,16 @@ def current() -> RankThreads | None:
     return getattr(_local, "ranks", None)
 
 
-def run_ranks(fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.0, on_hang: str = "raise") -> list[Any]:
+def run_ranks(
+    fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.0, on_hang: str = "raise"
+) -> list[Any]:
     """Calls fn(rank, *args) on `world_size` threads; rank r owns neuron:r. Returns what they returned, by rank.
 
     In fn, `torch.distributed.init_process_group("neuron")` joins the ranks. The first failure (in time) is raised here after all ranks have
-    ended; ranks that wait for the failed one are woken. timeout_s: a rank later than this at a communication is named. A rank that goes on
-    one second after that is told of on stderr, with its Python and native stacks, whatever it does; on_hang: "raise", it is then interrupted
-    (or, in native code, left behind) and the hang is raised here, or "exit", the process ends with exit code 4.
+    ended; ranks that wait for the failed one are woken. timeout_s: a rank later than this at a communication
+    is named. A rank that goes on one second after that is reported on stderr, with its Python and native
+    stacks, whatever it does; on_hang: "raise", it is then interrupted (or, in native code, left behind) and
+    the hang is raised here, or "exit", the process ends with exit code 4.
     """
     if current() is not None:
         raise RuntimeError("run_ranks: a rank cannot start ranks of its own")
@@ -140,7 +153,10 @@ def run_ranks(fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.
     with _one_run_at_a_time, _Worlds():
         ranks = RankThreads(world_size, timeout_s)
         # Daemons: Ctrl-C ends the program although ranks wait for each other.
-        ranks.threads = [threading.Thread(target=ranks.run, args=(rank, fn, args), name=f"rank {rank}", daemon=True) for rank in range(world_size)]
+        ranks.threads = [
+            threading.Thread(target=ranks.run, args=(rank, fn, args), name=f"rank {rank}", daemon=True)
+            for rank in range(world_size)
+        ]
         with _Watch(ranks, exits=on_hang == "exit"):
             for thread in ranks.threads:
                 thread.start()
@@ -151,7 +167,8 @@ def run_ranks(fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.
 
 
 class _Watch:
-    """While ranks run, a native thread tells of those that are stuck: it needs no lock of Python's. Python's stacks come by a signal to it."""
+    """While ranks run, a native thread reports those that are stuck: it needs no lock of Python's. A signal to
+    it writes Python's stacks."""
 
     def __init__(self, ranks: RankThreads, exits: bool):
         self._ranks, self._exits = ranks, exits
@@ -166,7 +183,7 @@ class _Watch:
 
 
 def _place(frame) -> str:
-    """"train.py:12 in body: `x.sum().item()`": the innermost line that is neither PyTorch's nor ours."""
+    """"train.py:12 in body: `x.sum()`": the innermost line that is neither PyTorch's nor ours."""
     if frame is None:
         return "has ended"
     stack = traceback.extract_stack(frame)

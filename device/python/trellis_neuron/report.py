@@ -11,10 +11,11 @@ _SHOWN_ROWS = 10
 
 
 class StepLog:
-    """The reports of the last `keep` steps, equal ones in a row once, and what the earlier ones come to: as large after 256 steps as after a million."""
+    """The reports of the last `keep` steps, equal ones in a row once, and what the earlier ones come to."""
 
     def __init__(self, keep: int):
-        self._kept: collections.deque[tuple[int, dict[str, Any]]] = collections.deque(maxlen=keep)  # (number of the step, what it shares with equal ones)
+        # (number of the step, what it shares with equal ones)
+        self._kept: collections.deque[tuple[int, dict[str, Any]]] = collections.deque(maxlen=keep)
         self._text = ""
         self._steps = 0
         self.ranks: set[int] = set()      # that did something in a step
@@ -28,7 +29,8 @@ class StepLog:
         """text: a report of schema trellis.step_report/1, whose step number does not count."""
         content = self._kept[-1][1] if text == self._text else json.loads(text)
         if text != self._text:
-            self.ranks |= {row["rank"] for row in content["breakdown"] if row["total_ps"] > row["bubble_ps"]}
+            rows = content["breakdown"]
+            self.ranks |= {row["rank"] for row in rows if row["total_ps"] > row["bubble_ps"]}
             self.estimated |= set(content["coverage"]["estimated"])
         if len(self._kept) == self._kept.maxlen:
             self._drop(self._kept[0][1]["step_time_ps"])
@@ -38,16 +40,21 @@ class StepLog:
     def _drop(self, time_ps: int) -> None:
         before = self.earlier
         shortest = min(before["shortest_ps"], time_ps) if before["steps"] else time_ps
-        self.earlier = {"steps": before["steps"] + 1, "step_time_ps": before["step_time_ps"] + time_ps, "shortest_ps": shortest,
-                        "longest_ps": max(before["longest_ps"], time_ps)}
+        self.earlier = {
+            "steps": before["steps"] + 1,
+            "step_time_ps": before["step_time_ps"] + time_ps,
+            "shortest_ps": shortest,
+            "longest_ps": max(before["longest_ps"], time_ps),
+        }
 
     def reports(self) -> list[dict[str, Any]]:
         return [{**content, "step": number} for number, content in self._kept]
 
 
 class RunReport:
-    """steps: reports of schema trellis.step_report/1 in order, those of the last steps (simulate(keep_steps=…)); earlier: how many were before them, and
-    their times together; memory: trellis.memory/1; portability: trellis.portability/1."""
+    """steps: reports of schema trellis.step_report/1 in order, those of the last steps
+    (simulate(keep_steps=…)); earlier: how many were before them, and their times together;
+    memory: trellis.memory/1; portability: trellis.portability/1."""
 
     def __init__(self, *, session, steps: StepLog, memory, portability, tokens_per_step=None):
         self.session, self.memory = session, memory

@@ -120,8 +120,9 @@ def simulate(
     """What the body does on `neuron` takes simulated time on this machine.
 
     steps: "optimizer", a training step ends with each optimizer.step(), or "manual", at each run.step(). What comes before the first module's
-    forward pass belongs to no step. tokens_per_step, over all ranks: adds tokens/s to the report. keep_steps: the report has the last so many
-    steps one by one, and of earlier ones their number and times together. Raises RuntimeError when the machine
+    forward pass belongs to no step. tokens_per_step, over all ranks: adds tokens/s to the report.
+    keep_steps: the report has the last so many steps one by one, and of earlier ones their number and
+    times together. Raises RuntimeError when the machine
     differs from the present one while tensors are alive on it.
     """
     options = {"instance": instance, "nodes": nodes, "world_size": world_size, "shape_only": shape_only, "logical_core_size": logical_core_size}

@@ -114,9 +114,9 @@ TEST_F(RankClockTest, ALongLogIsReadWhereItsTimeCanBeAskedFor) {
   EXPECT_EQ(between(once, end), static_cast<std::int64_t>(RankClock::kMostEntries + 10) * each);
 }
 
-TEST_F(RankClockTest, ALongLogIsForgottenWhereNobodyEverAsked) {
+TEST_F(RankClockTest, ALongLogIsForgottenWhereItsTimeWasNeverAskedFor) {
   for (std::size_t i = 0; i < RankClock::kMostEntries; ++i) run(256);
-  EXPECT_EQ(read(), 0) << "a clock that nobody had read counts from there";
+  EXPECT_EQ(read(), 0) << "a clock that was never read counts from there";
   run(256);
   EXPECT_GT(read(), 0);
 }
