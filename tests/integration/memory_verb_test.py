@@ -97,6 +97,32 @@ class Verdicts(Case):
         self.assertEqual(weights, sorted(weights))
 
 
+class DataParallel(Case):
+    """ZeRO-1 pads each parameter by rows for its group, as NeuronX Distributed does: in copies that travel, two buckets of them at a time."""
+    CAP = 130_000_000
+
+    def peak(self, nodes):
+        (row,) = self.plan(LLAMA_8B, "model.num_layers=4", "--no-changes", "--nodes", nodes, f"trainer.num_nodes={nodes}", f"data.global_batch_size={32 * nodes}")["ranks"]
+        return row
+
+    def test_bytes_of_a_rank_from_dp_4_to_4096(self):
+        one = self.peak(1)
+        hidden, ffn, vocabulary, tp = 4096, 14336, 128256, 8
+        layer = hidden * (6144 // tp) + hidden * (hidden // tp) + 3 * hidden * (ffn // tp) + 2 * hidden
+        parameters = 4 * layer + 2 * hidden * (vocabulary // tp) + hidden
+        for nodes in (1, 8, 100, 1024):
+            with self.subTest(nodes=nodes):
+                row, dp = self.peak(nodes), 4 * nodes
+                for phase in row["phases"]:
+                    self.assertEqual(phase["at_peak"]["gradient_bytes"], 4 * parameters, phase["phase"])
+                largest = max(self.CAP, 4 * hidden * (-(-(vocabulary // tp) // dp) * dp))
+                self.assertLessEqual(row["peak_bytes"], one["peak_bytes"] + 2 * 2 * largest)
+                phases = {phase["phase"]: phase for phase in row["phases"]}
+                # Padded inputs of two reduce-scatters, or outputs of two all-gathers in half the bytes; a shard of each bucket.
+                self.assertLessEqual(phases["grad_reduce"]["at_peak"]["temporary_bytes"], 2 * largest + 4 * parameters / dp * 1.5 + 1e6)
+                self.assertLessEqual(phases["optimizer"]["at_peak"]["temporary_bytes"], largest + 8 * 4 * parameters / dp + 2e6)
+
+
 class Software(Case):
     """The verdict for published software: software_memory.h."""
 

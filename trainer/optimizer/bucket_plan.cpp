@@ -45,7 +45,13 @@ BucketKind kind_of(const Parameter& parameter) {
           parameter.tied, parameter.shared, parameter.group};
 }
 
-std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters, at::ScalarType grad_dtype, std::int64_t cap_bytes) {
+std::int64_t rows_per_shard(const at::Tensor& parameter, int shards) {
+  return (parameter.size(0) + shards - 1) / shards;
+}
+
+std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters,
+                                                  at::ScalarType grad_dtype, std::int64_t cap_bytes,
+                                                  int shards) {
   struct Open {
     std::size_t bucket;
     std::int64_t bytes;
@@ -54,8 +60,11 @@ std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters, at:
   std::vector<std::vector<Parameter*>> buckets;
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
     if (!parameter->tensor.requires_grad()) continue;
-    const at::ScalarType dtype = c10::promoteTypes(grad_dtype, parameter->tensor.scalar_type());
-    const std::int64_t bytes = parameter->tensor.numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
+    const at::Tensor& tensor = parameter->tensor;
+    const at::ScalarType dtype = c10::promoteTypes(grad_dtype, tensor.scalar_type());
+    const std::int64_t padded =
+        rows_per_shard(tensor, shards) * shards * (tensor.numel() / tensor.size(0));
+    const std::int64_t bytes = padded * static_cast<std::int64_t>(c10::elementSize(dtype));
     auto found = open.find(kind_of(*parameter));
     if (found == open.end() || found->second.bytes + bytes > cap_bytes) {
       found = open.insert_or_assign(kind_of(*parameter), Open{buckets.size(), 0}).first;

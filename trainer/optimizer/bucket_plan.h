@@ -28,8 +28,14 @@ struct BucketKind {
 };
 [[nodiscard]] BucketKind kind_of(const Parameter& parameter);
 
-/// Splits the parameters into buckets of one kind each, last parameter first: the order in which backward gives their gradients. A bucket
-/// is closed where the next gradient would not fit; a gradient that is larger than the cap is alone.
-[[nodiscard]] std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters, at::ScalarType grad_dtype, std::int64_t cap_bytes);
+/// Rows of dimension 0 that each rank of a sharding group has of a parameter: all have equally many, the last ones padding.
+[[nodiscard]] std::int64_t rows_per_shard(const at::Tensor& parameter, int shards);
+
+/// Splits the parameters into buckets of one kind each, last parameter first: the order in which
+/// backward gives their gradients. A bucket is closed where the next gradient, padded for `shards`
+/// ranks as it travels, would not fit; a gradient that is larger than the cap is alone.
+[[nodiscard]] std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters,
+                                                                at::ScalarType grad_dtype,
+                                                                std::int64_t cap_bytes, int shards);
 
 }  // namespace trellis::trainer

@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "trainer/optimizer/bucket_plan.h"
+
 namespace trellis::trainer {
 
 /// Moves each gradient into the accumulation buffer as soon as autograd has it, and frees it.
@@ -28,13 +30,14 @@ ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGro
     : sharding_(sharding), layout_{{}, 0, std::move(tensor), std::move(sharding)} {
   for (Parameter* parameter : parameters) add_slot(parameter);
   const at::TensorOptions options = kind().tensor.options().dtype(grad_dtype).requires_grad(false);
-  main_grad_ = at::zeros({layout_.elements * sharding_.size}, options);
+  std::int64_t elements = 0;
+  for (const Slot& slot : slots_) elements += slot.parameter->tensor.numel();
+  main_grad_ = at::zeros({elements}, options);
+  std::int64_t offset = 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    const ShardSlot& shard = layout_.slots[i];
-    const at::Tensor& weight = slot.parameter->tensor;
-    slot.padded_main_grad = main_grad_.narrow(0, shard.offset * sharding_.size, shard.elements * sharding_.size);
-    slot.main_grad = slot.padded_main_grad.narrow(0, 0, weight.numel()).view(weight.sizes());
+    const at::Tensor& weight = slots_[i].parameter->tensor;
+    slots_[i].main_grad = main_grad_.narrow(0, offset, weight.numel()).view(weight.sizes());
+    offset += weight.numel();
     torch::autograd::impl::set_post_acc_grad_hooks(weight, std::make_unique<AccumulateMainGrad>(*this, i));
   }
 }
@@ -42,7 +45,7 @@ ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGro
 void ParameterBucket::add_slot(Parameter* parameter) {
   const at::Tensor& tensor = parameter->tensor;
   TORCH_INTERNAL_ASSERT(tensor.is_contiguous(), parameter->name);
-  const std::int64_t rows = tensor.size(0), share = (rows + sharding_.size - 1) / sharding_.size;
+  const std::int64_t rows = tensor.size(0), share = rows_per_shard(tensor, sharding_.size);
   ShardSlot shard;
   shard.parameter = parameter;
   shard.offset = layout_.elements;
@@ -105,11 +108,21 @@ std::vector<at::Tensor> ParameterBucket::slices_of(const at::Tensor& shard) cons
   return slices;
 }
 
+at::Tensor ParameterBucket::padded_main_grad(std::size_t slot, at::ScalarType dtype) const {
+  const at::Tensor flat = slots_[slot].main_grad.view(-1);
+  const std::int64_t padded = layout_.slots[slot].elements * sharding_.size;
+  if (padded == flat.numel()) return flat.to(dtype);
+  at::Tensor copy = at::empty({padded}, flat.options().dtype(dtype));
+  copy.narrow(0, 0, flat.numel()).copy_(flat);
+  copy.narrow(0, flat.numel(), padded - flat.numel()).zero_();
+  return copy;
+}
+
 PendingCollective ParameterBucket::start_reduce_scatter(at::ScalarType dtype) const {
   if (sharding_.size == 1) return PendingCollective(main_grad_);
   at::Tensor shard = at::empty({layout_.elements}, main_grad_.options().dtype(dtype));
   std::vector<at::Tensor> inputs;
-  for (const Slot& slot : slots_) inputs.push_back(slot.padded_main_grad.to(dtype));
+  for (std::size_t i = 0; i < slots_.size(); ++i) inputs.push_back(padded_main_grad(i, dtype));
   return start_reduce_scatter_coalesced(std::move(inputs), slices_of(shard), sharding_).with_result(std::move(shard));
 }
 
@@ -127,6 +140,7 @@ at::Tensor ParameterBucket::shard_of_parameters(at::ScalarType dtype) const {
 void ParameterBucket::Gather::finish() {
   pending.wait();
   for (auto& [parameter, arrived] : padded) parameter.copy_(arrived.narrow(0, 0, parameter.numel()));
+  padded.clear();
 }
 
 ParameterBucket::Gather ParameterBucket::start_all_gather(const at::Tensor& shard) const {

@@ -13,14 +13,19 @@
 
 namespace trellis::trainer {
 
-/// Parameters of one kind whose gradients are summed in one communication. Each parameter is padded along dimension 0 to a multiple of the
-/// sharding group's size and split along it, as NeuronZero1Optimizer does. Parameters a (3 rows) and b (2 rows) over two ranks:
+/// Parameters of one kind whose gradients are summed in one communication. Each parameter is padded
+/// along dimension 0 to a multiple of the sharding group's size and split along it, as
+/// NeuronZero1Optimizer does: not where it is stored, but in a copy that lives while it travels.
+/// Parameters a (3 rows) and b (2 rows) over two ranks:
 ///
-///   main_grad   [ a row 0 | a row 1 | a row 2 | padding | b row 0 | b row 1 ]
+///   main_grad   [ a row 0 | a row 1 | a row 2 | b row 0 | b row 1 ]
+///   travels     [ a row 0 | a row 1 | a row 2 | padding ] [ b row 0 | b row 1 ]
 ///   shard 0     [ a row 0 | a row 1 | b row 0 ]
 ///   shard 1     [ a row 2 | padding | b row 1 ]
 ///
-/// A shard is one flat tensor: an elementwise optimizer runs once per bucket, not once per parameter. Padding is and stays zero.
+/// A shard is one flat tensor: an elementwise optimizer runs once per bucket, not once per parameter.
+/// Padding is and stays zero. It grows with the group (one row per rank at least), so that the caller
+/// bounds how many communications with padded copies are under way.
 class ParameterBucket {
  public:
   /// Takes over the parameters' gradients: backward adds each one to main_grad and frees it.
@@ -32,6 +37,7 @@ class ParameterBucket {
   [[nodiscard]] const Parameter& kind() const { return *slots_.front().parameter; }  ///< attributes shared by all
   [[nodiscard]] const ShardLayout& layout() const { return layout_; }
   [[nodiscard]] const at::Tensor& main_grad() const { return main_grad_; }           ///< the accumulated gradients, flat
+  [[nodiscard]] bool is_padded() const { return layout_.elements * sharding_.size != main_grad_.numel(); }
   /// The accumulated gradient of one parameter, in its shape; undefined for a parameter of another bucket.
   [[nodiscard]] at::Tensor main_grad_of(const Parameter& parameter) const;
   /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them. More of them are then an error.
@@ -46,7 +52,7 @@ class ParameterBucket {
   /// This rank's shard of the parameters' values.
   [[nodiscard]] at::Tensor shard_of_parameters(at::ScalarType dtype) const;
 
-  /// A gather under way: parameters with padding arrive beside their place.
+  /// A gather under way: parameters with padding arrive in a copy.
   struct Gather {
     PendingCollective pending;
     std::vector<std::pair<at::Tensor, at::Tensor>> padded;  ///< parameter, where it arrives
@@ -60,12 +66,13 @@ class ParameterBucket {
   struct Slot {
     Parameter* parameter = nullptr;
     at::Tensor main_grad;             ///< as the parameter's shape
-    at::Tensor padded_main_grad;      ///< flat
     int gradients = 0;                ///< in this step
   };
 
   void add_slot(Parameter* parameter);
   void accumulate(Slot& slot, const at::Tensor& grad);
+  /// Flat, in `dtype`, padded for the sharding group: main_grad itself where nothing changes.
+  [[nodiscard]] at::Tensor padded_main_grad(std::size_t slot, at::ScalarType dtype) const;
   [[nodiscard]] std::vector<at::Tensor> slices_of(const at::Tensor& shard) const;
 
   ParallelGroup sharding_;

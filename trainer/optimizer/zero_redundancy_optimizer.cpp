@@ -17,6 +17,25 @@
 namespace trellis::trainer {
 namespace {
 
+/// So many communications with padded copies are under way at most: one travels while the next one
+/// is copied. With all of them, copies would take a row per rank of every parameter.
+constexpr std::size_t kPaddedCopies = 2;
+
+/// In the order of their start, which is that of their end.
+class Gathers {
+ public:
+  void start(const ParameterBucket& bucket, const at::Tensor& shard) {
+    if (bucket.is_padded()) end_all_but(kPaddedCopies - 1);
+    under_way_.push_back(bucket.start_all_gather(shard));
+  }
+  void end_all_but(std::size_t count) {
+    for (; under_way_.size() > count; under_way_.pop_front()) under_way_.front().finish();
+  }
+
+ private:
+  std::deque<ParameterBucket::Gather> under_way_;
+};
+
 /// Formulas are not evaluated in half precision.
 at::ScalarType compute_dtype(at::ScalarType stored) { return c10::promoteTypes(stored, at::kFloat); }
 
@@ -60,7 +79,10 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
   if (options_.rule == nullptr) options_.rule = make_update_rule(OptimSection());
   const at::NoGradGuard no_grad;
   const std::int64_t cap = options_.zero1 ? options_.caps.reduce_scatter : options_.caps.all_reduce;
-  for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap)) add_shard(std::move(bucket));
+  for (auto& bucket :
+       plan_buckets(parameters, options_.grad_dtype, cap, sharding_group().size)) {
+    add_shard(std::move(bucket));
+  }
 }
 
 NeuronZero1Optimizer::~NeuronZero1Optimizer() = default;
@@ -107,6 +129,13 @@ void NeuronZero1Optimizer::check_dtypes_without_zero1(const Shard& shard) const 
   if (shard.bucket->main_grad().scalar_type() != weights) refuse("use_fp32_grad_acc", shard.bucket->main_grad().scalar_type());
 }
 
+void NeuronZero1Optimizer::end_padded_reductions(const ParameterBucket& next) {
+  if (!next.is_padded()) return;
+  for (; padded_reductions_.size() >= kPaddedCopies; padded_reductions_.pop_front()) {
+    padded_reductions_.front()->reduction->complete();
+  }
+}
+
 /// May run inside backward, on its thread, as soon as the bucket's last gradient is there.
 void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   const at::NoGradGuard no_grad;
@@ -116,7 +145,9 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   const at::ScalarType dtype = options_.reduce_dtype.value_or(grad.scalar_type());
   if (bucket.kind().sequence_parallel_enabled) all_reduce(grad, parallel_.get_tensor_model_parallel_group());
   if (options_.zero1) {
+    end_padded_reductions(bucket);
     shard.reduction = bucket.start_reduce_scatter(dtype);
+    if (bucket.is_padded()) padded_reductions_.push_back(&shard);
   } else {
     if (data.size > 1) grad.mul_(1.0 / data.size);
     shard.reduction = data.size > 1 ? start_all_reduce(grad.to(dtype), data) : PendingCollective(grad);
@@ -134,6 +165,7 @@ void NeuronZero1Optimizer::reduce_gradients() {
     shard->bucket->end_accumulation();
     if (!shard->reduction) start_reduction(*shard);
   }
+  padded_reductions_.clear();
   const int data_parallel = parallel_.get_data_parallel_size();
   for (const auto& shard : shards_) {
     shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
@@ -180,12 +212,12 @@ at::Tensor NeuronZero1Optimizer::step(double lr) {
   TORCH_CHECK(!shows_ema_, "step: the weights show their moving average; call swap_ema_weights() first");
   at::Tensor norm = clip();
   Numbers numbers(options_, ++steps_, lr);
-  std::vector<ParameterBucket::Gather> gathers;
+  Gathers gathers;
   for (const auto& shard : shards_) {
     const at::TensorOptions like = shard->grad.options().dtype(compute_dtype(shard->dtype));
-    gathers.push_back(shard->bucket->start_all_gather(update(*shard, numbers.of(group_of(*shard), like))));
+    gathers.start(*shard->bucket, update(*shard, numbers.of(group_of(*shard), like)));
   }
-  for (ParameterBucket::Gather& gather : gathers) gather.finish();
+  gathers.end_all_but(0);
   return norm;
 }
 
@@ -233,7 +265,7 @@ void NeuronZero1Optimizer::update_ema(Shard& shard, const at::Tensor& weights) c
 void NeuronZero1Optimizer::swap_ema_weights() {
   const at::NoGradGuard no_grad;
   TORCH_CHECK(options_.ema, "swap_ema_weights: exp_manager.ema is not enabled");
-  std::vector<ParameterBucket::Gather> gathers;
+  Gathers gathers;
   for (const auto& shard : shards_) {
     const at::ScalarType dtype = shard->bucket->kind().tensor.scalar_type();
     at::Tensor shown;
@@ -243,9 +275,9 @@ void NeuronZero1Optimizer::swap_ema_weights() {
     } else {
       shown = shard->master.defined() ? as_weights(*shard, shard->master) : std::exchange(shard->saved_weights, {});
     }
-    gathers.push_back(shard->bucket->start_all_gather(shown));
+    gathers.start(*shard->bucket, shown);
   }
-  for (ParameterBucket::Gather& gather : gathers) gather.finish();
+  gathers.end_all_but(0);
   shows_ema_ = !shows_ema_;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -60,6 +61,8 @@ class NeuronZero1Optimizer {
   void add_shard(std::vector<Parameter*> parameters);
   void check_dtypes_without_zero1(const Shard& shard) const;
   void start_reduction(Shard& shard);
+  /// Makes room for the padded copies of one more communication.
+  void end_padded_reductions(const ParameterBucket& next);
   [[nodiscard]] OptimizerGroup group_of(const Shard& shard) const;
   [[nodiscard]] std::vector<GradientPart> norm_parts() const;
   /// Clips by the global norm, which it returns.
@@ -75,6 +78,7 @@ class NeuronZero1Optimizer {
   std::int64_t steps_ = 0;
   bool shows_ema_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;
+  std::deque<Shard*> padded_reductions_;  ///< under way, the oldest first
 };
 
 /// L2 norm of the whole, un-sharded model: each parameter once, whatever the layout. On the device, the same on every rank.

@@ -32,9 +32,14 @@ void check_divisible(const at::Tensor& tensor, int64_t dim, const ParallelGroup&
 
 }  // namespace
 
-at::Tensor PendingCollective::wait() {
+void PendingCollective::complete() {
   if (work_) work_->wait();
+  work_.reset();
   inputs_.clear();
+}
+
+at::Tensor PendingCollective::wait() {
+  complete();
   return std::move(result_);
 }
 

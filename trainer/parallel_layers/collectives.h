@@ -17,6 +17,8 @@ class PendingCollective {
   PendingCollective(std::vector<at::Tensor> inputs, at::Tensor result, c10::intrusive_ptr<c10d::Work> work)
       : inputs_(std::move(inputs)), result_(std::move(result)), work_(std::move(work)) {}
   at::Tensor wait();
+  /// Waits and releases the inputs; wait() gives the result then.
+  void complete();
   /// The same communication, with another result.
   PendingCollective with_result(at::Tensor result) && {
     result_ = std::move(result);

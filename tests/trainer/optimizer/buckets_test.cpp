@@ -28,7 +28,7 @@ std::vector<std::vector<std::string>> names_of(const std::vector<std::vector<Par
 TEST(BucketPlan, ClosesABucketAtTheCapAndGivesALargeGradientItsOwn) {
   // Bytes in fp32, in backward's order: d 80, c 400, b 40, a 60.
   SmallModel model({{"a", {15}}, {"b", {10}}, {"c", {100}}, {"d", {20}}}, ParallelState(), at::kFloat);
-  const auto plan = [&](std::int64_t cap) { return names_of(plan_buckets(model.parameters, at::kFloat, cap)); };
+  const auto plan = [&](std::int64_t cap) { return names_of(plan_buckets(model.parameters, at::kFloat, cap, 1)); };
   EXPECT_THAT(plan(1000), ElementsAre(ElementsAre("d", "c", "b", "a")));
   EXPECT_THAT(plan(100), ElementsAre(ElementsAre("d"), ElementsAre("c"), ElementsAre("b", "a")));
   EXPECT_THAT(plan(99), ElementsAre(ElementsAre("d"), ElementsAre("c"), ElementsAre("b"), ElementsAre("a")));
@@ -38,11 +38,11 @@ TEST(BucketPlan, ClosesABucketAtTheCapAndGivesALargeGradientItsOwn) {
 TEST(BucketPlan, CountsBytesOfTheWiderTypeAndSeparatesTypesAndKinds) {
   SmallModel model({{"half", {100}}, {"norm", {4}, -1, 1, false}, {"other_half", {100}}}, ParallelState(), at::kBFloat16);
   model.parameters[1].tensor = at::zeros({4}).requires_grad_();
-  EXPECT_THAT(names_of(plan_buckets(model.parameters, at::kBFloat16, 400)), ElementsAre(ElementsAre("other_half", "half"), ElementsAre("norm")));
-  EXPECT_THAT(names_of(plan_buckets(model.parameters, at::kFloat, 400)),
+  EXPECT_THAT(names_of(plan_buckets(model.parameters, at::kBFloat16, 400, 1)), ElementsAre(ElementsAre("other_half", "half"), ElementsAre("norm")));
+  EXPECT_THAT(names_of(plan_buckets(model.parameters, at::kFloat, 400, 1)),
               ElementsAre(ElementsAre("other_half"), ElementsAre("norm"), ElementsAre("half")));
   model.parameters[2].shared = true;
-  EXPECT_EQ(plan_buckets(model.parameters, at::kBFloat16, 400).size(), 3u) << "tied copies are counted apart";
+  EXPECT_EQ(plan_buckets(model.parameters, at::kBFloat16, 400, 1).size(), 3u) << "tied copies are counted apart";
 }
 
 TEST(BucketCapsOfARun, AreNxDsUnlessTheFileOrTheEnvironmentSaysOtherwise) {
@@ -138,11 +138,24 @@ TEST(Overlap, StartsBeforeBackwardEnds) {
 TEST(BucketPlan, GatherInputsStayBelowTheirShareOfTheCap) {
   SmallModel model({{"a", {64, 4}}, {"b", {32, 4}}, {"c", {16, 8}}, {"d", {128}}}, ParallelState(), at::kBFloat16);
   const std::int64_t cap = 1200;
-  for (const auto& bucket : plan_buckets(model.parameters, at::kFloat, cap)) {
-    std::int64_t elements = 0;
-    for (const Parameter* parameter : bucket) elements += parameter->tensor.numel();
-    for (const int dp : {2, 4, 8}) EXPECT_LE(elements / dp * 2, cap / dp);
+  for (const int dp : {2, 4, 8}) {
+    for (const auto& bucket : plan_buckets(model.parameters, at::kFloat, cap, dp)) {
+      std::int64_t elements = 0;
+      for (const Parameter* parameter : bucket) elements += parameter->tensor.numel();
+      EXPECT_LE(elements / dp * 2, cap / dp);
+    }
   }
+}
+
+TEST(BucketPlan, CountsGradientsAsTheyTravelPaddedForTheGroup) {
+  // Bytes in fp32, in backward's order, on 8 ranks: b 10 rows of 2, padded to 16; a 16 rows of 2.
+  SmallModel model({{"a", {16, 2}}, {"b", {10, 2}}}, ParallelState(), at::kFloat);
+  const auto plan = [&](std::int64_t cap, int dp) {
+    return names_of(plan_buckets(model.parameters, at::kFloat, cap, dp));
+  };
+  EXPECT_THAT(plan(208, 1), ElementsAre(ElementsAre("b", "a")));
+  EXPECT_THAT(plan(208, 8), ElementsAre(ElementsAre("b"), ElementsAre("a")));
+  EXPECT_THAT(plan(256, 8), ElementsAre(ElementsAre("b", "a")));
 }
 
 TEST(ParameterNorm, IsThatOfTheUnshardedModelOnEveryLayout) {

@@ -252,6 +252,28 @@ TEST(Memory, OfTheStatesIsTheFormula) {
   }
 }
 
+/// What a rank keeps, on the first and the last rank of a group: gradients do not know DP; shards are
+/// whole rows, one at least.
+TEST(Memory, OfARankIsTheFormulaFromOneReplicaTo4096) {
+  for (const int dp : {1, 2, 3, 4, 5, 64, 96, 100, 256, 768, 1000, 1024, 4095, 4096}) {
+    for (const int rank : {0, dp - 1}) {
+      ParallelGroup data;
+      data.rank = rank;
+      data.size = dp;
+      const ParallelState parallel({}, {}, data);
+      SmallModel model({{"qkv", {768, 5}}, {"vocabulary", {100, 3}}, {"norm", {4096}, -1, 1, false}},
+                       parallel, at::kBFloat16);
+      const NeuronZero1Optimizer optimizer(model.parameters, parallel, mixed());
+      std::int64_t gradients = 0, states = 0;
+      optimizer.for_each_gradient([&](const at::Tensor& grad) { gradients += grad.numel(); });
+      optimizer.for_each_state([&](const at::Tensor& state) { states += state.numel(); });
+      const auto rows = [dp](std::int64_t n) { return (n + dp - 1) / dp; };
+      EXPECT_EQ(gradients, 768 * 5 + 100 * 3 + 4096) << dp;
+      EXPECT_EQ(states, 3 * (rows(768) * 5 + rows(100) * 3 + rows(4096))) << dp << " rank " << rank;
+    }
+  }
+}
+
 TEST(ModelDtype, FollowsTheTableOfPrecisions) {
   PrecisionSection precision;
   for (const auto& [type, bf16, expected] :
