@@ -2,6 +2,7 @@
 #include <chrono>
 #include <iostream>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/verify/seeded_bugs.h"
+#include "trainer/verify/tolerance.h"
 #include "trainer/verify/verify.h"
 
 namespace trellis::trainer {
@@ -61,7 +63,11 @@ json to_json(const VerifyRequest& request, const VerifyResult& result) {
           {"device", request.device},
           {"ranks", request.ranks},
           {"vocab_size", result.vocab_size},
-          {"derived_tolerances", {{"smallest", result.derived.smallest}, {"largest", result.derived.largest}, {"capped", result.derived.num_capped}}},
+          {"derived_tolerances",
+           {{"smallest", result.derived.smallest},
+            {"largest", result.derived.largest},
+            {"times_the_noise", result.derived.times_the_noise},
+            {"capped", result.derived.num_capped}}},
           {"failed", result.num_failed()},
           {"layouts", std::move(layouts)}};
 }
@@ -84,9 +90,11 @@ void print_worst(const VerifyResult& result, const std::string& precision) {
 void print_derived(const VerifyResult& result) {
   const DerivedTolerances& derived = result.derived;
   if (derived.largest == 0) return;
-  std::cout << result.precision << ": tolerances " << scientific(derived.smallest) << " to " << scientific(derived.largest) << ": " << kOrderOfSums
-            << " × the error of one rank against fp64, number by number, at least " << kOrderOfSums << " roundings, at most " << kLargestTolerance << " ("
-            << derived.num_capped << " numbers)\n";
+  std::cout << result.precision << ": tolerances " << scientific(derived.smallest) << " to "
+            << scientific(derived.largest) << ": " << fmt::format("{:.2f}", derived.times_the_noise)
+            << " × the noise of rounding, number by number, measured on " << kRoundingRuns
+            << " runs of one rank against fp64; at least one rounding, at most "
+            << kLargestTolerance << " (" << derived.num_capped << " numbers)\n";
 }
 
 void print_failure(const LayoutResult& one) {

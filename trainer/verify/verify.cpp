@@ -6,18 +6,13 @@
 
 #include "base/error.h"
 #include "trainer/verify/seeded_bugs.h"
+#include "trainer/verify/tolerance.h"
 
 namespace trellis::trainer {
 namespace {
 
 /// See compare(): what is left of a gradient that is 0 by its formula is far below this in fp64; in half precision it is not.
 constexpr double kVanishingInFp64 = 1e-6, kVanishing = 0.02;
-
-/// One rounding to nearest.
-double unit_roundoff(const PrecisionSection& precision) {
-  if (precision.type == "fp64") return std::ldexp(1.0, -53);
-  return precision.weights_bf16 || precision.autocast ? std::ldexp(1.0, -8) : std::ldexp(1.0, -24);
-}
 
 class Verification {
  public:
@@ -37,7 +32,7 @@ class Verification {
     const RunNumbers expected = reference(Layout{}, "fp64");
     const auto fixed = [this](const std::string&) { return request_.tolerance; };
     int done = 0;
-    const bool in_both = result_.precision != "fp64" && bug_ == nullptr;
+    const bool in_both = result_.precision != "fp64";
     const int of = num_legal_ + (in_both ? num_without_recompute_ : 0);
     for (LayoutResult& result : result_.layouts) {
       if (!result.why_illegal.empty()) continue;
@@ -100,9 +95,10 @@ class Verification {
   }
 
   /// One CPU rank; of `layout` only ZeRO-1 matters, without which the configured precision keeps no masters.
-  RunNumbers reference(const Layout& layout, const std::string& precision) {
+  RunNumbers reference(const Layout& layout, const std::string& precision,
+                       const RunChanges& changes = {}) {
     const RunConfig config = load(Layout{.zero1 = layout.zero1}, precision);
-    return train_and_gather(config, data_of(config), {}, one_rank_);
+    return train_and_gather(config, data_of(config), changes, one_rank_);
   }
 
   RunNumbers numbers_of(const Layout& layout, const std::string& precision) {
@@ -111,13 +107,21 @@ class Verification {
   }
 
   /// By what is compared, for layouts with ZeRO-1 or without.
-  const std::map<std::string, double>& derived_tolerances(const Layout& layout, const RunNumbers& expected) {
-    auto& tolerances = derived_[layout.zero1];
+  const Errors& derived_tolerances(const Layout& layout, const RunNumbers& expected) {
+    Errors& tolerances = derived_[layout.zero1];
     if (!tolerances.empty()) return tolerances;
-    const double floor = unit_roundoff(load(Layout{}, "").precision);
+    const double rounding = unit_roundoff(load(Layout{}, "").precision);
+    std::vector<Errors> runs;
+    for (int run = 0; run < kRoundingRuns; ++run) {
+      const RunChanges changes = rounded_otherwise(run, rounding);
+      runs.push_back(errors_of(reference(layout, "", changes), expected, kVanishing));
+    }
+    const Errors noise = noise_of(runs);
     DerivedTolerances& all = result_.derived;
-    for (const auto& [what, own] : errors_of(reference(layout, ""), expected, kVanishing)) {
-      const double wanted = kOrderOfSums * std::max(own, floor), tolerance = std::min(wanted, kLargestTolerance);
+    all.times_the_noise = times_the_noise(static_cast<std::int64_t>(noise.size()));
+    for (const auto& [what, size] : noise) {
+      const double wanted = std::max(all.times_the_noise * size, rounding);
+      const double tolerance = std::min(wanted, kLargestTolerance);
       all.smallest = all.largest == 0 ? tolerance : std::min(all.smallest, tolerance);
       all.largest = std::max(all.largest, tolerance);
       all.num_capped += wanted > tolerance ? 1 : 0;
@@ -131,7 +135,7 @@ class Verification {
     for (std::size_t i = 0; i < in_fp64; ++i) {
       const Layout layout = result_.layouts[i].layout;
       if (!result_.layouts[i].why_illegal.empty() || layout.recompute != Recompute::kNone) continue;
-      const std::map<std::string, double>& tolerances = derived_tolerances(layout, expected);
+      const Errors& tolerances = derived_tolerances(layout, expected);
       const auto derived = [&](const std::string& what) {
         const auto found = tolerances.find(what);
         return found == tolerances.end() ? kLargestTolerance : found->second;
@@ -149,7 +153,7 @@ class Verification {
   runtime::WorldOptions one_rank_;
   VerifyMachine machine_;
   std::map<int, std::shared_ptr<const DataModule>> data_by_dp_;
-  std::map<bool, std::map<std::string, double>> derived_;
+  std::map<bool, Errors> derived_;
   VerifyResult result_;
 };
 

@@ -24,6 +24,7 @@ struct LayoutResult {
 /// What an error may be in the configured precision.
 struct DerivedTolerances {
   double smallest = 0, largest = 0;
+  double times_the_noise = 0;            ///< see tolerance.h
   int num_capped = 0;                    ///< kinds of numbers that one rank itself knows so badly that the cap holds
 };
 
@@ -47,12 +48,12 @@ struct VerifyMachine {
 /// Given the configuration on one rank: the place to load the ranks' device.
 using VerifyWorld = std::function<VerifyMachine(const RunConfig& one_rank)>;
 
-inline constexpr double kOrderOfSums = 4, kLargestTolerance = 0.5;
+inline constexpr double kLargestTolerance = 0.5;
 
 /// Trains the configuration on one CPU rank and in every chosen layout, in fp64, and compares every number; then the layouts without recompute
-/// once more in the configured precision. There a tensor may be kOrderOfSums times as far from fp64 as it is on one rank (with ZeRO-1 or
-/// without, as the layout), because both run the same formulas in another order of sums; at least kOrderOfSums roundings of the precision, at
-/// most kLargestTolerance. A tensor that nearly vanishes is measured against its share of the norm (see compare()): in fp64 when it is less
+/// once more in the configured precision. There a number may differ from fp64 by as many times the
+/// noise of rounding (measured on one rank, with ZeRO-1 or without, as the layout) as tolerance.h
+/// derives; at least by one rounding of the precision, at most by kLargestTolerance. A tensor that nearly vanishes is measured against its share of the norm (see compare()): in fp64 when it is less
 /// than a millionth of it, otherwise when it is less than it. Throws ConfigError when the configuration is wrong, or no chosen layout is legal.
 [[nodiscard]] VerifyResult verify(const VerifyRequest& request, const VerifyWorld& world, const VerifyProgress& progress);
 
