@@ -16,8 +16,9 @@ namespace {
 /// Elements combined at a time: the partial results of a block stay in the first-level cache.
 constexpr std::int64_t kBlock = 2048;
 
+/// What the host adds in: half precision has no addition of its own.
 template <typename T>
-using Accumulator = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
+using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
 
 // NaN wins in min and max, as in LibTorch: a comparison with NaN is false, so each picks NaN whichever side it is on.
 template <typename A>
@@ -29,9 +30,10 @@ A max_of(A a, A b) {
   return (a != a || a > b) ? a : b;
 }
 
+/// A partial result travels in T: it is rounded after every member.
 template <typename A, typename T, typename Combine>
 void combine_block(A* sum, const T* source, std::int64_t count, Combine combine) {
-  for (std::int64_t i = 0; i < count; ++i) sum[i] = combine(sum[i], static_cast<A>(source[i]));
+  for (std::int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(static_cast<T>(combine(sum[i], static_cast<A>(source[i]))));
 }
 
 template <typename A, typename T>
@@ -49,7 +51,7 @@ void add_source(A* sum, const T* source, std::int64_t count, Reduction reduction
 template <typename T>
 void reduce_typed(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::int64_t count,
                   Reduction reduction) {
-  using A = Accumulator<T>;
+  using A = Wide<T>;
   alignas(64) A sum[kBlock];
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t length = std::min(kBlock, count - begin);

@@ -22,7 +22,7 @@ class Collectives : public ::testing::TestWithParam<std::tuple<int, at::ScalarTy
   }
 };
 
-TEST_P(Collectives, AllReduceCombinesInMemberOrderWithOneRounding) {
+TEST_P(Collectives, AllReduceCombinesInMemberOrderAndRoundsEachPartialResult) {
   for (auto op : {ReduceOp::SUM, ReduceOp::AVG, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX}) {
     const at::Tensor expected = reduced(inputs({7, 11}), op);
     on_all([&](RankContext& context, const Group& group) {

@@ -61,7 +61,8 @@ std::pair<std::string, ExitCode> error_of(Run run) {
   return {};
 }
 
-/// Sequential reductions in member order with one rounding, written with plain ATen operations: the oracle.
+/// Sequential reductions in member order, each partial result rounded to the members' type as it travels, written with plain ATen operations:
+/// the oracle.
 inline at::Tensor reduced(const Tensors& members, c10d::ReduceOp::RedOpType op) {
   const at::ScalarType dtype = members[0].scalar_type();
   const at::ScalarType wide = at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
@@ -74,6 +75,7 @@ inline at::Tensor reduced(const Tensors& members, c10d::ReduceOp::RedOpType op) 
       case c10d::ReduceOp::MAX: result = at::maximum(result, next); break;
       default: result = result + next; break;
     }
+    result = result.to(dtype).to(wide);
   }
   if (op == c10d::ReduceOp::AVG) {
     const auto n = static_cast<std::int64_t>(members.size());

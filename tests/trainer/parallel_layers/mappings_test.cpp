@@ -89,17 +89,21 @@ TEST(Mappings, AGroupOfOneIsTheIdentityAndLeavesNoTrace) {
   }
 }
 
+/// 256 + ½ + ½ + ½: each partial sum of 256 and ½ rounds back to 256 in bf16, whose numbers are 2 wide from 256 on; in fp32 the whole sum is 257.5,
+/// which rounds once, to 258, when it becomes the activations' type again.
 TEST(Mappings, TheSumRunsInTheReduceType) {
-  // 1 + 2⁻⁹ is not a bfloat16 number, but four times (1 + …) summed in fp32 rounds once at the end.
   runtime::WorldOptions world;
-  world.world_size = 2;
+  world.world_size = 4;
   runtime::run_ranks(world, [](runtime::RankContext& rank) {
-    const ParallelState state = ParallelState::initialize_model_parallel(rank, 2, 1);
-    const at::Tensor input = at::full({2, 1, 1}, rank.rank() == 0 ? 256.0 : 1.5, at::kBFloat16);
+    const ParallelState state = ParallelState::initialize_model_parallel(rank, 4, 1);
+    const at::Tensor input = at::full({4, 1, 1}, rank.rank() == 0 ? 256.0 : 0.5, at::kBFloat16);
     const auto& tp = state.get_tensor_model_parallel_group();
-    EXPECT_EQ(reduce_from_tensor_model_parallel_region(input.clone(), tp, at::kFloat).scalar_type(), at::kBFloat16);
-    const at::Tensor sum = reduce_scatter_to_sequence_parallel_region(input, tp, at::kFloat);
-    EXPECT_EQ(sum.item<double>(), 258.0);  // 257.5 rounded once
+    for (const auto& [dtype, expected] : {std::pair{at::kFloat, 258.0}, {at::kBFloat16, 256.0}}) {
+      const at::Tensor sum = reduce_from_tensor_model_parallel_region(input.clone(), tp, dtype);
+      EXPECT_EQ(sum.scalar_type(), at::kBFloat16);
+      EXPECT_EQ(sum[0].item<double>(), expected);
+      EXPECT_EQ(reduce_scatter_to_sequence_parallel_region(input, tp, dtype).item<double>(), expected);
+    }
   });
 }
 
