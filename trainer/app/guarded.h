@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "base/error.h"
+#include "trainer/app/failed_allocation.h"
 
 namespace trellis::trainer {
 
@@ -20,9 +21,17 @@ int guarded(Body body) {
     std::cerr << "error: " << error.what_without_backtrace() << "\n";
     return static_cast<int>(ExitCode::kConfig);
   } catch (const c10::Error& error) {
+    if (const auto failed = failed_allocation(error)) {
+      std::cerr << "error: " << failed->what() << "\n";
+      return static_cast<int>(failed->code());
+    }
     std::cerr << "internal error: " << error.what_without_backtrace() << "\n";
     return static_cast<int>(ExitCode::kInternal);
   } catch (const std::exception& error) {
+    if (const auto failed = failed_allocation(error)) {
+      std::cerr << "error: " << failed->what() << "\n";
+      return static_cast<int>(failed->code());
+    }
     std::cerr << "internal error: " << error.what() << "\n";
     return static_cast<int>(ExitCode::kInternal);
   }
