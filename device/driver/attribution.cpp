@@ -124,7 +124,15 @@ class Attributor {
       if (extra.value != 0) add(*share.memory, extra);
       end = stretched(to);
     }
-    if (duration > end) add(*shares.rest, duration - end);
+    if (duration <= end) return;
+    const TimedProgram& program = step_.program(origin_);
+    const Picoseconds rest = duration - end;
+    const Picoseconds multi_node =
+        program.is_optimizer() ? Picoseconds() : std::min(step_.multi_node_part(alone), rest);
+    if (multi_node.value > 0) {
+      charge(component(program.steps[origin_.step].node), "several instances", "multi_node", multi_node);
+    }
+    if (rest > multi_node) add(*shares.rest, rest - multi_node);
   }
 
   const Shares& shares_of_piece() {

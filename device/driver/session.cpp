@@ -122,6 +122,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   });
   timing.owned = std::move(owned);
   timing.slow = system_.slow;
+  timing.multi_node_stretch = system_.optimizer_stretch();
   const ContentHash key = job_key(timing.job);
   const bool repeated = impl_->last && impl_->last_key == key;
   if (!timing.job.fold.empty()) impl_->split(timing, repeated ? impl_->last->job.fold : impl_->timer.equal_ranks(timing.job));

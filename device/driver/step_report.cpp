@@ -14,7 +14,8 @@ using sim::ScheduleItem;
 /// Classes of ranks whose steps are attributed: a pipeline has fewer stages.
 constexpr std::size_t kMostAttributed = 64;
 
-void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds duration, double slowness, bool optimizer) {
+void charge_segment(Breakdown& b, const StepTiming& step, const sim::SegmentTiming& segment,
+                    Picoseconds duration, double slowness, bool optimizer) {
   if (optimizer) {
     b.optimizer += duration;
     return;
@@ -26,7 +27,10 @@ void charge_segment(Breakdown& b, const sim::SegmentTiming& segment, Picoseconds
   b.matmul += matmul;
   b.other_compute += compute + dma + shared;
   b.memory_bound += dma + shared;
-  b.other += alone - matmul - compute - dma;
+  const Picoseconds rest = alone - matmul - compute - dma;
+  const Picoseconds multi_node = std::min(step.multi_node_part(alone), rest);
+  b.multi_node += multi_node;
+  b.other += rest - multi_node;
 }
 
 /// A wait splits at the moment when every participant was there: before it, a pipeline stage idles (bubble) or a collective waits for
@@ -56,7 +60,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
     const Picoseconds duration = time.end - time.start;
     switch (item.kind) {
       case ScheduleItem::Kind::kSegment:
-        charge_segment(b, step.job.programs[item.program]->segments[item.segment], duration, step.slowness(rank), step.program(step.origins[rank][i]).is_optimizer());
+        charge_segment(b, step, step.job.programs[item.program]->segments[item.segment], duration, step.slowness(rank), step.program(step.origins[rank][i]).is_optimizer());
         break;
       case ScheduleItem::Kind::kCommWait: {
         const sim::ClusterComm& comm = step.job.comms[item.comm];
@@ -77,7 +81,8 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
 nlohmann::json to_json(const Breakdown& b) {
   return {{"matmul_ps", b.matmul.value},         {"other_compute_ps", b.other_compute.value}, {"exposed_tp_ps", b.exposed_tp.value},
           {"exposed_pp_ps", b.exposed_pp.value}, {"exposed_dp_ps", b.exposed_dp.value},       {"bubble_ps", b.bubble.value},
-          {"optimizer_ps", b.optimizer.value},   {"launch_ps", b.launch.value},             {"other_ps", b.other.value},                 {"total_ps", b.total().value},
+          {"optimizer_ps", b.optimizer.value},   {"launch_ps", b.launch.value},
+          {"multi_node_ps", b.multi_node.value}, {"other_ps", b.other.value},                 {"total_ps", b.total().value},
           {"memory_bound_ps", b.memory_bound.value}};
 }
 

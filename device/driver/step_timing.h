@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,16 +38,25 @@ struct StepTiming {
   [[nodiscard]] double slowness(std::size_t place) const { return slow.core(job.cores[static_cast<std::size_t>(world_rank(place))]); }
 
   [[nodiscard]] const TimedProgram& program(const ItemOrigin& origin) const { return *programs[origin.program]; }
+
+  double multi_node_stretch = 1;  ///< sim::SoftwareConfig's, 1 on one instance
+  /// Of the time of a program's segment: what it takes longer because the run has several instances.
+  [[nodiscard]] Picoseconds multi_node_part(Picoseconds segment) const {
+    const double on_one = static_cast<double>(segment.value) / multi_node_stretch;
+    return segment - Picoseconds(std::llround(on_one));
+  }
 };
 
 /// Where one rank's simulated step went. The parts add up to the step exactly (integer picoseconds).
 struct Breakdown {
   Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer;
   Picoseconds launch;        ///< of programs: their start, waits for the host that records them, what software does between steps
+  Picoseconds multi_node;    ///< what forward and backward take longer on several instances: measured, less the collectives
   Picoseconds other;
   Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
   [[nodiscard]] Picoseconds total() const {
-    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + launch + other;
+    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + launch +
+           multi_node + other;
   }
   bool operator==(const Breakdown&) const = default;
 };

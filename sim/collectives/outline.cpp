@@ -35,16 +35,48 @@ class StageBuilder {
     const int nodes = all.size() / per_node;
     PlanStage across{pattern_across(choice.across), false, false, 1, {}, {}};
     for (int local = 0; local < per_node; ++local) across.lines.push_back(every(all, local, per_node, nodes));
+    Line line;
+    for (const Line& one : across.lines) line.owned.push_back(owned_together(one));
     Stages stages = {across};
+    std::vector<std::pair<int, Stages>> first;  // of nodes whose members lie alike
     for (int node = 0; node < nodes; ++node) {
-      Line line;
-      for (int local = 0; local < per_node; ++local) {
-        line.members.push_back(all.members[static_cast<std::size_t>(node * per_node + local)]);
-        line.owned.push_back(owned_together(across.lines[static_cast<std::size_t>(local)]));
+      const auto like = std::find_if(first.begin(), first.end(), [&](const auto& known) {
+        return lie_alike(known.first, node, per_node);
+      });
+      if (like != first.end()) {
+        add_alike(like->second, (node - like->first) * per_node);
+        continue;
       }
-      merge(stages, inside(choice.inside, line), 1);
+      const auto begin = all.members.begin() + std::ptrdiff_t{node} * per_node;
+      line.members.assign(begin, begin + per_node);
+      first.emplace_back(node, inside(choice.inside, line));
     }
+    for (auto& [node, more] : first) merge(stages, std::move(more), 1);
     return stages;
+  }
+
+  /// The members of two nodes are on the same chips of them.
+  [[nodiscard]] bool lie_alike(int a, int b, int per_node) const {
+    for (int local = 0; local < per_node; ++local) {
+      const auto x = static_cast<std::size_t>(a * per_node + local);
+      const auto y = static_cast<std::size_t>(b * per_node + local);
+      const bool same_chip =
+          layout_.chip[x] - layout_.node[x] * layout_.chips_per_node ==
+          layout_.chip[y] - layout_.node[y] * layout_.chips_per_node;
+      if (!same_chip || layout_.hypercube[x] != layout_.hypercube[y]) return false;
+    }
+    return true;
+  }
+
+  /// Every line of a node once more, for the members that come `offset` later.
+  static void add_alike(Stages& stages, int offset) {
+    for (PlanStage& stage : stages) {
+      for (Line& line : stage.lines) {
+        std::vector<int> members = line.members;
+        for (int& member : members) member += offset;
+        line.alike.push_back(std::move(members));
+      }
+    }
   }
 
   [[nodiscard]] Stages inside(Algorithm algorithm, const Line& line) const {

@@ -35,15 +35,42 @@ void emit_round(const PlanStage& stage, const Line& line, int round, int printed
 std::vector<DirectLine> direct_lines_of(const PlanStage& stage) {
   std::vector<DirectLine> lines;
   for (const Line& line : stage.lines) {
-    if (stage.pattern == Pattern::kDirect && line.size() > kMaxWrittenDirect) lines.push_back({line.members, owned_lengths(line), stage.reduce});
+    if (stage.pattern != Pattern::kDirect || line.size() <= kMaxWrittenDirect) continue;
+    const std::vector<std::int64_t> owned = owned_lengths(line);
+    for_each_alike(line, [&](const std::vector<int>& members) {
+      lines.push_back({members, owned, stage.reduce});
+    });
   }
   return lines;
+}
+
+/// The flows of lines that are alike, from those of the first of them, flows[begin…].
+void add_flows_of_alike(const Line& line, std::size_t begin, std::vector<Flow>& flows) {
+  const std::size_t end = flows.size();
+  std::map<int, std::size_t> position;
+  if (!line.alike.empty()) {
+    for (std::size_t m = 0; m < line.members.size(); ++m) position[line.members[m]] = m;
+  }
+  std::vector<std::pair<std::size_t, std::size_t>> ends;
+  for (std::size_t f = begin; f < end && !line.alike.empty(); ++f) {
+    ends.emplace_back(position.at(flows[f].from), position.at(flows[f].to));
+  }
+  flows.reserve(end + line.alike.size() * ends.size());
+  for (const std::vector<int>& members : line.alike) {
+    for (std::size_t f = begin; f < end; ++f) {
+      Flow flow = flows[f];
+      flow.from = members[ends[f - begin].first];
+      flow.to = members[ends[f - begin].second];
+      flows.push_back(flow);
+    }
+  }
 }
 
 std::vector<Flow> flows_of(const PlanStage& stage) {
   std::vector<Flow> flows;
   for (const Line& line : stage.lines) {
     if (line.size() < 2) continue;
+    const std::size_t begin = flows.size();
     switch (stage.pattern) {
       case Pattern::kRing: add_ring_flows(line, stage.reduce, flows); break;
       case Pattern::kKangaRing: add_kanga_ring_flows(line, stage.reduce, flows); break;
@@ -53,6 +80,7 @@ std::vector<Flow> flows_of(const PlanStage& stage) {
         break;
       case Pattern::kSteps: break;
     }
+    add_flows_of_alike(line, begin, flows);
   }
   std::erase_if(flows, [](const Flow& flow) { return flow.elements == 0; });
   return flows;
@@ -78,11 +106,16 @@ StageTraffic traffic_of_lines(const PlanStage& stage) {
   result.direct = direct_lines_of(stage);
   std::map<int, std::pair<int, std::int64_t>> by_member;  // messages, owned
   for (const Line& line : stage.lines) {
-    for (std::size_t m = 0; m < line.members.size(); ++m) {
-      auto& [messages, owned] = by_member[line.members[m]];
-      messages += line.size() > 1 ? messages_of(stage, line.size()) : 0;
-      for (const Chunk& piece : line.owned[m]) owned += piece.length * (stage.pattern == Pattern::kDirect ? line.size() - 1 : 1);
-    }
+    const std::vector<std::int64_t> lengths = owned_lengths(line);
+    const int sent = line.size() > 1 ? messages_of(stage, line.size()) : 0;
+    const int times = stage.pattern == Pattern::kDirect ? line.size() - 1 : 1;
+    for_each_alike(line, [&](const std::vector<int>& members) {
+      for (std::size_t m = 0; m < members.size(); ++m) {
+        auto& [messages, owned] = by_member[members[m]];
+        messages += sent;
+        owned += lengths[m] * times;
+      }
+    });
   }
   for (const auto& [member, work] : by_member) {
     result.messages = std::max(result.messages, work.first);
@@ -128,7 +161,12 @@ void for_each_step(const PlanStage& stage, int first_round, const StepSink& sink
   if (stage.pattern == Pattern::kSteps) return;
   const int rounds = round_count(stage);
   for (int round = 0; round < rounds; ++round) {
-    for (const Line& line : stage.lines) emit_round(stage, line, round, first_round + round, sink);
+    for (const Line& line : stage.lines) {
+      emit_round(stage, line, round, first_round + round, sink);
+      for (const std::vector<int>& members : line.alike) {
+        emit_round(stage, Line{members, line.owned}, round, first_round + round, sink);
+      }
+    }
   }
 }
 

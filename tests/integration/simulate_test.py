@@ -169,6 +169,27 @@ class Scale(Case):
         self.assertEqual(sum(row["represents"] for row in report["simulated"]["breakdown"]), 4096)
         self.assertEqual([row["represents"] for row in report["memory"]["ranks"]], [2048, 2048])
 
+    def test_constant_work_per_rank_grows_by_communication_alone(self):
+        """Llama-3 8B on 1 and 1,024 instances: what they wait for, and what a run on several ones takes longer as measured, is all."""
+        def run(nodes):
+            start = os.times()
+            result = subprocess.run([TRELLIS, "simulate", SOURCE / "examples/llama3_8b_trn1.yaml", "--json", "--no-cache", "--nodes", str(nodes), f"trainer.num_nodes={nodes}",
+                                     f"data.global_batch_size={32 * nodes}"], capture_output=True, text=True, cwd=self.dir, timeout=300, check=True)
+            end = os.times()
+            return json.loads(result.stdout), end.children_user - start.children_user
+        run(1)
+        (one, one_s), (many, many_s) = run(1), run(1024)
+        for before, after in zip(one["simulated"]["breakdown"], many["simulated"]["breakdown"], strict=True):
+            grown = {key: after[key] - before[key] for key in before if key.endswith("_ps") and key not in ("total_ps", "memory_bound_ps")}
+            of_communication = {key for key in grown if key.startswith("exposed_") or key in ("bubble_ps", "multi_node_ps")}
+            for key in set(grown) - of_communication:
+                # Copies with padding, of communications too, are a hundredth of the step.
+                self.assertLessEqual(grown[key], 0.01 * before["total_ps"], key)
+            self.assertLess(sum(grown[key] for key in set(grown) - of_communication), 0)
+            self.assertGreater(sum(grown[key] for key in of_communication), 0)
+            self.assertAlmostEqual(after["multi_node_ps"] / (after["matmul_ps"] + after["other_compute_ps"] + after["other_ps"]), 0.09, delta=0.001)
+        self.assertLess(many_s, 6 * one_s, "1.5 times on a free machine")
+
     def test_every_rank_of_a_large_world_is_refused_with_what_to_do(self):
         self.assertIn("127 ranks", self.simulate(*self.layout(32, 8, 2, 16, nodes=8), "--no-fold", code=2))
 

@@ -26,6 +26,8 @@ BUGS = {
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
 }
+# A few norm weights that count twice change the norm of all gradients by less than half precision does: only fp64 shows it.
+BELOW_THE_NOISE = {"gradient-norm-counts-replicas"}
 MEGATRON = [SOURCE / "examples/quickstart.yaml", "data.micro_batch_size=1"]
 TIED = [*MEGATRON, "model.share_embeddings_and_output_weights=true"]
 DROPOUT = [*MEGATRON, "model.hidden_dropout=0.1", "model.attention_dropout=0.1"]
@@ -79,6 +81,21 @@ class Layouts(unittest.TestCase):
         self.assertRegex(text, r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: \d\.\d\d × the noise of rounding, number by number")
 
 
+class FalseAlarms(unittest.TestCase):
+    """A slice of benchmarks/trainer/verify_false_alarms.py, with seeds that a tolerance taken from one run of one rank rejected."""
+
+    def test_deep_and_narrow_models_are_accepted_in_half_precision(self):
+        deep = ["model.num_layers=8", "model.hidden_size=32", "model.ffn_hidden_size=48", "model.encoder_seq_length=16", "data.global_batch_size=8"]
+        for seed, layout in ((1, "TP4.KV4.ZeRO1"), (2, "TP2.DP2.SP.KV2.ZeRO1"), (3, "TP2.DP2.KV2.ZeRO1")):
+            with self.subTest(seed):
+                result = verify(LLAMA, *deep, f"seed={seed}", "--ranks", 4, "--layouts", layout, "--json")
+                self.assertEqual(result.returncode, 0, result.stdout[-2000:] + result.stderr[-2000:])
+                half = [one["worst"] for one in json.loads(result.stdout)["layouts"] if "illegal" not in one and one["precision"] != "fp64"]
+                self.assertGreater(len(half), 0)
+                for worst in half:
+                    self.assertGreater(worst["error"], worst["tolerance"] / 50, "a tolerance that nothing comes near says nothing")
+
+
 class Device(unittest.TestCase):
     def test_ranks_on_emulated_cores_equal_one_cpu_rank(self):
         result = verify(LLAMA, *SMALL, "--ranks", 4, "--layouts", "TP2.PP2.SP,DP4.ZeRO1,TP4.KV2", "--device", "neuron", "--json")
@@ -110,8 +127,10 @@ class SeededBugs(unittest.TestCase):
                 result = verify(*model, *SMALL, "--ranks", 4, "--layouts", layouts, "--seed-bug", bug, "--steps", 2, "--json")
                 self.assertEqual(result.returncode, 5, result.stderr[-3000:])
                 for one in json.loads(result.stdout)["layouts"]:
-                    if "illegal" not in one:
-                        self.assertFalse(one["equal"], one["layout"])
+                    if "illegal" in one or (one["precision"] != "fp64" and bug in BELOW_THE_NOISE):
+                        continue
+                    self.assertFalse(one["equal"], (one["layout"], one["precision"]))
+                    if one["precision"] == "fp64":
                         self.assertIn(first, one["first_bad"]["what"])
                         tensor = one["first_bad_tensor"]
                         self.assertIn(f" {tensor['layer']}.", tensor["what"])

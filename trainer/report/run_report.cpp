@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Align = TextTable::Align;
 
-constexpr std::array<std::pair<const char*, const char*>, 9> kParts{{{"matmul_ps", "matmul"},
+constexpr std::array<std::pair<const char*, const char*>, 10> kParts{{{"matmul_ps", "matmul"},
                                                                      {"other_compute_ps", "other compute"},
                                                                      {"exposed_tp_ps", "TP comm"},
                                                                      {"exposed_pp_ps", "PP comm"},
@@ -27,6 +27,7 @@ constexpr std::array<std::pair<const char*, const char*>, 9> kParts{{{"matmul_ps
                                                                      {"bubble_ps", "bubble"},
                                                                      {"optimizer_ps", "optimizer"},
                                                                      {"launch_ps", "launch"},
+                                                                     {"multi_node_ps", "multi-node"},
                                                                      {"other_ps", "other"}}};
 constexpr std::array<const char*, 6> kCategories{"parameter", "gradient", "optimizer_state", "activation", "temporary", "input"};
 /// Ranks of a class that are listed one by one.
@@ -82,14 +83,24 @@ class RankTable {
 };
 
 std::string print_breakdown(const json& simulated) {
+  const json& breakdown = simulated.at("breakdown");
+  const auto is_shown = [&](const std::string& key) {  // one instance has no such part
+    const auto has = [&](const json& row) { return row.value(key, std::int64_t{0}) != 0; };
+    return key != "multi_node_ps" || std::ranges::any_of(breakdown, has);
+  };
   std::vector<TextTable::Column> columns;
-  for (const auto& [key, title] : kParts) columns.push_back({title});
+  for (const auto& [key, title] : kParts) {
+    if (is_shown(key)) columns.push_back({title});
+  }
   columns.push_back({"step"});
   RankTable table(std::move(columns));
-  for (const json& row : simulated.at("breakdown")) {
+  for (const json& row : breakdown) {
     std::vector<std::string> cells;
-    for (const auto& [key, title] : kParts)
-      cells.push_back(significant(milliseconds(row.value(key, std::int64_t{0}))));
+    for (const auto& [key, title] : kParts) {
+      if (is_shown(key)) {
+        cells.push_back(significant(milliseconds(row.value(key, std::int64_t{0}))));
+      }
+    }
     cells.push_back(significant(milliseconds(row.at("total_ps"))));
     table.add(row, std::move(cells));
   }

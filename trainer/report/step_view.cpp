@@ -14,11 +14,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<const char*, const char*>, 9> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
+constexpr std::array<std::pair<const char*, const char*>, 10> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
                                                                       {"exposed_tp_ps", "TP comm"}, {"exposed_pp_ps", "PP comm"},
                                                                       {"exposed_dp_ps", "DP comm"}, {"bubble_ps", "bubble"},
                                                                       {"optimizer_ps", "optimizer"}, {"launch_ps", "launch"},
-                                                                      {"other_ps", "other"}}};
+                                                                      {"multi_node_ps", "multi-node"}, {"other_ps", "other"}}};
 
 /// memory_bound_ps is a share of other_compute_ps; total_ps is their sum.
 bool is_part(const std::string& key) { return key.ends_with("_ps") && key != "total_ps" && key != "memory_bound_ps"; }

@@ -196,6 +196,25 @@ TEST(Plans, RoundsAreIndependent) {
   }
 }
 
+/// Nodes whose members lie alike are written once: an outline grows with its members, not with their square.
+TEST(Plans, AnOutlineGrowsWithItsMembers) {
+  for (const int nodes : {16, 256}) {
+    const GroupLayout layout = grid(nodes, 4, 1);
+    for (const AlgorithmChoice& choice : choices(CollectiveKind::kAllGather, layout)) {
+      if (choice.algorithm != Algorithm::kHierarchical) continue;
+      const PlanOutline outline =
+          make_outline(CollectiveKind::kAllGather, choice, layout, 1000 * layout.members());
+      std::size_t pieces = 0;
+      for (const PlanStage& stage : outline.stages) {
+        for (const Line& line : stage.lines) {
+          for (const auto& owned : line.owned) pieces += owned.size();
+        }
+      }
+      EXPECT_LE(pieces, 4U * static_cast<std::size_t>(layout.members())) << describe(choice);
+    }
+  }
+}
+
 TEST(Plans, TrafficIsWhatTheStepsMove) {
   using Key = std::tuple<int, int, bool, bool>;
   for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
