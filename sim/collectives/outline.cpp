@@ -71,11 +71,7 @@ class StageBuilder {
   /// Every line of a node once more, for the members that come `offset` later.
   static void add_alike(Stages& stages, int offset) {
     for (PlanStage& stage : stages) {
-      for (Line& line : stage.lines) {
-        std::vector<int> members = line.members;
-        for (int& member : members) member += offset;
-        line.alike.push_back(std::move(members));
-      }
+      for (Line& line : stage.lines) line.alike.push_back(offset);
     }
   }
 

@@ -1,5 +1,6 @@
 #include "sim/collectives/stage.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/check.h"
@@ -32,14 +33,21 @@ void emit_round(const PlanStage& stage, const Line& line, int round, int printed
   }
 }
 
+std::vector<int> members_later(const Line& line, int later) {
+  std::vector<int> members = line.members;
+  for (int& member : members) member += later;
+  return members;
+}
+
 std::vector<DirectLine> direct_lines_of(const PlanStage& stage) {
   std::vector<DirectLine> lines;
   for (const Line& line : stage.lines) {
     if (stage.pattern != Pattern::kDirect || line.size() <= kMaxWrittenDirect) continue;
     const std::vector<std::int64_t> owned = owned_lengths(line);
-    for_each_alike(line, [&](const std::vector<int>& members) {
-      lines.push_back({members, owned, stage.reduce});
-    });
+    lines.push_back({line.members, owned, stage.reduce});
+    for (const int later : line.alike) {
+      lines.push_back({members_later(line, later), owned, stage.reduce});
+    }
   }
   return lines;
 }
@@ -47,20 +55,12 @@ std::vector<DirectLine> direct_lines_of(const PlanStage& stage) {
 /// The flows of lines that are alike, from those of the first of them, flows[begin…].
 void add_flows_of_alike(const Line& line, std::size_t begin, std::vector<Flow>& flows) {
   const std::size_t end = flows.size();
-  std::map<int, std::size_t> position;
-  if (!line.alike.empty()) {
-    for (std::size_t m = 0; m < line.members.size(); ++m) position[line.members[m]] = m;
-  }
-  std::vector<std::pair<std::size_t, std::size_t>> ends;
-  for (std::size_t f = begin; f < end && !line.alike.empty(); ++f) {
-    ends.emplace_back(position.at(flows[f].from), position.at(flows[f].to));
-  }
-  flows.reserve(end + line.alike.size() * ends.size());
-  for (const std::vector<int>& members : line.alike) {
+  flows.reserve(end + line.alike.size() * (end - begin));
+  for (const int later : line.alike) {
     for (std::size_t f = begin; f < end; ++f) {
       Flow flow = flows[f];
-      flow.from = members[ends[f - begin].first];
-      flow.to = members[ends[f - begin].second];
+      flow.from += later;
+      flow.to += later;
       flows.push_back(flow);
     }
   }
@@ -104,22 +104,29 @@ StageTraffic traffic_of_lines(const PlanStage& stage) {
   result.exchange = stage.pattern == Pattern::kHalvingDoubling;
   result.flows = flows_of(stage);
   result.direct = direct_lines_of(stage);
-  std::map<int, std::pair<int, std::int64_t>> by_member;  // messages, owned
+  struct Work {
+    int messages = 0;
+    std::int64_t owned = 0;
+  };
+  std::vector<Work> by_member;
   for (const Line& line : stage.lines) {
     const std::vector<std::int64_t> lengths = owned_lengths(line);
     const int sent = line.size() > 1 ? messages_of(stage, line.size()) : 0;
     const int times = stage.pattern == Pattern::kDirect ? line.size() - 1 : 1;
-    for_each_alike(line, [&](const std::vector<int>& members) {
-      for (std::size_t m = 0; m < members.size(); ++m) {
-        auto& [messages, owned] = by_member[members[m]];
-        messages += sent;
-        owned += lengths[m] * times;
+    const auto add = [&](int later) {
+      for (std::size_t m = 0; m < line.members.size(); ++m) {
+        const auto member = static_cast<std::size_t>(line.members[m] + later);
+        if (member >= by_member.size()) by_member.resize(member + 1);
+        by_member[member].messages += sent;
+        by_member[member].owned += lengths[m] * times;
       }
-    });
+    };
+    add(0);
+    for (const int later : line.alike) add(later);
   }
-  for (const auto& [member, work] : by_member) {
-    result.messages = std::max(result.messages, work.first);
-    if (stage.reduce) result.reduced_last = std::max(result.reduced_last, work.second);
+  for (const Work& work : by_member) {
+    result.messages = std::max(result.messages, work.messages);
+    if (stage.reduce) result.reduced_last = std::max(result.reduced_last, work.owned);
   }
   return result;
 }
@@ -163,8 +170,9 @@ void for_each_step(const PlanStage& stage, int first_round, const StepSink& sink
   for (int round = 0; round < rounds; ++round) {
     for (const Line& line : stage.lines) {
       emit_round(stage, line, round, first_round + round, sink);
-      for (const std::vector<int>& members : line.alike) {
-        emit_round(stage, Line{members, line.owned}, round, first_round + round, sink);
+      for (const int later : line.alike) {
+        const Line other{members_later(line, later), line.owned};
+        emit_round(stage, other, round, first_round + round, sink);
       }
     }
   }

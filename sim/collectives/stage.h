@@ -13,9 +13,9 @@ namespace trellis::sim {
 struct Line {
   std::vector<int> members;
   std::vector<std::vector<Chunk>> owned;  ///< by position in `members`
-  /// Members of other lines that own the same pieces, position by position: 1,024 nodes exchange
-  /// inside as the first of them does.
-  std::vector<std::vector<int>> alike = {};
+  /// Other lines, of members that come so many later and own the same pieces, position by position:
+  /// 1,024 nodes exchange inside as the first of them does.
+  std::vector<int> alike = {};
   [[nodiscard]] int size() const { return static_cast<int>(members.size()); }
 };
 
@@ -77,13 +77,6 @@ struct StageTraffic {
 };
 
 using StepSink = std::function<void(const PlanStep&)>;
-
-/// Calls `visit` with the members of the line and of each one that is like it.
-template <typename Visit>
-void for_each_alike(const Line& line, Visit visit) {
-  visit(line.members);
-  for (const std::vector<int>& members : line.alike) visit(members);
-}
 
 [[nodiscard]] int round_count(const PlanStage& stage);
 /// Calls `sink` for every step, round by round from `first_round`.
