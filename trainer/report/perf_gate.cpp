@@ -233,9 +233,9 @@ std::string gate_text(const GateResult& result) {
   std::string text = result.passed() ? "Gate passed\n" : "Gate FAILED\n";
   text += metrics_table(result).text();
   for (const std::string& why : reasons(result)) text += terminal_line(why) + "\n";
-  return text + (result.passed() && root_causes(result.diff).empty()
-                     ? ""
-                     : "\n" + diff_tables_text(result.diff, 10));
+  if (result.passed() && root_causes(result.diff).empty()) return text;
+  const std::string tables = diff_tables_text(result.diff, 10);
+  return text + (tables.starts_with('\n') ? "" : "\n") + tables;
 }
 
 std::string gate_markdown(const GateResult& result) {
