@@ -1,7 +1,11 @@
 #include "base/atomic_file.h"
 
+#include <csignal>
+#include <fstream>
+#include <functional>
 #include <iterator>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -59,31 +63,89 @@ TEST_F(AtomicFileTest, WritesBytesAsTheyAre) {
   EXPECT_EQ(content(directory_ / "b.bin"), bytes);
 }
 
-TEST_F(AtomicFileTest, MissingDirectoryIsTheUsersMistake) {
-  const fs::path path = directory_ / "missing" / "a.txt";
+std::string error_of(const std::function<void()>& body) {
   try {
-    AtomicFile file(path);
-    FAIL() << "expected an exception";
-  } catch (const ConfigError& error) {
-    EXPECT_EQ(std::string(error.what()),
-              path.string() + ": cannot write here: No such file or directory; create the directory or choose another place");
+    body();
+  } catch (const Error& error) {
+    return error.what();
   }
+  return "no error";
+}
+
+TEST_F(AtomicFileTest, MissingFoldersAreCreatedAndStayOnlyWithTheFile) {
+  const fs::path path = directory_ / "missing" / "deep" / "a.txt";
+  { const AtomicFile tried(path); }
+  EXPECT_FALSE(fs::exists(directory_ / "missing"));
+  write_file_atomically(path, "x");
+  EXPECT_EQ(content(path), "x");
+}
+
+TEST_F(AtomicFileTest, APlaceThatCannotBeWrittenIsTheUsersMistake) {
+  write_file_atomically(directory_ / "file", "x");
+  const fs::path below = directory_ / "file" / "a.txt";
+  EXPECT_THROW(AtomicFile{below}, ConfigError);
+  EXPECT_THAT(error_of([&] { AtomicFile file(below); }), testing::StartsWith(below.string() + ": cannot write here: "));
+  EXPECT_EQ(error_of([&] { AtomicFile file(directory_); }), directory_.string() + ": cannot write here: Is a directory; choose another place");
 }
 
 TEST_F(AtomicFileTest, ARenameThatFailsIsReportedAndCleanedUp) {
   const fs::path path = directory_ / "taken";
-  fs::create_directories(path / "inside");
   {
     AtomicFile file(path);
     file.stream() << "x";
-    try {
-      file.commit();
-      FAIL() << "expected an exception";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), testing::StartsWith(path.string() + ": write failed: "));
-    }
+    fs::create_directories(path / "inside");
+    EXPECT_EQ(error_of([&] { file.commit(); }), path.string() + ": write failed: Is a directory; choose another place");
   }
   EXPECT_FALSE(fs::exists(directory_ / "taken.partial"));
+}
+
+TEST_F(AtomicFileTest, ALimitOfTheFileSizeIsReportedAsWhatItIs) {
+  const fs::path path = directory_ / "large";
+  write_file_atomically(path, "old");
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  limit.rlim_cur = 100'000;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  EXPECT_EQ(error_of([&] { write_file_atomically(path, std::string(1'000'000, 'x')); }), path.string() + ": write failed: File too large; choose another place");
+  EXPECT_EQ(content(path), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(AtomicFileTest, AFullDeviceIsReportedAsFullAndStaysADevice) {
+  for (const std::size_t size : {1, 1'000'000}) {  // seen when the rest is flushed, or at once
+    const std::string said = error_of([&] { write_file_atomically("/dev/full", std::string(size, 'x')); });
+    EXPECT_EQ(said, "/dev/full: write failed: No space left on device; free some space or choose another place");
+  }
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  EXPECT_FALSE(fs::exists("/dev/full.partial"));
+}
+
+TEST_F(AtomicFileTest, ASymbolicLinkStaysOne) {
+  write_file_atomically(directory_ / "target", "old");
+  fs::create_symlink(directory_ / "target", directory_ / "link");
+  write_file_atomically(directory_ / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(directory_ / "link"));
+  EXPECT_EQ(content(directory_ / "target"), "new");
+}
+
+TEST_F(AtomicFileTest, WritersOfOneNameDoNotMix) {
+  const fs::path path = directory_ / "a.txt";
+  AtomicFile first(path), second(path);
+  first.stream() << std::string(100'000, '1');
+  second.stream() << "2";
+  second.commit();
+  EXPECT_EQ(content(path), "2");
+  first.commit();
+  EXPECT_EQ(content(path), std::string(100'000, '1'));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(AtomicFileTest, WhatAKilledWriterLeftIsOverwritten) {
+  std::ofstream(directory_ / "a.txt.partial") << "a long rest of another writer";
+  write_file_atomically(directory_ / "a.txt", "new");
+  EXPECT_EQ(content(directory_ / "a.txt"), "new");
+  EXPECT_FALSE(fs::exists(directory_ / "a.txt.partial"));
 }
 
 }  // namespace
