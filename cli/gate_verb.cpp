@@ -1,5 +1,4 @@
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -29,9 +28,9 @@ void write_summary(const std::string& to, const std::string& markdown) {
   if (job_summary == nullptr || *job_summary == '\0') {
     throw ConfigError("--summary -: expected the environment variable GITHUB_STEP_SUMMARY, which GitHub Actions sets; elsewhere name a file: --summary gate.md");
   }
-  std::ofstream file(job_summary, std::ios::app);
-  file << markdown << std::flush;
-  if (!file) throw ConfigError(std::string("--summary -: cannot write to GITHUB_STEP_SUMMARY ") + job_summary);
+  FileStream file(job_summary, FileStream::Mode::kAppend);
+  file << markdown;
+  file.check();
 }
 
 int update(const Options& options, const trainer::ReportFile& run) {

@@ -1,7 +1,6 @@
 #include "traces/metrics_writer.h"
 
-#include <cerrno>
-#include <cstring>
+#include <fstream>
 #include <iterator>
 #include <string>
 #include <system_error>
@@ -9,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "base/error.h"
 
 namespace trellis::traces {
 namespace {
@@ -26,22 +24,13 @@ void remove_incomplete_last_line(const std::filesystem::path& path) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(std::filesystem::path path) : path_(std::move(path)) {
-  remove_incomplete_last_line(path_);
-  errno = 0;
-  stream_.open(path_, std::ios::binary | std::ios::app);
-  if (!stream_) {
-    throw ConfigError(path_.string() + ": cannot write here: " + std::strerror(errno) + "; create the directory or choose another place");
-  }
-}
+MetricsWriter::MetricsWriter(const std::filesystem::path& path) : stream_(path, FileStream::Mode::kAppend) { remove_incomplete_last_line(path); }
 
 void MetricsWriter::write(const nlohmann::json& object) {
   TRELLIS_CHECK(object.is_object(), "a line of metrics.jsonl must be a JSON object");
   const std::string line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  errno = 0;
   stream_.write(line.data(), static_cast<std::streamsize>(line.size()));
-  stream_.flush();
-  if (!stream_) throw Error(ExitCode::kConfig, path_.string() + ": write failed: " + std::strerror(errno) + "; is the disk full?");
+  stream_.check();
 }
 
 }  // namespace trellis::traces

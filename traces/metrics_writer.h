@@ -1,9 +1,10 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 
 #include <nlohmann/json_fwd.hpp>
+
+#include "base/file_stream.h"
 
 namespace trellis::traces {
 
@@ -12,13 +13,12 @@ class MetricsWriter {
  public:
   /// Appends to an existing file, so that a resumed run continues it; a last line that a killed run left incomplete is removed.
   /// Throws ConfigError when the place cannot be written.
-  explicit MetricsWriter(std::filesystem::path path);
+  explicit MetricsWriter(const std::filesystem::path& path);
   /// NaN and infinities become null, bytes that are no UTF-8 are replaced: the line is valid JSON. REQUIRES: an object.
   void write(const nlohmann::json& object);
 
  private:
-  std::filesystem::path path_;
-  std::ofstream stream_;
+  FileStream stream_;
 };
 
 }  // namespace trellis::traces

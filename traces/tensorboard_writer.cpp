@@ -1,12 +1,8 @@
 #include "traces/tensorboard_writer.h"
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 
 #include <protozero/pbf_writer.hpp>
-
-#include "base/error.h"
 
 namespace trellis::traces {
 namespace {
@@ -55,12 +51,7 @@ std::string little_endian(T value) {
 
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(std::filesystem::path path, double wall_time) : path_(std::move(path)) {
-  errno = 0;
-  stream_.open(path_, std::ios::binary | std::ios::trunc);
-  if (!stream_) {
-    throw ConfigError(path_.string() + ": cannot write here: " + std::strerror(errno) + "; create the directory or choose another place");
-  }
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& path, double wall_time) : stream_(path, FileStream::Mode::kReplace) {
   std::string event;
   protozero::pbf_writer writer(event);
   writer.add_double(kEvent_wall_time, wall_time);
@@ -85,10 +76,8 @@ void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double v
 void TensorBoardWriter::write_record(const std::string& event) {
   const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
   const std::string record = length + little_endian(masked_crc(length)) + event + little_endian(masked_crc(event));
-  errno = 0;
   stream_.write(record.data(), static_cast<std::streamsize>(record.size()));
-  stream_.flush();
-  if (!stream_) throw Error(ExitCode::kConfig, path_.string() + ": write failed: " + std::strerror(errno) + "; is the disk full?");
+  stream_.check();
 }
 
 }  // namespace trellis::traces

@@ -2,9 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
+
+#include "base/file_stream.h"
 
 namespace trellis::traces {
 
@@ -13,15 +14,14 @@ namespace trellis::traces {
 class TensorBoardWriter {
  public:
   /// Replaces an existing file. Throws ConfigError when the place cannot be written.
-  TensorBoardWriter(std::filesystem::path path, double wall_time);
+  TensorBoardWriter(const std::filesystem::path& path, double wall_time);
   /// `wall_time`: seconds since 1970, the caller's.
   void scalar(std::string_view tag, std::int64_t step, double value, double wall_time);
 
  private:
   void write_record(const std::string& event);
 
-  std::filesystem::path path_;
-  std::ofstream stream_;
+  FileStream stream_;
 };
 
 }  // namespace trellis::traces

@@ -1,5 +1,6 @@
 #include "traces/metrics_writer.h"
 
+#include <fstream>
 #include <iterator>
 #include <limits>
 
@@ -51,7 +52,7 @@ TEST_F(MetricsWriterTest, MissingDirectoryIsTheUsersMistake) {
     FAIL() << "expected an exception";
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.what(), (path_ / "missing" / "metrics.jsonl").string() +
-                                ": cannot write here: No such file or directory; create the directory or choose another place");
+                                ": cannot write here: No such file or directory; choose another place");
   }
 }
 

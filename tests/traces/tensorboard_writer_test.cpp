@@ -1,5 +1,6 @@
 #include "traces/tensorboard_writer.h"
 
+#include <fstream>
 #include <iterator>
 
 #include <unistd.h>

@@ -1,14 +1,8 @@
 #include "trainer/pipeline/timeline.h"
 
-#include <cerrno>
-#include <cstring>
-
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "base/file_stream.h"
 
 namespace trellis::trainer {
 namespace {
@@ -48,11 +42,9 @@ void PipelineTimeline::end_pass() {
 
 /// One write at the file's end: other ranks write there too.
 void PipelineTimeline::append(const std::string& text, bool anew) const {
-  const int file = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | (anew ? O_TRUNC : 0), 0644);
-  const bool written = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  if (file >= 0) ::close(file);
-  if (!written) throw ConfigError("pipeline_config.trace_file_path: " + file_.string() + ": cannot be written: " + std::strerror(error));
+  FileStream file(file_, anew ? FileStream::Mode::kReplace : FileStream::Mode::kAppend);
+  file << text;
+  file.check();
 }
 
 }  // namespace trellis::trainer

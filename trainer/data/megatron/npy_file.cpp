@@ -1,11 +1,9 @@
 #include "trainer/data/megatron/npy_file.h"
 
-#include <unistd.h>
-
 #include <charconv>
-#include <fstream>
 #include <system_error>
 
+#include "base/atomic_file.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -82,19 +80,12 @@ void write_npy(const std::filesystem::path& path, const NpyValues& values, std::
   std::string header = std::string("{'descr': '") + kDescr[values.index()] + "', 'fortran_order': False, 'shape': " + shape + ", }";
   while ((kVersion1Header + header.size() + 1) % 64 != 0) header += ' ';  // NumPy aligns the data
   header += '\n';
-  const std::filesystem::path partial = path.string() + "." + std::to_string(getpid()) + ".partial";
-  std::ofstream stream(partial, std::ios::binary);
+  AtomicFile file(path);
+  std::ostream& stream = file.stream();
   const auto length = static_cast<std::uint16_t>(header.size());
   stream << kMagic << '\x01' << '\0' << static_cast<char>(length & 0xFF) << static_cast<char>(length >> 8) << header;
   std::visit([&](const auto& v) { stream.write(reinterpret_cast<const char*>(v.data()), static_cast<std::streamsize>(v.size_bytes())); }, values);
-  stream.close();
-  std::error_code error;
-  if (!stream.fail()) std::filesystem::rename(partial, path, error);
-  if (stream.fail() || error) {
-    std::error_code ignored;
-    std::filesystem::remove(partial, ignored);
-    throw ConfigError(path.string() + ": cannot write" + (error ? ": " + error.message() : ""));
-  }
+  file.commit();
 }
 
 }  // namespace trellis::trainer
