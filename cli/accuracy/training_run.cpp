@@ -11,13 +11,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
+#include "base/cache_file.h"
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "cli/child_process.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/report/step_place.h"
+#include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kSchema = "trellis.accuracy_result/2";
+constexpr std::string_view kSchema = "trellis.accuracy_result/3";
 
 std::string read_file(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
@@ -59,7 +60,7 @@ sim::SystemConfig machine_of(const TrainingRun& run, const TrainingRequest& requ
 }
 
 /// Everything that a simulated step depends on.
-std::string key_of(const TrainingRun& run, const TrainingRequest& request, const trainer::RunCheck& check, const sim::SystemConfig& machine) {
+ContentHash key_of(const TrainingRun& run, const TrainingRequest& request, const trainer::RunCheck& check, const sim::SystemConfig& machine) {
   ContentHasher hasher;
   hasher.text(check.problems.empty() ? check.config.resolved_yaml : read_file(run.config));
   for (const std::string& text : run.overrides) hasher.text(text);
@@ -70,7 +71,7 @@ std::string key_of(const TrainingRun& run, const TrainingRequest& request, const
     hasher.text(parameter.value);
   }
   add_program(hasher, request.program);
-  return hasher.finish().to_string();
+  return hasher.finish();
 }
 
 std::vector<std::string> command_of(const TrainingRun& run, const TrainingRequest& request, const fs::path& folder) {
@@ -128,9 +129,10 @@ Prediction read_report(const std::string& text) {
   return prediction;
 }
 
-std::optional<Prediction> kept_result(const fs::path& file, const std::string& key) {
-  const json document = json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object() || document.value("schema", "") != kSchema || document.value("key", "") != key) return std::nullopt;
+std::optional<Prediction> kept_result(const fs::path& file, const ContentHash& key) {
+  const std::optional<std::string> text = read_cache_file(file, kSchema, key);
+  if (!text) return std::nullopt;
+  const json document = json::parse(*text);
   Prediction prediction;
   prediction.simulated.seconds = document.value("step_s", 0.0);
   prediction.simulated.programs_share = document.value("programs_share", 1.0);
@@ -143,11 +145,11 @@ std::optional<Prediction> kept_result(const fs::path& file, const std::string& k
   return prediction;
 }
 
-Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request, const std::string& key) {
-  const fs::path folder = request.results / run.row.id, result = folder / "result.json";
+Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request, const ContentHash& key) {
+  const fs::path folder = request.results / run.row.id, result = folder / (key.to_string() + ".cache");
   if (auto kept = kept_result(result, key)) return *kept;
-  fs::remove_all(folder);
   fs::create_directories(folder);
+  trainer::remove_run_outputs(folder / "run");  // of a simulation that was cut off, or of another key
   const auto start = std::chrono::steady_clock::now();
   int exit_code = 0;
   {
@@ -163,10 +165,10 @@ Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request, 
   }
   prediction.host_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!prediction.error.empty()) return prediction;
-  const json document = {{"schema", kSchema}, {"key", key}, {"step_s", prediction.simulated.seconds}, {"programs_share", prediction.simulated.programs_share},
+  const json document = {{"step_s", prediction.simulated.seconds}, {"programs_share", prediction.simulated.programs_share},
                          {"optimizer_share", prediction.simulated.optimizer_share}, {"parameters", prediction.parameters},
                          {"mfu", prediction.mfu}, {"host_s", prediction.host_s}, {"compute_s", prediction.parts.compute_s}, {"communication_s", prediction.parts.communication_s}};
-  write_file_atomically(result, document.dump(1) + "\n");
+  write_cache_file(result, kSchema, key, document.dump());
   return prediction;
 }
 

@@ -117,6 +117,8 @@ void check_run(const Row& row, const TrainingRun& run) {
 TrainingRun read_run(const Row& row, const fs::path& folder, std::size_t line) {
   TrainingRun run;
   run.row.id = row.text("id").empty() ? fmt::format("line-{}", line) : row.text("id");
+  // Its simulation has a folder of that name.
+  if (std::filesystem::path(run.row.id).filename() != run.row.id || run.row.id == "." || run.row.id == "..") row.problem("id", fmt::format("expected a plain name, got \"{}\"", run.row.id));
   run.row.instance = read_instance(row);
   run.row.group = "instance " + run.row.instance;
   run.row.source = "own measurement";

@@ -1,16 +1,15 @@
 #include "device/driver/timing_cache.h"
 
 #include <link.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "base/cache_file.h"
+#include "base/error.h"
 #include "base/log.h"
 
 namespace trellis::device {
@@ -18,6 +17,8 @@ namespace trellis::device {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr std::string_view kSchema = "trellis.timed_piece/2";
 
 /// Every number that may decide how long a program takes on a core.
 ContentHash hash_of(const sim::SystemConfig& system) {
@@ -75,37 +76,39 @@ std::string build_id() {
   return search.id;
 }
 
-TimingCache::TimingCache(std::optional<fs::path> directory, const sim::SystemConfig& system) {
-  // Without an id of the code nobody could tell whether a file still holds.
-  if (directory && !build_id().empty()) directory_ = *directory / "timings" / hash_of(system).to_string();
+TimingCache::TimingCache(std::optional<fs::path> directory, const sim::SystemConfig& system) : machine_(hash_of(system)) {
+  // Without an id of the code it is unknown whether a file still holds.
+  if (directory && !build_id().empty()) directory_ = *directory / "timings" / machine_.to_string();
 }
 
 fs::path TimingCache::file_of(const ContentHash& piece) const { return *directory_ / piece.to_string(); }
 
+ContentHash TimingCache::key_of(const ContentHash& piece) const {
+  ContentHasher hasher;
+  for (const ContentHash& part : {machine_, piece}) {
+    hasher.value(part.high);
+    hasher.value(part.low);
+  }
+  return hasher.finish();
+}
+
 std::optional<TimedPiece> TimingCache::load(const ContentHash& piece) const {
   if (!directory_) return std::nullopt;
-  std::ifstream file(file_of(piece), std::ios::binary);
-  if (!file) return std::nullopt;
-  std::optional<TimedPiece> timed = decode(std::string(std::istreambuf_iterator<char>(file), {}));
-  if (!timed) log_warning(fmt::format("{}: a damaged timing is ignored and made again", file_of(piece).string()));
+  const std::optional<std::string> bytes = read_cache_file(file_of(piece), kSchema, key_of(piece));
+  if (!bytes) return std::nullopt;
+  std::optional<TimedPiece> timed = decode(*bytes);
+  if (!timed) log_warning(fmt::format("{}: a cached result is ignored and made again: no timed piece", file_of(piece).string()));
   return timed;
 }
 
 void TimingCache::store(const ContentHash& piece, const TimedPiece& timed) {
   if (!directory_) return;
-  const fs::path file = file_of(piece);
-  const fs::path partial = file.string() + fmt::format(".{}.partial", ::getpid());
-  std::error_code failed;
-  fs::create_directories(*directory_, failed);
-  const std::string bytes = encode(timed);
-  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  stream.close();
-  if (stream) fs::rename(partial, file, failed);
-  if (stream && !failed) return;
-  fs::remove(partial, failed);
-  log_warning(fmt::format("{}: timings cannot be kept there, so the next run makes them again; set TRELLIS_CACHE to another directory, or to off", directory_->string()));
-  directory_.reset();
+  try {
+    write_cache_file(file_of(piece), kSchema, key_of(piece), encode(timed));
+  } catch (const Error& error) {
+    log_warning(fmt::format("timings cannot be kept, so the next run makes them again: {}; set TRELLIS_CACHE to another directory, or to off", error.what()));
+    directory_.reset();
+  }
 }
 
 }  // namespace trellis::device

@@ -114,7 +114,9 @@ TEST_F(TrainingAccuracy, ARowIsRunAndItsResultIsKept) {
 TEST_F(TrainingAccuracy, AnInterruptedCallGoesOnWhereItWas) {
   write_rows({std::string("id: A, ") + kTwo, std::string("id: B, ") + kTwo});
   (void)predict_all(request());
-  fs::remove(folder_ / "results/B/result.json");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_ / "results/B")) {
+    if (entry.path().extension() == ".cache") fs::remove(entry.path());
+  }
   const auto again = predict_all(request());
   EXPECT_TRUE(again[0].kept);
   EXPECT_FALSE(again[1].kept);

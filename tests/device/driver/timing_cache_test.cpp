@@ -55,6 +55,16 @@ class TimingCacheTest : public ::testing::Test {
     return all;
   }
 
+  /// By the names of the files.
+  std::vector<ContentHash> pieces() {
+    std::vector<ContentHash> all;
+    for (const auto& [path, content] : files()) {
+      const std::string name = path.filename();
+      all.push_back({std::stoull(name.substr(0, 16), nullptr, 16), std::stoull(name.substr(16), nullptr, 16)});
+    }
+    return all;
+  }
+
   sim::SystemConfig system = sim::load_system("trn2.48xlarge");
   fs::path directory = fs::temp_directory_path() / ("trellis_timing_cache_test_" + std::to_string(::getpid()));
 };
@@ -68,10 +78,11 @@ TEST_F(TimingCacheTest, WarmIsCold) {
 
 TEST_F(TimingCacheTest, AKnownPieceIsNotTimedAgain) {
   (void)timed(directory);
-  for (const auto& [path, content] : files()) {
-    TimedPiece other = decode(content).value();
+  TimingCache cache(directory, system);
+  for (const ContentHash& piece : pieces()) {
+    TimedPiece other = cache.load(piece).value();
     other.instructions += 1000;
-    write(path, encode(other));
+    cache.store(piece, other);
   }
   for (const TimedPiece& piece : timed(directory)) EXPECT_GT(piece.instructions, 1000);
 }
@@ -97,16 +108,56 @@ TEST_F(TimingCacheTest, ADamagedFileIsIgnoredAndWrittenAgain) {
   }
 }
 
-TEST_F(TimingCacheTest, NoPrefixAndNoFlippedByteIsAPiece) {
+TEST_F(TimingCacheTest, SwappedFilesAreMisses) {
+  const auto cold = bytes(timed(directory));
+  const auto whole = files();
+  ASSERT_EQ(whole.size(), 3u);
+  for (const auto& [from, content] : whole) {
+    for (const auto& [to, own] : whole) {
+      write(to, content);
+      EXPECT_EQ(bytes(timed(directory)), cold) << from << " over " << to;
+      EXPECT_EQ(files(), whole);
+    }
+  }
+}
+
+TEST_F(TimingCacheTest, FilesOfAnotherMachineAreMisses) {
+  (void)timed(directory);
+  const auto of_fast = files();
+  fs::remove_all(directory);
+  sim::LoadOptions load;
+  load.overrides = {"core.dma.fixed_latency=1 us"};
+  system = sim::load_system("trn2.48xlarge", load);
+  const auto slow = bytes(timed(directory));
+  for (const auto& [path, content] : files()) {
+    for (const auto& [other, fast] : of_fast) {
+      if (other.filename() == path.filename()) write(path, fast);
+    }
+  }
+  EXPECT_EQ(bytes(timed(directory)), slow);
+}
+
+TEST_F(TimingCacheTest, AFolderInPlaceOfAFileCostsOnlyTime) {
+  const auto cold = bytes(timed(directory));
+  for (const auto& [path, content] : files()) {
+    fs::remove(path);
+    fs::create_directories(path / "inside");
+  }
+  EXPECT_EQ(bytes(timed(directory)), cold);
+}
+
+TEST_F(TimingCacheTest, DecodingNeverLeavesTheBytesNorThePiece) {
   const std::string whole = encode(timed(std::nullopt).front());
   ASSERT_TRUE(decode(whole));
   EXPECT_EQ(encode(*decode(whole)), whole);
   EXPECT_FALSE(decode(whole + "x"));
   for (std::size_t i = 0; i < whole.size(); ++i) {
     EXPECT_FALSE(decode(std::string_view(whole).substr(0, i))) << i;
-    std::string flipped = whole;
-    flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
-    EXPECT_FALSE(decode(flipped)) << i;
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 0xff);
+    const std::optional<TimedPiece> other = decode(changed);
+    if (!other) continue;
+    for (const sim::KernelSlice& slice : other->segment().slices) EXPECT_LT(slice.kernel, other->kernels.size()) << i;
   }
 }
 
