@@ -9,13 +9,13 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/accuracy/evaluate.h"
 #include "cli/accuracy/memory_rows.h"
 #include "cli/accuracy/score.h"
 #include "cli/accuracy/training_report.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {
@@ -41,6 +41,7 @@ bool wanted(const Options& options, const PublishedRow& row) {
 }
 
 int run_training(const Options& options) {
+  OutputFiles files({{"--write-validated", options.write_validated}});
   std::vector<TrainingRun> runs = read_training_runs();
   std::erase_if(runs, [&](const TrainingRun& run) { return !wanted(options, run.row); });
   if (runs.empty()) refuse_empty(options.subject);
@@ -59,8 +60,9 @@ int run_training(const Options& options) {
       std::cerr << p.step_s << " s predicted, " << run.row.time_us * 1e-6 << " s published" << (p.kept ? ", kept" : "") << " (" << p.host_s << " s of this host)\n";
     }
   });
+  files.write("--write-validated", [&] { return trainer::to_yaml(validated_record(runs, predictions)); });
   std::cout << (options.json ? training_json(runs, predictions).dump(1) + "\n" : training_text(runs, predictions)) << std::flush;
-  if (!options.write_validated.empty()) write_file_atomically(options.write_validated, trainer::to_yaml(validated_record(runs, predictions)));
+  files.finish();
   return exit_code_of(predictions);
 }
 

@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "cli/calibrate/calibrate_report.h"
 #include "cli/calibrate/measurements.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {
@@ -22,6 +22,7 @@ struct Options {
 };
 
 void run_calibrate(const Options& options) {
+  OutputFiles files({{"--write", options.write}});
   const std::vector<TrainingRun> runs = read_measurements(options.measurements);
   TrainingRequest request;
   request.program = std::filesystem::canonical("/proc/self/exe");
@@ -33,8 +34,9 @@ void run_calibrate(const Options& options) {
     p.error.empty() ? std::cerr << p.step_s << " s simulated, " << run.row.time_us * 1e-6 << " s measured" << (p.kept ? ", kept" : "") << "\n" : std::cerr << "exit code " << p.exit_code << "\n";
   });
   const CalibrateResult result = calibrate(runs, predictions, options.measurements);
+  files.write("--write", [&] { return trainer::to_yaml(result.calibration); });
   std::cout << (options.json ? calibrate_json(result).dump(1) + "\n" : calibrate_text(result)) << std::flush;
-  if (!options.write.empty()) write_file_atomically(options.write, trainer::to_yaml(result.calibration));
+  files.finish();
 }
 
 }  // namespace

@@ -30,14 +30,14 @@ Bytes parse_size(const std::string& option, const std::string& text) {
 }
 
 void print_table(const SweepResult& result) {
-  fmt::print("{:>12} {:>12} {:>6} {:>12} {:>13} {:>13}  {:<36} {}\n", "size (B)", "count", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "busiest link");
+  std::cout << fmt::format("{:>12} {:>12} {:>6} {:>12} {:>13} {:>13}  {:<36} {}\n", "size (B)", "count", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "algorithm", "busiest link");
   for (const SweepRow& row : result.rows) {
     const sim::CollectiveTiming& t = row.timing;
     const std::string link = t.busiest_link.empty() ? "-" : fmt::format("{} {:.0f} %", t.busiest_link, 100 * t.busiest_link_share);
-    fmt::print("{:>12} {:>12} {:>6} {:>12.2f} {:>13.2f} {:>13.2f}  {:<36} {}\n", row.size.value, row.count, result.dtype, to_microseconds(t.time), t.algorithm_bandwidth.value * 1e-9,
+    std::cout << fmt::format("{:>12} {:>12} {:>6} {:>12.2f} {:>13.2f} {:>13.2f}  {:<36} {}\n", row.size.value, row.count, result.dtype, to_microseconds(t.time), t.algorithm_bandwidth.value * 1e-9,
                t.bus_bandwidth.value * 1e-9, sim::describe(t.algorithm), link);
   }
-  for (const std::string& note : result.notes) fmt::print("note: {}\n", note);
+  for (const std::string& note : result.notes) std::cout << fmt::format("note: {}\n", note);
 }
 
 nlohmann::json to_json(const SweepResult& result, const Options& options) {
@@ -60,8 +60,8 @@ void list_algorithms(const Options& options) {
     std::cout << nlohmann::json({{"schema", "trellis.collective_algorithms/1"}, {"instance", options.sweep.instance}, {"rows", rows}}).dump(1) << "\n";
     return;
   }
-  fmt::print("{}: the first row that applies is taken\n{:<18} {:<14} {}\n", options.sweep.instance, "algorithm", "sizes", "condition");
-  for (const auto& row : table) fmt::print("{:<18} {:<14} {}\n", row.algorithm, row.sizes, row.condition);
+  std::cout << fmt::format("{}: the first row that applies is taken\n{:<18} {:<14} {}\n", options.sweep.instance, "algorithm", "sizes", "condition");
+  for (const auto& row : table) std::cout << fmt::format("{:<18} {:<14} {}\n", row.algorithm, row.sizes, row.condition);
 }
 
 void run(Options options) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/graphviz.h"
 #include "cli/not_empty.h"
@@ -33,7 +34,7 @@ void list_instances(bool json) {
 
 void describe_instance(const Options& options) {
   const sim::SystemConfig system = sim::load_system(options.instance, options.load);
-  if (!options.topology.empty()) write_graph(options.topology, sim::drawing(system));
+  if (!options.topology.empty()) write_file_atomically(options.topology, graph_content(options.topology, sim::drawing(system)));
   std::cout << (options.json ? sim::describe(system).dump(1) + "\n" : sim::describe_text(system));
 }
 

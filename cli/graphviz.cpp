@@ -10,7 +10,6 @@
 #include <memory>
 #include <system_error>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 
 extern char** environ;
@@ -61,12 +60,12 @@ std::string draw_svg(const std::filesystem::path& file, const std::string& graph
 
 }  // namespace
 
-void write_graph(const std::filesystem::path& file, const std::string& graph) {
+std::string graph_content(const std::filesystem::path& file, const std::string& graph) {
   const std::string extension = file.extension().string();
   if (extension != ".dot" && extension != ".svg") {
     throw ConfigError("--topology " + file.string() + ": expected a file name that ends in .svg or .dot, got \"" + extension + "\"");
   }
-  write_file_atomically(file, extension == ".dot" ? graph : draw_svg(file, graph));
+  return extension == ".dot" ? graph : draw_svg(file, graph);
 }
 
 }  // namespace trellis::cli

@@ -5,8 +5,8 @@
 
 namespace trellis::cli {
 
-/// Writes Graphviz text to `file`: as it is to *.dot, drawn by Graphviz's program `dot` to *.svg. The file appears only when it is complete.
-/// Throws ConfigError for another extension, a place that cannot be written, or when `dot` is not installed.
-void write_graph(const std::filesystem::path& file, const std::string& graph);
+/// The content of `file` for Graphviz text: as it is for *.dot, drawn by Graphviz's program `dot` for *.svg. Throws ConfigError for another extension or
+/// when `dot` is not installed.
+[[nodiscard]] std::string graph_content(const std::filesystem::path& file, const std::string& graph);
 
 }  // namespace trellis::cli

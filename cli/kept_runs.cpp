@@ -1,18 +1,17 @@
 #include "cli/kept_runs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
+#include "base/byte_codec.h"
+#include "base/cache_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/run_lock.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "trainer/report/validity.h"
@@ -23,10 +22,11 @@ namespace trellis::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
-constexpr const char* kSchema = "trellis.kept_run/1";
-constexpr const char* kManifest = "kept.json";
+constexpr std::string_view kSchema = "trellis.kept_run/2";
+constexpr const char* kFolder = "trellis_kept_runs";
+constexpr std::string_view kSuffix = ".run";
+constexpr const char* kReport = "report.json";
 constexpr std::uintmax_t kMostBytes = 64 << 20;
 constexpr std::size_t kMostRuns = 64;
 
@@ -36,7 +36,7 @@ std::string read_text(const fs::path& file) {
 }
 
 /// Written anew for each run.
-bool is_of_the_call(const std::string& name) { return name == "hparams.yaml" || name == "cmd-args.log" || name == kManifest; }
+bool is_of_the_call(const std::string& name) { return name == "hparams.yaml" || name == "cmd-args.log" || name == RunLock::kFileName; }
 
 /// Of equal runs at different places the same.
 constexpr const char* kPlaces[] = {"exp_manager.explicit_log_dir=null", "exp_manager.exp_dir=null", "exp_manager.name=null", "exp_manager.version=null"};
@@ -82,37 +82,42 @@ void add_machine(ContentHasher& hasher, const RunSources& sources, const trainer
   hasher.text(config.software);
 }
 
-/// Names and sizes of the files of a run; none when it is too large, or has a folder in it.
-std::optional<json> manifest_of(const fs::path& run) {
-  json files = json::object();
+/// The files of a run; none when they are too large.
+std::optional<RunFiles> files_of(const fs::path& run) {
+  RunFiles files;
   std::uintmax_t bytes = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(run)) {
     const std::string name = entry.path().filename().string();
-    if (is_of_the_call(name) || entry.is_directory()) continue;  // folders: outputs of earlier runs at the same place
-    files[name] = entry.file_size();
+    if (is_of_the_call(name) || !entry.is_regular_file()) continue;  // folders: outputs of earlier runs at the same place
     bytes += entry.file_size();
+    if (bytes > kMostBytes) return std::nullopt;
+    files[name] = read_text(entry.path());
   }
-  if (bytes > kMostBytes) return std::nullopt;
-  return json{{"schema", kSchema}, {"files", files}};
+  return files;
 }
 
-bool is_whole(const fs::path& kept, const json& manifest) {
-  if (!manifest.is_object() || manifest.value("schema", "") != kSchema || !manifest.contains("files") || !manifest["files"].is_object() || !manifest["files"].contains("report.json")) return false;
-  for (const auto& [name, size] : manifest["files"].items()) {
-    std::error_code absent;
-    if (!size.is_number_unsigned() || fs::file_size(kept / name, absent) != size.get<std::uintmax_t>() || absent) return false;
-  }
-  return true;
+/// A name that stays within the folder of a run.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+}
+
+/// Whether store() made it: the place may hold files of others.
+bool is_kept_run(const fs::path& file) {
+  const std::string stem = file.stem().string();
+  const bool named = file.extension() == kSuffix && stem.size() == ContentHash().to_string().size() && stem.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return named && is_cache_file(file);
 }
 
 /// The oldest go when there are too many.
 void make_room(const fs::path& directory) {
   std::vector<std::pair<fs::file_time_type, fs::path>> runs;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) runs.emplace_back(entry.last_write_time(ignored), entry.path());
+  std::error_code ignored;  // another process may remove the same ones
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    if (is_kept_run(entry.path())) runs.emplace_back(entry.last_write_time(ignored), entry.path());
+  }
   if (runs.size() <= kMostRuns) return;
   std::sort(runs.begin(), runs.end());
-  for (std::size_t i = 0; i + kMostRuns < runs.size(); ++i) fs::remove_all(runs[i].second, ignored);
+  for (std::size_t i = 0; i + kMostRuns < runs.size(); ++i) fs::remove(runs[i].second, ignored);
 }
 
 }  // namespace
@@ -146,45 +151,56 @@ std::optional<ContentHash> run_key(const RunSources& sources) {
   return hasher.finish();
 }
 
-KeptRuns::KeptRuns(std::optional<fs::path> directory) {
-  if (directory) directory_ = *directory / "runs";
+std::string encode(const RunFiles& files) {
+  ByteWriter bytes;
+  bytes(std::uint64_t{files.size()});
+  for (const auto& [name, content] : files) {
+    bytes(name);
+    bytes(content);
+  }
+  return bytes.bytes();
 }
 
-bool KeptRuns::has(const ContentHash& key) const { return directory_ && fs::exists(*directory_ / key.to_string() / kManifest); }
-
-bool KeptRuns::restore(const ContentHash& key, const fs::path& run) const {
-  if (!has(key)) return false;
-  const fs::path kept = *directory_ / key.to_string();
-  const json manifest = json::parse(read_text(kept / kManifest), nullptr, /*allow_exceptions=*/false);
-  std::error_code failed;
-  if (is_whole(kept, manifest)) {
-    for (const auto& [name, size] : manifest["files"].items()) {
-      if (!failed) fs::copy_file(kept / name, run / name, fs::copy_options::overwrite_existing, failed);
-    }
-    if (!failed) return true;
+std::optional<RunFiles> decode(std::string_view bytes) {
+  ByteReader reader(bytes);
+  RunFiles files;
+  std::uint64_t count = 0;
+  reader(count);
+  for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
+    std::string name, content;
+    reader(name);
+    reader(content);
+    if (!is_plain_name(name)) return std::nullopt;
+    files[name] = std::move(content);
   }
-  log_warning(fmt::format("{}: a damaged result is left out and made again", kept.string()));
-  fs::remove_all(kept, failed);
-  return false;
+  if (!reader.ok() || !reader.at_end() || files.size() != count || !files.contains(kReport)) return std::nullopt;
+  return files;
+}
+
+KeptRuns::KeptRuns(std::optional<fs::path> directory) {
+  if (directory) directory_ = *directory / kFolder;
+}
+
+fs::path KeptRuns::file_of(const ContentHash& key) const { return *directory_ / (key.to_string() + std::string(kSuffix)); }
+
+std::optional<RunFiles> KeptRuns::find(const ContentHash& key) const {
+  if (!directory_) return std::nullopt;
+  const std::optional<std::string> bytes = read_cache_file(file_of(key), kSchema, key);
+  if (!bytes) return std::nullopt;
+  std::optional<RunFiles> files = decode(*bytes);
+  if (!files) log_warning(fmt::format("{}: a cached result is ignored and made again: no files of a run", file_of(key).string()));
+  return files;
 }
 
 void KeptRuns::store(const ContentHash& key, const fs::path& run) const {
   if (!directory_) return;
-  const fs::path kept = *directory_ / key.to_string();
-  const fs::path partial = kept.string() + fmt::format(".{}.partial", ::getpid());
-  std::error_code ignored;
   try {
-    const std::optional<json> manifest = manifest_of(run);
-    if (!manifest) return;
-    fs::create_directories(partial);
-    for (const auto& [name, size] : manifest->at("files").items()) fs::copy_file(run / name, partial / name);
-    write_file_atomically(partial / kManifest, manifest->dump(1) + "\n");
-    fs::remove_all(kept, ignored);
-    fs::rename(partial, kept);
+    const std::optional<RunFiles> files = files_of(run);
+    if (!files) return;
+    write_cache_file(file_of(key), kSchema, key, encode(*files));
     make_room(*directory_);
   } catch (const std::exception& error) {
-    fs::remove_all(partial, ignored);
-    log_warning(fmt::format("{}: the result cannot be kept there, so the next call makes it again: {}; set TRELLIS_CACHE to another directory, or to off", directory_->string(), error.what()));
+    log_warning(fmt::format("the result cannot be kept, so the next call makes it again: {}; set TRELLIS_CACHE to another directory, or to off", error.what()));
   }
 }
 

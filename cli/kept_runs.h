@@ -1,8 +1,10 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/content_hash.h"
@@ -23,6 +25,9 @@ struct RunSources {
   std::vector<std::filesystem::path> binaries;  ///< the program and what it loads
 };
 
+/// Contents by file name.
+using RunFiles = std::map<std::string, std::string>;
+
 /// Stands for everything that decides what a run says and writes: the resolved configuration without the place of the run, every number of the machine,
 /// the options, the code, the record that ranges come from, and the environment's variables of Neuron and Trellis. None: the sources are wrong or
 /// incomplete, which the run itself will say.
@@ -31,21 +36,26 @@ struct RunSources {
 /// The program, libtrellis_trainer.so and the device plugin.
 [[nodiscard]] std::vector<std::filesystem::path> program_binaries();
 
-/// Folders of finished runs under `directory`/runs, the last 64 of them. A folder is copied in under another name and renamed; one that is damaged is
-/// told of and made anew.
+/// Finished runs under `directory`/trellis_kept_runs, the last 64 of them: one cache file (base/cache_file.h) each, which holds the run's files. A file
+/// there that is not a run of that key is never restored, and never removed unless it is a cache file.
 class KeptRuns {
  public:
   /// None: nothing is kept.
   explicit KeptRuns(std::optional<std::filesystem::path> directory);
-  [[nodiscard]] bool has(const ContentHash& key) const;
-  /// Copies the files of that run into `run`, which stands there; false when none is kept.
-  [[nodiscard]] bool restore(const ContentHash& key, const std::filesystem::path& run) const;
+  /// The files of that run by their names; none when it was not kept.
+  [[nodiscard]] std::optional<RunFiles> find(const ContentHash& key) const;
   /// Keeps the files of `run` but those that say where it ran and how it was called. A run of more than 64 MiB is not kept; a place that cannot be
-  /// written is told of.
+  /// written is reported as a warning.
   void store(const ContentHash& key, const std::filesystem::path& run) const;
 
  private:
+  [[nodiscard]] std::filesystem::path file_of(const ContentHash& key) const;
+
   std::optional<std::filesystem::path> directory_;
 };
+
+/// A run's files as the payload of a cache file; decode: none when the bytes are none, a name is not a plain file name, or report.json is not among them.
+[[nodiscard]] std::string encode(const RunFiles& files);
+[[nodiscard]] std::optional<RunFiles> decode(std::string_view bytes);
 
 }  // namespace trellis::cli

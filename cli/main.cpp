@@ -1,15 +1,17 @@
-#include <cstdio>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "cli/standard_output.h"
 #include "cli/verbs.h"
 
-/// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost into verbs that need neither.
-int main(int argc, char** argv) {
+namespace {
+
+int run(int argc, char** argv) {
   CLI::App app{"trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on it.\n"
-               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 not equal to one rank, 6 past the gate's limit, 130 interrupted."};
+               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 not equal to one rank, 6 past the gate's limit,\n"
+               "7 an output could not be written, such as a full disk, 130 interrupted."};
   app.set_version_flag("--version", trellis::cli::version_text());
   app.require_subcommand(1);
   app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
@@ -48,4 +50,12 @@ int main(int argc, char** argv) {
     return static_cast<int>(trellis::ExitCode::kInternal);
   }
   return exit_code;
+}
+
+}  // namespace
+
+/// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost into verbs that need neither.
+int main(int argc, char** argv) {
+  trellis::cli::StandardOutput output;
+  return output.finish(run(argc, argv));
 }

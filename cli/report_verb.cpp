@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/not_empty.h"
 #include "cli/run_page.h"
@@ -71,7 +72,7 @@ void add_report(CLI::App& app, int& exit_code) {
     for (const std::string& run : options->runs) files.push_back(trainer::read_report_file(run));
     if (!options->html.empty()) {
       if (files.size() != 1) throw ConfigError("--html: a page shows one run: expected one, got " + std::to_string(files.size()));
-      write_run_page(files[0], options->html);
+      write_file_atomically(options->html, run_page(files[0]));
     }
     files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);
     exit_code = 0;

@@ -1,6 +1,7 @@
 #include "cli/run_page.h"
 
-#include "base/atomic_file.h"
+#include <filesystem>
+
 #include "cli/schedule/schedule_drawing.h"
 #include "trainer/config/run_config.h"
 #include "trainer/report/report_page.h"
@@ -19,8 +20,6 @@ nlohmann::json schedule_of(const trainer::ReportFile& run) {
 
 }  // namespace
 
-void write_run_page(const trainer::ReportFile& run, const std::filesystem::path& html) {
-  write_file_atomically(html, trainer::report_page(run, schedule_of(run)));
-}
+std::string run_page(const trainer::ReportFile& run) { return trainer::report_page(run, schedule_of(run)); }
 
 }  // namespace trellis::cli

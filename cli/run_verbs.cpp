@@ -1,6 +1,4 @@
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <set>
@@ -8,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/cache_directory.h"
 #include "base/log.h"
 #include "cli/interrupt_watch.h"
@@ -15,6 +14,7 @@
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
 #include "cli/one_process.h"
+#include "cli/output_files.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
 #include "trainer/app/run_request.h"
@@ -46,34 +46,58 @@ std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& reques
   return run_key(sources);
 }
 
-/// The folder of a run whose equal was kept; "" when none was.
-std::string kept_run(const KeptRuns& runs, const ContentHash& key, const RunRequest& request) {
-  if (!runs.has(key)) return "";
+/// What a finished run leaves, in its folder, which is locked meanwhile.
+class Results {
+ public:
+  Results(const RunRequest& request, const std::string& html) : request_(request), files_({{"--html", html}}) {}
+
+  void write_files(const std::filesystem::path& run) {
+    files_.write("--html", [&] { return run_page(trainer::read_report_file(run)); });
+  }
+  /// Last, since a reader of standard output that went away ends the process.
+  void print(const std::string& text) const {
+    std::cout << text << std::flush;
+    files_.finish();
+  }
+  [[nodiscard]] std::string text_of(const std::string& report) const { return request_.json ? report : trainer::print_run_report(nlohmann::json::parse(report)); }
+
+ private:
+  const RunRequest& request_;
+  OutputFiles files_;
+};
+
+/// Writes the files of an equal run that was kept into this run's folder.
+void restore(const RunFiles& kept, const RunRequest& request, Results& results) {
   const trainer::RunConfig config = trainer::load_run_config(request.config_file, request.overrides);
-  const std::filesystem::path directory = trainer::prepare_run_directory(config, request.command_line);
-  if (!runs.restore(key, directory)) return "";
-  log_info("run directory: " + directory.string());
+  const trainer::RunDirectory directory = trainer::prepare_run_directory(config, request.command_line);
+  for (const auto& [name, content] : kept) write_file_atomically(directory.path / name, content);
+  log_info("run directory: " + directory.path.string());
   log_info("an equal run was kept, nothing is simulated again: --no-cache does that");
-  return directory.string();
+  results.write_files(directory.path);
 }
 
 int simulate(const CLI::App& verb, RunRequest& request, const std::string& html, bool cached) {
   request.memory_timeline = !html.empty();
+  Results results(request, html);
   const KeptRuns runs(cached ? cache_directory() : std::nullopt);
   const std::optional<ContentHash> key = cached ? key_of(verb, request) : std::nullopt;
-  std::string directory = key ? kept_run(runs, *key, request) : "";
-  if (!directory.empty()) {
-    std::ifstream report(std::filesystem::path(directory) / "report.json", std::ios::binary);
-    const std::string text(std::istreambuf_iterator<char>(report), {});
-    std::cout << (request.json ? text : trainer::print_run_report(nlohmann::json::parse(text))) << std::flush;
-  } else {
+  if (const std::optional<RunFiles> kept = key ? runs.find(*key) : std::nullopt) {
+    restore(*kept, request, results);
+    results.print(results.text_of(kept->at("report.json")));
+    return 0;
+  }
+  std::string directory, printed;
+  {
     InterruptWatch watch;
     request.began = [&](const std::string& run) { watch.owns(directory = run); };
-    const int exit_code = run(request);
-    if (exit_code != 0) return exit_code;
-    if (key) runs.store(*key, directory);
+    request.ended = [&](const std::string& text) {
+      printed = text;
+      if (key) runs.store(*key, directory);
+      results.write_files(directory);
+    };
+    if (const int exit_code = run(request); exit_code != 0) return exit_code;
   }
-  if (!html.empty()) write_run_page(trainer::read_report_file(directory), html);
+  results.print(printed);
   return 0;
 }
 

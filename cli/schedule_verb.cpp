@@ -7,9 +7,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/schedule/schedule_drawing.h"
 #include "cli/verbs.h"
 #include "trainer/config/run_config.h"
@@ -54,19 +54,22 @@ SchedulePlan plan_of(const Options& options) {
 }
 
 void schedule(const Options& options) {
+  OutputFiles files({{"--svg", options.svg}});
   const SchedulePlan plan = plan_of(options);
   const trainer::ScheduleTiming timing = trainer::time_schedule(plan.shape, plan.costs);
   std::optional<BalancedPlan> better;
   if (options.balance) better = balanced(plan, timing);
-  if (!options.svg.empty()) write_file_atomically(options.svg, schedule_svg(plan, timing));
+  files.write("--svg", [&] { return schedule_svg(plan, timing); });
   if (options.json) {
     nlohmann::json document = schedule_json(plan, timing);
     if (better) document["balanced"] = schedule_json(better->plan, better->timing);
     std::cout << document.dump(1) << "\n";
-    return;
+  } else {
+    std::cout << schedule_text(plan, timing, options.width);
+    if (better) std::cout << "\n" << balance_text(plan, timing, *better);
   }
-  std::cout << schedule_text(plan, timing, options.width);
-  if (better) std::cout << "\n" << balance_text(plan, timing, *better);
+  std::cout << std::flush;
+  files.finish();
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/sweep/runner.h"
 #include "cli/sweep/sweep_output.h"
 #include "cli/sweep/sweep_page.h"
@@ -30,21 +30,35 @@ struct Options {
   bool all = false, json = false;
 };
 
-void write_parquet(const std::string& file, const SweepResult& result) {
-  using trainer::TableRequest;
-  TableRequest table{file, {}, {}};
-  for (const SweepColumn& column : sweep_columns()) table.columns.emplace_back(column.name, column.type);
-  for (const SweepRow& row : result.rows) table.rows.push_back(sweep_cells(result, row));
-  const std::string failure = reinterpret_cast<trellis_write_parquet_fn>(library_symbol("libtrellis_parquet.so", "trellis_write_parquet"))(&table);
-  if (!failure.empty()) throw ConfigError("--parquet " + file + ": " + failure);
+using ParquetWriter = trellis_write_parquet_fn;
+
+/// Loads the library, which may be missing: before anything that takes time. Null: no table is asked for.
+ParquetWriter load_parquet(const std::string& file) {
+  return file.empty() ? nullptr : reinterpret_cast<ParquetWriter>(library_symbol("libtrellis_parquet.so", "trellis_write_parquet"));
 }
 
-void print(const Options& options, const SweepResult& result) {
-  if (!options.csv.empty()) write_file_atomically(options.csv, sweep_csv(result));
-  if (!options.parquet.empty()) write_parquet(options.parquet, result);
-  if (!options.svg.empty()) write_file_atomically(options.svg, sweep_svg(result));
-  if (!options.html.empty()) write_file_atomically(options.html, sweep_page(result));
-  std::cout << (options.json ? sweep_json(result).dump(1) + "\n" : sweep_text(result));
+std::string parquet_of(const SweepResult& result, ParquetWriter write) {
+  trainer::TableRequest table;
+  for (const SweepColumn& column : sweep_columns()) table.columns.emplace_back(column.name, column.type);
+  for (const SweepRow& row : result.rows) table.rows.push_back(sweep_cells(result, row));
+  std::string content;
+  const std::string failure = write(&table, &content);
+  if (!failure.empty()) throw Error(ExitCode::kInternal, "no Parquet table: " + failure);
+  return content;
+}
+
+/// Calls `work` when every output can be written, then writes all of them.
+template <typename Work>
+void with_outputs(const Options& options, const Work& work) {
+  OutputFiles files({{"--csv", options.csv}, {"--parquet", options.parquet}, {"--svg", options.svg}, {"--html", options.html}});
+  const ParquetWriter parquet = load_parquet(options.parquet);
+  const SweepResult result = work();
+  files.write("--csv", [&] { return sweep_csv(result); });
+  files.write("--parquet", [&] { return parquet_of(result, parquet); });
+  files.write("--svg", [&] { return sweep_svg(result); });
+  files.write("--html", [&] { return sweep_page(result); });
+  std::cout << (options.json ? sweep_json(result).dump(1) + "\n" : sweep_text(result)) << std::flush;
+  files.finish();
 }
 
 void sweep(Options& options) {
@@ -56,7 +70,7 @@ void sweep(Options& options) {
   if (options.request.fast && !options.out.empty()) throw ConfigError("--fast: its estimates are not kept in a journal: leave out --out and --shard");
   if (!options.out.empty()) options.run.out = options.out;
   options.request.top = options.all ? 0 : options.top;
-  print(options, run_sweep(options.request, options.run));
+  with_outputs(options, [&] { return run_sweep(options.request, options.run); });
 }
 
 void output_options(CLI::App& verb, Options& options) {
@@ -73,7 +87,7 @@ void add_merge(CLI::App& verb, int& exit_code) {
   merge->add_option("folders", options->folders, "folders that `trellis sweep --shard i/n --out` wrote")->required();
   output_options(*merge, *options);
   merge->callback([options, &exit_code] {
-    print(*options, merge_sweep({options->folders.begin(), options->folders.end()}));
+    with_outputs(*options, [&] { return merge_sweep({options->folders.begin(), options->folders.end()}); });
     exit_code = 0;
   });
 }

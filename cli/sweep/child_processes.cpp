@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -29,11 +31,16 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
+/// A new folder `place`.XXXXXX: one with a known name may be the user's, and this one is removed at the end.
+std::filesystem::path new_folder(const std::filesystem::path& place) {
+  std::string name = place.string() + ".XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw ConfigError(place.string() + ": no folder for the simulations can be made there: " + std::strerror(errno));
+  return name;
+}
+
 }  // namespace
 
-ChildProcesses::ChildProcesses(std::filesystem::path folder) : folder_(std::move(folder)) {
-  std::filesystem::remove_all(folder_);
-  std::filesystem::create_directories(folder_);
+ChildProcesses::ChildProcesses(const std::filesystem::path& place) : folder_(new_folder(place)) {
   handle_signals([](int) { stop = 1; });
 }
 

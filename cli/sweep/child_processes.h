@@ -21,8 +21,8 @@ class ChildProcesses {
     std::string out, err;
   };
 
-  /// `folder`: for what children say until they end; made and removed here.
-  explicit ChildProcesses(std::filesystem::path folder);
+  /// For what children say until they end, a new folder is made, `place` with a random suffix, and removed at the end. Throws ConfigError.
+  explicit ChildProcesses(const std::filesystem::path& place);
   ~ChildProcesses();  ///< kills those that still run
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;

@@ -1,8 +1,5 @@
 #include "cli/sweep/journal.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <charconv>
 #include <fstream>
 #include <map>
@@ -116,6 +113,7 @@ Journal::Journal(const fs::path& folder, const SweepSpace& space, const Shard& s
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw ConfigError(fmt::format("--out {}: the folder cannot be made: {}", folder.string(), error.message()));
+  lock_.emplace(folder, "choose another folder with --out");
   const json header = header_of(space, shard, facts);
   // An empty journal, or one of which not even the head was written, is a new one.
   if (fs::is_regular_file(file_) && read_text(file_).find('\n') != std::string::npos) {
@@ -132,11 +130,9 @@ Journal::Journal(const fs::path& folder, const SweepSpace& space, const Shard& s
 }
 
 void Journal::append(const json& result) {
-  const std::string line = result.dump() + "\n";
-  const int file = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  const ssize_t written = file < 0 ? -1 : ::write(file, line.data(), line.size());
-  if (file >= 0) ::close(file);
-  if (written != static_cast<ssize_t>(line.size())) throw Error(ExitCode::kInternal, file_.string() + ": a result could not be written: is the disk full?");
+  FileStream file(file_, FileStream::Mode::kAppend);
+  file << result.dump() << "\n";
+  file.check();
 }
 
 SweepRequest request_of(const JournalFile& journal) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "base/run_lock.h"
 #include "cli/sweep/space.h"
 
 namespace trellis::cli::layouts {
@@ -24,7 +26,7 @@ struct Shard {
 class Journal {
  public:
   /// Opens or makes it. Throws ConfigError: no folder can be made there, a line in the middle is damaged, or the folder holds another sweep (names
-  /// what differs). A torn last line is cut off with a warning.
+  /// what differs), or another process writes there. A torn last line is cut off with a warning.
   Journal(const std::filesystem::path& folder, const SweepSpace& space, const Shard& shard, const nlohmann::json& facts);
   /// Results of earlier runs, in the order in which they came.
   [[nodiscard]] const std::vector<nlohmann::json>& results() const { return results_; }
@@ -32,6 +34,7 @@ class Journal {
 
  private:
   std::filesystem::path file_;
+  std::optional<RunLock> lock_;
   std::vector<nlohmann::json> results_;
 };
 

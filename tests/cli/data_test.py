@@ -65,7 +65,7 @@ class Data(unittest.TestCase):
         self.tokenizer(eos=False)
         ask = ["build", self.jsonl, "--json-key", "content", "--output", "out", "--tokenizer", "huggingface", "--type", "tokenizer"]
         self.fails(self.trellis(*ask), "the tokenizer names no end-of-sequence token", "--no-append-eod")
-        self.fails(self.trellis("build", self.jsonl, "--json-key", "content", "--output", "no/such/place/out"), "no/such/place/out.bin")
+        self.fails(self.trellis("build", self.jsonl, "--json-key", "content", "--output", "/dev/null/out"), "/dev/null/out.bin")
         self.assertEqual([path.name for path in self.dir.iterdir() if "out" in path.name], [])
         self.assertEqual(self.trellis(*ask, "--no-append-eod").returncode, 0)
         self.fails(self.trellis("inspect", "nowhere"), "nowhere.idx: there is no such file")

@@ -191,11 +191,11 @@ class GoodRuns(Case):
 
     def test_a_damaged_kept_run_is_made_again(self):
         first, _, _ = self.simulate_kept("whole", cache="broken")
-        report = next((self.dir / "broken/runs").glob("*/report.json"))
-        report.write_text(report.read_text()[:1000])
+        entry, = (self.dir / "broken/trellis_kept_runs").glob("*.run")
+        entry.write_bytes(entry.read_bytes()[:1000])
         again, kept, err = self.simulate_kept("damaged", cache="broken")
         self.assertEqual((again, kept), (first, False))
-        self.assertIn("a damaged result is left out", err)
+        self.assertIn("a cached result is ignored and made again", err)
         self.assertTrue(self.simulate_kept("mended", cache="broken")[1])
 
     def test_cpu_gives_the_losses_of_neuron(self):
@@ -436,7 +436,7 @@ class BadInput(Case):
         self.fails(self.trellis("describe", "trn2u.48xlarge", "--nodes", "3"), 2, "3 nodes", "multiple of 4")
         self.fails(self.trellis("describe", "trn2.48xlarge", "--nodes", "0"), 2, "0", "16384 nodes")
         self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "x.png"), 2, "x.png", ".svg or .dot")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "no/such/place.dot"), 2, "no/such/place.dot")
+        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "/dev/null/place.dot"), 2, "/dev/null/place.dot: cannot write here")
         self.fails(self.trellis("describe", "trn1.32xlarge", "--lnc", "2"), 2, "logical core size")
         self.fails(self.trellis("describe", "trn2.48xlarge", "--set", "network.oversubscription=0.5"), 2, "network.oversubscription", "0.5")
         self.fails(self.trellis("describe", "--topology", "x.svg"), 2, "which instance?")

@@ -107,7 +107,7 @@ class Kernel(Case):
 
     def test_a_trace_that_cannot_be_written_is_named_before_the_result(self):
         for extra in ([], ["--json"]):
-            self.fails(2, ["/nonexistent/x.pftrace", "cannot write here"], "kernel", "softmax", "--trace", "/nonexistent/x.pftrace", *extra)
+            self.fails(2, ["/dev/null/x.pftrace", "cannot write here"], "kernel", "softmax", "--trace", "/dev/null/x.pftrace", *extra)
         self.fails(2, ["--trace", "expected a file name"], "kernel", "softmax", "--trace", "")
 
     def test_hardware_numbers_that_are_none_are_named(self):
@@ -188,7 +188,7 @@ class Describe(Case):
             self.fails(2, [f"expected 1 to 16384 nodes, got {nodes}"], "describe", "trn2.48xlarge", "--nodes", nodes)
         self.fails(2, ["unknown instance \"zzz\"; known: trn1"], "describe", "zzz", "--json")
         self.fails(2, ["a: is no hardware parameter", "b: is no hardware parameter"], "describe", "trn2.48xlarge", "--set", "a=1", "--set", "b=2")
-        for file in ("/nonexistent/x.dot", "/nonexistent/x.svg"):
+        for file in ("/dev/null/x.dot", "/dev/null/x.svg"):
             self.fails(2, [file, "cannot write here"], "describe", "trn2.48xlarge", "--topology", file)
         self.fails(2, ["expected a file name"], "describe", "trn2.48xlarge", "--topology", "")
         self.fails(2, ["ends in .svg or .dot"], "describe", "trn2.48xlarge", "--topology", "x.png")

@@ -218,7 +218,7 @@ class Sweeps(Case):
         _, err = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 130, err)
         self.assertIn("the same command goes on", err)
-        self.assertFalse((self.dir / "cut/running").exists())
+        self.assertEqual([path.name for path in (self.dir / "cut").iterdir()], ["journal.jsonl"])
         kept = journal.read_text()
         with journal.open("a") as file:
             file.write('{"index": 3, "layo')

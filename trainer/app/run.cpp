@@ -146,7 +146,9 @@ class Run {
                         "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
-    directory_ = prepare_run_directory(config_, request.command_line, VersionSources::of_this_process(), request.began);
+    RunDirectory place = prepare_run_directory(config_, request.command_line, VersionSources::of_this_process(), request.began);
+    directory_ = std::move(place.path);
+    lock_.emplace(std::move(place.lock));
     representatives_.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, representatives_);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
@@ -292,7 +294,8 @@ class Run {
     write_file_atomically(directory_ / "host.json", host_report(host_).dump(1) + "\n");
     const json report = run_report(facts_, step_report_, memory, portability);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
-    std::cout << (request_.json ? report.dump(1) + "\n" : print_run_report(report)) << std::flush;
+    const std::string text = request_.json ? report.dump(1) + "\n" : print_run_report(report);
+    request_.ended ? request_.ended(text) : static_cast<void>(std::cout << text << std::flush);
   }
 
   EarlyMessages early_messages_;  ///< first: it hears what the others say
@@ -305,6 +308,7 @@ class Run {
   const runtime::DevicePlugin* plugin_ = nullptr;
   std::vector<int> representatives_;  ///< the ranks that run; empty: all
   std::filesystem::path directory_;
+  std::optional<RunLock> lock_;  ///< of directory_
   std::optional<RankLogs> logs_;
   json step_report_;
 };

@@ -29,6 +29,8 @@ struct RunRequest {
   std::string calibration;                 ///< file of `trellis calibrate`; "": none
   bool memory_timeline = false;            ///< also memory_timeline.json of the fullest rank
   std::function<void(const std::string& directory)> began;  ///< when set: told where the run writes its files before it does
+  /// When set: gets what would be printed, when all files of the run are written and its folder is still locked.
+  std::function<void(const std::string& text)> ended;
 };
 
 }  // namespace trellis::trainer

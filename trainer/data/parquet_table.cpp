@@ -1,9 +1,8 @@
-#include <filesystem>
 #include <memory>
 #include <string>
 
 #include <arrow/api.h>
-#include <arrow/io/file.h>
+#include <arrow/io/memory.h>
 #include <parquet/arrow/writer.h>
 
 #include "trainer/data/table_request.h"
@@ -31,7 +30,7 @@ arrow::Result<std::shared_ptr<arrow::Array>> build_column(const TableRequest& ta
   return arrow::Status::Invalid("a column of no type");
 }
 
-arrow::Status write(const TableRequest& request) {
+arrow::Result<std::string> content_of(const TableRequest& request) {
   arrow::FieldVector fields;
   arrow::ArrayVector arrays;
   for (std::size_t i = 0; i < request.columns.size(); ++i) {
@@ -40,22 +39,21 @@ arrow::Status write(const TableRequest& request) {
     arrays.push_back(std::move(array));
   }
   const auto table = arrow::Table::Make(arrow::schema(fields), arrays, static_cast<std::int64_t>(request.rows.size()));
-  const std::string partial = request.file + ".partial";
-  ARROW_ASSIGN_OR_RAISE(auto out, arrow::io::FileOutputStream::Open(partial));
+  ARROW_ASSIGN_OR_RAISE(auto out, arrow::io::BufferOutputStream::Create());
   ARROW_RETURN_NOT_OK(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out));
-  ARROW_RETURN_NOT_OK(out->Close());
-  std::filesystem::rename(partial, request.file);
-  return arrow::Status::OK();
+  ARROW_ASSIGN_OR_RAISE(const auto content, out->Finish());
+  return content->ToString();
 }
 
 }  // namespace
 }  // namespace trellis::trainer
 
-extern "C" __attribute__((visibility("default"))) const char* trellis_write_parquet(const trellis::trainer::TableRequest* request) {
+extern "C" __attribute__((visibility("default"))) const char* trellis_write_parquet(const trellis::trainer::TableRequest* request, std::string* file) {
   static thread_local std::string text;
   try {
-    const arrow::Status status = trellis::trainer::write(*request);
-    text = status.ok() ? "" : status.ToString();
+    arrow::Result<std::string> content = trellis::trainer::content_of(*request);
+    text = content.ok() ? "" : content.status().ToString();
+    if (content.ok()) *file = content.MoveValueUnsafe();
   } catch (const std::exception& error) {
     text = error.what();
   }

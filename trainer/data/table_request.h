@@ -12,12 +12,11 @@ namespace trellis::trainer {
 struct TableRequest {
   enum class Type { kText, kInteger, kReal, kFlag };
   using Cell = std::variant<std::monostate, std::string, std::int64_t, double, bool>;
-  std::string file;
   std::vector<std::pair<std::string, Type>> columns;
   std::vector<std::vector<Cell>> rows;
 };
 
 }  // namespace trellis::trainer
 
-/// Exported by libtrellis_parquet.so: writes the file whole or not at all. Returns "" or what went wrong, valid until the next call.
-using trellis_write_parquet_fn = const char* (*)(const trellis::trainer::TableRequest*);
+/// Exported by libtrellis_parquet.so: the content of a Parquet file into `file`. Returns "" or what went wrong, valid until the next call.
+using trellis_write_parquet_fn = const char* (*)(const trellis::trainer::TableRequest*, std::string* file);

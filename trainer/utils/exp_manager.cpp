@@ -6,6 +6,7 @@
 #include <ctime>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -88,17 +89,17 @@ void keep_earlier_outputs(const fs::path& directory) {
   }
 }
 
-fs::path create_run_directory(const ExpManagerSection& section, const VersionSources& sources) {
+/// The directory, and whether the user named it, so that it may hold an earlier run.
+std::pair<fs::path, bool> create_run_directory(const ExpManagerSection& section, const VersionSources& sources) {
   const fs::path parent = fs::path(section.exp_dir) / section.name;
   const std::string version = section.version.empty() ? sources.environment : section.version;
   if (section.explicit_log_dir.empty() && version.empty()) {
     create_all(parent);
-    return section.use_datetime_version ? create_dated(parent, sources.date_time) : create_numbered(parent, "version_");
+    return {section.use_datetime_version ? create_dated(parent, sources.date_time) : create_numbered(parent, "version_"), false};
   }
   const fs::path directory = section.explicit_log_dir.empty() ? parent / version : fs::path(section.explicit_log_dir);
   create_all(directory);
-  keep_earlier_outputs(directory);
-  return directory;
+  return {directory, true};
 }
 
 void copy_files(const std::vector<std::string>& files, const fs::path& directory) {
@@ -132,14 +133,16 @@ VersionSources VersionSources::of_this_process() {
   return sources;
 }
 
-fs::path prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line, const VersionSources& sources,
-                               const std::function<void(const std::string&)>& created) {
-  const fs::path directory = create_run_directory(config.exp_manager, sources);
+RunDirectory prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line, const VersionSources& sources,
+                                   const std::function<void(const std::string&)>& created) {
+  const auto [directory, named_by_user] = create_run_directory(config.exp_manager, sources);
+  RunLock lock(directory, "choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
+  if (named_by_user) keep_earlier_outputs(directory);
   if (created) created(directory.string());
   write_file_atomically(directory / "hparams.yaml", config.resolved_yaml);
   write_file_atomically(directory / "cmd-args.log", shell_line(command_line));
   copy_files(config.exp_manager.files_to_copy, directory);
-  return directory;
+  return {directory, std::move(lock)};
 }
 
 bool remove_run_outputs(const fs::path& directory) {
@@ -150,6 +153,7 @@ bool remove_run_outputs(const fs::path& directory) {
     if (name.ends_with(".partial")) name.resize(name.size() - std::string_view(".partial").size());
     if (is_output(name)) outputs.push_back(entry.path());
   }
+  fs::remove(directory / RunLock::kFileName, ignored);
   bool removed = false;
   for (const fs::path& file : outputs) removed = fs::remove(file, ignored) || removed;
   fs::remove(directory, ignored);  // only an empty one goes

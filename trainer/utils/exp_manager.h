@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/run_lock.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
@@ -17,12 +18,18 @@ struct VersionSources {
   static VersionSources of_this_process();
 };
 
+/// Where a run writes, and nobody else while `lock` lives.
+struct RunDirectory {
+  std::filesystem::path path;
+  RunLock lock;
+};
+
 /// Creates the directory that holds everything a run writes and puts hparams.yaml (the resolved configuration), cmd-args.log and the files
 /// of exp_manager.files_to_copy there. It is explicit_log_dir, or exp_dir/name/version, the version being, in this order,
 /// exp_manager.version, NEMO_EXPM_VERSION, the date and time, or the next free version_N. The last two always make a new directory; in one
-/// that the user named, outputs of an earlier run are moved into its next free run_N. `created` is told before anything is written there. Call it once per run. Throws ConfigError when the
-/// place cannot be written or a file cannot be read.
-[[nodiscard]] std::filesystem::path prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line,
+/// that the user named, outputs of an earlier run are moved into its next free run_N. `created` is called before any output is written there. Call it once
+/// per run. Throws ConfigError when the place cannot be written, another process writes there, or a file cannot be read.
+[[nodiscard]] RunDirectory prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line,
                                                           const VersionSources& sources = VersionSources::of_this_process(),
                                                           const std::function<void(const std::string& directory)>& created = {});
 

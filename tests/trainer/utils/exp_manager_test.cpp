@@ -1,5 +1,7 @@
 #include "trainer/utils/exp_manager.h"
 
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -10,14 +12,15 @@ namespace {
 
 using testing::HasSubstr;
 
-class RunDirectory : public testing::Test {
+class RunDirectoryTest : public testing::Test {
  protected:
-  RunDirectory() {
+  RunDirectoryTest() {
     config_.exp_manager.exp_dir = (temporary_.path() / "runs").string();
     config_.exp_manager.name = "llama";
     config_.resolved_yaml = "name: llama\n";
   }
-  std::filesystem::path prepare() { return prepare_run_directory(config_, {"trellis", "train", "a b.yaml"}, sources_); }
+  trainer::RunDirectory prepare_locked() { return prepare_run_directory(config_, {"trellis", "train", "a b.yaml"}, sources_); }
+  std::filesystem::path prepare() { return prepare_locked().path; }
   [[nodiscard]] std::filesystem::path named(const std::string& version) const { return temporary_.path() / "runs" / "llama" / version; }
 
   TemporaryDirectory temporary_;
@@ -25,19 +28,19 @@ class RunDirectory : public testing::Test {
   VersionSources sources_{"", "2026-01-02_03-04-05"};
 };
 
-TEST_F(RunDirectory, HoldsTheResolvedConfigurationAndTheCommandLine) {
+TEST_F(RunDirectoryTest, HoldsTheResolvedConfigurationAndTheCommandLine) {
   const auto directory = prepare();
   EXPECT_EQ(read_all(directory / "hparams.yaml"), "name: llama\n");
   EXPECT_EQ(read_all(directory / "cmd-args.log"), "trellis train 'a b.yaml'\n");
 }
 
-TEST_F(RunDirectory, IsNamedByDateAndTimeAndNeverShared) {
+TEST_F(RunDirectoryTest, IsNamedByDateAndTimeAndNeverShared) {
   EXPECT_EQ(prepare(), named("2026-01-02_03-04-05"));
   EXPECT_EQ(prepare(), named("2026-01-02_03-04-05_1"));
   EXPECT_EQ(prepare(), named("2026-01-02_03-04-05_2"));
 }
 
-TEST_F(RunDirectory, CountsVersionsUpFromTheLargest) {
+TEST_F(RunDirectoryTest, CountsVersionsUpFromTheLargest) {
   config_.exp_manager.use_datetime_version = false;
   EXPECT_EQ(prepare(), named("version_0"));
   EXPECT_EQ(prepare(), named("version_1"));
@@ -46,21 +49,21 @@ TEST_F(RunDirectory, CountsVersionsUpFromTheLargest) {
   EXPECT_EQ(prepare(), named("version_10"));
 }
 
-TEST_F(RunDirectory, VersionComesFromTheFileThenFromTheEnvironment) {
+TEST_F(RunDirectoryTest, VersionComesFromTheFileThenFromTheEnvironment) {
   sources_.environment = "job7";
   EXPECT_EQ(prepare(), named("job7"));
   config_.exp_manager.version = "mine";
   EXPECT_EQ(prepare(), named("mine"));
 }
 
-TEST_F(RunDirectory, ExplicitDirectoryWinsOverEverything) {
+TEST_F(RunDirectoryTest, ExplicitDirectoryWinsOverEverything) {
   sources_.environment = "job7";
   config_.exp_manager.version = "mine";
   config_.exp_manager.explicit_log_dir = (temporary_.path() / "here" / "deep").string();
   EXPECT_EQ(prepare(), temporary_.path() / "here" / "deep");
 }
 
-TEST_F(RunDirectory, KeepsOutputsOfEarlierRunsAndLeavesOtherFilesAlone) {
+TEST_F(RunDirectoryTest, KeepsOutputsOfEarlierRunsAndLeavesOtherFilesAlone) {
   config_.exp_manager.version = "mine";
   const auto directory = prepare();
   temporary_.write("runs/llama/mine/metrics.jsonl", "first");
@@ -83,7 +86,25 @@ TEST_F(RunDirectory, KeepsOutputsOfEarlierRunsAndLeavesOtherFilesAlone) {
   EXPECT_TRUE(std::filesystem::exists(directory / "run_1" / "hparams.yaml"));
 }
 
-TEST_F(RunDirectory, NamesAPlaceThatCannotBeWritten) {
+TEST_F(RunDirectoryTest, BelongsToOneProcessAtATime) {
+  config_.exp_manager.version = "mine";
+  {
+    const trainer::RunDirectory first = prepare_locked();
+    temporary_.write("runs/llama/mine/metrics.jsonl", "of the first");
+    try {
+      (void)prepare();
+      FAIL() << "expected a ConfigError";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(first.path.string() + ": another process writes there now: process " + std::to_string(::getpid()) + " on host "));
+      EXPECT_THAT(error.what(), HasSubstr("exp_manager.explicit_log_dir"));
+    }
+    EXPECT_EQ(read_all(first.path / "metrics.jsonl"), "of the first");
+  }
+  EXPECT_FALSE(std::filesystem::exists(named("mine") / RunLock::kFileName));
+  EXPECT_EQ(prepare(), named("mine"));
+}
+
+TEST_F(RunDirectoryTest, NamesAPlaceThatCannotBeWritten) {
   temporary_.write("runs", "a file where a directory should be");
   try {
     prepare();
@@ -94,7 +115,7 @@ TEST_F(RunDirectory, NamesAPlaceThatCannotBeWritten) {
   }
 }
 
-TEST_F(RunDirectory, CopiesTheFilesThatTheUserNames) {
+TEST_F(RunDirectoryTest, CopiesTheFilesThatTheUserNames) {
   config_.exp_manager.files_to_copy = {temporary_.write("notes.txt", "why this run")};
   EXPECT_EQ(read_all(prepare() / "notes.txt"), "why this run");
   config_.exp_manager.files_to_copy = {"/no/such/file"};
