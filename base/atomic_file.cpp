@@ -39,7 +39,8 @@ void remove_all_empty(const std::vector<fs::path>& folders) {
 std::vector<fs::path> create_folders(const fs::path& path, const fs::path& folder) {
   std::vector<fs::path> missing;
   std::error_code error;
-  for (fs::path at = folder; !at.empty() && !fs::exists(at, error) && !error; at = at.parent_path()) missing.insert(missing.begin(), at);
+  for (fs::path at = folder; !at.empty() && !fs::exists(at, error) && !error; at = at.parent_path())
+    missing.insert(missing.begin(), at);
   for (std::size_t i = 0; i < missing.size(); ++i) {
     fs::create_directory(missing[i], error);
     if (!error) continue;
@@ -78,7 +79,8 @@ void AtomicFile::open_partial() {
     lock = FileLock::try_lock(partial_);
   }
   // A writer that was killed may have left content there.
-  if (::ftruncate(lock->descriptor(), 0) != 0) throw std::system_error(errno, std::generic_category());
+  if (::ftruncate(lock->descriptor(), 0) != 0)
+    throw std::system_error(errno, std::generic_category());
   stream_.emplace(path_, lock->release());
 }
 

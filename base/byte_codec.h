@@ -9,7 +9,8 @@
 
 namespace trellis {
 
-/// Values one after the other in this machine's byte order; strings and lists with their length first.
+/// Values one after the other in this machine's byte order; strings and lists with their length
+/// first.
 class ByteWriter {
  public:
   template <typename T>
@@ -32,7 +33,8 @@ class ByteWriter {
   std::string bytes_;
 };
 
-/// Reads what ByteWriter wrote, from any bytes. After the first value that is not there or not one of its type, ok() is false and nothing more is read.
+/// Reads what ByteWriter wrote, from any bytes. After the first value that is not there or not one
+/// of its type, ok() is false and nothing more is read.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : rest_(bytes) {}

@@ -22,7 +22,8 @@ constexpr std::string_view kMagic = "trellis cache file 1\n";
 class Descriptor {
  public:
   /// Without waiting for the writer of a pipe.
-  explicit Descriptor(const fs::path& file) : number_(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
+  explicit Descriptor(const fs::path& file)
+      : number_(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~Descriptor() {
     if (number_ >= 0) ::close(number_);
   }
@@ -69,22 +70,28 @@ std::nullopt_t miss(const fs::path& file, const std::string& reason) {
 
 }  // namespace
 
-std::optional<std::string> read_cache_file(const fs::path& file, std::string_view schema, const ContentHash& key) {
+std::optional<std::string> read_cache_file(const fs::path& file, std::string_view schema,
+                                           const ContentHash& key) {
   const Descriptor descriptor(file);
-  if (descriptor.number() < 0) return errno == ENOENT ? std::nullopt : miss(file, std::strerror(errno));
-  struct stat status {};
-  if (::fstat(descriptor.number(), &status) != 0 || !S_ISREG(status.st_mode)) return miss(file, "not a regular file");
+  if (descriptor.number() < 0)
+    return errno == ENOENT ? std::nullopt : miss(file, std::strerror(errno));
+  struct stat status{};
+  if (::fstat(descriptor.number(), &status) != 0 || !S_ISREG(status.st_mode))
+    return miss(file, "not a regular file");
   const std::size_t head = head_of(schema, key, {}).size();
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size < head || size > kMostCacheBytes + head) return miss(file, "not a cache file of " + std::string(schema) + " by its size");
+  if (size < head || size > kMostCacheBytes + head)
+    return miss(file, "not a cache file of " + std::string(schema) + " by its size");
   std::string bytes = read_bytes(descriptor.number(), size);
   if (bytes.size() != size) return miss(file, "it cannot be read");
   const std::string_view payload = std::string_view(bytes).substr(head);
-  if (head_of(schema, key, payload) != std::string_view(bytes).substr(0, head)) return miss(file, "damaged, or of another key, version or program");
+  if (head_of(schema, key, payload) != std::string_view(bytes).substr(0, head))
+    return miss(file, "damaged, or of another key, version or program");
   return bytes.substr(head);
 }
 
-void write_cache_file(const fs::path& file, std::string_view schema, const ContentHash& key, std::string_view payload) {
+void write_cache_file(const fs::path& file, std::string_view schema, const ContentHash& key,
+                      std::string_view payload) {
   TRELLIS_CHECK(payload.size() <= kMostCacheBytes, "a cached result that could not be read again");
   AtomicFile out(file);
   const std::string head = head_of(schema, key, payload);

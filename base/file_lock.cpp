@@ -14,8 +14,9 @@ namespace {
 
 /// False when its last holder renamed or removed the file after it was opened here.
 bool is_still_at(const std::filesystem::path& path, int descriptor) {
-  struct stat here {}, there {};
-  return ::fstat(descriptor, &here) == 0 && ::lstat(path.c_str(), &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+  struct stat here{}, there{};
+  return ::fstat(descriptor, &here) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
 }  // namespace

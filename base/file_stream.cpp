@@ -18,7 +18,8 @@ int open_for_writing(const std::filesystem::path& path, FileStream::Mode mode) {
   const int how = mode == FileStream::Mode::kAppend ? O_APPEND : O_TRUNC;
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
   if (descriptor < 0) {
-    throw ConfigError(path.string() + ": cannot write here: " + std::strerror(errno) + "; choose another place");
+    throw ConfigError(path.string() + ": cannot write here: " + std::strerror(errno) +
+                      "; choose another place");
   }
   return descriptor;
 }
@@ -27,9 +28,12 @@ int open_for_writing(const std::filesystem::path& path, FileStream::Mode mode) {
 
 OutputError::OutputError(const std::filesystem::path& output, int reason)
     : OutputError(output.string() + ": write failed: " + std::strerror(reason) +
-                  (reason == ENOSPC || reason == EDQUOT ? "; free some space or choose another place" : "; choose another place")) {}
+                  (reason == ENOSPC || reason == EDQUOT
+                       ? "; free some space or choose another place"
+                       : "; choose another place")) {}
 
-DescriptorBuffer::DescriptorBuffer(int descriptor) : descriptor_(descriptor), buffer_(kBufferBytes) {
+DescriptorBuffer::DescriptorBuffer(int descriptor)
+    : descriptor_(descriptor), buffer_(kBufferBytes) {
   setp(buffer_.data(), buffer_.data() + buffer_.size());
 }
 
@@ -68,7 +72,8 @@ std::streamsize DescriptorBuffer::xsputn(const char* text, std::streamsize size)
   return error_ == 0 ? size : 0;
 }
 
-FileStream::FileStream(std::filesystem::path path, Mode mode) : FileStream(path, open_for_writing(path, mode)) {}
+FileStream::FileStream(std::filesystem::path path, Mode mode)
+    : FileStream(path, open_for_writing(path, mode)) {}
 
 FileStream::FileStream(std::filesystem::path path, int descriptor)
     : std::ostream(nullptr), path_(std::move(path)), descriptor_(descriptor), buffer_(descriptor) {

@@ -7,7 +7,8 @@
 
 namespace trellis {
 
-/// Writes to a file descriptor that another object owns, and keeps the reason of the first failure (errno): std::filebuf loses it.
+/// Writes to a file descriptor that another object owns, and keeps the reason of the first failure
+/// (errno): std::filebuf loses it.
 class DescriptorBuffer : public std::streambuf {
  public:
   explicit DescriptorBuffer(int descriptor);
@@ -29,7 +30,8 @@ class DescriptorBuffer : public std::streambuf {
   std::vector<char> buffer_;
 };
 
-/// An output stream into a file. check() reports a failure with the path and the reason of the system.
+/// An output stream into a file. check() reports a failure with the path and the reason of the
+/// system.
 class FileStream : public std::ostream {
  public:
   enum class Mode { kReplace, kAppend };

@@ -28,7 +28,8 @@ std::string this_process() {
   std::string command = read_text("/proc/self/cmdline");
   while (!command.empty() && command.back() == '\0') command.pop_back();
   for (char& c : command) {
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';  // words end with NUL; a newline in one would break the line
+    if (static_cast<unsigned char>(c) < ' ')
+      c = ' ';  // words end with NUL; a newline in one would break the line
   }
   return "process " + std::to_string(::getpid()) + " on host " + host.data() + ": " + command;
 }
@@ -37,16 +38,19 @@ std::optional<FileLock> locked(const fs::path& file, const std::string& advice) 
   try {
     return FileLock::try_lock(file);
   } catch (const std::system_error& error) {
-    throw ConfigError(file.string() + ": cannot write here: " + error.code().message() + "; " + advice);
+    throw ConfigError(file.string() + ": cannot write here: " + error.code().message() + "; " +
+                      advice);
   }
 }
 
 }  // namespace
 
-RunLock::RunLock(const fs::path& folder, const std::string& advice) : file_(folder / kFileName), lock_(locked(file_, advice)) {
+RunLock::RunLock(const fs::path& folder, const std::string& advice)
+    : file_(folder / kFileName), lock_(locked(file_, advice)) {
   if (!lock_) {
     const std::string holder = read_text(file_);
-    throw ConfigError(folder.string() + ": another process writes there now: " + (holder.empty() ? "its name is not known yet" : holder) +
+    throw ConfigError(folder.string() + ": another process writes there now: " +
+                      (holder.empty() ? "its name is not known yet" : holder) +
                       "; wait for its end, or " + advice);
   }
   const std::string text = this_process();

@@ -8,13 +8,14 @@
 
 namespace trellis {
 
-/// One process at a time writes into a folder of outputs. While it lives, the folder holds kFileName, which says who writes there.
+/// One process at a time writes into a folder of outputs. While it lives, the folder holds
+/// kFileName, which says who writes there.
 class RunLock {
  public:
   static constexpr const char* kFileName = ".trellis.lock";
 
-  /// Throws ConfigError that names the process, host and command that write into `folder` now, or when nothing can be written there.
-  /// `advice`: how to choose another folder, for the error.
+  /// Throws ConfigError that names the process, host and command that write into `folder` now, or
+  /// when nothing can be written there. `advice`: how to choose another folder, for the error.
   RunLock(const std::filesystem::path& folder, const std::string& advice);
   ~RunLock();
   RunLock(RunLock&& other) noexcept = default;

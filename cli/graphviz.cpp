@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/output_error.h"
 
 extern char** environ;
 
@@ -37,8 +38,7 @@ std::string content(std::FILE* file) {
 std::string draw_svg(const std::filesystem::path& file, const std::string& graph) {
   const File in = temporary();
   const File out = temporary();
-  std::fwrite(graph.data(), 1, graph.size(), in.get());
-  std::fflush(in.get());
+  if (std::fwrite(graph.data(), 1, graph.size(), in.get()) != graph.size() || std::fflush(in.get()) != 0) throw OutputError("the drawing's temporary file", errno);
   std::rewind(in.get());
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

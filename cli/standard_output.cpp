@@ -12,11 +12,14 @@
 namespace trellis::cli {
 namespace {
 
-/// A closed stream gets a place where writing fails, so that no file of the program is opened under its number.
+/// A closed stream gets a place where writing fails, so that no file of the program is opened under
+/// its number.
 void occupy_closed_streams() {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
-    (void)::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest free number: this one
+    (void)::open("/dev/null", descriptor == STDIN_FILENO
+                                  ? O_WRONLY
+                                  : O_RDONLY);  // the lowest free number: this one
   }
 }
 

@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 
 class AtomicFileTest : public testing::Test {
  protected:
-  AtomicFileTest() : directory_(fs::temp_directory_path() / ("trellis_atomic_" + std::to_string(::getpid()))) {
+  AtomicFileTest()
+      : directory_(fs::temp_directory_path() / ("trellis_atomic_" + std::to_string(::getpid()))) {
     fs::create_directories(directory_);
   }
   ~AtomicFileTest() override { fs::remove_all(directory_); }
@@ -74,7 +75,9 @@ std::string error_of(const std::function<void()>& body) {
 
 TEST_F(AtomicFileTest, MissingFoldersAreCreatedAndStayOnlyWithTheFile) {
   const fs::path path = directory_ / "missing" / "deep" / "a.txt";
-  { const AtomicFile tried(path); }
+  {
+    const AtomicFile tried(path);
+  }
   EXPECT_FALSE(fs::exists(directory_ / "missing"));
   write_file_atomically(path, "x");
   EXPECT_EQ(content(path), "x");
@@ -84,8 +87,10 @@ TEST_F(AtomicFileTest, APlaceThatCannotBeWrittenIsTheUsersMistake) {
   write_file_atomically(directory_ / "file", "x");
   const fs::path below = directory_ / "file" / "a.txt";
   EXPECT_THROW(AtomicFile{below}, ConfigError);
-  EXPECT_THAT(error_of([&] { AtomicFile file(below); }), testing::StartsWith(below.string() + ": cannot write here: "));
-  EXPECT_EQ(error_of([&] { AtomicFile file(directory_); }), directory_.string() + ": cannot write here: Is a directory; choose another place");
+  EXPECT_THAT(error_of([&] { AtomicFile file(below); }),
+              testing::StartsWith(below.string() + ": cannot write here: "));
+  EXPECT_EQ(error_of([&] { AtomicFile file(directory_); }),
+            directory_.string() + ": cannot write here: Is a directory; choose another place");
 }
 
 TEST_F(AtomicFileTest, ARenameThatFailsIsReportedAndCleanedUp) {
@@ -94,7 +99,8 @@ TEST_F(AtomicFileTest, ARenameThatFailsIsReportedAndCleanedUp) {
     AtomicFile file(path);
     file.stream() << "x";
     fs::create_directories(path / "inside");
-    EXPECT_EQ(error_of([&] { file.commit(); }), path.string() + ": write failed: Is a directory; choose another place");
+    EXPECT_EQ(error_of([&] { file.commit(); }),
+              path.string() + ": write failed: Is a directory; choose another place");
   }
   EXPECT_FALSE(fs::exists(directory_ / "taken.partial"));
 }
@@ -107,15 +113,19 @@ TEST_F(AtomicFileTest, ALimitOfTheFileSizeIsReportedAsWhatItIs) {
   getrlimit(RLIMIT_FSIZE, &limit);
   limit.rlim_cur = 100'000;
   setrlimit(RLIMIT_FSIZE, &limit);
-  EXPECT_EQ(error_of([&] { write_file_atomically(path, std::string(1'000'000, 'x')); }), path.string() + ": write failed: File too large; choose another place");
+  EXPECT_EQ(error_of([&] { write_file_atomically(path, std::string(1'000'000, 'x')); }),
+            path.string() + ": write failed: File too large; choose another place");
   EXPECT_EQ(content(path), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
 }
 
 TEST_F(AtomicFileTest, AFullDeviceIsReportedAsFullAndStaysADevice) {
   for (const std::size_t size : {1, 1'000'000}) {  // seen when the rest is flushed, or at once
-    const std::string said = error_of([&] { write_file_atomically("/dev/full", std::string(size, 'x')); });
-    EXPECT_EQ(said, "/dev/full: write failed: No space left on device; free some space or choose another place");
+    const std::string said =
+        error_of([&] { write_file_atomically("/dev/full", std::string(size, 'x')); });
+    EXPECT_EQ(said,
+              "/dev/full: write failed: No space left on device; free some space or choose another "
+              "place");
   }
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
   EXPECT_FALSE(fs::exists("/dev/full.partial"));

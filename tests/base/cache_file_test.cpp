@@ -38,15 +38,19 @@ class CacheFileTest : public testing::Test {
       const LogTap tap([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
       EXPECT_EQ(read_cache_file(file_, kSchema, kKey), std::nullopt) << what;
     }
-    EXPECT_THAT(warnings, testing::ElementsAre(testing::StartsWith(file_.string() + ": a cached result is ignored and made again: "))) << what;
+    EXPECT_THAT(warnings, testing::ElementsAre(testing::StartsWith(
+                              file_.string() + ": a cached result is ignored and made again: ")))
+        << what;
   }
 
-  fs::path folder_ = fs::temp_directory_path() / ("trellis_cache_file_" + std::to_string(::getpid()));
+  fs::path folder_ =
+      fs::temp_directory_path() / ("trellis_cache_file_" + std::to_string(::getpid()));
   fs::path file_ = folder_ / "entry";
 };
 
 TEST_F(CacheFileTest, GivesThePayloadAgain) {
-  for (const std::string& payload : {std::string(), std::string("a\0b\n", 4), std::string(1'000'000, 'x')}) {
+  for (const std::string& payload :
+       {std::string(), std::string("a\0b\n", 4), std::string(1'000'000, 'x')}) {
     write_cache_file(file_, kSchema, kKey, payload);
     EXPECT_EQ(read_cache_file(file_, kSchema, kKey), payload);
     EXPECT_TRUE(is_cache_file(file_));
@@ -92,13 +96,16 @@ TEST_F(CacheFileTest, EveryPrefixAndEveryChangedBitIsAMiss) {
 
 TEST_F(CacheFileTest, ForeignContentIsAMiss) {
   std::mt19937 random(7);
-  for (const std::string& foreign : {std::string(), std::string("{\"files\":{}}"), std::string("trellis cache file 1\n"), std::string(10'000, '\0')}) {
+  for (const std::string& foreign :
+       {std::string(), std::string("{\"files\":{}}"), std::string("trellis cache file 1\n"),
+        std::string(10'000, '\0')}) {
     put(foreign);
     expect_miss(foreign.substr(0, 30));
   }
   for (int i = 0; i < 200; ++i) {
     std::string noise = i % 2 == 0 ? "" : "trellis cache file 1\n";
-    for (std::size_t size = random() % 300; noise.size() < size;) noise += static_cast<char>(random());
+    for (std::size_t size = random() % 300; noise.size() < size;)
+      noise += static_cast<char>(random());
     put(noise);
     expect_miss("noise");
   }

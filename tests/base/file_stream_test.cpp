@@ -22,7 +22,8 @@ class FileStreamTest : public testing::Test {
     std::ifstream stream(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  fs::path path_ = fs::temp_directory_path() / ("trellis_file_stream_" + std::to_string(::getpid()));
+  fs::path path_ =
+      fs::temp_directory_path() / ("trellis_file_stream_" + std::to_string(::getpid()));
 };
 
 TEST_F(FileStreamTest, WritesEverySizeInOrder) {
@@ -55,12 +56,16 @@ TEST_F(FileStreamTest, TheFirstReasonStays) {
     out.check();
     FAIL() << "expected an OutputError";
   } catch (const OutputError& error) {
-    EXPECT_EQ(std::string(error.what()), "/dev/full: write failed: No space left on device; free some space or choose another place");
+    EXPECT_EQ(std::string(error.what()),
+              "/dev/full: write failed: No space left on device; free some space or choose another "
+              "place");
     EXPECT_EQ(static_cast<int>(error.code()), 7);
   }
 }
 
-TEST_F(FileStreamTest, AFolderIsNoFile) { EXPECT_THROW(FileStream(fs::temp_directory_path(), FileStream::Mode::kAppend), ConfigError); }
+TEST_F(FileStreamTest, AFolderIsNoFile) {
+  EXPECT_THROW(FileStream(fs::temp_directory_path(), FileStream::Mode::kAppend), ConfigError);
+}
 
 TEST(DescriptorBufferTest, NothingFollowsAFailure) {
   int ends[2];
@@ -73,7 +78,8 @@ TEST(DescriptorBufferTest, NothingFollowsAFailure) {
   EXPECT_EQ(::read(ends[0], first.data(), first.size()), capacity);
   out.sputn("later", 5);
   EXPECT_EQ(out.flush(), EAGAIN);
-  EXPECT_LT(::read(ends[0], first.data(), first.size()), 0) << "a gap in the output would go unseen";
+  EXPECT_LT(::read(ends[0], first.data(), first.size()), 0)
+      << "a gap in the output would go unseen";
   for (const int end : ends) ::close(end);
 }
 

@@ -33,7 +33,8 @@ class RunLockTest : public testing::Test {
 };
 
 /// Runs `body` in another process; `until`: what this process does while the other waits.
-void with_process(const std::function<void()>& body, const std::function<void(pid_t child)>& meanwhile) {
+void with_process(const std::function<void()>& body,
+                  const std::function<void(pid_t child)>& meanwhile) {
   int ready[2], end[2];
   ASSERT_EQ(::pipe(ready) + ::pipe(end), 0);
   const pid_t child = ::fork();
@@ -52,24 +53,31 @@ void with_process(const std::function<void()>& body, const std::function<void(pi
 }
 
 TEST_F(RunLockTest, AnotherProcessIsNamed) {
-  with_process([&] { new RunLock(folder_, "choose --out"); },
-               [&](pid_t child) {
-                 EXPECT_THAT(refusal(), AllOf(HasSubstr(folder_.string() + ": another process writes there now: process " + std::to_string(child) + " on host "),
-                                              HasSubstr("run_lock_test"), HasSubstr("; wait for its end, or choose --out")));
-               });
+  with_process(
+      [&] { new RunLock(folder_, "choose --out"); },
+      [&](pid_t child) {
+        EXPECT_THAT(
+            refusal(),
+            AllOf(HasSubstr(folder_.string() + ": another process writes there now: process " +
+                            std::to_string(child) + " on host "),
+                  HasSubstr("run_lock_test"), HasSubstr("; wait for its end, or choose --out")));
+      });
 }
 
 TEST_F(RunLockTest, EndsWithItsProcessHoweverThatEnds) {
-  with_process([&] { new RunLock(folder_, "choose --out"); }, [&](pid_t child) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-    EXPECT_TRUE(fs::exists(folder_ / RunLock::kFileName));
-    EXPECT_EQ(refusal(), "");
-  });
+  with_process([&] { new RunLock(folder_, "choose --out"); },
+               [&](pid_t child) {
+                 ::kill(child, SIGKILL);
+                 ::waitpid(child, nullptr, 0);
+                 EXPECT_TRUE(fs::exists(folder_ / RunLock::kFileName));
+                 EXPECT_EQ(refusal(), "");
+               });
 }
 
 TEST_F(RunLockTest, LeavesNoFile) {
-  { const RunLock lock(folder_, ""); }
+  {
+    const RunLock lock(folder_, "");
+  }
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 

@@ -12,7 +12,8 @@
 #include "base/byte_codec.h"
 #include "base/cache_file.h"
 
-/// Kept runs never touch a file that they did not make, and never answer with a file that is not the run's.
+/// Kept runs never touch a file that they did not make, and never answer with a file that is not
+/// the run's.
 namespace trellis::cli {
 namespace {
 
@@ -30,17 +31,23 @@ class KeptRunsTest : public testing::Test {
   }
   ~KeptRunsTest() override { fs::remove_all(folder_); }
 
-  static void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+  static void write(const fs::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
   static std::string read(const fs::path& path) {
     std::ifstream stream(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  [[nodiscard]] fs::path file_of(const ContentHash& key) const { return kept_ / (key.to_string() + ".run"); }
+  [[nodiscard]] fs::path file_of(const ContentHash& key) const {
+    return kept_ / (key.to_string() + ".run");
+  }
 
-  fs::path folder_ = fs::temp_directory_path() / ("trellis_kept_runs_" + std::to_string(::getpid()));
+  fs::path folder_ =
+      fs::temp_directory_path() / ("trellis_kept_runs_" + std::to_string(::getpid()));
   fs::path cache_ = folder_ / "cache", kept_ = cache_ / "trellis_kept_runs", run_ = folder_ / "run";
   KeptRuns runs_{cache_};
-  RunFiles files_{{"report.json", "{\"step_time_ps\": 1}\n"}, {"trace.txt", std::string("a\0b", 3)}};
+  RunFiles files_{{"report.json", "{\"step_time_ps\": 1}\n"},
+                  {"trace.txt", std::string("a\0b", 3)}};
 };
 
 TEST_F(KeptRunsTest, GivesTheFilesOfTheRunAgain) {
@@ -58,7 +65,8 @@ TEST_F(KeptRunsTest, OnlyItsOwnFilesMakeRoom) {
       fs::create_directories(place / ("user" + std::to_string(i)));
       write(place / ("user" + std::to_string(i)) / "notes.txt", "of the user");
       of_user.push_back(place / ("user" + std::to_string(i)) / "notes.txt");
-      of_user.push_back(place / (ContentHash{9, static_cast<std::uint64_t>(i)}.to_string() + ".run"));  // the name of an entry, another content
+      of_user.push_back(place / (ContentHash{9, static_cast<std::uint64_t>(i)}.to_string() +
+                                 ".run"));  // the name of an entry, another content
       write(of_user.back(), "of the user");
     }
     fs::create_directories(place / (ContentHash{8, 8}.to_string() + ".run"));
@@ -99,7 +107,9 @@ TEST_F(KeptRunsTest, ChangedFilesAreMisses) {
 }
 
 TEST_F(KeptRunsTest, ANameThatLeavesTheFolderIsNoRun) {
-  for (const std::string& name : {std::string("../../x"), std::string(".."), std::string("."), std::string(""), std::string("/x"), std::string("a/b"), std::string("x\0y", 3)}) {
+  for (const std::string& name :
+       {std::string("../../x"), std::string(".."), std::string("."), std::string(""),
+        std::string("/x"), std::string("a/b"), std::string("x\0y", 3)}) {
     RunFiles files = files_;
     files[name] = "y";
     EXPECT_EQ(decode(encode(files)), std::nullopt) << name;
@@ -111,7 +121,8 @@ TEST_F(KeptRunsTest, ANameThatLeavesTheFolderIsNoRun) {
 TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
   const std::string whole = encode(files_);
   EXPECT_EQ(decode(whole), files_);
-  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(decode(std::string_view(whole).substr(0, i)), std::nullopt) << i;
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    EXPECT_EQ(decode(std::string_view(whole).substr(0, i)), std::nullopt) << i;
   EXPECT_EQ(decode(whole + "x"), std::nullopt);
   EXPECT_EQ(decode(encode({{"trace.txt", "x"}})), std::nullopt) << "without a report";
   ByteWriter twice;

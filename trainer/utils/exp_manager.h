@@ -18,7 +18,7 @@ struct VersionSources {
   static VersionSources of_this_process();
 };
 
-/// Where a run writes, and nobody else while `lock` lives.
+/// Where a run writes, and no other process while `lock` lives.
 struct RunDirectory {
   std::filesystem::path path;
   RunLock lock;
