@@ -4,10 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/graphviz.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"
 #include "sim/describe/describe.h"
@@ -34,8 +34,11 @@ void list_instances(bool json) {
 
 void describe_instance(const Options& options) {
   const sim::SystemConfig system = sim::load_system(options.instance, options.load);
-  if (!options.topology.empty()) write_file_atomically(options.topology, graph_content(options.topology, sim::drawing(system)));
-  std::cout << (options.json ? sim::describe(system).dump(1) + "\n" : sim::describe_text(system));
+  OutputFiles files({{"--topology", options.topology}});
+  const std::string graph = options.topology.empty() ? "" : graph_content(options.topology, sim::drawing(system));
+  files.write("--topology", [&] { return graph; });
+  std::cout << (options.json ? sim::describe(system).dump(1) + "\n" : sim::describe_text(system)) << std::flush;
+  files.finish();
 }
 
 }  // namespace

@@ -1,17 +1,17 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <set>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/verbs.h"
 #include "device/kernels/catalogue.h"
 #include "device/kernels/kernel.h"
@@ -63,14 +63,17 @@ int run(const Options& options) {
   (void)device::find_kernel(options.request.name);  // before anything that takes time
   const sim::SystemConfig system = sim::load_system(options.instance, {.logical_core_size = 1, .overrides = options.overrides});
   sim::Simulator simulator(system);
-  std::optional<AtomicFile> trace;  // opened before anything that takes time
-  if (!options.trace.empty()) trace.emplace(options.trace);
-  const device::KernelTiming timing = device::time_kernel(options.request, system, simulator, {.pieces = trace.has_value()});
-  if (trace) {
-    traces::write_perfetto(device::kernel_timeline(timing), trace->stream());
-    trace->commit();
-  }
-  std::cout << (options.json ? device::timing_json(timing, options.instance).dump(1) + "\n" : device::timing_text(timing, options.instance));
+  OutputFiles files({{"--trace", options.trace}});
+  const device::KernelTiming timing = device::time_kernel(options.request, system, simulator, {.pieces = !options.trace.empty()});
+  files.write("--trace", [&] {
+    std::ostringstream trace;
+    traces::write_perfetto(device::kernel_timeline(timing), trace);
+    return trace.str();
+  });
+  std::cout << (options.json ? device::timing_json(timing, options.instance).dump(1) + "\n"
+                             : device::timing_text(timing, options.instance))
+            << std::flush;
+  files.finish();
   return 0;
 }
 

@@ -4,9 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
 #include "trainer/report/report_file.h"
@@ -70,11 +70,12 @@ void add_report(CLI::App& app, int& exit_code) {
   verb->callback([options, &exit_code] {
     std::vector<ReportFile> files;
     for (const std::string& run : options->runs) files.push_back(trainer::read_report_file(run));
-    if (!options->html.empty()) {
-      if (files.size() != 1) throw ConfigError("--html: a page shows one run: expected one, got " + std::to_string(files.size()));
-      write_file_atomically(options->html, run_page(files[0]));
-    }
+    if (!options->html.empty() && files.size() != 1) throw ConfigError("--html: a page shows one run: expected one, got " + std::to_string(files.size()));
+    OutputFiles outputs({{"--html", options->html}});
+    outputs.write("--html", [&] { return run_page(files[0]); });
     files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);
+    std::cout << std::flush;
+    outputs.finish();
     exit_code = 0;
   });
 }
