@@ -1,5 +1,6 @@
 #include "cli/kept_runs.h"
 
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -71,9 +72,10 @@ TEST_F(KeptRunsTest, OnlyItsOwnFilesMakeRoom) {
     }
     fs::create_directories(place / (ContentHash{8, 8}.to_string() + ".run"));
   }
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1000);
   for (std::uint64_t i = 0; i < 70; ++i) {
     runs_.store({1, i}, run_);
-    fs::last_write_time(file_of({1, i}), fs::file_time_type(std::chrono::seconds(i)));
+    fs::last_write_time(file_of({1, i}), long_ago + std::chrono::seconds(i));
   }
   runs_.store({1, 70}, run_);
   for (const fs::path& file : of_user) EXPECT_EQ(read(file), "of the user") << file;
