@@ -109,7 +109,7 @@ class Files(Case):
         self.assertFalse((self.dir / "journal").exists())
 
     def test_one_failing_output_does_not_discard_the_others(self):
-        result = self.trellis("sweep", QUICKSTART, "--nodes", 1, "--only", "tp=2", "--only", "pp=2", "--fix", "vpp,dp,mbs,sp,zero1,kv,recompute", "--json", "--csv", "/dev/full",
+        result = self.trellis("sweep", QUICKSTART, "--chips", 4, *(word for axis in ("mbs=2", "zero1=true", "recompute=none", "tp=2", "pp=2", "vpp=1") for word in ("--only", axis)), "--json", "--csv", "/dev/full",
                               "--parquet", "table.parquet", "--svg", "front.svg", "--html", "page.html")
         self.fails(result, OUTPUT_FAILED, f"--csv: /dev/full: write failed: {FULL}")
         self.assertEqual(json.loads(result.stdout)["schema"], "trellis.sweep/1")
