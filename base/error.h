@@ -15,6 +15,7 @@ enum class ExitCode : int {
   kHang = 4,          ///< a rank never arrived, or ranks disagree about a collective
   kParity = 5,
   kPerfGate = 6,
+  kOutput = 7,        ///< an output could not be written, such as a full disk; not kConfig, which sweep takes for an illegal layout
   kInterrupted = 130  ///< Ctrl-C, after a clean end
 };
 

@@ -41,7 +41,7 @@ int StandardOutput::finish(int exit_code) {
     std::raise(SIGPIPE);
   }
   std::cerr << "error: " << OutputError("standard output", reason).what() << "\n";
-  return exit_code == 0 ? static_cast<int>(kOutputFailed) : exit_code;
+  return exit_code == 0 ? static_cast<int>(ExitCode::kOutput) : exit_code;
 }
 
 }  // namespace trellis::cli

@@ -16,7 +16,7 @@ class StandardOutput {
   StandardOutput(const StandardOutput&) = delete;
   StandardOutput& operator=(const StandardOutput&) = delete;
 
-  /// Writes the rest. Returns `exit_code`, or kOutputFailed after an error on stderr when the verb
+  /// Writes the rest. Returns `exit_code`, or ExitCode::kOutput after an error on stderr when the verb
   /// was fine and its output was lost. A reader that went away (`| head -1`) ends the process as by
   /// SIGPIPE, silently.
   [[nodiscard]] int finish(int exit_code);
