@@ -1,15 +1,13 @@
 #include "base/error.h"
 
-#include "base/escape.h"
+#include "base/problem.h"
 
 namespace trellis {
-
-void Problems::add(const std::string& where, const std::string& text) { lines_.push_back(terminal_line(where + ": " + text)); }
 
 void Problems::throw_if_any() const {
   if (lines_.empty()) return;
   std::string text;
-  for (const std::string& line : lines_) {
+  for (const std::string& line : shown_problems(lines_)) {
     if (!text.empty()) text += '\n';
     text += line;
   }

@@ -38,8 +38,8 @@ class ConfigError : public Error {
 /// Collects the problems of one input so that they are all reported in one pass.
 class Problems {
  public:
-  /// `where` is "file:line:key" or the nearest thing to it. A problem is one line (base/escape.h): its names and values come from the file.
-  void add(const std::string& where, const std::string& text);
+  /// `where` is "file:line:key" or the nearest thing to it.
+  void add(const std::string& where, const std::string& text) { lines_.push_back(where + ": " + text); }
   [[nodiscard]] bool empty() const { return lines_.empty(); }
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
   /// Throws one ConfigError with every line, when there is any.

@@ -80,6 +80,13 @@ Problem parse_problem(const std::string& line, const std::string& file) {
   return problem;
 }
 
+std::vector<std::string> shown_problems(const std::vector<std::string>& lines) {
+  if (lines.size() <= kMostShownProblems) return lines;
+  std::vector<std::string> shown(lines.begin(), lines.begin() + kMostShownProblems);
+  shown.push_back("and " + std::to_string(lines.size() - kMostShownProblems) + " more, " + std::to_string(lines.size()) + " in all: correct these first");
+  return shown;
+}
+
 std::vector<Problem> parse_problems(const std::string& text, const std::string& file) {
   std::vector<Problem> problems;
   std::istringstream stream(text);

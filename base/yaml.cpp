@@ -2,13 +2,12 @@
 
 #include <charconv>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 #include <type_traits>
 
 #include <yaml-cpp/emitter.h>
 
 #include "base/check.h"
+#include "base/input_file.h"
 #include "base/nearest.h"
 #include "base/yaml_tree.h"
 
@@ -131,7 +130,7 @@ std::string describe(const Node& node) {
 }
 
 void add_problem(yaml::Document& document, const Node& node, const std::string& path, const std::string& text) {
-  document.problems.add(node.origin + ":" + path, text);
+  yaml::add_problem(document, node.origin + ":" + path, text);
 }
 
 template <typename T>
@@ -320,7 +319,7 @@ std::string YamlMap::flow_text(const std::string& key) const {
   return out.c_str();
 }
 
-void YamlMap::problem(const std::string& key, const std::string& text) const { checked(impl_).document->problems.add(where(key), text); }
+void YamlMap::problem(const std::string& key, const std::string& text) const { yaml::add_problem(*checked(impl_).document, where(key), text); }
 
 void YamlMap::allow_any(const std::string& key) const { checked(impl_).node->known.insert(key); }
 
@@ -337,13 +336,11 @@ void YamlMap::reject_unknown() const {
 
 namespace {
 
+/// Configurations have some kilobytes; the reader takes a second for such a file.
+constexpr std::int64_t kMostYamlBytes = 1 << 20;
+
 std::string read_text(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream text;
-  if (std::filesystem::is_directory(file) || !stream || !(text << stream.rdbuf() || stream.peek() == std::ifstream::traits_type::eof())) {
-    throw ConfigError(file.string() + ": cannot read this file; check that it exists and is readable");
-  }
-  return text.str();
+  return read_input_file(file, kMostYamlBytes);
 }
 
 void complete(yaml::Document& document, const std::vector<std::string>& overrides) {

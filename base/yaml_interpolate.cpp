@@ -85,7 +85,7 @@ class Interpolator {
     } catch (const BadReference& bad) {
       node = scalar(*original, "");
       node->kind = Node::Kind::kNull;
-      document_.problems.add(original->origin + ":" + path, "cannot resolve '" + original->text + "': " + bad.text);
+      add_problem(document_, original->origin + ":" + path, "cannot resolve '" + original->text + "': " + bad.text);
     }
   }
 
@@ -181,9 +181,7 @@ class Interpolator {
   }
 
   static NodePtr* step(Node& node, const std::string& part) {
-    for (auto& [key, value] : node.entries) {
-      if (key == part) return &value;
-    }
+    if (NodePtr* const found = node.place(part)) return found;
     std::size_t index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool is_index = error == std::errc() && end == part.data() + part.size();

@@ -11,13 +11,35 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include "base/escape.h"
+
 namespace trellis::yaml {
 
-NodePtr Node::find(const std::string& key) const {
-  for (const auto& [name, node] : entries) {
-    if (name == key) return node;
+NodePtr* Node::place(const std::string& key) {
+  if (!index.empty()) {
+    const auto found = index.find(key);
+    return found == index.end() ? nullptr : &entries[found->second].second;
   }
-  return nullptr;
+  const auto found = std::ranges::find(entries, key, &std::pair<std::string, NodePtr>::first);
+  return found == entries.end() ? nullptr : &found->second;
+}
+
+NodePtr Node::find(const std::string& key) const {
+  const NodePtr* const found = const_cast<Node*>(this)->place(key);
+  return found == nullptr ? nullptr : *found;
+}
+
+NodePtr& Node::append(const std::string& key, NodePtr value) {
+  constexpr std::size_t kShort = 32;  // searched one by one, faster than by hash
+  entries.emplace_back(key, std::move(value));
+  if (entries.size() > kShort) {
+    for (std::size_t i = index.size(); i < entries.size(); ++i) index.emplace(entries[i].first, i);
+  }
+  return entries.back().second;
+}
+
+void add_problem(Document& document, const std::string& where, const std::string& text) {
+  document.problems.add(terminal_line(where), terminal_line(text));
 }
 
 std::vector<std::string> Node::keys() const {
@@ -162,10 +184,10 @@ class TreeBuilder : public YAML::EventHandler {
     parent.key.reset();
     node->origin = parent.key_origin;  // a map's value is reported where its key stands
     if (const NodePtr first = parent.node->find(key)) {
-      document_.problems.add(parent.key_origin + ":" + join_path(parent.path, key), "duplicate key, first given at " + first->origin);
+      add_problem(document_, parent.key_origin + ":" + join_path(parent.path, key), "duplicate key, first given at " + first->origin);
       return;
     }
-    parent.node->entries.emplace_back(key, node);
+    parent.node->append(key, node);
   }
 
   std::string prefix_;
@@ -238,10 +260,8 @@ void set_origin(Node& node) {
 NodePtr* slot(Node& parent, const std::string& key) {
   if (parent.kind == Node::Kind::kNull) parent.kind = Node::Kind::kMap;
   if (parent.kind == Node::Kind::kMap) {
-    for (auto& [name, node] : parent.entries) {
-      if (name == key) return &node;
-    }
-    return &parent.entries.emplace_back(key, make_map()).second;
+    NodePtr* const found = parent.place(key);
+    return found != nullptr ? found : &parent.append(key, make_map());
   }
   if (parent.kind != Node::Kind::kList) return nullptr;
   const auto index = as_index(key);
@@ -280,13 +300,13 @@ void apply_override(Document& document, const std::string& override_text) {
   const std::size_t equals = override_text.find('=');
   const std::size_t start = override_text.find_first_not_of('+');  // Hydra's "+key=value" asks for what is allowed here anyway
   if (equals == std::string::npos || start >= equals) {
-    document.problems.add(kCommandLine, "expected key.path=value, got '" + override_text + "'");
+    add_problem(document, kCommandLine, "expected key.path=value, got '" + override_text + "'");
     return;
   }
   const std::string path = override_text.substr(start, equals - start);
   const std::vector<std::string> parts = split_path(path);
   if (std::find(parts.begin(), parts.end(), "") != parts.end()) {
-    document.problems.add(kCommandLine, "expected key.path=value, got an empty name in '" + override_text + "'");
+    add_problem(document, kCommandLine, "expected key.path=value, got an empty name in '" + override_text + "'");
     return;
   }
   NodePtr* place = &document.root;
@@ -296,7 +316,7 @@ void apply_override(Document& document, const std::string& override_text) {
     place = slot(parent, part);
     if (place == nullptr) {
       const char* kind = parent.kind == Node::Kind::kList ? "a list without that index" : "a single value";
-      document.problems.add(std::string(kCommandLine) + ":" + path, "cannot set '" + part + "': " + walked + " (" + parent.origin + ") is " + kind);
+      add_problem(document, std::string(kCommandLine) + ":" + path, "cannot set '" + part + "': " + walked + " (" + parent.origin + ") is " + kind);
       return;
     }
     walked = join_path(walked, part);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -24,11 +25,16 @@ struct Node {
   std::string text;      ///< kScalar
   bool quoted = false;   ///< kScalar: a quoted "1" is text, a plain 1 is a number
   std::vector<std::pair<std::string, NodePtr>> entries;  ///< kMap, in file order, keys unique
+  std::unordered_map<std::string, std::size_t> index;    ///< kMap: keys of a long one, places in `entries`; made by append()
   std::vector<NodePtr> items;                            ///< kList
   std::set<std::string> known;                           ///< kMap: keys that a reader asked for
   Resolution resolution = Resolution::kPending;          ///< of a scalar's interpolations
 
+  /// The value's place, or null.
+  [[nodiscard]] NodePtr* place(const std::string& key);
   [[nodiscard]] NodePtr find(const std::string& key) const;
+  /// `key` is new.
+  NodePtr& append(const std::string& key, NodePtr value);
   [[nodiscard]] std::vector<std::string> keys() const;
 };
 
@@ -45,6 +51,9 @@ struct Document {
   Problems problems;
   CopyBudget budget;
 };
+
+/// Adds a problem at "file:line:key". One line, whatever names and values it holds.
+void add_problem(Document& document, const std::string& where, const std::string& text);
 
 /// Throws ConfigError "name:line:column: …" when the text is not YAML; duplicate keys become problems.
 void parse_into(Document& document, const std::string& text);

@@ -15,6 +15,7 @@
 #include "cli/accuracy/score.h"
 #include "cli/accuracy/training_report.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/verbs.h"
 
@@ -121,7 +122,7 @@ void add_accuracy(CLI::App& app, int& exit_code) {
       ->capture_default_str()->check(CLI::IsMember({"all", "fit", "test", "excluded"}));
   verb->add_option("--set", options->overrides, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
   verb->add_flag("--published-only", options->published_only, "leave the fitted parameters out: what documents alone give");
-  verb->add_option("--jobs", options->jobs, "training: runs at the same time; 0: one per host core")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--jobs", options->jobs, "training: runs at the same time; 0: one per host core")->capture_default_str()->check(between(0, kMostThreads, "each is a process"));
   verb->add_option("--results", options->results, "training: folder of the runs. Results there are kept while configuration, machine and program are the same: an "
                                                   "interrupted call goes on where it was")->type_name("DIR")->capture_default_str();
   verb->add_option("--write-validated", options->write_validated, "training: also the record that ranges of step times come from (benchmarks/published/validated.yaml)")->type_name("FILE")

@@ -9,6 +9,7 @@
 #include "cli/calibrate/calibrate_report.h"
 #include "cli/calibrate/measurements.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/verbs.h"
 
@@ -46,7 +47,7 @@ void add_calibrate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   verb->add_option("measurements", options->measurements, "CSV: config, instance, step_s, use (fit or test); if wanted nodes, overrides, id")->required();
   verb->add_option("--write", options->write, "calibration file for `trellis simulate --calibration`")->type_name("FILE")->check(not_empty("a file name"));
-  verb->add_option("--jobs", options->jobs, "simulations at the same time; 0: one per host core")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--jobs", options->jobs, "simulations at the same time; 0: one per host core")->capture_default_str()->check(between(0, kMostThreads, "each is a process"));
   verb->add_option("--results", options->results, "folder of the simulations, which are kept while configuration, machine and program are the same")->type_name("DIR")->capture_default_str();
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.calibrate/1)");
   verb->footer("Example of the file:\n  config,instance,nodes,overrides,step_s,use\n  llama.yaml,trn1.32xlarge,4,trainer.num_nodes=4 data.global_batch_size=256,9.81,fit\n"

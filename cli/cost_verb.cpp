@@ -13,6 +13,7 @@
 #include "cli/cost/amounts.h"
 #include "cli/cost/cost_report.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/run_self.h"
 #include "cli/verbs.h"
 #include "trainer/report/report_file.h"
@@ -161,13 +162,13 @@ void add_cost(CLI::App& app, int& exit_code) {
   verb->add_option("--steps", options->steps, "optimizer steps, e.g. 50000");
   verb->add_option("--tokens", options->tokens, "tokens to train on, e.g. 300B or 2T");
   verb->add_option("--instance", options->instance, "of a configuration: the machine (see `trellis describe`)");
-  verb->add_option("--nodes", options->nodes, "of a configuration: how many of them")->check(CLI::PositiveNumber);
+  verb->add_option("--nodes", options->nodes, "of a configuration: how many of them")->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_option("--mtbf", options->mtbf, "mean time between failures of one node, e.g. 30d");
   verb->add_option("--restart-time", options->restart_time, "from a failure to the first step again")->capture_default_str();
   verb->add_option("--checkpoint-interval", options->checkpoint_interval, "time between checkpoints, e.g. 30min; none with --mtbf: Daly's optimum");
   verb->add_option("--checkpoint-time", options->checkpoint_time, "that the run stands still for one, e.g. 90s");
   verb->add_option("--checkpoint-bandwidth", options->checkpoint_bandwidth, "instead: rate of all nodes together, e.g. \"20 GB/s\"");
-  verb->add_option("--validation-every", options->validation_every, "steps between passes over held-out data")->check(CLI::PositiveNumber);
+  verb->add_option("--validation-every", options->validation_every, "steps between passes over held-out data")->check(at_least(1));
   verb->add_option("--validation-time", options->validation_time, "of one pass, e.g. 2min");
   verb->add_option("--error", options->error, "of the simulated step time, e.g. 12%: adds a fast and a slow case");
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.cost/1)");

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -6,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/interrupt_watch.h"
 #include "cli/load_trainer.h"
+#include "cli/number_range.h"
 #include "cli/verbs.h"
 #include "trainer/app/data_request.h"
 #include "trainer/data/build_dataset.h"
@@ -26,6 +29,14 @@ void tokenizer_options(CLI::App& verb, trainer::TokenizerSection& tokenizer) {
   verb.add_option("--model", tokenizer.model, "SentencePiece: tokenizer.model");
 }
 
+/// What `data build` has not finished.
+bool remove_partial_files(const std::string& prefix) {
+  std::error_code ignored;
+  bool removed = false;
+  for (const char* extension : {".bin.partial", ".idx.partial"}) removed = std::filesystem::remove(prefix + extension, ignored) || removed;
+  return removed;
+}
+
 void add_build(CLI::App& data, int& exit_code) {
   CLI::App* verb = data.add_subcommand("build", "text or JSONL → a Megatron data set PREFIX.bin + PREFIX.idx; needs no accelerator and no LibTorch");
   auto request = std::make_shared<BuildRequest>();
@@ -34,9 +45,11 @@ void add_build(CLI::App& data, int& exit_code) {
   tokenizer_options(*verb, request->tokenizer);
   verb->add_option("--json-key", request->json_key, "member of a JSONL line that holds the text")->capture_default_str();
   verb->add_flag("!--no-append-eod", request->append_eod, "do not end each document with the tokenizer's end-of-sequence token");
-  verb->add_option("--workers", request->workers, "threads that tokenise; the result does not depend on it")->capture_default_str()->check(CLI::Range(1, 256));
+  verb->add_option("--workers", request->workers, "threads that tokenise; the result does not depend on it")->capture_default_str()->check(between(1, 256, "each is a thread"));
   verb->footer("Example:\n  trellis data build corpus.jsonl --output data/corpus --tokenizer huggingface --type llama3/tokenizer.json --workers 8");
   verb->callback([request, &exit_code] {
+    InterruptWatch watch;
+    watch.owns([output = request->output] { return remove_partial_files(output); });
     const trainer::BuildResult result = trainer::build_dataset(*request, [](const std::string& line) { log_info(line); });
     std::cout << request->output << ".bin, .idx: " << result.documents << " documents, " << result.tokens << " tokens of " << result.type << " from " << result.bytes
               << " bytes; vocabulary " << result.vocab_size;
@@ -54,11 +67,11 @@ void add_inspect(CLI::App& data, int& exit_code) {
   auto tokenizer = std::make_shared<trainer::TokenizerSection>();
   verb->add_option("data", *prefix, "PREFIX of PREFIX.bin and PREFIX.idx, or a configuration (.yaml)")->required();
   verb->add_option("overrides", request->overrides, "with a configuration: key.path=value");
-  verb->add_option("--step", request->step, "with a configuration: the training step, from 0")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--step", request->step, "with a configuration: the training step, from 0")->capture_default_str()->check(at_least(0));
   verb->add_option("--consumed-samples", request->consumed_samples, "with a configuration: the run is resumed at --step, and has read that many samples; left out: step × global_batch_size")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--rank", request->data_parallel_rank, "with a configuration: the data-parallel rank")->capture_default_str()->check(CLI::NonNegativeNumber);
-  verb->add_option("--rows", request->rows, "rows or documents to show")->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  verb->add_option("--rank", request->data_parallel_rank, "with a configuration: the data-parallel rank")->capture_default_str()->check(at_least(0));
+  verb->add_option("--rows", request->rows, "rows or documents to show")->capture_default_str()->check(at_least(0));
   tokenizer_options(*verb, *tokenizer);
   verb->add_flag("--json", *json, "one JSON document on stdout");
   verb->footer("Examples:\n  trellis data inspect data/corpus --tokenizer huggingface --type llama3/tokenizer.json\n"

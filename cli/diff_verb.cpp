@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "cli/number_range.h"
 #include "cli/verbs.h"
 #include "trainer/report/run_diff.h"
 
@@ -19,7 +20,7 @@ void add_diff(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   verb->add_option("before", options->before, "a run's folder or its report.json")->required();
   verb->add_option("after", options->after, "another one")->required();
-  verb->add_option("--top", options->top, "rows of each table at most")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--top", options->top, "rows of each table at most")->capture_default_str()->check(at_least(1));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.diff/1), all rows");
   verb->footer("Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=runs/a\n"
                "  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=runs/b distributed_strategy.sequence_parallel=false\n"

@@ -8,9 +8,9 @@
 #include <ctime>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
-#include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
 namespace {
@@ -39,9 +39,9 @@ InterruptWatch::~InterruptWatch() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-void InterruptWatch::owns(const std::filesystem::path& run) {
+void InterruptWatch::owns(Remove remove) {
   const std::lock_guard lock(mutex_);
-  run_ = run;
+  remove_ = std::move(remove);
 }
 
 void InterruptWatch::watch(const std::stop_token& stop) {
@@ -50,11 +50,11 @@ void InterruptWatch::watch(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (sigtimedwait(&set, nullptr, &moment) < 0) continue;
     const std::lock_guard lock(mutex_);
-    // The run's threads go on until the process ends: what they were about to create appears meanwhile.
-    while (!run_.empty() && trainer::remove_run_outputs(run_)) std::this_thread::sleep_for(kLaterFiles);
+    // The other threads go on until the process ends: what they were about to create appears meanwhile.
+    while (remove_ && remove_()) std::this_thread::sleep_for(kLaterFiles);
     constexpr std::string_view kText = "interrupted: nothing of this run is kept\n";
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
-    ::_exit(static_cast<int>(ExitCode::kInterrupted));  // no destructors: the run's threads are at work
+    ::_exit(static_cast<int>(ExitCode::kInterrupted));  // no destructors: the other threads are at work
   }
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <filesystem>
+#include <functional>
 #include <mutex>
 #include <thread>
 
 namespace trellis::cli {
 
-/// While it lives, Ctrl-C and SIGTERM remove what a run has written so far and end the program with exit code 130: a run that answers only at its end
-/// has nothing worth keeping before. Make it before any other thread: they inherit that the two signals are for the watch.
+/// While it lives, Ctrl-C and SIGTERM remove what the work has written so far and end the program with exit code 130: work that answers only at its
+/// end has nothing worth keeping before. Make it before any other thread: they inherit that the two signals are for the watch.
 class InterruptWatch {
  public:
   InterruptWatch();
@@ -15,14 +15,15 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  /// The run writes there from now on. Safe from any thread.
-  void owns(const std::filesystem::path& run);
+  /// What removes the files that stand there from now on, and says whether there was one: it is called until there is none. Safe from any thread.
+  using Remove = std::function<bool()>;
+  void owns(Remove remove);
 
  private:
   void watch(const std::stop_token& stop);
 
   std::mutex mutex_;
-  std::filesystem::path run_;  ///< guarded by mutex_
+  Remove remove_;  ///< guarded by mutex_
   std::jthread thread_;
 };
 

@@ -1,9 +1,12 @@
+#include <filesystem>
 #include <iostream>
 
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
 #include "cli/standard_output.h"
+#include "cli/suggestion.h"
+#include "cli/terminal_stream.h"
 #include "cli/verbs.h"
 
 namespace {
@@ -15,6 +18,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", trellis::cli::version_text());
   app.require_subcommand(1);
   app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
+  const trellis::cli::TerminalStream out(std::cout), errors(std::cerr);
   int exit_code = 0;
   const std::vector<std::string> command_line(argv, argv + argc);
   trellis::cli::add_train(app, command_line, exit_code);
@@ -41,10 +45,14 @@ int run(int argc, char** argv) {
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
     app.exit(error, std::cerr, std::cerr);
+    if (const std::string near = trellis::cli::suggestion(app, command_line); !near.empty()) std::cerr << near << "\n";
     return static_cast<int>(trellis::ExitCode::kConfig);
   } catch (const trellis::Error& error) {
     std::cerr << "error: " << error.what() << "\n";
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot be used: its user's
+    std::cerr << "error: " << error.path1().string() << ": " << error.code().message() << "\n";
+    return static_cast<int>(trellis::ExitCode::kConfig);
   } catch (const std::exception& error) {
     std::cerr << "internal error: " << error.what() << "\n";
     return static_cast<int>(trellis::ExitCode::kInternal);

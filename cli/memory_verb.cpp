@@ -13,6 +13,7 @@
 #include "cli/load_trainer.h"
 #include "cli/memory/changes.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/run_self.h"
 #include "cli/verbs.h"
 #include "trainer/app/memory_request.h"
@@ -209,12 +210,12 @@ void add_memory(CLI::App& app, int& exit_code) {
   verb->add_option("config", options->run.config, "NxDT YAML")->required()->check(not_empty("a file"));
   verb->add_option("overrides", options->run.overrides, "key.path=value, e.g. data.micro_batch_size=2 model.num_layers=16");
   verb->add_option("--instance", options->run.instance, "machine to emulate (see `trellis describe`)")->capture_default_str();
-  verb->add_option("--nodes", options->run.nodes, "how many of them")->capture_default_str()->check(CLI::PositiveNumber);
-  verb->add_option("--steps", options->request.steps, "steps to run; all take the same memory")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--nodes", options->run.nodes, "how many of them")->capture_default_str()->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--steps", options->request.steps, "steps to run; all take the same memory")->capture_default_str()->check(between(1, kMostSimulatedSteps, "all take the same memory"));
   verb->add_option("--threads", options->request.host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
-      ->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
   verb->add_option("--timeout", options->request.timeout_s, "seconds after which a rank that is missing at a communication is named (exit code 4)")
-      ->capture_default_str()->check(CLI::PositiveNumber);
+      ->capture_default_str()->check(above_zero());
   verb->add_flag("--functionalization", options->request.functionalization,
                  "software nxd or optimum-neuron on PyTorch/XLA 2.1 to 2.4 with XLA_DISABLE_FUNCTIONALIZATION=0: gradients that accumulate are there twice (pytorch/xla#7174)");
   verb->add_flag("!--no-changes", options->changes, "when it does not fit, say so and search for no changes");

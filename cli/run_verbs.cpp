@@ -13,6 +13,7 @@
 #include "cli/kept_runs.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/one_process.h"
 #include "cli/output_files.h"
 #include "cli/run_page.h"
@@ -89,7 +90,10 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
   std::string directory, printed;
   {
     InterruptWatch watch;
-    request.began = [&](const std::string& run) { watch.owns(directory = run); };
+    request.began = [&](const std::string& run) {
+      directory = run;
+      watch.owns([run] { return trainer::remove_run_outputs(run); });
+    };
     request.ended = [&](const std::string& text) {
       printed = text;
       if (key) runs.store(*key, directory);
@@ -105,13 +109,13 @@ void common_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("config", request.config_file, "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, model, precision")->required();
   verb.add_option("overrides", request.overrides, "key.path=value, e.g. trainer.max_steps=10 model.num_layers=2");
   verb.add_option("--instance", request.instance, "machine to emulate (see `trellis describe`)")->capture_default_str();
-  verb.add_option("--nodes", request.nodes, "how many of them")->capture_default_str()->check(CLI::PositiveNumber);
+  verb.add_option("--nodes", request.nodes, "how many of them")->capture_default_str()->check(between(1, kMostNodes, "more than any cluster has"));
   verb.add_option("--threads", request.host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
-      ->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
   verb.add_option("--trace-format", request.trace_format, "perfetto (trace.pftrace) or text (trace.txt)")
       ->capture_default_str()->check(CLI::IsMember({"perfetto", "text"}));
   verb.add_option("--timeout", request.timeout_s, "seconds after which a rank that is missing at a communication is named (exit code 4)")
-      ->capture_default_str()->check(CLI::PositiveNumber);
+      ->capture_default_str()->check(above_zero());
   verb.add_flag("--json", request.json, "print the report as one JSON document on stdout (schema trellis.run_report/1)");
 }
 
@@ -145,7 +149,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   common_options(*verb, *request);
   const auto html = std::make_shared<std::string>();
   verb->add_option("--html", *html, "also one page of the run, which needs no network (see `trellis report`)")->type_name("FILE")->check(not_empty("a file name"));
-  verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(between(1, kMostSimulatedSteps, "a step that follows equal ones takes what they take"));
   verb->add_option("--set", request->hardware, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
   verb->add_flag("--published-only{false}", request->calibrated, "leave the machine's fitted numbers out: what documents alone give");
   verb->add_option("--calibration", request->calibration, "also the step time with the factors of this file, which `trellis calibrate` fitted to your measurements")->type_name("FILE")

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/schedule/schedule_drawing.h"
 #include "cli/verbs.h"
@@ -32,7 +33,7 @@ trainer::RunConfig load_config(const Options& options, const std::string& file) 
   if (options.vpp > 0) overrides.push_back("distributed_strategy.virtual_pipeline_model_parallel_size=" + std::to_string(options.vpp));
   if (options.micro_batches > 0) {
     const trainer::RunConfig config = trainer::load_run_config(file, overrides);
-    overrides.push_back("data.global_batch_size=" + std::to_string(options.micro_batches * config.data.micro_batch_size * config.dp()));
+    overrides.push_back("data.global_batch_size=" + std::to_string(std::int64_t{options.micro_batches} * config.data.micro_batch_size * config.dp()));
   }
   return trainer::load_run_config(file, overrides);
 }
@@ -79,14 +80,14 @@ void add_schedule(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   verb->add_option("config", options->config, "NxDT YAML; none: equal stages of --pp, --vpp and --micro-batches, or the configuration of --report");
   verb->add_option("overrides", options->overrides, "key.path=value");
-  verb->add_option("--pp", options->pp, "pipeline_model_parallel_size")->check(CLI::PositiveNumber);
-  verb->add_option("--vpp", options->vpp, "virtual_pipeline_model_parallel_size: virtual stages per rank")->check(CLI::PositiveNumber);
-  verb->add_option("--micro-batches", options->micro_batches, "per step and replica")->check(CLI::PositiveNumber);
-  verb->add_option("--backward-ratio", options->ratio, "time of a backward in forwards; none: 2, and 3 with full recomputation")->check(CLI::PositiveNumber);
+  verb->add_option("--pp", options->pp, "pipeline_model_parallel_size")->check(at_least(1));
+  verb->add_option("--vpp", options->vpp, "virtual_pipeline_model_parallel_size: virtual stages per rank")->check(at_least(1));
+  verb->add_option("--micro-batches", options->micro_batches, "per step and replica")->check(at_least(1));
+  verb->add_option("--backward-ratio", options->ratio, "time of a backward in forwards; none: 2, and 3 with full recomputation")->check(above_zero());
   verb->add_option("--report", options->report, "a run's folder: the stages take the simulated time that they took there")->type_name("RUN")->check(not_empty("a run's folder"));
   verb->add_flag("--balance", options->balance, "cuts that make the slowest stage fastest, as model.pipeline_cuts");
   verb->add_option("--svg", options->svg, "draw it")->type_name("FILE")->check(not_empty("a file name"));
-  verb->add_option("--width", options->width, "columns of the text picture")->capture_default_str()->check(CLI::Range(20, 2000));
+  verb->add_option("--width", options->width, "columns of the text picture")->capture_default_str()->check(between(20, 2000, "a line of a terminal"));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.schedule/1)");
   verb->footer("Examples:\n  trellis schedule --pp 4 --vpp 2 --micro-batches 8\n"
                "  trellis schedule examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32 --balance --svg schedule.svg\n"

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/sweep/runner.h"
 #include "cli/sweep/sweep_output.h"
@@ -100,15 +101,15 @@ void add_sweep(CLI::App& app, int& exit_code) {
   verb->add_option("config", options->request.config, "NxDT YAML");
   verb->add_option("overrides", options->request.overrides, "key.path=value, of what the sweep does not vary itself");
   verb->add_option("--instance", options->request.instance, "machine (see `trellis describe`)")->capture_default_str();
-  verb->add_option("--nodes", options->request.nodes, "how many of them; several: 2,4,8")->delimiter(',')->check(CLI::PositiveNumber);
-  verb->add_option("--chips", options->request.chips, "instead: chips, of one instance or of whole ones")->check(CLI::PositiveNumber);
-  verb->add_option("--gbs", options->request.global_batch_size, "global batch size; none: the configuration's")->check(CLI::PositiveNumber);
+  verb->add_option("--nodes", options->request.nodes, "how many of them; several: 2,4,8")->delimiter(',')->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--chips", options->request.chips, "instead: chips, of one instance or of whole ones")->check(at_least(1));
+  verb->add_option("--gbs", options->request.global_batch_size, "global batch size; none: the configuration's")->check(at_least(1));
   verb->add_option("--only", options->request.only, "AXIS=V1,V2: an axis takes these values; axes: tp, pp, vpp, dp, mbs, sp, zero1, kv, recompute")->type_name("AXIS=VALUES")->allow_extra_args(false);
   verb->add_option("--fix", options->request.fix, "AXIS,AXIS: these keep the configuration's value")->delimiter(',')->type_name("AXES")->allow_extra_args(false);
-  verb->add_option("--top", options->top, "stop when no other candidate can be among so many best of its number of nodes")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--top", options->top, "stop when no other candidate can be among so many best of its number of nodes")->capture_default_str()->check(at_least(1));
   verb->add_flag("--all", options->all, "simulate every candidate that is legal and may fit");
   verb->add_flag("--fast", options->request.fast, "estimate every layout from short simulations of one layer, within 5 % where links are not contended, and simulate only those that may be among the best by that");
-  verb->add_option("--jobs", options->run.jobs, "simulations at the same time; 0: one per host core. Results do not depend on it")->capture_default_str()->check(CLI::NonNegativeNumber);
+  verb->add_option("--jobs", options->run.jobs, "simulations at the same time; 0: one per host core. Results do not depend on it")->capture_default_str()->check(between(0, kMostThreads, "each is a process"));
   verb->add_option("--out", options->out, "folder for the journal: the same command goes on where it was cut off")->type_name("DIR")->check(not_empty("a folder"));
   verb->add_option("--shard", options->shard, "i/n: the i-th of n parts, for job arrays; merged by `trellis sweep merge`")->type_name("i/n")->check(not_empty("i/n"));
   output_options(*verb, *options);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/escape.h"
+#include "base/problem.h"
 #include "cli/ci_reports.h"
 #include "trainer/config/run_plan.h"
 
@@ -198,14 +199,16 @@ std::string validate_text(const std::string& file, const RunCheck& check) {
 
 std::string problems_text(const std::string& file, const RunCheck& check) {
   std::string text;
-  for (const std::string& problem : check.problems) text += problem + "\n";
+  for (const std::string& problem : shown_problems(check.problems)) text += problem + "\n";
   for (const std::string& warning : check.warnings) text += "warning: " + terminal_line(warning) + "\n";
   return text + fmt::format("{}: {} problem{}\n", file, check.problems.size(), check.problems.size() == 1 ? "" : "s");
 }
 
 std::vector<Problem> problems_of(const std::string& file, const RunCheck& check) {
   std::vector<Problem> problems;
-  for (const std::string& problem : check.problems) problems.push_back(parse_problem(problem, file));
+  for (const std::string& problem : shown_problems(check.problems)) {
+    problems.push_back(parse_problem(problem, file));
+  }
   return problems;
 }
 

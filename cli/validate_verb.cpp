@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "cli/ci_options.h"
+#include "cli/number_range.h"
 #include "cli/validate_report.h"
 #include "cli/verbs.h"
-#include "sim/config/system_config.h"
-#include "trainer/config/run_config.h"
+#include "trainer/config/machine.h"
 
 namespace trellis::cli {
 namespace {
@@ -42,8 +42,7 @@ trainer::RunCheck checked(const std::string& file, const Options& options) {
     if (!options.instance.empty() && check.problems.empty()) {
       sim::LoadOptions load;
       load.nodes = options.nodes > 0 ? options.nodes : check.config.trainer.num_nodes;
-      load.logical_core_size = check.config.trainer.lnc;
-      const sim::SystemConfig system = sim::load_system(options.instance, load);
+      const sim::SystemConfig system = trainer::load_machine(check.config, options.instance, load);
       trainer::check_fits_machine(check.config, options.instance, load.nodes, system.logical_cores_per_node());
     }
     return check;
@@ -94,7 +93,8 @@ void add_validate(CLI::App& app, int& exit_code) {
                    "trainer.max_steps=10 model.num_layers=2")
       ->required();
   verb->add_option("--instance", options->instance, "also check that the ranks fit this machine (see `trellis describe`)");
-  verb->add_option("--nodes", options->nodes, "how many of them; none: trainer.num_nodes")->check(CLI::PositiveNumber);
+  verb->add_option("--nodes", options->nodes, "how many of them; none: trainer.num_nodes")
+      ->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_flag("--json", options->json,
                  "one JSON document (schema trellis.validate/2): problems as fields file, line, "
                  "key, expected, got; of several files trellis.validate_files/1");

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/load_trainer.h"
+#include "cli/number_range.h"
 #include "cli/verbs.h"
 #include "trainer/verify/verify_request.h"
 
@@ -17,14 +18,14 @@ void add_verify(CLI::App& app, int& exit_code) {
   verb->add_option("overrides", request->overrides, "key.path=value, e.g. model.num_layers=4 model.hidden_size=64");
   verb->add_option("--layouts", request->layouts, "all, or a list: TP2.PP2.SP,DP8 chooses the layouts that have TP 2, PP 2 and sequence parallelism, and those with DP 8")
       ->capture_default_str();
-  verb->add_option("--ranks", request->ranks, "ranks of each layout: TP × PP × DP")->capture_default_str()->check(CLI::PositiveNumber);
-  verb->add_option("--steps", request->steps, "training steps to compare")->capture_default_str()->check(CLI::PositiveNumber);
-  verb->add_option("--tolerance", request->tolerance, "largest relative difference in fp64")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--ranks", request->ranks, "ranks of each layout: TP × PP × DP")->capture_default_str()->check(between(1, kMostThreads, "each is a thread"));
+  verb->add_option("--steps", request->steps, "training steps to compare")->capture_default_str()->check(between(1, 100'000, "each is executed by every layout"));
+  verb->add_option("--tolerance", request->tolerance, "largest relative difference in fp64")->capture_default_str()->check(above_zero());
   verb->add_option("--device", request->device, "of the ranks of a layout, cpu or neuron (emulated); the one rank that they are compared with is on the CPU")
       ->capture_default_str()->check(CLI::IsMember({"cpu", "neuron"}));
   verb->add_option("--instance", request->instance, "machine to emulate with --device neuron (see `trellis describe`)")->capture_default_str();
   verb->add_option("--threads", request->host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
-      ->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
   verb->add_option("--seed-bug", request->seed_bug, "put a known mistake into each layout that can show it: the command must then fail (an unknown name lists all)");
   verb->add_flag("--json", request->json, "print the result as one JSON document on stdout (schema trellis.verify/1)");
   verb->footer("Examples:\n  trellis verify examples/quickstart.yaml --ranks 4\n  trellis verify examples/quickstart.yaml --layouts TP2.PP2 --ranks 8\n"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -11,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/nearest.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
@@ -176,8 +176,7 @@ bool split_csv(const std::string& line, std::vector<std::string>& cells) {
 }
 
 std::vector<TrainingRun> read_measurements(const fs::path& file) {
-  std::ifstream stream(file);
-  if (!stream || fs::is_directory(file)) throw ConfigError(file.string() + ": cannot read this file; expected measurements as CSV (`trellis calibrate --help`)");
+  std::istringstream stream(read_input_file(file));
   Problems problems;
   std::vector<std::string> columns;
   std::vector<TrainingRun> runs;

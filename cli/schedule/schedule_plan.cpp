@@ -131,6 +131,16 @@ std::vector<std::int64_t> over_chunks(const std::vector<std::int64_t>& ranks, co
   return times;
 }
 
+/// Each pass is drawn and timed one by one.
+void check_passes(const PipelineShape& shape) {
+  constexpr double kMost = 4'000'000;
+  const double passes = 1.0 * shape.num_ranks * shape.num_chunks * shape.num_microbatches;
+  if (passes <= kMost) return;
+  throw ConfigError(fmt::format("a schedule of PP {} × VPP {} × {} micro-batches has {:.3g} passes; expected at most {:.0f}: lower one of --pp, --vpp and --micro-batches (or the "
+                                "configuration's pipeline_model_parallel_size, virtual_pipeline_model_parallel_size and global_batch_size)",
+                                shape.num_ranks, shape.num_chunks, shape.num_microbatches, passes, kMost));
+}
+
 void set_costs(SchedulePlan& plan, const std::vector<std::int64_t>& stages) {
   plan.costs.clear();
   for (const std::int64_t both : stages) plan.costs.push_back(split(both, plan.backward_ratio));
@@ -140,6 +150,7 @@ void set_costs(SchedulePlan& plan, const std::vector<std::int64_t>& stages) {
 
 SchedulePlan equal_stages(const PipelineShape& shape, double backward_ratio) {
   SchedulePlan plan;
+  check_passes(shape);
   plan.shape = shape;
   plan.costs_from = "equal stages";
   plan.backward_ratio = backward_ratio;
@@ -151,6 +162,7 @@ SchedulePlan equal_stages(const PipelineShape& shape, double backward_ratio) {
 SchedulePlan stages_by_flops(const RunConfig& config, std::optional<double> backward_ratio) {
   SchedulePlan plan;
   plan.shape = shape_of(config);
+  check_passes(plan.shape);
   plan.costs_from = "FLOPs of the model's layers and head";
   // Recomputing everything runs each forward again inside its backward.
   plan.backward_ratio = backward_ratio.value_or(config.model.recompute == trainer::Recompute::kFull ? 3 : 2);

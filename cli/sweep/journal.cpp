@@ -1,22 +1,33 @@
 #include "cli/sweep/journal.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/escape.h"
+#include "base/input_file.h"
+#include "base/json_text.h"
 #include "base/log.h"
+#include "cli/sweep/row.h"
+#include "trainer/report/json_form.h"
 
 namespace trellis::cli::layouts {
 namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
+using trainer::check_form;
+using trainer::check_value;
+using trainer::Form;
+using trainer::Key;
 
 constexpr const char* kSchema = "trellis.sweep_journal/1";
 constexpr std::size_t kNamed = 5;  ///< differences
@@ -48,21 +59,21 @@ json header_of(const SweepSpace& space, const Shard& shard, const json& facts) {
           {"facts", facts}};
 }
 
-std::string read_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 /// A line that a run was writing when it ended has no end, or is no JSON.
 std::vector<json> read_lines(const fs::path& file) {
-  const std::string text = read_text(file);
+  const std::string text = read_input_file(file);
   std::vector<json> lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
     const bool last = end == std::string::npos || end + 1 == text.size();
-    json line = end == std::string::npos ? json(json::value_t::discarded) : json::parse(text.begin() + static_cast<std::ptrdiff_t>(at), text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    json line(json::value_t::discarded);
+    if (end != std::string::npos) {
+      try {
+        line = parse_json(std::string_view(text).substr(at, end - at), file.string(), "one object");
+      } catch (const ConfigError&) {
+        // judged below, with its line
+      }
+    }
     if (line.is_discarded() || !line.is_object()) {
       if (!last) throw ConfigError(fmt::format("{}:{}: no JSON object: the journal is damaged; expected one object per line; remove the line or the file", file.string(), lines.size() + 1));
       log_warning(fmt::format("{}:{}: the last line is torn, its candidate is simulated again", file.string(), lines.size() + 1));
@@ -72,6 +83,37 @@ std::vector<json> read_lines(const fs::path& file) {
     at = end + 1;
   }
   return lines;
+}
+
+/// "journal.jsonl:3"
+std::string place_of(const fs::path& file, std::size_t line) { return fmt::format("{}:{}", file.string(), line); }
+
+void check_head(const json& head, const std::string& where, Problems& problems) {
+  static constexpr std::array kHead = {Key{"shard", Form::kText}, Key{"candidates", Form::kSize}, Key{"request", Form::kMap}, Key{"facts", Form::kMap}};
+  static constexpr std::array kRequest = {Key{"config", Form::kText}, Key{"overrides", Form::kList}, Key{"instance", Form::kText}, Key{"nodes", Form::kList},
+                                          Key{"chips", Form::kSize}, Key{"gbs", Form::kSize}, Key{"only", Form::kList}, Key{"fix", Form::kList}, Key{"top", Form::kSize}};
+  if (!check_form(head, kHead, where, problems)) return;
+  for (const auto& [key, fact] : head.at("facts").items()) (void)check_value(fact, Form::kText, where + ".facts." + key, problems);
+  const json& request = head.at("request");
+  if (!check_form(request, kRequest, where + ".request", problems)) return;
+  for (const char* key : {"overrides", "only", "fix"}) {
+    for (const json& word : request.at(key)) (void)check_value(word, Form::kText, where + ".request." + key, problems);
+  }
+  for (const json& nodes : request.at("nodes")) (void)check_value(nodes, Form::kSize, where + ".request.nodes", problems);
+}
+
+/// A line of a candidate, as result_json() writes it.
+void check_result(const json& result, std::size_t candidates, const std::string& where, Problems& problems) {
+  static constexpr std::array kResult = {Key{"index", Form::kSize}, Key{"nodes", Form::kCount}, Key{"layout", Form::kText}, Key{"status", Form::kText}, Key{"reason", Form::kText}};
+  static constexpr std::array kStep = {Key{"step_time_ps", Form::kInteger}, Key{"tokens_per_s", Form::kNumber}, Key{"mfu", Form::kNumber}, Key{"peak_bytes", Form::kInteger},
+                                       Key{"bottleneck", Form::kText}, Key{"bottleneck_ps", Form::kInteger}, Key{"evidence", Form::kText},
+                                       Key{"range_factor", Form::kNumber}, Key{"exploratory", Form::kBool}};
+  if (result.contains("schema")) return problems.add(where, "expected the result of a candidate, got the head of a journal again: was the file copied together? Remove the line");
+  if (!check_form(result, kResult, where, problems)) return;
+  const auto index = result.at("index").get<std::int64_t>();
+  if (index >= static_cast<std::int64_t>(candidates)) problems.add(where + ".index", fmt::format("expected the number of one of {} candidates, got {}", candidates, index));
+  if (!is_status(result.at("status").get<std::string>())) problems.add(where + ".status", "expected ok, oom, illegal or dominated, got " + terminal_line(result.at("status").get<std::string>()));
+  if (result.contains("step")) (void)check_form(result.at("step"), kStep, where + ".step", problems);
 }
 
 std::string lines_text(const json& header, const std::vector<json>& results) {
@@ -101,10 +143,17 @@ JournalFile read_journal(const fs::path& folder) {
   journal.file = folder / "journal.jsonl";
   if (!fs::is_regular_file(journal.file)) throw ConfigError(folder.string() + ": no journal.jsonl there: expected a folder that `trellis sweep --out` wrote");
   std::vector<json> lines = read_lines(journal.file);
-  if (lines.empty() || lines.front().value("schema", "") != kSchema) {
+  if (lines.empty() || lines.front().value("schema", json()) != kSchema) {
     throw ConfigError(fmt::format("{}:1: expected the head of a journal with \"schema\": \"{}\"; remove the file if nothing in it is needed", journal.file.string(), kSchema));
   }
+  Problems problems;
+  check_head(lines.front(), place_of(journal.file, 1), problems);
+  problems.throw_if_any();
   journal.header = lines.front();
+  const auto candidates = journal.header.at("candidates").get<std::size_t>();
+  for (std::size_t i = 1; i < lines.size(); ++i) check_result(lines[i], candidates, place_of(journal.file, i + 1), problems);
+  problems.throw_if_any();
+  (void)parse_shard(journal.header.at("shard"));
   journal.results.assign(lines.begin() + 1, lines.end());
   return journal;
 }
@@ -116,7 +165,7 @@ Journal::Journal(const fs::path& folder, const SweepSpace& space, const Shard& s
   lock_.emplace(folder, "choose another folder with --out");
   const json header = header_of(space, shard, facts);
   // An empty journal, or one of which not even the head was written, is a new one.
-  if (fs::is_regular_file(file_) && read_text(file_).find('\n') != std::string::npos) {
+  if (fs::is_regular_file(file_) && read_input_file(file_).find('\n') != std::string::npos) {
     JournalFile found = read_journal(folder);
     json there = found.header.at("facts"), here = facts;
     there["--shard"] = found.header.at("shard");

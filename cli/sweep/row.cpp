@@ -48,6 +48,8 @@ void mark_pareto(std::vector<SweepRow>& rows) {
 
 std::string name(SweepStatus status) { return kNames[static_cast<std::size_t>(status)]; }
 
+bool is_status(const std::string& text) { return text != kNames[0] && std::find(kNames.begin(), kNames.end(), text) != kNames.end(); }
+
 std::vector<const SweepRow*> ranked(const std::vector<SweepRow>& rows, int nodes) {
   std::vector<const SweepRow*> simulated;
   for (const SweepRow& row : rows) {

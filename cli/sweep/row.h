@@ -15,6 +15,8 @@ namespace trellis::cli::layouts {
 /// kOpen is no result: nobody has simulated it yet.
 enum class SweepStatus { kOpen, kOk, kOom, kIllegal, kDominated };
 [[nodiscard]] std::string name(SweepStatus status);
+/// Whether a text is the name of a status that a result can have.
+[[nodiscard]] bool is_status(const std::string& text);
 
 /// What `trellis simulate` said of a candidate.
 struct SimulatedStep {
@@ -55,7 +57,7 @@ struct SweepRow {
 /// nodes beats in step time and memory. Returns how many rows are open still.
 [[nodiscard]] std::size_t settle(std::vector<SweepRow>& rows, std::size_t top);
 
-/// What the journal keeps of a simulated row, and back. Throws nlohmann's errors when keys are missing.
+/// What the journal keeps of a simulated row, and back. REQUIRES of the second: the keys that the first one writes.
 [[nodiscard]] nlohmann::json result_json(const SweepRow& row);
 void apply_result(const nlohmann::json& result, SweepRow& row);
 

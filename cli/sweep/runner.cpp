@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "base/log.h"
 #include "cli/sweep/child_processes.h"
 #include "cli/sweep/estimator.h"
@@ -29,11 +30,11 @@ std::string error_of(const std::string& err) {
   return text.substr(0, text.find('\n'));
 }
 
-void apply_all(const std::vector<json>& results, std::vector<SweepRow>& rows) {
+void apply_all(const std::vector<json>& results, const std::string& where, std::vector<SweepRow>& rows) {
   for (const json& result : results) {
     const auto row = std::lower_bound(rows.begin(), rows.end(), result.at("index").get<std::size_t>(), [](const SweepRow& r, std::size_t index) { return r.index < index; });
     if (row == rows.end() || row->index != result.at("index") || to_string(row->candidate) != result.at("layout")) {
-      throw ConfigError(fmt::format("the journal's candidate {} ({}) is not one of this sweep: remove the journal", result.at("index").dump(), result.value("layout", "")));
+      throw ConfigError(fmt::format("{}: candidate {} ({}) is not one of this sweep: remove the journal", where, result.at("index").dump(), terminal_line(result.at("layout").get<std::string>())));
     }
     apply_result(result, *row);
   }
@@ -177,7 +178,7 @@ SweepResult run_sweep(const SweepRequest& request, const RunOptions& options) {
   for (SweepRow& row : all) {
     if (options.shard.has(row.index)) result.rows.push_back(std::move(row));
   }
-  if (journal) apply_all(journal->results(), result.rows);
+  if (journal) apply_all(journal->results(), (*options.out / "journal.jsonl").string(), result.rows);
   const fs::path scratch = options.out ? *options.out / "running" : fs::temp_directory_path() / fmt::format("trellis_sweep_{}", ::getpid());
   if (request.fast) (void)estimate_rows(result.space, result.rows, jobs, scratch);
   Queue queue(result.rows, result.top);
@@ -192,7 +193,7 @@ SweepResult merge_sweep(const std::vector<fs::path>& folders) {
   const SweepRequest request = request_of(journals.front());
   SweepResult result{open_space(request), request.top, {}, {}};
   result.rows = judge(result.space, 0);
-  apply_all(merge_journals(journals, facts_of(result.space, result.rows)), result.rows);
+  apply_all(merge_journals(journals, facts_of(result.space, result.rows)), journals.front().file.string(), result.rows);
   const std::size_t shards = parse_shard(journals.front().header.at("shard")).count;
   if (const std::size_t open = settle(result.rows, result.top); open > 0) {
     const auto first = std::find_if(result.rows.begin(), result.rows.end(), [](const SweepRow& row) { return row.status == SweepStatus::kOpen; });

@@ -121,10 +121,10 @@ class Illegal(unittest.TestCase):
 
     def test_no_yaml_and_no_file(self):
         self.assertEqual(validate("nowhere.yaml").returncode, 2)
-        self.assertIn("cannot read this file", validate("nowhere.yaml").stderr)
+        self.assertIn("nowhere.yaml: cannot read: there is no such file", validate("nowhere.yaml").stderr)
 
     def test_machine_that_is_too_small(self):
-        for extra, expected in ((["--instance", "trn1.32xlarge"], "logical core size: trn1.32xlarge has only 1, got 2"),
+        for extra, expected in ((["--instance", "trn1.32xlarge"], "trainer.lnc: logical core size: trn1.32xlarge has only 1, got 2"),
                                 (["--instance", "trn2.48xlarge", "--nodes", "4"], "use --nodes 8"),
                                 (["trainer.lnc=null", "--instance", "trn1.32xlarge"], "asks for 64 ranks per node, but a trn1.32xlarge has 32")):
             result = validate(LLAMA, *extra)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <iostream>
 
 #include <c10/util/Exception.h>
@@ -27,6 +28,9 @@ int guarded(Body body) {
     }
     std::cerr << "internal error: " << error.what_without_backtrace() << "\n";
     return static_cast<int>(ExitCode::kInternal);
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot be used: its user's
+    std::cerr << "error: " << error.path1().string() << ": " << error.code().message() << "\n";
+    return static_cast<int>(ExitCode::kConfig);
   } catch (const std::exception& error) {
     if (const auto failed = failed_allocation(error)) {
       std::cerr << "error: " << failed->what() << "\n";

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
+#include "trainer/config/machine.h"
 #include "trainer/pipeline/replay.h"
 
 namespace trellis::trainer {
@@ -21,11 +22,10 @@ std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunCo
   sim::LoadOptions load;
   if (emulates) {
     load.nodes = choice.nodes;
-    load.logical_core_size = config.trainer.lnc;
     load.overrides = choice.hardware;
     load.calibrated = choice.calibrated;
   }
-  const sim::SystemConfig system = sim::load_system(choice.instance, load);
+  const sim::SystemConfig system = emulates ? load_machine(config, choice.instance, load) : sim::load_system(choice.instance, load);
   config.hardware = system.chip.generation;
   std::map<std::string, std::string> numbers;
   if (!emulates) return numbers;

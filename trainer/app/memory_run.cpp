@@ -13,6 +13,7 @@
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/app/software_facts.h"
+#include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/report/memory_plan.h"
@@ -35,8 +36,7 @@ RunConfig load(const MemoryRequest& request) {
 MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
   sim::LoadOptions load;
   load.nodes = request.nodes;
-  load.logical_core_size = config.trainer.lnc;
-  const sim::SystemConfig system = sim::load_system(request.instance, load);
+  const sim::SystemConfig system = load_machine(config, request.instance, load);
   MemoryRunFacts facts;
   facts.name = config.name;
   facts.instance = request.instance;

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "sim/config/system_config.h"
+#include "trainer/config/machine.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/verify/seeded_bugs.h"
@@ -122,9 +122,7 @@ void print_summary(const VerifyRequest& request, const VerifyResult& result, dou
 }
 
 void check_ranks_fit(const VerifyRequest& request, const RunConfig& config) {
-  sim::LoadOptions load;
-  load.logical_core_size = config.trainer.lnc;
-  const int cores = sim::load_system(request.instance, load).logical_cores_per_node();
+  const int cores = load_machine(config, request.instance, {}).logical_cores_per_node();
   if (request.ranks <= cores) return;
   throw ConfigError("--ranks " + std::to_string(request.ranks) + ": a " + request.instance + " has " + std::to_string(cores) +
                     " logical cores: lower it, or choose a larger --instance");

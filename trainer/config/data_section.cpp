@@ -119,7 +119,9 @@ void read_flags(SectionReader& reader, DataSection& section) {
   section.reset_position_ids = reader.get<bool>("reset_position_ids", section.reset_position_ids);
   section.eod_mask_loss = reader.get<bool>("eod_mask_loss", section.eod_mask_loss);
   section.no_seqlen_plus_one_input_tokens = reader.get<bool>("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
-  section.num_workers = static_cast<int>(reader.non_negative("num_workers", std::int64_t{section.num_workers}));
+  section.num_workers = reader.get<int>("num_workers", section.num_workers);
+  if (section.num_workers < 0) reader.problem("num_workers", fmt::format("must not be negative, got {}", section.num_workers));
+  section.num_workers = reader.at_most("num_workers", section.num_workers, 1024, "so many batches are read ahead");
 }
 
 /// Keys that one kind of data reads.

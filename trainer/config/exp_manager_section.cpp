@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
+#include "base/escape.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
@@ -13,7 +16,8 @@ std::optional<EarlyStoppingSection> read_early_stopping(SectionReader& reader) {
   section.monitor = params.get<std::string>("monitor", section.monitor);
   section.mode = params.one_of("mode", section.mode, {"min", "max"});
   section.min_delta = params.non_negative("min_delta", section.min_delta);
-  section.patience = static_cast<int>(params.non_negative("patience", std::int64_t{section.patience}));
+  section.patience = params.get<int>("patience", section.patience);
+  if (section.patience < 0) params.problem("patience", fmt::format("must not be negative, got {}", section.patience));
   section.check_finite = params.get<bool>("check_finite", section.check_finite);
   section.stopping_threshold = params.optional<double>("stopping_threshold");
   section.divergence_threshold = params.optional<double>("divergence_threshold");
@@ -36,6 +40,19 @@ std::optional<EmaSection> read_ema(SectionReader& reader) {
   return std::nullopt;
 }
 
+void check_paths(SectionReader& reader, const ExpManagerSection& section) {
+  // Both are parts of a path below exp_dir: an empty one would make two runs share a directory.
+  for (const auto& [key, value] : {std::pair{"exp_dir", &section.exp_dir}, std::pair{"name", &section.name}}) {
+    if (reader.good({key}) && value->empty()) reader.problem(key, "must not be empty; remove it for the default");
+  }
+  for (const auto& [key, value] : {std::pair{"name", &section.name}, std::pair{"version", &section.version}}) {
+    if (const std::string why = why_no_folder_below(*value); !why.empty() && reader.good({key})) reader.problem(key, why);
+  }
+  for (const auto& [key, value] : {std::pair{"exp_dir", &section.exp_dir}, std::pair{"explicit_log_dir", &section.explicit_log_dir}}) {
+    if (terminal_line(*value) != *value && reader.good({key})) reader.problem(key, "expected a path without control characters, got '" + *value + "'");
+  }
+}
+
 void read_time_limit(SectionReader& reader, TrainerSection& trainer) {
   for (const char* key : {"max_time_per_run", "max_time"}) {
     const auto limit = read_duration(reader, key);
@@ -49,6 +66,13 @@ void read_time_limit(SectionReader& reader, TrainerSection& trainer) {
 }
 
 }  // namespace
+
+std::string why_no_folder_below(const std::string& name) {
+  const std::filesystem::path path(name);
+  const bool leaves = path.is_absolute() || std::ranges::find(path, "..") != path.end();
+  if (leaves) return "expected a folder below exp_manager.exp_dir, got '" + name + "', which leaves it; exp_dir and explicit_log_dir choose another place";
+  return terminal_line(name) == name ? "" : "expected a name without control characters, got '" + name + "'";
+}
 
 ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer) {
   ExpManagerSection section;
@@ -67,10 +91,7 @@ ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& traine
   section.early_stopping = read_early_stopping(reader);
   section.ema = read_ema(reader);
   read_time_limit(reader, trainer);
-  // Both are parts of a path below exp_dir: an empty one would make two runs share a directory.
-  for (const auto& [key, value] : {std::pair{"exp_dir", &section.exp_dir}, std::pair{"name", &section.name}}) {
-    if (reader.good({key}) && value->empty()) reader.problem(key, "must not be empty; remove it for the default");
-  }
+  check_paths(reader, section);
   if (section.log_local_rank_0_only && section.log_global_rank_0_only) {
     reader.problem("log_global_rank_0_only", "excludes log_local_rank_0_only: one file per job, or one per node; remove one of them");
   }

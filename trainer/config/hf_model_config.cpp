@@ -1,11 +1,14 @@
 #include "trainer/config/hf_model_config.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/json_text.h"
 
 namespace trellis::trainer {
 namespace {
@@ -191,14 +194,18 @@ const std::vector<std::string>& rope_types() {
 
 bool is_later_rope_type(const std::string& type) { return type == "yarn" || type == "longrope"; }
 
+/// Those on the hub have a few kilobytes.
+constexpr std::int64_t kMostConfigBytes = 1 << 20;
+
 HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader, const std::string& key) {
   HfModelConfig config;
-  std::ifstream stream(file);
-  if (!stream || std::filesystem::is_directory(file)) {
-    reader.problem(key, fmt::format("cannot read {}: expected a Hugging Face config.json; check that it exists and is readable", file.string()));
+  json object;
+  try {
+    object = parse_json(read_input_file(file, kMostConfigBytes), file.string(), "a Hugging Face config.json");
+  } catch (const ConfigError& error) {
+    reader.problem(key, error.what());
     return config;
   }
-  const json object = json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
     reader.problem(key, fmt::format("{} is not a JSON object; expected a Hugging Face config.json", file.string()));
     return config;

@@ -139,10 +139,10 @@ bool check_world(const RunConfig& config, SectionReaders& r) {
   const bool known = r.trainer.good({"devices", "num_nodes"}) &&
                      r.distributed_strategy.good({"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"});
   if (!known) return false;
-  constexpr std::int64_t kMostRanks = 1 << 24;
+  constexpr std::int64_t kMostRanks = 1 << 20;  // more than the largest cluster of the time has; every rank is listed
   const std::int64_t world = std::int64_t{config.trainer.devices} * config.trainer.num_nodes;
   if (world > kMostRanks) {
-    r.trainer.problem("devices", fmt::format("world size {} = devices {} × num_nodes {} exceeds {}", world, config.trainer.devices,
+    r.trainer.problem("devices", fmt::format("expected a world size of at most {3}, got {0} = devices {1} × num_nodes {2}", world, config.trainer.devices,
                                              config.trainer.num_nodes, kMostRanks));
     return false;
   }
@@ -167,6 +167,11 @@ bool check_world(const RunConfig& config, SectionReaders& r) {
 void check_micro_batches(const RunConfig& config, SectionReaders& r) {
   const std::int64_t count = config.num_microbatches();
   const std::int64_t unit = std::int64_t{config.data.micro_batch_size} * config.dp();
+  constexpr std::int64_t kMostMicroBatches = 1 << 14;  // published batches have some thousand sequences; each pass is planned one by one
+  if (count > kMostMicroBatches) {
+    return r.data.problem("global_batch_size", fmt::format("expected at most {} micro-batches per step and replica, got {} = global_batch_size {} / (micro_batch_size {} × DP {}); lower it or add ranks",
+                                                           kMostMicroBatches, count, config.data.global_batch_size, config.data.micro_batch_size, config.dp()));
+  }
   if (count < config.pp()) {
     return r.data.problem("global_batch_size", fmt::format("{} micro-batches = global_batch_size {} / (micro_batch_size {} × DP {}) do not fill "
                                                            "pipeline_model_parallel_size {}; raise it to at least {}, or lower the number of stages",

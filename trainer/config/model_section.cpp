@@ -11,6 +11,7 @@ namespace trellis::trainer {
 namespace {
 
 constexpr double kDefaultRopeTheta = 10000;
+constexpr int kMostLayers = 1024;  ///< the deepest published Transformer has 1,000 (DeepNet, arXiv:2203.00555)
 
 /// The YAML's value overrides config.json's; one of them must be there.
 int read_size(SectionReader& reader, const std::string& key, const std::optional<int>& from_json) {
@@ -91,7 +92,7 @@ std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfi
 }
 
 void read_sizes(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
-  section.num_layers = read_size(reader, "num_layers", json.num_hidden_layers);
+  section.num_layers = reader.at_most("num_layers", read_size(reader, "num_layers", json.num_hidden_layers), kMostLayers, "each layer is planned and run one by one");
   section.hidden_size = read_size(reader, "hidden_size", json.hidden_size);
   section.ffn_hidden_size = read_size(reader, "ffn_hidden_size", json.intermediate_size);
   section.num_attention_heads = read_size(reader, "num_attention_heads", json.num_attention_heads);

@@ -8,7 +8,7 @@ namespace {
 void read_routing(SectionReader& moe, MoeSection& section) {
   section.routing_algorithm = moe.one_of("routing_algorithm", section.routing_algorithm, {"top_k", "sinkhorn"});
   section.router_activation = moe.one_of("router_activation", section.router_activation, {"sigmoid", "softmax"});
-  section.sinkhorn_iterations = moe.positive("sinkhorn_iterations", section.sinkhorn_iterations);
+  section.sinkhorn_iterations = moe.at_most("sinkhorn_iterations", moe.positive("sinkhorn_iterations", section.sinkhorn_iterations), 1000, "each is executed for every token");
   if (moe.raw("sinkhorn_tol") != "None") section.sinkhorn_tol = moe.optional<double>("sinkhorn_tol");  // Python's null
   section.output_router_logits = moe.get<bool>("output_router_logits", section.output_router_logits);
   section.router_aux_loss_coef = moe.non_negative("router_aux_loss_coef", section.router_aux_loss_coef);
@@ -39,7 +39,7 @@ std::optional<MoeSection> read_moe(SectionReader& model, bool megatron) {
   SectionReader moe = model.section("moe");
   if (moe.empty()) return std::nullopt;
   MoeSection section;
-  section.num_experts = moe.required_positive("num_experts");
+  section.num_experts = moe.at_most("num_experts", moe.required_positive("num_experts"), 1 << 16, "each has its own weights");
   section.top_k = moe.positive("top_k", section.top_k);
   if (moe.good({"num_experts", "top_k"}) && section.top_k > section.num_experts) {
     moe.problem("top_k", fmt::format("must not exceed num_experts: {} > {}", section.top_k, section.num_experts));

@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "base/log.h"
+#include "base/problem.h"
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/run_config_file.h"
@@ -46,6 +48,7 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   read_top_level(readers.root, config);
   const bool hf = config.model_source == "hf";
   config.trainer = read_trainer(readers.trainer);
+  for (const char* key : {"devices", "num_nodes", "lnc"}) config.places.where["trainer." + std::string(key)] = terminal_line(readers.trainer.map().where(key));
   config.exp_manager = read_exp_manager(readers.exp_manager, config.trainer);
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
   const AlignmentSection alignment = read_alignment(readers.alignment);
@@ -115,7 +118,7 @@ RunCheck check_run_config(const std::string& file, const std::vector<std::string
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides) {
   RunCheck check = check_run_config(file, overrides);
   std::string text;
-  for (const std::string& problem : check.problems) text += (text.empty() ? "" : "\n") + problem;
+  for (const std::string& problem : shown_problems(check.problems)) text += (text.empty() ? "" : "\n") + problem;
   if (!text.empty()) throw ConfigError(text);
   for (const std::string& warning : check.warnings) log_warning(warning);
   return std::move(check.config);

@@ -153,6 +153,17 @@ struct UnsupportedFeature {
   bool operator==(const UnsupportedFeature& other) const { return key == other.key && text == other.text && changes_step == other.changes_step; }
 };
 
+/// Where keys stand in the file, for rules that are checked later; no part of what the configuration says.
+struct KeyPlaces {
+  std::map<std::string, std::string> where;
+  /// "file:line:key", or the key itself.
+  [[nodiscard]] std::string of(const std::string& key) const {
+    const auto found = where.find(key);
+    return found == where.end() ? key : found->second;
+  }
+  bool operator==(const KeyPlaces&) const { return true; }
+};
+
 /// A validated run: every default applied, every derived number computed. Immutable after load.
 struct RunConfig {
   std::string name;
@@ -170,6 +181,7 @@ struct RunConfig {
   int bucket_size_collectives_mb = 0;   ///< 0: the defaults of each collective
   /// Legal, but not carried out by this version: `trellis validate` lists them, `train` and `simulate` refuse the run by these names.
   std::vector<UnsupportedFeature> unsupported;
+  KeyPlaces places;              ///< of the keys that the machine is compared with
   std::string resolved_yaml;     ///< the file after overrides and interpolation, with the resolved values
 
   [[nodiscard]] int world_size() const { return trainer.devices * trainer.num_nodes; }

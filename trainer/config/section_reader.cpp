@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "base/escape.h"
 #include "base/nearest.h"
+#include "base/problem.h"
 #include "trainer/config/known_keys.h"
 
 namespace trellis::trainer {
@@ -111,6 +113,12 @@ int SectionReader::required_positive(const std::string& key) {
   return value;
 }
 
+int SectionReader::at_most(const std::string& key, int value, int most, const std::string& why) {
+  if (value <= most) return value;
+  if (good({key.c_str()})) problem(key, fmt::format("expected at most {}, got {}: {}", most, value, why));
+  return most;
+}
+
 double SectionReader::positive(const std::string& key, double default_value) {
   const double value = get<double>(key, default_value);
   if (value > 0) return value;
@@ -149,7 +157,7 @@ void SectionReader::problem(const std::string& key, const std::string& text) {
 }
 
 void SectionReader::warn(const std::string& key, const std::string& text) {
-  state_->findings->warnings.push_back(state_->map.where(key) + ": " + text);
+  state_->findings->warnings.push_back(terminal_line(state_->map.where(key) + ": " + text));
 }
 
 void SectionReader::unsupported(const std::string& key, const std::string& text, bool changes_step) {
@@ -192,6 +200,8 @@ void SectionReader::note_later(const std::string& key, std::string_view neutral,
 }
 
 void SectionReader::reject(const std::string& key, const std::vector<std::string>& known) {
+  // No more are printed, and each search for a near name takes its time.
+  if (state_->findings->problems.lines().size() >= kMostShownProblems) return problem(key, "unknown key; remove it");
   std::string underscored = key;
   std::ranges::replace(underscored, '-', '_');
   if (underscored != key && std::ranges::find(known, underscored) != known.end()) {

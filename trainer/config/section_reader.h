@@ -41,6 +41,8 @@ class SectionReader {
   int positive(const std::string& key, int default_value);
   int required_positive(const std::string& key);
   std::optional<int> optional_positive(const std::string& key);
+  /// `value`, which `key` gave, or `most` and a problem when it is larger. `why`: what the limit is for.
+  int at_most(const std::string& key, int value, int most, const std::string& why);
   double positive(const std::string& key, double default_value);
   std::int64_t non_negative(const std::string& key, std::int64_t default_value);
   double non_negative(const std::string& key, double default_value);

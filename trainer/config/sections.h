@@ -12,7 +12,9 @@ namespace trellis::trainer {
 
 [[nodiscard]] TrainerSection read_trainer(SectionReader& reader);
 /// `trainer`: receives exp_manager.max_time_per_run, NeMo's other name of trainer.max_time.
-[[nodiscard]] ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
+[[nodiscard]] /// Why a text cannot name a folder below another one: it is absolute, goes up, or holds control characters; "" when it can.
+[[nodiscard]] std::string why_no_folder_below(const std::string& name);
+ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
 /// `hf`: model_source is hf; `alignment`: a strategy is asked for.
 [[nodiscard]] DataSection read_data(SectionReader& reader, bool hf, bool alignment);

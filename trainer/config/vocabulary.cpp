@@ -1,13 +1,12 @@
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/input_file.h"
 #include "trainer/config/model_readers.h"
 #include "trainer/data/byte_tokenizer.h"
 #include "trainer/data/protobuf_fields.h"
@@ -20,8 +19,7 @@ using nlohmann::json;
 constexpr int kGpt2Vocabulary = 50257;
 
 json read_json(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  return stream ? json::parse(stream, nullptr, /*allow_exceptions=*/false) : json();
+  return why_no_input_file(file).empty() ? json::parse(read_input_file(file), nullptr, /*allow_exceptions=*/false) : json();
 }
 
 /// Tokens of a Hugging Face tokenizer.json: the largest id + 1.
@@ -56,10 +54,8 @@ std::optional<int> count_vocab_file(const std::string& path) {
 /// the whole model, and the configuration needs no more than their number.
 std::optional<int> count_sentencepiece(const std::string& path) {
   constexpr std::uint64_t kPieces = 1;
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
-  std::ifstream stream(path, std::ios::binary);
-  const std::string model(std::istreambuf_iterator<char>(stream), {});
+  if (!why_no_input_file(path).empty()) return std::nullopt;
+  const std::string model = read_input_file(path);
   int pieces = 0;
   for (std::string_view rest = model; !rest.empty();) {
     const auto field = take_field(rest);

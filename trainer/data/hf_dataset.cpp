@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/input_file.h"
+#include "base/json_text.h"
 #include "trainer/data/mapped_file.h"
 
 namespace trellis::trainer {
@@ -32,18 +34,17 @@ T value_of(arrow::Result<T> result, const std::string& file, const std::string& 
 
 json read_json(const fs::path& path) {
   const MappedFile file(path);
-  json document = json::parse(file.text(), nullptr, /*allow_exceptions=*/false);
-  if (document.is_discarded()) throw ConfigError(path.string() + ": this is no JSON: expected what datasets' save_to_disk writes");
-  return document;
+  return parse_json(file.text(), path.string(), "what datasets' save_to_disk writes");
 }
 
 std::vector<std::string> data_files(const fs::path& directory, const std::string& key) {
   const fs::path state = directory / "state.json";
   const std::string where = key + ": " + directory.string();
-  if (!fs::exists(directory)) throw ConfigError(where + ": there is no such directory");
-  if (!fs::exists(state)) {
+  std::error_code error;
+  if (!fs::exists(directory, error)) throw ConfigError(where + ": " + (error ? error.message() : "there is no such directory"));
+  if (!why_no_input_file(state).empty()) {
     std::string hint = ": there is no state.json: expected a directory that datasets' save_to_disk has written";
-    if (fs::exists(directory / "dataset_dict.json")) {
+    if (fs::exists(directory / "dataset_dict.json", error)) {
       hint = ": this is a dictionary of data sets; name one of them, such as " + (directory / "train").string();
     }
     throw ConfigError(where + hint);
@@ -140,7 +141,7 @@ class HfDataset : public SampleSource {
  private:
   void read_file(std::size_t file) {
     const std::string& path = files_[file];
-    if (!fs::exists(path)) throw ConfigError(path + ": there is no such file, and state.json names it: copy the data set again");
+    if (const std::string why = why_no_input_file(path); !why.empty()) throw ConfigError(path + ": " + why + ", and state.json names it: copy the data set again");
     check_end(path);
     const auto stream = value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ), path, "cannot map");
     auto options = arrow::ipc::IpcReadOptions::Defaults();

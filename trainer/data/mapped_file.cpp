@@ -1,14 +1,13 @@
 #include "trainer/data/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace trellis::trainer {
 namespace {
@@ -17,26 +16,13 @@ namespace {
   throw ConfigError(path.string() + ": cannot read: " + reason);
 }
 
-struct OpenFile {
-  explicit OpenFile(const std::filesystem::path& path) : descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor < 0) cannot_read(path, std::strerror(errno));
-  }
-  ~OpenFile() { close(descriptor); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor;
-};
-
 }  // namespace
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const OpenFile file(path_);
-  struct stat status {};
-  if (fstat(file.descriptor, &status) != 0) cannot_read(path_, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) cannot_read(path_, S_ISDIR(status.st_mode) ? "it is a directory, expected a file" : "it is no regular file");
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const InputFile file(path_);
+  const auto size = static_cast<std::size_t>(file.size());
   if (size == 0) return;  // nothing can be mapped
-  void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor, 0);
+  void* memory = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (memory == MAP_FAILED) cannot_read(path_, std::strerror(errno));
   bytes_ = {static_cast<const std::byte*>(memory), size};
 }

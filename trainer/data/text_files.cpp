@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "trainer/data/mapped_file.h"
 
 namespace trellis::trainer {
@@ -24,13 +25,11 @@ namespace fs = std::filesystem;
 }
 
 std::string read_file(const fs::path& path, const std::string& key) {
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream content;
-  content << stream.rdbuf();
-  // An empty file sets failbit on `content`; only the file's own state tells an error.
-  if (!stream.is_open() || stream.bad()) cannot_read(path, errno != 0 ? std::strerror(errno) : "unknown error", key);
-  return std::move(content).str();
+  try {
+    return read_input_file(path);
+  } catch (const ConfigError& error) {
+    throw ConfigError(key + ": " + error.what());
+  }
 }
 
 void check_exists(const fs::path& path, const std::string& key) {
@@ -173,7 +172,8 @@ bool is_text(std::string_view bytes) {
 
 std::vector<fs::path> list_text_files(const fs::path& path, const std::string& key) {
   check_exists(path, key);
-  return fs::is_directory(path) ? list_files(path, "", key) : std::vector<fs::path>{path};
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) ? list_files(path, "", key) : std::vector<fs::path>{path};
 }
 
 void for_each_document(const fs::path& file, const std::string& json_key, const std::function<void(std::string)>& body) {
@@ -184,7 +184,8 @@ void for_each_document(const fs::path& file, const std::string& json_key, const 
 TextFiles read_text_files(const fs::path& path, const std::string& key) {
   check_exists(path, key);
   TextFiles files;
-  if (fs::is_directory(path)) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
     files = read_directory(path, "", key);
   } else {
     files.source = path.string();

@@ -1,23 +1,18 @@
 #include "trainer/report/report_file.h"
 
 #include <array>
-#include <fstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
+#include "base/json_text.h"
 #include "base/yaml.h"
+#include "trainer/report/json_form.h"
 
 namespace trellis::trainer {
 
 namespace {
 
 using nlohmann::json;
-
-enum class Form { kText, kInteger, kCount, kNumber, kBool, kList, kMap };
-
-struct Key {
-  const char* name;
-  Form form;
-};
 
 constexpr std::array<Key, 14> kReport{{{"verb", Form::kText}, {"name", Form::kText}, {"device", Form::kText}, {"world_size", Form::kCount},
                                        {"tensor_model_parallel_size", Form::kCount}, {"pipeline_model_parallel_size", Form::kCount},
@@ -53,60 +48,16 @@ constexpr std::array<Key, 4> kAxis{{{"axis", Form::kText}, {"count", Form::kInte
 constexpr std::array<Key, 6> kRow{{{"phase", Form::kText}, {"component", Form::kText}, {"operator", Form::kText}, {"kind", Form::kText},
                                    {"time_ps", Form::kInteger}, {"count", Form::kInteger}}};
 
-const char* name_of(Form form) {
-  static constexpr const char* kNames[] = {"a text", "an integer", "an integer above 0", "a number", "true or false", "a list", "a map"};
-  return kNames[static_cast<int>(form)];
-}
-
-bool has_form(const json& value, Form form) {
-  switch (form) {
-    case Form::kText: return value.is_string();
-    case Form::kInteger: return value.is_number_integer();
-    case Form::kCount: return value.is_number_integer() && value.get<std::int64_t>() > 0;
-    case Form::kNumber: return value.is_number();
-    case Form::kBool: return value.is_boolean();
-    case Form::kList: return value.is_array();
-    case Form::kMap: return value.is_object();
-  }
-  return false;
-}
-
-/// Adds a problem for each key that is not as it should be; true when there was none.
-template <std::size_t N>
-bool check_map(const json& map, const std::array<Key, N>& keys, const std::string& where, Problems& problems) {
-  if (!map.is_object()) {
-    problems.add(where, std::string("expected a map, got ") + map.type_name());
-    return false;
-  }
-  bool good = true;
-  for (const Key& key : keys) {
-    const auto found = map.find(key.name);
-    if (found != map.end() && has_form(*found, key.form)) continue;
-    good = false;
-    problems.add(where + "." + key.name, std::string("expected ") + name_of(key.form) + ", got " + (found == map.end() ? "nothing" : found->is_number() ? found->dump() : found->type_name()));
-  }
-  return good;
-}
-
-template <std::size_t N>
-void check_rows(const json& list, const std::array<Key, N>& keys, const std::string& where, Problems& problems) {
-  std::size_t i = 0;
-  for (const json& row : list) {
-    // One bad row says it all: the others are of the same hand.
-    if (!check_map(row, keys, where + "[" + std::to_string(i++) + "]", problems)) return;
-  }
-}
-
 /// All values of a map whose keys are not known beforehand.
 void check_integers(const json& map, const char* suffix, const std::string& where, Problems& problems) {
   for (const auto& [key, value] : map.items()) {
-    if (key.ends_with(suffix) && !value.is_number_integer()) problems.add(where + "." + key, std::string("expected an integer, got ") + value.type_name());
+    if (key.ends_with(suffix)) (void)check_value(value, Form::kInteger, where + "." + key, problems);
   }
 }
 
 void check_breakdown(const json& rows, const std::string& where, Problems& problems) {
   if (rows.empty()) problems.add(where, "expected a row for each rank, got none");
-  check_rows(rows, kBreakdown, where, problems);
+  check_forms(rows, kBreakdown, where, problems);
   for (const json& row : rows) {
     if (!row.is_object()) continue;
     check_integers(row, "_ps", where, problems);
@@ -118,13 +69,13 @@ void check_other_ranks(const json& attribution, const std::string& where, Proble
   if (!attribution.contains("other_ranks")) return;  // older reports
   if (!attribution.at("other_ranks").is_array()) return problems.add(where, "expected a list");
   for (const json& other : attribution.at("other_ranks")) {
-    if (check_map(other, kAttribution, where, problems))
-      check_rows(other.at("rows"), kRow, where + ".rows", problems);
+    if (check_form(other, kAttribution, where, problems))
+      check_forms(other.at("rows"), kRow, where + ".rows", problems);
   }
 }
 
 void check_machine(const json& machine, const std::string& where, Problems& problems) {
-  if (!check_map(machine, kMachine, where, problems)) return;
+  if (!check_form(machine, kMachine, where, problems)) return;
   for (const auto& [key, value] : machine.at("hardware").items()) {
     if (!value.is_string())
       problems.add(where + ".hardware." + key,
@@ -137,26 +88,26 @@ void check_machine(const json& machine, const std::string& where, Problems& prob
 }
 
 void check_step(const json& step, const std::string& where, Problems& problems) {
-  if (!check_map(step, kStep, where, problems)) return;
+  if (!check_form(step, kStep, where, problems)) return;
   check_breakdown(step.at("breakdown"), where + ".breakdown", problems);
-  check_rows(step.at("programs"), kProgram, where + ".programs", problems);
-  check_rows(step.at("links"), kLink, where + ".links", problems);
-  if (check_map(step.at("coverage"), kCoverage, where + ".coverage", problems)) {
+  check_forms(step.at("programs"), kProgram, where + ".programs", problems);
+  check_forms(step.at("links"), kLink, where + ".links", problems);
+  if (check_form(step.at("coverage"), kCoverage, where + ".coverage", problems)) {
     for (const json& name : step.at("coverage").at("estimated")) {
       if (!name.is_string()) problems.add(where + ".coverage.estimated", std::string("expected names of operators, got ") + name.type_name());
     }
   }
-  if (step.contains("attribution") && check_map(step.at("attribution"), kAttribution, where + ".attribution", problems)) {
-    check_rows(step.at("attribution").at("rows"), kRow, where + ".attribution.rows", problems);
+  if (step.contains("attribution") && check_form(step.at("attribution"), kAttribution, where + ".attribution", problems)) {
+    check_forms(step.at("attribution").at("rows"), kRow, where + ".attribution.rows", problems);
     check_other_ranks(step.at("attribution"), where + ".attribution.other_ranks", problems);
   }
-  if (step.contains("communication") && check_map(step.at("communication"), kCommunication, where + ".communication", problems)) {
-    check_rows(step.at("communication").at("rows"), kAxis, where + ".communication.rows", problems);
+  if (step.contains("communication") && check_form(step.at("communication"), kCommunication, where + ".communication", problems)) {
+    check_forms(step.at("communication").at("rows"), kAxis, where + ".communication.rows", problems);
   }
 }
 
 void check_validity(const json& validity, const std::string& where, Problems& problems) {
-  if (!check_map(validity, kValidity, where, problems)) return;
+  if (!check_form(validity, kValidity, where, problems)) return;
   for (const json& reason : validity.at("reasons")) {
     if (!reason.is_string()) problems.add(where + ".reasons", std::string("expected texts, got ") + reason.type_name());
   }
@@ -168,11 +119,11 @@ void check_memory(const json& memory, const std::string& where, Problems& proble
   if (!memory.is_object() || !memory.contains("ranks") || !memory.at("ranks").is_array() || memory.at("ranks").empty()) {
     return problems.add(where, "expected a list with a row for each rank");
   }
-  check_rows(memory.at("ranks"), kMemory, where, problems);
+  check_forms(memory.at("ranks"), kMemory, where, problems);
   for (const json& row : memory.at("ranks")) {
     if (!row.is_object()) continue;
     check_integers(row, "_bytes", where, problems);
-    if (!row.contains("at_peak") || !check_map(row.at("at_peak"), kAtPeak, where + ".at_peak", problems)) continue;
+    if (!row.contains("at_peak") || !check_form(row.at("at_peak"), kAtPeak, where + ".at_peak", problems)) continue;
     check_integers(row.at("at_peak"), "", where + ".at_peak", problems);
   }
 }
@@ -190,13 +141,8 @@ void flatten(const YamlMap& map, const std::string& prefix, Settings& settings) 
 }  // namespace
 
 json read_json(const std::filesystem::path& file, const std::string& expected) {
-  std::ifstream stream(file);
-  if (!stream || std::filesystem::is_directory(file)) throw ConfigError(file.string() + ": no such " + expected);
-  try {
-    return json::parse(stream);
-  } catch (const json::exception& error) {
-    throw ConfigError(file.string() + ": not JSON: " + error.what() + "; expected " + expected + ": is the file cut off?");
-  }
+  if (const std::string why = why_no_input_file(file); !why.empty()) throw ConfigError(file.string() + ": no such " + expected + " (" + why + ")");
+  return parse_json(read_input_file(file), file.string(), expected + ": is the file cut off?");
 }
 
 void check_run_report(const json& report, const std::string& where) {
@@ -206,33 +152,34 @@ void check_run_report(const json& report, const std::string& where) {
                       (schema.empty() ? "none" : "\"" + schema + "\"") + "; make the run again with this version of trellis");
   }
   Problems problems;
-  check_map(report, kReport, where, problems);
-  if (report.contains("first_loss") || report.contains("last_loss")) check_map(report, kLosses, where, problems);
+  check_form(report, kReport, where, problems);
+  if (report.contains("first_loss") || report.contains("last_loss")) check_form(report, kLosses, where, problems);
   if (report.contains("simulated")) {
-    check_map(report, kRates, where, problems);
+    check_form(report, kRates, where, problems);
     check_step(report.at("simulated"), where + ".simulated", problems);
   }
   if (report.contains("machine")) check_machine(report.at("machine"), where + ".machine", problems);
   if (report.contains("validity")) check_validity(report.at("validity"), where + ".validity", problems);
-  if (report.contains("calibrated") && check_map(report.at("calibrated"), kCalibrated, where + ".calibrated", problems)) {
-    check_map(report.at("calibrated").at("factors"), kFactors, where + ".calibrated.factors", problems);
+  if (report.contains("calibrated") && check_form(report.at("calibrated"), kCalibrated, where + ".calibrated", problems)) {
+    check_form(report.at("calibrated").at("factors"), kFactors, where + ".calibrated.factors", problems);
     check_validity(report.at("calibrated").at("validity"), where + ".calibrated.validity", problems);
   }
   if (report.contains("memory")) check_memory(report.at("memory"), where + ".memory.ranks", problems);
   if (report.contains("portability")) {
     const json& rows = report.at("portability");
-    rows.is_array() ? check_rows(rows, kPortability, where + ".portability", problems) : problems.add(where + ".portability", "expected a list");
+    rows.is_array() ? check_forms(rows, kPortability, where + ".portability", problems) : problems.add(where + ".portability", "expected a list");
   }
   problems.throw_if_any();
 }
 
 ReportFile read_report_file(const std::filesystem::path& run) {
   ReportFile file;
-  file.path = std::filesystem::is_directory(run) ? run / "report.json" : run;
+  std::error_code ignored;
+  file.path = std::filesystem::is_directory(run, ignored) ? run / "report.json" : run;
   file.report = read_json(file.path, "report; expected a run's folder or its report.json");
   check_run_report(file.report, file.path.string());
   const std::filesystem::path hparams = file.path.parent_path() / "hparams.yaml";
-  if (std::filesystem::exists(hparams)) {
+  if (std::filesystem::exists(hparams, ignored)) {
     const YamlDocument document = YamlDocument::load(hparams);
     flatten(document.root(), "", file.settings);
     document.problems().throw_if_any();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <system_error>
@@ -13,6 +12,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/input_file.h"
 #include "base/yaml.h"
 #include "trainer/report/run_report.h"
 
@@ -186,9 +186,8 @@ ValidatedRecord parse_validated_record(const std::string& text, const std::strin
 
 std::optional<ValidatedRecord> read_validated_record() {
   const fs::path file = published_directory() / "validated.yaml";
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return std::nullopt;
-  return parse_validated_record(std::string(std::istreambuf_iterator<char>(stream), {}), file.string());
+  if (!why_no_input_file(file).empty()) return std::nullopt;
+  return parse_validated_record(read_input_file(file), file.string());
 }
 
 ValidatedRecord make_validated_record(const std::vector<ComparedStep>& steps) {

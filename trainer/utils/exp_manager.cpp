@@ -11,6 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/config/sections.h"
 
 namespace trellis::trainer {
 namespace {
@@ -93,6 +94,7 @@ void keep_earlier_outputs(const fs::path& directory) {
 std::pair<fs::path, bool> create_run_directory(const ExpManagerSection& section, const VersionSources& sources) {
   const fs::path parent = fs::path(section.exp_dir) / section.name;
   const std::string version = section.version.empty() ? sources.environment : section.version;
+  if (const std::string why = why_no_folder_below(version); !why.empty()) throw ConfigError("NEMO_EXPM_VERSION: " + why);
   if (section.explicit_log_dir.empty() && version.empty()) {
     create_all(parent);
     return {section.use_datetime_version ? create_dated(parent, sources.date_time) : create_numbered(parent, "version_"), false};

@@ -95,7 +95,7 @@ constexpr Broken kBroken[] = {
     {"devices: 8", "devices: 6",
      "run.yaml:5:trainer.devices: world size 6 = devices 6 × num_nodes 1 is not divisible by TP 2 × PP 2 = 4; nearest legal world sizes: 4 or 8"},
     {"devices: 8", "devices: 2147483647\n  num_nodes: 2147483647",
-     "run.yaml:5:trainer.devices: world size 4611686014132420609 = devices 2147483647 × num_nodes 2147483647 exceeds 16777216"},
+     "run.yaml:5:trainer.devices: expected a world size of at most 1048576, got 4611686014132420609 = devices 2147483647 × num_nodes 2147483647"},
     {"global_batch_size: 16", "global_batch_size: 17",
      "run.yaml:16:data.global_batch_size: 17 is not divisible by micro_batch_size 2 × DP 2 = 4; nearest legal values: 16 or 20"},
     {"global_batch_size: 16", "global_batch_size: 2",
@@ -149,7 +149,7 @@ TEST(BadInput, ConfigJsonIsCheckedLikeTheYaml) {
   const std::string file = directory.path().string() + "/config.json";
   const std::string prefix = "command line:model.model_config: " + file;
   EXPECT_EQ(problems("{}"), "");
-  EXPECT_EQ(problems("[1"), prefix + " is not a JSON object; expected a Hugging Face config.json");
+  EXPECT_EQ(problems("[1]"), prefix + " is not a JSON object; expected a Hugging Face config.json");
   EXPECT_EQ(problems(R"({"num_hidden_layers": "x"})"), prefix + ": num_hidden_layers: expected an integer of at least 1, got \"x\"");
   EXPECT_EQ(problems(R"({"hidden_size": -1})"), prefix + ": hidden_size: expected an integer of at least 1, got -1");
   EXPECT_EQ(problems(R"({"rms_norm_eps": 0})"), prefix + ": rms_norm_eps: expected a number greater than 0, got 0");
@@ -164,7 +164,7 @@ TEST(BadInput, ConfigJsonIsCheckedLikeTheYaml) {
   EXPECT_EQ(problems(R"({"rope_scaling": {"type": "cubic", "factor": 8}})"),
             prefix + ": rope_scaling: type: unknown type \"cubic\"; expected default, linear, dynamic or llama3");
   EXPECT_EQ(problems_of(kBaseConfig, {"model_source=hf", "model.model_config=/no/such.json"}),
-            "command line:model.model_config: cannot read /no/such.json: expected a Hugging Face config.json; check that it exists and is readable");
+            "command line:model.model_config: /no/such.json: cannot read: there is no such file");
 }
 
 }  // namespace

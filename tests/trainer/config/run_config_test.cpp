@@ -459,11 +459,11 @@ TEST(CheckFitsMachine, AcceptsWhatFits) {
 TEST(CheckFitsMachine, NamesRanksCoresAndWhatToChange) {
   const RunConfig config = load_text(kBaseConfig);
   EXPECT_EQ(misfit(config, 1, 2),
-            "tiny: trainer.devices asks for 8 ranks per node, but a trn1.2xlarge has 2 logical cores: lower trainer.devices to 2 or less (and "
+            "run.yaml:5:trainer.devices: asks for 8 ranks per node, but a trn1.2xlarge has 2 logical cores: lower trainer.devices to 2 or less (and "
             "raise trainer.num_nodes and --nodes to keep the number of ranks), or choose a larger --instance");
   const RunConfig two_nodes = load_text(kBaseConfig, {"trainer.num_nodes=2"});
   EXPECT_EQ(misfit(two_nodes, 1, 8),
-            "tiny: the run needs TP 2 × PP 2 × DP 4 = 16 ranks (trainer.devices 8 × trainer.num_nodes 2), but 1 × trn1.2xlarge has 8 logical "
+            "command line:trainer.num_nodes: the run needs TP 2 × PP 2 × DP 4 = 16 ranks (trainer.devices 8 × trainer.num_nodes 2), but 1 × trn1.2xlarge has 8 logical "
             "cores: use --nodes 2, a larger --instance, or lower tensor_model_parallel_size, pipeline_model_parallel_size or trainer.devices × "
             "trainer.num_nodes");
 }

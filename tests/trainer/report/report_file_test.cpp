@@ -95,7 +95,7 @@ TEST_F(ReportFileTest, EveryKeyThatIsMissingOrWrongIsNamed) {
 }
 
 TEST_F(ReportFileTest, OtherDocumentsAreRefused) {
-  EXPECT_THAT(error_of(""), HasSubstr("not JSON"));
+  EXPECT_THAT(error_of(""), HasSubstr("is empty"));
   EXPECT_THAT(error_of(legal().dump().substr(0, 500)), HasSubstr("cut off"));
   EXPECT_THAT(error_of("[1, 2]"), HasSubstr("trellis.run_report/1"));
   json other = legal();

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/input_file.h"
 #include "trainer/data/megatron/index_format.h"
 
 namespace trellis::trainer {
@@ -69,9 +70,10 @@ TokenType token_type_for(std::int64_t vocabulary_size) { return vocabulary_size 
 IndexedDataset::IndexedDataset(const std::string& prefix) : prefix_(prefix) {
   for (const char* extension : {".idx", ".bin"}) {
     const std::string file = prefix + extension;
-    if (std::filesystem::exists(file)) continue;
+    const std::string why = why_no_input_file(file);
+    if (why.empty()) continue;
     const bool with_extension = prefix.ends_with(".bin") || prefix.ends_with(".idx");
-    throw ConfigError(file + ": there is no such file; a Megatron data set is the pair PREFIX.bin and PREFIX.idx" +
+    throw ConfigError(file + ": " + why + "; a Megatron data set is the pair PREFIX.bin and PREFIX.idx" +
                       (with_extension ? ", and data_prefix names it without the extension: " + prefix.substr(0, prefix.size() - 4)
                                       : ": `trellis data build` makes one from text"));
   }

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
 #include "trainer/data/megatron/index_maps.h"
 
@@ -59,7 +60,7 @@ std::string SampleIndex::misfit(const IndexedDataset& data, const IndexMapReques
 
 std::optional<SampleIndex> SampleIndex::load(const IndexedDataset& data, const IndexMapRequest& request, const std::string& prefix) {
   for (const char* part : {"_doc_idx.npy", "_sample_idx.npy", "_shuffle_idx.npy"}) {
-    if (!fs::exists(prefix + part)) return std::nullopt;
+    if (!why_no_input_file(prefix + part).empty()) return std::nullopt;
   }
   SampleIndex index;
   std::string problem;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "trainer/data/tokenizers/added_tokens.h"
 #include "trainer/data/tokenizers/bpe_files.h"
 #include "trainer/data/tokenizers/decoder.h"
@@ -147,7 +148,7 @@ SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& token
   SpecialIds special;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::string file = (directory / name).string();
-    if (!fs::exists(file)) continue;
+    if (!why_no_input_file(file).empty()) continue;
     const json document = read_json_file(file);
     const JsonReader reader(document, file);
     const auto take = [&](const char* key, std::optional<std::int32_t>& id) {
@@ -166,9 +167,10 @@ SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& token
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
-  const fs::path file = fs::is_directory(path) ? fs::path(path) / "tokenizer.json" : fs::path(path);
-  if (!fs::exists(file)) {
-    throw ConfigError("data.tokenizer.type: " + file.string() + ": there is no such file; expected a directory with tokenizer.json, or that file (names of models "
+  std::error_code ignored;
+  const fs::path file = fs::is_directory(path, ignored) ? fs::path(path) / "tokenizer.json" : fs::path(path);
+  if (const std::string why = why_no_input_file(file); !why.empty()) {
+    throw ConfigError("data.tokenizer.type: " + file.string() + ": " + why + "; expected a directory with tokenizer.json, or that file (names of models "
                       "on a hub are not fetched: save the tokenizer with AutoTokenizer.from_pretrained(…).save_pretrained(DIRECTORY))");
   }
   const json document = read_json_file(file.string());

@@ -1,16 +1,13 @@
 #include "trainer/data/tokenizers/json_reader.h"
 
+#include "base/json_text.h"
 #include "trainer/data/mapped_file.h"
 
 namespace trellis::trainer {
 
 nlohmann::json read_json_file(const std::string& file) {
   const MappedFile mapped(file);
-  try {
-    return nlohmann::json::parse(mapped.text());
-  } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(file + ": this is no JSON: " + error.what());
-  }
+  return parse_json(mapped.text(), file, "a file of a tokenizer");
 }
 
 }  // namespace trellis::trainer

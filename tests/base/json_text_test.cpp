@@ -1,0 +1,37 @@
+#include "base/json_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace trellis {
+namespace {
+
+std::string error_of(const std::string& text) {
+  try {
+    (void)parse_json(text, "run.json", "a report");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(JsonText, DocumentsAndWhatIsNone) {
+  EXPECT_EQ(parse_json("{\"a\": [1]}", "run.json", "a report"), (nlohmann::json{{"a", {1}}}));
+  EXPECT_EQ(error_of(""), "run.json: the file is empty; expected a report");
+  EXPECT_THAT(error_of("{\n \"a\": x}"), testing::StartsWith("run.json: this is no JSON: parse error at line 2, column 7"));
+  EXPECT_THAT(error_of("[1e999]"), testing::StartsWith("run.json: this is no JSON: "));
+}
+
+TEST(JsonText, DeepNestingIsRefused) {
+  for (const char* unit : {"[", "{\"a\":"}) {
+    std::string text;
+    for (int i = 0; i < 100'000; ++i) text += unit;
+    EXPECT_THAT(error_of(text), testing::HasSubstr("nested more than 200 deep"));
+  }
+}
+
+}  // namespace
+}  // namespace trellis
