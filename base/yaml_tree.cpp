@@ -91,8 +91,9 @@ class TreeBuilder : public YAML::EventHandler {
       : prefix_(std::move(origin_prefix)), with_lines_(with_lines), document_(document) {}
 
   [[nodiscard]] NodePtr root() const { return root_; }
+  [[nodiscard]] const std::string& begins() const { return begins_; }  ///< "file:12" of the last document
 
-  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentStart(const YAML::Mark& mark) override { begins_ = origin(mark); }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
@@ -191,6 +192,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   std::string prefix_;
+  std::string begins_;
   bool with_lines_;
   Document& document_;
   NodePtr root_;
@@ -206,7 +208,7 @@ NodePtr parse_text(Document& document, const std::string& text, const std::strin
     YAML::Parser parser(stream);
     if (!parser.HandleNextDocument(builder)) return nullptr;
     const NodePtr root = builder.root();
-    if (parser.HandleNextDocument(builder)) throw ConfigError(origin + ": expected one YAML document, got several ('---')");
+    if (parser.HandleNextDocument(builder)) throw ConfigError(builder.begins() + ": expected one YAML document, got several ('---')");
     return root;
   } catch (const YAML::Exception& error) {
     const std::string place = error.mark.is_null() || !with_lines

@@ -1,7 +1,4 @@
 #include <cstring>
-#include <fstream>
-#include <functional>
-#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,8 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "tests/fuzz/fuzz_clock.h"
+#include "tests/fuzz/changed_files.h"
 #include "tests/trainer/temporary_directory.h"
 #include "trainer/data/hf_dataset.h"
 #include "trainer/data/megatron/gpt_dataset.h"
@@ -29,55 +25,7 @@ namespace {
 
 using trainer::TemporaryDirectory;
 
-/// Changes that break formats: single bits, extreme numbers, cuts, repeated and moved parts.
-std::string mutate(std::string bytes, std::mt19937_64& random) {
-  const auto below = [&](std::size_t limit) { return limit == 0 ? 0 : static_cast<std::size_t>(random() % limit); };
-  for (std::size_t changes = 1 + below(4); changes > 0 && !bytes.empty(); --changes) {
-    const std::size_t place = below(bytes.size());
-    const std::size_t length = std::min(bytes.size() - place, 1 + below(16));
-    switch (random() % 6) {
-      case 0: bytes[place] = static_cast<char>(bytes[place] ^ (1 << random() % 8)); break;
-      case 1: bytes[place] = static_cast<char>(random()); break;
-      case 2: std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(place), length, random() % 2 == 0 ? '\xFF' : '\0'); break;
-      case 3: bytes.resize(place); break;
-      case 4: bytes.insert(below(bytes.size()), bytes.substr(place, length)); break;
-      default: bytes.erase(place, length); break;
-    }
-  }
-  return bytes;
-}
-
 std::string content_of(const std::filesystem::path& file) { return trainer::read_all(file); }
-void put(const std::filesystem::path& file, const std::string& bytes) { std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes; }
-
-/// Runs `read` on changed copies of the files, one changed at a time.
-void fuzz_files(const std::vector<std::filesystem::path>& files, const std::function<void()>& read) {
-  set_log_level(LogLevel::kError);  // index maps that do not fit are made again, with a warning
-  std::vector<std::string> good;
-  for (const auto& file : files) good.push_back(content_of(file));
-  ASSERT_NO_THROW(read());
-  std::int64_t refused = 0, programs = 0;
-  const std::int64_t failures = for_each_seed(400, [&](std::uint64_t seed) {
-    std::mt19937_64 random(seed);
-    const std::size_t which = random() % files.size();
-    put(files[which], mutate(good[which], random));
-    bool well = true;
-    try {
-      read();
-    } catch (const ConfigError&) {
-      ++refused;
-    } catch (const std::exception& error) {
-      well = false;
-      ADD_FAILURE() << "seed " << seed << ", " << files[which] << ": " << error.what();
-    }
-    ++programs;
-    for (std::size_t i = 0; i < files.size(); ++i) put(files[i], good[i]);
-    return well;
-  });
-  std::cout << programs << " files, " << refused << " refused" << std::endl;
-  EXPECT_EQ(failures, 0);
-  EXPECT_GT(refused, programs / 20) << "most changes went unnoticed: is the file read at all?";
-}
 
 TEST(Readers, MegatronData) {
   const TemporaryDirectory directory;
