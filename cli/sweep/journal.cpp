@@ -1,7 +1,5 @@
 #include "cli/sweep/journal.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <array>
 #include <charconv>

@@ -181,7 +181,7 @@ TEST(Yaml, WhatIsNoYamlIsRefusedWithItsPlace) {
   EXPECT_EQ(config_error("a: [1, 2\nb: 3\n"), "bad.yaml:2:2: not valid YAML: end of sequence flow not found");
   EXPECT_EQ(config_error("- 1\n"), "bad.yaml:1: expected a mapping (key: value) at the top of the file");
   EXPECT_EQ(config_error("just text\n"), "bad.yaml:1: expected a mapping (key: value) at the top of the file");
-  EXPECT_EQ(config_error("a: 1\n---\nb: 2\n"), "bad.yaml: expected one YAML document, got several ('---')");
+  EXPECT_EQ(config_error("a: 1\n---\nb: 2\n"), "bad.yaml:2: expected one YAML document, got several ('---')");
   EXPECT_EQ(config_error("[1, 2]: 3\n"), "bad.yaml:1: expected a plain name as key, got a list or a mapping (is a closing bracket missing?)");
   EXPECT_EQ(config_error("? [1, 2]\n: 3\n"), "bad.yaml:1: expected a plain name as key, got a list or a mapping (is a closing bracket missing?)");
   EXPECT_EQ(config_error("a: &x [1, *x]\n"), "bad.yaml:1: an alias refers to a value that contains it");

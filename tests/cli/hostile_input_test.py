@@ -180,7 +180,7 @@ class Controls(Case):
 class Words(Case):
     def test_words_that_are_none_get_the_nearest(self):
         for args, near in ((["simulte"], "simulate"), (["data", "biuld"], "build"), (["simulate", QUICKSTART, "--instanc", "trn1.32xlarge"], "--instance"),
-                           (["simulate", QUICKSTART, "--step=3"], "--steps"), (["accuracy", "kernles"], "kernels"), (["simulate", QUICKSTART, "--instance", "trn1.32xlarg"], "trn1.32xlarge"),
+                           (["simulate", QUICKSTART, "--step=3"], "--steps"), (["simulate", QUICKSTART, "--instance", "trn1.32xlarg"], "trn1.32xlarge"),
                            (["describe", "trn2.48xlrge"], "trn2.48xlarge")):
             with self.subTest(args=args):
                 error = self.refused(*args)

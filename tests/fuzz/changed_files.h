@@ -36,7 +36,7 @@ inline double slowdown() {
 #endif
 }
 
-/// What stands in a changed text that tries to look like a line of the program.
+/// A part of changed texts that tries to look like a line of the program.
 inline constexpr const char* kForged = "forged: all is well";
 
 /// Why a text is not fit for a terminal; "" when it is.

@@ -11,7 +11,7 @@
 #include "trainer/report/run_diff.h"
 #include "trainer/report/run_report.h"
 
-/// Whatever stands in a report, a baseline or the journal of a sweep, who reads it gets texts without control characters or a ConfigError.
+/// Whatever a report, a baseline or the journal of a sweep holds, who reads it gets texts without control characters or a ConfigError.
 namespace trellis::fuzz {
 namespace {
 
