@@ -133,7 +133,8 @@ std::optional<ContentHash> run_key(const RunSources& sources) {
   overrides.insert(overrides.end(), std::begin(kPlaces), std::end(kPlaces));
   ContentHasher hasher;
   try {
-    const trainer::RunCheck check = trainer::check_run_config(sources.config_file, overrides);
+    const trainer::RunCheck check = trainer::check_run_config(sources.config_file, overrides,
+        sources.instance);
     // Files that are copied into the run's folder are of the call, not of the run.
     if (!check.problems.empty() || !check.config.exp_manager.files_to_copy.empty()) return std::nullopt;
     add_machine(hasher, sources, check.config);

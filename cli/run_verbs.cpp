@@ -69,7 +69,8 @@ class Results {
 
 /// Writes the files of an equal run that was kept into this run's folder.
 void restore(const RunFiles& kept, const RunRequest& request, Results& results) {
-  const trainer::RunConfig config = trainer::load_run_config(request.config_file, request.overrides);
+  const trainer::RunConfig config = trainer::load_run_config(
+      request.config_file, request.overrides, request.instance);
   const trainer::RunDirectory directory = trainer::prepare_run_directory(config, request.command_line);
   for (const auto& [name, content] : kept) write_file_atomically(directory.path / name, content);
   log_info("run directory: " + directory.path.string());

@@ -38,7 +38,8 @@ void sort_inputs(Options& options) {
 /// A file that is no YAML has one problem.
 trainer::RunCheck checked(const std::string& file, const Options& options) {
   try {
-    trainer::RunCheck check = trainer::check_run_config(file, options.overrides);
+    trainer::RunCheck check = trainer::check_run_config(file, options.overrides,
+        options.instance.empty() ? trainer::kDefaultInstance : options.instance);
     if (!options.instance.empty() && check.problems.empty()) {
       sim::LoadOptions load;
       load.nodes = options.nodes > 0 ? options.nodes : check.config.trainer.num_nodes;

@@ -42,7 +42,8 @@ struct Movement {
 };
 
 /// Carries out the steps of `plan` on sets of contributions instead of numbers: a step with `reduce` unites the sets of its two
-/// ends, another one replaces. The numbers of a set are then added in member order, each partial sum in their type: the result depends
+/// ends, another one replaces. The numbers of a set are then added in member order, each partial
+/// sum in their type: the result depends
 /// neither on where a ring starts nor on how tensors are bucketed. Throws when a contribution would count twice. `root`: the
 /// member that broadcasts; the plan is turned so that its member 0 is the root.
 [[nodiscard]] Movement carry_out(const sim::CommPlan& plan, int root = 0);

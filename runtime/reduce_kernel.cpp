@@ -18,7 +18,8 @@ constexpr std::int64_t kBlock = 2048;
 
 /// What the host adds in: half precision has no addition of its own.
 template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
+using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>,
+    float, T>;
 
 // NaN wins in min and max, as in LibTorch: a comparison with NaN is false, so each picks NaN whichever side it is on.
 template <typename A>
@@ -33,7 +34,9 @@ A max_of(A a, A b) {
 /// A partial result travels in T: it is rounded after every member.
 template <typename A, typename T, typename Combine>
 void combine_block(A* sum, const T* source, std::int64_t count, Combine combine) {
-  for (std::int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(static_cast<T>(combine(sum[i], static_cast<A>(source[i]))));
+  for (std::int64_t i = 0; i < count; ++i) {
+    sum[i] = static_cast<A>(static_cast<T>(combine(sum[i], static_cast<A>(source[i]))));
+  }
 }
 
 template <typename A, typename T>

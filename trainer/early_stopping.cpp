@@ -10,9 +10,6 @@ EarlyStopping::EarlyStopping(const EarlyStoppingSection& section) : section_(sec
   if (section.mode != "min" && section.mode != "max") {
     throw ConfigError("exp_manager.early_stopping_callback_params.mode: expected min or max, got " + section.mode);
   }
-  if (section.monitor != "val_loss" && section.monitor != "reduced_train_loss") {
-    throw ConfigError("exp_manager.early_stopping_callback_params.monitor: expected val_loss or reduced_train_loss, got " + section.monitor);
-  }
 }
 
 std::optional<std::string> EarlyStopping::update(double value) {

@@ -10,7 +10,7 @@ namespace trellis::trainer {
 /// Ends a run when a monitored number stops improving. A function of the numbers alone: every rank comes to the same decision.
 class EarlyStopping {
  public:
-  /// Throws ConfigError for a mode other than min and max, a number other than val_loss and reduced_train_loss.
+  /// Throws ConfigError for a mode other than min and max.
   explicit EarlyStopping(const EarlyStoppingSection& section);
   /// A new value of the monitored number; why the run ends, or none.
   std::optional<std::string> update(double value);

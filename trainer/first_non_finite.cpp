@@ -1,9 +1,12 @@
 #include "trainer/first_non_finite.h"
 
 #include <limits>
+#include <map>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <c10/util/StringUtil.h>
 
 #include "trainer/parallel_layers/collectives.h"
 
@@ -30,6 +33,13 @@ double smallest_of_all_ranks(double value, const ModuleContext& context) {
   return -negative.item<double>();
 }
 
+/// Of ranks that offer the same, the lowest has it.
+bool is_first(double order, const ModuleContext& context) {
+  const double smallest = smallest_of_all_ranks(order, context);
+  const double rank = context.parallel->global_rank();
+  return smallest_of_all_ranks(order == smallest ? rank : kNowhere, context) == rank;
+}
+
 }  // namespace
 
 std::string first_non_finite(NxDPPModel& model, const ModuleContext& context, const std::vector<MicroBatch>& micro_batches) {
@@ -49,6 +59,29 @@ std::string first_non_finite(NxDPPModel& model, const ModuleContext& context, co
   const double order = smallest_of_all_ranks(first.order, context);
   if (order == kNowhere) return "nothing: the repeated step is finite";
   return order == first.order ? first.text : "";
+}
+
+std::string first_non_finite_gradient(const NeuronZero1Optimizer& optimizer,
+    const ModuleContext& context) {
+  const at::NoGradGuard no_grad;
+  std::map<const Parameter*, double> place;  // in the order of construction
+  for (const Parameter& parameter : *context.parameters) place.emplace(&parameter,
+      static_cast<double>(place.size()));
+  Place first, largest;
+  optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
+    if (rows.numel() == 0) return;
+    const Parameter& parameter = *slot.parameter;
+    const std::string text = c10::str("the gradient of ", parameter.name, " on rank ",
+        context.parallel->global_rank(), " (pipeline stage ", parameter.stage, ")");
+    constexpr double kParameters = 1e9;  // more than a stage has
+    if (!is_finite(rows)) return first.offer(-(parameter.stage * kParameters
+        + place.at(&parameter)), text);
+    const double element = rows.abs().max().item<double>();
+    largest.offer(-element, c10::str("the sum of their squares; the largest element, ", element,
+        ", is in ", text));
+  });
+  if (smallest_of_all_ranks(first.order, context) == kNowhere) first = largest;
+  return is_first(first.order, context) ? first.text : "";
 }
 
 }  // namespace trellis::trainer

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 
@@ -18,14 +19,17 @@ std::int64_t batches_of(const BatchCount& limit, std::int64_t all) {
 StepCalendar::StepCalendar(const TrainerSection& trainer, std::int64_t batches_per_epoch)
     : batches_per_epoch_(std::max<std::int64_t>(1, trainer.limit_train_batches ? batches_of(*trainer.limit_train_batches, batches_per_epoch)
                                                                                : batches_per_epoch)),
-      last_step_(trainer.max_steps),
+      last_step_(trainer.max_steps < 0 ? std::numeric_limits<std::int64_t>::max()
+          : trainer.max_steps),
       interval_(batches_per_epoch_),
       every_n_epochs_(trainer.check_val_every_n_epoch.value_or(0)) {
   const std::int64_t by_epochs = trainer.max_epochs * batches_per_epoch_;
-  if (trainer.max_epochs >= 0 && (last_step_ < 0 || by_epochs < last_step_)) {
+  if (trainer.max_epochs >= 0 && by_epochs < last_step_) {
     last_step_ = by_epochs;
     ends_by_epochs_ = true;
   }
+  least_step_ = std::max(trainer.min_steps.value_or(0),
+      trainer.min_epochs.value_or(0) * batches_per_epoch_);
   if (!trainer.val_check_interval) return;
   const BatchCount& interval = *trainer.val_check_interval;
   interval_ = interval.count ? *interval.count : std::max<std::int64_t>(1, batches_of(interval, batches_per_epoch_));
@@ -44,10 +48,9 @@ bool StepCalendar::validates_after(std::int64_t step) const {
 }
 
 bool StepCalendar::ever_validates() const {
-  for (std::int64_t step = 1; step <= last_step_; ++step) {
-    if (validates_after(step)) return true;
-  }
-  return false;
+  if (interval_ <= 0) return false;
+  const std::int64_t epochs_before = std::max<std::int64_t>(0, every_n_epochs_ - 1);
+  return epochs_before * batches_per_epoch_ + interval_ <= last_step_;
 }
 
 }  // namespace trellis::trainer

@@ -12,8 +12,11 @@ class StepCalendar {
   /// `batches_per_epoch`: of the training data; limit_train_batches shortens it. Throws ConfigError when val_check_interval counts more
   /// batches than an epoch has while check_val_every_n_epoch is not null.
   StepCalendar(const TrainerSection& trainer, std::int64_t batches_per_epoch);
-  /// max_steps, or earlier by max_epochs.
+  /// max_steps, or earlier by max_epochs; without both the largest number.
   [[nodiscard]] std::int64_t last_step() const { return last_step_; }
+  /// min_steps, or later by min_epochs: before it the run ends neither by its time nor by early
+  /// stopping.
+  [[nodiscard]] std::int64_t least_step() const { return least_step_; }
   [[nodiscard]] bool ends_by_epochs() const { return ends_by_epochs_; }
   [[nodiscard]] std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   /// Whether validation follows step `step`.
@@ -24,6 +27,7 @@ class StepCalendar {
  private:
   std::int64_t batches_per_epoch_;
   std::int64_t last_step_;
+  std::int64_t least_step_ = 0;
   bool ends_by_epochs_ = false;
   std::int64_t interval_ = 0;       ///< batches between validations
   std::int64_t every_n_epochs_ = 0; ///< 0: the interval counts on across epochs

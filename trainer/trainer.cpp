@@ -9,8 +9,10 @@
 #include <ATen/ops/stack.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/plugin.h"
 #include "runtime/device_plugin.h"
+#include "trainer/config/logged_scalars.h"
 #include "trainer/early_stopping.h"
 #include "trainer/first_non_finite.h"
 #include "trainer/models/factory.h"
@@ -77,7 +79,10 @@ std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config
   for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
     const int stage = shape.stage(context.parallel->get_pipeline_model_parallel_rank(), chunk);
     const StageSlot slot{stage, shape.num_stages(), ranges[static_cast<std::size_t>(stage)]};
+    const std::size_t before = context.parameters->size();
     stages.push_back(make_pipeline_stage(config.model, context, slot));
+    for (std::size_t i = before; i < context.parameters->size();
+        ++i) (*context.parameters)[i].stage = stage;
   }
   return stages;
 }
@@ -164,8 +169,10 @@ struct Trainer::Impl {
 
   void check_evaluation() const {
     const bool has_data = data->num_evaluation_batches(Split::kValidation) > 0;
-    if (early_stopping && early_stopping->monitor() == "val_loss" && !rank.shape_only() && !(has_data && calendar.ever_validates())) {
-      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: val_loss is never there: expected held-out data and a "
+    if (early_stopping && is_of_validation(early_stopping->monitor()) && !rank.shape_only()
+        && !(has_data && calendar.ever_validates())) {
+      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: "
+          + early_stopping->monitor() + " is never there: expected held-out data and a "
                         "trainer.val_check_interval within the run; or monitor reduced_train_loss");
     }
     if (validates() && !has_data && !rank.shape_only()) refuse_missing_validation();
@@ -210,11 +217,9 @@ struct Trainer::Impl {
       if (calendar.validates_after(result.step)) validate(result);
       if (result.step % calendar.batches_per_epoch() == 0) scheduler.end_epoch(result.val_loss.value_or(result.loss));
       if (const auto end_step = device_end_step()) rank.plugin()->check(end_step(result.step));
-      rank.host_barrier();
-      if (rank.rank() == 0) on_step(result);
-      rank.host_barrier();
-      if (stops_early(result)) return StopReason::kEarlyStopping;
-      if (result.step < calendar.last_step() && is_out_of_time(start)) return StopReason::kMaxTime;
+      if (report(result, on_step)) return StopReason::kEarlyStopping;
+      if (result.step < calendar.last_step() && result.step >= calendar.least_step()
+          && is_out_of_time(start)) return StopReason::kMaxTime;
     }
     return calendar.ends_by_epochs() ? StopReason::kMaxEpochs : StopReason::kMaxSteps;
   }
@@ -224,13 +229,51 @@ struct Trainer::Impl {
     return config.trainer.max_time_s && rank.agree(seconds_since(start) >= *config.trainer.max_time_s);
   }
 
+  /// Rank 0 reports the step, and alone knows all numbers of it: the others take over whether the
+  /// run stops early.
+  bool report(StepResult& result, const StepCallback& on_step) {
+    const bool watches = early_stopping && !rank.shape_only();
+    bool stops = false;
+    rank.host_barrier();
+    if (rank.rank() == 0) {
+      if (!rank.shape_only()) result.scalars = scalars_of(result);
+      on_step(result);
+      stops = watches && rank.agree(stops_early(result));
+    }
+    rank.host_barrier();
+    return rank.rank() != 0 && watches ? rank.agree(false) : stops;
+  }
+
+  [[nodiscard]] std::map<std::string, double> scalars_of(const StepResult& result) const {
+    std::map<std::string, double> scalars = {{"reduced_train_loss", result.loss}, {"lr", result.lr},
+        {"gradient_norm", result.grad_norm}};
+    scalars["consumed_samples"] = static_cast<double>(result.consumed_samples);
+    scalars["global_step"] = static_cast<double>(result.step);
+    if (result.parameter_norm) scalars["parameter_norm"] = *result.parameter_norm;
+    if (result.val_loss) scalars["val_loss"] = *result.val_loss;
+    if (result.tracked_grad_norm) scalars[tag_of_grad_norm(*config.trainer.track_grad_norm)] =
+        *result.tracked_grad_norm;
+    return scalars;
+  }
+
   bool stops_early(const StepResult& result) {
-    if (!early_stopping) return false;
-    const bool by_val_loss = early_stopping->monitor() == "val_loss";
-    if (by_val_loss && !result.val_loss) return false;
-    const auto why = early_stopping->update(by_val_loss ? *result.val_loss : result.loss);
-    if (why) log.info("early stopping after step " + std::to_string(result.step) + ": " + *why);
-    return why.has_value();
+    const std::string& monitor = early_stopping->monitor();
+    const auto found = result.scalars.find(monitor);
+    if (found != result.scalars.end() && !wants_stop) {
+      const auto why = early_stopping->update(found->second);
+      wants_stop = why.has_value();
+      const bool later = wants_stop && result.step < calendar.least_step();
+      const std::string text = "early stopping after step " + std::to_string(later
+          ? calendar.least_step() : result.step) + ": ";
+      if (wants_stop) log.info(text + *why + (later ? ", in step " + std::to_string(result.step)
+          + "; trainer.min_steps or min_epochs holds the run" : ""));
+    } else if (found == result.scalars.end() && !is_of_validation(monitor)) {
+      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: step "
+          + std::to_string(result.step) + " logs no " + monitor +
+                        ": simulated numbers need --device neuron; monitor reduced_train_loss or "
+                            "val_loss");
+    }
+    return wants_stop && result.step >= calendar.least_step();
   }
 
   StepResult training_step(std::int64_t step) {
@@ -242,16 +285,31 @@ struct Trainer::Impl {
     const at::Tensor loss = with_autocast([&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
     result.backward_s = model->backward_s();
     if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);
-    check_finite(loss, result, micro_batches);
-    std::vector<at::Tensor> numbers{loss};
-    numbers.push_back(optimizer->step(result.lr));
+    const at::Tensor numbers = update(loss, result, micro_batches);
     context.position->step = result.step;
-    if (config.exp_manager.log_parameter_norm) numbers.push_back(parameter_norm(parameters, parallel).to(loss.scalar_type()));
-    const at::Tensor read = at::stack(numbers).cpu();
+    // The second read waits for the update: a step ends when the device has done it.
+    const bool norms = config.exp_manager.log_parameter_norm;
+    const at::Tensor last = (norms ? parameter_norm(parameters, parallel) : numbers).cpu();
+    if (norms) result.parameter_norm = last.item<double>();
+    return result;
+  }
+
+  /// The host reads loss and norm before the optimizer spreads a bad number over all weights.
+  /// Returns what it read, on the device.
+  at::Tensor update(const at::Tensor& loss, StepResult& result,
+      const std::vector<MicroBatch>& micro_batches) {
+    const Scope scope("phase=optimizer");
+    const at::Tensor norm = optimizer->grad_norm();
+    std::vector<at::Tensor> numbers{loss, norm};
+    const std::optional<double>& tracked = config.trainer.track_grad_norm;
+    if (tracked && *tracked != 2) numbers.push_back(optimizer->grad_norm(*tracked));
+    const at::Tensor on_device = at::stack(numbers), read = on_device.cpu();
     result.loss = read[0].item<double>();
     result.grad_norm = read[1].item<double>();
-    if (numbers.size() > 2) result.parameter_norm = read[2].item<double>();
-    return result;
+    if (tracked) result.tracked_grad_norm = read[*tracked == 2 ? 1 : 2].item<double>();
+    result.skipped = !is_finite(result, micro_batches);
+    result.skipped ? optimizer->skip_step() : optimizer->step(result.lr, norm);
+    return on_device;
   }
 
   void reduce_gradients() {
@@ -266,18 +324,32 @@ struct Trainer::Impl {
     return pass();
   }
 
-  /// Before the optimizer spreads a bad number over all weights: the search repeats the step with the weights that it had.
-  void check_finite(const at::Tensor& loss, const StepResult& result, const std::vector<MicroBatch>& micro_batches) {
-    const Scope scope("phase=grad_reduce");
-    const double value = loss.cpu().item<double>();
-    if (rank.shape_only() || std::isfinite(value)) return;
-    const std::string where = with_autocast([&] { return first_non_finite(*model, context, micro_batches); });
-    if (!where.empty()) {
-      throw ConfigError("step " + std::to_string(result.step) + ": the loss is " + std::to_string(value) + "; the first value that is not finite is " +
-                        where + ". The weights are those of step " + std::to_string(result.step - 1) +
-                        "; lower model.optim.lr, lengthen the warm-up, or look at the data of this step");
+  /// Every rank reads the same numbers and so decides alike. The rank that finds the culprit
+  /// speaks.
+  bool is_finite(const StepResult& result, const std::vector<MicroBatch>& micro_batches) {
+    if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return true;
+    const bool skips = config.model.skip_nan_grad && !std::isfinite(result.grad_norm);
+    const bool by_loss = !std::isfinite(result.loss) && !skips;
+    const std::string where = by_loss ? with_autocast([&] { return first_non_finite(*model, context,
+        micro_batches); })
+                                      : first_non_finite_gradient(*optimizer, context);
+    if (where.empty()) {
+      if (!skips) rank.host_barrier();  // until the rank that found it has spoken
+      return false;
     }
-    rank.host_barrier();  // until the rank that found it has spoken
+    std::string text = "step " + std::to_string(result.step) + ": ";
+    text += by_loss ? "the loss is " + std::to_string(result.loss) : "the norm of the gradients is "
+        + std::to_string(result.grad_norm);
+    if (!by_loss) text += " (loss " + std::to_string(result.loss) + ")";
+    text += "; the first value that is not finite is " + where;
+    const std::string before = std::to_string(result.step - 1);
+    if (skips) {
+      log_warning(text + ". The step is skipped (model.skip_nan_grad)");
+      return false;
+    }
+    throw ConfigError(text + ". The weights are those of step " + before
+        + "; lower model.optim.lr, lengthen the warm-up, look at the data of this step" +
+                      (by_loss ? "" : ", or set model.skip_nan_grad to skip such steps"));
   }
 
   void validate(StepResult& result) {
@@ -343,6 +415,7 @@ struct Trainer::Impl {
   StepCalendar calendar;
   LrScheduler scheduler;
   std::optional<EarlyStopping> early_stopping;
+  bool wants_stop = false;  ///< early stopping has said so, of rank 0
   std::optional<NxDPPModel> model;
   std::optional<TiedWeights> tied;
   std::optional<NeuronZero1Optimizer> optimizer;

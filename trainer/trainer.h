@@ -32,6 +32,10 @@ struct StepResult {
   std::int64_t step = 0;  ///< from 1
   double loss = 0;        ///< mean over the global batch, nats per token
   double grad_norm = 0;   ///< before clipping
+  /// trainer.track_grad_norm: another norm of the same gradients
+  std::optional<double> tracked_grad_norm;
+  /// model.skip_nan_grad: the gradients were not finite and changed nothing
+  bool skipped = false;
   double lr = 0;
   std::int64_t consumed_samples = 0;         ///< of the training data, this step's included
   double backward_s = 0;                     ///< host time of this rank's backward passes
@@ -39,6 +43,8 @@ struct StepResult {
   std::optional<double> val_loss;            ///< of the validation that follows this step
   std::int64_t validation_batches = 0;
   double validation_s = 0;                   ///< host time of all of them
+  /// by tag, of rank 0; empty without data. Early stopping monitors one of them.
+  std::map<std::string, double> scalars;
 };
 
 /// A pass over held-out data.
@@ -52,8 +58,9 @@ struct Evaluation {
 enum class StopReason { kMaxSteps, kMaxEpochs, kMaxTime, kEarlyStopping, kInterrupted };
 [[nodiscard]] const char* name_of(StopReason reason);  ///< max_steps, max_epochs, max_time, early_stopping, interrupted
 
-/// Called on rank 0 after each step, when every rank has ended it.
-using StepCallback = std::function<void(const StepResult&)>;
+/// Called on rank 0 after each step, when every rank has ended it. May add to the scalars what else
+/// it logs.
+using StepCallback = std::function<void(StepResult&)>;
 
 /// One rank's training loop: data → pipeline schedule → gradients → clip → optimizer → learning rate, and validation when it is due. Knows
 /// torch::Device only.
@@ -65,8 +72,10 @@ class Trainer {
   Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
           TrainerHooks hooks = {});
   ~Trainer();
-  /// Trains to the end of the run, which every rank reaches after the same step for the same reason. Throws Error when the loss is not
-  /// finite: the step and the layer are named, the weights are those before the step.
+  /// Trains to the end of the run, which every rank reaches after the same step for the same
+  /// reason. Throws Error when the loss or
+  /// the norm of the gradients is not finite: the step and the layer or parameter are named, the
+  /// weights are those before the step.
   StopReason fit(const StepCallback& on_step);
   /// Lightning's trainer.test: one pass over the test data, trainer.limit_test_batches applied; none without test data. Throws ConfigError
   /// with virtual stages.

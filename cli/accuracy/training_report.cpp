@@ -183,7 +183,8 @@ trainer::ValidatedRecord validated_record(const std::vector<TrainingRun>& runs, 
     const PublishedRow& row = runs[i].row;
     if (row.use == RowUse::kExcluded) continue;
     if (!predictions[i].error.empty()) throw ConfigError(fmt::format("--write-validated: {} has no prediction, so that the record would lack it: {}", row.id, predictions[i].error));
-    const trainer::RunConfig config = trainer::load_run_config(runs[i].config.string(), runs[i].overrides);
+    const trainer::RunConfig config = trainer::load_run_config(runs[i].config.string(),
+        runs[i].overrides, row.instance);
     steps.push_back({trainer::step_place(config, row.instance, runs[i].nodes), row.size, row.time_us * 1e-6, predictions[i].simulated.seconds});
   }
   if (steps.empty()) throw ConfigError("--write-validated: no row judges: expected rows of use fit or test");

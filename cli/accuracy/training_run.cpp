@@ -173,7 +173,8 @@ Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request, 
 }
 
 Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
-  const trainer::RunCheck check = trainer::check_run_config(run.config.string(), run.overrides);
+  const trainer::RunCheck check = trainer::check_run_config(run.config.string(), run.overrides,
+      run.row.instance);
   const sim::SystemConfig machine = machine_of(run, request, check);
   Prediction prediction = simulate_one(run, request, key_of(run, request, check, machine));
   prediction.simulated.nodes = run.nodes;

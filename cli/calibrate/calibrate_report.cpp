@@ -68,7 +68,8 @@ trainer::ValidatedRecord record_of(const CalibrateResult& result, RowUse use) {
   std::vector<trainer::ComparedStep> steps;
   for (const std::size_t i : rows_of(result, use)) {
     const TrainingRun& run = result.runs[i];
-    const trainer::RunConfig config = trainer::load_run_config(run.config.string(), run.overrides);
+    const trainer::RunConfig config = trainer::load_run_config(run.config.string(), run.overrides,
+        run.row.instance);
     steps.push_back({trainer::step_place(config, run.row.instance, run.nodes), run.row.size, measured(run), result.predictions[i].parts.seconds(result.fit.factors)});
   }
   return trainer::make_validated_record(steps);

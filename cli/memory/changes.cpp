@@ -73,7 +73,8 @@ Sizes sizes_of(const json& plan) {
 class Changes {
  public:
   Changes(const MemoryRun& run, const json& plan) : run_(run), sizes_(sizes_of(plan)) {
-    const trainer::RunCheck check = trainer::check_run_config(run.config, run.overrides);
+    const trainer::RunCheck check = trainer::check_run_config(run.config, run.overrides,
+        run.instance);
     if (!check.problems.empty()) throw ConfigError(check.problems.front());
     config_ = check.config;
     machine_ = machine_of(run.instance, config_.trainer.lnc);
@@ -239,7 +240,8 @@ std::vector<std::vector<MemoryChange>> combined_changes(const MemoryRun& run, co
 
 std::string why_illegal(const MemoryRun& run) {
   try {
-    const trainer::RunCheck check = trainer::check_run_config(run.config, run.overrides);
+    const trainer::RunCheck check = trainer::check_run_config(run.config, run.overrides,
+        run.instance);
     if (!check.problems.empty()) return check.problems.front();
     trainer::refuse_unsupported(check.config, true);
     trainer::check_fits_machine(check.config, run.instance, run.nodes, machine_of(run.instance, check.config.trainer.lnc).cores);

@@ -61,7 +61,8 @@ std::pair<std::string, ExitCode> error_of(Run run) {
   return {};
 }
 
-/// Sequential reductions in member order, each partial result rounded to the members' type as it travels, written with plain ATen operations:
+/// Sequential reductions in member order, each partial result rounded to the members' type as it
+/// travels, written with plain ATen operations:
 /// the oracle.
 inline at::Tensor reduced(const Tensors& members, c10d::ReduceOp::RedOpType op) {
   const at::ScalarType dtype = members[0].scalar_type();

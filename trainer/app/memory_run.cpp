@@ -23,7 +23,7 @@ namespace trellis::trainer {
 namespace {
 
 RunConfig load(const MemoryRequest& request) {
-  RunConfig config = load_run_config(request.config_file, request.overrides);
+  RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
   refuse_unsupported(config, true);
   if (request.functionalization && config.software != "nxd" && config.software != "optimum-neuron") {
     throw ConfigError("--functionalization: is of PyTorch/XLA: expected software: nxd or optimum-neuron in the configuration, got " + config.software);

@@ -23,6 +23,24 @@ struct Progress::Impl {
   std::vector<HostFacts::Step> host_steps;
 
   Impl(const RunFacts& f, const std::filesystem::path& directory, const ProgressOptions& o) : facts(f), options(o), metrics(directory / "metrics.jsonl") {}
+  [[nodiscard]] std::map<std::string, double> scalars_of(const StepLog& log) const {
+    std::map<std::string, double> scalars = log.scalars;
+    scalars["global_step"] = static_cast<double>(log.step);
+    scalars["throughput"] = throughput.sequences_per_s();
+    scalars["throughput_peak"] = throughput.peak();
+    if (log.simulated) {
+      scalars["step_time_ms"] = log.simulated->step_time_ms;
+      scalars["tokens_per_s"] = log.simulated->tokens_per_s;
+      scalars["mfu"] = log.simulated->mfu;
+    }
+    if (!options.log_step_timing) return scalars;
+    scalars["train_step_timing"] = log.host_s - log.validation_s;
+    scalars["train_backward_timing"] = log.backward_s;
+    if (log.validation_batches == 0) return scalars;
+    const auto batches = static_cast<double>(log.validation_batches);
+    scalars["validation_step_timing"] = log.validation_s / batches;
+    return scalars;
+  }
   void say(const std::string& line) const {
     if (options.enable_progress_bar) std::fputs((line + "\n").c_str(), stderr);
     if (options.log_line) options.log_line(line);
@@ -40,18 +58,16 @@ std::string hours(double seconds) {
   return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
-/// Tags of NxDT's scalars, where they differ from the keys of metrics.jsonl.
-std::string tag_of(const std::string& key) {
-  if (key == "loss") return "reduced_train_loss";
-  return key == "grad_norm" ? "gradient_norm" : key;
-}
-
 std::string line(const StepLog& log, const Throughput& throughput, std::int64_t max_steps) {
-  std::string text = fmt::format("step {:>4}/{}", log.step, max_steps);
+  const bool ends_by_steps = max_steps > 0;
+  std::string text = fmt::format("step {:>4}", log.step);
+  if (ends_by_steps) text += fmt::format("/{}", max_steps);
   if (log.has_loss) text += fmt::format("  loss {:.4f}  lr {:.3e}  grad norm {:.4f}", log.loss, log.lr, log.grad_norm);
   if (log.has_loss && log.val_loss) text += fmt::format("  val loss {:.4f}", *log.val_loss);
-  text += fmt::format("  host {:.2f} s/step, {:.3g} sequences/s, {} left", log.host_s, throughput.sequences_per_s(),
-                      hours(throughput.seconds_per_step() * static_cast<double>(max_steps - log.step)));
+  text += fmt::format("  host {:.2f} s/step, {:.3g} sequences/s", log.host_s,
+      throughput.sequences_per_s());
+  const auto steps_left = static_cast<double>(max_steps - log.step);
+  if (ends_by_steps) text += fmt::format(", {} left", hours(throughput.seconds_per_step() * steps_left));
   if (log.simulated) {
     text += fmt::format("  simulated {} ms/step  {} tokens/s  MFU {}", significant(log.simulated->step_time_ms), rate_text(log.simulated->tokens_per_s),
                         share_text(log.simulated->mfu, 1));
@@ -68,7 +84,8 @@ Progress::Progress(const RunFacts& facts, const std::filesystem::path& directory
 
 Progress::~Progress() = default;
 
-void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
+std::map<std::string, double> Progress::step(const StepLog& log,
+    const nlohmann::json& step_report) {
   Impl& p = *impl_;
   if (!p.denominator_said && log.simulated) {
     const double core = step_report.at("peak_flops_per_core").get<double>() * 1e-12;
@@ -77,8 +94,9 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
     p.denominator_said = true;
   }
   p.throughput.add(static_cast<double>(log.sequences), log.host_s);
-  const bool said = log.step == 1 || log.step % p.options.log_every_n_steps == 0 || log.step == p.facts.max_steps;
-  if (said || log.val_loss) p.say(line(log, p.throughput, p.facts.max_steps));
+  const bool due = log.step == 1 || log.step % p.options.log_every_n_steps == 0
+      || log.step == p.facts.max_steps || log.val_loss;
+  if (due) p.say(line(log, p.throughput, p.facts.max_steps));
 
   nlohmann::json row = {{"step", log.step}};
   p.host_steps.push_back({log.step, log.host_s, p.throughput.sequences_per_s(), p.throughput.peak()});
@@ -87,6 +105,10 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
     row["lr"] = log.lr;
     row["grad_norm"] = log.grad_norm;
     row["consumed_samples"] = log.consumed_samples;
+    if (log.skipped) row["skipped"] = true;
+    for (const auto& [tag, value] : log.scalars) {
+      if (tag.ends_with("_norm_total")) row[tag] = value;
+    }
     if (log.parameter_norm) row["parameter_norm"] = *log.parameter_norm;
     if (log.val_loss) row["val_loss"] = *log.val_loss;
   }
@@ -96,19 +118,13 @@ void Progress::step(const StepLog& log, const nlohmann::json& step_report) {
     row["mfu"] = log.simulated->mfu;
   }
   p.metrics.write(row);
-  if (!p.tensorboard) return;
-  row["global_step"] = log.step;
-  row["throughput"] = p.throughput.sequences_per_s();
-  row["throughput_peak"] = p.throughput.peak();
-  if (p.options.log_step_timing) {
-    row["train_step_timing"] = log.host_s - log.validation_s;
-    row["train_backward_timing"] = log.backward_s;
-    if (log.validation_batches > 0) row["validation_step_timing"] = log.validation_s / static_cast<double>(log.validation_batches);
+  std::map<std::string, double> scalars = p.scalars_of(log);
+  if (!due || !p.tensorboard) return scalars;
+  for (const auto& [tag, value] : scalars) {
+    if (tag == "gradient_norm" && !p.options.log_gradient_norm) continue;
+    p.tensorboard->scalar(tag, log.step, value, wall_clock_s());
   }
-  if (!p.options.log_gradient_norm) row.erase("grad_norm");
-  for (const auto& [key, value] : row.items()) {
-    if (key != "step") p.tensorboard->scalar(tag_of(key), log.step, value.get<double>(), wall_clock_s());
-  }
+  return scalars;
 }
 
 const std::vector<HostFacts::Step>& Progress::host_steps() const { return impl_->host_steps; }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,8 @@ struct StepLog {
   double backward_s = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t sequences = 0;              ///< of this step
+  bool skipped = false;      ///< its gradients were not finite and changed nothing
+  std::map<std::string, double> scalars;   ///< the trainer's, by tag
   bool has_loss = true;      ///< false in shape-only runs: there are no numbers
   double host_s = 0;                       ///< validation included
   std::optional<SimulatedRates> simulated;
@@ -39,7 +42,9 @@ struct TestLog {
 
 /// What a run's configuration asks to be logged. metrics.jsonl holds everything whatever is chosen here.
 struct ProgressOptions {
-  int log_every_n_steps = 1;       ///< lines on stderr
+  /// lines on stderr and scalars of TensorBoard; also of the first step, the last, and those that
+  /// validate
+  int log_every_n_steps = 1;
   bool enable_progress_bar = true; ///< lines on stderr at all
   bool tensorboard = true;
   bool log_step_timing = true;     ///< TensorBoard: train_step_timing, train_backward_timing, validation_step_timing, test_step_timing, in seconds
@@ -53,8 +58,9 @@ class Progress {
  public:
   Progress(const RunFacts& facts, const std::filesystem::path& directory, const ProgressOptions& options);
   ~Progress();
-  /// `step_report`: null on a device that times itself.
-  void step(const StepLog& log, const nlohmann::json& step_report);
+  /// `step_report`: null on a device that times itself. Returns the step's scalars by tag: the
+  /// trainer's and those of the host's and the simulated time.
+  std::map<std::string, double> step(const StepLog& log, const nlohmann::json& step_report);
   void test(const TestLog& log);
   /// What each step so far took on the host.
   [[nodiscard]] const std::vector<HostFacts::Step>& host_steps() const;

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,10 +18,13 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
+#include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/host_need.h"
 #include "trainer/app/load_device.h"
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/progress.h"
@@ -136,6 +140,7 @@ class Run {
     if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
     device_ = {request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
     facts_.hardware = use_machine(device_, config_);
+    if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
     device_.replay = request.shape_only && request.replay;
     device_.slow = request.slow;
@@ -170,14 +175,16 @@ class Run {
     world.exit_when_stuck = true;
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
-    logs_->lightning("training: " + std::to_string(config_.trainer.max_steps) + " steps of " + std::to_string(config_.data.global_batch_size) +
+    const std::int64_t steps = config_.trainer.max_steps;
+    logs_->lightning("training: " + (steps > 0 ? std::to_string(steps) + " " : "") + "steps of "
+        + std::to_string(config_.data.global_batch_size) +
                      " sequences on " + std::to_string(world.world_size) + " ranks");
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
         Trainer trainer(config_, rank, data_, &*logs_);
-        const StopReason reason = trainer.fit([&](const StepResult& result) {
+        const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
-          log_step(progress, result, seconds_since(last));
+          result.scalars = log_step(progress, result, seconds_since(last));
           last = Clock::now();
         });
         if (rank.rank() == 0) end_training(reason);
@@ -193,10 +200,17 @@ class Run {
 
  private:
   RunConfig load() const {
-    RunConfig config = load_run_config(request_.config_file, request_.overrides);
+    RunConfig config = load_run_config(request_.config_file, request_.overrides, request_.instance);
     refuse_unsupported(config, request_.shape_only);
     if (request_.steps > 0) config.trainer.max_steps = request_.steps;
     return config;
+  }
+
+  void refuse_without_memory() const {
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    const int threads = request_.host_threads > 0 ? request_.host_threads : cores;
+    const HostMemory memory = available_host_memory();
+    check_host_memory(config_, threads, memory.available_bytes, memory.limit);
   }
 
   /// What ends a run stands in the log of the rank where it happened; ranks that end because of it say nothing.
@@ -206,10 +220,20 @@ class Run {
     } catch (const Error& error) {
       logs_->write(rank.rank(), LogLevel::kError, error.what());
       throw;
-    } catch (const c10::Error& error) {
-      logs_->write(rank.rank(), LogLevel::kError, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      if (const auto failed = failed_allocation(error)) end_without_memory(rank, *failed);
+      if (const auto* known = dynamic_cast<const c10::Error*>(&error)) {
+        logs_->write(rank.rank(), LogLevel::kError, known->what_without_backtrace());
+      }
       throw;
     }
+  }
+
+  [[noreturn]] void end_without_memory(const runtime::RankContext& rank, const Error& failed) {
+    const Error error(failed.code(), "rank " + std::to_string(rank.rank()) + ": " + failed.what());
+    last_resort_.arm(error);
+    logs_->write(rank.rank(), LogLevel::kError, error.what());
+    throw error;
   }
 
   void end_training(StopReason reason) {
@@ -243,12 +267,15 @@ class Run {
             .log_line = [this](const std::string& line) { logs_->lightning(line); }};
   }
 
-  void log_step(Progress& progress, const StepResult& result, double host_s) {
+  std::map<std::string, double> log_step(Progress& progress, const StepResult& result,
+      double host_s) {
     StepLog log;
     log.step = result.step;
     log.loss = result.loss;
     log.lr = result.lr;
     log.grad_norm = result.grad_norm;
+    log.skipped = result.skipped;
+    log.scalars = result.scalars;
     log.parameter_norm = result.parameter_norm;
     log.val_loss = result.val_loss;
     log.validation_batches = result.validation_batches;
@@ -259,12 +286,13 @@ class Run {
     log.has_loss = !request_.shape_only;
     log.host_s = host_s;
     if (!step_report_.is_null()) log.simulated = simulated_rates(step_report_, facts_);
-    progress.step(log, step_report_);
+    std::map<std::string, double> scalars = progress.step(log, step_report_);
     facts_.steps = result.step;
     if (log.has_loss) {
       if (!facts_.first_loss) facts_.first_loss = result.loss;
       facts_.last_loss = result.loss;
     }
+    return scalars;
   }
 
   /// A document of the device; null when it has none.
@@ -310,6 +338,7 @@ class Run {
   std::filesystem::path directory_;
   std::optional<RunLock> lock_;  ///< of directory_
   std::optional<RankLogs> logs_;
+  LastResort last_resort_;
   json step_report_;
 };
 

@@ -7,22 +7,14 @@
 namespace trellis::trainer {
 namespace {
 
-void check_prompts(SectionReader& reader) {
-  (void)reader.positive("max_prompt_length", 2048);
-  (void)reader.one_of("truncation_mode", "keep_start", {"keep_start", "keep_end"});
-}
-
 void check_dpo(SectionReader reader) {
-  (void)reader.positive("kl_beta", 0.01);
   (void)reader.one_of("loss_type", "sigmoid", {"sigmoid"});
-  check_prompts(reader);
   if (!reader.get<bool>("precompute_ref_log_probs", true)) {
     reader.problem("precompute_ref_log_probs", "must be true: the reference model is run once, before training");
   }
 }
 
 OrpoSection read_orpo(SectionReader reader) {
-  check_prompts(reader);
   OrpoSection orpo;
   orpo.beta = reader.positive("beta", orpo.beta);
   orpo.trl = reader.one_of("implementation", "nxdt", {"nxdt", "trl"}) == "trl";
@@ -43,8 +35,9 @@ LoraSection read_peft(SectionReader reader) {
     reader.problem("target_modules", fmt::format("`{}` takes no adapter; expected {}", target, join_names(kTargets)));
   }
   if (lora.targets.empty()) reader.problem("target_modules", "names no layer, so nothing would be trained; expected some of " + join_names(kTargets));
-  for (const char* key : {"lora_verbose", "load_lora_from_ckpt", "save_lora_base", "merge_lora", "save_lora_config_adapter", "merge_sharded_lora"}) {
-    (void)reader.get<bool>(key, false);
+  if (reader.get<bool>("load_lora_from_ckpt", false)) {
+    reader.unsupported("load_lora_from_ckpt", "checkpoints are not read in this version",
+        /*changes_step=*/false);
   }
   return lora;
 }
@@ -64,7 +57,6 @@ AlignmentSection read_alignment(SectionReader& reader) {
   check_dpo(reader.section("dpo"));
   const OrpoSection orpo = read_orpo(reader.section("orpo"));
   if (chosen == "orpo") section.orpo = orpo;
-  (void)reader.section("sft").get<bool>("packing", false);
   if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
   // Steps of SFT and ORPO are carried out, on no data; DPO's reads log-probabilities of a reference model.
   if (!chosen.empty()) reader.unsupported(chosen, fmt::format("model alignment ({})", chosen), /*changes_step=*/chosen == "dpo");

@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "base/nearest.h"
 #include "trainer/config/layout_checks.h"
+#include "trainer/config/logged_scalars.h"
 
 namespace trellis::trainer {
 namespace {
@@ -116,6 +118,43 @@ void check_encoder(const RunConfig& config, SectionReaders& r) {
   if (!config.alignment.empty()) r.alignment.problem(config.alignment, "fine-tunes decoders; expected a llama or mistral model, got " + config.model.architecture);
 }
 
+/// A run has an end, and its minimum comes before it.
+void check_end(const RunConfig& config, SectionReaders& r) {
+  const TrainerSection& t = config.trainer;
+  if (!r.trainer.good({"max_steps", "max_epochs", "max_time"})) return;
+  if (t.max_steps < 0 && t.max_epochs < 0 && !t.max_time_s) {
+    r.trainer.problem("max_steps",
+        "the run has no end: expected a number of steps, or -1 with trainer.max_epochs or "
+        "trainer.max_time, got -1 alone");
+  }
+  if (t.max_steps < 0 && config.data.kind == DataKind::kMegatron) {
+    r.trainer.problem("max_steps",
+        "indexed data (data.data_prefix) are sampled for a number of steps: expected at least 1, "
+        "got -1");
+  }
+  if (t.max_steps > 0 && t.min_steps > t.max_steps) {
+    r.trainer.problem("min_steps", fmt::format("{} is more than max_steps {}; lower it",
+        *t.min_steps, t.max_steps));
+  }
+  if (t.max_epochs > 0 && t.min_epochs > t.max_epochs) {
+    r.trainer.problem("min_epochs", fmt::format("{} is more than max_epochs {}; lower it",
+        *t.min_epochs, t.max_epochs));
+  }
+}
+
+/// The monitored number is one that the run logs.
+void check_early_stopping(const RunConfig& config, SectionReaders& r) {
+  if (!config.exp_manager.early_stopping) return;
+  const std::string& monitor = config.exp_manager.early_stopping->monitor;
+  const std::vector<std::string> logged = logged_scalars(config);
+  if (std::ranges::find(logged, monitor) != logged.end()) return;
+  const std::string nearest = nearest_name(monitor, logged);
+  SectionReader params = r.exp_manager.section("early_stopping_callback_params");
+  params.problem("monitor", fmt::format("this run logs no `{}`{}; expected {}", monitor,
+                                        nearest.empty() ? "" : fmt::format(", did you mean `{}`?",
+                                            nearest), join_names(logged)));
+}
+
 void check_precision(const RunConfig& config, SectionReaders& r) {
   const std::string& type = config.precision.type;
   const bool wants_masters = type == "mixed_precision" || type == "mixed_precisionSR" || type == "autocast";
@@ -151,6 +190,8 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_gate(config, readers);
   check_lora(config, readers);
   check_orpo(config, readers);
+  check_end(config, readers);
+  check_early_stopping(config, readers);
   check_precision(config, readers);
   check_features(config, readers);
 }

@@ -141,12 +141,6 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
   if (!section.cyclic) warn("drop_last", !section.drop_last, "only dataloader_type cyclic reads");
 }
 
-/// Only of alignment data; their types are checked here.
-void check_alignment_data(SectionReader& reader) {
-  (void)reader.optional_positive("dev_choose_samples");
-  for (const char* key : {"dataset_name", "prompt_name", "subset_name"}) (void)reader.optional<std::string>(key);
-}
-
 }  // namespace
 
 DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
@@ -158,7 +152,6 @@ DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
   section.test_dir = reader.get<std::string>("test_dir", "");
   section.tokenizer = read_tokenizer(reader.section("tokenizer"));
   read_flags(reader, section);
-  check_alignment_data(reader);
   const bool tokenizes = !reader.section("tokenizer").empty();
   if (alignment) {
     section.kind = DataKind::kAlignment;

@@ -24,6 +24,12 @@ DistributedStrategySection read_distributed_strategy(SectionReader& reader) {
   section.expert_model_parallel_size = reader.positive("expert_model_parallel_size", section.expert_model_parallel_size);
   section.token_shuffle_group_size = reader.positive("token_shuffle_group_size", section.token_shuffle_group_size);
   section.sequence_parallel = reader.get<bool>("sequence_parallel", section.sequence_parallel);
+  if (section.sequence_parallel && section.tensor_model_parallel_size == 1
+      && reader.good({"tensor_model_parallel_size"})) {
+    reader.warn("sequence_parallel",
+        "has no effect: there is one tensor-parallel rank, which holds the whole sequence");
+    section.sequence_parallel = false;
+  }
   section.zero1 = reader.get<bool>("zero1", section.zero1);
   section.kv_replicator = read_kv_replicator(reader);
   if (section.context_parallel_size > 1) {

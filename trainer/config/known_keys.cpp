@@ -10,6 +10,9 @@ namespace {
 
 using enum KeyUse;
 
+constexpr std::string_view kNoAlignmentData =
+    "alignment data are not read in this version: `train` refuses the strategy, `simulate` needs "
+        "no data";
 constexpr std::string_view kNoCheckpoints = "checkpoints are neither written nor read in this version";
 
 constexpr KeyGroup kGroups[] = {
@@ -26,13 +29,13 @@ constexpr KeyGroup kGroups[] = {
 
     {"trainer", kCarriedOut, "devices num_nodes max_steps max_epochs max_time log_every_n_steps gradient_clip_val enable_progress_bar"},
     {"trainer", kCarriedOut, "val_check_interval check_val_every_n_epoch num_sanity_val_steps"},
+    {"trainer", kCarriedOut, "min_steps min_epochs track_grad_norm"},
     {"trainer", kCarriedOut, "limit_train_batches limit_val_batches limit_test_batches lnc sequential_move_factor"},
     {"trainer", kIgnored, "limit_predict_batches", "", "nothing predicts"},
     {"trainer", kIgnored, "multiple_trainloader_mode", "", "there is one loader of training data"},
     {"trainer", kIgnored, "inference_mode", "", "validation never records gradients"},
     {"trainer", kNeutral, "accumulate_grad_batches", "1|null", "it is derived: global_batch_size / (micro_batch_size × DP)"},
     {"trainer", kNeutral, "gradient_clip_algorithm", "null", "gradients are clipped by their global norm"},
-    {"trainer", kNeutral, "min_epochs min_steps", "null", "a run ends by max_steps, max_epochs or max_time"},
     {"trainer", kNeutral, "callbacks plugins strategy profiler", "null", "the configuration's sections set them up"},
     {"trainer", kNeutral, "default_root_dir", "null", "use exp_manager.exp_dir"},
     {"trainer", kNeutral, "logger", "false|null", "loggers belong to exp_manager.create_tensorboard_logger"},
@@ -47,7 +50,6 @@ constexpr KeyGroup kGroups[] = {
     {"trainer", kNeutral, "precision", "null|32", "section `precision` replaces it"},
     {"trainer", kNeutral, "reload_dataloaders_every_n_epochs", "0|null", "the order of samples is fixed by the seed"},
     {"trainer", kNeutral, "overfit_batches", "0|null", "use trainer.limit_train_batches"},
-    {"trainer", kNeutral, "track_grad_norm", "-1|null", "use exp_manager.log_gradient_norm"},
 
     {"exp_manager", kCarriedOut, "explicit_log_dir exp_dir name version use_datetime_version create_tensorboard_logger"},
     {"exp_manager", kCarriedOut, "log_step_timing log_parameter_norm log_gradient_norm log_local_rank_0_only log_global_rank_0_only"},
@@ -77,7 +79,8 @@ constexpr KeyGroup kGroups[] = {
      "", kNoCheckpoints},
     {"exp_manager.early_stopping_callback_params", kCarriedOut,
      "monitor mode min_delta patience check_finite stopping_threshold divergence_threshold"},
-    {"exp_manager.early_stopping_callback_params", kIgnored, "verbose log_rank_zero_only", "", "why a run ends stands once on the console and in every rank's log"},
+    {"exp_manager.early_stopping_callback_params", kIgnored, "verbose log_rank_zero_only", "",
+        "why a run ends stands on the console and in the log of rank 0"},
     {"exp_manager.early_stopping_callback_params", kIgnored, "strict", "", "a monitored number that is never there is always an error"},
     {"exp_manager.early_stopping_callback_params", kNeutral, "check_on_train_epoch_end", "false|null", "it is checked after each validation"},
     {"exp_manager.step_timing_kwargs", kIgnored, "sync_cuda", "", "there is no CUDA device; a step ends when its numbers are read"},
@@ -96,7 +99,8 @@ constexpr KeyGroup kGroups[] = {
     {"data", kCarriedOut, "micro_batch_size global_batch_size train_dir val_dir test_dir seq_length data_prefix splits_string"},
     {"data", kCarriedOut, "index_mapping_dir dataloader_type drop_last validation_drop_last reset_position_ids eod_mask_loss"},
     {"data", kCarriedOut, "no_seqlen_plus_one_input_tokens num_workers"},
-    {"data", kCarriedOut, "dev_choose_samples dataset_name prompt_name subset_name"},  // of alignment data
+    {"data", kIgnored, "dev_choose_samples dataset_name prompt_name subset_name", "",
+        kNoAlignmentData},
     {"data", kSection, "tokenizer"},
     {"data", kIgnored, "pad_samples_to_global_batch_size", "", "with validation_drop_last false a last batch is always filled, with rows that do not count"},
     {"data", kIgnored, "skip_warmup delay_data_mmap", "", "files are mapped when they are opened and read page by page"},
@@ -119,7 +123,11 @@ constexpr KeyGroup kGroups[] = {
     {"model", kCarriedOut, "normalization activation transformer_block_type position_embedding_type has_bias"},
     {"model", kCarriedOut, "share_embeddings_and_output_weights hidden_dropout attention_dropout ffn_dropout sliding_window_size"},
     {"model", kCarriedOut, "apply_query_key_layer_scaling fp32_residual_connection qkv_linear fuse_qkv pipeline_cuts"},
-    {"model", kCarriedOut, "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only save_logits"},
+    {"model", kCarriedOut,
+        "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only "
+        "skip_nan_grad"},
+    {"model", kIgnored, "save_logits", "",
+        "a training step returns its loss; nothing reads logits"},
     // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from config.json.
     {"model", kCarriedOut, "vocab_size torch_dtype"},
     // NxDT always fuses them; neuronx-nemo-megatron did not before its 0.5.0 (its ParallelMLP had dense_h_to_4h and dense_h_to_4h_2).
@@ -169,7 +177,11 @@ constexpr KeyGroup kGroups[] = {
     {"model.optim", kSection, "sched"},
     {"model.optim", kIgnored, "capturable", "", "there are no CUDA graphs"},
 
-    {"model.optim.sched", kCarriedOut, "name warmup_steps warmup_ratio constant_steps constant_ratio hold_steps hold_ratio min_lr max_steps"},
+    {"model.optim.sched", kCarriedOut,
+        "name warmup_steps warmup_ratio constant_steps constant_ratio hold_steps hold_ratio "
+        "min_lr"},
+    {"model.optim.sched", kIgnored, "max_steps", "",
+        "a schedule always lasts for trainer.max_steps"},
     {"model.optim.sched", kCarriedOut, "d_model decay_rate power cycle step_size gamma mode factor patience threshold threshold_mode"},
     {"model.optim.sched", kCarriedOut, "cooldown eps base_lr max_lr step_size_up step_size_down scale_mode cycle_momentum"},
     {"model.optim.sched", kNeutral, "monitor", "val_loss|loss|null", "ReduceLROnPlateau follows the validation loss"},
@@ -182,11 +194,22 @@ constexpr KeyGroup kGroups[] = {
     {"precision", kIgnored, "fp32_grads_cc", "", "NxDT does not read it either; fp32_grad_acc sums gradients in fp32"},
 
     {"model_alignment_strategy", kSection, "dpo sft orpo peft"},
-    {"model_alignment_strategy.dpo", kCarriedOut, "kl_beta loss_type max_prompt_length precompute_ref_log_probs truncation_mode"},
-    {"model_alignment_strategy.sft", kCarriedOut, "packing"},
-    {"model_alignment_strategy.orpo", kCarriedOut, "beta implementation max_prompt_length truncation_mode"},
-    {"model_alignment_strategy.peft", kCarriedOut, "lora_rank lora_alpha lora_dropout lora_bias lora_verbose target_modules load_lora_from_ckpt"},
-    {"model_alignment_strategy.peft", kCarriedOut, "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora"},
+    {"model_alignment_strategy.dpo", kCarriedOut, "loss_type precompute_ref_log_probs"},
+    {"model_alignment_strategy.dpo", kIgnored, "kl_beta", "",
+        "steps of DPO are not computed in this version"},
+    {"model_alignment_strategy.dpo", kIgnored, "max_prompt_length truncation_mode", "",
+        kNoAlignmentData},
+    {"model_alignment_strategy.sft", kIgnored, "packing", "", kNoAlignmentData},
+    {"model_alignment_strategy.orpo", kCarriedOut, "beta implementation"},
+    {"model_alignment_strategy.orpo", kIgnored, "max_prompt_length truncation_mode", "",
+        kNoAlignmentData},
+    {"model_alignment_strategy.peft", kCarriedOut,
+        "lora_rank lora_alpha lora_dropout lora_bias target_modules load_lora_from_ckpt"},
+    {"model_alignment_strategy.peft", kIgnored,
+        "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora", "",
+        kNoCheckpoints},
+    {"model_alignment_strategy.peft", kIgnored, "lora_verbose", "",
+        "`trellis validate` prints which layers get adapters"},
 };
 
 std::vector<std::string> split(std::string_view text, char separator) {

@@ -87,10 +87,6 @@ void check_tensor_parallel(const RunConfig& config, SectionReaders& r) {
 
 void check_sequence_parallel(const RunConfig& config, SectionReaders& r) {
   if (!config.distributed_strategy.sequence_parallel || !r.distributed_strategy.good({"tensor_model_parallel_size"})) return;
-  if (config.tp() == 1) {
-    return r.distributed_strategy.problem("sequence_parallel", "needs tensor_model_parallel_size > 1, over whose ranks it cuts the sequence, got 1; set it to "
-                                                               "false or raise tensor_model_parallel_size");
-  }
   if (!r.model.good({"encoder_seq_length"})) return;
   const Divisor parts = config.cp() == 1 ? tensor_parallel(config)
                                          : Divisor{fmt::format("tensor_model_parallel_size {} × context_parallel_size {} = {}", config.tp(), config.cp(),

@@ -180,6 +180,16 @@ void read_norm_decay(SectionReader& reader, ModelSection& section) {
   section.do_layer_norm_weight_decay = here.value_or(there.value_or(false));
 }
 
+/// Keys of one kind of encoder say nothing about another model.
+void refuse_foreign_keys(SectionReader& reader, const ModelSection& section) {
+  for (const auto& [key, type] : {std::pair{"type_vocab_size", "bert"}, {"image_size", "vit"},
+      {"patch_size", "vit"}, {"num_channels", "vit"}, {"num_labels", "vit"}}) {
+    if (!reader.has_value(key) || section.architecture == type) continue;
+    reader.problem(key, fmt::format("belongs to model_type {}, and this model is {}; remove it",
+        type, section.architecture));
+  }
+}
+
 }  // namespace
 
 ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) {
@@ -200,6 +210,7 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   section.moe = read_moe(reader, !hf);
   if (!section.moe && json.moe && !reader.has("moe")) section.moe = json.moe;
   read_structure(reader, hf, section);
+  refuse_foreign_keys(reader, section);
   if (is_encoder(section)) {
     reader.unsupported("model_type", fmt::format("the training data of a {} model; a simulated step reads none", section.architecture), /*changes_step=*/false);
   }
@@ -208,7 +219,7 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   read_pipeline_cuts(reader, section);
   section.weight_init_only = reader.get<bool>("weight_init_only", section.weight_init_only);
   if (section.weight_init_only) reader.unsupported("weight_init_only", "checkpoints are not read in this version", /*changes_step=*/false);
-  section.save_logits = reader.get<bool>("save_logits", section.save_logits);
+  section.skip_nan_grad = reader.get<bool>("skip_nan_grad", section.skip_nan_grad);
   const std::string dtype = reader.one_of("torch_dtype", json.bf16 ? "bfloat16" : "float32", {"bfloat16", "float32"});
   surroundings.bf16_checkpoint = hf && dtype == "bfloat16";
   return section;

@@ -138,6 +138,8 @@ struct ModelSection {
   Recompute recompute = Recompute::kNone;
   std::vector<std::string> recompute_modules;  ///< class names when selective: CoreAttention, LlamaMLP, …
   bool weight_init_only = false;
+  /// NeMo's: steps whose gradients are not finite change nothing; false: they end the run
+  bool skip_nan_grad = false;
   bool save_logits = false;
   std::optional<MoeSection> moe;
   int type_vocab_size = 0;                 ///< bert: kinds of token

@@ -144,10 +144,6 @@ SchedSection read_sched(SectionReader& reader, std::int64_t max_steps) {
   section.constant_steps = read_steps(reader, "constant", max_steps);
   section.hold_steps = read_steps(reader, "hold", max_steps);
   section.min_lr = reader.non_negative("min_lr", default_min_lr(section.name));
-  const auto length = reader.optional<std::int64_t>("max_steps");
-  if (length && *length != max_steps) {
-    reader.warn("max_steps", fmt::format("{} has no effect: trainer.max_steps {} is used", *length, max_steps));
-  }
   const std::vector<OptimizerArgument> infos = schedule_arguments(section.name);
   read_arguments(reader, section.name, infos, section.arguments);
   refuse_foreign(reader, section.name, infos, {});
@@ -178,6 +174,12 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
     section.sched = read_sched(sched, max_steps);
   } else if (!sched.empty()) {
     sched.problem("name", fmt::format("this key is required and missing; expected {}", join_names(schedule_names())));
+  }
+  if (section.sched && max_steps == -1) {
+    sched.warn("name",
+        "has no effect with trainer.max_steps -1: a schedule needs its length, so the learning "
+        "rate stays constant, as NxDT's does");
+    section.sched.reset();
   }
   report(reader, check_optimizer(section));
   OptimSection judged = section;

@@ -51,9 +51,11 @@ void apply_type(bool zero1, bool bf16_checkpoint, PrecisionSection& section) {
   section.master_weights = section.fp32_grad_acc = (mixed || section.autocast) && zero1;
 }
 
-std::string read_reduce_dtype(SectionReader& reader, const std::string& type) {
+/// As narrow as the weights, unless another type is written.
+std::string read_reduce_dtype(SectionReader& reader, const std::string& type, bool weights_bf16) {
   const bool full = type == "fp32" || type == "fp64";
-  if (!full) return reader.one_of("parallel_layers_reduce_dtype", "bf16", {"bf16", "fp32"});
+  if (!full) return reader.one_of("parallel_layers_reduce_dtype", weights_bf16 ? "bf16" : "fp32",
+      {"bf16", "fp32"});
   const std::string dtype = reader.get<std::string>("parallel_layers_reduce_dtype", type);
   if (reader.good({"type", "parallel_layers_reduce_dtype"}) && dtype != type) {
     reader.problem("parallel_layers_reduce_dtype", fmt::format("`{}` contradicts precision.type {}; remove it or set it to {}", dtype, type, type));
@@ -72,7 +74,8 @@ PrecisionSection read_precision(SectionReader& reader, bool zero1, bool bf16_che
   } else {
     apply_type(zero1, bf16_checkpoint, section);
   }
-  section.parallel_layers_reduce_dtype = read_reduce_dtype(reader, section.type);
+  section.parallel_layers_reduce_dtype = read_reduce_dtype(reader, section.type,
+      section.weights_bf16);
   return section;
 }
 

@@ -145,7 +145,7 @@ void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source
   out.texts("pipeline_cuts", section.pipeline_cuts);
   write_recompute(out, section);
   out.boolean("weight_init_only", section.weight_init_only);
-  out.boolean("save_logits", section.save_logits);
+  if (section.skip_nan_grad) out.boolean("skip_nan_grad", true);
   if (config.precision.type == "autocast") out.text("torch_dtype", config.precision.weights_bf16 ? "bfloat16" : "float32");
   if (section.moe) write_moe(out, *section.moe);
   write_optim(out, section.optim);

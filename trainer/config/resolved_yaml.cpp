@@ -19,8 +19,14 @@ void write_batch_count(YamlWriter& out, std::string_view key, const std::optiona
 
 void write_duration(YamlWriter& out, std::string_view key, const std::optional<double>& seconds) {
   if (!seconds) return out.raw(key, "null");
+  if (*seconds != std::floor(*seconds)) return out.raw(key, fmt::format("{{seconds: {}}}", *seconds));
   const auto s = static_cast<std::int64_t>(std::llround(*seconds));
   out.text(key, fmt::format("{:02}:{:02}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60));
+}
+
+void write_norm_type(YamlWriter& out, const std::optional<double>& norm) {
+  if (!norm) return;
+  std::isinf(*norm) ? out.text("track_grad_norm", "inf") : out.number("track_grad_norm", *norm);
 }
 
 void write_trainer(YamlWriter& out, const TrainerSection& section, const YamlMap& source) {
@@ -29,6 +35,8 @@ void write_trainer(YamlWriter& out, const TrainerSection& section, const YamlMap
   out.integer("num_nodes", section.num_nodes);
   out.integer("max_steps", section.max_steps);
   out.integer("max_epochs", section.max_epochs);
+  out.integer_or_null("min_epochs", section.min_epochs);
+  out.integer_or_null("min_steps", section.min_steps);
   write_duration(out, "max_time", section.max_time_s);
   out.integer("log_every_n_steps", section.log_every_n_steps);
   write_batch_count(out, "val_check_interval", section.val_check_interval);
@@ -38,6 +46,7 @@ void write_trainer(YamlWriter& out, const TrainerSection& section, const YamlMap
   write_batch_count(out, "limit_val_batches", section.limit_val_batches);
   write_batch_count(out, "limit_test_batches", section.limit_test_batches);
   out.number_or_null("gradient_clip_val", section.gradient_clip_val);
+  write_norm_type(out, section.track_grad_norm);
   out.boolean("enable_progress_bar", section.enable_progress_bar);
   out.integer_or_null("lnc", section.lnc);
   out.integer("sequential_move_factor", section.sequential_move_factor);
@@ -151,9 +160,6 @@ void write_data(YamlWriter& out, const DataSection& section, const YamlMap& sour
   // With a tokenizer, an hf model's train_dir would be text.
   if (section.kind != DataKind::kHfDataset) write_tokenizer(out, section.tokenizer, source.map("tokenizer"));
   out.keep(source, "data");
-  for (const char* key : {"dev_choose_samples", "dataset_name", "prompt_name", "subset_name"}) {
-    if (source.has(key)) out.raw(key, source.flow_text(key));
-  }
   out.close();
 }
 

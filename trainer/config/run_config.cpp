@@ -43,11 +43,12 @@ void read_top_level(SectionReader& reader, RunConfig& config) {
   if (!reader.has_value("bucket_size_collectives")) config.bucket_size_collectives_mb = 0;
 }
 
-RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& directory) {
+RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& directory,
+    const std::string& instance) {
   RunConfig config;
   read_top_level(readers.root, config);
   const bool hf = config.model_source == "hf";
-  config.trainer = read_trainer(readers.trainer);
+  config.trainer = read_trainer(readers.trainer, instance);
   for (const char* key : {"devices", "num_nodes", "lnc"}) config.places.where["trainer." + std::string(key)] = terminal_line(readers.trainer.map().where(key));
   config.exp_manager = read_exp_manager(readers.exp_manager, config.trainer);
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
@@ -87,11 +88,12 @@ std::vector<std::string> with_environment(std::vector<std::string> overrides) {
 }
 
 /// All but the resolved text.
-RunCheck check_document(const YamlDocument& document, const std::string& file) {
+RunCheck check_document(const YamlDocument& document, const std::string& file,
+    const std::string& instance) {
   Findings findings{document.problems()};
   SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
   RunCheck check;
-  check.config = read_sections(readers, std::filesystem::path(file).parent_path());
+  check.config = read_sections(readers, std::filesystem::path(file).parent_path(), instance);
   cross_check(check.config, readers);
   readers.root.finish();
   check.problems = document.problems().lines();
@@ -106,17 +108,19 @@ RunCheck check_document(const YamlDocument& document, const std::string& file) {
 
 RunConfigFile::RunConfigFile(std::string file) : file_(std::move(file)), source_(YamlSource::load(file_)) {}
 
-RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const { return check_document(source_.with(with_environment(overrides)), file_); }
+RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const { return check_document(source_.with(with_environment(overrides)), file_, kDefaultInstance); }
 
-RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides) {
+RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
+    const std::string& instance) {
   const YamlDocument document = YamlDocument::load(file, with_environment(overrides));
-  RunCheck check = check_document(document, file);
+  RunCheck check = check_document(document, file, instance);
   if (check.problems.empty()) check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
   return check;
 }
 
-RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides) {
-  RunCheck check = check_run_config(file, overrides);
+RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
+    const std::string& instance) {
+  RunCheck check = check_run_config(file, overrides, instance);
   std::string text;
   for (const std::string& problem : shown_problems(check.problems)) text += (text.empty() ? "" : "\n") + problem;
   if (!text.empty()) throw ConfigError(text);

@@ -22,8 +22,11 @@ struct BatchCount {
 struct TrainerSection {
   int devices = 8;               ///< ranks per node
   int num_nodes = 1;
-  std::int64_t max_steps = 100;
-  int max_epochs = -1;                       ///< −1: max_steps decides
+  std::int64_t max_steps = 100;              ///< −1: max_epochs or max_time decides
+  int max_epochs = -1;                       ///< −1: max_steps or max_time decides
+  /// early stopping and max_time end no run before these
+  std::optional<std::int64_t> min_steps;
+  std::optional<std::int64_t> min_epochs;
   std::optional<double> max_time_s;          ///< YAML: max_time DD:HH:MM:SS
   int log_every_n_steps = 1;
   std::optional<BatchCount> val_check_interval;         ///< none: once per epoch
@@ -31,6 +34,8 @@ struct TrainerSection {
   int num_sanity_val_steps = 0;
   std::optional<BatchCount> limit_train_batches, limit_val_batches, limit_test_batches;  ///< none: all
   std::optional<double> gradient_clip_val;   ///< max gradient norm; none: no clipping
+  /// another norm of the gradients that is logged: a power above 0, or infinity
+  std::optional<double> track_grad_norm;
   bool enable_progress_bar = true;
   std::optional<int> lnc;                    ///< logical NeuronCore size; none: the instance decides
   int sequential_move_factor = 11;           ///< ranks of a host that build their weights at the same time
@@ -217,11 +222,17 @@ struct RunCheck {
   std::vector<KeyWithoutEffect> without_effect;
 };
 
+/// The machine of a run that names none.
+inline constexpr const char* kDefaultInstance = "trn1.32xlarge";
+
 /// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher does, COMPILE=1 in the environment makes a
 /// dry run of 10 steps without outputs, and TRAIN_ITERS replaces trainer.max_steps. Throws ConfigError when the file is no YAML.
-[[nodiscard]] RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides);
+/// `instance`: of whose nodes `trainer.devices: auto` takes every logical core.
+[[nodiscard]] RunCheck check_run_config(const std::string& file,
+    const std::vector<std::string>& overrides, const std::string& instance = kDefaultInstance);
 /// The same for a run: throws one ConfigError with every problem, logs the warnings.
-[[nodiscard]] RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides);
+[[nodiscard]] RunConfig load_run_config(const std::string& file,
+    const std::vector<std::string>& overrides, const std::string& instance = kDefaultInstance);
 /// Throws a ConfigError that lists the features which this version validates but does not carry out. `simulate`: only those that change a step.
 void refuse_unsupported(const RunConfig& config, bool simulate);
 /// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores × nodes).

@@ -187,9 +187,14 @@ std::string SectionReader::text_of(const std::string& key) {
   return text.starts_with('[') && text != "[]" ? "a list" : text;
 }
 
+/// NeMo's form of a feature with arguments: {enabled: false, …}.
+bool SectionReader::is_switched_off(const std::string& key) {
+  return state_->map.is_map(key) && is_neutral(state_->map.map(key).raw("enabled"), "false");
+}
+
 void SectionReader::check_neutral(const std::string& key, std::string_view neutral, std::string_view why) {
   const std::string text = text_of(key);
-  if (!good({key.c_str()}) || is_neutral(text, neutral)) return;
+  if (!good({key.c_str()}) || is_neutral(text, neutral) || is_switched_off(key)) return;
   problem(key, fmt::format("not supported (got {}): {}; remove it or set it to {}", text, why, preferred(neutral)));
 }
 

@@ -69,6 +69,7 @@ class SectionReader {
  private:
   [[nodiscard]] std::string text_of(const std::string& key);
   [[nodiscard]] std::string dotted(const std::string& key) const;
+  [[nodiscard]] bool is_switched_off(const std::string& key);
   void check_neutral(const std::string& key, std::string_view neutral, std::string_view why);
   void note_later(const std::string& key, std::string_view neutral, std::string_view why);
   void reject(const std::string& key, const std::vector<std::string>& known);

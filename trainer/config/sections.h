@@ -10,7 +10,8 @@
 /// One reader per section: defaults applied, each value checked by itself. Rules between values stand in cross_checks.h.
 namespace trellis::trainer {
 
-[[nodiscard]] TrainerSection read_trainer(SectionReader& reader);
+/// `instance`: whose logical cores `devices: auto` counts.
+[[nodiscard]] TrainerSection read_trainer(SectionReader& reader, const std::string& instance);
 /// `trainer`: receives exp_manager.max_time_per_run, NeMo's other name of trainer.max_time.
 [[nodiscard]] /// Why a text cannot name a folder below another one: it is absolute, goes up, or holds control characters; "" when it can.
 [[nodiscard]] std::string why_no_folder_below(const std::string& name);
@@ -43,7 +44,7 @@ struct ModelSurroundings {
 /// Everything but `optim`. The vocabulary is padded for the tensor-parallel size.
 [[nodiscard]] ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings);
 
-/// "00:04:00:00" (DD:HH:MM:SS) in seconds; none when absent or wrong.
+/// "00:04:00:00" (DD:HH:MM:SS) or {hours: 4} in seconds; none when absent or wrong.
 [[nodiscard]] std::optional<double> read_duration(SectionReader& reader, const std::string& key);
 
 }  // namespace trellis::trainer

@@ -1,21 +1,45 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
+#include <map>
 
 #include <fmt/format.h>
 
+#include "sim/config/system_config.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
 namespace {
 
-/// NxDT's limit -1 means "until the epochs are over"; a run of ours ends by steps.
+/// −1: no such limit.
 std::int64_t read_max_steps(SectionReader& reader) {
   const auto steps = reader.required<std::int64_t>("max_steps");
-  if (reader.good({"max_steps"}) && steps < 1) {
-    reader.problem("max_steps", fmt::format("must be at least 1, got {}: a run ends by steps", steps));
+  if (reader.good({"max_steps"}) && steps < 1 && steps != -1) {
+    reader.problem("max_steps",
+        fmt::format("must be at least 1, or -1 for as many as max_epochs or max_time needs; got {}",
+        steps));
   }
   return steps;
+}
+
+std::optional<std::int64_t> read_minimum(SectionReader& reader, const std::string& key) {
+  const auto least = reader.optional<std::int64_t>(key);
+  if (!least || *least >= 0) return least;
+  reader.problem(key, fmt::format("must not be negative, got {}", *least));
+  return std::nullopt;
+}
+
+/// Lightning's: −1 for none, "inf" or a number above 0.
+std::optional<double> read_track_grad_norm(SectionReader& reader) {
+  const std::string text = reader.raw("track_grad_norm");
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  const auto norm = reader.optional<double>("track_grad_norm");
+  if (!norm || *norm == -1) return std::nullopt;
+  if (*norm > 0) return norm;
+  reader.problem("track_grad_norm",
+      fmt::format("must be a power greater than 0 or inf, or -1 for none; got {}", text));
+  return std::nullopt;
 }
 
 bool is_integer(const std::string& text) { return text.find_first_not_of("+-0123456789") == std::string::npos; }
@@ -38,7 +62,9 @@ std::optional<BatchCount> read_batch_count(SectionReader& reader, const std::str
 int read_max_epochs(SectionReader& reader) {
   const int epochs = reader.get<int>("max_epochs", -1);
   if (epochs == -1 || epochs > 0) return epochs;
-  reader.problem("max_epochs", fmt::format("must be at least 1, or -1 for as many as max_steps needs; got {}", epochs));
+  reader.problem("max_epochs",
+      fmt::format("must be at least 1, or -1 for as many as max_steps or max_time needs; got {}",
+      epochs));
   return -1;
 }
 
@@ -61,9 +87,44 @@ std::optional<int> read_lnc(SectionReader& reader) {
   return std::nullopt;
 }
 
+/// "auto" or "-1", Lightning's words for all of a node.
+int read_devices(SectionReader& reader, const std::string& instance, std::optional<int> lnc) {
+  const std::string text = reader.raw("devices");
+  if (text != "auto" && text != "-1") return reader.required_positive("devices");
+  sim::LoadOptions load;
+  load.logical_core_size = lnc;
+  try {
+    return sim::load_system(instance, load).logical_cores_per_node();
+  } catch (const ConfigError& error) {
+    reader.problem("devices", fmt::format("{} of {}: {}", text, instance, error.what()));
+    return 1;
+  }
+}
+
+/// The arguments of Python's timedelta.
+template <typename Report>
+std::optional<double> read_timedelta(SectionReader parts, const Report& report) {
+  static const std::map<std::string, double> kUnits = {
+      {"weeks", 604800}, {"days", 86400}, {"hours", 3600}, {"minutes", 60}, {"seconds", 1}};
+  double total = 0;
+  for (const auto& [unit, seconds] : kUnits) total += parts.non_negative(unit, 0.0) * seconds;
+  for (const std::string& key : parts.keys()) {
+    if (kUnits.contains(key)) continue;
+    parts.problem(key, "unknown unit of time; expected weeks, days, hours, minutes or seconds");
+    return std::nullopt;
+  }
+  if (total > 0) return total;
+  report("must be more than 0 seconds; remove it for no limit");
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<double> read_duration(SectionReader& reader, const std::string& key) {
+  if (reader.is_map(key)) {
+    const auto report = [&](const std::string& problem) { reader.problem(key, problem); };
+    return read_timedelta(reader.section(key), report);
+  }
   const auto text = reader.optional<std::string>(key);
   if (!text) return std::nullopt;
   constexpr std::array<double, 4> kSeconds = {86400, 3600, 60, 1};
@@ -87,12 +148,15 @@ std::optional<double> read_duration(SectionReader& reader, const std::string& ke
   return std::nullopt;
 }
 
-TrainerSection read_trainer(SectionReader& reader) {
+TrainerSection read_trainer(SectionReader& reader, const std::string& instance) {
   TrainerSection section;
-  section.devices = reader.required_positive("devices");
+  section.lnc = read_lnc(reader);
+  section.devices = read_devices(reader, instance, section.lnc);
   section.num_nodes = reader.positive("num_nodes", section.num_nodes);
   section.max_steps = read_max_steps(reader);
   section.max_epochs = read_max_epochs(reader);
+  section.min_steps = read_minimum(reader, "min_steps");
+  section.min_epochs = read_minimum(reader, "min_epochs");
   section.max_time_s = read_duration(reader, "max_time");
   section.log_every_n_steps = reader.positive("log_every_n_steps", section.log_every_n_steps);
   section.gradient_clip_val = reader.optional<double>("gradient_clip_val");
@@ -100,8 +164,8 @@ TrainerSection read_trainer(SectionReader& reader) {
     reader.problem("gradient_clip_val", fmt::format("must be greater than 0, got {}; null switches clipping off", *section.gradient_clip_val));
   }
   read_validation(reader, section);
+  section.track_grad_norm = read_track_grad_norm(reader);
   section.enable_progress_bar = reader.get<bool>("enable_progress_bar", section.enable_progress_bar);
-  section.lnc = read_lnc(reader);
   section.sequential_move_factor = reader.positive("sequential_move_factor", section.sequential_move_factor);
   return section;
 }

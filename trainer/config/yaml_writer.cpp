@@ -40,7 +40,10 @@ void YamlWriter::number_or_null(std::string_view key, const std::optional<double
   raw(key, value ? fmt::format("{}", *value) : "null");
 }
 
-void YamlWriter::integer_or_null(std::string_view key, const std::optional<int>& value) { raw(key, value ? fmt::format("{}", *value) : "null"); }
+void YamlWriter::integer_or_null(std::string_view key,
+                                 const std::optional<std::int64_t>& value) {
+  raw(key, value ? fmt::format("{}", *value) : "null");
+}
 
 void YamlWriter::texts(std::string_view key, const std::vector<std::string>& values) {
   if (values.empty()) return raw(key, "null");

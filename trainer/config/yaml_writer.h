@@ -22,7 +22,7 @@ class YamlWriter {
   void integer(std::string_view key, std::int64_t value);
   void number(std::string_view key, double value);  ///< the shortest text that reads back equal
   void number_or_null(std::string_view key, const std::optional<double>& value);
-  void integer_or_null(std::string_view key, const std::optional<int>& value);
+  void integer_or_null(std::string_view key, const std::optional<std::int64_t>& value);
   void texts(std::string_view key, const std::vector<std::string>& values);  ///< empty: null
   void raw(std::string_view key, std::string_view value);
   /// The keys of `source` that belong to section `path`, but to no field of RunConfig: as they stand there.

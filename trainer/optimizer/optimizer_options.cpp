@@ -13,8 +13,8 @@ std::optional<at::ScalarType> wide_dtype(const PrecisionSection& precision) {
 }
 
 at::ScalarType reduce_dtype(const PrecisionSection& precision) {
-  const at::ScalarType model = model_dtype(precision);
-  return precision.parallel_layers_reduce_dtype == "fp32" ? c10::promoteTypes(model, at::kFloat) : model;
+  if (precision.type == "fp32" || precision.type == "fp64") return model_dtype(precision);
+  return precision.parallel_layers_reduce_dtype == "fp32" ? at::kFloat : at::kBFloat16;
 }
 
 OptimizerOptions optimizer_options(const RunConfig& config) {

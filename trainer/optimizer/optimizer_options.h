@@ -35,7 +35,8 @@ struct OptimizerOptions {
 /// Type of what a model would compute wider than its activations, softmax of attention and cross entropy: bf16 where XLA_USE_BF16 makes
 /// float32 that.
 [[nodiscard]] std::optional<at::ScalarType> wide_dtype(const PrecisionSection& precision);
-/// Type of sums over TP inside the parallel layers: parallel_layers_reduce_dtype, but never below the model's.
+/// Type of sums over TP inside the parallel layers: parallel_layers_reduce_dtype; types fp32 and
+/// fp64 have one type for all.
 [[nodiscard]] at::ScalarType reduce_dtype(const PrecisionSection& precision);
 /// What a configuration asks for. Throws ConfigError for an optimizer section that breaks a rule.
 [[nodiscard]] OptimizerOptions optimizer_options(const RunConfig& config);

@@ -193,24 +193,38 @@ std::vector<GradientPart> NeuronZero1Optimizer::norm_parts() const {
   return parts;
 }
 
-at::Tensor NeuronZero1Optimizer::clip() const {
+at::Tensor NeuronZero1Optimizer::grad_norm(double norm_type) const {
+  const Scope scope("phase=optimizer");
+  const at::NoGradGuard no_grad;
   const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(), parallel_.get_pipeline_model_parallel_group(), sharding_group()};
   std::vector<GradientPart> counted = norm_parts();
   // A rank may have nothing but tied copies or padding: it adds zero.
   if (counted.empty()) counted.push_back({shards_.front()->grad.new_zeros({1}), true});
-  at::Tensor norm = get_grad_norm(counted, groups);
-  if (!options_.max_grad_norm) return norm;
+  return get_grad_norm(counted, groups, norm_type);
+}
+
+void NeuronZero1Optimizer::clip(const at::Tensor& norm) const {
+  if (!options_.max_grad_norm) return;
   std::vector<GradientPart> all;
   for (const auto& shard : shards_) all.push_back({shard->grad});
   clip_grads_with_norm(all, *options_.max_grad_norm, norm);
-  return norm;
 }
 
 at::Tensor NeuronZero1Optimizer::step(double lr) {
+  at::Tensor norm = grad_norm();
+  step(lr, norm);
+  return norm;
+}
+
+void NeuronZero1Optimizer::skip_step() {
+  for (const auto& shard : shards_) shard->grad.reset();
+}
+
+void NeuronZero1Optimizer::step(double lr, const at::Tensor& norm) {
   const Scope scope("phase=optimizer");
   const at::NoGradGuard no_grad;
   TORCH_CHECK(!shows_ema_, "step: the weights show their moving average; call swap_ema_weights() first");
-  at::Tensor norm = clip();
+  clip(norm);
   Numbers numbers(options_, ++steps_, lr);
   Gathers gathers;
   for (const auto& shard : shards_) {
@@ -218,7 +232,6 @@ at::Tensor NeuronZero1Optimizer::step(double lr) {
     gathers.start(*shard->bucket, update(*shard, numbers.of(group_of(*shard), like)));
   }
   gathers.end_all_but(0);
-  return norm;
 }
 
 /// Returns the shard's new weights in the model's type: they travel so, in half the bytes of the masters.

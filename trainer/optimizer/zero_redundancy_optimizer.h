@@ -31,8 +31,15 @@ class NeuronZero1Optimizer {
   void reduce_gradients();
   /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before the last micro-batch of the step.
   void skip_gradients(int microbatches);
-  /// The rest. Returns the gradient norm before clipping, on the device.
+  /// L2 or other norm of the whole reduced gradient, on the device, the same on every rank.
+  /// REQUIRES: between reduce_gradients() and step().
+  [[nodiscard]] at::Tensor grad_norm(double norm_type = 2) const;
+  /// The rest: clips by `norm`, which grad_norm() gave, and updates.
+  void step(double lr, const at::Tensor& norm);
+  /// Both; returns the norm before clipping.
   at::Tensor step(double lr);
+  /// In place of step(): drops the reduced gradients. Weights, states and the number of steps stay.
+  void skip_step();
   [[nodiscard]] std::int64_t steps() const { return steps_; }
   /// The next step is number `steps` + 1: states were restored.
   void continue_after(std::int64_t steps) { steps_ = steps; }
@@ -65,8 +72,7 @@ class NeuronZero1Optimizer {
   void end_padded_reductions(const ParameterBucket& next);
   [[nodiscard]] OptimizerGroup group_of(const Shard& shard) const;
   [[nodiscard]] std::vector<GradientPart> norm_parts() const;
-  /// Clips by the global norm, which it returns.
-  [[nodiscard]] at::Tensor clip() const;
+  void clip(const at::Tensor& norm) const;
   at::Tensor update(Shard& shard, const StepNumbers& numbers);
   void update_states(Shard& shard, const at::Tensor& values, const StepNumbers& numbers);
   void update_ema(Shard& shard, const at::Tensor& weights) const;

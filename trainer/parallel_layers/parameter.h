@@ -37,6 +37,7 @@ struct Parameter {
   bool weight_decay = true;
   std::optional<OptimizerGroup> group = {}; ///< of an optimizer's own group; none: the optimizer's numbers, by weight_decay
   bool tied = false;                       ///< has copies on other stages, or is one: its gradient is complete only after their sum
+  int stage = 0;                           ///< virtual pipeline stage that it is of
   bool shared = false;                     ///< the copy of a tied weight: its gradient is summed with the original's, norms skip it
   /// Ranks that hold the same key/value rows. Their gradients leave backward summed over it, so the copies stay bit-equal; a norm counts
   /// each row once (PartitionBlock::copies). A group of one for everything else.

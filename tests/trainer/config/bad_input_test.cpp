@@ -35,11 +35,14 @@ constexpr Broken kBroken[] = {
     // Types.
     {"seed: 7", "seed: seven", "run.yaml:3:seed: expected an integer, got 'seven'"},
     {"seed: 7", "seed: 0", "run.yaml:3:seed: must be greater than 0, got 0"},
-    {"devices: 8", "devices: auto", "run.yaml:5:trainer.devices: expected an integer that fits in 32 bits, got 'auto'"},
+    {"devices: 8", "devices: all",
+        "run.yaml:5:trainer.devices: expected an integer that fits in 32 bits, got 'all'"},
     {"devices: 8", "devices: 0", "run.yaml:5:trainer.devices: must be at least 1, got 0"},
     {"devices: 8", "num_nodes: 8", "run.yaml:4:trainer.devices: this key is required and missing"},
     {"devices: 8", "devices: 8.5", "run.yaml:5:trainer.devices: expected an integer that fits in 32 bits, got '8.5'"},
-    {"max_steps: 10", "max_steps: -1", "run.yaml:6:trainer.max_steps: must be at least 1, got -1: a run ends by steps"},
+    {"max_steps: 10", "max_steps: -1",
+        "run.yaml:6:trainer.max_steps: the run has no end: expected a number of steps, or -1 with "
+        "trainer.max_epochs or trainer.max_time, got -1 alone"},
     {"gradient_clip_val: 1.0", "gradient_clip_val: 0",
      "run.yaml:7:trainer.gradient_clip_val: must be greater than 0, got 0; null switches clipping off"},
     {"  name: tiny\ndist", "  name: ''\ndist", "run.yaml:9:exp_manager.name: must not be empty; remove it for the default"},

@@ -76,9 +76,6 @@ const std::vector<Broken>& broken_files() {
     {{{"model_source: megatron", "model_source: hf"}, {"  make_vocab_size_divisible_by: 8", "  vocab_size: 1001"}},
      "run.yaml:27:model.vocab_size: 1001 is not divisible by tensor_model_parallel_size 2, and hf models are not padded; nearest legal "
      "values: 1000 or 1002, or write make_vocab_size_divisible_by: 1 to pad it"},
-    {{{"tensor_model_parallel_size: 2", "tensor_model_parallel_size: 1"}},
-     "run.yaml:13:distributed_strategy.sequence_parallel: needs tensor_model_parallel_size > 1, over whose ranks it cuts the sequence, got "
-     "1; set it to false or raise tensor_model_parallel_size"},
     {{{"tensor_model_parallel_size: 2", "tensor_model_parallel_size: 16"},
       {"num_attention_heads: 4", "num_attention_heads: 16"},
       {"num_kv_heads: 2", "num_kv_heads: 16"},
@@ -246,14 +243,16 @@ const std::vector<Broken>& broken_files() {
     {{{"  max_steps: 10", "  max_steps: 10\n  max_time: 5h"}},
      "run.yaml:7:trainer.max_time: expected DD:HH:MM:SS such as \"00:04:00:00\" (four hours), got '5h'"},
     {{{"  max_steps: 10", "  max_steps: 10\n  max_epochs: 0"}},
-     "run.yaml:7:trainer.max_epochs: must be at least 1, or -1 for as many as max_steps needs; got 0"},
+     "run.yaml:7:trainer.max_epochs: must be at least 1, or -1 for as many as max_steps or "
+         "max_time needs; got 0"},
     {{{"  max_steps: 10", "  max_steps: 10\n  lnc: 3"}},
      "run.yaml:7:trainer.lnc: logical NeuronCores have 1 or 2 physical cores, got 3"},
     {{{"  max_steps: 10", "  max_steps: 10\n  enable_model_summary: true"}},
      "run.yaml:7:trainer.enable_model_summary: not supported (got true): `trellis validate` prints what will be built; remove it or set it "
      "to false"},
-    {{{"  max_steps: 10", "  max_steps: 10\n  track_grad_norm: 2"}},
-     "run.yaml:7:trainer.track_grad_norm: not supported (got 2): use exp_manager.log_gradient_norm; remove it or set it to -1"},
+    {{{"  max_steps: 10", "  max_steps: 10\n  track_grad_norm: -2"}},
+     "run.yaml:7:trainer.track_grad_norm: must be a power greater than 0 or inf, or -1 for none; "
+         "got -2"},
     {{{"  max_steps: 10", "  max_steps: 10\n  sequential_move_factor: 0"}},
      "run.yaml:7:trainer.sequential_move_factor: must be at least 1, got 0"},
     // Section exp_manager.

@@ -48,7 +48,9 @@ TEST(KnownKeys, SectionsAndTheirKeysBelongTogether) {
 /// What a section needs before its other keys may be written.
 std::vector<std::string> context_of(const KeyGroup& group) {
   if (group.section == "model.moe") return {"model.moe.num_experts=8"};
-  return {};
+  if (!group.section.starts_with("model_alignment_strategy.")) return {};
+  if (!group.section.ends_with(".peft")) return {"model_source=hf"};
+  return {"model_source=hf", "model_alignment_strategy={sft: {}, peft: {lora_rank: 8}}"};
 }
 
 RunCheck check_with(const KeyGroup& group, const std::string& key, const std::string& value) {

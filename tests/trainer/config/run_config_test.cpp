@@ -1,6 +1,7 @@
 #include "trainer/config/run_config.h"
 
 #include <cstdlib>
+#include <limits>
 
 #include <gmock/gmock.h>
 
@@ -132,6 +133,82 @@ TEST(Launch, TrainItersMustBeANumberOfSteps) {
   EXPECT_EQ(problems_of(kBaseConfig), "TRAIN_ITERS: expected a number of steps of at least 1, got 'many'; correct it or unset it");
 }
 
+/// Lightning's and NxDT's own ways of writing it.
+TEST(NxdtForms, AreAccepted) {
+  const TrainerSection steps = load_text(kBaseConfig, {"trainer.max_steps=-1",
+      "trainer.max_epochs=3"}).trainer;
+  EXPECT_EQ(steps.max_steps, -1);
+  EXPECT_EQ(steps.max_epochs, 3);
+  EXPECT_FALSE(load_text(kBaseConfig, {"trainer.max_steps=-1",
+      "trainer.max_epochs=3"}).model.optim.sched.has_value()) << "a schedule needs a length";
+  EXPECT_EQ(load_text(kBaseConfig, {"trainer.max_time={hours: 1, minutes: 30}"}).trainer.max_time_s,
+      5400);
+  EXPECT_EQ(load_text(kBaseConfig, {"exp_manager.max_time={days: 1}"}).trainer.max_time_s, 86400);
+  EXPECT_EQ(load_text(kBaseConfig, {"trainer.min_steps=5"}).trainer.min_steps, 5);
+  EXPECT_EQ(load_text(kBaseConfig, {"trainer.track_grad_norm=2"}).trainer.track_grad_norm, 2);
+  EXPECT_EQ(load_text(kBaseConfig, {"trainer.track_grad_norm=inf"}).trainer.track_grad_norm,
+      std::numeric_limits<double>::infinity());
+  EXPECT_FALSE(load_text(kBaseConfig,
+      {"trainer.track_grad_norm=-1"}).trainer.track_grad_norm.has_value());
+  EXPECT_EQ(problems_of(kBaseConfig, {"model.nsys_profile={enabled: false, start_step: 10}"}), "");
+  const RunConfig one = load_text(kBaseConfig,
+      {"distributed_strategy.tensor_model_parallel_size=1"});
+  EXPECT_FALSE(one.distributed_strategy.sequence_parallel) << "one rank has the whole sequence";
+}
+
+TEST(NxdtForms, DevicesAutoIsEveryLogicalCoreOfANode) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("run.yaml", changed("global_batch_size: 16",
+      "global_batch_size: 512"));
+  const auto devices = [&](const std::string& instance, std::vector<std::string> overrides) {
+    overrides.emplace_back("trainer.devices=auto");
+    return load_run_config(file, overrides, instance).trainer.devices;
+  };
+  EXPECT_EQ(devices("trn1.32xlarge", {}), 32);
+  EXPECT_EQ(devices("trn2.48xlarge", {}), 64);
+  EXPECT_EQ(devices("trn2.48xlarge", {"trainer.lnc=1"}), 128);
+  const RunCheck check = check_run_config(file, {"trainer.devices=auto", "trainer.lnc=2"},
+      "trn1.32xlarge");
+  ASSERT_FALSE(check.problems.empty());
+  EXPECT_THAT(check.problems.front(),
+      testing::HasSubstr("trainer.devices: auto of trn1.32xlarge: "));
+}
+
+TEST(NxdtForms, WrongOnesAreNamed) {
+  using testing::HasSubstr;
+  EXPECT_THAT(problems_of(kBaseConfig, {"trainer.max_steps=-1"}),
+      HasSubstr("trainer.max_steps: the run has no end"));
+  EXPECT_THAT(problems_of(kBaseConfig, {"trainer.max_steps=-2"}),
+      HasSubstr("must be at least 1, or -1"));
+  EXPECT_THAT(problems_of(kBaseConfig, {"trainer.max_time={hour: 1}"}),
+      HasSubstr("unknown unit of time; expected weeks, days, hours, minutes or seconds"));
+  EXPECT_THAT(problems_of(kBaseConfig, {"trainer.max_time={hours: 0}"}),
+      HasSubstr("must be more than 0 seconds"));
+  EXPECT_THAT(problems_of(kBaseConfig, {"trainer.min_steps=11"}),
+      HasSubstr("11 is more than max_steps 10"));
+  EXPECT_THAT(problems_of(kBaseConfig, {"trainer.track_grad_norm=0"}),
+      HasSubstr("must be a power greater than 0 or inf"));
+  EXPECT_THAT(problems_of(kBaseConfig, {"exp_manager.create_early_stopping_callback=true",
+      "exp_manager.early_stopping_callback_params.monitor=val_los"}),
+              HasSubstr("this run logs no `val_los`, did you mean `val_loss`?"));
+  EXPECT_EQ(problems_of(kBaseConfig, {"exp_manager.create_early_stopping_callback=true",
+      "exp_manager.early_stopping_callback_params.monitor=throughput"}), "");
+  EXPECT_THAT(problems_of(kBaseConfig, {"exp_manager.create_early_stopping_callback=true",
+      "exp_manager.early_stopping_callback_params.monitor=parameter_norm"}),
+              HasSubstr("this run logs no `parameter_norm`"))
+                  << "exp_manager.log_parameter_norm is off";
+}
+
+TEST(NxdtForms, ResolveToWhatTheySay) {
+  const TemporaryDirectory directory;
+  const std::vector<std::string> forms = {"trainer.max_steps=-1", "trainer.max_time={seconds: 1.5}",
+      "trainer.min_steps=5", "trainer.track_grad_norm=inf", "model.skip_nan_grad=true"};
+  RunConfig config = load_text(kBaseConfig, forms);
+  RunConfig again = load_text(config.resolved_yaml);
+  again.resolved_yaml = config.resolved_yaml;
+  EXPECT_EQ(again, config);
+}
+
 struct Mode {
   const char* type;
   bool weights_bf16, floats_bf16, autocast, stochastic_rounding, master_weights, fp32_grad_acc;
@@ -142,8 +219,9 @@ TEST(Precision, EachTypeMeansWhatTheTableSays) {
   constexpr Mode kModes[] = {
       {"mixed_precision", true, false, false, false, true, true, "bf16"}, {"mixed_precisionSR", true, false, false, true, true, true, "bf16"},
       {"bf16SR", true, true, false, true, false, false, "bf16"},          {"fp32", false, false, false, false, false, false, "fp32"},
-      {"fp64", false, false, false, false, false, false, "fp64"},         {"autocast", false, false, true, false, true, true, "bf16"},
-      {"manual", false, false, false, false, false, false, "bf16"},
+      {"fp64", false, false, false, false, false, false, "fp64"},
+      {"autocast", false, false, true, false, true, true, "fp32"},
+      {"manual", false, false, false, false, false, false, "fp32"},
   };
   for (const Mode& mode : kModes) {
     SCOPED_TRACE(mode.type);

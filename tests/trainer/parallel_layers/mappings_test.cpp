@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include "runtime/world.h"
@@ -89,7 +90,8 @@ TEST(Mappings, AGroupOfOneIsTheIdentityAndLeavesNoTrace) {
   }
 }
 
-/// 256 + ½ + ½ + ½: each partial sum of 256 and ½ rounds back to 256 in bf16, whose numbers are 2 wide from 256 on; in fp32 the whole sum is 257.5,
+/// 256 + ½ + ½ + ½: each partial sum of 256 and ½ rounds back to 256 in bf16, whose numbers are 2
+/// wide from 256 on; in fp32 the whole sum is 257.5,
 /// which rounds once, to 258, when it becomes the activations' type again.
 TEST(Mappings, TheSumRunsInTheReduceType) {
   runtime::WorldOptions world;
@@ -102,8 +104,37 @@ TEST(Mappings, TheSumRunsInTheReduceType) {
       const at::Tensor sum = reduce_from_tensor_model_parallel_region(input.clone(), tp, dtype);
       EXPECT_EQ(sum.scalar_type(), at::kBFloat16);
       EXPECT_EQ(sum[0].item<double>(), expected);
-      EXPECT_EQ(reduce_scatter_to_sequence_parallel_region(input, tp, dtype).item<double>(), expected);
+      EXPECT_EQ(reduce_scatter_to_sequence_parallel_region(input, tp, dtype).item<double>(),
+          expected);
     }
+  });
+}
+
+/// Against the sum in fp64: one rounding at the end, or one after every member.
+TEST(Mappings, ASumInBf16IsLessRightThanInFp32) {
+  constexpr int kRanks = 8;
+  std::vector<at::Tensor> inputs;
+  at::Tensor exact = at::zeros({32, 4, 64}, at::kDouble);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    inputs.push_back(at::randn({32, 4, 64},
+        at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank)),
+        at::kDouble).to(at::kBFloat16));
+    exact += inputs.back().to(at::kDouble);
+  }
+  runtime::WorldOptions world;
+  world.world_size = kRanks;
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    const ParallelState state = ParallelState::initialize_model_parallel(rank, kRanks, 1);
+    const auto& tp = state.get_tensor_model_parallel_group();
+    const auto error = [&](at::ScalarType dtype) {
+      const at::Tensor sum =
+          reduce_from_tensor_model_parallel_region(inputs[static_cast<std::size_t>(rank.rank())].clone(), tp, dtype);
+      return ((sum.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+    };
+    const double wide = error(at::kFloat), narrow = error(at::kBFloat16);
+    EXPECT_LT(wide, 1.0 / 512) << "half a unit in the last place of bf16";
+    EXPECT_GT(narrow, 1.5 * wide);
+    EXPECT_LT(narrow, kRanks * wide);
   });
 }
 

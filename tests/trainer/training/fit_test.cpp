@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "tests/integration/layout_run.h"
+#include "trainer/config/logged_scalars.h"
 #include "trainer/first_non_finite.h"
 
 namespace trellis::trainer {
@@ -363,18 +364,277 @@ TEST(Fit, AMonitoredNumberThatIsNeverThereIsNamed) {
 
 TEST(Fit, ALossThatIsNotFiniteIsNamedWithStepAndLayer) {
   for (const Layout& layout : {Layout{}, Layout{2, 2, 1, true, true}, Layout{1, 2, 2, false, true}}) {
-    RunConfig config = small_llama(layout, "fp32", 20);
-    config.model.optim.lr = 1e25;
-    config.model.optim.sched.reset();
-    try {
-      (void)fit(config);
-      ADD_FAILURE() << "trained on";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), testing::ContainsRegex("step [0-9]+: the loss is -?(nan|inf)"));
-      EXPECT_THAT(error.what(), testing::ContainsRegex("the first value that is not finite is the (output of|weight) "));
-      EXPECT_THAT(error.what(), HasSubstr("The weights are those of step "));
+    for (const auto& [value, culprit] : {std::pair{1e38, "the output of model.layers.3.mlp"},
+        {static_cast<double>(NAN), "the weight model.layers.3.mlp.down_proj.weight"}}) {
+      const RunConfig config = small_llama(layout, "fp32", 20);
+      TrainerHooks hooks;
+      hooks.built = [&, filled = value](ParameterList& parameters) {
+        const at::NoGradGuard no_grad;
+        for (Parameter& parameter : parameters) {
+          if (parameter.name == "model.layers.3.mlp.down_proj.weight") parameter.tensor.fill_(filled);
+        }
+      };
+      runtime::WorldOptions world;
+      world.world_size = config.world_size();
+      try {
+        runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+          const ParallelSizes sizes{.tensor_model_parallel_size = config.tp(),
+              .pipeline_model_parallel_size = config.pp()};
+          Trainer(config, rank, std::make_shared<RandomTokens>(config),
+              ParallelState::initialize_model_parallel(rank, sizes),
+              hooks).fit([](const StepResult&) {});
+        });
+        ADD_FAILURE() << "trained on";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), testing::ContainsRegex("step 1: the loss is -?(nan|inf)"));
+        EXPECT_THAT(error.what(), HasSubstr(std::string("the first value that is not finite is ")
+            + culprit));
+        EXPECT_THAT(error.what(), HasSubstr("The weights are those of step 0"));
+      }
     }
   }
+}
+
+/// What a run does whose gradient of `parameter` is spoiled in step 3, between its reduction and
+/// the optimizer.
+struct Spoiled {
+  RunConfig config;
+  std::string parameter = "model.layers.3.mlp.down_proj.weight";
+  float value = NAN;
+
+  std::vector<StepResult> steps;
+  std::vector<std::map<std::string, Trainer::LocalWeight>> weights;  ///< by rank, at the end
+  /// where it was spoiled; without ZeRO-1 the lowest of those that hold it
+  std::atomic<int> rank = -1;
+  std::string error;
+
+  void run() {
+    weights.resize(static_cast<std::size_t>(config.world_size()));
+    runtime::WorldOptions world;
+    world.world_size = config.world_size();
+    try {
+      runtime::run_ranks(world, [&](runtime::RankContext& context) { run_rank(context); });
+    } catch (const ConfigError& thrown) {
+      error = thrown.what();
+    }
+  }
+
+ private:
+  void run_rank(runtime::RankContext& context) {
+    TrainerHooks hooks;
+    hooks.gradients_reduced = [&, step = 0](const NeuronZero1Optimizer& optimizer) mutable {
+      if (++step == 3) spoil(optimizer, context.rank());
+    };
+    const ParallelSizes sizes{.tensor_model_parallel_size = config.tp(),
+        .pipeline_model_parallel_size = config.pp()};
+    Trainer trainer(config, context, std::make_shared<RandomTokens>(config),
+        ParallelState::initialize_model_parallel(context, sizes), hooks);
+    const auto keep = [&] { weights[static_cast<std::size_t>(context.rank())] =
+        trainer.local_weights(); };
+    try {
+      trainer.fit([&](const StepResult& step) { steps.push_back(step); });
+    } catch (...) {
+      keep();
+      throw;
+    }
+    keep();
+  }
+
+  void spoil(const NeuronZero1Optimizer& optimizer, int self) {
+    optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
+      if (slot.parameter->name != parameter || rows.numel() == 0) return;
+      int none = -1;
+      const bool first = rank.compare_exchange_strong(none, self);
+      const bool copied = !config.distributed_strategy.zero1;
+           // every data-parallel rank has the same reduced gradient
+      if (first || copied) rows[0] = value;
+      if (copied && self < rank) rank = self;
+    });
+  }
+};
+
+RunConfig for_spoiling(const Layout& layout, const std::string& precision, bool clips,
+    std::int64_t steps) {
+  RunConfig config = small_llama(layout, precision, steps);
+  config.model.optim.sched.reset();
+  if (!clips) config.trainer.gradient_clip_val.reset();
+  return config;
+}
+
+void expect_weights_of_step_2(const Spoiled& run) {
+  Spoiled before{.config = run.config};
+  before.config.trainer.max_steps = 2;
+  before.run();
+  ASSERT_EQ(before.error, "");
+  for (std::size_t rank = 0; rank < run.weights.size(); ++rank) {
+    ASSERT_FALSE(run.weights[rank].empty());
+    for (const auto& [name, weight]
+        : run.weights[rank]) EXPECT_TRUE(weight.tensor.equal(before.weights[rank].at(name).tensor))
+        << rank << " " << name;
+  }
+}
+
+struct SpoiledCase {
+  Layout layout;
+  const char* precision = "fp32";
+  bool clips = true;
+  int stage = 0;  ///< of layer 3
+};
+
+const std::vector<SpoiledCase> kSpoiledCases = {{{}},
+                                                {{2, 2, 1, true, true}, "fp32", false, 1},
+                                                {{1, 1, 4, false, true}, "mixed_precision", true},
+                                                {{1, 1, 2, false, false}, "fp32", false},
+                                                {{1, 2, 2, false, true, 2}, "mixed_precision", true,
+                                                    3}};
+
+TEST(Fit, AGradientThatIsNotFiniteEndsTheRunWithTheWeightsBeforeIt) {
+  for (const SpoiledCase& c : kSpoiledCases) {
+    Spoiled run{.config = for_spoiling(c.layout, c.precision, c.clips, 5)};
+    run.run();
+    EXPECT_THAT(run.error,
+        testing::ContainsRegex("step 3: the norm of the gradients is -?nan \\(loss [0-9.]+\\)"));
+    EXPECT_THAT(run.error, HasSubstr("the first value that is not finite is the gradient of "
+        + run.parameter + " on rank " + std::to_string(run.rank) +
+                                     " (pipeline stage " + std::to_string(c.stage) + ")"));
+    EXPECT_THAT(run.error, HasSubstr("The weights are those of step 2"));
+    EXPECT_EQ(run.steps.size(), 2U);
+    expect_weights_of_step_2(run);
+  }
+}
+
+TEST(Fit, SkipNanGradGoesOnWithTheWeightsBeforeIt) {
+  for (const SpoiledCase& c : kSpoiledCases) {
+    Spoiled run{.config = for_spoiling(c.layout, c.precision, c.clips, 3)};
+    run.config.model.skip_nan_grad = true;
+    testing::internal::CaptureStderr();
+    run.run();
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("is the gradient of "
+        + run.parameter));
+    EXPECT_EQ(run.error, "");
+    ASSERT_EQ(run.steps.size(), 3U);
+    EXPECT_TRUE(run.steps[2].skipped && !run.steps[1].skipped);
+    expect_weights_of_step_2(run);
+  }
+  Spoiled longer{.config = for_spoiling({2, 1, 2, true, true}, "fp32", true, 5)};
+  longer.config.model.skip_nan_grad = true;
+  longer.run();
+  ASSERT_EQ(longer.steps.size(), 5U);
+  EXPECT_FALSE(longer.steps[4].skipped);
+  EXPECT_TRUE(std::isfinite(longer.steps[4].loss) && std::isfinite(longer.steps[4].grad_norm));
+}
+
+/// Squares of fp32 overflow from 1.8e19 on, though the gradients do not.
+TEST(Fit, ANormThatOverflowsNamesTheLargestGradient) {
+  Spoiled run{.config = for_spoiling({1, 2, 2, false, true}, "fp32", true, 5), .value = 1e30F};
+  run.run();
+  EXPECT_THAT(run.error, HasSubstr("the norm of the gradients is inf"));
+  EXPECT_THAT(run.error,
+      HasSubstr("the sum of their squares; the largest element, 1e+30, is in the gradient of "
+      + run.parameter));
+  expect_weights_of_step_2(run);
+}
+
+/// parallel_layers_reduce_dtype is visible in the loss; against the same model in fp64, on one
+/// rank, both types are as right as bf16 is.
+TEST(Fit, TheTypeOfSumsOverTensorParallelRanksChangesTheNumbers) {
+  const auto losses = [](const Layout& layout, const std::string& type, const std::string& reduce) {
+    RunConfig config = small_llama(layout, type, 3);
+    config.precision.parallel_layers_reduce_dtype = reduce;
+    std::vector<double> result;
+    for (const StepResult& step : fit(config).steps) result.push_back(step.loss);
+    return result;
+  };
+  const std::vector<double> exact = losses({}, "fp64", "fp64");
+  for (const bool sequence_parallel : {false, true}) {
+    const Layout layout{4, 1, 1, sequence_parallel, true};
+    const std::vector<double> bf16 = losses(layout, "mixed_precision", "bf16"), fp32 =
+        losses(layout, "mixed_precision", "fp32");
+    EXPECT_NE(bf16, fp32);
+    EXPECT_EQ(bf16, losses(layout, "mixed_precision", "bf16")) << "the same bits again";
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_NEAR(bf16[i], exact[i], 0.02 * exact[i]);
+      EXPECT_NEAR(fp32[i], exact[i], 0.02 * exact[i]);
+    }
+  }
+}
+
+TEST(Fit, TrackGradNormLogsAnotherNorm) {
+  RunConfig config = small_llama({2, 1, 2, true, true}, "fp64", 2);
+  std::map<double, double> norms;
+  for (const double type : {1.0, 2.0, static_cast<double>(INFINITY)}) {
+    config.trainer.track_grad_norm = type;
+    const StepResult step = fit(config).steps[0];
+    norms[type] = *step.tracked_grad_norm;
+    EXPECT_EQ(step.scalars.at(tag_of_grad_norm(type)), norms[type]);
+    if (type == 2) EXPECT_EQ(step.grad_norm, norms[2]);
+  }
+  EXPECT_GT(norms[1], norms[2]);
+  EXPECT_GT(norms[2], norms[static_cast<double>(INFINITY)]);
+  const double one_rank = [&] {
+    RunConfig one = small_llama({}, "fp64", 1);
+    one.trainer.track_grad_norm = 1;
+    return *fit(one).steps[0].tracked_grad_norm;
+  }();
+  EXPECT_NEAR(norms[1], one_rank, 1e-10 * one_rank);
+}
+
+TEST(Fit, EarlyStoppingMonitorsAnyScalarOfTheStep) {
+  for (const Layout& layout : {Layout{}, Layout{1, 2, 2, false, true}}) {
+    for (const char* monitor : {"global_step", "consumed_samples", "lr", "gradient_norm",
+        "host_made"}) {
+      RunConfig config = small_llama(layout, "fp32", 50);
+      config.model.optim.sched.reset();
+      config.exp_manager.early_stopping = {.monitor = monitor, .min_delta = 1e9, .patience = 2,
+          .stopping_threshold = {}, .divergence_threshold = {}};
+      std::vector<StopReason> reasons(static_cast<std::size_t>(config.world_size()));
+      std::int64_t last = 0;
+      runtime::WorldOptions world;
+      world.world_size = config.world_size();
+      runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+        Trainer trainer(config, rank, std::make_shared<RandomTokens>(config));
+        reasons[static_cast<std::size_t>(rank.rank())] = trainer.fit([&](StepResult& step) {
+          last = step.step;
+          step.scalars["host_made"] = 1.0;  // as the program adds what only it knows
+        });
+      });
+      EXPECT_EQ(last, 3) << monitor << ": the first value and two that are no better";
+      for (const StopReason reason : reasons) EXPECT_EQ(reason, StopReason::kEarlyStopping);
+    }
+  }
+  RunConfig config = small_llama({1, 1, 2, false, true}, "fp32", 5);
+  config.exp_manager.early_stopping = {.monitor = "step_time_ms", .stopping_threshold = {},
+      .divergence_threshold = {}};
+  EXPECT_THAT([&] { (void)fit(config); },
+      testing::ThrowsMessage<ConfigError>(HasSubstr("step 1 logs no step_time_ms")))
+      << "nothing is simulated here";
+}
+
+TEST(Fit, NothingEndsARunBeforeItsMinimum) {
+  RunConfig config = small_llama({1, 2, 1, false, true}, "fp32", 50);
+  config.exp_manager.early_stopping = {.monitor = "global_step", .patience = 1,
+      .stopping_threshold = {}, .divergence_threshold = {}};
+  EXPECT_EQ(fit(config).steps.size(), 2U);
+  config.trainer.min_steps = 7;
+  Training run = fit(config);
+  EXPECT_EQ(run.steps.size(), 7U);
+  EXPECT_EQ(run.reason, StopReason::kEarlyStopping);
+
+  config.exp_manager.early_stopping.reset();
+  config.trainer.max_time_s = 0;
+  config.trainer.min_steps.reset();
+  config.trainer.limit_train_batches = BatchCount{.count = 2, .fraction = {}};
+  config.trainer.min_epochs = 2;
+  run = fit(config);
+  EXPECT_EQ(run.steps.size(), 4U);
+  EXPECT_EQ(run.reason, StopReason::kMaxTime);
+
+  config.trainer.max_steps = -1;
+  config.trainer.max_time_s.reset();
+  config.trainer.max_epochs = 3;
+  run = fit(config);
+  EXPECT_EQ(run.steps.size(), 6U);
+  EXPECT_EQ(run.reason, StopReason::kMaxEpochs);
 }
 
 /// y = w · x; each stage says its name, as modules do.

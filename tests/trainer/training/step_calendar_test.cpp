@@ -92,5 +92,39 @@ TEST(StepCalendar, AnIntervalLongerThanAnEpochIsTheUsersMistake) {
   }
 }
 
+TEST(StepCalendar, MinusOneHasNoLastStep) {
+  TrainerSection trainer = section(-1);
+  trainer.val_check_interval = BatchCount{.count = 4, .fraction = {}};
+  EXPECT_GT(StepCalendar(trainer, 10).last_step(), std::int64_t{1} << 60);
+  EXPECT_TRUE(StepCalendar(trainer, 10).ever_validates()) << "known without counting to the end";
+  trainer.max_epochs = 3;
+  EXPECT_EQ(StepCalendar(trainer, 10).last_step(), 30);
+  EXPECT_TRUE(StepCalendar(trainer, 10).ends_by_epochs());
+}
+
+TEST(StepCalendar, EverValidatesIsWhetherSomeStepDoes) {
+  for (const std::int64_t last : {1, 3, 4, 9, 10, 19, 20, 24, 25}) {
+    for (const std::int64_t interval : {1, 4, 10}) {
+      for (const int epochs : {0, 1, 2}) {
+        TrainerSection trainer = section(last);
+        trainer.val_check_interval = BatchCount{.count = interval, .fraction = {}};
+        trainer.check_val_every_n_epoch = epochs == 0 ? std::nullopt : std::optional(epochs);
+        const StepCalendar calendar(trainer, 10);
+        EXPECT_EQ(calendar.ever_validates(), !validations(calendar).empty()) << last << " "
+            << interval << " " << epochs;
+      }
+    }
+  }
+}
+
+TEST(StepCalendar, TheMinimumIsTheLaterOfStepsAndEpochs) {
+  TrainerSection trainer = section(100);
+  EXPECT_EQ(StepCalendar(trainer, 10).least_step(), 0);
+  trainer.min_steps = 15;
+  EXPECT_EQ(StepCalendar(trainer, 10).least_step(), 15);
+  trainer.min_epochs = 2;
+  EXPECT_EQ(StepCalendar(trainer, 10).least_step(), 20);
+}
+
 }  // namespace
 }  // namespace trellis::trainer

@@ -1,0 +1,242 @@
+// No key is read in vain: for each of the schema there is a value that changes the run, or every
+// other value is refused, or `trellis validate`
+// lists it among the keys without effect.
+#include <map>
+#include <optional>
+#include <set>
+
+#include <gmock/gmock.h>
+
+#include "tests/trainer/config/base_config.h"
+#include "trainer/config/known_keys.h"
+#include "trainer/optimizer/optimizer_table.h"
+
+namespace trellis::trainer {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+const Overrides kHf = {"model_source=hf"};
+const Overrides kMegatronData = {"data.data_prefix=[/data/a]", "data.splits_string='8,1,1'",
+    "data.dataloader_type=cyclic"};
+const Overrides kMoe = {"model.moe.num_experts=8", "model.moe.top_k=2",
+    "model.moe.capacity_factor=2.0"};
+const Overrides kOneRank = {"trainer.devices=1",
+    "distributed_strategy.tensor_model_parallel_size=1",
+    "distributed_strategy.pipeline_model_parallel_size=1"};
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// A model that NxDT does not have; the base's sizes are of a decoder.
+Overrides encoder(const std::string& keys) {
+  return joined(joined(kHf, kOneRank), {"model={" + keys
+      + ", num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4, optim: "
+      "{name: adamw, lr: 1.0e-3}}"});
+}
+
+/// Configurations in which the keys of a section may act; the base alone is the first of each.
+std::vector<Overrides> contexts_of(const std::string& section) {
+  std::vector<Overrides> contexts = {{}};
+  const auto add = [&](const Overrides& context) { contexts.push_back(context); };
+  if (section.starts_with("exp_manager.early")) add({"exp_manager.create_early_stopping_callback=true"});
+  if (section == "exp_manager.ema") add({"exp_manager.ema.enable=true"});
+  if (section == "data") add(kMegatronData);
+  if (section == "data.tokenizer") {
+    add({"data.tokenizer.library=sentencepiece", "data.tokenizer.model=/tokenizer.model",
+        "model.vocab_size=300"});
+    add({"data.tokenizer.library=megatron", "data.tokenizer.type=GPT2BPETokenizer",
+        "data.tokenizer.model=/tokenizer.model", "model.vocab_size=300"});
+  }
+  if (section == "distributed_strategy") {
+    add({"model.fusions.ring_attention=true", "model.fusions.flash_attention=false"});
+    add(kMoe);
+    add(joined(kHf, {"model.qkv_linear=true"}));
+  }
+  if (section == "model") {
+    add(kHf);
+    add({"model.activations_checkpoint_granularity=selective"});
+    add(joined(kHf, {"precision.type=autocast"}));
+    add(encoder("model_type: bert, encoder_seq_length: 32, max_position_embeddings: 64, "
+        "vocab_size: 300"));
+    add(encoder("model_type: vit, image_size: 64, patch_size: 8, num_labels: 10"));
+  }
+  if (section == "model.moe") {
+    add(kMoe);
+    add(joined(kMoe, {"model.moe.top_k=1"}));
+    add(joined(kMoe, {"model.moe.routing_algorithm=sinkhorn", "model.moe.top_k=1"}));
+  }
+  if (section == "model.rope_scaling") {
+    for (const char* type : {"linear", "llama3"}) {
+      add(joined(kHf, {std::string("model.rope_scaling.rope_type=") + type,
+          "model.rope_scaling.factor=8.0", "model.rope_scaling.low_freq_factor=1.0",
+          "model.rope_scaling.high_freq_factor=4.0",
+          "model.rope_scaling.original_max_position_embeddings=32"}));
+    }
+    add(joined(kHf, {"model.rope_scaling={type: linear, factor: 8.0}"}));
+  }
+  if (section == "model.optim") {
+    for (const OptimizerInfo& info : optimizer_table()) add({"model.optim.name=" + info.name,
+        "model.optim.betas=null"});
+  }
+  if (section == "model.optim.sched") {
+    for (const char* arguments : {"CosineAnnealing, warmup_steps: 2", "NoamAnnealing, d_model: 512",
+        "NoamHoldAnnealing, decay_rate: 0.5", "PolynomialDecayAnnealing",
+          "WarmupHoldPolicy, hold_steps: 3", "StepLR, step_size: 3",
+          "ExponentialLR, gamma: 0.9", "ReduceLROnPlateau"}) {
+      add({std::string("model.optim.sched={name: ") + arguments + "}"});
+    }
+    add({"model.optim.sched={name: CyclicLR, base_lr: 1.0e-4, max_lr: 1.0e-3, step_size_up: 3, "
+        "mode: exp_range, cycle_momentum: false}"});
+  }
+  if (section == "precision") add({"precision.type=manual", "precision.xla_downcast_bf16='1'"});
+  if (section.starts_with("model_alignment_strategy.")) {
+    const std::string name = section.substr(section.find('.') + 1);
+    const std::string strategy = name == "peft" ? "sft" : name;
+    add(joined(joined(kHf, kOneRank), {"model_alignment_strategy={" + strategy + ": {}"
+        + (name == "peft" ? ", peft: {lora_rank: 8}" : "") + "}"}));
+  }
+  return contexts;
+}
+
+/// Of keys whose values are words, lists or paths.
+std::vector<std::string> values_of(const std::string& key) {
+  static const std::map<std::string, std::vector<std::string>> kWords = {
+      {"model_source", {"hf"}},
+      {"software", {"nxd"}},
+      {"trainer.max_time", {"'00:01:00:00'"}},
+      {"exp_manager.max_time", {"'00:01:00:00'"}},
+      {"exp_manager.max_time_per_run", {"'00:01:00:00'"}},
+      {"exp_manager.files_to_copy", {"[a.txt]"}},
+      {"exp_manager.early_stopping_callback_params.monitor", {"lr"}},
+      {"exp_manager.early_stopping_callback_params.mode", {"max"}},
+      {"data.data_prefix", {"[1.0, /data/b]"}},
+      {"data.splits_string", {"'6,2,2'"}},
+      {"data.dataloader_type", {"single"}},
+      {"data.tokenizer.library", {"sentencepiece"}},
+      {"model.normalization", {"layernorm"}},
+      {"model.activation", {"geglu"}},
+      {"model.transformer_block_type", {"post_ln"}},
+      {"model.position_embedding_type", {"learned_absolute"}},
+      {"model.pipeline_cuts", {"[model.layers.0]"}},
+      {"model.activations_checkpoint_granularity", {"full"}},
+      {"model.activations_checkpoint_recompute", {"[LlamaMLP]"}},
+      {"model.torch_dtype", {"bfloat16"}},
+      {"model.model_type", {"mistral", "bert"}},
+      {"model.rope_scaling.rope_type", {"linear", "llama3"}},
+      {"model.rope_scaling.type", {"linear", "llama3", "{}"}},
+      {"model.moe.routing_algorithm", {"sinkhorn"}},
+      {"model.moe.router_activation", {"softmax"}},
+      {"model.optim.name", {"sgd", "adam"}},
+      {"model.optim.betas", {"[0.8, 0.9]"}},
+      {"model.optim.etas", {"[0.4, 1.3]"}},
+      {"model.optim.step_sizes", {"[1.0e-5, 40]"}},
+      {"model.optim.eps", {"1.0e-5", "[1.0e-20, 1.0e-2]"}},
+      {"model.optim.sched.name", {"WarmupPolicy"}},
+      {"model.optim.sched.mode", {"max", "triangular2"}},
+      {"model.optim.sched.threshold_mode", {"abs"}},
+      {"model.optim.sched.scale_mode", {"iterations", "cycle"}},
+      {"model.optim.sched.min_lr", {"1.0e-6"}},
+      {"model.optim.sched.base_lr", {"2.0e-4"}},
+      {"model.optim.sched.max_lr", {"2.0e-3"}},
+      {"model.max_position_embeddings", {"128"}},
+      {"model.vocab_size", {"600"}},
+      {"precision.type", {"fp32"}},
+      {"precision.parallel_layers_reduce_dtype", {"fp32"}},
+      {"precision.xla_use_bf16", {"'1'"}},
+      {"precision.xla_downcast_bf16", {"'0'"}},
+      {"precision.neuron_rt_stochastic_rounding_en", {"'1'"}},
+      {"model_alignment_strategy.orpo.implementation", {"trl"}},
+      {"model_alignment_strategy.peft.lora_bias", {"all"}},
+      {"model_alignment_strategy.peft.target_modules", {"[o_proj]"}},
+  };
+  const auto found = kWords.find(key);
+  if (found != kWords.end()) return found->second;
+  return {"2", "4", "1", "8", "64", "0.25", "0.01", "1.5", "true", "false", "/some/where"};
+}
+
+/// Keys that may say one thing only: any other value is refused.
+const std::set<std::string>& keys_of_one_value() {
+  static const std::set<std::string> keys = {"data.seq_length",
+      "model_alignment_strategy.dpo.loss_type",
+      "model_alignment_strategy.dpo.precompute_ref_log_probs",
+                                             "model.optim.sched.cycle_momentum"};
+  return keys;
+}
+
+RunCheck check(const std::string& file, const Overrides& overrides) {
+  RunCheck checked = check_run_config(file, overrides);
+  checked.config.resolved_yaml.clear();  // says what was written, not what it does
+  return checked;
+}
+
+class KeyEffects : public testing::Test {
+ protected:
+  /// "" when the key has an effect, else what was tried.
+  [[nodiscard]] std::string verdict(const std::string& section, const std::string& key) {
+    std::string tried;
+    for (const Overrides& context : contexts_of(section)) {
+      const RunCheck base = check(file_, context);
+      if (!base.problems.empty()) {
+        tried += "\n  context is refused: " + base.problems.front();
+        continue;
+      }
+      for (const std::string& value : values_of(key)) {
+        const RunCheck changed = check(file_, joined(context, {key + "=" + value}));
+        if (!changed.problems.empty()) {
+          if (keys_of_one_value().contains(key)) return "";
+          tried += "\n  " + value + ": " + changed.problems.front();
+        } else if (changed.config != base.config) {
+          return "";
+        } else {
+          tried += "\n  " + value + ": nothing changes";
+        }
+      }
+    }
+    return tried;
+  }
+
+  const TemporaryDirectory directory_;
+  const std::string file_ = directory_.write("run.yaml", kBaseConfig);
+};
+
+TEST_F(KeyEffects, EveryKeyThatIsReadActs) {
+  // A file of its own: what it says is compared, not its path.
+  const std::string model = directory_.write("config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_hidden_layers": 4, "num_key_value_heads": 2, "vocab_size": 320, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 12345.0})");
+  std::set<std::string> sections;
+  for (const KeyGroup& group : key_groups()) sections.emplace(group.section);
+  for (const std::string& section : sections) {
+    for (const KnownKey& known : known_keys_of(section)) {
+      if (known.group->use != KeyUse::kCarriedOut) continue;
+      const std::string key = section.empty() ? known.key : section + "." + known.key;
+      if (key == "model.model_config") continue;
+      EXPECT_EQ(verdict(section, key), "") << key;
+    }
+  }
+  const RunCheck without = check(file_, kHf), with = check(file_, joined(kHf, {"model.model_config="
+      + model}));
+  EXPECT_THAT(with.problems, testing::IsEmpty());
+  EXPECT_NE(with.config, without.config) << "model.model_config";
+}
+
+/// What the issue of a silent key looks like: the test above sees it.
+TEST_F(KeyEffects, AKeyWithoutEffectIsFound) {
+  EXPECT_NE(verdict("data", "data.dataset_name"), "");
+  EXPECT_NE(verdict("model", "model.save_logits"), "");
+}
+
+TEST_F(KeyEffects, KeysOfAlignmentDataAreListed) {
+  const Overrides sft = joined(joined(kHf, kOneRank),
+      {"model_alignment_strategy={sft: {packing: true}}", "data.dev_choose_samples=10",
+      "data.prompt_name=p"});
+  std::vector<std::string> listed;
+  for (const KeyWithoutEffect& key : check(file_, sft).without_effect) listed.push_back(key.key);
+  EXPECT_THAT(listed, testing::IsSupersetOf({"data.dev_choose_samples", "data.prompt_name",
+      "model_alignment_strategy.sft.packing"}));
+}
+
+}  // namespace
+}  // namespace trellis::trainer
