@@ -119,7 +119,7 @@ class Files(Case):
         self.assertEqual((content[:4], content[-4:]), (b"PAR1", b"PAR1"))
         result = self.simulate("run", "--html", "/dev/full")
         self.fails(result, OUTPUT_FAILED, f"--html: /dev/full: write failed: {FULL}")
-        self.assertIn("Step", result.stdout)
+        self.assertIn("Simulated step", result.stdout)
         self.assertTrue((self.dir / "run/report.json").exists())
 
 
