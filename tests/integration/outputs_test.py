@@ -190,8 +190,7 @@ class Caches(Case):
 
         yield "swapped", {name: contents[names[i - 1]] for i, name in enumerate(names)}
         yield "cut off", {name: content[:len(content) // 2] for name, content in contents.items()}
-        yield "empty", {name: b"" for name in names}
-        for place in (0, 30, 60, -1):
+        for place in (40, -1):
             yield f"flipped at {place}", {name: flipped(content, place) for name, content in contents.items()}
         yield "NUL", {name: content[:100] + b"\0\0" + content[102:] if content[100:102] != b"\0\0" else content[:-2] for name, content in contents.items()}
         yield "foreign", {name: b'{"files":{}}' for name in names}
@@ -212,7 +211,11 @@ class Caches(Case):
                 file.mkdir() if content is None else file.write_bytes(content)
             answer, said = run(i + 2)
             self.assertEqual(answer, expected, kind)
-            self.assertEqual(said.count("a cached result is ignored"), len(files), kind)
+            warnings = said.count("a cached result is ignored")
+            if kind == "folders":  # a cache that cannot be written is not asked again
+                self.assertTrue(0 < warnings <= len(files), (kind, warnings))
+            else:
+                self.assertEqual(warnings, len(files), kind)
             for file, content in whole.items():
                 if file.is_dir():
                     file.rmdir()
@@ -228,7 +231,6 @@ class Caches(Case):
 
     def test_kept_runs(self):
         def run(i):
-            # Without the cache of timings, which has a test of its own.
             result = self.simulate(f"run{i}", cache=self.dir / "cache")
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             return result.stdout, result.stderr
