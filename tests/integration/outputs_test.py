@@ -109,7 +109,9 @@ class Files(Case):
         self.assertFalse((self.dir / "journal").exists())
 
     def test_one_failing_output_does_not_discard_the_others(self):
-        result = self.trellis("sweep", QUICKSTART, "--chips", 4, *(word for axis in ("mbs=2", "zero1=true", "recompute=none", "tp=2", "pp=2", "vpp=1") for word in ("--only", axis)), "--json", "--csv", "/dev/full",
+        # A link of its own: a program that renames over its name would replace the device of this host.
+        (self.dir / "full").symlink_to("/dev/full")
+        result = self.trellis("sweep", QUICKSTART, "--chips", 4, *(word for axis in ("mbs=2", "zero1=true", "recompute=none", "tp=2", "pp=2", "vpp=1") for word in ("--only", axis)), "--json", "--csv", "full",
                               "--parquet", "table.parquet", "--svg", "front.svg", "--html", "page.html")
         self.fails(result, OUTPUT_FAILED, f"--csv: /dev/full: write failed: {FULL}")
         self.assertEqual(json.loads(result.stdout)["schema"], "trellis.sweep/1")
@@ -117,10 +119,11 @@ class Files(Case):
         self.assertIn("</html>", (self.dir / "page.html").read_text())
         content = (self.dir / "table.parquet").read_bytes()
         self.assertEqual((content[:4], content[-4:]), (b"PAR1", b"PAR1"))
-        result = self.simulate("run", "--html", "/dev/full")
+        result = self.simulate("run", "--html", "full")
         self.fails(result, OUTPUT_FAILED, f"--html: /dev/full: write failed: {FULL}")
         self.assertIn("Simulated step", result.stdout)
         self.assertTrue((self.dir / "run/report.json").exists())
+        self.assertTrue((self.dir / "full").is_symlink())
 
 
 class Disks(Case):
