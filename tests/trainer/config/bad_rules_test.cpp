@@ -177,7 +177,7 @@ const std::vector<Broken>& broken_files() {
     {{{"  global_batch_size: 16", "  global_batch_size: 16\n  seq_length: 64"}},
      "run.yaml:17:data.seq_length: 64 differs from model.encoder_seq_length 32; write ${model.encoder_seq_length}"},
     {{{"num_layers: 4", "num_layers: 2147483646"}, {"hidden_size: 64", "hidden_size: 65536"}},
-     "run.yaml:20:model.num_layers: 2147483646 makes a model of about 6e+19 parameters; expected at most 1e+15 in all: lower it"},
+     "run.yaml:20:model.num_layers: expected at most 1024, got 2147483646: each layer is planned and run one by one"},
     {{{"model_source: megatron", "model_source: hf"},
       {"  max_position_embeddings: 64", "  model_type: vit\n  image_size: 2147483647\n  patch_size: 1"},
       {"encoder_seq_length: 32", "encoder_seq_length: 2"},
@@ -192,7 +192,7 @@ const std::vector<Broken>& broken_files() {
      "run.yaml:27:model.image_size: 2147483647 / patch_size 1 makes 2147483647 patches along a side; expected at most 32768"},
     // Mixtures of experts.
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  moe: {num_experts: 2147483647, dropless: true}"}, {"hidden_size: 64", "hidden_size: 4096"}},
-     "run.yaml:27:model.moe.num_experts: 2147483647 makes a model of about 1e+18 parameters; expected at most 1e+15 in all: lower it"},
+     "run.yaml:27:model.moe.num_experts: expected at most 65536, got 2147483647: each has its own weights"},
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  moe: {top_k: 2}"}},
      "run.yaml:27:model.moe.num_experts: this key is required and missing"},
     {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  moe: {num_experts: 2, top_k: 3}"}},

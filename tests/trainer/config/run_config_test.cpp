@@ -535,9 +535,11 @@ TEST(CheckFitsMachine, AcceptsWhatFits) {
 }
 
 TEST(CheckFitsMachine, NamesRanksCoresAndWhatToChange) {
-  const RunConfig config = load_text(kBaseConfig);
+  RunConfig config = load_text(kBaseConfig);
+  EXPECT_TRUE(misfit(config, 1, 2).find("/run.yaml:5:trainer.devices: asks for 8 ranks") != std::string::npos);
+  config.places = {};
   EXPECT_EQ(misfit(config, 1, 2),
-            "run.yaml:5:trainer.devices: asks for 8 ranks per node, but a trn1.2xlarge has 2 logical cores: lower trainer.devices to 2 or less (and "
+            "trainer.devices: asks for 8 ranks per node, but a trn1.2xlarge has 2 logical cores: lower trainer.devices to 2 or less (and "
             "raise trainer.num_nodes and --nodes to keep the number of ranks), or choose a larger --instance");
   const RunConfig two_nodes = load_text(kBaseConfig, {"trainer.num_nodes=2"});
   EXPECT_EQ(misfit(two_nodes, 1, 8),
