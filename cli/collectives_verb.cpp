@@ -9,7 +9,6 @@
 #include "base/yaml.h"
 #include "cli/collective_sweep.h"
 #include "cli/not_empty.h"
-#include "cli/number_range.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {
@@ -86,7 +85,7 @@ void add_collectives(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<Options>();
   verb->add_option("op", options->sweep.op, known_operations());
   verb->add_option("--instance", options->sweep.instance, "machine (see `trellis describe`)")->capture_default_str();
-  verb->add_option("--nodes", options->sweep.load.nodes, "how many of them")->capture_default_str()->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--nodes", options->sweep.load.nodes, "how many of them")->capture_default_str();
   CLI::Option* ranks = verb->add_option("--ranks", options->sweep.ranks, "logical cores, equally many on each node; none: all there are");
   verb->add_option("--cores", options->sweep.cores, "the cores themselves instead of --ranks, e.g. 0,8,16,24")->delimiter(',')->check(not_empty("core numbers"))->excludes(ranks);
   verb->add_option("--min", options->min, "first size: what an all-gather ends with and a reduce-scatter starts with")->capture_default_str();

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "cli/graphviz.h"
 #include "cli/not_empty.h"
-#include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"
@@ -48,7 +47,7 @@ void add_describe(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("describe", "what hardware is modelled: every parameter with unit, source and evidence, totals, wiring");
   auto options = std::make_shared<Options>();
   verb->add_option("instance", options->instance, "e.g. trn1.32xlarge; none: the list of instances");
-  verb->add_option("--nodes", options->load.nodes, "instances; an UltraServer has several")->capture_default_str()->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--nodes", options->load.nodes, "instances; an UltraServer has several")->capture_default_str();
   verb->add_option("--lnc", options->load.logical_core_size, "physical cores per logical core, 1 or 2; none: the instance's default");
   verb->add_option("--set", options->load.overrides, "another hardware number, e.g. network.oversubscription=2")->type_name("KEY=VALUE")->allow_extra_args(false);
   verb->add_option("--topology", options->topology, "draw chips and links, to FILE.svg (with Graphviz) or FILE.dot")->type_name("FILE")->check(not_empty("a file name"));

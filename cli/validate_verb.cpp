@@ -28,9 +28,10 @@ struct Options {
 
 /// Splits what was given: "key.path=value" is an override, unless a file has that name.
 void sort_inputs(Options& options) {
+  std::error_code ignored;  // an override may be longer than the name of a file can be
   for (const std::string& input : options.inputs) {
     const bool is_override = !options.files.empty() && input.find('=') != std::string::npos &&
-                             !std::filesystem::exists(input);
+                             !std::filesystem::exists(input, ignored);
     (is_override ? options.overrides : options.files).push_back(input);
   }
 }

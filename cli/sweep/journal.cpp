@@ -1,6 +1,5 @@
 #include "cli/sweep/journal.h"
 
-
 #include <array>
 #include <charconv>
 #include <map>
