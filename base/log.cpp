@@ -7,6 +7,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "base/activity.h"
+
 namespace trellis {
 namespace {
 
@@ -52,7 +54,10 @@ Outputs& outputs() {
 
 void set_log_level(LogLevel lowest) { outputs().logger.set_level(to_spdlog(lowest)); }
 
-void log(LogLevel level, std::string_view text) { outputs().logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size())); }
+void log(LogLevel level, std::string_view text) {
+  outputs().logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  note_written();
+}
 
 struct LogTap::Impl {
   std::shared_ptr<TapSink> sink;

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "cli/accuracy/evaluate.h"
 #include "cli/accuracy/memory_rows.h"
@@ -53,7 +54,9 @@ int run_training(const Options& options) {
   request.hardware = options.overrides;
   request.calibrated = !options.published_only;
   std::size_t finished = 0;
+  Activity activity("simulating published training steps");
   const auto predictions = predict(runs, request, [&](const TrainingRun& run, const Prediction& p) {
+    activity.count(static_cast<std::int64_t>(finished) + 1, static_cast<std::int64_t>(runs.size()));
     std::cerr << "[" << ++finished << "/" << runs.size() << "] " << run.row.id << ": ";
     if (!p.error.empty()) {
       std::cerr << "exit code " << p.exit_code << ": " << p.error.substr(0, p.error.find('\n')) << "\n";
@@ -75,8 +78,12 @@ int run_memory(const Options& options) {
   });
   if (rows.empty()) throw ConfigError("no row of memory is asked for: the ids stand in benchmarks/published/memory.yaml");
   if (options.use != "all" || !options.overrides.empty() || options.published_only) throw ConfigError("memory: nothing is fitted: leave out --use, --set and --published-only");
-  const std::vector<MemoryAnswer> answers =
-      answer_memory_rows(rows, [](const MemoryRow& row, const MemoryAnswer& answer) { std::cerr << row.id << ": " << (answer.error.empty() ? answer.verdict : answer.error) << "\n"; });
+  Activity activity("estimating the memory of published runs");
+  std::int64_t finished = 0;
+  const std::vector<MemoryAnswer> answers = answer_memory_rows(rows, [&](const MemoryRow& row, const MemoryAnswer& answer) {
+    std::cerr << row.id << ": " << (answer.error.empty() ? answer.verdict : answer.error) << "\n";
+    activity.count(++finished, static_cast<std::int64_t>(rows.size()));
+  });
   std::cout << (options.json ? memory_accuracy_json(rows, answers).dump(1) + "\n" : memory_accuracy_text(rows, answers));
   return 0;
 }
@@ -96,7 +103,9 @@ int run(const Options& options) {
   Evaluator evaluator(options.overrides, !options.published_only);
   std::vector<ScoredRow> scored;
   std::vector<PublishedRow> excluded;
+  Activity activity("timing published rows of " + options.subject);
   for (const PublishedRow& row : published.rows) {
+    activity.count(&row - published.rows.data(), static_cast<std::int64_t>(published.rows.size()));
     if (!wanted(options, row)) continue;
     if (row.use == RowUse::kExcluded) {
       excluded.push_back(row);

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "cli/calibrate/calibrate_report.h"
 #include "cli/calibrate/measurements.h"
 #include "cli/not_empty.h"
@@ -30,7 +31,9 @@ void run_calibrate(const Options& options) {
   request.results = std::filesystem::absolute(options.results);
   request.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   std::size_t finished = 0;
+  Activity activity("simulating measured steps");
   const auto predictions = predict(runs, request, [&](const TrainingRun& run, const Prediction& p) {
+    activity.count(static_cast<std::int64_t>(finished) + 1, static_cast<std::int64_t>(runs.size()));
     std::cerr << "[" << ++finished << "/" << runs.size() << "] " << run.row.id << ": ";
     p.error.empty() ? std::cerr << p.step_s << " s simulated, " << run.row.time_us * 1e-6 << " s measured" << (p.kept ? ", kept" : "") << "\n" : std::cerr << "exit code " << p.exit_code << "\n";
   });

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "base/nearest.h"
 
@@ -125,6 +126,7 @@ SweepResult sweep(const SweepRequest& request) {
   SweepResult result{kind, cores_of(request, system, kind), request.dtype, {}, {}};
   if (result.cores.size() > kMaxRanks) throw ConfigError(fmt::format("{} ranks: expected at most {}: take fewer --nodes, or fewer --ranks", result.cores.size(), kMaxRanks));
   const std::int64_t step = granule(kind, result.cores.size());
+  Activity activity(fmt::format("timing {} over {} ranks, one size after the other", name(kind), result.cores.size()));
   for (auto asked = static_cast<double>(request.min.value); asked <= static_cast<double>(request.max.value); asked *= request.factor) {
     const auto bytes = static_cast<std::int64_t>(asked);
     const std::int64_t count = bytes / element_bytes / step * step;
@@ -136,6 +138,7 @@ SweepResult sweep(const SweepRequest& request) {
     if (!result.rows.empty() && result.rows.back().size == size) continue;  // rounded to the same
     if (size.value != bytes) result.notes.push_back(fmt::format("{} B rounded down to {} B, {} elements: a whole number for each rank", bytes, size.value, count));
     check_memory(system, kind, size, result.cores.size());
+    activity.count(static_cast<std::int64_t>(result.rows.size()));
     result.rows.push_back({size, count, sim::time_collective(system, {kind, result.cores, size, element_bytes, request.algorithm})});
   }
   if (result.rows.empty()) throw ConfigError(fmt::format("no size up to --max {} B gives each of the {} ranks an element: expected at least {} B", request.max.value, step, step * element_bytes));

@@ -6,14 +6,18 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "base/yaml.h"
 #include "cli/cost/amounts.h"
 #include "cli/cost/cost_report.h"
+#include "cli/cost/cost_table.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
+#include "cli/output_files.h"
 #include "cli/run_self.h"
 #include "cli/verbs.h"
 #include "trainer/report/report_file.h"
@@ -25,8 +29,8 @@ namespace {
 using trainer::ReportFile;
 
 struct Options {
-  std::string source, prices, steps, tokens, instance, mtbf, restart_time = "0s", checkpoint_interval, checkpoint_time, checkpoint_bandwidth, validation_time, error;
-  std::vector<std::string> overrides;
+  std::string source, prices, steps, tokens, html, csv, mtbf, restart_time = "0s", checkpoint_interval, checkpoint_time, checkpoint_bandwidth, validation_time, error;
+  std::vector<std::string> overrides, instances;
   std::int64_t validation_every = 0;
   int nodes = 0;
   bool json = false;
@@ -34,22 +38,28 @@ struct Options {
 
 bool is_run(const std::string& source) { return std::filesystem::is_directory(source) || source.ends_with(".json"); }
 
-/// A run's report, or that of `trellis simulate` of a configuration.
-ReportFile report_of(const Options& options) {
-  if (is_run(options.source)) {
-    if (!options.instance.empty() || options.nodes > 0 || !options.overrides.empty()) {
-      throw ConfigError("--instance, --nodes and overrides belong to a configuration: " + options.source + " is a finished run, of which the report says all that");
-    }
-    return trainer::read_report_file(options.source);
+/// A finished run's report.
+ReportFile finished_run(const Options& options) {
+  if (!options.instances.empty() || options.nodes > 0 || !options.overrides.empty()) {
+    throw ConfigError("--instance, --nodes and overrides belong to a configuration: " + options.source + " is a finished run, of which the report says all that");
   }
+  return trainer::read_report_file(options.source);
+}
+
+/// Arguments of the program that simulate the configuration. `instance`: "": the one that it names itself.
+std::vector<std::string> simulation(const Options& options, const std::string& instance) {
   std::vector<std::string> arguments = {"simulate", options.source};
   arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
-  if (!options.instance.empty()) arguments.insert(arguments.end(), {"--instance", options.instance});
+  if (!instance.empty()) arguments.insert(arguments.end(), {"--instance", instance});
   if (options.nodes > 0) arguments.insert(arguments.end(), {"--nodes", std::to_string(options.nodes)});
   arguments.emplace_back("--json");
+  return arguments;
+}
+
+ReportFile simulated_run(const Options& options, const std::string& json) {
   ReportFile file;
   file.path = options.source;
-  file.report = nlohmann::json::parse(run_self(arguments));
+  file.report = nlohmann::json::parse(json);
   trainer::check_run_report(file.report, options.source);
   return file;
 }
@@ -127,16 +137,17 @@ void plan_cases(const Options& options, CostReport& cost) {
   }
 }
 
-CostReport cost_of(const Options& options) {
+CostReport cost_of(const Options& options, const PriceFile& prices, const ReportFile& file) {
   CostReport cost;
-  cost.prices = read_prices(options.prices);
-  const ReportFile file = report_of(options);
+  cost.prices = prices;
   const trainer::ReportSummary summary = trainer::summarize(file);
   cost.source = options.source;
   cost.evidence = file.report.at("simulated").at("evidence");
   cost.validity = file.report.value("validity", nlohmann::json(nullptr));
   cost.instance = file.report.at("instance");
   cost.nodes = file.report.at("nodes");
+  cost.cores = trainer::core_use(file.report);
+  if (!cost.cores) cost.notes.emplace_back("the report does not say how many cores the machine has, and so not which share of it is unused: an older program wrote it");
   cost.plans = cost.prices.of(cost.instance).plans;
   cost.tokens_per_step = file.report.at("tokens_per_step");
   cost.step_s = static_cast<double>(summary.step.step_time_ps) * 1e-12;
@@ -151,6 +162,58 @@ CostReport cost_of(const Options& options) {
   return cost;
 }
 
+/// What a child said last.
+std::string error_line(const std::string& text) {
+  const std::size_t begin = text.rfind("error: ");
+  return begin == std::string::npos ? text.substr(0, text.find('\n')) : text.substr(begin + 7, text.find('\n', begin) - begin - 7);
+}
+
+/// The same run on every instance that the user named; at least one must be able to run it.
+CostComparison compare(const Options& options, const PriceFile& prices) {
+  CostComparison comparison;
+  int first_failure = 0;
+  std::vector<std::vector<std::string>> children;
+  for (const std::string& instance : options.instances) children.push_back(simulation(options, instance));
+  Activity activity(fmt::format("simulating on {}", fmt::join(options.instances, ", ")));
+  std::vector<ChildResult> results(children.size());
+  std::int64_t done = 0;
+  run_selves(children, 1, [&](std::size_t child, const ChildResult& result) {
+    results[child] = result;
+    activity.count(++done, static_cast<std::int64_t>(children.size()));
+  });
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].exit_code == 0) {
+      comparison.runs.push_back(cost_of(options, prices, simulated_run(options, results[i].out)));
+    } else {
+      comparison.refused.push_back({options.instances[i], error_line(results[i].err)});
+      if (first_failure == 0) first_failure = results[i].exit_code;
+    }
+  }
+  if (comparison.runs.empty()) throw Error(static_cast<ExitCode>(first_failure), "none of the instances can run it:\n" + comparison_text(comparison));
+  return comparison;
+}
+
+void cost(const Options& options) {
+  const PriceFile prices = read_prices(options.prices);
+  for (const std::string& instance : options.instances) (void)prices.of(instance);  // before anything is simulated
+  OutputFiles files({{"--csv", options.csv}, {"--html", options.html}});
+  CostComparison comparison;
+  if (options.instances.size() > 1 && !is_run(options.source)) {
+    comparison = compare(options, prices);
+  } else {
+    const ReportFile run = is_run(options.source) ? finished_run(options) : simulated_run(options, run_self(simulation(options, options.instances.empty() ? "" : options.instances.front())));
+    comparison.runs.push_back(cost_of(options, prices, run));
+  }
+  files.write("--csv", [&] { return cost_csv(comparison); });
+  files.write("--html", [&] { return cost_page(comparison); });
+  if (options.instances.size() > 1) {
+    std::cout << (options.json ? to_json(comparison).dump(1) + "\n" : comparison_text(comparison));
+  } else {
+    std::cout << (options.json ? to_json(comparison.runs.front()).dump(1) + "\n" : cost_text(comparison.runs.front()));
+  }
+  files.finish();
+}
+
 }  // namespace
 
 void add_cost(CLI::App& app, int& exit_code) {
@@ -161,8 +224,8 @@ void add_cost(CLI::App& app, int& exit_code) {
   verb->add_option("--prices", options->prices, "price file: date, currency, prices per instance and hour (examples/prices.yaml)")->required()->type_name("FILE")->check(not_empty("a file name"));
   verb->add_option("--steps", options->steps, "optimizer steps, e.g. 50000");
   verb->add_option("--tokens", options->tokens, "tokens to train on, e.g. 300B or 2T");
-  verb->add_option("--instance", options->instance, "of a configuration: the machine (see `trellis describe`)");
-  verb->add_option("--nodes", options->nodes, "of a configuration: how many of them")->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--instance", options->instances, "of a configuration: the machine (see `trellis describe`); several, A,B,C: one table of all, the cheapest first")->delimiter(',')->check(not_empty("an instance"));
+  verb->add_option("--nodes", options->nodes, "of a configuration: how many of them; none: trainer.num_nodes")->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_option("--mtbf", options->mtbf, "mean time between failures of one node, e.g. 30d");
   verb->add_option("--restart-time", options->restart_time, "from a failure to the first step again")->capture_default_str();
   verb->add_option("--checkpoint-interval", options->checkpoint_interval, "time between checkpoints, e.g. 30min; none with --mtbf: Daly's optimum");
@@ -171,14 +234,16 @@ void add_cost(CLI::App& app, int& exit_code) {
   verb->add_option("--validation-every", options->validation_every, "steps between passes over held-out data")->check(at_least(1));
   verb->add_option("--validation-time", options->validation_time, "of one pass, e.g. 2min");
   verb->add_option("--error", options->error, "of the simulated step time, e.g. 12%: adds a fast and a slow case");
-  verb->add_flag("--json", options->json, "one JSON document (schema trellis.cost/1)");
+  verb->add_option("--csv", options->csv, "a line for each instance, case and way to pay")->type_name("FILE")->check(not_empty("a file name"));
+  verb->add_option("--html", options->html, "one page without network: money and time")->type_name("FILE")->check(not_empty("a file name"));
+  verb->add_flag("--json", options->json, "one JSON document (schema trellis.cost/1; of several instances trellis.costs/1)");
   verb->footer("Examples:\n  trellis cost runs/a --prices examples/prices.yaml --tokens 300B\n"
                "  trellis cost examples/llama3_8b_trn1.yaml --prices examples/prices.yaml --tokens 300B --mtbf 60d --checkpoint-bandwidth \"10 GB/s\" --restart-time 15min --error 12%\n"
+               "  trellis cost examples/llama3_8b_trn1.yaml --prices examples/prices.yaml --tokens 300B --instance trn1.32xlarge,trn2.48xlarge --csv cost.csv --html cost.html\n"
                "Expected time with failures: M·e^(R/M)·(e^((interval + checkpoint)/M) − 1)·work/interval, M = MTBF of a node / nodes, R = restart time (Daly 2006).\n"
                "Best interval: about √(2 · checkpoint time · M), with Daly's higher-order terms.");
   verb->callback([options, &exit_code] {
-    const CostReport cost = cost_of(*options);
-    std::cout << (options->json ? to_json(cost).dump(1) + "\n" : cost_text(cost));
+    cost(*options);
     exit_code = 0;
   });
 }

@@ -80,7 +80,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
     if (prefix->ends_with(".yaml") || prefix->ends_with(".yml")) {
       request->config_file = *prefix;
       request->json = *json;
-      exit_code = load_trainer<trellis_data_inspect_fn>("trellis_data_inspect")(request.get());
+      exit_code = call_trainer<trellis_data_inspect_fn>("trellis_data_inspect", request.get());
       return;
     }
     // Without --tokenizer the ids stay ids: a guess would print nonsense.

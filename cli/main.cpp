@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "cli/standard_output.h"
 #include "cli/suggestion.h"
@@ -40,6 +41,7 @@ int run(int argc, char** argv) {
   trellis::cli::add_accuracy(app, exit_code);
   trellis::cli::add_calibrate(app, exit_code);
   try {
+    const trellis::Activity activity(argc > 1 ? std::string("trellis ") + argv[1] : "trellis");
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
     return app.exit(done);

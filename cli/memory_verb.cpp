@@ -9,8 +9,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "cli/load_trainer.h"
+#include "cli/machine.h"
 #include "cli/memory/changes.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
@@ -38,7 +40,7 @@ json plan_of(Options& options, int& exit_code) {
   options.request.instance = options.run.instance;
   options.request.nodes = options.run.nodes;
   std::string report;
-  exit_code = load_trainer<trellis_trainer_memory_fn>("trellis_trainer_memory")(&options.request, &report);
+  exit_code = call_trainer<trellis_trainer_memory_fn>("trellis_trainer_memory", &options.request, &report);
   return exit_code == 0 ? json::parse(report) : json();
 }
 
@@ -182,6 +184,8 @@ class ChangeSearch {
       row.update({{"status", "failed"}, {"reason", fmt::format("exit code {}: {}", result.exit_code, error_line(result.err))}});
     }
     std::cerr << fmt::format("checked {}: {}\n", change.arguments, row.at("status").get<std::string>());
+    note_written();
+    activity_.count(++checked_);
     return row;
   }
 
@@ -189,16 +193,19 @@ class ChangeSearch {
   std::vector<Row> rows_;
   std::set<std::string> tried_;
   std::size_t found_ = 0;
+  Activity activity_{"it does not fit: checking changes, each by a run of its own"};
+  std::int64_t checked_ = 0;
 };
 
 int memory(Options& options) {
   int exit_code = 0;
+  choose_machine(options.run.config, options.run.overrides, options.run.instance, options.run.nodes);
   json plan = plan_of(options, exit_code);
   if (exit_code != 0) return exit_code;
   const bool fit = fits(plan, "verdict");
   if (!fit && options.changes) plan["changes"] = ChangeSearch(options).search(plan);
   std::cout << (options.json ? plan.dump(1) + "\n" : trainer::memory_plan_text(plan, options.all)) << std::flush;
-  return static_cast<int>(fit ? ExitCode::kOk : ExitCode::kDoesNotFit);
+  return static_cast<int>(fit && plan.at("host").at("verdict") != "does_not_fit" ? ExitCode::kOk : ExitCode::kDoesNotFit);
 }
 
 }  // namespace
@@ -206,11 +213,11 @@ int memory(Options& options) {
 void add_memory(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("memory", "does a run fit, what takes the room in each phase, and which changes would make it fit; nothing is timed");
   auto options = std::make_shared<Options>();
-  options->run.instance = "trn1.32xlarge";
+  options->run.nodes = 0;
   verb->add_option("config", options->run.config, "NxDT YAML")->required()->check(not_empty("a file"));
   verb->add_option("overrides", options->run.overrides, "key.path=value, e.g. data.micro_batch_size=2 model.num_layers=16");
-  verb->add_option("--instance", options->run.instance, "machine to emulate (see `trellis describe`)")->capture_default_str();
-  verb->add_option("--nodes", options->run.nodes, "how many of them")->capture_default_str()->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--instance", options->run.instance, "machine to emulate (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
+  verb->add_option("--nodes", options->run.nodes, "how many of them; none: trainer.num_nodes")->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_option("--steps", options->request.steps, "steps to run; all take the same memory")->capture_default_str()->check(between(1, kMostSimulatedSteps, "all take the same memory"));
   verb->add_option("--threads", options->request.host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
       ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
@@ -223,7 +230,7 @@ void add_memory(CLI::App& app, int& exit_code) {
   verb->add_flag("--json", options->json, "one JSON document on stdout (schema trellis.memory_plan/1)");
   verb->footer("Examples:\n  trellis memory examples/llama3_8b_trn1.yaml\n"
                "  trellis memory examples/llama3_8b_trn1.yaml distributed_strategy.tensor_model_parallel_size=4 data.micro_batch_size=2\n"
-               "  trellis memory examples/nxdt/hf_llama3_70B_config.yaml --nodes 32 trainer.num_nodes=32 --json\n"
+               "  trellis memory examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32 --json\n"
                "The trainer runs one step without data on cores that never refuse memory, one rank of each class of equal ranks. What neuronx-cc and the runtime\n"
                "take besides is told as an estimate. It counts where the configuration says software: nxd or optimum-neuron: then the verdict is of that\n"
                "software on a device, estimated from a published breakdown (trellis accuracy memory judges it). Exit code 0: it fits; 3: it does not, and the changes that would are listed, each one run.");

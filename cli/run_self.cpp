@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "cli/child_process.h"
 
@@ -44,6 +45,7 @@ int run_child(const std::vector<std::string>& arguments, std::FILE* out, int err
 
 std::string run_self(const std::vector<std::string>& arguments) {
   const File out = temporary_file(arguments.front());
+  const Activity silent("");
   const int exit_code = run_child(arguments, out.get(), -1);
   if (exit_code != 0) throw Error(static_cast<ExitCode>(exit_code), "trellis " + arguments.front() + " failed; its message stands above");
   return text_of(out.get());

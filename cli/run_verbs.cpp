@@ -12,6 +12,7 @@
 #include "cli/interrupt_watch.h"
 #include "cli/kept_runs.h"
 #include "cli/load_trainer.h"
+#include "cli/machine.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/one_process.h"
@@ -30,7 +31,7 @@ namespace {
 
 using trainer::RunRequest;
 
-int run(const RunRequest& request) { return load_trainer<trellis_trainer_run_fn>("trellis_trainer_run")(&request); }
+int run(const RunRequest& request) { return call_trainer<trellis_trainer_run_fn>("trellis_trainer_run", &request); }
 
 /// What stands for a run; none: it is not to be kept.
 std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& request) {
@@ -109,8 +110,10 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
 void common_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("config", request.config_file, "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, model, precision")->required();
   verb.add_option("overrides", request.overrides, "key.path=value, e.g. trainer.max_steps=10 model.num_layers=2");
-  verb.add_option("--instance", request.instance, "machine to emulate (see `trellis describe`)")->capture_default_str();
-  verb.add_option("--nodes", request.nodes, "how many of them")->capture_default_str()->check(between(1, kMostNodes, "more than any cluster has"));
+  request.instance.clear();
+  request.nodes = 0;
+  verb.add_option("--instance", request.instance, "machine to emulate (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
+  verb.add_option("--nodes", request.nodes, "how many of them; none: trainer.num_nodes")->check(between(1, kMostNodes, "more than any cluster has"));
   verb.add_option("--threads", request.host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
       ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
   verb.add_option("--trace-format", request.trace_format, "perfetto (trace.pftrace) or text (trace.txt)")
@@ -137,6 +140,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
                "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and the wall times and *_timing scalars of the events.");
   verb->callback([request, &exit_code] {
     refuse_several_processes();
+    choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     exit_code = run(*request);
   });
 }
@@ -163,11 +167,12 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   verb->add_flag("!--no-fold", request->fold, "run every rank (at most 127), where one of those that do the same would stand for all; same figures, later");
   verb->add_flag("!--no-replay", request->replay, "execute every micro-batch, where those that only repeat others would be replayed; same figures, later");
   verb->footer("Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
-               "  trellis simulate examples/llama3_8b_trn1.yaml --nodes 16 trainer.num_nodes=16 data.global_batch_size=512\n"
+               "  trellis simulate examples/llama3_8b_trn1.yaml trainer.num_nodes=16 data.global_batch_size=512\n"
                "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow link:node0.chip0.neuron_link_east=4\n"
                "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of them runs, whatever the size of the cluster.");
   verb->callback([verb, request, html, cached, &exit_code] {
     refuse_several_processes();
+    choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     exit_code = simulate(*verb, *request, *html, *cached);
   });
 }

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
@@ -56,10 +57,16 @@ SchedulePlan plan_of(const Options& options) {
 
 void schedule(const Options& options) {
   OutputFiles files({{"--svg", options.svg}});
+  Activity activity("building the schedule");
   const SchedulePlan plan = plan_of(options);
+  activity.now("timing the passes of " + std::to_string(plan.shape.num_stages()) + " stages × " + std::to_string(plan.shape.num_microbatches) + " micro-batches");
   const trainer::ScheduleTiming timing = trainer::time_schedule(plan.shape, plan.costs);
   std::optional<BalancedPlan> better;
-  if (options.balance) better = balanced(plan, timing);
+  if (options.balance) {
+    activity.now("looking for better cuts of the layers");
+    better = balanced(plan, timing);
+  }
+  activity.now("drawing the schedule");
   files.write("--svg", [&] { return schedule_svg(plan, timing); });
   if (options.json) {
     nlohmann::json document = schedule_json(plan, timing);

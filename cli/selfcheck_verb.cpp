@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "cli/selfcheck/sanity_check.h"
 #include "cli/verbs.h"
@@ -33,6 +34,7 @@ int run(bool json) {
   nlohmann::json document = {{"schema", "trellis.selfcheck/1"}, {"checks", nlohmann::json::array()}};
   int failed = 0;
   for (const SanityCheck& check : all_checks()) {
+    const Activity activity("trying " + check.id);
     const auto start = std::chrono::steady_clock::now();
     const Finding finding = run_one(check);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

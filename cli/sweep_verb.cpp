@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/load_trainer.h"
+#include "cli/machine.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/output_files.h"
@@ -25,6 +26,7 @@ using namespace layouts;
 struct Options {
   SweepRequest request;
   RunOptions run;
+  RankRequest rank;
   std::vector<std::string> folders;
   std::string out, shard, csv, parquet, svg, html;
   std::size_t top = 10;
@@ -71,7 +73,15 @@ void sweep(Options& options) {
   if (options.request.fast && !options.out.empty()) throw ConfigError("--fast: its estimates are not kept in a journal: leave out --out and --shard");
   if (!options.out.empty()) options.run.out = options.out;
   options.request.top = options.all ? 0 : options.top;
-  with_outputs(options, [&] { return run_sweep(options.request, options.run); });
+  const Machine machine = machine_of(options.request.config, options.request.overrides, {options.request.instance, 0});
+  options.request.instance = machine.instance;
+  if (options.request.nodes.empty() && options.request.chips == 0) options.request.nodes = {machine.nodes};
+  const std::optional<Ranking> ranking = read_ranking(options.rank, options.request.instance);  // before anything is simulated
+  with_outputs(options, [&] {
+    SweepResult result = run_sweep(options.request, options.run);
+    result.ranking = ranking;
+    return result;
+  });
 }
 
 void output_options(CLI::App& verb, Options& options) {
@@ -79,6 +89,12 @@ void output_options(CLI::App& verb, Options& options) {
   verb.add_option("--parquet", options.parquet, "the same as Parquet")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_option("--svg", options.svg, "step time against peak memory, with the Pareto front")->type_name("FILE")->check(not_empty("a file name"));
   verb.add_option("--html", options.html, "one page without network: the Pareto picture, and a table of the layouts that sorts by a click")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--rank-by", options.rank.by, "also one list of all numbers of nodes: by time, by cost, or by deadline (those in time, the cheapest first)")
+      ->capture_default_str()->check(CLI::IsMember({"time", "cost", "deadline"}));
+  verb.add_option("--prices", options.rank.prices, "price file (examples/prices.yaml)")->type_name("FILE")->check(not_empty("a file name"));
+  verb.add_option("--paying", options.rank.paying, "which of the file's ways to pay; none: its first")->check(not_empty("a way to pay"));
+  verb.add_option("--tokens", options.rank.tokens, "the whole training, e.g. 300B: its time and cost")->check(not_empty("a number"));
+  verb.add_option("--deadline", options.rank.deadline, "the longest time that the training may take, e.g. 30d")->check(not_empty("a time"));
   verb.add_flag("--json", options.json, "one JSON document (schema trellis.sweep/1)");
 }
 
@@ -88,7 +104,11 @@ void add_merge(CLI::App& verb, int& exit_code) {
   merge->add_option("folders", options->folders, "folders that `trellis sweep --shard i/n --out` wrote")->required();
   output_options(*merge, *options);
   merge->callback([options, &exit_code] {
-    with_outputs(*options, [&] { return merge_sweep({options->folders.begin(), options->folders.end()}); });
+    with_outputs(*options, [&] {
+      SweepResult result = merge_sweep({options->folders.begin(), options->folders.end()});
+      result.ranking = read_ranking(options->rank, result.space.request.instance);
+      return result;
+    });
     exit_code = 0;
   });
 }
@@ -98,10 +118,11 @@ void add_merge(CLI::App& verb, int& exit_code) {
 void add_sweep(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("sweep", "every layout of a configuration on a machine: legal, too large, slower than the best; the best ones simulated");
   auto options = std::make_shared<Options>();
+  options->request.instance.clear();
   verb->add_option("config", options->request.config, "NxDT YAML");
   verb->add_option("overrides", options->request.overrides, "key.path=value, of what the sweep does not vary itself");
-  verb->add_option("--instance", options->request.instance, "machine (see `trellis describe`)")->capture_default_str();
-  verb->add_option("--nodes", options->request.nodes, "how many of them; several: 2,4,8")->delimiter(',')->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--instance", options->request.instance, "machine (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
+  verb->add_option("--nodes", options->request.nodes, "how many of them; several: 2,4,8; none: trainer.num_nodes")->delimiter(',')->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_option("--chips", options->request.chips, "instead: chips, of one instance or of whole ones")->check(at_least(1));
   verb->add_option("--gbs", options->request.global_batch_size, "global batch size; none: the configuration's")->check(at_least(1));
   verb->add_option("--only", options->request.only, "AXIS=V1,V2: an axis takes these values; axes: tp, pp, vpp, dp, mbs, sp, zero1, kv, recompute")->type_name("AXIS=VALUES")->allow_extra_args(false);
@@ -116,6 +137,7 @@ void add_sweep(CLI::App& app, int& exit_code) {
   verb->require_subcommand(0, 1);
   verb->footer("Examples:\n  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1 --only vpp=1 --fix zero1,kv --out sweep\n"
                "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --gbs 256 --top 5 --csv layouts.csv --svg layouts.svg\n"
+               "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --rank-by deadline --prices examples/prices.yaml --tokens 300B --deadline 60d\n"
                "  trellis sweep CONFIG --nodes 16 --shard $SLURM_ARRAY_TASK_ID/8 --out part$SLURM_ARRAY_TASK_ID; trellis sweep merge part*\n"
                "Status: illegal (a rule of `trellis validate`), oom (with `software: nxd` or optimum-neuron by what that is estimated to take), dominated (slower at least than the best, or slower and larger than another), ok.\n"
                "Bounds: cli/sweep/bounds.h. Every simulated row says the `trellis simulate` command that gives its step time again, to the picosecond.");

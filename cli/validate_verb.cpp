@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/ci_options.h"
+#include "cli/machine.h"
 #include "cli/number_range.h"
 #include "cli/validate_report.h"
 #include "cli/verbs.h"
@@ -20,8 +21,7 @@ using nlohmann::json;
 struct Options {
   std::vector<std::string> inputs;  ///< files and overrides, as they were given
   std::vector<std::string> files, overrides;
-  std::string instance;
-  int nodes = 0;
+  Machine machine;
   CiFiles ci;
   bool json = false;
 };
@@ -39,13 +39,14 @@ void sort_inputs(Options& options) {
 /// A file that is no YAML has one problem.
 trainer::RunCheck checked(const std::string& file, const Options& options) {
   try {
-    trainer::RunCheck check = trainer::check_run_config(file, options.overrides,
-        options.instance.empty() ? trainer::kDefaultInstance : options.instance);
-    if (!options.instance.empty() && check.problems.empty()) {
+    const std::string instance = machine_of(file, options.overrides, options.machine).instance;
+    trainer::RunCheck check = trainer::check_run_config(file, options.overrides, instance);
+    const bool on_machine = !options.machine.instance.empty() || !check.config.machine.instance.empty();
+    if (on_machine && check.problems.empty()) {
+      const Machine machine = machine_of(check.config, options.machine);
       sim::LoadOptions load;
-      load.nodes = options.nodes > 0 ? options.nodes : check.config.trainer.num_nodes;
-      const sim::SystemConfig system = trainer::load_machine(check.config, options.instance, load);
-      trainer::check_fits_machine(check.config, options.instance, load.nodes, system.logical_cores_per_node());
+      load.nodes = machine.nodes;
+      trainer::check_fits_machine(check.config, trainer::load_machine(check.config, machine.instance, load));
     }
     return check;
   } catch (const ConfigError& error) {
@@ -94,8 +95,9 @@ void add_validate(CLI::App& app, int& exit_code) {
                    "NxDT YAML files, and overrides of all of them: key.path=value, e.g. "
                    "trainer.max_steps=10 model.num_layers=2")
       ->required();
-  verb->add_option("--instance", options->instance, "also check that the ranks fit this machine (see `trellis describe`)");
-  verb->add_option("--nodes", options->nodes, "how many of them; none: trainer.num_nodes")
+  verb->add_option("--instance", options->machine.instance,
+                   "check that the ranks fit this machine (see `trellis describe`); none: the configuration's `instance`");
+  verb->add_option("--nodes", options->machine.nodes, "how many of them; none: trainer.num_nodes")
       ->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_flag("--json", options->json,
                  "one JSON document (schema trellis.validate/2): problems as fields file, line, "

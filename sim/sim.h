@@ -128,6 +128,7 @@ struct LinkUsage {
   std::string name;
   Picoseconds busy;
   Bytes bytes;
+  std::vector<std::int64_t> history = {};  ///< of a cluster's run: bytes in each bin from its begin on, the last ones left out where nothing moved
 };
 
 struct ClusterTiming {
@@ -135,6 +136,7 @@ struct ClusterTiming {
   std::vector<std::vector<ItemTiming>> ranks;  ///< same shape as ClusterJob::ranks
   std::vector<CommTiming> comms;
   std::vector<LinkUsage> links;                ///< of the instances that simulated ranks are on, those that carried something, by name
+  Picoseconds history_bin;                     ///< width of LinkUsage::history's bins
 };
 
 /// One collective on an idle machine.

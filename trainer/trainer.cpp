@@ -281,7 +281,9 @@ struct Trainer::Impl {
     result.step = step + 1;
     result.lr = scheduler.lr(step);
     result.consumed_samples = result.step * config.data.global_batch_size;
+    const auto before_data = Clock::now();
     const auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
+    result.data_wait_s = seconds_since(before_data);
     const at::Tensor loss = with_autocast([&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
     result.backward_s = model->backward_s();
     if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);

@@ -38,6 +38,7 @@ struct StepResult {
   bool skipped = false;
   double lr = 0;
   std::int64_t consumed_samples = 0;         ///< of the training data, this step's included
+  double data_wait_s = 0;                    ///< host time for which this rank waited for its samples
   double backward_s = 0;                     ///< host time of this rank's backward passes
   std::optional<double> parameter_norm;      ///< after the step, when exp_manager.log_parameter_norm asks for it
   std::optional<double> val_loss;            ///< of the validation that follows this step

@@ -103,7 +103,7 @@ void check_run(const Row& row, const TrainingRun& run) {
     load.logical_core_size = config.trainer.lnc;
     if (run.row.instance.empty()) return;
     const sim::SystemConfig system = sim::load_system(run.row.instance, load);
-    trainer::check_fits_machine(config, run.row.instance, run.nodes, system.logical_cores_per_node());
+    trainer::check_fits_machine(config, system);
     const double shortest = config.model_flops_per_step() / (system.peak_per_logical_core().value * config.world_size());
     if (run.row.time_us * 1e-6 < shortest) {
       row.problem("step_s", fmt::format("{:.6g} s is impossible: the model's FLOPs alone take {:.6g} s at the bf16 peak of {} cores (wrong unit, nodes or overrides?)", run.row.time_us * 1e-6, shortest,

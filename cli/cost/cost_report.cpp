@@ -24,21 +24,19 @@ std::array<std::pair<const char*, double>, 5> parts(const RunTime& time) {
            {"lost work", time.lost_work_s}, {"restarts", time.restarts_s}}};
 }
 
-std::string money(double amount) {
-  return amount >= 1000 ? trainer::thousands(static_cast<std::int64_t>(amount + 0.5)) : fmt::format("{:.2f}", amount);
-}
-
 TextTable prices_table(const CostReport& report) {
   std::vector<TextTable::Column> columns{{"paying", Align::kLeft}, {report.prices.currency + " per node-hour"}};
   for (const CostCase& c : report.cases) columns.push_back({report.prices.currency + (report.cases.size() > 1 ? ", " + c.name : "")});
+  const bool unused = report.cores && report.cores->unused_share() > 0;
+  if (unused) columns.push_back({"of it for unused cores"});
   columns.push_back({"per million tokens"});
   columns.push_back({"source", Align::kLeft});
   TextTable table(columns);
   for (const PricePlan& plan : report.plans) {
     std::vector<std::string> cells{plan.name, fmt::format("{:.2f}", plan.per_hour)};
-    for (const CostCase& c : report.cases) cells.push_back(money(report.node_hours(c) * plan.per_hour));
-    const double tokens = static_cast<double>(report.steps) * static_cast<double>(report.tokens_per_step);
-    cells.push_back(fmt::format("{:.4f}", report.node_hours(report.cases[0]) * plan.per_hour / tokens * 1e6));
+    for (const CostCase& c : report.cases) cells.push_back(money_text(report.cost(c, plan)));
+    if (unused) cells.push_back(money_text(report.cost_of_unused(report.cases[0], plan)));
+    cells.push_back(fmt::format("{:.4f}", report.cost(report.cases[0], plan) / report.tokens() * 1e6));
     cells.push_back((plan.example ? "EXAMPLE, replace it: " : "") + plan.source);
     table.add(std::move(cells));
   }
@@ -86,8 +84,11 @@ std::string failures_text(const CostReport& report) {
 }
 
 json time_json(const CostReport& report, const CostCase& c) {
-  json costs = json::object();
-  for (const PricePlan& plan : report.plans) costs[plan.name] = report.node_hours(c) * plan.per_hour;
+  json costs = json::object(), unused = json::object();
+  for (const PricePlan& plan : report.plans) {
+    costs[plan.name] = report.cost(c, plan);
+    if (report.cores) unused[plan.name] = report.cost_of_unused(c, plan);
+  }
   json document = {{"name", c.name},
                    {"step_time_s", c.step_s},
                    {"steps_s", c.time.steps_s},
@@ -100,12 +101,17 @@ json time_json(const CostReport& report, const CostCase& c) {
                    {"node_hours", report.node_hours(c)},
                    {"expected_failures", c.time.failures},
                    {"checkpoints", c.time.checkpoints},
-                   {"cost", std::move(costs)}};
+                   {"cost", std::move(costs)},
+                   {"cost_of_unused_cores", std::move(unused)}};
   if (c.time.interval_s) document["checkpoint_interval_s"] = *c.time.interval_s;
   return document;
 }
 
 }  // namespace
+
+std::string money_text(double amount) {
+  return amount >= 1000 ? trainer::thousands(static_cast<std::int64_t>(amount + 0.5)) : fmt::format("{:.2f}", amount);
+}
 
 std::string dominating(const RunTime& time) {
   auto list = parts(time);
@@ -126,7 +132,7 @@ json to_json(const CostReport& report) {
                    {"instance", report.instance},
                    {"nodes", report.nodes},
                    {"steps", report.steps},
-                   {"tokens", static_cast<double>(report.steps) * static_cast<double>(report.tokens_per_step)},
+                   {"tokens", report.tokens()},
                    {"mfu", report.mfu},
                    {"checkpoint_s", report.inputs.checkpoint_s},
                    {"restart_s", report.inputs.restart_s},
@@ -137,6 +143,10 @@ json to_json(const CostReport& report) {
                    {"prices_file", report.prices.path.string()},
                    {"prices", std::move(plans)},
                    {"notes", report.notes}};
+  if (report.cores) {
+    document["logical_cores"] = report.cores->there;
+    document["unused_core_share"] = report.cores->unused_share();
+  }
   if (report.checkpoint_bytes) document["checkpoint_bytes"] = *report.checkpoint_bytes;
   if (report.inputs.node_mtbf_s) document["node_mtbf_s"] = *report.inputs.node_mtbf_s;
   return document;
@@ -144,9 +154,10 @@ json to_json(const CostReport& report) {
 
 std::string cost_text(const CostReport& report) {
   std::string text = fmt::format("{} steps of {} tokens ({:.4g} tokens) at {:.4f} ms (simulated, evidence: {}), MFU {:.2f} %, on {} × {}\n\n", trainer::thousands(report.steps),
-                                 trainer::thousands(report.tokens_per_step), static_cast<double>(report.steps) * static_cast<double>(report.tokens_per_step), report.step_s * 1e3,
+                                 trainer::thousands(report.tokens_per_step), report.tokens(), report.step_s * 1e3,
                                  report.evidence, 100 * report.mfu, report.nodes, report.instance);
   text.insert(text.size() - 1, trainer::validity_line(report.validity));
+  if (report.cores) text.insert(text.size() - 1, "Cores: " + trainer::unused_text(*report.cores) + "\n");
   text += "Time\n" + time_table(report).text() + "\n" + failures_text(report);
   text += "What dominates: " + dominating(report.cases[0].time) + "\n\n";
   text += fmt::format("Money, at the prices of {} ({})\n", report.prices.date, report.prices.path.string()) + prices_table(report).text();

@@ -50,10 +50,15 @@ struct Machine {
   std::int64_t capacity = 0;
 };
 
-Machine machine_of(const std::string& instance, const std::optional<int>& lnc) {
+sim::SystemConfig system_of(const std::string& instance, int nodes, const std::optional<int>& lnc) {
   sim::LoadOptions load;
+  load.nodes = nodes;
   load.logical_core_size = lnc;
-  const sim::SystemConfig system = sim::load_system(instance, load);
+  return sim::load_system(instance, load);
+}
+
+Machine machine_of(const std::string& instance, const std::optional<int>& lnc) {
+  const sim::SystemConfig system = system_of(instance, 1, lnc);
   return {system.logical_cores_per_node(), system.hbm_per_logical_core().value};
 }
 
@@ -244,7 +249,7 @@ std::string why_illegal(const MemoryRun& run) {
         run.instance);
     if (!check.problems.empty()) return check.problems.front();
     trainer::refuse_unsupported(check.config, true);
-    trainer::check_fits_machine(check.config, run.instance, run.nodes, machine_of(run.instance, check.config.trainer.lnc).cores);
+    trainer::check_fits_machine(check.config, system_of(run.instance, run.nodes, check.config.trainer.lnc));
   } catch (const ConfigError& error) {
     return error.what();
   }

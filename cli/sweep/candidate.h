@@ -35,6 +35,7 @@ void restrict_axis(AxisValues& only, const std::string& text);
 struct Space {
   std::vector<int> nodes = {1};    ///< each of them
   int ranks_per_node = 1;
+  int cores_per_node = 1;          ///< logical ones of an instance, which is paid for as a whole
   std::int64_t global_batch_size = 1;
   int num_layers = 1;
   AxisValues only;

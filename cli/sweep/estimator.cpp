@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/sweep/child_processes.h"
@@ -47,6 +48,7 @@ std::vector<std::string> arguments_of(const SweepSpace& space, const Profile& pr
 void simulate(const SweepSpace& space, std::vector<Profile>& profiles, std::size_t jobs, const std::filesystem::path& scratch) {
   ChildProcesses children(scratch);
   const std::size_t count = 2 * profiles.size();
+  Activity activity("short simulations for estimates");
   for (std::size_t next = 0, done = 0; done < count;) {
     while (next < count && children.running() < jobs && !ChildProcesses::stop_requested()) {
       children.start(next, arguments_of(space, profiles[next / 2], kProfileMicroBatches[next % 2], children.folder_of(next)));
@@ -54,7 +56,7 @@ void simulate(const SweepSpace& space, std::vector<Profile>& profiles, std::size
     }
     const auto result = children.running() == 0 ? std::nullopt : children.wait();
     if (!result) throw Error(ExitCode::kInterrupted, "interrupted while layouts were estimated; estimates are not kept");
-    ++done;
+    activity.count(static_cast<std::int64_t>(++done), static_cast<std::int64_t>(count));
     Profile& profile = profiles[result->key / 2];
     if (result->exit_code == 0) profile.steps[result->key % 2] = json::parse(result->out).at("simulated");
     log_info(fmt::format("{:>4} of {} short simulations for estimates: {}", done, count, to_string(profile.layout)));
@@ -81,7 +83,9 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
   for (Profile& profile : profiles) read(space, profile);
   const trainer::RunConfigFile file(space.request.config);
   std::map<int, std::pair<sim::SystemConfig, std::unique_ptr<CollectiveTimes>>> machines;
+  Activity activity("estimating layouts");
   for (SweepRow& row : rows) {
+    activity.count(&row - rows.data(), static_cast<std::int64_t>(rows.size()));
     if (row.status != SweepStatus::kOpen) continue;
     const auto& times = profiles[known.at(profile_layout(row.candidate, space.space.ranks_per_node))].times;
     const trainer::RunConfig config = file.check(space.overrides(row.candidate)).config;

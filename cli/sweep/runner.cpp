@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/log.h"
@@ -73,6 +74,7 @@ class Simulation {
       : space_(space), rows_(rows), journal_(journal), children_(scratch) {}
 
   void run(Queue& queue, std::size_t jobs) {
+    Activity activity("simulating layouts, those of the lowest bounds first");
     for (;;) {
       while (children_.running() < jobs && !ChildProcesses::stop_requested()) {
         SweepRow* row = queue.next();
@@ -83,6 +85,7 @@ class Simulation {
       const auto result = children_.running() == 0 ? std::nullopt : children_.wait();
       if (!result) interrupted();
       finish(*result, queue);
+      activity.count(static_cast<std::int64_t>(done_));
     }
   }
 

@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "cli/sweep/journal.h"
+#include "cli/sweep/ranking.h"
+#include "trainer/report/unused_cores.h"
 
 namespace trellis::cli::layouts {
 
@@ -20,6 +22,9 @@ struct SweepResult {
   std::size_t top = 10;
   Shard shard;
   std::vector<SweepRow> rows;       ///< of the shard, in the order of the enumeration
+  std::optional<Ranking> ranking = {};
+  /// Of the machine, for every candidate.
+  [[nodiscard]] trainer::CoreUse cores(int nodes) const { return {nodes * space.space.ranks_per_node, nodes * space.space.cores_per_node}; }
 };
 
 /// Judges all candidates, then simulates those that are left in the order of their bounds until every remaining bound exceeds the time to beat. What the

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "base/yaml.h"
@@ -61,7 +62,7 @@ void check_overrides(const SweepRequest& request) {
 void place_on_machine(SweepSpace& space, const sim::SystemConfig& system) {
   const SweepRequest& request = space.request;
   const int chips = system.instance.chips;
-  space.space.ranks_per_node = system.logical_cores_per_node();
+  space.space.ranks_per_node = space.space.cores_per_node = system.logical_cores_per_node();
   if (request.chips == 0) {
     space.space.nodes = request.nodes.empty() ? std::vector<int>{1} : request.nodes;
   } else if (!request.nodes.empty()) {
@@ -243,9 +244,11 @@ std::vector<SweepRow> judge(const SweepSpace& space, int threads) {
   std::atomic<std::size_t> next{0};
   std::exception_ptr failure;
   std::mutex failing;
+  Activity activity("judging " + std::to_string(space.candidates.size()) + " layouts by rules and bounds");
   const auto work = [&] {
     try {
       for (std::size_t i = next++; i + 1 < borders.size(); i = next++) {
+        activity.count(static_cast<std::int64_t>(borders[i]), static_cast<std::int64_t>(space.candidates.size()));
         judge_layout(space, file, modes, *machines.at(space.candidates[borders[i]].nodes), rows, borders[i], borders[i + 1]);
       }
     } catch (...) {

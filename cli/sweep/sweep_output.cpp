@@ -121,7 +121,7 @@ json space_json(const SweepResult& result) {
   json only = json::object();
   for (const auto& [axis, values] : space.only) only[axis] = values;
   return {{"config", result.space.request.config}, {"overrides", result.space.request.overrides}, {"instance", result.space.request.instance}, {"nodes", space.nodes},
-          {"ranks_per_node", space.ranks_per_node}, {"global_batch_size", space.global_batch_size}, {"only", only}, {"candidates", result.space.candidates.size()},
+          {"ranks_per_node", space.ranks_per_node}, {"logical_cores_per_node", space.cores_per_node}, {"unused_core_share", result.cores(1).unused_share()}, {"global_batch_size", space.global_batch_size}, {"only", only}, {"candidates", result.space.candidates.size()},
           {"shard", result.shard.text()}, {"top", result.top}};
 }
 
@@ -140,10 +140,15 @@ std::string sweep_text(const SweepResult& result) {
                                  fmt::join(space.nodes, " or "), space.nodes == std::vector<int>{1} ? "node" : "nodes", result.space.request.instance, space.ranks_per_node, space.global_batch_size);
   if (result.shard.count > 1) text += fmt::format("; shard {}: {} of them", result.shard.text(), grouped(static_cast<double>(result.rows.size())));
   text += fmt::format("\n  ok {}, dominated {}, oom {}, illegal {}\n", counts.at("ok"), counts.at("dominated"), counts.at("oom"), counts.at("illegal")) + reasons_text(result);
+  if (result.cores(1).unused_share() > 0) text += fmt::format("  unused, on each node: {}\n", trainer::unused_text(result.cores(1)));
   for (const int nodes : space.nodes) text += best_text(result, nodes);
   text += front_text(result);
   const auto front = front_of(result);
-  return front.empty() ? text + "\nNo candidate has a simulated step.\n" : text + "\nThe fastest again:\n  " + reproduce(result, *front.front()) + "\n";
+  if (front.empty()) return text + "\nNo candidate has a simulated step.\n";
+  if (!result.ranking) return text + "\nThe fastest again:\n  " + reproduce(result, *front.front()) + "\n";
+  const std::vector<RankedRow> rows = ranked_rows(*result.ranking, result.rows);
+  text += ranking_text(*result.ranking, rows, result.top == 0 ? 10 : result.top);
+  return text + "\nThe first of these again:\n  " + reproduce(result, *rows.front().row) + "\n";
 }
 
 json sweep_json(const SweepResult& result) {
@@ -164,7 +169,9 @@ json sweep_json(const SweepResult& result) {
     best[std::to_string(nodes)] = std::move(places);
   }
   for (const SweepRow* row : front_of(result)) front.push_back(row->index);
-  return {{"schema", "trellis.sweep/1"}, {"space", space_json(result)}, {"counts", counts_of(result)}, {"best", best}, {"pareto", front}, {"rows", rows}};
+  json document = {{"schema", "trellis.sweep/1"}, {"space", space_json(result)}, {"counts", counts_of(result)}, {"best", best}, {"pareto", front}, {"rows", rows}};
+  if (result.ranking) document["ranking"] = ranking_json(*result.ranking, ranked_rows(*result.ranking, result.rows));
+  return document;
 }
 
 std::string sweep_csv(const SweepResult& result) {

@@ -17,7 +17,8 @@ const std::vector<SweepColumn>& sweep_columns() {
                                                    {"mfu", kReal},             {"peak_bytes", kInteger},   {"bottleneck", kText},
                                                    {"bottleneck_ps", kInteger}, {"pareto", kFlag},         {"evidence", kText},
                                                    {"step_time_least_ps", kInteger}, {"step_time_most_ps", kInteger}, {"validity", kText},
-                                                   {"estimate_ps", kInteger},
+                                                   {"estimate_ps", kInteger},      {"unused_core_share", kReal},  {"cost_per_million_tokens", kReal},
+                                                   {"run_s", kReal},           {"cost", kReal},
                                                    {"command", kText}};
   return columns;
 }
@@ -38,6 +39,12 @@ std::vector<SweepCell> sweep_cells(const SweepResult& result, const SweepRow& ro
     cells.insert(cells.end(), {{}, {}, {}, {}, {}, {}, row.pareto, {}, {}, {}, {}});
   }
   cells.push_back(known(row.estimate_ps));
+  cells.emplace_back(result.cores(c.nodes).unused_share());
+  const std::optional<RankedRow> ranked = result.ranking && row.step ? std::optional(rank_row(*result.ranking, row)) : std::nullopt;
+  const auto real = [](const std::optional<double>& value) { return value ? SweepCell(*value) : SweepCell(); };
+  cells.push_back(ranked ? SweepCell(ranked->cost_per_million_tokens) : SweepCell());
+  cells.push_back(ranked ? real(ranked->run_s) : SweepCell());
+  cells.push_back(ranked ? real(ranked->cost) : SweepCell());
   cells.emplace_back(row.status == SweepStatus::kIllegal && !row.simulated ? SweepCell() : SweepCell(reproduce(result, row)));
   return cells;
 }

@@ -1,9 +1,11 @@
+#include <atomic>
 #include <string>
 
 #include <ATen/core/Generator.h>
 #include <nlohmann/json.hpp>
 #include <torch/library.h>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "device/aten/process_session.h"
 #include "device/aten/rank_state.h"
@@ -60,6 +62,18 @@ void discard_step() { discard_step_on_this_thread(); }
 
 std::string simulate_step(std::int64_t step) {
   return translated([&] { return session().simulate_step(step).dump(); });
+}
+
+/// What the Python package does until it says something else; "": nothing.
+void say_activity(const std::string& what) {
+  static std::atomic<Activity*> under_way{nullptr};  // not destroyed at the end of the process: a fork has none of its threads
+  if (what.empty()) {
+    delete under_way.exchange(nullptr);
+  } else if (Activity* activity = under_way.load()) {
+    activity->now(what);
+  } else {
+    under_way = new Activity(what);
+  }
 }
 
 void write_trace(const std::string& path, const std::string& format) {
@@ -124,6 +138,7 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.def("end_step(int step) -> ()", &end_step);
   m.def("discard_step() -> ()", &discard_step);
   m.def("simulate_step(int step) -> str", &simulate_step);
+  m.def("say_activity(str what) -> ()", &say_activity);
   m.def("write_trace(str path, str format) -> ()", &write_trace);
   m.def("memory_report() -> str", &memory_report);
   m.def("portability_report() -> str", &portability_report);

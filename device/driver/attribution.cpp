@@ -94,7 +94,7 @@ class Attributor {
       case ScheduleItem::Kind::kLaunch: return charge("", "launch", "launch", duration);
       case ScheduleItem::Kind::kHostCopy: {
         const HostCopy& copy = step_.program(origin_).host_copies[origin_.step];
-        return charge(component(copy.node), copy.to_device ? "copy to device" : "copy to host", "other", duration);
+        return charge(component(copy.node), copy.to_device ? "copy to device" : "copy to host", copy.to_device ? "data" : "other", duration);
       }
     }
   }

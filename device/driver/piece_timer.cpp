@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/activity.h"
 #include "base/log.h"
 
 namespace trellis::device {
@@ -73,10 +74,13 @@ std::vector<PieceTimer::Shared> PieceTimer::time(const std::vector<Graph>& piece
       fresh.push_back(&piece);
     }
   }
+  std::optional<Activity> activity;
+  if (!fresh.empty()) activity.emplace("compiling and timing pieces of a graph of phase " + fresh.front()->name);
   CompileAhead ahead(fresh, core_, threads_);
   std::vector<Shared> timed;
   std::size_t next = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (activity) activity->count(static_cast<std::int64_t>(next), static_cast<std::int64_t>(fresh.size()));
     const Shared known = find(hashes[i], unknown);
     timed.push_back(known != nullptr ? known : make(pieces[i], hashes[i], unknown, ahead, next++));
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "device/driver/cluster_job.h"
@@ -109,6 +110,7 @@ void refuse_forgotten(int rank, const StepStream& step) {
 
 nlohmann::json Session::simulate_step(std::int64_t step) {
   TRELLIS_CHECK(options_.record, "simulate_step needs recording");
+  Activity activity("laying out the streams of the step");
   impl_->streams.clear();
   impl_->graphs.clear();
   for (const auto& recorder : impl_->ranks) {
@@ -121,6 +123,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
     return owned.emplace_back(impl_->timer.share(graph, options_.estimate_unknown ? Unknown::kEstimate : Unknown::kRefuse)).get();
   });
   timing.owned = std::move(owned);
+  activity.now("timing the step on " + std::to_string(options_.nodes) + " × " + options_.instance);
   timing.slow = system_.slow;
   timing.multi_node_stretch = system_.optimizer_stretch();
   const ContentHash key = job_key(timing.job);
@@ -129,11 +132,13 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   timing.timing = repeated ? std::move(impl_->last->timing) : impl_->timer.run_cluster(timing.job);
   impl_->last = std::move(timing);
   impl_->last_key = key;
+  activity.now("explaining the time of the step");
   return step_report(step, *impl_->last, impl_->streams, impl_->graphs, system_);
 }
 
 void Session::write_trace(const std::filesystem::path& path, const std::string& format) {
   if (!impl_->last) throw Error(ExitCode::kInternal, "no simulated step to write a trace of");
+  const Activity activity("writing " + path.filename().string());
   write_step_trace(path, format, *impl_->last, impl_->streams, impl_->graphs);
 }
 

@@ -68,10 +68,12 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
         break;
       }
       case ScheduleItem::Kind::kLaunch: b.launch += duration; break;
-      case ScheduleItem::Kind::kCommStart:
-      case ScheduleItem::Kind::kHostCopy:
-        b.other += duration;
+      case ScheduleItem::Kind::kHostCopy: {
+        const ItemOrigin& origin = step.origins[rank][i];
+        (step.program(origin).host_copies[origin.step].to_device ? b.data : b.other) += duration;
         break;
+      }
+      case ScheduleItem::Kind::kCommStart: b.other += duration; break;
     }
   }
   b.bubble += step.timing.makespan - cursor;
@@ -81,7 +83,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
 nlohmann::json to_json(const Breakdown& b) {
   return {{"matmul_ps", b.matmul.value},         {"other_compute_ps", b.other_compute.value}, {"exposed_tp_ps", b.exposed_tp.value},
           {"exposed_pp_ps", b.exposed_pp.value}, {"exposed_dp_ps", b.exposed_dp.value},       {"bubble_ps", b.bubble.value},
-          {"optimizer_ps", b.optimizer.value},   {"launch_ps", b.launch.value},
+          {"optimizer_ps", b.optimizer.value},   {"data_ps", b.data.value},                 {"launch_ps", b.launch.value},
           {"multi_node_ps", b.multi_node.value}, {"other_ps", b.other.value},                 {"total_ps", b.total().value},
           {"memory_bound_ps", b.memory_bound.value}};
 }
@@ -201,6 +203,7 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
           {"instance", system.instance.name},
           {"step_time_ps", step.timing.makespan.value},
           {"step_time_ms", to_milliseconds(step.timing.makespan)},
+          {"logical_cores", system.logical_cores()},
           {"peak_flops_per_core", system.peak_per_logical_core().value},
           {"evidence", std::string(name(system.worst_evidence()))},
           {"breakdown", std::move(breakdown)},

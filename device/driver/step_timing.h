@@ -50,12 +50,13 @@ struct StepTiming {
 /// Where one rank's simulated step went. The parts add up to the step exactly (integer picoseconds).
 struct Breakdown {
   Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer;
+  Picoseconds data;          ///< waits for inputs that are copied from the host's memory to the device's; what reading them costs the host is not in it
   Picoseconds launch;        ///< of programs: their start, waits for the host that records them, what software does between steps
   Picoseconds multi_node;    ///< what forward and backward take longer on several instances: measured, less the collectives
   Picoseconds other;
   Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
   [[nodiscard]] Picoseconds total() const {
-    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + launch +
+    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer + data + launch +
            multi_node + other;
   }
   bool operator==(const Breakdown&) const = default;
@@ -76,8 +77,9 @@ struct Breakdown {
 /// `exposed_ps` the share of it in which the rank waited. The step report's `communication`.
 [[nodiscard]] nlohmann::json communication(const StepTiming& step);
 
-/// One step as a timeline: a process per rank with a track per engine, DMA queue group and communication axis; HBM counters; flow arrows
-/// between the participants of a communication. format: "perfetto" or "text".
+/// One step as a timeline: a process per rank with a track per engine, DMA queue group and communication axis and one of the host (launches, copies of
+/// data); HBM counters; flow arrows between the participants of a communication; a process of the links with the rate of each of the busiest. format:
+/// "perfetto" or "text".
 void write_step_trace(const std::filesystem::path& path, const std::string& format, const StepTiming& step,
                       const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs);
 

@@ -19,7 +19,7 @@ using traces::Arg;
 /// Tracks of one rank's process, in the order in which they are shown.
 struct RankTracks {
   traces::TrackId programs;
-  traces::TrackId host;  ///< copies, when there are any
+  traces::TrackId host;  ///< launches, and copies between its memory and the device's
   std::array<traces::TrackId, sim::kNumTracks> units;
   std::map<std::string, traces::TrackId> comms;  ///< by axis
   traces::CounterId hbm;
@@ -31,6 +31,8 @@ std::string unit_name(int track) {
              : "DMA " + std::string(sim::isa::name(static_cast<sim::isa::DmaQueue>(track - sim::isa::kNumEngines)));
 }
 
+constexpr std::size_t kMostLinksShown = 64;
+constexpr std::int64_t kPicosecondsPerSecondInt = 1'000'000'000'000;
 /// With more slices of kernels than this a trace shows those of each graph's first run alone.
 constexpr std::size_t kMostKernelSlices = 1'000'000;
 
@@ -72,6 +74,7 @@ class TraceBuilder {
       add_tracks(rank, ranks);
       add_rank(rank);
     }
+    add_links();
     for (const auto& slices : comm_slices_) {
       for (std::size_t i = 1; i < slices.size(); ++i) timeline_.flow(slices[0], slices[i]);
     }
@@ -113,9 +116,7 @@ class TraceBuilder {
       if (item.kind == ScheduleItem::Kind::kCommStart) axes.emplace(step_.job.groups[step_.job.comms[item.comm].group].axis, 0);
     }
     int order = 1 + sim::kNumTracks;
-    const auto& items = step_.job.ranks[rank];
-    const bool copies = std::any_of(items.begin(), items.end(), [](const ScheduleItem& item) { return item.kind == ScheduleItem::Kind::kHostCopy; });
-    if (copies) tracks_.host = timeline_.add_track(process, "host copies", order++);
+    tracks_.host = timeline_.add_track(process, "host", order++);
     for (const auto& [axis, unused] : axes) tracks_.comms.emplace(axis, timeline_.add_track(process, "communication " + axis, order++));
     tracks_.hbm = timeline_.add_counter(process, "HBM in use", "bytes");
   }
@@ -128,14 +129,40 @@ class TraceBuilder {
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
       if (items[i].kind == ScheduleItem::Kind::kSegment && in_detail(rank, origin)) add_segment(rank, origin, time);
-      if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], time);
+      if (items[i].kind == ScheduleItem::Kind::kLaunch) timeline_.slice(tracks_.host, "launch", "launch", time.start, time.end - time.start);
+      if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], origin, time);
       if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
     }
   }
 
-  void add_host_copy(const ScheduleItem& item, const sim::ItemTiming& time) {
+  void add_host_copy(const ScheduleItem& item, const ItemOrigin& origin, const sim::ItemTiming& time) {
+    const bool to_device = step_.program(origin).host_copies[origin.step].to_device;
     const std::array<Arg, 1> args{Arg{"bytes", item.bytes}};
-    timeline_.slice(tracks_.host, "copy", "host", time.start, time.end - time.start, std::span(args.data(), args.size()));
+    timeline_.slice(tracks_.host, to_device ? "data to device" : "copy to host", to_device ? "data" : "host", time.start, time.end - time.start, std::span(args.data(), args.size()));
+  }
+
+  /// Rates in bins of the run; of many links the busiest, equal ones by name.
+  void add_links() {
+    std::vector<const sim::LinkUsage*> links;
+    for (const sim::LinkUsage& link : step_.timing.links) links.push_back(&link);
+    std::stable_sort(links.begin(), links.end(), [](const auto* a, const auto* b) { return a->busy > b->busy; });
+    if (links.empty()) return;
+    const std::size_t shown = std::min(links.size(), kMostLinksShown);
+    const std::string which = shown == links.size() ? "links" : "links (the " + std::to_string(shown) + " busiest of " + std::to_string(links.size()) + ")";
+    const traces::ProcessId process = timeline_.add_process(which, static_cast<int>(step_.job.cores.size()));
+    for (std::size_t i = 0; i < shown; ++i) add_link(process, *links[i]);
+  }
+
+  void add_link(traces::ProcessId process, const sim::LinkUsage& link) {
+    const traces::CounterId counter = timeline_.add_counter(process, link.name, "bytes/s");
+    const std::int64_t width = step_.timing.history_bin.value;
+    std::int64_t last = -1;
+    for (std::size_t bin = 0; bin <= link.history.size(); ++bin) {
+      const std::int64_t bytes = bin < link.history.size() ? link.history[bin] : 0;
+      const auto rate = static_cast<std::int64_t>(static_cast<__int128>(bytes) * kPicosecondsPerSecondInt / width);
+      if (rate != last) timeline_.counter(counter, Picoseconds(static_cast<std::int64_t>(bin) * width), rate);
+      last = rate;
+    }
   }
 
   /// From the launch to the end of the last item of the same instance.

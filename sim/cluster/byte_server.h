@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "sim/cluster/byte_history.h"
 #include "sim/mem/bandwidth_server.h"
 
 namespace trellis::sim {
@@ -12,6 +13,7 @@ struct ByteServer {
   bool ready = false;      ///< it knows its rate
   std::int64_t busy = 0;   ///< picoseconds
   std::int64_t bytes = 0;
+  ByteHistory history; ///< of a link, since the run began
 };
 
 }  // namespace trellis::sim

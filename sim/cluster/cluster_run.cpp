@@ -311,15 +311,20 @@ std::string ClusterRun::describe_hang() const {
 }
 
 /// Of the instances that simulated ranks are on: what others carry beside it is not played.
-std::vector<LinkUsage> ClusterRun::link_usage() const {
-  std::vector<LinkUsage> used;
-  for (const Network::Usage& server : network_.usage()) {
+void ClusterRun::collect_links(ClusterTiming& timing) const {
+  const std::vector<Network::Usage> usage = network_.usage();
+  std::int64_t width = 1;
+  for (const Network::Usage& server : usage) width = std::max(width, server.history->width());
+  timing.history_bin = Picoseconds(width);
+  for (const Network::Usage& server : usage) {
+    std::vector<std::int64_t> history;
     for (const ResourceId id : classes_->members(server.resource)) {
-      if (machine_.is_link(id) && nodes_.contains(machine_.topology().node_of_link(id))) used.push_back({machine_.name(id), server.busy, server.bytes});
+      if (!machine_.is_link(id) || !nodes_.contains(machine_.topology().node_of_link(id))) continue;
+      if (history.empty()) history = server.history->in_bins_of(width);
+      timing.links.push_back({machine_.name(id), server.busy, server.bytes, history});
     }
   }
-  std::sort(used.begin(), used.end(), [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
-  return used;
+  std::sort(timing.links.begin(), timing.links.end(), [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
 }
 
 ClusterTiming ClusterRun::collect() const {
@@ -335,7 +340,7 @@ ClusterTiming ClusterRun::collect() const {
     timing.comms.push_back({Picoseconds(comm.ready - base_), Picoseconds(comm.end - base_), Bytes(comm.wire_bytes)});
     timing.makespan = std::max(timing.makespan, Picoseconds(comm.end - base_));
   }
-  timing.links = link_usage();
+  collect_links(timing);
   return timing;
 }
 

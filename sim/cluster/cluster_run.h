@@ -81,7 +81,7 @@ class ClusterRun final : public CommListener {
   void begin(std::uint32_t comm);
   void make_profiles();
   const CommProfile& profile_of(const ClusterComm& comm);
-  [[nodiscard]] std::vector<LinkUsage> link_usage() const;
+  void collect_links(ClusterTiming& timing) const;
   [[nodiscard]] CommShape shape_of(const ClusterComm& comm, const std::vector<int>& ranks) const;
 
   [[nodiscard]] std::string describe_hang() const;

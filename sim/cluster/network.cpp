@@ -42,6 +42,7 @@ void Network::reset(CommListener& listener) {
   due_ = {};
   running_.clear();
   servers_.clear();  // free since time zero
+  began_ = now_ps();
 }
 
 void Network::start(std::uint32_t comm, const CommProfile& profile, std::int64_t time) {
@@ -107,9 +108,10 @@ void Network::serve(std::int64_t now) {
     std::int64_t bytes = 0;
     for (; i < asked_.size() && asked_[i].resource == resource; ++i) bytes += asked_[i].bytes;
     ByteServer& each = server(resource);
-    each.server.finish_time(now, bytes);
-    each.busy += each.server.duration(bytes);
+    const std::int64_t end = each.server.finish_time(now, bytes), duration = each.server.duration(bytes);
+    each.busy += duration;
     each.bytes += bytes;
+    if (machine_->is_link(resource)) each.history.add(end - duration - began_, end - began_, bytes);
   }
 }
 
@@ -127,7 +129,7 @@ void Network::begin_phase(std::uint32_t comm) {
 std::vector<Network::Usage> Network::usage() const {
   std::vector<Usage> used;
   servers_.for_each([&](std::size_t id, const ByteServer& each) {
-    if (each.bytes > 0) used.push_back({static_cast<ResourceId>(id), Picoseconds(each.busy), Bytes(each.bytes)});
+    if (each.bytes > 0) used.push_back({static_cast<ResourceId>(id), Picoseconds(each.busy), Bytes(each.bytes), &each.history});
   });
   return used;
 }

@@ -55,6 +55,7 @@ class Network final : public sc_core::sc_module {
     ResourceId resource = 0;
     Picoseconds busy;
     Bytes bytes;
+    const ByteHistory* history = nullptr;  ///< valid until the next run; empty for what is no link
   };
   /// What has moved something, ascending.
   [[nodiscard]] std::vector<Usage> usage() const;
@@ -84,6 +85,7 @@ class Network final : public sc_core::sc_module {
 
   const CommMachine* machine_ = nullptr;
   CommListener* listener_ = nullptr;
+  std::int64_t began_ = 0;        ///< the run, picoseconds of the kernel
   SparseArray<ByteServer> servers_;  ///< by resource; those that a communication of the run uses
   std::vector<Running> running_;  ///< by communication
   std::priority_queue<Due> due_;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/nearest.h"
+#include "sim/config/instance_advice.h"
 #include "sim/config/instance_reader.h"
 #include "sim/config/logical_core.h"
 #include "sim/config/overlay.h"
@@ -196,7 +197,9 @@ void check_consistency(const SystemConfig& system, const YamlMap& root) {
 /// Only 1 and 2 exist (SDK logical-neuroncore-config.rst), and 2 only where cores share an HBM stack.
 void choose_logical_cores(SystemConfig& system, int size) {
   if (size < 1 || size > system.chip.cores_per_hbm_stack) {
-    throw ConfigError(std::string("logical core size: ") + system.instance.name + " has " + (system.chip.cores_per_hbm_stack > 1 ? "1 or 2" : "only 1") + ", got " + std::to_string(size));
+    const std::string advice = instance_advice(1, size);
+    throw ConfigError(std::string("logical core size: ") + system.instance.name + " has " + (system.chip.cores_per_hbm_stack > 1 ? "1 or 2" : "only 1") + ", got " + std::to_string(size) +
+                      (advice.empty() ? "" : "; a machine that has it: " + advice));
   }
   system.instance.logical_core_size = size;
 }

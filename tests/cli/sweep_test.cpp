@@ -16,6 +16,7 @@
 #include "cli/sweep/bounds.h"
 #include "cli/sweep/estimate.h"
 #include "cli/sweep/journal.h"
+#include "cli/sweep/ranking.h"
 #include "cli/sweep/space.h"
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
@@ -310,6 +311,57 @@ TEST(SweepShard, Texts) {
   EXPECT_EQ(parse_shard("2/8").index, 1U);
   EXPECT_EQ(parse_shard("8/8").text(), "8/8");
   for (const char* text : {"0/8", "9/8", "2", "a/b", "2/", "/2"}) EXPECT_THAT(error_of([&] { (void)parse_shard(text); }), HasSubstr("expected i/n with 1 ≤ i ≤ n"));
+}
+
+/// Rows of 1, 2 and 4 nodes, each number faster than the last, but by less than its nodes cost.
+std::vector<SweepRow> rows_to_rank() {
+  std::vector<SweepRow> rows;
+  for (const auto& [nodes, tokens_per_s] : {std::pair{1, 1000.0}, std::pair{2, 1900.0}, std::pair{4, 3000.0}, std::pair{1, 500.0}}) {
+    SweepRow row;
+    row.index = rows.size();
+    row.candidate.nodes = nodes;
+    row.status = SweepStatus::kOk;
+    row.step = SimulatedStep{static_cast<std::int64_t>(1e15 / tokens_per_s), tokens_per_s, 0.3, 1 << 30};
+    rows.push_back(row);
+  }
+  rows.emplace_back().index = 4;  // not simulated
+  return rows;
+}
+
+std::vector<std::size_t> order_by(const RankRequest& request) {
+  std::vector<std::size_t> order;
+  for (const RankedRow& row : ranked_rows(read_ranking(request, "trn1.32xlarge").value(), rows_to_rank())) order.push_back(row.row->index);
+  return order;
+}
+
+const std::string kPrices = std::string(TRELLIS_SOURCE_DIR) + "/examples/prices.yaml";
+
+TEST(SweepRanking, ByTimeByCostAndByDeadline) {
+  EXPECT_EQ(order_by({.by = "time", .prices = kPrices}), (std::vector<std::size_t>{2, 1, 0, 3}));
+  EXPECT_EQ(order_by({.by = "cost", .prices = kPrices}), (std::vector<std::size_t>{0, 1, 2, 3}));
+  // 1 M tokens take 1000, 526, 333 and 2000 s.
+  const RankRequest deadline{.by = "deadline", .prices = kPrices, .tokens = "1M", .deadline = "600s"};
+  EXPECT_EQ(order_by(deadline), (std::vector<std::size_t>{1, 2, 0, 3})) << "in time by cost, then late ones by time";
+  EXPECT_EQ(order_by({.by = "deadline", .prices = kPrices, .tokens = "1M", .deadline = "10s"}), (std::vector<std::size_t>{2, 1, 0, 3}));
+}
+
+TEST(SweepRanking, MoneyIsNodesTimesHoursTimesPrice) {
+  const Ranking ranking = read_ranking({.by = "cost", .prices = kPrices, .paying = "spot", .tokens = "3.6M"}, "trn1.32xlarge").value();
+  const std::vector<SweepRow> rows = rows_to_rank();
+  const RankedRow row = rank_row(ranking, rows[1]);  // 2 nodes, 8.00 an hour
+  EXPECT_NEAR(row.cost.value(), 2 * 8.0 / 1.9, 1e-9);
+  EXPECT_NEAR(row.run_s.value(), 3600 / 1.9, 1e-9);
+  EXPECT_NEAR(row.cost_per_million_tokens * 3.6, row.cost.value(), 1e-9);
+}
+
+TEST(SweepRanking, RefusesWhatItCannotRankBy) {
+  const auto refusal = [](const RankRequest& request) { return error_of([&] { (void)read_ranking(request, "trn1.32xlarge"); }); };
+  EXPECT_THAT(refusal({.by = "cost"}), HasSubstr("--rank-by cost: needs --prices"));
+  EXPECT_THAT(refusal({.by = "time", .tokens = "1M"}), HasSubstr("--tokens: has an effect with --prices"));
+  EXPECT_THAT(refusal({.by = "deadline", .prices = kPrices, .tokens = "1M"}), HasSubstr("needs --deadline"));
+  EXPECT_THAT(refusal({.by = "deadline", .prices = kPrices, .deadline = "3d"}), HasSubstr("needs --tokens"));
+  EXPECT_THAT(refusal({.by = "cost", .prices = kPrices, .paying = "cash"}), HasSubstr("expected on_demand, reserved, capacity_block, spot"));
+  EXPECT_FALSE(read_ranking({}, "trn1.32xlarge").has_value());
 }
 
 }  // namespace

@@ -52,8 +52,19 @@ class Verdicts(Case):
     def test_the_text_says_what_fits_where_and_what_is_not_counted(self):
         text = self.trellis("memory", LLAMA_8B, "model.num_layers=4").stdout
         for part in ("Verdict: FITS", "headroom", "per logical core (2 per chip", "optimizer_state", "backward", "What lives at the peak", "DMA rings", "estimated", "not modelled",
-                     "Host memory of a node"):
+                     "Verdict for the host memory of a node: FITS"):
             self.assertIn(part, text)
+
+    def test_the_host_of_a_node_counts_weights_while_they_are_built_and_samples(self):
+        few = (QUICKSTART, "trainer.sequential_move_factor=3")
+        plan, ahead = self.plan(*few), self.plan(*few, "data.num_workers=2")
+        host, run = plan["host"], plan["run"]
+        samples = run["num_microbatches"] * run["micro_batch_size"] * run["sequence_length"]
+        self.assertEqual(host["batches_bytes"], run["devices"] * samples * 2 * 8, "ids and labels of each rank, int64")
+        self.assertEqual(ahead["host"]["batches_bytes"], 2 * host["batches_bytes"], "with workers, the next step's too")
+        self.assertEqual(host["weights_while_building_bytes"], 3 * max(rank["at_peak"]["parameter_bytes"] for rank in plan["ranks"]))
+        self.assertEqual(host["counted_bytes"], max(host["batches_bytes"], host["weights_while_building_bytes"]))
+        self.assertEqual((host["verdict"], host["capacity_bytes"]), ("fits", 512 * 2**30))
 
     def test_7b_on_one_core_does_not_fit_and_a_checked_change_does(self):
         plan = self.plan(LLAMA_8B, *ONE_CORE, code=3)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """`trellis report`, `diff`, `gate`, `cost` and `schedule` on real simulated runs, as their users meet them. Environment: TRELLIS, the program."""
+import csv
 import json
 import os
 import pathlib
@@ -213,6 +214,52 @@ class Reports(Case):
         text = self.ok("cost", self.base, *plan, "--error", "10%")
         for part in ("node-hours", "2026-11-22", "What dominates: training steps", "EXAMPLE, replace it", "fast", "slow"):
             self.assertIn(part, text)
+
+    def test_cost_says_what_unused_cores_cost(self):
+        cost = self.document("trellis.cost/1", "cost", self.base, "--prices", PRICES, "--steps", 1000)
+        self.assertEqual((cost["logical_cores"], cost["unused_core_share"]), (32, 0.75))  # 8 ranks
+        case = cost["cases"][0]
+        self.assertEqual(case["cost_of_unused_cores"], {name: 0.75 * amount for name, amount in case["cost"].items()})
+        unused = "24 of 32 logical cores run no rank: 75.00 % of what is paid for"
+        self.assertIn(unused, self.ok("cost", self.base, "--prices", PRICES, "--steps", 1000))
+        report = json.loads((self.base / "report.json").read_text())
+        self.assertEqual((report["simulated"]["logical_cores"], report["unused_core_share"]), (32, 0.75))
+        self.assertIn(unused, self.ok("report", self.base))
+        self.assertRegex(self.ok("report", self.base, self.again), r"cores without a rank +24 of 32 +24 of 32")
+        self.ok("report", self.base, "--html", "run.html")
+        self.assertIn('"unused_core_share":0.75', (self.dir / "run.html").read_text())
+        older = {key: value for key, value in report.items() if key != "unused_core_share"}
+        del older["simulated"]["logical_cores"]
+        (self.dir / "older.json").write_text(json.dumps(older))
+        self.assertIn("does not say how many cores", self.ok("cost", self.dir / "older.json", "--prices", PRICES, "--steps", 1000))
+        self.assertNotIn("run no rank", self.ok("report", self.dir / "older.json"))
+
+    def test_cost_of_several_instances_in_one_table_with_csv_and_html(self):
+        args = ["cost", QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / 'instances'}", "--prices", PRICES, "--steps", 1000, "--error", "10%",
+                "--instance", "trn1.32xlarge,trn2.48xlarge", "--csv", "out/cost.csv", "--html", "cost.html"]
+        (self.dir / "out").mkdir(exist_ok=True)
+        document = self.document("trellis.costs/1", *args)
+        self.assertEqual([(run["instance"], run["unused_core_share"]) for run in document["runs"]], [("trn1.32xlarge", 0.75), ("trn2.48xlarge", 56 / 64)])
+        text = self.ok(*args)
+        costs = [float(line.split(" on_demand ")[1].split()[0].replace(",", "")) for line in text.splitlines() if " on_demand " in line]
+        self.assertEqual(len(costs), 2)
+        self.assertEqual(costs, sorted(costs), "the cheapest first")
+        with open(self.dir / "out/cost.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual(len(rows), 3 * sum(len(run["prices"]) for run in document["runs"]))  # expected, fast, slow
+        for row in rows:
+            run = next(run for run in document["runs"] if run["instance"] == row["instance"])
+            case = next(case for case in run["cases"] if case["name"] == row["case"])
+            self.assertEqual(float(row["cost"]), case["cost"][row["paying"]])
+            self.assertEqual(float(row["cost_of_unused_cores"]), case["cost_of_unused_cores"][row["paying"]])
+        page = (self.dir / "cost.html").read_text()
+        self.assertIn('"schema":"trellis.costs/1"', page)
+        self.assertIn("drawMoney", page)
+        small = PRICES.read_text() + "  trn1.2xlarge:\n    on_demand: {per_hour: 1.34, source: test}\n"
+        (self.dir / "small.yaml").write_text(small)
+        text = self.ok("cost", QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / 'small'}", "--prices", self.dir / "small.yaml", "--steps", 10, "--instance", "trn1.2xlarge,trn1.32xlarge")
+        self.assertRegex(text, r"not possible on trn1.2xlarge: .*8 ranks per node")
+        self.fails(2, "cost", QUICKSTART, "--prices", PRICES, "--steps", 10, "--instance", "trn1.32xlarge,trn9", texts=["no price for trn9"])
 
     def test_cost_refuses_bad_input(self):
         undated = self.dir / "undated.yaml"

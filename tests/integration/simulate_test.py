@@ -4,6 +4,7 @@ the cluster costs nothing."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -160,6 +161,31 @@ class Slow(Case):
         for text, message in (("core:8=2", "expected a rank of 0 to 7"), ("core:1=0.5", "expected a factor of 1"), ("disk:1=2", "expected core or link"),
                               ("link:node0.chip0.north=2", "there is none on 1 x trn1.32xlarge"), ("core", "core:3=1.5")):
             self.assertIn(message, self.simulate(*self.layout(8, 2, 2, 2), "--slow", text, code=2))
+
+
+class Data(Case):
+    def test_a_step_waits_for_its_inputs_and_the_trace_shows_host_and_links(self):
+        directory = self.dir / "data"
+        report = self.simulate(*self.layout(8, 2, 2, 2), "--trace-format", "text", f"exp_manager.explicit_log_dir={directory}")["simulated"]
+        for row in report["breakdown"]:
+            self.assertGreater(row["data_ps"], 0)
+        rank = next(row for row in report["breakdown"] if row["rank"] == report["attribution"]["rank"])
+        self.assertEqual(sum(row["time_ps"] for row in report["attribution"]["rows"] if row["kind"] == "data"), rank["data_ps"])
+        trace = (directory / "trace.txt").read_text().splitlines()
+        copies = [line for line in trace if line.startswith("slice ") and f'"rank {rank["rank"]}' in line and '/"host" "data to device"' in line]
+        self.assertEqual(sum(int(line.split("+")[1].split()[0]) for line in copies), rank["data_ps"])
+        self.assertTrue(any('/"host" "launch"' in line for line in trace))
+        counted = {}
+        for line in trace:
+            found = re.match(r'counter (\d+) "links[^"]*"/"([^"]+)" (\d+) bytes/s$', line)
+            if found:
+                counted.setdefault(found[2], []).append((int(found[1]), int(found[3])))
+        self.assertEqual(set(counted), {link["name"] for link in sorted(report["links"], key=lambda link: -link["busy_us"])[:64]})
+        for link in (link for link in report["links"] if link["name"] in counted):
+            samples = sorted(counted[link["name"]])
+            moved = sum(rate * (later - at) * 1e-12 for (at, rate), (later, _) in zip(samples, samples[1:]))
+            self.assertAlmostEqual(moved / link["size_bytes"], 1, delta=0.01)  # rates are whole bytes a second
+            self.assertEqual(samples[-1][1], 0)
 
 
 class Scale(Case):

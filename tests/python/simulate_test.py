@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import trellis_neuron
 
-PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "launch", "multi_node", "other")
+PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "data", "launch", "multi_node", "other")
 
 
 def mlp(width=64):

@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "trainer/app/failed_allocation.h"
 
@@ -13,6 +14,7 @@ namespace trellis::trainer {
 /// Calls `body` at the border of the library: what it throws becomes a text on stderr and an exit code.
 template <typename Body>
 int guarded(Body body) {
+  const Activity activity("starting");
   try {
     return body();
   } catch (const trellis::Error& error) {

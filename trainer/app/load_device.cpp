@@ -29,7 +29,7 @@ std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunCo
   config.hardware = system.chip.generation;
   std::map<std::string, std::string> numbers;
   if (!emulates) return numbers;
-  check_fits_machine(config, choice.instance, choice.nodes, system.logical_cores_per_node());
+  check_fits_machine(config, system);
   for (const sim::Parameter& parameter : system.parameters) numbers[parameter.key] = parameter.value;
   return numbers;
 }

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
@@ -33,7 +34,19 @@ RunConfig load(const MemoryRequest& request) {
   return config;
 }
 
-MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
+/// Samples of a step that a rank holds; with workers, those of the next one too.
+std::int64_t batch_bytes(const RunConfig& config, const DataModule& data) {
+  std::int64_t bytes = 0;
+  for (const MicroBatch& batch : data.micro_batches(0, 0)) {
+    for (const at::Tensor* tensor : {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids, &batch.attention_mask, &batch.token_type_ids, &batch.next_sentence_labels,
+                                     &batch.pixel_values}) {
+      if (tensor->defined()) bytes += static_cast<std::int64_t>(tensor->nbytes());
+    }
+  }
+  return config.data.num_workers > 0 ? 2 * bytes : bytes;
+}
+
+MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config, const DataModule& data) {
   sim::LoadOptions load;
   load.nodes = request.nodes;
   const sim::SystemConfig system = load_machine(config, request.instance, load);
@@ -56,6 +69,7 @@ MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config) {
   facts.sequence_parallel = config.distributed_strategy.sequence_parallel;
   facts.recompute = config.model.recompute == Recompute::kFull ? "full" : config.model.recompute == Recompute::kSelective ? "selective" : "none";
   facts.steps = request.steps;
+  facts.batch_bytes = batch_bytes(config, data);
   facts.host_memory_bytes = system.instance.host_memory.value;
   facts.sequential_move_factor = config.trainer.sequential_move_factor;
   facts.cores_per_chip = system.logical_cores_per_chip();
@@ -78,10 +92,12 @@ nlohmann::json run(const MemoryRequest& request) {
   world.representatives = choice.equal_ranks.representatives();
   world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout_s * 1000));
   const auto data = make_empty_data_module(config);
+  Activity activity(std::to_string(world.representatives.size()) + " ranks run a step without data, each for its class of equal ones");
   run_ranks_on(choice, config, world, [&](runtime::RankContext& rank) { Trainer(config, rank, data).fit([](const StepResult&) {}); });
+  activity.now("adding up the memory");
   const char* memory = nullptr;
   plugin->check(plugin->api().memory_report(&memory));
-  return memory_plan(facts_of(request, config), nlohmann::json::parse(memory));
+  return memory_plan(facts_of(request, config, *data), nlohmann::json::parse(memory));
 }
 
 }  // namespace

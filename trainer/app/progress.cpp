@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "traces/metrics_writer.h"
 #include "traces/tensorboard_writer.h"
 #include "trainer/report/text_table.h"
@@ -42,7 +43,10 @@ struct Progress::Impl {
     return scalars;
   }
   void say(const std::string& line) const {
-    if (options.enable_progress_bar) std::fputs((line + "\n").c_str(), stderr);
+    if (options.enable_progress_bar) {
+      std::fputs((line + "\n").c_str(), stderr);
+      note_written();
+    }
     if (options.log_line) options.log_line(line);
   }
 };
@@ -99,7 +103,7 @@ std::map<std::string, double> Progress::step(const StepLog& log,
   if (due) p.say(line(log, p.throughput, p.facts.max_steps));
 
   nlohmann::json row = {{"step", log.step}};
-  p.host_steps.push_back({log.step, log.host_s, p.throughput.sequences_per_s(), p.throughput.peak()});
+  p.host_steps.push_back({log.step, log.host_s, p.throughput.sequences_per_s(), p.throughput.peak(), log.data_wait_s});
   if (log.has_loss) {
     row["loss"] = log.loss;
     row["lr"] = log.lr;

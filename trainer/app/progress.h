@@ -22,6 +22,7 @@ struct StepLog {
   std::optional<double> parameter_norm, val_loss;
   std::int64_t validation_batches = 0;
   double validation_s = 0;                 ///< of all of them
+  double data_wait_s = 0;                  ///< of rank 0, for its samples
   double backward_s = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t sequences = 0;              ///< of this step

@@ -1,8 +1,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <iterator>
@@ -16,6 +18,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/host_memory.h"
@@ -133,6 +136,12 @@ std::string host_memory_text(const HostFacts& host, const RunFacts& facts, const
   return text + "; tensors of all ranks at their peaks: " + human_bytes(tensors);
 }
 
+std::string seconds_text(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g s", seconds);
+  return text.data();
+}
+
 /// One run from configuration to files.
 class Run {
  public:
@@ -179,6 +188,7 @@ class Run {
     logs_->lightning("training: " + (steps > 0 ? std::to_string(steps) + " " : "") + "steps of "
         + std::to_string(config_.data.global_batch_size) +
                      " sequences on " + std::to_string(world.world_size) + " ranks");
+    say_step(1);
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
         Trainer trainer(config_, rank, data_, &*logs_);
@@ -250,8 +260,17 @@ class Run {
 
   [[nodiscard]] bool emulated() const { return plugin_ != nullptr && plugin_->api().simulate_step != nullptr; }
 
+  /// A run without lines of progress has none of these.
+  void say_step(std::int64_t step) {
+    if (!config_.trainer.enable_progress_bar) return activity_.now("");
+    const std::size_t ranks = representatives_.empty() ? static_cast<std::size_t>(config_.world_size()) : representatives_.size();
+    activity_.now(std::to_string(ranks) + (ranks == 1 ? " rank runs" : " ranks run") + " step " + std::to_string(step) +
+                  (config_.trainer.max_steps > 0 ? " of " + std::to_string(config_.trainer.max_steps) : ""));
+  }
+
   void simulate(std::int64_t step) {
     if (!emulated()) return;
+    const Activity device_says("");
     const char* text = nullptr;
     plugin_->check(plugin_->api().simulate_step(step, &text));
     step_report_ = json::parse(text);
@@ -281,12 +300,15 @@ class Run {
     log.validation_batches = result.validation_batches;
     log.validation_s = result.validation_s;
     log.backward_s = result.backward_s;
+    log.data_wait_s = result.data_wait_s;
+    host_.data_wait_s += result.data_wait_s;
     log.consumed_samples = result.consumed_samples;
     log.sequences = config_.data.global_batch_size;
     log.has_loss = !request_.shape_only;
     log.host_s = host_s;
     if (!step_report_.is_null()) log.simulated = simulated_rates(step_report_, facts_);
     std::map<std::string, double> scalars = progress.step(log, step_report_);
+    say_step(result.step + 1);
     facts_.steps = result.step;
     if (log.has_loss) {
       if (!facts_.first_loss) facts_.first_loss = result.loss;
@@ -304,6 +326,7 @@ class Run {
   }
 
   void write_results() {
+    activity_.now("writing trace and report");
     json memory, portability;
     if (plugin_ != nullptr) {
       memory = ask(plugin_->api().memory_report);
@@ -313,12 +336,17 @@ class Run {
     if (!timeline.is_null()) write_file_atomically(directory_ / "memory_timeline.json", timeline.dump() + "\n");
     if (!portability.is_null()) write_file_atomically(directory_ / "portability.json", portability.dump(1) + "\n");
     if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null()) {
+      const Activity device_says("");
       const bool text = request_.trace_format == "text";
       const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
       plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
       log_info("trace of the last step: " + trace.string() + (text ? "" : " (open it at ui.perfetto.dev)"));
     }
     log_info(host_memory_text(host_, facts_, memory));
+    if (!request_.shape_only) {
+      log_info("data: rank 0 waited " + seconds_text(host_.data_wait_s) + " of " + seconds_text(host_.wall_s) +
+               " of host time for samples; simulated time has no reading of data");
+    }
     write_file_atomically(directory_ / "host.json", host_report(host_).dump(1) + "\n");
     const json report = run_report(facts_, step_report_, memory, portability);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
@@ -326,6 +354,7 @@ class Run {
     request_.ended ? request_.ended(text) : static_cast<void>(std::cout << text << std::flush);
   }
 
+  Activity activity_{"reading configuration and data"};
   EarlyMessages early_messages_;  ///< first: it hears what the others say
   const RunRequest& request_;
   RunConfig config_;

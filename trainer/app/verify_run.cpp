@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/activity.h"
 #include "base/error.h"
 #include "trainer/config/machine.h"
 #include "trainer/app/guarded.h"
@@ -143,7 +144,13 @@ VerifyMachine machine_of(const VerifyRequest& request, RunConfig config) {
 
 int run(const VerifyRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  const VerifyResult result = verify(request, [&](const RunConfig& config) { return machine_of(request, config); }, &print_progress);
+  Activity activity("comparing layouts with one rank");
+  const auto progress = [&activity](const LayoutResult& layout, int done, int of) {
+    print_progress(layout, done, of);
+    activity.count(done, of);
+    note_written();
+  };
+  const VerifyResult result = verify(request, [&](const RunConfig& config) { return machine_of(request, config); }, progress);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (request.json) {
     std::cout << to_json(request, result).dump(1) << std::endl;

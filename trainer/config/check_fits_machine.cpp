@@ -1,16 +1,22 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "sim/config/instance_advice.h"
+#include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
 
-void check_fits_machine(const RunConfig& config, const std::string& instance, int nodes, int logical_cores) {
-  const int devices = config.trainer.devices, num_nodes = config.trainer.num_nodes;
+void check_fits_machine(const RunConfig& config, const sim::SystemConfig& system) {
+  const int devices = config.trainer.devices, num_nodes = config.trainer.num_nodes, nodes = system.nodes;
+  const int logical_cores = system.logical_cores_per_node();
+  const std::string& instance = system.instance.name;
   if (devices > logical_cores) {
+    const std::string advice = sim::instance_advice(devices, config.trainer.lnc);
     throw ConfigError(fmt::format("{}: asks for {} ranks per node, but a {} has {} logical cores: lower trainer.devices to {} or "
-                                  "less (and raise trainer.num_nodes and --nodes to keep the number of ranks), or choose a larger --instance",
-                                  config.places.of("trainer.devices"), devices, instance, logical_cores, logical_cores));
+                                  "less (and raise trainer.num_nodes to keep the number of ranks){}",
+                                  config.places.of("trainer.devices"), devices, instance, logical_cores, logical_cores,
+                                  advice.empty() ? "; no machine has more" : ", or choose a larger machine: " + advice));
   }
   if (num_nodes <= nodes) return;
   throw ConfigError(fmt::format("{}: the run needs TP {} × PP {} × DP {} = {} ranks (trainer.devices {} × trainer.num_nodes {}), but {} × {} has "

@@ -17,7 +17,7 @@ constexpr std::string_view kNoCheckpoints = "checkpoints are neither written nor
 
 constexpr KeyGroup kGroups[] = {
     // The top level.
-    {"", kCarriedOut, "name model_source software seed bucket_size_collectives"},
+    {"", kCarriedOut, "name model_source software instance seed bucket_size_collectives"},
     {"", kSection, "trainer exp_manager distributed_strategy data model precision model_alignment_strategy"},
     {"", kIgnored, "compiler_flags compiler_cache_url", "", "the emulator's compiler has no flags and keeps its programs in memory"},
     {"", kIgnored, "neuron_rt_exec_timeout", "", "emulated execution never hangs; --timeout names a rank that is missing at a communication"},

@@ -184,6 +184,7 @@ std::string to_resolved_yaml(const RunConfig& config, const YamlMap& source) {
   out.text("name", config.name);
   out.text("model_source", config.model_source);
   if (config.software != "none") out.text("software", config.software);
+  if (!config.machine.instance.empty()) out.text("instance", config.machine.instance);
   out.integer("seed", config.seed);
   if (config.bucket_size_collectives_mb > 0) out.integer("bucket_size_collectives", config.bucket_size_collectives_mb);
   out.keep(source, "");

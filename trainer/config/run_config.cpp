@@ -37,6 +37,7 @@ void read_top_level(SectionReader& reader, RunConfig& config) {
   }
   config.model_source = reader.one_of("model_source", config.model_source, {"megatron", "hf"});
   config.software = reader.one_of("software", config.software, {"none", "nxd", "megatron", "optimum-neuron"});
+  config.machine = {reader.get<std::string>("instance", ""), reader.map().where("instance")};
   config.seed = reader.get<std::int64_t>("seed", config.seed);
   if (config.seed <= 0) reader.problem("seed", fmt::format("must be greater than 0, got {}", config.seed));
   config.bucket_size_collectives_mb = reader.positive("bucket_size_collectives", 1);

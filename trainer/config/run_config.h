@@ -8,6 +8,10 @@
 
 #include "trainer/config/model_section.h"
 
+namespace trellis::sim {
+struct SystemConfig;
+}
+
 namespace trellis::trainer {
 
 /// A number of batches or a part of them: `limit_val_batches: 4` or `0.5`; `val_check_interval` likewise.
@@ -169,11 +173,19 @@ struct KeyPlaces {
   bool operator==(const KeyPlaces&) const { return true; }
 };
 
+/// The machine that a file asks for: a key of this project, which NxDT does not have.
+struct MachineKey {
+  std::string instance;          ///< "": the file names none
+  std::string where = {};        ///< "file:line:key"; no part of what the configuration says
+  bool operator==(const MachineKey& other) const { return instance == other.instance; }
+};
+
 /// A validated run: every default applied, every derived number computed. Immutable after load.
 struct RunConfig {
   std::string name;
   std::string model_source = "megatron";
   std::string software = "none";  ///< whose cost beside the device's work a simulated step has: none, nxd, megatron or optimum-neuron
+  MachineKey machine;
   std::int64_t seed = 1234;
   TrainerSection trainer;
   ExpManagerSection exp_manager;
@@ -235,7 +247,7 @@ inline constexpr const char* kDefaultInstance = "trn1.32xlarge";
     const std::vector<std::string>& overrides, const std::string& instance = kDefaultInstance);
 /// Throws a ConfigError that lists the features which this version validates but does not carry out. `simulate`: only those that change a step.
 void refuse_unsupported(const RunConfig& config, bool simulate);
-/// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores × nodes).
-void check_fits_machine(const RunConfig& config, const std::string& instance, int nodes, int logical_cores);
+/// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores × nodes) that names instances which are large enough.
+void check_fits_machine(const RunConfig& config, const sim::SystemConfig& system);
 
 }  // namespace trellis::trainer

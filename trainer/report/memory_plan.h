@@ -19,6 +19,7 @@ struct MemoryRunFacts {
   bool zero1 = false, sequence_parallel = false;
   std::string recompute;                ///< none, selective, full
   int sequential_move_factor = 1;       ///< ranks of a host that build their weights at the same time
+  std::int64_t batch_bytes = 0;         ///< samples that one rank holds in the host's memory
   std::int64_t host_memory_bytes = 0;   ///< of one instance
   int cores_per_chip = 1;               ///< logical ones
   SoftwareFacts software;
@@ -29,6 +30,8 @@ struct MemoryRunFacts {
 /// "does_not_fit" when an allocator with the core's capacity would have refused something, "tight" when what it leaves is less than the estimate of
 /// what the runtime takes besides, else "fits".
 /// Of other software (see software_memory.h): `needed_bytes` is the estimate; "does_not_fit" above the capacity, "tight" within the estimate's error.
+/// `host.verdict` is of a node's own memory: "does_not_fit" when what the run holds there exceeds it, "tight" when it does with the published share of
+/// processes and runtime, else "fits".
 [[nodiscard]] nlohmann::json memory_plan(const MemoryRunFacts& facts, const nlohmann::json& memory);
 
 /// For people. `all`: also changes that are illegal or were not enough, with why. REQUIRES: the schema above, with or without "changes".

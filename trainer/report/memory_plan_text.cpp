@@ -156,11 +156,18 @@ std::string not_counted_text(const json& plan) {
     text += fmt::format("  {}: {} per core ({})\n", row.at("what").get<std::string>(), gib(bytes(row, "bytes_per_core")), row.at("evidence").get<std::string>());
   }
   text += "    source: " + plan.at("beyond_allocator").at(0).at("source").get<std::string>() + "\n  not modelled: " + list(plan.at("not_modelled")) + "\n";
-  const json& host = plan.at("host");
-  const std::int64_t weights = bytes(host, "weights_while_building_bytes"), capacity = bytes(host, "capacity_bytes");
-  text += fmt::format("Host memory of a node: weights of {} ranks that are built at once, {} of {} ({})\n", bytes(host, "ranks_that_build_at_once"), gib(weights), gib(capacity),
-                      host.at("evidence").get<std::string>());
-  if (weights > capacity) text += "  that is more than the host has: lower trainer.sequential_move_factor\n";
+  return text;
+}
+
+std::string host_text(const json& host) {
+  const std::string verdict = host.at("verdict").get<std::string>();
+  const std::int64_t capacity = bytes(host, "capacity_bytes"), counted = bytes(host, "counted_bytes"), processes = bytes(host, "processes_bytes");
+  std::string text = fmt::format("\nVerdict for the host memory of a node: {}: {} counted + {} estimated of {}\n", verdict == "fits" ? "FITS" : verdict == "tight" ? "FITS, TIGHT" : "DOES NOT FIT", gib(counted),
+                                 gib(processes), gib(capacity));
+  if (verdict == "does_not_fit") text += "  what is counted alone is more than the host has: lower trainer.sequential_move_factor, data.global_batch_size or trainer.devices\n";
+  text += fmt::format("  counted: the larger of weights of {} ranks that are built at once, {}, and samples in memory, {} ({})\n", bytes(host, "ranks_that_build_at_once"),
+                      gib(bytes(host, "weights_while_building_bytes")), gib(bytes(host, "batches_bytes")), host.at("evidence").get<std::string>());
+  text += fmt::format("  estimated: processes and runtime {} ({})\n", gib(processes), host.at("processes_source").get<std::string>());
   return text + "  not modelled: " + list(host.at("not_modelled")) + "\n";
 }
 
@@ -195,7 +202,7 @@ std::string changes_text(const json& plan, bool all) {
 
 std::string memory_plan_text(const json& raw, bool all) {
   const json plan = one_line_texts(raw);
-  return head(plan.at("run")) + verdict_text(plan) + phases_text(plan) + live_text(plan) + not_counted_text(plan) + changes_text(plan, all);
+  return head(plan.at("run")) + verdict_text(plan) + phases_text(plan) + live_text(plan) + not_counted_text(plan) + host_text(plan.at("host")) + changes_text(plan, all);
 }
 
 }  // namespace trellis::trainer

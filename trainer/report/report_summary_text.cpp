@@ -7,6 +7,7 @@
 #include "trainer/report/report_summary.h"
 #include "trainer/report/run_report.h"
 #include "trainer/report/text_table.h"
+#include "trainer/report/unused_cores.h"
 #include "trainer/report/validity.h"
 
 namespace trellis::trainer {
@@ -107,6 +108,11 @@ std::string files_text(const ReportFile& run, const ReportSummary& summary) {
   return "\nFiles in " + terminal_line(run.path.parent_path().string()) + "\n" + table.text();
 }
 
+std::string unused_cell(const json& report) {
+  const auto use = core_use(report);
+  return use ? fmt::format("{} of {}", use->there - use->used, use->there) : "-";
+}
+
 /// The rows of the table of columns: a title and how a run's cell reads.
 std::vector<std::string> column_of(const ReportFile& run, const std::vector<std::string>& part_names) {
   const ReportSummary summary = summarize(run);
@@ -118,6 +124,7 @@ std::vector<std::string> column_of(const ReportFile& run, const std::vector<std:
                                  fmt::format("TP {} × PP {} × DP {}", number("tensor_model_parallel_size"), number("pipeline_model_parallel_size"), number("data_parallel_size")),
                                  thousands(number("num_microbatches")),
                                  thousands(number("tokens_per_step")),
+                                 unused_cell(report),
                                  milliseconds_text(summary.step.step_time_ps),
                                  range_text(report),
                                  rate_text(report.at("tokens_per_s").get<double>()),
@@ -149,7 +156,7 @@ std::string columns_text(const std::vector<ReportFile>& runs) {
       if (std::find(part_names.begin(), part_names.end(), part.name) == part_names.end()) part_names.push_back(part.name);
     }
   }
-  std::vector<std::string> titles{"run", "machine", "layout", "micro-batches", "tokens per step", "step", "its range", "tokens/s", "MFU", "HFU"};
+  std::vector<std::string> titles{"run", "machine", "layout", "micro-batches", "tokens per step", "cores without a rank", "step", "its range", "tokens/s", "MFU", "HFU"};
   for (const std::string& name : part_names) titles.push_back("  " + name);
   for (const char* title : {"peak memory", "FLOPs lowered", "evidence"}) titles.emplace_back(title);
   std::vector<TextTable::Column> columns{{"", Align::kLeft}};

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "trainer/report/text_table.h"
+#include "trainer/report/unused_cores.h"
 
 namespace trellis::trainer {
 
@@ -19,19 +20,22 @@ namespace {
 using nlohmann::json;
 using Align = TextTable::Align;
 
-constexpr std::array<std::pair<const char*, const char*>, 10> kParts{{{"matmul_ps", "matmul"},
+constexpr std::array<std::pair<const char*, const char*>, 11> kParts{{{"matmul_ps", "matmul"},
                                                                      {"other_compute_ps", "other compute"},
                                                                      {"exposed_tp_ps", "TP comm"},
                                                                      {"exposed_pp_ps", "PP comm"},
                                                                      {"exposed_dp_ps", "DP comm"},
                                                                      {"bubble_ps", "bubble"},
                                                                      {"optimizer_ps", "optimizer"},
+                                                                     {"data_ps", "data"},
                                                                      {"launch_ps", "launch"},
                                                                      {"multi_node_ps", "multi-node"},
                                                                      {"other_ps", "other"}}};
 constexpr std::array<const char*, 6> kCategories{"parameter", "gradient", "optimizer_state", "activation", "temporary", "input"};
 /// Ranks of a class that are listed one by one.
 constexpr std::size_t kMostListed = 6;
+
+constexpr const char* kDataNote = "  data: inputs on their way from the host's memory; what reading and tokenising them takes is not in simulated time\n";
 
 double milliseconds(const json& ps) { return static_cast<double>(ps.get<std::int64_t>()) * 1e-9; }
 
@@ -274,6 +278,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
     if (facts.validity) report["validity"] = to_json(*facts.validity, rates.step_time_ms);
     if (facts.calibration) report["calibrated"] = calibrated_json(*facts.calibration, step_report, facts.place, facts.tokens_per_step);
     report["simulated"] = step_report;
+    if (const auto use = core_use(report)) report["unused_core_share"] = use->unused_share();
   }
   if (!memory.is_null()) report["memory"] = memory;
   if (json software = memory.is_null() ? json() : software_memory(facts.software, memory.at("ranks")); !software.is_null()) report["memory"]["software"] = std::move(software);
@@ -286,11 +291,13 @@ json host_report(const HostFacts& host) {
   for (const HostFacts::Step& s : host.steps) {
     steps.push_back({{"step", s.step},
                      {"s_per_step", s.seconds},
+                     {"data_wait_s", s.data_wait_s},
                      {"sequences_per_s", s.sequences_per_s},
                      {"sequences_per_s_peak", s.sequences_per_s_peak}});
   }
   return {{"schema", "trellis.host/1"},
           {"wall_s", host.wall_s},
+          {"data_wait_s", host.data_wait_s},
           {"resident_bytes_before", host.bytes_before},
           {"peak_resident_bytes", host.bytes_peak},
           {"steps", std::move(steps)}};
@@ -322,7 +329,11 @@ std::string print_run_report(const json& raw) {
         share_text(report.at("mfu").get<double>(), 1),
         report.at("mfu_denominator_flops").get<double>() * 1e-12,
         report.at("world_size").get<int>());
-    text += validity_text(report) + calibrated_text(report) + "\n" + print_breakdown(report.at("simulated")) + "\n";
+    if (const auto use = core_use(report); use && use->unused_share() > 0) {
+      text += fmt::format("Unused: {}, on {} × {}\n", unused_text(*use), report.at("nodes").get<int>(),
+                          report.at("instance").get<std::string>());
+    }
+    text += validity_text(report) + calibrated_text(report) + "\n" + print_breakdown(report.at("simulated")) + kDataNote + "\n";
     if (report.at("simulated").contains("attribution")) text += print_attribution(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";
     text += print_coverage(report.at("simulated").at("coverage"));

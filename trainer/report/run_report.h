@@ -46,8 +46,10 @@ struct HostFacts {
   struct Step {
     std::int64_t step = 0;
     double seconds = 0, sequences_per_s = 0, sequences_per_s_peak = 0;
+    double data_wait_s = 0;  ///< of rank 0, for its samples; 0 in shape-only mode, which reads none
   };
   double wall_s = 0;
+  double data_wait_s = 0;  ///< of all steps
   std::int64_t bytes_before = 0,
                bytes_peak =
                    0;  ///< resident memory of the process, before the first rank and at most

@@ -14,10 +14,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<const char*, const char*>, 10> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
+constexpr std::array<std::pair<const char*, const char*>, 11> kTitles{{{"matmul_ps", "matmul"}, {"other_compute_ps", "other compute"},
                                                                       {"exposed_tp_ps", "TP comm"}, {"exposed_pp_ps", "PP comm"},
                                                                       {"exposed_dp_ps", "DP comm"}, {"bubble_ps", "bubble"},
-                                                                      {"optimizer_ps", "optimizer"}, {"launch_ps", "launch"},
+                                                                      {"optimizer_ps", "optimizer"}, {"data_ps", "data"}, {"launch_ps", "launch"},
                                                                       {"multi_node_ps", "multi-node"}, {"other_ps", "other"}}};
 
 /// memory_bound_ps is a share of other_compute_ps; total_ps is their sum.

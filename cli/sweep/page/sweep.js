@@ -20,6 +20,7 @@ function drawHead() {
     add(node, "span", {}, what);
   };
   if (simulated.length > 0) tile(ms(best), "fastest step");
+  if (space.unused_core_share > 0) tile((100 * space.unused_core_share).toFixed(2) + " %", `of the ${space.logical_cores_per_node} cores of a node run no rank, but are paid for`);
   for (const [status, count] of Object.entries(counts)) tile(count.toLocaleString("en"), status);
 }
 
@@ -59,6 +60,21 @@ function drawLayouts() {
     some(row.peak_bytes, bytes), text(row.bottleneck ?? ""), some(row.bound_ps, ms), text(onFront.has(row.index) ? "*" : ""), text(row.reason ?? "")]));
 }
 
+// Money of the layouts of all numbers of nodes, when prices were given.
+function drawRanking() {
+  const { ranking } = sweep;
+  if (!ranking) return;
+  const node = section("ranking", `Ranked by ${ranking.by}`, `At ${ranking.paying} ${ranking.per_node_hour} ${ranking.currency} per node and hour${ranking.example_price ? ", an EXAMPLE price" : ""}, prices of ${ranking.prices_date}.`);
+  const rowOf = new Map(simulated.map((row) => [row.index, row]));
+  const some = (value, shown) => (value === undefined ? { text: "", value: null } : number(value, shown(value)));
+  table(node, ["#", "layout", "nodes", "step", "per million tokens", "days", "cost", "in time"], ranking.rows.map((entry, i) => {
+    const row = rowOf.get(entry.index);
+    return [number(i + 1, String(i + 1)), text(row.layout), number(row.nodes, String(row.nodes)), number(row.step_time_ps, ms(row.step_time_ps)),
+      number(entry.cost_per_million_tokens, entry.cost_per_million_tokens.toPrecision(4)), some(entry.run_s, (s) => (s / 86400).toFixed(2)),
+      some(entry.cost, (cost) => cost.toLocaleString("en", { maximumFractionDigits: 0 })), text(entry.in_time === undefined ? "" : entry.in_time ? "yes" : "no")];
+  }));
+}
+
 function drawCommands() {
   const front = simulated.filter((row) => onFront.has(row.index)).sort((a, b) => a.step_time_ps - b.step_time_ps);
   if (front.length === 0) return;
@@ -66,5 +82,5 @@ function drawCommands() {
   table(node, ["layout", "step", "command"], front.map((row) => [text(row.layout), number(row.step_time_ps, ms(row.step_time_ps)), text(row.command)]));
 }
 
-for (const draw of [drawHead, drawFront, drawLayouts, drawCommands]) draw();
+for (const draw of [drawHead, drawFront, drawLayouts, drawRanking, drawCommands]) draw();
 document.body.dataset.drawn = "true";

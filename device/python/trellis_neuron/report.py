@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 _PS_PER_MS = 1e9
-_PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "launch", "multi_node", "other")
+_PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "data", "launch", "multi_node", "other")
 _SHOWN_STEPS = 8
 _SHOWN_ROWS = 10
 

@@ -41,11 +41,13 @@ class Simulation:
         if self._steps == "optimizer":
             self._hooks.append(register_optimizer_step_post_hook(lambda *_: self.step()))
         _active = self
+        self._say_step()
         return self
 
     def __exit__(self, error_type, *_):
         global _active
         _active = None
+        _ops.say_activity("")
         for hook in self._hooks:
             hook.remove()
         if error_type is None:
@@ -73,6 +75,12 @@ class Simulation:
                 "run them as threads with trellis_neuron.run_ranks(fn, world_size)"
             )
         self._log.add(_ops.simulate_step(0))  # the same number: equal steps are equal texts
+        self._say_step()
+
+    def _say_step(self) -> None:
+        """On stderr, whenever nothing was written there for 1.5 s."""
+        if _active is self:
+            _ops.say_activity(f"simulate(): the program runs step {len(self._log)}")
 
     def _before_forward(self, *_):
         """What comes before the first forward pass builds the model: it belongs to no step."""

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include "sim/config/system_config.h"
 #include "tests/trainer/config/base_config.h"
 
 namespace trellis::trainer {
@@ -519,9 +520,9 @@ TEST(Examples, QuickstartUsesEveryAxis) {
 
 TEST(Examples, Llama3HasThePublishedSize) { EXPECT_EQ(example("llama3_8b_trn1.yaml").num_parameters(), 8'030'261'248); }
 
-std::string misfit(const RunConfig& config, int nodes, int logical_cores) {
+std::string misfit(const RunConfig& config, const std::string& instance, int nodes) {
   try {
-    check_fits_machine(config, "trn1.2xlarge", nodes, logical_cores);
+    check_fits_machine(config, sim::load_system(instance, nodes));
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -530,20 +531,19 @@ std::string misfit(const RunConfig& config, int nodes, int logical_cores) {
 
 TEST(CheckFitsMachine, AcceptsWhatFits) {
   const RunConfig config = load_text(kBaseConfig);
-  EXPECT_EQ(misfit(config, 1, 8), "");
-  EXPECT_EQ(misfit(config, 3, 32), "");
+  EXPECT_EQ(misfit(config, "trn1.32xlarge", 1), "");
+  EXPECT_EQ(misfit(config, "trn1.32xlarge", 3), "");
 }
 
 TEST(CheckFitsMachine, NamesRanksCoresAndWhatToChange) {
-  RunConfig config = load_text(kBaseConfig);
-  EXPECT_TRUE(misfit(config, 1, 2).find("/run.yaml:5:trainer.devices: asks for 8 ranks") != std::string::npos);
-  config.places = {};
-  EXPECT_EQ(misfit(config, 1, 2),
-            "trainer.devices: asks for 8 ranks per node, but a trn1.2xlarge has 2 logical cores: lower trainer.devices to 2 or less (and "
-            "raise trainer.num_nodes and --nodes to keep the number of ranks), or choose a larger --instance");
+  const RunConfig config = load_text(kBaseConfig);
+  EXPECT_EQ(misfit(config, "trn1.2xlarge", 1),
+            "run.yaml:5:trainer.devices: asks for 8 ranks per node, but a trn1.2xlarge has 2 logical cores: lower trainer.devices to 2 or less (and "
+            "raise trainer.num_nodes to keep the number of ranks), or choose a larger machine: --instance trn1.32xlarge or trn1n.32xlarge or trn2.48xlarge or "
+            "trn2u.48xlarge or trn3-gen1 or trn3-gen2");
   const RunConfig two_nodes = load_text(kBaseConfig, {"trainer.num_nodes=2"});
-  EXPECT_EQ(misfit(two_nodes, 1, 8),
-            "command line:trainer.num_nodes: the run needs TP 2 × PP 2 × DP 4 = 16 ranks (trainer.devices 8 × trainer.num_nodes 2), but 1 × trn1.2xlarge has 8 logical "
+  EXPECT_EQ(misfit(two_nodes, "trn1.32xlarge", 1),
+            "command line:trainer.num_nodes: the run needs TP 2 × PP 2 × DP 4 = 16 ranks (trainer.devices 8 × trainer.num_nodes 2), but 1 × trn1.32xlarge has 32 logical "
             "cores: use --nodes 2, a larger --instance, or lower tensor_model_parallel_size, pipeline_model_parallel_size or trainer.devices × "
             "trainer.num_nodes");
 }

@@ -38,11 +38,12 @@ function drawHead() {
   tile(Math.trunc(report.tokens_per_s).toLocaleString("en"), "tokens per second");
   tile(percent(summary.mfu, 1), "MFU of " + (summary.denominator_flops_per_s * 1e-12).toFixed(1) + " TFLOPS");
   if (summary.hfu !== undefined) tile(percent(summary.hfu, 1), "HFU");
+  if (report.unused_core_share > 0) tile(percent(report.unused_core_share, 1), `of ${step.logical_cores} cores run no rank, but are paid for`);
   if (report.memory) tile(bytes(Math.max(...report.memory.ranks.map((r) => r.peak_bytes))), "peak device memory of a rank");
 }
 
 function drawBreakdown() {
-  const order = ["matmul_ps", "other_compute_ps", "exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "bubble_ps", "optimizer_ps", "launch_ps", "multi_node_ps"];
+  const order = ["matmul_ps", "other_compute_ps", "exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "bubble_ps", "optimizer_ps", "data_ps", "launch_ps", "multi_node_ps"];
   const place = (key) => (order.includes(key) ? order.indexOf(key) : order.length);
   const keys = Object.keys(step.breakdown[0]).filter((k) => k.endsWith("_ps") && k !== "total_ps" && k !== "memory_bound_ps").sort((a, b) => place(a) - place(b));
   const titles = keys.map((key) => key.slice(0, -3).replaceAll("_", " "));
