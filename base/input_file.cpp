@@ -8,12 +8,13 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/escape.h"
 
 namespace trellis {
 namespace {
 
 [[noreturn]] void cannot_read(const std::filesystem::path& path, const std::string& reason) {
-  throw ConfigError(path.string() + ": cannot read: " + reason);
+  throw ConfigError(terminal_line(path.string()) + ": cannot read: " + reason);
 }
 
 const char* kind_of(mode_t mode) {

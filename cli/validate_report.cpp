@@ -187,7 +187,7 @@ json plan_json(const RunConfig& config) {
 std::string validate_text(const std::string& file, const RunCheck& check) {
   const RunConfig& config = check.config;
   const RunPlan plan = trainer::plan_run(config);
-  std::string text = fmt::format("{}: legal\n", file);
+  std::string text = fmt::format("{}: legal\n", terminal_line(file));
   text += row("model", model_text(config)) + row("parameters", parameters_text(plan)) + row("ranks", ranks_text(config));
   text += row("batch", batch_text(config)) + row("schedule", schedule_text(config, plan)) + stages_text(plan);
   for (const GroupPlan& group : plan.groups) text += row(&group == plan.groups.data() ? "groups" : "", group.axis + "  " + group_text(group));
@@ -201,13 +201,13 @@ std::string problems_text(const std::string& file, const RunCheck& check) {
   std::string text;
   for (const std::string& problem : shown_problems(check.problems)) text += problem + "\n";
   for (const std::string& warning : check.warnings) text += "warning: " + terminal_line(warning) + "\n";
-  return text + fmt::format("{}: {} problem{}\n", file, check.problems.size(), check.problems.size() == 1 ? "" : "s");
+  return text + fmt::format("{}: {} problem{}\n", terminal_line(file), check.problems.size(), check.problems.size() == 1 ? "" : "s");
 }
 
 std::vector<Problem> problems_of(const std::string& file, const RunCheck& check) {
   std::vector<Problem> problems;
   for (const std::string& problem : shown_problems(check.problems)) {
-    problems.push_back(parse_problem(problem, file));
+    problems.push_back(parse_problem(problem, terminal_line(file)));
   }
   return problems;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "cli/ci_options.h"
 #include "cli/machine.h"
 #include "cli/number_range.h"
@@ -51,7 +52,7 @@ trainer::RunCheck checked(const std::string& file, const Options& options) {
     return check;
   } catch (const ConfigError& error) {
     trainer::RunCheck check;
-    for (const Problem& problem : parse_problems(error.what(), file))
+    for (const Problem& problem : parse_problems(error.what(), terminal_line(file)))
       check.problems.push_back(problem.text);
     return check;
   }

@@ -84,7 +84,7 @@ class Illegal(unittest.TestCase):
             file = pathlib.Path(folder) / "broken.yaml"
             file.write_text(LLAMA.read_text().replace("seed: 1234", "seed: -1"))
             result = validate(file)
-        self.assertIn(f"{file}:5:seed: must be greater than 0, got -1", result.stderr)
+        self.assertIn(f"{file}:6:seed: must be greater than 0, got -1", result.stderr)
 
     def test_json(self):
         result = validate(LLAMA, "seed=0", "--json")
@@ -104,7 +104,7 @@ class Illegal(unittest.TestCase):
             self.assertEqual((result.returncode, document["schema"], document["ok"]), (2, "trellis.validate_files/1", False))
             self.assertEqual([file["ok"] for file in document["files"]], [True, False, False])
             seed = next(problem for problem in document["files"][1]["problems"] if problem["key"] == "seed")
-            self.assertEqual({key: seed[key] for key in ("file", "line", "expected", "got")}, {"file": str(bad), "line": 5, "expected": "greater than 0", "got": "-1"})
+            self.assertEqual({key: seed[key] for key in ("file", "line", "expected", "got")}, {"file": str(bad), "line": 6, "expected": "greater than 0", "got": "-1"})
             self.assertEqual(document["files"][2]["problems"][0]["line"], 2)
             suite = xml.etree.ElementTree.parse(folder / "v.xml").find("testsuite")
             self.assertEqual((suite.get("tests"), suite.get("failures")), ("3", "2"))

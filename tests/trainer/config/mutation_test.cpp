@@ -109,7 +109,7 @@ std::string fault_of(const std::string& message, const std::string& file) {
 /// As `trellis validate --instance` does.
 void check_machine(const RunConfig& config, const std::string& instance) {
   const sim::SystemConfig system = load_machine(config, instance, {});
-  check_fits_machine(config, instance, /*nodes=*/1, system.logical_cores_per_node());
+  check_fits_machine(config, system);
 }
 
 std::vector<std::string> overrides_of(Mutator& mutator, std::size_t number) {
