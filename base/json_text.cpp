@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 
 namespace trellis {
 namespace {
@@ -26,7 +27,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, const
       return true;
     });
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(where + ": this is no JSON: " + reason_of(error) + "; expected " + expected);
+    throw ConfigError(where + ": this is no JSON: " + terminal_line(reason_of(error)) + "; expected " + expected);
   }
 }
 

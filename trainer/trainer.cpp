@@ -296,16 +296,20 @@ struct Trainer::Impl {
     return result;
   }
 
+  static at::Tensor read_in_update(const at::Tensor& numbers) {
+    const Scope scope("phase=optimizer");
+    return numbers.cpu();
+  }
+
   /// The host reads loss and norm before the optimizer spreads a bad number over all weights.
   /// Returns what it read, on the device.
   at::Tensor update(const at::Tensor& loss, StepResult& result,
       const std::vector<MicroBatch>& micro_batches) {
-    const Scope scope("phase=optimizer");
     const at::Tensor norm = optimizer->grad_norm();
     std::vector<at::Tensor> numbers{loss, norm};
     const std::optional<double>& tracked = config.trainer.track_grad_norm;
     if (tracked && *tracked != 2) numbers.push_back(optimizer->grad_norm(*tracked));
-    const at::Tensor on_device = at::stack(numbers), read = on_device.cpu();
+    const at::Tensor on_device = at::stack(numbers), read = read_in_update(on_device);
     result.loss = read[0].item<double>();
     result.grad_norm = read[1].item<double>();
     if (tracked) result.tracked_grad_norm = read[*tracked == 2 ? 1 : 2].item<double>();
@@ -329,6 +333,7 @@ struct Trainer::Impl {
   /// Every rank reads the same numbers and so decides alike. The rank that finds the culprit
   /// speaks.
   bool is_finite(const StepResult& result, const std::vector<MicroBatch>& micro_batches) {
+    if (rank.shape_only()) return true;  // no memory, no numbers
     if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return true;
     const bool skips = config.model.skip_nan_grad && !std::isfinite(result.grad_norm);
     const bool by_loss = !std::isfinite(result.loss) && !skips;

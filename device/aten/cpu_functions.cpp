@@ -107,11 +107,6 @@ Tensor nansum(const Tensor& self, Dims dim, bool keepdim, OptionalType dtype) {
   return at::sum(self.masked_fill(self.isnan(), 0), dim, keepdim, dtype);
 }
 
-Tensor& nansum_out(const Tensor& self, Dims dim, bool keepdim, OptionalType dtype, Tensor& out) {
-  if (!self.is_complex()) return at::nansum_out(out, self, dim, keepdim, dtype);
-  return at::sum_out(out, self.masked_fill(self.isnan(), 0), dim, keepdim, dtype);
-}
-
 template <typename Function>
 CpuFunction entry(std::string_view op, Function* function) {
   return {op, c10::KernelFunction::makeFromUnboxedRuntimeFunction(function)};
@@ -125,7 +120,6 @@ std::vector<CpuFunction> make_table() {
       entry("aten::_fused_rms_norm_backward", &rms_norm_backward),
       entry("aten::native_dropout", &native_dropout),
       entry("aten::nansum", &nansum),
-      entry("aten::nansum.out", &nansum_out),
   };
   add_rnn_cells(functions);
   return functions;

@@ -330,7 +330,9 @@ std::vector<SweepRow> rows_to_rank() {
 
 std::vector<std::size_t> order_by(const RankRequest& request) {
   std::vector<std::size_t> order;
-  for (const RankedRow& row : ranked_rows(read_ranking(request, "trn1.32xlarge").value(), rows_to_rank())) order.push_back(row.row->index);
+  const std::vector<SweepRow> rows = rows_to_rank();
+  const auto ranking = read_ranking(request, "trn1.32xlarge").value();
+  for (const RankedRow& row : ranked_rows(ranking, rows)) order.push_back(row.row->index);
   return order;
 }
 

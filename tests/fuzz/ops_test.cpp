@@ -25,12 +25,17 @@ class Pair {
   explicit Pair(std::uint64_t seed) : cpu(at::kCPU, seed), neuron(device::testing::neuron(0), seed) {}
   std::optional<std::string> run(const Statement& statement) {
     const Outcome expected = cpu.run(statement), got = neuron.run(statement);
-    if (!(expected == got)) return "expected: " + to_text(expected) + "\n     got: " + to_text(got);
     outcome = expected;
+    // The device has types that the CPU's kernels lack (conformance/wider); what follows such a
+    // call has no counterpart on the CPU.
+    has_counterpart = !got.error.empty() || expected.error.find("not implemented for") == std::string::npos;
+    if (!has_counterpart) return std::nullopt;
+    if (!(expected == got)) return "expected: " + to_text(expected) + "\n     got: " + to_text(got);
     return difference(cpu, neuron);
   }
   Machine cpu, neuron;
   Outcome outcome;
+  bool has_counterpart = true;
 };
 
 /// The first difference when the statements are run again.
@@ -38,6 +43,7 @@ std::optional<std::string> replay(const Program& program) {
   Pair pair(program.seed);
   for (const Statement& statement : program.statements) {
     if (const auto found = pair.run(statement)) return found;
+    if (!pair.has_counterpart) break;
   }
   return std::nullopt;
 }
@@ -69,6 +75,7 @@ std::optional<std::string> run_one(std::uint64_t seed, Counts& counts) {
     counts.errors += pair.outcome.error.empty() ? 0 : 1;
     counts.backward += program.statements.back().kind == Statement::Kind::kBackward && pair.outcome.error.empty() ? 1 : 0;
     if (pair.outcome.error.empty()) ++counts.calls[program.statements.back().op.name];
+    if (!pair.has_counterpart) break;
     if (!found) continue;
     const Program small = shrink(program);
     return c10::str(*found, "\nshortest program that differs:\n", to_text(small), replay(small).value_or("(differs in the whole program only)"),

@@ -112,7 +112,7 @@ class Illegal(unittest.TestCase):
             results = json.loads((folder / "v.sarif").read_text())["runs"][0]["results"]
             self.assertEqual(len(results), sum(len(file["problems"]) for file in document["files"]))
             place = next(r for r in results if r["ruleId"] == "seed")["locations"][0]["physicalLocation"]
-            self.assertEqual((place["artifactLocation"]["uri"], place["region"]["startLine"]), (bad.as_uri(), 5))
+            self.assertEqual((place["artifactLocation"]["uri"], place["region"]["startLine"]), (bad.as_uri(), 6))
 
     def test_several_files_as_text(self):
         result = validate(LLAMA, SOURCE / "examples/quickstart.yaml", "seed=7")

@@ -133,7 +133,6 @@ void compare(const Program& program, const Instruction& in, int rank, const Tens
   ASSERT_EQ(neuron.size(), expected.size());
   const bool has_gloo = gloo_can(in);
   ASSERT_EQ(gloo.size(), has_gloo ? expected.size() : 0);
-  const at::ScalarType partial = at::isReducedFloatingType(in.dtype) ? at::kFloat : in.dtype;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const std::size_t n = expected[i].size();
     ASSERT_TRUE(at::equal(neuron[i], reduced(expected[i], in.reduction))) << "neuron, output " << i << ": " << neuron[i];
@@ -144,7 +143,7 @@ void compare(const Program& program, const Instruction& in, int rank, const Tens
       continue;
     }
     const Reference oracle = reference(expected[i], in.reduction);
-    ASSERT_TRUE(within_bound(neuron[i], oracle, n, partial, in.dtype)) << "neuron, output " << i << " and double precision";
+    ASSERT_TRUE(within_bound(neuron[i], oracle, n, in.dtype, in.dtype)) << "neuron, output " << i << " and double precision";
     ASSERT_TRUE(!in_gloo || within_bound(gloo[i], oracle, n, in.dtype, in.dtype)) << "Gloo, output " << i << " and double precision";
   }
 }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "base/input_file.h"
 #include "trainer/data/mapped_file.h"
 
@@ -67,7 +68,7 @@ std::string text_of(std::string_view line, const std::string& where, const std::
   try {
     document = nlohmann::json::parse(line);
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(where + ": this is no JSON: " + error.what() + "; expected one object {\"" + json_key + "\": \"…\"} in each line");
+    throw ConfigError(where + ": this is no JSON: " + terminal_line(error.what()) + "; expected one object {\"" + json_key + "\": \"…\"} in each line");
   }
   if (!document.is_object()) throw ConfigError(where + ": expected an object {\"" + json_key + "\": \"…\"}, got " + document.type_name());
   const auto text = document.find(json_key);

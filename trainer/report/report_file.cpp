@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "base/input_file.h"
 #include "base/json_text.h"
 #include "base/yaml.h"
@@ -141,7 +142,7 @@ void flatten(const YamlMap& map, const std::string& prefix, Settings& settings) 
 }  // namespace
 
 json read_json(const std::filesystem::path& file, const std::string& expected) {
-  if (const std::string why = why_no_input_file(file); !why.empty()) throw ConfigError(file.string() + ": no such " + expected + " (" + why + ")");
+  if (const std::string why = why_no_input_file(file); !why.empty()) throw ConfigError(terminal_line(file.string()) + ": no such " + expected + " (" + why + ")");
   return parse_json(read_input_file(file), file.string(), expected + ": is the file cut off?");
 }
 

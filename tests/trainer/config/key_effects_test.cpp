@@ -48,7 +48,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
     add({"data.tokenizer.library=sentencepiece", "data.tokenizer.model=/tokenizer.model",
         "model.vocab_size=300"});
     add({"data.tokenizer.library=megatron", "data.tokenizer.type=GPT2BPETokenizer",
-        "data.tokenizer.model=/tokenizer.model", "model.vocab_size=300"});
+        "data.tokenizer.model=/tokenizer.model", "model.vocab_size=50304"});
   }
   if (section == "distributed_strategy") {
     add({"model.fusions.ring_attention=true", "model.fusions.flash_attention=false"});
@@ -83,7 +83,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
   }
   if (section == "model.optim.sched") {
     for (const char* arguments : {"CosineAnnealing, warmup_steps: 2", "NoamAnnealing, d_model: 512",
-        "NoamHoldAnnealing, decay_rate: 0.5", "PolynomialDecayAnnealing",
+        "NoamHoldAnnealing, warmup_steps: 2, decay_rate: 0.5", "PolynomialDecayAnnealing",
           "WarmupHoldPolicy, hold_steps: 3", "StepLR, step_size: 3",
           "ExponentialLR, gamma: 0.9", "ReduceLROnPlateau"}) {
       add({std::string("model.optim.sched={name: ") + arguments + "}"});

@@ -84,7 +84,7 @@ TEST(ReadTextFiles, NamesAFileWithoutPermission) {
   if (user == 0) {
     ASSERT_EQ(seteuid(user), 0);
   }
-  EXPECT_THAT(text, HasSubstr(secret + ": Permission denied"));
+  EXPECT_THAT(text, HasSubstr(secret + ": cannot read: Permission denied"));
 }
 
 /// <root>/bin/python3 → python3.11, <root>/lib/python3.9 and python3.11: the newest library counts; a virtual environment leads to its base.

@@ -20,7 +20,7 @@ using testing_support::small_llama;
 
 TEST(NonFinite, ALossThatIsNotFiniteIsNamedWithStepAndLayer) {
   for (const Layout& layout : {Layout{}, Layout{2, 2, 1, true, true}, Layout{1, 2, 2, false, true}}) {
-    for (const auto& [value, culprit] : {std::pair{1e38, "the output of model.layers.3.mlp"},
+    for (const auto& [value, culprit] : {std::pair{3e38, "the output of model.layers.3.mlp"},
         {static_cast<double>(NAN), "the weight model.layers.3.mlp.down_proj.weight"}}) {
       const RunConfig config = small_llama(layout, "fp32", 20);
       TrainerHooks hooks;

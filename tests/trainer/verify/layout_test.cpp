@@ -30,6 +30,7 @@ std::set<std::string> legal_by_trying(const Case& size) {
       for (int vpp = 1; vpp <= size.num_layers + 1; ++vpp) {
         for (int copies = 1; copies <= size.ranks; ++copies) {
           for (const bool sequence_parallel : {false, true}) {
+            if (sequence_parallel && tp == 1) continue;  // accepted, and the layout without it
             const Layout layout{.tp = tp, .pp = pp, .vpp = vpp, .dp = size.ranks / tp / pp, .sequence_parallel = sequence_parallel, .kv_replicator = copies};
             if (is_legal(size, layout)) legal.insert(to_string(layout));
           }

@@ -1,6 +1,7 @@
 #include "trainer/data/tokenizers/bpe_files.h"
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/data/mapped_file.h"
 
 namespace trellis::trainer {
@@ -9,7 +10,7 @@ namespace {
 std::pair<std::string, std::string> two_words(std::string_view text, const std::string& where) {
   const std::size_t space = text.find(' ');
   if (space == 0 || space == std::string_view::npos || space + 1 == text.size() || text.find(' ', space + 1) != std::string_view::npos) {
-    throw ConfigError(where + ": expected two tokens with one space between them, got \"" + std::string(text.substr(0, 60)) + "\"");
+    throw ConfigError(where + ": expected two tokens with one space between them, got \"" + terminal_line(text.substr(0, 60)) + "\"");
   }
   return {std::string(text.substr(0, space)), std::string(text.substr(space + 1))};
 }

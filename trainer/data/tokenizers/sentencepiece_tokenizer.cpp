@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/tokenizers/character_map.h"
 
@@ -41,7 +42,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   [[noreturn]] static void refuse(const std::string& model_file, const std::string& why) {
-    throw ConfigError(model_file + ": expected a SentencePiece model: " + why + "; set data.tokenizer.model to a tokenizer.model file");
+    throw ConfigError(model_file + ": expected a SentencePiece model: " + terminal_line(why) + "; set data.tokenizer.model to a tokenizer.model file");
   }
   static std::optional<std::int32_t> known(int id) { return id < 0 ? std::nullopt : std::optional<std::int32_t>(id); }
   sentencepiece::SentencePieceProcessor processor_;
