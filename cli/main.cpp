@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -5,12 +6,22 @@
 
 #include "base/activity.h"
 #include "base/error.h"
+#include "base/escape.h"
 #include "cli/standard_output.h"
 #include "cli/suggestion.h"
 #include "cli/terminal_stream.h"
 #include "cli/verbs.h"
 
 namespace {
+
+/// Such an argument would forge lines of every message that repeats it; "": there is none.
+std::string argument_with_controls(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    const auto controls = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+    if (std::ranges::any_of(argument, controls)) return argument;
+  }
+  return "";
+}
 
 int run(int argc, char** argv) {
   CLI::App app{"trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on it.\n"
@@ -22,6 +33,11 @@ int run(int argc, char** argv) {
   const trellis::cli::TerminalStream out(std::cout), errors(std::cerr);
   int exit_code = 0;
   const std::vector<std::string> command_line(argv, argv + argc);
+  if (const std::string bad = argument_with_controls(command_line); !bad.empty()) {
+    std::cerr << "error: command line: expected arguments without control characters, got '"
+              << trellis::terminal_line(bad) << "'\n";
+    return static_cast<int>(trellis::ExitCode::kConfig);
+  }
   trellis::cli::add_train(app, command_line, exit_code);
   trellis::cli::add_simulate(app, command_line, exit_code);
   trellis::cli::add_validate(app, exit_code);

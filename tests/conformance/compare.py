@@ -121,7 +121,14 @@ def plain_message(error):
     return text.lower().strip()
 
 
+def lacks_kernel(error):
+    """The CPU has no kernel for a type that neuron may have, as CUDA does: family `wider` compares those."""
+    return isinstance(error, NotImplementedError) and "not implemented for" in str(error)
+
+
 def same_error(got, expected, where, message):
+    if got is None and lacks_kernel(expected):
+        return
     expect(got is not None, where, "error", "none", f"{type(expected).__name__}: {str(expected)[:300]}")
     expect(type(got) is type(expected), where, "error", f"{type(got).__name__}: {str(got)[:300]}", f"{type(expected).__name__}: {str(expected)[:300]}")
     if message:

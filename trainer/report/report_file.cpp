@@ -150,7 +150,7 @@ void check_run_report(const json& report, const std::string& where) {
   const std::string schema = report.is_object() && report.contains("schema") && report.at("schema").is_string() ? report.at("schema").get<std::string>() : "";
   if (schema != "trellis.run_report/1") {
     throw ConfigError(where + ": not a run report that this version reads: expected schema \"trellis.run_report/1\", got " +
-                      (schema.empty() ? "none" : "\"" + schema + "\"") + "; make the run again with this version of trellis");
+                      (schema.empty() ? "none" : "\"" + terminal_line(schema) + "\"") + "; make the run again with this version of trellis");
   }
   Problems problems;
   check_form(report, kReport, where, problems);

@@ -5,6 +5,7 @@
 #include <queue>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/data/tokenizers/byte_alphabet.h"
 #include "trainer/data/tokenizers/unicode.h"
 
@@ -79,7 +80,9 @@ void BpeModel::add_merges(const BpeTables& tables) {
   for (const auto& [left, right] : tables.merges) {
     const auto named = [&](const std::string& token) {
       if (const auto id = id_of(token)) return *id;
-      throw ConfigError(tables.file + ": merge " + std::to_string(rank) + " (\"" + left + "\" \"" + right + "\"): the token \"" + token + "\" is not in the vocabulary");
+      throw ConfigError(tables.file + ": merge " + std::to_string(rank) + " (\"" +
+                        terminal_line(left) + "\" \"" + terminal_line(right) +
+                        "\"): the token \"" + terminal_line(token) + "\" is not in the vocabulary");
     };
     const std::int32_t left_id = named(left), right_id = named(right), result = named(left + right);
     const std::uint64_t key = key_of(left_id, right_id);
