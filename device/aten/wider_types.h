@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -48,12 +49,20 @@ void run_in_wider_types(const OpInfo& info, torch::jit::Stack& stack, const Kern
   const Widening* const used = widening_for(info, stack);
   if (C10_LIKELY(used == nullptr)) return kernel(stack);
   WideCall call(info, *used, stack);
+  std::exception_ptr refusal;  // in the types that the caller gave
   try {
     return kernel(stack);
-  } catch (const c10::Error&) {  // the kernel does not have the type, or the second try says what else is wrong
+  } catch (const c10::NotImplementedError&) {  // no kernel for the type: what else is wrong, the second try says
+  } catch (const c10::Error&) {
+    refusal = std::current_exception();
   }
   call.enter(stack);
-  kernel(stack);
+  try {
+    kernel(stack);
+  } catch (const c10::Error&) {
+    if (refusal) std::rethrow_exception(refusal);
+    throw;
+  }
   call.leave(stack);
 }
 
