@@ -296,11 +296,6 @@ struct Trainer::Impl {
     return result;
   }
 
-  static at::Tensor read_in_update(const at::Tensor& numbers) {
-    const Scope scope("phase=optimizer");
-    return numbers.cpu();
-  }
-
   /// The host reads loss and norm before the optimizer spreads a bad number over all weights.
   /// Returns what it read, on the device.
   at::Tensor update(const at::Tensor& loss, StepResult& result,
@@ -309,7 +304,12 @@ struct Trainer::Impl {
     std::vector<at::Tensor> numbers{loss, norm};
     const std::optional<double>& tracked = config.trainer.track_grad_norm;
     if (tracked && *tracked != 2) numbers.push_back(optimizer->grad_norm(*tracked));
-    const at::Tensor on_device = at::stack(numbers), read = read_in_update(on_device);
+    at::Tensor on_device, read;
+    {
+      const Scope scope("phase=optimizer");
+      on_device = at::stack(numbers);
+      read = on_device.cpu();
+    }
     result.loss = read[0].item<double>();
     result.grad_norm = read[1].item<double>();
     if (tracked) result.tracked_grad_norm = read[*tracked == 2 ? 1 : 2].item<double>();
