@@ -342,8 +342,10 @@ class Stuck(unittest.TestCase):
     def test_busy_python_loop_is_reported_and_ended(self):
         done = self.run_busy("busy_loop", "raise")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for text in ("communication hang", "missing: rank 1", " in busy_loop", "rank 2: <string>:20 in body"):
+        for text in ("communication hang", "missing: rank 1", " in busy_loop"):
             self.assertIn(text, done.stdout)
+        # The rank that found the hang first may have left its barrier when the stacks are taken.
+        self.assertRegex(done.stdout, "rank [02]: <string>:20 in body")
         self.assertNotIn("could not be ended", done.stdout)
 
     def test_native_code_is_reported_and_left(self):
