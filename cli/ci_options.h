@@ -13,7 +13,7 @@ inline void add_ci_options(CLI::App& verb, CiFiles& files) {
       ->type_name("FILE")
       ->check(not_empty("a file name"));
   verb.add_option("--sarif", files.sarif,
-                  "also as SARIF 2.1.0, which code hosts show beside the lines")
+                  "also as SARIF 2.1.0, which code hosts show next to the lines")
       ->type_name("FILE")
       ->check(not_empty("a file name"));
 }

@@ -9,7 +9,7 @@
 #include "base/problem.h"
 
 /// What checks found, in the two forms that continuous integration shows: JUnit XML for its list of
-/// tests, SARIF 2.1.0 for marks beside the lines of a file.
+/// tests, SARIF 2.1.0 for marks next to the lines of a file.
 namespace trellis::cli {
 
 /// One check: a file that was read, a limit that was compared.
