@@ -31,7 +31,8 @@ std::string counted(std::int64_t done, std::int64_t of) {
 }
 
 void write_line(const std::string& line) {
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());  // one call: lines of other threads stay whole
+  [[maybe_unused]] const auto written = ::write(
+      STDERR_FILENO, line.data(), line.size());  // one call: lines of other threads stay whole
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ class Activity::Board {
 
   void remove(const Entry* entry) {
     if (::getpid() != process_) return;  // a fork has the entries, but not the thread
-    std::jthread ended;  // joined after the lock is open
+    std::jthread ended;                  // joined after the lock is open
     {
       const std::lock_guard lock(mutex_);
       entries_.remove_if([entry](const Entry& each) { return &each == entry; });
@@ -92,8 +93,10 @@ class Activity::Board {
 
   void say(const Entry& entry) const {
     if (entry.what.empty()) return;
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - entry.since).count();
-    write_line("... " + entry.what + counted(entry.done, entry.of) + " (" + std::to_string(seconds) + " s)\n");
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - entry.since).count();
+    write_line("... " + entry.what + counted(entry.done, entry.of) + " (" +
+               std::to_string(seconds) + " s)\n");
   }
 
   std::mutex mutex_;

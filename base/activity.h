@@ -5,9 +5,11 @@
 
 namespace trellis {
 
-/// What the program does at the moment, for people who wait. While one lives, a thread writes a line on stderr whenever nothing was written there for
-/// 1.5 s: the newest activity, its count and its seconds, "... judging layouts: 1200 of 13620 (4 s)". An empty text writes nothing: another library or
-/// program is at work, and writes for itself. May be made and used on any thread; each shared library has its own.
+/// What the program does at the moment, for people who wait. While one lives, a thread writes a
+/// line on stderr whenever nothing was written there for 1.5 s: the newest activity, its count and
+/// its seconds, "... judging layouts: 1200 of 13620 (4 s)". An empty text writes nothing: another
+/// library or program is at work, and writes for itself. May be made and used on any thread; each
+/// shared library has its own.
 class Activity {
  public:
   explicit Activity(std::string what);
@@ -15,8 +17,8 @@ class Activity {
   Activity(const Activity&) = delete;
   Activity& operator=(const Activity&) = delete;
 
-  void now(std::string what);                           ///< the next part of the same work: count and seconds begin again
-  void count(std::int64_t done, std::int64_t of = 0);   ///< `of` 0: how many there are is unknown
+  void now(std::string what);  ///< the next part of the same work: count and seconds begin again
+  void count(std::int64_t done, std::int64_t of = 0);  ///< `of` 0: how many there are is unknown
 
  private:
   struct Entry;

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
   throw ConfigError(path.string() + ": cannot write here: " + reason + "; choose another place");
 }
 
-/// What the name stands for: renaming over a symbolic link would replace the link.
+/// What the name represents: renaming over a symbolic link would replace the link.
 fs::path target_of(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return path;

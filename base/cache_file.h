@@ -24,7 +24,7 @@ void write_cache_file(const std::filesystem::path& file, std::string_view schema
                       const ContentHash& key, std::string_view payload);
 
 /// Whether write_cache_file made `file`, by its type and first bytes: only such files may be
-/// removed to make room.
+/// removed to free space.
 [[nodiscard]] bool is_cache_file(const std::filesystem::path& file);
 
 /// Larger files are not read.

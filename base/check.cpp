@@ -7,7 +7,8 @@
 namespace trellis {
 namespace {
 
-/// "base/yaml.cpp" of an absolute path: the build directory of a machine is no information for the reader.
+/// "base/yaml.cpp" of an absolute path: the build directory of a machine is no information for the
+/// reader.
 std::string_view short_path(std::string_view path) {
   const std::size_t last = path.rfind('/');
   if (last == std::string_view::npos || last == 0) return path;
@@ -18,8 +19,9 @@ std::string_view short_path(std::string_view path) {
 }  // namespace
 
 void check_failed(const char* file, int line, const char* condition, const std::string& text) {
-  throw Error(ExitCode::kInternal, std::string(short_path(file)) + ":" + std::to_string(line) + ": internal error: " + text +
-                                       " (check failed: " + condition + "); this is a bug in Trellis, please report it");
+  throw Error(ExitCode::kInternal, std::string(short_path(file)) + ":" + std::to_string(line) +
+                                       ": internal error: " + text + " (check failed: " +
+                                       condition + "); this is a bug in Trellis, please report it");
 }
 
 }  // namespace trellis

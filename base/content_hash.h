@@ -9,7 +9,7 @@
 
 namespace trellis {
 
-/// 128 bits that stand for a content. Equal contents hash equal on every machine.
+/// 128 bits that represent a content. Equal contents hash equal on every machine.
 struct ContentHash {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
@@ -17,7 +17,8 @@ struct ContentHash {
   [[nodiscard]] std::string to_string() const;  ///< 32 hexadecimal digits
 };
 
-/// Feeds values one by one into a ContentHash (XXH3-128). Feed integers, not structs: padding bytes are not content.
+/// Feeds values one by one into a ContentHash (XXH3-128). Feed integers, not structs: padding bytes
+/// are not content.
 class ContentHasher {
  public:
   ContentHasher();

@@ -9,17 +9,19 @@ namespace trellis {
 /// Exit codes of the program `trellis`; scripts rely on them.
 enum class ExitCode : int {
   kOk = 0,
-  kInternal = 1,      ///< our bug
-  kConfig = 2,        ///< the user's file, flag or data is wrong
-  kDoesNotFit = 3,    ///< a device ran out of modelled memory
-  kHang = 4,          ///< a rank never arrived, or ranks disagree about a collective
+  kInternal = 1,    ///< our bug
+  kConfig = 2,      ///< the user's file, flag or data is wrong
+  kDoesNotFit = 3,  ///< a device ran out of modelled memory
+  kHang = 4,        ///< a rank never arrived, or ranks disagree about a collective
   kParity = 5,
   kPerfGate = 6,
-  kOutput = 7,        ///< an output could not be written, such as a full disk; not kConfig, which sweep takes for an illegal layout
+  kOutput = 7,  ///< an output could not be written, such as a full disk; not kConfig, which sweep
+                ///< takes for an illegal layout
   kInterrupted = 130  ///< Ctrl-C, after a clean end
 };
 
-/// An error that ends the run with a text for the user and an exit code. The text says what, where, expected, got, what to do.
+/// An error that ends the run with a text for the user and an exit code. The text says what, where,
+/// expected, got, what to do.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
@@ -29,7 +31,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// The user's mistake in a file, a flag or data. One ConfigError carries every problem of a file, one per line.
+/// The user's mistake in a file, a flag or data. One ConfigError carries every problem of a file,
+/// one per line.
 class ConfigError : public Error {
  public:
   explicit ConfigError(const std::string& text) : Error(ExitCode::kConfig, text) {}
@@ -39,7 +42,9 @@ class ConfigError : public Error {
 class Problems {
  public:
   /// `where` is "file:line:key" or the nearest thing to it.
-  void add(const std::string& where, const std::string& text) { lines_.push_back(where + ": " + text); }
+  void add(const std::string& where, const std::string& text) {
+    lines_.push_back(where + ": " + text);
+  }
   [[nodiscard]] bool empty() const { return lines_.empty(); }
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
   /// Throws one ConfigError with every line, when there is any.

@@ -39,9 +39,11 @@ Character character_at(std::string_view text) {
   return {code, length};
 }
 
-/// C0 and C1 controls, line and paragraph separators, and the marks that reverse how a line reads (Unicode TR 36, "Trojan source").
+/// C0 and C1 controls, line and paragraph separators, and the marks that reverse how a line reads
+/// (Unicode TR 36, "Trojan source").
 bool controls(std::uint32_t code) {
-  return code < 0x20 || (code >= 0x7F && code < 0xA0) || (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+  return code < 0x20 || (code >= 0x7F && code < 0xA0) || (code >= 0x2028 && code <= 0x202E) ||
+         (code >= 0x2066 && code <= 0x2069);
 }
 
 std::string hex(std::uint32_t value, int digits) {
@@ -56,7 +58,8 @@ std::string escape_of(const Character& character, char byte) {
   if (character.code == '\n') return "\\n";
   if (character.code == '\t') return "\\t";
   if (character.code == '\r') return "\\r";
-  return character.code == Character::kNone ? "\\x" + hex(static_cast<unsigned char>(byte), 2) : "\\u" + hex(character.code, 4);
+  return character.code == Character::kNone ? "\\x" + hex(static_cast<unsigned char>(byte), 2)
+                                            : "\\u" + hex(character.code, 4);
 }
 
 std::string escaped(std::string_view text, std::string_view kept) {
@@ -112,7 +115,8 @@ std::string csv_cell(std::string_view text) {
 
 std::string xml_text(std::string_view text) {
   std::string out;
-  for (const char c : escaped(text, "\n\t")) {  // XML allows no other control character, not even as a reference
+  for (const char c :
+       escaped(text, "\n\t")) {  // XML allows no other control character, not even as a reference
     switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;
@@ -129,7 +133,10 @@ std::string json_in_script(std::string_view json) {
   std::string out;
   out.reserve(json.size());
   for (const char c : json) {
-    if (c == '<') out += "\\u003c"; else out += c;
+    if (c == '<')
+      out += "\\u003c";
+    else
+      out += c;
   }
   return out;
 }
@@ -147,15 +154,22 @@ std::string dot_text(std::string_view text) {
 std::string markdown_text(std::string_view text) {
   std::string out;
   for (const char c : with_backslashes(terminal_line(text), "\\|[]")) {
-    if (c == '<') out += "&lt;"; else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else
+      out += c;
   }
   return out;
 }
 
 std::string shell_word(std::string_view text) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
-  if (escaped(text, "") != text) return "$'" + escaped(with_backslashes(text, "\\'"), "") + "'";  // bash reads \n, \u001b and \xff there
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos)
+    return std::string(text);
+  if (escaped(text, "") != text)
+    return "$'" + escaped(with_backslashes(text, "\\'"), "") +
+           "'";  // bash reads \n, \u001b and \xff there
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";

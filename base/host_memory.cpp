@@ -23,7 +23,7 @@ std::optional<std::int64_t> number_in(const fs::path& file) {
   return in >> value ? std::optional(value) : std::nullopt;
 }
 
-/// The number behind `name` in a file of lines "name value"; 0 when it is not there.
+/// The number after `name` in a file of lines "name value"; 0 when it is not there.
 std::int64_t entry(const fs::path& file, const std::string& name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -42,7 +42,7 @@ void offer(HostMemory& least, std::int64_t available, const std::string& limit) 
 /// One control group: its limit less what it uses; clean pages of files are given back when others
 /// need them.
 void offer_group(HostMemory& least, const fs::path& group, const char* limit, const char* usage,
-    const char* inactive) {
+                 const char* inactive) {
   const auto most = number_in(group / limit), used = number_in(group / usage);
   if (!most || !used) return;
   const std::int64_t clean = entry(group / "memory.stat", inactive);
@@ -64,7 +64,7 @@ void offer_groups(HostMemory& least, const fs::path& root) {
         offer_group(least, mount / path, "memory.max", "memory.current", "inactive_file");
       } else {
         offer_group(least, mount / path, "memory.limit_in_bytes", "memory.usage_in_bytes",
-            "total_inactive_file");
+                    "total_inactive_file");
       }
       if (path.empty()) break;
     }
@@ -88,8 +88,9 @@ HostMemory available_host_memory(const fs::path& root) {
   constexpr std::int64_t kKibibyte = 1024;
   if (const std::int64_t free = entry(meminfo, "MemAvailable:"); free > 0) {
     const std::int64_t swap = entry(meminfo, "SwapFree:");
-    offer(least, (free + swap) * kKibibyte, swap > 0 ? "MemAvailable and SwapFree of /proc/meminfo"
-        : "MemAvailable of /proc/meminfo");
+    offer(
+        least, (free + swap) * kKibibyte,
+        swap > 0 ? "MemAvailable and SwapFree of /proc/meminfo" : "MemAvailable of /proc/meminfo");
   }
   offer_groups(least, root);
   offer_address_space(least, root);

@@ -6,7 +6,8 @@
 
 namespace trellis {
 
-/// A regular file, open for reading. A named pipe would block its reader and a device may never end, so neither is opened.
+/// A regular file, open for reading. A named pipe would block its reader and a device may never
+/// end, so neither is opened.
 class InputFile {
  public:
   /// Throws ConfigError "PATH: cannot read: it is a named pipe; expected a regular file".
@@ -25,13 +26,16 @@ class InputFile {
   std::int64_t size_ = 0;
 };
 
-/// Files that are read as a whole are far below it; above it a wrong file was named, and reading it would only fill the memory.
+/// Files that are read as a whole are far below it; above it a wrong file was named, and reading it
+/// would only fill the memory.
 inline constexpr std::int64_t kMostInputBytes = std::int64_t{4} << 30;
 
 /// The content of a regular file. Throws as InputFile.
-[[nodiscard]] std::string read_input_file(const std::filesystem::path& path, std::int64_t most = kMostInputBytes);
+[[nodiscard]] std::string read_input_file(const std::filesystem::path& path,
+                                          std::int64_t most = kMostInputBytes);
 
-/// Why `path` cannot be opened by InputFile, such as "it is a folder; expected a regular file"; "" when it can be tried.
+/// Why `path` cannot be opened by InputFile, such as "it is a folder; expected a regular file"; ""
+/// when it can be tried.
 [[nodiscard]] std::string why_no_input_file(const std::filesystem::path& path);
 
 }  // namespace trellis

@@ -19,15 +19,20 @@ std::string reason_of(const nlohmann::json::exception& error) {
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text, const std::string& where, const std::string& expected) {
+nlohmann::json parse_json(std::string_view text, const std::string& where,
+                          const std::string& expected) {
   if (text.empty()) throw ConfigError(where + ": the file is empty; expected " + expected);
   try {
-    return nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-      if (depth > kDeepest) throw ConfigError(where + ": lists and objects are nested more than " + std::to_string(kDeepest) + " deep; expected " + expected);
-      return true;
-    });
+    return nlohmann::json::parse(
+        text, [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+          if (depth > kDeepest)
+            throw ConfigError(where + ": lists and objects are nested more than " +
+                              std::to_string(kDeepest) + " deep; expected " + expected);
+          return true;
+        });
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(where + ": this is no JSON: " + terminal_line(reason_of(error)) + "; expected " + expected);
+    throw ConfigError(where + ": this is no JSON: " + terminal_line(reason_of(error)) +
+                      "; expected " + expected);
   }
 }
 

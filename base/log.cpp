@@ -33,14 +33,17 @@ class TapSink final : public spdlog::sinks::base_sink<std::mutex> {
   explicit TapSink(LogTap::Sink receiver) : sink_(std::move(receiver)) {}
 
  private:
-  void sink_it_(const spdlog::details::log_msg& message) override { sink_(of_spdlog(message.level), {message.payload.data(), message.payload.size()}); }
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    sink_(of_spdlog(message.level), {message.payload.data(), message.payload.size()});
+  }
   void flush_() override {}
   LogTap::Sink sink_;
 };
 
 /// Our own logger, not spdlog's default one, which writes to stdout: stdout belongs to results.
 struct Outputs {
-  std::shared_ptr<spdlog::sinks::dist_sink_mt> taps = std::make_shared<spdlog::sinks::dist_sink_mt>();
+  std::shared_ptr<spdlog::sinks::dist_sink_mt> taps =
+      std::make_shared<spdlog::sinks::dist_sink_mt>();
   spdlog::logger logger{"trellis", {std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), taps}};
   Outputs() { logger.set_pattern("[%H:%M:%S %^%l%$] %v"); }
 };
@@ -63,7 +66,10 @@ struct LogTap::Impl {
   std::shared_ptr<TapSink> sink;
 };
 
-LogTap::LogTap(Sink sink) : impl_(std::make_unique<Impl>(Impl{std::make_shared<TapSink>(std::move(sink))})) { outputs().taps->add_sink(impl_->sink); }
+LogTap::LogTap(Sink sink)
+    : impl_(std::make_unique<Impl>(Impl{std::make_shared<TapSink>(std::move(sink))})) {
+  outputs().taps->add_sink(impl_->sink);
+}
 
 LogTap::~LogTap() { outputs().taps->remove_sink(impl_->sink); }
 

@@ -11,18 +11,22 @@ namespace {
 
 constexpr std::string_view kCommandLine = "command line";
 
-/// "12:…" → 12, and `rest` is what follows the colon; 0: the text does not begin with a number and a colon.
+/// "12:…" → 12, and `rest` is what follows the colon; 0: the text does not begin with a number and
+/// a colon.
 int take_number(std::string_view& rest) {
   int number = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-  if (error != std::errc() || number < 1 || end == rest.data() + rest.size() || *end != ':') return 0;
+  if (error != std::errc() || number < 1 || end == rest.data() + rest.size() || *end != ':')
+    return 0;
   rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
   return number;
 }
 
 /// Takes "file:line:" or "command line:" from the front; false: neither is there.
 bool take_place(std::string_view& rest, const std::string& file, Problem& problem) {
-  const auto named = [&](std::string_view name) { return !name.empty() && rest.starts_with(name) && rest.substr(name.size()).starts_with(':'); };
+  const auto named = [&](std::string_view name) {
+    return !name.empty() && rest.starts_with(name) && rest.substr(name.size()).starts_with(':');
+  };
   for (const std::string_view name : {std::string_view(file), kCommandLine}) {
     if (!named(name)) continue;
     problem.file = name;
@@ -30,35 +34,43 @@ bool take_place(std::string_view& rest, const std::string& file, Problem& proble
     problem.line = take_number(rest);
     return true;
   }
-  for (std::size_t colon = rest.find(':'); colon != std::string_view::npos && colon > 0; colon = rest.find(':', colon + 1)) {
-    std::string_view behind = rest.substr(colon + 1);
-    problem.line = take_number(behind);
+  for (std::size_t colon = rest.find(':'); colon != std::string_view::npos && colon > 0;
+       colon = rest.find(':', colon + 1)) {
+    std::string_view tail = rest.substr(colon + 1);
+    problem.line = take_number(tail);
     if (problem.line == 0) continue;
     problem.file = rest.substr(0, colon);
-    rest = behind;
+    rest = tail;
     return true;
   }
   return false;
 }
 
-bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos; }
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
 
 /// The end of a value in a sentence: what follows is advice, or another clause.
-std::size_t end_of_value(std::string_view text) { return std::min({text.find("; "), text.find(": "), text.find(" ("), text.find('\n'), text.size()}); }
+std::size_t end_of_value(std::string_view text) {
+  return std::min(
+      {text.find("; "), text.find(": "), text.find(" ("), text.find('\n'), text.size()});
+}
 
 void read_expectation(std::string_view text, Problem& problem) {
   for (const std::string_view word : {"expected ", "must be "}) {
     const std::size_t at = text.find(word);
     if (at == std::string_view::npos) continue;
-    const std::string_view behind = text.substr(at + word.size());
-    problem.expected = behind.substr(0, std::min({behind.find(", got "), behind.find("; "), behind.find('\n'), behind.size()}));
+    const std::string_view tail = text.substr(at + word.size());
+    problem.expected = tail.substr(
+        0, std::min({tail.find(", got "), tail.find("; "), tail.find('\n'), tail.size()}));
     break;
   }
   for (const std::string_view word : {", got ", "; got ", "(got "}) {
     const std::size_t at = text.find(word);
     if (at == std::string_view::npos) continue;
-    const std::string_view behind = text.substr(at + word.size());
-    problem.got = behind.substr(0, word.front() == '(' ? std::min(behind.find(')'), behind.size()) : end_of_value(behind));
+    const std::string_view tail = text.substr(at + word.size());
+    problem.got = tail.substr(
+        0, word.front() == '(' ? std::min(tail.find(')'), tail.size()) : end_of_value(tail));
     return;
   }
 }
@@ -83,7 +95,8 @@ Problem parse_problem(const std::string& line, const std::string& file) {
 std::vector<std::string> shown_problems(const std::vector<std::string>& lines) {
   if (lines.size() <= kMostShownProblems) return lines;
   std::vector<std::string> shown(lines.begin(), lines.begin() + kMostShownProblems);
-  shown.push_back("and " + std::to_string(lines.size() - kMostShownProblems) + " more, " + std::to_string(lines.size()) + " in all: correct these first");
+  shown.push_back("and " + std::to_string(lines.size() - kMostShownProblems) + " more, " +
+                  std::to_string(lines.size()) + " in all: correct these first");
   return shown;
 }
 

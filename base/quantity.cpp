@@ -20,31 +20,53 @@ struct Units;
 
 template <>
 struct Units<Bytes> {
-  static constexpr auto kAll = std::to_array<Unit>({{"B", 1}, {"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
-      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}});
+  static constexpr auto kAll = std::to_array<Unit>({{"B", 1},
+                                                    {"kB", 1e3},
+                                                    {"KB", 1e3},
+                                                    {"MB", 1e6},
+                                                    {"GB", 1e9},
+                                                    {"TB", 1e12},
+                                                    {"KiB", 0x1p10},
+                                                    {"MiB", 0x1p20},
+                                                    {"GiB", 0x1p30},
+                                                    {"TiB", 0x1p40}});
 };
 
 template <>
 struct Units<Picoseconds> {
-  static constexpr auto kAll = std::to_array<Unit>({{"ps", 1}, {"ns", 1e3}, {"us", 1e6}, {"µs", 1e6}, {"ms", 1e9}, {"s", 1e12}});
+  static constexpr auto kAll = std::to_array<Unit>(
+      {{"ps", 1}, {"ns", 1e3}, {"us", 1e6}, {"µs", 1e6}, {"ms", 1e9}, {"s", 1e12}});
 };
 
 template <>
 struct Units<Hertz> {
-  static constexpr auto kAll = std::to_array<Unit>({{"Hz", 1}, {"kHz", 1e3}, {"MHz", 1e6}, {"GHz", 1e9}});
+  static constexpr auto kAll =
+      std::to_array<Unit>({{"Hz", 1}, {"kHz", 1e3}, {"MHz", 1e6}, {"GHz", 1e9}});
 };
 
 template <>
 struct Units<BytesPerSecond> {
-  static constexpr auto kAll = std::to_array<Unit>({{"B/s", 1}, {"kB/s", 1e3}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9},
-      {"TB/s", 1e12}, {"KiB/s", 0x1p10}, {"MiB/s", 0x1p20}, {"GiB/s", 0x1p30}, {"TiB/s", 0x1p40}, {"bps", 0.125},
-      {"kbps", 125}, {"Mbps", 125e3}, {"Gbps", 125e6}, {"Tbps", 125e9}});
+  static constexpr auto kAll = std::to_array<Unit>({{"B/s", 1},
+                                                    {"kB/s", 1e3},
+                                                    {"KB/s", 1e3},
+                                                    {"MB/s", 1e6},
+                                                    {"GB/s", 1e9},
+                                                    {"TB/s", 1e12},
+                                                    {"KiB/s", 0x1p10},
+                                                    {"MiB/s", 0x1p20},
+                                                    {"GiB/s", 0x1p30},
+                                                    {"TiB/s", 0x1p40},
+                                                    {"bps", 0.125},
+                                                    {"kbps", 125},
+                                                    {"Mbps", 125e3},
+                                                    {"Gbps", 125e6},
+                                                    {"Tbps", 125e9}});
 };
 
 template <>
 struct Units<FlopsPerSecond> {
-  static constexpr auto kAll = std::to_array<Unit>({{"FLOPS", 1}, {"MFLOPS", 1e6}, {"GFLOPS", 1e9}, {"TFLOPS", 1e12},
-      {"PFLOPS", 1e15}});
+  static constexpr auto kAll = std::to_array<Unit>(
+      {{"FLOPS", 1}, {"MFLOPS", 1e6}, {"GFLOPS", 1e9}, {"TFLOPS", 1e12}, {"PFLOPS", 1e15}});
 };
 
 std::string_view trimmed(std::string_view text) {
@@ -53,7 +75,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// Bytes are counted, so a fraction of one is a mistake; a picosecond is a measure and may be rounded.
+/// Bytes are counted, so a fraction of one is a mistake; a picosecond is a measure and may be
+/// rounded.
 template <typename Q>
 std::optional<Q> from_base_units(double value) {
   using Rep = decltype(Q::value);
@@ -75,7 +98,8 @@ std::optional<Q> parse_quantity(const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), number);
   if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
-  const std::string_view unit_name = trimmed(all.substr(static_cast<std::size_t>(end - all.data())));
+  const std::string_view unit_name =
+      trimmed(all.substr(static_cast<std::size_t>(end - all.data())));
   for (const Unit& unit : Units<Q>::kAll) {
     if (unit.name == unit_name) return from_base_units<Q>(number * unit.scale);
   }

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& file) {
+std::string text_of(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
@@ -25,7 +25,7 @@ std::string read_text(const fs::path& file) {
 std::string this_process() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  std::string command = read_text("/proc/self/cmdline");
+  std::string command = text_of("/proc/self/cmdline");
   while (!command.empty() && command.back() == '\0') command.pop_back();
   for (char& c : command) {
     if (static_cast<unsigned char>(c) < ' ')
@@ -48,7 +48,7 @@ std::optional<FileLock> locked(const fs::path& file, const std::string& advice) 
 RunLock::RunLock(const fs::path& folder, const std::string& advice)
     : file_(folder / kFileName), lock_(locked(file_, advice)) {
   if (!lock_) {
-    const std::string holder = read_text(file_);
+    const std::string holder = text_of(file_);
     throw ConfigError(folder.string() + ": another process writes there now: " +
                       (holder.empty() ? "its name is not known yet" : holder) +
                       "; wait for its end, or " + advice);

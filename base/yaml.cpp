@@ -122,14 +122,16 @@ struct Reader<FlopsPerSecond> : QuantityReader<FlopsPerSecond> {
 std::string describe(const Node& node) {
   switch (node.kind) {
     case Node::Kind::kNull: return "null";
-    case Node::Kind::kScalar: return node.quoted ? "the quoted text \"" + node.text + "\"" : "'" + node.text + "'";
+    case Node::Kind::kScalar:
+      return node.quoted ? "the quoted text \"" + node.text + "\"" : "'" + node.text + "'";
     case Node::Kind::kMap: return "a mapping";
     case Node::Kind::kList: return "a list";
   }
   return "";
 }
 
-void add_problem(yaml::Document& document, const Node& node, const std::string& path, const std::string& text) {
+void add_problem(yaml::Document& document, const Node& node, const std::string& path,
+                 const std::string& text) {
   yaml::add_problem(document, node.origin + ":" + path, text);
 }
 
@@ -138,7 +140,8 @@ std::optional<T> read_scalar(yaml::Document& document, const Node& node, const s
   if (node.kind == Node::Kind::kScalar) {
     if (auto value = Reader<T>::read(node)) return value;
   }
-  add_problem(document, node, path, std::string("expected ") + Reader<T>::kExpected + ", got " + describe(node));
+  add_problem(document, node, path,
+              std::string("expected ") + Reader<T>::kExpected + ", got " + describe(node));
   return std::nullopt;
 }
 
@@ -158,7 +161,8 @@ std::optional<T> read_value(yaml::Document& document, const Node& node, const st
     }
     T values;
     for (std::size_t i = 0; i < node.items.size(); ++i) {
-      auto value = read_scalar<typename T::value_type>(document, *node.items[i], yaml::join_path(path, std::to_string(i)));
+      auto value = read_scalar<typename T::value_type>(document, *node.items[i],
+                                                       yaml::join_path(path, std::to_string(i)));
       if (value) values.push_back(std::move(*value));
     }
     if (values.size() != node.items.size()) return std::nullopt;
@@ -189,15 +193,16 @@ T YamlMap::required(const std::string& key) const {
   const NodePtr node = impl.node->find(key);
   if (node == nullptr || node->kind == Node::Kind::kNull) {
     impl.node->known.insert(key);
-    problem(key, node == nullptr ? "this key is required and missing" : "this key is required, got null");
+    problem(key, node == nullptr ? "this key is required and missing"
+                                 : "this key is required, got null");
     return T{};
   }
   return get<T>(key, T{});
 }
 
-#define TRELLIS_YAML_TYPE(...)                                                                   \
-  template std::optional<__VA_ARGS__> YamlMap::optional<__VA_ARGS__>(const std::string&) const;  \
-  template __VA_ARGS__ YamlMap::get<__VA_ARGS__>(const std::string&, __VA_ARGS__) const;         \
+#define TRELLIS_YAML_TYPE(...)                                                                  \
+  template std::optional<__VA_ARGS__> YamlMap::optional<__VA_ARGS__>(const std::string&) const; \
+  template __VA_ARGS__ YamlMap::get<__VA_ARGS__>(const std::string&, __VA_ARGS__) const;        \
   template __VA_ARGS__ YamlMap::required<__VA_ARGS__>(const std::string&) const;
 TRELLIS_YAML_TYPE(bool)
 TRELLIS_YAML_TYPE(int)
@@ -221,7 +226,9 @@ TRELLIS_YAML_TYPE(std::vector<BytesPerSecond>)
 TRELLIS_YAML_TYPE(std::vector<FlopsPerSecond>)
 #undef TRELLIS_YAML_TYPE
 
-bool YamlMap::has(const std::string& key) const { return checked(impl_).node->find(key) != nullptr; }
+bool YamlMap::has(const std::string& key) const {
+  return checked(impl_).node->find(key) != nullptr;
+}
 
 bool YamlMap::is_map(const std::string& key) const {
   const NodePtr node = checked(impl_).node->find(key);
@@ -234,7 +241,8 @@ YamlMap YamlMap::map(const std::string& key) const {
   NodePtr node = impl.node->find(key);
   const bool usable = node != nullptr && node->kind == Node::Kind::kMap;
   if (!usable) {
-    if (node != nullptr && node->kind != Node::Kind::kNull) problem(key, "expected a mapping, got " + describe(*node));
+    if (node != nullptr && node->kind != Node::Kind::kNull)
+      problem(key, "expected a mapping, got " + describe(*node));
     auto empty = std::make_shared<Node>();
     empty->kind = Node::Kind::kMap;
     empty->origin = node != nullptr ? node->origin : impl.node->origin;
@@ -272,7 +280,8 @@ std::vector<std::string> YamlMap::keys() const { return checked(impl_).node->key
 std::string YamlMap::where(const std::string& key) const {
   const YamlNodeImpl& impl = checked(impl_);
   const NodePtr node = impl.node->find(key);
-  return (node != nullptr ? node->origin : impl.node->origin) + ":" + yaml::join_path(impl.path, key);
+  return (node != nullptr ? node->origin : impl.node->origin) + ":" +
+         yaml::join_path(impl.path, key);
 }
 
 std::string YamlMap::raw(const std::string& key) const {
@@ -284,9 +293,7 @@ namespace {
 
 void emit(YAML::Emitter& out, const Node& node) {
   switch (node.kind) {
-    case Node::Kind::kNull:
-      out << YAML::Null;
-      break;
+    case Node::Kind::kNull: out << YAML::Null; break;
     case Node::Kind::kScalar:
       if (node.quoted) out << YAML::DoubleQuoted;
       out << node.text;
@@ -319,7 +326,9 @@ std::string YamlMap::flow_text(const std::string& key) const {
   return out.c_str();
 }
 
-void YamlMap::problem(const std::string& key, const std::string& text) const { yaml::add_problem(*checked(impl_).document, where(key), text); }
+void YamlMap::problem(const std::string& key, const std::string& text) const {
+  yaml::add_problem(*checked(impl_).document, where(key), text);
+}
 
 void YamlMap::allow_any(const std::string& key) const { checked(impl_).node->known.insert(key); }
 
@@ -330,7 +339,8 @@ void YamlMap::reject_unknown() const {
     const std::string& key = entry.first;
     if (impl.node->known.contains(key)) continue;
     const std::string nearest = nearest_name(key, known);
-    problem(key, "unknown key" + (nearest.empty() ? std::string() : ", did you mean '" + nearest + "'?"));
+    problem(key, "unknown key" +
+                     (nearest.empty() ? std::string() : ", did you mean '" + nearest + "'?"));
   }
 }
 
@@ -350,9 +360,13 @@ void complete(yaml::Document& document, const std::vector<std::string>& override
 
 }  // namespace
 
-YamlDocument YamlDocument::load(const std::filesystem::path& file, const std::vector<std::string>& overrides) { return parse(read_text(file), file.string(), overrides); }
+YamlDocument YamlDocument::load(const std::filesystem::path& file,
+                                const std::vector<std::string>& overrides) {
+  return parse(read_text(file), file.string(), overrides);
+}
 
-YamlDocument YamlDocument::parse(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
+YamlDocument YamlDocument::parse(const std::string& text, const std::string& name,
+                                 const std::vector<std::string>& overrides) {
   YamlDocument out;
   out.state_ = std::make_shared<State>();
   yaml::Document& document = *out.state_->document;

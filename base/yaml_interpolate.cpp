@@ -9,8 +9,9 @@
 namespace trellis::yaml {
 namespace {
 
-constexpr std::size_t kMaxTextBytes = 1 << 20;  ///< one interpolated text: nested doubling would otherwise fill the memory
-constexpr int kMaxDepth = 200;                  ///< of references that lead to references
+constexpr std::size_t kMaxTextBytes =
+    1 << 20;  ///< one interpolated text: nested doubling would otherwise fill the memory
+constexpr int kMaxDepth = 200;  ///< of references that lead to references
 
 std::string trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t");
@@ -18,7 +19,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
 }
 
-/// Index behind the brace that closes the "${" at `start`, or npos.
+/// Index after the brace that closes the "${" at `start`, or npos.
 std::size_t end_of_reference(std::string_view text, std::size_t start) {
   int depth = 0;
   for (std::size_t i = start; i < text.size(); ++i) {
@@ -29,7 +30,8 @@ std::size_t end_of_reference(std::string_view text, std::size_t start) {
 }
 
 std::string number_text(double value) {
-  if (value == std::floor(value) && std::abs(value) < 0x1p53) return std::to_string(static_cast<std::int64_t>(value));
+  if (value == std::floor(value) && std::abs(value) < 0x1p53)
+    return std::to_string(static_cast<std::int64_t>(value));
   char buffer[32];
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
@@ -37,7 +39,8 @@ std::string number_text(double value) {
 std::optional<double> as_number(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    return std::nullopt;
   return value;
 }
 
@@ -62,7 +65,8 @@ class Interpolator {
  private:
   void resolve_inside(NodePtr& node, const std::string& path) {
     for (auto& [key, value] : node->entries) resolve_inside(value, join_path(path, key));
-    for (std::size_t i = 0; i < node->items.size(); ++i) resolve_inside(node->items[i], join_path(path, std::to_string(i)));
+    for (std::size_t i = 0; i < node->items.size(); ++i)
+      resolve_inside(node->items[i], join_path(path, std::to_string(i)));
     if (node->kind == Node::Kind::kScalar) resolve_scalar(node, path);
   }
 
@@ -73,7 +77,8 @@ class Interpolator {
       node->resolution = Node::Resolution::kDone;
       return;
     }
-    if (node->resolution == Node::Resolution::kRunning) throw BadReference{"the reference leads back to itself at " + path};
+    if (node->resolution == Node::Resolution::kRunning)
+      throw BadReference{"the reference leads back to itself at " + path};
     node->resolution = Node::Resolution::kRunning;
     const NodePtr original = node;  // stays marked as running until its replacement is there
     try {
@@ -85,17 +90,20 @@ class Interpolator {
     } catch (const BadReference& bad) {
       node = scalar(*original, "");
       node->kind = Node::Kind::kNull;
-      add_problem(document_, original->origin + ":" + path, "cannot resolve '" + original->text + "': " + bad.text);
+      add_problem(document_, original->origin + ":" + path,
+                  "cannot resolve '" + original->text + "': " + bad.text);
     }
   }
 
   /// A text that is one reference takes the target's kind; otherwise the targets' texts are pasted.
   NodePtr resolve_text(const Node& node, const std::string& path) {
     const std::string& text = node.text;
-    if (text.starts_with("${") && end_of_reference(text, 0) == text.size()) return evaluate(text.substr(2, text.size() - 3), node, path);
+    if (text.starts_with("${") && end_of_reference(text, 0) == text.size())
+      return evaluate(text.substr(2, text.size() - 3), node, path);
     std::string out;
     std::size_t position = 0;
-    for (std::size_t start = text.find("${"); start != std::string::npos; start = text.find("${", position)) {
+    for (std::size_t start = text.find("${"); start != std::string::npos;
+         start = text.find("${", position)) {
       const std::size_t end = end_of_reference(text, start);
       if (end == std::string::npos) throw BadReference{"'${' without '}'"};
       out.append(text, position, start - position);
@@ -107,16 +115,18 @@ class Interpolator {
   }
 
   static std::string scalar_text(const Node& node) {
-    if (node.kind != Node::Kind::kScalar) throw BadReference{"a mapping, a list or null cannot stand inside a text"};
+    if (node.kind != Node::Kind::kScalar)
+      throw BadReference{"a mapping, a list or null cannot be inside a text"};
     return node.text;
   }
 
-  /// `expression` is what stands between "${" and "}".
+  /// `expression` is what is between "${" and "}".
   NodePtr evaluate(const std::string& expression, const Node& node, const std::string& path) {
     const std::size_t colon = expression.find(':');
     if (colon == std::string::npos) return lookup(trimmed(expression), path);
     const std::string resolver = trimmed(expression.substr(0, colon));
-    if (resolver != "multiply") throw BadReference{"unknown function '" + resolver + "', expected ${multiply:a, b}"};
+    if (resolver != "multiply")
+      throw BadReference{"unknown function '" + resolver + "', expected ${multiply:a, b}"};
     return multiply(expression.substr(colon + 1), node, path);
   }
 
@@ -172,7 +182,8 @@ class Interpolator {
     for (const std::string& part : split_path(path)) {
       if ((*place)->kind == Node::Kind::kScalar) resolve_scalar(*place, walked);
       NodePtr* next = step(**place, part);
-      if (next == nullptr) throw BadReference{"no key '" + path + "'" + hint(**place, walked, part)};
+      if (next == nullptr)
+        throw BadReference{"no key '" + path + "'" + hint(**place, walked, part)};
       place = next;
       walked = join_path(walked, part);
     }
@@ -193,14 +204,16 @@ class Interpolator {
     return nearest.empty() ? "" : ", did you mean '" + join_path(walked, nearest) + "'?";
   }
 
-  /// ".sibling" is relative to the mapping that holds the reference, each further dot goes one mapping up.
+  /// ".sibling" is relative to the mapping that holds the reference, each further dot goes one
+  /// mapping up.
   static std::string absolute(const std::string& reference, const std::string& from) {
     if (reference.empty()) throw BadReference{"'${}' names nothing"};
     if (reference[0] != '.') return reference;
     std::vector<std::string> parts = split_path(from);
     const std::size_t found = reference.find_first_not_of('.');
     const std::size_t dots = found == std::string::npos ? reference.size() : found;
-    if (dots > parts.size()) throw BadReference{"'" + reference + "' goes above the top of the file"};
+    if (dots > parts.size())
+      throw BadReference{"'" + reference + "' goes above the top of the file"};
     parts.resize(parts.size() - dots);
     std::string path;
     for (const std::string& part : parts) path = join_path(path, part);

@@ -50,7 +50,9 @@ std::vector<std::string> Node::keys() const {
 
 NodePtr deep_copy(const Node& source, CopyBudget& budget) {
   if (--budget.nodes < 0) {
-    throw ConfigError(source.origin + ": aliases or interpolations unfold to more than a million values; expected a finite, small document");
+    throw ConfigError(source.origin +
+                      ": aliases or interpolations unfold to more than a million values; expected "
+                      "a finite, small document");
   }
   auto copy = std::make_shared<Node>(source);
   for (auto& entry : copy->entries) entry.second = deep_copy(*entry.second, budget);
@@ -66,7 +68,9 @@ std::vector<std::string> split_path(const std::string& path) {
   return parts;
 }
 
-std::string join_path(const std::string& parent, const std::string& key) { return parent.empty() ? key : parent + "." + key; }
+std::string join_path(const std::string& parent, const std::string& key) {
+  return parent.empty() ? key : parent + "." + key;
+}
 
 namespace {
 
@@ -84,14 +88,17 @@ NodePtr child(const Node& node, const std::string& key) {
   return index && *index < node.items.size() ? node.items[*index] : nullptr;
 }
 
-/// Builds the tree from the parser's events: yaml-cpp's own nodes hide duplicate keys and the quoting of scalars.
+/// Builds the tree from the parser's events: yaml-cpp's own nodes hide duplicate keys and the
+/// quoting of scalars.
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(std::string origin_prefix, bool with_lines, Document& document)
       : prefix_(std::move(origin_prefix)), with_lines_(with_lines), document_(document) {}
 
   [[nodiscard]] NodePtr root() const { return root_; }
-  [[nodiscard]] const std::string& begins() const { return begins_; }  ///< "file:12" of the last document
+  [[nodiscard]] const std::string& begins() const {
+    return begins_;
+  }  ///< "file:12" of the last document
 
   void OnDocumentStart(const YAML::Mark& mark) override { begins_ = origin(mark); }
   void OnDocumentEnd() override {}
@@ -104,12 +111,16 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (expects_key()) refuse_key(mark);
     const auto found = anchors_.find(anchor);
-    const bool inside_itself = std::any_of(open_.begin(), open_.end(), [&](const Open& o) { return found != anchors_.end() && o.node == found->second; });
-    if (found == anchors_.end() || inside_itself) throw ConfigError(origin(mark) + ": an alias refers to a value that contains it");
+    const bool inside_itself = std::any_of(open_.begin(), open_.end(), [&](const Open& o) {
+      return found != anchors_.end() && o.node == found->second;
+    });
+    if (found == anchors_.end() || inside_itself)
+      throw ConfigError(origin(mark) + ": an alias refers to a value that contains it");
     add(deep_copy(*found->second, document_.budget), YAML::NullAnchor);
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     if (expects_key()) return begin_key(value, mark);
     NodePtr node = make(Node::Kind::kScalar, mark);
     node->text = value;
@@ -117,11 +128,13 @@ class TreeBuilder : public YAML::EventHandler {
     add(node, anchor);
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(Node::Kind::kList, mark, anchor);
   }
   void OnSequenceEnd() override { open_.pop_back(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(Node::Kind::kMap, mark, anchor);
   }
   void OnMapEnd() override { open_.pop_back(); }
@@ -143,8 +156,14 @@ class TreeBuilder : public YAML::EventHandler {
     node->origin = origin(mark);
     return node;
   }
-  [[nodiscard]] bool expects_key() const { return !open_.empty() && open_.back().node->kind == Node::Kind::kMap && !open_.back().key; }
-  [[noreturn]] void refuse_key(const YAML::Mark& mark) const { throw ConfigError(origin(mark) + ": expected a plain name as key, got a list or a mapping (is a closing bracket missing?)"); }
+  [[nodiscard]] bool expects_key() const {
+    return !open_.empty() && open_.back().node->kind == Node::Kind::kMap && !open_.back().key;
+  }
+  [[noreturn]] void refuse_key(const YAML::Mark& mark) const {
+    throw ConfigError(
+        origin(mark) +
+        ": expected a plain name as key, got a list or a mapping (is a closing bracket missing?)");
+  }
 
   void begin_key(const std::string& key, const YAML::Mark& mark) {
     open_.back().key = key;
@@ -163,7 +182,8 @@ class TreeBuilder : public YAML::EventHandler {
   [[nodiscard]] std::string next_path() const {
     if (open_.empty()) return "";
     const Open& parent = open_.back();
-    return join_path(parent.path, parent.key ? *parent.key : std::to_string(parent.node->items.size()));
+    return join_path(parent.path,
+                     parent.key ? *parent.key : std::to_string(parent.node->items.size()));
   }
 
   void add(const NodePtr& node, YAML::anchor_t anchor) {
@@ -183,9 +203,10 @@ class TreeBuilder : public YAML::EventHandler {
   void add_entry(Open& parent, const NodePtr& node) {
     const std::string key = *parent.key;
     parent.key.reset();
-    node->origin = parent.key_origin;  // a map's value is reported where its key stands
+    node->origin = parent.key_origin;  // a map's value is reported where its key is
     if (const NodePtr first = parent.node->find(key)) {
-      add_problem(document_, parent.key_origin + ":" + join_path(parent.path, key), "duplicate key, first given at " + first->origin);
+      add_problem(document_, parent.key_origin + ":" + join_path(parent.path, key),
+                  "duplicate key, first given at " + first->origin);
       return;
     }
     parent.node->append(key, node);
@@ -201,19 +222,22 @@ class TreeBuilder : public YAML::EventHandler {
 };
 
 /// Null when the text holds no document.
-NodePtr parse_text(Document& document, const std::string& text, const std::string& origin, bool with_lines) {
+NodePtr parse_text(Document& document, const std::string& text, const std::string& origin,
+                   bool with_lines) {
   std::istringstream stream(text);
   TreeBuilder builder(origin, with_lines, document);
   try {
     YAML::Parser parser(stream);
     if (!parser.HandleNextDocument(builder)) return nullptr;
     const NodePtr root = builder.root();
-    if (parser.HandleNextDocument(builder)) throw ConfigError(builder.begins() + ": expected one YAML document, got several ('---')");
+    if (parser.HandleNextDocument(builder))
+      throw ConfigError(builder.begins() + ": expected one YAML document, got several ('---')");
     return root;
   } catch (const YAML::Exception& error) {
     const std::string place = error.mark.is_null() || !with_lines
                                   ? origin
-                                  : origin + ":" + std::to_string(error.mark.line + 1) + ":" + std::to_string(error.mark.column + 1);
+                                  : origin + ":" + std::to_string(error.mark.line + 1) + ":" +
+                                        std::to_string(error.mark.column + 1);
     throw ConfigError(place + ": not valid YAML: " + error.msg);
   }
 }
@@ -237,7 +261,8 @@ void parse_into(Document& document, const std::string& text) {
     document.root->origin = document.name + ":1";
   }
   if (document.root->kind != Node::Kind::kMap) {
-    throw ConfigError(document.root->origin + ": expected a mapping (key: value) at the top of the file");
+    throw ConfigError(document.root->origin +
+                      ": expected a mapping (key: value) at the top of the file");
   }
 }
 
@@ -270,11 +295,15 @@ NodePtr* slot(Node& parent, const std::string& key) {
   return index && *index < parent.items.size() ? &parent.items[*index] : nullptr;
 }
 
-/// Letters, digits and a few signs behind a letter or digit: nothing that YAML reads as anything but a plain scalar, except the words for null.
+/// Letters, digits and a few signs after a letter or digit: nothing that YAML reads as anything
+/// but a plain scalar, except the words for null.
 bool is_plain_word(const std::string& value) {
   const auto alphanumeric = [](unsigned char c) { return std::isalnum(c) != 0 && c < 0x80; };
   if (value.empty() || !alphanumeric(static_cast<unsigned char>(value.front()))) return false;
-  const bool words = std::all_of(value.begin(), value.end(), [&](char c) { return alphanumeric(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' || c == '+' || c == '/'; });
+  const bool words = std::all_of(value.begin(), value.end(), [&](char c) {
+    return alphanumeric(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' ||
+           c == '+' || c == '/';
+  });
   return words && value != "null" && value != "Null" && value != "NULL";
 }
 
@@ -287,8 +316,10 @@ NodePtr parse_value(Document& document, const std::string& key, const std::strin
     return word;
   }
   NodePtr node = parse_text(document, value, std::string(kCommandLine) + ":" + key, false);
-  if (node == nullptr || (node->kind == Node::Kind::kNull && value.find_first_not_of(' ') == std::string::npos)) {
-    node = std::make_shared<Node>();  // "key=" sets the empty text, as in Hydra; "key=null" sets null
+  if (node == nullptr ||
+      (node->kind == Node::Kind::kNull && value.find_first_not_of(' ') == std::string::npos)) {
+    node =
+        std::make_shared<Node>();  // "key=" sets the empty text, as in Hydra; "key=null" sets null
     node->kind = Node::Kind::kScalar;
     node->quoted = true;
   }
@@ -300,7 +331,8 @@ NodePtr parse_value(Document& document, const std::string& key, const std::strin
 
 void apply_override(Document& document, const std::string& override_text) {
   const std::size_t equals = override_text.find('=');
-  const std::size_t start = override_text.find_first_not_of('+');  // Hydra's "+key=value" asks for what is allowed here anyway
+  const std::size_t start = override_text.find_first_not_of(
+      '+');  // Hydra's "+key=value" asks for what is allowed here anyway
   if (equals == std::string::npos || start >= equals) {
     add_problem(document, kCommandLine, "expected key.path=value, got '" + override_text + "'");
     return;
@@ -308,7 +340,8 @@ void apply_override(Document& document, const std::string& override_text) {
   const std::string path = override_text.substr(start, equals - start);
   const std::vector<std::string> parts = split_path(path);
   if (std::find(parts.begin(), parts.end(), "") != parts.end()) {
-    add_problem(document, kCommandLine, "expected key.path=value, got an empty name in '" + override_text + "'");
+    add_problem(document, kCommandLine,
+                "expected key.path=value, got an empty name in '" + override_text + "'");
     return;
   }
   NodePtr* place = &document.root;
@@ -317,8 +350,10 @@ void apply_override(Document& document, const std::string& override_text) {
     Node& parent = **place;
     place = slot(parent, part);
     if (place == nullptr) {
-      const char* kind = parent.kind == Node::Kind::kList ? "a list without that index" : "a single value";
-      add_problem(document, std::string(kCommandLine) + ":" + path, "cannot set '" + part + "': " + walked + " (" + parent.origin + ") is " + kind);
+      const char* kind =
+          parent.kind == Node::Kind::kList ? "a list without that index" : "a single value";
+      add_problem(document, std::string(kCommandLine) + ":" + path,
+                  "cannot set '" + part + "': " + walked + " (" + parent.origin + ") is " + kind);
       return;
     }
     walked = join_path(walked, part);

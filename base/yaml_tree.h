@@ -21,14 +21,15 @@ struct Node {
   enum class Resolution { kPending, kRunning, kDone };
 
   Kind kind = Kind::kNull;
-  std::string origin;    ///< "file:12" or "command line"
-  std::string text;      ///< kScalar
-  bool quoted = false;   ///< kScalar: a quoted "1" is text, a plain 1 is a number
+  std::string origin;   ///< "file:12" or "command line"
+  std::string text;     ///< kScalar
+  bool quoted = false;  ///< kScalar: a quoted "1" is text, a plain 1 is a number
   std::vector<std::pair<std::string, NodePtr>> entries;  ///< kMap, in file order, keys unique
-  std::unordered_map<std::string, std::size_t> index;    ///< kMap: keys of a long one, places in `entries`; made by append()
-  std::vector<NodePtr> items;                            ///< kList
-  std::set<std::string> known;                           ///< kMap: keys that a reader asked for
-  Resolution resolution = Resolution::kPending;          ///< of a scalar's interpolations
+  std::unordered_map<std::string, std::size_t>
+      index;                    ///< kMap: keys of a long one, places in `entries`; made by append()
+  std::vector<NodePtr> items;   ///< kList
+  std::set<std::string> known;  ///< kMap: keys that a reader asked for
+  Resolution resolution = Resolution::kPending;  ///< of a scalar's interpolations
 
   /// The value's place, or null.
   [[nodiscard]] NodePtr* place(const std::string& key);
@@ -38,7 +39,8 @@ struct Node {
   [[nodiscard]] std::vector<std::string> keys() const;
 };
 
-/// Deep copies (aliases, interpolations) draw on one allowance, so that a small file cannot unfold into a huge document.
+/// Deep copies (aliases, interpolations) draw on one allowance, so that a small file cannot unfold
+/// into a huge document.
 struct CopyBudget {
   std::int64_t nodes = 1'000'000;
 };
@@ -55,10 +57,12 @@ struct Document {
 /// Adds a problem at "file:line:key". One line, whatever names and values it holds.
 void add_problem(Document& document, const std::string& where, const std::string& text);
 
-/// Throws ConfigError "name:line:column: …" when the text is not YAML; duplicate keys become problems.
+/// Throws ConfigError "name:line:column: …" when the text is not YAML; duplicate keys become
+/// problems.
 void parse_into(Document& document, const std::string& text);
 
-/// "model.optim.lr=1e-3": the value is YAML; missing maps on the path are created; a number in the path indexes a list.
+/// "model.optim.lr=1e-3": the value is YAML; missing maps on the path are created; a number in the
+/// path indexes a list.
 void apply_override(Document& document, const std::string& override_text);
 
 /// Replaces every `${…}` by what it names.

@@ -11,10 +11,10 @@
 
 #include "base/activity.h"
 #include "base/error.h"
-#include "cli/accuracy/evaluate.h"
-#include "cli/accuracy/memory_rows.h"
-#include "cli/accuracy/score.h"
-#include "cli/accuracy/training_report.h"
+#include "analysis/accuracy/evaluate.h"
+#include "analysis/accuracy/memory_rows.h"
+#include "analysis/accuracy/score.h"
+#include "analysis/accuracy/training_report.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/output_files.h"
@@ -24,7 +24,7 @@ namespace trellis::cli {
 
 namespace {
 
-struct Options {
+struct AccuracyOptions {
   std::string subject, use = "all";
   std::vector<std::string> rows, overrides;
   bool published_only = false, json = false;
@@ -32,82 +32,108 @@ struct Options {
   std::string results = "trellis_accuracy/training", write_validated;
 };
 
-bool wanted(const Options& options, const PublishedRow& row) {
-  if (options.use != "all" && options.use != name(row.use)) return false;
-  const auto matches = [&](const std::string& glob) { return fnmatch(glob.c_str(), row.id.c_str(), 0) == 0; };
+bool wanted(const AccuracyOptions& options, const analysis::PublishedRow& row) {
+  if (options.use != "all" && options.use != analysis::name(row.use)) return false;
+  const auto matches = [&](const std::string& glob) {
+    return fnmatch(glob.c_str(), row.id.c_str(), 0) == 0;
+  };
   return options.rows.empty() || std::any_of(options.rows.begin(), options.rows.end(), matches);
 }
 
 [[noreturn]] void refuse_empty(const std::string& subject) {
-  throw ConfigError("no row of " + subject + " is asked for: the ids stand in benchmarks/published/" + subject + ".yaml");
+  throw ConfigError("no row of " + subject + " is asked for: the ids are in benchmarks/published/" +
+                    subject + ".yaml");
 }
 
-int run_training(const Options& options) {
+int run_training(const AccuracyOptions& options) {
   OutputFiles files({{"--write-validated", options.write_validated}});
-  std::vector<TrainingRun> runs = read_training_runs();
-  std::erase_if(runs, [&](const TrainingRun& run) { return !wanted(options, run.row); });
+  std::vector<analysis::TrainingRun> runs = analysis::read_training_runs();
+  std::erase_if(runs, [&](const analysis::TrainingRun& run) { return !wanted(options, run.row); });
   if (runs.empty()) refuse_empty(options.subject);
-  TrainingRequest request;
+  analysis::TrainingRequest request;
   request.program = std::filesystem::canonical("/proc/self/exe");
   request.results = std::filesystem::absolute(options.results);
-  request.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  request.jobs = options.jobs > 0
+                     ? options.jobs
+                     : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   request.hardware = options.overrides;
   request.calibrated = !options.published_only;
   std::size_t finished = 0;
   Activity activity("simulating published training steps");
-  const auto predictions = predict(runs, request, [&](const TrainingRun& run, const Prediction& p) {
-    activity.count(static_cast<std::int64_t>(finished) + 1, static_cast<std::int64_t>(runs.size()));
-    std::cerr << "[" << ++finished << "/" << runs.size() << "] " << run.row.id << ": ";
-    if (!p.error.empty()) {
-      std::cerr << "exit code " << p.exit_code << ": " << p.error.substr(0, p.error.find('\n')) << "\n";
-    } else {
-      std::cerr << p.step_s << " s predicted, " << run.row.time_us * 1e-6 << " s published" << (p.kept ? ", kept" : "") << " (" << p.host_s << " s of this host)\n";
-    }
-  });
-  files.write("--write-validated", [&] { return trainer::to_yaml(validated_record(runs, predictions)); });
-  std::cout << (options.json ? training_json(runs, predictions).dump(1) + "\n" : training_text(runs, predictions)) << std::flush;
+  const auto predictions = analysis::predict(
+      runs, request, [&](const analysis::TrainingRun& run, const analysis::Prediction& p) {
+        activity.count(static_cast<std::int64_t>(finished) + 1,
+                       static_cast<std::int64_t>(runs.size()));
+        std::cerr << "[" << ++finished << "/" << runs.size() << "] " << run.row.id << ": ";
+        if (!p.error.empty()) {
+          std::cerr << "exit code " << p.exit_code << ": " << p.error.substr(0, p.error.find('\n'))
+                    << "\n";
+        } else {
+          std::cerr << p.step_s << " s predicted, " << run.row.time_us * 1e-6 << " s published"
+                    << (p.kept ? ", kept" : "") << " (" << p.host_s << " s of this host)\n";
+        }
+      });
+  files.write("--write-validated",
+              [&] { return analysis::to_yaml(analysis::validated_record(runs, predictions)); });
+  std::cout << (options.json ? analysis::training_json(runs, predictions).dump(1) + "\n"
+                             : analysis::training_text(runs, predictions))
+            << std::flush;
   files.finish();
-  return exit_code_of(predictions);
+  return analysis::exit_code_of(predictions);
 }
 
-int run_memory(const Options& options) {
-  std::vector<MemoryRow> rows = read_memory_rows();
-  const auto matches = [](const MemoryRow& row, const std::string& glob) { return fnmatch(glob.c_str(), row.id.c_str(), 0) == 0; };
-  std::erase_if(rows, [&](const MemoryRow& row) {
-    return !options.rows.empty() && std::none_of(options.rows.begin(), options.rows.end(), [&](const std::string& glob) { return matches(row, glob); });
+int run_memory(const AccuracyOptions& options) {
+  std::vector<analysis::MemoryRow> rows = analysis::read_memory_rows();
+  const auto matches = [](const analysis::MemoryRow& row, const std::string& glob) {
+    return fnmatch(glob.c_str(), row.id.c_str(), 0) == 0;
+  };
+  std::erase_if(rows, [&](const analysis::MemoryRow& row) {
+    return !options.rows.empty() &&
+           std::none_of(options.rows.begin(), options.rows.end(),
+                        [&](const std::string& glob) { return matches(row, glob); });
   });
-  if (rows.empty()) throw ConfigError("no row of memory is asked for: the ids stand in benchmarks/published/memory.yaml");
-  if (options.use != "all" || !options.overrides.empty() || options.published_only) throw ConfigError("memory: nothing is fitted: leave out --use, --set and --published-only");
+  if (rows.empty())
+    throw ConfigError(
+        "no row of memory is asked for: the ids are in benchmarks/published/memory.yaml");
+  if (options.use != "all" || !options.overrides.empty() || options.published_only)
+    throw ConfigError("memory: nothing is fitted: leave out --use, --set and --published-only");
   Activity activity("estimating the memory of published runs");
   std::int64_t finished = 0;
-  const std::vector<MemoryAnswer> answers = answer_memory_rows(rows, [&](const MemoryRow& row, const MemoryAnswer& answer) {
-    std::cerr << row.id << ": " << (answer.error.empty() ? answer.verdict : answer.error) << "\n";
-    activity.count(++finished, static_cast<std::int64_t>(rows.size()));
-  });
-  std::cout << (options.json ? memory_accuracy_json(rows, answers).dump(1) + "\n" : memory_accuracy_text(rows, answers));
+  const std::vector<analysis::MemoryAnswer> answers = analysis::answer_memory_rows(
+      rows, [&](const analysis::MemoryRow& row, const analysis::MemoryAnswer& answer) {
+        std::cerr << row.id << ": " << (answer.error.empty() ? answer.verdict : answer.error)
+                  << "\n";
+        activity.count(++finished, static_cast<std::int64_t>(rows.size()));
+      });
+  std::cout << (options.json ? analysis::memory_accuracy_json(rows, answers).dump(1) + "\n"
+                             : analysis::memory_accuracy_text(rows, answers));
   return 0;
 }
 
 /// The record that every verb's range comes from is of all rows and of the machine as it is.
-void refuse_part(const Options& options) {
+void refuse_part(const AccuracyOptions& options) {
   if (options.write_validated.empty()) return;
-  const bool whole = options.rows.empty() && options.use == "all" && options.overrides.empty() && !options.published_only;
-  if (options.subject != "training" || !whole) throw ConfigError("--write-validated: the record is of all training rows on the machine as it is: leave out --rows, --use, --set and --published-only");
+  const bool whole = options.rows.empty() && options.use == "all" && options.overrides.empty() &&
+                     !options.published_only;
+  if (options.subject != "training" || !whole)
+    throw ConfigError(
+        "--write-validated: the record is of all training rows on the machine as it is: leave out "
+        "--rows, --use, --set and --published-only");
 }
 
-int run(const Options& options) {
+int run(const AccuracyOptions& options) {
   refuse_part(options);
   if (options.subject == "training") return run_training(options);
   if (options.subject == "memory") return run_memory(options);
-  const PublishedRows published = read_published_rows(options.subject);
-  Evaluator evaluator(options.overrides, !options.published_only);
-  std::vector<ScoredRow> scored;
-  std::vector<PublishedRow> excluded;
+  const analysis::PublishedRows published = analysis::read_published_rows(options.subject);
+  analysis::Evaluator evaluator(options.overrides, !options.published_only);
+  std::vector<analysis::ScoredRow> scored;
+  std::vector<analysis::PublishedRow> excluded;
   Activity activity("timing published rows of " + options.subject);
-  for (const PublishedRow& row : published.rows) {
+  for (const analysis::PublishedRow& row : published.rows) {
     activity.count(&row - published.rows.data(), static_cast<std::int64_t>(published.rows.size()));
     if (!wanted(options, row)) continue;
-    if (row.use == RowUse::kExcluded) {
+    if (row.use == analysis::RowUse::kExcluded) {
       excluded.push_back(row);
     } else {
       scored.push_back({row, evaluator.time_us(options.subject, row)});
@@ -115,32 +141,57 @@ int run(const Options& options) {
   }
   published.document.problems().throw_if_any();
   if (scored.empty() && excluded.empty()) refuse_empty(options.subject);
-  std::cout << (options.json ? accuracy_json(options.subject, scored, excluded).dump(1) + "\n" : accuracy_text(options.subject, scored, excluded));
+  std::cout << (options.json
+                    ? analysis::accuracy_json(options.subject, scored, excluded).dump(1) + "\n"
+                    : analysis::accuracy_text(options.subject, scored, excluded));
   return 0;
 }
 
 }  // namespace
 
 void add_accuracy(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("accuracy", "how far the model is from published measurements, row by row, worst first");
-  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand(
+      "accuracy", "how far the model is from published measurements, row by row, worst first");
+  auto options = std::make_shared<AccuracyOptions>();
   verb->add_option("subject", options->subject, "kernels, dma, collectives, training or memory")
-      ->required()->check(CLI::IsMember({"kernels", "dma", "collectives", "training", "memory"}));
-  verb->add_option("--rows", options->rows, "only rows whose id matches, e.g. 'T14-*'")->type_name("GLOB")->allow_extra_args(false);
-  verb->add_option("--use", options->use, "fit: rows that parameters were fitted on; test: rows held out; excluded; all")
-      ->capture_default_str()->check(CLI::IsMember({"all", "fit", "test", "excluded"}));
-  verb->add_option("--set", options->overrides, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
-  verb->add_flag("--published-only", options->published_only, "leave the fitted parameters out: what documents alone give");
-  verb->add_option("--jobs", options->jobs, "training: runs at the same time; 0: one per host core")->capture_default_str()->check(between(0, kMostThreads, "each is a process"));
-  verb->add_option("--results", options->results, "training: folder of the runs. Results there are kept while configuration, machine and program are the same: an "
-                                                  "interrupted call goes on where it was")->type_name("DIR")->capture_default_str();
-  verb->add_option("--write-validated", options->write_validated, "training: also the record that ranges of step times come from (benchmarks/published/validated.yaml)")->type_name("FILE")
+      ->required()
+      ->check(CLI::IsMember({"kernels", "dma", "collectives", "training", "memory"}));
+  verb->add_option("--rows", options->rows, "only rows whose id matches, e.g. 'T14-*'")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  verb->add_option("--use", options->use,
+                   "fit: rows that parameters were fitted on; test: rows held out; excluded; all")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"all", "fit", "test", "excluded"}));
+  verb->add_option("--set", options->overrides,
+                   "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  verb->add_flag("--published-only", options->published_only,
+                 "leave the fitted parameters out: what documents alone give");
+  verb->add_option("--jobs", options->jobs, "training: runs at the same time; 0: one per host core")
+      ->capture_default_str()
+      ->check(between(0, kMostThreads, "each is a process"));
+  verb->add_option("--results", options->results,
+                   "training: folder of the runs. Results there are kept while configuration, "
+                   "machine and program are the same: an "
+                   "interrupted call goes on where it was")
+      ->type_name("DIR")
+      ->capture_default_str();
+  verb->add_option("--write-validated", options->write_validated,
+                   "training: also the record that ranges of step times come from "
+                   "(benchmarks/published/validated.yaml)")
+      ->type_name("FILE")
       ->check(not_empty("a file name"));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.accuracy/1)");
-  verb->footer("The published rows, with their sources, stand in benchmarks/published/.\n"
-               "Training: each row is a run of `trellis simulate`; one that cannot be run is listed with its error, and the exit code is that of the first of them.\n"
-               "Examples:\n  trellis accuracy kernels\n  trellis accuracy training --rows 'D0*' --jobs 2\n  trellis accuracy collectives --use test\n"
-               "  trellis accuracy memory: published runs that fitted or were out of memory, each run by `trellis memory`");
+  verb->footer(
+      "The published rows, with their sources, are in benchmarks/published/.\n"
+      "Training: each row is a run of `trellis simulate`; one that cannot be run is listed with "
+      "its error, and the exit code is that of the first of them.\n"
+      "Examples:\n  trellis accuracy kernels\n  trellis accuracy training --rows 'D0*' --jobs 2\n  "
+      "trellis accuracy collectives --use test\n"
+      "  trellis accuracy memory: published runs that fitted or were out of memory, each run by "
+      "`trellis memory`");
   verb->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

@@ -2,12 +2,12 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/ci_reports.h"
+#include "analysis/validate/ci_reports.h"
 #include "cli/not_empty.h"
 
 namespace trellis::cli {
 
-inline void add_ci_options(CLI::App& verb, CiFiles& files) {
+inline void add_ci_options(CLI::App& verb, analysis::CiFiles& files) {
   verb.add_option("--junit", files.junit,
                   "also as JUnit XML, which continuous integration lists as tests")
       ->type_name("FILE")

@@ -6,30 +6,40 @@
 
 #include "cli/number_range.h"
 #include "cli/verbs.h"
-#include "trainer/report/run_diff.h"
+#include "analysis/report/run_diff.h"
 
 namespace trellis::cli {
 
 void add_diff(CLI::App& app, int& exit_code) {
-  struct Options {
+  struct DiffOptions {
     std::string before, after;
     int top = 10;
     bool json = false;
   };
-  CLI::App* verb = app.add_subcommand("diff", "why a simulated step is faster or slower than another: by part, phase, component, operator; memory, links, settings");
-  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("diff",
+                                      "why a simulated step is faster or slower than another: by "
+                                      "part, phase, component, operator; memory, links, settings");
+  auto options = std::make_shared<DiffOptions>();
   verb->add_option("before", options->before, "a run's folder or its report.json")->required();
   verb->add_option("after", options->after, "another one")->required();
-  verb->add_option("--top", options->top, "rows of each table at most")->capture_default_str()->check(at_least(1));
+  verb->add_option("--top", options->top, "rows of each table at most")
+      ->capture_default_str()
+      ->check(at_least(1));
   verb->add_flag("--json", options->json, "one JSON document (schema trellis.diff/1), all rows");
-  verb->footer("Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=runs/a\n"
-               "  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=runs/b distributed_strategy.sequence_parallel=false\n"
-               "  trellis diff runs/a runs/b\n"
-               "Rows are sorted by the size of their change. `kind`: compute, memory (waits for HBM), comm_tp/pp/dp (exposed waits), bubble, optimizer, launch,\n"
-               "other. Programs that stand only in the second run miss a cache of compiled graphs of the first. Exit code 0 whether equal or not; `gate` judges.");
+  verb->footer(
+      "Examples:\n  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=runs/a\n"
+      "  trellis simulate examples/quickstart.yaml exp_manager.explicit_log_dir=runs/b "
+      "distributed_strategy.sequence_parallel=false\n"
+      "  trellis diff runs/a runs/b\n"
+      "Rows are sorted by the size of their change. `kind`: compute, memory (waits for HBM), "
+      "comm_tp/pp/dp (exposed waits), bubble, optimizer, launch,\n"
+      "other. Programs that are only in the second run miss a cache of compiled graphs of the "
+      "first. Exit code 0 whether equal or not; `gate` judges.");
   verb->callback([options, &exit_code] {
-    const trainer::RunDiff diff = trainer::diff_runs(trainer::read_report_file(options->before), trainer::read_report_file(options->after));
-    std::cout << (options->json ? to_json(diff).dump(1) + "\n" : diff_text(diff, options->top));
+    const analysis::RunDiff diff = analysis::diff_runs(analysis::read_report_file(options->before),
+                                                       analysis::read_report_file(options->after));
+    std::cout << (options->json ? analysis::to_json(diff).dump(1) + "\n"
+                                : diff_text(diff, options->top));
     exit_code = 0;
   });
 }

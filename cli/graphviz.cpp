@@ -22,7 +22,9 @@ using File = std::unique_ptr<std::FILE, decltype(&std::fclose)>;
 
 File temporary() {
   File file(std::tmpfile(), &std::fclose);
-  if (!file) throw Error(ExitCode::kInternal, "no temporary file for the drawing: " + std::error_code(errno, std::generic_category()).message());
+  if (!file)
+    throw Error(ExitCode::kInternal, "no temporary file for the drawing: " +
+                                         std::error_code(errno, std::generic_category()).message());
   return file;
 }
 
@@ -30,15 +32,19 @@ std::string content(std::FILE* file) {
   std::rewind(file);
   std::string text;
   std::array<char, 1 << 16> block{};
-  for (std::size_t n = 0; (n = std::fread(block.data(), 1, block.size(), file)) > 0;) text.append(block.data(), n);
+  for (std::size_t n = 0; (n = std::fread(block.data(), 1, block.size(), file)) > 0;)
+    text.append(block.data(), n);
   return text;
 }
 
-/// Runs `dot -Tsvg` from one file into another; a program of its own, so that no verb pays for loading Graphviz.
+/// Runs `dot -Tsvg` from one file into another; a separate program, so that no verb pays for
+/// loading Graphviz.
 std::string draw_svg(const std::filesystem::path& file, const std::string& graph) {
   const File in = temporary();
   const File out = temporary();
-  if (std::fwrite(graph.data(), 1, graph.size(), in.get()) != graph.size() || std::fflush(in.get()) != 0) throw OutputError("the drawing's temporary file", errno);
+  if (std::fwrite(graph.data(), 1, graph.size(), in.get()) != graph.size() ||
+      std::fflush(in.get()) != 0)
+    throw OutputError("the drawing's temporary file", errno);
   std::rewind(in.get());
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -52,9 +58,12 @@ std::string draw_svg(const std::filesystem::path& file, const std::string& graph
   int status = 0;
   if (failed == 0) ::waitpid(child, &status, 0);
   if (failed != 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 127)) {
-    throw ConfigError("--topology " + file.string() + ": an SVG is drawn by Graphviz's program dot, which is not installed here: install the package graphviz (scripts/setup does), or write a .dot file");
+    throw ConfigError("--topology " + file.string() +
+                      ": an SVG is drawn by Graphviz's program dot, which is not installed here: "
+                      "install the package graphviz (scripts/setup does), or write a .dot file");
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw Error(ExitCode::kInternal, "dot refused the drawing; its message stands above");
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw Error(ExitCode::kInternal, "dot refused the drawing; its message is above");
   return content(out.get());
 }
 
@@ -63,7 +72,9 @@ std::string draw_svg(const std::filesystem::path& file, const std::string& graph
 std::string graph_content(const std::filesystem::path& file, const std::string& graph) {
   const std::string extension = file.extension().string();
   if (extension != ".dot" && extension != ".svg") {
-    throw ConfigError("--topology " + file.string() + ": expected a file name that ends in .svg or .dot, got \"" + extension + "\"");
+    throw ConfigError("--topology " + file.string() +
+                      ": expected a file name that ends in .svg or .dot, got \"" + extension +
+                      "\"");
   }
   return extension == ".dot" ? graph : draw_svg(file, graph);
 }

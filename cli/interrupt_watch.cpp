@@ -50,11 +50,13 @@ void InterruptWatch::watch(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     if (sigtimedwait(&set, nullptr, &moment) < 0) continue;
     const std::lock_guard lock(mutex_);
-    // The other threads go on until the process ends: what they were about to create appears meanwhile.
+    // The other threads go on until the process ends: what they were about to create appears
+    // meanwhile.
     while (remove_ && remove_()) std::this_thread::sleep_for(kLaterFiles);
     constexpr std::string_view kText = "interrupted: nothing of this run is kept\n";
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
-    ::_exit(static_cast<int>(ExitCode::kInterrupted));  // no destructors: the other threads are at work
+    ::_exit(
+        static_cast<int>(ExitCode::kInterrupted));  // no destructors: the other threads are at work
   }
 }
 

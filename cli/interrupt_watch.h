@@ -6,8 +6,9 @@
 
 namespace trellis::cli {
 
-/// While it lives, Ctrl-C and SIGTERM remove what the work has written so far and end the program with exit code 130: work that answers only at its
-/// end has nothing worth keeping before. Make it before any other thread: they inherit that the two signals are for the watch.
+/// While it lives, Ctrl-C and SIGTERM remove what the work has written so far and end the program
+/// with exit code 130: work that answers only at its end has nothing worth keeping before. Make it
+/// before any other thread: they inherit that the two signals are for the watch.
 class InterruptWatch {
  public:
   InterruptWatch();
@@ -15,7 +16,8 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  /// What removes the files that stand there from now on, and says whether there was one: it is called until there is none. Safe from any thread.
+  /// What removes the files that exist from now on, and says whether there was one: it is
+  /// called until there is none. Safe from any thread.
   using Remove = std::function<bool()>;
   void owns(Remove remove);
 

@@ -5,19 +5,22 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/shared_files.h"
 
 namespace trellis::cli {
 
 void* library_symbol(const std::string& file, const std::string& name) {
-  const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe");
-  const std::filesystem::path library = self.parent_path().parent_path() / "lib" / file;
+  const std::filesystem::path library = installed_library(file);
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
-    throw ConfigError("cannot load a part of the program: " + std::string(dlerror()) + "; expected " + library.string() +
+    throw ConfigError("cannot load a part of the program: " + std::string(dlerror()) +
+                      "; expected " + library.string() +
                       ": build it with `scripts/quickstart` or `cmake --build build/release`");
   }
   void* symbol = dlsym(handle, name.c_str());
-  if (symbol == nullptr) throw ConfigError(library.string() + " exports no " + name + ": it is of another version; rebuild it");
+  if (symbol == nullptr)
+    throw ConfigError(library.string() + " exports no " + name +
+                      ": it is of another version; rebuild it");
   return symbol;
 }
 

@@ -6,8 +6,9 @@
 
 namespace trellis::cli {
 
-/// A function of a library beside the program. The trainer and LibTorch, and what writes Parquet, are loaded only by the verbs that need them: the
-/// others start in milliseconds. Throws ConfigError when the library is not there or of another version.
+/// A function of a library next to the program. The trainer and LibTorch, and what writes Parquet,
+/// are loaded only by the verbs that need them: the others start in milliseconds. Throws
+/// ConfigError when the library is not there or of another version.
 [[nodiscard]] void* library_symbol(const std::string& file, const std::string& name);
 
 /// Calls a function of the trainer's library, which says itself what it is doing.

@@ -10,7 +10,8 @@ namespace trellis::cli {
 Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
   Machine machine{asked.instance, asked.nodes > 0 ? asked.nodes : config.trainer.num_nodes};
   if (!machine.instance.empty()) return machine;
-  machine.instance = config.machine.instance.empty() ? std::string(trainer::kDefaultInstance) : config.machine.instance;
+  machine.instance = config.machine.instance.empty() ? std::string(trainer::kDefaultInstance)
+                                                     : config.machine.instance;
   const auto known = sim::instance_names();
   if (std::ranges::find(known, machine.instance) != known.end()) return machine;
   try {
@@ -21,12 +22,14 @@ Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
   return machine;
 }
 
-Machine machine_of(const std::string& config_file, const std::vector<std::string>& overrides, const Machine& asked) {
+Machine machine_of(const std::string& config_file, const std::vector<std::string>& overrides,
+                   const Machine& asked) {
   const trainer::RunCheck check = trainer::check_run_config(config_file, overrides);
   return machine_of(check.problems.empty() ? check.config : trainer::RunConfig{}, asked);
 }
 
-void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides, std::string& instance, int& nodes) {
+void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides,
+                    std::string& instance, int& nodes) {
   if (!instance.empty() && nodes > 0) return;
   const Machine machine = machine_of(config_file, overrides, {instance, nodes});
   instance = machine.instance;

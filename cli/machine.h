@@ -13,12 +13,15 @@ struct Machine {
   int nodes = 0;
 };
 
-/// What `asked` leaves open comes from the configuration: its key `instance` (none: trn1.32xlarge) and its trainer.num_nodes. Throws ConfigError for an
-/// instance that is not there: one of the file with its line, and the instances that are.
+/// What `asked` leaves open comes from the configuration: its key `instance` (none: trn1.32xlarge)
+/// and its trainer.num_nodes. Throws ConfigError for an instance that is not there: one of the file
+/// with its line, and the instances that are.
 [[nodiscard]] Machine machine_of(const trainer::RunConfig& config, const Machine& asked);
-/// The same of a file. One with mistakes gives the defaults: who loads it for good lists them.
-[[nodiscard]] Machine machine_of(const std::string& config_file, const std::vector<std::string>& overrides, const Machine& asked);
+/// The same of a file. One with mistakes gives the defaults: who keeps it lists them.
+[[nodiscard]] Machine machine_of(const std::string& config_file,
+                                 const std::vector<std::string>& overrides, const Machine& asked);
 /// The same for a verb, in the places of its options.
-void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides, std::string& instance, int& nodes);
+void choose_machine(const std::string& config_file, const std::vector<std::string>& overrides,
+                    std::string& instance, int& nodes);
 
 }  // namespace trellis::cli

@@ -23,24 +23,12 @@ std::string argument_with_controls(const std::vector<std::string>& arguments) {
   return "";
 }
 
-int run(int argc, char** argv) {
-  CLI::App app{"trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on it.\n"
-               "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 not equal to one rank, 6 past the gate's limit,\n"
-               "7 an output could not be written, such as a full disk, 130 interrupted."};
-  app.set_version_flag("--version", trellis::cli::version_text());
-  app.require_subcommand(1);
-  app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
-  const trellis::cli::TerminalStream out(std::cout), errors(std::cerr);
-  int exit_code = 0;
-  const std::vector<std::string> command_line(argv, argv + argc);
-  if (const std::string bad = argument_with_controls(command_line); !bad.empty()) {
-    std::cerr << "error: command line: expected arguments without control characters, got '"
-              << trellis::terminal_line(bad) << "'\n";
-    return static_cast<int>(trellis::ExitCode::kConfig);
-  }
+void add_verbs(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+  trellis::cli::add_quickstart(app, exit_code);
   trellis::cli::add_train(app, command_line, exit_code);
   trellis::cli::add_simulate(app, command_line, exit_code);
   trellis::cli::add_validate(app, exit_code);
+  trellis::cli::add_checkpoint(app, exit_code);
   trellis::cli::add_verify(app, exit_code);
   trellis::cli::add_data(app, exit_code);
   trellis::cli::add_describe(app, exit_code);
@@ -56,6 +44,28 @@ int run(int argc, char** argv) {
   trellis::cli::add_selfcheck(app, exit_code);
   trellis::cli::add_accuracy(app, exit_code);
   trellis::cli::add_calibrate(app, exit_code);
+  trellis::cli::add_doctor(app, exit_code);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "trellis: an emulated AWS Trainium cluster for LibTorch, and an LLM trainer that runs on "
+      "it.\n"
+      "Exit codes: 0 ok, 1 internal error, 2 configuration, 3 does not fit, 4 hang or mismatch, 5 "
+      "not equal to one rank, 6 past the gate's limit,\n"
+      "7 an output could not be written, such as a full disk, 130 interrupted."};
+  app.set_version_flag("--version", trellis::cli::version_text());
+  app.require_subcommand(1);
+  app.footer("Example: trellis train examples/quickstart.yaml trainer.max_steps=10");
+  const trellis::cli::TerminalStream out(std::cout), errors(std::cerr);
+  int exit_code = 0;
+  const std::vector<std::string> command_line(argv, argv + argc);
+  if (const std::string bad = argument_with_controls(command_line); !bad.empty()) {
+    std::cerr << "error: command line: expected arguments without control characters, got '"
+              << trellis::terminal_line(bad) << "'\n";
+    return static_cast<int>(trellis::ExitCode::kConfig);
+  }
+  add_verbs(app, command_line, exit_code);
   try {
     const trellis::Activity activity(argc > 1 ? std::string("trellis ") + argv[1] : "trellis");
     app.parse(argc, argv);
@@ -63,12 +73,14 @@ int run(int argc, char** argv) {
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
     app.exit(error, std::cerr, std::cerr);
-    if (const std::string near = trellis::cli::suggestion(app, command_line); !near.empty()) std::cerr << near << "\n";
+    if (const std::string near = trellis::cli::suggestion(app, command_line); !near.empty())
+      std::cerr << near << "\n";
     return static_cast<int>(trellis::ExitCode::kConfig);
   } catch (const trellis::Error& error) {
     std::cerr << "error: " << error.what() << "\n";
     return static_cast<int>(error.code());
-  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot be used: its user's
+  } catch (
+      const std::filesystem::filesystem_error& error) {  // a path that cannot be used: its user's
     std::cerr << "error: " << error.path1().string() << ": " << error.code().message() << "\n";
     return static_cast<int>(trellis::ExitCode::kConfig);
   } catch (const std::exception& error) {
@@ -80,7 +92,8 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-/// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost into verbs that need neither.
+/// The program: one verb per user question. It links neither LibTorch nor SystemC's loader cost
+/// into verbs that need neither.
 int main(int argc, char** argv) {
   trellis::cli::StandardOutput output;
   return output.finish(run(argc, argv));

@@ -25,7 +25,8 @@ inline constexpr int kMostThreads = 1024;
 inline constexpr int kMostSimulatedSteps = 1000;
 
 inline CLI::Validator at_least(int least) {
-  return detail::number_that("a number of at least " + std::to_string(least), [=](double value) { return value >= least; });
+  return detail::number_that("a number of at least " + std::to_string(least),
+                             [=](double value) { return value >= least; });
 }
 
 inline CLI::Validator above_zero() {
@@ -34,8 +35,10 @@ inline CLI::Validator above_zero() {
 
 /// `why`: what the upper limit is for, e.g. "each is a thread".
 inline CLI::Validator between(int least, int most, const std::string& why) {
-  const std::string expected = "a number from " + std::to_string(least) + " to " + std::to_string(most) + " (" + why + ")";
-  return detail::number_that(expected, [=](double value) { return value >= least && value <= most; });
+  const std::string expected =
+      "a number from " + std::to_string(least) + " to " + std::to_string(most) + " (" + why + ")";
+  return detail::number_that(expected,
+                             [=](double value) { return value >= least && value <= most; });
 }
 
 }  // namespace trellis::cli

@@ -19,7 +19,8 @@ struct Launcher {
   const char* rank;  ///< variable: which of them this one is
 };
 
-/// Slurm: the variables of a step, because a batch script has SLURM_NTASKS and SLURM_PROCID too and yet is one process.
+/// Slurm: the variables of a step, because a batch script has SLURM_NTASKS and SLURM_PROCID too and
+/// yet is one process.
 constexpr std::array<Launcher, 4> kLaunchers{{
     {"torchrun", "WORLD_SIZE", "RANK"},
     {"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
@@ -46,12 +47,16 @@ void refuse_several_processes() {
     const std::string_view processes = variable(size);
     if (number(processes) <= 1) continue;
     const std::string_view mine = variable(rank);
-    throw ConfigError(fmt::format(
-        "environment: {}={}{}: expected one process, because trellis runs every rank as a thread of it; "
-        "got one of {} that {} started, and each would run the whole job into one folder: start trellis once, "
-        "without {} (trainer.devices and trainer.num_nodes say how many ranks there are); if the variable is "
-        "left over from something else, unset {}",
-        size, processes, mine.empty() ? "" : fmt::format(", {}={}", rank, mine), processes, name, name, size));
+    throw ConfigError(
+        fmt::format("environment: {}={}{}: expected one process, because trellis runs every rank "
+                    "as a thread of it; "
+                    "got one of {} that {} started, and each would run the whole job into one "
+                    "folder: start trellis once, "
+                    "without {} (trainer.devices and trainer.num_nodes say how many ranks there "
+                    "are); if the variable is "
+                    "left over from something else, unset {}",
+                    size, processes, mine.empty() ? "" : fmt::format(", {}={}", rank, mine),
+                    processes, name, name, size));
   }
 }
 

@@ -14,7 +14,7 @@ namespace trellis::cli {
 class OutputFiles {
  public:
   /// `files`: option and name; an empty name is an output that is not asked for. Opens every file
-  /// once and leaves nothing behind. Throws ConfigError with every place that cannot be written.
+  /// once and leaves no files. Throws ConfigError with every place that cannot be written.
   explicit OutputFiles(const std::vector<std::pair<std::string, std::string>>& files);
 
   /// Writes what `content` returns into the file of `option`, when it was asked for. An Error of

@@ -9,17 +9,17 @@
 #include "cli/output_files.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
-#include "trainer/report/report_file.h"
-#include "trainer/report/report_summary.h"
-#include "trainer/report/run_report.h"
+#include "analysis/report/report_file.h"
+#include "analysis/report/report_summary.h"
+#include "analysis/report/run_report.h"
 
 namespace trellis::cli {
 
 namespace {
 
-using trainer::ReportFile;
+using analysis::ReportFile;
 
-struct Options {
+struct ReportOptions {
   std::vector<std::string> runs;
   std::string html;
   bool json = false;
@@ -28,7 +28,8 @@ struct Options {
 /// The document with what follows from it, under `summary`.
 nlohmann::json with_summary(const ReportFile& file) {
   nlohmann::json document = file.report;
-  if (document.contains("simulated")) document["summary"] = to_json(trainer::summarize(file));
+  if (document.contains("simulated"))
+    document["summary"] = analysis::to_json(analysis::summarize(file));
   return document;
 }
 
@@ -37,40 +38,60 @@ void report_one(const ReportFile& file, bool json) {
     std::cout << with_summary(file).dump(1) << "\n";
     return;
   }
-  std::cout << trainer::print_run_report(file.report);
-  if (file.report.contains("simulated")) std::cout << trainer::summary_text(file, trainer::summarize(file));
+  std::cout << analysis::print_run_report(file.report);
+  if (file.report.contains("simulated"))
+    std::cout << analysis::summary_text(file, analysis::summarize(file));
 }
 
 void report_columns(const std::vector<ReportFile>& files, bool json) {
   if (!json) {
-    std::cout << trainer::columns_text(files);
+    std::cout << analysis::columns_text(files);
     return;
   }
   nlohmann::json documents = nlohmann::json::array();
   for (const ReportFile& file : files) documents.push_back(with_summary(file));
-  std::cout << nlohmann::json({{"schema", "trellis.run_reports/1"}, {"runs", std::move(documents)}}).dump(1) << "\n";
+  std::cout << nlohmann::json({{"schema", "trellis.run_reports/1"}, {"runs", std::move(documents)}})
+                   .dump(1)
+            << "\n";
 }
 
 }  // namespace
 
 void add_report(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("report", "what a finished run said: breakdown that adds up, bottlenecks, MFU and HFU, memory, coverage; several runs as columns");
-  auto options = std::make_shared<Options>();
-  verb->add_option("runs", options->runs, "a run's folder or its report.json; several: one column each")->required();
-  verb->add_flag("--json", options->json, "the document (schema trellis.run_report/1) with `summary` (trellis.report_summary/1); of several runs trellis.run_reports/1");
-  verb->add_option("--html", options->html, "also one page of a single run, which needs no network: schedule, breakdown, memory, links, sortable tables")
-      ->type_name("FILE")->check(not_empty("a file name"));
-  verb->footer("Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
-               "  trellis report runs/tp8 --html tp8.html\n"
-               "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
-               "Times are simulated milliseconds; shares are of the simulated step. What explains a change: trellis diff A B.\n"
-               "Parts of a rank's step, which add up to it: matmul: the Tensor engine is busy; other compute: Vector, Scalar or GpSimd, or only DMA, without it;\n"
-               "TP, PP, DP comm: the rank waits while bytes move (exposed); bubble: it waits for another stage, or for the last rank at the end; optimizer: the\n"
-               "optimizer's programs; other: launches, and gaps between instructions. Evidence: spec, measured, calibrated, estimated: the worst number used.");
+  CLI::App* verb =
+      app.add_subcommand("report",
+                         "what a finished run said: breakdown that adds up, bottlenecks, MFU and "
+                         "HFU, memory, coverage; several runs as columns");
+  auto options = std::make_shared<ReportOptions>();
+  verb->add_option("runs", options->runs,
+                   "a run's folder or its report.json; several: one column each")
+      ->required();
+  verb->add_flag("--json", options->json,
+                 "the document (schema trellis.run_report/1) with `summary` "
+                 "(trellis.report_summary/1); of several runs trellis.run_reports/1");
+  verb->add_option("--html", options->html,
+                   "also one page of a single run, which needs no network: schedule, breakdown, "
+                   "memory, links, sortable tables")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb->footer(
+      "Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
+      "  trellis report runs/tp8 --html tp8.html\n"
+      "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
+      "Times are simulated milliseconds; shares are of the simulated step. What explains a change: "
+      "trellis diff A B.\n"
+      "Parts of a rank's step, which add up to it: matmul: the Tensor engine is busy; other "
+      "compute: Vector, Scalar or GpSimd, or only DMA, without it;\n"
+      "TP, PP, DP comm: the rank waits while bytes move (exposed); bubble: it waits for another "
+      "stage, or for the last rank at the end; optimizer: the\n"
+      "optimizer's programs; other: launches, and gaps between instructions. Evidence: spec, "
+      "measured, calibrated, estimated: the worst number used.");
   verb->callback([options, &exit_code] {
     std::vector<ReportFile> files;
-    for (const std::string& run : options->runs) files.push_back(trainer::read_report_file(run));
-    if (!options->html.empty() && files.size() != 1) throw ConfigError("--html: a page shows one run: expected one, got " + std::to_string(files.size()));
+    for (const std::string& run : options->runs) files.push_back(analysis::read_report_file(run));
+    if (!options->html.empty() && files.size() != 1)
+      throw ConfigError("--html: a page shows one run: expected one, got " +
+                        std::to_string(files.size()));
     OutputFiles outputs({{"--html", options->html}});
     outputs.write("--html", [&] { return run_page(files[0]); });
     files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);

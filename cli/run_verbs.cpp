@@ -10,7 +10,7 @@
 #include "base/cache_directory.h"
 #include "base/log.h"
 #include "cli/interrupt_watch.h"
-#include "cli/kept_runs.h"
+#include "analysis/runs/kept_runs.h"
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
 #include "cli/not_empty.h"
@@ -21,8 +21,8 @@
 #include "cli/verbs.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
-#include "trainer/report/report_file.h"
-#include "trainer/report/run_report.h"
+#include "analysis/report/report_file.h"
+#include "analysis/report/run_report.h"
 #include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
@@ -31,13 +31,25 @@ namespace {
 
 using trainer::RunRequest;
 
-int run(const RunRequest& request) { return call_trainer<trellis_trainer_run_fn>("trellis_trainer_run", &request); }
+int run(const RunRequest& request) {
+  return call_trainer<trellis_trainer_run_fn>("trellis_trainer_run", &request);
+}
 
-/// What stands for a run; none: it is not to be kept.
+/// What represents a run; none: it is not to be kept.
 std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& request) {
-  // The first ones stand in the sources themselves; the others change nothing that a run says.
-  static const std::set<std::string> kNeutral = {"config", "overrides", "--instance", "--nodes", "--set", "--published-only", "--threads", "--timeout", "--json", "--html", "--no-cache", "--calibration"};
-  RunSources sources{request.config_file, request.overrides, request.instance, request.nodes, request.hardware, request.calibrated, {}, {}, program_binaries()};
+  // The first ones are in the sources themselves; the others change nothing that a run says.
+  static const std::set<std::string> kNeutral = {
+      "config",    "overrides", "--instance", "--nodes", "--set",      "--published-only",
+      "--threads", "--timeout", "--json",     "--html",  "--no-cache", "--calibration"};
+  analysis::RunSources sources{request.config_file,
+                               request.overrides,
+                               request.instance,
+                               request.nodes,
+                               request.hardware,
+                               request.calibrated,
+                               {},
+                               {},
+                               analysis::program_binaries()};
   if (!request.calibration.empty()) sources.files.emplace_back(request.calibration);
   if (request.memory_timeline) sources.options.emplace_back("with memory_timeline.json");
   for (const CLI::Option* option : verb.get_options()) {
@@ -45,23 +57,26 @@ std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& reques
     sources.options.push_back(option->get_name());
     for (const std::string& word : option->results()) sources.options.push_back(word);
   }
-  return run_key(sources);
+  return analysis::run_key(sources);
 }
 
 /// What a finished run leaves, in its folder, which is locked meanwhile.
 class Results {
  public:
-  Results(const RunRequest& request, const std::string& html) : request_(request), files_({{"--html", html}}) {}
+  Results(const RunRequest& request, const std::string& html)
+      : request_(request), files_({{"--html", html}}) {}
 
   void write_files(const std::filesystem::path& run) {
-    files_.write("--html", [&] { return run_page(trainer::read_report_file(run)); });
+    files_.write("--html", [&] { return run_page(analysis::read_report_file(run)); });
   }
   /// Last, since a reader of standard output that went away ends the process.
   void print(const std::string& text) const {
     std::cout << text << std::flush;
     files_.finish();
   }
-  [[nodiscard]] std::string text_of(const std::string& report) const { return request_.json ? report : trainer::print_run_report(nlohmann::json::parse(report)); }
+  [[nodiscard]] std::string text_of(const std::string& report) const {
+    return request_.json ? report : analysis::print_run_report(nlohmann::json::parse(report));
+  }
 
  private:
   const RunRequest& request_;
@@ -69,10 +84,11 @@ class Results {
 };
 
 /// Writes the files of an equal run that was kept into this run's folder.
-void restore(const RunFiles& kept, const RunRequest& request, Results& results) {
-  const trainer::RunConfig config = trainer::load_run_config(
-      request.config_file, request.overrides, request.instance);
-  const trainer::RunDirectory directory = trainer::prepare_run_directory(config, request.command_line);
+void restore(const analysis::RunFiles& kept, const RunRequest& request, Results& results) {
+  const trainer::RunConfig config =
+      trainer::load_run_config(request.config_file, request.overrides, request.instance);
+  const trainer::RunDirectory directory =
+      trainer::prepare_run_directory(config, request.command_line);
   for (const auto& [name, content] : kept) write_file_atomically(directory.path / name, content);
   log_info("run directory: " + directory.path.string());
   log_info("an equal run was kept, nothing is simulated again: --no-cache does that");
@@ -82,9 +98,9 @@ void restore(const RunFiles& kept, const RunRequest& request, Results& results) 
 int simulate(const CLI::App& verb, RunRequest& request, const std::string& html, bool cached) {
   request.memory_timeline = !html.empty();
   Results results(request, html);
-  const KeptRuns runs(cached ? cache_directory() : std::nullopt);
+  const analysis::KeptRuns runs(cached ? cache_directory() : std::nullopt);
   const std::optional<ContentHash> key = cached ? key_of(verb, request) : std::nullopt;
-  if (const std::optional<RunFiles> kept = key ? runs.find(*key) : std::nullopt) {
+  if (const std::optional<analysis::RunFiles> kept = key ? runs.find(*key) : std::nullopt) {
     restore(*kept, request, results);
     results.print(results.text_of(kept->at("report.json")));
     return 0;
@@ -108,68 +124,137 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
 }
 
 void common_options(CLI::App& verb, RunRequest& request) {
-  verb.add_option("config", request.config_file, "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, model, precision")->required();
-  verb.add_option("overrides", request.overrides, "key.path=value, e.g. trainer.max_steps=10 model.num_layers=2");
+  verb.add_option("config", request.config_file,
+                  "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, "
+                  "model, precision")
+      ->required();
+  verb.add_option("overrides", request.overrides,
+                  "key.path=value, e.g. trainer.max_steps=10 model.num_layers=2");
   request.instance.clear();
   request.nodes = 0;
-  verb.add_option("--instance", request.instance, "machine to emulate (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
-  verb.add_option("--nodes", request.nodes, "how many of them; none: trainer.num_nodes")->check(between(1, kMostNodes, "more than any cluster has"));
-  verb.add_option("--threads", request.host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
-      ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
-  verb.add_option("--trace-format", request.trace_format, "perfetto (trace.pftrace) or text (trace.txt)")
-      ->capture_default_str()->check(CLI::IsMember({"perfetto", "text"}));
-  verb.add_option("--timeout", request.timeout_s, "seconds after which a rank that is missing at a communication is named (exit code 4)")
-      ->capture_default_str()->check(above_zero());
-  verb.add_flag("--json", request.json, "print the report as one JSON document on stdout (schema trellis.run_report/1)");
+  verb.add_option("--instance", request.instance,
+                  "machine to emulate (see `trellis describe`); none: the configuration's "
+                  "`instance`, else trn1.32xlarge");
+  verb.add_option("--nodes", request.nodes, "how many of them; none: trainer.num_nodes")
+      ->check(between(1, kMostNodes, "more than any cluster has"));
+  verb.add_option("--threads", request.host_threads,
+                  "ranks that run at the same time on the host; 0: one per host core. Results do "
+                  "not depend on it")
+      ->capture_default_str()
+      ->check(between(0, kMostThreads, "each is a thread"));
+  verb.add_option("--trace-format", request.trace_format,
+                  "perfetto (trace.pftrace) or text (trace.txt)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"perfetto", "text"}));
+  verb.add_option(
+          "--timeout", request.timeout_s,
+          "seconds after which a rank that is missing at a communication is named (exit code 4)")
+      ->capture_default_str()
+      ->check(above_zero());
+  verb.add_flag("--json", request.json,
+                "print the report as one JSON document on stdout (schema trellis.run_report/1)");
 }
 
 }  // namespace
 
 void add_train(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("train", "train a model: real losses beside simulated time");
+  CLI::App* verb = app.add_subcommand("train", "train a model: real losses and simulated time");
   auto request = std::make_shared<RunRequest>();
   request->command_line = command_line;
   common_options(*verb, *request);
-  verb->add_option("--device", request->device, "neuron (emulated) or cpu")->capture_default_str()->check(CLI::IsMember({"neuron", "cpu"}));
-  verb->add_flag("--test", request->test, "after training, one pass over the test data (trainer.limit_test_batches of it): test_loss");
-  verb->footer("Examples:\n  trellis train examples/quickstart.yaml\n"
-               "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
-               "  trellis train examples/quickstart.yaml --device cpu\n"
-               "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, report.json, host.json,\n"
-               "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, lightning_logs.txt (steps).\n"
-               "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and the wall times and *_timing scalars of the events.");
-  verb->callback([request, &exit_code] {
+  verb->add_option("--device", request->device, "neuron (emulated) or cpu")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"neuron", "cpu"}));
+  verb->add_flag(
+      "--test", request->test,
+      "after training, one pass over the test data (trainer.limit_test_batches of it): test_loss");
+  verb->add_flag("--resume", request->resume,
+                 "go on from the newest complete checkpoint of the run's folder "
+                 "(exp_manager.resume_if_exists), or of the last run of exp_dir/name that saved "
+                 "one");
+  const auto init_from = std::make_shared<std::string>();
+  verb->add_option("--init-from", *init_from,
+                   "start with the weights of this checkpoint, step 0 and a fresh optimizer "
+                   "(exp_manager.resume_from_checkpoint with model.weight_init_only)")
+      ->type_name("CHECKPOINT")
+      ->check(not_empty("a checkpoint"))
+      ->excludes("--resume");
+  verb->footer(
+      "Examples:\n  trellis train examples/quickstart.yaml\n"
+      "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
+      "  trellis train examples/quickstart.yaml --device cpu\n"
+      "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, "
+      "report.json, host.json,\n"
+      "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, "
+      "lightning_logs.txt (steps).\n"
+      "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and "
+      "the wall times and *_timing scalars of the events.");
+  verb->callback([request, init_from, &exit_code] {
     refuse_several_processes();
+    std::vector<std::string>& overrides = request->overrides;
+    if (request->resume) overrides.emplace_back("exp_manager.resume_if_exists=true");
+    if (!init_from->empty()) {
+      overrides.push_back("exp_manager.resume_from_checkpoint=" + *init_from);
+      overrides.emplace_back("model.weight_init_only=true");
+    }
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     exit_code = run(*request);
   });
 }
 
 void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("simulate", "one step of the same trainer in shape-only mode: time, breakdown, memory, trace; any size");
+  CLI::App* verb = app.add_subcommand(
+      "simulate",
+      "one step of the same trainer in shape-only mode: time, breakdown, memory, trace; any size");
   auto request = std::make_shared<RunRequest>();
   request->command_line = command_line;
   request->shape_only = true;
   request->steps = 1;
   common_options(*verb, *request);
   const auto html = std::make_shared<std::string>();
-  verb->add_option("--html", *html, "also one page of the run, which needs no network (see `trellis report`)")->type_name("FILE")->check(not_empty("a file name"));
-  verb->add_option("--steps", request->steps, "steps to run; the last one is reported")->capture_default_str()->check(between(1, kMostSimulatedSteps, "a step that follows equal ones takes what they take"));
-  verb->add_option("--set", request->hardware, "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")->type_name("KEY=VALUE")->allow_extra_args(false);
-  verb->add_flag("--published-only{false}", request->calibrated, "leave the machine's fitted numbers out: what documents alone give");
-  verb->add_option("--calibration", request->calibration, "also the step time with the factors of this file, which `trellis calibrate` fitted to your measurements")->type_name("FILE")
+  verb->add_option("--html", *html,
+                   "also one page of the run, which needs no network (see `trellis report`)")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb->add_option("--steps", request->steps, "steps to run; the last one is reported")
+      ->capture_default_str()
+      ->check(
+          between(1, kMostSimulatedSteps, "a step that follows equal ones takes what they take"));
+  verb->add_option("--set", request->hardware,
+                   "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  verb->add_flag("--published-only{false}", request->calibrated,
+                 "leave the machine's fitted numbers out: what documents alone give");
+  verb->add_option("--calibration", request->calibration,
+                   "also the step time with the factors of this file, which `trellis calibrate` "
+                   "fitted to your measurements")
+      ->type_name("FILE")
       ->check(not_empty("a file name"));
   const auto cached = std::make_shared<bool>(true);
-  verb->add_flag("!--no-cache", *cached, "simulate although an equal run of this program was kept ($TRELLIS_CACHE, the last 64), and keep nothing");
-  verb->add_option("--slow", request->slow, "a part that is slower than its kind: core:RANK=FACTOR (what the rank computes takes FACTOR times as long) or link:NAME=FACTOR "
+  verb->add_flag("!--no-cache", *cached,
+                 "simulate although an equal run of this program was kept ($TRELLIS_CACHE, the "
+                 "last 64), and keep nothing");
+  verb->add_option("--slow", request->slow,
+                   "a part that is slower than its kind: core:RANK=FACTOR (what the rank computes "
+                   "takes FACTOR times as long) or link:NAME=FACTOR "
                    "(a link, named as in the report's list, has 1/FACTOR of its bandwidth)")
-      ->type_name("PART=FACTOR")->allow_extra_args(false);
-  verb->add_flag("!--no-fold", request->fold, "run every rank (at most 127), where one of those that do the same would stand for all; same figures, later");
-  verb->add_flag("!--no-replay", request->replay, "execute every micro-batch, where those that only repeat others would be replayed; same figures, later");
-  verb->footer("Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
-               "  trellis simulate examples/llama3_8b_trn1.yaml trainer.num_nodes=16 data.global_batch_size=512\n"
-               "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow link:node0.chip0.neuron_link_east=4\n"
-               "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of them runs, whatever the size of the cluster.");
+      ->type_name("PART=FACTOR")
+      ->allow_extra_args(false);
+  verb->add_flag("!--no-fold", request->fold,
+                 "run every rank (at most 127), where one of those that do the same would be "
+                 "for all; same figures, later");
+  verb->add_flag("!--no-replay", request->replay,
+                 "execute every micro-batch, where those that only repeat others would be "
+                 "replayed; same figures, later");
+  verb->footer(
+      "Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
+      "  trellis simulate examples/llama3_8b_trn1.yaml trainer.num_nodes=16 "
+      "data.global_batch_size=512\n"
+      "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow "
+      "link:node0.chip0.neuron_link_east=4\n"
+      "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of "
+      "them runs, whatever the size of the cluster.");
   verb->callback([verb, request, html, cached, &exit_code] {
     refuse_several_processes();
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);

@@ -19,7 +19,8 @@ std::vector<std::string> options_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_fnames()) names.push_back("--" + name.substr(0, name.find('{')));
+    for (const std::string& name : option->get_fnames())
+      names.push_back("--" + name.substr(0, name.find('{')));
   }
   return names;
 }

@@ -11,22 +11,20 @@
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/output_files.h"
-#include "cli/sweep/runner.h"
-#include "cli/sweep/sweep_output.h"
-#include "cli/sweep/sweep_page.h"
-#include "cli/sweep/table_cells.h"
+#include "analysis/sweep/runner.h"
+#include "analysis/sweep/sweep_output.h"
+#include "analysis/sweep/sweep_page.h"
+#include "analysis/sweep/table_cells.h"
 #include "cli/verbs.h"
 #include "trainer/data/table_request.h"
 
 namespace trellis::cli {
 namespace {
 
-using namespace layouts;
-
-struct Options {
-  SweepRequest request;
-  RunOptions run;
-  RankRequest rank;
+struct SweepOptions {
+  analysis::SweepRequest request;
+  analysis::RunOptions run;
+  analysis::RankRequest rank;
   std::vector<std::string> folders;
   std::string out, shard, csv, parquet, svg, html;
   std::size_t top = 10;
@@ -35,15 +33,20 @@ struct Options {
 
 using ParquetWriter = trellis_write_parquet_fn;
 
-/// Loads the library, which may be missing: before anything that takes time. Null: no table is asked for.
+/// Loads the library, which may be missing: before anything that takes time. Null: no table is
+/// asked for.
 ParquetWriter load_parquet(const std::string& file) {
-  return file.empty() ? nullptr : reinterpret_cast<ParquetWriter>(library_symbol("libtrellis_parquet.so", "trellis_write_parquet"));
+  return file.empty() ? nullptr
+                      : reinterpret_cast<ParquetWriter>(
+                            library_symbol("libtrellis_parquet.so", "trellis_write_parquet"));
 }
 
-std::string parquet_of(const SweepResult& result, ParquetWriter write) {
+std::string parquet_of(const analysis::SweepResult& result, ParquetWriter write) {
   trainer::TableRequest table;
-  for (const SweepColumn& column : sweep_columns()) table.columns.emplace_back(column.name, column.type);
-  for (const SweepRow& row : result.rows) table.rows.push_back(sweep_cells(result, row));
+  for (const analysis::SweepColumn& column : analysis::sweep_columns())
+    table.columns.emplace_back(column.name, column.type);
+  for (const analysis::SweepRow& row : result.rows)
+    table.rows.push_back(analysis::sweep_cells(result, row));
   std::string content;
   const std::string failure = write(&table, &content);
   if (!failure.empty()) throw Error(ExitCode::kInternal, "no Parquet table: " + failure);
@@ -52,95 +55,187 @@ std::string parquet_of(const SweepResult& result, ParquetWriter write) {
 
 /// Calls `work` when every output can be written, then writes all of them.
 template <typename Work>
-void with_outputs(const Options& options, const Work& work) {
-  OutputFiles files({{"--csv", options.csv}, {"--parquet", options.parquet}, {"--svg", options.svg}, {"--html", options.html}});
+void with_outputs(const SweepOptions& options, const Work& work) {
+  OutputFiles files({{"--csv", options.csv},
+                     {"--parquet", options.parquet},
+                     {"--svg", options.svg},
+                     {"--html", options.html}});
   const ParquetWriter parquet = load_parquet(options.parquet);
-  const SweepResult result = work();
-  files.write("--csv", [&] { return sweep_csv(result); });
+  const analysis::SweepResult result = work();
+  files.write("--csv", [&] { return analysis::sweep_csv(result); });
   files.write("--parquet", [&] { return parquet_of(result, parquet); });
-  files.write("--svg", [&] { return sweep_svg(result); });
-  files.write("--html", [&] { return sweep_page(result); });
-  std::cout << (options.json ? sweep_json(result).dump(1) + "\n" : sweep_text(result)) << std::flush;
+  files.write("--svg", [&] { return analysis::sweep_svg(result); });
+  files.write("--html", [&] { return analysis::sweep_page(result); });
+  std::cout << (options.json ? analysis::sweep_json(result).dump(1) + "\n"
+                             : analysis::sweep_text(result))
+            << std::flush;
   files.finish();
 }
 
-void sweep(Options& options) {
-  if (options.request.config.empty()) throw ConfigError("which configuration? Expected `trellis sweep CONFIG --nodes N`, or `trellis sweep merge DIR…`");
+void sweep(SweepOptions& options) {
+  if (options.request.config.empty())
+    throw ConfigError(
+        "which configuration? Expected `trellis sweep CONFIG --nodes N`, or `trellis sweep merge "
+        "DIR…`");
   if (!options.shard.empty()) {
-    if (options.out.empty()) throw ConfigError("--shard " + options.shard + ": a part is of use only with its journal: give --out DIR too, which `trellis sweep merge` reads");
-    options.run.shard = parse_shard(options.shard);
+    if (options.out.empty())
+      throw ConfigError("--shard " + options.shard +
+                        ": a part is of use only with its journal: give --out DIR too, which "
+                        "`trellis sweep merge` reads");
+    options.run.shard = analysis::parse_shard(options.shard);
   }
-  if (options.request.fast && !options.out.empty()) throw ConfigError("--fast: its estimates are not kept in a journal: leave out --out and --shard");
+  if (options.request.fast && !options.out.empty())
+    throw ConfigError(
+        "--fast: its estimates are not kept in a journal: leave out --out and --shard");
   if (!options.out.empty()) options.run.out = options.out;
   options.request.top = options.all ? 0 : options.top;
-  const Machine machine = machine_of(options.request.config, options.request.overrides, {options.request.instance, 0});
+  const Machine machine =
+      machine_of(options.request.config, options.request.overrides, {options.request.instance, 0});
   options.request.instance = machine.instance;
-  if (options.request.nodes.empty() && options.request.chips == 0) options.request.nodes = {machine.nodes};
-  const std::optional<Ranking> ranking = read_ranking(options.rank, options.request.instance);  // before anything is simulated
+  if (options.request.nodes.empty() && options.request.chips == 0)
+    options.request.nodes = {machine.nodes};
+  const std::optional<analysis::Ranking> ranking = analysis::read_ranking(
+      options.rank, options.request.instance);  // before anything is simulated
   with_outputs(options, [&] {
-    SweepResult result = run_sweep(options.request, options.run);
+    analysis::SweepResult result = analysis::run_sweep(options.request, options.run);
     result.ranking = ranking;
     return result;
   });
 }
 
-void output_options(CLI::App& verb, Options& options) {
-  verb.add_option("--csv", options.csv, "every candidate with status, reason, bounds, figures and the command that gives them again")->type_name("FILE")->check(not_empty("a file name"));
-  verb.add_option("--parquet", options.parquet, "the same as Parquet")->type_name("FILE")->check(not_empty("a file name"));
-  verb.add_option("--svg", options.svg, "step time against peak memory, with the Pareto front")->type_name("FILE")->check(not_empty("a file name"));
-  verb.add_option("--html", options.html, "one page without network: the Pareto picture, and a table of the layouts that sorts by a click")->type_name("FILE")->check(not_empty("a file name"));
-  verb.add_option("--rank-by", options.rank.by, "also one list of all numbers of nodes: by time, by cost, or by deadline (those in time, the cheapest first)")
-      ->capture_default_str()->check(CLI::IsMember({"time", "cost", "deadline"}));
-  verb.add_option("--prices", options.rank.prices, "price file (examples/prices.yaml)")->type_name("FILE")->check(not_empty("a file name"));
-  verb.add_option("--paying", options.rank.paying, "which of the file's ways to pay; none: its first")->check(not_empty("a way to pay"));
-  verb.add_option("--tokens", options.rank.tokens, "the whole training, e.g. 300B: its time and cost")->check(not_empty("a number"));
-  verb.add_option("--deadline", options.rank.deadline, "the longest time that the training may take, e.g. 30d")->check(not_empty("a time"));
+void output_options(CLI::App& verb, SweepOptions& options) {
+  verb.add_option("--csv", options.csv,
+                  "every candidate with status, reason, bounds, figures and the command that gives "
+                  "them again")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb.add_option("--parquet", options.parquet, "the same as Parquet")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb.add_option("--svg", options.svg, "step time against peak memory, with the Pareto front")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb.add_option("--html", options.html,
+                  "one page without network: the Pareto picture, and a table of the layouts that "
+                  "sorts by a click")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb.add_option("--rank-by", options.rank.by,
+                  "also one list of all numbers of nodes: by time, by cost, or by deadline (those "
+                  "in time, the cheapest first)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"time", "cost", "deadline"}));
+  verb.add_option("--prices", options.rank.prices, "price file (examples/prices.yaml)")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+  verb.add_option("--paying", options.rank.paying,
+                  "which of the file's ways to pay; none: its first")
+      ->check(not_empty("a way to pay"));
+  verb.add_option("--tokens", options.rank.tokens,
+                  "the whole training, e.g. 300B: its time and cost")
+      ->check(not_empty("a number"));
+  verb.add_option("--deadline", options.rank.deadline,
+                  "the longest time that the training may take, e.g. 30d")
+      ->check(not_empty("a time"));
   verb.add_flag("--json", options.json, "one JSON document (schema trellis.sweep/1)");
 }
 
 void add_merge(CLI::App& verb, int& exit_code) {
   CLI::App* merge = verb.add_subcommand("merge", "one result from the journals of all shards");
-  auto options = std::make_shared<Options>();
-  merge->add_option("folders", options->folders, "folders that `trellis sweep --shard i/n --out` wrote")->required();
+  auto options = std::make_shared<SweepOptions>();
+  merge
+      ->add_option("folders", options->folders,
+                   "folders that `trellis sweep --shard i/n --out` wrote")
+      ->required();
   output_options(*merge, *options);
   merge->callback([options, &exit_code] {
     with_outputs(*options, [&] {
-      SweepResult result = merge_sweep({options->folders.begin(), options->folders.end()});
-      result.ranking = read_ranking(options->rank, result.space.request.instance);
+      analysis::SweepResult result =
+          analysis::merge_sweep({options->folders.begin(), options->folders.end()});
+      result.ranking = analysis::read_ranking(options->rank, result.space.request.instance);
       return result;
     });
     exit_code = 0;
   });
 }
 
+constexpr const char* kSweepFooter =
+    "Examples:\n  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1 --only vpp=1 --fix "
+    "zero1,kv --out sweep\n"
+    "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --gbs 256 --top 5 --csv "
+    "layouts.csv --svg layouts.svg\n"
+    "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --rank-by deadline --prices "
+    "examples/prices.yaml --tokens 300B --deadline 60d\n"
+    "  trellis sweep CONFIG --nodes 16 --shard $SLURM_ARRAY_TASK_ID/8 --out "
+    "part$SLURM_ARRAY_TASK_ID; trellis sweep merge part*\n"
+    "Status: illegal (a rule of `trellis validate`), oom (with `software: nxd` or optimum-neuron "
+    "by what that is estimated to take), dominated (slower at least than the best, or slower and "
+    "larger than another), ok.\n"
+    "Bounds: analysis/sweep/bounds.h. Every simulated row says the `trellis simulate` command that "
+    "gives its step time again, to the picosecond.";
+
+/// What is simulated, how, and where it is kept.
+void run_options(CLI::App& verb, SweepOptions& options) {
+  verb.add_option("--top", options.top,
+                  "stop when no other candidate can be among so many best of its number of nodes")
+      ->capture_default_str()
+      ->check(at_least(1));
+  verb.add_flag("--all", options.all, "simulate every candidate that is legal and may fit");
+  verb.add_flag(
+      "--fast", options.request.fast,
+      "estimate every layout from short simulations of one layer, within 5 % where links are not "
+      "contended, and simulate only those that may be among the best by that");
+  verb.add_option("--jobs", options.run.jobs,
+                  "simulations at the same time; 0: one per host core. Results do not depend on it")
+      ->capture_default_str()
+      ->check(between(0, kMostThreads, "each is a process"));
+  verb.add_option("--out", options.out,
+                  "folder for the journal: the same command goes on where it was cut off")
+      ->type_name("DIR")
+      ->check(not_empty("a folder"));
+  verb.add_option("--shard", options.shard,
+                  "i/n: the i-th of n parts, for job arrays; merged by `trellis sweep merge`")
+      ->type_name("i/n")
+      ->check(not_empty("i/n"));
+}
+
 }  // namespace
 
 void add_sweep(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("sweep", "every layout of a configuration on a machine: legal, too large, slower than the best; the best ones simulated");
-  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("sweep",
+                                      "every layout of a configuration on a machine: legal, too "
+                                      "large, slower than the best; the best ones simulated");
+  auto options = std::make_shared<SweepOptions>();
   options->request.instance.clear();
   verb->add_option("config", options->request.config, "NxDT YAML");
-  verb->add_option("overrides", options->request.overrides, "key.path=value, of what the sweep does not vary itself");
-  verb->add_option("--instance", options->request.instance, "machine (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
-  verb->add_option("--nodes", options->request.nodes, "how many of them; several: 2,4,8; none: trainer.num_nodes")->delimiter(',')->check(between(1, kMostNodes, "more than any cluster has"));
-  verb->add_option("--chips", options->request.chips, "instead: chips, of one instance or of whole ones")->check(at_least(1));
-  verb->add_option("--gbs", options->request.global_batch_size, "global batch size; none: the configuration's")->check(at_least(1));
-  verb->add_option("--only", options->request.only, "AXIS=V1,V2: an axis takes these values; axes: tp, pp, vpp, dp, mbs, sp, zero1, kv, recompute")->type_name("AXIS=VALUES")->allow_extra_args(false);
-  verb->add_option("--fix", options->request.fix, "AXIS,AXIS: these keep the configuration's value")->delimiter(',')->type_name("AXES")->allow_extra_args(false);
-  verb->add_option("--top", options->top, "stop when no other candidate can be among so many best of its number of nodes")->capture_default_str()->check(at_least(1));
-  verb->add_flag("--all", options->all, "simulate every candidate that is legal and may fit");
-  verb->add_flag("--fast", options->request.fast, "estimate every layout from short simulations of one layer, within 5 % where links are not contended, and simulate only those that may be among the best by that");
-  verb->add_option("--jobs", options->run.jobs, "simulations at the same time; 0: one per host core. Results do not depend on it")->capture_default_str()->check(between(0, kMostThreads, "each is a process"));
-  verb->add_option("--out", options->out, "folder for the journal: the same command goes on where it was cut off")->type_name("DIR")->check(not_empty("a folder"));
-  verb->add_option("--shard", options->shard, "i/n: the i-th of n parts, for job arrays; merged by `trellis sweep merge`")->type_name("i/n")->check(not_empty("i/n"));
+  verb->add_option("overrides", options->request.overrides,
+                   "key.path=value, of what the sweep does not vary itself");
+  verb->add_option(
+      "--instance", options->request.instance,
+      "machine (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
+  verb->add_option("--nodes", options->request.nodes,
+                   "how many of them; several: 2,4,8; none: trainer.num_nodes")
+      ->delimiter(',')
+      ->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option("--chips", options->request.chips,
+                   "instead: chips, of one instance or of whole ones")
+      ->check(at_least(1));
+  verb->add_option("--gbs", options->request.global_batch_size,
+                   "global batch size; none: the configuration's")
+      ->check(at_least(1));
+  verb->add_option("--only", options->request.only,
+                   "AXIS=V1,V2: an axis takes these values; axes: tp, pp, vpp, dp, mbs, sp, zero1, "
+                   "kv, recompute")
+      ->type_name("AXIS=VALUES")
+      ->allow_extra_args(false);
+  verb->add_option("--fix", options->request.fix, "AXIS,AXIS: these keep the configuration's value")
+      ->delimiter(',')
+      ->type_name("AXES")
+      ->allow_extra_args(false);
+  run_options(*verb, *options);
   output_options(*verb, *options);
   verb->require_subcommand(0, 1);
-  verb->footer("Examples:\n  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1 --only vpp=1 --fix zero1,kv --out sweep\n"
-               "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --gbs 256 --top 5 --csv layouts.csv --svg layouts.svg\n"
-               "  trellis sweep examples/llama3_8b_trn1.yaml --nodes 1,2,4 --rank-by deadline --prices examples/prices.yaml --tokens 300B --deadline 60d\n"
-               "  trellis sweep CONFIG --nodes 16 --shard $SLURM_ARRAY_TASK_ID/8 --out part$SLURM_ARRAY_TASK_ID; trellis sweep merge part*\n"
-               "Status: illegal (a rule of `trellis validate`), oom (with `software: nxd` or optimum-neuron by what that is estimated to take), dominated (slower at least than the best, or slower and larger than another), ok.\n"
-               "Bounds: cli/sweep/bounds.h. Every simulated row says the `trellis simulate` command that gives its step time again, to the picosecond.");
+  verb->footer(kSweepFooter);
   add_merge(*verb, exit_code);
   verb->callback([verb, options, &exit_code] {
     if (!verb->get_subcommands().empty()) return;

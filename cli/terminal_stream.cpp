@@ -4,7 +4,8 @@
 
 namespace trellis::cli {
 
-TerminalStream::TerminalStream(std::ostream& stream) : stream_(stream), target_(stream.rdbuf(this)) {}
+TerminalStream::TerminalStream(std::ostream& stream)
+    : stream_(stream), target_(stream.rdbuf(this)) {}
 
 TerminalStream::~TerminalStream() {
   send(unfinished_);
@@ -16,7 +17,8 @@ TerminalStream::~TerminalStream() {
 
 bool TerminalStream::send(std::string_view text) {
   const std::string escaped = terminal_text(text);
-  return target_->sputn(escaped.data(), static_cast<std::streamsize>(escaped.size())) == static_cast<std::streamsize>(escaped.size());
+  return target_->sputn(escaped.data(), static_cast<std::streamsize>(escaped.size())) ==
+         static_cast<std::streamsize>(escaped.size());
 }
 
 std::streamsize TerminalStream::xsputn(const char* text, std::streamsize size) {
@@ -29,7 +31,8 @@ std::streamsize TerminalStream::xsputn(const char* text, std::streamsize size) {
 }
 
 TerminalStream::int_type TerminalStream::overflow(int_type character) {
-  if (traits_type::eq_int_type(character, traits_type::eof())) return traits_type::not_eof(character);
+  if (traits_type::eq_int_type(character, traits_type::eof()))
+    return traits_type::not_eof(character);
   const char byte = traits_type::to_char_type(character);
   return xsputn(&byte, 1) == 1 ? character : traits_type::eof();
 }

@@ -7,8 +7,9 @@
 
 namespace trellis::cli {
 
-/// While it lives, no control character that a file, a name or an argument brought along reaches the terminal through `stream`: what is
-/// written there goes through terminal_text (base/escape.h). A JSON document says the same after it.
+/// While it lives, no control character that a file, a name or an argument brought along reaches
+/// the terminal through `stream`: what is written there goes through terminal_text (base/escape.h).
+/// A JSON document says the same after it.
 class TerminalStream final : public std::streambuf {
  public:
   explicit TerminalStream(std::ostream& stream);

@@ -10,7 +10,7 @@
 #include "cli/ci_options.h"
 #include "cli/machine.h"
 #include "cli/number_range.h"
-#include "cli/validate_report.h"
+#include "analysis/validate/validate_report.h"
 #include "cli/verbs.h"
 #include "trainer/config/machine.h"
 
@@ -19,16 +19,16 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
+struct ValidateOptions {
   std::vector<std::string> inputs;  ///< files and overrides, as they were given
   std::vector<std::string> files, overrides;
   Machine machine;
-  CiFiles ci;
+  analysis::CiFiles ci;
   bool json = false;
 };
 
 /// Splits what was given: "key.path=value" is an override, unless a file has that name.
-void sort_inputs(Options& options) {
+void sort_inputs(ValidateOptions& options) {
   std::error_code ignored;  // an override may be longer than the name of a file can be
   for (const std::string& input : options.inputs) {
     const bool is_override = !options.files.empty() && input.find('=') != std::string::npos &&
@@ -38,16 +38,18 @@ void sort_inputs(Options& options) {
 }
 
 /// A file that is no YAML has one problem.
-trainer::RunCheck checked(const std::string& file, const Options& options) {
+trainer::RunCheck checked(const std::string& file, const ValidateOptions& options) {
   try {
     const std::string instance = machine_of(file, options.overrides, options.machine).instance;
     trainer::RunCheck check = trainer::check_run_config(file, options.overrides, instance);
-    const bool on_machine = !options.machine.instance.empty() || !check.config.machine.instance.empty();
+    const bool on_machine =
+        !options.machine.instance.empty() || !check.config.machine.instance.empty();
     if (on_machine && check.problems.empty()) {
       const Machine machine = machine_of(check.config, options.machine);
       sim::LoadOptions load;
       load.nodes = machine.nodes;
-      trainer::check_fits_machine(check.config, trainer::load_machine(check.config, machine.instance, load));
+      trainer::check_fits_machine(check.config,
+                                  trainer::load_machine(check.config, machine.instance, load));
     }
     return check;
   } catch (const ConfigError& error) {
@@ -63,22 +65,22 @@ json documents(const std::vector<json>& files, bool ok) {
   return {{"schema", "trellis.validate_files/1"}, {"ok", ok}, {"files", files}};
 }
 
-int validate(Options& options) {
+int validate(ValidateOptions& options) {
   sort_inputs(options);
-  std::vector<Check> checks;
+  std::vector<analysis::Check> checks;
   std::vector<json> files;
   std::string texts;
   bool ok = true;
   for (const std::string& file : options.files) {
     const trainer::RunCheck check = checked(file, options);
     ok = ok && check.problems.empty();
-    checks.push_back({file, problems_of(file, check)});
+    checks.push_back({file, analysis::problems_of(file, check)});
     if (options.json) {
-      files.push_back(validate_json(file, check));
+      files.push_back(analysis::validate_json(file, check));
     } else if (check.problems.empty()) {
-      texts += (texts.empty() ? "" : "\n") + validate_text(file, check);
+      texts += (texts.empty() ? "" : "\n") + analysis::validate_text(file, check);
     } else {
-      std::cerr << problems_text(file, check);
+      std::cerr << analysis::problems_text(file, check);
     }
   }
   options.ci.write("trellis validate", checks);
@@ -90,14 +92,17 @@ int validate(Options& options) {
 }  // namespace
 
 void add_validate(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("validate", "every mistake of a configuration in one pass, then what it will build; no LibTorch, milliseconds");
-  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("validate",
+                                      "every mistake of a configuration in one pass, then what it "
+                                      "will build; no LibTorch, milliseconds");
+  auto options = std::make_shared<ValidateOptions>();
   verb->add_option("inputs", options->inputs,
                    "NxDT YAML files, and overrides of all of them: key.path=value, e.g. "
                    "trainer.max_steps=10 model.num_layers=2")
       ->required();
   verb->add_option("--instance", options->machine.instance,
-                   "check that the ranks fit this machine (see `trellis describe`); none: the configuration's `instance`");
+                   "check that the ranks fit this machine (see `trellis describe`); none: the "
+                   "configuration's `instance`");
   verb->add_option("--nodes", options->machine.nodes, "how many of them; none: trainer.num_nodes")
       ->check(between(1, kMostNodes, "more than any cluster has"));
   verb->add_flag("--json", options->json,
@@ -105,7 +110,7 @@ void add_validate(CLI::App& app, int& exit_code) {
                  "key, expected, got; of several files trellis.validate_files/1");
   add_ci_options(*verb, options->ci);
   verb->footer(
-      "Exit code 0: legal, also when something is not carried out in this version; 2: mistakes in "
+      "Exit code 0: legal, also when something is not supported in this version; 2: mistakes in "
       "one of the files.\n"
       "Examples:\n  trellis validate examples/nxdt/hf_llama3_70B_config.yaml trainer.num_nodes=32\n"
       "  trellis validate configs/*.yaml --junit validate.xml --sarif validate.sarif");

@@ -7,11 +7,14 @@ namespace CLI {
 class App;
 }
 
-/// One function per verb: adds it to the program. When the user asked for it, it runs while the command line is parsed and leaves the
-/// program's exit code in `exit_code`.
+/// One function per verb: adds it to the program. When the user asked for it, it runs while the
+/// command line is parsed and leaves the program's exit code in `exit_code`.
 namespace trellis::cli {
 
 [[nodiscard]] std::string version_text();
+void add_quickstart(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
+void add_checkpoint(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
 void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
 void add_validate(CLI::App& app, int& exit_code);

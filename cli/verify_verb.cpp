@@ -13,30 +13,59 @@ namespace trellis::cli {
 using trainer::VerifyRequest;
 
 void add_verify(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("verify", "does every layout compute what one rank computes: losses, each gradient, norms, weights");
+  CLI::App* verb = app.add_subcommand(
+      "verify",
+      "does every layout compute what one rank computes: losses, each gradient, norms, weights");
   auto request = std::make_shared<VerifyRequest>();
   request->instance.clear();
-  verb->add_option("config", request->config_file, "NxDT YAML; make the model small with overrides, its layers stay what they are")->required();
-  verb->add_option("overrides", request->overrides, "key.path=value, e.g. model.num_layers=4 model.hidden_size=64");
-  verb->add_option("--layouts", request->layouts, "all, or a list: TP2.PP2.SP,DP8 chooses the layouts that have TP 2, PP 2 and sequence parallelism, and those with DP 8")
+  verb->add_option("config", request->config_file,
+                   "NxDT YAML; make the model small with overrides, its layers stay what they are")
+      ->required();
+  verb->add_option("overrides", request->overrides,
+                   "key.path=value, e.g. model.num_layers=4 model.hidden_size=64");
+  verb->add_option("--layouts", request->layouts,
+                   "all, or a list: TP2.PP2.SP,DP8 chooses the layouts that have TP 2, PP 2 and "
+                   "sequence parallelism, and those with DP 8")
       ->capture_default_str();
-  verb->add_option("--ranks", request->ranks, "ranks of each layout: TP × PP × DP")->capture_default_str()->check(between(1, kMostThreads, "each is a thread"));
-  verb->add_option("--steps", request->steps, "training steps to compare")->capture_default_str()->check(between(1, 100'000, "each is executed by every layout"));
-  verb->add_option("--tolerance", request->tolerance, "largest relative difference in fp64")->capture_default_str()->check(above_zero());
-  verb->add_option("--device", request->device, "of the ranks of a layout, cpu or neuron (emulated); the one rank that they are compared with is on the CPU")
-      ->capture_default_str()->check(CLI::IsMember({"cpu", "neuron"}));
-  verb->add_option("--instance", request->instance, "machine to emulate with --device neuron (see `trellis describe`); none: the configuration's `instance`, else trn1.32xlarge");
-  verb->add_option("--threads", request->host_threads, "ranks that run at the same time on the host; 0: one per host core. Results do not depend on it")
-      ->capture_default_str()->check(between(0, kMostThreads, "each is a thread"));
-  verb->add_option("--seed-bug", request->seed_bug, "put a known mistake into each layout that can show it: the command must then fail (an unknown name lists all)");
-  verb->add_flag("--json", request->json, "print the result as one JSON document on stdout (schema trellis.verify/1)");
-  verb->footer("Examples:\n  trellis verify examples/quickstart.yaml --ranks 4\n  trellis verify examples/quickstart.yaml --layouts TP2.PP2 --ranks 8\n"
-               "  trellis verify examples/quickstart.yaml --ranks 2 --seed-bug samples-overlap\n"
-               "  trellis verify examples/quickstart.yaml --ranks 4 --device neuron\n"
-               "Runs in fp64 and then in the configured precision with a tolerance derived from one rank's own rounding.\n"
-               "Exit code 0: all equal; 5: one differs, and the first wrong tensor and its layer are named.");
+  verb->add_option("--ranks", request->ranks, "ranks of each layout: TP × PP × DP")
+      ->capture_default_str()
+      ->check(between(1, kMostThreads, "each is a thread"));
+  verb->add_option("--steps", request->steps, "training steps to compare")
+      ->capture_default_str()
+      ->check(between(1, 100'000, "each is executed by every layout"));
+  verb->add_option("--tolerance", request->tolerance, "largest relative difference in fp64")
+      ->capture_default_str()
+      ->check(above_zero());
+  verb->add_option("--device", request->device,
+                   "of the ranks of a layout, cpu or neuron (emulated); the one rank that they are "
+                   "compared with is on the CPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "neuron"}));
+  verb->add_option("--instance", request->instance,
+                   "machine to emulate with --device neuron (see `trellis describe`); none: the "
+                   "configuration's `instance`, else trn1.32xlarge");
+  verb->add_option("--threads", request->host_threads,
+                   "ranks that run at the same time on the host; 0: one per host core. Results do "
+                   "not depend on it")
+      ->capture_default_str()
+      ->check(between(0, kMostThreads, "each is a thread"));
+  verb->add_option("--seed-bug", request->seed_bug,
+                   "put a known mistake into each layout that can show it: the command must then "
+                   "fail (an unknown name lists all)");
+  verb->add_flag("--json", request->json,
+                 "print the result as one JSON document on stdout (schema trellis.verify/1)");
+  verb->footer(
+      "Examples:\n  trellis verify examples/quickstart.yaml --ranks 4\n  trellis verify "
+      "examples/quickstart.yaml --layouts TP2.PP2 --ranks 8\n"
+      "  trellis verify examples/quickstart.yaml --ranks 2 --seed-bug samples-overlap\n"
+      "  trellis verify examples/quickstart.yaml --ranks 4 --device neuron\n"
+      "Runs in fp64 and then in the configured precision with a tolerance derived from one rank's "
+      "own rounding.\n"
+      "Exit code 0: all equal; 5: one differs, and the first wrong tensor and its layer are "
+      "named.");
   verb->callback([request, &exit_code] {
-    request->instance = machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;
+    request->instance =
+        machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;
     exit_code = call_trainer<trellis_trainer_verify_fn>("trellis_trainer_verify", request.get());
   });
 }

@@ -1,8 +1,17 @@
-# trellis_library(<folder>_<sub> SRCS … DEPS … [TORCH] [OBJECT])   alias trellis::<name>
-# TORCH: compiled against LibTorch with the shared precompiled header. OBJECT: keeps static registrations.
-# trellis_test(<folder>/<unit> DEPS … [TORCH] [LABELS …])          tests/<folder>/<unit>_test.cpp, one process per case
-# trellis_benchmark(<folder>/<unit> DEPS … [TORCH])                benchmarks/<folder>/<unit>_benchmark.cpp
+# trellis_library(<folder>_<sub> [ROOM folder] [SRCS …] DEPS … [TORCH] [OBJECT] [SEPARATE])
+#   alias trellis::<name>
+# ROOM: all .cpp files of that folder, "." for this one. TORCH: compiled against LibTorch with the
+# shared precompiled header. OBJECT: keeps static registrations. SEPARATE: no unity build, for files
+# of one symbol's variants.
+# trellis_test(<folder>/<unit> DEPS … [TORCH] [LABELS …])
+#   tests/<folder>/<unit>_test.cpp, one process per case
+# trellis_benchmark(<folder>/<unit> DEPS … [TORCH])
+#   benchmarks/<folder>/<unit>_benchmark.cpp
 include(GoogleTest)
+
+# A clean build is mostly parsing headers: some sources of a library are compiled together. Off, a
+# touched file is compiled alone.
+set(TRELLIS_UNITY 0 CACHE STRING "sources of a library per translation unit; 0: each alone")
 
 add_library(trellis_warnings INTERFACE)
 target_compile_options(trellis_warnings INTERFACE
@@ -14,7 +23,8 @@ target_compile_options(trellis_warnings INTERFACE
 function(trellis_use_torch target)
   target_link_libraries(${target} PUBLIC trellis::torch)
   if(TRELLIS_PCH)
-    # A precompiled header serves only code of its own kind: executables too are compiled as position-independent code.
+    # A precompiled header serves only code of the same kind: executables too are compiled as
+    # position-independent code.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
     target_precompile_headers(${target} REUSE_FROM trellis_torch_pch)
@@ -22,7 +32,11 @@ function(trellis_use_torch target)
 endfunction()
 
 function(trellis_library name)
-  cmake_parse_arguments(ARG "TORCH;OBJECT" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;OBJECT;SEPARATE" "ROOM" "SRCS;DEPS" ${ARGN})
+  if(ARG_ROOM)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_ROOM}/*.cpp)
+    list(APPEND ARG_SRCS ${sources})
+  endif()
   if(NOT ARG_SRCS)
     add_library(trellis_${name} INTERFACE)
     target_include_directories(trellis_${name} INTERFACE ${PROJECT_SOURCE_DIR})
@@ -34,7 +48,12 @@ function(trellis_library name)
       add_library(trellis_${name} STATIC ${ARG_SRCS})
     endif()
     target_include_directories(trellis_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-    target_link_libraries(trellis_${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:trellis_warnings>)
+    target_link_libraries(trellis_${name} PUBLIC ${ARG_DEPS} PRIVATE
+      $<BUILD_INTERFACE:trellis_warnings>)
+    if(TRELLIS_UNITY AND NOT ARG_SEPARATE)
+      set_target_properties(trellis_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE
+        ${TRELLIS_UNITY})
+    endif()
     if(ARG_TORCH)
       trellis_use_torch(trellis_${name})
     endif()
@@ -51,15 +70,22 @@ function(trellis_test unit)
   add_executable(${target}_test ${PROJECT_SOURCE_DIR}/tests/${unit}_test.cpp)
   target_include_directories(${target}_test PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target}_test PRIVATE trellis_test_main trellis_warnings ${ARG_DEPS})
+  # Compiling a test takes longer than running it.
+  target_compile_options(${target}_test PRIVATE $<$<CONFIG:Release>:-O1>)
   if(ARG_TORCH)
     trellis_use_torch(${target}_test)
+  elseif(TRELLIS_PCH)
+    set_target_properties(${target}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target}_test PRIVATE -fPIC)
+    target_precompile_headers(${target}_test REUSE_FROM trellis_test_main)
   endif()
   target_compile_definitions(${target}_test PRIVATE
     TRELLIS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRELLIS_BUILD_DIR="${PROJECT_BINARY_DIR}")
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  gtest_discover_tests(${target}_test TEST_PREFIX "${unit}:" DISCOVERY_TIMEOUT 120 DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
+  gtest_discover_tests(${target}_test TEST_PREFIX "${unit}:" DISCOVERY_TIMEOUT 120 DISCOVERY_MODE
+    PRE_TEST NO_PRETTY_VALUES
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
@@ -68,7 +94,8 @@ function(trellis_benchmark unit)
   string(REPLACE "/" "_" target ${unit})
   add_executable(${target}_benchmark ${PROJECT_SOURCE_DIR}/benchmarks/${unit}_benchmark.cpp)
   target_include_directories(${target}_benchmark PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target}_benchmark PRIVATE benchmark::benchmark trellis_warnings ${ARG_DEPS})
+  target_link_libraries(${target}_benchmark PRIVATE benchmark::benchmark trellis_warnings
+    ${ARG_DEPS})
   target_compile_definitions(${target}_benchmark PRIVATE
     TRELLIS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRELLIS_BUILD_DIR="${PROJECT_BINARY_DIR}")
   if(ARG_TORCH)

@@ -7,14 +7,15 @@
 namespace trellis::runtime {
 
 std::string_view name(CommOp op) {
-  constexpr std::array<std::string_view, 11> kNames = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all",
-                                                       "broadcast",  "reduce",     "gather",         "scatter",
-                                                       "barrier",    "send",       "receive"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce",
+      "gather",     "scatter",    "barrier",        "send",       "receive"};
   return kNames[static_cast<std::size_t>(op)];
 }
 
 std::string_view name(Reduction reduction) {
-  constexpr std::array<std::string_view, 6> kNames = {"", "sum", "average", "product", "min", "max"};
+  constexpr std::array<std::string_view, 6> kNames = {"",        "sum", "average",
+                                                      "product", "min", "max"};
   return kNames[static_cast<std::size_t>(reduction)];
 }
 
@@ -27,13 +28,16 @@ std::string describe(const CommCall& call) {
     text += c10::str(" in ", call.parts.size(), " tensors (", c10::Join(", ", call.parts), ")");
   }
   if (call.root >= 0) text += c10::str(" with root member ", call.root);
-  if (call.op == CommOp::kSend || call.op == CommOp::kRecv) text += c10::str(" with tag ", call.tag);
+  if (call.op == CommOp::kSend || call.op == CommOp::kRecv)
+    text += c10::str(" with tag ", call.tag);
   return text;
 }
 
 bool matches(const CommCall& a, const CommCall& b) {
-  const bool same_size = a.op == CommOp::kAllToAll || (a.elements == b.elements && a.parts == b.parts);
-  return a.op == b.op && a.reduction == b.reduction && a.dtype == b.dtype && a.root == b.root && same_size;
+  const bool same_size =
+      a.op == CommOp::kAllToAll || (a.elements == b.elements && a.parts == b.parts);
+  return a.op == b.op && a.reduction == b.reduction && a.dtype == b.dtype && a.root == b.root &&
+         same_size;
 }
 
 }  // namespace trellis::runtime

@@ -27,23 +27,25 @@ enum class CommOp : std::uint8_t {
 enum class Reduction : std::uint8_t { kNone, kSum, kAverage, kProduct, kMin, kMax };
 [[nodiscard]] std::string_view name(Reduction reduction);
 
-/// What one rank believes about a communication. Members of a group must believe the same: this is what is compared.
+/// What one rank believes about a communication. Members of a group must believe the same: this is
+/// what is compared.
 struct CommCall {
   CommOp op = CommOp::kBarrier;
   Reduction reduction = Reduction::kNone;
   c10::ScalarType dtype = c10::ScalarType::Byte;
-  std::int64_t elements =
-      0;          ///< gathered size for all-gather, reduce-scatter, gather and scatter; the buffer or message otherwise
-  int root = -1;  ///< member; -1: the operation has no root
-  int tag = 0;    ///< of send and receive
-  std::vector<std::int64_t> parts;  ///< elements of each tensor when several travel as one communication
+  std::int64_t elements = 0;  ///< gathered size for all-gather, reduce-scatter, gather and scatter;
+                              ///< the buffer or message otherwise
+  int root = -1;              ///< member; -1: the operation has no root
+  int tag = 0;                ///< of send and receive
+  std::vector<std::int64_t>
+      parts;  ///< elements of each tensor when several travel as one communication
 };
 
 /// "all-reduce sum of 1024 float32", "broadcast of 8 int64 from member 1".
 [[nodiscard]] std::string describe(const CommCall& call);
 
-/// Whether two members of one group can be in the same communication. Uneven all-to-alls may differ in their elements; the
-/// splits are compared where both sides are known.
+/// Whether two members of one group can be in the same communication. Uneven all-to-alls may differ
+/// in their elements; the splits are compared where both sides are known.
 [[nodiscard]] bool matches(const CommCall& a, const CommCall& b);
 
 }  // namespace trellis::runtime

@@ -19,8 +19,10 @@ class FlightRecorder {
   [[nodiscard]] std::string last() const;
   /// The same text for `transfer`, which is one of the recorded.
   [[nodiscard]] std::string describe(const Transfer& transfer) const;
-  /// Up to `count` communications before `transfer`, oldest first, one per line, each after `indent`.
-  [[nodiscard]] std::string recent_before(const Transfer& transfer, std::size_t count, const std::string& indent) const;
+  /// Up to `count` communications before `transfer`, oldest first, one per line, each after
+  /// `indent`.
+  [[nodiscard]] std::string recent_before(const Transfer& transfer, std::size_t count,
+                                          const std::string& indent) const;
 
  private:
   struct Entry {

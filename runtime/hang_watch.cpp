@@ -29,7 +29,8 @@ void write_all(const std::string& text) {
 std::string report(const Rendezvous::Overdue& overdue) {
   std::string text = "error: " + overdue.cause + "\n";
   for (const Rendezvous::Straggler& rank : overdue.ranks) {
-    text += "rank " + std::to_string(rank.rank) + " goes on all the same: it " + rank.whereabouts + "\n";
+    text += "rank " + std::to_string(rank.rank) + " goes on all the same: it " + rank.whereabouts +
+            "\n";
     text += "  native stack, innermost first:\n";
     const std::vector<std::string> stack = native_stack(rank.thread);
     for (const std::string& frame : stack) text += "    " + frame + "\n";
@@ -50,11 +51,14 @@ void HangWatch::watch(const std::stop_token& stop) {
   std::condition_variable_any wake;
   std::unique_lock lock(mutex);
   while (!wake.wait_for(lock, stop, kInterval, [&] { return stop.stop_requested(); })) {
-    const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_beat_.load());
+    const auto silent =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_beat_.load());
     if (options_.python_signal != 0 && silent > rendezvous_->timeout()) {
       rendezvous_->declare_hang(
-          "communication hang: no rank could run Python's code for the timeout: native code holds Python's lock\n"
-          "  what to do: release the lock in that code (see the stacks), or give slow ranks a longer timeout");
+          "communication hang: no rank could run Python's code for the timeout: native code holds "
+          "Python's lock\n"
+          "  what to do: release the lock in that code (see the stacks), or give slow ranks a "
+          "longer timeout");
     }
     const auto overdue = rendezvous_->overdue();
     if (!overdue) continue;

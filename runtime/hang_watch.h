@@ -9,17 +9,21 @@ namespace trellis::runtime {
 
 class Rendezvous;
 
-/// While it lives, a thread of its own reports on stderr which ranks go on although their world is over: after a hang or a failure that they
-/// should have noticed, with its cause and their native stacks. It needs nothing of them, and no lock of Python's.
+/// While it lives, a separate thread reports on stderr which ranks go on although their world is
+/// over: after a hang or a failure that they should have noticed, with its cause and their native
+/// stacks. It needs nothing of them, and no lock of Python's.
 class HangWatch {
  public:
   struct Options {
-    bool exit = false;        ///< then end the process with the cause's exit code (a hang's is 4): a thread cannot be ended
-    int python_signal = 0;    ///< raised after the report: the handler writes Python's stacks (faulthandler.register); 0: none
+    bool exit = false;      ///< then end the process with the cause's exit code (a hang's is 4): a
+                            ///< thread cannot be ended
+    int python_signal = 0;  ///< raised after the report: the handler writes Python's stacks
+                            ///< (faulthandler.register); 0: none
   };
   HangWatch(std::shared_ptr<Rendezvous> rendezvous, Options options);
-  /// Python's code runs. With a python_signal it has to be called: without a call for the world's timeout, a rank is taken to hold Python's
-  /// lock, so that no other can even reach a communication.
+  /// Python's code runs. With a python_signal it has to be called: without a call for the world's
+  /// timeout, a rank is taken to hold Python's lock, so that no other can even reach a
+  /// communication.
   void beat() { last_beat_ = Clock::now(); }
 
  private:

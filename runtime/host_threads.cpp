@@ -12,7 +12,7 @@ namespace trellis::runtime {
 namespace {
 
 /// A rank that is ready for longer has waited for its turn long enough.
-constexpr std::chrono::milliseconds kPatience{1};
+constexpr std::chrono::milliseconds kReusePatience{1};
 
 }  // namespace
 
@@ -36,7 +36,8 @@ bool HostThreads::Signal::take_until(Clock::time_point deadline) {
   return result == 0;
 }
 
-HostThreads::HostThreads(int ranks, int permits) : ranks_(static_cast<std::size_t>(ranks)), free_permits_(permits) {}
+HostThreads::HostThreads(int ranks, int permits)
+    : ranks_(static_cast<std::size_t>(ranks)), free_permits_(permits) {}
 
 void HostThreads::set(int rank, State state) {
   of(rank).state = state;
@@ -45,9 +46,11 @@ void HostThreads::set(int rank, State state) {
 
 int HostThreads::take_ready(Caller caller) {
   auto taken = ready_.begin();
-  if (Clock::now() - of(*taken).since < kPatience) {
+  if (Clock::now() - of(*taken).since < kReusePatience) {
     const int core = sched_getcpu();
-    const auto suits = std::find_if(ready_.begin(), ready_.end(), [&](int rank) { return (of(rank).core == core) == (caller == Caller::kLeaves); });
+    const auto suits = std::find_if(ready_.begin(), ready_.end(), [&](int rank) {
+      return (of(rank).core == core) == (caller == Caller::kLeaves);
+    });
     if (suits != ready_.end()) taken = suits;
   }
   const int rank = *taken;

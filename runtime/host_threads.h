@@ -12,9 +12,11 @@
 
 namespace trellis::runtime {
 
-/// Decides which rank threads run: at most `permits` at once, in the order in which they became ready, except that a core which gets
-/// free goes on with a rank that it had before: moving one to another core costs more than a small collective. A rank that waits for
-/// others gives its permit away, so one host thread is enough for any number of ranks. Every method REQUIRES the world's mutex
+/// Decides which rank threads run: at most `permits` at once, in the order in which they became
+/// ready, except that a core which gets free goes on with a rank that it had before: moving one to
+/// another core costs more than a small collective. A rank that waits for others gives its permit
+/// away, so one host thread is enough for any number of ranks. Every method REQUIRES the world's
+/// mutex
 /// (`lock`) held.
 class HostThreads {
  public:
@@ -27,7 +29,8 @@ class HostThreads {
   /// The calling thread becomes `rank` and waits for a permit.
   void enter(Lock& lock, int rank);
   void end(int rank);
-  /// Waits without a permit until make_ready(rank) or `deadline`; holds a permit again on return. False: the deadline passed.
+  /// Waits without a permit until make_ready(rank) or `deadline`; holds a permit again on return.
+  /// False: the deadline passed.
   bool block(Lock& lock, int rank, Clock::time_point deadline);
   /// Lets a blocked rank run as soon as there is a permit; no effect on others.
   void make_ready(int rank) { make_ready(std::span(&rank, 1)); }
@@ -39,14 +42,17 @@ class HostThreads {
   [[nodiscard]] Clock::time_point since(int rank) const { return of(rank).since; }
   /// Whether no rank but `rank` could ever wake it: all others are blocked or have ended.
   [[nodiscard]] bool is_last_awake(int rank) const;
-  [[nodiscard]] bool is_thread_of(int rank) const { return of(rank).thread == std::this_thread::get_id(); }
+  [[nodiscard]] bool is_thread_of(int rank) const {
+    return of(rank).thread == std::this_thread::get_id();
+  }
   /// REQUIRES: the rank has entered.
   [[nodiscard]] pid_t native_thread(int rank) const { return of(rank).native; }
   [[nodiscard]] int ranks() const { return static_cast<int>(ranks_.size()); }
 
  private:
-  /// Given once, taken once. Apart from the world's mutex, which who is woken wants at once; and the system's own semaphore, because the
-  /// standard library's spins before it sleeps, on a core that another rank could have.
+  /// Given once, taken once. Except for the world's mutex, which who is woken needs at once; and
+  /// the system's own semaphore, because the standard library's spins before it sleeps, on a core
+  /// that another rank could have.
   class Signal {
    public:
     Signal();
@@ -66,8 +72,8 @@ class HostThreads {
     Clock::time_point since{};
     std::thread::id thread;
     pid_t native = 0;  ///< the system's number of the thread
-    int core = -1;  ///< of the host, where it ran last
-    Signal begin;  ///< given once each time the rank begins to run
+    int core = -1;     ///< of the host, where it ran last
+    Signal begin;      ///< given once each time the rank begins to run
   };
   /// Whether the calling thread's core gets free.
   enum class Caller { kLeaves, kStays };

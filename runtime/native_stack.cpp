@@ -22,7 +22,7 @@ namespace trellis::runtime {
 namespace {
 
 constexpr int kMostFrames = 64;
-constexpr std::chrono::milliseconds kPatience{200};
+constexpr std::chrono::milliseconds kStackPatience{200};
 
 /// Where a signal handler writes: it can be given nothing, so this belongs to the process.
 struct Answer {
@@ -83,7 +83,7 @@ std::vector<std::string> native_stack(pid_t thread) {
   void* first_call_loads_the_unwinder = nullptr;
   backtrace(&first_call_loads_the_unwinder, 1);
   const int signal = SIGRTMAX - 4;
-  struct sigaction ours {}, before {};
+  struct sigaction ours{}, before{};
   ours.sa_handler = write_down;
   ours.sa_flags = SA_RESTART;
   sigaction(signal, &ours, &before);
@@ -92,8 +92,8 @@ std::vector<std::string> native_stack(pid_t thread) {
   // It may have ended, which pthread_kill does not allow.
   if (syscall(SYS_tgkill, getpid(), thread, signal) != 0) return lines;
   // A handler that has taken the order by then will fulfil it.
-  const bool answered = take_within(here.written, kPatience) ||
-                        (!here.wanted.exchange(false) && take_within(here.written, kPatience));
+  const bool answered = take_within(here.written, kStackPatience) ||
+                        (!here.wanted.exchange(false) && take_within(here.written, kStackPatience));
   if (answered) {
     constexpr int kHandler = 2;  // the handler and the signal's own frame
     for (int i = kHandler; i < here.count; ++i) {

@@ -21,7 +21,8 @@ Reduction reduction_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::MIN: return Reduction::kMin;
     case c10d::ReduceOp::MAX: return Reduction::kMax;
     default:
-      TORCH_CHECK(false, "backend neuron combines by SUM, AVG, PRODUCT, MIN or MAX, got reduce operation ",
+      TORCH_CHECK(false,
+                  "backend neuron combines by SUM, AVG, PRODUCT, MIN or MAX, got reduce operation ",
                   static_cast<int>(op.op_));
   }
 }
@@ -39,9 +40,11 @@ CommCall make_call(CommOp op, const Tensors& tensors, std::int64_t elements) {
   call.dtype = tensors[0].scalar_type();
   call.elements = elements;
   for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK(tensor.layout() == at::kStrided, name(op), ": expected a dense tensor, got layout ", tensor.layout());
-    TORCH_CHECK(tensor.scalar_type() == call.dtype, name(op), ": expected all tensors of one communication to be ", call.dtype,
-                ", got ", tensor.scalar_type());
+    TORCH_CHECK(tensor.layout() == at::kStrided, name(op), ": expected a dense tensor, got layout ",
+                tensor.layout());
+    TORCH_CHECK(tensor.scalar_type() == call.dtype, name(op),
+                ": expected all tensors of one communication to be ", call.dtype, ", got ",
+                tensor.scalar_type());
     if (tensors.size() > 1) call.parts.push_back(tensor.numel());
   }
   return call;
@@ -56,28 +59,32 @@ CommCall with_reduction(CommCall call, const c10d::ReduceOp& op) {
 /// c10d's list forms hold one list or tensor per device of a rank; a rank has one device.
 template <typename T>
 T& the_one(std::vector<T>& per_device, const char* what) {
-  TORCH_CHECK(per_device.size() == 1, what, ": expected one entry (a rank has one device), got ", per_device.size());
+  TORCH_CHECK(per_device.size() == 1, what, ": expected one entry (a rank has one device), got ",
+              per_device.size());
   return per_device[0];
 }
 
 void check_shards(CommOp op, const Tensors& shards, const at::Tensor& like, int members) {
-  TORCH_CHECK(static_cast<int>(shards.size()) == members, name(op), ": expected one tensor per member (", members, "), got ",
-              shards.size());
+  TORCH_CHECK(static_cast<int>(shards.size()) == members, name(op),
+              ": expected one tensor per member (", members, "), got ", shards.size());
   for (const at::Tensor& shard : shards) {
-    TORCH_CHECK(shard.numel() == like.numel() && shard.scalar_type() == like.scalar_type(), name(op), ": expected shards of ",
-                like.numel(), " ", like.scalar_type(), ", got ", shard.numel(), " ", shard.scalar_type());
+    TORCH_CHECK(shard.numel() == like.numel() && shard.scalar_type() == like.scalar_type(),
+                name(op), ": expected shards of ", like.numel(), " ", like.scalar_type(), ", got ",
+                shard.numel(), " ", shard.scalar_type());
   }
 }
 
 void check_whole(CommOp op, const at::Tensor& whole, const at::Tensor& shard, int members) {
-  TORCH_CHECK(whole.numel() == members * shard.numel() && whole.scalar_type() == shard.scalar_type(), name(op),
-              ": expected a gathered tensor of ", members * shard.numel(), " ", shard.scalar_type(), " (", members, " members x ",
-              shard.numel(), "), got ", whole.numel(), " ", whole.scalar_type());
+  TORCH_CHECK(
+      whole.numel() == members * shard.numel() && whole.scalar_type() == shard.scalar_type(),
+      name(op), ": expected a gathered tensor of ", members * shard.numel(), " ",
+      shard.scalar_type(), " (", members, " members x ", shard.numel(), "), got ", whole.numel(),
+      " ", whole.scalar_type());
 }
 
 void check_root(CommOp op, std::int64_t root, int members) {
-  TORCH_CHECK(root >= 0 && root < members, name(op), ": expected a root between 0 and ", members - 1,
-              " (a member of the group), got ", root);
+  TORCH_CHECK(root >= 0 && root < members, name(op), ": expected a root between 0 and ",
+              members - 1, " (a member of the group), got ", root);
 }
 
 int plugin_kind(CommOp op) {
@@ -104,18 +111,22 @@ std::vector<void*> addresses(const Tensors& tensors) {
 }
 
 /// Rows of dimension 0 → elements; no splits: as even as c10d demands.
-std::vector<std::int64_t> split_elements(const at::Tensor& tensor, const std::vector<std::int64_t>& rows, int members) {
+std::vector<std::int64_t> split_elements(const at::Tensor& tensor,
+                                         const std::vector<std::int64_t>& rows, int members) {
   if (rows.empty()) {
-    TORCH_CHECK(tensor.numel() == 0 || tensor.size(0) % members == 0, "all-to-all: expected dimension 0 to divide by ", members,
-                ", got ", tensor.size(0), "; give split sizes");
+    TORCH_CHECK(tensor.numel() == 0 || tensor.size(0) % members == 0,
+                "all-to-all: expected dimension 0 to divide by ", members, ", got ", tensor.size(0),
+                "; give split sizes");
     return std::vector<std::int64_t>(static_cast<std::size_t>(members), tensor.numel() / members);
   }
   const std::int64_t sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  TORCH_CHECK(static_cast<int>(rows.size()) == members && sum == tensor.size(0), "all-to-all: expected ", members,
-              " split sizes that add up to ", tensor.size(0), ", got ", c10::Join(", ", rows));
+  TORCH_CHECK(static_cast<int>(rows.size()) == members && sum == tensor.size(0),
+              "all-to-all: expected ", members, " split sizes that add up to ", tensor.size(0),
+              ", got ", c10::Join(", ", rows));
   std::vector<std::int64_t> elements;
   for (std::int64_t r : rows) {
-    TORCH_CHECK(r >= 0, "all-to-all: expected split sizes of 0 or more, got ", c10::Join(", ", rows));
+    TORCH_CHECK(r >= 0, "all-to-all: expected split sizes of 0 or more, got ",
+                c10::Join(", ", rows));
     elements.push_back(sum == 0 ? 0 : tensor.numel() / sum * r);
   }
   return elements;
@@ -123,19 +134,21 @@ std::vector<std::int64_t> split_elements(const at::Tensor& tensor, const std::ve
 
 }  // namespace
 
-ProcessGroupNeuron::ProcessGroupNeuron(std::shared_ptr<Rendezvous> rendezvous, Rendezvous::Group& group, int member,
-                                       Options options)
+ProcessGroupNeuron::ProcessGroupNeuron(std::shared_ptr<Rendezvous> rendezvous,
+                                       Rendezvous::Group& group, int member, Options options)
     : Backend(member, static_cast<int>(group.info->ranks.size())),
       rendezvous_(std::move(rendezvous)),
       group_(group),
       options_(options),
       backend_options_(c10::make_intrusive<Backend::Options>("neuron")) {
   backend_options_->group_desc = group.info->axis;
-  for (int rank : group.info->ranks) backend_options_->global_ranks_in_group.push_back(static_cast<std::uint64_t>(rank));
+  for (int rank : group.info->ranks)
+    backend_options_->global_ranks_in_group.push_back(static_cast<std::uint64_t>(rank));
 }
 
 void ProcessGroupNeuron::setTimeout(std::chrono::milliseconds timeout) {
-  TORCH_CHECK(timeout.count() > 0, "timeout of ", group_.info->label, ": expected more than 0 ms, got ", timeout.count());
+  TORCH_CHECK(timeout.count() > 0, "timeout of ", group_.info->label,
+              ": expected more than 0 ms, got ", timeout.count());
   timeout_ = timeout;
   backend_options_->timeout = timeout;
 }
@@ -145,12 +158,14 @@ c10d::ErrorType ProcessGroupNeuron::getError() {
 }
 
 void ProcessGroupNeuron::startCoalescing() {
-  TORCH_CHECK(!coalesced_.has_value(), "startCoalescing of ", group_.info->label, ": the one before has not ended");
+  TORCH_CHECK(!coalesced_.has_value(), "startCoalescing of ", group_.info->label,
+              ": the one before has not ended");
   coalesced_.emplace();
 }
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::endCoalescing() {
-  TORCH_CHECK(coalesced_.has_value(), "endCoalescing of ", group_.info->label, " without startCoalescing");
+  TORCH_CHECK(coalesced_.has_value(), "endCoalescing of ", group_.info->label,
+              " without startCoalescing");
   auto work = c10::make_intrusive<CoalescedWork>(world_rank(), std::move(*coalesced_));
   coalesced_.reset();
   return work;
@@ -165,23 +180,27 @@ void ProcessGroupNeuron::check_usable(const Request& request) const {
   for (const Tensors* tensors : {&request.inputs, &request.outputs}) {
     for (const at::Tensor& tensor : *tensors) {
       if (first == nullptr) first = &tensor;
-      TORCH_CHECK(tensor.device() == first->device(), op, ": expected all tensors on one device, got ", first->device(), " and ",
+      TORCH_CHECK(tensor.device() == first->device(), op,
+                  ": expected all tensors on one device, got ", first->device(), " and ",
                   tensor.device());
-      TORCH_CHECK(tensor.device().is_cpu() || tensor.device().index() == options_.device.index(), op, ": rank ", world_rank(),
-                  " expected tensors on the CPU or on device index ", static_cast<int>(options_.device.index()), ", got ", tensor.device());
+      TORCH_CHECK(tensor.device().is_cpu() || tensor.device().index() == options_.device.index(),
+                  op, ": rank ", world_rank(), " expected tensors on the CPU or on device index ",
+                  static_cast<int>(options_.device.index()), ", got ", tensor.device());
     }
   }
 }
 
 bool ProcessGroupNeuron::is_announced(const Request& request) const {
-  if (options_.plugin == nullptr || options_.plugin->api().comm_start == nullptr || options_.plugin->api().comm_wait == nullptr)
+  if (options_.plugin == nullptr || options_.plugin->api().comm_start == nullptr ||
+      options_.plugin->api().comm_wait == nullptr)
     return false;
   if (request.call.op == CommOp::kBarrier) return true;
   const auto& some = request.inputs.empty() ? request.outputs : request.inputs;
   return !some.empty() && some[0].device().type() == c10::DeviceType::PrivateUse1;
 }
 
-std::int64_t ProcessGroupNeuron::announce(const Request& request, const std::vector<int>& ranks, std::uint64_t sequence) const {
+std::int64_t ProcessGroupNeuron::announce(const Request& request, const std::vector<int>& ranks,
+                                          std::uint64_t sequence) const {
   if (!is_announced(request)) return -1;
   const auto inputs = addresses(request.inputs);
   const auto outputs = addresses(request.outputs);
@@ -190,7 +209,8 @@ std::int64_t ProcessGroupNeuron::announce(const Request& request, const std::vec
   comm.axis = group_.info->axis.c_str();
   comm.ranks = ranks.data();
   comm.num_ranks = static_cast<std::int32_t>(ranks.size());
-  // The plugin knows a group by axis and ranks: later groups of the same ranks count in a range of their own.
+  // The plugin knows a group by axis and ranks: later groups of the same ranks count in their own
+  // range.
   comm.sequence = (static_cast<std::uint64_t>(group_.info->instance) << 32) | sequence;
   comm.elements = request.call.elements;
   comm.scalar_type = static_cast<std::int32_t>(request.call.dtype);
@@ -203,8 +223,11 @@ std::int64_t ProcessGroupNeuron::announce(const Request& request, const std::vec
   return handle;
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::finish_start(const Request& request, std::uint64_t sequence, std::int64_t handle,
-                                                             std::shared_ptr<Transfer> transfer, Tensors result) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::finish_start(const Request& request,
+                                                             std::uint64_t sequence,
+                                                             std::int64_t handle,
+                                                             std::shared_ptr<Transfer> transfer,
+                                                             Tensors result) {
   NeuronWork::Parts parts;
   parts.rank = world_rank();
   parts.rendezvous = rendezvous_;
@@ -224,16 +247,21 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::finish_start(const Request& requ
   return work;
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::start_collective(Request request, Side side, Tensors result) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::start_collective(Request request, Side side,
+                                                                 Tensors result) {
   check_usable(request);
   side.call = request.call;
   const std::uint64_t sequence = collectives_++;
   const std::int64_t handle = announce(request, group_.info->ranks, sequence);
-  return finish_start(request, sequence, handle, rendezvous_->exchange(group_, rank_, sequence, std::move(side)), std::move(result));
+  return finish_start(request, sequence, handle,
+                      rendezvous_->exchange(group_, rank_, sequence, std::move(side)),
+                      std::move(result));
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  TORCH_CHECK(!opts.sparseIndices.has_value(), "all-reduce: backend neuron takes dense tensors only");
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors,
+                                                          const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK(!opts.sparseIndices.has_value(),
+              "all-reduce: backend neuron takes dense tensors only");
   auto call = with_reduction(make_call(CommOp::kAllReduce, tensors, total(tensors)), opts.reduceOp);
   SideBuilder side(options_.shape_only);
   std::int64_t offset = 0;
@@ -241,16 +269,18 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors, cons
     side.in_out(tensor, offset);
     offset += tensor.numel();
   }
-  return start_collective({OpType::ALLREDUCE, std::move(call), tensors, tensors, opts.timeout, opts.asyncOp}, side.finish(),
-                          tensors);
+  return start_collective(
+      {OpType::ALLREDUCE, std::move(call), tensors, tensors, opts.timeout, opts.asyncOp},
+      side.finish(), tensors);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce_coalesced(Tensors& tensors,
-                                                                    const c10d::AllreduceCoalescedOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   return allreduce(tensors, opts);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce(Tensors& tensors,
+                                                       const c10d::ReduceOptions& opts) {
   const at::Tensor& tensor = the_one(tensors, "reduce");
   check_root(CommOp::kReduce, opts.rootRank, size_);
   auto call = with_reduction(make_call(CommOp::kReduce, tensors, tensor.numel()), opts.reduceOp);
@@ -262,11 +292,13 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce(Tensors& tensors, const c
   } else {
     side.input(tensor, 0);
   }
-  return start_collective({OpType::REDUCE, std::move(call), tensors, is_root ? tensors : Tensors{}, opts.timeout, opts.asyncOp},
+  return start_collective({OpType::REDUCE, std::move(call), tensors, is_root ? tensors : Tensors{},
+                           opts.timeout, opts.asyncOp},
                           side.finish(), tensors);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::broadcast(Tensors& tensors,
+                                                          const c10d::BroadcastOptions& opts) {
   check_root(CommOp::kBroadcast, opts.rootRank, size_);
   auto call = make_call(CommOp::kBroadcast, tensors, total(tensors));
   call.root = static_cast<int>(opts.rootRank);
@@ -277,8 +309,8 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::broadcast(Tensors& tensors, cons
     is_root ? side.input(tensor, offset) : side.output(tensor, offset);
     offset += tensor.numel();
   }
-  return start_collective({OpType::BROADCAST, std::move(call), is_root ? tensors : Tensors{}, is_root ? Tensors{} : tensors,
-                           opts.timeout, opts.asyncOp},
+  return start_collective({OpType::BROADCAST, std::move(call), is_root ? tensors : Tensors{},
+                           is_root ? Tensors{} : tensors, opts.timeout, opts.asyncOp},
                           side.finish(), tensors);
 }
 
@@ -289,23 +321,25 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allgather(TensorLists& outputs, 
   check_shards(CommOp::kAllGather, shards, input, size_);
   SideBuilder side(options_.shape_only);
   side.input(input, rank_ * input.numel());
-  for (int m = 0; m < size_; ++m) side.output(shards[static_cast<std::size_t>(m)], m * input.numel());
-  return start_collective({OpType::ALLGATHER, make_call(CommOp::kAllGather, inputs, size_ * input.numel()), inputs, shards,
-                           opts.timeout, opts.asyncOp},
-                          side.finish(), shards);
+  for (int m = 0; m < size_; ++m)
+    side.output(shards[static_cast<std::size_t>(m)], m * input.numel());
+  return start_collective(
+      {OpType::ALLGATHER, make_call(CommOp::kAllGather, inputs, size_ * input.numel()), inputs,
+       shards, opts.timeout, opts.asyncOp},
+      side.finish(), shards);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                                const c10d::AllgatherOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
   Tensors outputs{output};
   Tensors inputs{input};
   return allgather_into_tensor_coalesced(outputs, inputs, opts);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                                const c10d::AllgatherOptions& opts) {
-  TORCH_CHECK(outputs.size() == inputs.size(), "all-gather: expected one output per input (", inputs.size(), "), got ",
-              outputs.size());
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "all-gather: expected one output per input (",
+              inputs.size(), "), got ", outputs.size());
   const std::int64_t shard = total(inputs);
   auto call = make_call(CommOp::kAllGather, inputs, size_ * shard);
   SideBuilder side(options_.shape_only);
@@ -317,36 +351,41 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::allgather_into_tensor_coalesced(
     for (int m = 0; m < size_; ++m) side.output(outputs[i], m * length, length, m * shard + offset);
     offset += length;
   }
-  return start_collective({OpType::_ALLGATHER_BASE, std::move(call), inputs, outputs, opts.timeout, opts.asyncOp}, side.finish(),
-                          outputs);
+  return start_collective(
+      {OpType::_ALLGATHER_BASE, std::move(call), inputs, outputs, opts.timeout, opts.asyncOp},
+      side.finish(), outputs);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter(Tensors& outputs, TensorLists& inputs,
-                                                               const c10d::ReduceScatterOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
   const Tensors& shards = the_one(inputs, "reduce-scatter inputs");
   const at::Tensor& output = the_one(outputs, "reduce-scatter outputs");
   check_shards(CommOp::kReduceScatter, shards, output, size_);
-  auto call = with_reduction(make_call(CommOp::kReduceScatter, outputs, size_ * output.numel()), opts.reduceOp);
+  auto call = with_reduction(make_call(CommOp::kReduceScatter, outputs, size_ * output.numel()),
+                             opts.reduceOp);
   SideBuilder side(options_.shape_only);
-  for (int m = 0; m < size_; ++m) side.input(shards[static_cast<std::size_t>(m)], m * output.numel());
+  for (int m = 0; m < size_; ++m)
+    side.input(shards[static_cast<std::size_t>(m)], m * output.numel());
   side.output(output, rank_ * output.numel());
-  return start_collective({OpType::REDUCE_SCATTER, std::move(call), shards, outputs, opts.timeout, opts.asyncOp}, side.finish(),
-                          outputs);
+  return start_collective(
+      {OpType::REDUCE_SCATTER, std::move(call), shards, outputs, opts.timeout, opts.asyncOp},
+      side.finish(), outputs);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                                     const c10d::ReduceScatterOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
   Tensors outputs{output};
   Tensors inputs{input};
   return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                                const c10d::ReduceScatterOptions& opts) {
-  TORCH_CHECK(outputs.size() == inputs.size(), "reduce-scatter: expected one output per input (", inputs.size(), "), got ",
-              outputs.size());
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "reduce-scatter: expected one output per input (",
+              inputs.size(), "), got ", outputs.size());
   const std::int64_t shard = total(outputs);
-  auto call = with_reduction(make_call(CommOp::kReduceScatter, outputs, size_ * shard), opts.reduceOp);
+  auto call =
+      with_reduction(make_call(CommOp::kReduceScatter, outputs, size_ * shard), opts.reduceOp);
   SideBuilder side(options_.shape_only);
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -356,11 +395,13 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::reduce_scatter_tensor_coalesced(
     side.output(outputs[i], rank_ * shard + offset);
     offset += length;
   }
-  return start_collective({OpType::_REDUCE_SCATTER_BASE, std::move(call), inputs, outputs, opts.timeout, opts.asyncOp},
-                          side.finish(), outputs);
+  return start_collective(
+      {OpType::_REDUCE_SCATTER_BASE, std::move(call), inputs, outputs, opts.timeout, opts.asyncOp},
+      side.finish(), outputs);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::gather(TensorLists& outputs, Tensors& inputs,
+                                                       const c10d::GatherOptions& opts) {
   const at::Tensor& input = the_one(inputs, "gather inputs");
   check_root(CommOp::kGather, opts.rootRank, size_);
   auto call = make_call(CommOp::kGather, inputs, size_ * input.numel());
@@ -371,12 +412,16 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::gather(TensorLists& outputs, Ten
   if (rank_ == call.root) {
     shards = the_one(outputs, "gather outputs of the root");
     check_shards(CommOp::kGather, shards, input, size_);
-    for (int m = 0; m < size_; ++m) side.output(shards[static_cast<std::size_t>(m)], m * input.numel());
+    for (int m = 0; m < size_; ++m)
+      side.output(shards[static_cast<std::size_t>(m)], m * input.numel());
   }
-  return start_collective({OpType::GATHER, std::move(call), inputs, shards, opts.timeout, opts.asyncOp}, side.finish(), shards);
+  return start_collective(
+      {OpType::GATHER, std::move(call), inputs, shards, opts.timeout, opts.asyncOp}, side.finish(),
+      shards);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::scatter(Tensors& outputs, TensorLists& inputs,
+                                                        const c10d::ScatterOptions& opts) {
   const at::Tensor& output = the_one(outputs, "scatter outputs");
   check_root(CommOp::kScatter, opts.rootRank, size_);
   auto call = make_call(CommOp::kScatter, outputs, size_ * output.numel());
@@ -386,17 +431,20 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::scatter(Tensors& outputs, Tensor
   if (rank_ == call.root) {
     shards = the_one(inputs, "scatter inputs of the root");
     check_shards(CommOp::kScatter, shards, output, size_);
-    for (int m = 0; m < size_; ++m) side.input(shards[static_cast<std::size_t>(m)], m * output.numel());
+    for (int m = 0; m < size_; ++m)
+      side.input(shards[static_cast<std::size_t>(m)], m * output.numel());
   }
   side.output(output, rank_ * output.numel());
-  return start_collective({OpType::SCATTER, std::move(call), shards, outputs, opts.timeout, opts.asyncOp}, side.finish(),
-                          outputs);
+  return start_collective(
+      {OpType::SCATTER, std::move(call), shards, outputs, opts.timeout, opts.asyncOp},
+      side.finish(), outputs);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::AllToAllOptions& opts) {
   TORCH_CHECK(static_cast<int>(inputs.size()) == size_ && static_cast<int>(outputs.size()) == size_,
-              "all-to-all: expected one input and one output per member (", size_, "), got ", inputs.size(), " and ",
-              outputs.size());
+              "all-to-all: expected one input and one output per member (", size_, "), got ",
+              inputs.size(), " and ", outputs.size());
   auto call = make_call(CommOp::kAllToAll, inputs, total(inputs));
   call.parts.clear();  // tensors per member, not several communications in one
   SideBuilder builder(options_.shape_only);
@@ -404,8 +452,8 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tenso
   std::int64_t source = 0;
   std::int64_t target = 0;
   for (std::size_t m = 0; m < inputs.size(); ++m) {
-    TORCH_CHECK(outputs[m].scalar_type() == call.dtype, "all-to-all: expected outputs of ", call.dtype, ", got ",
-                outputs[m].scalar_type());
+    TORCH_CHECK(outputs[m].scalar_type() == call.dtype, "all-to-all: expected outputs of ",
+                call.dtype, ", got ", outputs[m].scalar_type());
     builder.input(inputs[m], source);
     builder.output(outputs[m], target);
     splits.input_splits.push_back(inputs[m].numel());
@@ -416,16 +464,16 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tenso
   Side side = builder.finish();
   side.input_splits = std::move(splits.input_splits);
   side.output_splits = std::move(splits.output_splits);
-  return start_collective({OpType::ALLTOALL, std::move(call), inputs, outputs, opts.timeout, opts.asyncOp}, std::move(side),
-                          outputs);
+  return start_collective(
+      {OpType::ALLTOALL, std::move(call), inputs, outputs, opts.timeout, opts.asyncOp},
+      std::move(side), outputs);
 }
 
-ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                              std::vector<std::int64_t>& output_splits,
-                                                              std::vector<std::int64_t>& input_splits,
-                                                              const c10d::AllToAllOptions& opts) {
-  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "all-to-all: expected an output of ", input.scalar_type(), ", got ",
-              output.scalar_type());
+ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
+    std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  TORCH_CHECK(output.scalar_type() == input.scalar_type(), "all-to-all: expected an output of ",
+              input.scalar_type(), ", got ", output.scalar_type());
   SideBuilder builder(options_.shape_only);
   builder.input(input, 0);
   builder.output(output, 0);
@@ -435,17 +483,21 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall_base(at::Tensor& output
   const Tensors inputs{input};
   const Tensors outputs{output};
   return start_collective(
-      {OpType::ALLTOALL_BASE, make_call(CommOp::kAllToAll, inputs, input.numel()), inputs, outputs, opts.timeout, opts.asyncOp},
+      {OpType::ALLTOALL_BASE, make_call(CommOp::kAllToAll, inputs, input.numel()), inputs, outputs,
+       opts.timeout, opts.asyncOp},
       std::move(side), outputs);
 }
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
   CommCall call;
   call.op = CommOp::kBarrier;
-  return start_collective({OpType::BARRIER, std::move(call), {}, {}, opts.timeout, opts.asyncOp}, Side{}, {});
+  return start_collective({OpType::BARRIER, std::move(call), {}, {}, opts.timeout, opts.asyncOp},
+                          Side{}, {});
 }
 
-void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool) { barrier(opts)->wait(); }
+void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool) {
+  barrier(opts)->wait();
+}
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::send(Tensors& tensors, int to, int tag) {
   check_root(CommOp::kSend, to, size_);
@@ -476,7 +528,9 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::recv(Tensors& tensors, int from,
   side.call = request.call;
   const std::uint64_t sequence = received_[from]++;
   const std::int64_t handle = announce(request, {rank_of(from), world_rank()}, sequence);
-  return finish_start(request, sequence, handle, rendezvous_->receive(group_, rank_, from, sequence, std::move(side)), tensors);
+  return finish_start(request, sequence, handle,
+                      rendezvous_->receive(group_, rank_, from, sequence, std::move(side)),
+                      tensors);
 }
 
 }  // namespace trellis::runtime

@@ -25,8 +25,9 @@ RankThread::RankThread(std::function<void()> body) : body_(std::move(body)) {
   const int error = pthread_create(&thread_, &attributes, run, this);
   pthread_attr_destroy(&attributes);
   if (error != 0) {
-    throw Error(ExitCode::kInternal, c10::str("cannot start a rank's thread: ", std::strerror(error),
-                                              ": raise the limit on threads or address space, or run fewer ranks"));
+    throw Error(ExitCode::kInternal,
+                c10::str("cannot start a rank's thread: ", std::strerror(error),
+                         ": raise the limit on threads or address space, or run fewer ranks"));
   }
 }
 

@@ -6,7 +6,8 @@
 
 namespace trellis::runtime {
 
-/// A thread with a stack of at least 8 MiB whatever the shell's limit: deep autograd graphs recurse. Joined on destruction.
+/// A thread with a stack of at least 8 MiB whatever the shell's limit: deep autograd graphs
+/// recurse. Joined on destruction.
 class RankThread {
  public:
   explicit RankThread(std::function<void()> body);

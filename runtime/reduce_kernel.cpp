@@ -16,12 +16,13 @@ namespace {
 /// Elements combined at a time: the partial results of a block stay in the first-level cache.
 constexpr std::int64_t kBlock = 2048;
 
-/// What the host adds in: half precision has no addition of its own.
+/// What the host adds in: half precision has no own addition.
 template <typename T>
-using Wide = std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>,
-    float, T>;
+using Wide =
+    std::conditional_t<std::is_same_v<T, c10::BFloat16> || std::is_same_v<T, c10::Half>, float, T>;
 
-// NaN wins in min and max, as in LibTorch: a comparison with NaN is false, so each picks NaN whichever side it is on.
+// NaN wins in min and max, as in LibTorch: a comparison with NaN is false, so each picks NaN
+// whichever side it is on.
 template <typename A>
 A min_of(A a, A b) {
   return (a != a || a < b) ? a : b;
@@ -43,28 +44,34 @@ template <typename A, typename T>
 void add_source(A* sum, const T* source, std::int64_t count, Reduction reduction) {
   switch (reduction) {
     case Reduction::kSum:
-    case Reduction::kAverage: return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a + b); });
-    case Reduction::kProduct: return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a * b); });
-    case Reduction::kMin: return combine_block(sum, source, count, [](A a, A b) { return min_of(a, b); });
-    case Reduction::kMax: return combine_block(sum, source, count, [](A a, A b) { return max_of(a, b); });
+    case Reduction::kAverage:
+      return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a + b); });
+    case Reduction::kProduct:
+      return combine_block(sum, source, count, [](A a, A b) { return static_cast<A>(a * b); });
+    case Reduction::kMin:
+      return combine_block(sum, source, count, [](A a, A b) { return min_of(a, b); });
+    case Reduction::kMax:
+      return combine_block(sum, source, count, [](A a, A b) { return max_of(a, b); });
     case Reduction::kNone: return;
   }
 }
 
 template <typename T>
-void reduce_typed(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::int64_t count,
-                  Reduction reduction) {
+void reduce_typed(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+                  std::int64_t count, Reduction reduction) {
   using A = Wide<T>;
   alignas(64) A sum[kBlock];
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t length = std::min(kBlock, count - begin);
     const auto at = [begin](auto* base) {
-      using Typed = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>, const T*, T*>;
+      using Typed =
+          std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(base)>>, const T*, T*>;
       return reinterpret_cast<Typed>(base) + begin;
     };
     const T* first = at(sources[0]);
     for (std::int64_t i = 0; i < length; ++i) sum[i] = static_cast<A>(first[i]);
-    for (const std::byte* source : sources.subspan(1)) add_source(sum, at(source), length, reduction);
+    for (const std::byte* source : sources.subspan(1))
+      add_source(sum, at(source), length, reduction);
     if (reduction == Reduction::kAverage) {
       const A members = static_cast<A>(sources.size());
       for (std::int64_t i = 0; i < length; ++i) sum[i] = static_cast<A>(sum[i] / members);
@@ -91,7 +98,9 @@ bool with_type(c10::ScalarType dtype, Visit visit) {
     case c10::ScalarType::Short: visit(std::int16_t{}); return true;
     case c10::ScalarType::Char: visit(std::int8_t{}); return true;
     case c10::ScalarType::Byte: visit(std::uint8_t{}); return true;
-    case c10::ScalarType::Bool: visit(bool{}); return true;  // sum and max: or; product and min: and
+    case c10::ScalarType::Bool:
+      visit(bool{});
+      return true;  // sum and max: or; product and min: and
     default: return false;
   }
 }
@@ -100,14 +109,17 @@ bool with_type(c10::ScalarType dtype, Visit visit) {
 
 void check_reducible(c10::ScalarType dtype, Reduction reduction) {
   if (reduction == Reduction::kNone || with_type(dtype, [](auto) {})) return;
-  throw Error(ExitCode::kInternal,
-              c10::str("backend neuron cannot combine elements of type ", c10::toString(dtype), " by ", name(reduction),
-                       ": expected a float, bfloat16, half or integer type; cast the tensor first"));
+  throw Error(
+      ExitCode::kInternal,
+      c10::str("backend neuron cannot combine elements of type ", c10::toString(dtype), " by ",
+               name(reduction),
+               ": expected a float, bfloat16, half or integer type; cast the tensor first"));
 }
 
-void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::int64_t count,
-                 c10::ScalarType dtype, Reduction reduction) {
-  with_type(dtype, [&](auto zero) { reduce_typed<decltype(zero)>(targets, sources, count, reduction); });
+void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+                 std::int64_t count, c10::ScalarType dtype, Reduction reduction) {
+  with_type(dtype,
+            [&](auto zero) { reduce_typed<decltype(zero)>(targets, sources, count, reduction); });
 }
 
 }  // namespace trellis::runtime

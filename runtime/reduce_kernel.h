@@ -18,7 +18,7 @@ void check_reducible(c10::ScalarType dtype, Reduction reduction);
 /// results on in it, so bfloat16 and float16 are rounded after every source. Averages divide by the
 /// number of sources, which rounds once more. A target may be one of the sources.
 /// REQUIRES: sources is not empty, check_reducible passed.
-void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources, std::int64_t count,
-                 c10::ScalarType dtype, Reduction reduction);
+void reduce_into(std::span<std::byte* const> targets, std::span<const std::byte* const> sources,
+                 std::int64_t count, c10::ScalarType dtype, Reduction reduction);
 
 }  // namespace trellis::runtime

@@ -15,7 +15,8 @@ using TensorLists = RelayGroup::TensorLists;
 /// The same bytes as a CPU tensor. The caller keeps `tensor` alive as long as the alias is used.
 at::Tensor on_host(const at::Tensor& tensor) {
   if (!tensor.is_privateuseone()) return tensor;
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().device(c10::kCPU));
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+                       tensor.options().device(c10::kCPU));
 }
 
 Tensors on_host(const Tensors& tensors) {
@@ -48,11 +49,12 @@ std::vector<void*> addresses(const Tensors& tensors) {
   return result;
 }
 
-/// Keeps the device's tensors while the carrier works on their aliases, and tells the plugin where the result is needed.
+/// Keeps the device's tensors while the carrier works on their aliases, and notifies the plugin
+/// where the result is needed.
 class RelayWork final : public c10d::Work {
  public:
-  RelayWork(int rank, OpType op, c10::intrusive_ptr<c10d::Work> carried, Tensors kept, Tensors result, const DevicePlugin& plugin,
-            std::int64_t handle)
+  RelayWork(int rank, OpType op, c10::intrusive_ptr<c10d::Work> carried, Tensors kept,
+            Tensors result, const DevicePlugin& plugin, std::int64_t handle)
       : Work(rank, op),
         carried_(std::move(carried)),
         kept_(std::move(kept)),
@@ -75,7 +77,8 @@ class RelayWork final : public c10d::Work {
   /// Waits, then returns a completed future: callbacks must run on the rank's own thread.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     wait();
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     future->markCompleted(c10::IValue(result_));
     return future;
   }
@@ -96,11 +99,12 @@ RelayGroup::RelayGroup(c10::intrusive_ptr<c10d::Backend> carrier, Options option
       sent_(static_cast<std::size_t>(size_)),
       received_(static_cast<std::size_t>(size_)) {
   TORCH_CHECK(options_.plugin != nullptr, "relay group: a device plugin is needed");
-  TORCH_CHECK(static_cast<int>(options_.ranks.size()) == size_, "relay group: expected ", size_, " global ranks, got ",
-              options_.ranks.size());
+  TORCH_CHECK(static_cast<int>(options_.ranks.size()) == size_, "relay group: expected ", size_,
+              " global ranks, got ", options_.ranks.size());
 }
 
-std::int64_t RelayGroup::announce(const Call& call, const std::vector<int>& ranks, std::uint64_t sequence) const {
+std::int64_t RelayGroup::announce(const Call& call, const std::vector<int>& ranks,
+                                  std::uint64_t sequence) const {
   const trellis_device_plugin_t& api = options_.plugin->api();
   const Tensors& some = call.inputs.empty() ? call.outputs : call.inputs;
   const bool on_device = some.empty() || some[0].is_privateuseone();
@@ -114,7 +118,8 @@ std::int64_t RelayGroup::announce(const Call& call, const std::vector<int>& rank
   comm.num_ranks = static_cast<std::int32_t>(ranks.size());
   comm.sequence = (static_cast<std::uint64_t>(options_.instance) << 32) | sequence;
   comm.elements = call.elements;
-  comm.scalar_type = static_cast<std::int32_t>(some.empty() ? c10::ScalarType::Byte : some[0].scalar_type());
+  comm.scalar_type =
+      static_cast<std::int32_t>(some.empty() ? c10::ScalarType::Byte : some[0].scalar_type());
   comm.inputs = inputs.data();
   comm.num_inputs = static_cast<std::int32_t>(inputs.size());
   comm.outputs = outputs.data();
@@ -124,9 +129,11 @@ std::int64_t RelayGroup::announce(const Call& call, const std::vector<int>& rank
   return handle;
 }
 
-RelayGroup::WorkPtr RelayGroup::started(Call call, WorkPtr carried, const std::vector<int>& ranks, std::uint64_t sequence) {
+RelayGroup::WorkPtr RelayGroup::started(Call call, WorkPtr carried, const std::vector<int>& ranks,
+                                        std::uint64_t sequence) {
   const std::int64_t handle = announce(call, ranks, sequence);
-  return c10::make_intrusive<RelayWork>(rank_of(rank_), call.op, std::move(carried), std::move(call.inputs), std::move(call.outputs),
+  return c10::make_intrusive<RelayWork>(rank_of(rank_), call.op, std::move(carried),
+                                        std::move(call.inputs), std::move(call.outputs),
                                         *options_.plugin, handle);
 }
 
@@ -136,98 +143,118 @@ RelayGroup::WorkPtr RelayGroup::started(Call call, WorkPtr carried) {
 
 RelayGroup::WorkPtr RelayGroup::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   Tensors host = on_host(tensors);
-  return started({OpType::ALLREDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, tensors}, carrier_->allreduce(host, opts));
+  return started({OpType::ALLREDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, tensors},
+                 carrier_->allreduce(host, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::allreduce_coalesced(Tensors& tensors,
+                                                    const c10d::AllreduceCoalescedOptions& opts) {
   Tensors host = on_host(tensors);
-  return started({OpType::ALLREDUCE_COALESCED, TRELLIS_ALL_REDUCE, total(tensors), tensors, tensors},
-                 carrier_->allreduce_coalesced(host, opts));
+  return started(
+      {OpType::ALLREDUCE_COALESCED, TRELLIS_ALL_REDUCE, total(tensors), tensors, tensors},
+      carrier_->allreduce_coalesced(host, opts));
 }
 
 RelayGroup::WorkPtr RelayGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   Tensors host = on_host(tensors);
   const Tensors outputs = rank_ == opts.rootRank ? tensors : Tensors{};
-  return started({OpType::REDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, outputs}, carrier_->reduce(host, opts));
+  return started({OpType::REDUCE, TRELLIS_ALL_REDUCE, total(tensors), tensors, outputs},
+                 carrier_->reduce(host, opts));
 }
 
 RelayGroup::WorkPtr RelayGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Tensors host = on_host(tensors);
   const bool root = rank_ == opts.rootRank;
-  return started({OpType::BROADCAST, TRELLIS_BROADCAST, total(tensors), root ? tensors : Tensors{}, root ? Tensors{} : tensors},
+  return started({OpType::BROADCAST, TRELLIS_BROADCAST, total(tensors), root ? tensors : Tensors{},
+                  root ? Tensors{} : tensors},
                  carrier_->broadcast(host, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::allgather(TensorLists& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) {
   TensorLists host_outputs = on_host(outputs);
   Tensors host_inputs = on_host(inputs);
-  return started({OpType::ALLGATHER, TRELLIS_ALL_GATHER, size_ * total(inputs), inputs, flat(outputs)},
-                 carrier_->allgather(host_outputs, host_inputs, opts));
+  return started(
+      {OpType::ALLGATHER, TRELLIS_ALL_GATHER, size_ * total(inputs), inputs, flat(outputs)},
+      carrier_->allgather(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                const c10d::AllgatherOptions& opts) {
   at::Tensor host_output = on_host(output);
   at::Tensor host_input = on_host(input);
   return started({OpType::_ALLGATHER_BASE, TRELLIS_ALL_GATHER, output.numel(), {input}, {output}},
                  carrier_->_allgather_base(host_output, host_input, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   Tensors host_inputs = on_host(inputs);
   return started({OpType::COALESCED, TRELLIS_ALL_GATHER, total(outputs), inputs, outputs},
                  carrier_->allgather_into_tensor_coalesced(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                               const c10d::ReduceScatterOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   TensorLists host_inputs = on_host(inputs);
-  return started({OpType::REDUCE_SCATTER, TRELLIS_REDUCE_SCATTER, size_ * total(outputs), flat(inputs), outputs},
+  return started({OpType::REDUCE_SCATTER, TRELLIS_REDUCE_SCATTER, size_ * total(outputs),
+                  flat(inputs), outputs},
                  carrier_->reduce_scatter(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                     const c10d::ReduceScatterOptions& opts) {
   at::Tensor host_output = on_host(output);
   at::Tensor host_input = on_host(input);
-  return started({OpType::_REDUCE_SCATTER_BASE, TRELLIS_REDUCE_SCATTER, input.numel(), {input}, {output}},
-                 carrier_->_reduce_scatter_base(host_output, host_input, opts));
+  return started(
+      {OpType::_REDUCE_SCATTER_BASE, TRELLIS_REDUCE_SCATTER, input.numel(), {input}, {output}},
+      carrier_->_reduce_scatter_base(host_output, host_input, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                                const c10d::ReduceScatterOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   Tensors host_inputs = on_host(inputs);
   return started({OpType::COALESCED, TRELLIS_REDUCE_SCATTER, total(inputs), inputs, outputs},
                  carrier_->reduce_scatter_tensor_coalesced(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::gather(TensorLists& outputs, Tensors& inputs,
+                                       const c10d::GatherOptions& opts) {
   TensorLists host_outputs = on_host(outputs);
   Tensors host_inputs = on_host(inputs);
   return started({OpType::GATHER, TRELLIS_ALL_GATHER, size_ * total(inputs), inputs, flat(outputs)},
                  carrier_->gather(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::scatter(Tensors& outputs, TensorLists& inputs,
+                                        const c10d::ScatterOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   TensorLists host_inputs = on_host(inputs);
-  return started({OpType::SCATTER, TRELLIS_BROADCAST, size_ * total(outputs), flat(inputs), outputs},
-                 carrier_->scatter(host_outputs, host_inputs, opts));
+  return started(
+      {OpType::SCATTER, TRELLIS_BROADCAST, size_ * total(outputs), flat(inputs), outputs},
+      carrier_->scatter(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::alltoall(Tensors& outputs, Tensors& inputs,
+                                         const c10d::AllToAllOptions& opts) {
   Tensors host_outputs = on_host(outputs);
   Tensors host_inputs = on_host(inputs);
   return started({OpType::ALLTOALL, TRELLIS_ALL_TO_ALL, total(inputs), inputs, outputs},
                  carrier_->alltoall(host_outputs, host_inputs, opts));
 }
 
-RelayGroup::WorkPtr RelayGroup::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
-                                              std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+RelayGroup::WorkPtr RelayGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                              std::vector<std::int64_t>& output_splits,
+                                              std::vector<std::int64_t>& input_splits,
+                                              const c10d::AllToAllOptions& opts) {
   at::Tensor host_output = on_host(output);
   at::Tensor host_input = on_host(input);
-  return started({OpType::ALLTOALL_BASE, TRELLIS_ALL_TO_ALL, input.numel(), {input}, {output}},
-                 carrier_->alltoall_base(host_output, host_input, output_splits, input_splits, opts));
+  return started(
+      {OpType::ALLTOALL_BASE, TRELLIS_ALL_TO_ALL, input.numel(), {input}, {output}},
+      carrier_->alltoall_base(host_output, host_input, output_splits, input_splits, opts));
 }
 
 RelayGroup::WorkPtr RelayGroup::barrier(const c10d::BarrierOptions& opts) {
@@ -239,15 +266,15 @@ RelayGroup::WorkPtr RelayGroup::barrier(const c10d::BarrierOptions& opts) {
 RelayGroup::WorkPtr RelayGroup::send(Tensors& tensors, int to, int tag) {
   Tensors host = on_host(tensors);
   const std::uint64_t sequence = sent_.at(static_cast<std::size_t>(to))++;
-  return started({OpType::SEND, TRELLIS_SEND_RECV, total(tensors), tensors, {}}, carrier_->send(host, to, tag),
-                 {rank_of(rank_), rank_of(to)}, sequence);
+  return started({OpType::SEND, TRELLIS_SEND_RECV, total(tensors), tensors, {}},
+                 carrier_->send(host, to, tag), {rank_of(rank_), rank_of(to)}, sequence);
 }
 
 RelayGroup::WorkPtr RelayGroup::recv(Tensors& tensors, int from, int tag) {
   Tensors host = on_host(tensors);
   const std::uint64_t sequence = received_.at(static_cast<std::size_t>(from))++;
-  return started({OpType::RECV, TRELLIS_SEND_RECV, total(tensors), {}, tensors}, carrier_->recv(host, from, tag),
-                 {rank_of(from), rank_of(rank_)}, sequence);
+  return started({OpType::RECV, TRELLIS_SEND_RECV, total(tensors), {}, tensors},
+                 carrier_->recv(host, from, tag), {rank_of(from), rank_of(rank_)}, sequence);
 }
 
 }  // namespace trellis::runtime

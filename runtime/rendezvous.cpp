@@ -35,21 +35,27 @@ sim::CollectiveKind plan_kind(CommOp op) {
 
 bool is_even(const Exchange& exchange) {
   const std::int64_t split = exchange.sides[0]->input_splits[0];
-  return std::all_of(exchange.sides.begin(), exchange.sides.end(), [split](const std::optional<Side>& side) {
-    return std::all_of(side->input_splits.begin(), side->input_splits.end(), [split](std::int64_t s) { return s == split; });
-  });
+  return std::all_of(exchange.sides.begin(), exchange.sides.end(),
+                     [split](const std::optional<Side>& side) {
+                       return std::all_of(side->input_splits.begin(), side->input_splits.end(),
+                                          [split](std::int64_t s) { return s == split; });
+                     });
 }
 
 }  // namespace
 
 Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout)
-    : running_(std::move(ranks)), threads_(static_cast<int>(running_.size()), permits), timeout_(timeout), ranks_(running_.size()) {
+    : running_(std::move(ranks)),
+      threads_(static_cast<int>(running_.size()), permits),
+      timeout_(timeout),
+      ranks_(running_.size()) {
   for (int rank : running_) host_group_ = &join("host", running_, rank);
 }
 
 int Rendezvous::seat(int rank) const {
   const auto place = std::lower_bound(running_.begin(), running_.end(), rank);
-  return place == running_.end() || *place != rank ? -1 : static_cast<int>(place - running_.begin());
+  return place == running_.end() || *place != rank ? -1
+                                                   : static_cast<int>(place - running_.begin());
 }
 
 void Rendezvous::make_ready(const std::vector<int>& ranks) {
@@ -73,7 +79,7 @@ void Rendezvous::end(int rank) {
   Lock lock(mutex_);
   threads_.end(seat(rank));
   if (!threads_.is_last_awake(seat(rank))) return;
-  // Ranks that still wait wait in vain: one of them must wake to say so.
+  // Ranks that still wait would wait forever: one of them must wake to say so.
   for (int other = 0; other < threads_.ranks(); ++other) {
     if (threads_.state(other) == HostThreads::State::kBlocked) return threads_.make_ready(other);
   }
@@ -91,8 +97,7 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
     code = error.code();
   } catch (const std::exception& error) {
     text += c10::str(": ", error.what());
-  } catch (...) {
-  }
+  } catch (...) {}
   Lock lock(mutex_);
   of(rank).failure = std::move(cause);
   cancelled_ = true;
@@ -102,7 +107,8 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
 
 void Rendezvous::world_is_over(const std::string& cause, ExitCode code) {
   if (verdict_) return;
-  // After a hang the others have waited long enough already; elsewhere they may still compute before they notice.
+  // After a hang the others have waited long enough already; elsewhere they may still compute
+  // before they notice.
   const std::chrono::milliseconds grace = kGrace;
   const auto patience = code == ExitCode::kHang ? grace : std::min(timeout_, kLongestTimeout);
   verdict_ = Verdict{cause, code, Clock::now() + patience};
@@ -152,13 +158,16 @@ std::int64_t Rendezvous::bytes_sent(int rank) const {
   return of(rank).bytes_sent;
 }
 
-Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<int>& ranks, int rank) {
+Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<int>& ranks,
+                                    int rank) {
   Lock lock(mutex_);
   const int instance = of(rank).groups_made[{axis, ranks}]++;
   auto& group = groups_[{axis, ranks, instance}];
   if (!group) {
-    const auto running = std::count_if(ranks.begin(), ranks.end(), [this](int member) { return seat(member) >= 0; });
-    GroupInfo info{axis, ranks, instance, static_cast<int>(running), c10::str(axis, " [", c10::Join(", ", ranks), "]")};
+    const auto running =
+        std::count_if(ranks.begin(), ranks.end(), [this](int member) { return seat(member) >= 0; });
+    GroupInfo info{axis, ranks, instance, static_cast<int>(running),
+                   c10::str(axis, " [", c10::Join(", ", ranks), "]")};
     if (instance > 0) info.label += c10::str(" (instance ", instance, ")");
     group = std::make_unique<Group>();
     group->joined.resize(ranks.size());
@@ -170,21 +179,27 @@ Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<i
 }
 
 void Rendezvous::check_caller(int rank) const {
-  TORCH_CHECK(threads_.state(seat(rank)) != HostThreads::State::kEnded, "a communication of rank ", rank,
-              " after the rank has ended: groups live as long as their world runs; communicate before, or make another world");
-  TORCH_CHECK(threads_.is_thread_of(seat(rank)), "a communication of rank ", rank, " was called on another thread: ",
-              "every rank speaks for itself, on its own thread (keep autograd multithreading off in it)");
+  TORCH_CHECK(threads_.state(seat(rank)) != HostThreads::State::kEnded, "a communication of rank ",
+              rank,
+              " after the rank has ended: groups live as long as their world runs; communicate "
+              "before, or make another world");
+  TORCH_CHECK(
+      threads_.is_thread_of(seat(rank)), "a communication of rank ", rank,
+      " was called on another thread: ",
+      "every rank speaks for itself, on its own thread (keep autograd multithreading off in it)");
 }
 
 void Rendezvous::throw_if_cancelled() const {
   if (cancelled_) throw Cancelled();
 }
 
-void Rendezvous::remember(int rank, const CommCall& call, const std::shared_ptr<Transfer>& transfer) {
+void Rendezvous::remember(int rank, const CommCall& call,
+                          const std::shared_ptr<Transfer>& transfer) {
   of(rank).recorder.add(call, transfer, of(rank).step);
 }
 
-std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::uint64_t sequence, Side side) {
+std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::uint64_t sequence,
+                                               Side side) {
   const int rank = group.info->ranks[static_cast<std::size_t>(member)];
   Lock lock(mutex_);
   check_caller(rank);
@@ -210,9 +225,11 @@ void Rendezvous::check_agreement(Exchange& exchange, int member, const Side& sid
     const CommCall& other = exchange.sides[m]->call;
     if (matches(other, side.call)) return;  // those that are there agree already
     const int rank = ranks[static_cast<std::size_t>(member)];
-    // The lower rank states what is expected, whoever came first: the text does not depend on timing.
-    throw_mismatch(exchange, ranks[m] < rank ? disagreement(exchange, ranks[m], other, rank, side.call)
-                                             : disagreement(exchange, rank, side.call, ranks[m], other));
+    // The lower rank states what is expected, whoever came first: the text does not depend on
+    // timing.
+    throw_mismatch(exchange, ranks[m] < rank
+                                 ? disagreement(exchange, ranks[m], other, rank, side.call)
+                                 : disagreement(exchange, rank, side.call, ranks[m], other));
   }
 }
 
@@ -224,9 +241,11 @@ void Rendezvous::check_splits(Exchange& exchange) {
       const auto& sent = exchange.sides[from]->input_splits;
       const auto& expected = exchange.sides[to]->output_splits;
       if (sent[to] == expected[from]) continue;
-      throw_mismatch(exchange, c10::str("communication mismatch: all-to-all #", exchange.sequence, " of ", exchange.group->label,
-                                        ": rank ", ranks[to], " expected ", expected[from], " elements from rank ", ranks[from],
-                                        ", got ", sent[to], ": make the split sizes of the two ranks agree"));
+      throw_mismatch(exchange,
+                     c10::str("communication mismatch: all-to-all #", exchange.sequence, " of ",
+                              exchange.group->label, ": rank ", ranks[to], " expected ",
+                              expected[from], " elements from rank ", ranks[from], ", got ",
+                              sent[to], ": make the split sizes of the two ranks agree"));
     }
   }
 }
@@ -239,15 +258,16 @@ std::shared_ptr<const Movement> Rendezvous::movement_of(const Exchange& exchange
     return std::make_shared<const Movement>(uneven_exchange(splits));
   }
   const int members = static_cast<int>(exchange.sides.size());
-  const MovementKey key{plan_kind(first.call.op), first.call.elements, members, std::max(first.call.root, 0)};
+  const MovementKey key{plan_kind(first.call.op), first.call.elements, members,
+                        std::max(first.call.root, 0)};
   Lock lock(movements_mutex_);
   if (movements_.size() > kKeptMovements) movements_.clear();
   auto& movement = movements_[key];
   if (!movement) {
-    // A reduce runs the all-reduce plan, whose root is nobody in particular.
-    const bool turned = std::get<0>(key) == sim::CollectiveKind::kBroadcast;
+    // A reduce runs the all-reduce plan, whose root is no particular rank.
+    const bool rotated = std::get<0>(key) == sim::CollectiveKind::kBroadcast;
     const auto plan = sim::ring_plan(std::get<0>(key), members, first.call.elements);
-    movement = std::make_shared<const Movement>(carry_out(plan, turned ? std::get<3>(key) : 0));
+    movement = std::make_shared<const Movement>(execute_plan(plan, rotated ? std::get<3>(key) : 0));
   }
   return movement;
 }
@@ -256,7 +276,7 @@ std::shared_ptr<const Movement> Rendezvous::movement_of(const Exchange& exchange
 void Rendezvous::move(Lock& lock, Exchange& exchange) {
   bool has_data = false;
   for (const auto& side : exchange.sides) {
-    if (!side) continue;  // does not run, so nobody has data
+    if (!side) continue;  // does not run, so no one has data
     exchange.buffers.push_back(&side->buffers);
     has_data |= !side->buffers.inputs.empty();
   }
@@ -325,9 +345,10 @@ void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds ti
   if (transfer.error) std::rethrow_exception(transfer.error);
 }
 
-/// When to look again: a missing rank is late when it has run for `timeout` without arriving. One that waits for a permit or for
-/// others is not late itself.
-Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer, Clock::time_point began,
+/// When to look again: a missing rank is late when it has run for `timeout` without arriving. One
+/// that waits for a permit or for others is not late itself.
+Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer,
+                                                     Clock::time_point began,
                                                      std::chrono::milliseconds timeout) const {
   auto next = Clock::now() + timeout;
   for (int rank : missing_that_run(transfer)) {
@@ -337,10 +358,11 @@ Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer, C
   return next;
 }
 
-void Rendezvous::host_barrier(int rank) {
+void Rendezvous::host_barrier(int rank, std::chrono::milliseconds timeout) {
   Side side;
   side.call.op = CommOp::kBarrier;
-  wait(rank, *exchange(*host_group_, seat(rank), of(rank).host_barriers++, std::move(side)));
+  wait(rank, *exchange(*host_group_, seat(rank), of(rank).host_barriers++, std::move(side)),
+       timeout);
 }
 
 }  // namespace trellis::runtime

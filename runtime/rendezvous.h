@@ -19,18 +19,22 @@
 
 namespace trellis::runtime {
 
-/// Thrown in a rank that another rank's failure wakes. It ends the rank's thread and is never the error that is reported.
+/// Thrown in a rank that another rank's failure wakes. It ends the rank's thread and is never the
+/// error that is reported.
 class Cancelled final : public std::exception {
  public:
-  [[nodiscard]] const char* what() const noexcept override { return "cancelled: another rank of this world failed"; }
+  [[nodiscard]] const char* what() const noexcept override {
+    return "cancelled: another rank of this world failed";
+  }
 };
 
-/// The in-process meeting point of the ranks of one world: collectives meet by group and sequence number, messages by ordered
-/// pair. Every rank speaks for itself, on its own thread.
+/// The in-process meeting point of the ranks of one world: collectives meet by group and sequence
+/// number, messages by ordered pair. Every rank speaks for itself, on its own thread.
 class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:
   using Clock = HostThreads::Clock;
-  /// `ranks`: those that run, ascending. A group's other members count as arrived, wherever they would be waited for.
+  /// `ranks`: those that run, ascending. A group's other members count as arrived, wherever they
+  /// would be waited for.
   Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout);
 
   // --- ranks ---
@@ -39,16 +43,17 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   /// Records the failure of `rank` and wakes every other rank. nullptr and Cancelled are no causes.
   void fail(int rank, std::exception_ptr cause);
   void rethrow_first_failure() const;  ///< of the lowest rank; returns when there is none
-  /// Whether the run is to stop. The n-th call of every rank gives the same answer, so ranks stop at the same step border; a
-  /// failure of another rank is seen at once.
+  /// Whether the run is to stop. The n-th call of every rank gives the same answer, so ranks stop
+  /// at the same step border; a failure of another rank is seen at once.
   bool stop_requested(int rank);
   /// The n-th call of every rank returns what the first of them said.
   bool agree(int rank, bool said);
   void begin_step(int rank, std::int64_t step);
   [[nodiscard]] std::int64_t bytes_sent(int rank) const;
   [[nodiscard]] bool has_failed() const;  ///< a rank of the world has
-  /// Throws Error(kHang) for what only some members did: a send that was never received, a group that a member never made, a communication
-  /// that was started and never waited for. REQUIRES: every rank has ended.
+  /// Throws Error(kHang) for what only some members did: a send that was never received, a group
+  /// that a member never made, a communication that was started and never waited for. REQUIRES:
+  /// every rank has ended.
   void check_complete() const;
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
@@ -66,7 +71,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     ExitCode code = ExitCode::kHang;
     std::vector<Straggler> ranks;
   };
-  /// The ranks that have not ended kGrace after a hang was found, or the world's timeout after another failure. Nullopt: none.
+  /// The ranks that have not ended kGrace after a hang was found, or the world's timeout after
+  /// another failure. Nullopt: none.
   [[nodiscard]] std::optional<Overdue> overdue() const;
   static constexpr std::chrono::seconds kGrace{1};
 
@@ -76,15 +82,18 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   // --- communications: start returns at once, wait blocks ---
   std::shared_ptr<Transfer> exchange(Group& group, int member, std::uint64_t sequence, Side side);
-  std::shared_ptr<Transfer> send(Group& group, int member, int to, std::uint64_t sequence, Side side);
-  std::shared_ptr<Transfer> receive(Group& group, int member, int from, std::uint64_t sequence, Side side);
+  std::shared_ptr<Transfer> send(Group& group, int member, int to, std::uint64_t sequence,
+                                 Side side);
+  std::shared_ptr<Transfer> receive(Group& group, int member, int from, std::uint64_t sequence,
+                                    Side side);
   /// Throws what the transfer failed with, Cancelled, or Error(kHang). `timeout` zero: the world's.
   void wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout = {});
-  void host_barrier(int rank);
+  void host_barrier(int rank, std::chrono::milliseconds timeout = {});
 
  private:
   using Lock = HostThreads::Lock;
-  using MovementKey = std::tuple<sim::CollectiveKind, std::int64_t, int, int>;  ///< kind, elements, members, root
+  using MovementKey =
+      std::tuple<sim::CollectiveKind, std::int64_t, int, int>;  ///< kind, elements, members, root
   struct RankState {
     FlightRecorder recorder;
     std::int64_t step = -1;
@@ -103,7 +112,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void check_splits(Exchange& exchange);
   void move(Lock& lock, Exchange& exchange);
   std::shared_ptr<const Movement> movement_of(const Exchange& exchange);
-  static std::shared_ptr<Message> message(Group& group, int sender, int receiver, std::uint64_t sequence);
+  static std::shared_ptr<Message> message(Group& group, int sender, int receiver,
+                                          std::uint64_t sequence);
   void deliver(Lock& lock, Group& group, Message& message);
   void settle(Group& group, Message& message);
   void help(Lock& lock, Exchange& exchange);
@@ -111,16 +121,20 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[noreturn]] void throw_mismatch(Transfer& transfer, const std::string& text);
   [[nodiscard]] Clock::time_point next_check(const Transfer& transfer, Clock::time_point began,
                                              std::chrono::milliseconds timeout) const;
-  [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left);
+  [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began,
+                               bool none_left);
   void world_is_over(const std::string& cause, ExitCode code);
   [[nodiscard]] std::string whereabouts(int rank) const;
   [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
-  [[nodiscard]] std::string disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,
+  [[nodiscard]] std::string disagreement(const Transfer& transfer, int rank,
+                                         const CommCall& expected, int other,
                                          const CommCall& got) const;
   /// Place among the ranks that run; −1: does not run.
   [[nodiscard]] int seat(int rank) const;
   RankState& of(int rank) { return ranks_[static_cast<std::size_t>(seat(rank))]; }
-  [[nodiscard]] const RankState& of(int rank) const { return ranks_[static_cast<std::size_t>(seat(rank))]; }
+  [[nodiscard]] const RankState& of(int rank) const {
+    return ranks_[static_cast<std::size_t>(seat(rank))];
+  }
   void make_ready(const std::vector<int>& ranks);
   [[nodiscard]] std::vector<int> missing_that_run(const Transfer& transfer) const;
 
@@ -131,8 +145,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::vector<RankState> ranks_;  ///< by seat
   std::map<std::tuple<std::string, std::vector<int>, int>, std::unique_ptr<Group>> groups_;
   std::mutex movements_mutex_;
-  std::map<MovementKey, std::shared_ptr<const Movement>> movements_;  ///< plans of past calls: training repeats itself
-  Group* host_group_ = nullptr;                                       ///< of host_barrier
+  std::map<MovementKey, std::shared_ptr<const Movement>>
+      movements_;                ///< plans of past calls: training repeats itself
+  Group* host_group_ = nullptr;  ///< of host_barrier
   std::atomic<bool> cancelled_{false};
   struct Verdict {
     std::string cause;
@@ -140,16 +155,17 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     Clock::time_point overdue_from;  ///< ranks that go on after it are reported
   };
   std::optional<Verdict> verdict_;  ///< the first
-  std::int64_t last_go_on_ = -1;  ///< the newest stop query that was answered "go on"
-  std::int64_t stop_from_ = -1;   ///< the first one that was answered "stop"
-  std::vector<bool> agreed_;      ///< answers of agree(), by number
+  std::int64_t last_go_on_ = -1;    ///< the newest stop query that was answered "go on"
+  std::int64_t stop_from_ = -1;     ///< the first one that was answered "stop"
+  std::vector<bool> agreed_;        ///< answers of agree(), by number
 };
 
 struct Rendezvous::Group {
   std::shared_ptr<const GroupInfo> info;
-  std::vector<bool> joined;                                                          ///< by member
-  std::map<std::uint64_t, std::shared_ptr<Exchange>> exchanges;                      ///< by sequence number
-  std::map<std::tuple<int, int, std::uint64_t>, std::shared_ptr<Message>> messages;  ///< by sender, receiver, sequence number
+  std::vector<bool> joined;                                      ///< by member
+  std::map<std::uint64_t, std::shared_ptr<Exchange>> exchanges;  ///< by sequence number
+  std::map<std::tuple<int, int, std::uint64_t>, std::shared_ptr<Message>>
+      messages;  ///< by sender, receiver, sequence number
 };
 
 }  // namespace trellis::runtime

@@ -30,7 +30,8 @@ bool fits(const CommCall& sent, const CommCall& posted) {
 
 }  // namespace
 
-std::shared_ptr<Message> Rendezvous::message(Group& group, int sender, int receiver, std::uint64_t sequence) {
+std::shared_ptr<Message> Rendezvous::message(Group& group, int sender, int receiver,
+                                             std::uint64_t sequence) {
   auto& message = group.messages[{sender, receiver, sequence}];
   if (!message) {
     message = std::make_shared<Message>();
@@ -42,14 +43,16 @@ std::shared_ptr<Message> Rendezvous::message(Group& group, int sender, int recei
   return message;
 }
 
-std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std::uint64_t sequence, Side side) {
+std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std::uint64_t sequence,
+                                           Side side) {
   const auto& ranks = group.info->ranks;
   const int rank = ranks[static_cast<std::size_t>(member)];
   auto content = packed(side);
   Lock lock(mutex_);
   check_caller(rank);
   throw_if_cancelled();
-  const auto message = Rendezvous::message(group, rank, ranks[static_cast<std::size_t>(to)], sequence);
+  const auto message =
+      Rendezvous::message(group, rank, ranks[static_cast<std::size_t>(to)], sequence);
   remember(rank, side.call, message);
   message->content = std::move(content);
   message->sent = side.call;
@@ -61,13 +64,15 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
   return message;
 }
 
-std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from, std::uint64_t sequence, Side side) {
+std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from,
+                                              std::uint64_t sequence, Side side) {
   const auto& ranks = group.info->ranks;
   const int rank = ranks[static_cast<std::size_t>(member)];
   Lock lock(mutex_);
   check_caller(rank);
   throw_if_cancelled();
-  const auto message = Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
+  const auto message =
+      Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
   remember(rank, side.call, message);
   message->posted = std::move(side);
   if (message->sent) {
@@ -89,7 +94,8 @@ void Rendezvous::deliver(Lock& lock, Group& group, Message& message) {
   group.messages.erase({message.sender, message.receiver, message.sequence});
   const Side& posted = *message.posted;
   if (!fits(*message.sent, posted.call)) {
-    throw_mismatch(message, disagreement(message, message.receiver, posted.call, message.sender, *message.sent));
+    throw_mismatch(message, disagreement(message, message.receiver, posted.call, message.sender,
+                                         *message.sent));
   }
   if (!message.content.empty()) {
     lock.unlock();

@@ -1,4 +1,4 @@
-// What a hang or a mismatch is told as: the part of Rendezvous that explains.
+// What a hang or a mismatch is reported as: the part of Rendezvous that explains.
 #include <algorithm>
 
 #include <c10/util/StringUtil.h>
@@ -12,13 +12,15 @@ namespace {
 using State = HostThreads::State;
 
 std::string seconds(HostThreads::Clock::duration elapsed) {
-  const auto hundredths = std::chrono::duration_cast<std::chrono::milliseconds>(elapsed).count() / 10;
+  const auto hundredths =
+      std::chrono::duration_cast<std::chrono::milliseconds>(elapsed).count() / 10;
   return c10::str(hundredths / 100, ".", hundredths % 100 < 10 ? "0" : "", hundredths % 100, " s");
 }
 
 }  // namespace
 
-/// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7] (complete), step 2"
+/// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7]
+/// (complete), step 2"
 std::string Rendezvous::whereabouts(int rank) const {
   const auto since = seconds(HostThreads::Clock::now() - threads_.since(seat(rank)));
   const std::string last = "; last: " + of(rank).recorder.last();
@@ -38,19 +40,24 @@ bool Rendezvous::has_joined(const GroupInfo& info, int rank) const {
   return joined[static_cast<std::size_t>(member)];
 }
 
-void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_point began, bool nobody_left) {
+void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_point began,
+                            bool none_left) {
   const auto missing = missing_that_run(transfer);
-  std::string text = c10::str("communication hang: rank ", rank, " waited ", seconds(Clock::now() - began), " in ",
-                              of(rank).recorder.describe(transfer), "\n  arrived: ", c10::Join(", ", transfer.arrived()), "\n");
+  std::string text =
+      c10::str("communication hang: rank ", rank, " waited ", seconds(Clock::now() - began), " in ",
+               of(rank).recorder.describe(transfer),
+               "\n  arrived: ", c10::Join(", ", transfer.arrived()), "\n");
   for (int other : missing) {
     text += c10::str("  missing: rank ", other, ", which ",
-                     has_joined(*transfer.group, other) ? "" : "has not made this group and ", whereabouts(other), "\n");
+                     has_joined(*transfer.group, other) ? "" : "has not made this group and ",
+                     whereabouts(other), "\n");
   }
-  if (nobody_left) text += "  every rank waits or has ended: nobody could still arrive\n";
+  if (none_left) text += "  every rank waits or has ended: no one could still arrive\n";
   text +=
-      "  what to do: compare what the missing ranks do with the ranks that arrived; every member of a group must make the same "
+      "  what to do: compare what the missing ranks do with the ranks that arrived; every member "
+      "of a group must make the same "
       "communications in the same order";
-  if (!nobody_left) text += ", or give slow ranks a longer timeout";
+  if (!none_left) text += ", or give slow ranks a longer timeout";
   world_is_over(text, ExitCode::kHang);  // whoever is to tell of it may wait for a lock of Python's
   throw Error(ExitCode::kHang, text);
 }
@@ -75,43 +82,52 @@ void Rendezvous::check_complete() const {
                         std::vector<int> did_not) {
     std::erase_if(did_not, [this](int rank) { return seat(rank) < 0; });
     if (transfer.done || did_not.empty()) return;
-    text += c10::str("  ", describe(call), ", #", transfer.sequence, " of ", transfer.group->label, ": rank ",
-                     c10::Join(", ", did), " did it, rank ", c10::Join(", ", did_not), " did not\n");
+    text += c10::str("  ", describe(call), ", #", transfer.sequence, " of ", transfer.group->label,
+                     ": rank ", c10::Join(", ", did), " did it, rank ", c10::Join(", ", did_not),
+                     " did not\n");
   };
   for (const auto& [key, group] : groups_) {
     const GroupInfo& info = *group->info;
     for (std::size_t m = 0; m < info.ranks.size(); ++m) {
       if (group->joined[m] || seat(info.ranks[m]) < 0) continue;
-      text += c10::str("  group ", info.label, ": rank ", info.ranks[m], " never made it, other members did\n");
+      text += c10::str("  group ", info.label, ": rank ", info.ranks[m],
+                       " never made it, other members did\n");
     }
     for (const auto& [sequence, exchange] : group->exchanges) {
       const auto& sides = exchange->sides;
-      const auto side = std::find_if(sides.begin(), sides.end(), [](const auto& each) { return each.has_value(); });
-      if (side != sides.end()) note(*exchange, (*side)->call, exchange->arrived(), exchange->missing());
+      const auto side = std::find_if(sides.begin(), sides.end(),
+                                     [](const auto& each) { return each.has_value(); });
+      if (side != sides.end())
+        note(*exchange, (*side)->call, exchange->arrived(), exchange->missing());
     }
     for (const auto& [place, message] : group->messages) {
       if (message->sent) note(*message, *message->sent, {message->sender}, {message->receiver});
-      if (message->posted) note(*message, message->posted->call, {message->receiver}, {message->sender});
+      if (message->posted)
+        note(*message, message->posted->call, {message->receiver}, {message->sender});
     }
   }
   if (text.empty()) return;
-  throw Error(ExitCode::kHang,
-              "communication mismatch: every rank has ended, and some did what others never answered:\n" + text +
-                  "  what to do: on a machine the ranks that did it would hang; every member of a group must make "
-                  "the group and the same communications, and every send needs its receive");
+  throw Error(
+      ExitCode::kHang,
+      "communication mismatch: every rank has ended, and some did what others never answered:\n" +
+          text +
+          "  what to do: on a machine the ranks that did it would hang; every member of a group "
+          "must make "
+          "the group and the same communications, and every send needs its receive");
 }
 
-std::string Rendezvous::disagreement(const Transfer& transfer, int rank, const CommCall& expected, int other,
-                                     const CommCall& got) const {
+std::string Rendezvous::disagreement(const Transfer& transfer, int rank, const CommCall& expected,
+                                     int other, const CommCall& got) const {
   constexpr std::size_t kShown = 3;
   const auto line = [&](int who, const CommCall& call) {
     return c10::str("  rank ", who, ": ", describe(call), "; before it:\n",
                     of(who).recorder.recent_before(transfer, kShown, "    "));
   };
-  return c10::str("communication mismatch: #", transfer.sequence, " of ", transfer.group->label, ": expected ",
-                  describe(expected), " (rank ", rank, "), got ", describe(got), " (rank ", other, ")\n", line(rank, expected),
-                  line(other, got),
-                  "  what to do: every member of a group must make the same communications, with the same sizes and types, in "
+  return c10::str("communication mismatch: #", transfer.sequence, " of ", transfer.group->label,
+                  ": expected ", describe(expected), " (rank ", rank, "), got ", describe(got),
+                  " (rank ", other, ")\n", line(rank, expected), line(other, got),
+                  "  what to do: every member of a group must make the same communications, with "
+                  "the same sizes and types, in "
                   "the same order");
 }
 

@@ -10,12 +10,14 @@ namespace trellis::runtime {
 namespace {
 
 at::Tensor cpu_alias(const at::Tensor& tensor) {
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type()));
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+                       at::TensorOptions().dtype(tensor.scalar_type()));
 }
 
 std::byte* bytes(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
-Piece piece(std::byte* base, const at::Tensor& tensor, std::int64_t begin, std::int64_t length, std::int64_t offset) {
+Piece piece(std::byte* base, const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+            std::int64_t offset) {
   return {offset, length, base + begin * static_cast<std::int64_t>(tensor.element_size())};
 }
 
@@ -42,13 +44,15 @@ std::byte* SideBuilder::writable(const at::Tensor& tensor) {
   return bytes(written_.copy);
 }
 
-void SideBuilder::input(const at::Tensor& tensor, std::int64_t begin, std::int64_t length, std::int64_t offset) {
+void SideBuilder::input(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+                        std::int64_t offset) {
   if (shape_only_ || length == 0) return;
   side_.keep_alive.push_back(tensor);
   side_.buffers.inputs.push_back(piece(readable(tensor), tensor, begin, length, offset));
 }
 
-void SideBuilder::output(const at::Tensor& tensor, std::int64_t begin, std::int64_t length, std::int64_t offset) {
+void SideBuilder::output(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+                         std::int64_t offset) {
   if (shape_only_ || length == 0) return;
   side_.keep_alive.push_back(tensor);
   side_.buffers.outputs.push_back(piece(writable(tensor), tensor, begin, length, offset));
@@ -57,7 +61,8 @@ void SideBuilder::output(const at::Tensor& tensor, std::int64_t begin, std::int6
 void SideBuilder::in_out(const at::Tensor& tensor, std::int64_t offset) {
   input(tensor, offset);
   if (shape_only_ || tensor.numel() == 0) return;
-  // Input and output are one buffer: the strided tensor's copy is read, combined in place and written back.
+  // Input and output are one buffer: the strided tensor's copy is read, combined in place and
+  // written back.
   if (!tensor.is_contiguous()) side_.write_back.emplace_back(cpu_alias(tensor), read_.copy);
   side_.buffers.outputs.push_back(side_.buffers.inputs.back());
 }

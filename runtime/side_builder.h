@@ -9,17 +9,24 @@
 
 namespace trellis::runtime {
 
-/// Lays a rank's tensors out over the working buffer of a communication. Device memory is host memory, so tensors are read and
-/// written through CPU aliases and nothing is recorded as an operation; strided tensors pass through contiguous copies.
+/// Lays a rank's tensors out over the working buffer of a communication. Device memory is host
+/// memory, so tensors are read and written through CPU aliases and nothing is recorded as an
+/// operation; strided tensors pass through contiguous copies.
 class SideBuilder {
  public:
   explicit SideBuilder(bool shape_only) : shape_only_(shape_only) {}
 
   /// The whole tensor, or `length` elements from its `begin`-th, at `offset` of the working buffer.
-  void input(const at::Tensor& tensor, std::int64_t offset) { input(tensor, 0, tensor.numel(), offset); }
-  void input(const at::Tensor& tensor, std::int64_t begin, std::int64_t length, std::int64_t offset);
-  void output(const at::Tensor& tensor, std::int64_t offset) { output(tensor, 0, tensor.numel(), offset); }
-  void output(const at::Tensor& tensor, std::int64_t begin, std::int64_t length, std::int64_t offset);
+  void input(const at::Tensor& tensor, std::int64_t offset) {
+    input(tensor, 0, tensor.numel(), offset);
+  }
+  void input(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+             std::int64_t offset);
+  void output(const at::Tensor& tensor, std::int64_t offset) {
+    output(tensor, 0, tensor.numel(), offset);
+  }
+  void output(const at::Tensor& tensor, std::int64_t begin, std::int64_t length,
+              std::int64_t offset);
   void in_out(const at::Tensor& tensor, std::int64_t offset);
 
   [[nodiscard]] Side finish();

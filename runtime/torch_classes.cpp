@@ -12,18 +12,21 @@
 #include "runtime/rendezvous.h"
 #include "runtime/world.h"
 
-/// What makes this room usable from Python: torch.classes.trellis.RankWorld for ranks that are threads, torch.ops.trellis.relay_group
-/// for ranks that are processes. Both answer with a ProcessGroup; Python unboxes it and takes its backend.
+/// What makes this room usable from Python: torch.classes.trellis.RankWorld for ranks that are
+/// threads, torch.ops.trellis.relay_group for ranks that are processes. Both answer with a
+/// ProcessGroup; Python unboxes it and takes its backend.
 namespace trellis::runtime {
 namespace {
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-/// The ranks of one process, each on a thread that the caller made. Calls other than the constructor come from the rank's own thread.
-/// All of them may run at once: a thread of Python holds a lock of its own, so none may wait for a permit to run.
+/// The ranks of one process, each on a thread that the caller made. Calls other than the
+/// constructor come from the rank's own thread. All of them may run at once: a thread of Python
+/// holds its own lock, so none may wait for a permit to run.
 class RankWorld final : public torch::CustomClassHolder {
  public:
-  RankWorld(const std::string& library, std::int64_t world_size, bool shape_only, std::int64_t timeout_ms) {
+  RankWorld(const std::string& library, std::int64_t world_size, bool shape_only,
+            std::int64_t timeout_ms) {
     options_.plugin = &DevicePlugin::load(library);
     options_.device_type = options_.plugin->api().device_type;
     options_.world_size = static_cast<int>(world_size);
@@ -33,12 +36,15 @@ class RankWorld final : public torch::CustomClassHolder {
     std::vector<int> everyone(static_cast<std::size_t>(options_.world_size));
     std::iota(everyone.begin(), everyone.end(), 0);
     rendezvous_ = std::make_shared<Rendezvous>(everyone, options_.host_threads, options_.timeout);
-    for (int rank : everyone) ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
+    for (int rank : everyone)
+      ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
   }
 
-  /// From now on stuck ranks are reported on stderr: see HangWatch. `python_signal`: raised after it. Call it once.
+  /// From now on stuck ranks are reported on stderr: see HangWatch. `python_signal`: raised after
+  /// it. Call it once.
   void watch(bool exit, std::int64_t python_signal) {
-    watch_ = std::make_unique<HangWatch>(rendezvous_, HangWatch::Options{exit, static_cast<int>(python_signal)});
+    watch_ = std::make_unique<HangWatch>(rendezvous_,
+                                         HangWatch::Options{exit, static_cast<int>(python_signal)});
   }
   void stop_watching() { watch_.reset(); }
   void beat() { watch_->beat(); }  ///< see HangWatch
@@ -66,17 +72,20 @@ class RankWorld final : public torch::CustomClassHolder {
   void leave(std::int64_t rank) { rendezvous_->end(index(rank)); }
   /// `hang`: the cause is a hang or a mismatch, which every rank has waited for already.
   void fail(std::int64_t rank, const std::string& cause, bool hang) {
-    rendezvous_->fail(index(rank), std::make_exception_ptr(Error(hang ? ExitCode::kHang : ExitCode::kInternal, cause)));
+    rendezvous_->fail(index(rank), std::make_exception_ptr(
+                                       Error(hang ? ExitCode::kHang : ExitCode::kInternal, cause)));
   }
   void begin_step(std::int64_t rank, std::int64_t step) { context(rank).begin_step(step); }
   void barrier(std::int64_t rank) { context(rank).host_barrier(); }
-  GroupPtr group(std::int64_t rank, const std::string& axis, const std::vector<std::int64_t>& ranks) {
+  GroupPtr group(std::int64_t rank, const std::string& axis,
+                 const std::vector<std::int64_t>& ranks) {
     return context(rank).new_group(axis, {ranks.begin(), ranks.end()});
   }
 
  private:
   [[nodiscard]] int index(std::int64_t rank) const {
-    TORCH_CHECK(rank >= 0 && rank < options_.world_size, "expected a rank between 0 and ", options_.world_size - 1, ", got ", rank);
+    TORCH_CHECK(rank >= 0 && rank < options_.world_size, "expected a rank between 0 and ",
+                options_.world_size - 1, ", got ", rank);
     return static_cast<int>(rank);
   }
   RankContext& context(std::int64_t rank) { return *ranks_[static_cast<std::size_t>(index(rank))]; }
@@ -87,12 +96,15 @@ class RankWorld final : public torch::CustomClassHolder {
   std::unique_ptr<HangWatch> watch_;
 };
 
-/// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier groups of this axis and these ranks.
-GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const std::string& axis, const std::vector<std::int64_t>& ranks,
-                     std::int64_t instance) {
+/// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier
+/// groups of this axis and these ranks.
+GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const std::string& axis,
+                     const std::vector<std::int64_t>& ranks, std::int64_t instance) {
   const c10::intrusive_ptr<c10d::Backend> relay = c10::make_intrusive<RelayGroup>(
-      carrier->getBackend(c10::kCPU),
-      RelayGroup::Options{&DevicePlugin::load(library), axis, {ranks.begin(), ranks.end()}, static_cast<std::uint32_t>(instance)});
+      carrier->getBackend(c10::kCPU), RelayGroup::Options{&DevicePlugin::load(library),
+                                                          axis,
+                                                          {ranks.begin(), ranks.end()},
+                                                          static_cast<std::uint32_t>(instance)});
   auto group = c10::make_intrusive<c10d::ProcessGroup>(carrier->getRank(), carrier->getSize());
   group->setBackend(c10::kPrivateUse1, c10d::ProcessGroup::BackendType::CUSTOM, relay);
   return group;

@@ -17,7 +17,8 @@ bool Exchange::move_parts() {
   const std::int64_t part_length = (length + parts - 1) / parts;
   std::int64_t done_here = 0;
   for (std::int64_t part = next_part++; part < parts; part = next_part++) {
-    move_bytes(*movement, buffers, part * part_length, std::min(length, (part + 1) * part_length), call.dtype, call.reduction);
+    move_bytes(*movement, buffers, part * part_length, std::min(length, (part + 1) * part_length),
+               call.dtype, call.reduction);
     ++done_here;
   }
   return done_here > 0 && parts_done.fetch_add(done_here) + done_here == parts;

@@ -33,7 +33,8 @@ struct Side {
   std::vector<std::int64_t> input_splits;   ///< all-to-all: elements to each member
   std::vector<std::int64_t> output_splits;  ///< all-to-all: elements from each member
   std::vector<at::Tensor> keep_alive;
-  /// {strided tensor, its contiguous copy}: written back when the bytes have arrived. Both on the CPU.
+  /// {strided tensor, its contiguous copy}: written back when the bytes have arrived. Both on the
+  /// CPU.
   std::vector<std::pair<at::Tensor, at::Tensor>> write_back;
 };
 
@@ -51,7 +52,8 @@ struct Transfer {
   /// Global ranks whose arrival it still needs; REQUIRES the world's mutex.
   [[nodiscard]] virtual std::vector<int> missing() const = 0;
   [[nodiscard]] virtual std::vector<int> arrived() const = 0;
-  /// Whether bytes are being moved and every awake member may take a share; REQUIRES the world's mutex.
+  /// Whether bytes are being moved and every awake member may take a share; REQUIRES the world's
+  /// mutex.
   [[nodiscard]] virtual bool has_work() const { return false; }
   /// Lets go of tensors and buffers: the flight recorder keeps transfers for long.
   virtual void release() = 0;
@@ -59,7 +61,8 @@ struct Transfer {
 
 /// The members of a group meet here for one collective.
 struct Exchange final : Transfer {
-  explicit Exchange(std::shared_ptr<const GroupInfo> info, std::uint64_t n) : sides(info->ranks.size()) {
+  explicit Exchange(std::shared_ptr<const GroupInfo> info, std::uint64_t n)
+      : sides(info->ranks.size()) {
     group = std::move(info);
     sequence = n;
   }
@@ -67,7 +70,8 @@ struct Exchange final : Transfer {
   [[nodiscard]] std::vector<int> arrived() const override { return members_where(true); }
   [[nodiscard]] bool has_work() const override { return next_part < parts; }
   void release() override;
-  /// Moves parts until none is left. True for the one call that did the last of them; only then may anything be released.
+  /// Moves parts until none is left. True for the one call that did the last of them; only then may
+  /// anything be released.
   bool move_parts();
 
   std::vector<std::optional<Side>> sides;  ///< by member; a released one is empty but present
@@ -93,8 +97,12 @@ struct Exchange final : Transfer {
 
 /// A message from one rank to another. The sender leaves a copy and goes on.
 struct Message final : Transfer {
-  [[nodiscard]] std::vector<int> missing() const override { return sent ? std::vector<int>{} : std::vector<int>{sender}; }
-  [[nodiscard]] std::vector<int> arrived() const override { return sent ? std::vector<int>{sender} : std::vector<int>{receiver}; }
+  [[nodiscard]] std::vector<int> missing() const override {
+    return sent ? std::vector<int>{} : std::vector<int>{sender};
+  }
+  [[nodiscard]] std::vector<int> arrived() const override {
+    return sent ? std::vector<int>{sender} : std::vector<int>{receiver};
+  }
   void release() override;
 
   int sender = 0;  ///< global ranks

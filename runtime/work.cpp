@@ -8,7 +8,8 @@ namespace trellis::runtime {
 namespace {
 
 c10::intrusive_ptr<c10::ivalue::Future> completed_future(const std::vector<at::Tensor>& tensors) {
-  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   future->markCompleted(c10::IValue(tensors));
   return future;
 }
@@ -24,7 +25,9 @@ std::exception_ptr NeuronWork::exception() const {
 }
 
 bool NeuronWork::wait(std::chrono::milliseconds timeout) {
-  if (parts_.transfer) parts_.rendezvous->wait(parts_.rank, *parts_.transfer, timeout.count() > 0 ? timeout : parts_.timeout);
+  if (parts_.transfer)
+    parts_.rendezvous->wait(parts_.rank, *parts_.transfer,
+                            timeout.count() > 0 ? timeout : parts_.timeout);
   if (parts_.plugin != nullptr && !announced_wait_) {
     announced_wait_ = true;
     parts_.plugin->check(parts_.plugin->api().comm_wait(parts_.handle));
@@ -38,11 +41,13 @@ c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFuture() {
 }
 
 bool CoalescedWork::isCompleted() {
-  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto& work) { return work->isCompleted(); });
 }
 
 bool CoalescedWork::isSuccess() const {
-  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+  return std::all_of(works_.begin(), works_.end(),
+                     [](const auto& work) { return work->isSuccess(); });
 }
 
 std::exception_ptr CoalescedWork::exception() const {

@@ -21,8 +21,8 @@ class NeuronWork final : public c10d::Work {
     const DevicePlugin* plugin = nullptr;  ///< null: not announced
     std::int64_t handle = -1;              ///< of the plugin
     std::vector<at::Tensor> result;
-    std::uint64_t sequence = 0;            ///< of the group; of the ordered pair for send and receive
-    int source = -1;                       ///< of a receive; global
+    std::uint64_t sequence = 0;  ///< of the group; of the ordered pair for send and receive
+    int source = -1;             ///< of a receive; global
     std::chrono::milliseconds timeout{0};  ///< 0: the world's
   };
   NeuronWork(c10d::OpType op, Parts parts) : Work(parts.rank, op), parts_(std::move(parts)) {}
@@ -37,7 +37,8 @@ class NeuronWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override { wait(); }
   void blockCurrentStream() override { wait(); }
-  /// Waits, then returns a completed future of the tensors: callbacks must run on the rank's own thread.
+  /// Waits, then returns a completed future of the tensors: callbacks must run on the rank's own
+  /// thread.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
@@ -45,7 +46,8 @@ class NeuronWork final : public c10d::Work {
   bool announced_wait_ = false;
 };
 
-/// What was started between startCoalescing and endCoalescing, as one: waits for each in the order of their start.
+/// What was started between startCoalescing and endCoalescing, as one: waits for each in the order
+/// of their start.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)

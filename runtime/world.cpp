@@ -30,7 +30,8 @@ namespace {
 
 constexpr const char* kCpu = "cpu";
 
-// A signal handler may only touch a lock-free flag; signals belong to the process, so this does too.
+// A signal handler may only touch a lock-free flag; signals belong to the process, so this does
+// too.
 std::atomic<bool> stop_flag{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -44,49 +45,65 @@ std::vector<int> ranks_that_run(const WorldOptions& options) {
 void check_representatives(const WorldOptions& options) {
   const std::vector<int>& ranks = options.representatives;
   if (ranks.empty()) return;
-  if (!options.shape_only) throw ConfigError("ranks that stand for others: expected shape_only, because those that do not run have no data");
-  const bool ascend = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  if (!options.shape_only)
+    throw ConfigError(
+        "ranks that represent others: expected shape_only, because those that do not run have no "
+        "data");
+  const bool ascend =
+      std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   if (!ascend || ranks.front() < 0 || ranks.back() >= options.world_size) {
-    throw ConfigError(c10::str("ranks that stand for others: expected ascending ranks of a world of ", options.world_size, ", got ", c10::Join(", ", ranks)));
+    throw ConfigError(
+        c10::str("ranks that represent others: expected ascending ranks of a world of ",
+                 options.world_size, ", got ", c10::Join(", ", ranks)));
   }
 }
 
 void check_options(const WorldOptions& options) {
   check_representatives(options);
-  if (options.replay && !options.shape_only) throw ConfigError("passes that are not executed: expected shape_only, because they compute nothing");
-  if (options.world_size < 1) throw ConfigError(c10::str("world size: expected at least 1 rank, got ", options.world_size));
+  if (options.replay && !options.shape_only)
+    throw ConfigError(
+        "passes that are not executed: expected shape_only, because they compute nothing");
+  if (options.world_size < 1)
+    throw ConfigError(c10::str("world size: expected at least 1 rank, got ", options.world_size));
   if (options.host_threads < 0)
-    throw ConfigError(c10::str("host threads: expected 0 (all cores) or more, got ", options.host_threads));
+    throw ConfigError(
+        c10::str("host threads: expected 0 (all cores) or more, got ", options.host_threads));
   if (options.timeout.count() <= 0)
-    throw ConfigError(c10::str("communication timeout: expected more than 0 ms, got ", options.timeout.count()));
+    throw ConfigError(
+        c10::str("communication timeout: expected more than 0 ms, got ", options.timeout.count()));
   if (options.device_type == kCpu) return;
   if (options.plugin == nullptr) {
-    throw ConfigError(c10::str("device ", options.device_type, ": no device plugin is loaded: load one, or use device cpu"));
+    throw ConfigError(c10::str("device ", options.device_type,
+                               ": no device plugin is loaded: load one, or use device cpu"));
   }
   if (options.device_type != options.plugin->api().device_type) {
-    throw ConfigError(c10::str("device ", options.device_type, ": the loaded plugin serves \"", options.plugin->api().device_type,
+    throw ConfigError(c10::str("device ", options.device_type, ": the loaded plugin serves \"",
+                               options.plugin->api().device_type,
                                "\": use that device or load another plugin"));
   }
   if (options.replay && options.plugin->api().repeat_period == nullptr) {
-    throw ConfigError(c10::str("device ", options.device_type, ": its plugin repeats no passes: execute them all"));
+    throw ConfigError(c10::str("device ", options.device_type,
+                               ": its plugin repeats no passes: execute them all"));
   }
   constexpr std::size_t kMostIndices = 127;  // c10::DeviceIndex is a signed byte
   if (ranks_that_run(options).size() > kMostIndices) {
-    throw ConfigError(c10::str("device ", options.device_type, ": expected at most ", kMostIndices, " ranks in a process, got ",
-                               ranks_that_run(options).size()));
+    throw ConfigError(c10::str("device ", options.device_type, ": expected at most ", kMostIndices,
+                               " ranks in a process, got ", ranks_that_run(options).size()));
   }
 }
 
 int permits(const WorldOptions& options) {
-  return options.host_threads > 0 ? options.host_threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return options.host_threads > 0
+             ? options.host_threads
+             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 /// The calling thread's LibTorch settings and device for the time a rank runs on it.
 class RankBinding {
  public:
   explicit RankBinding(const RankContext& context) {
-    // With multithreading, backward would run on an engine thread that all ranks of a device index share: collectives inside
-    // would deadlock.
+    // With multithreading, backward would run on an engine thread that all ranks of a device index
+    // share: collectives inside would deadlock.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     at::set_num_threads(1);
     if (context.device().is_cpu()) return;
@@ -98,22 +115,26 @@ class RankBinding {
   std::optional<c10::DeviceGuard> guard_;
 };
 
-/// The exception in flight, with the rank in its text. Hangs and mismatches name theirs, the same in every rank.
+/// The exception in flight, with the rank in its text. Hangs and mismatches name theirs, the same
+/// in every rank.
 std::exception_ptr current_exception_of(int rank) {
   const std::string where = c10::str("raised by rank ", rank);
   const auto named = [&](const Error& error) {
     const std::string_view text = error.what();
-    return error.code() == ExitCode::kHang || text.find(c10::str("rank ", rank)) != std::string_view::npos;
+    return error.code() == ExitCode::kHang ||
+           text.find(c10::str("rank ", rank)) != std::string_view::npos;
   };
   const auto with_rank = [&](const Error& error) { return error.what() + ("\n  " + where); };
   try {
     throw;
   } catch (const ConfigError& error) {
-    return named(error) ? std::current_exception() : std::make_exception_ptr(ConfigError(with_rank(error)));
+    return named(error) ? std::current_exception()
+                        : std::make_exception_ptr(ConfigError(with_rank(error)));
   } catch (const Error& error) {
     if (named(error)) return std::current_exception();
     return std::make_exception_ptr(Error(error.code(), with_rank(error)));
-  } catch (c10::OutOfMemoryError& error) {  // the device's: a run that does not fit has an exit code of its own
+  } catch (c10::OutOfMemoryError&
+               error) {  // the device's: a run that does not fit has its own exit code
     return std::make_exception_ptr(Error(ExitCode::kDoesNotFit, error.what_without_backtrace()));
   } catch (c10::Error& error) {
     error.add_context(where);
@@ -123,7 +144,8 @@ std::exception_ptr current_exception_of(int rank) {
   }
 }
 
-void run_rank(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous, const std::function<void(RankContext&)>& body) {
+void run_rank(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous,
+              const std::function<void(RankContext&)>& body) {
   rendezvous.enter(rank);
   try {
     RankContext context(rank, seat, options, rendezvous);
@@ -145,18 +167,22 @@ c10::Device RankContext::device() const {
   return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(seat_));
 }
 
-c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string& axis, const std::vector<int>& ranks) {
+c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string& axis,
+                                                              const std::vector<int>& ranks) {
   const auto place = std::find(ranks.begin(), ranks.end(), rank_);
-  TORCH_CHECK(place != ranks.end(), "new group ", axis, " [", c10::Join(", ", ranks), "]: rank ", rank_, " is not a member");
+  TORCH_CHECK(place != ranks.end(), "new group ", axis, " [", c10::Join(", ", ranks), "]: rank ",
+              rank_, " is not a member");
   for (int rank : ranks)
-    TORCH_CHECK(rank >= 0 && rank < world_size(), "new group ", axis, ": rank ", rank, " is not in a world of ", world_size());
+    TORCH_CHECK(rank >= 0 && rank < world_size(), "new group ", axis, ": rank ", rank,
+                " is not in a world of ", world_size());
   const int member = static_cast<int>(place - ranks.begin());
   Rendezvous::Group& group = rendezvous_.join(axis, ranks, rank_);
   const auto backend = c10::make_intrusive<ProcessGroupNeuron>(
       rendezvous_.shared_from_this(), group, member,
-      ProcessGroupNeuron::Options{options_.device_type == kCpu ? nullptr : options_.plugin, options_.shape_only, device()});
-  auto process_group =
-      c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<c10d::HashStore>(), member, static_cast<int>(ranks.size()));
+      ProcessGroupNeuron::Options{options_.device_type == kCpu ? nullptr : options_.plugin,
+                                  options_.shape_only, device()});
+  auto process_group = c10::make_intrusive<c10d::ProcessGroup>(
+      c10::make_intrusive<c10d::HashStore>(), member, static_cast<int>(ranks.size()));
   constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
   const c10::intrusive_ptr<c10d::Backend> base = backend;
   process_group->setBackend(c10::kCPU, kCustom, base);
@@ -167,7 +193,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string&
   return process_group;
 }
 
-void RankContext::host_barrier() { rendezvous_.host_barrier(rank_); }
+void RankContext::host_barrier(std::chrono::milliseconds timeout) {
+  rendezvous_.host_barrier(rank_, timeout);
+}
 
 void RankContext::begin_step(std::int64_t step) { rendezvous_.begin_step(rank_, step); }
 
@@ -179,8 +207,9 @@ std::int64_t RankContext::bytes_sent() const { return rendezvous_.bytes_sent(ran
 
 namespace {
 
-/// The math library picks its kernels when it is first called. Ranks that make that call at the same time may for once get others than later,
-/// and so other last bits: the first call is made here, alone.
+/// The math library picks its kernels when it is first called. Ranks that make that call at the
+/// same time may for once get others than later, and so other last bits: the first call is made
+/// here, alone.
 void settle_math_library() {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     const at::Tensor x = at::full({16, 16}, 0.5, dtype);
@@ -188,8 +217,9 @@ void settle_math_library() {
   }
 }
 
-/// Ranks that take turns would each keep what they freed in a heap of their own, out of reach of the rank that runs next: as many heaps as run at
-/// once, and large blocks go back to the system. Of the whole process, from here on.
+/// Ranks that take turns would each keep what they freed in a separate heap, out of reach of
+/// the rank that runs next: as many heaps as run at once, and large blocks go back to the system.
+/// Of the whole process, from here on.
 void share_heaps(std::size_t ranks, int permits) {
   if (ranks <= static_cast<std::size_t>(permits)) return;
   constexpr int kLargeBytes = 1024 * 1024;
@@ -212,7 +242,9 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
     for (std::size_t seat = 0; seat < ranks.size(); ++seat) {
       const int rank = ranks[seat];
       try {
-        threads.push_back(std::make_unique<RankThread>([&, rank, seat] { run_rank(rank, static_cast<int>(seat), options, *rendezvous, body); }));
+        threads.push_back(std::make_unique<RankThread>([&, rank, seat] {
+          run_rank(rank, static_cast<int>(seat), options, *rendezvous, body);
+        }));
       } catch (...) {
         rendezvous->fail(rank, std::current_exception());
         break;

@@ -21,15 +21,18 @@ class Rendezvous;  // in-process meeting point of the rank threads
 
 struct WorldOptions {
   int world_size = 1;
-  std::string device_type = "cpu";            ///< "cpu" or the plugin's device type
-  const DevicePlugin* plugin = nullptr;       ///< needed unless "cpu"
-  int host_threads = 0;                       ///< ranks that may run at the same time; 0: as many as the host has cores
-  bool shape_only = false;                    ///< communications carry no bytes
-  /// Ascending ranks that run; the others do what one of these does, and nobody waits for them. Empty: all. Needs shape_only.
+  std::string device_type = "cpu";       ///< "cpu" or the plugin's device type
+  const DevicePlugin* plugin = nullptr;  ///< needed unless "cpu"
+  int host_threads = 0;  ///< ranks that may run at the same time; 0: as many as the host has cores
+  bool shape_only = false;  ///< communications carry no bytes
+  /// Ascending ranks that run; the others do what one of these does, and no one waits for them.
+  /// Empty: all. Needs shape_only.
   std::vector<int> representatives;
-  bool replay = false;                        ///< the plugin may be asked to repeat_period. Needs shape_only.
-  std::chrono::milliseconds timeout{100000};  ///< a rank that is later than this at a communication is named (exit code 4)
-  bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the process (exit code 4): see HangWatch
+  bool replay = false;  ///< the plugin may be asked to repeat_period. Needs shape_only.
+  std::chrono::milliseconds timeout{
+      100000};  ///< a rank that is later than this at a communication is named (exit code 4)
+  bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the
+                                 ///< process (exit code 4): see HangWatch
 };
 
 /// What a rank's thread knows about itself.
@@ -38,26 +41,31 @@ class RankContext {
   RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous);
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return options_.world_size; }
-  [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = the rank's place among those that run, of the plugin's device type
+  [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = the rank's place among those
+                                             ///< that run, of the plugin's device type
   [[nodiscard]] bool shape_only() const { return options_.shape_only; }
   [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
   /// Whether passes that repeat may be left to the plugin's repeat_period.
   [[nodiscard]] bool replays() const { return options_.replay; }
 
-  /// A process group with backend `neuron` over `ranks` (global, in member order, this rank among them). Every member must call
-  /// it, in the same order. `axis`: "tp", "pp", "dp", "world".
-  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const std::string& axis, const std::vector<int>& ranks);
-  /// Meets all ranks of the world; not part of the simulated timeline.
-  void host_barrier();
+  /// A process group with backend `neuron` over `ranks` (global, in member order, this rank among
+  /// them). Every member must call it, in the same order. `axis`: "tp", "pp", "dp", "world".
+  c10::intrusive_ptr<c10d::ProcessGroup> new_group(const std::string& axis,
+                                                   const std::vector<int>& ranks);
+  /// Meets all ranks of the world; not part of the simulated timeline. `timeout`: how long another
+  /// rank may work before it is reported as missing; zero: the world's. Throws Error(kHang).
+  void host_barrier(std::chrono::milliseconds timeout = {});
   /// Training step `step` begins: named in the texts about hangs and mismatches.
   void begin_step(std::int64_t step);
-  /// True once another rank failed or the run was interrupted: leave at the next step border. The n-th call of every rank gives
-  /// the same answer, so an interrupted run stops at the same border everywhere: ask once per step.
+  /// True once another rank failed or the run was interrupted: leave at the next step border. The
+  /// n-th call of every rank gives the same answer, so an interrupted run stops at the same border
+  /// everywhere: ask once per step.
   [[nodiscard]] bool stop_requested() const;
-  /// One answer for all ranks to a question whose answers may differ, such as what time it is: the n-th call of every rank returns what the
-  /// first of them said. Nobody waits.
+  /// One answer for all ranks to a question whose answers may differ, such as what time it is: the
+  /// n-th call of every rank returns what the first of them said. No one waits.
   [[nodiscard]] bool agree(bool said);
-  /// Bytes that this rank has sent in finished communications, as their plans count them; 0 in shape-only mode.
+  /// Bytes that this rank has sent in finished communications, as their plans count them; 0 in
+  /// shape-only mode.
   [[nodiscard]] std::int64_t bytes_sent() const;
 
  private:
@@ -67,12 +75,14 @@ class RankContext {
   Rendezvous& rendezvous_;
 };
 
-/// Runs `body` once per rank that runs, each on its own thread with autograd multithreading off and one intra-op thread. Returns when all
-/// ended. When a rank throws, the others are woken from their communications and end; the first error (lowest rank among the
-/// causes) is rethrown. Throws Error(kHang) when all ended, but a send or a group lacks its other side.
+/// Runs `body` once per rank that runs, each on its own thread with autograd multithreading off and
+/// one intra-op thread. Returns when all ended. When a rank throws, the others are woken from their
+/// communications and end; the first error (lowest rank among the causes) is rethrown. Throws
+/// Error(kHang) when all ended, but a send or a group has no other side.
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body);
 
-/// Asks every rank of every running world to stop at its next step border (async-signal-safe: only sets a flag).
+/// Asks every rank of every running world to stop at its next step border (async-signal-safe: only
+/// sets a flag).
 void request_stop();
 /// Forgets a request, for a program that goes on to run another world.
 void clear_stop_request();

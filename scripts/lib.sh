@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts: messages with elapsed time, on stderr.
 start_seconds=${TRELLIS_START_SECONDS:-$(date +%s)}
 export TRELLIS_START_SECONDS=$start_seconds
@@ -17,7 +18,10 @@ build() { # build PRESET [TARGET…]
   local preset=$1; shift
   say "configuring ($preset)"
   mkdir -p "build/$preset"
-  cmake --preset "$preset" >"build/$preset/configure.log" 2>&1 || { cat "build/$preset/configure.log" >&2; fail "CMake could not configure" "see the lines above"; }
+  cmake --preset "$preset" >"build/$preset/configure.log" 2>&1 || {
+    cat "build/$preset/configure.log" >&2
+    fail "CMake could not configure" "see the lines above"
+  }
   say "building ($preset): $(nproc) jobs"
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")

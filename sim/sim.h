@@ -1,187 +1,50 @@
 #pragma once
 
-#include <array>
-#include <cmath>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/units.h"
-#include "sim/cluster/rank_fold.h"
-#include "sim/collectives/algorithm.h"
-#include "sim/collectives/plan.h"
 #include "sim/config/system_config.h"
 #include "sim/isa/program.h"
+#include "sim/job/job.h"
 
-/// The façade of the hardware model: plain C++, no SystemC. One Simulator per process (SystemC elaborates once); it owns the
-/// kernel's thread, and every call runs there and returns when the answer is ready. Calls may come from any thread.
+/// The façade of the hardware model: plain C++, no SystemC. One Simulator per process (SystemC
+/// elaborates once); it owns the kernel's thread, and every call runs there and returns when the
+/// answer is ready. Calls may come from any thread.
 namespace trellis::sim {
 
-/// Tracks of one core on a timeline: the engines, then the DMA queue groups.
-inline constexpr int kNumTracks = isa::kNumEngines + isa::kNumDmaQueues;
+/// "core:3=1.5": what rank 3 computes takes one and a half times as long;
+/// "link:node0.chip0.neuron_link_east=4": a quarter of the link's bandwidth. A factor of 1 is
+/// nothing. Throws ConfigError for other texts, ranks and links that are not there, factors
+/// below 1.
+[[nodiscard]] SlowParts read_slow_parts(const std::vector<std::string>& texts,
+                                        const SystemConfig& system, int ranks);
 
-/// When one kernel was busy on one track, from its first instruction's start to its last one's end. Times from the segment's start.
-struct KernelSlice {
-  std::uint32_t kernel = 0;
-  std::uint8_t track = 0;
-  Picoseconds start, end, busy;
-  Bytes bytes;  ///< moved, DMA tracks only
-  auto operator<=>(const KernelSlice&) const = default;
-};
-
-struct SegmentTiming {
-  Picoseconds duration;
-  std::array<Picoseconds, kNumTracks> busy{};
-  Picoseconds tensor_active;   ///< Tensor engine busy
-  Picoseconds compute_only;    ///< Vector, Scalar or GpSimd busy while Tensor is idle
-  Picoseconds dma_only;        ///< only DMA busy; the three and the idle rest add up to duration
-  Bytes hbm_read, hbm_written;
-  std::vector<KernelSlice> slices;  ///< sorted by (track, start)
-  std::vector<KernelSlice> pieces;  ///< with TimeOptions::pieces: every uninterrupted stretch of work of a kernel on a track
-  bool operator==(const SegmentTiming&) const = default;
-};
-
-/// How long a Program takes on one core: a pure function of (Program, SystemConfig, TimeOptions).
-struct CoreTiming {
-  std::vector<SegmentTiming> segments;
-  bool operator==(const CoreTiming&) const = default;
-};
-
-struct TimeOptions {
-  /// Skip the repetitions of loops once they are periodic. The result is the same without, only later.
-  bool fast_forward = true;
-  bool pieces = false;  ///< fill SegmentTiming::pieces, for a trace; nothing is skipped then
-  /// HBM traffic of the other core on the stack, which gets its fair share at most. ConfigError when no other core is on the stack.
-  BytesPerSecond neighbour_load{};
-};
-
-/// Two programs on the two cores of a pair. Both begin each segment together.
-struct PairTiming {
-  std::array<CoreTiming, 2> cores;
-  Picoseconds duration;  ///< sum over the segments of the longer core
-  bool operator==(const PairTiming&) const = default;
-};
-
-// ── the cluster ──
-
-struct CommGroup {
-  std::string axis;        ///< "tp", "pp", "dp", "world": what the exposed time is charged to
-  std::vector<int> ranks;  ///< member position → global rank
-};
-
-/// A collective or a transfer that several ranks take part in, matched by (group, sequence).
-struct ClusterComm {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::uint32_t group = 0;
-  std::uint64_t sequence = 0;  ///< n-th communication of this group (kSendRecv: of this ordered pair)
-  std::int64_t elements = 0;   ///< as in ring_plan; kSendRecv: the message
-  int element_bytes = 1;
-  int from = -1, to = -1;      ///< kSendRecv: global ranks
-};
-
-struct ScheduleItem {
-  enum class Kind : std::uint8_t { kSegment, kCommStart, kCommWait, kLaunch, kHostCopy };
-  Kind kind = Kind::kSegment;
-  std::uint32_t program = 0;   ///< kSegment: index in ClusterJob::programs
-  std::uint32_t segment = 0;   ///< kSegment
-  std::uint32_t comm = 0;      ///< kCommStart, kCommWait: index in ClusterJob::comms
-  std::int64_t bytes = 0;      ///< kHostCopy: between host and device memory, either way; the rank waits for it
-  std::int64_t operations = 0; ///< kLaunch: that the host records for this program
-};
-
-/// What all ranks do in one training step. ranks[i] is the order of the i-th simulated rank: of rank i, or of the fold's i-th representative;
-/// groups and transfers name ranks of the world. Device work of a rank is sequential, communications run beside it. A group of represented
-/// ranks communicates when their representatives do, and shares links with all groups that do the same elsewhere.
-struct ClusterJob {
-  std::vector<std::shared_ptr<const CoreTiming>> programs;
-  std::vector<CommGroup> groups;
-  std::vector<ClusterComm> comms;
-  std::vector<std::vector<ScheduleItem>> ranks;
-  std::vector<int> cores;  ///< rank of the world → global logical core
-  RankFold fold;           ///< empty: every rank is simulated
-};
-
-/// The same job with one schedule for each representative of a finer fold: that of the one which stood for it, with groups and transfers moved
-/// along. `sources` receives, per new schedule, the place of the old one. REQUIRES: `finer` splits classes of job.fold.
-[[nodiscard]] ClusterJob unfold(const ClusterJob& job, const RankFold& finer, std::vector<std::size_t>& sources);
-
-/// What work of a slow core takes.
-[[nodiscard]] inline Picoseconds slowed(Picoseconds duration, double factor) {
-  return factor == 1 ? duration : Picoseconds(std::llround(static_cast<double>(duration.value) * factor));
-}
-
-struct ItemTiming {
-  Picoseconds start, end;
-  auto operator<=>(const ItemTiming&) const = default;
-};
-
-struct CommTiming {
-  Picoseconds ready;  ///< the last participant has started it (kSendRecv: the sender)
-  Picoseconds end;
-  Bytes wire_bytes;   ///< over all links
-  auto operator<=>(const CommTiming&) const = default;
-};
-
-struct LinkUsage {
-  std::string name;
-  Picoseconds busy;
-  Bytes bytes;
-  std::vector<std::int64_t> history = {};  ///< of a cluster's run: bytes in each bin from its begin on, the last ones left out where nothing moved
-};
-
-struct ClusterTiming {
-  Picoseconds makespan;
-  std::vector<std::vector<ItemTiming>> ranks;  ///< same shape as ClusterJob::ranks
-  std::vector<CommTiming> comms;
-  std::vector<LinkUsage> links;                ///< of the instances that simulated ranks are on, those that carried something, by name
-  Picoseconds history_bin;                     ///< width of LinkUsage::history's bins
-};
-
-/// One collective on an idle machine.
-struct CollectiveRequest {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::vector<int> cores;  ///< global logical cores, each once; kSendRecv: sender, receiver
-  Bytes size;              ///< as nccom-test counts: what an all-gather ends with, what a reduce-scatter starts with, else each member's buffer
-  int element_bytes = 1;
-  std::optional<Algorithm> algorithm = {};  ///< none: what the selection table says
-};
-
-struct CollectiveTiming {
-  Picoseconds time;
-  AlgorithmChoice algorithm;
-  BytesPerSecond algorithm_bandwidth;  ///< size / time
-  BytesPerSecond bus_bandwidth;        ///< times 2(n−1)/n for all-reduce, (n−1)/n for gather, scatter and all-to-all, 1 otherwise
-  Bytes wire_bytes;                    ///< over all links
-  std::string busiest_link;            ///< "" when nothing moves
-  double busiest_link_share = 0;       ///< of the time that it is busy
-  std::string bound_by;                ///< the busiest of links, DMA engines and memories
-  double bound_share = 0;
-  std::vector<LinkUsage> links;        ///< those that carry something, by name
-};
-
-/// "core:3=1.5": what rank 3 computes takes one and a half times as long; "link:node0.chip0.neuron_link_east=4": a quarter of the link's bandwidth. A
-/// factor of 1 is nothing. Throws ConfigError for other texts, ranks and links that are not there, factors below 1.
-[[nodiscard]] SlowParts read_slow_parts(const std::vector<std::string>& texts, const SystemConfig& system, int ranks);
-
-/// As Simulator::time_collective, for programs that need nothing else of the machine: no kernel is started. Throws ConfigError when the
-/// fabric cannot form the group, the algorithm cannot run on it, or the size is not a whole number of elements (all-to-all: of blocks).
-[[nodiscard]] CollectiveTiming time_collective(const SystemConfig& system, const CollectiveRequest& request);
+/// As Simulator::time_collective, for programs that need nothing else of the machine: no kernel is
+/// started. Throws ConfigError when the fabric cannot form the group, the algorithm cannot run on
+/// it, or the size is not a whole number of elements (all-to-all: of blocks).
+[[nodiscard]] CollectiveTiming time_collective(const SystemConfig& system,
+                                               const CollectiveRequest& request);
 
 class Simulator {
  public:
-  explicit Simulator(const SystemConfig& config);  ///< throws Error when a Simulator exists already in this process
+  explicit Simulator(const SystemConfig&
+                         config);  ///< throws Error when a Simulator exists already in this process
   ~Simulator();
   Simulator(const Simulator&) = delete;
   Simulator& operator=(const Simulator&) = delete;
 
-  /// Throws Error naming engines and semaphores that wait when the program deadlocks. REQUIRES: validate(program) is empty.
-  [[nodiscard]] CoreTiming time_program(const isa::Program& program, const TimeOptions& options = {});
-  /// Both cores of a pair at once, on one HBM stack, with their core_barriers and send_recvs. Needs a system of physical cores (logical core
-  /// size 1) with two cores per stack: ConfigError otherwise, and for unequal numbers of segments. Throws Error as time_program.
-  [[nodiscard]] PairTiming time_pair(const isa::Program& core0, const isa::Program& core1, const TimeOptions& options = {});
-  /// A folded job's classes of equal ranks, split where this machine's links treat their ranks differently.
+  /// Throws Error naming engines and semaphores that wait when the program deadlocks. REQUIRES:
+  /// validate(program) is empty.
+  [[nodiscard]] CoreTiming time_program(const isa::Program& program,
+                                        const TimeOptions& options = {});
+  /// Both cores of a pair at once, on one HBM stack, with their core_barriers and send_recvs. Needs
+  /// a system of physical cores (logical core size 1) with two cores per stack: ConfigError
+  /// otherwise, and for unequal numbers of segments. Throws Error as time_program.
+  [[nodiscard]] PairTiming time_pair(const isa::Program& core0, const isa::Program& core1,
+                                     const TimeOptions& options = {});
+  /// A folded job's classes of equal ranks, split where this machine's links treat their ranks
+  /// differently.
   [[nodiscard]] RankFold equal_ranks(const ClusterJob& job) const;
   /// Throws Error (kHang) naming ranks and communications that never meet.
   [[nodiscard]] ClusterTiming run_cluster(const ClusterJob& job);

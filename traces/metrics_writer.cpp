@@ -24,11 +24,15 @@ void remove_incomplete_last_line(const std::filesystem::path& path) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& path) : stream_(path, FileStream::Mode::kAppend) { remove_incomplete_last_line(path); }
+MetricsWriter::MetricsWriter(const std::filesystem::path& path)
+    : stream_(path, FileStream::Mode::kAppend) {
+  remove_incomplete_last_line(path);
+}
 
 void MetricsWriter::write(const nlohmann::json& object) {
   TRELLIS_CHECK(object.is_object(), "a line of metrics.jsonl must be a JSON object");
-  const std::string line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string line =
+      object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   stream_.write(line.data(), static_cast<std::streamsize>(line.size()));
   stream_.check();
 }

@@ -57,12 +57,18 @@ enum : std::uint32_t {
   kAnnotation_string_value_iid = 17,
 };
 
-enum EventType : std::int32_t { kSliceBegin = 1, kSliceEnd = 2, kInstantEvent = 3, kCounterSample = 4 };
+enum EventType : std::int32_t {
+  kSliceBegin = 1,
+  kSliceEnd = 2,
+  kInstantEvent = 3,
+  kCounterSample = 4
+};
 constexpr std::int32_t kExplicitOrdering = 3;
 constexpr std::int32_t kNeverMerge = 2;  ///< equal names are different tracks here
 constexpr std::int32_t kUnitSizeBytes = 3;
 constexpr std::uint32_t kStateCleared = 1, kNeedsState = 2;
-constexpr std::uint32_t kSequence = 1;  ///< everything is one packet sequence: one set of interned texts
+constexpr std::uint32_t kSequence =
+    1;  ///< everything is one packet sequence: one set of interned texts
 
 /// Interned ids of one kind: 1, 2, … in the order of first use; 0 is no id.
 class InternedIds {
@@ -94,8 +100,12 @@ std::int64_t floor_ns(Picoseconds time) { return time.value / 1000; }
 class Writer {
  public:
   Writer(const Timeline& timeline, std::ostream& out)
-      : timeline_(timeline), out_(out), names_(timeline.num_texts()), categories_(timeline.num_texts()),
-        keys_(timeline.num_texts()), values_(timeline.num_texts()) {}
+      : timeline_(timeline),
+        out_(out),
+        names_(timeline.num_texts()),
+        categories_(timeline.num_texts()),
+        keys_(timeline.num_texts()),
+        values_(timeline.num_texts()) {}
 
   void write() {
     collect_texts();
@@ -109,13 +119,22 @@ class Writer {
   }
 
  private:
-  // uuids are dense: 1.. processes, tracks, counters, then the track of the warning; 0 is Perfetto's global track.
+  // uuids are dense: 1.. processes, tracks, counters, then the track of the warning; 0 is
+  // Perfetto's global track.
   [[nodiscard]] std::uint64_t uuid(ProcessId id) const { return 1 + id.v; }
-  [[nodiscard]] std::uint64_t uuid(TrackId id) const { return 1 + timeline_.processes().size() + id.v; }
-  [[nodiscard]] std::uint64_t uuid(CounterId id) const { return 1 + timeline_.processes().size() + timeline_.tracks().size() + id.v; }
-  [[nodiscard]] std::uint64_t warning_uuid() const { return uuid(CounterId{static_cast<std::uint32_t>(timeline_.counters().size())}); }
+  [[nodiscard]] std::uint64_t uuid(TrackId id) const {
+    return 1 + timeline_.processes().size() + id.v;
+  }
+  [[nodiscard]] std::uint64_t uuid(CounterId id) const {
+    return 1 + timeline_.processes().size() + timeline_.tracks().size() + id.v;
+  }
+  [[nodiscard]] std::uint64_t warning_uuid() const {
+    return uuid(CounterId{static_cast<std::uint32_t>(timeline_.counters().size())});
+  }
 
-  [[nodiscard]] std::uint32_t start_key() const { return static_cast<std::uint32_t>(keys_.used().size()) + 1; }
+  [[nodiscard]] std::uint32_t start_key() const {
+    return static_cast<std::uint32_t>(keys_.used().size()) + 1;
+  }
   [[nodiscard]] std::uint32_t duration_key() const { return start_key() + 1; }
 
   void collect(std::uint32_t name, std::uint32_t category, Timeline::ArgRange args) {
@@ -124,7 +143,8 @@ class Writer {
     for (std::uint32_t i = args.begin; i < args.end; ++i) {
       const Timeline::StoredArg arg = timeline_.arg(i);
       keys_.use(arg.key);
-      if (arg.type == Timeline::StoredArg::Type::kText) values_.use(static_cast<std::uint32_t>(arg.bits));
+      if (arg.type == Timeline::StoredArg::Type::kText)
+        values_.use(static_cast<std::uint32_t>(arg.bits));
     }
   }
 
@@ -139,7 +159,8 @@ class Writer {
     }
   }
 
-  /// One packet; `fill` adds its content. Packets gather in a buffer, so that the stream sees few large writes.
+  /// One packet; `fill` adds its content. Packets gather in a buffer, so that the stream sees few
+  /// large writes.
   void packet(std::uint32_t flags, const std::function<void(pbf_writer&)>& fill) {
     pbf_writer trace(buffer_);
     {
@@ -157,14 +178,16 @@ class Writer {
     buffer_.clear();
   }
 
-  static void interned_entry(pbf_writer& data, std::uint32_t field, std::uint32_t iid, const std::string& text) {
+  static void interned_entry(pbf_writer& data, std::uint32_t field, std::uint32_t iid,
+                             const std::string& text) {
     pbf_writer entry(data, field);
     entry.add_uint64(kEntry_iid, iid);
     entry.add_string(kEntry_text, text);
   }
 
   void interned_table(pbf_writer& data, std::uint32_t field, const InternedIds& ids) const {
-    for (const std::uint32_t text : ids.used()) interned_entry(data, field, ids.of(text), timeline_.text(text));
+    for (const std::uint32_t text : ids.used())
+      interned_entry(data, field, ids.of(text), timeline_.text(text));
   }
 
   void write_interned() {
@@ -216,14 +239,15 @@ class Writer {
     }
   }
 
-  /// Counters stand below the tracks of their process, in the order of their creation.
+  /// Counters are below the tracks of their process, in the order of their creation.
   void write_counters() {
     for (std::uint32_t i = 0; i < timeline_.counters().size(); ++i) {
       const Timeline::Counter& from = timeline_.counters()[i];
       descriptor(uuid(CounterId{i}), [&](pbf_writer& track) {
         track.add_uint64(kDescriptor_parent_uuid, uuid(from.process));
         track.add_string(kDescriptor_name, from.name);
-        track.add_int32(kDescriptor_sibling_order_rank, static_cast<std::int32_t>(timeline_.tracks().size() + i));
+        track.add_int32(kDescriptor_sibling_order_rank,
+                        static_cast<std::int32_t>(timeline_.tracks().size() + i));
         pbf_writer counter(track, kDescriptor_counter);
         if (from.unit == "bytes") {
           counter.add_enum(kCounter_unit, kUnitSizeBytes);
@@ -236,7 +260,8 @@ class Writer {
 
   void write_warning() {
     if (timeline_.dropped() == 0) return;
-    descriptor(warning_uuid(), [](pbf_writer& track) { track.add_string(kDescriptor_name, "warning"); });
+    descriptor(warning_uuid(),
+               [](pbf_writer& track) { track.add_string(kDescriptor_name, "warning"); });
     packet(0, [&](pbf_writer& one) {
       one.add_uint64(kPacket_timestamp, 0);
       pbf_writer event(one, kPacket_track_event);
@@ -246,23 +271,27 @@ class Writer {
     });
   }
 
-  /// Everything with a time. The sort is stable, so the edges of a track stay nested where rounding makes their times equal.
+  /// Everything with a time. The sort is stable, so the edges of a track stay nested where rounding
+  /// makes their times equal.
   [[nodiscard]] std::vector<Mark> sorted_marks() const {
     std::vector<Mark> marks;
-    marks.reserve(2 * timeline_.num_slices() + timeline_.num_instants() + timeline_.samples().size());
+    marks.reserve(2 * timeline_.num_slices() + timeline_.num_instants() +
+                  timeline_.samples().size());
     for (std::size_t i = 0; i < timeline_.samples().size(); ++i) {
       marks.push_back({floor_ns(timeline_.samples()[i].at), Mark::Kind::kSample, i});
     }
     const std::vector<std::vector<SliceEdge>> edges = nested_edges(timeline_);
     for (const TrackId track : timeline_.tracks_in_order()) {
       for (const SliceEdge& edge : edges[track.v]) {
-        marks.push_back({floor_ns(edge.at), edge.begin ? Mark::Kind::kBegin : Mark::Kind::kEnd, edge.slice});
+        marks.push_back(
+            {floor_ns(edge.at), edge.begin ? Mark::Kind::kBegin : Mark::Kind::kEnd, edge.slice});
       }
     }
     for (std::size_t i = 0; i < timeline_.num_instants(); ++i) {
       marks.push_back({floor_ns(timeline_.instant(i).at), Mark::Kind::kInstant, i});
     }
-    std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.ns < b.ns; });
+    std::stable_sort(marks.begin(), marks.end(),
+                     [](const Mark& a, const Mark& b) { return a.ns < b.ns; });
     return marks;
   }
 
@@ -295,7 +324,8 @@ class Writer {
     }
   }
 
-  void event(const Mark& mark, std::uint32_t flags, EventType type, std::uint64_t track, const std::function<void(pbf_writer&)>& fill) {
+  void event(const Mark& mark, std::uint32_t flags, EventType type, std::uint64_t track,
+             const std::function<void(pbf_writer&)>& fill) {
     packet(flags, [&](pbf_writer& one) {
       one.add_uint64(kPacket_timestamp, static_cast<std::uint64_t>(mark.ns));
       pbf_writer body(one, kPacket_track_event);
@@ -307,7 +337,8 @@ class Writer {
 
   void write_sample(const Mark& mark) {
     const Timeline::Sample& sample = timeline_.samples()[mark.index];
-    event(mark, 0, kCounterSample, uuid(sample.counter), [&](pbf_writer& body) { body.add_int64(kEvent_counter_value, sample.value); });
+    event(mark, 0, kCounterSample, uuid(sample.counter),
+          [&](pbf_writer& body) { body.add_int64(kEvent_counter_value, sample.value); });
   }
 
   void write_end(const Mark& mark) {
@@ -331,7 +362,8 @@ class Writer {
       integer(body, duration_key(), slice.duration.value);
       annotations(body, slice.args);
       const SliceFlow first{mark.index, 0, false};
-      for (auto flow = std::lower_bound(flows_.begin(), flows_.end(), first); flow != flows_.end() && flow->slice == mark.index; ++flow) {
+      for (auto flow = std::lower_bound(flows_.begin(), flows_.end(), first);
+           flow != flows_.end() && flow->slice == mark.index; ++flow) {
         body.add_fixed64(flow->leaves ? kEvent_flow_ids : kEvent_terminating_flow_ids, flow->id);
       }
     });
@@ -339,7 +371,8 @@ class Writer {
 
   void name_and_category(pbf_writer& body, std::uint32_t name, std::uint32_t category) const {
     body.add_uint64(kEvent_name_iid, names_.of(name));
-    if (!timeline_.text(category).empty()) body.add_uint64(kEvent_category_iids, categories_.of(category));
+    if (!timeline_.text(category).empty())
+      body.add_uint64(kEvent_category_iids, categories_.of(category));
   }
 
   static void integer(pbf_writer& body, std::uint32_t key, std::int64_t value) {
@@ -360,7 +393,8 @@ class Writer {
       if (arg.type == Timeline::StoredArg::Type::kDouble) {
         annotation.add_double(kAnnotation_double_value, arg.as_double());
       } else {
-        annotation.add_uint64(kAnnotation_string_value_iid, values_.of(static_cast<std::uint32_t>(arg.bits)));
+        annotation.add_uint64(kAnnotation_string_value_iid,
+                              values_.of(static_cast<std::uint32_t>(arg.bits)));
       }
     }
   }

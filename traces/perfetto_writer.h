@@ -6,9 +6,9 @@
 
 namespace trellis::traces {
 
-/// Perfetto's TrackEvent protobuf, for ui.perfetto.dev and its trace processor. Perfetto counts in nanoseconds, so times are rounded
-/// down for display and every slice and instant carries its exact `start_ps` (and `duration_ps`) as arguments.
-/// The same timeline gives the same bytes.
+/// Perfetto's TrackEvent protobuf, for ui.perfetto.dev and its trace processor. Perfetto counts in
+/// nanoseconds, so times are rounded down for display and every slice and instant carries its exact
+/// `start_ps` (and `duration_ps`) as arguments. The same timeline gives the same bytes.
 void write_perfetto(const Timeline& timeline, std::ostream& out);
 
 }  // namespace trellis::traces

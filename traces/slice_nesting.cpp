@@ -23,7 +23,9 @@ class Nesting {
       begin = open_.back().end;
       close_last();
     }
-    if (!open_.empty()) begin = std::max(begin, open_.back().begin);  // the enclosing one may have been clipped itself
+    if (!open_.empty())
+      begin =
+          std::max(begin, open_.back().begin);  // the enclosing one may have been clipped itself
     edges_.push_back({index, true, begin});
     open_.push_back({index, begin, std::max(begin, slice.end())});
   }
@@ -49,14 +51,16 @@ class Nesting {
 
 std::vector<std::vector<SliceEdge>> nested_edges(const Timeline& timeline) {
   std::vector<std::vector<std::uint64_t>> by_track(timeline.tracks().size());
-  for (std::uint64_t i = 0; i < timeline.num_slices(); ++i) by_track[timeline.slice(i).track.v].push_back(i);
+  for (std::uint64_t i = 0; i < timeline.num_slices(); ++i)
+    by_track[timeline.slice(i).track.v].push_back(i);
   std::vector<std::vector<SliceEdge>> out(by_track.size());
   for (std::size_t track = 0; track < by_track.size(); ++track) {
     const auto key = [&](std::uint64_t i) {
       const Timeline::Slice slice = timeline.slice(i);
       return std::tuple(slice.start.value, -slice.duration.value, i);
     };
-    std::sort(by_track[track].begin(), by_track[track].end(), [&](std::uint64_t a, std::uint64_t b) { return key(a) < key(b); });
+    std::sort(by_track[track].begin(), by_track[track].end(),
+              [&](std::uint64_t a, std::uint64_t b) { return key(a) < key(b); });
     Nesting nesting(out[track]);
     for (const std::uint64_t i : by_track[track]) nesting.add(i, timeline.slice(i));
     nesting.finish();

@@ -32,7 +32,8 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
 std::uint32_t crc32c(std::string_view data) {
   std::uint32_t crc = ~0u;
-  for (const char c : data) crc = kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff] ^ (crc >> 8);
+  for (const char c : data)
+    crc = kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xff] ^ (crc >> 8);
   return ~crc;
 }
 
@@ -45,13 +46,15 @@ std::uint32_t masked_crc(std::string_view data) {
 template <typename T>
 std::string little_endian(T value) {
   std::string out(sizeof value, '\0');
-  for (std::size_t i = 0; i < sizeof value; ++i) out[i] = static_cast<char>((value >> (8 * i)) & 0xff);
+  for (std::size_t i = 0; i < sizeof value; ++i)
+    out[i] = static_cast<char>((value >> (8 * i)) & 0xff);
   return out;
 }
 
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& path, double wall_time) : stream_(path, FileStream::Mode::kReplace) {
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& path, double wall_time)
+    : stream_(path, FileStream::Mode::kReplace) {
   std::string event;
   protozero::pbf_writer writer(event);
   writer.add_double(kEvent_wall_time, wall_time);
@@ -59,7 +62,8 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& path, double w
   write_record(event);
 }
 
-void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double value, double wall_time) {
+void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double value,
+                               double wall_time) {
   std::string event;
   protozero::pbf_writer writer(event);
   writer.add_double(kEvent_wall_time, wall_time);
@@ -75,7 +79,8 @@ void TensorBoardWriter::scalar(std::string_view tag, std::int64_t step, double v
 
 void TensorBoardWriter::write_record(const std::string& event) {
   const std::string length = little_endian(static_cast<std::uint64_t>(event.size()));
-  const std::string record = length + little_endian(masked_crc(length)) + event + little_endian(masked_crc(event));
+  const std::string record =
+      length + little_endian(masked_crc(length)) + event + little_endian(masked_crc(event));
   stream_.write(record.data(), static_cast<std::streamsize>(record.size()));
   stream_.check();
 }

@@ -9,8 +9,8 @@
 
 namespace trellis::traces {
 
-/// A TensorBoard event file. TensorBoard finds it when its name contains "tfevents". Every record reaches the file whole and at once,
-/// so a killed run leaves a valid file.
+/// A TensorBoard event file. TensorBoard finds it when its name contains "tfevents". Every record
+/// reaches the file whole and at once, so a killed run leaves a valid file.
 class TensorBoardWriter {
  public:
   /// Replaces an existing file. Throws ConfigError when the place cannot be written.

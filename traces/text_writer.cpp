@@ -50,7 +50,9 @@ class Lines {
     for (const Timeline::Flow& flow : timeline_.flows()) add_flow(flow);
     // Stable: samples of one counter at one time keep their order, the last one holds.
     std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) {
-      const auto key = [](const Line& l) { return std::tie(l.at, l.place, l.kind, l.longest_first); };
+      const auto key = [](const Line& l) {
+        return std::tie(l.at, l.place, l.kind, l.longest_first);
+      };
       if (key(a) != key(b) || a.kind == kSample) return key(a) < key(b);
       return a.text < b.text;
     });
@@ -65,7 +67,8 @@ class Lines {
     return quoted(timeline_.processes()[track.process.v].name) + "/" + quoted(track.name);
   }
 
-  [[nodiscard]] std::string category_and_args(std::uint32_t category, Timeline::ArgRange args) const {
+  [[nodiscard]] std::string category_and_args(std::uint32_t category,
+                                              Timeline::ArgRange args) const {
     std::string out;
     if (!timeline_.text(category).empty()) out += " cat=" + quoted(timeline_.text(category));
     for (std::uint32_t i = args.begin; i < args.end; ++i) {
@@ -74,38 +77,47 @@ class Lines {
       switch (arg.type) {
         case Timeline::StoredArg::Type::kInteger: out += std::to_string(arg.bits); break;
         case Timeline::StoredArg::Type::kDouble: out += number(arg.as_double()); break;
-        case Timeline::StoredArg::Type::kText: out += quoted(timeline_.text(static_cast<std::uint32_t>(arg.bits))); break;
+        case Timeline::StoredArg::Type::kText:
+          out += quoted(timeline_.text(static_cast<std::uint32_t>(arg.bits)));
+          break;
       }
     }
     return out;
   }
 
   [[nodiscard]] std::string head(const Timeline::Slice& slice) const {
-    return std::to_string(slice.start.value) + " " + track(slice.track) + " " + quoted(timeline_.text(slice.name));
+    return std::to_string(slice.start.value) + " " + track(slice.track) + " " +
+           quoted(timeline_.text(slice.name));
   }
 
   void add_slice(const Timeline::Slice& slice) {
     lines_.push_back({slice.start.value, place_[slice.track.v], kSlice, -slice.duration.value,
-                      "slice " + std::to_string(slice.start.value) + " +" + std::to_string(slice.duration.value) + " " + track(slice.track) +
-                          " " + quoted(timeline_.text(slice.name)) + category_and_args(slice.category, slice.args)});
+                      "slice " + std::to_string(slice.start.value) + " +" +
+                          std::to_string(slice.duration.value) + " " + track(slice.track) + " " +
+                          quoted(timeline_.text(slice.name)) +
+                          category_and_args(slice.category, slice.args)});
   }
 
   void add_instant(const Timeline::Instant& instant) {
     lines_.push_back({instant.at.value, place_[instant.track.v], kInstant, 0,
-                      "instant " + std::to_string(instant.at.value) + " " + track(instant.track) + " " +
-                          quoted(timeline_.text(instant.name)) + category_and_args(instant.category, instant.args)});
+                      "instant " + std::to_string(instant.at.value) + " " + track(instant.track) +
+                          " " + quoted(timeline_.text(instant.name)) +
+                          category_and_args(instant.category, instant.args)});
   }
 
   void add_sample(const Timeline::Sample& sample) {
     const Timeline::Counter& counter = timeline_.counters()[sample.counter.v];
     lines_.push_back({sample.at.value, place_.size() + sample.counter.v, kSample, 0,
-                      "counter " + std::to_string(sample.at.value) + " " + quoted(timeline_.processes()[counter.process.v].name) + "/" +
-                          quoted(counter.name) + " " + std::to_string(sample.value) + " " + counter.unit});
+                      "counter " + std::to_string(sample.at.value) + " " +
+                          quoted(timeline_.processes()[counter.process.v].name) + "/" +
+                          quoted(counter.name) + " " + std::to_string(sample.value) + " " +
+                          counter.unit});
   }
 
   void add_flow(const Timeline::Flow& flow) {
     const Timeline::Slice from = timeline_.slice(flow.from);
-    lines_.push_back({from.start.value, place_[from.track.v], kFlow, 0, "flow " + head(from) + " -> " + head(timeline_.slice(flow.to))});
+    lines_.push_back({from.start.value, place_[from.track.v], kFlow, 0,
+                      "flow " + head(from) + " -> " + head(timeline_.slice(flow.to))});
   }
 
   const Timeline& timeline_;

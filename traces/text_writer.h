@@ -13,7 +13,8 @@ namespace trellis::traces {
 ///   counter 3500 "rank 0"/"HBM" 1048576 bytes
 ///   flow 2000 "rank 0"/"Tensor" "mm" -> 3500 "rank 1"/"Tensor" "add"
 ///
-/// Times are picoseconds. The order does not depend on the order in which events were added, equal events aside.
+/// Times are picoseconds. The order does not depend on the order in which events were added, equal
+/// events aside.
 void write_text(const Timeline& timeline, std::ostream& out);
 
 }  // namespace trellis::traces

@@ -32,13 +32,15 @@ struct Arg {
 /// What slice() returns for a slice that was dropped; flow() ignores it.
 inline constexpr std::uint64_t kDroppedEvent = std::numeric_limits<std::uint64_t>::max();
 
-/// What happened when: slices and instants on tracks, samples of counters, arrows between slices, in integer picoseconds.
+/// What happened when: slices and instants on tracks, samples of counters, arrows between slices,
+/// in integer picoseconds.
 ///
-///   process "rank 0" ─┬─ track "Tensor"   ▇▇▇▇ ▇▇▇      slices, nested or disjoint; crossing ones are clipped by writers
-///                     ├─ track "DMA load" ▇▇  ▇▇
+///   process "rank 0" ─┬─ track "Tensor"   ▇▇▇▇ ▇▇▇      slices, nested or disjoint;
+///                     ├─ track "DMA load" ▇▇  ▇▇        crossing ones are clipped by writers
 ///                     └─ counter "HBM" (bytes)
 ///
-/// Append-only and bounded. Columns of integers with interned texts: about 40 B per slice and 16 B per argument.
+/// Append-only and bounded. Columns of integers with interned texts: about 40 B per slice and 16 B
+/// per argument.
 class Timeline {
  public:
   struct Process {
@@ -93,7 +95,8 @@ class Timeline {
     [[nodiscard]] double as_double() const;
   };
 
-  /// Beyond `max_events` slices, instants, samples and flows (together), further ones are dropped and counted.
+  /// Beyond `max_events` slices, instants, samples and flows (together), further ones are dropped
+  /// and counted.
   explicit Timeline(std::size_t max_events = 4'000'000);
 
   Timeline(Timeline&&) = default;
@@ -104,14 +107,16 @@ class Timeline {
   CounterId add_counter(ProcessId process, std::string name, std::string unit);
 
   /// REQUIRES: start ≥ 0, duration ≥ 0. Returns the slice's index, or kDroppedEvent.
-  std::uint64_t slice(TrackId track, std::string_view name, std::string_view category, Picoseconds start, Picoseconds duration,
-                      std::span<const Arg> args = {});
-  void instant(TrackId track, std::string_view name, std::string_view category, Picoseconds at, std::span<const Arg> args = {});
+  std::uint64_t slice(TrackId track, std::string_view name, std::string_view category,
+                      Picoseconds start, Picoseconds duration, std::span<const Arg> args = {});
+  void instant(TrackId track, std::string_view name, std::string_view category, Picoseconds at,
+               std::span<const Arg> args = {});
   void counter(CounterId counter, Picoseconds at, std::int64_t value);
   /// An arrow between two slices. Without effect when either was dropped.
   void flow(std::uint64_t from_event, std::uint64_t to_event);
 
-  /// Sum of the durations of all slices of a track, the dropped ones included: sums stay exact when the picture is cut.
+  /// Sum of the durations of all slices of a track, the dropped ones included: sums stay exact when
+  /// the picture is cut.
   [[nodiscard]] Picoseconds busy(TrackId track) const;
   [[nodiscard]] std::size_t dropped() const { return dropped_; }
   [[nodiscard]] std::size_t max_events() const { return max_events_; }
@@ -131,7 +136,8 @@ class Timeline {
   /// "12 events dropped: …", or "" when nothing was dropped: every writer shows it.
   [[nodiscard]] std::string warning() const;
 
-  /// Tracks in the order in which they are shown: by (process sort index, process, track sort index, track).
+  /// Tracks in the order in which they are shown: by (process sort index, process, track sort
+  /// index, track).
   [[nodiscard]] std::vector<TrackId> tracks_in_order() const;
   [[nodiscard]] std::vector<ProcessId> processes_in_order() const;
 

@@ -19,11 +19,12 @@
 #include "trainer/modules/module_names.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/model.h"
-#include "trainer/pipeline/partition.h"
+#include "trainer/schedule/partition.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/step_calendar.h"
+#include "trainer/training_checkpoints.h"
 #include "trainer/utils/autocast.h"
-#include "trainer/utils/lr_scheduler.h"
+#include "trainer/config/lr_scheduler.h"
 #include "trainer/utils/rank_log.h"
 
 namespace trellis::trainer {
@@ -33,7 +34,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kAllBatches = std::numeric_limits<std::int64_t>::max();
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 ParallelSizes parallel_sizes(const RunConfig& config) {
   return {.tensor_model_parallel_size = config.tp(),
@@ -42,8 +45,8 @@ ParallelSizes parallel_sizes(const RunConfig& config) {
           .kv_replica_order = replica_order_of(config.hardware)};
 }
 
-ModuleContext module_context(const RunConfig& config, const runtime::RankContext& rank, const ParallelState& parallel,
-                             ParameterList& parameters) {
+ModuleContext module_context(const RunConfig& config, const runtime::RankContext& rank,
+                             const ParallelState& parallel, ParameterList& parameters) {
   ModuleContext context;
   context.parallel = &parallel;
   context.parameters = &parameters;
@@ -61,8 +64,12 @@ ModuleContext module_context(const RunConfig& config, const runtime::RankContext
 
 BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
-  return {{config.model.encoder_seq_length / share, std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model), config.model.hidden_size},
-          at::TensorOptions().dtype(residual_dtype(config.model, context.dtype)).device(context.device)};
+  return {{config.model.encoder_seq_length / share,
+           std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
+           config.model.hidden_size},
+          at::TensorOptions()
+              .dtype(residual_dtype(config.model, context.dtype))
+              .device(context.device)};
 }
 
 std::vector<LayerRange> partition(const RunConfig& config) {
@@ -72,7 +79,8 @@ std::vector<LayerRange> partition(const RunConfig& config) {
 }
 
 /// This rank's virtual stages, the first chunk first.
-std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config, const ModuleContext& context) {
+std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config,
+                                                         const ModuleContext& context) {
   const std::vector<LayerRange> ranges = partition(config);
   const PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
   std::vector<std::unique_ptr<PipelineStage>> stages;
@@ -81,8 +89,8 @@ std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config
     const StageSlot slot{stage, shape.num_stages(), ranges[static_cast<std::size_t>(stage)]};
     const std::size_t before = context.parameters->size();
     stages.push_back(make_pipeline_stage(config.model, context, slot));
-    for (std::size_t i = before; i < context.parameters->size();
-        ++i) (*context.parameters)[i].stage = stage;
+    for (std::size_t i = before; i < context.parameters->size(); ++i)
+      (*context.parameters)[i].stage = stage;
   }
   return stages;
 }
@@ -90,46 +98,53 @@ std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config
 /// Global batches of an epoch. A shape-only run has no data, and so no end of them.
 std::int64_t batches_per_epoch(const RunConfig& config, const DataModule& data, bool shape_only) {
   if (shape_only) return std::int64_t{1} << 40;
-  return data.num_tokens() / (std::int64_t{config.data.global_batch_size} * config.model.encoder_seq_length);
+  return data.num_tokens() /
+         (std::int64_t{config.data.global_batch_size} * config.model.encoder_seq_length);
 }
 
 }  // namespace
 
 struct Trainer::Impl {
-  Impl(const RunConfig& run, runtime::RankContext& rank_context, std::shared_ptr<const DataModule> data_module, const ParallelState& state,
-       TrainerHooks trainer_hooks, RankLogs* logs)
+  Impl(const RunConfig& run, runtime::RankContext& rank_context,
+       std::shared_ptr<const DataModule> data_module, const ParallelState& state,
+       TrainerHooks trainer_hooks, const TrainerServices& services)
       : config(run),
         rank(rank_context),
-        log(rank.rank(), logs),
+        log(rank.rank(), services.logs),
+        checkpoints(services.checkpoints),
         data(std::move(data_module)),
         hooks(std::move(trainer_hooks)),
         parallel(state),
         context(module_context(config, rank, parallel, parameters)),
         calendar(config.trainer, batches_per_epoch(config, *data, rank.shape_only())),
         scheduler(config.model.optim, config.trainer.max_steps) {
-    if (config.exp_manager.early_stopping) early_stopping.emplace(*config.exp_manager.early_stopping);
+    if (config.exp_manager.early_stopping)
+      early_stopping.emplace(*config.exp_manager.early_stopping);
     check_evaluation();
     const Scope scope("phase=init");
     build_model();
     if (hooks.built) hooks.built(parameters);
-    tied.emplace(model->stages(), parameters, model->shape(), parallel, pipeline_group_factory(rank, parallel));
+    tied.emplace(model->stages(), parameters, model->shape(), parallel,
+                 pipeline_group_factory(rank, parallel));
     optimizer.emplace(parameters, parallel, optimizer_options(config));
     account_memory();
     describe_rank();
   }
 
-  /// A few ranks at a time: a host holds each weight whole for a moment while it is cut into shards.
+  /// A few ranks at a time: a host holds each weight whole for a moment while it is cut into
+  /// shards.
   void build_model() {
     PipelineOptions options;
     options.num_microbatches = config.num_microbatches();
     options.border = stage_border(config, context);
     if (rank.replays()) options.replay = replay_on_device();
-    if (rank.shape_only()) {  // nobody holds anything
+    if (rank.shape_only()) {  // no one holds anything
       model.emplace(build_stages(config, context), context, options);
       return;
     }
     for (int first = 0; first < rank.world_size(); first += config.trainer.sequential_move_factor) {
-      const bool is_my_turn = rank.rank() >= first && rank.rank() < first + config.trainer.sequential_move_factor;
+      const bool is_my_turn =
+          rank.rank() >= first && rank.rank() < first + config.trainer.sequential_move_factor;
       if (is_my_turn) model.emplace(build_stages(config, context), context, options);
       rank.host_barrier();
     }
@@ -138,10 +153,14 @@ struct Trainer::Impl {
   void describe_rank() const {
     std::int64_t count = 0;
     for (const Parameter& parameter : parameters) count += parameter.tensor.numel();
-    std::string text = std::to_string(count) + " parameters in " + std::to_string(parameters.size()) + " tensors, stages";
-    for (int chunk = 0; chunk < model->shape().num_chunks; ++chunk) text += " " + std::to_string(model->shape().stage(parallel.get_pipeline_model_parallel_rank(), chunk));
+    std::string text = std::to_string(count) + " parameters in " +
+                       std::to_string(parameters.size()) + " tensors, stages";
+    for (int chunk = 0; chunk < model->shape().num_chunks; ++chunk)
+      text += " " + std::to_string(
+                        model->shape().stage(parallel.get_pipeline_model_parallel_rank(), chunk));
     if (parallel.get_kv_shared_group().size > 1) {
-      text += "; copy " + std::to_string(parallel.get_kv_shared_group().rank) + " of its key/value heads, in the order of " + config.hardware;
+      text += "; copy " + std::to_string(parallel.get_kv_shared_group().rank) +
+              " of its key/value heads, in the order of " + config.hardware;
     }
     log.note(parallel.rmsg(text));
   }
@@ -154,79 +173,128 @@ struct Trainer::Impl {
     replay.repeat = [&plugin](std::int64_t times, const std::vector<at::Tensor>& kept) {
       std::vector<void*> in, out(kept.size() * static_cast<std::size_t>(times));
       for (const at::Tensor& tensor : kept) in.push_back(const_cast<at::Tensor*>(&tensor));
-      const int result = plugin.api().repeat_period(times, in.data(), static_cast<std::int32_t>(in.size()), out.data());
+      const int result = plugin.api().repeat_period(
+          times, in.data(), static_cast<std::int32_t>(in.size()), out.data());
       if (result > 0) throw PassesDiffer();
       plugin.check(result);
       std::vector<at::Tensor> copies;
-      for (void* tensor : out) copies.push_back(std::move(*std::unique_ptr<at::Tensor>(static_cast<at::Tensor*>(tensor))));
+      for (void* tensor : out)
+        copies.push_back(std::move(*std::unique_ptr<at::Tensor>(static_cast<at::Tensor*>(tensor))));
       return copies;
     };
     replay.skipped = [this](int microbatches) { optimizer->skip_gradients(microbatches); };
     return replay;
   }
 
-  [[nodiscard]] bool validates() const { return calendar.ever_validates() || config.trainer.num_sanity_val_steps != 0; }
+  [[nodiscard]] bool validates() const {
+    return calendar.ever_validates() || config.trainer.num_sanity_val_steps != 0;
+  }
 
   void check_evaluation() const {
     const bool has_data = data->num_evaluation_batches(Split::kValidation) > 0;
-    if (early_stopping && is_of_validation(early_stopping->monitor()) && !rank.shape_only()
-        && !(has_data && calendar.ever_validates())) {
-      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: "
-          + early_stopping->monitor() + " is never there: expected held-out data and a "
-                        "trainer.val_check_interval within the run; or monitor reduced_train_loss");
+    if (early_stopping && is_of_validation(early_stopping->monitor()) && !rank.shape_only() &&
+        !(has_data && calendar.ever_validates())) {
+      throw ConfigError(
+          "exp_manager.early_stopping_callback_params.monitor: " + early_stopping->monitor() +
+          " is never there: expected held-out data and a "
+          "trainer.val_check_interval within the run; or monitor reduced_train_loss");
     }
     if (validates() && !has_data && !rank.shape_only()) refuse_missing_validation();
-    if (has_data && validates()) refuse_virtual_stages("trainer.limit_val_batches: validation", "limit_val_batches");
+    if (has_data && validates())
+      refuse_virtual_stages("trainer.limit_val_batches: validation", "limit_val_batches");
   }
 
-  /// Validation data that make no global batch: an error where the file names them, a warning where they are a split's small part.
+  /// Validation data that make no global batch: an error where the file names them, a warning where
+  /// they are a split's small part.
   void refuse_missing_validation() const {
     const auto& limit = config.trainer.limit_val_batches;
     if (limit && limit->is_zero()) return;
     const DataSection& section = config.data;
     const auto named = section.data_prefix_by_split.find("validation");
-    const bool is_named = !section.val_dir.empty() || (named != section.data_prefix_by_split.end() && !named->second.empty());
-    const bool is_split = section.kind == DataKind::kMegatron && section.splits.size() > 1 && section.splits[1] > 0 && !is_named;
-    const std::string text = "no validation will run: the validation data are fewer than one global batch (data.global_batch_size " +
-                             std::to_string(section.global_batch_size) + "); give more of them, lower data.global_batch_size, set "
-                             "data.validation_drop_last to false, or set trainer.limit_val_batches to 0";
-    if (is_named) throw ConfigError((section.val_dir.empty() ? "data.data_prefix.validation: " : "data.val_dir: " + section.val_dir + ": ") + text);
+    const bool is_named = !section.val_dir.empty() ||
+                          (named != section.data_prefix_by_split.end() && !named->second.empty());
+    const bool is_split = section.kind == DataKind::kMegatron && section.splits.size() > 1 &&
+                          section.splits[1] > 0 && !is_named;
+    const std::string text =
+        "no validation will run: the validation data are fewer than one global batch "
+        "(data.global_batch_size " +
+        std::to_string(section.global_batch_size) +
+        "); give more of them, lower data.global_batch_size, set "
+        "data.validation_drop_last to false, or set trainer.limit_val_batches to 0";
+    if (is_named)
+      throw ConfigError((section.val_dir.empty() ? "data.data_prefix.validation: "
+                                                 : "data.val_dir: " + section.val_dir + ": ") +
+                        text);
     if (is_split && rank.rank() == 0) log.warning("data.splits_string: " + text);
   }
 
   void refuse_virtual_stages(const std::string& what, const std::string& limit) const {
     if (config.vpp() == 1) return;
-    throw ConfigError(what + " has no schedule with virtual stages: expected " + limit + " 0 or "
-                      "distributed_strategy.virtual_pipeline_model_parallel_size 1, got " + std::to_string(config.vpp()));
+    throw ConfigError(what + " has no schedule with virtual stages: expected " + limit +
+                      " 0 or "
+                      "distributed_strategy.virtual_pipeline_model_parallel_size 1, got " +
+                      std::to_string(config.vpp()));
   }
 
   StopReason fit(const StepCallback& on_step) {
+    if (checkpoints != nullptr) {
+      const Scope scope("phase=init");
+      steps_done = checkpoints->restore(training_state());
+    }
     const StopReason reason = run_steps(on_step);
-    log.note("training ended after step " + std::to_string(optimizer->steps()) + ": " + name_of(reason));
+    log.note("training ended after step " + std::to_string(steps_done) + ": " + name_of(reason));
+    if (checkpoints != nullptr) {
+      const Scope scope("phase=checkpoint");
+      checkpoints->at_end(training_state(), steps_done);
+    }
     return reason;
+  }
+
+  [[nodiscard]] TrainingState training_state() {
+    return {config,
+            rank,
+            parallel,
+            parameters,
+            *optimizer,
+            scheduler,
+            early_stopping ? &*early_stopping : nullptr,
+            stop_requested,
+            *context.position,
+            calendar.batches_per_epoch()};
   }
 
   StopReason run_steps(const StepCallback& on_step) {
     const auto start = Clock::now();
     const std::int64_t sanity = config.trainer.num_sanity_val_steps;
-    if (sanity != 0) (void)evaluate(Split::kValidation, sanity < 0 ? kAllBatches : sanity);
-    for (std::int64_t step = 0; step < calendar.last_step(); ++step) {
+    // A resumed run has proved before that it can validate.
+    if (sanity != 0 && steps_done == 0)
+      (void)evaluate(Split::kValidation, sanity < 0 ? kAllBatches : sanity);
+    for (std::int64_t step = steps_done; step < calendar.last_step(); ++step) {
       if (rank.stop_requested()) return StopReason::kInterrupted;
       rank.begin_step(step + 1);
       StepResult result = training_step(step);
       if (calendar.validates_after(result.step)) validate(result);
-      if (result.step % calendar.batches_per_epoch() == 0) scheduler.end_epoch(result.val_loss.value_or(result.loss));
+      if (result.step % calendar.batches_per_epoch() == 0)
+        scheduler.end_epoch(result.val_loss.value_or(result.loss));
       if (const auto end_step = device_end_step()) rank.plugin()->check(end_step(result.step));
-      if (report(result, on_step)) return StopReason::kEarlyStopping;
-      if (result.step < calendar.last_step() && result.step >= calendar.least_step()
-          && is_out_of_time(start)) return StopReason::kMaxTime;
+      steps_done = result.step;
+      const bool stops = report(result, on_step);
+      if (checkpoints != nullptr) {
+        const Scope scope("phase=checkpoint");
+        checkpoints->after_step(training_state(), result);
+      }
+      if (stops) return StopReason::kEarlyStopping;
+      if (result.step < calendar.last_step() && result.step >= calendar.least_step() &&
+          is_out_of_time(start))
+        return StopReason::kMaxTime;
     }
     return calendar.ends_by_epochs() ? StopReason::kMaxEpochs : StopReason::kMaxSteps;
   }
 
   /// Clocks are read at different moments: the ranks agree on one reading.
   [[nodiscard]] bool is_out_of_time(Clock::time_point start) {
-    return config.trainer.max_time_s && rank.agree(seconds_since(start) >= *config.trainer.max_time_s);
+    return config.trainer.max_time_s &&
+           rank.agree(seconds_since(start) >= *config.trainer.max_time_s);
   }
 
   /// Rank 0 reports the step, and alone knows all numbers of it: the others take over whether the
@@ -245,46 +313,52 @@ struct Trainer::Impl {
   }
 
   [[nodiscard]] std::map<std::string, double> scalars_of(const StepResult& result) const {
-    std::map<std::string, double> scalars = {{"reduced_train_loss", result.loss}, {"lr", result.lr},
-        {"gradient_norm", result.grad_norm}};
+    std::map<std::string, double> scalars = {{"reduced_train_loss", result.loss},
+                                             {"lr", result.lr},
+                                             {"gradient_norm", result.grad_norm}};
     scalars["consumed_samples"] = static_cast<double>(result.consumed_samples);
     scalars["global_step"] = static_cast<double>(result.step);
     if (result.parameter_norm) scalars["parameter_norm"] = *result.parameter_norm;
     if (result.val_loss) scalars["val_loss"] = *result.val_loss;
-    if (result.tracked_grad_norm) scalars[tag_of_grad_norm(*config.trainer.track_grad_norm)] =
-        *result.tracked_grad_norm;
+    if (result.tracked_grad_norm)
+      scalars[tag_of_grad_norm(*config.trainer.track_grad_norm)] = *result.tracked_grad_norm;
     return scalars;
   }
 
   bool stops_early(const StepResult& result) {
     const std::string& monitor = early_stopping->monitor();
     const auto found = result.scalars.find(monitor);
-    if (found != result.scalars.end() && !wants_stop) {
+    if (found != result.scalars.end() && !stop_requested) {
       const auto why = early_stopping->update(found->second);
-      wants_stop = why.has_value();
-      const bool later = wants_stop && result.step < calendar.least_step();
-      const std::string text = "early stopping after step " + std::to_string(later
-          ? calendar.least_step() : result.step) + ": ";
-      if (wants_stop) log.info(text + *why + (later ? ", in step " + std::to_string(result.step)
-          + "; trainer.min_steps or min_epochs holds the run" : ""));
+      stop_requested = why.has_value();
+      const bool later = stop_requested && result.step < calendar.least_step();
+      const std::string text = "early stopping after step " +
+                               std::to_string(later ? calendar.least_step() : result.step) + ": ";
+      if (stop_requested)
+        log.info(text + *why +
+                 (later ? ", in step " + std::to_string(result.step) +
+                              "; trainer.min_steps or min_epochs holds the run"
+                        : ""));
     } else if (found == result.scalars.end() && !is_of_validation(monitor)) {
-      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: step "
-          + std::to_string(result.step) + " logs no " + monitor +
+      throw ConfigError("exp_manager.early_stopping_callback_params.monitor: step " +
+                        std::to_string(result.step) + " logs no " + monitor +
                         ": simulated numbers need --device neuron; monitor reduced_train_loss or "
-                            "val_loss");
+                        "val_loss");
     }
-    return wants_stop && result.step >= calendar.least_step();
+    return stop_requested && result.step >= calendar.least_step();
   }
 
   StepResult training_step(std::int64_t step) {
     StepResult result;
     result.step = step + 1;
     result.lr = scheduler.lr(step);
-    result.consumed_samples = result.step * config.data.global_batch_size;
+    result.consumed_samples = checkpoints != nullptr ? checkpoints->consumed_samples(result.step)
+                                                     : result.step * config.data.global_batch_size;
     const auto before_data = Clock::now();
     const auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
     result.data_wait_s = seconds_since(before_data);
-    const at::Tensor loss = with_autocast([&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
+    const at::Tensor loss = with_autocast(
+        [&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
     result.backward_s = model->backward_s();
     if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);
     const at::Tensor numbers = update(loss, result, micro_batches);
@@ -299,7 +373,7 @@ struct Trainer::Impl {
   /// The host reads loss and norm before the optimizer spreads a bad number over all weights.
   /// Returns what it read, on the device.
   at::Tensor update(const at::Tensor& loss, StepResult& result,
-      const std::vector<MicroBatch>& micro_batches) {
+                    const std::vector<MicroBatch>& micro_batches) {
     const at::Tensor norm = optimizer->grad_norm();
     std::vector<at::Tensor> numbers{loss, norm};
     const std::optional<double>& tracked = config.trainer.track_grad_norm;
@@ -320,7 +394,8 @@ struct Trainer::Impl {
 
   void reduce_gradients() {
     const AutocastScope off(rank.device().type(), false);
-    tied->sum_gradients([this](const Parameter& parameter) { return optimizer->main_grad(parameter); });
+    tied->sum_gradients(
+        [this](const Parameter& parameter) { return optimizer->main_grad(parameter); });
     optimizer->reduce_gradients();
   }
 
@@ -337,16 +412,16 @@ struct Trainer::Impl {
     if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) return true;
     const bool skips = config.model.skip_nan_grad && !std::isfinite(result.grad_norm);
     const bool by_loss = !std::isfinite(result.loss) && !skips;
-    const std::string where = by_loss ? with_autocast([&] { return first_non_finite(*model, context,
-        micro_batches); })
-                                      : first_non_finite_gradient(*optimizer, context);
+    const std::string where =
+        by_loss ? with_autocast([&] { return first_non_finite(*model, context, micro_batches); })
+                : first_non_finite_gradient(*optimizer, context);
     if (where.empty()) {
       if (!skips) rank.host_barrier();  // until the rank that found it has spoken
       return false;
     }
     std::string text = "step " + std::to_string(result.step) + ": ";
-    text += by_loss ? "the loss is " + std::to_string(result.loss) : "the norm of the gradients is "
-        + std::to_string(result.grad_norm);
+    text += by_loss ? "the loss is " + std::to_string(result.loss)
+                    : "the norm of the gradients is " + std::to_string(result.grad_norm);
     if (!by_loss) text += " (loss " + std::to_string(result.loss) + ")";
     text += "; the first value that is not finite is " + where;
     const std::string before = std::to_string(result.step - 1);
@@ -354,9 +429,10 @@ struct Trainer::Impl {
       log_warning(text + ". The step is skipped (model.skip_nan_grad)");
       return false;
     }
-    throw ConfigError(text + ". The weights are those of step " + before
-        + "; lower model.optim.lr, lengthen the warm-up, look at the data of this step" +
-                      (by_loss ? "" : ", or set model.skip_nan_grad to skip such steps"));
+    throw ConfigError(
+        text + ". The weights are those of step " + before +
+        "; lower model.optim.lr, lengthen the warm-up, look at the data of this step" +
+        (by_loss ? "" : ", or set model.skip_nan_grad to skip such steps"));
   }
 
   void validate(StepResult& result) {
@@ -368,29 +444,35 @@ struct Trainer::Impl {
   }
 
   std::optional<Evaluation> test() {
-    if (data->num_evaluation_batches(Split::kTest) > 0) refuse_virtual_stages("trainer.limit_test_batches: a test pass", "limit_test_batches");
+    if (data->num_evaluation_batches(Split::kTest) > 0)
+      refuse_virtual_stages("trainer.limit_test_batches: a test pass", "limit_test_batches");
     return evaluate(Split::kTest, kAllBatches);
   }
 
-  /// A pass over held-out data, at most `limit` batches of it; none without such data. Each pass starts anew.
+  /// A pass over held-out data, at most `limit` batches of it; none without such data. Each pass
+  /// starts again.
   std::optional<Evaluation> evaluate(Split split, std::int64_t limit) {
     const Scope scope(split == Split::kValidation ? "phase=validation" : "phase=test");
     const auto start = Clock::now();
     const std::int64_t batches = std::min(limit, data->num_evaluation_batches(split));
     if (batches == 0) return std::nullopt;
-    const bool with_ema = config.exp_manager.ema && config.exp_manager.ema->evaluate_ema_weights_instead;
+    const bool with_ema =
+        config.exp_manager.ema && config.exp_manager.ema->evaluate_ema_weights_instead;
     if (with_ema) optimizer->swap_ema_weights();
     std::vector<at::Tensor> sums;
     for (std::int64_t batch = 0; batch < batches; ++batch) {
-      const auto micro_batches = data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
+      const auto micro_batches =
+          data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
       sums.push_back(with_autocast([&] { return model->run_eval_sums(micro_batches); }));
     }
     if (with_ema) optimizer->swap_ema_weights();
     const at::Tensor total = at::stack(sums).cpu().to(at::kDouble).sum(0);
     const double weight = total[1].item<double>();
     if (weight == 0) {
-      throw ConfigError(std::string("data: no label of the ") + name_of(split) + " data counts in the loss: expected a loss_mask above 0 or a label "
-                        "other than -100 somewhere; correct the data or switch " + name_of(split) + " off");
+      throw ConfigError(std::string("data: no label of the ") + name_of(split) +
+                        " data counts in the loss: expected a loss_mask above 0 or a label "
+                        "other than -100 somewhere; correct the data or switch " +
+                        name_of(split) + " off");
     }
     return Evaluation{total[0].item<double>() / weight, batches, seconds_since(start)};
   }
@@ -399,12 +481,14 @@ struct Trainer::Impl {
     return rank.plugin() != nullptr ? rank.plugin()->api().end_step : nullptr;
   }
 
-  /// Tells the device what the long-lived buffers are.
+  /// Notifies the device of what the long-lived buffers are.
   void account_memory() {
     if (rank.plugin() == nullptr || rank.plugin()->api().set_category == nullptr) return;
     enum Category { kParameter, kGradient, kOptimizerState };  // as trellis::device::BufferCategory
     const auto mark = [this](Category category) {
-      return [this, category](const at::Tensor& tensor) { rank.plugin()->check(rank.plugin()->api().set_category(&tensor, category)); };
+      return [this, category](const at::Tensor& tensor) {
+        rank.plugin()->check(rank.plugin()->api().set_category(&tensor, category));
+      };
     };
     for (const Parameter& parameter : parameters) mark(kParameter)(parameter.tensor);
     optimizer->for_each_gradient(mark(kGradient));
@@ -414,6 +498,7 @@ struct Trainer::Impl {
   const RunConfig& config;
   runtime::RankContext& rank;
   RankLog log;
+  TrainingCheckpoints* checkpoints;
   std::shared_ptr<const DataModule> data;
   TrainerHooks hooks;
   ParallelState parallel;
@@ -422,19 +507,25 @@ struct Trainer::Impl {
   StepCalendar calendar;
   LrScheduler scheduler;
   std::optional<EarlyStopping> early_stopping;
-  bool wants_stop = false;  ///< early stopping has said so, of rank 0
+  bool stop_requested = false;  ///< early stopping has said so, of rank 0
+  std::int64_t steps_done = 0;
   std::optional<NxDPPModel> model;
   std::optional<TiedWeights> tied;
   std::optional<NeuronZero1Optimizer> optimizer;
 };
 
-Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, RankLogs* logs)
-    : impl_(std::make_unique<Impl>(config, rank, std::move(data), ParallelState::initialize_model_parallel(rank, parallel_sizes(config)),
-                                   TrainerHooks{}, logs)) {}
+Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank,
+                 std::shared_ptr<const DataModule> data, TrainerServices services)
+    : impl_(std::make_unique<Impl>(
+          config, rank, std::move(data),
+          ParallelState::initialize_model_parallel(rank, parallel_sizes(config)), TrainerHooks{},
+          services)) {}
 
-Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
-                 TrainerHooks hooks)
-    : impl_(std::make_unique<Impl>(config, rank, std::move(data), parallel, std::move(hooks), nullptr)) {}
+Trainer::Trainer(const RunConfig& config, runtime::RankContext& rank,
+                 std::shared_ptr<const DataModule> data, const ParallelState& parallel,
+                 TrainerHooks hooks, TrainerServices services)
+    : impl_(std::make_unique<Impl>(config, rank, std::move(data), parallel, std::move(hooks),
+                                   services)) {}
 
 Trainer::~Trainer() = default;
 
@@ -456,7 +547,8 @@ const char* name_of(StopReason reason) {
 std::map<std::string, Trainer::LocalWeight> Trainer::local_weights() const {
   std::map<std::string, LocalWeight> weights;
   for (const Parameter& parameter : impl_->parameters) {
-    weights[parameter.name] = {parameter.tensor.detach().cpu().clone(), parameter.partition_dim, parameter.partition_stride, parameter.partition};
+    weights[parameter.name] = {parameter.tensor.detach().cpu().clone(), parameter.partition_dim,
+                               parameter.partition_stride, parameter.partition};
   }
   return weights;
 }

@@ -20,11 +20,19 @@ namespace trellis::trainer {
 class NeuronZero1Optimizer;
 class ParallelState;
 class RankLogs;
+class TrainingCheckpoints;
 
 /// What `trellis verify` and tests may watch, or change, on each rank of a run.
 struct TrainerHooks {
-  std::function<void(ParameterList&)> built;                           ///< the model is there; the optimizer is not
-  std::function<void(const NeuronZero1Optimizer&)> gradients_reduced;  ///< in each step, before they are clipped
+  std::function<void(ParameterList&)> built;  ///< the model is there; the optimizer is not
+  std::function<void(const NeuronZero1Optimizer&)>
+      gradients_reduced;  ///< in each step, before they are clipped
+};
+
+/// What a run shares in addition to its data; every part may be null.
+struct TrainerServices {
+  RankLogs* logs = nullptr;                    ///< the run's log files
+  TrainingCheckpoints* checkpoints = nullptr;  ///< saves and restores; fit() starts with it
 };
 
 /// What a step produced on a rank; loss and grad_norm are the same on all ranks.
@@ -37,56 +45,61 @@ struct StepResult {
   /// model.skip_nan_grad: the gradients were not finite and changed nothing
   bool skipped = false;
   double lr = 0;
-  std::int64_t consumed_samples = 0;         ///< of the training data, this step's included
-  double data_wait_s = 0;                    ///< host time for which this rank waited for its samples
-  double backward_s = 0;                     ///< host time of this rank's backward passes
-  std::optional<double> parameter_norm;      ///< after the step, when exp_manager.log_parameter_norm asks for it
-  std::optional<double> val_loss;            ///< of the validation that follows this step
+  std::int64_t consumed_samples = 0;  ///< of the training data, this step's included
+  double data_wait_s = 0;             ///< host time for which this rank waited for its samples
+  double backward_s = 0;              ///< host time of this rank's backward passes
+  std::optional<double>
+      parameter_norm;  ///< after the step, when exp_manager.log_parameter_norm asks for it
+  std::optional<double> val_loss;  ///< of the validation that follows this step
   std::int64_t validation_batches = 0;
-  double validation_s = 0;                   ///< host time of all of them
+  double validation_s = 0;  ///< host time of all of them
   /// by tag, of rank 0; empty without data. Early stopping monitors one of them.
   std::map<std::string, double> scalars;
 };
 
 /// A pass over held-out data.
 struct Evaluation {
-  double loss = 0;           ///< mean over the labels that count, nats per token; the same on all ranks
+  double loss = 0;  ///< mean over the labels that count, nats per token; the same on all ranks
   std::int64_t batches = 0;  ///< global ones
   double host_s = 0;         ///< of all of them
 };
 
 /// Why training ended.
 enum class StopReason { kMaxSteps, kMaxEpochs, kMaxTime, kEarlyStopping, kInterrupted };
-[[nodiscard]] const char* name_of(StopReason reason);  ///< max_steps, max_epochs, max_time, early_stopping, interrupted
+[[nodiscard]] const char* name_of(
+    StopReason reason);  ///< max_steps, max_epochs, max_time, early_stopping, interrupted
 
 /// Called on rank 0 after each step, when every rank has ended it. May add to the scalars what else
 /// it logs.
 using StepCallback = std::function<void(StepResult&)>;
 
-/// One rank's training loop: data → pipeline schedule → gradients → clip → optimizer → learning rate, and validation when it is due. Knows
-/// torch::Device only.
+/// One rank's training loop: data → pipeline schedule → gradients → clip → optimizer → learning
+/// rate, and validation when it is due. Knows torch::Device only.
 class Trainer {
  public:
-  /// `logs`: the run's log files; null: none.
-  Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, RankLogs* logs = nullptr);
+  Trainer(const RunConfig& config, runtime::RankContext& rank,
+          std::shared_ptr<const DataModule> data, TrainerServices services = {});
   /// With process groups of the caller's; `parallel` must fit the configuration's sizes.
-  Trainer(const RunConfig& config, runtime::RankContext& rank, std::shared_ptr<const DataModule> data, const ParallelState& parallel,
-          TrainerHooks hooks = {});
+  Trainer(const RunConfig& config, runtime::RankContext& rank,
+          std::shared_ptr<const DataModule> data, const ParallelState& parallel,
+          TrainerHooks hooks = {}, TrainerServices services = {});
   ~Trainer();
   /// Trains to the end of the run, which every rank reaches after the same step for the same
   /// reason. Throws Error when the loss or
   /// the norm of the gradients is not finite: the step and the layer or parameter are named, the
   /// weights are those before the step.
   StopReason fit(const StepCallback& on_step);
-  /// Lightning's trainer.test: one pass over the test data, trainer.limit_test_batches applied; none without test data. Throws ConfigError
-  /// with virtual stages.
+  /// Lightning's trainer.test: one pass over the test data, trainer.limit_test_batches applied;
+  /// none without test data. Throws ConfigError with virtual stages.
   std::optional<Evaluation> test();
-  /// This rank's weights by global (un-sharded, un-staged) name, on the CPU; for tests and checkpoints: each value says how to gather it.
+  /// This rank's weights by global (un-sharded, un-staged) name, on the CPU; for tests and
+  /// checkpoints: each value says how to gather it.
   struct LocalWeight {
     at::Tensor tensor;
     int partition_dim = -1;  ///< −1: replicated over TP
-    int partition_stride = 1;  ///< blocks that were sharded each for itself; join_shards() undoes it
-    Partition partition;       ///< the same with replicated key/value heads
+    int partition_stride =
+        1;                ///< blocks that were sharded each for itself; join_shards() undoes it
+    Partition partition;  ///< the same with replicated key/value heads
   };
   [[nodiscard]] std::map<std::string, LocalWeight> local_weights() const;
 

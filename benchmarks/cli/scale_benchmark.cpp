@@ -7,8 +7,9 @@
 
 #include "benchmarks/support/child_run.h"
 
-/// `trellis simulate` of large runs. Each figure is the smaller of two runs, after one that fills the cache of timings: what costs here is the
-/// trainer's execution, the schedule and the cluster. Ratios are of CPU time, beside a baseline of the same process.
+/// `trellis simulate` of large runs. Each figure is the smaller of two runs, after one that fills
+/// the cache of timings: what costs here is the trainer's execution, the schedule and the cluster.
+/// Ratios are of CPU time, compared with a baseline of the same process.
 namespace {
 
 using trellis::benchmarks::run_child;
@@ -19,14 +20,17 @@ constexpr int kRuns = 2;
 
 /// The fastest of several runs of `trellis simulate`; `warm`: timings are in the cache already.
 Usage simulate(std::vector<std::string> arguments, int runs = kRuns) {
-  arguments.insert(arguments.begin(), {std::string(TRELLIS_BUILD_DIR) + "/bin/trellis", "simulate"});
-  const auto folder = std::filesystem::temp_directory_path() / ("trellis_scale_benchmark_" + std::to_string(getpid()));
+  arguments.insert(arguments.begin(),
+                   {std::string(TRELLIS_BUILD_DIR) + "/bin/trellis", "simulate"});
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("trellis_scale_benchmark_" + std::to_string(getpid()));
   arguments.push_back("exp_manager.explicit_log_dir=" + folder.string());
   arguments.emplace_back("--no-cache");  // a kept run would answer
   Usage best = run_child(arguments);
   for (int i = 1; i < runs; ++i) {
     const Usage usage = run_child(arguments);
-    best = {std::min(best.wall_s, usage.wall_s), std::min(best.cpu_s, usage.cpu_s), std::max(best.peak_rss_bytes, usage.peak_rss_bytes)};
+    best = {std::min(best.wall_s, usage.wall_s), std::min(best.cpu_s, usage.cpu_s),
+            std::max(best.peak_rss_bytes, usage.peak_rss_bytes)};
   }
   std::filesystem::remove_all(folder);
   return best;
@@ -38,9 +42,12 @@ void report(benchmark::State& state, const Usage& usage) {
   state.counters["peak_rss_bytes"] = usage.peak_rss_bytes;
 }
 
-/// Llama-3 70B on 32 nodes, TP 32 × PP 8 × DP 4, 256 micro-batches, beside the same with every micro-batch executed.
+/// Llama-3 70B on 32 nodes, TP 32 × PP 8 × DP 4, 256 micro-batches, compared with the same with
+/// every micro-batch executed.
 void llama3_70b_replayed(benchmark::State& state) {
-  const std::vector<std::string> run{kSource + "/examples/nxdt/hf_llama3_70B_config.yaml", "--nodes", "32", "trainer.num_nodes=32", "data.global_batch_size=1024"};
+  const std::vector<std::string> run{kSource + "/examples/nxdt/hf_llama3_70B_config.yaml",
+                                     "--nodes", "32", "trainer.num_nodes=32",
+                                     "data.global_batch_size=1024"};
   std::vector<std::string> executed = run;
   executed.emplace_back("--no-replay");
   for (auto _ : state) {
@@ -53,14 +60,20 @@ void llama3_70b_replayed(benchmark::State& state) {
 
 std::vector<std::string> replicas(int dp) {
   const std::string nodes = std::to_string(4 * dp);
-  return {kSource + "/examples/nxdt/hf_llama3_70B_config.yaml", "--nodes", nodes, "trainer.num_nodes=" + nodes, "data.global_batch_size=" + std::to_string(16 * dp),
+  return {kSource + "/examples/nxdt/hf_llama3_70B_config.yaml",
+          "--nodes",
+          nodes,
+          "trainer.num_nodes=" + nodes,
+          "data.global_batch_size=" + std::to_string(16 * dp),
           "distributed_strategy.pipeline_model_parallel_size=4"};
 }
 
-/// TP 32 × PP 4 on 64 chips, beside as many replicas of it as the argument says: 16 chips each for a pipeline stage.
+/// TP 32 × PP 4 on 64 chips, compared with as many replicas of it as the argument says: 16 chips
+/// each for a pipeline stage.
 void growth(benchmark::State& state) {
   for (auto _ : state) {
-    const Usage one = simulate(replicas(1)), many = simulate(replicas(static_cast<int>(state.range(0))));
+    const Usage one = simulate(replicas(1)),
+                many = simulate(replicas(static_cast<int>(state.range(0))));
     report(state, many);
     state.counters["dp1_cpu_s"] = one.cpu_s;
     state.counters["dp1_peak_rss_bytes"] = one.peak_rss_bytes;
@@ -68,18 +81,26 @@ void growth(benchmark::State& state) {
   }
 }
 
-/// GPT 22B, TP 8 × DP 8 on 64 cores of a trn2.48xlarge, beside process start alone.
+/// GPT 22B, TP 8 × DP 8 on 64 cores of a trn2.48xlarge, compared with process start alone.
 void gpt_22b_64_ranks(benchmark::State& state) {
   const std::string program = std::string(TRELLIS_BUILD_DIR) + "/bin/trellis";
   for (auto _ : state) {
-    const Usage usage = simulate({kSource + "/benchmarks/cli/gpt_22b.yaml", "--instance", "trn2.48xlarge", "trainer.devices=64"}, 1 + kRuns);
+    const Usage usage = simulate({kSource + "/benchmarks/cli/gpt_22b.yaml", "--instance",
+                                  "trn2.48xlarge", "trainer.devices=64"},
+                                 1 + kRuns);
     report(state, usage);
     state.counters["version_wall_s"] = run_child({program, "--version"}).wall_s;
   }
 }
 
 BENCHMARK(llama3_70b_replayed)->UseManualTime()->Unit(benchmark::kSecond)->Iterations(1);
-BENCHMARK(growth)->Arg(32)->Arg(1024)->Arg(1600)->UseManualTime()->Unit(benchmark::kSecond)->Iterations(1);
+BENCHMARK(growth)
+    ->Arg(32)
+    ->Arg(1024)
+    ->Arg(1600)
+    ->UseManualTime()
+    ->Unit(benchmark::kSecond)
+    ->Iterations(1);
 BENCHMARK(gpt_22b_64_ranks)->UseManualTime()->Unit(benchmark::kSecond)->Iterations(1);
 
 }  // namespace

@@ -2,10 +2,11 @@
 
 #include <benchmark/benchmark.h>
 
-#include "cli/sweep/space.h"
+#include "analysis/sweep/space.h"
 
-/// All candidates of GPT 22B on 8 cores judged by the rules and the closed bounds; nothing is simulated.
-namespace trellis::cli::layouts {
+/// All candidates of GPT 22B on 8 cores judged by the rules and the closed bounds; nothing is
+/// simulated.
+namespace trellis::analysis {
 namespace {
 
 void judge_gpt_22b(benchmark::State& state) {
@@ -24,12 +25,18 @@ void judge_gpt_22b(benchmark::State& state) {
   }
   state.counters["candidates"] = static_cast<double>(candidates);
   state.counters["legal"] = static_cast<double>(legal);
-  state.counters["candidates_per_s"] = benchmark::Counter(static_cast<double>(candidates), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["candidates_per_s"] = benchmark::Counter(
+      static_cast<double>(candidates), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-BENCHMARK(judge_gpt_22b)->Arg(64)->Arg(1024)->UseRealTime()->Unit(benchmark::kMillisecond)->Iterations(1);
+BENCHMARK(judge_gpt_22b)
+    ->Arg(64)
+    ->Arg(1024)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
 
 }  // namespace
-}  // namespace trellis::cli::layouts
+}  // namespace trellis::analysis
 
 BENCHMARK_MAIN();

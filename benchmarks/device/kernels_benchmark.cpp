@@ -3,7 +3,8 @@
 #include "device/kernels/catalogue.h"
 #include "sim/sim.h"
 
-// What the simulation of a whole kernel costs on the host, its compilation left out. Bars: 150 ns an instruction, 0.1 s for a 4096³ matmul.
+// What the simulation of a whole kernel costs on the host, its compilation left out. Bars: 150 ns
+// an instruction, 0.1 s for a 4096³ matmul.
 namespace trellis::device {
 namespace {
 
@@ -19,7 +20,8 @@ std::int64_t executed(const std::vector<sim::isa::Instruction>& queue) {
 }
 
 void simulate(benchmark::State& state, const KernelRequest& request) {
-  const sim::SystemConfig system = sim::load_system("trn2.48xlarge", {.logical_core_size = 1, .overrides = {}});
+  const sim::SystemConfig system =
+      sim::load_system("trn2.48xlarge", {.logical_core_size = 1, .overrides = {}});
   sim::Simulator simulator(system);
   const BuiltKernel built = build_kernel(complete(request, system), system);
   std::int64_t instructions = 0;
@@ -29,7 +31,9 @@ void simulate(benchmark::State& state, const KernelRequest& request) {
   const sim::TimeOptions options{.fast_forward = state.range(0) != 0, .neighbour_load = {}};
   for (auto _ : state) benchmark::DoNotOptimize(simulator.time_program(built.program, options));
   state.counters["instructions"] = static_cast<double>(instructions);
-  state.counters["per_instruction"] = benchmark::Counter(static_cast<double>(state.iterations() * instructions), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["per_instruction"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * instructions),
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
 KernelRequest request(const std::string& name, std::map<std::string, std::int64_t> sizes) {
@@ -40,14 +44,22 @@ KernelRequest request(const std::string& name, std::map<std::string, std::int64_
   return r;
 }
 
-void Matmul4096(benchmark::State& state) { simulate(state, request("matmul", {{"m", 4096}, {"k", 4096}, {"n", 4096}})); }
-void Matmul16384(benchmark::State& state) { simulate(state, request("matmul", {{"m", 16384}, {"k", 16384}, {"n", 16384}})); }
-void FlashAttention8k(benchmark::State& state) { simulate(state, request("flash_attention", {{"queries", 8192}, {"keys", 8192}, {"heads", 32}})); }
+void Matmul4096(benchmark::State& state) {
+  simulate(state, request("matmul", {{"m", 4096}, {"k", 4096}, {"n", 4096}}));
+}
+void Matmul16384(benchmark::State& state) {
+  simulate(state, request("matmul", {{"m", 16384}, {"k", 16384}, {"n", 16384}}));
+}
+void FlashAttention8k(benchmark::State& state) {
+  simulate(state, request("flash_attention", {{"queries", 8192}, {"keys", 8192}, {"heads", 32}}));
+}
 void FlashAttentionBackward8k(benchmark::State& state) {
-  simulate(state, request("flash_attention_backward", {{"queries", 8192}, {"keys", 8192}, {"heads", 32}}));
+  simulate(state,
+           request("flash_attention_backward", {{"queries", 8192}, {"keys", 8192}, {"heads", 32}}));
 }
 
-#define TRELLIS_KERNEL_BENCHMARK(name) BENCHMARK(name)->ArgName("skip")->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime()
+#define TRELLIS_KERNEL_BENCHMARK(name) \
+  BENCHMARK(name)->ArgName("skip")->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime()
 TRELLIS_KERNEL_BENCHMARK(Matmul4096);
 TRELLIS_KERNEL_BENCHMARK(Matmul16384);
 TRELLIS_KERNEL_BENCHMARK(FlashAttention8k);

@@ -4,8 +4,8 @@
 
 #include "device/driver/memory_account.h"
 
-/// What a tensor's block costs the host. Goal: an allocation and its release take at most 60 ns. The named baseline is the least that an
-/// account could do: one counter and its peak.
+/// What a tensor's block costs the host. Goal: an allocation and its release take at most 60 ns.
+/// The named baseline is the least that an account could do: one counter and its peak.
 namespace trellis::device {
 namespace {
 
@@ -45,7 +45,8 @@ void pair_among_many(benchmark::State& state) {
     sizes.push_back(1 + static_cast<std::int64_t>(random() % (1U << (8 + random() % 15))));
     victims.push_back(random() % 1000);
   }
-  for (std::size_t i = 0; i < 1000; ++i) live.push_back(memory.allocate(sizes[i], BufferCategory::kActivation, 0, i));
+  for (std::size_t i = 0; i < 1000; ++i)
+    live.push_back(memory.allocate(sizes[i], BufferCategory::kActivation, 0, i));
   std::size_t i = 0;
   for (auto _ : state) {
     memory.advance();

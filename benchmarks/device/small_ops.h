@@ -8,9 +8,10 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
-#include "benchmarks/support/in_turns.h"
+#include "benchmarks/support/alternating.h"
 
-/// The operators that every way of making a device is measured with, each ready to be called on a device.
+/// The operators that every way of making a device is measured with, each ready to be called on a
+/// device.
 namespace trellis::benchmarks {
 
 using Call = std::function<void()>;
@@ -21,17 +22,23 @@ struct SmallOp {
   Call (*on)(c10::Device);
 };
 
-inline at::Tensor ones_on(c10::Device device, at::IntArrayRef sizes) { return at::ones(sizes, at::TensorOptions(device)); }
+inline at::Tensor ones_on(c10::Device device, at::IntArrayRef sizes) {
+  return at::ones(sizes, at::TensorOptions(device));
+}
 
 inline Call add_of(c10::Device device, at::IntArrayRef sizes) {
-  return [a = ones_on(device, sizes), b = ones_on(device, sizes)] { benchmark::DoNotOptimize(at::add(a, b)); };
+  return [a = ones_on(device, sizes), b = ones_on(device, sizes)] {
+    benchmark::DoNotOptimize(at::add(a, b));
+  };
 }
 inline Call add(c10::Device device) { return add_of(device, {4, 4}); }
 inline Call add_in_place(c10::Device device) {
   return [a = ones_on(device, {4, 4}), b = ones_on(device, {4, 4})]() mutable { a.add_(b); };
 }
 inline Call mm(c10::Device device) {
-  return [a = ones_on(device, {4, 4}), b = ones_on(device, {4, 4})] { benchmark::DoNotOptimize(at::mm(a, b)); };
+  return [a = ones_on(device, {4, 4}), b = ones_on(device, {4, 4})] {
+    benchmark::DoNotOptimize(at::mm(a, b));
+  };
 }
 inline Call cat(c10::Device device) {
   std::vector<at::Tensor> parts;

@@ -1,6 +1,6 @@
-// All-reduce on eight rank threads, with memcpy of the same bytes on as many host threads as the baseline of the same run.
-// bandwidth: what the plan sends (2(n−1)/n of the buffer per rank, all ranks) over the time. fraction_of_memcpy: against the
-// baseline.
+// All-reduce on eight rank threads, with memcpy of the same bytes on as many host threads as the
+// baseline of the same run. bandwidth: what the plan sends (2(n−1)/n of the buffer per rank, all
+// ranks) over the time. fraction_of_memcpy: against the baseline.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -21,7 +21,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kRanks = 8;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// Seconds per copy of `bytes`, split over all host threads; buffers touched before.
 double memcpy_seconds(std::size_t bytes, int repeats) {
@@ -72,14 +74,20 @@ void all_reduce(benchmark::State& state) {
     seconds = all_reduce_seconds(bytes / 4, repeats);
     state.SetIterationTime(seconds);
   }
-  const double copy = memcpy_seconds(static_cast<std::size_t>(bytes) * kRanks, bytes > (1 << 20) ? 3 : 1000) /
-                      (static_cast<double>(bytes) * kRanks);
+  const double copy =
+      memcpy_seconds(static_cast<std::size_t>(bytes) * kRanks, bytes > (1 << 20) ? 3 : 1000) /
+      (static_cast<double>(bytes) * kRanks);
   state.counters["bandwidth_GB_s"] = moved / seconds * 1e-9;
   state.counters["memcpy_GB_s"] = 1e-9 / copy;
   state.counters["fraction_of_memcpy"] = moved / seconds * copy;
 }
 
-BENCHMARK(all_reduce)->Arg(4 << 10)->Arg(64 << 20)->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(3);
+BENCHMARK(all_reduce)
+    ->Arg(4 << 10)
+    ->Arg(64 << 20)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond)
+    ->Iterations(3);
 
 }  // namespace
 

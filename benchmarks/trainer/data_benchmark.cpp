@@ -11,31 +11,37 @@
 #include "trainer/data/tokenizers/tokenizer.h"
 #include "trainer/data/tokenizers/word_scanner.h"
 
-/// How fast data become micro-batches, on one core. Bars: BPE ≥ 50 MB/s of text, .bin ≥ 2 M tokens/s.
+/// How fast data become micro-batches, on one core. Bars: BPE ≥ 50 MB/s of text, .bin ≥ 2 M
+/// tokens/s.
 namespace trellis::benchmarks {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Whole files of the Python standard library, some 20 MB. The tokenizer is trained on every fourth of them.
+/// Whole files of the Python standard library, some 20 MB. The tokenizer is trained on every fourth
+/// of them.
 const trainer::TextFiles& corpus() {
   static const trainer::TextFiles files = [] {
     trainer::TextFiles all = trainer::read_python_library(std::getenv("PATH"));
     std::size_t bytes = 0, count = 0;
-    while (count < all.documents.size() && bytes < 20'000'000) bytes += all.documents[count++].size();
+    while (count < all.documents.size() && bytes < 20'000'000)
+      bytes += all.documents[count++].size();
     all.documents.resize(count);
     return all;
   }();
   return files;
 }
 
-/// A Hugging Face tokenizer of 32,000 tokens, trained once for each build folder by the `tokenizers` package.
+/// A Hugging Face tokenizer of 32,000 tokens, trained once for each build folder by the
+/// `tokenizers` package.
 std::string trained_tokenizer(const std::string& name, const std::string& pattern) {
   const fs::path file = fs::path(TRELLIS_BUILD_DIR) / ("tokenizer_" + name + ".json");
   if (fs::exists(file)) return file.string();
   const fs::path pattern_file = file.string() + ".pattern";
   std::ofstream(pattern_file) << pattern;
-  const std::string command = TRELLIS_SOURCE_DIR "/.venv/bin/python " TRELLIS_SOURCE_DIR "/benchmarks/trainer/train_tokenizer.py " + pattern_file.string() + " " + file.string();
+  const std::string command = TRELLIS_SOURCE_DIR "/.venv/bin/python " TRELLIS_SOURCE_DIR
+                                                 "/benchmarks/trainer/train_tokenizer.py " +
+                              pattern_file.string() + " " + file.string();
   if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
   return file.string();
 }
@@ -58,14 +64,17 @@ void encode(benchmark::State& state, const trainer::TokenizerSection& section) {
   state.counters["bytes_per_token"] = static_cast<double>(bytes) / static_cast<double>(tokens);
 }
 
-void encode_bpe(benchmark::State& state, const char* name, const char* pattern) { encode(state, {"huggingface", trained_tokenizer(name, pattern), "", "", ""}); }
+void encode_bpe(benchmark::State& state, const char* name, const char* pattern) {
+  encode(state, {"huggingface", trained_tokenizer(name, pattern), "", "", ""});
+}
 
 void read_bin(benchmark::State& state, int workers) {
   const fs::path prefix = fs::temp_directory_path() / "trellis_data_benchmark";
   trainer::IndexedDatasetBuilder builder(prefix.string(), trainer::TokenType::kUint16);
   std::vector<std::int32_t> document(1000);
   for (int i = 0; i < 20000; ++i) {
-    for (auto& token : document) token = (i * 31 + static_cast<int>(&token - document.data())) % 32000;
+    for (auto& token : document)
+      token = (i * 31 + static_cast<int>(&token - document.data())) % 32000;
     builder.add_item(document);
     builder.end_document();
   }
@@ -82,12 +91,15 @@ void read_bin(benchmark::State& state, int workers) {
   config.model.vocab_size = 32000;
   const auto data = trainer::make_data_module(config);
   std::int64_t step = 0;
-  for (auto _ : state) benchmark::DoNotOptimize(data->micro_batches(step++ % config.trainer.max_steps, 0));
+  for (auto _ : state)
+    benchmark::DoNotOptimize(data->micro_batches(step++ % config.trainer.max_steps, 0));
   state.SetItemsProcessed(state.iterations() * 16 * 4096);
 }
 
-BENCHMARK_CAPTURE(encode_bpe, llama3_pattern, "llama3", trainer::kLlama3Pattern)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(encode_bpe, gpt2_pattern, "gpt2", trainer::kGpt2Pattern)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_bpe, llama3_pattern, "llama3", trainer::kLlama3Pattern)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(encode_bpe, gpt2_pattern, "gpt2", trainer::kGpt2Pattern)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(read_bin, no_workers, 0)->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -1,5 +1,6 @@
-// TP 2 × PP 2 × DP 2 on 8 CPU ranks, and the same global batches on one CPU rank as the baseline of the same run: tokens/s and host memory.
-// Goals: tokens per CPU second at least 0.7 times those of one rank; peak memory at most 1.2 times what all ranks need.
+// TP 2 × PP 2 × DP 2 on 8 CPU ranks, and the same global batches on one CPU rank as the baseline of
+// the same run: tokens/s and host memory. Goals: tokens per CPU second at least 0.7 times those of
+// one rank; peak memory at most 1.2 times what all ranks need.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -34,7 +35,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kSequence = 256, kVocabulary = 2048, kGlobalBatch = 8;
-constexpr std::int64_t kSteps = 4;  ///< of a turn; the first makes optimizer state and is not counted
+constexpr std::int64_t kSteps =
+    4;  ///< of a turn; the first makes optimizer state and is not counted
 constexpr int kTurns = 3;
 
 /// A layout of the one model, with ZeRO-1 and sequence parallelism where they can be.
@@ -70,12 +72,16 @@ trainer::RunConfig llama(const Layout& layout) {
 class RandomTokens final : public trainer::DataModule {
  public:
   explicit RandomTokens(int dp) : dp_(dp) {}
-  [[nodiscard]] std::vector<trainer::MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
+  [[nodiscard]] std::vector<trainer::MicroBatch> micro_batches(std::int64_t step,
+                                                               int dp_rank) const override {
     std::vector<trainer::MicroBatch> batches;
     for (std::int64_t row = dp_rank; row < kGlobalBatch; row += dp_) {
-      at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step * kGlobalBatch + row));
-      const at::Tensor tokens = at::randint(0, kVocabulary, {1, kSequence + 1}, generator, at::kLong);
-      batches.push_back({tokens.narrow(1, 0, kSequence).contiguous(), tokens.narrow(1, 1, kSequence).contiguous()});
+      at::Generator generator =
+          at::detail::createCPUGenerator(static_cast<std::uint64_t>(step * kGlobalBatch + row));
+      const at::Tensor tokens =
+          at::randint(0, kVocabulary, {1, kSequence + 1}, generator, at::kLong);
+      batches.push_back({tokens.narrow(1, 0, kSequence).contiguous(),
+                         tokens.narrow(1, 1, kSequence).contiguous()});
       batches.back().places = {row};
     }
     return batches;
@@ -100,7 +106,8 @@ struct Speed {
   double last_loss = 0;
 };
 
-/// `threads`: of the one rank; several ranks have one thread each, as many at a time as the host has cores.
+/// `threads`: of the one rank; several ranks have one thread each, as many at a time as the host
+/// has cores.
 void run_turn(const Layout& layout, int threads, Speed& best) {
   runtime::WorldOptions world;
   world.world_size = layout.ranks();
@@ -134,7 +141,8 @@ void tokens_per_second(benchmark::State& state) {
       run_turn(kEight, 1, eight);
       run_turn(kOne, cores, one_on_all_cores);
     }
-    if (std::abs(eight.last_loss - one.last_loss) > 1e-4) throw std::runtime_error("the layouts have trained different models");
+    if (std::abs(eight.last_loss - one.last_loss) > 1e-4)
+      throw std::runtime_error("the layouts have trained different models");
     const double tokens = static_cast<double>(kGlobalBatch * kSequence);
     state.SetIterationTime(eight.wall_s);
     state.counters["tokens_per_s"] = tokens / eight.wall_s;
@@ -156,12 +164,15 @@ class CountingAllocator final : public at::Allocator {
     char* const block = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
     *reinterpret_cast<std::size_t*>(block) = bytes;
     const std::int64_t now = live += static_cast<std::int64_t>(bytes);
-    for (std::int64_t seen = peak; seen < now && !peak.compare_exchange_weak(seen, now);) {
-    }
+    for (std::int64_t seen = peak; seen < now && !peak.compare_exchange_weak(seen, now);) {}
     return {block + kHeader, block, &release, c10::Device(c10::kCPU)};
   }
-  at::DeleterFnPtr raw_deleter() const override { return nullptr; }  // the block is not where the data are
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  at::DeleterFnPtr raw_deleter() const override {
+    return nullptr;
+  }  // the block is not where the data are
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 
  private:
   static constexpr std::size_t kHeader = 64;  // alignment of the data
@@ -182,7 +193,7 @@ struct Memory {
   std::int64_t tensors = 0, resident = 0;
 };
 
-/// In a process of its own: what ends takes its memory with it.
+/// In a separate process: what ends takes its memory with it.
 Memory memory_of(const Layout& layout) {
   int ends[2];
   if (pipe(ends) != 0) throw std::runtime_error("pipe failed");
@@ -206,10 +217,14 @@ Memory memory_of(const Layout& layout) {
   return memory;
 }
 
-/// Weights, gradients, states and activations at each rank's peak, summed over the ranks: the plan of the emulated device in shape-only mode.
+/// Weights, gradients, states and activations at each rank's peak, summed over the ranks: the plan
+/// of the emulated device in shape-only mode.
 std::int64_t planned_bytes(const Layout& layout) {
   const auto& plugin = runtime::DevicePlugin::load(TRELLIS_BUILD_DIR "/lib/libtrellis_neuron.so");
-  const nlohmann::json options = {{"schema", "trellis.device_options/1"}, {"instance", "trn1.32xlarge"}, {"world_size", layout.ranks()}, {"shape_only", true}};
+  const nlohmann::json options = {{"schema", "trellis.device_options/1"},
+                                  {"instance", "trn1.32xlarge"},
+                                  {"world_size", layout.ranks()},
+                                  {"shape_only", true}};
   plugin.check(plugin.api().configure(options.dump().c_str()));
   runtime::WorldOptions world;
   world.world_size = layout.ranks();
@@ -218,7 +233,9 @@ std::int64_t planned_bytes(const Layout& layout) {
   world.shape_only = true;
   const trainer::RunConfig config = llama(layout);
   const auto data = trainer::make_empty_data_module(config);
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) { trainer::Trainer(config, rank, data).fit([](const trainer::StepResult&) {}); });
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    trainer::Trainer(config, rank, data).fit([](const trainer::StepResult&) {});
+  });
   const char* report = nullptr;
   plugin.check(plugin.api().memory_report(&report));
   std::int64_t bytes = 0;
@@ -229,7 +246,8 @@ std::int64_t planned_bytes(const Layout& layout) {
 
 void host_memory(benchmark::State& state) {
   for (auto _ : state) {
-    const Memory one = memory_of(kOne), eight = memory_of(kEight);  // before this process has threads
+    const Memory one = memory_of(kOne),
+                 eight = memory_of(kEight);  // before this process has threads
     const std::int64_t planned = planned_bytes(kEight);
     const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
     state.counters["tensors_MiB"] = mib(eight.tensors);

@@ -1,5 +1,6 @@
-// One update of 16 weights of 512 × 512 in fp32 on `cpu` with each update rule, and torch::optim::AdamW on the same weights as the baseline
-// of the same run. Goal for adamw: at most 1.0 times.
+// One update of 16 weights of 512 × 512 in fp32 on `cpu` with each update rule, and
+// torch::optim::AdamW on the same weights as the baseline of the same run. Goal for adamw: at
+// most 1.0 times.
 #include <string>
 #include <vector>
 
@@ -7,8 +8,8 @@
 #include <ATen/Parallel.h>
 #include <torch/optim/adamw.h>
 
-#include "benchmarks/support/in_turns.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "benchmarks/support/alternating.h"
+#include "trainer/config/optimizer_table.h"
 #include "trainer/optimizer/stochastic_rounding.h"
 
 namespace trellis::benchmarks {
@@ -50,13 +51,18 @@ void update(benchmark::State& state, const char* name) {
   trainer::OptimSection section = trainer::default_optim_section(name);
   const auto rule = trainer::make_update_rule(section);
   auto states = rule->make_states(shard.layout, at::kFloat);
-  const at::Tensor values = at::randn({shard.layout.elements}), grad = at::randn({shard.layout.elements});
+  const at::Tensor values = at::randn({shard.layout.elements}),
+                   grad = at::randn({shard.layout.elements});
   trainer::StepNumbers numbers;
-  for (const double number : rule->numbers(1, 1e-4, 0)) numbers.push_back(at::tensor(number, at::kFloat));
+  for (const double number : rule->numbers(1, 1e-4, 0))
+    numbers.push_back(at::tensor(number, at::kFloat));
   Weights weights;
   torch::optim::AdamW for_loop(weights.values, torch::optim::AdamWOptions(1e-4));
   for (auto _ : state) {
-    in_turns(kRounds, 1, [&] { for_loop.step(); }, [&] { rule->apply(shard.layout, {values, grad, states}, numbers); }, [] {}).report(state);
+    alternate(
+        kRounds, 1, [&] { for_loop.step(); },
+        [&] { rule->apply(shard.layout, {values, grad, states}, numbers); }, [] {})
+        .report(state);
   }
 }
 
@@ -68,10 +74,22 @@ void round_stochastically(benchmark::State& state) {
   state.counters["elements"] = static_cast<double>(shard.layout.elements);
 }
 
-BENCHMARK_CAPTURE(update, adamw, "adamw")->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(update, adamw_fp32OptState, "adamw_fp32OptState")->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(update, adafactor, "adafactor")->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(update, novograd, "novograd")->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(update, adamw, "adamw")
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(update, adamw_fp32OptState, "adamw_fp32OptState")
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(update, adafactor, "adafactor")
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(update, novograd, "novograd")
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(round_stochastically)->Unit(benchmark::kMillisecond)->Iterations(5);
 
 }  // namespace

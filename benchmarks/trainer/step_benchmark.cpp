@@ -1,12 +1,13 @@
-// A whole training step (data, forward, backward, clip, optimizer) of a 2-layer Llama, d 512, sequence 256, with recording on, and the
-// same step with device cpu as the baseline of the same run. Goal: at most 1.15 times. The simulation of the step is not part of it:
-// simulate_step has a row of its own.
+// A whole training step (data, forward, backward, clip, optimizer) of a 2-layer Llama, d 512,
+// sequence 256, with recording on, and the same step with device cpu as the baseline of the same
+// run. Goal: at most 1.15 times. The simulation of the step is not part of it: simulate_step has a
+// separate row.
 #include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "benchmarks/support/in_turns.h"
+#include "benchmarks/support/alternating.h"
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
@@ -22,7 +23,8 @@ namespace {
 
 constexpr std::int64_t kSequence = 256;
 constexpr std::int64_t kVocabulary = 2048;
-constexpr std::int64_t kStepsPerTurn = 5;  ///< the first of a turn makes optimizer state and is not counted
+constexpr std::int64_t kStepsPerTurn =
+    5;  ///< the first of a turn makes optimizer state and is not counted
 constexpr int kTurns = 6;
 
 trainer::RunConfig small_llama(const char* precision) {
@@ -46,10 +48,12 @@ trainer::RunConfig small_llama(const char* precision) {
 
 class RandomTokens final : public trainer::DataModule {
  public:
-  [[nodiscard]] std::vector<trainer::MicroBatch> micro_batches(std::int64_t step, int) const override {
+  [[nodiscard]] std::vector<trainer::MicroBatch> micro_batches(std::int64_t step,
+                                                               int) const override {
     at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step));
     const at::Tensor tokens = at::randint(0, kVocabulary, {1, kSequence + 1}, generator, at::kLong);
-    return {{tokens.narrow(1, 0, kSequence).contiguous(), tokens.narrow(1, 1, kSequence).contiguous()}};
+    return {
+        {tokens.narrow(1, 0, kSequence).contiguous(), tokens.narrow(1, 1, kSequence).contiguous()}};
   }
   [[nodiscard]] std::int64_t num_tokens() const override { return 1 << 20; }
   [[nodiscard]] std::string description() const override { return "random tokens"; }
@@ -57,8 +61,10 @@ class RandomTokens final : public trainer::DataModule {
 
 const runtime::DevicePlugin& plugin() {
   static const runtime::DevicePlugin& loaded = []() -> const runtime::DevicePlugin& {
-    const auto& library = runtime::DevicePlugin::load(TRELLIS_BUILD_DIR "/lib/libtrellis_neuron.so");
-    library.check(library.api().configure(R"({"schema": "trellis.device_options/1", "instance": "trn2.48xlarge", "world_size": 1})"));
+    const auto& library =
+        runtime::DevicePlugin::load(TRELLIS_BUILD_DIR "/lib/libtrellis_neuron.so");
+    library.check(library.api().configure(
+        R"({"schema": "trellis.device_options/1", "instance": "trn2.48xlarge", "world_size": 1})"));
     return library;
   }();
   return loaded;
@@ -101,20 +107,27 @@ void step(benchmark::State& state, const char* precision) {
       for (double seconds : step_seconds(precision, false)) cpu.push_back(seconds);
       for (double seconds : step_seconds(precision, true)) neuron.push_back(seconds);
     }
-    InTurns{timing_of(cpu), timing_of(neuron)}.report(state);
+    Alternating{timing_of(cpu), timing_of(neuron)}.report(state);
     state.counters["bytes_per_recorded_op"] = bytes_per_recorded_op();
   }
 }
 
-/// The last step again: programs are compiled and timed already, as in all steps of a training but the first.
+/// The last step again: programs are compiled and timed already, as in all steps of a training but
+/// the first.
 void simulate_step(benchmark::State& state) {
   step_seconds("mixed_precision", true);
   const char* report = nullptr;
   for (auto _ : state) plugin().check(plugin().api().simulate_step(kStepsPerTurn, &report));
 }
 
-BENCHMARK_CAPTURE(step, fp32_against_cpu, "fp32")->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(step, mixed_precision_against_cpu, "mixed_precision")->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(step, fp32_against_cpu, "fp32")
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(step, mixed_precision_against_cpu, "mixed_precision")
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(simulate_step)->Unit(benchmark::kMillisecond)->Iterations(3);
 
 }  // namespace

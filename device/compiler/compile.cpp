@@ -7,11 +7,11 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "device/compiler/expand.h"
-#include "device/compiler/fusion.h"
-#include "device/compiler/graph_editor.h"
-#include "device/compiler/graph_rules.h"
-#include "device/compiler/lowering.h"
+#include "device/compiler/rules/expand.h"
+#include "device/compiler/fusion/fusion.h"
+#include "device/compiler/rules/graph_editor.h"
+#include "device/compiler/rules/graph_rules.h"
+#include "device/compiler/ops/lowering.h"
 
 namespace trellis::device {
 namespace {
@@ -20,7 +20,8 @@ namespace {
 std::string kernel_name(const std::vector<std::string>& names) {
   if (names.size() == 1) return names.front();
   constexpr std::size_t kShown = 4;
-  std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
+  std::vector<std::string> shown(
+      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
   if (names.size() > kShown) shown.push_back(fmt::format("+{}", names.size() - kShown));
   return fmt::format("fused[{}]", fmt::join(shown, ","));
 }
@@ -40,9 +41,14 @@ ExpandedGraph as_it_is(const Graph& graph) {
 class Compiler {
  public:
   Compiler(const Graph& graph, const sim::CoreConfig& core, Estimates estimates)
-      : expanded_(estimates == Estimates::kEverything ? as_it_is(graph) : expand(apply_rules(graph, core.compiler))),
-        lowering_(expanded_.graph, slots_of(graph), core), fuser_(expanded_.graph), core_(core), estimates_(estimates),
-        apart_(!core.compiler.fused_optimizer && graph.name == "optimizer") {
+      : expanded_(estimates == Estimates::kEverything ? as_it_is(graph)
+                                                      : expand(apply_rules(graph, core.compiler))),
+        lowering_(expanded_.graph, slots_of(graph), core),
+        fuser_(expanded_.graph),
+        core_(core),
+        estimates_(estimates),
+        unfused_optimizer_(!core.compiler.fused_optimizer &&
+                           graph.phase() == TrainingPhase::kOptimizer) {
     find_readers();
   }
 
@@ -53,7 +59,9 @@ class Compiler {
         lower_op(nodes[i], i);
       } else {
         flush();
-        pending_.push_back({nodes[i].kind == Node::Kind::kCommStart ? isa::CommAction::kStart : isa::CommAction::kWait, nodes[i].comm});
+        pending_.push_back({nodes[i].kind == Node::Kind::kCommStart ? isa::CommAction::kStart
+                                                                    : isa::CommAction::kWait,
+                            nodes[i].comm});
       }
     }
     flush();
@@ -92,7 +100,8 @@ class Compiler {
       lowering_.builder().end_segment(pending_);
       pending_.clear();
     }
-    if (estimates_ == Estimates::kEverything || has_complex_operand(node)) return estimate(node, index, name);
+    if (estimates_ == Estimates::kEverything || has_complex_operand(node))
+      return estimate(node, index, name);
     if (const ChainOp* op = find_chain_op(name)) {
       if (const auto chain = make_chain_node(expanded_.graph, node, index, *op)) fuser_.add(*chain);
       return;
@@ -110,18 +119,25 @@ class Compiler {
     lower_estimate(lowering_, node, index, kUnknownPasses);
   }
 
-  /// An operation that no lowering is asked for. Complex arithmetic is about four real operations each.
+  /// An operation that no lowering is asked for. Complex arithmetic is about four real operations
+  /// each.
   void estimate(const Node& node, std::uint32_t index, const std::string& name) {
     flush();
     if (is_empty(node)) return;
     const double passes = estimated_passes(name);
     if (passes == 0) unknown_.push_back(name);
-    lower_estimate(lowering_, node, index, passes > 0 ? passes : find_chain_op(name) ? 4 : kUnknownPasses);
+    lower_estimate(lowering_, node, index,
+                   passes > 0            ? passes
+                   : find_chain_op(name) ? 4
+                                         : kUnknownPasses);
   }
 
   bool has_complex_operand(const Node& node) const {
-    const auto complex = [&](std::uint32_t v) { return expanded_.graph.values[v].view.host == HostType::kComplex; };
-    return std::any_of(node.inputs.begin(), node.inputs.end(), complex) || std::any_of(node.outputs.begin(), node.outputs.end(), complex);
+    const auto complex = [&](std::uint32_t v) {
+      return expanded_.graph.values[v].view.host == HostType::kComplex;
+    };
+    return std::any_of(node.inputs.begin(), node.inputs.end(), complex) ||
+           std::any_of(node.outputs.begin(), node.outputs.end(), complex);
   }
 
   void note_host_copy(const Node& node, std::uint32_t index) {
@@ -129,16 +145,20 @@ class Compiler {
     const auto& sides = to_device ? node.outputs : node.inputs;
     if (sides.empty()) return;
     const TensorView& view = expanded_.graph.values[sides.front()].view;
-    host_copies_.push_back({view.elements() * isa::size_bytes(view.dtype), to_device, expanded_.origin[index]});
+    host_copies_.push_back(
+        {view.elements() * isa::size_bytes(view.dtype), to_device, expanded_.origin[index]});
   }
 
   /// The other side of a copy is the host's: its DMA does it, no program of the core.
   static bool is_host_transfer(const Node& node, const std::string& name) {
-    return (name.starts_with("_copy_from") || name == "copy") && (node.inputs.empty() || node.outputs.empty());
+    return (name.starts_with("_copy_from") || name == "copy") &&
+           (node.inputs.empty() || node.outputs.empty());
   }
 
   bool is_empty(const Node& node) const {
-    const auto empty = [&](std::uint32_t v) { return expanded_.graph.values[v].view.elements() == 0; };
+    const auto empty = [&](std::uint32_t v) {
+      return expanded_.graph.values[v].view.elements() == 0;
+    };
     return !node.outputs.empty() && std::all_of(node.outputs.begin(), node.outputs.end(), empty);
   }
 
@@ -151,9 +171,12 @@ class Compiler {
       }
       for (auto& o : chain.outputs) o.buffer = lowering_.buffer(o.buffer);
       std::int64_t flops = 0;
-      for (std::uint32_t n : group.nodes()) flops += node_flops(expanded_.graph, expanded_.graph.nodes[n]);
-      const auto kernel = lowering_.kernel(kernel_name(group.names()), group.nodes().front(), flops, false, static_cast<std::int64_t>(group.nodes().size()));
-      if (apart_ && lower_chain_apart(lowering_.builder(), kernel, chain)) continue;
+      for (std::uint32_t n : group.nodes())
+        flops += node_flops(expanded_.graph, expanded_.graph.nodes[n]);
+      const auto kernel = lowering_.kernel(kernel_name(group.names()), group.nodes().front(), flops,
+                                           false, static_cast<std::int64_t>(group.nodes().size()));
+      if (unfused_optimizer_ && lower_chain_standalone(lowering_.builder(), kernel, chain))
+        continue;
       lower_chain(lowering_.builder(), kernel, std::move(chain));
     }
   }
@@ -162,8 +185,11 @@ class Compiler {
     const auto violations = isa::validate(program, core_.limits);
     if (violations.empty()) return;
     const auto& v = violations.front();
-    TRELLIS_CHECK(false, fmt::format("the compiler made an illegal program for graph \"{}\" ({} violations); first: segment {}, {} engine, instruction {}: {}",
-                                     expanded_.graph.name, violations.size(), v.segment, isa::name(v.engine), v.index, v.text));
+    TRELLIS_CHECK(
+        false, fmt::format("the compiler made an illegal program for graph \"{}\" ({} violations); "
+                           "first: segment {}, {} engine, instruction {}: {}",
+                           expanded_.graph.name, violations.size(), v.segment, isa::name(v.engine),
+                           v.index, v.text));
   }
 
   ExpandedGraph expanded_;
@@ -171,7 +197,8 @@ class Compiler {
   Fuser fuser_;
   sim::CoreConfig core_;
   Estimates estimates_;
-  bool apart_;  ///< an optimizer's update, whose operations the graph compiler was not seen to fuse
+  bool unfused_optimizer_;  ///< an optimizer's update, whose operations the graph compiler was not
+                            ///< seen to fuse
   std::vector<std::vector<std::uint32_t>> readers_;  ///< buffer → nodes
   std::vector<isa::CommPoint> pending_;
   std::vector<HostCopy> host_copies_;
@@ -180,21 +207,16 @@ class Compiler {
 
 }  // namespace
 
-Coverage& Coverage::operator+=(const Coverage& other) {
-  lowered_ops += other.lowered_ops;
-  estimated_ops += other.estimated_ops;
-  lowered_flops += other.lowered_flops;
-  estimated_flops += other.estimated_flops;
-  return *this;
+CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core, Estimates estimates) {
+  return Compiler(graph, core, estimates).run();
 }
-
-CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core, Estimates estimates) { return Compiler(graph, core, estimates).run(); }
 
 bool has_lowering(const std::string& op) {
   constexpr std::string_view kForeach = "_foreach_";
   std::string name = plain_name(op);
   if (name.starts_with(kForeach)) name.erase(0, kForeach.size());
-  return is_compound(name) || is_bookkeeping(name) || name.starts_with("_copy_from") || find_chain_op(name) != nullptr || find_lowering(name) != nullptr;
+  return is_compound(name) || is_bookkeeping(name) || name.starts_with("_copy_from") ||
+         find_chain_op(name) != nullptr || find_lowering(name) != nullptr;
 }
 
 }  // namespace trellis::device

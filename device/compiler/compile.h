@@ -3,59 +3,53 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "device/compiler/graph.h"
+#include "device/compiler/graph/coverage.h"
+#include "device/compiler/graph/flops.h"
+#include "device/compiler/graph/graph.h"
+#include "device/compiler/graph/unsupported_op.h"
 #include "sim/config/system_config.h"
 #include "sim/isa/program.h"
 
 namespace trellis::device {
 
-/// What became of one graph: ops and FLOPs that were lowered to executable instructions, and those that were only estimated.
-struct Coverage {
-  std::int64_t lowered_ops = 0, estimated_ops = 0;
-  std::int64_t lowered_flops = 0, estimated_flops = 0;
-  Coverage& operator+=(const Coverage& other);
-};
-
-/// Data that the graph exchanges with the host: the chip's host DMA engines move them, no program of the core.
+/// Data that the graph exchanges with the host: the chip's host DMA engines move them, no program
+/// of the core.
 struct HostCopy {
   std::int64_t bytes = 0;
-  bool to_device = true;  ///< before the program starts; otherwise after it ends
+  bool to_device = true;   ///< before the program starts; otherwise after it ends
   std::uint32_t node = 0;  ///< of the graph
 };
 
 struct CompiledGraph {
   sim::isa::Program program;           ///< kernels[i].node is an index into the graph's nodes
   std::vector<std::string> estimated;  ///< op names that were estimated, sorted, unique
-  std::vector<std::string> unknown;    ///< of these, the ones that only Estimates other than kKnown let pass
+  std::vector<std::string>
+      unknown;  ///< of these, the ones that only Estimates other than kKnown let pass
   Coverage coverage;
-  std::vector<HostCopy> host_copies;   ///< in the graph's order
+  std::vector<HostCopy> host_copies;  ///< in the graph's order
 };
 
 /// Which operations may be estimated instead of lowered.
 enum class Estimates : std::uint8_t {
-  kKnown,       ///< those with a row in estimated_passes(); any other without lowering is an UnsupportedOp
+  kKnown,       ///< those with a row in estimated_passes(); any other without lowering is an
+                ///< UnsupportedOp
   kUnknownToo,  ///< an operation without lowering or row as kUnknownPasses passes
   kEverything,  ///< no operation is lowered: for a graph that the lowerings cannot take
 };
-inline constexpr double kUnknownPasses = 8;  ///< the upper end of the table's rows for single operations
+inline constexpr double kUnknownPasses =
+    8;  ///< the upper end of the table's rows for single operations
 
-/// Lowers a graph for one core. Throws UnsupportedOp for an operation that has neither a lowering nor an estimate.
-/// The result satisfies validate() for the core's limits (checked here: a violation is our bug).
-[[nodiscard]] CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core, Estimates estimates = Estimates::kKnown);
-/// True when the compiler lowers (or, like a view, drops) the operation; false: it estimates or refuses it.
+/// Lowers a graph for one core. Throws UnsupportedOp for an operation that has neither a lowering
+/// nor an estimate. The result satisfies validate() for the core's limits (checked here: a
+/// violation is our bug).
+[[nodiscard]] CompiledGraph compile(const Graph& graph, const sim::CoreConfig& core,
+                                    Estimates estimates = Estimates::kKnown);
+/// True when the compiler lowers (or, like a view, drops) the operation; false: it estimates or
+/// refuses it.
 [[nodiscard]] bool has_lowering(const std::string& op);
 
-/// Where an executor binds a graph's buffers: Program slot of each one that outlives the program (numbered as nodes name them), −1: owned.
+/// Where an executor binds a graph's buffers: Program slot of each one that outlives the program
+/// (numbered as nodes name them), −1: owned.
 [[nodiscard]] std::vector<std::int32_t> buffer_slots(const Graph& graph);
-
-/// An operation that the compiler cannot lower: named, with its shapes and where it was called (exit code 2).
-class UnsupportedOp : public Error {
- public:
-  UnsupportedOp(const Graph& graph, const Node& node);
-};
-
-/// FLOPs of an operation by its shapes (2·M·N·K for matmuls, one per output element for element-wise ones).
-[[nodiscard]] std::int64_t node_flops(const Graph& graph, const Node& node);
 
 }  // namespace trellis::device

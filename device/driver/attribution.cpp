@@ -13,7 +13,8 @@ std::string without_numbers(std::string_view path) {
   for (std::size_t begin = 0; begin < path.size();) {
     const std::size_t end = std::min(path.find('.', begin), path.size());
     const std::string_view word = path.substr(begin, end - begin);
-    const bool number = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number = !word.empty() && std::all_of(word.begin(), word.end(),
+                                                     [](char c) { return c >= '0' && c <= '9'; });
     out += number ? "*" : word;
     if (end < path.size()) out += '.';
     begin = end + 1;
@@ -25,11 +26,14 @@ namespace {
 
 using sim::ScheduleItem;
 
-std::string comm_kind(const std::string& axis) { return axis == "tp" || axis == "pp" || axis == "dp" ? "comm_" + axis : "comm_other"; }
+std::string comm_kind(const std::string& axis) {
+  return axis == "tp" || axis == "pp" || axis == "dp" ? "comm_" + axis : "comm_other";
+}
 
 class Attributor {
  public:
-  Attributor(const StepTiming& step, std::size_t rank, const StepStream& stream, const std::vector<Graph>& graphs)
+  Attributor(const StepTiming& step, std::size_t rank, const StepStream& stream,
+             const std::vector<Graph>& graphs)
       : step_(step), rank_(rank), stream_(stream), graphs_(graphs) {}
 
   std::vector<AttributionRow> run() {
@@ -57,7 +61,7 @@ class Attributor {
   struct Share {
     KernelAdvance advance;
     Sum* sum;
-    Sum* memory;  ///< for what a communication beside it costs
+    Sum* memory;  ///< for what a concurrent communication costs
   };
   struct Shares {
     std::vector<Share> kernels;
@@ -74,7 +78,8 @@ class Attributor {
     return sums_[{graph_ == nullptr ? std::string() : graph_->name, component, op, kind}];
   }
 
-  void charge(const std::string& component, const std::string& op, const std::string& kind, Picoseconds time) {
+  void charge(const std::string& component, const std::string& op, const std::string& kind,
+              Picoseconds time) {
     if (time.value != 0) add(sum(component, op, kind), time);
   }
 
@@ -83,24 +88,31 @@ class Attributor {
     ++sum.count;
   }
 
-  [[nodiscard]] std::string component(std::uint32_t node) const { return without_numbers(graph_->nodes[node].scope.layer); }
+  [[nodiscard]] std::string component(std::uint32_t node) const {
+    return without_numbers(graph_->nodes[node].scope.layer);
+  }
 
   void charge_item(const ScheduleItem& item, const sim::ItemTiming& time) {
     const Picoseconds duration = time.end - time.start;
     switch (item.kind) {
       case ScheduleItem::Kind::kSegment: return charge_segment(duration);
-      case ScheduleItem::Kind::kCommStart: return charge("", "communication start", "other", duration);
-      case ScheduleItem::Kind::kCommWait: return charge_wait(step_.job.comms[item.comm], step_.timing.comms[item.comm], time);
+      case ScheduleItem::Kind::kCommStart:
+        return charge("", "communication start", "other", duration);
+      case ScheduleItem::Kind::kCommWait:
+        return charge_wait(step_.job.comms[item.comm], step_.timing.comms[item.comm], time);
       case ScheduleItem::Kind::kLaunch: return charge("", "launch", "launch", duration);
       case ScheduleItem::Kind::kHostCopy: {
         const HostCopy& copy = step_.program(origin_).host_copies[origin_.step];
-        return charge(component(copy.node), copy.to_device ? "copy to device" : "copy to host", copy.to_device ? "data" : "other", duration);
+        return charge(component(copy.node), copy.to_device ? "copy to device" : "copy to host",
+                      copy.to_device ? "data" : "other", duration);
       }
     }
   }
 
-  void charge_wait(const sim::ClusterComm& comm, const sim::CommTiming& timing, const sim::ItemTiming& time) {
-    const std::string layer = component(step_.program(origin_).steps[origin_.step].node), op(sim::name(comm.kind));
+  void charge_wait(const sim::ClusterComm& comm, const sim::CommTiming& timing,
+                   const sim::ItemTiming& time) {
+    const std::string layer = component(step_.program(origin_).steps[origin_.step].node),
+                      op(sim::name(comm.kind));
     const std::string& axis = step_.job.groups[comm.group].axis;
     const Picoseconds idle = axis == "pp" ? bubble_of_wait(time, timing) : Picoseconds();
     charge(layer, op, "bubble", idle);
@@ -110,15 +122,18 @@ class Attributor {
   void charge_segment(Picoseconds duration) {
     const Shares& shares = shares_of_piece();
     const double slowness = step_.slowness(rank_);
-    const Picoseconds alone = sim::slowed(step_.program(origin_).steps[origin_.step].piece->segment().duration, slowness);
-    // Beside a communication all of a segment is stretched; what that costs is a wait for memory.
+    const Picoseconds alone =
+        sim::slowed(step_.program(origin_).steps[origin_.step].piece->segment().duration, slowness);
+    // During a communication all of a segment is stretched; what that costs is a wait for memory.
     const auto stretched = [&](Picoseconds t) {
       if (duration == alone || alone.value == 0) return t;
-      return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(t.value) * duration.value / alone.value));
+      return Picoseconds(
+          static_cast<std::int64_t>(static_cast<__int128>(t.value) * duration.value / alone.value));
     };
     Picoseconds end;
     for (const Share& share : shares.kernels) {
-      const Picoseconds from = sim::slowed(share.advance.from, slowness), to = sim::slowed(share.advance.to, slowness);
+      const Picoseconds from = sim::slowed(share.advance.from, slowness),
+                        to = sim::slowed(share.advance.to, slowness);
       const Picoseconds own = to - from, extra = stretched(to) - stretched(from) - own;
       add(*share.sum, own);
       if (extra.value != 0) add(*share.memory, extra);
@@ -127,10 +142,12 @@ class Attributor {
     if (duration <= end) return;
     const TimedProgram& program = step_.program(origin_);
     const Picoseconds rest = duration - end;
-    const Picoseconds multi_node =
-        program.is_optimizer() ? Picoseconds() : std::min(step_.multi_node_part(alone), rest);
+    const Picoseconds multi_node = program.phase() == TrainingPhase::kOptimizer
+                                       ? Picoseconds()
+                                       : std::min(step_.multi_node_part(alone), rest);
     if (multi_node.value > 0) {
-      charge(component(program.steps[origin_.step].node), "several instances", "multi_node", multi_node);
+      charge(component(program.steps[origin_.step].node), "several instances", "multi_node",
+             multi_node);
     }
     if (rest > multi_node) add(*shares.rest, rest - multi_node);
   }
@@ -141,12 +158,16 @@ class Attributor {
     if (!fresh) return shares;
     const TimedProgram& program = step_.program(origin_);
     const TimedProgram::Step& step = program.steps[origin_.step];
-    const auto kind = [&](const char* otherwise) { return program.is_optimizer() ? "optimizer" : otherwise; };
+    const auto kind = [&](const char* otherwise) {
+      return program.phase() == TrainingPhase::kOptimizer ? kOptimizerPhase.data() : otherwise;
+    };
     for (const KernelAdvance& advance : kernel_advances(step.piece->segment())) {
       const sim::isa::Kernel& kernel = step.piece->kernels[advance.kernel];
       const std::string layer = component(step.node + kernel.node);
       Sum& memory = sum(layer, kernel.name, kind("memory"));
-      shares.kernels.push_back({advance, advance.bound_by_memory ? &memory : &sum(layer, kernel.name, kind("compute")), &memory});
+      shares.kernels.push_back(
+          {advance, advance.bound_by_memory ? &memory : &sum(layer, kernel.name, kind("compute")),
+           &memory});
     }
     shares.rest = &sum(component(step.node), "latency", kind("other"));
     return shares;
@@ -158,7 +179,9 @@ class Attributor {
       const auto& [phase, component, op, kind] = key;
       if (sum.time.value != 0) rows.push_back({phase, component, op, kind, sum.time, sum.count});
     }
-    std::stable_sort(rows.begin(), rows.end(), [](const AttributionRow& a, const AttributionRow& b) { return a.time > b.time; });
+    std::stable_sort(
+        rows.begin(), rows.end(),
+        [](const AttributionRow& a, const AttributionRow& b) { return a.time > b.time; });
     return rows;
   }
 
@@ -170,14 +193,17 @@ class Attributor {
   std::uint32_t graph_index_ = 0;
   const Graph* graph_ = nullptr;
   std::map<Key, Sum> sums_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Shares> shares_;  ///< by (graph, step of its program)
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Shares>
+      shares_;  ///< by (graph, step of its program)
 };
 
 }  // namespace
 
 std::size_t last_to_end(const sim::ClusterTiming& timing) {
   std::size_t last = 0;
-  const auto end = [&](std::size_t rank) { return timing.ranks[rank].empty() ? Picoseconds() : timing.ranks[rank].back().end; };
+  const auto end = [&](std::size_t rank) {
+    return timing.ranks[rank].empty() ? Picoseconds() : timing.ranks[rank].back().end;
+  };
   for (std::size_t rank = 1; rank < timing.ranks.size(); ++rank) {
     if (end(rank) > end(last)) last = rank;
   }

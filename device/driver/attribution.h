@@ -12,12 +12,15 @@ namespace trellis::device {
 /// "model.layers.3.mlp" → "model.layers.*.mlp".
 [[nodiscard]] std::string without_numbers(std::string_view path);
 
-/// A part of one rank's step: which operator of which component took how much of it, and of which sort that time is.
+/// A part of one rank's step: which operator of which component took how much of it, and of which
+/// sort that time is.
 struct AttributionRow {
   std::string phase;      ///< the graph's: "forward", …; "" for the end of the step
   std::string component;  ///< layer path with its numbers as "*"; "" outside layers
-  std::string op;         ///< kernel or communication; "launch", "latency", "idle", "copy to device", "copy to host"
-  std::string kind;       ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_other, bubble, optimizer, data, launch, other
+  std::string op;    ///< kernel or communication; "launch", "latency", "idle", "copy to device",
+                     ///< "copy to host"
+  std::string kind;  ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_other, bubble, optimizer,
+                     ///< data, launch, other
   Picoseconds time;
   std::int64_t count = 0;
 };

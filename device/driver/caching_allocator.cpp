@@ -9,9 +9,12 @@ namespace {
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kSmallSegment = 2 * kMiB;
 constexpr std::int64_t kLargeSegment = 20 * kMiB;
-constexpr std::int64_t kOwnSegment = 10 * kMiB;  ///< from here on a request gets a segment of its own size
+constexpr std::int64_t kOwnSegment =
+    10 * kMiB;  ///< from here on a request gets a segment of exactly its size
 
-MemoryPool pool_of(std::int64_t bytes) { return bytes < kMiB ? MemoryPool::kSmall : MemoryPool::kLarge; }
+MemoryPool pool_of(std::int64_t bytes) {
+  return bytes < kMiB ? MemoryPool::kSmall : MemoryPool::kLarge;
+}
 
 std::int64_t segment_size(MemoryPool pool, std::int64_t size) {
   if (pool == MemoryPool::kSmall) return kSmallSegment;
@@ -20,10 +23,12 @@ std::int64_t segment_size(MemoryPool pool, std::int64_t size) {
 }
 
 std::uint32_t units(std::int64_t bytes) {
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(bytes / MemoryEvent::kUnit, std::numeric_limits<std::uint32_t>::max()));
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(
+      bytes / MemoryEvent::kUnit, std::numeric_limits<std::uint32_t>::max()));
 }
 
-MemoryEvent event(MemoryEventKind kind, std::uint32_t op, MemoryPool pool, std::int64_t address, std::int64_t size) {
+MemoryEvent event(MemoryEventKind kind, std::uint32_t op, MemoryPool pool, std::int64_t address,
+                  std::int64_t size) {
   MemoryEvent event;
   event.op = op;
   event.address_units = units(address);
@@ -49,7 +54,8 @@ std::int64_t size_class(std::int64_t bytes) {
   if (bytes <= 0) return 0;
   if (bytes <= kSmallest) return kSmallest;
   if (bytes >= kUnrounded) return (bytes + kDescriptor - 1) / kDescriptor * kDescriptor;
-  const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes - 1)));
+  const auto below =
+      static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes - 1)));
   const std::int64_t step = below / 4;
   return (bytes + step - 1) / step * step;
 }
@@ -59,10 +65,13 @@ std::int64_t size_class(std::int64_t bytes) {
 std::size_t FreeBlocks::list_of(std::int64_t size) {
   constexpr int kFineBits = 12;
   const auto bytes = static_cast<std::uint64_t>(size);
-  if (bytes < (std::uint64_t{1} << kFineBits)) return static_cast<std::size_t>(bytes / MemoryEvent::kUnit);
+  if (bytes < (std::uint64_t{1} << kFineBits))
+    return static_cast<std::size_t>(bytes / MemoryEvent::kUnit);
   const auto log = static_cast<int>(std::bit_width(bytes)) - 1;
   const std::uint64_t sixteenth = (bytes >> (log - 4)) & (kPerDoubling - 1);
-  return std::min(kFine + static_cast<std::size_t>(log - kFineBits) * kPerDoubling + static_cast<std::size_t>(sixteenth), kLists - 1);
+  return std::min(kFine + static_cast<std::size_t>(log - kFineBits) * kPerDoubling +
+                      static_cast<std::size_t>(sixteenth),
+                  kLists - 1);
 }
 
 std::size_t FreeBlocks::next_filled(std::size_t list) const {
@@ -143,7 +152,8 @@ MemoryBlock* CachingAllocator::allocate(const Request& request) {
   return block;
 }
 
-MemoryBlock* CachingAllocator::find_or_reserve(const Request& request, MemoryPool pool, std::int64_t size) {
+MemoryBlock* CachingAllocator::find_or_reserve(const Request& request, MemoryPool pool,
+                                               std::int64_t size) {
   if (MemoryBlock* const cached = free_blocks(pool).take(size)) return cached;
   const std::int64_t wanted = segment_size(pool, size);
   if (fits(wanted)) return reserve(pool, wanted, request.op);
@@ -153,7 +163,10 @@ MemoryBlock* CachingAllocator::find_or_reserve(const Request& request, MemoryPoo
   if (MemoryBlock* const cached = free_blocks(pool).take(size)) return cached;
   empty_cache(request.op);
   if (fits(wanted)) return reserve(pool, wanted, request.op);
-  if (fits(size)) return reserve(pool, size, request.op);  // the last of the HBM is not refused for the sake of a round segment
+  if (fits(size))
+    return reserve(
+        pool, size,
+        request.op);  // the last of the HBM is not refused for the sake of a round segment
   ++stats_.num_ooms;
   timeline_.add(event(MemoryEventKind::kOutOfMemory, request.op, pool, 0, size));
   return unlimited_ ? reserve(pool, wanted, request.op) : nullptr;
@@ -219,7 +232,8 @@ void CachingAllocator::split(MemoryBlock& block, std::int64_t size) {
 
 MemoryBlock& CachingAllocator::merged(MemoryBlock& block) {
   FreeBlocks& free = free_blocks(block.segment->pool);
-  if (MemoryBlock* const after = block.after; after != nullptr && after->state == MemoryBlock::State::kFree) {
+  if (MemoryBlock* const after = block.after;
+      after != nullptr && after->state == MemoryBlock::State::kFree) {
     free.remove(*after);
     block.size += after->size;
     block.after = after->after;
@@ -249,7 +263,9 @@ MemoryBlock& CachingAllocator::new_block() {
 
 std::int64_t CachingAllocator::place(std::int64_t size) const {
   std::int64_t end = 0;
-  if (!gaps_) return segments_.empty() ? 0 : segments_.rbegin()->second.address + segments_.rbegin()->second.size;
+  if (!gaps_)
+    return segments_.empty() ? 0
+                             : segments_.rbegin()->second.address + segments_.rbegin()->second.size;
   for (const auto& [address, segment] : segments_) {
     if (address - end >= size) break;
     end = address + segment.size;
@@ -287,19 +303,23 @@ void CachingAllocator::empty_cache(std::uint32_t op) {
       stats.reserved_bytes.decrease(segment.size);
       stats.segments.decrease(1);
     });
-    timeline_.add(event(MemoryEventKind::kSegmentFree, op, segment.pool, segment.address, segment.size));
+    timeline_.add(
+        event(MemoryEventKind::kSegmentFree, op, segment.pool, segment.address, segment.size));
     it = segments_.erase(it);
     gaps_ = true;
   }
 }
 
 void CachingAllocator::reset_peak() {
-  for (PoolStats* stats : {&stats_.all, &stats_.pools[0], &stats_.pools[1]}) stats->each([](MemoryStat& stat) { stat.reset_peak(); });
+  for (PoolStats* stats : {&stats_.all, &stats_.pools[0], &stats_.pools[1]})
+    stats->each([](MemoryStat& stat) { stat.reset_peak(); });
 }
 
 void CachingAllocator::reset_accumulated() {
-  for (PoolStats* stats : {&stats_.all, &stats_.pools[0], &stats_.pools[1]}) stats->each([](MemoryStat& stat) { stat.reset_accumulated(); });
-  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_tensor_frees = stats_.allocation_requests = 0;
+  for (PoolStats* stats : {&stats_.all, &stats_.pools[0], &stats_.pools[1]})
+    stats->each([](MemoryStat& stat) { stat.reset_accumulated(); });
+  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_tensor_frees =
+      stats_.allocation_requests = 0;
 }
 
 }  // namespace trellis::device

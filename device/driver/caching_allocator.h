@@ -11,8 +11,9 @@
 
 namespace trellis::device {
 
-/// What the allocator takes for a request. Below 16 MiB: the next size class, four classes per doubling, at least 256 B; from 16 MiB on:
-/// not rounded, but for the 512 B that a DMA descriptor moves well.
+/// What the allocator takes for a request. Below 16 MiB: the next size class, four classes per
+/// doubling, at least 256 B; from 16 MiB on: not rounded, except for the 512 B that a DMA
+/// descriptor moves well.
 [[nodiscard]] std::int64_t size_class(std::int64_t bytes);
 
 /// A counter of bytes or things. `allocated` and `freed` accumulate.
@@ -34,15 +35,16 @@ struct MemoryStat {
 /// Always reserved ≥ allocated ≥ active.
 struct PoolStats {
   MemoryStat reserved_bytes;   ///< segments taken from HBM
-  MemoryStat allocated_bytes;  ///< blocks that are not free: `active` ones, and those whose tensor is gone while another stream uses them
+  MemoryStat allocated_bytes;  ///< blocks that are not free: `active` ones, and those whose tensor
+                               ///< is gone while another stream uses them
   MemoryStat active_bytes;     ///< blocks that a tensor owns
   MemoryStat requested_bytes;  ///< what the tensors of `active` asked for, before rounding
   MemoryStat allocations, active, segments;  ///< counts
 
   template <typename Reset>
   void each(Reset reset) {
-    for (MemoryStat* stat :
-         {&reserved_bytes, &allocated_bytes, &active_bytes, &requested_bytes, &allocations, &active, &segments})
+    for (MemoryStat* stat : {&reserved_bytes, &allocated_bytes, &active_bytes, &requested_bytes,
+                             &allocations, &active, &segments})
       reset(*stat);
   }
 };
@@ -51,14 +53,15 @@ enum class MemoryPool : std::uint8_t { kSmall, kLarge };
 
 struct AllocatorStats {
   PoolStats all;
-  std::array<PoolStats, 2> pools;  ///< by MemoryPool
+  std::array<PoolStats, 2> pools;                                ///< by MemoryPool
   std::array<std::int64_t, kNumBufferCategories> by_category{};  ///< allocated bytes
   std::int64_t num_alloc_retries = 0, num_ooms = 0, num_tensor_frees = 0, allocation_requests = 0;
 };
 
 struct MemorySegment;
 
-/// A part of a segment. The blocks of a segment tile it in order of address; no two neighbours are both free.
+/// A part of a segment. The blocks of a segment tile it in order of address; no two neighbours are
+/// both free.
 struct MemoryBlock {
   enum class State : std::uint8_t { kFree, kActive, kHeld };
 
@@ -74,7 +77,7 @@ struct MemoryBlock {
   std::uint32_t scope = 0;  ///< interned
   std::uint32_t op = 0;     ///< operations recorded before it was allocated
   std::uint64_t buffer = 0;
-  std::uint64_t serial = 0;  ///< the account's n-th allocation
+  std::uint64_t serial = 0;        ///< the account's n-th allocation
   MemoryBlock** holder = nullptr;  ///< where the tensor's storage keeps the block, when it said so
 };
 
@@ -84,7 +87,8 @@ struct MemorySegment {
   MemoryBlock* first = nullptr;
 };
 
-/// Free blocks of one pool, best fit: the smallest block that holds the request, of equals the one that was freed last.
+/// Free blocks of one pool, best fit: the smallest block that holds the request, of equals the one
+/// that was freed last.
 class FreeBlocks {
  public:
   void insert(MemoryBlock& block);
@@ -93,8 +97,10 @@ class FreeBlocks {
   MemoryBlock* take(std::int64_t size);
 
  private:
-  // Lists of like-sized blocks, ascending: one per 64 B below 4 KiB, then sixteen per doubling, up to 1 TiB.
-  static constexpr std::size_t kFine = 64, kDoublings = 28, kPerDoubling = 16, kLists = kFine + kDoublings * kPerDoubling;
+  // Lists of like-sized blocks, ascending: one per 64 B below 4 KiB, then sixteen per doubling, up
+  // to 1 TiB.
+  static constexpr std::size_t kFine = 64, kDoublings = 28, kPerDoubling = 16,
+                               kLists = kFine + kDoublings * kPerDoubling;
   [[nodiscard]] static std::size_t list_of(std::int64_t size);
   [[nodiscard]] std::size_t next_filled(std::size_t list) const;  ///< kLists: none
 
@@ -102,14 +108,18 @@ class FreeBlocks {
   std::array<std::uint64_t, kLists / 64> filled_{};  ///< bit: the list has a block
 };
 
-/// TorchNeuron's caching segment allocator on the modelled HBM of one core: addresses are offsets in it, nothing lies behind them.
-/// Two pools (requests below 1 MiB, and from 1 MiB on); blocks are split to the size class and merged when freed; segments stay cached.
-/// Sources: pools, size classes, the three counters and the retry are documented for TorchNeuron 2.33; sizes of segments are not, and are
-/// those of PyTorch's CUDA allocator (2 MiB; 20 MiB; from 10 MiB on a multiple of 2 MiB). Not thread-safe: MemoryAccount locks.
+/// TorchNeuron's caching segment allocator on the modelled HBM of one core: addresses are offsets
+/// in it, nothing is stored there. Two pools (requests below 1 MiB, and from 1 MiB on); blocks are
+/// split to the size class and merged when freed; segments stay cached. Sources: pools, size
+/// classes, the three counters and the retry are documented for TorchNeuron 2.33; sizes of segments
+/// are not, and are those of PyTorch's CUDA allocator (2 MiB; 20 MiB; from 10 MiB on a multiple of
+/// 2 MiB). Not thread-safe: MemoryAccount locks.
 class CachingAllocator {
  public:
-  /// `unlimited`: what does not fit is counted (num_ooms) and given all the same, past the capacity.
-  CachingAllocator(std::int64_t capacity, MemoryTimeline& timeline, bool unlimited = false) : capacity_(capacity), unlimited_(unlimited), timeline_(timeline) {}
+  /// `unlimited`: what does not fit is counted (num_ooms) and given all the same, past the
+  /// capacity.
+  CachingAllocator(std::int64_t capacity, MemoryTimeline& timeline, bool unlimited = false)
+      : capacity_(capacity), unlimited_(unlimited), timeline_(timeline) {}
 
   /// What a block is for; `bytes` > 0.
   struct Request {
@@ -131,20 +141,28 @@ class CachingAllocator {
   [[nodiscard]] const AllocatorStats& stats() const { return stats_; }
   void reset_peak();
   void reset_accumulated();
-  [[nodiscard]] const std::map<std::int64_t, MemorySegment>& segments() const { return segments_; }  ///< by address
+  [[nodiscard]] const std::map<std::int64_t, MemorySegment>& segments() const {
+    return segments_;
+  }  ///< by address
 
  private:
   MemoryBlock* find_or_reserve(const Request& request, MemoryPool pool, std::int64_t size);
   MemoryBlock* reserve(MemoryPool pool, std::int64_t size, std::uint32_t op);
-  [[nodiscard]] bool fits(std::int64_t size) const { return stats_.all.reserved_bytes.current + size <= capacity_; }
+  [[nodiscard]] bool fits(std::int64_t size) const {
+    return stats_.all.reserved_bytes.current + size <= capacity_;
+  }
   [[nodiscard]] std::int64_t place(std::int64_t size) const;
   void split(MemoryBlock& block, std::int64_t size);
   void give_back(MemoryBlock& block, std::uint32_t op);
   MemoryBlock& merged(MemoryBlock& block);
   MemoryBlock& new_block();
   void retire(MemoryBlock& block) { spare_.push_back(&block); }
-  std::int64_t& of(BufferCategory category) { return stats_.by_category[static_cast<std::size_t>(category)]; }
-  [[nodiscard]] FreeBlocks& free_blocks(MemoryPool pool) { return free_[static_cast<std::size_t>(pool)]; }
+  std::int64_t& of(BufferCategory category) {
+    return stats_.by_category[static_cast<std::size_t>(category)];
+  }
+  [[nodiscard]] FreeBlocks& free_blocks(MemoryPool pool) {
+    return free_[static_cast<std::size_t>(pool)];
+  }
   template <typename Change>
   void count(MemoryPool pool, Change change) {
     change(stats_.all);

@@ -15,10 +15,12 @@ namespace {
 
 using sim::ScheduleItem;
 
-/// Two ranks' requests are the same communication when group and sequence are (send/receive: the n-th of the ordered pair).
+/// Two ranks' requests are the same communication when group and sequence are (send/receive: the
+/// n-th of the ordered pair).
 class Layout {
  public:
-  Layout(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs, const World& world,
+  Layout(const std::vector<const StepStream*>& streams,
+         const std::vector<const std::vector<Graph>*>& graphs, const World& world,
          const std::function<const TimedProgram*(const Graph&)>& program_of)
       : streams_(streams), graphs_(graphs), world_(world), program_of_(program_of) {}
 
@@ -33,7 +35,8 @@ class Layout {
   }
 
  private:
-  /// Sequence numbers grow over a run; inside a step they count from zero, so that equal steps are equal jobs.
+  /// Sequence numbers grow over a run; inside a step they count from zero, so that equal steps are
+  /// equal jobs.
   void find_first_sequences() {
     for (const StepStream* stream : streams_) {
       for (const CommRequest& request : stream->comms) {
@@ -43,7 +46,9 @@ class Layout {
     }
   }
 
-  static bool is_transfer(const CommRequest& request) { return request.kind == sim::CollectiveKind::kSendRecv; }
+  static bool is_transfer(const CommRequest& request) {
+    return request.kind == sim::CollectiveKind::kSendRecv;
+  }
 
   std::uint32_t group(const CommRequest& request) {
     // Ranks use few groups, and mostly the same one again.
@@ -51,8 +56,8 @@ class Layout {
       const sim::CommGroup& recent = step_.job.groups[recent_group_];
       if (recent.ranks == request.ranks && recent.axis == request.axis) return recent_group_;
     }
-    const auto [it, fresh] =
-        groups_.try_emplace({request.axis, request.ranks}, static_cast<std::uint32_t>(step_.job.groups.size()));
+    const auto [it, fresh] = groups_.try_emplace(
+        {request.axis, request.ranks}, static_cast<std::uint32_t>(step_.job.groups.size()));
     if (fresh) {
       step_.job.groups.push_back({request.axis, request.ranks});
       sequences_.emplace_back();
@@ -60,16 +65,20 @@ class Layout {
     return recent_group_ = it->second;
   }
 
-  /// The communications of one group, transfers apart from collectives, by sequence number.
+  /// The communications of one group, transfers separately from collectives, by sequence number.
   struct Sequences {
     std::uint64_t first = std::numeric_limits<std::uint64_t>::max();
-    std::unordered_map<std::uint64_t, std::uint32_t> comms;  ///< sequence → index in ClusterJob::comms
+    std::unordered_map<std::uint64_t, std::uint32_t>
+        comms;  ///< sequence → index in ClusterJob::comms
   };
-  Sequences& sequences(const CommRequest& request) { return sequences_[group(request)][is_transfer(request) ? 1 : 0]; }
+  Sequences& sequences(const CommRequest& request) {
+    return sequences_[group(request)][is_transfer(request) ? 1 : 0];
+  }
 
   std::uint32_t comm(const CommRequest& request) {
     Sequences& uses = sequences(request);
-    const auto [it, fresh] = uses.comms.try_emplace(request.sequence, static_cast<std::uint32_t>(step_.job.comms.size()));
+    const auto [it, fresh] = uses.comms.try_emplace(
+        request.sequence, static_cast<std::uint32_t>(step_.job.comms.size()));
     if (fresh) {
       sim::ClusterComm c;
       c.kind = request.kind;
@@ -84,7 +93,8 @@ class Layout {
       step_.job.comms.push_back(c);
     }
     const sim::ClusterComm& known = step_.job.comms[it->second];
-    TRELLIS_CHECK(known.kind == request.kind && known.elements == request.elements, "ranks disagree about a communication");
+    TRELLIS_CHECK(known.kind == request.kind && known.elements == request.elements,
+                  "ranks disagree about a communication");
     return it->second;
   }
 
@@ -93,23 +103,27 @@ class Layout {
     std::vector<std::uint32_t> programs(graphs_[rank]->size(), kUnseen);
     for (const GraphInstance& instance : streams_[rank]->instances) {
       std::uint32_t& program = programs[instance.graph];
-      if (program == kUnseen) program = this->program(program_of_((*graphs_[rank])[instance.graph]));
+      if (program == kUnseen)
+        program = this->program(program_of_((*graphs_[rank])[instance.graph]));
     }
     return programs;
   }
 
   std::uint32_t program(const TimedProgram* timed) {
-    const auto [it, fresh] = programs_.try_emplace(timed, static_cast<std::uint32_t>(step_.programs.size()));
+    const auto [it, fresh] =
+        programs_.try_emplace(timed, static_cast<std::uint32_t>(step_.programs.size()));
     if (fresh) {
       step_.programs.push_back(timed);
       std::vector<std::uint32_t>& pieces = pieces_of_.emplace_back();
-      for (const TimedProgram::Step& step : timed->steps) pieces.push_back(step.piece == nullptr ? kUnseen : piece(step.piece));
+      for (const TimedProgram::Step& step : timed->steps)
+        pieces.push_back(step.piece == nullptr ? kUnseen : piece(step.piece));
     }
     return it->second;
   }
 
   std::uint32_t piece(const TimedPiece* timed) {
-    const auto [it, fresh] = pieces_.try_emplace(timed, static_cast<std::uint32_t>(step_.job.programs.size()));
+    const auto [it, fresh] =
+        pieces_.try_emplace(timed, static_cast<std::uint32_t>(step_.job.programs.size()));
     if (fresh) step_.job.programs.push_back(timed->timing);
     return it->second;
   }
@@ -117,10 +131,12 @@ class Layout {
   void add_rank(std::size_t rank) {
     const StepStream& stream = *streams_[rank];
     const std::vector<std::uint32_t> programs = programs_of(rank);
-    for (std::uint32_t i = 0; i < stream.instances.size(); ++i) add_instance(rank, stream, i, programs[stream.instances[i].graph]);
+    for (std::uint32_t i = 0; i < stream.instances.size(); ++i)
+      add_instance(rank, stream, i, programs[stream.instances[i].graph]);
   }
 
-  void add_instance(std::size_t rank, const StepStream& stream, std::uint32_t index, std::uint32_t p) {
+  void add_instance(std::size_t rank, const StepStream& stream, std::uint32_t index,
+                    std::uint32_t p) {
     const TimedProgram& program = *step_.programs[p];
     const std::vector<std::uint32_t>& pieces = pieces_of_[p];
     const auto add = [&](const ScheduleItem& item, std::size_t step) {
@@ -130,11 +146,14 @@ class Layout {
     const auto add_copies = [&](bool to_device) {
       for (std::size_t c = 0; c < program.host_copies.size(); ++c) {
         const HostCopy& copy = program.host_copies[c];
-        if (copy.to_device == to_device) add({ScheduleItem::Kind::kHostCopy, 0, 0, 0, copy.bytes}, c);
+        if (copy.to_device == to_device)
+          add({ScheduleItem::Kind::kHostCopy, 0, 0, 0, copy.bytes}, c);
       }
     };
     add_copies(true);
-    add({.kind = ScheduleItem::Kind::kLaunch, .operations = program.coverage.lowered_ops + program.coverage.estimated_ops}, 0);
+    add({.kind = ScheduleItem::Kind::kLaunch,
+         .operations = program.coverage.lowered_ops + program.coverage.estimated_ops},
+        0);
     for (std::size_t s = 0; s < program.steps.size(); ++s) {
       const TimedProgram::Step& step = program.steps[s];
       if (step.piece != nullptr) {
@@ -142,7 +161,9 @@ class Layout {
       } else {
         const bool start = step.comm.action == sim::isa::CommAction::kStart;
         const std::uint32_t request = stream.instances[index].comms.at(step.comm.slot);
-        add({start ? ScheduleItem::Kind::kCommStart : ScheduleItem::Kind::kCommWait, 0, 0, comm(stream.comms[request]), 0}, s);
+        add({start ? ScheduleItem::Kind::kCommStart : ScheduleItem::Kind::kCommWait, 0, 0,
+             comm(stream.comms[request]), 0},
+            s);
       }
     }
     add_copies(false);
@@ -159,14 +180,16 @@ class Layout {
   std::uint32_t recent_group_ = 0;
   std::deque<std::array<Sequences, 2>> sequences_;  ///< by group
   std::unordered_map<const TimedProgram*, std::uint32_t> programs_;
-  std::vector<std::vector<std::uint32_t>> pieces_of_;  ///< by program, beside its steps: index in ClusterJob::programs
+  std::vector<std::vector<std::uint32_t>>
+      pieces_of_;  ///< by program, next to its steps: index in ClusterJob::programs
   std::unordered_map<const TimedPiece*, std::uint32_t> pieces_;
 };
 
 }  // namespace
 
-StepTiming lay_out_step(const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs,
-                        const World& world, const std::function<const TimedProgram*(const Graph&)>& program_of) {
+StepTiming lay_out_step(const std::vector<const StepStream*>& streams,
+                        const std::vector<const std::vector<Graph>*>& graphs, const World& world,
+                        const std::function<const TimedProgram*(const Graph&)>& program_of) {
   return Layout(streams, graphs, world, program_of).build();
 }
 
@@ -180,16 +203,22 @@ ContentHash job_key(const sim::ClusterJob& job) {
     h.value(-1);
   }
   for (const sim::ClusterComm& c : job.comms) {
-    const std::array<std::uint64_t, 7> fields{static_cast<std::uint64_t>(c.kind), c.group, c.sequence, static_cast<std::uint64_t>(c.elements),
-                                              static_cast<std::uint64_t>(c.element_bytes), static_cast<std::uint64_t>(c.from),
+    const std::array<std::uint64_t, 7> fields{static_cast<std::uint64_t>(c.kind),
+                                              c.group,
+                                              c.sequence,
+                                              static_cast<std::uint64_t>(c.elements),
+                                              static_cast<std::uint64_t>(c.element_bytes),
+                                              static_cast<std::uint64_t>(c.from),
                                               static_cast<std::uint64_t>(c.to)};
     h.bytes(fields.data(), sizeof fields);
   }
   for (const auto& items : job.ranks) {
     h.value(items.size());
     for (const ScheduleItem& item : items) {
-      const std::array<std::uint64_t, 4> fields{(static_cast<std::uint64_t>(item.kind) << 32) | item.program,
-                                                (std::uint64_t{item.segment} << 32) | item.comm, static_cast<std::uint64_t>(item.bytes), static_cast<std::uint64_t>(item.operations)};
+      const std::array<std::uint64_t, 4> fields{
+          (static_cast<std::uint64_t>(item.kind) << 32) | item.program,
+          (std::uint64_t{item.segment} << 32) | item.comm, static_cast<std::uint64_t>(item.bytes),
+          static_cast<std::uint64_t>(item.operations)};
       h.bytes(fields.data(), sizeof fields);
     }
   }

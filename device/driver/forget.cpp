@@ -50,8 +50,8 @@ void RankRecorder::forget_what_is_too_much() {
     s.layer_from.erase(s.layer_from.begin(), s.layer_from.begin() + Impl::kMostLayerBorders / 2);
   }
   if (s.replays) return;  // its steps are ended, and its log names their graphs
-  const bool fits = s.step.instances.size() < Impl::kMostRuns && s.step.comms.size() < Impl::kMostComms &&
-                    s.graph_nodes < Impl::kMostOpenNodes;
+  const bool fits = s.step.instances.size() < Impl::kMostRuns &&
+                    s.step.comms.size() < Impl::kMostComms && s.graph_nodes < Impl::kMostOpenNodes;
   if (fits) return;
   s.forget_open_step();
   clock_->forget_graphs();

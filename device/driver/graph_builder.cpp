@@ -46,7 +46,9 @@ class Builder {
   Graph build(std::string_view reason, std::vector<std::uint32_t>& comms) {
     graph_.cut_reason = reason;
     for (const OpRecord& op : stream_.ops) add(op);
-    graph_.name = graph_.nodes.empty() || graph_.nodes.front().scope.phase.empty() ? "other" : graph_.nodes.front().scope.phase;
+    graph_.name = graph_.nodes.empty() || graph_.nodes.front().scope.phase.empty()
+                      ? "other"
+                      : graph_.nodes.front().scope.phase;
     comms = std::move(comms_);
     return std::move(graph_);
   }
@@ -56,8 +58,10 @@ class Builder {
     Node node;
     const std::string& schema = interned_.text(op.schema);
     node.scope = interned_.scope(op.scope);
-    for (std::uint32_t i = 0; i < op.num_inputs; ++i) node.inputs.push_back(value(op.first_operand + i));
-    for (std::uint32_t i = 0; i < op.num_outputs; ++i) node.outputs.push_back(value(op.first_operand + op.num_inputs + i));
+    for (std::uint32_t i = 0; i < op.num_inputs; ++i)
+      node.inputs.push_back(value(op.first_operand + i));
+    for (std::uint32_t i = 0; i < op.num_outputs; ++i)
+      node.outputs.push_back(value(op.first_operand + op.num_inputs + i));
     if (schema == kCommStartSchema || schema == kCommWaitSchema) {
       node.kind = schema == kCommStartSchema ? Node::Kind::kCommStart : Node::Kind::kCommWait;
       node.comm = comm(interned_.text(op.scalars));
@@ -81,15 +85,19 @@ class Builder {
 
   std::uint32_t value(std::size_t at) {
     const Operand operand = stream_.operands[at];
-    const std::uint32_t buffer = this->buffer(operand.buffer, stream_.bytes_of(static_cast<std::uint32_t>(at), interned_));
+    const std::uint32_t buffer =
+        this->buffer(operand.buffer, stream_.bytes_of(static_cast<std::uint32_t>(at), interned_));
     const std::uint64_t key = (std::uint64_t{buffer} << 24) | operand.view;
-    const auto [it, fresh] = values_.try_emplace(key, static_cast<std::uint32_t>(graph_.values.size()));
-    if (fresh) graph_.values.push_back({buffer, interned_.view(static_cast<std::uint32_t>(operand.view))});
+    const auto [it, fresh] =
+        values_.try_emplace(key, static_cast<std::uint32_t>(graph_.values.size()));
+    if (fresh)
+      graph_.values.push_back({buffer, interned_.view(static_cast<std::uint32_t>(operand.view))});
     return it->second;
   }
 
   std::uint32_t buffer(std::uint64_t id, std::int64_t bytes) {
-    const auto [it, fresh] = buffers_.try_emplace(id, static_cast<std::uint32_t>(graph_.buffers.size()));
+    const auto [it, fresh] =
+        buffers_.try_emplace(id, static_cast<std::uint32_t>(graph_.buffers.size()));
     if (fresh) {
       const BufferRole role = id < stream_.first_new_buffer ? BufferRole::kExternal
                               : stream_.is_released(id)     ? BufferRole::kTemporary
@@ -112,8 +120,8 @@ class Builder {
 
 }  // namespace
 
-Graph build_graph(const RankRecorder::Impl& stream, const InternTable& interned, int rank, std::string_view reason,
-                  std::vector<std::uint32_t>& comms) {
+Graph build_graph(const RankRecorder::Impl& stream, const InternTable& interned, int rank,
+                  std::string_view reason, std::vector<std::uint32_t>& comms) {
   return Builder(stream, interned, rank).build(reason, comms);
 }
 

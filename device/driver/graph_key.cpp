@@ -6,10 +6,12 @@ namespace trellis::device {
 
 namespace {
 
-/// Writes an open graph down as numbers, with buffers and communications renamed to the order of their first use.
+/// Writes an open graph down as numbers, with buffers and communications renamed to the order of
+/// their first use.
 class KeyWriter {
  public:
-  KeyWriter(const RankRecorder::Impl& stream, const InternTable& interned) : stream_(stream), interned_(interned) {
+  KeyWriter(const RankRecorder::Impl& stream, const InternTable& interned)
+      : stream_(stream), interned_(interned) {
     words_.reserve(3 * stream.ops.size() + 2 * stream.operands.size());
     made_here_.assign(stream.next_buffer - stream.first_new_buffer, kUnseen);
   }
@@ -32,7 +34,8 @@ class KeyWriter {
     words_.push_back(interned_.text_key(op.schema));
     words_.push_back(interned_.text_key(comm ? 0 : op.scalars));
     pair(op.scope, (std::uint32_t{op.num_inputs} << 16) | op.num_outputs);
-    for (std::uint32_t i = 0; i < std::uint32_t{op.num_inputs} + op.num_outputs; ++i) operand(op.first_operand + i);
+    for (std::uint32_t i = 0; i < std::uint32_t{op.num_inputs} + op.num_outputs; ++i)
+      operand(op.first_operand + i);
     if (comm) communication(interned_.text(op.scalars));
   }
 
@@ -50,8 +53,11 @@ class KeyWriter {
     if (first) number = next_buffer_++;
     words_.push_back(number);
     words_.push_back(interned_.view_key(static_cast<std::uint32_t>(operand.view)));
-    if (first) words_.push_back(operand.buffer < stream_.first_new_buffer ? 0 : stream_.is_released(operand.buffer) ? 1 : 2);
-    // A view says how long its buffer is, but for those that are listed.
+    if (first)
+      words_.push_back(operand.buffer < stream_.first_new_buffer ? 0
+                       : stream_.is_released(operand.buffer)     ? 1
+                                                                 : 2);
+    // A view says how long its buffer is, except for those that are listed.
     while (partial_ < stream_.partial.size() && stream_.partial[partial_] < place) ++partial_;
     if (partial_ == stream_.partial.size() || stream_.partial[partial_] != place) return;
     words_.push_back(kUnseen);  // no buffer has this number
@@ -67,7 +73,8 @@ class KeyWriter {
   void communication(const std::string& handle) {
     std::uint32_t request = 0;
     std::from_chars(handle.data(), handle.data() + handle.size(), request);
-    const auto [it, fresh] = comm_numbers_.try_emplace(request, static_cast<std::uint32_t>(comms_.size()));
+    const auto [it, fresh] =
+        comm_numbers_.try_emplace(request, static_cast<std::uint32_t>(comms_.size()));
     words_.push_back(it->second);
     if (!fresh) return;
     comms_.push_back(request);
@@ -82,8 +89,8 @@ class KeyWriter {
   const RankRecorder::Impl& stream_;
   const InternTable& interned_;
   std::vector<std::uint64_t> words_;
-  std::vector<std::uint32_t> made_here_;                       ///< number by id − first_new_buffer
-  std::unordered_map<std::uint64_t, std::uint32_t> others_;    ///< number by id
+  std::vector<std::uint32_t> made_here_;                     ///< number by id − first_new_buffer
+  std::unordered_map<std::uint64_t, std::uint32_t> others_;  ///< number by id
   std::unordered_map<std::uint32_t, std::uint32_t> comm_numbers_;
   std::vector<std::uint32_t> comms_;
   std::uint32_t next_buffer_ = 0;
@@ -92,7 +99,8 @@ class KeyWriter {
 
 }  // namespace
 
-ContentHash open_graph_key(const RankRecorder::Impl& stream, const InternTable& interned, std::string_view name, std::vector<std::uint32_t>& comms) {
+ContentHash open_graph_key(const RankRecorder::Impl& stream, const InternTable& interned,
+                           std::string_view name, std::vector<std::uint32_t>& comms) {
   return KeyWriter(stream, interned).write(name, comms);
 }
 

@@ -18,8 +18,11 @@ std::vector<KernelAdvance> kernel_advances(const sim::SegmentTiming& segment) {
     busiest = std::max(busiest, slice.busy);
   }
   std::vector<KernelAdvance> advances;
-  for (const auto& [kernel, work] : kernels) advances.push_back({kernel, {}, work.end, work.dma > work.engine});
-  std::sort(advances.begin(), advances.end(), [](const KernelAdvance& a, const KernelAdvance& b) { return std::tie(a.to, a.kernel) < std::tie(b.to, b.kernel); });
+  for (const auto& [kernel, work] : kernels)
+    advances.push_back({kernel, {}, work.end, work.dma > work.engine});
+  std::sort(advances.begin(), advances.end(), [](const KernelAdvance& a, const KernelAdvance& b) {
+    return std::tie(a.to, a.kernel) < std::tie(b.to, b.kernel);
+  });
   for (std::size_t i = 1; i < advances.size(); ++i) advances[i].from = advances[i - 1].to;
   return advances;
 }

@@ -7,8 +7,9 @@
 
 namespace trellis::device {
 
-/// The time by which one kernel moved the end of a segment's work forward. Kernels overlap, advances do not: each begins where the one
-/// before ended, and together they last until the last kernel's end.
+/// The time by which one kernel moved the end of a segment's work forward. Kernels overlap,
+/// advances do not: each begins where the one before ended, and together they last until the last
+/// kernel's end.
 struct KernelAdvance {
   std::uint32_t kernel = 0;
   Picoseconds from, to;          ///< from the segment's start

@@ -6,7 +6,8 @@
 
 namespace trellis::device {
 
-MemoryBlock* MemoryAccount::allocate(std::int64_t bytes, BufferCategory category, std::uint32_t scope, std::uint64_t buffer) {
+MemoryBlock* MemoryAccount::allocate(std::int64_t bytes, BufferCategory category,
+                                     std::uint32_t scope, std::uint64_t buffer) {
   const Lock lock(mutex_);
   MemoryBlock* const block = allocator_.allocate({bytes, category, scope, op(), buffer});
   if (block == nullptr) return nullptr;
@@ -39,7 +40,8 @@ void MemoryAccount::note_peaks(const MemoryBlock& block) {
     peak_scope_ = block.scope;
     live_is_stale_ = unlimited_;
   }
-  if (stats.num_ooms > 0 && !first_refusal_) first_refusal_ = Refusal{block.scope, block.requested, allocated - block.size};
+  if (stats.num_ooms > 0 && !first_refusal_)
+    first_refusal_ = Refusal{block.scope, block.requested, allocated - block.size};
 }
 
 /// What lives now lived at the peak: nothing was freed since.
@@ -48,7 +50,8 @@ void MemoryAccount::keep_live() const {
   live_.clear();
   for (const auto& [address, segment] : allocator_.segments()) {
     for (const MemoryBlock* block = segment.first; block != nullptr; block = block->after) {
-      if (block->state != MemoryBlock::State::kFree && block->serial <= peak_.serial) live_.push_back({block->category, block->scope, block->size});
+      if (block->state != MemoryBlock::State::kFree && block->serial <= peak_.serial)
+        live_.push_back({block->category, block->scope, block->size});
     }
   }
 }
@@ -68,7 +71,8 @@ void MemoryAccount::recategorize(MemoryBlock& block, BufferCategory category) {
 }
 
 void MemoryAccount::move_category(MemoryBlock& block, BufferCategory category) {
-  const auto from = static_cast<std::size_t>(block.category), to = static_cast<std::size_t>(category);
+  const auto from = static_cast<std::size_t>(block.category),
+             to = static_cast<std::size_t>(category);
   const auto move_in = [&](Categories& bytes) {
     bytes[from] -= block.size;
     bytes[to] += block.size;
@@ -87,7 +91,8 @@ void MemoryAccount::keep_since(std::uint32_t since, BufferCategory category) {
   if (log_ != nullptr) log_->other(op());
   for (const auto& [address, segment] : allocator_.segments()) {
     for (MemoryBlock* block = segment.first; block != nullptr; block = block->after) {
-      if (block->state == MemoryBlock::State::kActive && block->category == BufferCategory::kTemporary && block->op >= since)
+      if (block->state == MemoryBlock::State::kActive &&
+          block->category == BufferCategory::kTemporary && block->op >= since)
         move_category(*block, category);
     }
   }
@@ -145,7 +150,8 @@ void MemoryAccount::reset_peak() {
   const Lock lock(mutex_);
   allocator_.reset_peak();
   const AllocatorStats& stats = allocator_.stats();
-  peak_ = {stats.all.allocated_bytes.current, stats.all.reserved_bytes.current, stats.by_category, serial_};
+  peak_ = {stats.all.allocated_bytes.current, stats.all.reserved_bytes.current, stats.by_category,
+           serial_};
   peak_scope_ = 0;
   scope_peaks_.clear();
   live_is_stale_ = unlimited_;
@@ -161,7 +167,8 @@ std::vector<MemoryAccount::Segment> MemoryAccount::snapshot() const {
   std::vector<Segment> all;
   for (const auto& [address, segment] : allocator_.segments()) {
     Segment& copy = all.emplace_back(Segment{segment, {}});
-    for (const MemoryBlock* block = segment.first; block != nullptr; block = block->after) copy.blocks.push_back(*block);
+    for (const MemoryBlock* block = segment.first; block != nullptr; block = block->after)
+      copy.blocks.push_back(*block);
   }
   return all;
 }
@@ -174,8 +181,8 @@ MemoryTimeline MemoryAccount::timeline() const {
 void MemoryAccount::set_timeline_capacity(std::size_t events) {
   const Lock lock(mutex_);
   const AllocatorStats& stats = allocator_.stats();
-  timeline_.restart(events, {stats.all.reserved_bytes.current, stats.all.allocated_bytes.current, stats.all.active_bytes.current,
-                             stats.by_category});
+  timeline_.restart(events, {stats.all.reserved_bytes.current, stats.all.allocated_bytes.current,
+                             stats.all.active_bytes.current, stats.by_category});
 }
 
 }  // namespace trellis::device

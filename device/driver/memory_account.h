@@ -15,15 +15,22 @@ namespace trellis::device {
 
 class PassLog;
 
-/// One rank's memory on the modelled HBM, by category and scope. Any thread may use it: tensors are born and die on foreign threads too.
+/// One rank's memory on the modelled HBM, by category and scope. Any thread may use it: tensors are
+/// born and die on foreign threads too.
 class MemoryAccount {
  public:
-  /// `unlimited`: allocations beyond the capacity are given and the first is remembered; what lived at the peak is kept.
+  /// `unlimited`: allocations beyond the capacity are given and the first is remembered; what lived
+  /// at the peak is kept.
   MemoryAccount(int rank, Bytes capacity, bool unlimited = false)
-      : rank_(rank), capacity_(capacity), unlimited_(unlimited), allocator_(capacity.value, timeline_, unlimited) {}
+      : rank_(rank),
+        capacity_(capacity),
+        unlimited_(unlimited),
+        allocator_(capacity.value, timeline_, unlimited) {}
 
-  /// nullptr: out of memory, never when unlimited. REQUIRES: bytes > 0. `scope`: interned by the rank's recorder; 0 from another thread.
-  [[nodiscard]] MemoryBlock* allocate(std::int64_t bytes, BufferCategory category, std::uint32_t scope, std::uint64_t buffer);
+  /// nullptr: out of memory, never when unlimited. REQUIRES: bytes > 0. `scope`: interned by the
+  /// rank's recorder; 0 from another thread.
+  [[nodiscard]] MemoryBlock* allocate(std::int64_t bytes, BufferCategory category,
+                                      std::uint32_t scope, std::uint64_t buffer);
   void release(MemoryBlock& block);
   void recategorize(MemoryBlock& block, BufferCategory category);
   /// Temporary blocks that were allocated since `op` and still live become `category`.
@@ -35,28 +42,38 @@ class MemoryAccount {
   void empty_cache();
 
   /// More operations were recorded. Only the rank's own thread.
-  void advance(std::uint32_t operations = 1) { op_.store(op_.load(std::memory_order_relaxed) + operations, std::memory_order_relaxed); }
+  void advance(std::uint32_t operations = 1) {
+    op_.store(op_.load(std::memory_order_relaxed) + operations, std::memory_order_relaxed);
+  }
   [[nodiscard]] std::uint32_t op() const { return op_.load(std::memory_order_relaxed); }
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] Bytes capacity() const { return capacity_; }
   [[nodiscard]] bool unlimited() const { return unlimited_; }
-  [[nodiscard]] std::int64_t current() const { return stats().all.allocated_bytes.current; }   ///< allocated
-  [[nodiscard]] std::int64_t peak() const { return stats().all.allocated_bytes.peak; }         ///< allocated
+  [[nodiscard]] std::int64_t current() const {
+    return stats().all.allocated_bytes.current;
+  }  ///< allocated
+  [[nodiscard]] std::int64_t peak() const {
+    return stats().all.allocated_bytes.peak;
+  }  ///< allocated
   [[nodiscard]] std::int64_t peak_reserved() const { return stats().all.reserved_bytes.peak; }
   [[nodiscard]] AllocatorStats stats() const;
-  [[nodiscard]] std::array<std::int64_t, kNumBufferCategories> current_by_category() const { return stats().by_category; }
+  [[nodiscard]] std::array<std::int64_t, kNumBufferCategories> current_by_category() const {
+    return stats().by_category;
+  }
   using Categories = std::array<std::int64_t, kNumBufferCategories>;
-  /// When `allocated` peaked. A block that got another category later, while it lived, counts as that.
+  /// When `allocated` peaked. A block that got another category later, while it lived, counts as
+  /// that.
   [[nodiscard]] Categories at_peak_by_category() const;
   [[nodiscard]] std::uint32_t peak_scope() const;
 
   /// The most that was allocated, and reserved, when one scope allocated.
   struct ScopePeak {
     std::int64_t allocated = 0, reserved = 0;
-    Categories at_peak{};      ///< of `allocated`
-    std::uint64_t serial = 0;  ///< of the allocation that made the peak; 0: the scope allocated nothing
-    Categories at_start{};     ///< before the scope's first allocation, `first_serial`
+    Categories at_peak{};  ///< of `allocated`
+    std::uint64_t serial =
+        0;  ///< of the allocation that made the peak; 0: the scope allocated nothing
+    Categories at_start{};  ///< before the scope's first allocation, `first_serial`
     std::uint64_t first_serial = 0;
   };
   [[nodiscard]] std::vector<ScopePeak> scope_peaks() const;  ///< by scope
@@ -83,8 +100,8 @@ class MemoryAccount {
   /// A copy of all segments and their blocks, by address.
   [[nodiscard]] std::vector<Segment> snapshot() const;
   [[nodiscard]] MemoryTimeline timeline() const;
-  /// What happens from here on is told to `log` too; nullptr: to nobody.
-  void tell(PassLog* log) { log_ = log; }
+  /// What happens from here on is recorded in `log` too; nullptr: in none.
+  void record_to(PassLog* log) { log_ = log; }
   /// Of the next allocation.
   [[nodiscard]] std::uint64_t next_serial() const { return serial_ + 1; }
   /// How many events are kept from here on; 0: none.

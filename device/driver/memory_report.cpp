@@ -16,20 +16,27 @@ namespace {
 using nlohmann::json;
 
 json as_json(const MemoryStat& stat) {
-  return {{"current", stat.current}, {"peak", stat.peak}, {"allocated", stat.allocated}, {"freed", stat.freed}};
+  return {{"current", stat.current},
+          {"peak", stat.peak},
+          {"allocated", stat.allocated},
+          {"freed", stat.freed}};
 }
 
 json as_json(const PoolStats& stats) {
-  return {{"allocated_bytes", as_json(stats.allocated_bytes)}, {"reserved_bytes", as_json(stats.reserved_bytes)},
-          {"active_bytes", as_json(stats.active_bytes)},       {"requested_bytes", as_json(stats.requested_bytes)},
-          {"allocation", as_json(stats.allocations)},          {"active", as_json(stats.active)},
+  return {{"allocated_bytes", as_json(stats.allocated_bytes)},
+          {"reserved_bytes", as_json(stats.reserved_bytes)},
+          {"active_bytes", as_json(stats.active_bytes)},
+          {"requested_bytes", as_json(stats.requested_bytes)},
+          {"allocation", as_json(stats.allocations)},
+          {"active", as_json(stats.active)},
           {"segment", as_json(stats.segments)}};
 }
 
 json categories(const std::array<std::int64_t, kNumBufferCategories>& bytes) {
   json all;
   for (int c = 0; c < kNumBufferCategories; ++c)
-    all[std::string(name(static_cast<BufferCategory>(c))) + "_bytes"] = bytes[static_cast<std::size_t>(c)];
+    all[std::string(name(static_cast<BufferCategory>(c))) + "_bytes"] =
+        bytes[static_cast<std::size_t>(c)];
   return all;
 }
 
@@ -42,12 +49,9 @@ json as_json(const MemoryTotals& totals) {
 
 const char* state_name(MemoryBlock::State state) {
   switch (state) {
-    case MemoryBlock::State::kActive:
-      return "active_allocated";
-    case MemoryBlock::State::kHeld:
-      return "active_pending_free";
-    case MemoryBlock::State::kFree:
-      break;
+    case MemoryBlock::State::kActive: return "active_allocated";
+    case MemoryBlock::State::kHeld: return "active_pending_free";
+    case MemoryBlock::State::kFree: break;
   }
   return "inactive";
 }
@@ -65,8 +69,8 @@ json as_json(const MemoryBlock& block, const InternTable& interned) {
   return row;
 }
 
-/// The peak of each phase, in the order in which they first allocated, what belongs to none last: the highest of its scopes; and what lived
-/// when the first of them began.
+/// The peak of each phase, in the order in which they first allocated, what belongs to none last:
+/// the highest of its scopes; and what lived when the first of them began.
 json phase_rows(const RankRecorder& recorder) {
   struct Row {
     std::string phase;
@@ -98,7 +102,9 @@ json phase_rows(const RankRecorder& recorder) {
 
 /// What lived at the peak, of one category, made in one phase by one component; largest first.
 json live_rows(const RankRecorder& recorder) {
-  std::map<std::tuple<BufferCategory, std::string, std::string>, std::pair<std::int64_t, std::int64_t>> sums;  // bytes, tensors
+  std::map<std::tuple<BufferCategory, std::string, std::string>,
+           std::pair<std::int64_t, std::int64_t>>
+      sums;  // bytes, tensors
   for (const MemoryAccount::LiveTensor& tensor : recorder.memory().live_at_peak()) {
     const Scope& scope = recorder.interned().scope(tensor.scope);
     auto& [bytes, count] = sums[{tensor.category, scope.phase, without_numbers(scope.layer)}];
@@ -108,18 +114,28 @@ json live_rows(const RankRecorder& recorder) {
   json rows = json::array();
   for (const auto& [key, sum] : sums) {
     const auto& [category, phase, component] = key;
-    rows.push_back({{"category", name(category)}, {"phase", phase}, {"component", component}, {"bytes", sum.first}, {"tensors", sum.second}});
+    rows.push_back({{"category", name(category)},
+                    {"phase", phase},
+                    {"component", component},
+                    {"bytes", sum.first},
+                    {"tensors", sum.second}});
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) { return a.at("bytes").get<std::int64_t>() > b.at("bytes").get<std::int64_t>(); });
+  std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) {
+    return a.at("bytes").get<std::int64_t>() > b.at("bytes").get<std::int64_t>();
+  });
   return rows;
 }
 
-/// What an account without limit knows beside.
+/// What an account without limit knows in addition.
 json unlimited_facts(const RankRecorder& recorder) {
-  json facts = {{"num_ooms", recorder.memory().stats().num_ooms}, {"live_at_peak", live_rows(recorder)}};
+  json facts = {{"num_ooms", recorder.memory().stats().num_ooms},
+                {"live_at_peak", live_rows(recorder)}};
   if (const auto refusal = recorder.memory().first_refusal()) {
     const Scope& scope = recorder.interned().scope(refusal->scope);
-    facts["first_refusal"] = {{"phase", scope.phase}, {"layer", scope.layer}, {"bytes", refusal->bytes}, {"allocated_before", refusal->allocated}};
+    facts["first_refusal"] = {{"phase", scope.phase},
+                              {"layer", scope.layer},
+                              {"bytes", refusal->bytes},
+                              {"allocated_before", refusal->allocated}};
   }
   return facts;
 }
@@ -128,7 +144,8 @@ json unlimited_facts(const RankRecorder& recorder) {
 class PhasePeaks {
  public:
   void see(const MemoryEvent& event, const std::string& phase, const MemoryTotals& now) {
-    if (rows_.empty() || rows_.back().phase != phase) rows_.push_back({phase, event.op, event.op, {}});
+    if (rows_.empty() || rows_.back().phase != phase)
+      rows_.push_back({phase, event.op, event.op, {}});
     Row& row = rows_.back();
     row.last_op = event.op;
     if (now.allocated >= row.peak.allocated) row.peak = now;
@@ -136,7 +153,10 @@ class PhasePeaks {
   [[nodiscard]] json report() const {
     json all = json::array();
     for (const Row& row : rows_)
-      all.push_back({{"phase", row.phase}, {"first_op", row.first_op}, {"last_op", row.last_op}, {"at_peak", as_json(row.peak)}});
+      all.push_back({{"phase", row.phase},
+                     {"first_op", row.first_op},
+                     {"last_op", row.last_op},
+                     {"at_peak", as_json(row.peak)}});
     return all;
   }
 
@@ -176,14 +196,15 @@ json memory_snapshot(const RankRecorder& recorder) {
       if (block.state == MemoryBlock::State::kActive) active += block.size;
       blocks.push_back(as_json(block, recorder.interned()));
     }
-    segments.push_back({{"device", recorder.rank()},
-                        {"address", segment.segment.address},
-                        {"total_size", segment.segment.size},
-                        {"allocated_size", allocated},
-                        {"active_size", active},
-                        {"segment_type", segment.segment.pool == MemoryPool::kSmall ? "small" : "large"},
-                        {"stream", 0},
-                        {"blocks", std::move(blocks)}});
+    segments.push_back(
+        {{"device", recorder.rank()},
+         {"address", segment.segment.address},
+         {"total_size", segment.segment.size},
+         {"allocated_size", allocated},
+         {"active_size", active},
+         {"segment_type", segment.segment.pool == MemoryPool::kSmall ? "small" : "large"},
+         {"stream", 0},
+         {"blocks", std::move(blocks)}});
   }
   return {{"schema", "trellis.memory_snapshot/1"},
           {"rank", recorder.world_rank()},
@@ -198,7 +219,8 @@ json memory_timeline(const RankRecorder& recorder) {
   json events = json::array();
   for (const MemoryEvent& event : timeline.events()) {
     now.apply(event);
-    const Scope& scope = event.scope == MemoryEvent::kManyScopes ? Scope{} : recorder.interned().scope(event.scope);
+    const Scope& scope =
+        event.scope == MemoryEvent::kManyScopes ? Scope{} : recorder.interned().scope(event.scope);
     const auto kind = static_cast<MemoryEventKind>(event.kind);
     if (kind == MemoryEventKind::kAllocate) phases.see(event, scope.phase, now);
     json row = {{"op", event.op},
@@ -209,12 +231,19 @@ json memory_timeline(const RankRecorder& recorder) {
                 {"reserved", now.reserved},
                 {"allocated", now.allocated}};
     if (kind <= MemoryEventKind::kRecategorize)
-      row.update({{"category", name(static_cast<BufferCategory>(event.category))}, {"phase", scope.phase}, {"layer", scope.layer}});
-    if (kind == MemoryEventKind::kRecategorize) row["before"] = name(static_cast<BufferCategory>(event.before));
+      row.update({{"category", name(static_cast<BufferCategory>(event.category))},
+                  {"phase", scope.phase},
+                  {"layer", scope.layer}});
+    if (kind == MemoryEventKind::kRecategorize)
+      row["before"] = name(static_cast<BufferCategory>(event.before));
     events.push_back(std::move(row));
   }
-  return {{"schema", "trellis.memory_timeline/1"}, {"rank", recorder.world_rank()},         {"dropped_events", timeline.dropped()},
-          {"before", as_json(timeline.before())},  {"events", std::move(events)},     {"after", as_json(now)},
+  return {{"schema", "trellis.memory_timeline/1"},
+          {"rank", recorder.world_rank()},
+          {"dropped_events", timeline.dropped()},
+          {"before", as_json(timeline.before())},
+          {"events", std::move(events)},
+          {"after", as_json(now)},
           {"phases", phases.report()}};
 }
 
@@ -222,18 +251,20 @@ json memory_row(const RankRecorder& recorder) {
   const MemoryAccount& memory = recorder.memory();
   const AllocatorStats stats = memory.stats();
   const auto& graph = recorder.impl().largest_graph;
-  json row = {{"rank", recorder.world_rank()},
-              {"peak_bytes", stats.all.allocated_bytes.peak},
-              {"peak_reserved_bytes", stats.all.reserved_bytes.peak},
-              {"capacity_bytes", memory.capacity().value},
-              {"peak_phase", recorder.interned().scope(memory.peak_scope()).phase},
-              {"at_peak", categories(memory.at_peak_by_category())},
-              {"current_bytes", stats.all.allocated_bytes.current},
-              {"current_reserved_bytes", stats.all.reserved_bytes.current},
-              {"current", categories(stats.by_category)},
-              {"num_alloc_retries", stats.num_alloc_retries},
-              {"phases", phase_rows(recorder)},
-              {"largest_graph", {{"operations", graph.operations}, {"record_bytes", graph.host_bytes}}}};  // on the host
+  json row = {
+      {"rank", recorder.world_rank()},
+      {"peak_bytes", stats.all.allocated_bytes.peak},
+      {"peak_reserved_bytes", stats.all.reserved_bytes.peak},
+      {"capacity_bytes", memory.capacity().value},
+      {"peak_phase", recorder.interned().scope(memory.peak_scope()).phase},
+      {"at_peak", categories(memory.at_peak_by_category())},
+      {"current_bytes", stats.all.allocated_bytes.current},
+      {"current_reserved_bytes", stats.all.reserved_bytes.current},
+      {"current", categories(stats.by_category)},
+      {"num_alloc_retries", stats.num_alloc_retries},
+      {"phases", phase_rows(recorder)},
+      {"largest_graph",
+       {{"operations", graph.operations}, {"record_bytes", graph.host_bytes}}}};  // on the host
   if (memory.unlimited()) row.update(unlimited_facts(recorder));
   return row;
 }

@@ -5,14 +5,15 @@
 #include <string_view>
 #include <vector>
 
-#include "device/compiler/op_record.h"
+#include "device/compiler/graph/op_record.h"
 
 namespace trellis::device {
 
 enum class MemoryEventKind : std::uint8_t {
-  kAllocate,      ///< a tensor got a block
-  kFree,          ///< a block went back to its pool
-  kHold,          ///< its tensor is gone, another stream may still use the block: allocated, no longer active
+  kAllocate,  ///< a tensor got a block
+  kFree,      ///< a block went back to its pool
+  kHold,      ///< its tensor is gone, another stream may still use the block: allocated, no longer
+              ///< active
   kRecategorize,  ///< `bytes` of a live block now count as `category`, not as `before`
   kSegment,       ///< a segment was taken from HBM
   kSegmentFree,   ///< and given back
@@ -22,10 +23,11 @@ enum class MemoryEventKind : std::uint8_t {
 inline constexpr int kNumMemoryEventKinds = 8;
 [[nodiscard]] std::string_view name(MemoryEventKind);
 
-/// One event in 16 bytes. Addresses and sizes are multiples of 64 B and a core has less than 256 GiB.
+/// One event in 16 bytes. Addresses and sizes are multiples of 64 B and a core has less than 256
+/// GiB.
 struct MemoryEvent {
   static constexpr std::int64_t kUnit = 64;
-  std::uint32_t op = 0;         ///< operations recorded before
+  std::uint32_t op = 0;  ///< operations recorded before
   std::uint32_t address_units = 0;
   std::uint32_t size_units = 0;
   std::uint32_t scope : 20 = 0;  ///< interned; kManyScopes: one of those beyond
@@ -41,7 +43,7 @@ struct MemoryEvent {
 };
 static_assert(sizeof(MemoryEvent) == 16);
 
-/// What the three counters of the allocator and the categories stood at.
+/// What the values of the allocator's three counters and of the categories.
 struct MemoryTotals {
   std::int64_t reserved = 0, allocated = 0, active = 0;
   std::array<std::int64_t, kNumBufferCategories> by_category{};  ///< of `allocated`
@@ -49,7 +51,8 @@ struct MemoryTotals {
   bool operator==(const MemoryTotals&) const = default;
 };
 
-/// The latest events of one rank's memory, in the order of the program. When it is full the oldest ones go, into `before()`.
+/// The latest events of one rank's memory, in the order of the program. When it is full the oldest
+/// ones go, into `before()`.
 class MemoryTimeline {
  public:
   static constexpr std::size_t kDefaultCapacity = std::size_t{1} << 16;  ///< 1 MiB

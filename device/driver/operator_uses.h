@@ -5,11 +5,12 @@
 #include <string>
 #include <utility>
 
-#include "device/compiler/graph.h"
+#include "device/compiler/graph/graph.h"
 
 namespace trellis::device {
 
-/// How often which operators ran with which types, and where. As large as there are operators, types and layers, however long it counts.
+/// How often which operators ran with which types, and where. As large as there are operators,
+/// types and layers, however long it counts.
 class OperatorUses {
  public:
   using TypeOf = std::pair<DType, HostType>;
@@ -18,7 +19,8 @@ class OperatorUses {
     std::map<std::string, std::int64_t> places;  ///< "forward model.layers.0" → how often there
   };
 
-  /// What `graph` runs, `times` times. Numbers without dimensions are left out: the real device keeps them on the host.
+  /// What `graph` runs, `times` times. Numbers without dimensions are left out: the real device
+  /// keeps them on the host.
   void add(const Graph& graph, std::int64_t times);
   void add(const OperatorUses& other);
   void clear() { uses_.clear(); }

@@ -7,8 +7,10 @@
 
 namespace trellis::device {
 
-/// What to say when `recorder`'s memory has no room: bytes asked, capacity, the counters, the largest live tensors by scope, what would
-/// help. `own_thread`: the caller is the rank's thread, so scopes and shapes can be told.
-[[nodiscard]] std::string out_of_memory(RankRecorder& recorder, std::int64_t bytes, BufferCategory category, bool own_thread);
+/// What to say when `recorder`'s memory has no room: bytes asked, capacity, the counters, the
+/// largest live tensors by scope, what would help. `own_thread`: the caller is the rank's thread,
+/// so that scopes and shapes can be reported.
+[[nodiscard]] std::string out_of_memory(RankRecorder& recorder, std::int64_t bytes,
+                                        BufferCategory category, bool own_thread);
 
 }  // namespace trellis::device

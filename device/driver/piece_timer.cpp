@@ -13,12 +13,17 @@
 
 namespace trellis::device {
 
-/// Compiles graphs in order on helper threads while the owner times those that are done. A graph that cannot be compiled is compiled
-/// again by take(), so that its error is thrown where it is wanted.
+/// Compiles graphs in order on helper threads while the owner times those that are done. A graph
+/// that cannot be compiled is compiled again by take(), so that its error is thrown where it is
+/// wanted.
 class PieceTimer::CompileAhead {
  public:
   CompileAhead(std::vector<const Graph*> graphs, const sim::CoreConfig& core, int threads)
-      : graphs_(std::move(graphs)), core_(core), claimed_(graphs_.size()), done_(graphs_.size()), compiled_(graphs_.size()) {
+      : graphs_(std::move(graphs)),
+        core_(core),
+        claimed_(graphs_.size()),
+        done_(graphs_.size()),
+        compiled_(graphs_.size()) {
     const int helpers = std::min(threads, static_cast<int>(graphs_.size())) - 1;
     for (int i = 0; i < helpers; ++i) {
       helpers_.emplace_back([this](const std::stop_token& stop) {
@@ -56,11 +61,13 @@ class PieceTimer::CompileAhead {
 
 PieceTimer::Shared PieceTimer::find(const ContentHash& hash, Unknown unknown) const {
   auto known = pieces_.find({hash, Unknown::kRefuse});
-  if (known == pieces_.end() && unknown == Unknown::kEstimate) known = pieces_.find({hash, Unknown::kEstimate});
+  if (known == pieces_.end() && unknown == Unknown::kEstimate)
+    known = pieces_.find({hash, Unknown::kEstimate});
   return known == pieces_.end() ? nullptr : known->second;
 }
 
-std::vector<PieceTimer::Shared> PieceTimer::time(const std::vector<Graph>& pieces, Unknown unknown) {
+std::vector<PieceTimer::Shared> PieceTimer::time(const std::vector<Graph>& pieces,
+                                                 Unknown unknown) {
   std::vector<ContentHash> hashes;
   std::vector<const Graph*> fresh;
   std::set<ContentHash> seen;
@@ -75,19 +82,22 @@ std::vector<PieceTimer::Shared> PieceTimer::time(const std::vector<Graph>& piece
     }
   }
   std::optional<Activity> activity;
-  if (!fresh.empty()) activity.emplace("compiling and timing pieces of a graph of phase " + fresh.front()->name);
+  if (!fresh.empty())
+    activity.emplace("compiling and timing pieces of a graph of phase " + fresh.front()->name);
   CompileAhead ahead(fresh, core_, threads_);
   std::vector<Shared> timed;
   std::size_t next = 0;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (activity) activity->count(static_cast<std::int64_t>(next), static_cast<std::int64_t>(fresh.size()));
+    if (activity)
+      activity->count(static_cast<std::int64_t>(next), static_cast<std::int64_t>(fresh.size()));
     const Shared known = find(hashes[i], unknown);
     timed.push_back(known != nullptr ? known : make(pieces[i], hashes[i], unknown, ahead, next++));
   }
   return timed;
 }
 
-PieceTimer::Shared PieceTimer::make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index) {
+PieceTimer::Shared PieceTimer::make(const Graph& piece, const ContentHash& hash, Unknown unknown,
+                                    CompileAhead& ahead, std::size_t index) {
   if (unknown == Unknown::kRefuse) return keep(piece, {hash, Unknown::kRefuse}, ahead.take(index));
   try {
     return keep(piece, {hash, Unknown::kRefuse}, ahead.take(index));
@@ -96,7 +106,8 @@ PieceTimer::Shared PieceTimer::make(const Graph& piece, const ContentHash& hash,
   }
 }
 
-PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key, const CompiledGraph& compiled) {
+PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key,
+                                    const CompiledGraph& compiled) {
   TimedPiece timed;
   timed.kernels = compiled.program.kernels;
   timed.instructions = compiled.program.instruction_count();
@@ -105,17 +116,20 @@ PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key, const Co
   timed.coverage = compiled.coverage;
   timed.host_copies = compiled.host_copies;
   timed.timing = std::make_shared<const sim::CoreTiming>(time_(compiled.program));
-  // What the compiler does not know is told of in every process, so it is not kept.
+  // What the compiler does not know is reported in every process, so it is not kept.
   if (key.second == Unknown::kRefuse) cache_.store(key.first, timed);
   return keep(piece, key, std::move(timed));
 }
 
 PieceTimer::Shared PieceTimer::keep(const Graph& piece, const Key& key, TimedPiece timed) {
-  const double stretch = piece.name == "optimizer" ? stretch_.optimizer : stretch_.programs;
+  const double stretch =
+      piece.phase() == TrainingPhase::kOptimizer ? stretch_.optimizer : stretch_.programs;
   if (stretch != 1) {
     sim::CoreTiming longer = *timed.timing;
-    // Nobody is busier for it: the engines wait.
-    for (sim::SegmentTiming& segment : longer.segments) segment.duration = Picoseconds(static_cast<std::int64_t>(static_cast<double>(segment.duration.value) * stretch));
+    // No one is busier for it: the engines wait.
+    for (sim::SegmentTiming& segment : longer.segments)
+      segment.duration = Picoseconds(
+          static_cast<std::int64_t>(static_cast<double>(segment.duration.value) * stretch));
     timed.timing = std::make_shared<const sim::CoreTiming>(std::move(longer));
   }
   return pieces_.emplace(key, std::make_shared<const TimedPiece>(std::move(timed))).first->second;
@@ -147,7 +161,8 @@ void PieceTimer::warn_of(const CompiledGraph& compiled, const std::string& reaso
     if (warned_.insert(name).second) fresh.push_back(name);
   }
   if (fresh.empty()) return;
-  log_warning(fmt::format("simulated time counts {} as passes over the operands: {}", fmt::join(fresh, ", "), reason));
+  log_warning(fmt::format("simulated time counts {} as passes over the operands: {}",
+                          fmt::join(fresh, ", "), reason));
 }
 
 }  // namespace trellis::device

@@ -15,7 +15,8 @@ namespace trellis::device {
 /// What becomes of an operation that the compiler does not know.
 enum class Unknown : std::uint8_t {
   kRefuse,    ///< UnsupportedOp
-  kEstimate,  ///< never refused: estimated, listed in TimedPiece::unknown, and warned of once per operation
+  kEstimate,  ///< never refused: estimated, listed in TimedPiece::unknown, and warned of once per
+              ///< operation
 };
 
 /// What pieces take over what their programs take alone.
@@ -23,15 +24,20 @@ struct PieceStretch {
   double programs = 1, optimizer = 1;
 };
 
-/// Pieces of graphs become compiled and timed programs here, each content once. Compiles on several host threads, times on the kernel's.
-/// Not thread-safe.
+/// Pieces of graphs become compiled and timed programs here, each content once. Compiles on several
+/// host threads, times on the kernel's. Not thread-safe.
 class PieceTimer {
  public:
   using Time = std::function<sim::CoreTiming(const sim::isa::Program&)>;
 
   /// `threads`: host threads that compile, at least 1; the result does not depend on it.
-  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads, PieceStretch stretch = {})
-      : core_(core), time_(std::move(time)), cache_(std::move(cache)), threads_(threads), stretch_(stretch) {}
+  PieceTimer(const sim::CoreConfig& core, Time time, TimingCache cache, int threads,
+             PieceStretch stretch = {})
+      : core_(core),
+        time_(std::move(time)),
+        cache_(std::move(cache)),
+        threads_(threads),
+        stretch_(stretch) {}
 
   using Shared = std::shared_ptr<const TimedPiece>;
   /// One for each graph, in order.
@@ -40,11 +46,13 @@ class PieceTimer {
   void forget_unused();
 
  private:
-  using Key = std::pair<ContentHash, Unknown>;  ///< kEstimate: only those that kRefuse would throw for
+  using Key =
+      std::pair<ContentHash, Unknown>;  ///< kEstimate: only those that kRefuse would throw for
 
   class CompileAhead;
   [[nodiscard]] Shared find(const ContentHash& hash, Unknown unknown) const;
-  Shared make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead, std::size_t index);
+  Shared make(const Graph& piece, const ContentHash& hash, Unknown unknown, CompileAhead& ahead,
+              std::size_t index);
   CompiledGraph compile_anyhow(const Graph& piece);
   void warn_of(const CompiledGraph& compiled, const std::string& reason);
   Shared keep(const Graph& piece, const Key& key, const CompiledGraph& compiled);

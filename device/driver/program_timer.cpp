@@ -3,15 +3,21 @@
 #include <algorithm>
 #include <thread>
 
-#include "device/compiler/graph_rules.h"
-#include "device/compiler/pieces.h"
+#include "device/compiler/rules/graph_rules.h"
+#include "device/compiler/graph/pieces.h"
 
 namespace trellis::device {
 
-ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads, std::optional<std::filesystem::path> cache, std::size_t most_programs)
-    : system_(system), most_programs_(most_programs),
-      pieces_(system.chip.core, [this](const sim::isa::Program& program) { return machine().time_program(program); }, TimingCache(std::move(cache), system),
-              threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency())), {system.program_stretch(), system.optimizer_stretch()}) {}
+ProgramTimer::ProgramTimer(const sim::SystemConfig& system, int threads,
+                           std::optional<std::filesystem::path> cache, std::size_t most_programs)
+    : system_(system),
+      most_programs_(most_programs),
+      pieces_(system.chip.core,
+              [this](const sim::isa::Program& program) { return machine().time_program(program); },
+              TimingCache(std::move(cache), system),
+              threads > 0 ? threads
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency())),
+              {system.program_stretch(), system.optimizer_stretch()}) {}
 
 sim::Simulator& ProgramTimer::machine() {
   if (!simulator_) simulator_ = std::make_unique<sim::Simulator>(system_);
@@ -21,7 +27,8 @@ sim::Simulator& ProgramTimer::machine() {
 std::shared_ptr<const TimedProgram> ProgramTimer::share(const Graph& graph, Unknown unknown) {
   const std::lock_guard lock(mutex_);
   const ContentHash hash = graph.hash();
-  if (const auto known = programs_.find({hash, unknown}); known != programs_.end()) return known->second;
+  if (const auto known = programs_.find({hash, unknown}); known != programs_.end())
+    return known->second;
   if (programs_.size() >= most_programs_) {
     programs_.clear();
     pieces_.forget_unused();
@@ -29,17 +36,21 @@ std::shared_ptr<const TimedProgram> ProgramTimer::share(const Graph& graph, Unkn
   return programs_[{hash, unknown}] = build(graph, hash, unknown);
 }
 
-/// Where nothing is computed beside them, collectives inside a layer are waited for where they start.
-void ProgramTimer::add_communication(const Graph& graph, std::uint32_t index, TimedProgram& program) const {
+/// Where nothing is computed at the same time, collectives inside a layer are waited for where they
+/// start.
+void ProgramTimer::add_communication(const Graph& graph, std::uint32_t index,
+                                     TimedProgram& program) const {
   const Node& node = graph.nodes[index];
   const std::string& axis = graph.comms[node.comm].axis;
   const bool at_once = !system_.chip.core.compiler.overlapped_tp && (axis == "tp" || axis == "kv");
   const bool starts = node.kind == Node::Kind::kCommStart;
   if (starts) program.steps.push_back({nullptr, index, {sim::isa::CommAction::kStart, node.comm}});
-  if (starts == at_once) program.steps.push_back({nullptr, index, {sim::isa::CommAction::kWait, node.comm}});
+  if (starts == at_once)
+    program.steps.push_back({nullptr, index, {sim::isa::CommAction::kWait, node.comm}});
 }
 
-std::shared_ptr<const TimedProgram> ProgramTimer::build(const Graph& recorded, const ContentHash& hash, Unknown unknown) {
+std::shared_ptr<const TimedProgram> ProgramTimer::build(const Graph& recorded,
+                                                        const ContentHash& hash, Unknown unknown) {
   const Graph graph = apply_rules(recorded, system_.chip.core.compiler);
   auto program = std::make_shared<TimedProgram>();
   program->name = graph.name;
@@ -59,12 +70,14 @@ std::shared_ptr<const TimedProgram> ProgramTimer::build(const Graph& recorded, c
     }
     const TimedPiece& t = *program->pieces[next++];
     if (t.instructions > 0) program->steps.push_back({&t, piece.first, {}});
-    for (const HostCopy& copy : t.host_copies) program->host_copies.push_back({copy.bytes, copy.to_device, piece.first + copy.node});
+    for (const HostCopy& copy : t.host_copies)
+      program->host_copies.push_back({copy.bytes, copy.to_device, piece.first + copy.node});
     program->estimated.insert(program->estimated.end(), t.estimated.begin(), t.estimated.end());
     program->coverage += t.coverage;
   }
   std::sort(program->estimated.begin(), program->estimated.end());
-  program->estimated.erase(std::unique(program->estimated.begin(), program->estimated.end()), program->estimated.end());
+  program->estimated.erase(std::unique(program->estimated.begin(), program->estimated.end()),
+                           program->estimated.end());
   return program;
 }
 
@@ -79,7 +92,9 @@ Picoseconds ProgramTimer::communication(const CommRequest& request) {
   const auto known = communications_.find(key);
   if (known != communications_.end()) return known->second;
   if (communications_.size() >= kMostCommunications) communications_.clear();
-  const Picoseconds time = sim::time_collective(system_, {request.kind, request.ranks, Bytes(elements * element), element}).time;
+  const Picoseconds time = sim::time_collective(system_, {request.kind, request.ranks,
+                                                          Bytes(elements * element), element})
+                               .time;
   return communications_.emplace(key, time).first->second;
 }
 

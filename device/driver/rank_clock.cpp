@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "device/compiler/graph_text.h"
+#include "device/compiler/graph/graph_text.h"
 #include "device/driver/kernel_advance.h"
 #include "device/driver/program_timer.h"
 #include "sim/config/host_copy.h"
@@ -50,29 +50,35 @@ void RankClock::forget_graphs() {
 
 std::uint32_t RankClock::request(const CommRequest& request) {
   const auto [it, fresh] =
-      request_ids_.try_emplace({request.kind, request.elements, request.dtype, request.ranks}, static_cast<std::uint32_t>(requests_.size()));
+      request_ids_.try_emplace({request.kind, request.elements, request.dtype, request.ranks},
+                               static_cast<std::uint32_t>(requests_.size()));
   if (fresh) requests_.push_back(request);
   return it->second;
 }
 
-void RankClock::ran(int stream, const GraphInstance& instance, const std::vector<CommRequest>& comms,
+void RankClock::ran(int stream, const GraphInstance& instance,
+                    const std::vector<CommRequest>& comms,
                     std::vector<std::uint64_t> correlations) {
   Run run{instance.graph, {}};
-  for (const std::uint32_t handle : instance.comms) run.comms.push_back({handle, request(comms[handle])});
+  for (const std::uint32_t handle : instance.comms)
+    run.comms.push_back({handle, request(comms[handle])});
   const auto [it, fresh] = run_ids_.try_emplace(run, static_cast<std::uint32_t>(runs_.size()));
   if (fresh) runs_.push_back(std::move(run));
   if (!slicing_) return append({Entry::Kind::kRun, static_cast<std::int8_t>(stream), it->second});
-  append({Entry::Kind::kProfiledRun, static_cast<std::int8_t>(stream), static_cast<std::uint32_t>(profiled_.size())});
+  append({Entry::Kind::kProfiledRun, static_cast<std::int8_t>(stream),
+          static_cast<std::uint32_t>(profiled_.size())});
   profiled_.push_back({it->second, std::move(correlations)});
 }
 
 void RankClock::mark(int stream, std::shared_ptr<TimeMark> mark) {
-  append({Entry::Kind::kMark, static_cast<std::int8_t>(stream), static_cast<std::uint32_t>(marks_.size())});
+  append({Entry::Kind::kMark, static_cast<std::int8_t>(stream),
+          static_cast<std::uint32_t>(marks_.size())});
   marks_.push_back(std::move(mark));
 }
 
 void RankClock::wait(int stream, std::shared_ptr<TimeMark> mark) {
-  append({Entry::Kind::kWait, static_cast<std::int8_t>(stream), static_cast<std::uint32_t>(marks_.size())});
+  append({Entry::Kind::kWait, static_cast<std::int8_t>(stream),
+          static_cast<std::uint32_t>(marks_.size())});
   marks_.push_back(std::move(mark));
 }
 
@@ -112,7 +118,8 @@ class RankClock::Reader {
     for (const Chunk& chunk : c_.chunks_) {
       for (const Entry& entry : chunk.entries) {
         if (entry.kind == Entry::Kind::kRun) prepare(c_.runs_[entry.what]);
-        if (entry.kind == Entry::Kind::kProfiledRun) prepare(c_.runs_[c_.profiled_[entry.what].run]);
+        if (entry.kind == Entry::Kind::kProfiledRun)
+          prepare(c_.runs_[c_.profiled_[entry.what].run]);
       }
     }
   }
@@ -130,7 +137,8 @@ class RankClock::Reader {
     if (c_.programs_.size() <= run.graph) c_.programs_.resize(run.graph + std::size_t{1});
     std::shared_ptr<const TimedProgram>& program = c_.programs_[run.graph];
     if (program == nullptr) program = c_.timer_->share(c_.graphs_[run.graph], Unknown::kEstimate);
-    for (const Comm& comm : run.comms) static_cast<void>(c_.timer_->communication(c_.requests_[comm.request]));
+    for (const Comm& comm : run.comms)
+      static_cast<void>(c_.timer_->communication(c_.requests_[comm.request]));
   }
 
   void step(const Entry& entry) {
@@ -138,11 +146,18 @@ class RankClock::Reader {
     stream_ = entry.stream;
     switch (entry.kind) {
       case Entry::Kind::kRun: return run(c_.runs_[entry.what], nullptr);
-      case Entry::Kind::kProfiledRun: return run(c_.runs_[c_.profiled_[entry.what].run], &c_.profiled_[entry.what].correlations);
+      case Entry::Kind::kProfiledRun:
+        return run(c_.runs_[c_.profiled_[entry.what].run], &c_.profiled_[entry.what].correlations);
       case Entry::Kind::kMark: place().time = std::max(now(), c_.host_); return;
-      case Entry::Kind::kWait: now() = std::max(now(), place().time.value_or(Picoseconds())); return;
-      case Entry::Kind::kHostWaits: c_.host_ = std::max(c_.host_, stream_ < 0 ? c_.now() : now()); return;
-      case Entry::Kind::kHostWaitsForMark: c_.host_ = std::max(c_.host_, place().time.value_or(Picoseconds())); return;
+      case Entry::Kind::kWait:
+        now() = std::max(now(), place().time.value_or(Picoseconds()));
+        return;
+      case Entry::Kind::kHostWaits:
+        c_.host_ = std::max(c_.host_, stream_ < 0 ? c_.now() : now());
+        return;
+      case Entry::Kind::kHostWaitsForMark:
+        c_.host_ = std::max(c_.host_, place().time.value_or(Picoseconds()));
+        return;
       case Entry::Kind::kEndStep: return end_step();
     }
   }
@@ -157,13 +172,16 @@ class RankClock::Reader {
     const TimedProgram& program = *c_.programs_[run.graph];
     correlations_ = correlations;
     graph_ = &c_.graphs_[run.graph];
-    // The host runs ahead of the device: only a program that finds the queue empty waits for its launch.
+    // The host runs ahead of the device: only a program that finds the queue empty waits for its
+    // launch.
     const bool dry = c_.host_ >= now();
     if (dry) now() = c_.host_;
     for (const HostCopy& copy : program.host_copies) {
       if (copy.to_device) copy_data(copy);
     }
-    advance(DeviceSlice::Kind::kLaunch, "launch", system_.launch.program_start + (dry ? system_.launch.program_launch : Picoseconds()), kNoNode, 0);
+    advance(DeviceSlice::Kind::kLaunch, "launch",
+            system_.launch.program_start + (dry ? system_.launch.program_launch : Picoseconds()),
+            kNoNode, 0);
     for (const TimedProgram::Step& step : program.steps) {
       if (step.piece != nullptr) {
         piece(*step.piece, step.node);
@@ -184,20 +202,24 @@ class RankClock::Reader {
   void communicate(const Comm& comm, const sim::isa::CommPoint& point) {
     const CommRequest& request = c_.requests_[comm.request];
     if (point.action == sim::isa::CommAction::kStart) {
-      Picoseconds& free = c_.group_free_[{request.kind == sim::CollectiveKind::kSendRecv, request.ranks}];
+      Picoseconds& free =
+          c_.group_free_[{request.kind == sim::CollectiveKind::kSendRecv, request.ranks}];
       free = std::max(free, now()) + c_.timer_->communication(request);
       c_.comm_ends_[comm.handle] = free;
       return;
     }
     const auto end = c_.comm_ends_.find(comm.handle);
     if (end == c_.comm_ends_.end() || end->second <= now()) return;
-    advance(DeviceSlice::Kind::kCommunication, sim::name(request.kind), end->second - now(), start_of(point.slot),
-            request.elements * sim::isa::size_bytes(request.dtype));
+    advance(DeviceSlice::Kind::kCommunication, sim::name(request.kind), end->second - now(),
+            start_of(point.slot), request.elements * sim::isa::size_bytes(request.dtype));
   }
 
   [[nodiscard]] std::uint32_t start_of(std::uint32_t comm) const {
-    const auto starts = [comm](const Node& node) { return node.kind != Node::Kind::kOp && node.comm == comm; };
-    return static_cast<std::uint32_t>(std::find_if(graph_->nodes.begin(), graph_->nodes.end(), starts) - graph_->nodes.begin());
+    const auto starts = [comm](const Node& node) {
+      return node.kind != Node::Kind::kOp && node.comm == comm;
+    };
+    return static_cast<std::uint32_t>(
+        std::find_if(graph_->nodes.begin(), graph_->nodes.end(), starts) - graph_->nodes.begin());
   }
 
   void piece(const TimedPiece& piece, std::uint32_t first_node) {
@@ -213,23 +235,34 @@ class RankClock::Reader {
       const auto& [kernel, from, to, bound_by_memory] = advances[i];
       const Picoseconds end = i + 1 == advances.size() ? piece.segment().duration : to;
       const std::uint32_t node = first_node + piece.kernels[kernel].node;
-      DeviceSlice slice{DeviceSlice::Kind::kOperation, piece.kernels[kernel].name, shapes_text(*graph_, graph_->nodes[node].inputs), stream_,
-                        correlation(node), begin + from - c_.slices_from_, begin + end - c_.slices_from_, 0};
+      DeviceSlice slice{DeviceSlice::Kind::kOperation,
+                        piece.kernels[kernel].name,
+                        shapes_text(*graph_, graph_->nodes[node].inputs),
+                        stream_,
+                        correlation(node),
+                        begin + from - c_.slices_from_,
+                        begin + end - c_.slices_from_,
+                        0};
       c_.slices_.push_back(std::move(slice));
     }
   }
 
-  [[nodiscard]] std::uint64_t correlation(std::uint32_t node) const { return node < correlations_->size() ? (*correlations_)[node] : 0; }
+  [[nodiscard]] std::uint64_t correlation(std::uint32_t node) const {
+    return node < correlations_->size() ? (*correlations_)[node] : 0;
+  }
 
-  void advance(DeviceSlice::Kind kind, std::string_view name, Picoseconds duration, std::uint32_t node, std::int64_t bytes) {
+  void advance(DeviceSlice::Kind kind, std::string_view name, Picoseconds duration,
+               std::uint32_t node, std::int64_t bytes) {
     if (correlations_ != nullptr) {
       const Picoseconds start = now() - c_.slices_from_;
-      c_.slices_.push_back({kind, std::string(name), "", stream_, correlation(node), start, start + duration, bytes});
+      c_.slices_.push_back({kind, std::string(name), "", stream_, correlation(node), start,
+                            start + duration, bytes});
     }
     now() += duration;
   }
 
-  static constexpr std::uint32_t kNoNode = 0xffffffffu;  ///< no operation's own time: the launch of a program
+  static constexpr std::uint32_t kNoNode =
+      0xffffffffu;  ///< no operation's own time: the launch of a program
 
   Picoseconds& now() { return c_.streams_[static_cast<std::size_t>(stream_)]; }
 
@@ -241,7 +274,10 @@ class RankClock::Reader {
 };
 
 const sim::SystemConfig& RankClock::system() const {
-  if (timer_ == nullptr) throw Error(ExitCode::kInternal, "simulated time: this recorder belongs to no session, so there is no machine to time with");
+  if (timer_ == nullptr)
+    throw Error(
+        ExitCode::kInternal,
+        "simulated time: this recorder belongs to no session, so there is no machine to time with");
   return timer_->system();
 }
 

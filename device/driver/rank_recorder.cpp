@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "base/training_phase.h"
 #include "device/driver/rank_clock.h"
 #include "device/driver/rank_stream.h"
 
@@ -19,7 +20,9 @@ bool is_ours(std::string_view text) {
 }
 
 /// A change of phase or micro-batch is where Neuron's tracer would end one graph and begin another.
-bool ends_graph(std::string_view text) { return text.starts_with(kPhase) || text.starts_with(kMicrobatch); }
+bool ends_graph(std::string_view text) {
+  return text.starts_with(kPhase) || text.starts_with(kMicrobatch);
+}
 
 std::int32_t number(std::string_view text) {
   std::int32_t n = -1;
@@ -29,7 +32,9 @@ std::int32_t number(std::string_view text) {
 
 }  // namespace
 
-void RankRecorder::Impl::add_operands(std::span<const Operand> added, std::span<const std::int64_t> bytes, const InternTable& interned) {
+void RankRecorder::Impl::add_operands(std::span<const Operand> added,
+                                      std::span<const std::int64_t> bytes,
+                                      const InternTable& interned) {
   for (std::size_t i = 0; i < added.size(); ++i) {
     if (bytes[i] == interned.view_bytes(static_cast<std::uint32_t>(added[i].view))) continue;
     partial.push_back(static_cast<std::uint32_t>(operands.size() + i));
@@ -40,7 +45,8 @@ void RankRecorder::Impl::add_operands(std::span<const Operand> added, std::span<
 
 std::int64_t RankRecorder::Impl::bytes_of(std::uint32_t place, const InternTable& interned) const {
   const auto found = std::lower_bound(partial.begin(), partial.end(), place);
-  if (found == partial.end() || *found != place) return interned.view_bytes(static_cast<std::uint32_t>(operands[place].view));
+  if (found == partial.end() || *found != place)
+    return interned.view_bytes(static_cast<std::uint32_t>(operands[place].view));
   return partial_bytes[static_cast<std::size_t>(found - partial.begin())];
 }
 
@@ -55,14 +61,19 @@ void RankRecorder::Impl::release(std::uint64_t buffer) {
 }
 
 bool RankRecorder::Impl::is_released(std::uint64_t buffer) const {
-  if (buffer >= next_buffer) return std::find(released_elsewhere.begin(), released_elsewhere.end(), buffer) != released_elsewhere.end();
-  return buffer >= first_new_buffer && buffer - first_new_buffer < released.size() && released[buffer - first_new_buffer];
+  if (buffer >= next_buffer)
+    return std::find(released_elsewhere.begin(), released_elsewhere.end(), buffer) !=
+           released_elsewhere.end();
+  return buffer >= first_new_buffer && buffer - first_new_buffer < released.size() &&
+         released[buffer - first_new_buffer];
 }
 
 std::uint32_t RankRecorder::Impl::stream_of(const CommRequest& request) {
-  CommStream stream{request.kind == sim::CollectiveKind::kSendRecv, request.axis, request.ranks, request.sequence >> 32, 0};
+  CommStream stream{request.kind == sim::CollectiveKind::kSendRecv, request.axis, request.ranks,
+                    request.sequence >> 32, 0};
   const auto same = [&](const CommStream& other) {
-    return other.transfer == stream.transfer && other.instance == stream.instance && other.axis == stream.axis && other.ranks == stream.ranks;
+    return other.transfer == stream.transfer && other.instance == stream.instance &&
+           other.axis == stream.axis && other.ranks == stream.ranks;
   };
   const auto known = std::find_if(comm_streams.begin(), comm_streams.end(), same);
   if (known != comm_streams.end()) return static_cast<std::uint32_t>(known - comm_streams.begin());
@@ -89,7 +100,12 @@ std::size_t RankRecorder::Impl::host_bytes() const {
 }
 
 RankRecorder::RankRecorder(int rank, int world_rank, Bytes hbm, bool record, bool unlimited_memory)
-    : rank_(rank), world_rank_(world_rank), record_(record), memory_(rank, hbm, unlimited_memory), impl_(std::make_unique<Impl>()), clock_(std::make_unique<RankClock>(impl_->graphs)) {}
+    : rank_(rank),
+      world_rank_(world_rank),
+      record_(record),
+      memory_(rank, hbm, unlimited_memory),
+      impl_(std::make_unique<Impl>()),
+      clock_(std::make_unique<RankClock>(impl_->graphs)) {}
 
 RankRecorder::~RankRecorder() = default;
 
@@ -103,12 +119,15 @@ void RankRecorder::push_scope(std::string_view text) {
   if (text.starts_with(kLayer)) scope_.layer = text.substr(kLayer.size());
   impl_->scoped_layer = scope_.layer;
   impl_->scope_id = 0;
-  if (impl_->logs && text.starts_with(kMicrobatch)) impl_->log.begin_pass(scope_.phase, scope_.microbatch);
+  if (impl_->logs && text.starts_with(kMicrobatch))
+    impl_->log.begin_pass(scope_.phase, scope_.microbatch);
 }
 
 void RankRecorder::pop_scope(std::string_view text) {
-  if (!is_ours(text) || impl_->frames.empty()) return;  // none: it was opened before this rank had an owner
-  TRELLIS_CHECK(impl_->frames.back().text == text, "scopes must nest: closing " + std::string(text));
+  if (!is_ours(text) || impl_->frames.empty())
+    return;  // none: it was opened before this rank had an owner
+  TRELLIS_CHECK(impl_->frames.back().text == text,
+                "scopes must nest: closing " + std::string(text));
   if (ends_graph(text)) cut("phase border");
   scope_ = std::move(impl_->frames.back().saved);
   impl_->frames.pop_back();
@@ -122,9 +141,9 @@ std::string_view name(AutoPhase phase) {
   switch (phase) {
     case AutoPhase::kNone: break;
     case AutoPhase::kEval: return "eval";
-    case AutoPhase::kForward: return "forward";
-    case AutoPhase::kBackward: return "backward";
-    case AutoPhase::kOptimizer: return "optimizer";
+    case AutoPhase::kForward: return kForwardPhase;
+    case AutoPhase::kBackward: return kBackwardPhase;
+    case AutoPhase::kOptimizer: return kOptimizerPhase;
   }
   return "";
 }
@@ -187,8 +206,9 @@ void RankRecorder::set_backward_sequence(std::int64_t sequence) {
     return;
   }
   const auto& from = impl_->layer_from;
-  const auto after = std::upper_bound(from.begin(), from.end(), sequence,
-                                      [](std::int64_t s, const auto& entry) { return s < entry.first; });
+  const auto after =
+      std::upper_bound(from.begin(), from.end(), sequence,
+                       [](std::int64_t s, const auto& entry) { return s < entry.first; });
   const std::string& layer = after == from.begin() ? std::string() : std::prev(after)->second;
   if (layer == scope_.layer) return;
   scope_.layer = layer;
@@ -210,12 +230,14 @@ std::uint32_t RankRecorder::scope_id() {
   return s.scope_id;
 }
 
-void RankRecorder::record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs,
-                          std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
+void RankRecorder::record(std::string_view schema, std::string_view scalars,
+                          std::span<const Operand> inputs, std::span<const Operand> outputs,
+                          std::span<const std::int64_t> bytes) {
   if (record_) record({interned_.text(schema), interned_.text(scalars)}, inputs, outputs, bytes);
 }
 
-void RankRecorder::record(OpTexts texts, std::span<const Operand> inputs, std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
+void RankRecorder::record(OpTexts texts, std::span<const Operand> inputs,
+                          std::span<const Operand> outputs, std::span<const std::int64_t> bytes) {
   if (!record_) return;
   Impl& s = *impl_;
   if (s.ops.empty()) {
@@ -236,7 +258,8 @@ void RankRecorder::record(OpTexts texts, std::span<const Operand> inputs, std::s
   if (clock_->slicing()) s.correlations.push_back(correlation_);
 }
 
-std::int64_t RankRecorder::comm_start(const CommRequest& request, std::span<const Operand> inputs, std::span<const Operand> outputs,
+std::int64_t RankRecorder::comm_start(const CommRequest& request, std::span<const Operand> inputs,
+                                      std::span<const Operand> outputs,
                                       std::span<const std::int64_t> bytes) {
   Impl& s = *impl_;
   const std::size_t index = s.step.comms.size();
@@ -244,8 +267,11 @@ std::int64_t RankRecorder::comm_start(const CommRequest& request, std::span<cons
   if (s.replays) {
     const std::uint32_t stream = s.stream_of(request);
     s.step.comms.back().sequence += s.comm_streams[stream].repeated;
-    const auto kind = (static_cast<std::uint32_t>(request.kind) << 8) | static_cast<std::uint32_t>(request.dtype);
-    if (s.logs) s.log.comm_started(static_cast<std::uint32_t>(index), stream, kind, request.elements, memory_.op());
+    const auto kind =
+        (static_cast<std::uint32_t>(request.kind) << 8) | static_cast<std::uint32_t>(request.dtype);
+    if (s.logs)
+      s.log.comm_started(static_cast<std::uint32_t>(index), stream, kind, request.elements,
+                         memory_.op());
   }
   record(kCommStartSchema, std::to_string(index), inputs, outputs, bytes);
   return s.forgotten_comms + static_cast<std::int64_t>(index);
@@ -255,8 +281,10 @@ void RankRecorder::comm_wait(std::int64_t handle) {
   TRELLIS_CHECK(handle >= 0, "wait for an unknown communication");
   handle -= impl_->forgotten_comms;
   if (handle < 0) return;  // its start is forgotten
-  TRELLIS_CHECK(static_cast<std::size_t>(handle) < impl_->step.comms.size(), "wait for an unknown communication");
-  if (const auto moved = impl_->moved.find(handle); moved != impl_->moved.end()) handle = moved->second;
+  TRELLIS_CHECK(static_cast<std::size_t>(handle) < impl_->step.comms.size(),
+                "wait for an unknown communication");
+  if (const auto moved = impl_->moved.find(handle); moved != impl_->moved.end())
+    handle = moved->second;
   record(kCommWaitSchema, std::to_string(handle), {}, {}, {});
 }
 
@@ -268,7 +296,10 @@ void RankRecorder::cut(std::string_view reason) {
     instance.microbatch = scope_.microbatch;
     instance.memory_before = s.memory_before;
     instance.memory_after = memory_.current();
-    const std::string_view phase = auto_phase_ != AutoPhase::kNone ? name(auto_phase_) : std::string_view(interned_.scope(s.ops.front().scope).phase);
+    const std::string_view phase =
+        auto_phase_ != AutoPhase::kNone
+            ? name(auto_phase_)
+            : std::string_view(interned_.scope(s.ops.front().scope).phase);
     const ContentHash key = open_graph_key(s, interned_, phase, instance.comms);
     auto known = s.graph_by_key.find(key);
     if (known == s.graph_by_key.end()) {

@@ -14,14 +14,20 @@ namespace trellis::device {
 /// Carries a logged period out again, some micro-batches later each time.
 class PeriodRepeater {
  public:
-  explicit PeriodRepeater(RankRecorder& recorder) : recorder_(recorder), stream_(recorder.impl()), memory_(recorder.memory()), log_(stream_.log) {}
+  explicit PeriodRepeater(RankRecorder& recorder)
+      : recorder_(recorder),
+        stream_(recorder.impl()),
+        memory_(recorder.memory()),
+        log_(stream_.log) {}
 
-  /// False: the last two periods differ, or leave other memory behind than `kept`.
+  /// False: the last two periods differ, or leave other memory than `kept`.
   bool prepare(std::span<MemoryBlock* const> kept) {
     period_ = log_.last_period(shift_);
     if (period_.first == period_.second) return false;
-    for (const PassLog::Pass& pass : log_.passes()) made_.push_back({pass.kind, pass.microbatch, pass.blocks, pass.comms});
-    for (std::uint32_t i = 0; i < made_.size(); ++i) place_[key(made_[i].kind, made_[i].microbatch)] = i;
+    for (const PassLog::Pass& pass : log_.passes())
+      made_.push_back({pass.kind, pass.microbatch, pass.blocks, pass.comms});
+    for (std::uint32_t i = 0; i < made_.size(); ++i)
+      place_[key(made_[i].kind, made_[i].microbatch)] = i;
     for (MemoryBlock* block : kept) {
       if (block == nullptr || block->serial < log_.first_serial()) return false;
       kept_.push_back(log_.place(block->serial));
@@ -32,20 +38,22 @@ class PeriodRepeater {
 
   std::vector<MemoryBlock*> run(std::int64_t times) {
     const auto* const log = &log_;
-    memory_.tell(nullptr);
+    memory_.record_to(nullptr);
     stream_.logs = false;
     const Scope before = recorder_.scope_;
     std::vector<MemoryBlock*> copies;
     for (std::int64_t time = 1; time <= times; ++time) {
       const std::size_t first = made_.size();
       for (std::size_t i = period_.first; i < period_.second; ++i) repeat(log->passes()[i], time);
-      for (const PassLog::Place& place : kept_) copies.push_back(made_[first + place.pass - period_.first].blocks[place.index]);
+      for (const PassLog::Place& place : kept_)
+        copies.push_back(made_[first + place.pass - period_.first].blocks[place.index]);
     }
     recorder_.scope_ = before;
     stream_.scope_id = 0;
     move_leftovers(static_cast<std::int32_t>(times) * shift_);
     count_comms(times);
-    stream_.first_new_buffer = stream_.next_buffer;  // nothing is open: what is recorded next did not make these buffers
+    stream_.first_new_buffer =
+        stream_.next_buffer;  // nothing is open: what is recorded next did not make these buffers
     return copies;
   }
 
@@ -64,7 +72,9 @@ class PeriodRepeater {
     std::uint64_t index = 0;
   };
 
-  static std::uint64_t key(std::uint32_t kind, std::int32_t microbatch) { return (std::uint64_t{kind} << 32) | static_cast<std::uint32_t>(microbatch); }
+  static std::uint64_t key(std::uint32_t kind, std::int32_t microbatch) {
+    return (std::uint64_t{kind} << 32) | static_cast<std::uint32_t>(microbatch);
+  }
 
   /// nullptr: no such pass.
   Made* find(std::uint32_t kind, std::int32_t microbatch) {
@@ -83,13 +93,14 @@ class PeriodRepeater {
     return allocated == freed + kept;
   }
 
-  /// What the period takes from passes before it, the following ones would have taken from passes that were executed: those things have owners
-  /// who will go on with their counterparts.
+  /// What the period takes from passes before it, the following ones would have taken from passes
+  /// that were executed: those things have owners who will go on with their counterparts.
   bool find_leftovers() {
     for (std::size_t i = period_.first; i < period_.second; ++i) {
       const PassLog::Pass& pass = log_.passes()[i];
       for (const PassLog::Event& event : pass.events) {
-        if (event.what == PassLog::What::kFree && !find_blocks(event.ref, pass.microbatch)) return false;
+        if (event.what == PassLog::What::kFree && !find_blocks(event.ref, pass.microbatch))
+          return false;
       }
       for (const PassLog::Run& run : pass.runs) {
         for (const PassLog::Ref& ref : run.comms) find_comms(ref, pass.microbatch);
@@ -99,16 +110,18 @@ class PeriodRepeater {
   }
 
   bool find_blocks(const PassLog::Ref& ref, std::int32_t microbatch) {
-    for (std::int32_t next = microbatch + shift_ - ref.behind;; next += shift_) {
+    for (std::int32_t next = microbatch + shift_ - ref.lag;; next += shift_) {
       const Made* const made = find(ref.kind, next);
       if (made == nullptr) return true;
-      if (ref.index >= made->blocks.size() || made->blocks[ref.index]->holder == nullptr) return false;
+      if (ref.index >= made->blocks.size() || made->blocks[ref.index]->holder == nullptr)
+        return false;
       blocks_.push_back({made->blocks[ref.index]->holder, ref.kind, next, ref.index});
     }
   }
 
   void find_comms(const PassLog::Ref& ref, std::int32_t microbatch) {
-    for (std::int32_t next = microbatch + shift_ - ref.behind; const Made* const made = find(ref.kind, next); next += shift_) {
+    for (std::int32_t next = microbatch + shift_ - ref.lag;
+         const Made* const made = find(ref.kind, next); next += shift_) {
       if (ref.index < made->comms.size()) comms_.push_back({nullptr, ref.kind, next, ref.index});
     }
   }
@@ -125,12 +138,17 @@ class PeriodRepeater {
     }
   }
 
-  void repeat(const PassLog::Event& event, const PassLog::Pass& pass, std::int64_t time, Made& now) {
+  void repeat(const PassLog::Event& event, const PassLog::Pass& pass, std::int64_t time,
+              Made& now) {
     switch (event.what) {
       case PassLog::What::kAllocate: now.blocks.push_back(&allocate(event, now.microbatch)); return;
       case PassLog::What::kFree: memory_.release(block(event.ref, now.microbatch)); return;
-      case PassLog::What::kRecategorize: memory_.recategorize(block(event.ref, now.microbatch), event.category); return;
-      case PassLog::What::kUseByStream: memory_.record_stream(block(event.ref, now.microbatch)); return;
+      case PassLog::What::kRecategorize:
+        memory_.recategorize(block(event.ref, now.microbatch), event.category);
+        return;
+      case PassLog::What::kUseByStream:
+        memory_.record_stream(block(event.ref, now.microbatch));
+        return;
       case PassLog::What::kGraphBegins: stream_.memory_before = memory_.current(); return;
       case PassLog::What::kGraphRan: run(pass.runs[event.id], now.microbatch); return;
       case PassLog::What::kCommStart: start(event, pass, time, now); return;
@@ -141,18 +159,21 @@ class PeriodRepeater {
   }
 
   MemoryBlock& allocate(const PassLog::Event& event, std::int32_t microbatch) {
-    MemoryBlock* const block = memory_.allocate(event.bytes, event.category, event.id, recorder_.new_buffer());
+    MemoryBlock* const block =
+        memory_.allocate(event.bytes, event.category, event.id, recorder_.new_buffer());
     if (block == nullptr) {
       recorder_.scope_ = recorder_.interned().scope(event.id);
       recorder_.scope_.microbatch = microbatch;
-      throw Error(ExitCode::kDoesNotFit, out_of_memory(recorder_, event.bytes, event.category, true));
+      throw Error(ExitCode::kDoesNotFit,
+                  out_of_memory(recorder_, event.bytes, event.category, true));
     }
     return *block;
   }
 
   MemoryBlock& block(const PassLog::Ref& ref, std::int32_t microbatch) {
-    Made* const made = find(ref.kind, microbatch - ref.behind);
-    TRELLIS_CHECK(made != nullptr && ref.index < made->blocks.size(), "a repeated pass names memory of a pass that was not");
+    Made* const made = find(ref.kind, microbatch - ref.lag);
+    TRELLIS_CHECK(made != nullptr && ref.index < made->blocks.size(),
+                  "a repeated pass names memory of a pass that was not");
     return *made->blocks[ref.index];
   }
 
@@ -161,8 +182,9 @@ class PeriodRepeater {
     instance.graph = run.graph;
     instance.microbatch = microbatch;
     for (const PassLog::Ref& ref : run.comms) {
-      const Made* const made = find(ref.kind, microbatch - ref.behind);
-      TRELLIS_CHECK(made != nullptr && ref.index < made->comms.size(), "a repeated pass names a communication of a pass that was not");
+      const Made* const made = find(ref.kind, microbatch - ref.lag);
+      TRELLIS_CHECK(made != nullptr && ref.index < made->comms.size(),
+                    "a repeated pass names a communication of a pass that was not");
       instance.comms.push_back(made->comms[ref.index]);
     }
     instance.memory_before = stream_.memory_before;
@@ -191,7 +213,8 @@ class PeriodRepeater {
   }
 
   void count_comms(std::int64_t times) {
-    for (std::size_t i = 0; i < per_period_.size(); ++i) stream_.comm_streams[i].repeated += static_cast<std::uint64_t>(times) * per_period_[i];
+    for (std::size_t i = 0; i < per_period_.size(); ++i)
+      stream_.comm_streams[i].repeated += static_cast<std::uint64_t>(times) * per_period_[i];
   }
 
   void move_leftovers(std::int32_t by) {
@@ -216,7 +239,8 @@ class PeriodRepeater {
   std::vector<Made> made_;
   std::unordered_map<std::uint64_t, std::uint32_t> place_;  ///< (kind, micro-batch) → made_
   std::vector<Leftover> blocks_, comms_;
-  std::vector<std::uint64_t> per_period_;  ///< by stream of communications: how many a period starts
+  std::vector<std::uint64_t>
+      per_period_;  ///< by stream of communications: how many a period starts
 };
 
 void RankRecorder::log_passes() {
@@ -230,7 +254,7 @@ void RankRecorder::restart_log() {
   s.logs = true;
   s.moved.clear();
   s.log.clear(memory_.next_serial(), memory_.op());
-  memory_.tell(&s.log);
+  memory_.record_to(&s.log);
 }
 
 void RankRecorder::mark_period() {
@@ -238,7 +262,8 @@ void RankRecorder::mark_period() {
   if (impl_->logs) impl_->log.mark(memory_.op());
 }
 
-std::optional<std::vector<MemoryBlock*>> RankRecorder::repeat_period(std::int64_t times, std::span<MemoryBlock* const> kept) {
+std::optional<std::vector<MemoryBlock*>> RankRecorder::repeat_period(
+    std::int64_t times, std::span<MemoryBlock* const> kept) {
   TRELLIS_CHECK(times > 0, "a period is repeated once at least");
   if (!impl_->logs || clock_->slicing()) return std::nullopt;
   cut("period border");

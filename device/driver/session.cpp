@@ -57,15 +57,22 @@ sim::SystemConfig load_system(const SessionOptions& options) {
 Session::Session(const SessionOptions& options)
     : options_(options), system_(load_system(options)), impl_(std::make_unique<Impl>(system_)) {
   if (options.world_size < 1 || options.world_size > system_.logical_cores()) {
-    throw ConfigError(fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: raise --nodes or choose a larger --instance",
-                                  options.world_size, options.nodes, options.instance, system_.logical_cores()));
+    throw ConfigError(
+        fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: raise --nodes or "
+                    "choose a larger --instance",
+                    options.world_size, options.nodes, options.instance, system_.logical_cores()));
   }
   if (!options.fold.empty() && options.fold.world_size() != options.world_size) {
-    throw ConfigError(fmt::format("equal ranks: a mesh of {} ranks, but a world of {}", options.fold.world_size(), options.world_size));
+    throw ConfigError(fmt::format("equal ranks: a mesh of {} ranks, but a world of {}",
+                                  options.fold.world_size(), options.world_size));
   }
   for (int rank = 0; rank < ranks(); ++rank) {
-    const int world_rank = options.fold.empty() ? rank : options.fold.representatives()[static_cast<std::size_t>(rank)];
-    impl_->ranks.push_back(std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(), options.record, options.unlimited_memory));
+    const int world_rank = options.fold.empty()
+                               ? rank
+                               : options.fold.representatives()[static_cast<std::size_t>(rank)];
+    impl_->ranks.push_back(
+        std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(),
+                                       options.record, options.unlimited_memory));
     impl_->ranks.back()->clock().use(impl_->timer);
     if (options.replay && options.record) impl_->ranks.back()->log_passes();
   }
@@ -73,14 +80,20 @@ Session::Session(const SessionOptions& options)
 
 Session::~Session() = default;
 
-int Session::ranks() const { return options_.fold.empty() ? options_.world_size : static_cast<int>(options_.fold.representatives().size()); }
+int Session::ranks() const {
+  return options_.fold.empty() ? options_.world_size
+                               : static_cast<int>(options_.fold.representatives().size());
+}
 
 int Session::index_of(int world_rank) const {
   if (options_.fold.empty() || world_rank < 0) return world_rank;
-  TRELLIS_CHECK(world_rank < options_.world_size, fmt::format("rank {} of {}", world_rank, options_.world_size));
+  TRELLIS_CHECK(world_rank < options_.world_size,
+                fmt::format("rank {} of {}", world_rank, options_.world_size));
   const int index = options_.fold.seat(world_rank);
   if (impl_->ranks[static_cast<std::size_t>(index)]->world_rank() != world_rank) {
-    throw Error(ExitCode::kInternal, fmt::format("rank {} does not run: rank {} stands for it", world_rank, impl_->ranks[static_cast<std::size_t>(index)]->world_rank()));
+    throw Error(ExitCode::kInternal,
+                fmt::format("rank {} does not run: rank {} represents it", world_rank,
+                            impl_->ranks[static_cast<std::size_t>(index)]->world_rank()));
   }
   return index;
 }
@@ -97,13 +110,15 @@ namespace {
 void refuse_forgotten(int rank, const StepStream& step) {
   using Impl = RankRecorder::Impl;
   if (step.forgotten == 0) return;
-  throw Error(ExitCode::kInternal,
-              fmt::format("step of rank {}: it ran {} graphs since the step before ended, and the first {} of them "
-                          "are forgotten, because a rank keeps at most {} of a step, {} communications and {} "
-                          "distinct operations: such a step cannot be simulated: end steps more often (in "
-                          "Python: run.step() of simulate())",
-                          rank, step.forgotten + static_cast<std::int64_t>(step.instances.size()), step.forgotten,
-                          Impl::kMostRuns, Impl::kMostComms, Impl::kMostOpenNodes));
+  throw Error(
+      ExitCode::kInternal,
+      fmt::format(
+          "step of rank {}: it ran {} graphs since the step before ended, and the first {} of them "
+          "are forgotten, because a rank keeps at most {} of a step, {} communications and {} "
+          "distinct operations: such a step cannot be simulated: end steps more often (in "
+          "Python: run.step() of simulate())",
+          rank, step.forgotten + static_cast<std::int64_t>(step.instances.size()), step.forgotten,
+          Impl::kMostRuns, Impl::kMostComms, Impl::kMostOpenNodes));
 }
 
 }  // namespace
@@ -119,16 +134,21 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
     impl_->graphs.push_back(&recorder->impl().graphs);
   }
   std::vector<std::shared_ptr<const TimedProgram>> owned;
-  StepTiming timing = lay_out_step(impl_->streams, impl_->graphs, {options_.world_size, options_.fold}, [&](const Graph& graph) {
-    return owned.emplace_back(impl_->timer.share(graph, options_.estimate_unknown ? Unknown::kEstimate : Unknown::kRefuse)).get();
-  });
+  StepTiming timing = lay_out_step(
+      impl_->streams, impl_->graphs, {options_.world_size, options_.fold}, [&](const Graph& graph) {
+        return owned
+            .emplace_back(impl_->timer.share(
+                graph, options_.estimate_unknown ? Unknown::kEstimate : Unknown::kRefuse))
+            .get();
+      });
   timing.owned = std::move(owned);
   activity.now("timing the step on " + std::to_string(options_.nodes) + " × " + options_.instance);
   timing.slow = system_.slow;
   timing.multi_node_stretch = system_.optimizer_stretch();
   const ContentHash key = job_key(timing.job);
   const bool repeated = impl_->last && impl_->last_key == key;
-  if (!timing.job.fold.empty()) impl_->split(timing, repeated ? impl_->last->job.fold : impl_->timer.equal_ranks(timing.job));
+  if (!timing.job.fold.empty())
+    impl_->split(timing, repeated ? impl_->last->job.fold : impl_->timer.equal_ranks(timing.job));
   timing.timing = repeated ? std::move(impl_->last->timing) : impl_->timer.run_cluster(timing.job);
   impl_->last = std::move(timing);
   impl_->last_key = key;
@@ -154,7 +174,7 @@ nlohmann::json Session::memory_report() {
   nlohmann::json ranks = nlohmann::json::array();
   for (const auto& recorder : impl_->ranks) {
     ranks.push_back(memory_row(*recorder));
-    ranks.back()["represents"] = options_.fold.stands_for(recorder->rank());
+    ranks.back()["represents"] = options_.fold.represents(recorder->rank());
   }
   return {{"schema", "trellis.memory/1"}, {"ranks", std::move(ranks)}};
 }

@@ -13,30 +13,35 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "device/compiler/graph.h"
-#include "device/compiler/op_record.h"
+#include "device/compiler/graph/graph.h"
+#include "device/compiler/graph/op_record.h"
 #include "device/driver/memory_account.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
 
-/// Where recorded operations become graphs, programs and simulated time. Plain C++ (no LibTorch): device/aten feeds it.
+/// Where recorded operations become graphs, programs and simulated time. Plain C++ (no LibTorch):
+/// device/aten feeds it.
 namespace trellis::device {
 
 struct SessionOptions {
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
   int logical_core_size = 0;  ///< physical cores per logical core; 0: the instance's own
-  std::vector<std::string> hardware = {};  ///< sim::LoadOptions::overrides
-  bool calibrated = true;                  ///< sim::LoadOptions::calibrated
+  std::vector<std::string> hardware = {};                   ///< sim::LoadOptions::overrides
+  bool calibrated = true;                                   ///< sim::LoadOptions::calibrated
   sim::SoftwareStack software = sim::SoftwareStack::kNone;  ///< sim::LoadOptions::software
-  std::vector<std::string> slow = {};      ///< sim::read_slow_parts
+  std::vector<std::string> slow = {};                       ///< sim::read_slow_parts
   int world_size = 1;
-  sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device index each
+  sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device
+                       ///< index each
   bool shape_only = false;
-  bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know, and lists it, instead of refusing it
-  bool record = true;  ///< off: operations run, nothing is recorded or simulated
-  bool replay = false; ///< ranks may repeat periods without executing them; needs shape_only and record
-  bool unlimited_memory = false;  ///< allocations past a core's capacity are given and told of in memory_report(); needs shape_only
+  bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know,
+                                  ///< and lists it, instead of refusing it
+  bool record = true;             ///< off: operations run, nothing is recorded or simulated
+  bool replay =
+      false;  ///< ranks may repeat periods without executing them; needs shape_only and record
+  bool unlimited_memory = false;  ///< allocations past a core's capacity are given and reported in
+                                  ///< memory_report(); needs shape_only
 };
 
 /// The machine that `options` name. Throws ConfigError when it is unknown.
@@ -62,17 +67,21 @@ enum class AutoPhase : std::uint8_t { kNone, kEval, kForward, kBackward, kOptimi
 /// One rank's stream of operations. Used only by the thread that is bound to the rank.
 class RankRecorder {
  public:
-  /// `rank`: device index; `world_rank`: who this rank is among all, those included that do not run.
+  /// `rank`: device index; `world_rank`: who this rank is among all, those included that do not
+  /// run.
   RankRecorder(int rank, int world_rank, Bytes hbm, bool record, bool unlimited_memory = false);
 
-  // scopes: RECORD_FUNCTION user scopes, as text "phase=forward", "microbatch=3", "layer=model.layers.0"; others are ignored
+  // scopes: RECORD_FUNCTION user scopes, as text "phase=forward", "microbatch=3",
+  // "layer=model.layers.0"; others are ignored
   void push_scope(std::string_view text);
   void pop_scope(std::string_view text);
-  /// Scope of a forward operation by its autograd sequence number: so a backward operation is charged to its layer.
+  /// Scope of a forward operation by its autograd sequence number: so a backward operation is
+  /// charged to its layer.
   void set_backward_sequence(std::int64_t sequence);  ///< −1: none
   void note_sequence(std::int64_t next_sequence);     ///< at layer borders in forward
 
-  // Automatic phases: until the first "phase=" scope. Graphs then also end where the host waits for the device and after kMaxAutomaticOps.
+  // Automatic phases: until the first "phase=" scope. Graphs then also end where the host waits for
+  // the device and after kMaxAutomaticOps.
   static constexpr std::size_t kMaxAutomaticOps = 2000;  ///< compile time grows faster than a graph
   [[nodiscard]] bool automatic() const { return automatic_; }
   void phases_are_announced();  ///< from now on only scopes and the program's own cuts end a graph
@@ -89,7 +98,8 @@ class RankRecorder {
   void correlate(std::uint64_t correlation) { correlation_ = correlation; }
 
   [[nodiscard]] std::uint64_t new_buffer();  ///< next buffer id
-  /// Called when the storage of a buffer is released; a buffer released before its graph ends is a temporary of that graph.
+  /// Called when the storage of a buffer is released; a buffer released before its graph ends is a
+  /// temporary of that graph.
   void release_buffer(std::uint64_t buffer);
   [[nodiscard]] bool recording() const { return record_; }
   InternTable& interned() { return interned_; }
@@ -99,30 +109,36 @@ class RankRecorder {
     std::uint32_t schema = 0, scalars = 0;
   };
   /// `bytes[i]`: size of operand i's whole buffer.
-  void record(OpTexts texts, std::span<const Operand> inputs, std::span<const Operand> outputs, std::span<const std::int64_t> bytes);
-  void record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs, std::span<const Operand> outputs,
+  void record(OpTexts texts, std::span<const Operand> inputs, std::span<const Operand> outputs,
               std::span<const std::int64_t> bytes);
-  std::int64_t comm_start(const CommRequest& request, std::span<const Operand> inputs, std::span<const Operand> outputs,
-                          std::span<const std::int64_t> bytes);
+  void record(std::string_view schema, std::string_view scalars, std::span<const Operand> inputs,
+              std::span<const Operand> outputs, std::span<const std::int64_t> bytes);
+  std::int64_t comm_start(const CommRequest& request, std::span<const Operand> inputs,
+                          std::span<const Operand> outputs, std::span<const std::int64_t> bytes);
   void comm_wait(std::int64_t handle);
   void cut(std::string_view reason);  ///< ends the current graph
   void discard();                     ///< forgets what was recorded since the last end of a step
   void end_step();                    ///< cuts, and keeps what was recorded as the finished step
 
-  // Passes that are like those before them need not be executed. REQUIRES, for all of it: only the rank's own thread uses its memory.
+  // Passes that are like those before them need not be executed. REQUIRES, for all of it: only the
+  // rank's own thread uses its memory.
   void log_passes();   ///< from now on; before it the two below are no use
   void mark_period();  ///< a period of the schedule ends here, and with it the current graph
-  /// Does `times` more times what was done between the last two marks, if that is what was done between the two before, some micro-batches later:
-  /// graphs, communications with the numbers that follow, memory through the allocator, operations counted. Buffers and communications under way
-  /// move on with it: who holds one holds its counterpart afterwards. `kept`: blocks that were allocated in the last period and live on, one
-  /// of each period; returns their counterparts, period by period. Nullopt, and nothing was done: the periods differ. At most once per step.
+  /// Does `times` more times what was done between the last two marks, if that is what was done
+  /// between the two before, some micro-batches later: graphs, communications with the numbers that
+  /// follow, memory through the allocator, operations counted. Buffers and communications under way
+  /// move on with it: who holds one holds its counterpart afterwards. `kept`: blocks that were
+  /// allocated in the last period and live on, one of each period; returns their counterparts,
+  /// period by period. Nullopt, and nothing was done: the periods differ. At most once per step.
   /// Throws Error(kDoesNotFit).
-  [[nodiscard]] std::optional<std::vector<MemoryBlock*>> repeat_period(std::int64_t times, std::span<MemoryBlock* const> kept);
+  [[nodiscard]] std::optional<std::vector<MemoryBlock*>> repeat_period(
+      std::int64_t times, std::span<MemoryBlock* const> kept);
 
   MemoryAccount& memory() { return memory_; }
   [[nodiscard]] const MemoryAccount& memory() const { return memory_; }
   [[nodiscard]] const Scope& current_scope() const { return scope_; }
-  /// The current scope interned, without its micro-batch: equal scopes of equal graphs are equal ids.
+  /// The current scope interned, without its micro-batch: equal scopes of equal graphs are equal
+  /// ids.
   [[nodiscard]] std::uint32_t scope_id();
   /// Of everything recorded so far that was not discarded.
   [[nodiscard]] OperatorUses uses() const;
@@ -162,7 +178,8 @@ class Session {
   [[nodiscard]] const sim::SystemConfig& system() const { return system_; }
   [[nodiscard]] int ranks() const;  ///< that run in this process
   RankRecorder& rank(int rank);     ///< by device index
-  /// Device index of a rank of the world; of −1, nobody: −1. Throws Error when another rank stands for it.
+  /// Device index of a rank of the world; of −1 (none): −1. Throws Error when another rank is
+  /// for it.
   [[nodiscard]] int index_of(int world_rank) const;
   void end_step(int rank, std::int64_t step);
   /// Compiles what is new, times it, runs the cluster; schema trellis.step_report/1.

@@ -25,7 +25,8 @@ nlohmann::json communication(const StepTiming& step) {
   std::set<std::uint32_t> seen;
   for (std::size_t i = 0; i < step.job.ranks[rank].size(); ++i) {
     const ScheduleItem& item = step.job.ranks[rank][i];
-    if (item.kind != ScheduleItem::Kind::kCommStart && item.kind != ScheduleItem::Kind::kCommWait) continue;
+    if (item.kind != ScheduleItem::Kind::kCommStart && item.kind != ScheduleItem::Kind::kCommWait)
+      continue;
     const sim::CommTiming& comm = step.timing.comms[item.comm];
     AxisTime& axis = axes[step.job.groups[step.job.comms[item.comm].group].axis];
     if (seen.insert(item.comm).second) {
@@ -34,11 +35,15 @@ nlohmann::json communication(const StepTiming& step) {
     }
     if (item.kind != ScheduleItem::Kind::kCommWait) continue;
     const sim::ItemTiming& wait = step.timing.ranks[rank][i];
-    axis.exposed += std::max(Picoseconds(0), std::min(wait.end, comm.end) - std::max(wait.start, comm.ready));
+    axis.exposed +=
+        std::max(Picoseconds(0), std::min(wait.end, comm.end) - std::max(wait.start, comm.ready));
   }
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& [name, axis] : axes) {
-    rows.push_back({{"axis", name}, {"count", axis.count}, {"transfer_ps", axis.transfer.value}, {"exposed_ps", axis.exposed.value}});
+    rows.push_back({{"axis", name},
+                    {"count", axis.count},
+                    {"transfer_ps", axis.transfer.value},
+                    {"exposed_ps", axis.exposed.value}});
   }
   return {{"rank", step.world_rank(rank)}, {"rows", std::move(rows)}};
 }

@@ -20,9 +20,11 @@ void charge_segment(Breakdown& b, const StepTiming& step, const sim::SegmentTimi
     b.optimizer += duration;
     return;
   }
-  // Beside a communication a segment takes longer than alone: it waits for the memory and the DMA engines that they share.
+  // During a communication a segment takes longer than alone: it waits for the memory and the DMA
+  // engines that they share.
   const Picoseconds alone = sim::slowed(segment.duration, slowness), shared = duration - alone;
-  const Picoseconds matmul = sim::slowed(segment.tensor_active, slowness), compute = sim::slowed(segment.compute_only, slowness);
+  const Picoseconds matmul = sim::slowed(segment.tensor_active, slowness),
+                    compute = sim::slowed(segment.compute_only, slowness);
   const Picoseconds dma = sim::slowed(segment.dma_only, slowness);
   b.matmul += matmul;
   b.other_compute += compute + dma + shared;
@@ -33,9 +35,10 @@ void charge_segment(Breakdown& b, const StepTiming& step, const sim::SegmentTimi
   b.other += rest - multi_node;
 }
 
-/// A wait splits at the moment when every participant was there: before it, a pipeline stage idles (bubble) or a collective waits for
-/// its slowest member; after it, bytes move.
-void charge_wait(Breakdown& b, const std::string& axis, const sim::ItemTiming& item, const sim::CommTiming& comm) {
+/// A wait splits at the moment when every participant was there: before it, a pipeline stage idles
+/// (bubble) or a collective waits for its slowest member; after it, bytes move.
+void charge_wait(Breakdown& b, const std::string& axis, const sim::ItemTiming& item,
+                 const sim::CommTiming& comm) {
   const Picoseconds duration = item.end - item.start;
   if (axis == "tp") {
     b.exposed_tp += duration;
@@ -60,7 +63,9 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
     const Picoseconds duration = time.end - time.start;
     switch (item.kind) {
       case ScheduleItem::Kind::kSegment:
-        charge_segment(b, step, step.job.programs[item.program]->segments[item.segment], duration, step.slowness(rank), step.program(step.origins[rank][i]).is_optimizer());
+        charge_segment(b, step, step.job.programs[item.program]->segments[item.segment], duration,
+                       step.slowness(rank),
+                       step.program(step.origins[rank][i]).phase() == TrainingPhase::kOptimizer);
         break;
       case ScheduleItem::Kind::kCommWait: {
         const sim::ClusterComm& comm = step.job.comms[item.comm];
@@ -81,17 +86,30 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
 }
 
 nlohmann::json to_json(const Breakdown& b) {
-  return {{"matmul_ps", b.matmul.value},         {"other_compute_ps", b.other_compute.value}, {"exposed_tp_ps", b.exposed_tp.value},
-          {"exposed_pp_ps", b.exposed_pp.value}, {"exposed_dp_ps", b.exposed_dp.value},       {"bubble_ps", b.bubble.value},
-          {"optimizer_ps", b.optimizer.value},   {"data_ps", b.data.value},                 {"launch_ps", b.launch.value},
-          {"multi_node_ps", b.multi_node.value}, {"other_ps", b.other.value},                 {"total_ps", b.total().value},
+  return {{"matmul_ps", b.matmul.value},
+          {"other_compute_ps", b.other_compute.value},
+          {"exposed_tp_ps", b.exposed_tp.value},
+          {"exposed_pp_ps", b.exposed_pp.value},
+          {"exposed_dp_ps", b.exposed_dp.value},
+          {"bubble_ps", b.bubble.value},
+          {"optimizer_ps", b.optimizer.value},
+          {"data_ps", b.data.value},
+          {"launch_ps", b.launch.value},
+          {"multi_node_ps", b.multi_node.value},
+          {"other_ps", b.other.value},
+          {"total_ps", b.total().value},
           {"memory_bound_ps", b.memory_bound.value}};
 }
 
 nlohmann::json attribution_json(const StepTiming& step, const Attribution& attribution) {
   nlohmann::json rows = nlohmann::json::array();
   for (const AttributionRow& row : attribution.rows) {
-    rows.push_back({{"phase", row.phase}, {"component", row.component}, {"operator", row.op}, {"kind", row.kind}, {"time_ps", row.time.value}, {"count", row.count}});
+    rows.push_back({{"phase", row.phase},
+                    {"component", row.component},
+                    {"operator", row.op},
+                    {"kind", row.kind},
+                    {"time_ps", row.time.value},
+                    {"count", row.count}});
   }
   return {{"rank", step.world_rank(attribution.rank)}, {"rows", std::move(rows)}};
 }
@@ -112,7 +130,8 @@ std::vector<std::int64_t> count_launches(const StepTiming& step) {
   std::vector<std::int64_t> launches(step.programs.size(), 0);
   for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) {
     for (std::size_t i = 0; i < step.job.ranks[rank].size(); ++i) {
-      if (step.job.ranks[rank][i].kind == ScheduleItem::Kind::kLaunch) launches[step.origins[rank][i].program] += step.job.fold.stands_for(static_cast<int>(rank));
+      if (step.job.ranks[rank][i].kind == ScheduleItem::Kind::kLaunch)
+        launches[step.origins[rank][i].program] += step.job.fold.represents(static_cast<int>(rank));
     }
   }
   return launches;
@@ -151,14 +170,17 @@ nlohmann::json coverage_json(const StepTiming& step, const std::vector<std::int6
   std::vector<std::string> estimated;
   for (std::size_t i = 0; i < step.programs.size(); ++i) {
     const TimedProgram& program = *step.programs[i];
-    sum += {program.coverage.lowered_ops * launches[i], program.coverage.estimated_ops * launches[i], program.coverage.lowered_flops * launches[i],
-            program.coverage.estimated_flops * launches[i]};
+    sum +=
+        {program.coverage.lowered_ops * launches[i], program.coverage.estimated_ops * launches[i],
+         program.coverage.lowered_flops * launches[i],
+         program.coverage.estimated_flops * launches[i]};
     estimated.insert(estimated.end(), program.estimated.begin(), program.estimated.end());
   }
   std::sort(estimated.begin(), estimated.end());
   estimated.erase(std::unique(estimated.begin(), estimated.end()), estimated.end());
   const auto share = [](std::int64_t lowered, std::int64_t rest) {
-    return lowered + rest == 0 ? 1.0 : static_cast<double>(lowered) / static_cast<double>(lowered + rest);
+    return lowered + rest == 0 ? 1.0
+                               : static_cast<double>(lowered) / static_cast<double>(lowered + rest);
   };
   return {{"lowered_ops", sum.lowered_ops},
           {"estimated_ops", sum.estimated_ops},
@@ -177,12 +199,15 @@ Picoseconds bubble_of_wait(const sim::ItemTiming& item, const sim::CommTiming& c
 
 std::vector<Breakdown> break_down(const StepTiming& step) {
   std::vector<Breakdown> all;
-  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank) all.push_back(break_down_rank(step, rank));
+  for (std::size_t rank = 0; rank < step.job.ranks.size(); ++rank)
+    all.push_back(break_down_rank(step, rank));
   return all;
 }
 
-nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, const std::vector<const StepStream*>& streams,
-                           const std::vector<const std::vector<Graph>*>& graphs, const sim::SystemConfig& system) {
+nlohmann::json step_report(std::int64_t step_number, const StepTiming& step,
+                           const std::vector<const StepStream*>& streams,
+                           const std::vector<const std::vector<Graph>*>& graphs,
+                           const sim::SystemConfig& system) {
   const std::vector<Breakdown> ranks = break_down(step);
   const std::vector<std::int64_t> launches = count_launches(step);
   const std::vector<Attribution> attributions =
@@ -191,12 +216,14 @@ nlohmann::json step_report(std::int64_t step_number, const StepTiming& step, con
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     nlohmann::json row = to_json(ranks[rank]);
     row["rank"] = step.world_rank(rank);
-    row["represents"] = step.job.fold.stands_for(static_cast<int>(rank));
+    row["represents"] = step.job.fold.represents(static_cast<int>(rank));
     breakdown.push_back(std::move(row));
   }
   nlohmann::json links = nlohmann::json::array();
   for (const sim::LinkUsage& link : step.timing.links) {
-    links.push_back({{"name", link.name}, {"busy_us", to_microseconds(link.busy)}, {"size_bytes", link.bytes.value}});
+    links.push_back({{"name", link.name},
+                     {"busy_us", to_microseconds(link.busy)},
+                     {"size_bytes", link.bytes.value}});
   }
   return {{"schema", "trellis.step_report/1"},
           {"step", step_number},

@@ -28,7 +28,8 @@ struct RankTracks {
 std::string unit_name(int track) {
   return track < sim::isa::kNumEngines
              ? std::string(sim::isa::name(static_cast<sim::isa::Engine>(track)))
-             : "DMA " + std::string(sim::isa::name(static_cast<sim::isa::DmaQueue>(track - sim::isa::kNumEngines)));
+             : "DMA " + std::string(sim::isa::name(
+                            static_cast<sim::isa::DmaQueue>(track - sim::isa::kNumEngines)));
 }
 
 constexpr std::size_t kMostLinksShown = 64;
@@ -37,7 +38,7 @@ constexpr std::int64_t kPicosecondsPerSecondInt = 1'000'000'000'000;
 constexpr std::size_t kMostKernelSlices = 1'000'000;
 
 /// Ranks that get a process, by their place, each with the number of ranks that did the same at the
-/// same times: all that it and its equals stand for.
+/// same times: all that it and its equals represent.
 std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& step) {
   std::vector<std::pair<std::size_t, std::size_t>> shown;
   std::map<ContentHash, std::size_t> first;
@@ -56,14 +57,15 @@ std::vector<std::pair<std::size_t, std::size_t>> shown_ranks(const StepTiming& s
     const auto [it, fresh] = first.try_emplace(key, shown.size());
     if (fresh) shown.emplace_back(rank, 0);
     shown[it->second].second +=
-        static_cast<std::size_t>(step.job.fold.stands_for(static_cast<int>(rank)));
+        static_cast<std::size_t>(step.job.fold.represents(static_cast<int>(rank)));
   }
   return shown;
 }
 
 class TraceBuilder {
  public:
-  TraceBuilder(const StepTiming& step, const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs)
+  TraceBuilder(const StepTiming& step, const std::vector<const StepStream*>& streams,
+               const std::vector<const std::vector<Graph>*>& graphs)
       : step_(step), streams_(streams), graphs_(graphs) {}
 
   const traces::Timeline& build() {
@@ -82,11 +84,13 @@ class TraceBuilder {
   }
 
  private:
-  [[nodiscard]] std::size_t count_kernel_slices(const std::vector<std::pair<std::size_t, std::size_t>>& shown) const {
+  [[nodiscard]] std::size_t count_kernel_slices(
+      const std::vector<std::pair<std::size_t, std::size_t>>& shown) const {
     std::size_t count = 0;
     for (const auto& [rank, ranks] : shown) {
       for (const ScheduleItem& item : step_.job.ranks[rank]) {
-        if (item.kind == ScheduleItem::Kind::kSegment) count += step_.job.programs[item.program]->segments[item.segment].slices.size();
+        if (item.kind == ScheduleItem::Kind::kSegment)
+          count += step_.job.programs[item.program]->segments[item.segment].slices.size();
       }
     }
     return count;
@@ -95,7 +99,8 @@ class TraceBuilder {
   /// Whether the kernels of this run of a graph are shown.
   bool in_detail(std::size_t rank, const ItemOrigin& origin) {
     if (!once_) return true;
-    const auto [it, fresh] = first_run_.try_emplace({rank, streams_[rank]->instances[origin.instance].graph}, origin.instance);
+    const auto [it, fresh] = first_run_.try_emplace(
+        {rank, streams_[rank]->instances[origin.instance].graph}, origin.instance);
     return it->second == origin.instance;
   }
 
@@ -105,19 +110,23 @@ class TraceBuilder {
                                : ranks == 2
                                    ? " (and 1 equal rank)"
                                    : " (and " + std::to_string(ranks - 1) + " equal ranks)";
-    const traces::ProcessId process = timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
+    const traces::ProcessId process =
+        timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
     tracks_ = {};
     tracks_.programs = timeline_.add_track(process, "programs", 0);
     for (int t = 0; t < sim::kNumTracks; ++t) {
-      tracks_.units[static_cast<std::size_t>(t)] = timeline_.add_track(process, unit_name(t), 1 + t);
+      tracks_.units[static_cast<std::size_t>(t)] =
+          timeline_.add_track(process, unit_name(t), 1 + t);
     }
     std::map<std::string, int> axes;
     for (const ScheduleItem& item : step_.job.ranks[rank]) {
-      if (item.kind == ScheduleItem::Kind::kCommStart) axes.emplace(step_.job.groups[step_.job.comms[item.comm].group].axis, 0);
+      if (item.kind == ScheduleItem::Kind::kCommStart)
+        axes.emplace(step_.job.groups[step_.job.comms[item.comm].group].axis, 0);
     }
     int order = 1 + sim::kNumTracks;
     tracks_.host = timeline_.add_track(process, "host", order++);
-    for (const auto& [axis, unused] : axes) tracks_.comms.emplace(axis, timeline_.add_track(process, "communication " + axis, order++));
+    for (const auto& [axis, unused] : axes)
+      tracks_.comms.emplace(axis, timeline_.add_track(process, "communication " + axis, order++));
     tracks_.hbm = timeline_.add_counter(process, "HBM in use", "bytes");
   }
 
@@ -128,28 +137,39 @@ class TraceBuilder {
       const sim::ItemTiming& time = step_.timing.ranks[rank][i];
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
-      if (items[i].kind == ScheduleItem::Kind::kSegment && in_detail(rank, origin)) add_segment(rank, origin, time);
-      if (items[i].kind == ScheduleItem::Kind::kLaunch) timeline_.slice(tracks_.host, "launch", "launch", time.start, time.end - time.start);
+      if (items[i].kind == ScheduleItem::Kind::kSegment && in_detail(rank, origin))
+        add_segment(rank, origin, time);
+      if (items[i].kind == ScheduleItem::Kind::kLaunch)
+        timeline_.slice(tracks_.host, "launch", "launch", time.start, time.end - time.start);
       if (items[i].kind == ScheduleItem::Kind::kHostCopy) add_host_copy(items[i], origin, time);
-      if (items[i].kind == ScheduleItem::Kind::kCommStart) add_comm(items[i], rank, origin, time, free_at);
+      if (items[i].kind == ScheduleItem::Kind::kCommStart)
+        add_comm(items[i], rank, origin, time, free_at);
     }
   }
 
-  void add_host_copy(const ScheduleItem& item, const ItemOrigin& origin, const sim::ItemTiming& time) {
+  void add_host_copy(const ScheduleItem& item, const ItemOrigin& origin,
+                     const sim::ItemTiming& time) {
     const bool to_device = step_.program(origin).host_copies[origin.step].to_device;
     const std::array<Arg, 1> args{Arg{"bytes", item.bytes}};
-    timeline_.slice(tracks_.host, to_device ? "data to device" : "copy to host", to_device ? "data" : "host", time.start, time.end - time.start, std::span(args.data(), args.size()));
+    timeline_.slice(tracks_.host, to_device ? "data to device" : "copy to host",
+                    to_device ? "data" : "host", time.start, time.end - time.start,
+                    std::span(args.data(), args.size()));
   }
 
   /// Rates in bins of the run; of many links the busiest, equal ones by name.
   void add_links() {
     std::vector<const sim::LinkUsage*> links;
     for (const sim::LinkUsage& link : step_.timing.links) links.push_back(&link);
-    std::stable_sort(links.begin(), links.end(), [](const auto* a, const auto* b) { return a->busy > b->busy; });
+    std::stable_sort(links.begin(), links.end(),
+                     [](const auto* a, const auto* b) { return a->busy > b->busy; });
     if (links.empty()) return;
     const std::size_t shown = std::min(links.size(), kMostLinksShown);
-    const std::string which = shown == links.size() ? "links" : "links (the " + std::to_string(shown) + " busiest of " + std::to_string(links.size()) + ")";
-    const traces::ProcessId process = timeline_.add_process(which, static_cast<int>(step_.job.cores.size()));
+    const std::string which = shown == links.size()
+                                  ? "links"
+                                  : "links (the " + std::to_string(shown) + " busiest of " +
+                                        std::to_string(links.size()) + ")";
+    const traces::ProcessId process =
+        timeline_.add_process(which, static_cast<int>(step_.job.cores.size()));
     for (std::size_t i = 0; i < shown; ++i) add_link(process, *links[i]);
   }
 
@@ -159,8 +179,10 @@ class TraceBuilder {
     std::int64_t last = -1;
     for (std::size_t bin = 0; bin <= link.history.size(); ++bin) {
       const std::int64_t bytes = bin < link.history.size() ? link.history[bin] : 0;
-      const auto rate = static_cast<std::int64_t>(static_cast<__int128>(bytes) * kPicosecondsPerSecondInt / width);
-      if (rate != last) timeline_.counter(counter, Picoseconds(static_cast<std::int64_t>(bin) * width), rate);
+      const auto rate = static_cast<std::int64_t>(static_cast<__int128>(bytes) *
+                                                  kPicosecondsPerSecondInt / width);
+      if (rate != last)
+        timeline_.counter(counter, Picoseconds(static_cast<std::int64_t>(bin) * width), rate);
       last = rate;
     }
   }
@@ -169,7 +191,8 @@ class TraceBuilder {
   void add_program(std::size_t rank, std::size_t launch) {
     const auto& origins = step_.origins[rank];
     std::size_t last = launch;
-    while (last + 1 < origins.size() && origins[last + 1].instance == origins[launch].instance) ++last;
+    while (last + 1 < origins.size() && origins[last + 1].instance == origins[launch].instance)
+      ++last;
     const GraphInstance& instance = streams_[rank]->instances[origins[launch].instance];
     const Graph& graph = (*graphs_[rank])[instance.graph];
     const Picoseconds start = step_.timing.ranks[rank][launch].start;
@@ -177,7 +200,8 @@ class TraceBuilder {
     std::array<Arg, 2> args{Arg{"cut", std::string_view(graph.cut_reason)}};
     std::size_t n = 1;
     if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
-    timeline_.slice(tracks_.programs, graph.name, "program", start, end - start, std::span(args.data(), n));
+    timeline_.slice(tracks_.programs, graph.name, "program", start, end - start,
+                    std::span(args.data(), n));
     timeline_.counter(tracks_.hbm, start, instance.memory_before);
     timeline_.counter(tracks_.hbm, end, instance.memory_after);
   }
@@ -187,11 +211,12 @@ class TraceBuilder {
     const sim::SegmentTiming& segment = step.piece->segment();
     const GraphInstance& instance = streams_[rank]->instances[origin.instance];
     const Graph& graph = (*graphs_[rank])[instance.graph];
-    // Beside a communication a segment is stretched as a whole.
+    // During a communication a segment is stretched as a whole.
     const auto stretched = [&](Picoseconds at) {
       const Picoseconds actual = time.end - time.start;
       if (actual == segment.duration || segment.duration.value == 0) return at;
-      return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value / segment.duration.value));
+      return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value /
+                                                   segment.duration.value));
     };
     for (const sim::KernelSlice& slice : segment.slices) {
       const sim::isa::Kernel& kernel = step.piece->kernels[slice.kernel];
@@ -203,13 +228,15 @@ class TraceBuilder {
       if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
       if (slice.bytes.value > 0) args[n++] = {"bytes", slice.bytes.value};
       if (slice.busy < slice.end - slice.start) args[n++] = {"busy_ps", slice.busy.value};
-      timeline_.slice(tracks_.units[slice.track], kernel.name, node.scope.phase.empty() ? "other" : node.scope.phase, time.start + stretched(slice.start),
+      timeline_.slice(tracks_.units[slice.track], kernel.name,
+                      node.scope.phase.empty() ? "other" : node.scope.phase,
+                      time.start + stretched(slice.start),
                       stretched(slice.end) - stretched(slice.start), std::span(args.data(), n));
     }
   }
 
-  void add_comm(const ScheduleItem& item, std::size_t rank, const ItemOrigin& origin, const sim::ItemTiming& time,
-                std::map<std::string, Picoseconds>& free_at) {
+  void add_comm(const ScheduleItem& item, std::size_t rank, const ItemOrigin& origin,
+                const sim::ItemTiming& time, std::map<std::string, Picoseconds>& free_at) {
     const sim::ClusterComm& comm = step_.job.comms[item.comm];
     const sim::CommTiming& timing = step_.timing.comms[item.comm];
     const std::string& axis = step_.job.groups[comm.group].axis;
@@ -219,11 +246,14 @@ class TraceBuilder {
     const Picoseconds start = std::max(time.start, free);
     const Picoseconds end = std::max(start, timing.end);
     free = end;
-    std::array<Arg, 4> args{Arg{"op", sim::name(comm.kind)}, Arg{"bytes", comm.elements * comm.element_bytes}, Arg{"ready_ps", timing.ready.value}};
+    std::array<Arg, 4> args{Arg{"op", sim::name(comm.kind)},
+                            Arg{"bytes", comm.elements * comm.element_bytes},
+                            Arg{"ready_ps", timing.ready.value}};
     std::size_t n = 3;
     if (instance.microbatch >= 0) args[n++] = {"microbatch", std::int64_t{instance.microbatch}};
-    comm_slices_[item.comm].push_back(
-        timeline_.slice(tracks_.comms.at(axis), sim::name(comm.kind), "communication", start, end - start, std::span(args.data(), n)));
+    comm_slices_[item.comm].push_back(timeline_.slice(tracks_.comms.at(axis), sim::name(comm.kind),
+                                                      "communication", start, end - start,
+                                                      std::span(args.data(), n)));
   }
 
   const StepTiming& step_;
@@ -233,13 +263,15 @@ class TraceBuilder {
   RankTracks tracks_;
   std::vector<std::vector<std::uint64_t>> comm_slices_;
   bool once_ = false;  ///< kernels are shown for the first run of each graph alone
-  std::map<std::pair<std::size_t, std::uint32_t>, std::uint32_t> first_run_;  ///< (rank, graph) → instance
+  std::map<std::pair<std::size_t, std::uint32_t>, std::uint32_t>
+      first_run_;  ///< (rank, graph) → instance
 };
 
 }  // namespace
 
-void write_step_trace(const std::filesystem::path& path, const std::string& format, const StepTiming& step,
-                      const std::vector<const StepStream*>& streams, const std::vector<const std::vector<Graph>*>& graphs) {
+void write_step_trace(const std::filesystem::path& path, const std::string& format,
+                      const StepTiming& step, const std::vector<const StepStream*>& streams,
+                      const std::vector<const std::vector<Graph>*>& graphs) {
   TraceBuilder builder(step, streams, graphs);
   const traces::Timeline& timeline = builder.build();
   AtomicFile file(path);

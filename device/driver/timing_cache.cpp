@@ -46,8 +46,10 @@ void search_notes(const char* notes, std::size_t size, NoteSearch& search) {
     const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(notes + at);
     const std::size_t text = at + sizeof *note + padded(note->n_namesz);
     if (text + note->n_descsz > size) return;
-    if (note->n_type == NT_GNU_BUILD_ID && std::string_view(notes + at + sizeof *note, note->n_namesz) == std::string_view("GNU", 4)) {
-      for (std::size_t i = 0; i < note->n_descsz; ++i) search.id += fmt::format("{:02x}", static_cast<unsigned char>(notes[text + i]));
+    if (note->n_type == NT_GNU_BUILD_ID &&
+        std::string_view(notes + at + sizeof *note, note->n_namesz) == std::string_view("GNU", 4)) {
+      for (std::size_t i = 0; i < note->n_descsz; ++i)
+        search.id += fmt::format("{:02x}", static_cast<unsigned char>(notes[text + i]));
       return;
     }
     at = text + padded(note->n_descsz);
@@ -57,13 +59,14 @@ void search_notes(const char* notes, std::size_t size, NoteSearch& search) {
 int search_binary(dl_phdr_info* binary, std::size_t, void* data) {
   NoteSearch& search = *static_cast<NoteSearch*>(data);
   const auto headers = std::span(binary->dlpi_phdr, binary->dlpi_phnum);
-  const auto holds = [&](const ElfW(Phdr)& h) {
+  const auto holds = [&](const ElfW(Phdr) & h) {
     const std::uintptr_t begin = binary->dlpi_addr + h.p_vaddr;
     return h.p_type == PT_LOAD && search.address >= begin && search.address < begin + h.p_memsz;
   };
   if (std::none_of(headers.begin(), headers.end(), holds)) return 0;
-  for (const ElfW(Phdr)& h : headers) {
-    if (h.p_type == PT_NOTE && search.id.empty()) search_notes(reinterpret_cast<const char*>(binary->dlpi_addr + h.p_vaddr), h.p_memsz, search);
+  for (const ElfW(Phdr) & h : headers) {
+    if (h.p_type == PT_NOTE && search.id.empty())
+      search_notes(reinterpret_cast<const char*>(binary->dlpi_addr + h.p_vaddr), h.p_memsz, search);
   }
   return 1;
 }
@@ -76,12 +79,15 @@ std::string build_id() {
   return search.id;
 }
 
-TimingCache::TimingCache(std::optional<fs::path> directory, const sim::SystemConfig& system) : machine_(hash_of(system)) {
+TimingCache::TimingCache(std::optional<fs::path> directory, const sim::SystemConfig& system)
+    : machine_(hash_of(system)) {
   // Without an id of the code it is unknown whether a file still holds.
   if (directory && !build_id().empty()) directory_ = *directory / "timings" / machine_.to_string();
 }
 
-fs::path TimingCache::file_of(const ContentHash& piece) const { return *directory_ / piece.to_string(); }
+fs::path TimingCache::file_of(const ContentHash& piece) const {
+  return *directory_ / piece.to_string();
+}
 
 ContentHash TimingCache::key_of(const ContentHash& piece) const {
   ContentHasher hasher;
@@ -97,7 +103,9 @@ std::optional<TimedPiece> TimingCache::load(const ContentHash& piece) const {
   const std::optional<std::string> bytes = read_cache_file(file_of(piece), kSchema, key_of(piece));
   if (!bytes) return std::nullopt;
   std::optional<TimedPiece> timed = decode(*bytes);
-  if (!timed) log_warning(fmt::format("{}: a cached result is ignored and made again: no timed piece", file_of(piece).string()));
+  if (!timed)
+    log_warning(fmt::format("{}: a cached result is ignored and made again: no timed piece",
+                            file_of(piece).string()));
   return timed;
 }
 
@@ -106,7 +114,10 @@ void TimingCache::store(const ContentHash& piece, const TimedPiece& timed) {
   try {
     write_cache_file(file_of(piece), kSchema, key_of(piece), encode(timed));
   } catch (const Error& error) {
-    log_warning(fmt::format("timings cannot be kept, so the next run makes them again: {}; set TRELLIS_CACHE to another directory, or to off", error.what()));
+    log_warning(
+        fmt::format("timings cannot be kept, so the next run makes them again: {}; set "
+                    "TRELLIS_CACHE to another directory, or to off",
+                    error.what()));
     directory_.reset();
   }
 }

@@ -9,9 +9,11 @@
 
 namespace trellis::device {
 
-/// Timed pieces on disk, so that the next process need not compile and time them: what a piece costs depends on its content, on the
-/// numbers of the machine and on this program's code, and all three are in the file's key. One cache file (base/cache_file.h) per piece. A file that
-/// is not the piece's is ignored with a warning and written again; a place that cannot be written is reported once.
+/// Timed pieces on disk, so that the next process need not compile and time them: what a piece
+/// costs depends on its content, on the numbers of the machine and on this program's code, and all
+/// three are in the file's key. One cache file (base/cache_file.h) per piece. A file that is not
+/// the piece's is ignored with a warning and written again; a place that cannot be written is
+/// reported once.
 class TimingCache {
  public:
   /// No directory: nothing is kept.
@@ -29,10 +31,12 @@ class TimingCache {
   std::optional<std::filesystem::path> directory_;  ///< of this machine and code
 };
 
-/// What the linker wrote into the binary that holds this code, as hexadecimal digits; "" when it wrote nothing.
+/// What the linker wrote into the binary that holds this code, as hexadecimal digits; "" when it
+/// wrote nothing.
 [[nodiscard]] std::string build_id();
 
-/// A timed piece as bytes. decode: none when the bytes are no piece; REQUIRES a checksum elsewhere to find a changed figure.
+/// A timed piece as bytes. decode: none when the bytes are no piece; REQUIRES a checksum elsewhere
+/// to find a changed figure.
 [[nodiscard]] std::string encode(const TimedPiece& piece);
 [[nodiscard]] std::optional<TimedPiece> decode(std::string_view bytes);
 

@@ -21,9 +21,9 @@ BuiltKernel build_graph(const KernelInput& input, const Operands& operands) {
 
 [[nodiscard]] KernelSpec quantise_kernel();
 [[nodiscard]] std::vector<KernelSpec> elementwise_kernels();
-[[nodiscard]] std::vector<KernelSpec> row_kernels();        ///< softmax, norms, routing
+[[nodiscard]] std::vector<KernelSpec> row_kernels();  ///< softmax, norms, routing
 [[nodiscard]] std::vector<KernelSpec> attention_kernels();
-[[nodiscard]] std::vector<KernelSpec> table_kernels();      ///< gathers and scatters of rows
-[[nodiscard]] std::vector<KernelSpec> tile_kernels();       ///< written tile by tile
+[[nodiscard]] std::vector<KernelSpec> table_kernels();  ///< gathers and scatters of rows
+[[nodiscard]] std::vector<KernelSpec> tile_kernels();   ///< written tile by tile
 
 }  // namespace trellis::device

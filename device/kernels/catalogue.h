@@ -17,7 +17,7 @@ struct KernelParameter {
   std::string name;
   std::int64_t value = 1;  ///< when it is not given
   std::string meaning;
-  bool flag = false;       ///< 0 or 1
+  bool flag = false;  ///< 0 or 1
 };
 
 /// A tensor in HBM that a kernel reads or writes, contiguous.
@@ -46,7 +46,9 @@ struct KernelInput {
   const KernelRequest& request;
   const sim::SystemConfig& system;
   sim::isa::DType dtype;
-  [[nodiscard]] std::int64_t size(const std::string& parameter) const { return request.sizes.at(parameter); }
+  [[nodiscard]] std::int64_t size(const std::string& parameter) const {
+    return request.sizes.at(parameter);
+  }
   [[nodiscard]] bool flag(const std::string& parameter) const { return size(parameter) != 0; }
   [[nodiscard]] const sim::CoreConfig& core() const { return system.chip.core; }
 };
@@ -58,25 +60,31 @@ struct KernelSpec {
   std::string purpose;
   std::vector<KernelParameter> parameters;
   std::vector<sim::isa::DType> dtypes;  ///< the first one is the default
-  std::vector<std::string> variants;    ///< loop orders; the first one is the default; empty: there is one
-  std::vector<std::string> split;       ///< parameters over which two cores share the work, the preferred one first
+  std::vector<std::string>
+      variants;  ///< loop orders; the first one is the default; empty: there is one
+  std::vector<std::string>
+      split;  ///< parameters over which two cores share the work, the preferred one first
   std::vector<KernelOperand> (*operands)(const KernelInput&) = nullptr;
   BuiltKernel (*build)(const KernelInput&, const std::vector<KernelOperand>&) = nullptr;
 };
 
-/// What requests and reports call a dtype: the ISA's name; packed MX types, which the ISA names by how they lie in memory, by their format.
+/// What requests and reports call a dtype: the ISA's name; packed MX types, which the ISA names by
+/// how they lie in memory, by their format.
 [[nodiscard]] std::string_view dtype_name(sim::isa::DType dtype);
 /// Inverse of `dtype_name`; nullopt for an unknown word.
 [[nodiscard]] std::optional<sim::isa::DType> parse_dtype(std::string_view word);
 [[nodiscard]] std::span<const KernelSpec> kernel_catalogue();
 /// Throws ConfigError with the nearest name.
 [[nodiscard]] const KernelSpec& find_kernel(std::string_view name);
-/// The request with every default filled in. Throws ConfigError with all problems of it, one per line.
+/// The request with every default filled in. Throws ConfigError with all problems of it, one per
+/// line.
 [[nodiscard]] KernelRequest complete(const KernelRequest& request, const sim::SystemConfig& system);
 /// What each core does: one request, or two over halves. REQUIRES: complete.
 [[nodiscard]] std::vector<KernelRequest> split_over_cores(const KernelRequest& request);
-[[nodiscard]] std::vector<KernelOperand> kernel_operands(const KernelRequest& request, const sim::SystemConfig& system);
-[[nodiscard]] BuiltKernel build_kernel(const KernelRequest& request, const sim::SystemConfig& system);
+[[nodiscard]] std::vector<KernelOperand> kernel_operands(const KernelRequest& request,
+                                                         const sim::SystemConfig& system);
+[[nodiscard]] BuiltKernel build_kernel(const KernelRequest& request,
+                                       const sim::SystemConfig& system);
 /// The array's rate on one core for a dtype: the denominator of MFU.
 [[nodiscard]] FlopsPerSecond peak_rate(sim::isa::DType dtype, const sim::SystemConfig& system);
 

@@ -12,20 +12,25 @@ namespace {
 
 namespace isa = sim::isa;
 
-constexpr std::array<std::string_view, 7> kBoundNames{"tensor", "vector", "scalar", "gpsimd", "dma", "hbm", "launch"};
-/// Which numbers of the machine stand behind each bound.
-constexpr std::array<std::string_view, 7> kBoundParameters{"core.tensor.", "core.vector.", "core.scalar.", "core.gpsimd.", "core.dma.", "chip.hbm_bandwidth",
-                                                           "launch.program_start"};
+constexpr std::array<std::string_view, 7> kBoundNames{"tensor", "vector", "scalar", "gpsimd",
+                                                      "dma",    "hbm",    "launch"};
+/// Which numbers of the machine make each bound.
+constexpr std::array<std::string_view, 7> kBoundParameters{
+    "core.tensor.", "core.vector.",       "core.scalar.",        "core.gpsimd.",
+    "core.dma.",    "chip.hbm_bandwidth", "launch.program_start"};
 
 sim::Evidence evidence_of(KernelBound bound, const sim::SystemConfig& system) {
   sim::Evidence worst = sim::Evidence::kSpec;
   for (const sim::Parameter& p : system.parameters) {
-    if (p.key.starts_with(kBoundParameters[static_cast<std::size_t>(bound)])) worst = std::max(worst, p.evidence);
+    if (p.key.starts_with(kBoundParameters[static_cast<std::size_t>(bound)]))
+      worst = std::max(worst, p.evidence);
   }
   return worst;
 }
 
-Picoseconds time_of(double seconds) { return Picoseconds(static_cast<std::int64_t>(seconds * kPicosecondsPerSecond)); }
+Picoseconds time_of(double seconds) {
+  return Picoseconds(static_cast<std::int64_t>(seconds * kPicosecondsPerSecond));
+}
 
 /// Adds what one core did; cores run side by side.
 void add_core(KernelTiming& t, const sim::CoreTiming& core, Picoseconds& longest) {
@@ -47,8 +52,10 @@ void add_core(KernelTiming& t, const sim::CoreTiming& core, Picoseconds& longest
 KernelBound bound_of(const KernelTiming& t, const sim::SystemConfig& system) {
   std::array<Picoseconds, 7> needed{};
   for (std::size_t e = 0; e < 4; ++e) needed[e] = t.busy[e];
-  for (std::size_t q = sim::isa::kNumEngines; q < t.busy.size(); ++q) needed[4] = std::max(needed[4], t.busy[q]);
-  const double bandwidth = system.hbm_stack_bandwidth().value;  // one core alone may use it all; two of a pair share it
+  for (std::size_t q = sim::isa::kNumEngines; q < t.busy.size(); ++q)
+    needed[4] = std::max(needed[4], t.busy[q]);
+  const double bandwidth =
+      system.hbm_stack_bandwidth().value;  // one core alone may use it all; two of a pair share it
   needed[5] = time_of(static_cast<double>((t.hbm_read + t.hbm_written).value) / bandwidth);
   needed[6] = system.launch.program_start;
   return static_cast<KernelBound>(std::max_element(needed.begin(), needed.end()) - needed.begin());
@@ -56,7 +63,9 @@ KernelBound bound_of(const KernelTiming& t, const sim::SystemConfig& system) {
 
 void derive(KernelTiming& t, const sim::SystemConfig& system) {
   const double cores = t.request.cores;
-  const auto rate = [&](Picoseconds time) { return static_cast<double>(t.flops) / to_seconds(time); };
+  const auto rate = [&](Picoseconds time) {
+    return static_cast<double>(t.flops) / to_seconds(time);
+  };
   t.peak = peak_rate(parse_dtype(t.request.dtype).value(), system) * cores;
   t.peak_bf16 = system.chip.peak_bf16_core * cores;
   t.mfu = rate(t.device_time) / t.peak.value;
@@ -64,19 +73,24 @@ void derive(KernelTiming& t, const sim::SystemConfig& system) {
   t.bound = bound_of(t, system);
   t.evidence = evidence_of(t.bound, system);
   t.compute_bound = time_of(static_cast<double>(t.flops) / t.peak.value);
-  const double engines = system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines * cores;
+  const double engines =
+      system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines * cores;
   // A transfer from HBM to HBM moves two operands' bytes at once.
-  t.memory_bound = time_of(static_cast<double>(t.operand_bytes.value) / std::min(system.hbm_stack_bandwidth().value, 2 * engines));
+  t.memory_bound = time_of(static_cast<double>(t.operand_bytes.value) /
+                           std::min(system.hbm_stack_bandwidth().value, 2 * engines));
 }
 
 }  // namespace
 
 std::string_view name(KernelBound bound) { return kBoundNames[static_cast<std::size_t>(bound)]; }
 
-KernelTiming time_kernel(const KernelRequest& request, const sim::SystemConfig& system, sim::Simulator& simulator, const sim::TimeOptions& options) {
+KernelTiming time_kernel(const KernelRequest& request, const sim::SystemConfig& system,
+                         sim::Simulator& simulator, const sim::TimeOptions& options) {
   if (system.instance.logical_core_size != 1) {
-    throw ConfigError(fmt::format("{}: kernels are timed on physical cores: load the instance with a logical core size of 1, got {}", request.name,
-        system.instance.logical_core_size));
+    throw ConfigError(
+        fmt::format("{}: kernels are timed on physical cores: load the instance with a logical "
+                    "core size of 1, got {}",
+                    request.name, system.instance.logical_core_size));
   }
   KernelTiming t;
   t.request = complete(request, system);

@@ -14,12 +14,16 @@ class ByteHistory {
   /// `bytes` that move evenly from `start` to `end`, picoseconds. REQUIRES: 0 ≤ start ≤ end.
   void add(std::int64_t start, std::int64_t end, std::int64_t bytes) {
     while (static_cast<std::size_t>(end / width_) >= kBins) double_width();
-    const auto first = static_cast<std::size_t>(start / width_), last = static_cast<std::size_t>(end / width_);
+    const auto first = static_cast<std::size_t>(start / width_),
+               last = static_cast<std::size_t>(end / width_);
     if (bins_.size() <= last) bins_.resize(last + 1);
     std::int64_t before = 0;
     for (std::size_t bin = first; bin <= last; ++bin) {
       const std::int64_t until = std::min(end, static_cast<std::int64_t>(bin + 1) * width_);
-      const std::int64_t moved = end == start ? bytes : static_cast<std::int64_t>(static_cast<__int128>(bytes) * (until - start) / (end - start));
+      const std::int64_t moved = end == start
+                                     ? bytes
+                                     : static_cast<std::int64_t>(static_cast<__int128>(bytes) *
+                                                                 (until - start) / (end - start));
       bins_[bin] += moved - before;
       before = moved;
     }

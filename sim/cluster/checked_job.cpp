@@ -20,20 +20,30 @@ Key key_of(const ClusterComm& comm) {
   return {comm.group, comm.sequence, pair ? comm.from : -1, pair ? comm.to : -1};
 }
 
-std::string size_text(const ClusterComm& comm) { return fmt::format("{} of {} x {} bytes", name(comm.kind), comm.elements, comm.element_bytes); }
+std::string size_text(const ClusterComm& comm) {
+  return fmt::format("{} of {} x {} bytes", name(comm.kind), comm.elements, comm.element_bytes);
+}
 
 void check_same(const ClusterJob& job, const ClusterComm& a, const ClusterComm& b) {
   if (a.kind == b.kind && a.elements == b.elements && a.element_bytes == b.element_bytes) return;
-  throw Error(ExitCode::kHang, fmt::format("ranks disagree about communication #{} of group \"{}\" [{}]: one calls {}, another {}", a.sequence,
-      job.groups[a.group].axis, join_ranks(job.groups[a.group].ranks), size_text(a), size_text(b)));
+  throw Error(
+      ExitCode::kHang,
+      fmt::format(
+          "ranks disagree about communication #{} of group \"{}\" [{}]: one calls {}, another {}",
+          a.sequence, job.groups[a.group].axis, join_ranks(job.groups[a.group].ranks), size_text(a),
+          size_text(b)));
 }
 
 void check_comm(const ClusterJob& job, const ClusterComm& comm) {
-  TRELLIS_CHECK(comm.group < job.groups.size(), "a communication names a group that does not exist");
+  TRELLIS_CHECK(comm.group < job.groups.size(),
+                "a communication names a group that does not exist");
   const int ranks = static_cast<int>(job.cores.size());
   if (comm.kind != CollectiveKind::kSendRecv) return;
-  TRELLIS_CHECK(comm.from >= 0 && comm.from < ranks && comm.to >= 0 && comm.to < ranks && comm.from != comm.to, "a transfer needs two ranks that exist");
-  TRELLIS_CHECK(job.fold.seat(comm.from) != job.fold.seat(comm.to), "a transfer between ranks that are folded into one");
+  TRELLIS_CHECK(comm.from >= 0 && comm.from < ranks && comm.to >= 0 && comm.to < ranks &&
+                    comm.from != comm.to,
+                "a transfer needs two ranks that exist");
+  TRELLIS_CHECK(job.fold.seat(comm.from) != job.fold.seat(comm.to),
+                "a transfer between ranks that are folded into one");
 }
 
 /// Who of the simulated ranks speaks for the members.
@@ -51,16 +61,23 @@ void check_items(const ClusterJob& job, const CheckedJob& checked) {
     for (const ScheduleItem& item : job.ranks[rank]) {
       switch (item.kind) {
         case ScheduleItem::Kind::kSegment:
-          TRELLIS_CHECK(item.program < job.programs.size() && item.segment < job.programs[item.program]->segments.size(), "a schedule names a segment that does not exist");
+          TRELLIS_CHECK(item.program < job.programs.size() &&
+                            item.segment < job.programs[item.program]->segments.size(),
+                        "a schedule names a segment that does not exist");
           break;
         case ScheduleItem::Kind::kLaunch: break;
-        case ScheduleItem::Kind::kHostCopy: TRELLIS_CHECK(item.bytes >= 0, "a copy of a negative number of bytes"); break;
+        case ScheduleItem::Kind::kHostCopy:
+          TRELLIS_CHECK(item.bytes >= 0, "a copy of a negative number of bytes");
+          break;
         case ScheduleItem::Kind::kCommStart:
         case ScheduleItem::Kind::kCommWait: {
-          TRELLIS_CHECK(item.comm < job.comms.size(), "a schedule names a communication that does not exist");
+          TRELLIS_CHECK(item.comm < job.comms.size(),
+                        "a schedule names a communication that does not exist");
           const auto& members = checked.participants[item.comm];
-          TRELLIS_CHECK(std::find(members.begin(), members.end(), static_cast<int>(rank)) != members.end(),
-              fmt::format("rank {} takes part in {}, of which it is no member", checked.ranks[rank], describe_comm(job, job.comms[item.comm])));
+          TRELLIS_CHECK(
+              std::find(members.begin(), members.end(), static_cast<int>(rank)) != members.end(),
+              fmt::format("rank {} takes part in {}, of which it is no member", checked.ranks[rank],
+                          describe_comm(job, job.comms[item.comm])));
           break;
         }
       }
@@ -73,31 +90,44 @@ void check_items(const ClusterJob& job, const CheckedJob& checked) {
 std::string join_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t kShown = 16;
   std::string text;
-  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   if (ranks.size() > kShown) text += fmt::format(", … ({} ranks)", ranks.size());
   return text;
 }
 
 std::string describe_comm(const ClusterJob& job, const ClusterComm& comm) {
   const CommGroup& group = job.groups[comm.group];
-  if (comm.kind == CollectiveKind::kSendRecv) return fmt::format("send_recv #{} of \"{}\" from rank {} to rank {}", comm.sequence, group.axis, comm.from, comm.to);
-  return fmt::format("{} #{} of \"{}\" [{}]", name(comm.kind), comm.sequence, group.axis, join_ranks(group.ranks));
+  if (comm.kind == CollectiveKind::kSendRecv)
+    return fmt::format("send_recv #{} of \"{}\" from rank {} to rank {}", comm.sequence, group.axis,
+                       comm.from, comm.to);
+  return fmt::format("{} #{} of \"{}\" [{}]", name(comm.kind), comm.sequence, group.axis,
+                     join_ranks(group.ranks));
 }
 
 CheckedJob check_job(const ClusterJob& job, const Topology& topology) {
-  TRELLIS_CHECK(job.cores.size() == (job.fold.empty() ? job.ranks.size() : static_cast<std::size_t>(job.fold.world_size())), "every rank needs a core");
-  TRELLIS_CHECK(job.fold.empty() || job.ranks.size() == job.fold.representatives().size(), "every representative needs a schedule");
+  TRELLIS_CHECK(
+      job.cores.size() ==
+          (job.fold.empty() ? job.ranks.size() : static_cast<std::size_t>(job.fold.world_size())),
+      "every rank needs a core");
+  TRELLIS_CHECK(job.fold.empty() || job.ranks.size() == job.fold.representatives().size(),
+                "every representative needs a schedule");
   for (const int core : job.cores) {
     if (core < 0 || core >= topology.cores()) {
-      throw ConfigError(fmt::format("the job uses logical core {}, the cluster has {}: add nodes or use fewer ranks", core, topology.cores()));
+      throw ConfigError(fmt::format(
+          "the job uses logical core {}, the cluster has {}: add nodes or use fewer ranks", core,
+          topology.cores()));
     }
   }
   CheckedJob checked;
   checked.job = &job;
-  for (std::size_t i = 0; i < job.ranks.size(); ++i) checked.ranks.push_back(job.fold.empty() ? static_cast<int>(i) : job.fold.representatives()[i]);
+  for (std::size_t i = 0; i < job.ranks.size(); ++i)
+    checked.ranks.push_back(job.fold.empty() ? static_cast<int>(i) : job.fold.representatives()[i]);
   std::vector<std::vector<int>> members;
   for (const CommGroup& group : job.groups) {
-    for (const int rank : group.ranks) TRELLIS_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < job.cores.size(), "a group names a rank that does not exist");
+    for (const int rank : group.ranks)
+      TRELLIS_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < job.cores.size(),
+                    "a group names a rank that does not exist");
     members.push_back(seats_of(job, group.ranks));
   }
   std::map<Key, std::uint32_t> first;
@@ -108,7 +138,9 @@ CheckedJob check_job(const ClusterJob& job, const Topology& topology) {
     check_same(job, job.comms[canonical], comm);
     checked.canonical.push_back(canonical);
     const bool pair = comm.kind == CollectiveKind::kSendRecv;
-    checked.participants.push_back(pair ? std::vector<int>{job.fold.seat(comm.from), job.fold.seat(comm.to)} : members[comm.group]);
+    checked.participants.push_back(
+        pair ? std::vector<int>{job.fold.seat(comm.from), job.fold.seat(comm.to)}
+             : members[comm.group]);
   }
   check_items(job, checked);
   return checked;

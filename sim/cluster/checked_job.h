@@ -5,19 +5,22 @@
 #include <vector>
 
 #include "sim/cluster/topology.h"
-#include "sim/sim.h"
+#include "sim/job/job.h"
 
 namespace trellis::sim {
 
 /// A job whose indices are in range, with one communication per (group, sequence).
 struct CheckedJob {
   const ClusterJob* job = nullptr;
-  std::vector<std::uint32_t> canonical;          ///< comm index → the first comm of the same (group, sequence)
-  std::vector<std::vector<int>> participants;    ///< comm index → places in ClusterJob::ranks, each once; kSendRecv: {from, to}
-  std::vector<int> ranks;                        ///< place in ClusterJob::ranks → rank of the world
+  std::vector<std::uint32_t>
+      canonical;  ///< comm index → the first comm of the same (group, sequence)
+  std::vector<std::vector<int>>
+      participants;  ///< comm index → places in ClusterJob::ranks, each once; kSendRecv: {from, to}
+  std::vector<int> ranks;  ///< place in ClusterJob::ranks → rank of the world
 };
 
-/// Throws Error: kInternal for a malformed job, kHang when ranks disagree about what a (group, sequence) is.
+/// Throws Error: kInternal for a malformed job, kHang when ranks disagree about what a (group,
+/// sequence) is.
 [[nodiscard]] CheckedJob check_job(const ClusterJob& job, const Topology& topology);
 
 /// "all_reduce #3 of tp [0, 1, 2, 3]" or "send_recv #0 from rank 1 to rank 2".

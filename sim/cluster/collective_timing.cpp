@@ -16,19 +16,26 @@ CommShape checked_shape(const CommMachine& machine, const CollectiveRequest& req
   const std::string reason = why_illegal(machine.topology(), request.kind, request.cores);
   if (!reason.empty()) throw ConfigError(reason);
   const int members = static_cast<int>(request.cores.size());
-  const std::int64_t blocks = request.element_bytes * static_cast<std::int64_t>(request.kind == CollectiveKind::kAllToAll ? members : 1);
+  const std::int64_t blocks =
+      request.element_bytes *
+      static_cast<std::int64_t>(request.kind == CollectiveKind::kAllToAll ? members : 1);
   if (request.element_bytes < 1 || request.size.value < 0 || request.size.value % blocks != 0) {
-    throw ConfigError(fmt::format("{} of {} bytes: expected a multiple of {} bytes", name(request.kind), request.size.value, blocks));
+    throw ConfigError(fmt::format("{} of {} bytes: expected a multiple of {} bytes",
+                                  name(request.kind), request.size.value, blocks));
   }
-  if (request.kind == CollectiveKind::kSendRecv && members != 2) throw ConfigError(fmt::format("send_recv has a sender and a receiver, got {} cores", members));
-  CommShape shape{request.kind, request.cores, request.size.value / request.element_bytes, request.element_bytes};
+  if (request.kind == CollectiveKind::kSendRecv && members != 2)
+    throw ConfigError(fmt::format("send_recv has a sender and a receiver, got {} cores", members));
+  CommShape shape{request.kind, request.cores, request.size.value / request.element_bytes,
+                  request.element_bytes};
   if (request.kind != CollectiveKind::kSendRecv) std::sort(shape.cores.begin(), shape.cores.end());
   return shape;
 }
 
-AlgorithmChoice choice_for(const CommMachine& machine, const CommShape& shape, const CollectiveRequest& request) {
+AlgorithmChoice choice_for(const CommMachine& machine, const CommShape& shape,
+                           const CollectiveRequest& request) {
   if (!request.algorithm) return choose_algorithm(shape, machine);
-  return choose_algorithm(shape.kind, machine.layout(shape.cores), request.size, machine.selection(), *request.algorithm);
+  return choose_algorithm(shape.kind, machine.layout(shape.cores), request.size,
+                          machine.selection(), *request.algorithm);
 }
 
 /// Who is busy for how long, of links and of all resources.
@@ -41,12 +48,15 @@ void add_usage(const CommMachine& machine, const CommProfile& profile, Collectiv
   for (const auto& [resource, moved] : bytes) {
     const Picoseconds busy = transfer_time(Bytes(moved), machine.rate(resource));
     const double share = static_cast<double>(busy.value) / total;
-    if (share > timing.bound_share) timing.bound_share = share, timing.bound_by = machine.name(resource);
+    if (share > timing.bound_share)
+      timing.bound_share = share, timing.bound_by = machine.name(resource);
     if (!machine.is_link(resource)) continue;
     timing.links.push_back({machine.name(resource), busy, Bytes(moved)});
-    if (share > timing.busiest_link_share) timing.busiest_link_share = share, timing.busiest_link = timing.links.back().name;
+    if (share > timing.busiest_link_share)
+      timing.busiest_link_share = share, timing.busiest_link = timing.links.back().name;
   }
-  std::sort(timing.links.begin(), timing.links.end(), [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
+  std::sort(timing.links.begin(), timing.links.end(),
+            [](const LinkUsage& a, const LinkUsage& b) { return a.name < b.name; });
 }
 
 }  // namespace
@@ -70,12 +80,16 @@ CollectiveTiming time_collective(const CommMachine& machine, const CollectiveReq
   timing.time = machine.start();
   for (const CommPhase& phase : profile.phases) timing.time += Picoseconds(phase.alone);
   timing.wire_bytes = Bytes(profile.wire_bytes);
-  timing.algorithm_bandwidth = BytesPerSecond(static_cast<double>(request.size.value) / to_seconds(timing.time));
-  timing.bus_bandwidth = timing.algorithm_bandwidth * bus_factor(request.kind, static_cast<int>(request.cores.size()));
+  timing.algorithm_bandwidth =
+      BytesPerSecond(static_cast<double>(request.size.value) / to_seconds(timing.time));
+  timing.bus_bandwidth =
+      timing.algorithm_bandwidth * bus_factor(request.kind, static_cast<int>(request.cores.size()));
   add_usage(machine, profile, timing);
   return timing;
 }
 
-CollectiveTiming time_collective(const SystemConfig& system, const CollectiveRequest& request) { return time_collective(CommMachine(system), request); }
+CollectiveTiming time_collective(const SystemConfig& system, const CollectiveRequest& request) {
+  return time_collective(CommMachine(system), request);
+}
 
 }  // namespace trellis::sim

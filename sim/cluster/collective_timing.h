@@ -1,12 +1,14 @@
 #pragma once
 
 #include "sim/cluster/comm_machine.h"
-#include "sim/sim.h"
+#include "sim/job/job.h"
 
 namespace trellis::sim {
 
-/// See Simulator::time_collective: the phases of the communication one after the other, with nobody else on the machine.
-[[nodiscard]] CollectiveTiming time_collective(const CommMachine& machine, const CollectiveRequest& request);
+/// See Simulator::time_collective: the phases of the communication one after the other, with no one
+/// else on the machine.
+[[nodiscard]] CollectiveTiming time_collective(const CommMachine& machine,
+                                               const CollectiveRequest& request);
 
 /// What nccom-test multiplies the algorithm bandwidth with (SDK nccom-test.rst).
 [[nodiscard]] double bus_factor(CollectiveKind kind, int members);

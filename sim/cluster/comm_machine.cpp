@@ -10,7 +10,8 @@ namespace {
 
 constexpr int gray(int place) { return place ^ (place >> 1); }
 
-/// Chips of one instance in the order of a ring: two cycles where all chips of a torus take part, else row by row, back and forth.
+/// Chips of one instance in the order of a ring: two cycles where all chips of a torus take part,
+/// else row by row, back and forth.
 std::vector<std::vector<int>> chip_rings(const Topology& topology, const std::set<int>& chips) {
   auto cycles = topology.hamiltonian_cycles();
   if (!cycles.empty() && cycles[0].size() == chips.size()) return cycles;
@@ -35,12 +36,16 @@ CommMachine::CommMachine(const SystemConfig& system)
   for (LinkId id = 0; id < static_cast<LinkId>(topology_.link_count()); ++id) {
     const LinkKind kind = topology_.ends(id).kind;
     const bool efa = kind == LinkKind::kEfaOut || kind == LinkKind::kEfaIn;
-    rates_[static_cast<std::size_t>(id)] = topology_.link(id).bandwidth * (efa ? costs_.efa_efficiency : 1.0);
+    rates_[static_cast<std::size_t>(id)] =
+        topology_.link(id).bandwidth * (efa ? costs_.efa_efficiency : 1.0);
   }
-  for (const auto& [link, factor] : system.slow.links) rates_[static_cast<std::size_t>(link)] = rates_[static_cast<std::size_t>(link)] * (1 / factor);
+  for (const auto& [link, factor] : system.slow.links)
+    rates_[static_cast<std::size_t>(link)] = rates_[static_cast<std::size_t>(link)] * (1 / factor);
   for (int core = 0; core < topology_.cores(); ++core) {
-    rates_[static_cast<std::size_t>(dma_of(core))] = costs_.core_rate * system.instance.logical_core_size;
-    rates_[static_cast<std::size_t>(hbm_of(core))] = system.chip.hbm_bandwidth * (costs_.hbm_efficiency / topology_.cores_per_chip());
+    rates_[static_cast<std::size_t>(dma_of(core))] =
+        costs_.core_rate * system.instance.logical_core_size;
+    rates_[static_cast<std::size_t>(hbm_of(core))] =
+        system.chip.hbm_bandwidth * (costs_.hbm_efficiency / topology_.cores_per_chip());
   }
 }
 
@@ -48,7 +53,9 @@ std::string CommMachine::name(ResourceId id) const {
   if (is_link(id)) return topology_.link_name(id);
   const int core = (id - dma_of(0)) % topology_.cores();
   const int chip = topology_.chip_of(core);
-  return fmt::format("node{}.chip{}.core{}.{}", topology_.node_of_chip(chip), topology_.chip_index(chip), core % topology_.cores_per_chip(), id < hbm_of(0) ? "dma" : "hbm");
+  return fmt::format("node{}.chip{}.core{}.{}", topology_.node_of_chip(chip),
+                     topology_.chip_index(chip), core % topology_.cores_per_chip(),
+                     id < hbm_of(0) ? "dma" : "hbm");
 }
 
 GroupLayout CommMachine::layout(const std::vector<int>& cores) const {

@@ -8,22 +8,28 @@
 namespace trellis::sim {
 namespace {
 
-// Few enough that a collective of 32 ranks costs microseconds of host time, enough that others share the links fairly.
+// Few enough that a collective of 32 ranks costs microseconds of host time, enough that others
+// share the links fairly.
 constexpr int kMaxPhases = 8;
 
-/// Bytes per resource. Sparse: a large cluster has millions of resources, a communication uses a few.
+/// Bytes per resource. Sparse: a large cluster has millions of resources, a communication uses a
+/// few.
 class LoadSum {
  public:
   void add(ResourceId resource, std::int64_t bytes) {
     if (bytes > 0) parts_.push_back({resource, bytes});
   }
-  void add(const std::vector<CommPhase::Load>& loads) { parts_.insert(parts_.end(), loads.begin(), loads.end()); }
+  void add(const std::vector<CommPhase::Load>& loads) {
+    parts_.insert(parts_.end(), loads.begin(), loads.end());
+  }
   /// By resource; empties the sum.
   [[nodiscard]] std::vector<CommPhase::Load> take() {
-    std::sort(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) { return a.resource < b.resource; });
+    std::sort(parts_.begin(), parts_.end(),
+              [](const auto& a, const auto& b) { return a.resource < b.resource; });
     std::vector<CommPhase::Load> loads;
     for (const CommPhase::Load& part : std::exchange(parts_, {})) {
-      if (loads.empty() || loads.back().resource != part.resource) loads.push_back({part.resource, 0});
+      if (loads.empty() || loads.back().resource != part.resource)
+        loads.push_back({part.resource, 0});
       loads.back().bytes += part.bytes;
     }
     return loads;
@@ -35,7 +41,8 @@ class LoadSum {
 
 class Profiler {
  public:
-  Profiler(const std::vector<int>& cores, int element_bytes, const CommMachine& machine, const KeptDomains* domains)
+  Profiler(const std::vector<int>& cores, int element_bytes, const CommMachine& machine,
+           const KeptDomains* domains)
       : cores_(cores), element_bytes_(element_bytes), machine_(machine), domains_(domains) {}
 
   /// Adds one part of a stage to the running phase; `finish` ends the phase.
@@ -44,17 +51,23 @@ class Profiler {
     for (const Flow& flow : traffic.flows) latency = std::max(latency, add(flow));
     for (const DirectLine& line : traffic.direct) latency = std::max(latency, add(line));
     const CollectiveConfig& costs = machine_.costs();
-    latency += costs.step_time.value + traffic.messages * costs.message_time.value + (traffic.exchange ? costs.exchange_time.value : 0);
+    latency += costs.step_time.value + traffic.messages * costs.message_time.value +
+               (traffic.exchange ? costs.exchange_time.value : 0);
     waiting_ += traffic.rounds * latency;
-    // Two slices per piece: the first is reduced while the second is on its way. Of pipelined parts the last one counts.
-    reducing_ = transfer_time(Bytes((traffic.reduced_last * element_bytes_ + 1) / 2), machine_.reduce_rate()).value;
+    // Two slices per piece: the first is reduced while the second is on its way. Of pipelined parts
+    // the last one counts.
+    reducing_ = transfer_time(Bytes((traffic.reduced_last * element_bytes_ + 1) / 2),
+                              machine_.reduce_rate())
+                    .value;
   }
 
   CommPhase finish() {
     CommPhase phase;
     phase.loads = sum_.take();
     std::int64_t busiest = 0;
-    for (const auto& load : phase.loads) busiest = std::max(busiest, transfer_time(Bytes(load.bytes), machine_.rate(load.resource)).value);
+    for (const auto& load : phase.loads)
+      busiest =
+          std::max(busiest, transfer_time(Bytes(load.bytes), machine_.rate(load.resource)).value);
     phase.alone = std::exchange(waiting_, 0) + busiest + std::exchange(reducing_, 0);
     return phase;
   }
@@ -63,14 +76,17 @@ class Profiler {
   [[nodiscard]] std::int64_t wire_bytes() const { return wire_bytes_; }
 
  private:
-  /// Returns the latency of the flow's route. A copy reads once and writes once; a sum also reads where it writes; a fused step shares its
-  /// read (copies) or its write (sums) with another one.
+  /// Returns the latency of the flow's route. A copy reads once and writes once; a sum also reads
+  /// where it writes; a fused step shares its read (copies) or its write (sums) with another one.
   std::int64_t add(const Flow& flow) {
     const int from = cores_[static_cast<std::size_t>(flow.from)];
     const int to = cores_[static_cast<std::size_t>(flow.to)];
     const std::int64_t bytes = flow.elements * element_bytes_;
     const Route route = machine_.topology().route(from, to);
-    const auto middle = machine_.topology().domain_of(from) == machine_.topology().domain_of(to) ? route.links.end() : route.links.begin() + static_cast<std::ptrdiff_t>(route.links.size() / 2);
+    const auto middle =
+        machine_.topology().domain_of(from) == machine_.topology().domain_of(to)
+            ? route.links.end()
+            : route.links.begin() + static_cast<std::ptrdiff_t>(route.links.size() / 2);
     if (is_kept(flow.from)) {
       carry(flow.from, {route.links.begin(), middle}, bytes);
       if (!flow.fused) sum_.add(machine_.dma_of(from), bytes);
@@ -78,21 +94,29 @@ class Profiler {
     }
     if (is_kept(flow.to)) {
       carry(flow.to, {middle, route.links.end()}, bytes);
-      if (!flow.fused || !flow.reduce) sum_.add(machine_.hbm_of(to), flow.reduce ? 2 * bytes : bytes);
+      if (!flow.fused || !flow.reduce)
+        sum_.add(machine_.hbm_of(to), flow.reduce ? 2 * bytes : bytes);
     }
     return route.latency;
   }
 
-  [[nodiscard]] bool is_kept(int member) const { return domains_ == nullptr || domains_->kept[static_cast<std::size_t>(domains_->of_member[static_cast<std::size_t>(member)])]; }
+  [[nodiscard]] bool is_kept(int member) const {
+    return domains_ == nullptr || domains_->kept[static_cast<std::size_t>(
+                                      domains_->of_member[static_cast<std::size_t>(member)])];
+  }
 
   /// Links of the member's domain.
   void carry(int member, std::span<const LinkId> links, std::int64_t bytes) {
     for (const LinkId link : links) sum_.add(link, bytes);
-    const std::int64_t times = domains_ == nullptr ? 1 : domains_->stands_for[static_cast<std::size_t>(domains_->of_member[static_cast<std::size_t>(member)])];
+    const std::int64_t times = domains_ == nullptr
+                                   ? 1
+                                   : domains_->represents[static_cast<std::size_t>(
+                                         domains_->of_member[static_cast<std::size_t>(member)])];
     wire_bytes_ += times * static_cast<std::int64_t>(links.size()) * bytes;
   }
 
-  /// Members of one domain pair by pair; beyond it, each way out and each way in carries what all others take or give.
+  /// Members of one domain pair by pair; beyond it, each way out and each way in carries what all
+  /// others take or give.
   std::int64_t add(const DirectLine& line) {
     std::map<int, std::vector<std::size_t>> domains;
     std::int64_t all = 0, latency = 0;
@@ -108,14 +132,17 @@ class Profiler {
         owned_here += line.owned[from];
         for (const std::size_t to : inside) {
           const std::int64_t elements = line.owned[line.reduce ? to : from];
-          if (from != to && elements > 0) latency = std::max(latency, add({line.members[from], line.members[to], elements, line.reduce, false}));
+          if (from != to && elements > 0)
+            latency = std::max(
+                latency, add({line.members[from], line.members[to], elements, line.reduce, false}));
         }
       }
       const std::int64_t others = members - static_cast<std::int64_t>(inside.size());
       if (others == 0) continue;
       for (const std::size_t m : inside) {
         const std::int64_t to_each = line.owned[m] * others, of_all = all - owned_here;
-        latency = std::max(latency, add_beyond(line.members[m], line.reduce ? of_all : to_each, line.reduce ? to_each : of_all, line.reduce));
+        latency = std::max(latency, add_beyond(line.members[m], line.reduce ? of_all : to_each,
+                                               line.reduce ? to_each : of_all, line.reduce));
       }
     }
     return latency;
@@ -125,7 +152,8 @@ class Profiler {
     return cores_[static_cast<std::size_t>(line.members[member])];
   }
 
-  /// What a member sends to and gets from other domains. Returns the latency of a way out and a way in.
+  /// What a member sends to and gets from other domains. Returns the latency of a way out and a way
+  /// in.
   std::int64_t add_beyond(int member, std::int64_t sent, std::int64_t received, bool reduce) {
     const int core = cores_[static_cast<std::size_t>(member)];
     const Route out = machine_.topology().way_out(core), in = machine_.topology().way_in(core);
@@ -148,7 +176,9 @@ class Profiler {
 
 /// Phase `index` of `count` equal ones; together they are exactly the whole.
 CommPhase share(const CommPhase& whole, int count, int index) {
-  const auto part = [&](std::int64_t amount) { return amount * (index + 1) / count - amount * index / count; };
+  const auto part = [&](std::int64_t amount) {
+    return amount * (index + 1) / count - amount * index / count;
+  };
   CommPhase result{part(whole.alone), {}};
   for (const auto& load : whole.loads) result.loads.push_back({load.resource, part(load.bytes)});
   return result;
@@ -185,7 +215,9 @@ PlanTraffic plan_traffic(const PlanOutline& outline) {
   PlanTraffic plan;
   for (std::size_t s = 0; s < outline.stages.size(); ++s) {
     const PlanStage& stage = outline.stages[s];
-    const bool flows_on = stage.pipelined && s + 1 < outline.stages.size() && outline.stages[s + 1].pipelined && outline.stages[s + 1].reduce == stage.reduce;
+    const bool flows_on = stage.pipelined && s + 1 < outline.stages.size() &&
+                          outline.stages[s + 1].pipelined &&
+                          outline.stages[s + 1].reduce == stage.reduce;
     for (StageTraffic& part : traffic(stage)) {
       plan.parts.push_back(std::move(part));
       plan.ends_phase.push_back(!flows_on);
@@ -194,11 +226,14 @@ PlanTraffic plan_traffic(const PlanOutline& outline) {
   return plan;
 }
 
-CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores, int element_bytes, const CommMachine& machine) {
+CommProfile profile_outline(const PlanOutline& outline, const std::vector<int>& cores,
+                            int element_bytes, const CommMachine& machine) {
   return profile_traffic(plan_traffic(outline), cores, element_bytes, machine);
 }
 
-CommProfile profile_traffic(const PlanTraffic& plan, const std::vector<int>& cores, int element_bytes, const CommMachine& machine, const KeptDomains* domains) {
+CommProfile profile_traffic(const PlanTraffic& plan, const std::vector<int>& cores,
+                            int element_bytes, const CommMachine& machine,
+                            const KeptDomains* domains) {
   CommProfile profile;
   Profiler profiler(cores, element_bytes, machine, domains);
   for (std::size_t p = 0; p < plan.parts.size(); ++p) {
@@ -215,18 +250,24 @@ CommProfile profile_traffic(const PlanTraffic& plan, const std::vector<int>& cor
 }
 
 AlgorithmChoice choose_algorithm(const CommShape& shape, const CommMachine& machine) {
-  return choose_algorithm(shape.kind, machine.layout(shape.cores), Bytes(shape.elements * shape.element_bytes), machine.selection());
+  return choose_algorithm(shape.kind, machine.layout(shape.cores),
+                          Bytes(shape.elements * shape.element_bytes), machine.selection());
 }
 
-CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice, const CommMachine& machine) {
-  return profile_outline(make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements), shape.cores, shape.element_bytes, machine);
+CommProfile profile_comm(const CommShape& shape, const AlgorithmChoice& choice,
+                         const CommMachine& machine) {
+  return profile_outline(
+      make_outline(shape.kind, choice, machine.layout(shape.cores), shape.elements), shape.cores,
+      shape.element_bytes, machine);
 }
 
-/// Equal communications have equally many phases unless they lie differently; then the other's are spread over the first one's.
-CommProfile add_up(CommProfile first, const std::vector<CommProfile>& beside) {
+/// Equal communications have equally many phases unless they lie differently; then the other's are
+/// spread over the first one's.
+CommProfile add_up(CommProfile first, const std::vector<CommProfile>& concurrent) {
   std::vector<LoadSum> sums(first.phases.size());
-  for (const CommProfile& other : beside) {
-    for (std::size_t p = 0; p < other.phases.size() && !sums.empty(); ++p) sums[p * sums.size() / other.phases.size()].add(other.phases[p].loads);
+  for (const CommProfile& other : concurrent) {
+    for (std::size_t p = 0; p < other.phases.size() && !sums.empty(); ++p)
+      sums[p * sums.size() / other.phases.size()].add(other.phases[p].loads);
   }
   for (std::size_t p = 0; p < sums.size(); ++p) {
     sums[p].add(first.phases[p].loads);

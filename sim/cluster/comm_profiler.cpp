@@ -23,11 +23,15 @@ std::uint64_t mix(std::initializer_list<std::int64_t> values) {
 }
 
 /// What of a plan the kept domains take part in; how long its rounds are stays as it is.
-PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain, const std::vector<bool>& kept) {
+PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain,
+                    const std::vector<bool>& kept) {
   PlanTraffic result{{}, plan.ends_phase};
-  const auto is_kept = [&](int member) { return kept[static_cast<std::size_t>(domain[static_cast<std::size_t>(member)])]; };
+  const auto is_kept = [&](int member) {
+    return kept[static_cast<std::size_t>(domain[static_cast<std::size_t>(member)])];
+  };
   for (const StageTraffic& part : plan.parts) {
-    StageTraffic& mine = result.parts.emplace_back(StageTraffic{part.rounds, part.messages, part.exchange, part.reduced_last, {}, part.direct});
+    StageTraffic& mine = result.parts.emplace_back(StageTraffic{
+        part.rounds, part.messages, part.exchange, part.reduced_last, {}, part.direct});
     for (const Flow& flow : part.flows) {
       if (is_kept(flow.from) || is_kept(flow.to)) mine.flows.push_back(flow);
     }
@@ -37,8 +41,10 @@ PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain, con
 
 }  // namespace
 
-CommProfiler::CommProfiler(const CommMachine& machine, const std::set<int>& nodes) : machine_(machine), nodes_(nodes) {
-  for (const int node : nodes) near_domains_.insert(node / machine.topology().instance().ultraserver_nodes);
+CommProfiler::CommProfiler(const CommMachine& machine, const std::set<int>& nodes)
+    : machine_(machine), nodes_(nodes) {
+  for (const int node : nodes)
+    near_domains_.insert(node / machine.topology().instance().ultraserver_nodes);
 }
 
 CommProfiler::Places CommProfiler::places_of(const CommShape& shape) const {
@@ -46,59 +52,75 @@ CommProfiler::Places CommProfiler::places_of(const CommShape& shape) const {
   const int cores = topology.cores() / topology.nodes() * topology.instance().ultraserver_nodes;
   Places places;
   for (const int core : shape.cores) {
-    if (places.domains.empty() || places.domains.back() != core / cores) places.domains.push_back(core / cores);
+    if (places.domains.empty() || places.domains.back() != core / cores)
+      places.domains.push_back(core / cores);
     places.domain.push_back(static_cast<int>(places.domains.size()) - 1);
     places.core.push_back(core % cores);
   }
   // One member on each: at which core of it makes no difference to the plan.
-  if (places.domains.size() == shape.cores.size()) std::fill(places.core.begin(), places.core.end(), 0);
+  if (places.domains.size() == shape.cores.size())
+    std::fill(places.core.begin(), places.core.end(), 0);
   return places;
 }
 
 CommProfiler::Traffic& CommProfiler::traffic_of(const CommShape& shape, const Places& places) {
-  const auto [entry, fresh] = traffic_.try_emplace(Key{shape.kind, shape.elements, shape.element_bytes, places.domain, places.core});
+  const auto [entry, fresh] = traffic_.try_emplace(
+      Key{shape.kind, shape.elements, shape.element_bytes, places.domain, places.core});
   Traffic& traffic = entry->second;
   if (!fresh) return traffic;
   const GroupLayout layout = machine_.layout(shape.cores);
-  traffic.choice = choose_algorithm(shape.kind, layout, Bytes(shape.elements * shape.element_bytes), machine_.selection());
+  traffic.choice = choose_algorithm(shape.kind, layout, Bytes(shape.elements * shape.element_bytes),
+                                    machine_.selection());
   traffic.plan = plan_traffic(make_outline(shape.kind, traffic.choice, layout, shape.elements));
   traffic.first_alike = classes(traffic.plan, places);
   return traffic;
 }
 
-/// Domains are alike when every flow of one has its like in the other. Sums of hashes: flows come in no particular order.
+/// Domains are alike when every flow of one has its like in the other. Sums of hashes: flows come
+/// in no particular order.
 std::vector<int> CommProfiler::classes(const PlanTraffic& plan, const Places& places) {
   std::vector<std::uint64_t> colours(places.domains.size());
-  const auto domain = [&](int member) { return static_cast<std::size_t>(places.domain[static_cast<std::size_t>(member)]); };
-  const auto core = [&](int member) { return std::int64_t{places.core[static_cast<std::size_t>(member)]}; };
+  const auto domain = [&](int member) {
+    return static_cast<std::size_t>(places.domain[static_cast<std::size_t>(member)]);
+  };
+  const auto core = [&](int member) {
+    return std::int64_t{places.core[static_cast<std::size_t>(member)]};
+  };
   for (std::size_t p = 0; p < plan.parts.size(); ++p) {
     const auto part = static_cast<std::int64_t>(p);
     for (const Flow& flow : plan.parts[p].flows) {
       const bool inside = domain(flow.from) == domain(flow.to);
       const std::int64_t how = (flow.reduce ? 2 : 0) + (flow.fused ? 1 : 0);
-      colours[domain(flow.from)] += mix({part, 0, core(flow.from), inside ? core(flow.to) : -1, flow.elements, how});
-      if (!inside) colours[domain(flow.to)] += mix({part, 1, core(flow.to), -1, flow.elements, how});
+      colours[domain(flow.from)] +=
+          mix({part, 0, core(flow.from), inside ? core(flow.to) : -1, flow.elements, how});
+      if (!inside)
+        colours[domain(flow.to)] += mix({part, 1, core(flow.to), -1, flow.elements, how});
     }
     for (const DirectLine& line : plan.parts[p].direct) {
-      for (std::size_t m = 0; m < line.members.size(); ++m) colours[domain(line.members[m])] += mix({part, 2, core(line.members[m]), line.owned[m]});
+      for (std::size_t m = 0; m < line.members.size(); ++m)
+        colours[domain(line.members[m])] += mix({part, 2, core(line.members[m]), line.owned[m]});
     }
   }
   std::map<std::uint64_t, int> first;
   std::vector<int> alike;
-  for (std::size_t d = 0; d < colours.size(); ++d) alike.push_back(first.try_emplace(colours[d], static_cast<int>(d)).first->second);
+  for (std::size_t d = 0; d < colours.size(); ++d)
+    alike.push_back(first.try_emplace(colours[d], static_cast<int>(d)).first->second);
   return alike;
 }
 
 CommProfile CommProfiler::profile(const CommShape& shape) {
-  if (shape.kind == CollectiveKind::kSendRecv) return profile_comm(shape, choose_algorithm(shape, machine_), machine_);
+  if (shape.kind == CollectiveKind::kSendRecv)
+    return profile_comm(shape, choose_algorithm(shape, machine_), machine_);
   const Places places = places_of(shape);
   Traffic& traffic = traffic_of(shape, places);
-  if (places.domains.size() == 1) return profile_traffic(traffic.plan, shape.cores, shape.element_bytes, machine_);
+  if (places.domains.size() == 1)
+    return profile_traffic(traffic.plan, shape.cores, shape.element_bytes, machine_);
   KeptDomains domains{places.domain, {}, std::vector<std::int64_t>(places.domains.size())};
   for (std::size_t d = 0; d < places.domains.size(); ++d) {
     const int first = traffic.first_alike[d];
-    domains.kept.push_back(first == static_cast<int>(d) || near_domains_.contains(places.domains[d]));
-    ++domains.stands_for[static_cast<std::size_t>(first)];
+    domains.kept.push_back(first == static_cast<int>(d) ||
+                           near_domains_.contains(places.domains[d]));
+    ++domains.represents[static_cast<std::size_t>(first)];
   }
   const auto [kept, fresh] = traffic.kept.try_emplace(domains.kept);
   if (fresh) kept->second = part_of(traffic.plan, places.domain, domains.kept);
@@ -106,12 +128,13 @@ CommProfile CommProfiler::profile(const CommShape& shape) {
 }
 
 CommProfile CommProfiler::together(const std::vector<CommShape>& shapes) {
-  std::vector<CommProfile> beside;
+  std::vector<CommProfile> concurrent;
   for (std::size_t other = 1; other < shapes.size(); ++other) {
     const std::vector<int>& cores = shapes[other].cores;
-    if (std::any_of(cores.begin(), cores.end(), [this](int core) { return is_near(core); })) beside.push_back(profile(shapes[other]));
+    if (std::any_of(cores.begin(), cores.end(), [this](int core) { return is_near(core); }))
+      concurrent.push_back(profile(shapes[other]));
   }
-  return add_up(profile(shapes.front()), beside);
+  return add_up(profile(shapes.front()), concurrent);
 }
 
 }  // namespace trellis::sim

@@ -10,23 +10,32 @@
 
 namespace trellis::sim {
 
-/// Profiles of many communications on one machine of which some nodes are looked at. What does not depend on where a group lies is worked out
-/// once for all groups that lie alike. Of a collective over many domains only those domains are kept that are looked at, and one of each kind
-/// of the others: domains of whose members the same is asked are busy for equally long. So a group of 1,024 members costs little more than one of two.
+/// Profiles of many communications on one machine of which some nodes are looked at. What does not
+/// depend on where a group lies is worked out once for all groups that lie alike. Of a collective
+/// over many domains only those domains are kept that are looked at, and one of each kind of the
+/// others: domains of whose members the same is asked are busy for equally long. So a group of
+/// 1,024 members costs little more than one of two.
 class CommProfiler {
  public:
   CommProfiler(const CommMachine& machine, const std::set<int>& nodes);
 
-  [[nodiscard]] AlgorithmChoice choose(const CommShape& shape) { return shape.kind == CollectiveKind::kSendRecv ? choose_algorithm(shape, machine_) : traffic_of(shape, places_of(shape)).choice; }
+  [[nodiscard]] AlgorithmChoice choose(const CommShape& shape) {
+    return shape.kind == CollectiveKind::kSendRecv ? choose_algorithm(shape, machine_)
+                                                   : traffic_of(shape, places_of(shape)).choice;
+  }
   /// By what the selection table says.
   [[nodiscard]] CommProfile profile(const CommShape& shape);
-  /// profile(shapes.front()) while the others, which are equal to it, go on beside it: phase by phase its loads and those of the others that have
-  /// members on the nodes. wire_bytes are the first one's. REQUIRES: one shape at least.
+  /// profile(shapes.front()) while the others, which are equal to it, go on concurrently with it:
+  /// phase by phase its loads and those of the others that have members on the nodes. wire_bytes
+  /// are the first one's. REQUIRES: one shape at least.
   [[nodiscard]] CommProfile together(const std::vector<CommShape>& shapes);
-  [[nodiscard]] bool is_near(int core) const { return nodes_.contains(machine_.topology().node_of(core)); }
+  [[nodiscard]] bool is_near(int core) const {
+    return nodes_.contains(machine_.topology().node_of(core));
+  }
 
  private:
-  /// Where the members of a group lie: in the how-manieth of its domains, ascending, and at which core of it.
+  /// Where the members of a group lie: in the how-manieth of its domains, ascending, and at which
+  /// core of it.
   struct Places {
     std::vector<int> domain, core;
     std::vector<int> domains;  ///< of the cluster, by the group's own number
@@ -37,7 +46,8 @@ class CommProfiler {
     AlgorithmChoice choice;
     PlanTraffic plan;
     std::vector<int> first_alike;  ///< by domain: the first one of whose members the same is asked
-    std::map<std::vector<bool>, PlanTraffic> kept;  ///< by the domains that are kept: what they take part in
+    std::map<std::vector<bool>, PlanTraffic>
+        kept;  ///< by the domains that are kept: what they take part in
   };
   using Key = std::tuple<CollectiveKind, std::int64_t, int, std::vector<int>, std::vector<int>>;
 

@@ -6,9 +6,11 @@ namespace trellis::sim {
 
 CoreSharing::CoreSharing(const SystemConfig& system, const CommMachine& machine)
     : machine_(machine),
-      capacity_{system.chip.hbm_bandwidth.value / system.logical_cores_per_chip(), system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines} {}
+      capacity_{system.chip.hbm_bandwidth.value / system.logical_cores_per_chip(),
+                system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines} {}
 
-void CoreSharing::enter_phase(std::uint32_t comm, std::int64_t alone, const std::vector<CommPhase::Load>& loads) {
+void CoreSharing::enter_phase(std::uint32_t comm, std::int64_t alone,
+                              const std::vector<CommPhase::Load>& loads) {
   leave(comm);
   std::vector<int>& cores = comms_[comm];
   if (alone <= 0) return;

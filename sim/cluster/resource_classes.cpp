@@ -15,7 +15,8 @@ struct Use {
 
 }  // namespace
 
-ResourceClasses::ResourceClasses(const std::vector<CommProfile*>& profiles, const CommMachine& machine) {
+ResourceClasses::ResourceClasses(const std::vector<CommProfile*>& profiles,
+                                 const CommMachine& machine) {
   std::map<ResourceId, std::vector<Use>> uses;
   std::uint32_t number = 0;
   for (const CommProfile* profile : profiles) {
@@ -25,9 +26,14 @@ ResourceClasses::ResourceClasses(const std::vector<CommProfile*>& profiles, cons
     }
   }
   std::map<std::pair<double, std::vector<Use>>, ResourceId> lowest;
-  for (auto& [resource, of] : uses) members_[lowest.try_emplace({machine.rate(resource).value, std::move(of)}, resource).first->second].push_back(resource);
+  for (auto& [resource, of] : uses)
+    members_[lowest.try_emplace({machine.rate(resource).value, std::move(of)}, resource)
+                 .first->second]
+        .push_back(resource);
   for (CommProfile* profile : profiles) {
-    for (CommPhase& phase : profile->phases) std::erase_if(phase.loads, [this](const auto& load) { return !members_.contains(load.resource); });
+    for (CommPhase& phase : profile->phases)
+      std::erase_if(phase.loads,
+                    [this](const auto& load) { return !members_.contains(load.resource); });
   }
 }
 

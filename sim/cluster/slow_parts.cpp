@@ -14,7 +14,10 @@ namespace {
 constexpr double kMostSlow = 1e6;
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
-  throw ConfigError(fmt::format("--slow {}: {}; write core:RANK=FACTOR, such as core:3=1.5, or link:NAME=FACTOR, such as link:node0.chip0.neuron_link_east=4", text, why));
+  throw ConfigError(
+      fmt::format("--slow {}: {}; write core:RANK=FACTOR, such as core:3=1.5, or link:NAME=FACTOR, "
+                  "such as link:node0.chip0.neuron_link_east=4",
+                  text, why));
 }
 
 template <typename Number>
@@ -26,26 +29,34 @@ bool read_number(std::string_view digits, Number& number) {
 double read_factor(std::string_view text, std::string_view digits) {
   double factor = 0;
   if (!read_number(digits, factor) || !(factor >= 1 && factor <= kMostSlow)) {
-    refuse(text, fmt::format("expected a factor of 1 to {:.0f}, how many times as long its work takes, got \"{}\"", kMostSlow, digits));
+    refuse(
+        text,
+        fmt::format(
+            "expected a factor of 1 to {:.0f}, how many times as long its work takes, got \"{}\"",
+            kMostSlow, digits));
   }
   return factor;
 }
 
 int read_rank(std::string_view text, std::string_view digits, int ranks) {
   int rank = -1;
-  if (!read_number(digits, rank) || rank < 0 || rank >= ranks) refuse(text, fmt::format("expected a rank of 0 to {}, got \"{}\"", ranks - 1, digits));
+  if (!read_number(digits, rank) || rank < 0 || rank >= ranks)
+    refuse(text, fmt::format("expected a rank of 0 to {}, got \"{}\"", ranks - 1, digits));
   return rank;
 }
 
 }  // namespace
 
-SlowParts read_slow_parts(const std::vector<std::string>& texts, const SystemConfig& system, int ranks) {
+SlowParts read_slow_parts(const std::vector<std::string>& texts, const SystemConfig& system,
+                          int ranks) {
   SlowParts slow;
   for (const std::string& whole : texts) {
     const std::string_view text = whole;
     const std::size_t colon = text.find(':'), equals = text.rfind('=');
-    if (colon == std::string_view::npos || equals == std::string_view::npos || equals < colon) refuse(text, "expected KIND:NAME=FACTOR");
-    const std::string_view kind = text.substr(0, colon), name = text.substr(colon + 1, equals - colon - 1);
+    if (colon == std::string_view::npos || equals == std::string_view::npos || equals < colon)
+      refuse(text, "expected KIND:NAME=FACTOR");
+    const std::string_view kind = text.substr(0, colon),
+                           name = text.substr(colon + 1, equals - colon - 1);
     const double factor = read_factor(text, text.substr(equals + 1));
     bool fresh = false;
     if (kind == "core") {

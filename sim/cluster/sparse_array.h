@@ -6,8 +6,8 @@
 
 namespace trellis::sim {
 
-/// An array of which few elements are ever used: a large cluster has millions of links and cores. Elements come in pages, made when the first one
-/// of a page is written.
+/// An array of which few elements are ever used: a large cluster has millions of links and cores.
+/// Elements come in pages, made when the first one of a page is written.
 template <typename T>
 class SparseArray {
  public:
@@ -17,7 +17,7 @@ class SparseArray {
     if (pages_[page] == nullptr) pages_[page] = std::make_unique<T[]>(kPage);
     return pages_[page][index % kPage];
   }
-  /// nullptr: nobody has written there; others of its page may have been.
+  /// nullptr: no one has written there; others of its page may have been.
   [[nodiscard]] const T* find(std::size_t index) const {
     const std::size_t page = index / kPage;
     return page < pages_.size() && pages_[page] != nullptr ? &pages_[page][index % kPage] : nullptr;
@@ -26,7 +26,8 @@ class SparseArray {
   template <typename Visit>
   void for_each(Visit visit) const {
     for (std::size_t page = 0; page < pages_.size(); ++page) {
-      for (std::size_t i = 0; pages_[page] != nullptr && i < kPage; ++i) visit(page * kPage + i, pages_[page][i]);
+      for (std::size_t i = 0; pages_[page] != nullptr && i < kPage; ++i)
+        visit(page * kPage + i, pages_[page][i]);
     }
   }
   void clear() { pages_.clear(); }

@@ -1,14 +1,16 @@
 #pragma once
 
 #include "sim/cluster/comm_machine.h"
-#include "sim/sim.h"
+#include "sim/job/job.h"
 
 namespace trellis::sim {
 
-/// Which ranks of a folded job are equal on this machine: the fold's classes, split until the ranks of each see the same. Two ranks see the same
-/// when their communications, the links that these use and what else uses those links agree all the way (a colouring that is refined until it
-/// is stable, as for isomorphic graphs); then they do everything at the same moments, and one may stand for both. Instances of a machine are
-/// alike, unless a part of it is slow: what lies on instances without a representative is judged by its place there.
+/// Which ranks of a folded job are equal on this machine: the fold's classes, split until the ranks
+/// of each see the same. Two ranks see the same when their communications, the links that these use
+/// and what else uses those links agree all the way (a colouring that is refined until it is
+/// stable, as for isomorphic graphs); then they do everything at the same moments, and one may
+/// represent both. Instances of a machine are alike, unless a part of it is slow: what lies on
+/// instances without a representative is judged by its place there.
 [[nodiscard]] RankFold equal_ranks(const ClusterJob& job, const CommMachine& machine);
 
 }  // namespace trellis::sim

@@ -13,8 +13,8 @@ namespace {
 
 std::size_t index(LinkKind kind) { return static_cast<std::size_t>(kind); }
 
-/// Latencies count where a message enters a link, a switch or the network; EFA's was measured from memory to memory, so PCIe and the way
-/// out of the network add nothing.
+/// Latencies count where a message enters a link, a switch or the network; EFA's was measured from
+/// memory to memory, so PCIe and the way out of the network add nothing.
 std::array<LinkConfig, kNumLinkKinds> link_configs(const SystemConfig& system) {
   const InstanceConfig& c = system.instance;
   std::array<LinkConfig, kNumLinkKinds> all;
@@ -27,7 +27,8 @@ std::array<LinkConfig, kNumLinkKinds> link_configs(const SystemConfig& system) {
   all[index(LinkKind::kHostOut)] = all[index(LinkKind::kHostIn)] = {system.chip.host_dma_rate, {}};
   all[index(LinkKind::kEfaOut)] = c.efa;
   all[index(LinkKind::kEfaIn)] = {c.efa.bandwidth, {}};
-  all[index(LinkKind::kNetworkOut)] = all[index(LinkKind::kNetworkIn)] = {c.efa.bandwidth * (c.efa_nics / system.network.oversubscription), {}};
+  all[index(LinkKind::kNetworkOut)] = all[index(LinkKind::kNetworkIn)] = {
+      c.efa.bandwidth * (c.efa_nics / system.network.oversubscription), {}};
   return all;
 }
 
@@ -43,7 +44,9 @@ Topology::Topology(const SystemConfig& system)
   for (int chip = 0; chip < chips(); ++chip) {
     for (int from = 0; from < cores_per_chip_; ++from) {
       for (int to = 0; to < cores_per_chip_; ++to) {
-        if (from != to) links_.push_back({LinkKind::kOnChip, 0, chip * cores_per_chip_ + from, chip * cores_per_chip_ + to});
+        if (from != to)
+          links_.push_back(
+              {LinkKind::kOnChip, 0, chip * cores_per_chip_ + from, chip * cores_per_chip_ + to});
       }
     }
   }
@@ -73,7 +76,8 @@ bool Topology::has_way(Way way) const {
 
 void Topology::wire_chips() {
   chip_links_ = static_cast<LinkId>(links_.size());
-  for (int way = kEast; way <= kDirect; ++way) slot_.push_back(has_way(static_cast<Way>(way)) ? chip_ways_++ : -1);
+  for (int way = kEast; way <= kDirect; ++way)
+    slot_.push_back(has_way(static_cast<Way>(way)) ? chip_ways_++ : -1);
   // kDirect is the first of as many links as there are instances beyond the rack.
   if (has_way(kDirect)) chip_ways_ += static_cast<int>(beyond_rack(0).size()) - 1;
   for (int chip = 0; chip < chips(); ++chip) {
@@ -88,18 +92,23 @@ void Topology::wire_chips() {
 void Topology::wire_torus(int chip) {
   for (const Way way : {kEast, kWest, kSouth, kNorth, kUp, kDown}) {
     if (!has_way(way)) continue;
-    const LinkKind kind = way == kUp || way == kDown ? LinkKind::kUltraServer : LinkKind::kNeuronLink;
+    const LinkKind kind =
+        way == kUp || way == kDown ? LinkKind::kUltraServer : LinkKind::kNeuronLink;
     links_.push_back({kind, static_cast<std::uint8_t>(way), chip, neighbour(chip, way)});
   }
 }
 
 void Topology::wire_switches(int chip) {
   static constexpr std::array<std::pair<Way, LinkKind>, 4> kPorts = {
-      {{kOut, LinkKind::kSwitchOut}, {kIn, LinkKind::kSwitchIn}, {kRackwardOut, LinkKind::kRackOut}, {kRackwardIn, LinkKind::kRackIn}}};
+      {{kOut, LinkKind::kSwitchOut},
+       {kIn, LinkKind::kSwitchIn},
+       {kRackwardOut, LinkKind::kRackOut},
+       {kRackwardIn, LinkKind::kRackIn}}};
   for (const auto& [way, kind] : kPorts) {
     if (has_way(way)) links_.push_back({kind, 0, chip, chip});
   }
-  for (const int node : beyond_rack(node_of_chip(chip))) links_.push_back({LinkKind::kUltraServer, 0, chip, node * instance_.chips + chip_index(chip)});
+  for (const int node : beyond_rack(node_of_chip(chip)))
+    links_.push_back({LinkKind::kUltraServer, 0, chip, node * instance_.chips + chip_index(chip)});
 }
 
 void Topology::wire_host_and_network() {
@@ -114,7 +123,8 @@ void Topology::wire_host_and_network() {
   const bool several = domain_of_node(nodes_ - 1) > 0;
   host_ = pairs(LinkKind::kHostOut, LinkKind::kHostIn, chips());
   efa_ = pairs(LinkKind::kEfaOut, LinkKind::kEfaIn, several ? nodes_ * instance_.efa_nics : 0);
-  network_ = pairs(LinkKind::kNetworkOut, LinkKind::kNetworkIn, several && oversubscribed_ ? nodes_ : 0);
+  network_ =
+      pairs(LinkKind::kNetworkOut, LinkKind::kNetworkIn, several && oversubscribed_ ? nodes_ : 0);
 }
 
 // ── places ──
@@ -164,7 +174,8 @@ std::vector<int> Topology::neighbours(int chip) const {
   for (int other = first; other < std::min(first + instance_.ultraserver_nodes, nodes_); ++other) {
     for (int local = 0; local < instance_.chips; ++local) {
       const int peer = other * instance_.chips + local;
-      if (peer != chip && (same_rack(node, other) || local == chip_index(chip))) result.push_back(peer);
+      if (peer != chip && (same_rack(node, other) || local == chip_index(chip)))
+        result.push_back(peer);
     }
   }
   return result;
@@ -173,8 +184,9 @@ std::vector<int> Topology::neighbours(int chip) const {
 std::vector<std::vector<int>> Topology::hamiltonian_cycles() const {
   const int n = instance_.torus_rows;
   if (instance_.fabric != Fabric::kTorus || n < 3 || instance_.torus_columns != n) return {};
-  // n − 1 steps along a row, one to the next row, n times: the start column moves back by one each time, so the cycle closes. Its mirror
-  // image at the diagonal takes exactly the wires that are left over.
+  // n − 1 steps along a row, one to the next row, n times: the start column moves back by one each
+  // time, so the cycle closes. Its mirror image at the diagonal takes exactly the wires that are
+  // left over.
   std::vector<std::vector<int>> cycles(2);
   for (int a = 0; a < n; ++a) {
     for (int b = 0; b < n; ++b) {
@@ -197,7 +209,8 @@ void Topology::add(Route& route, LinkId id) const {
   route.latency += link(id).latency.value;
 }
 
-int Topology::walk(Route& route, int chip, int at, int to, int size, Way forward, Way backward) const {
+int Topology::walk(Route& route, int chip, int at, int to, int size, Way forward,
+                   Way backward) const {
   const int ahead = (to - at + size) % size;
   const bool up = ahead * 2 <= size;
   for (int steps = up ? ahead : size - ahead; steps > 0; --steps) {
@@ -225,7 +238,9 @@ void Topology::route_switches(Route& route, int from_chip, int to_chip) const {
   }
   if (from_node != to_node) {
     const std::vector<int> others = beyond_rack(from_node);
-    add(route, chip_link(from_chip, kDirect) + static_cast<int>(std::find(others.begin(), others.end(), to_node) - others.begin()));
+    add(route,
+        chip_link(from_chip, kDirect) +
+            static_cast<int>(std::find(others.begin(), others.end(), to_node) - others.begin()));
     from_chip = to_node * instance_.chips + chip_index(from_chip);
   }
   if (from_chip == to_chip) return;
@@ -258,7 +273,8 @@ Route Topology::way_in(int core) const {
 }
 
 Route Topology::route(int from_core, int to_core) const {
-  TRELLIS_CHECK(from_core >= 0 && to_core >= 0 && from_core < cores() && to_core < cores(), "a route leads outside the cluster");
+  TRELLIS_CHECK(from_core >= 0 && to_core >= 0 && from_core < cores() && to_core < cores(),
+                "a route leads outside the cluster");
   Route route;
   if (from_core == to_core) return route;
   const int from = chip_of(from_core);
@@ -291,21 +307,31 @@ int Topology::node_of_link(LinkId id) const {
 // ── names ──
 
 std::string Topology::link_name(LinkId id) const {
-  static constexpr std::array<const char*, kNumLinkKinds> kSuffixes = {".to_core", ".neuron_link_", ".neuron_link_", ".switch_out", ".switch_in", ".rack_out", ".rack_in",
-      ".host_out", ".host_in", ".efa_out", ".efa_in", ".network_out", ".network_in"};
-  static constexpr std::array<const char*, 6> kWays = {"east", "west", "south", "north", "up", "down"};
+  static constexpr std::array<const char*, kNumLinkKinds> kSuffixes = {
+      ".to_core",  ".neuron_link_", ".neuron_link_", ".switch_out", ".switch_in",
+      ".rack_out", ".rack_in",      ".host_out",     ".host_in",    ".efa_out",
+      ".efa_in",   ".network_out",  ".network_in"};
+  static constexpr std::array<const char*, 6> kWays = {"east",  "west", "south",
+                                                       "north", "up",   "down"};
   const Link& l = ends(id);
   const std::string suffix = kSuffixes[index(l.kind)];
-  const auto chip_name = [&](int chip) { return fmt::format("node{}.chip{}", node_of_chip(chip), chip_index(chip)); };
+  const auto chip_name = [&](int chip) {
+    return fmt::format("node{}.chip{}", node_of_chip(chip), chip_index(chip));
+  };
   switch (l.kind) {
-    case LinkKind::kOnChip: return fmt::format("{}.core{}{}{}", chip_name(chip_of(l.from)), l.from % cores_per_chip_, suffix, l.to % cores_per_chip_);
+    case LinkKind::kOnChip:
+      return fmt::format("{}.core{}{}{}", chip_name(chip_of(l.from)), l.from % cores_per_chip_,
+                         suffix, l.to % cores_per_chip_);
     case LinkKind::kEfaOut:
-    case LinkKind::kEfaIn: return fmt::format("node{}.nic{}{}", l.from / instance_.efa_nics, l.from % instance_.efa_nics, suffix);
+    case LinkKind::kEfaIn:
+      return fmt::format("node{}.nic{}{}", l.from / instance_.efa_nics, l.from % instance_.efa_nics,
+                         suffix);
     case LinkKind::kNetworkOut:
     case LinkKind::kNetworkIn: return fmt::format("node{}{}", l.from, suffix);
     case LinkKind::kNeuronLink: return chip_name(l.from) + suffix + kWays[l.way];
     case LinkKind::kUltraServer:
-      if (instance_.fabric == Fabric::kSwitch) return fmt::format("{}.to_node{}", chip_name(l.from), node_of_chip(l.to));
+      if (instance_.fabric == Fabric::kSwitch)
+        return fmt::format("{}.to_node{}", chip_name(l.from), node_of_chip(l.to));
       return chip_name(l.from) + suffix + kWays[l.way];
     default: return chip_name(l.from) + suffix;
   }
@@ -320,8 +346,10 @@ LinkId Topology::find_link(const std::string& name) const {
     if (other.starts_with(node)) of_node.push_back(std::move(other));
   }
   const std::string near = nearest_name(name, of_node);
-  throw ConfigError(fmt::format("link \"{}\": there is none on {} x {}: expected a name as in the links of a report, such as {}", name, nodes_, instance_.name,
-      near.empty() ? link_name(0) : near));
+  throw ConfigError(
+      fmt::format("link \"{}\": there is none on {} x {}: expected a name as in the links of a "
+                  "report, such as {}",
+                  name, nodes_, instance_.name, near.empty() ? link_name(0) : near));
 }
 
 }  // namespace trellis::sim

@@ -10,7 +10,9 @@ void emit_direct_round(const Line& line, bool reduce, int printed_round, const S
     for (std::size_t to = 0; to < line.members.size(); ++to) {
       if (from == to) continue;
       for (const Chunk& piece : line.owned[reduce ? to : from]) {
-        if (piece.length > 0) sink({printed_round, line.members[from], line.members[to], piece.begin, piece.begin, piece.length, reduce, false});
+        if (piece.length > 0)
+          sink({printed_round, line.members[from], line.members[to], piece.begin, piece.begin,
+                piece.length, reduce, false});
       }
     }
   }
@@ -29,19 +31,24 @@ void add_direct_flows(const Line& line, bool reduce, std::vector<Flow>& flows) {
   const std::vector<std::int64_t> owned = owned_lengths(line);
   for (std::size_t from = 0; from < owned.size(); ++from) {
     for (std::size_t to = 0; to < owned.size(); ++to) {
-      if (from != to) flows.push_back({line.members[from], line.members[to], owned[reduce ? to : from], reduce, false});
+      if (from != to)
+        flows.push_back(
+            {line.members[from], line.members[to], owned[reduce ? to : from], reduce, false});
     }
   }
 }
 
 int hypercube_axes(int members) {
-  TRELLIS_CHECK(std::has_single_bit(static_cast<unsigned>(members)), "halving and doubling need a power of two of members");
+  TRELLIS_CHECK(std::has_single_bit(static_cast<unsigned>(members)),
+                "halving and doubling need a power of two of members");
   return std::countr_zero(static_cast<unsigned>(members));
 }
 
-/// Part j of every piece takes the axes in the order j, j+1, …; doubling sends along the t-th of them what was gathered along the earlier
-/// ones. Halving is the same backwards: what the partner's side will gather is summed there.
-void emit_halving_doubling_round(const Line& line, bool reduce, int round, int printed_round, const StepSink& sink) {
+/// Part j of every piece takes the axes in the order j, j+1, …; doubling sends along the t-th of
+/// them what was gathered along the earlier ones. Halving is the same backwards: what the partner's
+/// side will gather is summed there.
+void emit_halving_doubling_round(const Line& line, bool reduce, int round, int printed_round,
+                                 const StepSink& sink) {
   const int n = line.size();
   const int axes = hypercube_axes(n);
   const int t = reduce ? axes - 1 - round : round;
@@ -56,22 +63,27 @@ void emit_halving_doubling_round(const Line& line, bool reduce, int round, int p
         for (const Chunk& whole : line.owned[static_cast<std::size_t>(owner)]) {
           const Chunk piece = part_of(whole, axes, part);
           if (piece.length == 0) continue;
-          sink({printed_round, line.members[static_cast<std::size_t>(from)], line.members[static_cast<std::size_t>(to)], piece.begin, piece.begin, piece.length, reduce, false});
+          sink({printed_round, line.members[static_cast<std::size_t>(from)],
+                line.members[static_cast<std::size_t>(to)], piece.begin, piece.begin, piece.length,
+                reduce, false});
         }
       }
     }
   }
 }
 
-/// What a side has gathered doubles with each axis, so its length follows from those of two sides with one axis less.
+/// What a side has gathered doubles with each axis, so its length follows from those of two sides
+/// with one axis less.
 void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>& flows) {
   const auto n = line.members.size();
   const int axes = hypercube_axes(line.size());
-  std::vector<std::vector<std::int64_t>> sent(static_cast<std::size_t>(axes), std::vector<std::int64_t>(n));  // by axis, by sender
+  std::vector<std::vector<std::int64_t>> sent(static_cast<std::size_t>(axes),
+                                              std::vector<std::int64_t>(n));  // by axis, by sender
   for (int part = 0; part < axes; ++part) {
     std::vector<std::int64_t> gathered(n);
     for (std::size_t owner = 0; owner < n; ++owner) {
-      for (const Chunk& whole : line.owned[owner]) gathered[owner] += part_of(whole, axes, part).length;
+      for (const Chunk& whole : line.owned[owner])
+        gathered[owner] += part_of(whole, axes, part).length;
     }
     for (int t = 0; t < axes; ++t) {
       const int axis = (part + t) % axes;
@@ -86,7 +98,8 @@ void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>
   }
   for (int axis = 0; axis < axes; ++axis) {
     for (std::size_t from = 0; from < n; ++from) {
-      flows.push_back({line.members[from], line.members[from ^ (std::size_t{1} << axis)], sent[static_cast<std::size_t>(axis)][from], reduce, false});
+      flows.push_back({line.members[from], line.members[from ^ (std::size_t{1} << axis)],
+                       sent[static_cast<std::size_t>(axis)][from], reduce, false});
     }
   }
 }

@@ -16,7 +16,8 @@ using Stages = std::vector<PlanStage>;
 
 /// All-reduce, all-gather and reduce-scatter are made of gathering stages, forwards or backwards.
 bool is_staged(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kBarrier;
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather ||
+         kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kBarrier;
 }
 
 /// Builds the gathering stages of a group; a line's positions are members of the group.
@@ -25,16 +26,19 @@ class StageBuilder {
   explicit StageBuilder(const GroupLayout& layout) : layout_(layout) {}
 
   [[nodiscard]] Stages gather(const AlgorithmChoice& choice, const Line& all) const {
-    return choice.algorithm == Algorithm::kHierarchical ? hierarchical(choice, all) : inside(choice.algorithm, all);
+    return choice.algorithm == Algorithm::kHierarchical ? hierarchical(choice, all)
+                                                        : inside(choice.algorithm, all);
   }
 
  private:
-  /// Between the nodes first: one line per local index. Then inside every node, where a member stands for its index on all nodes.
+  /// Between the nodes first: one line per local index. Then inside every node, where a member
+  /// represents its index on all nodes.
   [[nodiscard]] Stages hierarchical(const AlgorithmChoice& choice, const Line& all) const {
     const int per_node = layout_.members_per_node();
     const int nodes = all.size() / per_node;
     PlanStage across{pattern_across(choice.across), false, false, 1, {}, {}};
-    for (int local = 0; local < per_node; ++local) across.lines.push_back(every(all, local, per_node, nodes));
+    for (int local = 0; local < per_node; ++local)
+      across.lines.push_back(every(all, local, per_node, nodes));
     Line line;
     for (const Line& one : across.lines) line.owned.push_back(owned_together(one));
     Stages stages = {across};
@@ -60,9 +64,8 @@ class StageBuilder {
     for (int local = 0; local < per_node; ++local) {
       const auto x = static_cast<std::size_t>(a * per_node + local);
       const auto y = static_cast<std::size_t>(b * per_node + local);
-      const bool same_chip =
-          layout_.chip[x] - layout_.node[x] * layout_.chips_per_node ==
-          layout_.chip[y] - layout_.node[y] * layout_.chips_per_node;
+      const bool same_chip = layout_.chip[x] - layout_.node[x] * layout_.chips_per_node ==
+                             layout_.chip[y] - layout_.node[y] * layout_.chips_per_node;
       if (!same_chip || layout_.hypercube[x] != layout_.hypercube[y]) return false;
     }
     return true;
@@ -88,7 +91,8 @@ class StageBuilder {
     return {};
   }
 
-  /// The line's members in the order of each ring of chips; every ring carries its share of each piece.
+  /// The line's members in the order of each ring of chips; every ring carries its share of each
+  /// piece.
   [[nodiscard]] PlanStage along_rings(Pattern pattern, const Line& line) const {
     PlanStage stage{pattern, false, false, 1, {}, {}};
     const auto orders = ring_orders(line);
@@ -97,7 +101,8 @@ class StageBuilder {
       for (const int position : orders[r]) {
         ring.members.push_back(line.members[static_cast<std::size_t>(position)]);
         auto& owned = ring.owned.emplace_back();
-        for (const Chunk& piece : line.owned[static_cast<std::size_t>(position)]) owned.push_back(part_of(piece, static_cast<int>(orders.size()), static_cast<int>(r)));
+        for (const Chunk& piece : line.owned[static_cast<std::size_t>(position)])
+          owned.push_back(part_of(piece, static_cast<int>(orders.size()), static_cast<int>(r)));
       }
     }
     return stage;
@@ -105,11 +110,13 @@ class StageBuilder {
 
   [[nodiscard]] std::vector<std::vector<int>> ring_orders(const Line& line) const {
     std::map<int, std::vector<int>> by_place;  // chip inside its node → positions
-    for (int p = 0; p < line.size(); ++p) by_place[chip_of(line, p) % layout_.chips_per_node].push_back(p);
+    for (int p = 0; p < line.size(); ++p)
+      by_place[chip_of(line, p) % layout_.chips_per_node].push_back(p);
     std::vector<std::vector<int>> orders;
     for (const auto& ring : layout_.chip_rings) {
       auto& order = orders.emplace_back();
-      for (const int place : ring) order.insert(order.end(), by_place[place].begin(), by_place[place].end());
+      for (const int place : ring)
+        order.insert(order.end(), by_place[place].begin(), by_place[place].end());
       if (static_cast<int>(order.size()) != line.size()) return {as_they_come(line)};
     }
     if (orders.empty()) orders.push_back(as_they_come(line));
@@ -122,14 +129,16 @@ class StageBuilder {
     return order;
   }
 
-  /// Members of equal index on their chips exchange first, then the members of each chip. Uneven groups are one line.
+  /// Members of equal index on their chips exchange first, then the members of each chip. Uneven
+  /// groups are one line.
   [[nodiscard]] Stages chips_then_cores(Pattern pattern, const Line& line) const {
     const int per_chip = layout_.members_per_chip();
     const int chips = per_chip == 0 ? 0 : line.size() / per_chip;
     if (chips <= 1) return {PlanStage{Pattern::kDirect, false, false, 1, {line}, {}}};
     const bool pipelined = pattern == Pattern::kHalvingDoubling;
     PlanStage between{pattern, false, pipelined, per_chip, {}, {}};
-    for (int local = 0; local < per_chip; ++local) between.lines.push_back(as_hypercube(every(line, local, per_chip, chips)));
+    for (int local = 0; local < per_chip; ++local)
+      between.lines.push_back(as_hypercube(every(line, local, per_chip, chips)));
     if (per_chip == 1) return {between};
     PlanStage on_chip{Pattern::kDirect, false, pipelined, 1, {}, {}};
     for (int chip = 0; chip < chips; ++chip) {
@@ -144,7 +153,8 @@ class StageBuilder {
 
   [[nodiscard]] Line as_hypercube(const Line& line) const {
     std::vector<int> order = as_they_come(line);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return corner(line, a) < corner(line, b); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return corner(line, a) < corner(line, b); });
     Line sorted;
     for (const int p : order) {
       sorted.members.push_back(line.members[static_cast<std::size_t>(p)]);
@@ -153,9 +163,12 @@ class StageBuilder {
     return sorted;
   }
 
-  [[nodiscard]] int chip_of(const Line& line, int position) const { return layout_.chip[static_cast<std::size_t>(line.members[static_cast<std::size_t>(position)])]; }
+  [[nodiscard]] int chip_of(const Line& line, int position) const {
+    return layout_.chip[static_cast<std::size_t>(line.members[static_cast<std::size_t>(position)])];
+  }
   [[nodiscard]] int corner(const Line& line, int position) const {
-    return layout_.hypercube[static_cast<std::size_t>(line.members[static_cast<std::size_t>(position)])];
+    return layout_
+        .hypercube[static_cast<std::size_t>(line.members[static_cast<std::size_t>(position)])];
   }
 
   /// Positions first, first + step, …
@@ -210,16 +223,24 @@ Line all_members(int members, std::int64_t elements) {
 std::string why_no_kanga_ring(const GroupLayout& layout) {
   const int per_chip = layout.members_per_chip();
   if (per_chip == 0 || per_chip % 2 != 0 || per_chip != layout.cores_per_chip) {
-    return fmt::format("KangaRing needs every core of each chip in the group ({} per chip): add them or use ring", layout.cores_per_chip);
+    return fmt::format(
+        "KangaRing needs every core of each chip in the group ({} per chip): add them or use ring",
+        layout.cores_per_chip);
   }
-  return layout.members() > per_chip ? "" : "KangaRing goes from chip to chip, the group has one: use mesh or ring";
+  return layout.members() > per_chip
+             ? ""
+             : "KangaRing goes from chip to chip, the group has one: use mesh or ring";
 }
 
 std::string why_no_halving_doubling(const GroupLayout& layout) {
   const int per_chip = layout.members_per_chip();
-  if (per_chip == 0) return "recursive halving and doubling needs equally many members on each chip: use ring";
+  if (per_chip == 0)
+    return "recursive halving and doubling needs equally many members on each chip: use ring";
   const int chips = layout.members() / per_chip;
-  if (!std::has_single_bit(static_cast<unsigned>(chips))) return fmt::format("recursive halving and doubling needs a power of two of chips, the group has {}: use ring", chips);
+  if (!std::has_single_bit(static_cast<unsigned>(chips)))
+    return fmt::format(
+        "recursive halving and doubling needs a power of two of chips, the group has {}: use ring",
+        chips);
   return "";
 }
 
@@ -227,29 +248,49 @@ std::string why_no_halving_doubling(const GroupLayout& layout) {
 
 std::string why_unavailable(Algorithm algorithm, CollectiveKind kind, const GroupLayout& layout) {
   const bool staged = is_staged(kind);
-  const auto only = [&](const char* what) { return fmt::format("{} is there for {}, not for {}: use ring or mesh", name(algorithm), what, name(kind)); };
+  const auto only = [&](const char* what) {
+    return fmt::format("{} is there for {}, not for {}: use ring or mesh", name(algorithm), what,
+                       name(kind));
+  };
   switch (algorithm) {
     case Algorithm::kRing: return "";
-    case Algorithm::kMesh: return kind == CollectiveKind::kPermute || kind == CollectiveKind::kSendRecv ? fmt::format("{} has no mesh form: use ring", name(kind)) : "";
-    case Algorithm::kSingleStepMesh: return kind == CollectiveKind::kAllReduce ? "" : only("all_reduce");
-    case Algorithm::kKangaRing: return staged ? why_no_kanga_ring(layout) : only("all_reduce, all_gather and reduce_scatter");
-    case Algorithm::kHalvingDoubling: return staged ? why_no_halving_doubling(layout) : only("all_reduce, all_gather and reduce_scatter");
+    case Algorithm::kMesh:
+      return kind == CollectiveKind::kPermute || kind == CollectiveKind::kSendRecv
+                 ? fmt::format("{} has no mesh form: use ring", name(kind))
+                 : "";
+    case Algorithm::kSingleStepMesh:
+      return kind == CollectiveKind::kAllReduce ? "" : only("all_reduce");
+    case Algorithm::kKangaRing:
+      return staged ? why_no_kanga_ring(layout) : only("all_reduce, all_gather and reduce_scatter");
+    case Algorithm::kHalvingDoubling:
+      return staged ? why_no_halving_doubling(layout)
+                    : only("all_reduce, all_gather and reduce_scatter");
     case Algorithm::kHierarchical: break;
   }
   if (!staged) return only("all_reduce, all_gather and reduce_scatter");
-  if (layout.nodes() < 2) return "hierarchical needs members on several nodes, the group lies on one: use ring or mesh";
-  if (layout.members_per_node() < 2) return "hierarchical needs the same number of members, at least two, on every node: use ring";
+  if (layout.nodes() < 2)
+    return "hierarchical needs members on several nodes, the group lies on one: use ring or mesh";
+  if (layout.members_per_node() < 2)
+    return "hierarchical needs the same number of members, at least two, on every node: use ring";
   return "";
 }
 
-PlanOutline make_outline(CollectiveKind kind, const AlgorithmChoice& choice, const GroupLayout& layout, std::int64_t elements) {
+PlanOutline make_outline(CollectiveKind kind, const AlgorithmChoice& choice,
+                         const GroupLayout& layout, std::int64_t elements) {
   const int members = layout.members();
-  TRELLIS_CHECK(members >= 1 && elements >= 0, "a collective has at least one member and no negative size");
+  TRELLIS_CHECK(members >= 1 && elements >= 0,
+                "a collective has at least one member and no negative size");
   PlanOutline outline{kind, members, kind == CollectiveKind::kBarrier ? 1 : elements, false, {}};
   if (members == 1) return outline;
   if (!is_staged(kind) || choice.algorithm == Algorithm::kSingleStepMesh) {
-    outline.second_buffer = kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kPermute || choice.algorithm == Algorithm::kSingleStepMesh;
-    outline.stages.push_back({Pattern::kSteps, false, false, 1, {}, steps_of(kind, choice.algorithm, members, elements)});
+    outline.second_buffer = kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kPermute ||
+                            choice.algorithm == Algorithm::kSingleStepMesh;
+    outline.stages.push_back({Pattern::kSteps,
+                              false,
+                              false,
+                              1,
+                              {},
+                              steps_of(kind, choice.algorithm, members, elements)});
     return outline;
   }
   const Stages gather = StageBuilder(layout).gather(choice, all_members(members, outline.elements));
@@ -257,7 +298,8 @@ PlanOutline make_outline(CollectiveKind kind, const AlgorithmChoice& choice, con
     outline.stages.assign(gather.rbegin(), gather.rend());
     for (PlanStage& stage : outline.stages) stage.reduce = true;
   }
-  if (kind != CollectiveKind::kReduceScatter) outline.stages.insert(outline.stages.end(), gather.begin(), gather.end());
+  if (kind != CollectiveKind::kReduceScatter)
+    outline.stages.insert(outline.stages.end(), gather.begin(), gather.end());
   return outline;
 }
 

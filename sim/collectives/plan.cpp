@@ -8,7 +8,8 @@ namespace trellis::sim {
 
 std::string_view name(CollectiveKind kind) {
   static constexpr auto kNames =
-      std::to_array<std::string_view>({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "barrier", "permute"});
+      std::to_array<std::string_view>({"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                       "broadcast", "send_recv", "barrier", "permute"});
   return kNames.at(static_cast<std::size_t>(kind));
 }
 

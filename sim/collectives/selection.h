@@ -10,18 +10,24 @@
 
 namespace trellis::sim {
 
-/// Which algorithm runs at which size: the runtime's thresholds, not the fastest choice. Sizes as nccom-test counts them: what an
-/// all-gather ends with and a reduce-scatter starts with. The first row that applies is taken.
+/// Which algorithm runs at which size: the runtime's thresholds, not the fastest choice. Sizes as
+/// nccom-test counts them: what an all-gather ends with and a reduce-scatter starts with. The first
+/// row that applies is taken.
 struct SelectionTable {
-  Bytes single_step_max;        ///< up to here, on one chip: single-step mesh
-  Bytes mesh_max;               ///< up to here: mesh
-  Bytes rdh_max;                ///< up to here: recursive halving and doubling; above: KangaRing for whole chips, ring otherwise
+  Bytes single_step_max;  ///< up to here, on one chip: single-step mesh
+  Bytes mesh_max;         ///< up to here: mesh
+  Bytes rdh_max;  ///< up to here: recursive halving and doubling; above: KangaRing for whole chips,
+                  ///< ring otherwise
 };
 
 /// Throws ConfigError when `wanted` cannot run on this group.
-[[nodiscard]] AlgorithmChoice choose_algorithm(CollectiveKind kind, const GroupLayout& layout, Bytes size, const SelectionTable& table);
-/// The same with an algorithm that the user asks for; hierarchical fills in its stages from the table.
-[[nodiscard]] AlgorithmChoice choose_algorithm(CollectiveKind kind, const GroupLayout& layout, Bytes size, const SelectionTable& table, Algorithm wanted);
+[[nodiscard]] AlgorithmChoice choose_algorithm(CollectiveKind kind, const GroupLayout& layout,
+                                               Bytes size, const SelectionTable& table);
+/// The same with an algorithm that the user asks for; hierarchical fills in its stages from the
+/// table.
+[[nodiscard]] AlgorithmChoice choose_algorithm(CollectiveKind kind, const GroupLayout& layout,
+                                               Bytes size, const SelectionTable& table,
+                                               Algorithm wanted);
 
 /// One row of the table for people.
 struct SelectionRow {

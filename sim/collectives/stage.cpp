@@ -22,13 +22,16 @@ int rounds_of(Pattern pattern, int members) {
   return 0;
 }
 
-void emit_round(const PlanStage& stage, const Line& line, int round, int printed, const StepSink& sink) {
+void emit_round(const PlanStage& stage, const Line& line, int round, int printed,
+                const StepSink& sink) {
   if (round >= rounds_of(stage.pattern, line.size())) return;
   switch (stage.pattern) {
     case Pattern::kRing: return emit_ring_round(line, stage.reduce, round, printed, sink);
-    case Pattern::kKangaRing: return emit_kanga_ring_round(line, stage.reduce, round, printed, sink);
+    case Pattern::kKangaRing:
+      return emit_kanga_ring_round(line, stage.reduce, round, printed, sink);
     case Pattern::kDirect: return emit_direct_round(line, stage.reduce, printed, sink);
-    case Pattern::kHalvingDoubling: return emit_halving_doubling_round(line, stage.reduce, round, printed, sink);
+    case Pattern::kHalvingDoubling:
+      return emit_halving_doubling_round(line, stage.reduce, round, printed, sink);
     case Pattern::kSteps: break;
   }
 }
@@ -131,7 +134,7 @@ StageTraffic traffic_of_lines(const PlanStage& stage) {
   return result;
 }
 
-/// The rounds of explicit steps differ from each other: each stands for itself.
+/// The rounds of explicit steps differ from each other: each represents itself.
 std::vector<StageTraffic> traffic_of_steps(const std::vector<PlanStep>& steps) {
   std::vector<StageTraffic> rounds;
   for (std::size_t begin = 0; begin < steps.size();) {
@@ -154,9 +157,11 @@ std::vector<StageTraffic> traffic_of_steps(const std::vector<PlanStep>& steps) {
 }  // namespace
 
 int round_count(const PlanStage& stage) {
-  if (stage.pattern == Pattern::kSteps) return stage.steps.empty() ? 0 : stage.steps.back().round + 1;
+  if (stage.pattern == Pattern::kSteps)
+    return stage.steps.empty() ? 0 : stage.steps.back().round + 1;
   int rounds = 0;
-  for (const Line& line : stage.lines) rounds = std::max(rounds, rounds_of(stage.pattern, line.size()));
+  for (const Line& line : stage.lines)
+    rounds = std::max(rounds, rounds_of(stage.pattern, line.size()));
   return rounds;
 }
 

@@ -9,7 +9,8 @@
 
 namespace trellis::sim {
 
-/// Members that exchange with each other in one stage, in the pattern's order, and the pieces of the buffer that each of them owns.
+/// Members that exchange with each other in one stage, in the pattern's order, and the pieces of
+/// the buffer that each of them owns.
 struct Line {
   std::vector<int> members;
   std::vector<std::vector<Chunk>> owned;  ///< by position in `members`
@@ -19,28 +20,36 @@ struct Line {
   [[nodiscard]] int size() const { return static_cast<int>(members.size()); }
 };
 
-/// The shapes of which all-gathers and reduce-scatters are made; every line of a stage has the same one.
+/// The shapes of which all-gathers and reduce-scatters are made; every line of a stage has the same
+/// one.
 enum class Pattern : std::uint8_t {
-  kRing,             ///< to the next and to the previous member; each piece is cut in two, one half per way (two members: one way only)
-  kKangaRing,        ///< as kRing over pairs of members; one of the pair carries a way, and passes each piece to its buddy as it sends it on
-  kDirect,           ///< everybody to everybody, one round
-  kHalvingDoubling,  ///< members as a hypercube; each piece is cut in as many parts as there are axes, each part takes them in another order
+  kRing,  ///< to the next and to the previous member; each piece is cut in two, one half per way
+          ///< (two members: one way only)
+  kKangaRing,  ///< as kRing over pairs of members; one of the pair carries a way, and passes each
+               ///< piece to its buddy as it sends it on
+  kDirect,     ///< everybody to everybody, one round
+  kHalvingDoubling,  ///< members as a hypercube; each piece is cut in as many parts as there are
+                     ///< axes, each part takes them in another order
   kSteps,            ///< none of these: `steps` says it all
 };
 
-/// One stage of a collective in compact form. Gather: before, each member of a line holds what it owns; after, all hold all.
-/// Reduce: before, all hold all; after, each member holds the sum of what it owns.
+/// One stage of a collective in compact form. Gather: before, each member of a line holds what it
+/// owns; after, all hold all. Reduce: before, all hold all; after, each member holds the sum of
+/// what it owns.
 struct PlanStage {
   Pattern pattern = Pattern::kRing;
   bool reduce = false;
-  /// The data go through this stage and its pipelined neighbours slice by slice, so that their resources work at the same time.
+  /// The data go through this stage and its pipelined neighbours slice by slice, so that their
+  /// resources work at the same time.
   bool pipelined = false;
-  int issuers = 1;  ///< kDirect: members of a chip that share the work of sending to the other chips
+  int issuers =
+      1;  ///< kDirect: members of a chip that share the work of sending to the other chips
   std::vector<Line> lines;
   std::vector<PlanStep> steps;  ///< kSteps
 };
 
-/// A collective in compact form: a ring of 1,024 members is a few numbers here and two million steps when it is written out.
+/// A collective in compact form: a ring of 1,024 members is a few numbers here and two million
+/// steps when it is written out.
 struct PlanOutline {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   int members = 1;
@@ -58,7 +67,8 @@ struct Flow {
   auto operator<=>(const Flow&) const = default;
 };
 
-/// Everybody to everybody, of too many members for a flow per pair: each sends what it owns to all others; reduce: to each what that one owns.
+/// Everybody to everybody, of too many members for a flow per pair: each sends what it owns to all
+/// others; reduce: to each what that one owns.
 struct DirectLine {
   std::vector<int> members;
   std::vector<std::int64_t> owned;  ///< elements, by member
@@ -69,10 +79,11 @@ inline constexpr int kMaxWrittenDirect = 64;  ///< members; more are DirectLines
 /// What a stage asks of the machine, without its steps.
 struct StageTraffic {
   int rounds = 0;
-  int messages = 0;              ///< that the busiest member issues per round, one after the other
-  bool exchange = false;         ///< partners agree on each round before they start it
-  std::int64_t reduced_last = 0; ///< elements that a member still reduces when the last data have arrived
-  std::vector<Flow> flows;       ///< without empty ones
+  int messages = 0;       ///< that the busiest member issues per round, one after the other
+  bool exchange = false;  ///< partners agree on each round before they start it
+  std::int64_t reduced_last =
+      0;  ///< elements that a member still reduces when the last data have arrived
+  std::vector<Flow> flows;  ///< without empty ones
   std::vector<DirectLine> direct;
 };
 
@@ -81,7 +92,8 @@ using StepSink = std::function<void(const PlanStep&)>;
 [[nodiscard]] int round_count(const PlanStage& stage);
 /// Calls `sink` for every step, round by round from `first_round`.
 void for_each_step(const PlanStage& stage, int first_round, const StepSink& sink);
-/// kSteps: one entry per round; otherwise one for the stage, whose rounds are alike and follow each other without a gap on any link.
+/// kSteps: one entry per round; otherwise one for the stage, whose rounds are alike and follow each
+/// other without a gap on any link.
 [[nodiscard]] std::vector<StageTraffic> traffic(const PlanStage& stage);
 
 [[nodiscard]] CommPlan expand(const PlanOutline& outline);

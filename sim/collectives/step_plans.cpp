@@ -22,7 +22,8 @@ Steps broadcast_chain(int members, std::int64_t elements) {
       const int piece = round - member;
       if (piece < 0 || piece >= pieces) continue;
       const Chunk range = chunk_range(elements, pieces, piece);
-      steps.push_back({round, member, member + 1, range.begin, range.begin, range.length, false, false});
+      steps.push_back(
+          {round, member, member + 1, range.begin, range.begin, range.length, false, false});
     }
   }
   return steps;
@@ -30,19 +31,24 @@ Steps broadcast_chain(int members, std::int64_t elements) {
 
 Steps broadcast_mesh(int members, std::int64_t elements) {
   Steps steps;
-  for (int to = 1; to < members && elements > 0; ++to) steps.push_back({0, 0, to, 0, 0, elements, false, false});
+  for (int to = 1; to < members && elements > 0; ++to)
+    steps.push_back({0, 0, to, 0, 0, elements, false, false});
   return steps;
 }
 
-/// Round r pairs i with (r − i) mod n: every pair meets once, and both directions of a pair run together. Mesh: all at once.
+/// Round r pairs i with (r − i) mod n: every pair meets once, and both directions of a pair run
+/// together. Mesh: all at once.
 Steps all_to_all(int members, std::int64_t elements, bool at_once) {
-  TRELLIS_CHECK(elements % members == 0, "an all-to-all sends one block of the same size to each member");
+  TRELLIS_CHECK(elements % members == 0,
+                "an all-to-all sends one block of the same size to each member");
   Steps steps;
   const std::int64_t block = elements / members;
   for (int round = 0; round < members && block > 0; ++round) {
     for (int from = 0; from < members; ++from) {
       const int to = (round - from + members) % members;
-      if (to != from) steps.push_back({at_once ? 0 : round, from, to, to * block, from * block, block, false, false});
+      if (to != from)
+        steps.push_back(
+            {at_once ? 0 : round, from, to, to * block, from * block, block, false, false});
     }
   }
   return steps;
@@ -60,7 +66,8 @@ Steps everybody_to_everybody(int members, std::int64_t elements) {
 
 Steps to_the_next(int members, std::int64_t elements) {
   Steps steps;
-  for (int from = 0; from < members && elements > 0; ++from) steps.push_back({0, from, (from + 1) % members, 0, 0, elements, false, false});
+  for (int from = 0; from < members && elements > 0; ++from)
+    steps.push_back({0, from, (from + 1) % members, 0, 0, elements, false, false});
   return steps;
 }
 
@@ -70,7 +77,8 @@ Steps steps_of(CollectiveKind kind, Algorithm algorithm, int members, std::int64
   const bool mesh = algorithm == Algorithm::kMesh;
   switch (kind) {
     case CollectiveKind::kAllToAll: return all_to_all(members, elements, mesh);
-    case CollectiveKind::kBroadcast: return mesh ? broadcast_mesh(members, elements) : broadcast_chain(members, elements);
+    case CollectiveKind::kBroadcast:
+      return mesh ? broadcast_mesh(members, elements) : broadcast_chain(members, elements);
     case CollectiveKind::kPermute: return to_the_next(members, elements);
     case CollectiveKind::kSendRecv:
       TRELLIS_CHECK(members == 2, "a transfer has two members");

@@ -27,7 +27,8 @@ Parameter describe_fitted(const std::string& key, const YamlMap& entry) {
   p.evidence = Evidence::kCalibrated;
   p.range = entry.required<std::string>("range");
   const auto rows = entry.required<std::vector<std::string>>("fitted_on");
-  p.source = entry.required<std::string>("meaning") + "; " + entry.required<std::string>("origin") + "; fitted on " + join(rows);
+  p.source = entry.required<std::string>("meaning") + "; " + entry.required<std::string>("origin") +
+             "; fitted on " + join(rows);
   entry.allow_any("value");
   (void)entry.required<std::string>("subject");  // which rows: scripts/calibrate fits by it
   entry.reject_unknown();
@@ -50,11 +51,15 @@ void Overlay::read_fitted(const fs::path& file) {
   documents_.push_back(YamlDocument::load(file));
   const YamlMap root = documents_.back().root();
   const auto generation = root.required<std::string>("generation");
-  if (generation != file.stem()) root.problem("generation", "is " + generation + ", the file is named " + file.filename().string());
+  if (generation != file.stem())
+    root.problem("generation",
+                 "is " + generation + ", the file is named " + file.filename().string());
   const YamlMap parameters = root.map("parameters");
   root.reject_unknown();
   const auto keys = parameters.keys();
-  if (keys.size() > kMaxFitted) root.problem("parameters", fmt::format("has {} fitted parameters, at most {} are allowed", keys.size(), kMaxFitted));
+  if (keys.size() > kMaxFitted)
+    root.problem("parameters", fmt::format("has {} fitted parameters, at most {} are allowed",
+                                           keys.size(), kMaxFitted));
   for (const auto& key : keys) {
     const YamlMap entry = parameters.map(key);
     replacements_.insert_or_assign(key, Replacement{entry, describe_fitted(key, entry)});
@@ -64,14 +69,18 @@ void Overlay::read_fitted(const fs::path& file) {
 void Overlay::read_override(const std::string& text) {
   const auto equals = text.find('=');
   const auto check = [&](bool holds) {
-    if (!holds) throw ConfigError("--set \"" + text + "\": expected key=value, e.g. --set \"core.dma.engine_rate=20 GB/s\"");
+    if (!holds)
+      throw ConfigError("--set \"" + text +
+                        "\": expected key=value, e.g. --set \"core.dma.engine_rate=20 GB/s\"");
   };
   check(equals != std::string::npos && equals != 0);
   const std::string key = text.substr(0, equals);
   documents_.push_back(YamlDocument::parse("value: " + text.substr(equals + 1), "--set " + key));
   const YamlMap entry = documents_.back().root();
   check(!entry.raw("value").empty());
-  replacements_.insert_or_assign(key, Replacement{entry, {key, entry.raw("value"), "set by the user", Evidence::kEstimated, "as given"}});
+  replacements_.insert_or_assign(key, Replacement{entry,
+                                                  {key, entry.raw("value"), "set by the user",
+                                                   Evidence::kEstimated, "as given"}});
 }
 
 const Overlay::Replacement* Overlay::find(const std::string& key) {
@@ -90,7 +99,9 @@ void Overlay::throw_if_any() const {
   for (const auto& [key, replacement] : replacements_) {
     if (asked_.contains(key)) continue;
     const std::string near = nearest_name(key, known);
-    problems.push_back(key + ": is no hardware parameter" + (near.empty() ? "" : "; did you mean " + near + "?") + "; `trellis describe INSTANCE` lists them");
+    problems.push_back(key + ": is no hardware parameter" +
+                       (near.empty() ? "" : "; did you mean " + near + "?") +
+                       "; `trellis describe INSTANCE` lists them");
   }
   if (!problems.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems, "\n")));
 }

@@ -11,14 +11,17 @@
 
 namespace trellis::sim {
 
-/// Most parameters of one generation that may be fitted: more knobs fit the rows and not the machine.
+/// Most parameters of one generation that may be fitted: more knobs fit the rows and not the
+/// machine.
 inline constexpr std::size_t kMaxFitted = 8;
 
-/// Where the files of fitted parameters lie: calibration/ beside the hardware files; empty when there is none.
+/// Where the files of fitted parameters lie: calibration/ next to the hardware files; empty when
+/// there is none.
 [[nodiscard]] std::filesystem::path calibration_directory();
 
-/// What replaces numbers of a hardware file: the fitted ones of sim/config/calibration/<generation>.yaml, then the user's `key=value`.
-/// A key that no reader asks for is a problem, as is a file with more than kMaxFitted parameters.
+/// What replaces numbers of a hardware file: the fitted ones of
+/// sim/config/calibration/<generation>.yaml, then the user's `key=value`. A key that no reader asks
+/// for is a problem, as is a file with more than kMaxFitted parameters.
 class Overlay {
  public:
   /// Throws ConfigError for a file that does not parse and for an override without "=".
@@ -30,7 +33,8 @@ class Overlay {
   };
   /// The last replacement of `key`; nullptr: the hardware file's number holds.
   [[nodiscard]] const Replacement* find(const std::string& key);
-  /// Throws ConfigError with all problems: unknown keys, missing fields, values outside their range's dimension.
+  /// Throws ConfigError with all problems: unknown keys, missing fields, values outside their
+  /// range's dimension.
   void throw_if_any() const;
 
  private:

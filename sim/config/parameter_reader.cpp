@@ -24,28 +24,35 @@ Evidence read_evidence(const YamlMap& entry) {
   if (const auto evidence = parse_evidence(word)) return *evidence;
   if (entry.has("evidence")) {
     const std::string near = nearest_name(word, kEvidenceWords);
-    entry.problem("evidence", "expected spec, measured, calibrated or estimated, got \"" + word + "\"" + (near.empty() ? "" : "; did you mean " + near + "?"));
+    entry.problem("evidence", "expected spec, measured, calibrated or estimated, got \"" + word +
+                                  "\"" + (near.empty() ? "" : "; did you mean " + near + "?"));
   }
   return Evidence::kEstimated;
 }
 
 }  // namespace
 
-std::string_view name(Evidence evidence) { return kEvidenceWords.at(static_cast<std::size_t>(evidence)); }
+std::string_view name(Evidence evidence) {
+  return kEvidenceWords.at(static_cast<std::size_t>(evidence));
+}
 
 void ParameterReader::check_positive(const YamlMap& entry, double value) {
   if (value < 0) entry.problem("value", "must not be negative");
 }
 
-void ParameterReader::check_replacement(const YamlMap& entry, const Written& written, double value, bool is_time) {
+void ParameterReader::check_replacement(const YamlMap& entry, const Written& written, double value,
+                                        bool is_time) {
   constexpr double kFactor = 1000;
   const auto expect = [&](bool holds, const std::string& expected) {
-    if (!holds) entry.problem("value", fmt::format("expected {}, got '{}'", expected, entry.raw("value")));
+    if (!holds)
+      entry.problem("value", fmt::format("expected {}, got '{}'", expected, entry.raw("value")));
   };
   if (is_time) {
     expect(value >= 0 && value <= 10 * kPicosecondsPerSecond, "a time from 0 to 10 s");
   } else if (written.value > 0) {
-    expect(value >= written.value / kFactor && value <= written.value * kFactor, fmt::format("at most {} times more or less than the hardware file's {}", kFactor, written.text));
+    expect(value >= written.value / kFactor && value <= written.value * kFactor,
+           fmt::format("at most {} times more or less than the hardware file's {}", kFactor,
+                       written.text));
   } else {
     expect(value >= 0 && value <= kFactor, fmt::format("0 to {}", kFactor));
   }
@@ -58,10 +65,17 @@ Parameter ParameterReader::describe(const std::string& key, const YamlMap& entry
   parameter.source = entry.required<std::string>("source");
   parameter.evidence = read_evidence(entry);
   parameter.range = entry.get<std::string>("range", "");
-  const bool uncertain = parameter.evidence == Evidence::kEstimated || parameter.evidence == Evidence::kCalibrated;
-  if (uncertain && parameter.range.empty()) entry.problem("range", "is missing: an " + std::string(name(parameter.evidence)) + " number states its plausible range");
-  if (parameter.evidence == Evidence::kCalibrated) entry.problem("evidence", "fitted numbers stand in the calibration folder; here: the published value, or an estimate");
-  if (parameter.source.empty() && entry.has("source")) entry.problem("source", "is empty: say where the number is from");
+  const bool uncertain =
+      parameter.evidence == Evidence::kEstimated || parameter.evidence == Evidence::kCalibrated;
+  if (uncertain && parameter.range.empty())
+    entry.problem("range", "is missing: an " + std::string(name(parameter.evidence)) +
+                               " number states its plausible range");
+  if (parameter.evidence == Evidence::kCalibrated)
+    entry.problem("evidence",
+                  "fitted numbers are in the calibration folder; here: the published value, or "
+                  "an estimate");
+  if (parameter.source.empty() && entry.has("source"))
+    entry.problem("source", "is empty: say where the number is from");
   entry.reject_unknown();
   return parameter;
 }

@@ -10,12 +10,14 @@
 
 namespace trellis::sim {
 
-/// Reads the `{value, source, evidence, range}` entries of one mapping of a hardware file and remembers each as a Parameter.
-/// Entries that break the rules become problems of the document.
+/// Reads the `{value, source, evidence, range}` entries of one mapping of a hardware file and
+/// remembers each as a Parameter. Entries that break the rules become problems of the document.
 class ParameterReader {
  public:
-  /// `prefix`: dotted key of the mapping, for the parameters' keys. `out` and `overlay` may be null: check only.
-  ParameterReader(YamlMap map, std::string prefix, std::vector<Parameter>* out, Overlay* overlay = nullptr)
+  /// `prefix`: dotted key of the mapping, for the parameters' keys. `out` and `overlay` may be
+  /// null: check only.
+  ParameterReader(YamlMap map, std::string prefix, std::vector<Parameter>* out,
+                  Overlay* overlay = nullptr)
       : map_(std::move(map)), prefix_(std::move(prefix)), out_(out), overlay_(overlay) {}
 
   template <typename T>
@@ -29,11 +31,13 @@ class ParameterReader {
     const T value = entry.required<T>("value");
     check_positive(entry, static_cast<double>(number(value)));
     Parameter written = describe(key, entry);
-    const Overlay::Replacement* replaced = overlay_ == nullptr ? nullptr : overlay_->find(written.key);
+    const Overlay::Replacement* replaced =
+        overlay_ == nullptr ? nullptr : overlay_->find(written.key);
     if (replaced == nullptr) return remember(std::move(written)), value;
     const T fitted = replaced->entry.get<T>("value", value);
     if constexpr (!std::is_same_v<T, bool>) {
-      check_replacement(replaced->entry, {static_cast<double>(number(value)), written.value}, static_cast<double>(number(fitted)), std::is_same_v<T, Picoseconds>);
+      check_replacement(replaced->entry, {static_cast<double>(number(value)), written.value},
+                        static_cast<double>(number(fitted)), std::is_same_v<T, Picoseconds>);
     }
     remember(merge(std::move(written), replaced->described));
     return fitted;
@@ -66,11 +70,13 @@ class ParameterReader {
     const std::string& text;
   };
   static void check_positive(const YamlMap& entry, double value);
-  /// A replacement stays near the hardware file's number: far from it nothing is a machine, and times leave the range of integer picoseconds.
-  static void check_replacement(const YamlMap& entry, const Written& written, double value, bool is_time);
+  /// A replacement stays near the hardware file's number: far from it nothing is a machine, and
+  /// times leave the range of integer picoseconds.
+  static void check_replacement(const YamlMap& entry, const Written& written, double value,
+                                bool is_time);
   /// The entry as written; its broken rules become problems.
   [[nodiscard]] Parameter describe(const std::string& key, const YamlMap& entry) const;
-  /// The replacement, which still tells what it replaced.
+  /// The replacement, which still shows what it replaced.
   [[nodiscard]] static Parameter merge(Parameter written, Parameter replacement);
   void remember(Parameter parameter);
 

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxNodes = 16384;  ///< every core and link of a cluster is an entry of a table: some 40 KB an instance
+constexpr int kMaxNodes =
+    16384;  ///< every core and link of a cluster is an entry of a table: some 40 KB an instance
 
 TensorEngineConfig read_tensor(ParameterReader r) {
   TensorEngineConfig c;
@@ -88,7 +89,8 @@ DmaConfig read_dma(ParameterReader r) {
   c.packet_descriptors = r.read<int>("packet_descriptors");
   c.queued_packets = r.read<int>("queued_packets");
   for (int q = 0; q < isa::kNumDmaQueues; ++q) {
-    c.priority[static_cast<std::size_t>(q)] = r.read<int>("priority_" + std::string(isa::name(static_cast<isa::DmaQueue>(q))));
+    c.priority[static_cast<std::size_t>(q)] =
+        r.read<int>("priority_" + std::string(isa::name(static_cast<isa::DmaQueue>(q))));
   }
   c.hbm_interleave = r.read<Bytes>("hbm_interleave");
   c.hbm_strided_efficiency = r.read<double>("hbm_strided_efficiency");
@@ -144,8 +146,13 @@ ChipConfig read_chip(ParameterReader r) {
   c.hbm_bandwidth = r.read<BytesPerSecond>("hbm_bandwidth");
   c.peak_bf16_core = r.read<FlopsPerSecond>("peak_bf16_core");
   c.peak_fp32_core = r.read<FlopsPerSecond>("peak_fp32_core");
-  c.peaks = {r.read<FlopsPerSecond>("peak_bf16"), r.read<FlopsPerSecond>("peak_fp32"), r.read_or<FlopsPerSecond>("peak_fp8", {}),
-      r.read_or<FlopsPerSecond>("peak_sparse", {}), r.read_or<FlopsPerSecond>("peak_mx", {}), r.read<BytesPerSecond>("peak_dma_bandwidth"), r.read<int>("cc_cores")};
+  c.peaks = {r.read<FlopsPerSecond>("peak_bf16"),
+             r.read<FlopsPerSecond>("peak_fp32"),
+             r.read_or<FlopsPerSecond>("peak_fp8", {}),
+             r.read_or<FlopsPerSecond>("peak_sparse", {}),
+             r.read_or<FlopsPerSecond>("peak_mx", {}),
+             r.read<BytesPerSecond>("peak_dma_bandwidth"),
+             r.read<int>("cc_cores")};
   c.host_dma_engines = r.read<int>("host_dma_engines");
   c.host_dma_rate = r.read<BytesPerSecond>("host_dma_rate");
   c.host_write_latency = r.read<Picoseconds>("host_write_latency");
@@ -191,21 +198,28 @@ SoftwareConfig read_software(ParameterReader r) {
 void check_consistency(const SystemConfig& system, const YamlMap& root) {
   const int cores = system.chip.physical_cores;
   const int size = system.instance.logical_core_size;
-  if (size < 1 || cores % size != 0) root.problem("chip", "physical_cores must be a multiple of logical_core_size " + std::to_string(size));
+  if (size < 1 || cores % size != 0)
+    root.problem("chip",
+                 "physical_cores must be a multiple of logical_core_size " + std::to_string(size));
 }
 
-/// Only 1 and 2 exist (SDK logical-neuroncore-config.rst), and 2 only where cores share an HBM stack.
+/// Only 1 and 2 exist (SDK logical-neuroncore-config.rst), and 2 only where cores share an HBM
+/// stack.
 void choose_logical_cores(SystemConfig& system, int size) {
   if (size < 1 || size > system.chip.cores_per_hbm_stack) {
     const std::string advice = instance_advice(1, size);
-    throw ConfigError(std::string("logical core size: ") + system.instance.name + " has " + (system.chip.cores_per_hbm_stack > 1 ? "1 or 2" : "only 1") + ", got " + std::to_string(size) +
+    throw ConfigError(std::string("logical core size: ") + system.instance.name + " has " +
+                      (system.chip.cores_per_hbm_stack > 1 ? "1 or 2" : "only 1") + ", got " +
+                      std::to_string(size) +
                       (advice.empty() ? "" : "; a machine that has it: " + advice));
   }
   system.instance.logical_core_size = size;
 }
 
-/// Reads the whole file, every instance, so that all mistakes are found; returns the system of `instance`.
-SystemConfig read_file(const fs::path& file, const std::string& instance, const LoadOptions& options) {
+/// Reads the whole file, every instance, so that all mistakes are found; returns the system of
+/// `instance`.
+SystemConfig read_file(const fs::path& file, const std::string& instance,
+                       const LoadOptions& options) {
   const YamlDocument document = YamlDocument::load(file);
   const YamlMap root = document.root();
   SystemConfig system;
@@ -223,7 +237,9 @@ SystemConfig read_file(const fs::path& file, const std::string& instance, const 
   const YamlMap instances = root.map("instances");
   for (const std::string& each : instances.keys()) {
     const bool wanted = each == instance;
-    const InstanceConfig config = read_instance(instances.map(each), each, shared, wanted ? &system.parameters : nullptr, wanted ? &overlay : nullptr);
+    const InstanceConfig config =
+        read_instance(instances.map(each), each, shared, wanted ? &system.parameters : nullptr,
+                      wanted ? &overlay : nullptr);
     if (wanted) system.instance = config;
   }
   system.contradictions = read_contradictions(root);
@@ -244,7 +260,9 @@ std::vector<fs::path> config_files() {
   return files;
 }
 
-std::vector<std::string> instances_of(const fs::path& file) { return YamlDocument::load(file).root().map("instances").keys(); }
+std::vector<std::string> instances_of(const fs::path& file) {
+  return YamlDocument::load(file).root().map("instances").keys();
+}
 
 }  // namespace
 
@@ -264,7 +282,8 @@ SystemConfig load_system(const std::string& instance, int nodes) {
 
 SystemConfig load_system(const std::string& instance, const LoadOptions& options) {
   if (options.nodes < 1 || options.nodes > kMaxNodes) {
-    throw ConfigError("instance " + instance + ": expected 1 to " + std::to_string(kMaxNodes) + " nodes, got " + std::to_string(options.nodes));
+    throw ConfigError("instance " + instance + ": expected 1 to " + std::to_string(kMaxNodes) +
+                      " nodes, got " + std::to_string(options.nodes));
   }
   for (const auto& file : config_files()) {
     const auto names = instances_of(file);
@@ -281,14 +300,21 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
   std::string list;
   for (const auto& each : known) list += (list.empty() ? "" : ", ") + each;
   const std::string near = nearest_name(instance, known);
-  throw ConfigError("unknown instance \"" + instance + "\"" + (near.empty() ? "" : "; did you mean " + near + "?") + "; known: " + list);
+  throw ConfigError("unknown instance \"" + instance + "\"" +
+                    (near.empty() ? "" : "; did you mean " + near + "?") + "; known: " + list);
 }
 
-std::optional<SoftwareStack> software_stack(const std::string& name) {
-  if (name == "none") return SoftwareStack::kNone;
-  if (name == "nxd") return SoftwareStack::kNxd;
-  if (name == "megatron") return SoftwareStack::kMegatron;
-  if (name == "optimum-neuron") return SoftwareStack::kOptimumNeuron;
+std::vector<SoftwareProfile> software_profiles() {
+  return {{SoftwareStack::kNone, "none", false},
+          {SoftwareStack::kNxd, "nxd", true},
+          {SoftwareStack::kMegatron, "megatron", false},
+          {SoftwareStack::kOptimumNeuron, "optimum-neuron", true}};
+}
+
+std::optional<SoftwareProfile> software_profile(const std::string& name) {
+  for (const SoftwareProfile& profile : software_profiles()) {
+    if (profile.name == name) return profile;
+  }
   return std::nullopt;
 }
 

@@ -19,63 +19,66 @@ enum class Evidence { kSpec, kMeasured, kCalibrated, kEstimated };
 
 /// One number of sim/configs/*.yaml as written, for `describe` and for provenance.
 struct Parameter {
-  std::string key;     ///< dotted, e.g. "core.tensor.clock"
-  std::string value;   ///< with its unit
+  std::string key;    ///< dotted, e.g. "core.tensor.clock"
+  std::string value;  ///< with its unit
   std::string source;
   Evidence evidence = Evidence::kEstimated;
-  std::string range;   ///< estimated ones: plausible range, "" otherwise
+  std::string range;  ///< estimated ones: plausible range, "" otherwise
 };
 
 struct EngineConfig {
   Hertz clock;
-  double elements_per_cycle = 128;    ///< lanes at base rate
-  double bf16_speedup = 1;            ///< widest perf mode for bf16 and fp16 operands in SBUF
-  double fp8_speedup = 1;             ///< the same for fp8
-  double fixed_cycles = 64;           ///< from the last datum to the visible result
-  double dependent_cycles = 0;        ///< a reader of that result on the same engine starts so much later
-  double min_cycles = 64;             ///< minimum initiation interval
+  double elements_per_cycle = 128;  ///< lanes at base rate
+  double bf16_speedup = 1;          ///< widest perf mode for bf16 and fp16 operands in SBUF
+  double fp8_speedup = 1;           ///< the same for fp8
+  double fixed_cycles = 64;         ///< from the last datum to the visible result
+  double dependent_cycles = 0;  ///< a reader of that result on the same engine starts so much later
+  double min_cycles = 64;       ///< minimum initiation interval
 };
 
 /// What single instructions cost beyond their engine's rate, and which paths engines share.
 struct InstructionCosts {
-  bool vector_gpsimd_share_sbuf = true;     ///< false: only VectorE's perf modes borrow GpSimd's path
-  bool vector_scalar_share_psum = true;     ///< false: they collide on equal banks only
-  Bytes fast_stride = Bytes(16);            ///< a wider innermost stride halves VectorE's rate
+  bool vector_gpsimd_share_sbuf = true;  ///< false: only VectorE's perf modes borrow GpSimd's path
+  bool vector_scalar_share_psum = true;  ///< false: they collide on equal banks only
+  Bytes fast_stride = Bytes(16);         ///< a wider innermost stride halves VectorE's rate
   double vector_reciprocal_passes = 8;
-  double read_accumulator_cycles = 64;      ///< instructions with a second result that is a sum
-  double dynamic_address_cycles = 600;      ///< least data cycles of a register-addressed copy
+  double read_accumulator_cycles = 64;  ///< instructions with a second result that is a sum
+  double dynamic_address_cycles = 600;  ///< least data cycles of a register-addressed copy
   double batch_aggregate_passes = 13.0 / 3;
-  double exponential_rate = 4;              ///< VectorE, elements per lane and cycle; v4
-  double quantize_rate = 4;                 ///< as above
-  double random_rate = 1;                   ///< 32-bit words per lane and cycle
+  double exponential_rate = 4;  ///< VectorE, elements per lane and cycle; v4
+  double quantize_rate = 4;     ///< as above
+  double random_rate = 1;       ///< 32-bit words per lane and cycle
   double gpsimd_rsqrt_passes = 4;
-  double top_k_passes = 4;                  ///< cycles for each element of a group of 16 partitions
-  double gather_overhead = 28;              ///< LocalGather: cycles that an index costs beside its data
-  double gather_width = 4;                  ///< cycles that one element of it takes
+  double top_k_passes = 4;      ///< cycles for each element of a group of 16 partitions
+  double gather_overhead = 28;  ///< LocalGather: cycles that an index costs in addition to its data
+  double gather_width = 4;      ///< cycles that one element of it takes
 };
 
 struct TensorEngineConfig {
   Hertz clock;
-  double min_cycles = 64;        ///< a matmul of fewer columns costs as much, if its weights have as many
-  double overhead_cycles = 8;    ///< between two instructions that stream through the array; fp32 takes two of them
-  double stationary_cycles = 32; ///< load of 128 columns, hidden behind the running matmul
+  double min_cycles = 64;  ///< a matmul of fewer columns costs as much, if its weights have as many
+  double overhead_cycles =
+      8;  ///< between two instructions that stream through the array; fp32 takes two of them
+  double stationary_cycles = 32;         ///< load of 128 columns, hidden by the running matmul
   double stationary_fixed_cycles = 160;  ///< until a load's operand is read and its semaphores move
   double fp32_passes = 4;
   double fp32_transpose_passes = 4;
-  double transpose_interval = 1; ///< time factor of transposes; < 1: they overlap (background transpose)
-  double fixed_cycles = 64;      ///< pipeline fill of a dependent use of the result
-  Picoseconds ramp_time;         ///< dI/dt throttle; 0: none
-  double ramp_start = 1.0;       ///< allowed utilisation at the start of a busy phase
+  double transpose_interval =
+      1;  ///< time factor of transposes; < 1: they overlap (background transpose)
+  double fixed_cycles = 64;  ///< pipeline fill of a dependent use of the result
+  Picoseconds ramp_time;     ///< dI/dt throttle; 0: none
+  double ramp_start = 1.0;   ///< allowed utilisation at the start of a busy phase
 };
 
 struct DmaConfig {
   int engines = 16;
-  BytesPerSecond engine_rate;       ///< practical, per engine
-  Picoseconds descriptor_floor;     ///< least time of one descriptor on an engine
-  Picoseconds semaphore_write;      ///< every engine ends its part of a transfer with one
-  double transpose_rate_hbm = 0;    ///< of engine_rate, when a transfer transposes on its way from HBM; 0: the core has no such mode
-  double transpose_rate_sbuf = 0;   ///< the same inside SBUF
-  double accumulate_rate = 0.5;     ///< of engine_rate, when a transfer adds to its destination
+  BytesPerSecond engine_rate;      ///< practical, per engine
+  Picoseconds descriptor_floor;    ///< least time of one descriptor on an engine
+  Picoseconds semaphore_write;     ///< every engine ends its part of a transfer with one
+  double transpose_rate_hbm = 0;   ///< of engine_rate, when a transfer transposes on its way from
+                                   ///< HBM; 0: the core has no such mode
+  double transpose_rate_sbuf = 0;  ///< the same inside SBUF
+  double accumulate_rate = 0.5;    ///< of engine_rate, when a transfer adds to its destination
 
   Picoseconds trigger_time;         ///< the issuing engine is busy for this long
   Picoseconds fixed_latency;        ///< trigger → first data
@@ -85,35 +88,45 @@ struct DmaConfig {
   Picoseconds hardware_generation;  ///< a generator is busy for this long per transfer
   Picoseconds software_generation;  ///< GpSimd is
 
-  Bytes packet;                     ///< a ring holds its engine for this long (or for packet_descriptors) before the next one's turn
+  Bytes packet;  ///< a ring holds its engine for this long (or for packet_descriptors) before the
+                 ///< next one's turn
   Bytes collective_packet;
   int packet_descriptors = 64;
-  int queued_packets = 2;           ///< a ring has at most so many packets on an engine
-  std::array<int, isa::kNumDmaQueues> priority{};  ///< class of a ring group: 0 first, 3 last; equal classes take turns
+  int queued_packets = 2;  ///< a ring has at most so many packets on an engine
+  std::array<int, isa::kNumDmaQueues>
+      priority{};  ///< class of a ring group: 0 first, 3 last; equal classes take turns
 
-  Bytes hbm_interleave;             ///< rows that lie apart and are shorter use a part of HBM's channels
+  Bytes
+      hbm_interleave;  ///< rows that lie at a distance and are shorter use a part of HBM's channels
   double hbm_strided_efficiency = 1;  ///< the smallest such part
   BytesPerSecond hbm_rate;            ///< of the core's stack, from the chip's numbers
 
-  /// The part of the channels that rows of `row_bytes` use when they lie apart.
+  /// The part of the channels that rows of `row_bytes` use when they lie at a distance.
   [[nodiscard]] double hbm_part(double row_bytes) const {
-    return std::clamp(row_bytes / static_cast<double>(hbm_interleave.value), hbm_strided_efficiency, 1.0);
+    return std::clamp(row_bytes / static_cast<double>(hbm_interleave.value), hbm_strided_efficiency,
+                      1.0);
   }
 };
 
-/// Which rules the graph compiler follows beyond lowering operations one by one (device/compiler/README.md). They stand among the machine's
-/// numbers because they decide a program's time as these do: `--set core.compiler.fused_attention=false` shows what one is worth.
+/// Which rules the graph compiler follows beyond lowering operations one by one
+/// (device/compiler/README.md). They are among the machine's numbers because they decide a
+/// program's time as these do: `--set core.compiler.fused_attention=false` shows what one is worth.
 struct CompilerRules {
-  bool fused_attention = true;     ///< explicit attention whose scores nobody keeps stays on chip
-  bool batched_products = true;    ///< small products of a batch share transfers and PSUM banks
-  bool rounding_casts = true;      ///< stochastic rounding is a mode of the cast, not arithmetic
-  bool fused_random = true;        ///< random masks are drawn where they are used
-  bool paired_windows = true;      ///< element-wise kernels work on two windows in turn, so that no engine waits for another one
-  bool narrow_values = true;       ///< operations on bf16 tensors keep bf16 between their steps; sums stay fp32
-  bool fused_optimizer = false;    ///< the operations of an optimizer's update share kernels too
-  bool dead_code_elimination = true;  ///< what a recomputation makes and nobody reads is not computed, collectives included
-  bool overlapped_tp = false;      ///< a core computes while a collective over tensor-parallel ranks moves, where the data allow it
-  bool fused_results = true;       ///< what follows a product (a sum, a GELU, its derivative) is done on its way out of PSUM
+  bool fused_attention = true;   ///< explicit attention whose scores no one keeps stays on chip
+  bool batched_products = true;  ///< small products of a batch share transfers and PSUM banks
+  bool rounding_casts = true;    ///< stochastic rounding is a mode of the cast, not arithmetic
+  bool fused_random = true;      ///< random masks are drawn where they are used
+  bool paired_windows = true;  ///< element-wise kernels work on two windows alternately, so that no
+                               ///< engine waits for another one
+  bool narrow_values =
+      true;  ///< operations on bf16 tensors keep bf16 between their steps; sums stay fp32
+  bool fused_optimizer = false;  ///< the operations of an optimizer's update share kernels too
+  bool dead_code_elimination =
+      true;  ///< what a recomputation makes and no one reads is not computed, collectives included
+  bool overlapped_tp = false;  ///< a core computes while a collective over tensor-parallel ranks
+                               ///< moves, where the data allow it
+  bool fused_results = true;  ///< what follows a product (a sum, a GELU, its derivative) is done on
+                              ///< its way out of PSUM
 };
 
 struct CoreConfig {
@@ -130,26 +143,26 @@ struct CoreConfig {
   isa::Limits limits;
 };
 
-/// What the chip's data sheet promises; for totals. Programs are judged by the cores' peaks, which are 3 to 7 % lower, and DMA by its
-/// practical rate.
+/// What the chip's data sheet promises; for totals. Programs are judged by the cores' peaks, which
+/// are 3 to 7 % lower, and DMA by its practical rate.
 struct ChipPeaks {
   FlopsPerSecond bf16, fp32;
   FlopsPerSecond fp8, sparse, mx;  ///< 0: not published, or the chip has none
   BytesPerSecond dma;
-  int cc_cores = 0;                ///< processors that step collectives
+  int cc_cores = 0;  ///< processors that step collectives
 };
 
 struct ChipConfig {
   std::string generation;  ///< "trn1", "trn2", "trn3"
   int physical_cores = 2;
   int cores_per_hbm_stack = 1;
-  Bytes hbm;               ///< whole chip
+  Bytes hbm;  ///< whole chip
   BytesPerSecond hbm_bandwidth;
   FlopsPerSecond peak_bf16_core;  ///< MFU denominator, per physical core
   FlopsPerSecond peak_fp32_core;
   ChipPeaks peaks;
   CoreConfig core;
-  int host_dma_engines = 0;        ///< besides those of the cores
+  int host_dma_engines = 0;        ///< in addition to those of the cores
   BytesPerSecond host_dma_rate;    ///< PCIe, one engine
   Picoseconds host_write_latency;  ///< a host tensor write of a few bytes, from call to return
 };
@@ -161,27 +174,30 @@ struct LinkConfig {
 
 /// How the chips of an instance are wired.
 enum class Fabric : std::uint8_t {
-  kTorus,   ///< chip to chip, rows × columns with wrap-around; over the instances of an UltraServer equal chips form rings
+  kTorus,   ///< chip to chip, rows × columns with wrap-around; over the instances of an UltraServer
+            ///< equal chips form rings
   kSwitch,  ///< every chip has a port into its server's switch and one into the switch of its rack
 };
 
 struct InstanceConfig {
-  std::string name;          ///< "trn1.32xlarge"
+  std::string name;  ///< "trn1.32xlarge"
   int chips = 1;
-  int logical_core_size = 1; ///< LNC
+  int logical_core_size = 1;  ///< LNC
   Fabric fabric = Fabric::kTorus;
   int torus_rows = 1, torus_columns = 1;  ///< kTorus
-  LinkConfig neuron_link;    ///< kTorus: chip → neighbour · kSwitch: chip → the server's switch
-  LinkConfig on_chip;        ///< core → core of one chip
-  int rack_nodes = 1;        ///< kSwitch: instances whose chips share the second switch
-  LinkConfig rack_link;      ///< kSwitch: chip → the rack's switch
+  LinkConfig neuron_link;  ///< kTorus: chip → neighbour · kSwitch: chip → the server's switch
+  LinkConfig on_chip;      ///< core → core of one chip
+  int rack_nodes = 1;      ///< kSwitch: instances whose chips share the second switch
+  LinkConfig rack_link;    ///< kSwitch: chip → the rack's switch
   Picoseconds switch_latency;
-  int ultraserver_nodes = 1; ///< instances that form an UltraServer
-  /// Chip → the same chip of another instance of the UltraServer: the two next to it (kTorus), those of other racks (kSwitch).
+  int ultraserver_nodes = 1;  ///< instances that form an UltraServer
+  /// Chip → the same chip of another instance of the UltraServer: the two next to it (kTorus),
+  /// those of other racks (kSwitch).
   LinkConfig ultraserver_link;
-  int efa_nics = 1;          ///< per instance; each serves chips / efa_nics chips
-  LinkConfig efa;            ///< one NIC
-  BytesPerSecond neuron_link_per_chip;  ///< as printed on the data sheet, both directions of all links; 0: none
+  int efa_nics = 1;                     ///< per instance; each serves chips / efa_nics chips
+  LinkConfig efa;                       ///< one NIC
+  BytesPerSecond neuron_link_per_chip;  ///< as printed on the data sheet, both directions of all
+                                        ///< links; 0: none
   int vcpus = 0;
   Bytes host_memory;
   std::vector<int> numa_node_0;  ///< chips next to the first NUMA node; empty: not published
@@ -189,7 +205,8 @@ struct InstanceConfig {
 
 /// Between instances, outside of an UltraServer.
 struct NetworkConfig {
-  double oversubscription = 1;  ///< bandwidth of an instance's NICs over that of its link into the network; 1: never in the way
+  double oversubscription = 1;  ///< bandwidth of an instance's NICs over that of its link into the
+                                ///< network; 1: never in the way
 };
 
 /// Two documents that disagree about this generation, and which one these numbers follow.
@@ -198,49 +215,74 @@ struct Contradiction {
 };
 
 struct LaunchConfig {
-  Picoseconds program_launch;   ///< host → device per program when the queue runs dry
-  Picoseconds program_start;    ///< device side start and stop of one program
-  Picoseconds benchmark_overhead; ///< what one execution in a benchmark's timing loop costs beyond what the device's profiler sees
-  Picoseconds collective_start; ///< trigger → first byte of a collective
+  Picoseconds program_launch;      ///< host → device per program when the queue runs dry
+  Picoseconds program_start;       ///< device side start and stop of one program
+  Picoseconds benchmark_overhead;  ///< what one execution in a benchmark's timing loop costs beyond
+                                   ///< what the device's profiler sees
+  Picoseconds collective_start;    ///< trigger → first byte of a collective
 };
 
 /// By which training software a run is timed; key `software` of its configuration.
 enum class SoftwareStack : std::uint8_t {
-  kNone,           ///< nothing beside the device's work
-  kNxd,            ///< PyTorch/XLA: NxD, or a script of its own
+  kNone,  ///< nothing in addition to the device's work
+  kNxd,   ///< PyTorch/XLA: NxD, or its own script
   kMegatron,
   kOptimumNeuron,
 };
-/// "none", "nxd", "megatron" or "optimum-neuron"; nullopt for other texts.
-[[nodiscard]] std::optional<SoftwareStack> software_stack(const std::string& name);
+
+/// A training software as other parts of the program need to know it.
+struct SoftwareProfile {
+  SoftwareStack stack;
+  const char* name;  ///< value of the key `software`
+  /// PyTorch/XLA compiles its graphs, with or without functionalisation; published figures say what
+  /// memory such a graph takes (of Hugging Face's modules on NxD).
+  bool is_xla;
+};
+/// All of them, in the order in which messages list them.
+[[nodiscard]] std::vector<SoftwareProfile> software_profiles();
+/// nullopt for other names.
+[[nodiscard]] std::optional<SoftwareProfile> software_profile(const std::string& name);
 
 /// What published training steps contain beyond the work that the machine was seen to do.
 struct SoftwareConfig {
-  double multi_node_stretch = 1;   ///< programs of a run on several instances take so many times longer
-  Picoseconds trace_time;          ///< all but kNone: the host records one operation; it does so while the device executes earlier programs
-  Picoseconds megatron_step;       ///< kMegatron: a step costs so much beside the device's work
-  double fine_tuning_stretch = 1;  ///< kOptimumNeuron: programs of micro-batches take so many times longer
+  double multi_node_stretch =
+      1;                   ///< programs of a run on several instances take so many times longer
+  Picoseconds trace_time;  ///< all but kNone: the host records one operation; it does so while the
+                           ///< device executes earlier programs
+  Picoseconds megatron_step;  ///< kMegatron: a step costs so much in addition to the device's work
+  double fine_tuning_stretch =
+      1;  ///< kOptimumNeuron: programs of micro-batches take so many times longer
   SoftwareStack stack = SoftwareStack::kNone;
 
-  [[nodiscard]] double optimizer_stretch(int nodes) const { return nodes > 1 ? multi_node_stretch : 1; }
-  [[nodiscard]] double program_stretch(int nodes) const {
-    return optimizer_stretch(nodes) * (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
+  [[nodiscard]] double optimizer_stretch(int nodes) const {
+    return nodes > 1 ? multi_node_stretch : 1;
   }
-  [[nodiscard]] Picoseconds recording(std::int64_t operations) const { return stack == SoftwareStack::kNone ? Picoseconds() : trace_time * operations; }
-  [[nodiscard]] Picoseconds step_overhead() const { return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds(); }
+  [[nodiscard]] double program_stretch(int nodes) const {
+    return optimizer_stretch(nodes) *
+           (stack == SoftwareStack::kOptimumNeuron ? fine_tuning_stretch : 1);
+  }
+  [[nodiscard]] Picoseconds recording(std::int64_t operations) const {
+    return stack == SoftwareStack::kNone ? Picoseconds() : trace_time * operations;
+  }
+  [[nodiscard]] Picoseconds step_overhead() const {
+    return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds();
+  }
 };
 /// Parameters that no program's time on a core depends on have keys that begin so.
 inline constexpr const char* kSoftwarePrefix = "software.";
 
-/// Collective communication by the CC-cores: what a plan costs beside the bandwidth of its links.
+/// Collective communication by the CC-cores: what a plan costs in addition to the bandwidth of its
+/// links.
 struct CollectiveConfig {
-  Picoseconds step_time;       ///< a round's handshake: semaphores seen by the CC-core, next DMA rings started
-  Picoseconds message_time;    ///< a member issues the messages of a round one after the other
-  Picoseconds exchange_time;   ///< partners of recursive halving and doubling agree on a round
-  BytesPerSecond core_rate;    ///< what a physical core's DMA engines send for collectives
-  double hbm_efficiency = 1;   ///< share of the chip's HBM bandwidth that collectives reach
-  double efa_efficiency = 1;   ///< share of a NIC's line rate
-  Bytes single_step_max, mesh_max, rdh_max;  ///< thresholds of the selection table (sim/collectives/selection.h)
+  Picoseconds
+      step_time;  ///< a round's handshake: semaphores seen by the CC-core, next DMA rings started
+  Picoseconds message_time;   ///< a member issues the messages of a round one after the other
+  Picoseconds exchange_time;  ///< partners of recursive halving and doubling agree on a round
+  BytesPerSecond core_rate;   ///< what a physical core's DMA engines send for collectives
+  double hbm_efficiency = 1;  ///< share of the chip's HBM bandwidth that collectives reach
+  double efa_efficiency = 1;  ///< share of a NIC's line rate
+  Bytes single_step_max, mesh_max,
+      rdh_max;  ///< thresholds of the selection table (sim/collectives/selection.h)
 };
 
 /// What is slower than its kind, and how many times as long its work takes; all factors above 1.
@@ -267,34 +309,49 @@ struct SystemConfig {
   std::vector<Contradiction> contradictions;
   SlowParts slow;  ///< see read_slow_parts
 
-  [[nodiscard]] int logical_cores_per_chip() const { return chip.physical_cores / instance.logical_core_size; }
-  [[nodiscard]] int logical_cores_per_node() const { return instance.chips * logical_cores_per_chip(); }
+  [[nodiscard]] int logical_cores_per_chip() const {
+    return chip.physical_cores / instance.logical_core_size;
+  }
+  [[nodiscard]] int logical_cores_per_node() const {
+    return instance.chips * logical_cores_per_chip();
+  }
   [[nodiscard]] int logical_cores() const { return nodes * logical_cores_per_node(); }
-  /// What a program of a micro-batch takes in a run of this cluster and software over what it takes alone, and one of the optimizer.
+  /// What a program of a micro-batch takes in a run of this cluster and software over what it takes
+  /// alone, and one of the optimizer.
   [[nodiscard]] double program_stretch() const { return software.program_stretch(nodes); }
   [[nodiscard]] double optimizer_stretch() const { return software.optimizer_stretch(nodes); }
   /// What the cores of one HBM stack share; one of them alone may use it all.
-  [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const { return chip.hbm_bandwidth * (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores); }
-  [[nodiscard]] Bytes hbm_per_logical_core() const { return Bytes(chip.hbm.value / logical_cores_per_chip()); }
+  [[nodiscard]] BytesPerSecond hbm_stack_bandwidth() const {
+    return chip.hbm_bandwidth *
+           (static_cast<double>(chip.cores_per_hbm_stack) / chip.physical_cores);
+  }
+  [[nodiscard]] Bytes hbm_per_logical_core() const {
+    return Bytes(chip.hbm.value / logical_cores_per_chip());
+  }
   /// bf16 peak of one logical core: the MFU denominator.
-  [[nodiscard]] FlopsPerSecond peak_per_logical_core() const { return chip.peak_bf16_core * static_cast<double>(instance.logical_core_size); }
+  [[nodiscard]] FlopsPerSecond peak_per_logical_core() const {
+    return chip.peak_bf16_core * static_cast<double>(instance.logical_core_size);
+  }
   [[nodiscard]] Evidence worst_evidence() const;
 };
 
 struct LoadOptions {
   int nodes = 1;
-  std::optional<int> logical_core_size;  ///< physical cores per logical core instead of the instance's default; 1 or 2
-  bool calibrated = true;                ///< false: published and estimated numbers only, nothing fitted
-  std::vector<std::string> overrides;    ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
+  std::optional<int> logical_core_size;  ///< physical cores per logical core instead of the
+                                         ///< instance's default; 1 or 2
+  bool calibrated = true;  ///< false: published and estimated numbers only, nothing fitted
+  std::vector<std::string>
+      overrides;  ///< "core.dma.engine_rate=20 GB/s", in order, after the fitted ones
   SoftwareStack software = SoftwareStack::kNone;
 };
 
 /// Names of all instances in the shipped configurations.
 [[nodiscard]] std::vector<std::string> instance_names();
-/// Loads the shipped configuration of an instance. Throws ConfigError with the nearest names when it is unknown.
+/// Loads the shipped configuration of an instance. Throws ConfigError with the nearest names when
+/// it is unknown.
 [[nodiscard]] SystemConfig load_system(const std::string& instance, int nodes = 1);
 [[nodiscard]] SystemConfig load_system(const std::string& instance, const LoadOptions& options);
-/// Where sim/configs lies: $TRELLIS_CONFIG_DIR, beside the binary, or the source tree.
+/// Where sim/configs lies: $TRELLIS_CONFIG_DIR, next to the binary, or the source tree.
 [[nodiscard]] std::filesystem::path config_directory();
 
 }  // namespace trellis::sim

@@ -7,8 +7,8 @@
 
 namespace trellis::sim {
 
-/// Every parameter with value, source and evidence, the totals that follow from them, the wiring, and where documents disagree
-/// (schema trellis.describe/1).
+/// Every parameter with value, source and evidence, the totals that follow from them, the wiring,
+/// and where documents disagree (schema trellis.describe/1).
 [[nodiscard]] nlohmann::json describe(const SystemConfig& system);
 
 /// The same as tables for people.

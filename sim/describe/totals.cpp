@@ -16,7 +16,8 @@ std::vector<Total> totals(const SystemConfig& s) {
   const CoreConfig& core = s.chip.core;
   std::vector<Total> all;
   const auto per_chip = [&](const char* key, const char* unit, double chip) {
-    if (chip > 0) all.push_back({key, unit, chip, chip * instance.chips, chip * instance.chips * s.nodes});
+    if (chip > 0)
+      all.push_back({key, unit, chip, chip * instance.chips, chip * instance.chips * s.nodes});
   };
   const auto per_instance = [&](const char* key, const char* unit, double value) {
     if (value > 0) all.push_back({key, unit, kNone, value, value * s.nodes});
@@ -28,7 +29,8 @@ std::vector<Total> totals(const SystemConfig& s) {
   per_chip("dma_bandwidth", "TB/s", s.chip.peaks.dma.value * 1e-12);
   per_chip("cc_cores", "", s.chip.peaks.cc_cores);
   per_chip("sbuf", "MiB", static_cast<double>(core.sbuf.value * s.logical_cores_per_chip()) / kMiB);
-  per_chip("hbm_stacks", "", static_cast<double>(s.chip.physical_cores) / s.chip.cores_per_hbm_stack);
+  per_chip("hbm_stacks", "",
+           static_cast<double>(s.chip.physical_cores) / s.chip.cores_per_hbm_stack);
   per_chip("hbm", "GiB", static_cast<double>(s.chip.hbm.value) / kGiB);
   per_chip("hbm_bandwidth", "TB/s", s.chip.hbm_bandwidth.value * 1e-12);
   per_chip("peak_bf16", "PFLOPS", s.chip.peaks.bf16.value * 1e-15);
@@ -36,7 +38,9 @@ std::vector<Total> totals(const SystemConfig& s) {
   per_chip("peak_fp8", "PFLOPS", s.chip.peaks.fp8.value * 1e-15);
   per_chip("peak_mx", "PFLOPS", s.chip.peaks.mx.value * 1e-15);
   per_chip("peak_sparse", "PFLOPS", s.chip.peaks.sparse.value * 1e-15);
-  if (instance.neuron_link_per_chip.value > 0) all.push_back({"neuron_link", "GB/s", instance.neuron_link_per_chip.value * 1e-9, kNone, kNone});
+  if (instance.neuron_link_per_chip.value > 0)
+    all.push_back(
+        {"neuron_link", "GB/s", instance.neuron_link_per_chip.value * 1e-9, kNone, kNone});
   per_chip("efa", "Gbps", instance.efa.bandwidth.value * 8e-9 * instance.efa_nics / instance.chips);
   per_instance("vcpus", "", instance.vcpus);
   per_instance("host_memory", "GiB", static_cast<double>(instance.host_memory.value) / kGiB);

@@ -9,12 +9,13 @@ namespace trellis::sim {
 
 /// A figure that follows from the parameters: of one chip, of one instance and of all nodes.
 struct Total {
-  std::string key;   ///< "peak_bf16"
-  std::string unit;  ///< "PFLOPS", "" for counts
+  std::string key;                             ///< "peak_bf16"
+  std::string unit;                            ///< "PFLOPS", "" for counts
   double chip = 0, instance = 0, cluster = 0;  ///< NaN: the figure does not exist at this level
 };
 
-/// The figures that the instance tables of the documents print, in their order and units. What is not published is left out.
+/// The figures that the instance tables of the documents print, in their order and units. What is
+/// not published is left out.
 [[nodiscard]] std::vector<Total> totals(const SystemConfig& system);
 
 /// What one logical core has, in the unit that is named.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/integer_math.h"
+
 namespace trellis::sim {
 namespace {
 
@@ -12,12 +14,11 @@ using isa::Instruction;
 using isa::MemorySpace;
 using isa::Opcode;
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 /// Builds the transfer of one instruction, step by step.
 class Builder {
  public:
-  Builder(const Instruction& i, const isa::Program& program, const DmaConfig& dma, const isa::Limits& limits)
+  Builder(const Instruction& i, const isa::Program& program, const DmaConfig& dma,
+          const isa::Limits& limits)
       : i_(i), program_(program), dma_(dma), limits_(limits) {}
 
   DmaTransfer run() {
@@ -32,9 +33,12 @@ class Builder {
   }
 
  private:
-  [[nodiscard]] bool in_hbm(const AccessPattern& a) const { return program_.buffers[a.buffer].space == MemorySpace::kHbm; }
+  [[nodiscard]] bool in_hbm(const AccessPattern& a) const {
+    return program_.buffers[a.buffer].space == MemorySpace::kHbm;
+  }
 
-  /// Elements of the longest run that one descriptor can cover. In HBM, rows that follow each other without a gap are one run.
+  /// Elements of the longest run that one descriptor can cover. In HBM, rows that follow each other
+  /// without a gap are one run.
   [[nodiscard]] std::int64_t run_elements(const AccessPattern& a) const {
     const std::int64_t run = a.contiguous_bytes() / isa::size_bytes(a.dtype);
     const bool joined = in_hbm(a) && run == a.elements_per_partition() && a.partition_stride == run;
@@ -42,7 +46,8 @@ class Builder {
   }
 
   void copy() {
-    cut_descriptors(i_.dst.elements(), std::min(run_elements(i_.dst), run_elements(i_.src0)), wider_bytes(i_.dst, i_.src0));
+    cut_descriptors(i_.dst.elements(), std::min(run_elements(i_.dst), run_elements(i_.src0)),
+                    wider_bytes(i_.dst, i_.src0));
     deal_out(in_hbm(i_.dst) ? i_.src0 : i_.dst);
     touch_hbm(i_.src0, i_.src0.elements(), run_elements(i_.src0), t_.hbm_read);
     touch_hbm(i_.dst, i_.dst.elements(), run_elements(i_.dst), t_.hbm_written);
@@ -61,9 +66,11 @@ class Builder {
     slow_down(in_hbm(i_.src0) ? dma_.transpose_rate_hbm : dma_.transpose_rate_sbuf);
   }
 
-  /// `rows`: the side whose rows the indices name one by one, as many elements as are moved. The other operand is the whole table.
+  /// `rows`: the side whose rows the indices name one by one, as many elements as are moved. The
+  /// other operand is the whole table.
   void indexed(const AccessPattern& rows, const AccessPattern& table) {
-    const std::int64_t row = std::max<std::int64_t>(1, rows.elements() / std::max<std::int64_t>(1, i_.src1.elements()));
+    const std::int64_t row =
+        std::max<std::int64_t>(1, rows.elements() / std::max<std::int64_t>(1, i_.src1.elements()));
     const std::int64_t run = std::min(row, run_elements(rows));
     cut_descriptors(rows.elements(), run, wider_bytes(rows, table));
     deal_out(rows);
@@ -76,16 +83,20 @@ class Builder {
   }
 
   /// A cast moves the wider of the two formats through the engine.
-  static std::int64_t wider_bytes(const AccessPattern& a, const AccessPattern& b) { return std::max(isa::size_bytes(a.dtype), isa::size_bytes(b.dtype)); }
+  static std::int64_t wider_bytes(const AccessPattern& a, const AccessPattern& b) {
+    return std::max(isa::size_bytes(a.dtype), isa::size_bytes(b.dtype));
+  }
 
   /// `elements` in runs of `run` elements; runs longer than a descriptor are cut.
   void cut_descriptors(std::int64_t elements, std::int64_t run, std::int64_t element_bytes) {
-    const std::int64_t cut = std::max<std::int64_t>(1, limits_.max_descriptor_bytes / element_bytes);
+    const std::int64_t cut =
+        std::max<std::int64_t>(1, limits_.max_descriptor_bytes / element_bytes);
     const std::int64_t per_run = ceil_div(run, cut);
     t_.descriptors = ceil_div(elements, run) * per_run;
     t_.bytes = Bytes(elements * element_bytes);
     descriptor_bytes_ = ceil_div(run, per_run) * element_bytes;
-    t_.descriptor_time = std::max(dma_.descriptor_floor, transfer_time(Bytes(descriptor_bytes_), dma_.engine_rate));
+    t_.descriptor_time =
+        std::max(dma_.descriptor_floor, transfer_time(Bytes(descriptor_bytes_), dma_.engine_rate));
   }
 
   void deal_out(const AccessPattern& side) {
@@ -95,7 +106,8 @@ class Builder {
       const std::int64_t partitions_of_engine = std::max(1, limits_.partitions / dma_.engines);
       const std::int64_t partitions = side.num_partitions;
       t_.first_engine = static_cast<int>(side.start_partition / partitions_of_engine);
-      t_.per_engine = ceil_div(t_.descriptors * std::min(partitions_of_engine, partitions), partitions);
+      t_.per_engine =
+          ceil_div(t_.descriptors * std::min(partitions_of_engine, partitions), partitions);
     }
     t_.num_engines = static_cast<int>(ceil_div(t_.descriptors, t_.per_engine));
   }
@@ -110,11 +122,13 @@ class Builder {
   }
 
   void slow_down(double rate) {
-    t_.descriptor_time = Picoseconds(static_cast<std::int64_t>(static_cast<double>(t_.descriptor_time.value) / rate));
+    t_.descriptor_time = Picoseconds(
+        static_cast<std::int64_t>(static_cast<double>(t_.descriptor_time.value) / rate));
   }
 
   void cut_packets() {
-    const std::int64_t bytes = (i_.dma_queue == isa::DmaQueue::kCollective ? dma_.collective_packet : dma_.packet).value;
+    const std::int64_t bytes =
+        (i_.dma_queue == isa::DmaQueue::kCollective ? dma_.collective_packet : dma_.packet).value;
     t_.packet = std::clamp<std::int64_t>(bytes / descriptor_bytes_, 1, dma_.packet_descriptors);
   }
 
@@ -131,13 +145,17 @@ class Builder {
 DmaDescriptors resolve_descriptors(const Instruction& i, Engine issuer, const DmaConfig& dma) {
   if (i.dma_descriptors != DmaDescriptors::kDefault) return i.dma_descriptors;
   const bool by_index = i.opcode == Opcode::kDmaGather || i.opcode == Opcode::kDmaScatterAdd;
-  if (by_index) return issuer == Engine::kGpSimd ? DmaDescriptors::kSoftware : DmaDescriptors::kStatic;
+  if (by_index)
+    return issuer == Engine::kGpSimd ? DmaDescriptors::kSoftware : DmaDescriptors::kStatic;
   const bool reaches_generator = issuer == Engine::kSync || issuer == Engine::kScalar;
-  if (i.opcode == Opcode::kDmaTranspose && isa::size_bytes(i.src0.dtype) != 2) return DmaDescriptors::kStatic;
-  return dma.hardware_generators > 0 && reaches_generator ? DmaDescriptors::kHardware : DmaDescriptors::kStatic;
+  if (i.opcode == Opcode::kDmaTranspose && isa::size_bytes(i.src0.dtype) != 2)
+    return DmaDescriptors::kStatic;
+  return dma.hardware_generators > 0 && reaches_generator ? DmaDescriptors::kHardware
+                                                          : DmaDescriptors::kStatic;
 }
 
-DmaTransfer dma_transfer(const Instruction& i, Engine issuer, const isa::Program& program, const DmaConfig& dma, const isa::Limits& limits) {
+DmaTransfer dma_transfer(const Instruction& i, Engine issuer, const isa::Program& program,
+                         const DmaConfig& dma, const isa::Limits& limits) {
   DmaTransfer t = Builder(i, program, dma, limits).run();
   const DmaDescriptors descriptors = resolve_descriptors(i, issuer, dma);
   const bool software = descriptors == DmaDescriptors::kSoftware;

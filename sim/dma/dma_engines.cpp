@@ -7,7 +7,8 @@ namespace trellis::sim {
 
 void DmaEngines::reset(std::int64_t now) { std::fill(free_.begin(), free_.end(), now); }
 
-DmaEngines::Slot DmaEngines::serve(std::int64_t now, const DmaTransfer& t, std::int64_t from, std::int64_t count) {
+DmaEngines::Slot DmaEngines::serve(std::int64_t now, const DmaTransfer& t, std::int64_t from,
+                                   std::int64_t count) {
   Slot slot{std::numeric_limits<std::int64_t>::max(), 0};
   std::int64_t left = t.descriptors;
   for (int e = t.first_engine; e < t.first_engine + t.num_engines; ++e) {
@@ -24,7 +25,8 @@ DmaEngines::Slot DmaEngines::serve(std::int64_t now, const DmaTransfer& t, std::
   return slot;
 }
 
-std::int64_t DmaEngines::write_semaphores(std::int64_t now, const DmaTransfer& t, Part part, std::int64_t duration) {
+std::int64_t DmaEngines::write_semaphores(std::int64_t now, const DmaTransfer& t, Part part,
+                                          std::int64_t duration) {
   std::int64_t last = now;
   for (int e = 0; e < count(); ++e) {
     const bool busy = e >= t.first_engine && e < t.first_engine + t.num_engines;

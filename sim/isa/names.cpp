@@ -22,25 +22,61 @@ constexpr auto words<MemorySpace>() {
 }
 template <>
 constexpr auto words<DType>() {
-  return std::to_array<string_view>({"fp32", "tf32", "bf16", "fp16", "fp8e4m3", "fp8e5m2", "int32", "int16", "int8", "uint8", "bool", "fp8e4m3fn",
-      "fp8e4m3fn_x4", "fp8e5m2_x4", "fp4e2m1_x4", "int64", "fp64"});
+  return std::to_array<string_view>({"fp32", "tf32", "bf16", "fp16", "fp8e4m3", "fp8e5m2", "int32",
+                                     "int16", "int8", "uint8", "bool", "fp8e4m3fn", "fp8e4m3fn_x4",
+                                     "fp8e5m2_x4", "fp4e2m1_x4", "int64", "fp64"});
 }
 template <>
 constexpr auto words<Opcode>() {
-  return std::to_array<string_view>({"load_stationary", "matmul", "transpose", "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy",
-      "tensor_copy_dynamic", "tensor_reduce", "tensor_tensor_scan", "activation", "exponential", "select", "affine_select", "memset", "iota", "random",
-      "batch_stats", "batch_aggregate", "max8", "find_index8", "match_replace8", "top_k", "local_gather", "quantize_mx", "generic", "dma",
-      "dma_gather", "dma_scatter_add", "dma_transpose", "send_recv", "semaphore", "loop", "end_loop", "core_barrier"});
+  return std::to_array<string_view>({"load_stationary",
+                                     "matmul",
+                                     "transpose",
+                                     "tensor_tensor",
+                                     "tensor_scalar",
+                                     "scalar_tensor_tensor",
+                                     "tensor_copy",
+                                     "tensor_copy_dynamic",
+                                     "tensor_reduce",
+                                     "tensor_tensor_scan",
+                                     "activation",
+                                     "exponential",
+                                     "select",
+                                     "affine_select",
+                                     "memset",
+                                     "iota",
+                                     "random",
+                                     "batch_stats",
+                                     "batch_aggregate",
+                                     "max8",
+                                     "find_index8",
+                                     "match_replace8",
+                                     "top_k",
+                                     "local_gather",
+                                     "quantize_mx",
+                                     "generic",
+                                     "dma",
+                                     "dma_gather",
+                                     "dma_scatter_add",
+                                     "dma_transpose",
+                                     "send_recv",
+                                     "semaphore",
+                                     "loop",
+                                     "end_loop",
+                                     "core_barrier"});
 }
 template <>
 constexpr auto words<AluOp>() {
-  return std::to_array<string_view>({"none", "add", "subtract", "reverse_subtract", "multiply", "divide", "max", "min", "power", "equal", "not_equal",
-      "greater", "greater_equal", "less", "less_equal", "and", "or", "xor", "bypass"});
+  return std::to_array<string_view>({"none", "add", "subtract", "reverse_subtract", "multiply",
+                                     "divide", "max", "min", "power", "equal", "not_equal",
+                                     "greater", "greater_equal", "less", "less_equal", "and", "or",
+                                     "xor", "bypass"});
 }
 template <>
 constexpr auto words<Activation>() {
-  return std::to_array<string_view>({"identity", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sigmoid", "silu", "silu_grad", "tanh", "gelu", "gelu_grad",
-      "relu", "sin", "cos", "square", "abs", "sign", "erf", "neg"});
+  return std::to_array<string_view>({"identity",   "exp",       "log",  "sqrt",      "rsqrt",
+                                     "reciprocal", "sigmoid",   "silu", "silu_grad", "tanh",
+                                     "gelu",       "gelu_grad", "relu", "sin",       "cos",
+                                     "square",     "abs",       "sign", "erf",       "neg"});
 }
 template <>
 constexpr auto words<DmaQueue>() {
@@ -124,8 +160,12 @@ int size_bytes(DType dtype) {
   return 1;
 }
 
-bool is_mx(DType dtype) { return dtype == DType::kFp8E4M3FnX4 || dtype == DType::kFp8E5M2X4 || dtype == DType::kFp4E2M1X4; }
+bool is_mx(DType dtype) {
+  return dtype == DType::kFp8E4M3FnX4 || dtype == DType::kFp8E5M2X4 || dtype == DType::kFp4E2M1X4;
+}
 
-bool is_fp8(DType dtype) { return dtype == DType::kFp8E4M3 || dtype == DType::kFp8E5M2 || dtype == DType::kFp8E4M3Fn; }
+bool is_fp8(DType dtype) {
+  return dtype == DType::kFp8E4M3 || dtype == DType::kFp8E5M2 || dtype == DType::kFp8E4M3Fn;
+}
 
 }  // namespace trellis::sim::isa

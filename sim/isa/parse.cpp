@@ -40,7 +40,9 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& text) const { throw ConfigError(fmt::format("line {}: {}", line_, text)); }
+  [[noreturn]] void fail(const std::string& text) const {
+    throw ConfigError(fmt::format("line {}: {}", line_, text));
+  }
 
   /// The next word of the line; empty at its end.
   string_view word() {
@@ -76,8 +78,10 @@ class Parser {
   T number(string_view text) const {
     T value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error == std::errc::result_out_of_range) fail(fmt::format("number \"{}\" is out of range", text));
-    if (error != std::errc() || end != text.data() + text.size()) fail(fmt::format("expected a number, got \"{}\"", text));
+    if (error == std::errc::result_out_of_range)
+      fail(fmt::format("number \"{}\" is out of range", text));
+    if (error != std::errc() || end != text.data() + text.size())
+      fail(fmt::format("expected a number, got \"{}\"", text));
     return value;
   }
 
@@ -92,7 +96,8 @@ class Parser {
   std::pair<A, B> pair(string_view text, char separator) const {
     // A stride may be negative, so the separator is searched from the second character on.
     const auto at = text.find(separator, 1);
-    if (at == string_view::npos) fail(fmt::format("expected two numbers with '{}' between, got \"{}\"", separator, text));
+    if (at == string_view::npos)
+      fail(fmt::format("expected two numbers with '{}' between, got \"{}\"", separator, text));
     return {number<A>(text.substr(0, at)), number<B>(text.substr(at + 1))};
   }
 
@@ -115,20 +120,24 @@ class Parser {
     } else if (first == "then") {
       parse_comm_point();
     } else {
-      fail(fmt::format("expected program, buffer, kernel, segment, queue or then, got \"{}\"", first));
+      fail(fmt::format("expected program, buffer, kernel, segment, queue or then, got \"{}\"",
+                       first));
     }
-    if (const string_view extra = word(); !extra.empty()) fail(fmt::format("unexpected \"{}\" at the end of the line", extra));
+    if (const string_view extra = word(); !extra.empty())
+      fail(fmt::format("unexpected \"{}\" at the end of the line", extra));
   }
 
   Segment& segment() {
-    if (program_.segments.empty()) fail("stands before the first segment");
+    if (program_.segments.empty()) fail("precedes the first segment");
     return program_.segments.back();
   }
 
   void parse_comm_point() {
     const string_view action = word();
-    if (action != "start" && action != "wait") fail(fmt::format("expected start or wait, got \"{}\"", action));
-    segment().then.push_back({action == "start" ? CommAction::kStart : CommAction::kWait, number<std::uint32_t>(word())});
+    if (action != "start" && action != "wait")
+      fail(fmt::format("expected start or wait, got \"{}\"", action));
+    segment().then.push_back({action == "start" ? CommAction::kStart : CommAction::kWait,
+                              number<std::uint32_t>(word())});
   }
 
   void parse_buffer() {
@@ -142,7 +151,8 @@ class Parser {
       } else if (key == "slot") {
         b.slot = number<std::int32_t>(value);
       } else if (key == "partitions") {
-        std::tie(b.start_partition, b.num_partitions) = pair<std::uint16_t, std::uint16_t>(value, '+');
+        std::tie(b.start_partition, b.num_partitions) =
+            pair<std::uint16_t, std::uint16_t>(value, '+');
       } else if (key == "bytes_per_partition") {
         b.bytes_per_partition = number<std::uint32_t>(value);
       } else if (key == "address") {
@@ -179,7 +189,7 @@ class Parser {
   }
 
   void parse_instruction(string_view opcode) {
-    if (queue_ == nullptr) fail("an instruction stands before the first queue of its segment");
+    if (queue_ == nullptr) fail("an instruction precedes the first queue of its segment");
     Instruction i;
     i.opcode = named<Opcode>(opcode, "opcode");
     for (string_view field = word(); !field.empty(); field = word()) {
@@ -245,11 +255,13 @@ class Parser {
 
   AccessPattern parse_operand(string_view text) const {
     const auto parts = split(text, ':');
-    if (parts.size() < 3 || !parts[2].starts_with('p')) fail(fmt::format("expected buffer:dtype:p<start>+<count>…, got \"{}\"", text));
+    if (parts.size() < 3 || !parts[2].starts_with('p'))
+      fail(fmt::format("expected buffer:dtype:p<start>+<count>…, got \"{}\"", text));
     AccessPattern a;
     a.buffer = number<std::uint32_t>(parts[0]);
     a.dtype = named<DType>(parts[1], "dtype");
-    std::tie(a.start_partition, a.num_partitions) = pair<std::uint16_t, std::uint16_t>(parts[2].substr(1), '+');
+    std::tie(a.start_partition, a.num_partitions) =
+        pair<std::uint16_t, std::uint16_t>(parts[2].substr(1), '+');
     for (std::size_t p = 3; p < parts.size(); ++p) parse_operand_part(a, parts[p]);
     return a;
   }
@@ -260,7 +272,9 @@ class Parser {
     switch (part.front()) {
       case 'o': a.offset = number<std::int64_t>(value); break;
       case 's': a.partition_stride = number<std::int64_t>(value); break;
-      case 'r': std::tie(a.rotate_count, a.rotate_stride) = pair<std::uint16_t, std::int64_t>(value, '*'); break;
+      case 'r':
+        std::tie(a.rotate_count, a.rotate_stride) = pair<std::uint16_t, std::int64_t>(value, '*');
+        break;
       case 'd': parse_dims(a, value); break;
       case 'l': parse_loop_strides(a, value); break;
       default: fail(fmt::format("unknown part \"{}\" of an operand", part));
@@ -269,7 +283,9 @@ class Parser {
 
   void parse_dims(AccessPattern& a, string_view value) const {
     const auto entries = split(value, ',');
-    if (entries.size() > kMaxFreeDims) fail(fmt::format("an operand has {} free dimensions, at most {} exist", entries.size(), kMaxFreeDims));
+    if (entries.size() > kMaxFreeDims)
+      fail(fmt::format("an operand has {} free dimensions, at most {} exist", entries.size(),
+                       kMaxFreeDims));
     for (const string_view entry : entries) {
       const auto [count, stride] = pair<std::int32_t, std::int64_t>(entry, '*');
       a.dims[a.num_dims++] = {stride, count};
@@ -278,8 +294,11 @@ class Parser {
 
   void parse_loop_strides(AccessPattern& a, string_view value) const {
     const auto entries = split(value, ',');
-    if (entries.size() > kMaxLoopDepth) fail(fmt::format("an operand has {} loop strides, at most {} exist", entries.size(), kMaxLoopDepth));
-    for (std::size_t d = 0; d < entries.size(); ++d) a.loop_stride[d] = number<std::int64_t>(entries[d]);
+    if (entries.size() > kMaxLoopDepth)
+      fail(fmt::format("an operand has {} loop strides, at most {} exist", entries.size(),
+                       kMaxLoopDepth));
+    for (std::size_t d = 0; d < entries.size(); ++d)
+      a.loop_stride[d] = number<std::int64_t>(entries[d]);
   }
 
   Program program_;

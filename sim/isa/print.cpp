@@ -1,4 +1,5 @@
-// The text form of a program. Grammar, one record a line; fields that hold their default are left out:
+// The text form of a program. Grammar, one record a line; fields that hold their default are left
+// out:
 //   program "name"
 //   buffer "name" hbm bytes=4096 slot=0
 //   buffer "name" sbuf partitions=0+128 bytes_per_partition=512 address=1024
@@ -7,7 +8,8 @@
 //   queue tensor
 //     matmul kernel=0 accumulate dst=<operand> src0=<operand> wait=3,1 post=4,1
 //   then start 0
-// operand: <buffer>:<dtype>:p<start>+<count>[:o<offset>][:s<partition stride>][:d<count>*<stride>,…][:l<loop stride>,…][:r<count>*<stride>]
+// operand: <buffer>:<dtype>:p<start>+<count>[:o<offset>][:s<partition
+// stride>][:d<count>*<stride>,…][:l<loop stride>,…][:r<count>*<stride>]
 #include <fmt/format.h>
 
 #include <iterator>
@@ -36,8 +38,10 @@ void print_buffer(Out out, const Buffer& b) {
   fmt::format_to(out, "buffer {} {}", quoted(b.name), name(b.space));
   if (b.bytes != 0) fmt::format_to(out, " bytes={}", b.bytes);
   if (b.slot != -1) fmt::format_to(out, " slot={}", b.slot);
-  if (b.num_partitions != 0 || b.start_partition != 0) fmt::format_to(out, " partitions={}+{}", b.start_partition, b.num_partitions);
-  if (b.bytes_per_partition != 0) fmt::format_to(out, " bytes_per_partition={}", b.bytes_per_partition);
+  if (b.num_partitions != 0 || b.start_partition != 0)
+    fmt::format_to(out, " partitions={}+{}", b.start_partition, b.num_partitions);
+  if (b.bytes_per_partition != 0)
+    fmt::format_to(out, " bytes_per_partition={}", b.bytes_per_partition);
   if (b.address != 0) fmt::format_to(out, " address={}", b.address);
   fmt::format_to(out, "\n");
 }
@@ -50,12 +54,15 @@ void print_loop_strides(Out out, const AccessPattern& a) {
 
 void print_operand(Out out, const char* role, const AccessPattern& a) {
   if (!a.present()) return;
-  fmt::format_to(out, " {}={}:{}:p{}+{}", role, a.buffer, name(a.dtype), a.start_partition, a.num_partitions);
+  fmt::format_to(out, " {}={}:{}:p{}+{}", role, a.buffer, name(a.dtype), a.start_partition,
+                 a.num_partitions);
   if (a.offset != 0) fmt::format_to(out, ":o{}", a.offset);
   if (a.partition_stride != 0) fmt::format_to(out, ":s{}", a.partition_stride);
-  for (int d = 0; d < a.num_dims; ++d) fmt::format_to(out, "{}{}*{}", d == 0 ? ":d" : ",", a.dims[d].count, a.dims[d].stride);
+  for (int d = 0; d < a.num_dims; ++d)
+    fmt::format_to(out, "{}{}*{}", d == 0 ? ":d" : ",", a.dims[d].count, a.dims[d].stride);
   print_loop_strides(out, a);
-  if (a.rotate_count != 1 || a.rotate_stride != 0) fmt::format_to(out, ":r{}*{}", a.rotate_count, a.rotate_stride);
+  if (a.rotate_count != 1 || a.rotate_stride != 0)
+    fmt::format_to(out, ":r{}*{}", a.rotate_count, a.rotate_stride);
 }
 
 void print_instruction(Out out, const Instruction& i) {
@@ -66,7 +73,8 @@ void print_instruction(Out out, const Instruction& i) {
   if (i.activation != Activation::kIdentity) fmt::format_to(out, " fn={}", name(i.activation));
   if (i.dma_queue != DmaQueue::kLoad) fmt::format_to(out, " ring={}", name(i.dma_queue));
   if (i.mode != MatmulMode::kDense) fmt::format_to(out, " mode={}", name(i.mode));
-  if (i.dma_descriptors != DmaDescriptors::kDefault) fmt::format_to(out, " descriptors={}", name(i.dma_descriptors));
+  if (i.dma_descriptors != DmaDescriptors::kDefault)
+    fmt::format_to(out, " descriptors={}", name(i.dma_descriptors));
   if (i.accumulate) fmt::format_to(out, " accumulate");
   if (i.overwrite_first) fmt::format_to(out, " overwrite_first");
   if (i.count != 1) fmt::format_to(out, " count={}", i.count);
@@ -89,7 +97,8 @@ void print_segment(Out out, const Segment& segment) {
     for (const auto& instruction : segment.queues[e]) print_instruction(out, instruction);
   }
   for (const auto& point : segment.then) {
-    fmt::format_to(out, "then {} {}\n", point.action == CommAction::kStart ? "start" : "wait", point.slot);
+    fmt::format_to(out, "then {} {}\n", point.action == CommAction::kStart ? "start" : "wait",
+                   point.slot);
   }
 }
 
@@ -100,7 +109,8 @@ std::string print(const Program& program) {
   Out out(text);
   for (const auto& buffer : program.buffers) print_buffer(out, buffer);
   for (const auto& kernel : program.kernels) {
-    fmt::format_to(out, "kernel {} node={} flops={}{}\n", quoted(kernel.name), kernel.node, kernel.flops, kernel.estimated ? " estimated" : "");
+    fmt::format_to(out, "kernel {} node={} flops={}{}\n", quoted(kernel.name), kernel.node,
+                   kernel.flops, kernel.estimated ? " estimated" : "");
   }
   for (const auto& segment : program.segments) print_segment(out, segment);
   return text;

@@ -15,8 +15,9 @@ inline constexpr int kMaxLoopDepth = 6;
 inline constexpr int kMaxFreeDims = 4;
 inline constexpr std::uint32_t kNone = 0xffffffffu;
 
-/// A range of memory. HBM: `bytes`, bound at run by `slot` (external) or owned by the program (slot -1).
-/// SBUF and PSUM: `address` and `bytes_per_partition` on partitions [start_partition, start_partition + num_partitions).
+/// A range of memory. HBM: `bytes`, bound at run by `slot` (external) or owned by the program (slot
+/// -1). SBUF and PSUM: `address` and `bytes_per_partition` on partitions [start_partition,
+/// start_partition + num_partitions).
 struct Buffer {
   MemorySpace space = MemorySpace::kHbm;
   std::string name;
@@ -35,11 +36,13 @@ struct Dim {
   auto operator<=>(const Dim&) const = default;
 };
 
-/// Which elements of a buffer an operand touches: `num_partitions` rows of the free dimensions `dims` (outermost first).
-/// Element address = offset + p * partition_stride (HBM only; SBUF/PSUM partitions are physical) + Σ dims
+/// Which elements of a buffer an operand touches: `num_partitions` rows of the free dimensions
+/// `dims` (outermost first). Element address = offset + p * partition_stride (HBM only; SBUF/PSUM
+/// partitions are physical) + Σ dims
 ///                 + Σ loop_stride[d] * iteration of the d-th enclosing loop (outermost first).
-/// `rotate_count` > 1: the operand lives in a ring of buffers, `rotate_stride` elements apart; the ring index is the number of times
-/// that this instruction has executed in this program, modulo rotate_count (double buffering inside a loop).
+/// `rotate_count` > 1: the operand lives in a ring of buffers, at a distance of `rotate_stride`
+/// elements; the ring index is the number of times that this instruction has executed in this
+/// program, modulo rotate_count (double buffering inside a loop).
 struct AccessPattern {
   std::uint32_t buffer = kNone;
   DType dtype = DType::kFp32;
@@ -62,8 +65,8 @@ struct AccessPattern {
   auto operator<=>(const AccessPattern&) const = default;
 };
 
-/// Blocks until semaphore `id` holds at least `value`, then takes `value` away. One waiter per semaphore, so loops need no
-/// iteration-dependent values (the hardware's wait + sub-imm).
+/// Blocks until semaphore `id` holds at least `value`, then takes `value` away. One waiter per
+/// semaphore, so loops need no iteration-dependent values (the hardware's wait + sub-imm).
 struct SemaphoreWait {
   std::uint16_t id = 0;
   std::uint16_t value = 1;
@@ -85,7 +88,8 @@ struct Instruction {
   MatmulMode mode = MatmulMode::kDense;
   DmaDescriptors dma_descriptors = DmaDescriptors::kDefault;
   bool accumulate = false;
-  /// With accumulate in a loop: the first iteration of the innermost loop overwrites, the later ones accumulate.
+  /// With accumulate in a loop: the first iteration of the innermost loop overwrites, the later
+  /// ones accumulate.
   bool overwrite_first = false;
   std::uint32_t kernel = 0;  ///< index in Program::kernels: whose work this is
   std::int64_t count = 1;    ///< kLoop: iterations
@@ -98,12 +102,12 @@ struct Instruction {
   auto operator<=>(const Instruction&) const = default;
 };
 
-/// What a group of instructions stands for: one graph node or a fused chain of them.
+/// What a group of instructions represents: one graph node or a fused chain of them.
 struct Kernel {
-  std::string name;       ///< e.g. "mm", "rms_norm", "fused[mul,add]"
-  std::uint32_t node = 0; ///< first graph node
-  std::int64_t flops = 0; ///< useful FLOPs of the operation
-  bool estimated = false; ///< true: costed, not lowered to executable instructions
+  std::string name;        ///< e.g. "mm", "rms_norm", "fused[mul,add]"
+  std::uint32_t node = 0;  ///< first graph node
+  std::int64_t flops = 0;  ///< useful FLOPs of the operation
+  bool estimated = false;  ///< true: costed, not lowered to executable instructions
   auto operator<=>(const Kernel&) const = default;
 };
 
@@ -114,7 +118,8 @@ struct CommPoint {
   auto operator<=>(const CommPoint&) const = default;
 };
 
-/// What the five engines do between two communication points. All engines and DMA queues are idle at both ends.
+/// What the five engines do between two communication points. All engines and DMA queues are idle
+/// at both ends.
 struct Segment {
   std::array<std::vector<Instruction>, kNumEngines> queues;
   std::vector<CommPoint> then;  ///< in order, after the segment
@@ -135,12 +140,13 @@ struct Program {
 
 /// What a core can hold, address and execute; filled from the chip configuration.
 struct Limits {
-  int core_version = 2;      ///< NeuronCore-v2, v3, v4: decides which opcodes, dtypes and modes exist (features.h)
+  int core_version =
+      2;  ///< NeuronCore-v2, v3, v4: decides which opcodes, dtypes and modes exist (features.h)
   int partitions = 128;
   std::int64_t sbuf_bytes_per_partition = 0;
   std::int64_t psum_bytes_per_partition = 16 * 1024;
   std::int64_t psum_bank_bytes = 2 * 1024;
-  int max_moving = 512;      ///< columns of a matmul's result in fp32; in bf16 (v4) twice as many
+  int max_moving = 512;  ///< columns of a matmul's result in fp32; in bf16 (v4) twice as many
   int max_stationary = 128;
   int semaphores = 256;
   std::int64_t max_descriptor_bytes = 64 * 1024;

@@ -8,10 +8,13 @@
 
 namespace trellis::sim {
 
-/// A resource that moves bytes at one rate, first come first served: contention as arithmetic instead of polling.
+/// A resource that moves bytes at one rate, first come first served: contention as arithmetic
+/// instead of polling.
 class BandwidthServer {
  public:
-  void configure(BytesPerSecond rate) { picoseconds_per_byte_ = kPicosecondsPerSecond / rate.value; }
+  void configure(BytesPerSecond rate) {
+    picoseconds_per_byte_ = kPicosecondsPerSecond / rate.value;
+  }
   void reset(std::int64_t now) { free_ = now; }
 
   /// When `bytes` that ask at `now` are through.

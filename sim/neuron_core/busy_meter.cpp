@@ -11,7 +11,8 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
 constexpr unsigned bit(isa::Engine engine) { return 1u << static_cast<unsigned>(engine); }
 constexpr unsigned kTensorMask = bit(isa::Engine::kTensor);
-constexpr unsigned kComputeMask = bit(isa::Engine::kVector) | bit(isa::Engine::kScalar) | bit(isa::Engine::kGpSimd);
+constexpr unsigned kComputeMask =
+    bit(isa::Engine::kVector) | bit(isa::Engine::kScalar) | bit(isa::Engine::kGpSimd);
 constexpr unsigned kDmaMask = ((1u << isa::kNumDmaQueues) - 1) << isa::kNumEngines;
 
 }  // namespace
@@ -26,7 +27,8 @@ void BusyMeter::reset(std::int64_t now, std::size_t kernels) {
   for (auto& list : pieces_) list.clear();
 }
 
-void BusyMeter::note_piece(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end, std::int64_t bytes) {
+void BusyMeter::note_piece(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end,
+                           std::int64_t bytes) {
   auto& list = pieces_[static_cast<std::size_t>(track)];
   const Picoseconds from(begin - base_), to(end - base_);
   if (!list.empty() && list.back().end == from && list.back().kernel == kernel) {
@@ -48,7 +50,8 @@ void BusyMeter::add(unsigned active, std::int64_t duration) {
   }
 }
 
-/// Walks over all boundaries between `swept_` and the frontier; between two of them the set of active tracks is constant.
+/// Walks over all boundaries between `swept_` and the frontier; between two of them the set of
+/// active tracks is constant.
 void BusyMeter::sweep(std::int64_t frontier) {
   struct Cursor {
     const Interval* next;
@@ -86,22 +89,28 @@ void BusyMeter::sweep(std::int64_t frontier) {
 void BusyMeter::drop_swept() {
   buffered_ = 0;
   for (auto& list : intervals_) {
-    const auto keep = std::partition_point(list.begin(), list.end(), [this](const Interval& i) { return i.end <= swept_; });
+    const auto keep = std::partition_point(list.begin(), list.end(),
+                                           [this](const Interval& i) { return i.end <= swept_; });
     list.erase(list.begin(), keep);
     buffered_ += list.size();
   }
 }
 
-void BusyMeter::read(Totals& totals, std::int64_t now, std::uint32_t first_kernel, std::uint32_t end_kernel) {
+void BusyMeter::read(Totals& totals, std::int64_t now, std::uint32_t first_kernel,
+                     std::uint32_t end_kernel) {
   sweep(now);
   totals.sums = sums_;
   totals.first_kernel = first_kernel;
-  totals.slices.assign(slices_.begin() + first_kernel * kNumTracks, slices_.begin() + end_kernel * kNumTracks);
+  totals.slices.assign(slices_.begin() + first_kernel * kNumTracks,
+                       slices_.begin() + end_kernel * kNumTracks);
 }
 
-void BusyMeter::repeat(const Totals& since, std::int64_t now, std::int64_t times, std::int64_t period) {
+void BusyMeter::repeat(const Totals& since, std::int64_t now, std::int64_t times,
+                       std::int64_t period) {
   sweep(now);
-  const auto more = [times](std::int64_t& value, std::int64_t before) { value += times * (value - before); };
+  const auto more = [times](std::int64_t& value, std::int64_t before) {
+    value += times * (value - before);
+  };
   for (std::size_t i = 0; i < sums_.size(); ++i) more(sums_[i], since.sums[i]);
   for (std::size_t i = 0; i < since.slices.size(); ++i) {
     Slice& slice = slices_[since.first_kernel * kNumTracks + i];
@@ -132,17 +141,21 @@ void BusyMeter::finish(SegmentTiming& timing) {
   timing.compute_only = Picoseconds(sums_[kComputeOnly]);
   timing.dma_only = Picoseconds(sums_[kDmaOnly]);
   timing.pieces.clear();
-  for (const auto& list : pieces_) timing.pieces.insert(timing.pieces.end(), list.begin(), list.end());
+  for (const auto& list : pieces_)
+    timing.pieces.insert(timing.pieces.end(), list.begin(), list.end());
   timing.slices.clear();
   for (std::size_t i = 0; i < slices_.size(); ++i) {
     const Slice& s = slices_[i];
     if (s.begin < 0) continue;
-    timing.slices.push_back({static_cast<std::uint32_t>(i / kNumTracks), static_cast<std::uint8_t>(i % kNumTracks), Picoseconds(s.begin - base_),
-        Picoseconds(s.end - base_), Picoseconds(s.busy), Bytes(s.bytes)});
+    timing.slices.push_back({static_cast<std::uint32_t>(i / kNumTracks),
+                             static_cast<std::uint8_t>(i % kNumTracks),
+                             Picoseconds(s.begin - base_), Picoseconds(s.end - base_),
+                             Picoseconds(s.busy), Bytes(s.bytes)});
   }
-  std::sort(timing.slices.begin(), timing.slices.end(), [](const KernelSlice& a, const KernelSlice& b) {
-    return std::tie(a.track, a.start, a.kernel) < std::tie(b.track, b.start, b.kernel);
-  });
+  std::sort(timing.slices.begin(), timing.slices.end(),
+            [](const KernelSlice& a, const KernelSlice& b) {
+              return std::tie(a.track, a.start, a.kernel) < std::tie(b.track, b.start, b.kernel);
+            });
 }
 
 }  // namespace trellis::sim

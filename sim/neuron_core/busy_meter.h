@@ -4,20 +4,23 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/sim.h"
+#include "sim/job/job.h"
 
 namespace trellis::sim {
 
-/// Collects when each track of a core was busy and sums up who worked alone. Tracks report their intervals in increasing order, but run
-/// ahead of each other; sums are formed up to a frontier that no track can go back behind.
+/// Collects when each track of a core was busy and sums up who worked alone. Tracks report their
+/// intervals in increasing order, but run ahead of each other; sums are formed up to a frontier
+/// that no track can go back before.
 class BusyMeter {
  public:
   void reset(std::int64_t now, std::size_t kernels);
-  /// Whether `finish` also lists every uninterrupted stretch of work. REQUIRES: no `repeat` while it does.
+  /// Whether `finish` also lists every uninterrupted stretch of work. REQUIRES: no `repeat` while
+  /// it does.
   void keep_pieces(bool keep) { keep_pieces_ = keep; }
 
   /// REQUIRES: per track, begin ≥ the end of the last interval.
-  void record(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end, std::int64_t bytes = 0) {
+  void record(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end,
+              std::int64_t bytes = 0) {
     note_kernel(track, kernel, begin, end, bytes);
     if (begin == end) return;
     sums_[static_cast<std::size_t>(track)] += end - begin;
@@ -47,8 +50,9 @@ class BusyMeter {
   };
   /// What has been counted up to `now`; slices of the kernels [first_kernel, end_kernel).
   void read(Totals& totals, std::int64_t now, std::uint32_t first_kernel, std::uint32_t end_kernel);
-  /// Counts `times` more repetitions, `period` long each, of what has happened since `since`; later reports are shifted by their time.
-  /// REQUIRES: nothing since then but kernels that `since` holds.
+  /// Counts `times` more repetitions, `period` long each, of what has happened since `since`; later
+  /// reports are shifted by their time. REQUIRES: nothing since then but kernels that `since`
+  /// holds.
   void repeat(const Totals& since, std::int64_t now, std::int64_t times, std::int64_t period);
   /// The intervals that reach beyond `now`, relative to it.
   void append_state(std::vector<std::int64_t>& out, std::int64_t now) const;
@@ -64,14 +68,16 @@ class BusyMeter {
   static constexpr std::size_t kSettleAbove = 1 << 15;
   static constexpr std::int64_t kSettleStep = 20'000'000;
 
-  void note_kernel(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end, std::int64_t bytes) {
+  void note_kernel(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end,
+                   std::int64_t bytes) {
     Slice& slice = slices_[kernel * kNumTracks + static_cast<std::size_t>(track)];
     if (slice.begin < 0) slice.begin = begin + skipped_;
     if (end + skipped_ > slice.end) slice.end = end + skipped_;
     slice.busy += end - begin;
     slice.bytes += bytes;
   }
-  void note_piece(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end, std::int64_t bytes);
+  void note_piece(int track, std::uint32_t kernel, std::int64_t begin, std::int64_t end,
+                  std::int64_t bytes);
   void sweep(std::int64_t frontier);
   void drop_swept();
   void add(unsigned active, std::int64_t duration);
@@ -85,7 +91,8 @@ class BusyMeter {
   bool keep_pieces_ = false;
   std::array<std::vector<KernelSlice>, kNumTracks> pieces_;
   enum Sum : std::size_t { kTensorActive = kNumTracks, kComputeOnly, kDmaOnly };
-  std::array<std::int64_t, kNumTracks + 3> sums_{};  ///< busy time of each track, then the exclusive sums
+  std::array<std::int64_t, kNumTracks + 3>
+      sums_{};  ///< busy time of each track, then the exclusive sums
 };
 
 }  // namespace trellis::sim

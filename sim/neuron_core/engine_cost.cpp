@@ -21,7 +21,8 @@ constexpr double kTopKPartitions = 16;
 
 bool is_four_byte(DType dtype) { return dtype == DType::kFp32 || dtype == DType::kInt32; }
 
-// Matmuls, transposes and weight loads of fp32 take several passes; one pass takes a cycle for each moving column.
+// Matmuls, transposes and weight loads of fp32 take several passes; one pass takes a cycle for each
+// moving column.
 double array_passes(DType dtype, const TensorEngineConfig& tensor, bool transpose) {
   if (!is_four_byte(dtype)) return 1;
   return transpose ? tensor.fp32_transpose_passes : tensor.fp32_passes;
@@ -37,38 +38,48 @@ EngineCost tensor_cost(const Instruction& i, const TensorEngineConfig& tensor) {
   const double passes = array_passes(i.src0.dtype, tensor, i.opcode == Opcode::kTranspose);
   if (i.opcode == Opcode::kLoadStationary) {
     const double cycles = tensor.stationary_cycles * weight_columns(i) / 128.0 * passes;
-    return {cycles_time(cycles, tensor.clock), cycles_time(tensor.stationary_fixed_cycles, tensor.clock), Picoseconds(0)};
+    return {cycles_time(cycles, tensor.clock),
+            cycles_time(tensor.stationary_fixed_cycles, tensor.clock), Picoseconds(0)};
   }
   double cycles = 0;
   if (i.opcode == Opcode::kTranspose) {
-    cycles = std::max<double>(i.src0.num_partitions, std::min<double>(tensor.min_cycles, static_cast<double>(i.src0.elements_per_partition())));
+    cycles = std::max<double>(
+        i.src0.num_partitions,
+        std::min<double>(tensor.min_cycles, static_cast<double>(i.src0.elements_per_partition())));
     cycles *= tensor.transpose_interval;
   } else {
-    cycles = std::max<double>(static_cast<double>(i.dst.elements_per_partition()), std::min<double>(tensor.min_cycles, i.dst.num_partitions));
+    cycles = std::max<double>(static_cast<double>(i.dst.elements_per_partition()),
+                              std::min<double>(tensor.min_cycles, i.dst.num_partitions));
   }
   // An fp32 matmul is two instructions ("LO_HI").
   const double overhead = tensor.overhead_cycles * (is_four_byte(i.src0.dtype) ? 2 : 1);
-  return {cycles_time(cycles * passes + overhead, tensor.clock), cycles_time(tensor.fixed_cycles, tensor.clock), Picoseconds(0)};
+  return {cycles_time(cycles * passes + overhead, tensor.clock),
+          cycles_time(tensor.fixed_cycles, tensor.clock), Picoseconds(0)};
 }
 
-/// Two streamed operands share VectorE's path to SBUF: two passes, unless one comes from PSUM, a perf mode holds, or, on every generation,
-/// bf16 operands are added, subtracted or multiplied in order.
+/// Two streamed operands share VectorE's path to SBUF: two passes, unless one comes from PSUM, a
+/// perf mode holds, or, on every generation, bf16 operands are added, subtracted or multiplied in
+/// order.
 double tensor_tensor_cycles(const Instruction& i, const OperandStream& s) {
   if (s.psum_sources == 1) return s.n;
   const double mode = perf_mode(i, Engine::kVector, s);
   if (mode > 1) return s.n / mode;
-  const bool simple = i.alu == AluOp::kAdd || i.alu == AluOp::kSubtract || i.alu == AluOp::kMultiply;
+  const bool simple =
+      i.alu == AluOp::kAdd || i.alu == AluOp::kSubtract || i.alu == AluOp::kMultiply;
   return s.psum_sources == 0 && s.sixteen_bit && s.contiguous && simple ? s.n : 2 * s.n;
 }
 
 /// Published for one pair of operations only: (data - scalar) * tensor on bf16 with an even count.
 double scalar_tensor_tensor_cycles(const Instruction& i, const OperandStream& s) {
-  const bool fast = s.sixteen_bit && i.alu == AluOp::kSubtract && i.alu2 == AluOp::kMultiply && i.src0.elements_per_partition() % 2 == 0;
+  const bool fast = s.sixteen_bit && i.alu == AluOp::kSubtract && i.alu2 == AluOp::kMultiply &&
+                    i.src0.elements_per_partition() % 2 == 0;
   return fast ? s.n : 2 * s.n;
 }
 
 /// Reading the accumulator back is what a second result that is a sum costs.
-double sum_cycles(const Instruction& i, const InstructionCosts& costs) { return i.dst1.present() ? costs.read_accumulator_cycles : 0; }
+double sum_cycles(const Instruction& i, const InstructionCosts& costs) {
+  return i.dst1.present() ? costs.read_accumulator_cycles : 0;
+}
 
 double vector_cycles(const Instruction& i, const OperandStream& s, const InstructionCosts& costs) {
   switch (i.opcode) {
@@ -76,12 +87,17 @@ double vector_cycles(const Instruction& i, const OperandStream& s, const Instruc
     case Opcode::kScalarTensorTensor: return scalar_tensor_tensor_cycles(i, s);
     case Opcode::kTensorTensorScan: return 2 * s.n;
     case Opcode::kSelect: return s.psum_sources == 1 ? s.n : 2 * s.n;
-    case Opcode::kTensorScalar: return s.n / perf_mode(i, Engine::kVector, s) + sum_cycles(i, costs);
+    case Opcode::kTensorScalar:
+      return s.n / perf_mode(i, Engine::kVector, s) + sum_cycles(i, costs);
     case Opcode::kTensorCopy: return s.n / perf_mode(i, Engine::kVector, s);
     case Opcode::kTensorCopyDynamic: return std::max(costs.dynamic_address_cycles, s.n);
-    case Opcode::kTensorReduce: return s.sixteen_bit && (i.alu == AluOp::kAdd || i.alu == AluOp::kMax) ? s.n / 2 : s.n;
+    case Opcode::kTensorReduce:
+      return s.sixteen_bit && (i.alu == AluOp::kAdd || i.alu == AluOp::kMax) ? s.n / 2 : s.n;
     case Opcode::kMemset: return s.sixteen_bit && i.imm0 == 0 ? s.n / 2 : s.n;
-    case Opcode::kActivation: return (i.activation == Activation::kReciprocal ? costs.vector_reciprocal_passes * s.n : s.n) + sum_cycles(i, costs);
+    case Opcode::kActivation:
+      return (i.activation == Activation::kReciprocal ? costs.vector_reciprocal_passes * s.n
+                                                      : s.n) +
+             sum_cycles(i, costs);
     case Opcode::kExponential: return s.n / costs.exponential_rate + sum_cycles(i, costs);
     case Opcode::kQuantizeMx: return s.n / costs.quantize_rate;
     case Opcode::kRandom: return s.n / costs.random_rate;
@@ -93,7 +109,8 @@ double vector_cycles(const Instruction& i, const OperandStream& s, const Instruc
 
 double scalar_cycles(const Instruction& i, const OperandStream& s, const InstructionCosts& costs) {
   switch (i.opcode) {
-    case Opcode::kTensorScalar: return s.n / perf_mode(i, Engine::kScalar, s) + sum_cycles(i, costs);
+    case Opcode::kTensorScalar:
+      return s.n / perf_mode(i, Engine::kScalar, s) + sum_cycles(i, costs);
     case Opcode::kTensorCopy: return s.n / perf_mode(i, Engine::kScalar, s);
     case Opcode::kTensorCopyDynamic: return std::max(costs.dynamic_address_cycles, s.n);
     case Opcode::kActivation: return s.n + sum_cycles(i, costs);
@@ -102,52 +119,67 @@ double scalar_cycles(const Instruction& i, const OperandStream& s, const Instruc
   }
 }
 
-/// Each index costs its overhead, each element its width; up to four bytes of an index's elements move together.
+/// Each index costs its overhead, each element its width; up to four bytes of an index's elements
+/// move together.
 double gather_cycles(const Instruction& i, const InstructionCosts& costs) {
   const double e = std::max(1.0, i.imm0);
   const double data = costs.gather_width * e;
   const double together = std::min(4.0 / isa::size_bytes(i.dst.dtype), e);
-  return static_cast<double>(i.dst.elements_per_partition()) * (costs.gather_overhead + data) / data / together;
+  return static_cast<double>(i.dst.elements_per_partition()) * (costs.gather_overhead + data) /
+         data / together;
 }
 
 double gpsimd_cycles(const Instruction& i, const OperandStream& s, const InstructionCosts& costs) {
   switch (i.opcode) {
     case Opcode::kTensorTensor: return 2 * s.n;
     case Opcode::kTensorCopyDynamic: return std::max(costs.dynamic_address_cycles, s.n);
-    case Opcode::kActivation: return i.activation == Activation::kRsqrt ? costs.gpsimd_rsqrt_passes * s.n : s.n;
-    case Opcode::kTopK: return costs.top_k_passes * kTopKPartitions * static_cast<double>(i.src0.elements_per_partition()) + static_cast<double>(i.dst.elements_per_partition());
+    case Opcode::kActivation:
+      return i.activation == Activation::kRsqrt ? costs.gpsimd_rsqrt_passes * s.n : s.n;
+    case Opcode::kTopK:
+      return costs.top_k_passes * kTopKPartitions *
+                 static_cast<double>(i.src0.elements_per_partition()) +
+             static_cast<double>(i.dst.elements_per_partition());
     case Opcode::kLocalGather: return gather_cycles(i, costs);
     case Opcode::kGeneric: return std::max(1.0, i.imm0) * s.n;
     default: return s.n;
   }
 }
 
-double data_cycles(double cycles, const EngineConfig& engine) { return cycles * 128.0 / engine.elements_per_cycle; }
+double data_cycles(double cycles, const EngineConfig& engine) {
+  return cycles * 128.0 / engine.elements_per_cycle;
+}
 
-/// An independent instruction follows after the interval, the result after the data and the fixed latency.
+/// An independent instruction follows after the interval, the result after the data and the fixed
+/// latency.
 EngineCost pipelined(double cycles, const EngineConfig& c) {
   const Picoseconds occupancy = cycles_time(std::max(c.min_cycles, cycles), c.clock);
   const Picoseconds result = cycles_time(cycles + c.fixed_cycles, c.clock);
-  return {occupancy, std::max(Picoseconds(0), result - occupancy), cycles_time(c.dependent_cycles, c.clock)};
+  return {occupancy, std::max(Picoseconds(0), result - occupancy),
+          cycles_time(c.dependent_cycles, c.clock)};
 }
 
 }  // namespace
 
-EngineCost engine_cost(const Instruction& i, Engine engine, const isa::Program& program, const CoreConfig& core) {
+EngineCost engine_cost(const Instruction& i, Engine engine, const isa::Program& program,
+                       const CoreConfig& core) {
   if (engine == Engine::kTensor) return tensor_cost(i, core.tensor);
   const OperandStream stream = operand_stream(i, engine, program, core);
   if (engine == Engine::kGpSimd) {
-    // Its published formulas (150 + N) are issue costs: the processors do not overlap two instructions.
+    // Its published formulas (150 + N) are issue costs: the processors do not overlap two
+    // instructions.
     const EngineConfig& c = core.gpsimd;
-    const double cycles = std::max(c.min_cycles, c.fixed_cycles + data_cycles(gpsimd_cycles(i, stream, core.costs), c));
+    const double cycles = std::max(
+        c.min_cycles, c.fixed_cycles + data_cycles(gpsimd_cycles(i, stream, core.costs), c));
     return {cycles_time(cycles, c.clock), Picoseconds(0), Picoseconds(0)};
   }
-  if (engine == Engine::kScalar) return pipelined(data_cycles(scalar_cycles(i, stream, core.costs), core.scalar), core.scalar);
+  if (engine == Engine::kScalar)
+    return pipelined(data_cycles(scalar_cycles(i, stream, core.costs), core.scalar), core.scalar);
   const double cycles = data_cycles(vector_cycles(i, stream, core.costs), core.vector);
   return pipelined(stream.wide_stride ? 2 * cycles : cycles, core.vector);
 }
 
-// Which functions share a table is not published: this grouping is estimated (README, "Timing rules of a core").
+// Which functions share a table is not published: this grouping is estimated (README, "Timing rules
+// of a core").
 std::uint8_t activation_table(const Instruction& i, Engine engine) {
   if (i.opcode != Opcode::kActivation || engine != Engine::kScalar) return 0;
   switch (i.activation) {
@@ -185,14 +217,18 @@ bool overlap(const AccessPattern& x, const AccessPattern& y, const isa::Program&
   const std::int64_t sa = isa::size_bytes(x.dtype);
   const std::int64_t sb = isa::size_bytes(y.dtype);
   const bool bytes = a.first * sa < (b.last + 1) * sb && b.first * sb < (a.last + 1) * sa;
-  return bytes && x.start_partition < y.start_partition + y.num_partitions && y.start_partition < x.start_partition + x.num_partitions;
+  return bytes && x.start_partition < y.start_partition + y.num_partitions &&
+         y.start_partition < x.start_partition + x.num_partitions;
 }
 
 }  // namespace
 
 bool depends_on(const Instruction& later, const Instruction& earlier, const isa::Program& program) {
-  const auto reads = [&](const AccessPattern& source) { return overlap(source, earlier.dst, program) || overlap(source, earlier.dst1, program); };
-  return reads(later.src0) || reads(later.src1) || (later.accumulate && reads(later.dst1.present() ? later.dst1 : later.dst));
+  const auto reads = [&](const AccessPattern& source) {
+    return overlap(source, earlier.dst, program) || overlap(source, earlier.dst1, program);
+  };
+  return reads(later.src0) || reads(later.src1) ||
+         (later.accumulate && reads(later.dst1.present() ? later.dst1 : later.dst));
 }
 
 }  // namespace trellis::sim

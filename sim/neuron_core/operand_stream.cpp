@@ -21,13 +21,15 @@ double mode_of(DType dtype, const EngineConfig& engine) {
 
 class Looker {
  public:
-  Looker(const isa::Program& program, const EngineConfig& engine, std::int64_t fast_stride) : program_(program), engine_(engine), fast_stride_(fast_stride) {}
+  Looker(const isa::Program& program, const EngineConfig& engine, std::int64_t fast_stride)
+      : program_(program), engine_(engine), fast_stride_(fast_stride) {}
 
   void look_at(const AccessPattern& a, bool source) {
     if (!a.present()) return;
     const bool first = seen_++ == 0;
     stream_.n = std::max(stream_.n, static_cast<double>(a.elements_per_partition()));
-    stream_.widest_mode = first ? mode_of(a.dtype, engine_) : std::min(stream_.widest_mode, mode_of(a.dtype, engine_));
+    stream_.widest_mode = first ? mode_of(a.dtype, engine_)
+                                : std::min(stream_.widest_mode, mode_of(a.dtype, engine_));
     stream_.sixteen_bit = stream_.sixteen_bit && is_sixteen_bit_float(a.dtype);
     const bool psum = program_.buffers[a.buffer].space == isa::MemorySpace::kPsum;
     stream_.psum_operands += psum ? 1 : 0;
@@ -37,7 +39,8 @@ class Looker {
     const isa::Dim& inner = a.dims[a.num_dims - 1];
     if (inner.count <= 1) return;
     stream_.contiguous = stream_.contiguous && inner.stride == 1;
-    stream_.wide_stride = stream_.wide_stride || std::abs(inner.stride) * isa::size_bytes(a.dtype) > fast_stride_;
+    stream_.wide_stride =
+        stream_.wide_stride || std::abs(inner.stride) * isa::size_bytes(a.dtype) > fast_stride_;
   }
 
   [[nodiscard]] OperandStream result() const { return stream_; }
@@ -50,7 +53,7 @@ class Looker {
   OperandStream stream_;
 };
 
-/// src1 is a column or an index beside the data.
+/// src1 is a column or an index next to the data.
 bool streams_src1(Opcode opcode) {
   switch (opcode) {
     case Opcode::kTensorTensor:
@@ -63,8 +66,11 @@ bool streams_src1(Opcode opcode) {
 
 }  // namespace
 
-OperandStream operand_stream(const Instruction& i, Engine engine, const isa::Program& program, const CoreConfig& core) {
-  const EngineConfig& config = engine == Engine::kVector ? core.vector : engine == Engine::kScalar ? core.scalar : core.gpsimd;
+OperandStream operand_stream(const Instruction& i, Engine engine, const isa::Program& program,
+                             const CoreConfig& core) {
+  const EngineConfig& config = engine == Engine::kVector   ? core.vector
+                               : engine == Engine::kScalar ? core.scalar
+                                                           : core.gpsimd;
   Looker looker(program, config, core.costs.fast_stride.value);
   looker.look_at(i.dst, false);
   looker.look_at(i.src0, true);
@@ -83,7 +89,8 @@ double perf_mode(const Instruction& i, Engine engine, const OperandStream& s) {
   return s.psum_operands == 1 && s.contiguous ? half : 1;
 }
 
-double perf_mode(const Instruction& i, Engine engine, const isa::Program& program, const CoreConfig& core) {
+double perf_mode(const Instruction& i, Engine engine, const isa::Program& program,
+                 const CoreConfig& core) {
   return perf_mode(i, engine, operand_stream(i, engine, program, core));
 }
 

@@ -5,7 +5,8 @@
 
 namespace trellis::sim {
 
-/// What decides how fast VectorE, ScalarE and GpSimd stream an instruction's operands. Per-partition columns beside them do not count.
+/// What decides how fast VectorE, ScalarE and GpSimd stream an instruction's operands.
+/// Per-partition columns next to them do not count.
 struct OperandStream {
   double n = 1;              ///< elements per partition of the longest operand
   double widest_mode = 1;    ///< the widest perf mode that all dtypes allow
@@ -17,10 +18,14 @@ struct OperandStream {
   int sources = 0;
 };
 
-[[nodiscard]] OperandStream operand_stream(const isa::Instruction& instruction, isa::Engine engine, const isa::Program& program, const CoreConfig& core);
+[[nodiscard]] OperandStream operand_stream(const isa::Instruction& instruction, isa::Engine engine,
+                                           const isa::Program& program, const CoreConfig& core);
 
-/// The perf mode in which the instruction runs: 4, 2 or, without one, 1 (hardware.md §2.3: chosen by the hardware).
-[[nodiscard]] double perf_mode(const isa::Instruction& instruction, isa::Engine engine, const isa::Program& program, const CoreConfig& core);
-[[nodiscard]] double perf_mode(const isa::Instruction& instruction, isa::Engine engine, const OperandStream& stream);
+/// The perf mode in which the instruction runs: 4, 2 or, without one, 1 (hardware.md §2.3: chosen
+/// by the hardware).
+[[nodiscard]] double perf_mode(const isa::Instruction& instruction, isa::Engine engine,
+                               const isa::Program& program, const CoreConfig& core);
+[[nodiscard]] double perf_mode(const isa::Instruction& instruction, isa::Engine engine,
+                               const OperandStream& stream);
 
 }  // namespace trellis::sim

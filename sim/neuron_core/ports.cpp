@@ -13,7 +13,9 @@ using isa::Engine;
 using isa::MemorySpace;
 
 bool moves(const AccessPattern& a) {
-  return (a.rotate_count > 1 && a.rotate_stride != 0) || std::any_of(a.loop_stride.begin(), a.loop_stride.end(), [](std::int64_t s) { return s != 0; });
+  return (a.rotate_count > 1 && a.rotate_stride != 0) ||
+         std::any_of(a.loop_stride.begin(), a.loop_stride.end(),
+                     [](std::int64_t s) { return s != 0; });
 }
 
 PortSet banks_of(const AccessPattern& a, const isa::Buffer& buffer, const isa::Limits& limits) {
@@ -22,13 +24,16 @@ PortSet banks_of(const AccessPattern& a, const isa::Buffer& buffer, const isa::L
   const std::int64_t size = isa::size_bytes(a.dtype);
   PortSet banks = 0;
   const std::int64_t last = (buffer.address + (tile.last + 1) * size - 1) / limits.psum_bank_bytes;
-  for (std::int64_t bank = (buffer.address + tile.first * size) / limits.psum_bank_bytes; bank <= last; ++bank) banks |= 1u << (bank % kMaxPsumBanks);
+  for (std::int64_t bank = (buffer.address + tile.first * size) / limits.psum_bank_bytes;
+       bank <= last; ++bank)
+    banks |= 1u << (bank % kMaxPsumBanks);
   return banks;
 }
 
 }  // namespace
 
-PortSet shared_ports(const isa::Instruction& i, Engine engine, const isa::Program& program, const CoreConfig& core) {
+PortSet shared_ports(const isa::Instruction& i, Engine engine, const isa::Program& program,
+                     const CoreConfig& core) {
   const bool vector = engine == Engine::kVector;
   if (!vector && engine != Engine::kScalar && engine != Engine::kGpSimd) return 0;
   bool sbuf = false;
@@ -37,10 +42,13 @@ PortSet shared_ports(const isa::Instruction& i, Engine engine, const isa::Progra
     if (!a->present()) continue;
     const isa::Buffer& buffer = program.buffers[a->buffer];
     sbuf = sbuf || buffer.space == MemorySpace::kSbuf;
-    if (buffer.space == MemorySpace::kPsum) ports |= core.costs.vector_scalar_share_psum ? kPsumVectorScalar : banks_of(*a, buffer, core.limits);
+    if (buffer.space == MemorySpace::kPsum)
+      ports |= core.costs.vector_scalar_share_psum ? kPsumVectorScalar
+                                                   : banks_of(*a, buffer, core.limits);
   }
   if (engine == Engine::kScalar || !sbuf) return ports;
-  const bool needs_sbuf = !vector || core.costs.vector_gpsimd_share_sbuf || perf_mode(i, engine, program, core) > 1;
+  const bool needs_sbuf =
+      !vector || core.costs.vector_gpsimd_share_sbuf || perf_mode(i, engine, program, core) > 1;
   return needs_sbuf ? ports | kSbufVectorGpSimd : ports;
 }
 

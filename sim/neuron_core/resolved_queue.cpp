@@ -14,7 +14,8 @@ using isa::Opcode;
 
 class Resolver {
  public:
-  Resolver(const isa::Program& program, const isa::Segment& segment, const CoreConfig& core) : program_(program), core_(core) {
+  Resolver(const isa::Program& program, const isa::Segment& segment, const CoreConfig& core)
+      : program_(program), core_(core) {
     for (const auto& queue : segment.queues) {
       for (const auto& instruction : queue) {
         for (const auto& wait : instruction.waits) is_awaited(wait.id) = true;
@@ -69,7 +70,8 @@ class Resolver {
     queue_.ops.push_back(op);
   }
 
-  static void count_in(LoopBody& body, std::uint32_t first_kernel, std::uint32_t last_kernel, std::int64_t work) {
+  static void count_in(LoopBody& body, std::uint32_t first_kernel, std::uint32_t last_kernel,
+                       std::int64_t work) {
     body.first_kernel = std::min(body.first_kernel, first_kernel);
     body.last_kernel = std::max(body.last_kernel, last_kernel);
     body.work += work;
@@ -80,7 +82,8 @@ class Resolver {
     op.count = count;
     op.partner = static_cast<std::uint32_t>(queue_.loops.size());
     loops_.push_back({op.partner, count, computes_.size()});
-    queue_.loops.push_back({static_cast<std::uint32_t>(queue_.ops.size()), op.kernel, op.kernel, 0});
+    queue_.loops.push_back(
+        {static_cast<std::uint32_t>(queue_.ops.size()), op.kernel, op.kernel, 0});
   }
 
   void add_semaphores(ResolvedOp& op, const Instruction& i) {
@@ -102,18 +105,23 @@ class Resolver {
     const LoopBody body = queue_.loops[op.partner];
     const std::int64_t count = loops_.back().count;
     loops_.pop_back();
-    if (!loops_.empty()) count_in(queue_.loops[loops_.back().loop], body.first_kernel, body.last_kernel, body.work * count);
+    if (!loops_.empty())
+      count_in(queue_.loops[loops_.back().loop], body.first_kernel, body.last_kernel,
+               body.work * count);
   }
 
   /// The nearest of the last few instructions whose result `i` reads.
   [[nodiscard]] std::uint8_t producer_of(const Instruction& i) const {
-    for (std::size_t back = 1; back <= std::min<std::size_t>(kProducerWindow, computes_.size()); ++back) {
-      if (depends_on(i, *computes_[computes_.size() - back].instruction, program_)) return static_cast<std::uint8_t>(back);
+    for (std::size_t back = 1; back <= std::min<std::size_t>(kProducerWindow, computes_.size());
+         ++back) {
+      if (depends_on(i, *computes_[computes_.size() - back].instruction, program_))
+        return static_cast<std::uint8_t>(back);
     }
     return 0;
   }
 
-  /// The first instructions of the innermost loop's body may read what its last ones wrote, an iteration before.
+  /// The first instructions of the innermost loop's body may read what its last ones wrote, an
+  /// iteration before.
   void link_iterations(std::size_t first) {
     const std::size_t size = computes_.size() - first;
     for (std::size_t at = 0; at < std::min<std::size_t>(kProducerWindow, size); ++at) {
@@ -131,7 +139,8 @@ class Resolver {
 
   [[nodiscard]] Instruction in_next_iteration(Instruction i) const {
     const std::size_t depth = std::min<std::size_t>(loops_.size(), isa::kMaxLoopDepth) - 1;
-    for (isa::AccessPattern* a : {&i.dst, &i.src0, &i.src1, &i.dst1}) a->offset += a->loop_stride[depth] + (a->rotate_count > 1 ? a->rotate_stride : 0);
+    for (isa::AccessPattern* a : {&i.dst, &i.src0, &i.src1, &i.dst1})
+      a->offset += a->loop_stride[depth] + (a->rotate_count > 1 ? a->rotate_stride : 0);
     return i;
   }
 
@@ -148,8 +157,10 @@ class Resolver {
     op.occupancy = cost.occupancy.value;
     op.latency = cost.latency.value;
     if (engine_ == Engine::kTensor) {
-      // Products accumulate in PSUM without a stall, and weights come from SBUF: the array has no dependency of its own.
-      op.kind = i.opcode == Opcode::kLoadStationary ? ResolvedOp::Kind::kLoadStationary : ResolvedOp::Kind::kMatmul;
+      // Products accumulate in PSUM without a stall, and weights come from SBUF: the array has no
+      // its own dependency.
+      op.kind = i.opcode == Opcode::kLoadStationary ? ResolvedOp::Kind::kLoadStationary
+                                                    : ResolvedOp::Kind::kMatmul;
       return;
     }
     op.kind = ResolvedOp::Kind::kCompute;
@@ -171,10 +182,12 @@ class Resolver {
 
 }  // namespace
 
-std::vector<ResolvedQueue> resolve_segment(const isa::Program& program, const isa::Segment& segment, const CoreConfig& core) {
+std::vector<ResolvedQueue> resolve_segment(const isa::Program& program, const isa::Segment& segment,
+                                           const CoreConfig& core) {
   Resolver resolver(program, segment, core);
   std::vector<ResolvedQueue> queues;
-  for (int e = 0; e < isa::kNumEngines; ++e) queues.push_back(resolver.run(segment.queues[e], static_cast<Engine>(e)));
+  for (int e = 0; e < isa::kNumEngines; ++e)
+    queues.push_back(resolver.run(segment.queues[e], static_cast<Engine>(e)));
   return queues;
 }
 

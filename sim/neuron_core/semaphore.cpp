@@ -38,7 +38,8 @@ void Semaphore::take(std::int64_t value) {
     increments_.clear();
     first_ = 0;
   } else if (first_ > 1024) {
-    increments_.erase(increments_.begin(), increments_.begin() + static_cast<std::ptrdiff_t>(first_));
+    increments_.erase(increments_.begin(),
+                      increments_.begin() + static_cast<std::ptrdiff_t>(first_));
     first_ = 0;
   }
 }
@@ -51,7 +52,8 @@ std::int64_t Semaphore::known_value() const {
 
 Semaphore::Level Semaphore::level(std::int64_t now) const {
   Level level{0, taken_, kNever};
-  for (std::size_t i = first_; i < increments_.size() && increments_[i].time <= now; ++i) level.visible += increments_[i].value;
+  for (std::size_t i = first_; i < increments_.size() && increments_[i].time <= now; ++i)
+    level.visible += increments_[i].value;
   if (waiter_ != nullptr) level.missing = wanted_ - known_value();
   return level;
 }

@@ -8,8 +8,8 @@ namespace trellis::sim {
 
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-/// One semaphore of a core: plain C++. Producers post increments that become visible later; the single waiter asks when the count will be
-/// reached and is told about every post while it waits.
+/// One semaphore of a core: plain C++. Producers post increments that become visible later; the
+/// single waiter asks when the count will be reached and is notified of every post while it waits.
 class Semaphore {
  public:
   class Waiter {
@@ -42,7 +42,8 @@ class Semaphore {
   struct Level {
     std::int64_t visible = 0;  ///< value
     std::int64_t taken = 0;    ///< since the reset
-    std::int64_t missing = 0;  ///< known increments, future ones too, lack this much until the waiter can go on; kNever: nobody waits
+    std::int64_t missing = 0;  ///< known increments, future ones too, lack this much until the
+                               ///< waiter can go on; kNever: no one waits
   };
   [[nodiscard]] Level level(std::int64_t now) const;
   /// The increments that become visible after `now`, relative to it.
@@ -59,7 +60,7 @@ class Semaphore {
   std::vector<Increment> increments_;  ///< sorted by time from `first_` on
   std::size_t first_ = 0;
   std::int64_t taken_ = 0;
-  Waiter* waiter_ = nullptr;  ///< null: nobody waits
+  Waiter* waiter_ = nullptr;  ///< null: no one waits
   std::int64_t wanted_ = 0;
 };
 

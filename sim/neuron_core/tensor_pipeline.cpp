@@ -65,7 +65,8 @@ void TensorPipeline::append_state(std::vector<std::int64_t>& out, std::int64_t n
   }
 }
 
-// The allowed rate is r(τ) = s + (1 − s)·τ/T in the ramp, 1 after it; the work done by τ is s·τ + (1 − s)·τ²/2T. Solve for the end.
+// The allowed rate is r(τ) = s + (1 − s)·τ/T in the ramp, 1 after it; the work done by τ is s·τ +
+// (1 − s)·τ²/2T. Solve for the end.
 std::int64_t TensorPipeline::ramped_end(std::int64_t begin, std::int64_t work) {
   if (ramp_time_ == 0) return begin + work;
   const bool paused = busy_.empty() || begin > array_free_;
@@ -74,11 +75,14 @@ std::int64_t TensorPipeline::ramped_end(std::int64_t begin, std::int64_t work) {
   if (since >= ramp_time_) return begin + work;
   const double t = static_cast<double>(ramp_time_);
   const double slope = (1 - ramp_start_) / (2 * t);
-  const double done = ramp_start_ * static_cast<double>(since) + slope * static_cast<double>(since) * static_cast<double>(since);
+  const double done = ramp_start_ * static_cast<double>(since) +
+                      slope * static_cast<double>(since) * static_cast<double>(since);
   const double target = done + static_cast<double>(work);
   const double in_ramp = (ramp_start_ + 1) / 2 * t;  // the work that the whole ramp allows
-  if (target >= in_ramp) return phase_start_ + ramp_time_ + static_cast<std::int64_t>(std::ceil(target - in_ramp));
-  const double tau = (std::sqrt(ramp_start_ * ramp_start_ + 4 * slope * target) - ramp_start_) / (2 * slope);
+  if (target >= in_ramp)
+    return phase_start_ + ramp_time_ + static_cast<std::int64_t>(std::ceil(target - in_ramp));
+  const double tau =
+      (std::sqrt(ramp_start_ * ramp_start_ + 4 * slope * target) - ramp_start_) / (2 * slope);
   return phase_start_ + static_cast<std::int64_t>(std::ceil(tau));
 }
 

@@ -11,15 +11,16 @@ namespace trellis::sim {
 /// When the systolic array works. Plain arithmetic on absolute picoseconds.
 ///
 ///   queue   LS0      MM0             LS1     MM1
-///   shadow  |==LS0==|        |==LS1==|                  weights of the next matmul load while the array streams
-///   array            |=====MM0=======|=====MM1=====|
+///   shadow  |==LS0==|        |==LS1==|         the next matmul's weights load
+///   array            |=====MM0=======|=====MM1=====|   while the array streams
 ///
-/// On chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and reaches the full rate `ramp_time` later. When
-/// it has paused and was busy for less than half of the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
+/// On chips with a dI/dt limiter the array starts a busy phase at `ramp_start` of its rate and
+/// reaches the full rate `ramp_time` later. When it has paused and was busy for less than half of
+/// the last `ramp_time`, the ramp starts over (Neuron Explorer glossary).
 class TensorPipeline {
  public:
   struct Slot {
-    std::int64_t begin = 0;       ///< of the array's visible work
+    std::int64_t begin = 0;  ///< of the array's visible work
     std::int64_t end = 0;
     std::int64_t next_issue = 0;  ///< when the sequencer may look at the next instruction
   };
@@ -39,7 +40,8 @@ class TensorPipeline {
 
   std::int64_t ramped_end(std::int64_t begin, std::int64_t work);
   void note_busy(std::int64_t begin, std::int64_t end);
-  /// Forgets what lies before the window of `ramp_time` that ends at `now`. REQUIRES: no work after `now`.
+  /// Forgets what lies before the window of `ramp_time` that ends at `now`. REQUIRES: no work after
+  /// `now`.
   std::int64_t busy_before(std::int64_t now);
 
   std::int64_t ramp_time_ = 0;

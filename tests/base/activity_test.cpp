@@ -32,7 +32,8 @@ class StderrPipe {
   std::string since_last() {
     std::string text;
     std::array<char, 4096> block{};
-    for (ssize_t n = 0; (n = ::read(ends_[0], block.data(), block.size())) > 0;) text.append(block.data(), static_cast<std::size_t>(n));
+    for (ssize_t n = 0; (n = ::read(ends_[0], block.data(), block.size())) > 0;)
+      text.append(block.data(), static_cast<std::size_t>(n));
     return text;
   }
 

@@ -75,9 +75,7 @@ std::string error_of(const std::function<void()>& body) {
 
 TEST_F(AtomicFileTest, MissingFoldersAreCreatedAndStayOnlyWithTheFile) {
   const fs::path path = directory_ / "missing" / "deep" / "a.txt";
-  {
-    const AtomicFile tried(path);
-  }
+  { const AtomicFile tried(path); }
   EXPECT_FALSE(fs::exists(directory_ / "missing"));
   write_file_atomically(path, "x");
   EXPECT_EQ(content(path), "x");
@@ -119,13 +117,12 @@ TEST_F(AtomicFileTest, ALimitOfTheFileSizeIsReportedAsWhatItIs) {
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
 }
 
-// By a link of its own: a writer that renames over its name would replace the device of this host.
+// By a separate link: a writer that renames over its name would replace the device of this host.
 TEST_F(AtomicFileTest, AFullDeviceIsReportedAsFullAndStaysADevice) {
   const fs::path path = directory_ / "full";
   fs::create_symlink("/dev/full", path);
   for (const std::size_t size : {1, 1'000'000}) {  // seen when the rest is flushed, or at once
-    const std::string said =
-        error_of([&] { write_file_atomically(path, std::string(size, 'x')); });
+    const std::string said = error_of([&] { write_file_atomically(path, std::string(size, 'x')); });
     EXPECT_EQ(said,
               "/dev/full: write failed: No space left on device; free some space or choose another "
               "place");

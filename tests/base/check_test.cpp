@@ -16,7 +16,8 @@ TEST(Check, FailureSaysWhereWhatAndThatItIsOurBug) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kInternal);
     EXPECT_STREQ(error.what(),
-                 "base/thing.cpp:12: internal error: sizes differ (check failed: a == b); this is a bug in Trellis, please report it");
+                 "base/thing.cpp:12: internal error: sizes differ (check failed: a == b); this is "
+                 "a bug in Trellis, please report it");
   }
 }
 

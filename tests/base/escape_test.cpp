@@ -12,23 +12,26 @@ namespace {
 
 using nlohmann::json;
 
-/// Everything that a terminal, a line, a spreadsheet, HTML, DOT or Markdown could take for its own.
-const std::string kHostile = "a\x1b[31mred\x07\nforged: ok\r\t\x7f\xc2\x9b"
-                             "31m\xe2\x80\xae"
-                             "gnp\xff\xc3|<script>alert('x')</script>\"&`[l](j)\\";
+/// Everything that a terminal, a line, a spreadsheet, HTML, DOT or Markdown could interpret.
+const std::string kHostile =
+    "a\x1b[31mred\x07\nforged: ok\r\t\x7f\xc2\x9b"
+    "31m\xe2\x80\xae"
+    "gnp\xff\xc3|<script>alert('x')</script>\"&`[l](j)\\";
 
 bool has_control(const std::string& text, const std::string& kept) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if ((byte < 0x20 || byte == 0x7F) && kept.find(c) == std::string::npos) return true;
   }
-  return text.find("\xc2\x9b") != std::string::npos || text.find("\xe2\x80\xae") != std::string::npos || text.find('\xff') != std::string::npos;
+  return text.find("\xc2\x9b") != std::string::npos ||
+         text.find("\xe2\x80\xae") != std::string::npos || text.find('\xff') != std::string::npos;
 }
 
 TEST(Escape, ALineOfATerminalHasNoControls) {
   const std::string line = terminal_line(kHostile);
   EXPECT_FALSE(has_control(line, ""));
-  EXPECT_TRUE(line.starts_with("a\\u001b[31mred\\u0007\\nforged: ok\\r\\t\\u007f\\u009b31m\\u202egnp\\xff\\xc3|"));
+  EXPECT_TRUE(line.starts_with(
+      "a\\u001b[31mred\\u0007\\nforged: ok\\r\\t\\u007f\\u009b31m\\u202egnp\\xff\\xc3|"));
   EXPECT_EQ(terminal_line("plain äöü 漢字 🌱 ×"), "plain äöü 漢字 🌱 ×");
 }
 
@@ -77,7 +80,8 @@ std::string read_by_bash(const std::string& word) {
   const std::string command = "printf %s " + word;
   const std::string script = "bash -c \"$TRELLIS_ESCAPE_TEST\"";
   ::setenv("TRELLIS_ESCAPE_TEST", command.c_str(), 1);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(script.c_str(), "r"), &::pclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(script.c_str(), "r"),
+                                                             &::pclose);
   std::string text;
   for (int c = 0; (c = std::fgetc(pipe.get())) != EOF;) text += static_cast<char>(c);
   return text;
@@ -86,7 +90,8 @@ std::string read_by_bash(const std::string& word) {
 TEST(Escape, BashReadsAWordBack) {
   EXPECT_EQ(shell_word("plain-1_x.yaml"), "plain-1_x.yaml");
   EXPECT_EQ(shell_word(""), "''");
-  for (const std::string& text : {std::string("it's $HOME `x` \\n"), std::string("a\nb\x1b'\\\x7f"), std::string("\xff\t")}) {
+  for (const std::string& text :
+       {std::string("it's $HOME `x` \\n"), std::string("a\nb\x1b'\\\x7f"), std::string("\xff\t")}) {
     EXPECT_EQ(read_by_bash(shell_word(text)), text);
     EXPECT_FALSE(has_control(shell_word(text), "")) << text;
   }

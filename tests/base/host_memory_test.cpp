@@ -9,7 +9,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trellis {
 namespace {
@@ -19,15 +19,18 @@ using testing::HasSubstr;
 /// A machine of 100 KiB free memory.
 class Machine : public testing::Test {
  protected:
-  Machine() { file("proc/meminfo",
-      "MemTotal:  400 kB\nMemFree:  50 kB\nMemAvailable:  100 kB\nSwapTotal:  0 kB\nSwapFree:  0 "
-      "kB\n"); }
+  Machine() {
+    file(
+        "proc/meminfo",
+        "MemTotal:  400 kB\nMemFree:  50 kB\nMemAvailable:  100 kB\nSwapTotal:  0 kB\nSwapFree:  0 "
+        "kB\n");
+  }
   void file(const std::string& path, const std::string& text) const {
     std::filesystem::create_directories((directory_.path() / path).parent_path());
     std::ofstream(directory_.path() / path) << text;
   }
   [[nodiscard]] HostMemory read() const { return available_host_memory(directory_.path()); }
-  const trainer::TemporaryDirectory directory_;
+  const TemporaryDirectory directory_;
 };
 
 TEST_F(Machine, FreeMemoryAndSwapAreAvailable) {

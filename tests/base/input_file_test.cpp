@@ -3,19 +3,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/yaml.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trellis {
 namespace {
 
 using testing::HasSubstr;
-using trainer::TemporaryDirectory;
 
 std::string error_of(const std::filesystem::path& path, std::int64_t most = kMostInputBytes) {
   try {
@@ -61,7 +59,8 @@ TEST(InputFile, HugeFilesAreNotRead) {
   std::filesystem::resize_file(file, std::uintmax_t{1} << 40);  // a hole: no disk is needed
   EXPECT_THAT(error_of(file), HasSubstr("is it the wrong file?"));
   EXPECT_THAT(error_of("/proc/self/status", 10), HasSubstr("it has more than 10 bytes"));
-  EXPECT_THROW((void)YamlDocument::load(directory.write("long.yaml", std::string(2 << 20, '#'))), ConfigError);
+  EXPECT_THROW((void)YamlDocument::load(directory.write("long.yaml", std::string(2 << 20, '#'))),
+               ConfigError);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ std::string error_of(const std::string& text) {
 TEST(JsonText, DocumentsAndWhatIsNone) {
   EXPECT_EQ(parse_json("{\"a\": [1]}", "run.json", "a report"), (nlohmann::json{{"a", {1}}}));
   EXPECT_EQ(error_of(""), "run.json: the file is empty; expected a report");
-  EXPECT_THAT(error_of("{\n \"a\": x}"), testing::StartsWith("run.json: this is no JSON: parse error at line 2, column 7"));
+  EXPECT_THAT(error_of("{\n \"a\": x}"),
+              testing::StartsWith("run.json: this is no JSON: parse error at line 2, column 7"));
   EXPECT_THAT(error_of("[1e999]"), testing::StartsWith("run.json: this is no JSON: "));
 }
 

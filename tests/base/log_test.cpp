@@ -42,7 +42,9 @@ TEST(Log, ATapGetsEachMessageOnceWhileItLives) {
   std::vector<std::string> got;
   log_info("before");
   {
-    const LogTap tap([&](LogLevel level, std::string_view text) { got.push_back(std::to_string(static_cast<int>(level)) + " " + std::string(text)); });
+    const LogTap tap([&](LogLevel level, std::string_view text) {
+      got.push_back(std::to_string(static_cast<int>(level)) + " " + std::string(text));
+    });
     log_info("one {}");
     log_warning("two");
     log(LogLevel::kError, "three");

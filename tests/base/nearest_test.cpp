@@ -7,7 +7,8 @@
 namespace trellis {
 namespace {
 
-const std::array<std::string, 4> kNames{"tensor_model_parallel_size", "pipeline_model_parallel_size", "zero1", "lr"};
+const std::array<std::string, 4> kNames{"tensor_model_parallel_size",
+                                        "pipeline_model_parallel_size", "zero1", "lr"};
 
 TEST(NearestName, FindsTheTypo) {
   EXPECT_EQ(nearest_name("tensor_model_paralel_size", kNames), "tensor_model_parallel_size");

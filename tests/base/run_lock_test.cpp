@@ -75,9 +75,7 @@ TEST_F(RunLockTest, EndsWithItsProcessHoweverThatEnds) {
 }
 
 TEST_F(RunLockTest, LeavesNoFile) {
-  {
-    const RunLock lock(folder_, "");
-  }
+  { const RunLock lock(folder_, ""); }
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 

@@ -6,7 +6,8 @@
 
 #include "base/yaml.h"
 
-/// Whatever bytes stand in a file, the reader answers with values, problems or a ConfigError, and never with a crash or another exception.
+/// Whatever bytes are in a file, the reader answers with values, problems or a ConfigError, and
+/// never with a crash or another exception.
 namespace trellis {
 namespace {
 

@@ -15,8 +15,8 @@ YamlDocument parse(const std::string& text, const std::vector<std::string>& over
 
 TEST(YamlOverride, ReplacesCreatesAndIndexes) {
   const auto document = parse("a: {b: 1}\nlist: [1, 2]\nempty:\n",
-                              {"a.b=5", "+new.deep.key=text", "list.1=9", "flow=[x, y]", "blank=", "none=null", "empty.k=1",
-                               "url=s3://bucket/a=b"});
+                              {"a.b=5", "+new.deep.key=text", "list.1=9", "flow=[x, y]",
+                               "blank=", "none=null", "empty.k=1", "url=s3://bucket/a=b"});
   const YamlMap root = document.root();
   EXPECT_EQ(root.map("a").get<int>("b", 0), 5);
   EXPECT_EQ(root.map("new").map("deep").get<std::string>("key", ""), "text");
@@ -30,15 +30,18 @@ TEST(YamlOverride, ReplacesCreatesAndIndexes) {
 }
 
 TEST(YamlOverride, MistakesNameTheCommandLine) {
-  const auto document = parse("a: 1\nlist: [1]\nx: {n: 2}\n", {"a.b=1", "list.7=1", "novalue", "=3", "a..b=3", "x.n=abc"});
+  const auto document = parse("a: 1\nlist: [1]\nx: {n: 2}\n",
+                              {"a.b=1", "list.7=1", "novalue", "=3", "a..b=3", "x.n=abc"});
   EXPECT_EQ(document.root().map("x").get<int>("n", 0), 0);
-  EXPECT_THAT(document.problems().lines(),
-              ElementsAre("command line:a.b: cannot set 'b': a (r.yaml:1) is a single value",
-                          "command line:list.7: cannot set '7': list (r.yaml:2) is a list without that index",
-                          "command line: expected key.path=value, got 'novalue'",
-                          "command line: expected key.path=value, got '=3'",
-                          "command line: expected key.path=value, got an empty name in 'a..b=3'",
-                          "command line:x.n: expected an integer that fits in 32 bits, got 'abc'"));
+  EXPECT_THAT(
+      document.problems().lines(),
+      ElementsAre(
+          "command line:a.b: cannot set 'b': a (r.yaml:1) is a single value",
+          "command line:list.7: cannot set '7': list (r.yaml:2) is a list without that index",
+          "command line: expected key.path=value, got 'novalue'",
+          "command line: expected key.path=value, got '=3'",
+          "command line: expected key.path=value, got an empty name in 'a..b=3'",
+          "command line:x.n: expected an integer that fits in 32 bits, got 'abc'"));
 }
 
 TEST(YamlOverride, ValueThatIsNoYamlIsRefused) {
@@ -112,24 +115,34 @@ few: ${multiply:2}
 words: ${multiply:2, model}
 pasted: a${model}
 )");
-  EXPECT_THAT(document.problems().lines(),
-              ElementsAre("r.yaml:2:missing: cannot resolve '${model.hiden}': no key 'model.hiden', did you mean 'model.hidden'?",
-                          "r.yaml:3:open: cannot resolve 'x${model.hidden': '${' without '}'",
-                          "r.yaml:4:above: cannot resolve '${...x}': '...x' goes above the top of the file",
-                          "r.yaml:5:empty: cannot resolve '${}': '${}' names nothing",
-                          "r.yaml:6:function: cannot resolve '${oc.env:HOME}': unknown function 'oc.env', expected ${multiply:a, b}",
-                          "r.yaml:7:few: cannot resolve '${multiply:2}': multiply needs two arguments: ${multiply:a, b}",
-                          "r.yaml:8:words: cannot resolve '${multiply:2, model}': multiply needs numbers, 'model' is none",
-                          "r.yaml:9:pasted: cannot resolve 'a${model}': a mapping, a list or null cannot stand inside a text"));
+  EXPECT_THAT(
+      document.problems().lines(),
+      ElementsAre("r.yaml:2:missing: cannot resolve '${model.hiden}': no key 'model.hiden', did "
+                  "you mean 'model.hidden'?",
+                  "r.yaml:3:open: cannot resolve 'x${model.hidden': '${' without '}'",
+                  "r.yaml:4:above: cannot resolve '${...x}': '...x' goes above the top of the file",
+                  "r.yaml:5:empty: cannot resolve '${}': '${}' names nothing",
+                  "r.yaml:6:function: cannot resolve '${oc.env:HOME}': unknown function 'oc.env', "
+                  "expected ${multiply:a, b}",
+                  "r.yaml:7:few: cannot resolve '${multiply:2}': multiply needs two arguments: "
+                  "${multiply:a, b}",
+                  "r.yaml:8:words: cannot resolve '${multiply:2, model}': multiply needs numbers, "
+                  "'model' is none",
+                  "r.yaml:9:pasted: cannot resolve 'a${model}': a mapping, a list or null cannot "
+                  "be inside a text"));
 }
 
 TEST(YamlInterpolation, CyclesAreFound) {
-  EXPECT_THAT(parse("a: ${b}\nb: ${a}\n").problems().lines(),
-              ElementsAre("r.yaml:2:b: cannot resolve '${a}': the reference leads back to itself at a"));
-  EXPECT_THAT(parse("a: ${a}\n").problems().lines(),
-              ElementsAre("r.yaml:1:a: cannot resolve '${a}': the reference leads back to itself at a"));
-  EXPECT_THAT(parse("a: {b: '${a}'}\n").problems().lines(),
-              ElementsAre("r.yaml:1:a.b: cannot resolve '${a}': the reference leads back to itself at a.b"));
+  EXPECT_THAT(
+      parse("a: ${b}\nb: ${a}\n").problems().lines(),
+      ElementsAre("r.yaml:2:b: cannot resolve '${a}': the reference leads back to itself at a"));
+  EXPECT_THAT(
+      parse("a: ${a}\n").problems().lines(),
+      ElementsAre("r.yaml:1:a: cannot resolve '${a}': the reference leads back to itself at a"));
+  EXPECT_THAT(
+      parse("a: {b: '${a}'}\n").problems().lines(),
+      ElementsAre(
+          "r.yaml:1:a.b: cannot resolve '${a}': the reference leads back to itself at a.b"));
 }
 
 TEST(YamlInterpolation, GrowthIsBounded) {
@@ -143,7 +156,8 @@ TEST(YamlInterpolation, GrowthIsBounded) {
   std::string aliases = "k0: &k0 {x: 1, y: 2}\n";
   for (int i = 1; i < 40; ++i) {
     const std::string before = "*k" + std::to_string(i - 1);
-    aliases += "k" + std::to_string(i) + ": &k" + std::to_string(i) + " {x: " + before + ", y: " + before + "}\n";
+    aliases += "k" + std::to_string(i) + ": &k" + std::to_string(i) + " {x: " + before +
+               ", y: " + before + "}\n";
   }
   EXPECT_THROW((void)parse(aliases), ConfigError);
 
@@ -155,12 +169,14 @@ TEST(YamlInterpolation, GrowthIsBounded) {
   EXPECT_FALSE(parse(text).problems().empty());
 
   std::string chain;
-  for (int i = 0; i < 5000; ++i) chain += "k" + std::to_string(i) + ": ${k" + std::to_string(i + 1) + "}\n";
+  for (int i = 0; i < 5000; ++i)
+    chain += "k" + std::to_string(i) + ": ${k" + std::to_string(i + 1) + "}\n";
   EXPECT_FALSE(parse(chain + "k5000: 1\n").problems().empty());
 }
 
 TEST(YamlResolvedText, ReadsBackAsTheSameDocument) {
-  const auto document = parse("a: 1\nb: [\"2\", '${a}', x]\nc: {d: ~, e: \"a: b # c\"}\n", {"c.f=true"});
+  const auto document =
+      parse("a: 1\nb: [\"2\", '${a}', x]\nc: {d: ~, e: \"a: b # c\"}\n", {"c.f=true"});
   const std::string text = document.resolved_text();
   EXPECT_EQ(text, "a: 1\nb:\n  - \"2\"\n  - 1\n  - x\nc:\n  d: ~\n  e: \"a: b # c\"\n  f: true\n");
   EXPECT_EQ(parse(text).resolved_text(), text);

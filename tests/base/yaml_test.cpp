@@ -33,7 +33,8 @@ hop: 7 ns
 link: 820 GB/s
 peak: 92 TFLOPS
 nothing: ~
-)", "a.yaml");
+)",
+                                            "a.yaml");
   const YamlMap root = document.root();
   EXPECT_TRUE(root.get<bool>("flag", false));
   EXPECT_EQ(root.required<int>("count"), -3);
@@ -70,7 +71,8 @@ TEST(Yaml, EveryMistakeIsReportedInOnePass) {
   scalar: {a: 1}
   eps: .inf
   layres: 3
-)", "m.yaml");
+)",
+                                            "m.yaml");
   const YamlMap model = document.root().map("model");
   EXPECT_EQ(model.get<int>("num_layers", 7), 7);
   (void)model.required<std::int64_t>("hidden_size");
@@ -86,20 +88,25 @@ TEST(Yaml, EveryMistakeIsReportedInOnePass) {
   (void)model.required<int>("missing");
   (void)model.get<int>("layers", 1);
   model.reject_unknown();
-  EXPECT_THAT(document.problems().lines(), ElementsAre(
-      "m.yaml:2:model.num_layers: expected an integer that fits in 32 bits, got 'many'",
-      "m.yaml:3:model.hidden_size: expected an integer, got '12.5'",
-      "m.yaml:4:model.small: expected an integer that fits in 32 bits, got '3000000000'",
-      "m.yaml:5:model.quoted: expected an integer that fits in 32 bits, got the quoted text \"4\"",
-      "m.yaml:6:model.bare: expected a number of bytes with its unit, such as '24 MiB', got '24'",
-      "m.yaml:7:model.wrong: expected a number of bytes with its unit, such as '24 MiB', got '24 ns'",
-      "m.yaml:8:model.flag: expected true or false, got 'yes'",
-      "m.yaml:9:model.list: expected a list, got '3'",
-      "m.yaml:10:model.mixed.1: expected an integer that fits in 32 bits, got 'x'",
-      "m.yaml:11:model.scalar: expected a text, got a mapping",
-      "m.yaml:12:model.eps: expected a finite number, got '.inf'",
-      "m.yaml:1:model.missing: this key is required and missing",
-      "m.yaml:13:model.layres: unknown key, did you mean 'layers'?"));
+  EXPECT_THAT(
+      document.problems().lines(),
+      ElementsAre(
+          "m.yaml:2:model.num_layers: expected an integer that fits in 32 bits, got 'many'",
+          "m.yaml:3:model.hidden_size: expected an integer, got '12.5'",
+          "m.yaml:4:model.small: expected an integer that fits in 32 bits, got '3000000000'",
+          "m.yaml:5:model.quoted: expected an integer that fits in 32 bits, got the quoted text "
+          "\"4\"",
+          "m.yaml:6:model.bare: expected a number of bytes with its unit, such as '24 MiB', got "
+          "'24'",
+          "m.yaml:7:model.wrong: expected a number of bytes with its unit, such as '24 MiB', got "
+          "'24 ns'",
+          "m.yaml:8:model.flag: expected true or false, got 'yes'",
+          "m.yaml:9:model.list: expected a list, got '3'",
+          "m.yaml:10:model.mixed.1: expected an integer that fits in 32 bits, got 'x'",
+          "m.yaml:11:model.scalar: expected a text, got a mapping",
+          "m.yaml:12:model.eps: expected a finite number, got '.inf'",
+          "m.yaml:1:model.missing: this key is required and missing",
+          "m.yaml:13:model.layres: unknown key, did you mean 'layers'?"));
   EXPECT_THROW(document.problems().throw_if_any(), ConfigError);
 }
 
@@ -129,12 +136,14 @@ TEST(Yaml, HasDoesNotMakeAKeyKnown) {
 
 TEST(Yaml, DuplicateKeysAreProblemsAndTheFirstValueStays) {
   const auto document = YamlDocument::parse("a:\n  x: 1\n  y: 2\n  x: 3\n", "d.yaml");
-  EXPECT_THAT(document.problems().lines(), ElementsAre("d.yaml:4:a.x: duplicate key, first given at d.yaml:2"));
+  EXPECT_THAT(document.problems().lines(),
+              ElementsAre("d.yaml:4:a.x: duplicate key, first given at d.yaml:2"));
   EXPECT_EQ(document.root().map("a").get<int>("x", 0), 1);
 }
 
 TEST(Yaml, MapsAndListsOfMaps) {
-  const auto document = YamlDocument::parse("list:\n  - {name: a}\n  - {name: b}\n  - 3\nscalar: 1\nempty:\n", "l.yaml");
+  const auto document = YamlDocument::parse(
+      "list:\n  - {name: a}\n  - {name: b}\n  - 3\nscalar: 1\nempty:\n", "l.yaml");
   const YamlMap root = document.root();
   const auto maps = root.list_of_maps("list");
   ASSERT_EQ(maps.size(), 2u);
@@ -146,9 +155,10 @@ TEST(Yaml, MapsAndListsOfMaps) {
   EXPECT_TRUE(root.list_of_maps("absent").empty());
   EXPECT_TRUE(root.list_of_maps("scalar").empty());
   EXPECT_THAT(root.keys(), ElementsAre("list", "scalar", "empty"));
-  EXPECT_THAT(document.problems().lines(), ElementsAre("l.yaml:4:list.2: expected a mapping, got '3'",
-                                                       "l.yaml:5:scalar: expected a mapping, got '1'",
-                                                       "l.yaml:5:scalar: expected a list of mappings, got '1'"));
+  EXPECT_THAT(document.problems().lines(),
+              ElementsAre("l.yaml:4:list.2: expected a mapping, got '3'",
+                          "l.yaml:5:scalar: expected a mapping, got '1'",
+                          "l.yaml:5:scalar: expected a list of mappings, got '1'"));
 }
 
 TEST(Yaml, RawAndProblemServeCallersOwnChecks) {
@@ -165,7 +175,8 @@ TEST(Yaml, AnchorsAndAliases) {
   const auto document = YamlDocument::parse("base: &b {x: 1}\ncopy: *b\n", "a.yaml");
   EXPECT_EQ(document.root().map("copy").get<int>("x", 0), 1);
   document.root().map("base").reject_unknown();
-  EXPECT_EQ(document.problems().lines().size(), 1u) << "reading the copy must not make the original's keys known";
+  EXPECT_EQ(document.problems().lines().size(), 1u)
+      << "reading the copy must not make the original's keys known";
 }
 
 std::string config_error(const std::string& text) {
@@ -178,19 +189,29 @@ std::string config_error(const std::string& text) {
 }
 
 TEST(Yaml, WhatIsNoYamlIsRefusedWithItsPlace) {
-  EXPECT_EQ(config_error("a: [1, 2\nb: 3\n"), "bad.yaml:2:2: not valid YAML: end of sequence flow not found");
-  EXPECT_EQ(config_error("- 1\n"), "bad.yaml:1: expected a mapping (key: value) at the top of the file");
-  EXPECT_EQ(config_error("just text\n"), "bad.yaml:1: expected a mapping (key: value) at the top of the file");
-  EXPECT_EQ(config_error("a: 1\n---\nb: 2\n"), "bad.yaml:2: expected one YAML document, got several ('---')");
-  EXPECT_EQ(config_error("[1, 2]: 3\n"), "bad.yaml:1: expected a plain name as key, got a list or a mapping (is a closing bracket missing?)");
-  EXPECT_EQ(config_error("? [1, 2]\n: 3\n"), "bad.yaml:1: expected a plain name as key, got a list or a mapping (is a closing bracket missing?)");
-  EXPECT_EQ(config_error("a: &x [1, *x]\n"), "bad.yaml:1: an alias refers to a value that contains it");
+  EXPECT_EQ(config_error("a: [1, 2\nb: 3\n"),
+            "bad.yaml:2:2: not valid YAML: end of sequence flow not found");
+  EXPECT_EQ(config_error("- 1\n"),
+            "bad.yaml:1: expected a mapping (key: value) at the top of the file");
+  EXPECT_EQ(config_error("just text\n"),
+            "bad.yaml:1: expected a mapping (key: value) at the top of the file");
+  EXPECT_EQ(config_error("a: 1\n---\nb: 2\n"),
+            "bad.yaml:2: expected one YAML document, got several ('---')");
+  EXPECT_EQ(config_error("[1, 2]: 3\n"),
+            "bad.yaml:1: expected a plain name as key, got a list or a mapping (is a closing "
+            "bracket missing?)");
+  EXPECT_EQ(config_error("? [1, 2]\n: 3\n"),
+            "bad.yaml:1: expected a plain name as key, got a list or a mapping (is a closing "
+            "bracket missing?)");
+  EXPECT_EQ(config_error("a: &x [1, *x]\n"),
+            "bad.yaml:1: an alias refers to a value that contains it");
   EXPECT_EQ(config_error(""), "no error");
   EXPECT_EQ(config_error("# only a comment\n"), "no error");
 }
 
 TEST(Yaml, LoadsAFileAndNamesAMissingOne) {
-  const auto path = std::filesystem::temp_directory_path() / ("trellis_yaml_" + std::to_string(::getpid()) + ".yaml");
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("trellis_yaml_" + std::to_string(::getpid()) + ".yaml");
   std::ofstream(path) << "a: 1\n";
   EXPECT_EQ(YamlDocument::load(path, {"b=2"}).root().get<int>("b", 0), 2);
   std::ofstream(path, std::ios::trunc).flush();
@@ -205,15 +226,18 @@ TEST(Yaml, LoadsAFileAndNamesAMissingOne) {
   EXPECT_THROW((void)YamlDocument::load(std::filesystem::temp_directory_path()), ConfigError);
 }
 
-TEST(Yaml, ASourceGivesWhatLoadingAnewGives) {
-  const auto path = std::filesystem::temp_directory_path() / ("trellis_source_" + std::to_string(::getpid()) + ".yaml");
-  std::ofstream(path) << "a: &x {b: 1, c: [1, 2]}\nd: *x\ne: ${multiply:${a.b}, 3}\ne: twice\nname: n\n";
+TEST(Yaml, ASourceGivesWhatLoadingAgainGives) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("trellis_source_" + std::to_string(::getpid()) + ".yaml");
+  std::ofstream(path)
+      << "a: &x {b: 1, c: [1, 2]}\nd: *x\ne: ${multiply:${a.b}, 3}\ne: twice\nname: n\n";
   const YamlSource source = YamlSource::load(path);
-  const std::vector<std::vector<std::string>> all = {{}, {"a.b=7"}, {"a.c.1=x", "d.b=null", "f.g.h=[1, {i: 2}]"}, {"a.b.c=1"}, {}};
+  const std::vector<std::vector<std::string>> all = {
+      {}, {"a.b=7"}, {"a.c.1=x", "d.b=null", "f.g.h=[1, {i: 2}]"}, {"a.b.c=1"}, {}};
   for (const auto& overrides : all) {
-    const YamlDocument once = source.with(overrides), anew = YamlDocument::load(path, overrides);
-    EXPECT_EQ(once.resolved_text(), anew.resolved_text());
-    EXPECT_EQ(once.problems().lines(), anew.problems().lines());
+    const YamlDocument once = source.with(overrides), again = YamlDocument::load(path, overrides);
+    EXPECT_EQ(once.resolved_text(), again.resolved_text());
+    EXPECT_EQ(once.problems().lines(), again.problems().lines());
     (void)once.root().get<int>("a", 0);
     once.root().reject_unknown();  // leaves no trace in the source
   }
@@ -221,13 +245,19 @@ TEST(Yaml, ASourceGivesWhatLoadingAnewGives) {
 }
 
 TEST(Yaml, AnOverrideReadsAsTheSameTextInAFile) {
-  for (const char* value : {"1", "-1", "1.5", "1e-3", "true", "null", "~", "Null", "nullable", "abc", "a/b.c", "2024-01-01", "0x10", "\"1\"", "'x'", "[1, 2]", "{b: 2}", "a: b", "1:2", "- 1", "x #y", "&z 1"}) {
+  for (const char* value :
+       {"1",        "-1",   "1.5",   "1e-3",       "true", "null",  "~",   "Null",
+        "nullable", "abc",  "a/b.c", "2024-01-01", "0x10", "\"1\"", "'x'", "[1, 2]",
+        "{b: 2}",   "a: b", "1:2",   "- 1",        "x #y", "&z 1"}) {
     const std::string text = value;
-    const bool is_block = text == "- 1" || text == "a: b";  // YAML that needs a line of its own
-    const YamlDocument in_file = YamlDocument::parse(is_block ? "a:\n  " + text + "\n" : "a: " + text + "\n", "t"), given = YamlDocument::parse("a: 0\n", "t", {"a=" + text});
+    const bool is_block = text == "- 1" || text == "a: b";  // YAML that needs its own line
+    const YamlDocument in_file = YamlDocument::parse(
+                           is_block ? "a:\n  " + text + "\n" : "a: " + text + "\n", "t"),
+                       given = YamlDocument::parse("a: 0\n", "t", {"a=" + text});
     EXPECT_EQ(given.resolved_text(), in_file.resolved_text()) << text;
     EXPECT_EQ(given.root().optional<int>("a"), in_file.root().optional<int>("a")) << text;
-    EXPECT_EQ(given.root().optional<std::string>("a"), in_file.root().optional<std::string>("a")) << text;
+    EXPECT_EQ(given.root().optional<std::string>("a"), in_file.root().optional<std::string>("a"))
+        << text;
     EXPECT_EQ(given.root().optional<bool>("a"), in_file.root().optional<bool>("a")) << text;
   }
 }

@@ -1,15 +1,18 @@
 """What a conformance case is, and the register of families.
 
-A case = family / subject / dtype, e.g. `forward/nn.functional.gelu/bfloat16`. A family is one module in families/:
+A case = family / subject / dtype, e.g. `forward/nn.functional.gelu/bfloat16`. A family is one
+module in families/:
 
     @family("forward", "every operator's result equals the CPU's, bit for bit")
     class Forward:
         @staticmethod
         def cases():                  # yields (subject, dtype name), cheap: nothing is run
         @staticmethod
-        def run(subject, dtype):      # returns, or raises: Skip (nothing to prove here), anything else is a failure
+        def run(subject, dtype):      # returns, or raises: Skip (nothing to prove here), anything
+        else is a failure
         environment = {…}             # optional: variables of the processes that run this family
 """
+
 import dataclasses
 import importlib
 import pathlib
@@ -18,7 +21,8 @@ FAMILIES = {}
 
 
 class Skip(Exception):
-    """The case does not exist on the CPU either (and was checked to fail on neuron, too), or has no applicable sample."""
+    """The case does not exist on the CPU either (and was checked to fail on neuron, too), or has no
+    applicable sample."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -36,6 +40,7 @@ def family(name, purpose):
         body.name, body.purpose = name, purpose
         FAMILIES[name] = body
         return body
+
     return register
 
 

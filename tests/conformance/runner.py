@@ -1,4 +1,5 @@
 """Deals cases to worker processes and judges the answers against the list of expected failures."""
+
 import collections
 import dataclasses
 import fnmatch
@@ -14,7 +15,6 @@ import threading
 import time
 
 import yaml
-
 from case import FAMILIES
 
 HERE = pathlib.Path(__file__).parent
@@ -39,11 +39,20 @@ class Worker:
         self.timeout, self.process, self.environment = timeout, None, {}
 
     def start(self):
-        self.process = subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=False,
-                                        bufsize=0, env={**os.environ, **self.environment})
+        self.process = subprocess.Popen(
+            WORKER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=False,
+            bufsize=0,
+            env={**os.environ, **self.environment},
+        )
         answer, problem = self.read(START_SECONDS)
         if answer is None:
-            raise RuntimeError(f"a worker did not start ({problem}); run {WORKER} by hand to see why")
+            raise RuntimeError(
+                f"a worker did not start ({problem}); run {WORKER} by hand to see why"
+            )
 
     def run(self, case):
         wanted = getattr(FAMILIES.get(case.family), "environment", {})
@@ -69,12 +78,16 @@ class Worker:
             chunk = os.read(self.process.stdout.fileno(), 1 << 16)
             if not chunk:
                 code = self.stop()
-                return None, f"the process died: {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+                return (
+                    None,
+                    "the process died: "
+                    f"{signal.Signals(-code).name if code < 0 else f'exit code {code}'}",
+                )
             line += chunk
         return json.loads(line), None
 
     def stop(self):
-        """Ends the process; its exit code (that of its own death, if it had died)."""
+        """Ends the process; its exit code (the one with which it died, if it had died)."""
         process, self.process = self.process, None
         if process is None:
             return 0
@@ -87,7 +100,11 @@ class ExpectedFailures:
     """expected_failures.yaml: [{cases: [glob …], reason: text}]."""
 
     def __init__(self, path=EXPECTED_FAILURES):
-        self.entries = [(glob, entry["reason"]) for entry in yaml.safe_load(path.read_text()) or [] for glob in entry["cases"]]
+        self.entries = [
+            (glob, entry["reason"])
+            for entry in yaml.safe_load(path.read_text()) or []
+            for glob in entry["cases"]
+        ]
         self.used = set()
 
     def reason(self, case):
@@ -138,5 +155,7 @@ def summarize(results):
     """family → status → count; an expected failure counts as `expected`."""
     table = collections.defaultdict(collections.Counter)
     for result in results:
-        table[result.case.family]["expected" if result.status == "failed" and result.reason else result.status] += 1
+        table[result.case.family][
+            "expected" if result.status == "failed" and result.reason else result.status
+        ] += 1
     return table

@@ -1,4 +1,6 @@
-"""Does the harness notice? One-bit differences, crashes, hangs, listed failures that pass. Usage: self_test.py (no device needed)."""
+"""Does the harness notice? One-bit differences, crashes, hangs, listed failures that pass. Usage:
+self_test.py (no device needed)."""
+
 import os
 import pathlib
 import signal
@@ -11,7 +13,9 @@ import unittest
 import torch
 
 if __name__ == "__main__":  # the device is not what is tested here
-    sys.modules["neuron_device"] = types.SimpleNamespace(DEVICE=torch.device("cpu"), OTHER_DEVICE=torch.device("cpu"))
+    sys.modules["neuron_device"] = types.SimpleNamespace(
+        DEVICE=torch.device("cpu"), OTHER_DEVICE=torch.device("cpu")
+    )
 
 import case
 import compare
@@ -24,7 +28,13 @@ class Planted:
 
     @staticmethod
     def cases():
-        return (("passes", "any"), ("fails", "any"), ("crashes", "any"), ("hangs", "any"), ("passes again", "any"))
+        return (
+            ("passes", "any"),
+            ("fails", "any"),
+            ("crashes", "any"),
+            ("hangs", "any"),
+            ("passes again", "any"),
+        )
 
     @staticmethod
     def run(subject, dtype):
@@ -47,7 +57,14 @@ class Harness(unittest.TestCase):
         self.same(one.clone(), one)
         nan = torch.full((2,), float("nan"))
         self.same(nan.clone(), nan)
-        for wrong in (other, one.t().contiguous().t(), one.double(), one[:1], one.clone().requires_grad_(), -0.0 * one + 1j):
+        for wrong in (
+            other,
+            one.t().contiguous().t(),
+            one.double(),
+            one[:1],
+            one.clone().requires_grad_(),
+            -0.0 * one + 1j,
+        ):
             with self.assertRaises(compare.Mismatch):
                 self.same(wrong, one)
         with self.assertRaises(compare.Mismatch):
@@ -55,7 +72,9 @@ class Harness(unittest.TestCase):
 
     def test_sees_aliasing(self):
         base = torch.ones(4)
-        self.assertNotEqual(compare.alias_pattern(base[1:], base), compare.alias_pattern(base[1:].clone(), base))
+        self.assertNotEqual(
+            compare.alias_pattern(base[1:], base), compare.alias_pattern(base[1:].clone(), base)
+        )
         self.assertNotEqual(compare.alias_pattern(base, base), compare.alias_pattern(base[:], base))
 
     def test_sees_errors(self):
@@ -68,7 +87,9 @@ class Harness(unittest.TestCase):
         runner.WORKER = [sys.executable, __file__, "--worker"]
         cases = [case.Case("planted", *row) for row in Planted.cases()]
         results = runner.run(cases, jobs=2, timeout=3, progress=lambda result: None)
-        self.assertEqual([r.status for r in results], ["passed", "failed", "failed", "failed", "passed"])
+        self.assertEqual(
+            [r.status for r in results], ["passed", "failed", "failed", "failed", "passed"]
+        )
         self.assertIn("as planted", results[1].message)
         self.assertIn("SIGSEGV", results[2].message)
         self.assertIn("more than 3 s", results[3].message)

@@ -1,13 +1,15 @@
-"""Moves arguments to the device as they are: strides, offsets, aliasing, conjugate and negative bits, identity."""
+"""Moves arguments to the device as they are: strides, offsets, aliasing, conjugate and negative
+bits, identity."""
+
 import dataclasses
 
 import torch
-
 from neuron_device import DEVICE
 
 
 class Transfer:
-    """Maps values made for the CPU to `device`. One Transfer per call: tensors that share a storage there share one here."""
+    """Maps values made for the CPU to `device`. One Transfer per call: tensors that share a storage
+    there share one here."""
 
     def __init__(self, device=DEVICE):
         self.device = device
@@ -25,7 +27,9 @@ class Transfer:
             return generator
         if isinstance(value, torch.nn.utils.rnn.PackedSequence):
             return value.to(self.device)
-        if isinstance(value, tuple) and type(value) is not tuple:  # named, or one of torch.return_types
+        if (
+            isinstance(value, tuple) and type(value) is not tuple
+        ):  # named, or one of torch.return_types
             items = list(map(self, value))
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if type(value) in (list, tuple, set):
@@ -35,7 +39,14 @@ class Transfer:
         if isinstance(value, slice):
             return slice(self(value.start), self(value.stop), self(value.step))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return dataclasses.replace(value, **{f.name: self(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init})
+            return dataclasses.replace(
+                value,
+                **{
+                    f.name: self(getattr(value, f.name))
+                    for f in dataclasses.fields(value)
+                    if f.init
+                },
+            )
         return value
 
     def keep(self, tensor):
@@ -43,7 +54,7 @@ class Transfer:
         self.replace(tensor, tensor)
 
     def replace(self, tensor, by):
-        """From now on `by` stands for `tensor`."""
+        """From now on `by` represents `tensor`."""
         self._tensors[id(tensor)] = (by, tensor)
 
     def _tensor(self, tensor):
@@ -55,7 +66,10 @@ class Transfer:
                 moved = torch.nn.Parameter(moved, tensor.requires_grad)
             elif tensor.requires_grad:
                 moved.requires_grad_()
-            self._tensors[id(tensor)] = (moved, tensor)  # holds the source, so that its id stays taken
+            self._tensors[id(tensor)] = (
+                moved,
+                tensor,
+            )  # holds the source, so that its id stays taken
         return self._tensors[id(tensor)][0]
 
     def _move(self, tensor):
@@ -64,7 +78,12 @@ class Transfer:
         plain = torch._neg_view(tensor) if tensor.is_neg() else tensor
         plain = plain.conj() if plain.is_conj() else plain
         moved = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        moved.set_(self._storage(plain.untyped_storage()), plain.storage_offset(), plain.shape, plain.stride())
+        moved.set_(
+            self._storage(plain.untyped_storage()),
+            plain.storage_offset(),
+            plain.shape,
+            plain.stride(),
+        )
         moved = moved.conj() if tensor.is_conj() else moved
         return torch._neg_view(moved) if tensor.is_neg() else moved
 

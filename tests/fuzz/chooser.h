@@ -17,7 +17,9 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
   std::uint64_t next();
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n));
+  }
   std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
   bool chance(double p) { return static_cast<double>(next() >> 11U) * 0x1p-53 < p; }
   template <typename T>
@@ -29,13 +31,16 @@ class Random {
   std::uint64_t state_;
 };
 
-/// Arguments that a family of operators wants, by parameter name; the rest is chosen by type and name.
+/// Arguments that a family of operators needs, by parameter name; the rest is chosen by type and
+/// name.
 using Hints = std::map<std::string, Argument>;
 
-/// A hint that is no parameter: `out=` may share memory with an operand. Other kernels read their operands after they resized it.
+/// A hint that is no parameter: `out=` may share memory with an operand. Other kernels read their
+/// operands after they resized it.
 inline constexpr const char* kOutMayAlias = "out may alias";
 
-/// What a generator knows when it draws an argument: the tensors that live (their metadata only) and the operator's first tensor.
+/// What a generator knows when it draws an argument: the tensors that live (their metadata only)
+/// and the operator's first tensor.
 class Chooser {
  public:
   Chooser(Random& numbers, const Machine& machine) : random(numbers), machine_(machine) {}
@@ -79,10 +84,12 @@ class Chooser {
   bool has_first_ = false;
   bool out_may_alias_ = false;
   std::vector<const c10::StorageImpl*> used_;  ///< by the arguments so far
-  std::size_t list_length_ = 0;  ///< of the first tensor list: the others are as long
+  std::size_t list_length_ = 0;                ///< of the first tensor list: the others are as long
 };
 
-inline c10::IValue ints(const std::vector<std::int64_t>& values) { return c10::List<std::int64_t>(values); }
+inline c10::IValue ints(const std::vector<std::int64_t>& values) {
+  return c10::List<std::int64_t>(values);
+}
 
 template <typename Predicate>
 Operand Chooser::existing(Predicate fits, const Literal& otherwise) {

@@ -7,7 +7,8 @@
 
 namespace trellis::fuzz {
 
-/// Operators whose arguments are drawn alike. A name stands for all its overloads, `out=` ones included, and for its in-place twin.
+/// Operators whose arguments are drawn alike. A name represents all its overloads, `out=` ones
+/// included, and its in-place twin.
 struct Family {
   std::int64_t weight;  ///< how often, relative to the others
   std::vector<std::string_view> names;

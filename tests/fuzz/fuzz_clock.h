@@ -6,8 +6,8 @@
 #include <iostream>
 #include <string>
 
-/// How much is run, by environment: TRELLIS_FUZZ_SEED (the first program's), TRELLIS_FUZZ_PROGRAMS or TRELLIS_FUZZ_SECONDS, and
-/// TRELLIS_FUZZ_VERBOSE (each statement before it runs, for crashes).
+/// How much is run, by environment: TRELLIS_FUZZ_SEED (the first program's), TRELLIS_FUZZ_PROGRAMS
+/// or TRELLIS_FUZZ_SECONDS, and TRELLIS_FUZZ_VERBOSE (each statement before it runs, for crashes).
 namespace trellis::fuzz {
 
 inline constexpr std::int64_t kMostFailures = 5;
@@ -19,7 +19,8 @@ inline std::int64_t setting(const char* name, std::int64_t otherwise) {
 
 inline bool verbose() { return std::getenv("TRELLIS_FUZZ_VERBOSE") != nullptr; }
 
-/// Calls body(seed), which says whether all is well, until enough programs ran or failed. Returns the number of failures.
+/// Calls body(seed), which says whether all is well, until enough programs ran or failed. Returns
+/// the number of failures.
 template <typename Body>
 std::int64_t for_each_seed(std::int64_t programs, Body body) {
   const auto first = static_cast<std::uint64_t>(setting("TRELLIS_FUZZ_SEED", 1));

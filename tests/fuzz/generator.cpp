@@ -18,10 +18,14 @@ constexpr std::size_t kMostAlive = 12;
 constexpr std::array<std::string_view, 1> kLeftOut = {"aten::native_dropout.out"};
 
 bool can_be_called(const c10::FunctionSchema& schema) {
-  if (std::find(kLeftOut.begin(), kLeftOut.end(), c10::toString(schema.operator_name())) != kLeftOut.end()) return false;
-  return std::none_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
-    return argument.type()->str().find("Dimname") != std::string::npos || argument.name() == "names";
-  });
+  if (std::find(kLeftOut.begin(), kLeftOut.end(), c10::toString(schema.operator_name())) !=
+      kLeftOut.end())
+    return false;
+  return std::none_of(schema.arguments().begin(), schema.arguments().end(),
+                      [](const c10::Argument& argument) {
+                        return argument.type()->str().find("Dimname") != std::string::npos ||
+                               argument.name() == "names";
+                      });
 }
 
 /// Overloads by "name", in a fixed order.
@@ -30,10 +34,12 @@ const std::map<std::string, std::vector<c10::OperatorName>>& overloads() {
     auto* const made = new std::map<std::string, std::vector<c10::OperatorName>>;
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto op = c10::Dispatcher::singleton().findSchema(name);
-      if (op.has_value() && name.name.starts_with("aten::") && can_be_called(op->schema())) (*made)[name.name].push_back(name);
+      if (op.has_value() && name.name.starts_with("aten::") && can_be_called(op->schema()))
+        (*made)[name.name].push_back(name);
     }
     for (auto& [base, names] : *made) {
-      std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) { return a.overload_name < b.overload_name; });
+      std::sort(names.begin(), names.end(),
+                [](const auto& a, const auto& b) { return a.overload_name < b.overload_name; });
     }
     return made;
   }();
@@ -43,7 +49,8 @@ const std::map<std::string, std::vector<c10::OperatorName>>& overloads() {
 /// An operator under its name and, where there is one, its in-place twin.
 std::vector<c10::OperatorName> variants(std::string_view name) {
   std::vector<c10::OperatorName> found;
-  for (const std::string& spelling : {"aten::" + std::string(name), "aten::" + std::string(name) + "_"}) {
+  for (const std::string& spelling :
+       {"aten::" + std::string(name), "aten::" + std::string(name) + "_"}) {
     if (const auto names = overloads().find(spelling); names != overloads().end()) {
       found.insert(found.end(), names->second.begin(), names->second.end());
     }
@@ -84,7 +91,8 @@ Statement Generator::call_operator() {
   const Family& family = pick_family(random_);
   Statement statement;
   statement.op = random_.pick(variants(random_.pick(family.names)));
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(statement.op.name.c_str(), statement.op.overload_name.c_str());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      statement.op.name.c_str(), statement.op.overload_name.c_str());
   statement.arguments = choose_.fill(op.schema(), family.hints(choose_));
   return statement;
 }
@@ -93,9 +101,14 @@ Statement Generator::one_operand(Statement::Kind kind) {
   Statement statement;
   statement.kind = kind;
   if (kind == Statement::Kind::kLeaf) statement.arguments.emplace_back(choose_.floating());
-  if (kind == Statement::Kind::kDrop) statement.arguments.emplace_back(Operand(Value{std::next(machine_.live().begin(), random_.below(static_cast<Id>(machine_.live().size())))->first}));
+  if (kind == Statement::Kind::kDrop)
+    statement.arguments.emplace_back(Operand(Value{
+        std::next(machine_.live().begin(), random_.below(static_cast<Id>(machine_.live().size())))
+            ->first}));
   if (kind == Statement::Kind::kBackward) {
-    statement.arguments.emplace_back(choose_.existing([](const at::Tensor& tensor) { return tensor.requires_grad(); }, choose_.literal({}, at::kFloat)));
+    statement.arguments.emplace_back(
+        choose_.existing([](const at::Tensor& tensor) { return tensor.requires_grad(); },
+                         choose_.literal({}, at::kFloat)));
     statement.arguments.emplace_back(c10::IValue(random_.chance(0.3)));
   }
   return statement;

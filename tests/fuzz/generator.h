@@ -7,7 +7,8 @@ namespace trellis::fuzz {
 /// Draws statements, each with the tensors in view that the ones before it left on `machine`.
 class Generator {
  public:
-  Generator(std::uint64_t seed, const Machine& machine) : random_(seed), choose_(random_, machine), machine_(machine) {}
+  Generator(std::uint64_t seed, const Machine& machine)
+      : random_(seed), choose_(random_, machine), machine_(machine) {}
   Statement next();
 
  private:

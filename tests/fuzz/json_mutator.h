@@ -10,7 +10,8 @@
 
 #include "tests/fuzz/changed_files.h"
 
-/// Changes of a document of JSON that keep it one: other forms, extreme numbers, hostile texts, missing and additional members, deep nesting.
+/// Changes of a document of JSON that keep it one: other forms, extreme numbers, hostile texts,
+/// missing and additional members, deep nesting.
 namespace trellis::fuzz {
 
 inline nlohmann::json nested(int depth) {
@@ -34,7 +35,8 @@ inline nlohmann::json hostile_value(std::mt19937_64& random) {
     case 9: return std::int64_t{1} << 53;
     case 10: return nested(static_cast<int>(random() % 300));
     case 11: return "";
-    case 12: return std::string("\n") + kForged + "\n\x1b[31m\x7f\u009b\u202e</script><b>=1+1|`[x](y)";
+    case 12:
+      return std::string("\n") + kForged + "\n\x1b[31m\x7f\u009b\u202e</script><b>=1+1|`[x](y)";
     default: return std::string(1 + random() % 5000, 'x');
   }
 }
@@ -54,12 +56,17 @@ inline void change_once(nlohmann::json& document, std::mt19937_64& random) {
   const bool filled = value.is_structured() && !value.empty();
   switch (random() % 5) {
     case 0:
-      if (value.is_object() && filled) value.erase(std::next(value.begin(), static_cast<std::ptrdiff_t>(random() % value.size())).key());
-      else if (filled) value.erase(random() % value.size());
+      if (value.is_object() && filled)
+        value.erase(
+            std::next(value.begin(), static_cast<std::ptrdiff_t>(random() % value.size())).key());
+      else if (filled)
+        value.erase(random() % value.size());
       break;
     case 1:
-      if (value.is_array() && filled) value.push_back(value[random() % value.size()]);
-      else if (value.is_object()) value[random() % 2 == 0 ? "new_ps" : std::string("\n") + kForged] = hostile_value(random);
+      if (value.is_array() && filled)
+        value.push_back(value[random() % value.size()]);
+      else if (value.is_object())
+        value[random() % 2 == 0 ? "new_ps" : std::string("\n") + kForged] = hostile_value(random);
       break;
     default: value = hostile_value(random);
   }
@@ -69,7 +76,8 @@ inline void change_once(nlohmann::json& document, std::mt19937_64& random) {
 inline std::string mutate_json(std::string text, std::mt19937_64& random) {
   if (random() % 2 == 0) return mutate(std::move(text), random);
   nlohmann::json document = nlohmann::json::parse(text);
-  for (std::size_t changes = 1 + random() % 3; changes > 0; --changes) change_once(document, random);
+  for (std::size_t changes = 1 + random() % 3; changes > 0; --changes)
+    change_once(document, random);
   return document.dump();
 }
 

@@ -15,8 +15,8 @@ namespace trellis::fuzz {
 
 /// What a statement said to its caller. Two machines must say the same.
 struct Outcome {
-  bool skipped = false;       ///< it needs a tensor that a left-out statement would have made
-  std::string error;          ///< type and first line, devices' names made equal
+  bool skipped = false;            ///< it needs a tensor that a left-out statement would have made
+  std::string error;               ///< type and first line, devices' names made equal
   std::vector<std::string> plain;  ///< results that are no tensors
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
@@ -31,7 +31,9 @@ class Machine {
   /// Those whose version the last statement counted up, as autograd must know.
   [[nodiscard]] const std::set<Id>& changed() const { return changed_; }
   /// Drops what a statement made.
-  void forget(const Statement& statement) { live_.erase(live_.lower_bound(statement.first_result), live_.end()); }
+  void forget(const Statement& statement) {
+    live_.erase(live_.lower_bound(statement.first_result), live_.end());
+  }
 
  private:
   Outcome call(const Statement& statement);
@@ -41,7 +43,8 @@ class Machine {
   [[nodiscard]] c10::IValue ivalue(const Argument& argument) const;
   [[nodiscard]] at::Tensor make(const Literal& literal) const;
   void keep(Id& id, const at::Tensor& result);
-  void define_tails(const Statement& statement, const std::map<c10::StorageImpl*, std::size_t>& before);
+  void define_tails(const Statement& statement,
+                    const std::map<c10::StorageImpl*, std::size_t>& before);
 
   at::Device device_;
   at::Generator generator_;
@@ -49,10 +52,12 @@ class Machine {
   std::set<Id> changed_;
 };
 
-/// Nothing, or in words the first thing in which the tensors that live on two machines differ: sizes, strides, offset, type, bytes of the
-/// storage, who shares storage with whom, autograd's view, elements bit for bit.
+/// Nothing, or in words the first thing in which the tensors that live on two machines differ:
+/// sizes, strides, offset, type, bytes of the storage, who shares storage with whom, autograd's
+/// view, elements bit for bit.
 [[nodiscard]] std::optional<std::string> difference(const Machine& expected, const Machine& got);
 /// The same without the elements.
-[[nodiscard]] std::optional<std::string> layout_difference(const Machine& expected, const Machine& got);
+[[nodiscard]] std::optional<std::string> layout_difference(const Machine& expected,
+                                                           const Machine& got);
 
 }  // namespace trellis::fuzz

@@ -7,10 +7,12 @@
 #include "tests/fuzz/fuzz_run.h"
 #include "tests/fuzz/generator.h"
 
-/// Random programs of operators on the CPU and on `neuron`: after every statement everything that lives is equal bit for bit.
+/// Random programs of operators on the CPU and on `neuron`: after every statement everything that
+/// lives is equal bit for bit.
 ///
 /// More, or other ones: TRELLIS_FUZZ_SEED=n TRELLIS_FUZZ_SECONDS=600 bin/fuzz_ops_test
-/// One again:           TRELLIS_FUZZ_SEED=<the seed that a failure prints> TRELLIS_FUZZ_PROGRAMS=1 bin/fuzz_ops_test
+/// One again:           TRELLIS_FUZZ_SEED=<the seed that a failure prints> TRELLIS_FUZZ_PROGRAMS=1
+/// bin/fuzz_ops_test
 namespace trellis::fuzz {
 namespace {
 
@@ -22,7 +24,8 @@ struct Counts {
 /// One program's two machines, in step.
 class Pair {
  public:
-  explicit Pair(std::uint64_t seed) : cpu(at::kCPU, seed), neuron(device::testing::neuron(0), seed) {}
+  explicit Pair(std::uint64_t seed)
+      : cpu(at::kCPU, seed), neuron(device::testing::neuron(0), seed) {}
   std::optional<std::string> run(const Statement& statement) {
     const Outcome expected = cpu.run(statement), got = neuron.run(statement);
     outcome = expected;
@@ -73,13 +76,18 @@ std::optional<std::string> run_one(std::uint64_t seed, Counts& counts) {
     const auto found = pair.run(program.statements.back());
     ++counts.statements;
     counts.errors += pair.outcome.error.empty() ? 0 : 1;
-    counts.backward += program.statements.back().kind == Statement::Kind::kBackward && pair.outcome.error.empty() ? 1 : 0;
+    counts.backward +=
+        program.statements.back().kind == Statement::Kind::kBackward && pair.outcome.error.empty()
+            ? 1
+            : 0;
     if (pair.outcome.error.empty()) ++counts.calls[program.statements.back().op.name];
     if (!pair.has_counterpart) break;
     if (!found) continue;
     const Program small = shrink(program);
-    return c10::str(*found, "\nshortest program that differs:\n", to_text(small), replay(small).value_or("(differs in the whole program only)"),
-                    "\nrun again: TRELLIS_FUZZ_SEED=", seed, " TRELLIS_FUZZ_PROGRAMS=1 bin/fuzz_ops_test");
+    return c10::str(*found, "\nshortest program that differs:\n", to_text(small),
+                    replay(small).value_or("(differs in the whole program only)"),
+                    "\nrun again: TRELLIS_FUZZ_SEED=", seed,
+                    " TRELLIS_FUZZ_PROGRAMS=1 bin/fuzz_ops_test");
   }
   ++counts.programs;
   return std::nullopt;
@@ -87,7 +95,9 @@ std::optional<std::string> run_one(std::uint64_t seed, Counts& counts) {
 
 class FuzzTest : public device::testing::NeuronTest {};
 
-TEST_F(FuzzTest, KnowsEveryOperatorInItsTable) { EXPECT_EQ(unknown_operators(), std::vector<std::string>()); }
+TEST_F(FuzzTest, KnowsEveryOperatorInItsTable) {
+  EXPECT_EQ(unknown_operators(), std::vector<std::string>());
+}
 
 TEST_F(FuzzTest, ProgramsAreEqualBitForBitOnCpuAndNeuron) {
   const Quiet quiet;
@@ -101,8 +111,9 @@ TEST_F(FuzzTest, ProgramsAreEqualBitForBitOnCpuAndNeuron) {
   if (verbose()) {
     for (const auto& [op, calls] : counts.calls) std::cout << calls << " " << op << "\n";
   }
-  std::cout << counts.calls.size() << " operators, " << counts.programs << " programs, " << counts.statements << " statements, of which " << counts.errors << " raised an error and "
-            << counts.backward << " differentiated" << std::endl;
+  std::cout << counts.calls.size() << " operators, " << counts.programs << " programs, "
+            << counts.statements << " statements, of which " << counts.errors
+            << " raised an error and " << counts.backward << " differentiated" << std::endl;
   EXPECT_GT(counts.statements, 10 * failures);
 }
 

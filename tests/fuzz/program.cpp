@@ -9,10 +9,11 @@ constexpr const char* kFills[] = {"normal", "positive", "index", "empty"};
 constexpr const char* kLayouts[] = {"", " transposed", " stepped", " offset", " expanded"};
 
 std::string to_text(const Literal& literal) {
-  return c10::str(kFills[static_cast<int>(literal.fill)], "(", c10::IntArrayRef(literal.sizes), " ", literal.type,
-                  kLayouts[static_cast<int>(literal.layout)],
-                  literal.fill == Literal::Fill::kIndex ? c10::str(" below ", literal.below) : std::string(),
-                  literal.on_host ? " on cpu" : "", " seed ", literal.seed, ")");
+  return c10::str(
+      kFills[static_cast<int>(literal.fill)], "(", c10::IntArrayRef(literal.sizes), " ",
+      literal.type, kLayouts[static_cast<int>(literal.layout)],
+      literal.fill == Literal::Fill::kIndex ? c10::str(" below ", literal.below) : std::string(),
+      literal.on_host ? " on cpu" : "", " seed ", literal.seed, ")");
 }
 
 std::string to_text(const Operand& operand) {
@@ -24,11 +25,13 @@ std::string to_text(const Operand& operand) {
 std::string to_text(const Argument& argument) {
   if (const auto* ivalue = std::get_if<c10::IValue>(&argument)) return c10::str(*ivalue);
   if (const auto* operand = std::get_if<Operand>(&argument)) return to_text(*operand);
-  if (const auto* storage = std::get_if<StorageOf>(&argument)) return c10::str("storage(%", storage->id, ")");
+  if (const auto* storage = std::get_if<StorageOf>(&argument))
+    return c10::str("storage(%", storage->id, ")");
   if (std::holds_alternative<TheGenerator>(argument)) return "generator";
   if (std::holds_alternative<TheDevice>(argument)) return "device";
   std::string text = "[";
-  for (const Operand& operand : std::get<Operands>(argument).tensors) text += (text.size() > 1 ? ", " : "") + to_text(operand);
+  for (const Operand& operand : std::get<Operands>(argument).tensors)
+    text += (text.size() > 1 ? ", " : "") + to_text(operand);
   return text + "]";
 }
 
@@ -36,7 +39,8 @@ std::string to_text(const Argument& argument) {
 
 std::string to_text(const Statement& statement) {
   constexpr const char* kKinds[] = {"", "leaf", "backward", "drop"};
-  std::string text = c10::str("%", statement.first_result, " = ", kKinds[static_cast<int>(statement.kind)]);
+  std::string text =
+      c10::str("%", statement.first_result, " = ", kKinds[static_cast<int>(statement.kind)]);
   if (statement.kind == Statement::Kind::kCall) text += c10::toString(statement.op);
   const char* separator = "(";
   for (const Argument& argument : statement.arguments) {

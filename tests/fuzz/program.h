@@ -9,14 +9,16 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/operator_name.h>
 
-/// Random programs of operators as records: they print, and a statement can be left out without changing what the others say.
+/// Random programs of operators as records: they print, and a statement can be left out without
+/// changing what the others say.
 namespace trellis::fuzz {
 
 /// A tensor that a statement made. Statement n makes n · kMaxResults, n · kMaxResults + 1, …
 using Id = std::int64_t;
 inline constexpr Id kMaxResults = 16;
 
-/// A tensor with values of its own, made on the host and moved to the device; the layout's views are taken there.
+/// A tensor with its own values, made on the host and moved to the device; the layout's views
+/// are taken there.
 struct Literal {
   enum class Fill : std::uint8_t { kNormal, kPositive, kIndex, kEmpty };
   enum class Layout : std::uint8_t { kContiguous, kTransposed, kStepped, kOffset, kExpanded };
@@ -50,7 +52,8 @@ struct Statement {
   enum class Kind : std::uint8_t {
     kCall,      ///< an operator of the dispatcher
     kLeaf,      ///< arguments[0], copied, as a new leaf of autograd
-    kBackward,  ///< gradients of arguments[0] by the leaves that live; arguments[1]: whether they can be differentiated again
+    kBackward,  ///< gradients of arguments[0] by the leaves that live; arguments[1]: whether they
+                ///< can be differentiated again
     kDrop       ///< forgets arguments[0]
   };
   Kind kind = Kind::kCall;

@@ -1,66 +1,74 @@
 #include <gtest/gtest.h>
 
 #include "base/json_text.h"
-#include "cli/sweep/journal.h"
-#include "cli/sweep/row.h"
+#include "analysis/sweep/journal.h"
+#include "analysis/sweep/row.h"
 #include "tests/fuzz/json_mutator.h"
-#include "tests/trainer/report/made_report.h"
-#include "trainer/report/perf_gate.h"
-#include "trainer/report/report_page.h"
-#include "trainer/report/report_summary.h"
-#include "trainer/report/run_diff.h"
-#include "trainer/report/run_report.h"
+#include "tests/analysis/report/made_report.h"
+#include "analysis/report/perf_gate.h"
+#include "analysis/report/report_page.h"
+#include "analysis/report/report_summary.h"
+#include "analysis/report/run_diff.h"
+#include "analysis/report/run_report.h"
 
-/// Whatever a report, a baseline or the journal of a sweep holds, who reads it gets texts without control characters or a ConfigError.
+/// Whatever a report, a baseline or the journal of a sweep holds, who reads it gets texts without
+/// control characters or a ConfigError.
 namespace trellis::fuzz {
 namespace {
-
-using trainer::TemporaryDirectory;
 
 /// No tool that gets the text may see controls, forged lines or an element of HTML.
 void expect_fit(const std::string& text) {
   if (const std::string why = unfit(text); !why.empty()) throw std::runtime_error(why);
 }
 
-void read_whole_report(const std::filesystem::path& file, const trainer::ReportFile& other) {
-  const trainer::ReportFile run = trainer::read_report_file(file);
-  expect_fit(trainer::print_run_report(run.report));
+void read_whole_report(const std::filesystem::path& file, const analysis::ReportFile& other) {
+  const analysis::ReportFile run = analysis::read_report_file(file);
+  expect_fit(analysis::print_run_report(run.report));
   if (!run.report.contains("simulated")) return;
-  const trainer::ReportSummary summary = trainer::summarize(run);
-  expect_fit(trainer::summary_text(run, summary));
+  const analysis::ReportSummary summary = analysis::summarize(run);
+  expect_fit(analysis::summary_text(run, summary));
   (void)to_json(summary).dump();
-  expect_fit(trainer::columns_text({other, run}));
-  const trainer::RunDiff diff = trainer::diff_runs(other, run);
-  expect_fit(trainer::diff_text(diff, 10));
-  expect_fit(trainer::diff_markdown(diff, 10));
+  expect_fit(analysis::columns_text({other, run}));
+  const analysis::RunDiff diff = analysis::diff_runs(other, run);
+  expect_fit(analysis::diff_text(diff, 10));
+  expect_fit(analysis::diff_markdown(diff, 10));
   (void)to_json(diff).dump();
-  const std::string page = trainer::report_page(run, nullptr);
-  if (page.find("</script><b>") != std::string::npos) throw std::runtime_error("a text ends the page's script");
-  const trainer::GateResult judged = trainer::judge(other, run, {});
-  expect_fit(trainer::gate_text(judged));
-  expect_fit(trainer::gate_markdown(judged));
+  const std::string page = analysis::report_page(run, nullptr);
+  if (page.find("</script><b>") != std::string::npos)
+    throw std::runtime_error("a text ends the page's script");
+  const analysis::GateResult judged = analysis::judge(other, run, {});
+  expect_fit(analysis::gate_text(judged));
+  expect_fit(analysis::gate_markdown(judged));
 }
 
-TEST(Reports, WhateverStandsInAReport) {
+TEST(Reports, WhateverIsInAReport) {
   const TemporaryDirectory directory;
   std::mt19937 random(1);
-  const nlohmann::json report = trainer::made_report(trainer::random_rows(random));
+  const nlohmann::json report = analysis::made_report(analysis::random_rows(random));
   const std::filesystem::path file = directory.write("run/report.json", report.dump());
-  const trainer::ReportFile other = trainer::made_file(report);
+  const analysis::ReportFile other = analysis::made_file(report);
   fuzz_files({file}, [&] { read_whole_report(file, other); }, &mutate_json);
 }
 
-TEST(Reports, WhateverStandsInABaselineOfTheGate) {
+TEST(Reports, WhateverIsInABaselineOfTheGate) {
   const TemporaryDirectory directory;
   std::mt19937 random(1);
-  const trainer::ReportFile run = trainer::made_file(trainer::made_report(trainer::random_rows(random)));
-  const std::filesystem::path file = directory.write("baseline.json", trainer::make_baseline(run).dump());
-  fuzz_files({file}, [&] { expect_fit(trainer::gate_text(trainer::judge(trainer::read_baseline(file), run, {}))); }, &mutate_json);
+  const analysis::ReportFile run =
+      analysis::made_file(analysis::made_report(analysis::random_rows(random)));
+  const std::filesystem::path file =
+      directory.write("baseline.json", analysis::make_baseline(run).dump());
+  fuzz_files(
+      {file},
+      [&] {
+        expect_fit(analysis::gate_text(analysis::judge(analysis::read_baseline(file), run, {})));
+      },
+      &mutate_json);
 }
 
 /// A journal of four candidates.
-std::filesystem::path write_journal(const std::filesystem::path& folder, const nlohmann::json& facts) {
-  using namespace cli::layouts;
+std::filesystem::path write_journal(const std::filesystem::path& folder,
+                                    const nlohmann::json& facts) {
+  using namespace analysis;
   SweepSpace space;
   space.request.config = "model.yaml";
   space.request.overrides = {"model.num_layers=2"};
@@ -71,34 +79,43 @@ std::filesystem::path write_journal(const std::filesystem::path& folder, const n
     SweepRow row;
     row.index = i;
     row.status = i == 0 ? SweepStatus::kOom : SweepStatus::kOk;
-    if (i > 0) row.step = SimulatedStep{1000, 1.5, 0.25, 4096, "matmul", 500, "estimated", 1.2, false, ""};
+    if (i > 0)
+      row.step = SimulatedStep{1000, 1.5, 0.25, 4096, "matmul", 500, "estimated", 1.2, false, ""};
     journal.append(result_json(row));
   }
   return folder / "journal.jsonl";
 }
 
-TEST(Reports, WhateverStandsInAJournal) {
+TEST(Reports, WhateverIsInAJournal) {
   const TemporaryDirectory directory;
   const nlohmann::json facts = {{"--gbs", "2"}, {"model.num_layers", "2"}};
   const std::filesystem::path file = write_journal(directory.path() / "sweep", facts);
-  fuzz_files({file}, [&] {
-    const cli::layouts::JournalFile journal = cli::layouts::read_journal(file.parent_path());
-    (void)cli::layouts::request_of(journal);
-    cli::layouts::SweepRow row;
-    for (const nlohmann::json& result : cli::layouts::merge_journals({journal}, facts)) apply_result(result, row);
-  }, &mutate_json_lines);
+  fuzz_files(
+      {file},
+      [&] {
+        const analysis::JournalFile journal = analysis::read_journal(file.parent_path());
+        (void)analysis::request_of(journal);
+        analysis::SweepRow row;
+        for (const nlohmann::json& result : analysis::merge_journals({journal}, facts))
+          apply_result(result, row);
+      },
+      &mutate_json_lines);
 }
 
-TEST(Reports, AHeadThatStandsTwiceInAJournalIsNamed) {
+TEST(Reports, AHeadThatOccursTwiceInAJournalIsNamed) {
   const TemporaryDirectory directory;
   const std::filesystem::path file = write_journal(directory.path() / "sweep", {{"--gbs", "2"}});
-  const std::string text = trainer::read_all(file);
+  const std::string text = read_all(file);
   put(file, text.substr(0, text.find('\n') + 1) + text);
   try {
-    (void)cli::layouts::read_journal(file.parent_path());
+    (void)analysis::read_journal(file.parent_path());
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with(file.string() + ":2: expected the result of a candidate, got the head of a journal again")) << error.what();
+    EXPECT_TRUE(
+        std::string(error.what())
+            .starts_with(file.string() +
+                         ":2: expected the result of a candidate, got the head of a journal again"))
+        << error.what();
   }
 }
 

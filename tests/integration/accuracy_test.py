@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""`trellis accuracy training` as a user calls it: rows of a folder of one's own, kept results, hardware numbers, a row that cannot be run."""
+"""`trellis accuracy training` as a user calls it: rows of a custom folder, kept results, hardware
+numbers, a row that cannot be run."""
+
 import json
 import os
 import pathlib
@@ -17,29 +19,39 @@ trainer: {devices: 2, max_steps: 1}
 exp_manager: {create_checkpoint_callback: false, create_tensorboard_logger: false}
 distributed_strategy: {tensor_model_parallel_size: 2, sequence_parallel: true, zero1: false}
 data: {micro_batch_size: 1, global_batch_size: 2}
-model: {num_layers: 2, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4, num_kv_heads: 2, encoder_seq_length: 128, vocab_size: 512,
-        activations_checkpoint_granularity: full, fusions: {flash_attention: true}, optim: {name: adamw, lr: 1.0e-4}}
+model: {num_layers: 2, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4,
+        num_kv_heads: 2, encoder_seq_length: 128, vocab_size: 512,
+        activations_checkpoint_granularity: full, fusions: {flash_attention: true},
+        optim: {name: adamw, lr: 1.0e-4}}
 precision: {type: bf16SR}
 """
-LORA = DECODER + """model_alignment_strategy:
+LORA = (
+    DECODER
+    + """model_alignment_strategy:
   %s
   peft: {lora_rank: 4, lora_dropout: 0, target_modules: [qkv_proj, o_proj, gate_up_proj, down_proj]}
 """
+)
 ENCODER = """name: small
 model_source: hf
 trainer: {devices: 2, max_steps: 1}
 exp_manager: {create_checkpoint_callback: false, create_tensorboard_logger: false}
 distributed_strategy: {zero1: false}
 data: {micro_batch_size: 2, global_batch_size: 8}
-model: {model_type: %s, num_layers: 2, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4, hidden_dropout: 0.1, attention_dropout: 0.1,
+model: {model_type: %s, num_layers: 2, hidden_size: 64, ffn_hidden_size: 128,
+        num_attention_heads: 4, hidden_dropout: 0.1, attention_dropout: 0.1,
         fusions: {flash_attention: false}, optim: {name: adamw_fp32OptState, lr: 1.0e-4}, %s}
 precision: {type: %s}
 """
-CONFIGS = {"decoder": DECODER, "sft": LORA % "sft: {packing: true}", "orpo": LORA % "orpo: {beta: 0.1}",
-           "bert": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "bf16SR"),
-           "bert_fp32": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "fp32"),
-           "vit": ENCODER % ("vit", "image_size: 32, patch_size: 8, num_labels: 10", "bf16SR"),
-           "dpo": LORA % "dpo: {kl_beta: 0.1}"}
+CONFIGS = {
+    "decoder": DECODER,
+    "sft": LORA % "sft: {packing: true}",
+    "orpo": LORA % "orpo: {beta: 0.1}",
+    "bert": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "bf16SR"),
+    "bert_fp32": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "fp32"),
+    "vit": ENCODER % ("vit", "image_size: 32, patch_size: 8, num_labels: 10", "bf16SR"),
+    "dpo": LORA % "dpo: {kl_beta: 0.1}",
+}
 
 
 class Training(unittest.TestCase):
@@ -51,13 +63,31 @@ class Training(unittest.TestCase):
         rows = []
         for name, text in CONFIGS.items():
             (cls.dir / f"{name}.yaml").write_text(text)
-            rows.append(f"  - {{id: {name}, config: {name}.yaml, instance: trn1.2xlarge, nodes: 1, step_s: 0.01, measured: {{log: 0.01}}, use: test, grade: B, "
-                        f"size: small, family: {name}, path: here, source: made up}}\n")
+            rows.append(
+                f"  - {{id: {name}, config: {name}.yaml, instance: trn1.2xlarge, nodes: 1, "
+                f"step_s: 0.01, measured: {{log: 0.01}}, use: test, grade: B, "
+                f"size: small, family: {name}, path: here, source: made up}}\n"
+            )
         (cls.dir / "training.yaml").write_text("rows:\n" + "".join(rows))
 
     def accuracy(self, *args):
-        return subprocess.run([TRELLIS, "accuracy", "training", "--results", self.dir / "results", "--jobs", "2", *args], capture_output=True, text=True, cwd=self.dir,
-                              timeout=600, env={**os.environ, "TRELLIS_PUBLISHED_DIR": str(self.dir)})
+        return subprocess.run(
+            [
+                TRELLIS,
+                "accuracy",
+                "training",
+                "--results",
+                self.dir / "results",
+                "--jobs",
+                "2",
+                *args,
+            ],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=600,
+            env={**os.environ, "TRELLIS_PUBLISHED_DIR": str(self.dir)},
+        )
 
     def test_every_kind_of_run_is_predicted_and_kept(self):
         first = self.accuracy("--rows", "[!d]*", "--rows", "decoder", "--json")
@@ -67,7 +97,9 @@ class Training(unittest.TestCase):
         for row in rows.values():
             self.assertGreater(row["predicted_s"], 0)
             self.assertAlmostEqual(row["error"], row["predicted_s"] / 0.01 - 1)
-        self.assertGreater(rows["orpo"]["predicted_s"], rows["sft"]["predicted_s"], "a pair is two sequences")
+        self.assertGreater(
+            rows["orpo"]["predicted_s"], rows["sft"]["predicted_s"], "a pair is two sequences"
+        )
         again = self.accuracy("--rows", "[!d]*", "--rows", "decoder", "--json")
         self.assertEqual(again.stdout, first.stdout)
         self.assertEqual(again.stderr.count(", kept"), len(rows), again.stderr)
@@ -77,33 +109,60 @@ class Training(unittest.TestCase):
             done = self.accuracy("--rows", "decoder", "--json", *numbers)
             self.assertEqual(done.returncode, 0, done.stderr)
             return json.loads(done.stdout)["rows"][0]["predicted_s"]
+
         self.assertGreater(seconds("--set", "core.dma.engine_rate=1 GB/s"), 1.5 * seconds())
+
+    def document(self, published, *args):
+        """What the program says with --json; `published`: the folder of its rows."""
+        done = subprocess.run(
+            [TRELLIS, *args, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env={**os.environ, "TRELLIS_PUBLISHED_DIR": str(published)},
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
 
     def test_simulate_says_what_was_judged_of_every_software(self):
         seconds, no_host = {}, ("--set", "software.trace_time=0 us")
-        for software, numbers in (("none", ()), ("nxd", ()), ("megatron", no_host), ("optimum-neuron", no_host)):
+        for software, numbers in (
+            ("none", ()),
+            ("nxd", ()),
+            ("megatron", no_host),
+            ("optimum-neuron", no_host),
+        ):
             name = f"by_{software}"
-            (self.dir / f"{name}.yaml").write_text(DECODER.replace("model_source: hf", f"model_source: hf\nsoftware: {software}"))
+            (self.dir / f"{name}.yaml").write_text(
+                DECODER.replace("model_source: hf", f"model_source: hf\nsoftware: {software}")
+            )
             folder = self.dir / name
             folder.mkdir()
-            (folder / "training.yaml").write_text(f"rows:\n  - {{id: {name}, config: {name}.yaml, instance: trn1.2xlarge, nodes: 1, step_s: 0.01, measured: {{log: 0.01}}, use: test, "
-                                                  "grade: B, size: small, family: here, path: here, source: made up}\n")
+            (folder / "training.yaml").write_text(
+                f"rows:\n  - {{id: {name}, config: {name}.yaml, instance: trn1.2xlarge, nodes: "
+                f"1, step_s: 0.01, measured: {{log: 0.01}}, use: test, "
+                "grade: B, size: small, family: here, path: here, source: made up}\n"
+            )
             (folder / f"{name}.yaml").write_text((self.dir / f"{name}.yaml").read_text())
-            judged = subprocess.run([TRELLIS, "accuracy", "training", "--results", folder / "results", "--json", *numbers], capture_output=True, text=True, timeout=600,
-                                    env={**os.environ, "TRELLIS_PUBLISHED_DIR": str(folder)})
-            self.assertEqual(judged.returncode, 0, judged.stderr)
-            simulated = subprocess.run([TRELLIS, "simulate", self.dir / f"{name}.yaml", "--instance", "trn1.2xlarge", "--json", "--no-cache", *numbers,
-                                        f"exp_manager.explicit_log_dir={folder / 'run'}"], capture_output=True, text=True, timeout=600)
-            self.assertEqual(simulated.returncode, 0, simulated.stderr)
-            report = json.loads(simulated.stdout)
-            self.assertEqual(json.loads(judged.stdout)["rows"][0]["predicted_s"], report["step_time_ms"] * 1e-3)
+            results = ["--results", folder / "results", *numbers]
+            judged = self.document(folder, "accuracy", "training", *results)
+            machine = ["--instance", "trn1.2xlarge", "--no-cache", *numbers]
+            log = f"exp_manager.explicit_log_dir={folder / 'run'}"
+            report = self.document(folder, "simulate", self.dir / f"{name}.yaml", *machine, log)
+            self.assertEqual(judged["rows"][0]["predicted_s"], report["step_time_ms"] * 1e-3)
             for rank in report["simulated"]["breakdown"]:
-                parts = [value for key, value in rank.items() if key.endswith("_ps") and key not in ("total_ps", "memory_bound_ps")]
+                parts = [
+                    value
+                    for key, value in rank.items()
+                    if key.endswith("_ps") and key not in ("total_ps", "memory_bound_ps")
+                ]
                 self.assertEqual(sum(parts), rank["total_ps"])
             seconds[software] = report["step_time_ms"] * 1e-3
         self.assertGreater(seconds["megatron"], seconds["none"] + 0.5, "a cost per step")
         self.assertGreater(seconds["optimum-neuron"], 1.1 * seconds["none"], "programs take longer")
-        self.assertGreater(seconds["nxd"], 1.5 * seconds["none"], "a model this small waits for the host")
+        self.assertGreater(
+            seconds["nxd"], 1.5 * seconds["none"], "a model this small waits for the host"
+        )
 
     def test_a_row_that_cannot_be_run_is_listed_and_ends_with_its_exit_code(self):
         done = self.accuracy("--rows", "d*")
@@ -113,17 +172,31 @@ class Training(unittest.TestCase):
         self.assertRegex(done.stdout, r"\ndecoder +0\.0100 ")
 
     def test_mistakes(self):
-        for args, text in ((["--rows", "none*"], "no row of training is asked for"), (["--rows", "decoder", "--set", "core.dma.engine_rat=1 GB/s"], "engine_rat")):
+        for args, text in (
+            (["--rows", "none*"], "no row of training is asked for"),
+            (["--rows", "decoder", "--set", "core.dma.engine_rat=1 GB/s"], "engine_rat"),
+        ):
             done = self.accuracy(*args)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn(text, done.stderr)
 
 
 class Memory(unittest.TestCase):
-    """Published runs beside the verdicts of `trellis memory`."""
+    """Published runs compared with the verdicts of `trellis memory`."""
 
     def rows(self, *globs):
-        done = subprocess.run([TRELLIS, "accuracy", "memory", "--json", *(word for glob in globs for word in ("--rows", glob))], capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            [
+                TRELLIS,
+                "accuracy",
+                "memory",
+                "--json",
+                *(word for glob in globs for word in ("--rows", glob)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return {row["id"]: row for row in json.loads(done.stdout)["rows"]}
 
@@ -131,12 +204,22 @@ class Memory(unittest.TestCase):
         rows = self.rows("*")
         self.assertGreaterEqual(len(rows), 36)
         self.assertEqual({row["published_fits"] for row in rows.values()}, {True, False})
-        self.assertEqual([(row["id"], row["result"]) for row in rows.values() if row["result"] != "right"], [])
-        sizes = [row for row in rows.values() if row.get("published_gib_per_core", 0) > 8 and row["id"] != "70B-one-node"]  # its layout is not published
+        self.assertEqual(
+            [(row["id"], row["result"]) for row in rows.values() if row["result"] != "right"], []
+        )
+        sizes = [
+            row
+            for row in rows.values()
+            if row.get("published_gib_per_core", 0) > 8 and row["id"] != "70B-one-node"
+        ]  # its layout is not published
         self.assertGreaterEqual(len(sizes), 9)
         for row in sizes:
-            limit = 0.14 if row["published_fits"] else 0.15  # the first: kSoftwareMemoryError, below which a verdict is `tight`
-            self.assertLess(abs(row["needed_gib"] / row["published_gib_per_core"] - 1), limit, row["id"])
+            limit = (
+                0.14 if row["published_fits"] else 0.15
+            )  # the first: kSoftwareMemoryError, below which a verdict is `tight`
+            self.assertLess(
+                abs(row["needed_gib"] / row["published_gib_per_core"] - 1), limit, row["id"]
+            )
 
 
 if __name__ == "__main__":

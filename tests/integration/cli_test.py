@@ -1,64 +1,45 @@
 #!/usr/bin/env python3
-"""The program as its users meet it: good runs, every kind of bad input with its text and exit code, Ctrl-C, determinism."""
+"""The program as its users meet it: good runs, their files, determinism. Environment: TRELLIS, the
+program."""
+
 import json
 import os
-import pathlib
 import re
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
-QUICKSTART = SOURCE / "examples/quickstart.yaml"
-SHORT = ["trainer.max_steps=2", "exp_manager.use_datetime_version=false"]
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.dir = pathlib.Path(self.temporary.name)
-        self.addCleanup(self.temporary.cleanup)
-
-    def trellis(self, *args, env=None, **kwargs):
-        return subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=300,
-                              env={**os.environ, "TRELLIS_CACHE": "off", **(env or {})}, **kwargs)
-
-    def train(self, *args, log="run", env=None):
-        return self.trellis("train", QUICKSTART, *SHORT, f"exp_manager.explicit_log_dir={self.dir / log}", *args, env=env)
-
-    def yaml(self, change):
-        """The quickstart file after `change(text)`, in the test's folder."""
-        text = change(QUICKSTART.read_text())
-        self.assertNotEqual(text, QUICKSTART.read_text(), "the change must change something")
-        path = self.dir / "broken.yaml"
-        path.write_text(text)
-        return path
-
-    def fails(self, result, code, *texts):
-        self.assertEqual(result.returncode, code, result.stderr[-2000:])
-        self.assertEqual(result.stdout, "")
-        for text in texts:
-            self.assertIn(text, result.stderr)
-        self.assertEqual(list(self.dir.rglob("*.partial")), [])
+from cli_case import QUICKSTART, SHORT, TRELLIS, Case
 
 
 class GoodRuns(Case):
     def test_switches_of_logging_act(self):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         for on in ("true", "false"):
-            result = self.train("--device", "cpu", f"trainer.enable_progress_bar={on}", f"exp_manager.log_step_timing={on}",
-                                f"exp_manager.log_gradient_norm={on}", f"exp_manager.log_parameter_norm={on}", log=on)
+            result = self.train(
+                "--device",
+                "cpu",
+                f"trainer.enable_progress_bar={on}",
+                f"exp_manager.log_step_timing={on}",
+                f"exp_manager.log_gradient_norm={on}",
+                f"exp_manager.log_parameter_norm={on}",
+                log=on,
+            )
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             self.assertEqual("step    1/2" in result.stderr, on == "true")
             events = EventAccumulator(str(self.dir / on))
             events.Reload()
             tags = set(events.Tags()["scalars"])
-            self.assertLessEqual({"reduced_train_loss", "lr", "global_step", "consumed_samples", "throughput"}, tags)
-            switched = {"train_step_timing", "train_backward_timing", "gradient_norm", "parameter_norm"}
+            self.assertLessEqual(
+                {"reduced_train_loss", "lr", "global_step", "consumed_samples", "throughput"}, tags
+            )
+            switched = {
+                "train_step_timing",
+                "train_backward_timing",
+                "gradient_norm",
+                "parameter_norm",
+            }
             self.assertEqual(tags & switched, switched if on == "true" else set())
 
     def test_train_writes_complete_files_and_one_json_document(self):
@@ -67,7 +48,9 @@ class GoodRuns(Case):
         report = json.loads(result.stdout)
         self.assertEqual(report["schema"], "trellis.run_report/1")
         self.assertEqual(report, json.loads((self.dir / "run/report.json").read_text()))
-        lines = [json.loads(line) for line in (self.dir / "run/metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in (self.dir / "run/metrics.jsonl").read_text().splitlines()
+        ]
         self.assertEqual([line["step"] for line in lines], [1, 2])
         for name in ("hparams.yaml", "trace.pftrace"):
             self.assertTrue((self.dir / "run" / name).exists(), name)
@@ -75,12 +58,16 @@ class GoodRuns(Case):
         self.assertEqual(portability["schema"], "trellis.portability/1")
         lacking = [row for row in portability["operators"] if not row["portable"]]
         self.assertEqual(report["portability"], lacking)
-        self.assertIn(("embedding", "int64", "computed in int32 there"), [(r["operator"], r["dtype"], r["on_device"]) for r in lacking])
+        self.assertIn(
+            ("embedding", "int64", "computed in int32 there"),
+            [(r["operator"], r["dtype"], r["on_device"]) for r in lacking],
+        )
         self.assertTrue(list((self.dir / "run").glob("events.out.tfevents.*")))
         self.assertEqual(list(self.dir.rglob("*.partial")), [])
 
     def test_trace_is_what_perfetto_reads(self):
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
         self.assertEqual(self.train().returncode, 0)
         data = (self.dir / "run/trace.pftrace").read_bytes()
         self.assertLessEqual(len(data), 20_000_000)
@@ -89,10 +76,26 @@ class GoodRuns(Case):
         descriptors = [p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")]
         processes = [d.process.process_name for d in descriptors if d.HasField("process")]
         self.assertEqual(processes[0].split(" (")[0], "rank 0")
-        ranks = [1 + int((re.search(r"and (\d+) equal rank", name) or [0, 0])[1]) for name in processes if name.startswith("rank ")]
+        ranks = [
+            1 + int((re.search(r"and (\d+) equal rank", name) or [0, 0])[1])
+            for name in processes
+            if name.startswith("rank ")
+        ]
         self.assertEqual(sum(ranks), 8, "ranks that did the same at the same times are shown once")
         names = {d.name for d in descriptors}
-        self.assertLessEqual({"tensor", "vector", "scalar", "DMA load", "communication tp", "communication pp", "communication dp", "programs"}, names)
+        self.assertLessEqual(
+            {
+                "tensor",
+                "vector",
+                "scalar",
+                "DMA load",
+                "communication tp",
+                "communication pp",
+                "communication dp",
+                "programs",
+            },
+            names,
+        )
         events = [p.track_event for p in trace.packet if p.HasField("track_event")]
         self.assertTrue(any(e.flow_ids for e in events), "communications are tied by arrows")
         self.assertTrue(any(e.HasField("counter_value") for e in events), "HBM in use is a counter")
@@ -106,41 +109,89 @@ class GoodRuns(Case):
         rows = report["simulated"]["breakdown"]
         self.assertEqual(len(rows), report["world_size"])
         for row in rows:
-            parts = sum(v for k, v in row.items() if k.endswith("_ps") and k not in ("total_ps", "memory_bound_ps"))
+            parts = sum(
+                v
+                for k, v in row.items()
+                if k.endswith("_ps") and k not in ("total_ps", "memory_bound_ps")
+            )
             self.assertLessEqual(abs(parts - step_ps), 1e-4 * step_ps)
             self.assertGreater(row["matmul_ps"], 0)
         self.assertEqual(report["simulated"]["coverage"]["lowered_flops_share"], 1.0)
 
     def test_attribution_adds_up_to_the_picosecond_in_every_layout(self):
-        layouts = [{}, {"tensor_model_parallel_size": 1, "sequence_parallel": "false"}, {"pipeline_model_parallel_size": 1}, {"sequence_parallel": "false"},
-                   {"pipeline_model_parallel_size": 4}]
+        layouts = [
+            {},
+            {"tensor_model_parallel_size": 1, "sequence_parallel": "false"},
+            {"pipeline_model_parallel_size": 1},
+            {"sequence_parallel": "false"},
+            {"pipeline_model_parallel_size": 4},
+        ]
         for layout in layouts:
-            result = self.trellis("simulate", QUICKSTART, "exp_manager.use_datetime_version=false", "--json",
-                                  *(f"distributed_strategy.{key}={value}" for key, value in layout.items()))
+            result = self.trellis(
+                "simulate",
+                QUICKSTART,
+                "exp_manager.use_datetime_version=false",
+                "--json",
+                *(f"distributed_strategy.{key}={value}" for key, value in layout.items()),
+            )
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             report = json.loads(result.stdout)
             rows = report["simulated"]["attribution"]["rows"]
-            self.assertEqual(sum(row["time_ps"] for row in rows), report["simulated"]["step_time_ps"], layout)
-            self.assertEqual(len({(row["phase"], row["component"], row["operator"], row["kind"]) for row in rows}), len(rows))
+            self.assertEqual(
+                sum(row["time_ps"] for row in rows), report["simulated"]["step_time_ps"], layout
+            )
+            self.assertEqual(
+                len(
+                    {(row["phase"], row["component"], row["operator"], row["kind"]) for row in rows}
+                ),
+                len(rows),
+            )
             kinds = {row["kind"] for row in rows}
             for axis, size in (("tp", "tensor_model"), ("pp", "pipeline_model"), ("dp", "data")):
                 if report[f"{size}_parallel_size"] == 1:
                     self.assertNotIn(f"comm_{axis}", kinds, layout)
-            products = [row for row in rows if row["operator"] == "mm" and row["phase"] == "forward"]
-            self.assertTrue(any(row["component"] == "model.layers.*.mlp" for row in products), products)
+            products = [
+                row for row in rows if row["operator"] == "mm" and row["phase"] == "forward"
+            ]
+            self.assertTrue(
+                any(row["component"] == "model.layers.*.mlp" for row in products), products
+            )
             # Parts of the breakdown of the same rank, where both say the same thing.
             last = report["simulated"]["attribution"]["rank"]
             part = next(row for row in report["simulated"]["breakdown"] if row["rank"] == last)
-            for kind, key in (("comm_tp", "exposed_tp_ps"), ("comm_pp", "exposed_pp_ps"), ("optimizer", "optimizer_ps"), ("bubble", "bubble_ps"), ("launch", "launch_ps")):
-                self.assertEqual(sum(row["time_ps"] for row in rows if row["kind"] == kind), part[key], (layout, kind))
+            for kind, key in (
+                ("comm_tp", "exposed_tp_ps"),
+                ("comm_pp", "exposed_pp_ps"),
+                ("optimizer", "optimizer_ps"),
+                ("bubble", "bubble_ps"),
+                ("launch", "launch_ps"),
+            ):
+                self.assertEqual(
+                    sum(row["time_ps"] for row in rows if row["kind"] == kind),
+                    part[key],
+                    (layout, kind),
+                )
 
     def test_timings_kept_on_disk_change_no_byte(self):
         def run(name, cache):
             log = self.dir / name
-            result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={log}", "--trace-format", "text", "--no-cache",
-                                  env={"TRELLIS_CACHE": str(cache)})
+            result = self.trellis(
+                "simulate",
+                QUICKSTART,
+                f"exp_manager.explicit_log_dir={log}",
+                "--trace-format",
+                "text",
+                "--no-cache",
+                env={"TRELLIS_CACHE": str(cache)},
+            )
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
-            return result.stdout, (log / "report.json").read_bytes(), (log / "trace.txt").read_bytes(), (log / "portability.json").read_bytes()
+            return (
+                result.stdout,
+                (log / "report.json").read_bytes(),
+                (log / "trace.txt").read_bytes(),
+                (log / "portability.json").read_bytes(),
+            )
+
         cache = self.dir / "cache"
         off, cold, warm = run("off", "off"), run("cold", cache), run("warm", cache)
         self.assertEqual(off, cold)
@@ -148,20 +199,33 @@ class GoodRuns(Case):
         kept = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
         self.assertGreater(len(kept), 5)
         for path, content in kept.items():
-            path.write_bytes(content[:len(content) // 2])
+            path.write_bytes(content[: len(content) // 2])
         self.assertEqual(run("damaged", cache), cold)
-        self.assertEqual({path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}, kept)
+        self.assertEqual(
+            {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}, kept
+        )
 
     def simulate_kept(self, name, *args, cache="kept"):
-        """A run that may be answered by an equal one; what the loader says tells whether LibTorch was needed."""
-        result = self.trellis("simulate", QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / name}", *args, env={"TRELLIS_CACHE": str(self.dir / cache), "LD_DEBUG": "files"})
+        """A run that may be answered by an equal one; what the loader says shows whether LibTorch
+        was needed."""
+        result = self.trellis(
+            "simulate",
+            QUICKSTART,
+            f"exp_manager.explicit_log_dir={self.dir / name}",
+            *args,
+            env={"TRELLIS_CACHE": str(self.dir / cache), "LD_DEBUG": "files"},
+        )
         said = re.sub(r"^ *\d+:\t.*\n", "", result.stderr, flags=re.M)
         self.assertEqual(result.returncode, 0, said[-2000:])
         return result.stdout, "libtorch_cpu" not in result.stderr, said
 
     def files_of_run(self, name):
         """All but the two that say where it ran and how it was called."""
-        return {path.name: path.read_bytes() for path in (self.dir / name).iterdir() if path.name not in ("hparams.yaml", "cmd-args.log")}
+        return {
+            path.name: path.read_bytes()
+            for path in (self.dir / name).iterdir()
+            if path.name not in ("hparams.yaml", "cmd-args.log")
+        }
 
     def test_an_equal_run_is_answered_by_the_kept_one(self):
         first, kept, _ = self.simulate_kept("kept_first")
@@ -177,21 +241,40 @@ class GoodRuns(Case):
         self.assertTrue(kept)
         self.assertEqual(document, (self.dir / "kept_first/report.json").read_text())
         # A page shows more than a run without one keeps.
-        pages = [self.simulate_kept(f"kept_page_{i}", "--html", self.dir / f"kept_{i}.html") for i in range(2)]
+        pages = [
+            self.simulate_kept(f"kept_page_{i}", "--html", self.dir / f"kept_{i}.html")
+            for i in range(2)
+        ]
         self.assertEqual([(page[0], page[1]) for page in pages], [(first, False), (first, True)])
-        documents = [re.search(r'<script type="application/json" id="document">(.*?)</script>', (self.dir / f"kept_{i}.html").read_text(), re.S).group(1) for i in range(2)]
+        documents = [
+            re.search(
+                r'<script type="application/json" id="document">(.*?)</script>',
+                (self.dir / f"kept_{i}.html").read_text(),
+                re.S,
+            ).group(1)
+            for i in range(2)
+        ]
         self.assertEqual(documents[0].replace("kept_page_0", "kept_page_1"), documents[1])
 
     def test_what_decides_a_run_is_part_of_its_key(self):
         self.simulate_kept("key_base", cache="key")
-        for i, change in enumerate((["model.num_layers=2"], ["--set", "core.dma.engine_rate=20 GB/s"], ["--published-only"], ["--nodes", 2], ["--trace-format", "text"], ["--steps", 2],
-                                    ["--no-cache"])):
+        for i, change in enumerate(
+            (
+                ["model.num_layers=2"],
+                ["--set", "core.dma.engine_rate=20 GB/s"],
+                ["--published-only"],
+                ["--nodes", 2],
+                ["--trace-format", "text"],
+                ["--steps", 2],
+                ["--no-cache"],
+            )
+        ):
             self.assertFalse(self.simulate_kept(f"key_{i}", *change, cache="key")[1], change)
         self.assertTrue(self.simulate_kept("key_same", cache="key")[1])
 
     def test_a_damaged_kept_run_is_made_again(self):
         first, _, _ = self.simulate_kept("whole", cache="broken")
-        entry, = (self.dir / "broken/trellis_kept_runs").glob("*.run")
+        (entry,) = (self.dir / "broken/trellis_kept_runs").glob("*.run")
         entry.write_bytes(entry.read_bytes()[:1000])
         again, kept, err = self.simulate_kept("damaged", cache="broken")
         self.assertEqual((again, kept), (first, False))
@@ -206,21 +289,36 @@ class GoodRuns(Case):
 
     def memory(self, *args):
         """Of each rank, at the peak of one shape-only step."""
-        result = self.trellis("simulate", QUICKSTART, "exp_manager.use_datetime_version=false", "--json", *args)
+        result = self.trellis(
+            "simulate", QUICKSTART, "exp_manager.use_datetime_version=false", "--json", *args
+        )
         self.assertEqual(result.returncode, 0, result.stderr[-2000:])
         return json.loads(result.stdout)["memory"]["ranks"]
 
     def test_sequence_parallelism_saves_activations(self):
-        whole, cut = (self.memory(f"distributed_strategy.sequence_parallel={on}") for on in ("false", "true"))
+        whole, cut = (
+            self.memory(f"distributed_strategy.sequence_parallel={on}") for on in ("false", "true")
+        )
         for before, after in zip(whole, cut, strict=True):
-            self.assertLess(after["at_peak"]["activation_bytes"], 0.9 * before["at_peak"]["activation_bytes"])
+            self.assertLess(
+                after["at_peak"]["activation_bytes"], 0.9 * before["at_peak"]["activation_bytes"]
+            )
 
     def test_memory_does_not_grow_with_the_micro_batches(self):
-        """A backward frees what its forward kept; with several stages as many micro-batches are in flight. What stays of each is its loss, a block of 512 bytes."""
+        """A backward frees what its forward kept; with several stages as many micro-batches are in
+        flight. What stays of each is its loss, a block of 512 bytes."""
         for stages in (1, 2):
-            few, many = (self.memory(f"distributed_strategy.pipeline_model_parallel_size={stages}", f"data.global_batch_size={size}") for size in (16, 64))
+            few, many = (
+                self.memory(
+                    f"distributed_strategy.pipeline_model_parallel_size={stages}",
+                    f"data.global_batch_size={size}",
+                )
+                for size in (16, 64)
+            )
             for before, after in zip(few, many, strict=True):
-                self.assertLessEqual(after["peak_bytes"] - before["peak_bytes"], 512 * (64 - 16) // 2)
+                self.assertLessEqual(
+                    after["peak_bytes"] - before["peak_bytes"], 512 * (64 - 16) // 2
+                )
 
     def test_report_begins_with_what_train_printed(self):
         trained = self.train()
@@ -234,240 +332,213 @@ class GoodRuns(Case):
             result = self.train("--threads", threads, "--trace-format", "text", log=f"run{i}")
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             folder = self.dir / f"run{i}"
-            runs.append([(folder / name).read_bytes() for name in ("report.json", "metrics.jsonl", "trace.txt")])
+            runs.append(
+                [
+                    (folder / name).read_bytes()
+                    for name in ("report.json", "metrics.jsonl", "trace.txt")
+                ]
+            )
         self.assertEqual(runs[0], runs[1])
         self.assertEqual(runs[1], runs[2])
 
-    def test_equal_runs_write_equal_bytes_in_every_file(self):
-        """The same command in two folders: every file of a run, and the pages and pictures made of it. What knows the host's clock is named here, and is nothing else."""
-        folders = [self.dir / "first", self.dir / "second"]
-        commands = [["train", QUICKSTART, *SHORT, "exp_manager.explicit_log_dir=trained", "--json"],
-                    ["simulate", QUICKSTART, "exp_manager.explicit_log_dir=simulated", "--html", "simulated.html"],
-                    ["report", "trained"], ["report", "simulated", "--html", "report.html"], ["report", "trained", "simulated", "--json"],
-                    ["schedule", QUICKSTART, "--svg", "schedule.svg"], ["memory", QUICKSTART, "--no-changes"]]
+    def files_of(self, folders):
+        """Runs the same commands in each folder; the files of each by relative name."""
+        commands = [
+            ["train", QUICKSTART, *SHORT, "exp_manager.explicit_log_dir=trained", "--json"],
+            [
+                "simulate",
+                QUICKSTART,
+                "exp_manager.explicit_log_dir=simulated",
+                "--html",
+                "simulated.html",
+            ],
+            ["report", "trained"],
+            ["report", "simulated", "--html", "report.html"],
+            ["report", "trained", "simulated", "--json"],
+            ["schedule", QUICKSTART, "--svg", "schedule.svg"],
+            ["memory", QUICKSTART, "--no-changes"],
+        ]
         for folder in folders:
             folder.mkdir()
             for i, command in enumerate(commands):
-                result = subprocess.run([TRELLIS, *map(str, command)], capture_output=True, cwd=folder, timeout=300, env={**os.environ, "TRELLIS_CACHE": "off"})
+                result = subprocess.run(
+                    [TRELLIS, *map(str, command)],
+                    capture_output=True,
+                    cwd=folder,
+                    timeout=300,
+                    env={**os.environ, "TRELLIS_CACHE": "off"},
+                )
                 self.assertEqual(result.returncode, 0, result.stderr[-2000:])
                 (folder / f"{i}.stdout").write_bytes(result.stdout)
-        files = [{str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()} for folder in folders]
+        return [
+            {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+            for folder in folders
+        ]
+
+    def test_equal_runs_write_equal_bytes_in_every_file(self):
+        """The same command in two folders: every file of a run, and the pages and pictures made of
+        it. What knows the host's clock is named here, and is nothing else."""
+        folders = [self.dir / "first", self.dir / "second"]
+        files = self.files_of(folders)
         self.assertEqual(files[0].keys(), files[1].keys())
-        of_the_host = re.compile(r".*/(host\.json|nemo_log_globalrank-.*\.txt|nemo_error_log\.txt|lightning_logs\.txt|events\.out\.tfevents\..*)")
-        different = [name for name in files[0] if files[0][name].read_bytes() != files[1][name].read_bytes()]
+        of_the_host = re.compile(
+            r".*/(host\.json|nemo_log_globalrank-.*\.txt|nemo_error_log\.txt"
+            r"|lightning_logs\.txt|events\.out\.tfevents\..*)"
+        )
+        different = [
+            name for name in files[0] if files[0][name].read_bytes() != files[1][name].read_bytes()
+        ]
         self.assertEqual([name for name in different if not of_the_host.fullmatch(name)], [])
-        for name in ("trained/report.json", "trained/metrics.jsonl", "trained/trace.pftrace", "simulated/hparams.yaml", "simulated.html", "report.html", "schedule.svg"):
+        for name in (
+            "trained/report.json",
+            "trained/metrics.jsonl",
+            "trained/trace.pftrace",
+            "simulated/hparams.yaml",
+            "simulated.html",
+            "report.html",
+            "schedule.svg",
+        ):
             self.assertIn(name, files[0])
+        self.check_host_files(files[0])
+        self.check_events(folders)
+
+    def check_host_files(self, files):
         for run in ("trained", "simulated"):
-            host = json.loads(files[0][f"{run}/host.json"].read_text())
+            host = json.loads(files[f"{run}/host.json"].read_text())
             self.assertEqual(host["schema"], "trellis.host/1")
             self.assertGreater(host["wall_s"], 0)
             self.assertGreaterEqual(host["peak_resident_bytes"], host["resident_bytes_before"])
-            self.assertEqual([step["step"] for step in host["steps"]], [1, 2] if run == "trained" else [1])
+            self.assertEqual(
+                [step["step"] for step in host["steps"]], [1, 2] if run == "trained" else [1]
+            )
             for name in ("report.json", "metrics.jsonl"):
-                keys = set(re.findall(r'"(\w+)":', files[0][f"{run}/{name}"].read_text()))
-                self.assertEqual(keys & {"host", "wall_s", "resident_bytes_before", "peak_resident_bytes", "s_per_step", "sequences_per_s"}, set())
-        # The values of the events are equal too, but for NxDT's scalars of the host.
+                keys = set(re.findall(r'"(\w+)":', files[f"{run}/{name}"].read_text()))
+                self.assertEqual(
+                    keys
+                    & {
+                        "host",
+                        "wall_s",
+                        "resident_bytes_before",
+                        "peak_resident_bytes",
+                        "s_per_step",
+                        "sequences_per_s",
+                    },
+                    set(),
+                )
+
+    def check_events(self, folders):
+        # The values of the events are equal too, except for NxDT's scalars of the host.
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         scalars = []
         for folder in folders:
             events = EventAccumulator(str(folder / "trained"))
             events.Reload()
-            tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("_timing") and not tag.startswith("throughput")]
-            scalars.append({tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags})
+            tags = [
+                tag
+                for tag in events.Tags()["scalars"]
+                if not tag.endswith("_timing") and not tag.startswith("throughput")
+            ]
+            scalars.append(
+                {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+            )
         self.assertIn("reduced_train_loss", scalars[0])
         self.assertEqual(*scalars)
-
-    def test_interrupt_ends_cleanly_with_valid_files(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            run = self.dir / number.name
-            process = subprocess.Popen([TRELLIS, "train", QUICKSTART, "trainer.max_steps=100000", f"exp_manager.explicit_log_dir={run}"],
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.dir)
-            metrics = run / "metrics.jsonl"
-            end = time.monotonic() + 120
-            while time.monotonic() < end and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-                time.sleep(0.1)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=120)
-            self.assertEqual(process.returncode, 130, err[-2000:])
-            report = json.loads((run / "report.json").read_text())
-            self.assertTrue(report["interrupted"])
-            self.assertIn("(interrupted)", out)
-            self.assertEqual(list(self.dir.rglob("*.partial")), [])
-            ended = f"training ended after step {report['steps']}: interrupted"
-            logs = list(run.glob("nemo_log_globalrank-*.txt"))
-            self.assertEqual(len(logs), 8)
-            for log in (*logs, run / "lightning_logs.txt"):
-                self.assertEqual(log.read_text().count(ended), 1, log)
-
-    def test_interrupted_simulation_leaves_nothing(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            run = self.dir / f"simulate_{number.name}"
-            run.mkdir()
-            (run / "mine.txt").write_text("of the user")
-            process = subprocess.Popen([TRELLIS, "simulate", SOURCE / "examples/llama3_8b_trn1.yaml", f"exp_manager.explicit_log_dir={run}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       text=True, cwd=self.dir, env={**os.environ, "TRELLIS_CACHE": "off"})
-            end = time.monotonic() + 120
-            while time.monotonic() < end and not (run / "hparams.yaml").exists():
-                time.sleep(0.02)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=120)
-            self.assertEqual(process.returncode, 130, err[-2000:])
-            self.assertEqual(out, "")
-            self.assertIn("nothing of this run is kept", err)
-            self.assertEqual([path.name for path in run.iterdir()], ["mine.txt"])
-
-    def test_switches_of_rank_logs_act(self):
-        for name, switches, ranks in (("all", [], range(8)), ("local", ["exp_manager.log_local_rank_0_only=true"], [0, 4]),
-                                      ("global", ["exp_manager.log_global_rank_0_only=true"], [0])):
-            result = self.train("--device", "cpu", "trainer.devices=4", "trainer.num_nodes=2", *switches, log=name)
-            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
-            logs = {log.name: log.read_text() for log in (self.dir / name).glob("nemo_log_globalrank-*.txt")}
-            self.assertEqual(set(logs), {f"nemo_log_globalrank-{r}_localrank-{r % 4}.txt" for r in ranks})
-            for log in logs.values():
-                self.assertEqual(log.count("training ended after step 2: max_steps"), 1)
-            self.assertEqual(logs["nemo_log_globalrank-0_localrank-0.txt"].count("rank 0: run directory: "), 1)
-            self.assertEqual((self.dir / name / "nemo_error_log.txt").read_text(), "")
-            steps = (self.dir / name / "lightning_logs.txt").read_text()
-            for text in ("step    1/2", "step    2/2", "training ended after step 2: max_steps"):
-                self.assertEqual(steps.count(text), 1, text)
-
-    def test_an_error_stands_in_the_error_log_with_its_rank(self):
-        result = self.train("--device", "cpu", "model.optim.lr=1e30", "trainer.max_steps=20", "exp_manager.log_global_rank_0_only=true")
-        self.assertEqual(result.returncode, 2, result.stderr[-2000:])
-        self.assertRegex((self.dir / "run/nemo_error_log.txt").read_text(), r"error\] rank \d+: step \d+: (the loss|the norm of the gradients) is -?(nan|inf)")
 
     def test_a_test_pass_follows_when_asked_for(self):
         (self.dir / "held_out").mkdir()
         (self.dir / "held_out/a.txt").write_text("Ladies and gentlemen of the test set. " * 2000)
-        result = self.train("--device", "cpu", "--test", "--json", f"data.test_dir={self.dir / 'held_out'}", "trainer.limit_test_batches=2",
-                            f"data.val_dir={self.dir / 'held_out'}", "trainer.val_check_interval=2", "trainer.limit_val_batches=2",
-                            "trainer.check_val_every_n_epoch=null")
+        result = self.train(
+            "--device",
+            "cpu",
+            "--test",
+            "--json",
+            f"data.test_dir={self.dir / 'held_out'}",
+            "trainer.limit_test_batches=2",
+            f"data.val_dir={self.dir / 'held_out'}",
+            "trainer.val_check_interval=2",
+            "trainer.limit_val_batches=2",
+            "trainer.check_val_every_n_epoch=null",
+        )
         self.assertEqual(result.returncode, 0, result.stderr[-2000:])
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         events = EventAccumulator(str(self.dir / "run"))
         events.Reload()
-        self.assertLessEqual({"val_loss", "test_loss", "validation_step_timing", "test_step_timing"}, set(events.Tags()["scalars"]))
-        self.assertEqual(events.Scalars("val_loss")[0].value, events.Scalars("test_loss")[0].value, "the same data, the same weights")
+        self.assertLessEqual(
+            {"val_loss", "test_loss", "validation_step_timing", "test_step_timing"},
+            set(events.Tags()["scalars"]),
+        )
+        self.assertEqual(
+            events.Scalars("val_loss")[0].value,
+            events.Scalars("test_loss")[0].value,
+            "the same data, the same weights",
+        )
         report = json.loads(result.stdout)
-        rows = [json.loads(line) for line in (self.dir / "run/metrics.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line) for line in (self.dir / "run/metrics.jsonl").read_text().splitlines()
+        ]
         self.assertEqual(rows[-1], {"step": 2, "test_loss": report["test_loss"]})
         self.assertIn("test after step 2: loss ", (self.dir / "run/lightning_logs.txt").read_text())
-        self.fails(self.train("--device", "cpu", "--test", log="none"), 2, "--test: there are no test data", "data.test_dir")
+        self.fails(
+            self.train("--device", "cpu", "--test", log="none"),
+            2,
+            "--test: there are no test data",
+            "data.test_dir",
+        )
 
     def test_version_and_help(self):
         self.assertIn("LibTorch 2.13.0", self.trellis("--version").stdout)
-        self.assertIn("trellis train examples/quickstart.yaml", self.trellis("train", "--help").stdout)
+        self.assertIn(
+            "trellis train examples/quickstart.yaml", self.trellis("train", "--help").stdout
+        )
 
     def test_describe_names_sources(self):
         self.assertIn("trn1.32xlarge", self.trellis("describe").stdout)
         described = self.trellis("describe", "trn1.32xlarge", "--json")
         self.assertEqual(described.returncode, 0, described.stderr)
         totals = {d["key"]: d["value"] for d in json.loads(described.stdout)["derived"]}
-        self.assertEqual((totals["instance.logical_cores"], totals["instance.hbm"], totals["instance.efa"]), (32, 512, 800))
+        self.assertEqual(
+            (totals["instance.logical_cores"], totals["instance.hbm"], totals["instance.efa"]),
+            (32, 512, 800),
+        )
 
     def test_describe_draws_the_topology(self):
-        described = self.trellis("describe", "trn2u.48xlarge", "--nodes", "4", "--topology", "ultra.svg")
+        described = self.trellis(
+            "describe", "trn2u.48xlarge", "--nodes", "4", "--topology", "ultra.svg"
+        )
         self.assertEqual(described.returncode, 0, described.stderr)
-        for text in ("0     1       0     12, 3, 4, 1", "memory of the model", "Where the documents disagree"):
+        for text in (
+            "0     1       0     12, 3, 4, 1",
+            "memory of the model",
+            "Where the documents disagree",
+        ):
             self.assertIn(text, described.stdout)
         svg = (self.dir / "ultra.svg").read_text()
         self.assertEqual(svg.count(">chip "), 64)
-        self.assertEqual(self.trellis("describe", "trn1.32xlarge", "--topology", "trn1.dot").returncode, 0)
+        self.assertEqual(
+            self.trellis("describe", "trn1.32xlarge", "--topology", "trn1.dot").returncode, 0
+        )
         self.assertTrue((self.dir / "trn1.dot").read_text().startswith('graph "trn1.32xlarge" {'))
 
     def test_describe_takes_another_number_and_another_core_size(self):
-        described = self.trellis("describe", "trn2.48xlarge", "--nodes", "2", "--lnc", "1", "--set", "network.oversubscription=4", "--json")
+        described = self.trellis(
+            "describe",
+            "trn2.48xlarge",
+            "--nodes",
+            "2",
+            "--lnc",
+            "1",
+            "--set",
+            "network.oversubscription=4",
+            "--json",
+        )
         self.assertEqual(described.returncode, 0, described.stderr)
         document = json.loads(described.stdout)
         totals = {d["key"]: d["value"] for d in document["derived"]}
         self.assertEqual(totals["cluster.logical_cores"], 256)
         links = {link["kind"]: link["gb_per_s"] for link in document["fabric"]["links"]}
         self.assertAlmostEqual(links["network_out"], 16 * links["efa_out"] / 4)
-
-
-
-class BadInput(Case):
-    def test_yaml_that_does_not_parse(self):
-        self.fails(self.trellis("train", self.yaml(lambda t: t + "\nmodel: [1, 2\n")), 2, "broken.yaml:")
-
-    def test_missing_file(self):
-        self.fails(self.trellis("train", "nowhere.yaml"), 2, "nowhere.yaml")
-
-    def test_one_of_several_processes(self):
-        """A launcher would train as many complete jobs into one folder."""
-        launchers = {"torchrun": ("WORLD_SIZE", "RANK"), "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-                     "mpirun": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), "mpiexec": ("PMI_SIZE", "PMI_RANK")}
-        for launcher, (size, rank) in launchers.items():
-            for verb in ("train", "simulate"):
-                result = self.trellis(verb, QUICKSTART, f"exp_manager.explicit_log_dir={self.dir / 'run'}", env={size: "2", rank: "1"})
-                self.fails(result, 2, f"{size}=2, {rank}=1", "one process", launcher, f"unset {size}", "trainer.devices")
-                self.assertFalse((self.dir / "run").exists())
-        # One process is no launcher's group; a batch script of Slurm has these too.
-        alone = {"WORLD_SIZE": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-        self.assertEqual(self.trellis("train", QUICKSTART, "trainer.max_steps=1", "--device", "cpu", env=alone).returncode, 0)
-
-    def test_misspelt_keys_at_each_level_in_one_pass(self):
-        path = self.yaml(lambda t: t.replace("\nseed:", "\nsede:").replace(" max_steps:", " max_step:", 1).replace("sequence_parallel:", "sequence_paralel:")
-                         .replace("micro_batch_size:", "mirco_batch_size:").replace("hidden_size:", "hiden_size:", 1).replace("warmup_steps:", "warmup_step:"))
-        result = self.trellis("train", path)
-        self.fails(result, 2, "sede", "max_step", "sequence_paralel", "mirco_batch_size", "hiden_size", "warmup_step")
-        for right in ("seed", "max_steps", "sequence_parallel", "micro_batch_size", "hidden_size", "warmup_steps"):
-            self.assertRegex(result.stderr, rf"broken\.yaml:\d+:.*{right}")
-
-    def test_known_key_that_is_not_carried_out(self):
-        self.fails(self.train("distributed_strategy.context_parallel_size=2", "model.fusions.ring_attention=true", "distributed_strategy.pipeline_model_parallel_size=1"),
-                   2, "does not carry out", "command line:distributed_strategy.context_parallel_size", "command line:model.fusions.ring_attention")
-
-    def test_heads_layers_and_batch_that_do_not_divide(self):
-        self.fails(self.train("distributed_strategy.tensor_model_parallel_size=8", "distributed_strategy.pipeline_model_parallel_size=1"), 2,
-                   "num_attention_heads", "tensor_model_parallel_size")
-        self.fails(self.train("model.num_layers=3"), 2, "num_layers", "pipeline_model_parallel_size")
-        self.fails(self.train("data.global_batch_size=7"), 2, "global_batch_size", "micro_batch_size")
-
-    def test_more_ranks_than_cores(self):
-        self.fails(self.train("--instance", "trn1.2xlarge"), 2, "8", "trn1.2xlarge", "2", "--instance")
-
-    def test_unknown_instance(self):
-        self.fails(self.train("--instance", "trn1.32xlrge"), 2, "trn1.32xlrge", "trn1.32xlarge")
-
-    def test_describe_refuses_what_it_cannot_show(self):
-        self.fails(self.trellis("describe", "trn2.49xlarge"), 2, "trn2.49xlarge", "did you mean trn2.48xlarge?")
-        self.fails(self.trellis("describe", "trn2u.48xlarge", "--nodes", "3"), 2, "3 nodes", "multiple of 4")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--nodes", "0"), 2, "0", "16384 nodes")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "x.png"), 2, "x.png", ".svg or .dot")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "/dev/null/place.dot"), 2, "/dev/null/place.dot: cannot write here")
-        self.fails(self.trellis("describe", "trn1.32xlarge", "--lnc", "2"), 2, "logical core size")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--set", "network.oversubscription=0.5"), 2, "network.oversubscription", "0.5")
-        self.fails(self.trellis("describe", "--topology", "x.svg"), 2, "which instance?")
-        self.fails(self.trellis("describe", "trn2.48xlarge", "--topology", "x.svg", env={"PATH": "/nowhere"}), 2, "dot", "install the package graphviz")
-
-    def test_data_missing_empty_and_too_short(self):
-        self.fails(self.train("data.train_dir=/no/such/place"), 2, "/no/such/place")
-        empty = self.dir / "empty.txt"
-        empty.write_text("")
-        self.fails(self.train(f"data.train_dir={empty}"), 2, "empty")
-        short = self.dir / "short.txt"
-        short.write_text("too short")
-        self.fails(self.train(f"data.train_dir={short}"), 2, "short", "token")
-
-    def test_model_that_does_not_fit(self):
-        result = self.trellis("simulate", SOURCE / "examples/llama3_8b_trn1.yaml", f"exp_manager.explicit_log_dir={self.dir / 'run'}",
-                              "distributed_strategy.tensor_model_parallel_size=1", "distributed_strategy.sequence_parallel=false",
-                              "trainer.devices=1", "data.global_batch_size=1")
-        self.fails(result, 3, "rank 0", "phase", "category", "capacity" if "capacity" in result.stderr else "of the core's", "What would help")
-
-    def test_plugin_missing(self):
-        self.fails(self.train(env={"TRELLIS_DEVICE_PLUGIN": "/no/plugin.so"}), 2, "/no/plugin.so")
-
-    def test_report_of_something_else(self):
-        (self.dir / "report.json").write_text("{}")
-        self.fails(self.trellis("report", self.dir), 2, "trellis.run_report/1")
-        self.fails(self.trellis("report", self.dir / "none"), 2, "no such report")
-
-    def test_unknown_verb_and_option(self):
-        self.fails(self.trellis("trian"), 2)
-        self.fails(self.trellis("train", QUICKSTART, "--devise", "cpu"), 2)
 
 
 if __name__ == "__main__":

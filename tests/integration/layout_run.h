@@ -28,8 +28,10 @@ struct Layout {
   [[nodiscard]] int world_size() const { return tp * pp * dp; }
 };
 
-/// Grouped-query attention, five layers (uneven over two and four stages), a vocabulary of which the last rows are padding.
-inline RunConfig small_llama(const Layout& layout, const std::string& precision, std::int64_t steps) {
+/// Grouped-query attention, five layers (uneven over two and four stages), a vocabulary of which
+/// the last rows are padding.
+inline RunConfig small_llama(const Layout& layout, const std::string& precision,
+                             std::int64_t steps) {
   RunConfig config;
   config.name = "small_llama";
   config.seed = 11;
@@ -64,12 +66,15 @@ inline RunConfig small_llama(const Layout& layout, const std::string& precision,
 class RandomTokens final : public DataModule {
  public:
   explicit RandomTokens(const RunConfig& config) : config_(config) {}
-  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                      int dp_rank) const override {
     const std::int64_t b = config_.data.micro_batch_size, s = config_.model.encoder_seq_length;
     std::vector<MicroBatch> result;
     for (int m = 0; m < config_.num_microbatches(); ++m) {
-      const std::int64_t sample = step * config_.data.global_batch_size + m * config_.dp() + dp_rank;
-      at::Generator generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 + sample));
+      const std::int64_t sample =
+          step * config_.data.global_batch_size + m * config_.dp() + dp_rank;
+      at::Generator generator =
+          at::detail::createCPUGenerator(static_cast<std::uint64_t>(1000 + sample));
       const at::Tensor tokens = at::randint(0, kTokens, {b, s + 1}, generator, at::kLong);
       MicroBatch batch;
       batch.input_ids = tokens.narrow(1, 0, s).contiguous();
@@ -89,7 +94,8 @@ class RandomTokens final : public DataModule {
 struct Outcome {
   std::vector<StepResult> steps;
   std::map<std::string, at::Tensor> weights;  ///< un-sharded
-  bool replicas_equal = true;                 ///< over DP, over TP for replicated weights, over stages for tied ones, bit for bit
+  bool replicas_equal =
+      true;  ///< over DP, over TP for replicated weights, over stages for tied ones, bit for bit
 };
 
 using LocalWeights = std::map<std::string, Trainer::LocalWeight>;
@@ -104,15 +110,18 @@ inline Outcome gather(const std::vector<LocalWeights>& ranks, const Layout& layo
       for (int tp = 0; tp < layout.tp; ++tp) {
         shards.push_back(ranks[static_cast<std::size_t>(mesh.rank(pp, 0, tp))].at(name).tensor);
         for (int dp = 1; dp < layout.dp; ++dp) {
-          outcome.replicas_equal &= shards.back().equal(ranks[static_cast<std::size_t>(mesh.rank(pp, dp, tp))].at(name).tensor);
+          outcome.replicas_equal &= shards.back().equal(
+              ranks[static_cast<std::size_t>(mesh.rank(pp, dp, tp))].at(name).tensor);
         }
       }
       const auto other_stage = outcome.weights.find(name);  // of a tied weight
       const at::Tensor whole = join_shards(shards, weight.partition);
-      if (other_stage != outcome.weights.end()) outcome.replicas_equal &= whole.equal(other_stage->second);
+      if (other_stage != outcome.weights.end())
+        outcome.replicas_equal &= whole.equal(other_stage->second);
       outcome.weights[name] = whole;
       for (int tp = 0; tp < layout.tp; ++tp) {
-        const at::Tensor expected = shard_of(outcome.weights[name], weight.partition, tp, layout.tp);
+        const at::Tensor expected =
+            shard_of(outcome.weights[name], weight.partition, tp, layout.tp);
         outcome.replicas_equal &= shards[static_cast<std::size_t>(tp)].equal(expected);
       }
     }
@@ -123,8 +132,10 @@ inline Outcome gather(const std::vector<LocalWeights>& ranks, const Layout& layo
 /// Lets a test put its own groups in the place of a rank's.
 using ChangeGroups = std::function<ParallelState(const ParallelState&)>;
 
-/// Trains on `world` (whose world_size is set here) and gathers the weights. `data`: none for RandomTokens.
-inline Outcome train(const RunConfig& config, const Layout& layout, runtime::WorldOptions world = {}, const ChangeGroups& change = {},
+/// Trains on `world` (whose world_size is set here) and gathers the weights. `data`: none for
+/// RandomTokens.
+inline Outcome train(const RunConfig& config, const Layout& layout,
+                     runtime::WorldOptions world = {}, const ChangeGroups& change = {},
                      std::shared_ptr<const DataModule> data = {}) {
   world.world_size = layout.world_size();
   if (!data) data = std::make_shared<RandomTokens>(config);
@@ -152,7 +163,10 @@ inline double relative_error(double got, double expected) {
 
 /// Largest relative difference of any loss, gradient norm or weight (by norm).
 inline double worst_error(const Outcome& got, const Outcome& expected) {
-  double worst = got.steps.size() == expected.steps.size() && got.weights.size() == expected.weights.size() ? 0 : INFINITY;
+  double worst =
+      got.steps.size() == expected.steps.size() && got.weights.size() == expected.weights.size()
+          ? 0
+          : INFINITY;
   for (std::size_t i = 0; i < expected.steps.size() && worst < INFINITY; ++i) {
     worst = std::max(worst, relative_error(got.steps[i].loss, expected.steps[i].loss));
     worst = std::max(worst, relative_error(got.steps[i].grad_norm, expected.steps[i].grad_norm));
@@ -161,7 +175,8 @@ inline double worst_error(const Outcome& got, const Outcome& expected) {
     const auto found = got.weights.find(name);
     if (found == got.weights.end() || found->second.sizes() != weight.sizes()) return INFINITY;
     const at::Tensor reference = weight.to(at::kDouble);
-    const double error = ((found->second.to(at::kDouble) - reference).norm() / reference.norm()).item<double>();
+    const double error =
+        ((found->second.to(at::kDouble) - reference).norm() / reference.norm()).item<double>();
     worst = std::isnan(error) ? INFINITY : std::max(worst, error);
   }
   return worst;

@@ -34,19 +34,25 @@ TEST_P(LlamaLayouts, EqualsOneRank) {
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Layout, Precision>>& info) {
   const auto& [layout, precision] = info.param;
-  return "TP" + std::to_string(layout.tp) + "PP" + std::to_string(layout.pp) + "DP" + std::to_string(layout.dp) +
-         (layout.vpp > 1 ? "VPP" + std::to_string(layout.vpp) : "") + (layout.sequence_parallel ? "_SP" : "") + (layout.zero1 ? "_ZeRO1" : "") + "_" + precision.type;
+  return "TP" + std::to_string(layout.tp) + "PP" + std::to_string(layout.pp) + "DP" +
+         std::to_string(layout.dp) + (layout.vpp > 1 ? "VPP" + std::to_string(layout.vpp) : "") +
+         (layout.sequence_parallel ? "_SP" : "") + (layout.zero1 ? "_ZeRO1" : "") + "_" +
+         precision.type;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     AllLayouts, LlamaLayouts,
-    testing::Combine(testing::Values(Layout{1, 1, 1, false, true}, Layout{2, 1, 1, false, true}, Layout{2, 1, 1, true, true},
-                                     Layout{4, 1, 1, true, false}, Layout{1, 2, 1, false, true}, Layout{1, 4, 1, false, true},
-                                     Layout{1, 1, 2, false, true}, Layout{1, 1, 2, false, false}, Layout{1, 1, 4, false, true},
-                                     Layout{2, 2, 1, true, true}, Layout{1, 2, 2, false, true}, Layout{2, 2, 2, true, true},
-                                     Layout{2, 2, 2, false, true}, Layout{2, 2, 2, true, false}, Layout{4, 1, 2, true, true},
-                                     Layout{1, 4, 2, false, true}, Layout{4, 2, 1, true, true}, Layout{1, 1, 8, false, true},
-                                     Layout{1, 2, 1, false, true, 2}, Layout{2, 2, 2, true, true, 2},
+    testing::Combine(testing::Values(Layout{1, 1, 1, false, true}, Layout{2, 1, 1, false, true},
+                                     Layout{2, 1, 1, true, true}, Layout{4, 1, 1, true, false},
+                                     Layout{1, 2, 1, false, true}, Layout{1, 4, 1, false, true},
+                                     Layout{1, 1, 2, false, true}, Layout{1, 1, 2, false, false},
+                                     Layout{1, 1, 4, false, true}, Layout{2, 2, 1, true, true},
+                                     Layout{1, 2, 2, false, true}, Layout{2, 2, 2, true, true},
+                                     Layout{2, 2, 2, false, true}, Layout{2, 2, 2, true, false},
+                                     Layout{4, 1, 2, true, true}, Layout{1, 4, 2, false, true},
+                                     Layout{4, 2, 1, true, true}, Layout{1, 1, 8, false, true},
+                                     Layout{1, 2, 1, false, true, 2},
+                                     Layout{2, 2, 2, true, true, 2},
                                      Layout{1, 2, 2, false, false, 2}),
                      testing::Values(Precision{"fp64", 1e-10}, Precision{"fp32", 1e-5})),
     name_of);
@@ -55,9 +61,11 @@ TEST(LlamaTraining, TheLossFallsAndMixedPrecisionFollowsFp32) {
   const Outcome fp32 = train(small_llama({}, "fp32", kSteps), {});
   const Layout layout{2, 2, 2, true, true};
   const Outcome mixed = train(small_llama(layout, "mixed_precision", kSteps), layout);
-  EXPECT_NEAR(fp32.steps.front().loss, std::log(51.0), 0.6);  // random tokens: the start is near a uniform guess
+  EXPECT_NEAR(fp32.steps.front().loss, std::log(51.0),
+              0.6);  // random tokens: the start is near a uniform guess
   EXPECT_LT(fp32.steps.back().loss, fp32.steps.front().loss);
-  for (std::size_t i = 0; i < fp32.steps.size(); ++i) EXPECT_NEAR(mixed.steps[i].loss, fp32.steps[i].loss, 0.02 * fp32.steps[i].loss) << i;
+  for (std::size_t i = 0; i < fp32.steps.size(); ++i)
+    EXPECT_NEAR(mixed.steps[i].loss, fp32.steps[i].loss, 0.02 * fp32.steps[i].loss) << i;
   EXPECT_TRUE(mixed.replicas_equal);
 }
 

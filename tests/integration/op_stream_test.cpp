@@ -1,4 +1,5 @@
-// What the device gets to see: operations in named scopes, the same in every step, and the same with and without data.
+// What the device gets to see: operations in named scopes, the same in every step, and the same
+// with and without data.
 #include <sstream>
 
 #include <ATen/record_function.h>
@@ -19,7 +20,8 @@ thread_local Stream* recording = nullptr;
 
 void append(std::ostream& out, const c10::IValue& value) {
   if (value.isTensor()) {
-    if (value.toTensor().defined()) out << " " << value.toTensor().scalar_type() << value.toTensor().sizes();
+    if (value.toTensor().defined())
+      out << " " << value.toTensor().scalar_type() << value.toTensor().sizes();
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) append(out, element);
   } else if (value.isInt() || value.isDouble() || value.isBool() || value.isScalar()) {
@@ -41,17 +43,21 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 }
 
 void on_end(const at::RecordFunction& function, at::ObserverContext*) {
-  if (recording != nullptr && function.scope() == at::RecordScope::USER_SCOPE) recording->push_back("} " + std::string(function.name()));
+  if (recording != nullptr && function.scope() == at::RecordScope::USER_SCOPE)
+    recording->push_back("} " + std::string(function.name()));
 }
 
 bool is_scope(const std::string& entry) {
-  return entry.rfind("phase=", 0) == 0 || entry.rfind("microbatch=", 0) == 0 || entry.rfind("layer=", 0) == 0;
+  return entry.rfind("phase=", 0) == 0 || entry.rfind("microbatch=", 0) == 0 ||
+         entry.rfind("layer=", 0) == 0;
 }
 
 /// The operations of each step, on each rank: [rank][step].
 std::vector<std::vector<Stream>> record(const Layout& layout, std::int64_t steps, bool shape_only) {
-  const at::CallbackHandle handle = at::addGlobalCallback(
-      at::RecordFunctionCallback(on_start, on_end).needsInputs(true).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+  const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
+                                .needsInputs(true)
+                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
   const RunConfig config = small_llama(layout, "mixed_precision", steps);
   std::vector<std::vector<Stream>> streams(static_cast<std::size_t>(layout.world_size()));
   runtime::WorldOptions world;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/integration/layout_run.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 
 namespace trellis::trainer {
 namespace {
@@ -45,16 +45,24 @@ struct Mode {
 };
 
 std::vector<Mode> modes() {
-  const auto mode = [](const char* name, const char* type, bool bf16, bool autocast, bool rounding, bool masters) {
-    return Mode{name, {.type = type, .weights_bf16 = bf16, .autocast = autocast, .stochastic_rounding = rounding, .master_weights = masters,
-                       .fp32_grad_acc = masters}, 0.02};
+  const auto mode = [](const char* name, const char* type, bool bf16, bool autocast, bool rounding,
+                       bool masters) {
+    return Mode{name,
+                {.type = type,
+                 .weights_bf16 = bf16,
+                 .autocast = autocast,
+                 .stochastic_rounding = rounding,
+                 .master_weights = masters,
+                 .fp32_grad_acc = masters},
+                0.02};
   };
-  std::vector<Mode> all = {mode("mixed_precision", "mixed_precision", true, false, false, true),
-                           mode("mixed_precisionSR", "mixed_precisionSR", true, false, true, true),
-                           mode("bf16SR", "bf16SR", true, false, true, false),
-                           mode("autocast over fp32 weights", "autocast", false, true, false, false),
-                           mode("autocast over bf16 weights", "autocast", true, true, false, true),
-                           mode("manual: bf16 and nothing else", "manual", true, false, false, false)};
+  std::vector<Mode> all = {
+      mode("mixed_precision", "mixed_precision", true, false, false, true),
+      mode("mixed_precisionSR", "mixed_precisionSR", true, false, true, true),
+      mode("bf16SR", "bf16SR", true, false, true, false),
+      mode("autocast over fp32 weights", "autocast", false, true, false, false),
+      mode("autocast over bf16 weights", "autocast", true, true, false, true),
+      mode("manual: bf16 and nothing else", "manual", true, false, false, false)};
   all.push_back(all.front());
   all.back().name = "mixed_precision, sums over TP in fp32";
   all.back().precision.parallel_layers_reduce_dtype = "fp32";
@@ -70,7 +78,8 @@ TEST(PrecisionModes, FollowFp32AndKeepReplicasEqual) {
       config.precision = mode.precision;
       const Outcome outcome = train(config, layout);
       for (std::size_t i = 0; i < fp32.steps.size(); ++i) {
-        EXPECT_NEAR(outcome.steps[i].loss, fp32.steps[i].loss, mode.tolerance * fp32.steps[i].loss) << mode.name << " step " << i;
+        EXPECT_NEAR(outcome.steps[i].loss, fp32.steps[i].loss, mode.tolerance * fp32.steps[i].loss)
+            << mode.name << " step " << i;
       }
       EXPECT_TRUE(outcome.replicas_equal) << mode.name;
     }
@@ -79,7 +88,8 @@ TEST(PrecisionModes, FollowFp32AndKeepReplicasEqual) {
 
 TEST(PrecisionModes, AutocastComputesInBf16ButKeepsFp32Weights) {
   RunConfig config = small_llama({}, "autocast", 2);
-  config.precision.weights_bf16 = config.precision.master_weights = config.precision.fp32_grad_acc = false;
+  config.precision.weights_bf16 = config.precision.master_weights = config.precision.fp32_grad_acc =
+      false;
   config.precision.autocast = true;
   const Outcome with = train(config, {});
   config.precision.autocast = false;

@@ -1,5 +1,6 @@
-// Full-size models, built in their published layouts on the emulated device in shape-only mode: the tensors that exist against the plan of
-// `trellis validate` and against the published number of parameters.
+// Full-size models, built in their published layouts on the emulated device in shape-only mode: the
+// tensors that exist against the plan of `trellis validate` and against the published number of
+// parameters.
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -21,7 +22,8 @@ namespace {
 
 struct Model {
   const char* name;
-  const char* file;  ///< of examples/nxdt, or of benchmarks/published/training when it ends in .yaml
+  const char*
+      file;  ///< of examples/nxdt, or of benchmarks/published/training when it ends in .yaml
   std::int64_t published;
   std::vector<std::string> overrides = {};
 };
@@ -30,7 +32,9 @@ void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
 
 RunConfig load(const Model& model) {
   const std::string root = TRELLIS_SOURCE_DIR, file = model.file;
-  return load_run_config(file.ends_with(".yaml") ? root + "/benchmarks/published/training/" + file : root + "/examples/nxdt/" + file + "_config.yaml", model.overrides);
+  return load_run_config(file.ends_with(".yaml") ? root + "/benchmarks/published/training/" + file
+                                                 : root + "/examples/nxdt/" + file + "_config.yaml",
+                         model.overrides);
 }
 
 /// Elements of the un-sharded weight: its rows without padding, each copy of a key/value head once.
@@ -52,7 +56,8 @@ struct Built {
   std::int64_t whole = 0;
 };
 
-ModuleContext context_of(const RunConfig& config, const runtime::RankContext& rank, const ParallelState& parallel, ParameterList& parameters) {
+ModuleContext context_of(const RunConfig& config, const runtime::RankContext& rank,
+                         const ParallelState& parallel, ParameterList& parameters) {
   ModuleContext context;
   context.parallel = &parallel;
   context.parameters = &parameters;
@@ -64,10 +69,16 @@ ModuleContext context_of(const RunConfig& config, const runtime::RankContext& ra
   return context;
 }
 
-/// The ranks of one stage build every stage of the pipeline, one after another: a host process has fewer ranks than a large model.
+/// The ranks of one stage build every stage of the pipeline, one after another: a host process has
+/// fewer ranks than a large model.
 Built build(const RunConfig& config) {
-  const auto& plugin = runtime::DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
-  const nlohmann::json options = {{"schema", "trellis.device_options/1"}, {"instance", "trn1.32xlarge"}, {"world_size", config.tp()}, {"shape_only", true}, {"record", false}};
+  const auto& plugin =
+      runtime::DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
+  const nlohmann::json options = {{"schema", "trellis.device_options/1"},
+                                  {"instance", "trn1.32xlarge"},
+                                  {"world_size", config.tp()},
+                                  {"shape_only", true},
+                                  {"record", false}};
   plugin.check(plugin.api().configure(options.dump().c_str()));
   runtime::WorldOptions world;
   world.world_size = config.tp();
@@ -77,17 +88,23 @@ Built build(const RunConfig& config) {
   const auto ranges = layers_of_stages(config);
   const int stages = static_cast<int>(ranges.size());
   Built built;
-  built.elements.assign(static_cast<std::size_t>(config.pp()), std::vector<std::int64_t>(static_cast<std::size_t>(config.tp())));
+  built.elements.assign(static_cast<std::size_t>(config.pp()),
+                        std::vector<std::int64_t>(static_cast<std::size_t>(config.tp())));
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     const auto parallel = ParallelState::initialize_model_parallel(
-        rank, {.tensor_model_parallel_size = config.tp(), .pipeline_model_parallel_size = 1, .kv_size_multiplier = config.distributed_strategy.kv_replicator});
+        rank, {.tensor_model_parallel_size = config.tp(),
+               .pipeline_model_parallel_size = 1,
+               .kv_size_multiplier = config.distributed_strategy.kv_replicator});
     for (int stage = 0; stage < stages; ++stage) {
       const auto [first, end] = ranges[static_cast<std::size_t>(stage)];
       ParameterList parameters;
-      const auto module = make_pipeline_stage(config.model, context_of(config, rank, parallel, parameters), {stage, stages, {first, end}});
+      const auto module =
+          make_pipeline_stage(config.model, context_of(config, rank, parallel, parameters),
+                              {stage, stages, {first, end}});
       for (const Parameter& parameter : parameters) {
         EXPECT_TRUE(parameter.tensor.device().is_privateuseone()) << parameter.name;
-        built.elements[static_cast<std::size_t>(stage % config.pp())][static_cast<std::size_t>(rank.rank())] += parameter.tensor.numel();
+        built.elements[static_cast<std::size_t>(stage % config.pp())]
+                      [static_cast<std::size_t>(rank.rank())] += parameter.tensor.numel();
         if (rank.rank() == 0) built.whole += whole_elements(parameter);
       }
     }
@@ -104,11 +121,14 @@ TEST_P(ParameterCounts, OfTheTensorsThatAreBuilt) {
   EXPECT_EQ(config.num_parameters(), GetParam().published);
   const std::vector<std::int64_t> planned = plan_run(config).parameters_of_pipeline_rank;
   ASSERT_EQ(built.elements.size(), planned.size());
-  for (std::size_t stage = 0; stage < planned.size(); ++stage) EXPECT_THAT(built.elements[stage], testing::Each(planned[stage])) << "pipeline rank " << stage;
+  for (std::size_t stage = 0; stage < planned.size(); ++stage)
+    EXPECT_THAT(built.elements[stage], testing::Each(planned[stage])) << "pipeline rank " << stage;
 }
 
-/// Narayanan et al. 2021, equation 2: 12 l h² (1 + 13/(12 h) + (V + s)/(12 l h)), and the last norm, which it leaves out.
-constexpr std::int64_t megatron_gpt(std::int64_t l, std::int64_t h, std::int64_t v, std::int64_t s) {
+/// Narayanan et al. 2021, equation 2: 12 l h² (1 + 13/(12 h) + (V + s)/(12 l h)), and the last
+/// norm, which it leaves out.
+constexpr std::int64_t megatron_gpt(std::int64_t l, std::int64_t h, std::int64_t v,
+                                    std::int64_t s) {
   return 12 * l * h * h + 13 * l * h + (v + s) * h + 2 * h;
 }
 
@@ -116,20 +136,37 @@ const std::int64_t kGpt = megatron_gpt(32, 4096, 50304, 2048);
 
 INSTANTIATE_TEST_SUITE_P(
     FullSize, ParameterCounts,
-    testing::Values(Model{"Llama2_7B", "hf_llama_7B", 6'738'415'616, {"model.num_layers=32"}}, Model{"Llama3_8B", "hf_llama3_8B", 8'030'261'248},
-                    Model{"Llama31_8B", "hf_llama3.1_8B", 8'030'261'248}, Model{"Llama3_70B", "hf_llama3_70B", 70'553'706'496},
-                    Model{"Llama31_405B", "hf_llama3.1_405B_trn1", 405'853'388'800}, Model{"MegatronLlama2_7B", "megatron_llama_7B", 6'738'415'616},
-                    Model{"MegatronLlama2_70B", "megatron_llama_70b", 68'976'648'192}, Model{"Mistral_7B", "megatron_mistral", 7'241'732'096},
+    testing::Values(Model{"Llama2_7B", "hf_llama_7B", 6'738'415'616, {"model.num_layers=32"}},
+                    Model{"Llama3_8B", "hf_llama3_8B", 8'030'261'248},
+                    Model{"Llama31_8B", "hf_llama3.1_8B", 8'030'261'248},
+                    Model{"Llama3_70B", "hf_llama3_70B", 70'553'706'496},
+                    Model{"Llama31_405B", "hf_llama3.1_405B_trn1", 405'853'388'800},
+                    Model{"MegatronLlama2_7B", "megatron_llama_7B", 6'738'415'616},
+                    Model{"MegatronLlama2_70B", "megatron_llama_70b", 68'976'648'192},
+                    Model{"Mistral_7B", "megatron_mistral", 7'241'732'096},
                     Model{"MegatronGpt", "megatron_gpt", kGpt},
-                    // Of bert-large-uncased with both heads, and of google/vit-base-patch16-224, as transformers counts them.
-                    Model{"BertLarge", "B1-1.yaml", 336'226'108}, Model{"VitBase", "V64.yaml", 86'567'656},
+                    // Of bert-large-uncased with both heads, and of google/vit-base-patch16-224, as
+                    // transformers counts them.
+                    Model{"BertLarge", "B1-1.yaml", 336'226'108},
+                    Model{"VitBase", "V64.yaml", 86'567'656},
                     Model{"SmolLM2_360M", "D01.yaml", 361'821'120},
-                    // Rank 16 on all projections: 16 · ((3 + 1) · 4096 + 4096 + 14336 + q, k, v, gate, up and both residual outputs) in 32 layers.
-                    Model{"Llama31_8B_Lora", "C01.yaml", 8'030'261'248 + std::int64_t{32} * 16 * (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
+                    // Rank 16 on all projections: 16 · ((3 + 1) · 4096 + 4096 + 14336 + q, k, v,
+                    // gate, up and both residual outputs) in 32 layers.
+                    Model{"Llama31_8B_Lora", "C01.yaml",
+                          8'030'261'248 +
+                              std::int64_t{32} * 16 *
+                                  (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
                     // Two norms more in each layer; the one inside the MLP is cut over TP.
-                    Model{"MegatronGptNormformer", "megatron_gpt", kGpt + 32 * 2 * (4096 + 16384), {"model.transformer_block_type=normformer"}},
-                    // A tied head on another stage is a copy of its own on that rank and counts once in the model.
-                    Model{"MegatronGptPipelined", "megatron_gpt", kGpt, {"distributed_strategy.pipeline_model_parallel_size=4"}}),
+                    Model{"MegatronGptNormformer",
+                          "megatron_gpt",
+                          kGpt + 32 * 2 * (4096 + 16384),
+                          {"model.transformer_block_type=normformer"}},
+                    // A tied head on another stage is its own copy on that rank and counts
+                    // once in the model.
+                    Model{"MegatronGptPipelined",
+                          "megatron_gpt",
+                          kGpt,
+                          {"distributed_strategy.pipeline_model_parallel_size=4"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

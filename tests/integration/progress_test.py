@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""No command is silent for more than 2 s: long verbs, with stderr in a pipe. Environment: TRELLIS, the program."""
+"""No command is silent for more than 2 s: long verbs, with stderr in a pipe. Environment: TRELLIS,
+the program."""
+
 import os
 import pathlib
 import subprocess
@@ -18,11 +20,18 @@ LOADED = 2  # other processes use the cores of this host
 
 class Progress(unittest.TestCase):
     def gaps(self, *args, code=0):
-        """Runs the program; the longest time without a line on stdout or stderr, and what stderr said."""
+        """Runs the program; the longest time without a line on stdout or stderr, and what stderr
+        said."""
         with tempfile.TemporaryDirectory() as directory:
             start = time.monotonic()
-            process = subprocess.Popen([TRELLIS, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory,
-                                       env={**os.environ, "TRELLIS_CACHE": directory})
+            process = subprocess.Popen(
+                [TRELLIS, *map(str, args)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=directory,
+                env={**os.environ, "TRELLIS_CACHE": directory},
+            )
             times, lines = [start], []
 
             def listen(stream, kept):
@@ -41,24 +50,52 @@ class Progress(unittest.TestCase):
 
     def check(self, *args, says, code=0):
         gap, text, took = self.gaps(*args, code=code)
-        self.assertLess(gap, SILENCE_S * LOADED, f"{args}: silent for {gap:.1f} s of {took:.1f} s\n{text[-1000:]}")
+        self.assertLess(
+            gap,
+            SILENCE_S * LOADED,
+            f"{args}: silent for {gap:.1f} s of {took:.1f} s\n{text[-1000:]}",
+        )
         if took > 2 * SILENCE_S:
             self.assertRegex(text, says)
 
     def test_schedule_of_a_long_pipeline(self):
-        self.check("schedule", "--pp", 1000, "--micro-batches", 2000, says=r"\.\.\. .*(schedule|passes)")
+        self.check(
+            "schedule", "--pp", 1000, "--micro-batches", 2000, says=r"\.\.\. .*(schedule|passes)"
+        )
 
     def test_simulate_70b(self):
-        self.check("simulate", LARGE, "data.global_batch_size=64", says=r"\.\.\. (\d+ ranks? runs? step|compiling and timing|timing the step|writing|explaining)")
+        self.check(
+            "simulate",
+            LARGE,
+            "data.global_batch_size=64",
+            says=r"\.\.\. (\d+ ranks? runs? step|compiling and timing|timing the "
+            r"step|writing|explaining)",
+        )
 
     def test_memory_70b(self):
         self.check("memory", LARGE, says=r"\.\.\. .*(ranks run|adding up)")
 
     def test_the_kernels_rows_of_accuracy(self):
-        self.check("accuracy", "kernels", says=r"\.\.\. timing published rows of kernels: \d+ of \d+")
+        self.check(
+            "accuracy", "kernels", says=r"\.\.\. timing published rows of kernels: \d+ of \d+"
+        )
 
     def test_judging_the_layouts_of_a_sweep(self):
-        self.check("sweep", LLAMA_8B, "--nodes", 4, "--only", "tp=1", "--only", "pp=1", "--only", "recompute=none", "--top", 1, says=r"\.\.\. (judging|simulating)")
+        self.check(
+            "sweep",
+            LLAMA_8B,
+            "--nodes",
+            4,
+            "--only",
+            "tp=1",
+            "--only",
+            "pp=1",
+            "--only",
+            "recompute=none",
+            "--top",
+            1,
+            says=r"\.\.\. (judging|simulating)",
+        )
 
 
 if __name__ == "__main__":

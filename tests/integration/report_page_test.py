@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The page of `trellis report --html` in headless Chromium: its DOM holds the report's numbers, its picture is not blank. Environment: TRELLIS."""
+"""The page of `trellis report --html` in headless Chromium: its DOM holds the report's numbers, its
+picture is not blank. Environment: TRELLIS."""
+
 import html
 import json
 import math
@@ -15,7 +17,9 @@ import zlib
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 def colours(png):
@@ -23,8 +27,8 @@ def colours(png):
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, data, width, channels = 8, b"", 0, 0
     while at < len(png):
-        size, kind = struct.unpack(">I4s", png[at:at + 8])
-        body = png[at + 8:at + 8 + size]
+        size, kind = struct.unpack(">I4s", png[at : at + 8])
+        body = png[at + 8 : at + 8 + size]
         if kind == b"IHDR":
             width, _, depth, colour = struct.unpack(">IIBB", body[:10])
             assert depth == 8
@@ -34,7 +38,13 @@ def colours(png):
         at += 12 + size
     raw, row = zlib.decompress(data), width * channels + 1
     # Filtered bytes differ wherever pixels do; that is enough to tell a picture from a blank sheet.
-    return len({raw[i:i + channels] for line in range(0, len(raw), row) for i in range(line + 1, line + row, channels)})
+    return len(
+        {
+            raw[i : i + channels]
+            for line in range(0, len(raw), row)
+            for i in range(line + 1, line + row, channels)
+        }
+    )
 
 
 def significant(value, digits):
@@ -47,18 +57,43 @@ class Page(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.dir = pathlib.Path(temporary.name)
-        for args in (["simulate", SOURCE / "examples/quickstart.yaml", "exp_manager.explicit_log_dir=run", "name=a</script><b>name", "--html", "simulated.html"],
-                     ["report", "run", "--html", "page.html"]):
-            result = subprocess.run([TRELLIS, *map(str, args)], cwd=cls.dir, capture_output=True, text=True, timeout=120)
+        for args in (
+            [
+                "simulate",
+                SOURCE / "examples/quickstart.yaml",
+                "exp_manager.explicit_log_dir=run",
+                "name=a</script><b>name",
+                "--html",
+                "simulated.html",
+            ],
+            ["report", "run", "--html", "page.html"],
+        ):
+            result = subprocess.run(
+                [TRELLIS, *map(str, args)], cwd=cls.dir, capture_output=True, text=True, timeout=120
+            )
             if result.returncode != 0:
                 raise RuntimeError(result.stderr[-2000:])
         cls.report = json.loads((cls.dir / "run/report.json").read_text())
 
     def chromium(self, *args):
         if CHROMIUM is None:
-            self.skipTest("no Chromium: `scripts/setup --tests` installs it where the distribution has it as a package")
-        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.dir / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
-                   "--virtual-time-budget=5000", "--window-size=1300,1600", *args, (self.dir / "page.html").as_uri()]
+            self.skipTest(
+                "no Chromium: `scripts/setup --tests` installs it where the distribution has it "
+                "as a package"
+            )
+        command = [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={self.dir / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=5000",
+            "--window-size=1300,1600",
+            *args,
+            (self.dir / "page.html").as_uri(),
+        ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=self.dir)
         self.assertEqual(result.returncode, 0, result.stderr[-1000:])
         return result.stdout
@@ -76,7 +111,15 @@ class Page(unittest.TestCase):
             self.assertIn(link["name"], dom)
         for program in step["programs"]:
             self.assertIn(program["hash"], dom)
-        for name in ("schedule", "breakdown", "memory", "memory-timeline", "topology", "programs", "communication"):
+        for name in (
+            "schedule",
+            "breakdown",
+            "memory",
+            "memory-timeline",
+            "topology",
+            "programs",
+            "communication",
+        ):
             self.assertRegex(dom, f'<section id="{name}"')
         passes = 2 * self.report["num_microbatches"] * self.report["pipeline_model_parallel_size"]
         self.assertEqual(len(re.findall(r"<title>(?:for|back)ward of micro-batch", dom)), passes)
@@ -86,11 +129,18 @@ class Page(unittest.TestCase):
         self.assertGreater(colours((self.dir / "page.png").read_bytes()), 50)
 
     def test_simulate_writes_the_same_page(self):
-        self.assertEqual((self.dir / "simulated.html").read_text(), (self.dir / "page.html").read_text())
+        self.assertEqual(
+            (self.dir / "simulated.html").read_text(), (self.dir / "page.html").read_text()
+        )
 
     def test_needs_no_network_and_no_text_leaves_its_place(self):
         page = (self.dir / "page.html").read_text()
-        self.assertEqual(re.findall(r"""(?:src|href)\s*=|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", page), [])
+        self.assertEqual(
+            re.findall(
+                r"""(?:src|href)\s*=|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", page
+            ),
+            [],
+        )
         self.assertEqual(page.count("</script>"), 2, "the name of a run must not end the script")
 
 

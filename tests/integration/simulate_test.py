@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""`trellis simulate` at scale: equal ranks stand for each other and passes that repeat are not executed, and neither changes anything; the size of
-the cluster costs nothing."""
+"""`trellis simulate` at scale: equal ranks represent each other and passes that repeat are not
+executed, and neither changes anything; the size of the cluster costs nothing."""
+
 import json
 import os
 import pathlib
@@ -21,16 +22,36 @@ class Case(unittest.TestCase):
         self.addCleanup(self.temporary.cleanup)
 
     def simulate(self, *args, code=0):
-        result = subprocess.run([TRELLIS, "simulate", QUICKSTART, "--json", *map(str, args)], capture_output=True, text=True, cwd=self.dir, timeout=300)
+        result = subprocess.run(
+            [TRELLIS, "simulate", QUICKSTART, "--json", *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
         self.assertEqual(result.returncode, code, result.stderr[-3000:])
         return json.loads(result.stdout) if code == 0 else result.stderr
 
     def layout(self, ranks, tp, pp, dp, *more, nodes=1, instance="trn1.32xlarge"):
         """The quickstart's model, wide enough for `tp`, on `ranks` ranks per node."""
-        return [f"trainer.devices={ranks}", f"trainer.num_nodes={nodes}", "--nodes", nodes, "--instance", instance,
-                f"distributed_strategy.tensor_model_parallel_size={tp}", f"distributed_strategy.pipeline_model_parallel_size={pp}",
-                f"data.global_batch_size={4 * dp}", "data.micro_batch_size=1", "model.num_layers=4", "model.num_attention_heads=8",
-                "model.num_kv_heads=8", "model.hidden_size=256", "model.ffn_hidden_size=512", *more]
+        return [
+            f"trainer.devices={ranks}",
+            f"trainer.num_nodes={nodes}",
+            "--nodes",
+            nodes,
+            "--instance",
+            instance,
+            f"distributed_strategy.tensor_model_parallel_size={tp}",
+            f"distributed_strategy.pipeline_model_parallel_size={pp}",
+            f"data.global_batch_size={4 * dp}",
+            "data.micro_batch_size=1",
+            "model.num_layers=4",
+            "model.num_attention_heads=8",
+            "model.num_kv_heads=8",
+            "model.hidden_size=256",
+            "model.ffn_hidden_size=512",
+            *more,
+        ]
 
 
 def figures(row):
@@ -41,84 +62,202 @@ class Folding(Case):
     LAYOUTS = {
         "tp8": (8, 8, 1, 1),
         "dp8": (8, 1, 1, 8, "distributed_strategy.sequence_parallel=false"),
-        # Two of a row's four chips hold each stage: the way from stage to stage passes other transfers for one replica than for the other.
-        "tp2-pp2-dp2": (8, 2, 2, 2, "distributed_strategy.zero1=true", "distributed_strategy.sequence_parallel=true"),
-        "tp2-pp2-dp8": (32, 2, 2, 8, "distributed_strategy.zero1=true", "distributed_strategy.sequence_parallel=true"),
-        "tp8-dp4": (32, 8, 1, 4, "distributed_strategy.zero1=true", "distributed_strategy.sequence_parallel=true"),
+        # Two of a row's four chips hold each stage: the way from stage to stage passes other
+        # transfers for one replica than for the other.
+        "tp2-pp2-dp2": (
+            8,
+            2,
+            2,
+            2,
+            "distributed_strategy.zero1=true",
+            "distributed_strategy.sequence_parallel=true",
+        ),
+        "tp2-pp2-dp8": (
+            32,
+            2,
+            2,
+            8,
+            "distributed_strategy.zero1=true",
+            "distributed_strategy.sequence_parallel=true",
+        ),
+        "tp8-dp4": (
+            32,
+            8,
+            1,
+            4,
+            "distributed_strategy.zero1=true",
+            "distributed_strategy.sequence_parallel=true",
+        ),
         "tp4-dp8": (32, 4, 1, 8, "distributed_strategy.zero1=true"),
         "interleaved": (32, 4, 2, 4, "distributed_strategy.virtual_pipeline_model_parallel_size=2"),
         "pp4-dp2": (8, 1, 4, 2, "distributed_strategy.sequence_parallel=false"),
     }
 
     def compare(self, folded, unfolded, world):
-        """The figures of all ranks, each of those that ran as often as it stands for others."""
+        """The figures of all ranks, each of those that ran as often as it represents others."""
         self.assertEqual(folded["simulated"]["step_time_ps"], unfolded["simulated"]["step_time_ps"])
-        for whole, part in ((unfolded["simulated"]["breakdown"], folded["simulated"]["breakdown"]), (unfolded["memory"]["ranks"], folded["memory"]["ranks"])):
+        for whole, part in (
+            (unfolded["simulated"]["breakdown"], folded["simulated"]["breakdown"]),
+            (unfolded["memory"]["ranks"], folded["memory"]["ranks"]),
+        ):
             self.assertEqual(len(whole), world)
             self.assertTrue(all(row["represents"] == 1 for row in whole))
             by_rank = {row["rank"]: figures(row) for row in whole}
             for row in part:
-                self.assertEqual(figures(row), by_rank[row["rank"]], f"rank {row['rank']} of {world}")
-            everyone = [json.dumps(figures(row), sort_keys=True) for row in part for _ in range(row["represents"])]
-            self.assertEqual(sorted(everyone), sorted(json.dumps(figures(row), sort_keys=True) for row in whole))
+                self.assertEqual(
+                    figures(row), by_rank[row["rank"]], f"rank {row['rank']} of {world}"
+                )
+            everyone = [
+                json.dumps(figures(row), sort_keys=True)
+                for row in part
+                for _ in range(row["represents"])
+            ]
+            self.assertEqual(
+                sorted(everyone), sorted(json.dumps(figures(row), sort_keys=True) for row in whole)
+            )
 
     def test_changes_nothing(self):
         for name, (ranks, tp, pp, dp, *more) in self.LAYOUTS.items():
             with self.subTest(name):
                 arguments = self.layout(ranks, tp, pp, dp, *more)
-                self.compare(self.simulate(*arguments), self.simulate(*arguments, "--no-fold"), ranks)
+                self.compare(
+                    self.simulate(*arguments), self.simulate(*arguments, "--no-fold"), ranks
+                )
 
     def test_changes_nothing_on_several_instances_and_other_generations(self):
-        for instance, nodes, ranks, tp, pp, dp in (("trn1.32xlarge", 2, 32, 8, 2, 4), ("trn1.32xlarge", 4, 16, 8, 1, 8), ("trn2.48xlarge", 1, 64, 8, 2, 4)):
+        for instance, nodes, ranks, tp, pp, dp in (
+            ("trn1.32xlarge", 2, 32, 8, 2, 4),
+            ("trn1.32xlarge", 4, 16, 8, 1, 8),
+            ("trn2.48xlarge", 1, 64, 8, 2, 4),
+        ):
             with self.subTest(f"{nodes} × {instance}"):
-                arguments = self.layout(ranks, tp, pp, dp, "distributed_strategy.zero1=true", nodes=nodes, instance=instance)
-                self.compare(self.simulate(*arguments), self.simulate(*arguments, "--no-fold"), ranks * nodes)
+                arguments = self.layout(
+                    ranks,
+                    tp,
+                    pp,
+                    dp,
+                    "distributed_strategy.zero1=true",
+                    nodes=nodes,
+                    instance=instance,
+                )
+                self.compare(
+                    self.simulate(*arguments), self.simulate(*arguments, "--no-fold"), ranks * nodes
+                )
 
 
 class Replay(Case):
-    """Every file of a run and its report, but for what the host took."""
+    """Every file of a run and its report, except for what the host took."""
+
     STEP = ("data.global_batch_size=24",)  # micro-batches at DP 1
     LAYOUTS = {
         "pp1, gradients accumulated": (1, 1, 1, 1, *STEP),
-        "tp2, one stage, with sequence parallelism": (2, 2, 1, 1, *STEP, "distributed_strategy.sequence_parallel=true"),
+        "tp2, one stage, with sequence parallelism": (
+            2,
+            2,
+            1,
+            1,
+            *STEP,
+            "distributed_strategy.sequence_parallel=true",
+        ),
         "pp2": (2, 1, 2, 1, *STEP),
         "pp4": (4, 1, 4, 1, *STEP),
-        "tp2-pp4-dp2, zero1": (16, 2, 4, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "distributed_strategy.sequence_parallel=true"),
+        "tp2-pp4-dp2, zero1": (
+            16,
+            2,
+            4,
+            2,
+            "data.global_batch_size=48",
+            "distributed_strategy.zero1=true",
+            "distributed_strategy.sequence_parallel=true",
+        ),
         "dp4, zero1": (4, 1, 1, 4, "data.global_batch_size=96", "distributed_strategy.zero1=true"),
-        "dp2-pp2, without zero1": (4, 1, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=false"),
-        "interleaved": (2, 1, 2, 1, *STEP, "distributed_strategy.virtual_pipeline_model_parallel_size=2"),
-        "interleaved, pp4": (4, 1, 4, 1, "data.global_batch_size=48", "distributed_strategy.virtual_pipeline_model_parallel_size=2", "model.num_layers=8"),
+        "dp2-pp2, without zero1": (
+            4,
+            1,
+            2,
+            2,
+            "data.global_batch_size=48",
+            "distributed_strategy.zero1=false",
+        ),
+        "interleaved": (
+            2,
+            1,
+            2,
+            1,
+            *STEP,
+            "distributed_strategy.virtual_pipeline_model_parallel_size=2",
+        ),
+        "interleaved, pp4": (
+            4,
+            1,
+            4,
+            1,
+            "data.global_batch_size=48",
+            "distributed_strategy.virtual_pipeline_model_parallel_size=2",
+            "model.num_layers=8",
+        ),
         "recompute, all": (2, 1, 2, 1, *STEP, "model.activations_checkpoint_granularity=full"),
-        "recompute, attention": (2, 2, 1, 1, *STEP, "model.activations_checkpoint_granularity=selective"),
+        "recompute, attention": (
+            2,
+            2,
+            1,
+            1,
+            *STEP,
+            "model.activations_checkpoint_granularity=selective",
+        ),
         "tied weights": (2, 1, 2, 1, *STEP, "model.share_embeddings_and_output_weights=true"),
         "dropout": (2, 1, 2, 1, *STEP, "model.hidden_dropout=0.1"),
     }
 
     def layout(self, ranks, tp, *args, **more):
-        return super().layout(ranks, tp, *args, *(() if tp > 1 else ("distributed_strategy.sequence_parallel=false",)), **more)
+        return super().layout(
+            ranks,
+            tp,
+            *args,
+            *(() if tp > 1 else ("distributed_strategy.sequence_parallel=false",)),
+            **more,
+        )
 
     def run_in(self, name, *args):
         directory = self.dir / name
-        report = self.simulate(*args, "--trace-format", "text", f"exp_manager.explicit_log_dir={directory}")
-        return report, (directory / "trace.txt").read_bytes(), (directory / "portability.json").read_bytes()
+        report = self.simulate(
+            *args, "--trace-format", "text", f"exp_manager.explicit_log_dir={directory}"
+        )
+        return (
+            report,
+            (directory / "trace.txt").read_bytes(),
+            (directory / "portability.json").read_bytes(),
+        )
 
     def test_changes_nothing(self):
         for number, (name, (ranks, tp, pp, dp, *more)) in enumerate(self.LAYOUTS.items()):
             with self.subTest(name):
                 arguments = self.layout(ranks, tp, pp, dp, *more)
-                replayed, executed = (self.run_in(f"{number}-{way}", *arguments, *option) for way, option in (("replayed", ()), ("executed", ("--no-replay",))))
+                replayed, executed = (
+                    self.run_in(f"{number}-{way}", *arguments, *option)
+                    for way, option in (("replayed", ()), ("executed", ("--no-replay",)))
+                )
                 self.assertEqual(replayed[0], executed[0])
                 self.assertEqual(replayed[1], executed[1], "trace.txt")
                 self.assertEqual(replayed[2], executed[2], "portability.json")
 
     def test_changes_nothing_in_later_steps(self):
-        arguments = self.layout(4, 1, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "--steps", 3)
-        replayed, executed = self.run_in("replayed", *arguments), self.run_in("executed", *arguments, "--no-replay")
+        arguments = self.layout(
+            4, 1, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "--steps", 3
+        )
+        replayed, executed = (
+            self.run_in("replayed", *arguments),
+            self.run_in("executed", *arguments, "--no-replay"),
+        )
         self.assertEqual(replayed, executed)
 
     def test_changes_nothing_when_every_rank_runs(self):
-        arguments = self.layout(8, 2, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "--no-fold")
-        self.assertEqual(self.run_in("replayed", *arguments), self.run_in("executed", *arguments, "--no-replay"))
+        arguments = self.layout(
+            8, 2, 2, 2, "data.global_batch_size=48", "distributed_strategy.zero1=true", "--no-fold"
+        )
+        self.assertEqual(
+            self.run_in("replayed", *arguments), self.run_in("executed", *arguments, "--no-replay")
+        )
 
 
 class Slow(Case):
@@ -126,19 +265,35 @@ class Slow(Case):
         "a core": ("--slow", "core:5=1.5"),
         "two cores": ("--slow", "core:0=2", "--slow", "core:7=1.25"),
         "a link": ("--slow", "link:node0.chip0.neuron_link_east=16"),
-        "a core and a link": ("--slow", "core:2=1.1", "--slow", "link:node0.chip1.neuron_link_west=8"),
+        "a core and a link": (
+            "--slow",
+            "core:2=1.1",
+            "--slow",
+            "link:node0.chip1.neuron_link_west=8",
+        ),
     }
 
     def test_folded_is_as_long_as_unfolded(self):
-        for layout in ((8, 2, 2, 2, "distributed_strategy.zero1=true"), (8, 1, 4, 2, "distributed_strategy.sequence_parallel=false"), (8, 8, 1, 1)):
+        for layout in (
+            (8, 2, 2, 2, "distributed_strategy.zero1=true"),
+            (8, 1, 4, 2, "distributed_strategy.sequence_parallel=false"),
+            (8, 8, 1, 1),
+        ):
             arguments = self.layout(*layout)
             alone = self.simulate(*arguments)["simulated"]["step_time_ps"]
             for name, slow in self.SPLITS.items():
                 with self.subTest(f"{layout}: {name}"):
-                    folded, unfolded = self.simulate(*arguments, *slow), self.simulate(*arguments, *slow, "--no-fold")
-                    self.assertEqual(folded["simulated"]["step_time_ps"], unfolded["simulated"]["step_time_ps"])
+                    folded, unfolded = (
+                        self.simulate(*arguments, *slow),
+                        self.simulate(*arguments, *slow, "--no-fold"),
+                    )
+                    self.assertEqual(
+                        folded["simulated"]["step_time_ps"], unfolded["simulated"]["step_time_ps"]
+                    )
                     self.assertGreaterEqual(folded["simulated"]["step_time_ps"], alone)
-                    by_rank = {row["rank"]: figures(row) for row in unfolded["simulated"]["breakdown"]}
+                    by_rank = {
+                        row["rank"]: figures(row) for row in unfolded["simulated"]["breakdown"]
+                    }
                     for row in folded["simulated"]["breakdown"]:
                         self.assertEqual(figures(row), by_rank[row["rank"]])
                     if "core" in name:
@@ -149,42 +304,83 @@ class Slow(Case):
         step = report["simulated"]["step_time_ps"]
         for row in report["simulated"]["breakdown"]:
             self.assertEqual(row["total_ps"], step)
-        self.assertEqual(sum(row["time_ps"] for row in report["simulated"]["attribution"]["rows"]), step)
+        self.assertEqual(
+            sum(row["time_ps"] for row in report["simulated"]["attribution"]["rows"]), step
+        )
         self.assertEqual(sum(row["represents"] for row in report["simulated"]["breakdown"]), 8)
 
     def test_factor_one_is_nothing(self):
         arguments = self.layout(8, 2, 2, 2)
-        reports = [self.simulate(*arguments, *slow) for slow in ((), ("--slow", "core:3=1", "--slow", "link:node0.chip0.neuron_link_east=1"))]
+        reports = [
+            self.simulate(*arguments, *slow)
+            for slow in (
+                (),
+                ("--slow", "core:3=1", "--slow", "link:node0.chip0.neuron_link_east=1"),
+            )
+        ]
         self.assertEqual(*reports)
 
     def test_refusals(self):
-        for text, message in (("core:8=2", "expected a rank of 0 to 7"), ("core:1=0.5", "expected a factor of 1"), ("disk:1=2", "expected core or link"),
-                              ("link:node0.chip0.north=2", "there is none on 1 x trn1.32xlarge"), ("core", "core:3=1.5")):
+        for text, message in (
+            ("core:8=2", "expected a rank of 0 to 7"),
+            ("core:1=0.5", "expected a factor of 1"),
+            ("disk:1=2", "expected core or link"),
+            ("link:node0.chip0.north=2", "there is none on 1 x trn1.32xlarge"),
+            ("core", "core:3=1.5"),
+        ):
             self.assertIn(message, self.simulate(*self.layout(8, 2, 2, 2), "--slow", text, code=2))
 
 
 class Data(Case):
     def test_a_step_waits_for_its_inputs_and_the_trace_shows_host_and_links(self):
         directory = self.dir / "data"
-        report = self.simulate(*self.layout(8, 2, 2, 2), "--trace-format", "text", f"exp_manager.explicit_log_dir={directory}")["simulated"]
+        report = self.simulate(
+            *self.layout(8, 2, 2, 2),
+            "--trace-format",
+            "text",
+            f"exp_manager.explicit_log_dir={directory}",
+        )["simulated"]
         for row in report["breakdown"]:
             self.assertGreater(row["data_ps"], 0)
-        rank = next(row for row in report["breakdown"] if row["rank"] == report["attribution"]["rank"])
-        self.assertEqual(sum(row["time_ps"] for row in report["attribution"]["rows"] if row["kind"] == "data"), rank["data_ps"])
+        rank = next(
+            row for row in report["breakdown"] if row["rank"] == report["attribution"]["rank"]
+        )
+        self.assertEqual(
+            sum(row["time_ps"] for row in report["attribution"]["rows"] if row["kind"] == "data"),
+            rank["data_ps"],
+        )
         trace = (directory / "trace.txt").read_text().splitlines()
-        copies = [line for line in trace if line.startswith("slice ") and f'"rank {rank["rank"]}' in line and '/"host" "data to device"' in line]
-        self.assertEqual(sum(int(line.split("+")[1].split()[0]) for line in copies), rank["data_ps"])
+        copies = [
+            line
+            for line in trace
+            if line.startswith("slice ")
+            and f'"rank {rank["rank"]}' in line
+            and '/"host" "data to device"' in line
+        ]
+        self.assertEqual(
+            sum(int(line.split("+")[1].split()[0]) for line in copies), rank["data_ps"]
+        )
         self.assertTrue(any('/"host" "launch"' in line for line in trace))
         counted = {}
         for line in trace:
             found = re.match(r'counter (\d+) "links[^"]*"/"([^"]+)" (\d+) bytes/s$', line)
             if found:
                 counted.setdefault(found[2], []).append((int(found[1]), int(found[3])))
-        self.assertEqual(set(counted), {link["name"] for link in sorted(report["links"], key=lambda link: -link["busy_us"])[:64]})
+        self.assertEqual(
+            set(counted),
+            {
+                link["name"]
+                for link in sorted(report["links"], key=lambda link: -link["busy_us"])[:64]
+            },
+        )
         for link in (link for link in report["links"] if link["name"] in counted):
             samples = sorted(counted[link["name"]])
-            moved = sum(rate * (later - at) * 1e-12 for (at, rate), (later, _) in zip(samples, samples[1:]))
-            self.assertAlmostEqual(moved / link["size_bytes"], 1, delta=0.01)  # rates are whole bytes a second
+            moved = sum(
+                rate * (later - at) * 1e-12 for (at, rate), (later, _) in zip(samples, samples[1:])
+            )
+            self.assertAlmostEqual(
+                moved / link["size_bytes"], 1, delta=0.01
+            )  # rates are whole bytes a second
             self.assertEqual(samples[-1][1], 0)
 
 
@@ -196,28 +392,64 @@ class Scale(Case):
         self.assertEqual([row["represents"] for row in report["memory"]["ranks"]], [2048, 2048])
 
     def test_constant_work_per_rank_grows_by_communication_alone(self):
-        """Llama-3 8B on 1 and 1,024 instances: what they wait for, and what a run on several ones takes longer as measured, is all."""
+        """Llama-3 8B on 1 and 1,024 instances: what they wait for, and what a run on several ones
+        takes longer as measured, is all."""
+
         def run(nodes):
             start = os.times()
-            result = subprocess.run([TRELLIS, "simulate", SOURCE / "examples/llama3_8b_trn1.yaml", "--json", "--no-cache", "--nodes", str(nodes), f"trainer.num_nodes={nodes}",
-                                     f"data.global_batch_size={32 * nodes}"], capture_output=True, text=True, cwd=self.dir, timeout=300, check=True)
+            result = subprocess.run(
+                [
+                    TRELLIS,
+                    "simulate",
+                    SOURCE / "examples/llama3_8b_trn1.yaml",
+                    "--json",
+                    "--no-cache",
+                    "--nodes",
+                    str(nodes),
+                    f"trainer.num_nodes={nodes}",
+                    f"data.global_batch_size={32 * nodes}",
+                ],
+                capture_output=True,
+                text=True,
+                cwd=self.dir,
+                timeout=300,
+                check=True,
+            )
             end = os.times()
             return json.loads(result.stdout), end.children_user - start.children_user
+
         run(1)
         (one, one_s), (many, many_s) = run(1), run(1024)
-        for before, after in zip(one["simulated"]["breakdown"], many["simulated"]["breakdown"], strict=True):
-            grown = {key: after[key] - before[key] for key in before if key.endswith("_ps") and key not in ("total_ps", "memory_bound_ps")}
-            of_communication = {key for key in grown if key.startswith("exposed_") or key in ("bubble_ps", "multi_node_ps")}
+        for before, after in zip(
+            one["simulated"]["breakdown"], many["simulated"]["breakdown"], strict=True
+        ):
+            grown = {
+                key: after[key] - before[key]
+                for key in before
+                if key.endswith("_ps") and key not in ("total_ps", "memory_bound_ps")
+            }
+            of_communication = {
+                key
+                for key in grown
+                if key.startswith("exposed_") or key in ("bubble_ps", "multi_node_ps")
+            }
             for key in set(grown) - of_communication:
                 # Copies with padding, of communications too, are a hundredth of the step.
                 self.assertLessEqual(grown[key], 0.01 * before["total_ps"], key)
             self.assertLess(sum(grown[key] for key in set(grown) - of_communication), 0)
             self.assertGreater(sum(grown[key] for key in of_communication), 0)
-            self.assertAlmostEqual(after["multi_node_ps"] / (after["matmul_ps"] + after["other_compute_ps"] + after["other_ps"]), 0.09, delta=0.001)
+            self.assertAlmostEqual(
+                after["multi_node_ps"]
+                / (after["matmul_ps"] + after["other_compute_ps"] + after["other_ps"]),
+                0.09,
+                delta=0.001,
+            )
         self.assertLess(many_s, 6 * one_s, "1.5 times on a free machine")
 
     def test_every_rank_of_a_large_world_is_refused_with_what_to_do(self):
-        self.assertIn("127 ranks", self.simulate(*self.layout(32, 8, 2, 16, nodes=8), "--no-fold", code=2))
+        self.assertIn(
+            "127 ranks", self.simulate(*self.layout(32, 8, 2, 16, nodes=8), "--no-fold", code=2)
+        )
 
 
 if __name__ == "__main__":

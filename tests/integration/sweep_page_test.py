@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The page of `trellis sweep --html` in headless Chromium: its DOM holds the sweep's rows, a click sorts them, its picture is not blank. Environment: TRELLIS."""
+"""The page of `trellis sweep --html` in headless Chromium: its DOM holds the sweep's rows, a click
+sorts them, its picture is not blank. Environment: TRELLIS."""
+
 import html
 import json
 import pathlib
@@ -10,7 +12,25 @@ import unittest
 
 from report_page_test import CHROMIUM, SOURCE, TRELLIS, colours, significant
 
-SPACE = [SOURCE / "examples/quickstart.yaml", "--chips", 4, "--only", "mbs=2", "--only", "zero1=true", "--only", "recompute=none", "--only", "tp=2,4", "--only", "vpp=1", "--only", "sp=true", "--top", 2]
+SPACE = [
+    SOURCE / "examples/quickstart.yaml",
+    "--chips",
+    4,
+    "--only",
+    "mbs=2",
+    "--only",
+    "zero1=true",
+    "--only",
+    "recompute=none",
+    "--only",
+    "tp=2,4",
+    "--only",
+    "vpp=1",
+    "--only",
+    "sp=true",
+    "--top",
+    2,
+]
 
 
 class Page(unittest.TestCase):
@@ -19,7 +39,13 @@ class Page(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.dir = pathlib.Path(temporary.name)
-        result = subprocess.run([TRELLIS, "sweep", *map(str, SPACE), "--json", "--html", "page.html"], cwd=cls.dir, capture_output=True, text=True, timeout=250)
+        result = subprocess.run(
+            [TRELLIS, "sweep", *map(str, SPACE), "--json", "--html", "page.html"],
+            cwd=cls.dir,
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
         if result.returncode != 0:
             raise RuntimeError(result.stderr[-2000:])
         cls.sweep = json.loads(result.stdout)
@@ -27,10 +53,24 @@ class Page(unittest.TestCase):
 
     def chromium(self, page, *args):
         if CHROMIUM is None:
-            self.skipTest("no Chromium: `scripts/setup --tests` installs it where the distribution has it as a package")
+            self.skipTest(
+                "no Chromium: `scripts/setup --tests` installs it where the distribution has it "
+                "as a package"
+            )
         (self.dir / "shown.html").write_text(page)
-        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={self.dir / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
-                   "--virtual-time-budget=5000", "--window-size=1300,1600", *args, (self.dir / "shown.html").as_uri()]
+        command = [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={self.dir / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=5000",
+            "--window-size=1300,1600",
+            *args,
+            (self.dir / "shown.html").as_uri(),
+        ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=self.dir)
         self.assertEqual(result.returncode, 0, result.stderr[-1000:])
         return result.stdout
@@ -38,7 +78,10 @@ class Page(unittest.TestCase):
     def layouts(self, dom):
         """The rows of the table of layouts, as texts of cells."""
         section = re.search(r'<section id="layouts">.*?</section>', dom, re.S).group(0)
-        return [[html.unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in re.findall(r"<tr>(.*?)</tr>", section.split("<tbody>")[1], re.S)]
+        return [
+            [html.unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", section.split("<tbody>")[1], re.S)
+        ]
 
     def test_dom_holds_every_row_of_the_sweep(self):
         dom = self.chromium(self.page, "--dump-dom")
@@ -62,11 +105,27 @@ class Page(unittest.TestCase):
         self.assertIn(fastest["command"], html.unescape(dom))
 
     def test_rows_begin_with_the_fastest_and_a_click_sorts_them(self):
-        steps = [float(row[3].split()[0]) for row in self.layouts(self.chromium(self.page, "--dump-dom")) if row[3]]
+        steps = [
+            float(row[3].split()[0])
+            for row in self.layouts(self.chromium(self.page, "--dump-dom"))
+            if row[3]
+        ]
         self.assertEqual(steps, sorted(steps))
         click = 'document.querySelectorAll("#layouts th")[7].click();'  # peak memory, most first
-        rows = self.layouts(self.chromium(self.page.replace('document.body.dataset.drawn = "true";', click + 'document.body.dataset.drawn = "true";'), "--dump-dom"))
-        by_layout = {row["layout"]: row["peak_bytes"] for row in self.sweep["rows"] if row["step_time_ps"] is not None}
+        rows = self.layouts(
+            self.chromium(
+                self.page.replace(
+                    'document.body.dataset.drawn = "true";',
+                    click + 'document.body.dataset.drawn = "true";',
+                ),
+                "--dump-dom",
+            )
+        )
+        by_layout = {
+            row["layout"]: row["peak_bytes"]
+            for row in self.sweep["rows"]
+            if row["step_time_ps"] is not None
+        }
         peaks = [by_layout[row[0]] for row in rows if row[3]]
         self.assertEqual(peaks, sorted(peaks, reverse=True))
 
@@ -75,7 +134,12 @@ class Page(unittest.TestCase):
         self.assertGreater(colours((self.dir / "page.png").read_bytes()), 30)
 
     def test_needs_no_network(self):
-        self.assertEqual(re.findall(r"""(?:src|href)\s*=|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", self.page), [])
+        self.assertEqual(
+            re.findall(
+                r"""(?:src|href)\s*=|@import|url\(|https?://(?!www\.w3\.org/2000/svg)""", self.page
+            ),
+            [],
+        )
         self.assertEqual(self.page.count("</script>"), 2)
 
 

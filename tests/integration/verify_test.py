@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""`trellis verify`: every layout equals one rank, every seeded mistake is noticed, bad input has a text."""
+"""`trellis verify`: every layout equals one rank, every seeded mistake is noticed, bad input has a
+text."""
+
 import json
 import os
 import pathlib
@@ -9,7 +11,12 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 LLAMA = SOURCE / "examples/verify_llama.yaml"
-SMALL = ["model.hidden_size=32", "model.ffn_hidden_size=48", "model.encoder_seq_length=16", "data.global_batch_size=8"]
+SMALL = [
+    "model.hidden_size=32",
+    "model.ffn_hidden_size=48",
+    "model.encoder_seq_length=16",
+    "data.global_batch_size=8",
+]
 
 # A layout in which each mistake can show, and the first thing that must be named.
 BUGS = {
@@ -26,16 +33,24 @@ BUGS = {
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
 }
-# A few norm weights that count twice change the norm of all gradients by less than half precision does: only fp64 shows it.
+# A few norm weights that count twice change the norm of all gradients by less than half precision
+# does: only fp64 shows it.
 BELOW_THE_NOISE = {"gradient-norm-counts-replicas"}
 MEGATRON = [SOURCE / "examples/quickstart.yaml", "data.micro_batch_size=1"]
 TIED = [*MEGATRON, "model.share_embeddings_and_output_weights=true"]
 DROPOUT = [*MEGATRON, "model.hidden_dropout=0.1", "model.attention_dropout=0.1"]
-BIASES = [*MEGATRON, "model.has_bias=true", "model.normalization=layernorm", "model.activation=gelu"]
+BIASES = [
+    *MEGATRON,
+    "model.has_bias=true",
+    "model.normalization=layernorm",
+    "model.activation=gelu",
+]
 
 
 def verify(*args):
-    return subprocess.run([TRELLIS, "verify", *map(str, args)], capture_output=True, text=True, timeout=600)
+    return subprocess.run(
+        [TRELLIS, "verify", *map(str, args)], capture_output=True, text=True, timeout=600
+    )
 
 
 class Layouts(unittest.TestCase):
@@ -48,21 +63,38 @@ class Layouts(unittest.TestCase):
         in_fp64 = [one for one in run if one["precision"] == "fp64"]
         self.assertLessEqual(max(one["worst"]["error"] for one in in_fp64), 1e-10)
         chosen = {one["layout"] for one in in_fp64}
-        for layout in ("TP2 PP2 SP ZeRO1", "PP2 VPP2 DP2", "DP4 ZeRO1 full", "TP4 SP ZeRO1 KV2 selective"):
+        for layout in (
+            "TP2 PP2 SP ZeRO1",
+            "PP2 VPP2 DP2",
+            "DP4 ZeRO1 full",
+            "TP4 SP ZeRO1 KV2 selective",
+        ):
             self.assertIn(layout, chosen)
         self.assertGreater(min(one["compared"] for one in in_fp64), 50)
 
     def test_progress_names_each_layout(self):
-        result = verify(LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2.SP.KV1,DP2.full", "--steps", 1)
+        result = verify(
+            LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2.SP.KV1,DP2.full", "--steps", 1
+        )
         self.assertEqual(result.returncode, 2)  # a factor of one is no part of a layout
         result = verify(LLAMA, *SMALL, "--ranks", 2, "--layouts", "DP2.full", "--steps", 1)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertIn("fp64  DP2 full", result.stderr)
 
     def test_dropout_drops_the_same_in_every_layout(self):
-        result = verify(*DROPOUT, *SMALL, "--ranks", 4, "--layouts", "TP2.PP2,TP2.DP2,PP2.VPP2,DP4,TP4", "--json")
+        result = verify(
+            *DROPOUT,
+            *SMALL,
+            "--ranks",
+            4,
+            "--layouts",
+            "TP2.PP2,TP2.DP2,PP2.VPP2,DP4,TP4",
+            "--json",
+        )
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
-        self.assertGreater(sum("illegal" not in one for one in json.loads(result.stdout)["layouts"]), 20)
+        self.assertGreater(
+            sum("illegal" not in one for one in json.loads(result.stdout)["layouts"]), 20
+        )
 
     def test_a_tolerance_always_means_something(self):
         """Of a bias whose gradient is small, too: no tolerance allows half of a tensor."""
@@ -75,30 +107,72 @@ class Layouts(unittest.TestCase):
         run = [one for one in document["layouts"] if "illegal" not in one]
         self.assertEqual({one["precision"] for one in run}, {"fp64", "mixed_precision"})
         for one in run:
-            self.assertLess(one["compared_by_share"], one["compared"] * (0.1 if one["precision"] == "fp64" else 0.5))
-            self.assertLessEqual(one["worst"]["tolerance"], 1e-10 if one["precision"] == "fp64" else 0.5)
+            self.assertLess(
+                one["compared_by_share"],
+                one["compared"] * (0.1 if one["precision"] == "fp64" else 0.5),
+            )
+            self.assertLessEqual(
+                one["worst"]["tolerance"], 1e-10 if one["precision"] == "fp64" else 0.5
+            )
         text = verify(*BIASES, *SMALL, "--ranks", 2, "--layouts", "DP2").stdout
-        self.assertRegex(text, r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: \d\.\d\d × the noise of rounding, number by number")
+        self.assertRegex(
+            text,
+            r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: \d\.\d\d × the noise of "
+            r"rounding, number by number",
+        )
 
 
 class FalseAlarms(unittest.TestCase):
-    """A slice of benchmarks/trainer/verify_false_alarms.py, with seeds that a tolerance taken from one run of one rank rejected."""
+    """A slice of benchmarks/trainer/verify_false_alarms.py, with seeds that a tolerance taken from
+    one run of one rank rejected."""
 
     def test_deep_and_narrow_models_are_accepted_in_half_precision(self):
-        deep = ["model.num_layers=8", "model.hidden_size=32", "model.ffn_hidden_size=48", "model.encoder_seq_length=16", "data.global_batch_size=8"]
-        for seed, layout in ((1, "TP4.KV4.ZeRO1"), (2, "TP2.DP2.SP.KV2.ZeRO1"), (3, "TP2.DP2.KV2.ZeRO1")):
+        deep = [
+            "model.num_layers=8",
+            "model.hidden_size=32",
+            "model.ffn_hidden_size=48",
+            "model.encoder_seq_length=16",
+            "data.global_batch_size=8",
+        ]
+        for seed, layout in (
+            (1, "TP4.KV4.ZeRO1"),
+            (2, "TP2.DP2.SP.KV2.ZeRO1"),
+            (3, "TP2.DP2.KV2.ZeRO1"),
+        ):
             with self.subTest(seed):
-                result = verify(LLAMA, *deep, f"seed={seed}", "--ranks", 4, "--layouts", layout, "--json")
-                self.assertEqual(result.returncode, 0, result.stdout[-2000:] + result.stderr[-2000:])
-                half = [one["worst"] for one in json.loads(result.stdout)["layouts"] if "illegal" not in one and one["precision"] != "fp64"]
+                result = verify(
+                    LLAMA, *deep, f"seed={seed}", "--ranks", 4, "--layouts", layout, "--json"
+                )
+                self.assertEqual(
+                    result.returncode, 0, result.stdout[-2000:] + result.stderr[-2000:]
+                )
+                half = [
+                    one["worst"]
+                    for one in json.loads(result.stdout)["layouts"]
+                    if "illegal" not in one and one["precision"] != "fp64"
+                ]
                 self.assertGreater(len(half), 0)
                 for worst in half:
-                    self.assertGreater(worst["error"], worst["tolerance"] / 50, "a tolerance that nothing comes near says nothing")
+                    self.assertGreater(
+                        worst["error"],
+                        worst["tolerance"] / 50,
+                        "a tolerance that nothing comes near says nothing",
+                    )
 
 
 class Device(unittest.TestCase):
     def test_ranks_on_emulated_cores_equal_one_cpu_rank(self):
-        result = verify(LLAMA, *SMALL, "--ranks", 4, "--layouts", "TP2.PP2.SP,DP4.ZeRO1,TP4.KV2", "--device", "neuron", "--json")
+        result = verify(
+            LLAMA,
+            *SMALL,
+            "--ranks",
+            4,
+            "--layouts",
+            "TP2.PP2.SP,DP4.ZeRO1,TP4.KV2",
+            "--device",
+            "neuron",
+            "--json",
+        )
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         document = json.loads(result.stdout)
         self.assertEqual(document["device"], "neuron")
@@ -107,7 +181,20 @@ class Device(unittest.TestCase):
         self.assertTrue(all(one["equal"] for one in run))
 
     def test_a_mistake_is_noticed_there_too(self):
-        result = verify(LLAMA, *SMALL, "--ranks", 2, "--layouts", "TP2.SP", "--steps", 1, "--device", "neuron", "--seed-bug", "norm-gradients-not-summed")
+        result = verify(
+            LLAMA,
+            *SMALL,
+            "--ranks",
+            2,
+            "--layouts",
+            "TP2.SP",
+            "--steps",
+            1,
+            "--device",
+            "neuron",
+            "--seed-bug",
+            "norm-gradients-not-summed",
+        )
         self.assertEqual(result.returncode, 5, result.stderr[-3000:])
         self.assertRegex(result.stdout, r"DIFFERS  fp64  TP2 SP.*norm.*; layer model\.\S*norm")
 
@@ -123,8 +210,22 @@ class SeededBugs(unittest.TestCase):
         for bug, (layouts, first) in BUGS.items():
             with self.subTest(bug):
                 self.assertIn(bug, listed)
-                model = {"tied-embedding-missed": TIED, "dropout-seed-shared": DROPOUT}.get(bug, [LLAMA])
-                result = verify(*model, *SMALL, "--ranks", 4, "--layouts", layouts, "--seed-bug", bug, "--steps", 2, "--json")
+                model = {"tied-embedding-missed": TIED, "dropout-seed-shared": DROPOUT}.get(
+                    bug, [LLAMA]
+                )
+                result = verify(
+                    *model,
+                    *SMALL,
+                    "--ranks",
+                    4,
+                    "--layouts",
+                    layouts,
+                    "--seed-bug",
+                    bug,
+                    "--steps",
+                    2,
+                    "--json",
+                )
                 self.assertEqual(result.returncode, 5, result.stderr[-3000:])
                 for one in json.loads(result.stdout)["layouts"]:
                     if "illegal" in one or (one["precision"] != "fp64" and bug in BELOW_THE_NOISE):
@@ -148,7 +249,9 @@ class BadInput(unittest.TestCase):
         self.fails(LLAMA, "--layouts", "TP2.XY", text='"XY": expected TP2, PP2')
         self.fails(LLAMA, "--ranks", 3, "--layouts", "TP3", text="no layout is legal")
         self.fails(LLAMA, "model.num_layer=3", text="num_layers")
-        self.fails(LLAMA, "--ranks", 2, "--seed-bug", "dropout-seed-shared", text="the model needs dropout")
+        self.fails(
+            LLAMA, "--ranks", 2, "--seed-bug", "dropout-seed-shared", text="the model needs dropout"
+        )
 
 
 if __name__ == "__main__":

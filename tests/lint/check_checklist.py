@@ -1,8 +1,10 @@
 """Every test that docs/checklist.md names exists. Usage: check_checklist.py ROOT
 
-A name is `unit:Suite.case`: the unit is a source below tests/ (UNIT_test.cpp, UNIT_test.py or UNIT.py), `Suite.*` are all cases of a suite. Each row of
-a table names at least one, or says "later: …" or "none: …".
+A name is `unit:Suite.case`: the unit is a source below tests/ (UNIT_test.cpp, UNIT_test.py or
+UNIT.py), `Suite.*` are all cases of a suite. Each row of a table names at least one, or says
+"later: …" or "none: …".
 """
+
 import re
 
 from source_tree import files, lines, main
@@ -60,7 +62,11 @@ def check(root):
         proof = line.strip("|\n ").split(" | ")[-1]
         is_row = not proof.startswith(("---", "tests"))
         if is_row and not NAME.search(proof) and not proof.startswith(("later: ", "none: ")):
-            yield f"{CHECKLIST}:{number}: a row without a test: name one, or say 'later: …' or 'none: …'"
+            yield (
+                f"{CHECKLIST}:{number}: a row without a test: name one, or say 'later: …' or "
+                "'none: "
+                "…'"
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
-"""Plants one fault after the other in a small legal tree and expects the check to report it. Usage: self_test.py layers|sizes|texts|checklist"""
+"""Plants one fault after the other in a small legal tree and expects the check to report it. Usage:
+self_test.py CHECK"""
+
 import sys
 import tempfile
 from pathlib import Path
 
 import check_checklist
+import check_figures
+import check_format
 import check_layers
+import check_map
+import check_names
+import check_paths
 import check_sizes
 import check_texts
+import check_words
 
 LEGAL = {
     "base/yaml.cpp": '#include "base/yaml.h"\n#include <yaml-cpp/yaml.h>\n',
@@ -14,66 +22,278 @@ LEGAL = {
     "traces/timeline.h": '#pragma once\n#include "base/yaml.h"\n',
     "sim/sim.h": '#pragma once\n#include "sim/isa/program.h"\n',
     "sim/isa/program.h": '#pragma once\n#include "base/yaml.h"\n',
-    "sim/core/engine.h": '#pragma once\n#include <systemc>\n#include <tlm_utils/simple_target_socket.h>\n#include "sim/isa/program.h"\n',
+    "sim/systemc/engine.h": "#pragma once\n#include <systemc>\n#include "
+    '<tlm_utils/simple_target_socket.h>\n#include "sim/isa/program.h"\n',
     "device/plugin.h": "#ifndef A\n#define A\n#endif\n",
     "device/driver/session.h": '#pragma once\n#include "sim/sim.h"\n',
     "device/compiler/lower.cpp": '#include "sim/isa/program.h"\n',
-    "device/aten/kernel.cpp": '#include <ATen/ATen.h>\n#include <c10/core/Device.h>\n#include "device/driver/session.h"\n',
+    "device/aten/kernel.cpp": "#include <ATen/ATen.h>\n#include <c10/core/Device.h>\n#include "
+    '"device/driver/session.h"\n',
     "runtime/world.cpp": '#include <torch/torch.h>\n#include "device/plugin.h"\n',
+    "trainer/config/run_config.h": "#pragma once\n",
+    "analysis/report/table.h": '#pragma once\n#include "trainer/config/run_config.h"\n#include '
+    '"device/kernels/a.h"\n',
+    "trainer/app/run.cpp": '#include "analysis/report/table.h"\n',
     "trainer/trainer.h": '#pragma once\n#include <torch/nn/module.h>\n#include "runtime/world.h"\n',
-    "tests/sim/core/engine_test.cpp": '#include <systemc>\n#include "sim/core/engine.h"\n#include "tests/support/a.h"\n',
-    "tests/device/kernel_test.cpp": '#include <torch/torch.h>\n#include "device/driver/session.h"\n',
+    "tests/sim/systemc/engine_test.cpp": "#include <systemc>\n#include "
+    '"sim/systemc/engine.h"\n#include "tests/support/a.h"\n',
+    "tests/device/kernel_test.cpp": "#include <torch/torch.h>\n#include "
+    '"device/driver/session.h"\n',
+    "CONTRIBUTING.md": "## Words\n| write | not |\n|---|---|\n| transposed | turned |\n| its "
+    "own | of its own |\n## More\n",
     "base/README.md": "# base\n",
     "tests/base/yaml_test.cpp": "TEST(Yaml, Reads) {}\nTEST_P(Forms,\n       Agree) {}\n",
-    "tests/base/oracle.py": "class Numbers(Case):\n    def test_all(self):\n",
-    "docs/checklist.md": "| feature | tests |\n|---|---|\n| a | `base/yaml:Yaml.Reads`, `base/yaml:Forms.*`, `base/oracle:Numbers.test_all` |\n| b | later: not there |\n",
+    "tests/base/oracle.py": "class Numbers(Case):\n    def test_all(self):\n        pass\n",
+    "docs/checklist.md": "| feature | tests |\n|---|---|\n| a | `base/yaml:Yaml.Reads`, "
+    "`base/yaml:Forms.*`, `base/oracle:Numbers.test_all` |\n| b | later: "
+    "not there |\n",
 }
 
 # (file, content, part of the report that is expected)
 FAULTS = {
     "layers": [
-        ("base/a.h", '#include "traces/timeline.h"\n', "base/a.h:1: 'traces/timeline.h': base must not include traces"),
-        ("sim/core/a.cpp", '\n#include "device/plugin.h"\n', "sim/core/a.cpp:2: 'device/plugin.h': sim must not include device"),
-        ("runtime/a.h", '#include "trainer/trainer.h"\n', "runtime/a.h:1: 'trainer/trainer.h': runtime must not include trainer"),
-        ("tests/base/a.cpp", '#include "sim/sim.h"\n', "tests/base/a.cpp:1: 'sim/sim.h': base must not include sim"),
-        ("sim/isa/a.h", "#include <systemc>\n", "sim/isa/a.h:1: <systemc>: SystemC belongs to sim/"),
-        ("sim/config/a.cpp", "#include <systemc.h>\n", "sim/config/a.cpp:1: <systemc.h>: SystemC belongs to sim/"),
-        ("sim/collectives/a.cpp", '#include "tlm.h"\n', "sim/collectives/a.cpp:1: <tlm.h>: SystemC belongs to sim/"),
-        ("sim/sim.h", "#include <tlm>\n", "sim/sim.h:1: <tlm>: SystemC belongs to sim/"),
-        ("device/compiler/a.cpp", "#  include <sysc/kernel/sc_time.h>\n", "<sysc/kernel/sc_time.h>: SystemC belongs to sim/"),
-        ("device/driver/a.cpp", "#include <c10/util/Exception.h>\n", "<c10/util/Exception.h>: LibTorch belongs to device/aten"),
+        (
+            "base/a.h",
+            '#include "traces/timeline.h"\n',
+            "base/a.h:1: 'traces/timeline.h': base must not include traces",
+        ),
+        (
+            "sim/core/a.cpp",
+            '\n#include "device/plugin.h"\n',
+            "sim/core/a.cpp:2: 'device/plugin.h': sim must not include device",
+        ),
+        (
+            "runtime/a.h",
+            '#include "trainer/trainer.h"\n',
+            "runtime/a.h:1: 'trainer/trainer.h': runtime must not include trainer",
+        ),
+        (
+            "tests/base/a.cpp",
+            '#include "sim/sim.h"\n',
+            "tests/base/a.cpp:1: 'sim/sim.h': base must not include sim",
+        ),
+        (
+            "sim/isa/a.h",
+            "#include <systemc>\n",
+            "sim/isa/a.h:1: <systemc>: SystemC belongs to sim/systemc/",
+        ),
+        (
+            "sim/config/a.cpp",
+            "#include <systemc.h>\n",
+            "sim/config/a.cpp:1: <systemc.h>: SystemC belongs to sim/systemc/",
+        ),
+        (
+            "sim/collectives/a.cpp",
+            '#include "tlm.h"\n',
+            "sim/collectives/a.cpp:1: <tlm.h>: SystemC belongs to sim/systemc/",
+        ),
+        ("sim/sim.h", "#include <tlm>\n", "sim/sim.h:1: <tlm>: SystemC belongs to sim/systemc/"),
+        (
+            "device/compiler/a.cpp",
+            "#  include <sysc/kernel/sc_time.h>\n",
+            "<sysc/kernel/sc_time.h>: SystemC belongs to sim/systemc/",
+        ),
+        (
+            "device/driver/a.cpp",
+            "#include <c10/util/Exception.h>\n",
+            "<c10/util/Exception.h>: LibTorch belongs to device/aten",
+        ),
         ("sim/core/a.cpp", "#include <ATen/ATen.h>\n", "<ATen/ATen.h>: LibTorch belongs to"),
         ("traces/a.h", "#include <torch/types.h>\n", "<torch/types.h>: LibTorch belongs to"),
         ("trainer/a.h", "#include <torch/torch.h>\n", "<torch/torch.h>: too heavy for a header"),
         ("runtime/a.h", "#include <torch/all.h>\n", "<torch/all.h>: too heavy for a header"),
-        ("trainer/a.cpp", "#include <yaml-cpp/yaml.h>\n", "<yaml-cpp/yaml.h>: files are read through base/yaml.h"),
-        ("trainer/a.cpp", '#include "device/driver/session.h"\n', "trainer knows the device by device/plugin.h only"),
-        ("runtime/a.cpp", '#include "device/compiler/graph.h"\n', "runtime knows the device by device/plugin.h only"),
-        ("device/driver/a.cpp", '#include "sim/core/engine.h"\n', "outside sim/ only its plain headers may be included"),
-        ("sim/core/a.cpp", '#include "neighbour.h"\n', "'neighbour.h': expected a path from the project's root"),
+        (
+            "trainer/a.cpp",
+            "#include <yaml-cpp/yaml.h>\n",
+            "<yaml-cpp/yaml.h>: files are read through base/yaml.h",
+        ),
+        (
+            "trainer/a.cpp",
+            '#include "device/driver/session.h"\n',
+            "trainer knows the device by device/plugin.h only",
+        ),
+        (
+            "runtime/a.cpp",
+            '#include "device/compiler/graph.h"\n',
+            "runtime knows the device by device/plugin.h only",
+        ),
+        (
+            "device/driver/a.cpp",
+            '#include "sim/systemc/engine.h"\n',
+            "outside sim/ only its plain headers may be included",
+        ),
+        (
+            "trainer/models/a.cpp",
+            '#include "analysis/report/table.h"\n',
+            "of the trainer only trainer/app includes analysis",
+        ),
+        (
+            "analysis/report/a.cpp",
+            '#include "trainer/trainer.h"\n',
+            "analysis includes only plain rooms of the trainer",
+        ),
+        ("sim/neuron_core/a.cpp", "#include <systemc>\n", "SystemC belongs to sim/systemc/"),
+        (
+            "sim/isa/a.cpp",
+            '#include "sim/sim.h"\n',
+            "rooms include each other: sim → sim/isa (sim/sim.h:2), sim/isa → sim "
+            "(sim/isa/a.cpp:1)",
+        ),
+        (
+            "sim/core/a.cpp",
+            '#include "neighbour.h"\n',
+            "'neighbour.h': expected a path from the project's root",
+        ),
         ("base/a.cpp", '#include "tests/support/a.h"\n', "product code includes no tests"),
-        ("tests/sim/both_test.cpp", '#include <ATen/ATen.h>\n#include "sim/core/engine.h"\n', "SystemC and LibTorch meet in this file"),
+        (
+            "tests/sim/both_test.cpp",
+            '#include <ATen/ATen.h>\n#include "sim/systemc/engine.h"\n',
+            "SystemC and LibTorch meet in this file",
+        ),
     ],
     "sizes": [
         ("sim/a.cpp", "\n" * 601, "sim/a.cpp:601: 601 lines, at most 600 are allowed"),
         ("tests/sim/a_test.cpp", "\n" * 700, "tests/sim/a_test.cpp:601: 700 lines"),
-        ("traces/README.md", "\n" * 201, "traces/README.md:201: 201 lines, at most 200 are allowed"),
+        ("traces/README.md", "\n" * 221, "traces/README.md:221: 221 lines, at most 220"),
+        ("sim/a.cpp", "void f() {\n" + "  g();\n" * 59 + "}\n", "sim/a.cpp:1: f has 61 lines"),
+        ("tests/sim/a.py", "def f():\n" + "    g()\n" * 60, "tests/sim/a.py:1: f has 61 lines"),
+        ("sim/a.cpp", "//" + "x" * 99 + "\n", "sim/a.cpp:1: 101 columns, at most 100"),
+        ("scripts/a", "#" * 101 + "\n", "scripts/a:1: 101 columns"),
+        ("sim/README.md", "a word " * 20 + "\n", "sim/README.md:1: 140 columns"),
+    ],
+    "names": [
+        (
+            "sim/a.h",
+            "namespace trellis {\nstruct A {};\n}\nnamespace trellis {\nstruct A {};\n}\n",
+            "sim/a.h:5: trellis::A is defined in sim/a.h:2 too",
+        ),
     ],
     "texts": [
         ("base/a.h", "int a();\n", "base/a.h:1: a header starts with #pragma once"),
-        ("base/a.h", "#pragma once\nusing namespace std;\n", "base/a.h:2: no 'using namespace' in a header"),
-        ("base/a.cpp", "int a;  // TO" "DO later\n", "base/a.cpp:1: do it now or leave it out"),
-        ("base/README.md", "see /ho" "me/somebody/notes\n", "base/README.md:1: a path of one machine"),
+        (
+            "base/a.h",
+            "#pragma once\nusing namespace std;\n",
+            "base/a.h:2: no 'using namespace' in a header",
+        ),
+        ("base/a.cpp", "<" * 7 + " HEAD\n", "base/a.cpp:1: a conflict of a merge is not resolved"),
+        (
+            "base/a.cpp",
+            "int a;  // {} later\n".format("TO" + "DO"),
+            "base/a.cpp:1: do it now or leave it out",
+        ),
+        (
+            "base/README.md",
+            "see /{}/someone/notes\n".format("home"),
+            "base/README.md:1: a path of one machine",
+        ),
+    ],
+    "words": [
+        (
+            "base/a.h",
+            "#pragma once\n/// The turned rows.\n",
+            "base/a.h:2: 'turned': write 'transposed'",
+        ),
+        ("base/a.cpp", "int kTurnedRows = 0;\n", "base/a.cpp:1: 'turned': write 'transposed'"),
+        ("base/a.cpp", "int a_turned = 0;\n", "base/a.cpp:1: 'turned': write 'transposed'"),
+        ("tests/base/a.py", "print('Turned')\n", "tests/base/a.py:1: 'turned': write 'transposed'"),
+        (
+            "sim/a.cpp",
+            "// each in a file of its\n// own, as others\n",
+            "sim/a.cpp:1: 'of its own': write 'its own'",
+        ),
+        (
+            "sim/a.cpp",
+            'say("a file of its "\n    "own");\n',
+            "sim/a.cpp:1: 'of its own': write 'its own'",
+        ),
+        ("README.md", "The matrix is turned.\n", "README.md:1: 'turned': write 'transposed'"),
+        ("scripts/a", "# a turned one\n", "scripts/a:1: 'turned': write 'transposed'"),
+        ("CONTRIBUTING.md", "# Contributing\n", "CONTRIBUTING.md:1: expected a section 'Words'"),
+    ],
+    "format": [
+        ("base/a.cpp", "int  a = 0;\n", "base/a.cpp:1:4: error: code should be clang-formatted"),
+        ("tests/base/a.py", "import os\n", "tests/base/a.py:1:8: F401"),
+        ("tests/base/a.py", "x = 'a'\n", "-x = 'a'"),
+        ("scripts/a", "#!/usr/bin/env bash\nrm $1\n", "scripts/a:2:4: note: Double quote"),
+    ],
+    "map": [
+        (
+            "ARCHITECTURE.md",
+            "## Map\n\n```\nbase/   a\nnothing/   b\n```\n",
+            "ARCHITECTURE.md:5: there is no folder nothing/",
+        ),
+        (
+            "ARCHITECTURE.md",
+            "## Map\n\n```\nsim/\n  isa/\n```\n",
+            "ARCHITECTURE.md:1: the map lacks sim/systemc/",
+        ),
+        ("ARCHITECTURE.md", "## Another\n\n```\nbase/\n```\n", "the map lacks base/"),
+    ],
+    "paths": [
+        ("docs/a.md", "see `base/json.h`\n", "docs/a.md:1: there is no base/json.h"),
+        ("base/README.md", "\nsee `json.h` and `yaml.h`\n", "base/README.md:2: there is no json.h"),
+        ("base/README.md", "see `yaml.{h,py}`\n", "base/README.md:1: there is no yaml.{h,py}"),
+        ("docs/a.md", "see `sim/memory/`\n", "docs/a.md:1: there is no sim/memory/"),
+        ("base/a.cpp", "// as in sim/core/old.h\n", "base/a.cpp:1: there is no sim/core/old.h"),
+    ],
+    "figures": [
+        (
+            "README.md",
+            "The median error of steps is 3 %.\n",
+            "README.md:1: a figure of accuracy belongs to docs/accuracy.md only",
+        ),
+        (
+            "docs/a.md",
+            "| rows | median | worst |\n|---|---|---|\n| a | 2 % | 7 % |\n",
+            "docs/a.md:3: a figure of accuracy",
+        ),
+        ("sim/README.md", "9 % at the 90th percentile\n", "sim/README.md:1: a figure of accuracy"),
+        ("cli/a.cpp", 'auto a = "p90 of 11 %";\n', "cli/a.cpp:1: a figure of accuracy"),
     ],
     "checklist": [
-        ("docs/checklist.md", "| a | `base/yaml:Yaml.Writes` |\n", "docs/checklist.md:1: tests/base/yaml has no case Yaml.Writes"),
-        ("docs/checklist.md", "| a | `base/json:Json.Reads` |\n", "docs/checklist.md:1: there is no tests/base/json_test.cpp"),
-        ("docs/checklist.md", "| a | `base/yaml:Yaml` |\n", "`base/yaml:Yaml` is no name of a test"),
+        (
+            "docs/checklist.md",
+            "| a | `base/yaml:Yaml.Writes` |\n",
+            "docs/checklist.md:1: tests/base/yaml has no case Yaml.Writes",
+        ),
+        (
+            "docs/checklist.md",
+            "| a | `base/json:Json.Reads` |\n",
+            "docs/checklist.md:1: there is no tests/base/json_test.cpp",
+        ),
+        (
+            "docs/checklist.md",
+            "| a | `base/yaml:Yaml` |\n",
+            "`base/yaml:Yaml` is no name of a test",
+        ),
         ("docs/checklist.md", "\n| a | soon |\n", "docs/checklist.md:2: a row without a test"),
-        ("tests/base/oracle.py", "class Others(Case):\n    def test_all(self):\n", "tests/base/oracle has no case Numbers.test_all"),
+        (
+            "tests/base/oracle.py",
+            "class Others(Case):\n    def test_all(self):\n",
+            "tests/base/oracle has no case Numbers.test_all",
+        ),
     ],
 }
-CHECKS = {"layers": check_layers.check, "sizes": check_sizes.check, "texts": check_texts.check, "checklist": check_checklist.check}
+ROOT = Path(__file__).resolve().parents[2]
+FORMATTED = {  # for the formatters, which read their settings from the root
+    ".clang-format": (ROOT / ".clang-format").read_text(encoding="utf-8"),
+    "ruff.toml": (ROOT / "ruff.toml").read_text(encoding="utf-8"),
+    "base/b.cpp": "int b = 0;\n",
+    "tests/base/b.py": 'x = "b"\n',
+    "scripts/b": '#!/usr/bin/env bash\nrm "$1"\n',
+}
+CHECKS = {
+    "map": check_map.check,
+    "paths": check_paths.check,
+    "figures": check_figures.check,
+    "format": check_format.check,
+    "words": check_words.check,
+    "layers": check_layers.check,
+    "names": check_names.check,
+    "sizes": check_sizes.check,
+    "texts": check_texts.check,
+    "checklist": check_checklist.check,
+}
 
 
 def problems(check, files):
@@ -87,11 +307,22 @@ def problems(check, files):
 
 def main():
     check = CHECKS[sys.argv[1]]
-    clean = problems(check, LEGAL | {"sim/long.cpp": "\n" * 600, "traces/README.md": "\n" * 200})
+    legal = FORMATTED if sys.argv[1] == "format" else LEGAL
+    if sys.argv[1] == "sizes":
+        table = "  static const std::vector<int> all = {\n" + "      1,\n" * 80 + "  };\n"
+        legal = legal | {
+            "sim/long.cpp": "\n" * 600,
+            "sim/table.cpp": "int f() {\n" + table + "  return all[0];\n}\n",
+            "sim/README.md": "| " + "cell " * 40 + "|\n```\n" + "x" * 120 + "\n```\n",
+            "traces/README.md": "\n" * 220,
+        }
+    clean = problems(check, legal)
     assert clean == [], f"a legal tree was reported: {clean}"
     for name, content, expected in FAULTS[sys.argv[1]]:
-        found = problems(check, LEGAL | {name: content})
-        assert any(expected in problem for problem in found), f"{name}: expected {expected!r}, got {found}"
+        found = problems(check, legal | {name: content})
+        assert any(expected in problem for problem in found), (
+            f"{name}: expected {expected!r}, got {found}"
+        )
     print(len(FAULTS[sys.argv[1]]), "planted faults were reported")
 
 

@@ -1,9 +1,19 @@
 """What every check shares: the files of the tree, and how a check reports."""
+
 import os
 import sys
 from pathlib import Path
 
-LAYERS = ["base", "traces", "sim", "device", "runtime", "trainer", "cli"]  # arrows go from right to left
+LAYERS = [
+    "base",
+    "traces",
+    "sim",
+    "device",
+    "runtime",
+    "trainer",
+    "analysis",
+    "cli",
+]  # arrows go from right to left
 FOLDERS = LAYERS + ["tests", "benchmarks", "cmake", "scripts", "examples", "docs"]
 NOT_OURS = {"__pycache__", "build", ".venv", "golden"}
 
@@ -14,7 +24,11 @@ def files(root, suffixes, folders=FOLDERS):
     for folder in folders:
         for directory, names, leaves in os.walk(Path(root) / folder):
             names[:] = sorted(n for n in names if n not in NOT_OURS)
-            found += [str((Path(directory) / leaf).relative_to(root)) for leaf in leaves if leaf.endswith(tuple(suffixes))]
+            found += [
+                str((Path(directory) / leaf).relative_to(root))
+                for leaf in leaves
+                if leaf.endswith(tuple(suffixes))
+            ]
     return sorted(found)
 
 

@@ -10,14 +10,21 @@ import unittest
 import torch
 import trellis_neuron  # noqa: F401
 
-NAMES = """is_available is_initialized init device_count current_device set_device device get_device_name get_device_properties synchronize
-Stream Event stream current_stream default_stream set_stream manual_seed manual_seed_all seed seed_all initial_seed get_rng_state set_rng_state
-get_amp_supported_dtype _is_in_bad_fork memory_stats memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_summary
+NAMES = """is_available is_initialized init device_count current_device set_device device
+get_device_name get_device_properties synchronize Stream Event stream current_stream
+default_stream set_stream manual_seed manual_seed_all seed seed_all initial_seed
+get_rng_state set_rng_state get_amp_supported_dtype _is_in_bad_fork memory_stats
+memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_summary
 reset_peak_memory_stats reset_accumulated_memory_stats empty_cache""".split()
 
 
 def run_python(code, **environment):
-    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
 
 
 class Names(unittest.TestCase):
@@ -158,7 +165,9 @@ class Memory(unittest.TestCase):
         before = torch.neuron.memory_allocated()
         tensor = torch.zeros(1 << 20, device="neuron:0")
         self.assertGreaterEqual(torch.neuron.memory_allocated() - before, 4 << 20)
-        self.assertGreaterEqual(torch.neuron.max_memory_allocated(), torch.neuron.memory_allocated())
+        self.assertGreaterEqual(
+            torch.neuron.max_memory_allocated(), torch.neuron.memory_allocated()
+        )
         self.assertGreaterEqual(torch.neuron.memory_reserved(), torch.neuron.memory_allocated())
         del tensor
         self.assertEqual(torch.neuron.memory_allocated(), before)
@@ -167,11 +176,15 @@ class Memory(unittest.TestCase):
         torch.neuron.reset_peak_memory_stats()
         self.assertIn("allocated_bytes.peak", torch.neuron.memory_summary())
 
-
     def test_snapshot_and_timeline(self):
         torch.neuron.keep_memory_events(100)
         tensor = torch.zeros(1 << 20, device="neuron:0")
-        blocks = [b for s in torch.neuron.memory_snapshot()["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
+        blocks = [
+            b
+            for s in torch.neuron.memory_snapshot()["segments"]
+            for b in s["blocks"]
+            if b["state"] == "active_allocated"
+        ]
         self.assertIn(4 << 20, [block["size"] for block in blocks])
         self.assertTrue(torch.neuron.memory_timeline()["events"])
         torch.neuron.keep_memory_events(0)
@@ -185,7 +198,7 @@ class Memory(unittest.TestCase):
 
 
 class Sessions(unittest.TestCase):
-    """Each in a process of its own: a session belongs to the whole process."""
+    """Each in a separate process: a session belongs to the whole process."""
 
     def succeed(self, code, **environment):
         done = run_python("import torch, trellis_neuron\n" + code, **environment)
@@ -193,22 +206,37 @@ class Sessions(unittest.TestCase):
         return done.stdout.strip()
 
     def test_environment(self):
-        told = self.succeed(
-            "o = torch.neuron.session_options(); print(o['instance'], o['nodes'], o['shape_only'], torch.neuron.device_count())",
-            TRELLIS_INSTANCE="trn1.32xlarge", TRELLIS_NODES="2", TRELLIS_SHAPE_ONLY="1")
-        self.assertEqual(told, "trn1.32xlarge 2 True 64")
-        self.assertEqual(self.succeed("print(torch.neuron.device_count())", NEURON_RT_NUM_CORES="3"), "3")
-        self.assertEqual(self.succeed("print(torch.neuron.device_count())", NEURON_RT_VISIBLE_CORES="0,4-7"), "5")
-        self.assertEqual(self.succeed("print(torch.neuron.device_count())", NEURON_LOGICAL_NC_CONFIG="1"), "127")
+        reported = self.succeed(
+            "o = torch.neuron.session_options(); print(o['instance'], o['nodes'], "
+            "o['shape_only'], torch.neuron.device_count())",
+            TRELLIS_INSTANCE="trn1.32xlarge",
+            TRELLIS_NODES="2",
+            TRELLIS_SHAPE_ONLY="1",
+        )
+        self.assertEqual(reported, "trn1.32xlarge 2 True 64")
+        self.assertEqual(
+            self.succeed("print(torch.neuron.device_count())", NEURON_RT_NUM_CORES="3"), "3"
+        )
+        self.assertEqual(
+            self.succeed("print(torch.neuron.device_count())", NEURON_RT_VISIBLE_CORES="0,4-7"), "5"
+        )
+        self.assertEqual(
+            self.succeed("print(torch.neuron.device_count())", NEURON_LOGICAL_NC_CONFIG="1"), "127"
+        )
 
     def test_wrong_environment(self):
-        for name, value, told in (("TRELLIS_INSTANCE", "trn9", "trn9"), ("TRELLIS_NODES", "0", "TRELLIS_NODES: expected a whole number"),
-                                  ("TRELLIS_SHAPE_ONLY", "yes", "TRELLIS_SHAPE_ONLY: expected 0 or 1, got"),
-                                  ("NEURON_RT_VISIBLE_CORES", "3-1", "NEURON_RT_VISIBLE_CORES: expected cores such as"),
-                                  ("NEURON_RT_NUM_CORES", "999", "999 cores, the machine has 64")):
-            done = run_python("import torch, trellis_neuron; torch.zeros(1, device='neuron')", **{name: value})
+        for name, value, reported in (
+            ("TRELLIS_INSTANCE", "trn9", "trn9"),
+            ("TRELLIS_NODES", "0", "TRELLIS_NODES: expected a whole number"),
+            ("TRELLIS_SHAPE_ONLY", "yes", "TRELLIS_SHAPE_ONLY: expected 0 or 1, got"),
+            ("NEURON_RT_VISIBLE_CORES", "3-1", "NEURON_RT_VISIBLE_CORES: expected cores such as"),
+            ("NEURON_RT_NUM_CORES", "999", "999 cores, the machine has 64"),
+        ):
+            done = run_python(
+                "import torch, trellis_neuron; torch.zeros(1, device='neuron')", **{name: value}
+            )
             self.assertNotEqual(done.returncode, 0, name)
-            self.assertIn(told, done.stderr)
+            self.assertIn(reported, done.stderr)
 
     def test_configure_again(self):
         self.succeed("""
@@ -223,7 +251,8 @@ del x
 generator = torch.Generator("neuron:1")
 torch.neuron.manual_seed_all(5)
 torch.neuron.configure("trn1.32xlarge")
-assert torch.neuron.session_options()["instance"] == "trn1.32xlarge" and torch.neuron.device_count() == 32
+assert torch.neuron.session_options()["instance"] == "trn1.32xlarge"
+assert torch.neuron.device_count() == 32
 assert torch.neuron.initial_seed("neuron:1") == 5
 assert torch.ones(3, device="neuron:31").sum().item() == 3
 torch.ones(2, device="neuron:1").uniform_(generator=generator)
@@ -239,17 +268,22 @@ assert torch.neuron.device_count() == 32
         self.assertEqual(self.succeed("print(torch.neuron.is_initialized())"), "False")
 
     def test_fork(self):
-        """Every public function of torch.neuron refuses in a process forked after the device was used, but those that say what there is."""
+        """Every public function of torch.neuron refuses in a process forked after the device was
+        used, but those that say what there is."""
         self.succeed("""
 import inspect, os, sys
 state, stream = torch.neuron.get_rng_state(), torch.neuron.current_stream()
-arguments = {"set_device": [0], "manual_seed": [1], "manual_seed_all": [1], "set_rng_state": [state], "set_rng_state_all": [[state]],
-             "set_stream": [stream], "stream": [stream], "keep_memory_events": [5], "configure_default": [2], "device": [0], "device_of": [state.to("neuron")]}
+arguments = {"set_device": [0], "manual_seed": [1], "manual_seed_all": [1],
+             "set_rng_state": [state], "set_rng_state_all": [[state]], "set_stream": [stream],
+             "stream": [stream], "keep_memory_events": [5], "configure_default": [2], "device": [0],
+             "device_of": [state.to("neuron")]}
 answer = {"is_available", "is_initialized", "get_amp_supported_dtype", "DeviceProperties"}
 own = {name for name, value in vars(torch.neuron).items()
-       if not name.startswith("_") and callable(value) and getattr(value, "__module__", "").startswith("trellis_neuron.") and not name.endswith("_in_fork")
-       and name not in ("in_bad_fork", "index_of")}
-assert {"synchronize", "empty_cache", "memory_allocated", "current_device"} <= own and not answer - own, own
+       if not name.startswith("_") and callable(value)
+       and getattr(value, "__module__", "").startswith("trellis_neuron.")
+       and not name.endswith("_in_fork") and name not in ("in_bad_fork", "index_of")}
+assert {"synchronize", "empty_cache", "memory_allocated", "current_device"} <= own, own
+assert not answer - own, own
 
 def refuses(name):
     try:
@@ -264,7 +298,8 @@ child = os.fork()
 if child == 0:
     wrong = [name for name in sorted(own - answer) if not refuses(name)]
     print("not refused:", wrong, file=sys.stderr, flush=True)
-    os._exit(7 if not wrong and torch.neuron._is_in_bad_fork() and not torch.neuron.is_initialized() else 8)
+    is_bad = torch.neuron._is_in_bad_fork() and not torch.neuron.is_initialized()
+    os._exit(7 if not wrong and is_bad else 8)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 torch.neuron.synchronize()  # the parent goes on
 """)

@@ -1,4 +1,5 @@
-"""Memory does not grow with the number of steps: 20,000 of them, inside and outside of simulate()."""
+"""Memory does not grow with the number of steps: 20,000 of them, inside and outside of
+simulate()."""
 
 import gc
 import os
@@ -8,8 +9,10 @@ import torch
 import trellis_neuron
 
 STEPS = 20_000
-SETTLED = 4_000    # steps, by which most of what is bounded is full
-MOST = 8 << 20     # bytes from there on; 6 KiB per step would be 94 MiB, 17 KiB (as it was in simulate()) 266
+SETTLED = 4_000  # steps, by which most of what is bounded is full
+MOST = (
+    8 << 20
+)  # bytes from there on; 6 KiB per step would be 94 MiB, 17 KiB (as it was in simulate()) 266
 
 
 def resident_bytes():
@@ -43,10 +46,14 @@ class Growth(unittest.TestCase):
         self.assertLess(grown, MOST)
         report = run.report()
         self.assertEqual(len(report.steps) + report.earlier["steps"], STEPS)
-        self.assertEqual([step["step"] for step in report.steps], list(range(STEPS - len(report.steps), STEPS)))
+        self.assertEqual(
+            [step["step"] for step in report.steps], list(range(STEPS - len(report.steps), STEPS))
+        )
         last = report.steps[-1]["step_time_ps"]
         self.assertGreaterEqual(report.earlier["longest_ps"], last)
-        self.assertAlmostEqual(report.earlier["step_time_ps"] / report.earlier["steps"], last, delta=0.01 * last)
+        self.assertAlmostEqual(
+            report.earlier["step_time_ps"] / report.earlier["steps"], last, delta=0.01 * last
+        )
         self.assertIn(f"… {STEPS - 8} earlier steps", str(report))
 
 

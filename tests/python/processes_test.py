@@ -1,4 +1,5 @@
-"""One process per rank: Gloo carries the bytes, results equal those of one rank with the whole batch."""
+"""One process per rank: Gloo carries the bytes, results equal those of one rank with the whole
+batch."""
 
 import os
 import socket
@@ -22,7 +23,9 @@ def free_port():
 
 def make():
     torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).double()
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+    ).double()
 
 
 def fit(module, x, y):
@@ -40,13 +43,19 @@ def data():
 
 
 def rank_process(rank, port, folder):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(SIZE), LOCAL_WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=str(port))
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(SIZE),
+        LOCAL_WORLD_SIZE=str(SIZE),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
     import trellis_neuron
 
     dist.init_process_group("neuron")
     assert torch.neuron.device_count() == SIZE and torch.neuron.current_device() == rank
-    x, y = (t[2 * rank:2 * rank + 2].to("neuron") for t in data())
+    x, y = (t[2 * rank : 2 * rank + 2].to("neuron") for t in data())
     parameters = fit(DistributedDataParallel(make().to("neuron")), x, y)
     seen = {"parameters": parameters, **exchanges(rank)}
     try:
@@ -77,8 +86,14 @@ def exchanges(rank):
     objects = [None] * SIZE
     dist.all_gather_object(objects, rank)
     dist.barrier()
-    return {"gathered": gathered.cpu(), "shard": shard.cpu(), "swapped": swapped.cpu(), "sum": sum_.cpu(), "other": other.cpu(),
-            "objects": objects}
+    return {
+        "gathered": gathered.cpu(),
+        "shard": shard.cpu(),
+        "swapped": swapped.cpu(),
+        "sum": sum_.cpu(),
+        "other": other.cpu(),
+        "objects": objects,
+    }
 
 
 class Processes(unittest.TestCase):
@@ -90,12 +105,21 @@ class Processes(unittest.TestCase):
             seen = [torch.load(Path(folder, f"{rank}.pt")) for rank in range(SIZE)]
         x, y = data()
         for rank in range(SIZE):
-            for expected, got in zip(fit(make().to("neuron"), x.to("neuron"), y.to("neuron")), seen[rank]["parameters"]):
+            for expected, got in zip(
+                fit(make().to("neuron"), x.to("neuron"), y.to("neuron")), seen[rank]["parameters"]
+            ):
                 torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
             self.assertEqual(seen[rank]["gathered"].tolist(), [0.0, 1, 2, 3, 10, 11, 12, 13])
-            self.assertEqual(seen[rank]["shard"].tolist(), [2.0 * (10 * rank + i) for i in range(4)])
-            self.assertEqual(seen[rank]["swapped"].tolist(), [2.0 * rank, 2.0 * rank + 1, 2.0 * rank + 10, 2.0 * rank + 11])
-            self.assertEqual(seen[rank]["other"].tolist(), [10.0 * (1 - rank) + i for i in range(4)])
+            self.assertEqual(
+                seen[rank]["shard"].tolist(), [2.0 * (10 * rank + i) for i in range(4)]
+            )
+            self.assertEqual(
+                seen[rank]["swapped"].tolist(),
+                [2.0 * rank, 2.0 * rank + 1, 2.0 * rank + 10, 2.0 * rank + 11],
+            )
+            self.assertEqual(
+                seen[rank]["other"].tolist(), [10.0 * (1 - rank) + i for i in range(4)]
+            )
             self.assertEqual(seen[rank]["objects"], [0, 1])
             self.assertIn("run_ranks(fn, world_size)", seen[rank]["simulate"])
         self.assertEqual(seen[1]["sum"].tolist(), [10.0, 12, 14, 16])

@@ -1,4 +1,5 @@
-"""Ranks as threads: collectives, DistributedDataParallel, simulated communication, and what happens when ranks disagree."""
+"""Ranks as threads: collectives, DistributedDataParallel, simulated communication, and what happens
+when ranks disagree."""
 
 import subprocess
 import sys
@@ -17,13 +18,19 @@ class Worlds(unittest.TestCase):
     def test_results_by_rank_and_devices(self):
         def body(rank, offset):
             dist.init_process_group("neuron")
-            return dist.get_rank(), dist.get_world_size(), torch.neuron.current_device(), rank + offset
+            return (
+                dist.get_rank(),
+                dist.get_world_size(),
+                torch.neuron.current_device(),
+                rank + offset,
+            )
 
         self.assertEqual(run_ranks(body, 3, 10), [(r, 3, r, r + 10) for r in range(3)])
         self.assertFalse(dist.is_initialized())
 
     def test_worlds_end(self):
         """A second run, a group made and destroyed by the rank itself."""
+
         def body(rank):
             dist.init_process_group("neuron")
             dist.destroy_process_group()
@@ -37,7 +44,7 @@ class Worlds(unittest.TestCase):
             run_ranks(lambda rank: None, 1000)
 
     def test_ranks_in_ranks(self):
-        with self.assertRaisesRegex(RuntimeError, "cannot start ranks of its own"):
+        with self.assertRaisesRegex(RuntimeError, "cannot start ranks itself"):
             run_ranks(lambda rank: run_ranks(lambda r: None, 1), 2)
 
     def test_seed_of_a_rank_leaves_the_others(self):
@@ -46,7 +53,10 @@ class Worlds(unittest.TestCase):
             return torch.rand(4, device="neuron").tolist()
 
         numbers = run_ranks(body, 3)
-        self.assertEqual(numbers, [torch.rand(4, generator=torch.Generator().manual_seed(r)).tolist() for r in range(3)])
+        self.assertEqual(
+            numbers,
+            [torch.rand(4, generator=torch.Generator().manual_seed(r)).tolist() for r in range(3)],
+        )
 
     def test_main_thread_uses_the_ranks_tensors_afterwards(self):
         tensors = run_ranks(lambda rank: torch.full((4,), float(rank), device="neuron"), 3)
@@ -87,7 +97,11 @@ def collectives(rank):
     objects = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
     seen["objects"] = objects
-    pair = [dist.new_group([0, 1]), dist.new_group(list(range(2, size)))][rank // 2] if size > 2 else dist.new_group([0, 1])
+    pair = (
+        [dist.new_group([0, 1]), dist.new_group(list(range(2, size)))][rank // 2]
+        if size > 2
+        else dist.new_group([0, 1])
+    )
     ones = torch.ones(1, device=device)
     dist.all_reduce(ones, group=pair)
     seen["subgroup"] = ones.item()
@@ -101,12 +115,25 @@ def expected_collectives(size):
     rows = []
     for rank in range(size):
         per = 4 // size if size in (2, 4) else 4
-        swapped = [each[r][rank * per + i] for r in range(size) for i in range(per)] if size in (2, 4) else each[rank]
-        rows.append({
-            "all_reduce": [sum(column) for column in zip(*each)], "max": each[-1], "all_gather": flat, "all_gather_list": flat,
-            "reduce_scatter": [size * x for x in each[rank]], "broadcast": each[1], "all_to_all": swapped, "ring": each[(rank - 1) % size],
-            "objects": [{"rank": r} for r in range(size)], "subgroup": 2.0,
-        })
+        swapped = (
+            [each[r][rank * per + i] for r in range(size) for i in range(per)]
+            if size in (2, 4)
+            else each[rank]
+        )
+        rows.append(
+            {
+                "all_reduce": [sum(column) for column in zip(*each)],
+                "max": each[-1],
+                "all_gather": flat,
+                "all_gather_list": flat,
+                "reduce_scatter": [size * x for x in each[rank]],
+                "broadcast": each[1],
+                "all_to_all": swapped,
+                "ring": each[(rank - 1) % size],
+                "objects": [{"rank": r} for r in range(size)],
+                "subgroup": 2.0,
+            }
+        )
     return rows
 
 
@@ -120,19 +147,25 @@ class Collectives(unittest.TestCase):
 
         def body(rank):
             dist.init_process_group("neuron")
-            return functional.all_reduce(torch.ones(2, device="neuron") * (rank + 1), "sum", dist.group.WORLD).tolist()
+            return functional.all_reduce(
+                torch.ones(2, device="neuron") * (rank + 1), "sum", dist.group.WORLD
+            ).tolist()
 
         self.assertEqual(run_ranks(body, 3), [[6.0, 6.0]] * 3)
 
 
 def model(dtype):
     torch.manual_seed(3)
-    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(
+        dtype
+    )
 
 
 def data(dtype):
     generator = torch.Generator().manual_seed(5)
-    return torch.randn(8, 16, generator=generator, dtype=dtype), torch.randn(8, 4, generator=generator, dtype=dtype)
+    return torch.randn(8, 16, generator=generator, dtype=dtype), torch.randn(
+        8, 4, generator=generator, dtype=dtype
+    )
 
 
 def fit(module, x, y, steps=5):
@@ -151,7 +184,9 @@ class DataParallel(unittest.TestCase):
 
         def body(rank):
             dist.init_process_group("neuron")
-            mine = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).double()
+            mine = torch.nn.Sequential(
+                torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)
+            ).double()
             if rank == 0:
                 mine.load_state_dict(weights)  # the others get theirs from rank 0
             parallel = DistributedDataParallel(mine.to("neuron"))
@@ -167,7 +202,12 @@ class DataParallel(unittest.TestCase):
         def body(rank):
             dist.init_process_group("neuron")
             parallel = DistributedDataParallel(torch.nn.Linear(64, 64).to("neuron"))
-            fit(parallel, torch.ones(4, 64, device="neuron"), torch.ones(4, 64, device="neuron"), steps=3)
+            fit(
+                parallel,
+                torch.ones(4, 64, device="neuron"),
+                torch.ones(4, 64, device="neuron"),
+                steps=3,
+            )
 
         with trellis_neuron.simulate() as run:
             run_ranks(body, 4)
@@ -178,7 +218,8 @@ class DataParallel(unittest.TestCase):
 
 
 class Disagreements(unittest.TestCase):
-    """Every rank gets an exception; run_ranks() raises one that names rank, operation, sequence number, expected and got."""
+    """Every rank gets an exception; run_ranks() raises one that names rank, operation, sequence
+    number, expected and got."""
 
     def failures_of(self, body, size=3, **options):
         caught, lock = {}, threading.Lock()
@@ -197,16 +238,21 @@ class Disagreements(unittest.TestCase):
         return str(raised.exception), caught
 
     def test_shapes(self):
-        told, caught = self.failures_of(lambda rank: dist.all_reduce(torch.ones(4 if rank else 5, device="neuron")))
+        reported, caught = self.failures_of(
+            lambda rank: dist.all_reduce(torch.ones(4 if rank else 5, device="neuron"))
+        )
         self.assertEqual(sorted(caught), [0, 1, 2])
         for text in ("rank 0", "all-reduce", "expected", "got", "4", "5"):
-            self.assertIn(text, told)
+            self.assertIn(text, reported)
 
     def test_dtypes(self):
-        told, caught = self.failures_of(
-            lambda rank: dist.all_reduce(torch.ones(4, device="neuron", dtype=torch.bfloat16 if rank == 2 else torch.float32)))
+        reported, caught = self.failures_of(
+            lambda rank: dist.all_reduce(
+                torch.ones(4, device="neuron", dtype=torch.bfloat16 if rank == 2 else torch.float32)
+            )
+        )
         self.assertEqual(sorted(caught), [0, 1, 2])
-        self.assertRegex(told, "(?i)bfloat16")
+        self.assertRegex(reported, "(?i)bfloat16")
 
     def test_order(self):
         def body(rank):
@@ -215,15 +261,17 @@ class Disagreements(unittest.TestCase):
                 dist.barrier()
             dist.broadcast(torch.ones(4, device="neuron"), src=0)
 
-        told, caught = self.failures_of(body)
+        reported, caught = self.failures_of(body)
         self.assertEqual(sorted(caught), [0, 1, 2])
         for text in ("barrier", "broadcast", "1"):
-            self.assertIn(text, told)
+            self.assertIn(text, reported)
 
     def test_missing_rank(self):
-        told, caught = self.failures_of(lambda rank: rank == 2 or dist.all_reduce(torch.ones(1, device="neuron")))
+        reported, caught = self.failures_of(
+            lambda rank: rank == 2 or dist.all_reduce(torch.ones(1, device="neuron"))
+        )
         self.assertEqual(sorted(caught), [0, 1])
-        self.assertIn("2", told)
+        self.assertIn("2", reported)
 
     def test_failing_rank_wakes_the_others(self):
         def body(rank):
@@ -245,8 +293,8 @@ class Disagreements(unittest.TestCase):
             finally:
                 release.set()
 
-        told, _ = self.failures_of(body, size=2, timeout_s=0.5)
-        self.assertIn("rank 1", told)
+        reported, _ = self.failures_of(body, size=2, timeout_s=0.5)
+        self.assertIn("rank 1", reported)
 
     def test_use_after_shutdown(self):
         def body(rank):
@@ -259,8 +307,10 @@ class Disagreements(unittest.TestCase):
             except RuntimeError as error:
                 return str(error)
 
-        for told in run_ranks(body, 2):
-            self.assertRegex(told, "all-reduce of rank . in world .*after the group was shut down")
+        for reported in run_ranks(body, 2):
+            self.assertRegex(
+                reported, "all-reduce of rank . in world .*after the group was shut down"
+            )
         with self.assertRaisesRegex(ValueError, "has not been initialized"):
             dist.all_reduce(torch.ones(1, device="neuron"))
 
@@ -277,20 +327,26 @@ class Faults(unittest.TestCase):
             run_ranks(lambda rank: (dist.init_process_group("neuron"), body(rank)), size)
         return str(raised.exception)
 
-    def test_send_that_nobody_receives(self):
+    def test_send_without_a_receiver(self):
         text = self.fault(lambda rank: rank or dist.send(torch.ones(4, device="neuron"), 2))
         self.assertRegex(text, "send of 4 Float.*: rank 0 did it, rank 2 did not")
 
-    def test_receive_and_collective_that_nobody_waits_for(self):
+    def test_receive_and_collective_without_a_wait(self):
         text = self.fault(lambda rank: rank or dist.irecv(torch.ones(4, device="neuron"), 1))
         self.assertRegex(text, "receive of 4 Float.*: rank 0 did it, rank 1 did not")
-        text = self.fault(lambda rank: rank or dist.all_reduce(torch.ones(4, device="neuron"), async_op=True))
+        text = self.fault(
+            lambda rank: rank or dist.all_reduce(torch.ones(4, device="neuron"), async_op=True)
+        )
         self.assertRegex(text, "all-reduce.*: rank 0 did it, rank 1, 2 did not")
 
     def test_group_that_a_rank_skips(self):
         for skips in (1, 2):  # a member of it; a rank that only must call
-            text = self.fault(lambda rank: rank == skips or dist.new_group([0, 1]))
-            self.assertRegex(text, rf"rank 0 made group 2 at .*ranks_test.py:\d+ in <lambda>: `.*new_group.*`, rank {skips} made 1 groups")
+            text = self.fault(lambda rank, skips=skips: rank == skips or dist.new_group([0, 1]))
+            self.assertRegex(
+                text,
+                r"rank 0 made group 2 at .*ranks_test.py:\d+ in <lambda>: `.*new_group.*`, "
+                rf"rank {skips} made 1 groups",
+            )
 
     def test_exception_names_its_rank(self):
         def body(rank):
@@ -335,8 +391,14 @@ class Stuck(unittest.TestCase):
 
     def run_busy(self, what, on_hang):
         began = time.monotonic()
-        done = subprocess.run([sys.executable, "-c", BUSY, what, on_hang], capture_output=True, text=True, timeout=120)
-        self.assertLess(time.monotonic() - began, 60, "the report comes 1.5 s after the start of the ranks; the rest is for a loaded machine")
+        done = subprocess.run(
+            [sys.executable, "-c", BUSY, what, on_hang], capture_output=True, text=True, timeout=120
+        )
+        self.assertLess(
+            time.monotonic() - began,
+            60,
+            "the report comes 1.5 s after the start of the ranks; the rest is for a loaded machine",
+        )
         return done
 
     def test_busy_python_loop_is_reported_and_ended(self):
@@ -357,7 +419,13 @@ class Stuck(unittest.TestCase):
     def test_native_code_that_holds_pythons_lock(self):
         done = self.run_busy("holds_the_lock_of_python", "exit")
         self.assertEqual(done.returncode, 4, done.stderr)
-        for text in ("communication hang", "rank 1 goes on all the same", "native stack", "(libc.so", 'File "<string>", line 11 in holds_the_lock_of_python'):
+        for text in (
+            "communication hang",
+            "rank 1 goes on all the same",
+            "native stack",
+            "(libc.so",
+            'File "<string>", line 11 in holds_the_lock_of_python',
+        ):
             self.assertIn(text, done.stderr)
 
 

@@ -1,4 +1,5 @@
-"""Device time as a PyTorch user sees it: events, streams, torch.profiler and the portability list, all in simulated time."""
+"""Device time as a PyTorch user sees it: events, streams, torch.profiler and the portability list,
+all in simulated time."""
 
 import json
 import os
@@ -35,7 +36,11 @@ class Events(unittest.TestCase):
         end = event()
         torch.accelerator.synchronize()
         self.assertGreater(begin.elapsed_time(middle), 0)
-        self.assertAlmostEqual(begin.elapsed_time(middle) + middle.elapsed_time(end), begin.elapsed_time(end), places=12)
+        self.assertAlmostEqual(
+            begin.elapsed_time(middle) + middle.elapsed_time(end),
+            begin.elapsed_time(end),
+            places=12,
+        )
 
     def test_is_the_devices_clock(self):
         before, begin = now_ps(), event()
@@ -52,7 +57,9 @@ class Events(unittest.TestCase):
 
     def test_streams(self):
         stream = torch.Stream(DEVICE)
-        self.assertEqual(stream, torch.accelerator.current_stream())  # without NEURON_RT_ENABLE_HOST_CC=1
+        self.assertEqual(
+            stream, torch.accelerator.current_stream()
+        )  # without NEURON_RT_ENABLE_HOST_CC=1
         stream.wait_event(event())
         stream.wait_stream(torch.accelerator.current_stream())
         stream.synchronize()
@@ -76,10 +83,15 @@ print(stream.stream_id, [a.elapsed_time(b) for a, b in zip(marks[1:], marks[2:])
 
 
 class Modes(unittest.TestCase):
-    """The same program as processes of its own, because the environment is read once."""
+    """The same program as separate processes, because the environment is read once."""
 
     def trained(self, **environment):
-        run = subprocess.run([sys.executable, "-c", TRAINING], env={**os.environ, **environment}, capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, "-c", TRAINING],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(run.returncode, 0, run.stderr)
         stream, times = run.stdout.split(" ", 1)
         return int(stream), json.loads(times)
@@ -101,7 +113,9 @@ class Profiler(unittest.TestCase):
     def profiled(self, body):
         torch.ones(4, device=DEVICE).add(1).sum().item()
         before = now_ps()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1], record_shapes=True) as profiler:
+        with profile(
+            activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1], record_shapes=True
+        ) as profiler:
             body()
         return profiler, now_ps() - before
 
@@ -137,7 +151,11 @@ class Profiler(unittest.TestCase):
         rows = {row.key: row for row in profiler.key_averages()}
         self.assertGreater(rows["aten::mm"].device_time_total, 0)
         self.assertEqual(rows["mm"].count, 3)
-        device = sum(row.self_device_time_total for row in rows.values() if str(row.device_type) != "DeviceType.CPU")
+        device = sum(
+            row.self_device_time_total
+            for row in rows.values()
+            if str(row.device_type) != "DeviceType.CPU"
+        )
         self.assertAlmostEqual(device, passed * 1e-6, delta=0.1)
         self.assertIn("NEURON", profiler.key_averages().table().upper())
 

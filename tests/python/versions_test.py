@@ -1,4 +1,5 @@
-"""A Python too old and a torch of another version are refused by name, before torch or a library is loaded."""
+"""A Python too old and a torch of another version are refused by name, before torch or a library is
+loaded."""
 
 import os
 import subprocess
@@ -20,7 +21,12 @@ def import_with(stubs, prologue=""):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
         environment = {**os.environ, "PYTHONPATH": f"{folder}:{PACKAGE}"}
-        return subprocess.run([sys.executable, "-S", "-c", prologue + "\nimport trellis_neuron"], env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-S", "-c", prologue + "\nimport trellis_neuron"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
 
 TORCH_THAT_MUST_NOT_LOAD = "raise SystemExit('torch was loaded')"
@@ -34,8 +40,13 @@ class Refusals(unittest.TestCase):
             self.assertIn(text, done.stderr)
 
     def test_another_torch(self):
-        stubs = {"torch/__init__.py": TORCH_THAT_MUST_NOT_LOAD, "torch-2.9.1.dist-info/METADATA": "Name: torch\nVersion: 2.9.1+cpu\n"}
-        self.expect(import_with(stubs), "expected torch 2.13.0, got 2.9.1+cpu", "pip install torch==2.13.0")
+        stubs = {
+            "torch/__init__.py": TORCH_THAT_MUST_NOT_LOAD,
+            "torch-2.9.1.dist-info/METADATA": "Name: torch\nVersion: 2.9.1+cpu\n",
+        }
+        self.expect(
+            import_with(stubs), "expected torch 2.13.0, got 2.9.1+cpu", "pip install torch==2.13.0"
+        )
 
     def test_another_torch_that_is_loaded_already(self):
         done = import_with({"torch/__init__.py": "__version__ = '2.14.0'"}, "import torch")
@@ -63,9 +74,17 @@ class Refusals(unittest.TestCase):
 class Libraries(unittest.TestCase):
     def test_missing_library(self):
         environment = {**os.environ, "TRELLIS_NEURON_LIBRARY": "/nowhere/libtrellis_neuron.so"}
-        done = subprocess.run([sys.executable, "-c", "import trellis_neuron"], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", "import trellis_neuron"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(done.returncode, 1)
-        self.assertIn("ImportError: trellis_neuron: TRELLIS_NEURON_LIBRARY=/nowhere/libtrellis_neuron.so", done.stderr)
+        self.assertIn(
+            "ImportError: trellis_neuron: TRELLIS_NEURON_LIBRARY=/nowhere/libtrellis_neuron.so",
+            done.stderr,
+        )
 
     def test_another_device(self):
         code = "import torch; torch.utils.rename_privateuse1_backend('foo'); import trellis_neuron"

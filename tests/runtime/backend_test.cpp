@@ -13,7 +13,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-c10::intrusive_ptr<c10d::Backend> backend_of(const Group& group) { return group->getBackend(c10::kCPU); }
+c10::intrusive_ptr<c10d::Backend> backend_of(const Group& group) {
+  return group->getBackend(c10::kCPU);
+}
 
 at::Tensor filled(std::int64_t n, int value) { return at::full({n}, value, at::kFloat); }
 
@@ -79,9 +81,11 @@ TEST(Coalescing, StartsEverythingAndWaitsOnce) {
 TEST(Coalescing, MustNest) {
   run_ranks(world(1), [](RankContext& context) {
     auto backend = backend_of(context.new_group("dp", {0}));
-    EXPECT_THAT([&] { backend->endCoalescing(); }, ThrowsMessage<c10::Error>(HasSubstr("without startCoalescing")));
+    EXPECT_THAT([&] { backend->endCoalescing(); },
+                ThrowsMessage<c10::Error>(HasSubstr("without startCoalescing")));
     backend->startCoalescing();
-    EXPECT_THAT([&] { backend->startCoalescing(); }, ThrowsMessage<c10::Error>(HasSubstr("the one before has not ended")));
+    EXPECT_THAT([&] { backend->startCoalescing(); },
+                ThrowsMessage<c10::Error>(HasSubstr("the one before has not ended")));
     EXPECT_TRUE(backend->endCoalescing()->wait());
   });
 }
@@ -111,7 +115,8 @@ TEST(Backend, IsOfNoUseAfterShutdown) {
     EXPECT_EQ(backend->getError(), c10d::ErrorType::SUCCESS);
     backend->shutdown();
     EXPECT_THAT([&] { backend->allreduce(tensors); },
-                ThrowsMessage<c10::Error>(HasSubstr("all-reduce of rank 0 in dp [0] after the group was shut down")));
+                ThrowsMessage<c10::Error>(
+                    HasSubstr("all-reduce of rank 0 in dp [0] after the group was shut down")));
   });
 }
 
@@ -119,8 +124,9 @@ TEST(Backend, IsOfNoUseAfterTheWorldEnded) {
   Group group;
   run_ranks(world(1), [&](RankContext& context) { group = context.new_group("dp", {0}); });
   Tensors tensors{filled(2, 1)};
-  EXPECT_THAT([&] { group->allreduce(tensors); },
-              ThrowsMessage<c10::Error>(HasSubstr("a communication of rank 0 after the rank has ended")));
+  EXPECT_THAT(
+      [&] { group->allreduce(tensors); },
+      ThrowsMessage<c10::Error>(HasSubstr("a communication of rank 0 after the rank has ended")));
 }
 
 /// Each rank's own registry holds its group under a name that all ranks share.
@@ -150,26 +156,32 @@ TEST_F(Functional, CollectivesFindTheirGroupByName) {
     EXPECT_TRUE(at::equal(waited(c10d::all_reduce(filled(3, rank), "sum", group)), filled(3, 6)));
     const at::Tensor gathered = waited(c10d::all_gather_into_tensor(filled(1, rank), 4, group));
     EXPECT_TRUE(at::equal(gathered, at::arange(4, at::kFloat)));
-    EXPECT_TRUE(at::equal(waited(c10d::reduce_scatter_tensor(at::arange(4, at::kFloat), "avg", 4, group)), filled(1, rank)));
+    EXPECT_TRUE(
+        at::equal(waited(c10d::reduce_scatter_tensor(at::arange(4, at::kFloat), "avg", 4, group)),
+                  filled(1, rank)));
     EXPECT_TRUE(at::equal(waited(c10d::broadcast(filled(2, rank), 2, group)), filled(2, 2)));
     const std::vector<c10::SymInt> even(4, 1);
-    EXPECT_TRUE(at::equal(waited(c10d::all_to_all_single(at::arange(4, at::kFloat) + 10 * rank, even, even, group)),
-                          at::arange(4, at::kFloat) * 10 + rank));
+    EXPECT_TRUE(at::equal(
+        waited(c10d::all_to_all_single(at::arange(4, at::kFloat) + 10 * rank, even, even, group)),
+        at::arange(4, at::kFloat) * 10 + rank));
   });
 }
 
 TEST_F(Functional, SeveralMayBeUnderWay) {
   run([](int rank) {
     Tensors results;
-    for (int i = 0; i < 8; ++i) results.push_back(c10d::all_reduce(filled(3, rank + i), "max", std::string("shared name")));
-    for (int i = 7; i >= 0; --i) EXPECT_TRUE(at::equal(waited(results[static_cast<std::size_t>(i)]), filled(3, 3 + i)));
+    for (int i = 0; i < 8; ++i)
+      results.push_back(c10d::all_reduce(filled(3, rank + i), "max", std::string("shared name")));
+    for (int i = 7; i >= 0; --i)
+      EXPECT_TRUE(at::equal(waited(results[static_cast<std::size_t>(i)]), filled(3, 3 + i)));
   });
 }
 
 TEST_F(Functional, CoalescedForms) {
   run([](int rank) {
     const std::string group = "shared name";
-    const auto gathered = c10d::all_gather_into_tensor_coalesced({filled(1, rank), filled(2, rank)}, 4, group);
+    const auto gathered =
+        c10d::all_gather_into_tensor_coalesced({filled(1, rank), filled(2, rank)}, 4, group);
     EXPECT_TRUE(at::equal(waited(gathered[0]), at::arange(4, at::kFloat)));
     EXPECT_TRUE(at::equal(waited(gathered[1]), at::arange(4, at::kFloat).repeat_interleave(2)));
     const auto summed = c10d::all_reduce_coalesced({filled(1, rank), filled(2, 1)}, "sum", group);

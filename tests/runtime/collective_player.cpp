@@ -12,7 +12,7 @@ using Work = c10::intrusive_ptr<c10d::Work>;
 constexpr int kGap = 77;
 constexpr std::size_t kMostInFlight = 6;
 
-/// A tensor and the elements around it, which nobody may touch.
+/// A tensor and the elements around it, which no one may touch.
 struct Placed {
   at::Tensor tensor;
   at::Tensor gaps;
@@ -41,16 +41,20 @@ Placed place(const Shape& shape, at::TensorOptions options, int layout) {
 class Player {
  public:
   Player(const Program& program, const Stage& stage)
-      : program_(program), stage_(stage), dice_(program.seed * 64 + static_cast<std::uint64_t>(stage.rank)) {
+      : program_(program),
+        stage_(stage),
+        dice_(program.seed * 64 + static_cast<std::uint64_t>(stage.rank)) {
     results_.resize(program.instructions.size());
   }
 
   std::vector<Tensors> run() {
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const Instruction& in = program_.instructions[i];
-      if (!stage_.groups[in.group] || (stage_.can_play != nullptr && !stage_.can_play(in))) continue;
+      if (!stage_.groups[in.group] || (stage_.can_play != nullptr && !stage_.can_play(in)))
+        continue;
       start(i, in);
-      while (!pending_.empty() && (pending_.size() > kMostInFlight || dice_() % 2 == 0)) finish(dice_() % pending_.size());
+      while (!pending_.empty() && (pending_.size() > kMostInFlight || dice_() % 2 == 0))
+        finish(dice_() % pending_.size());
     }
     while (!pending_.empty()) finish(0);
     return std::move(results_);
@@ -84,12 +88,14 @@ class Player {
         pending.outputs.push_back(place(shape, options, layout()));
     }
     for (const Placed& output : pending.outputs) outputs.push_back(output.tensor);
-    pending.works = in.op == ProgramOp::kMessages ? messages(backend, in, inputs, outputs)
-                                                  : std::vector<Work>{collective(backend, in, inputs, outputs)};
+    pending.works = in.op == ProgramOp::kMessages
+                        ? messages(backend, in, inputs, outputs)
+                        : std::vector<Work>{collective(backend, in, inputs, outputs)};
     pending_.push_back(std::move(pending));
   }
 
-  static std::vector<Work> messages(c10d::Backend& backend, const Instruction& in, const Tensors& sent, const Tensors& received) {
+  static std::vector<Work> messages(c10d::Backend& backend, const Instruction& in,
+                                    const Tensors& sent, const Tensors& received) {
     std::vector<Work> works;
     auto source = sent.begin();
     auto target = received.begin();
@@ -119,27 +125,36 @@ class Player {
     return options;
   }
 
-  static Work collective(c10d::Backend& backend, const Instruction& in, Tensors& inputs, Tensors& outputs) {
+  static Work collective(c10d::Backend& backend, const Instruction& in, Tensors& inputs,
+                         Tensors& outputs) {
     std::vector<Tensors> input_lists{inputs};
     std::vector<Tensors> output_lists{outputs};
     const bool is_root = backend.getRank() == in.root;
     switch (in.op) {
-      case ProgramOp::kAllReduce: return backend.allreduce(inputs, reducing<c10d::AllreduceOptions>(in));
-      case ProgramOp::kAllReduceCoalesced: return backend.allreduce_coalesced(inputs, reducing<c10d::AllreduceCoalescedOptions>(in));
+      case ProgramOp::kAllReduce:
+        return backend.allreduce(inputs, reducing<c10d::AllreduceOptions>(in));
+      case ProgramOp::kAllReduceCoalesced:
+        return backend.allreduce_coalesced(inputs, reducing<c10d::AllreduceCoalescedOptions>(in));
       case ProgramOp::kReduce: {
         auto options = reducing<c10d::ReduceOptions>(in);
         options.rootRank = in.root;
         return backend.reduce(inputs, options);
       }
-      case ProgramOp::kBroadcast: return backend.broadcast(inputs, rooted<c10d::BroadcastOptions>(in));
+      case ProgramOp::kBroadcast:
+        return backend.broadcast(inputs, rooted<c10d::BroadcastOptions>(in));
       case ProgramOp::kAllGather: return backend.allgather(output_lists, inputs);
       case ProgramOp::kAllGatherBase: return backend._allgather_base(outputs[0], inputs[0]);
-      case ProgramOp::kAllGatherCoalesced: return backend.allgather_into_tensor_coalesced(outputs, inputs);
-      case ProgramOp::kReduceScatter: return backend.reduce_scatter(outputs, input_lists, reducing<c10d::ReduceScatterOptions>(in));
+      case ProgramOp::kAllGatherCoalesced:
+        return backend.allgather_into_tensor_coalesced(outputs, inputs);
+      case ProgramOp::kReduceScatter:
+        return backend.reduce_scatter(outputs, input_lists,
+                                      reducing<c10d::ReduceScatterOptions>(in));
       case ProgramOp::kReduceScatterBase:
-        return backend._reduce_scatter_base(outputs[0], inputs[0], reducing<c10d::ReduceScatterOptions>(in));
+        return backend._reduce_scatter_base(outputs[0], inputs[0],
+                                            reducing<c10d::ReduceScatterOptions>(in));
       case ProgramOp::kReduceScatterCoalesced:
-        return backend.reduce_scatter_tensor_coalesced(outputs, inputs, reducing<c10d::ReduceScatterOptions>(in));
+        return backend.reduce_scatter_tensor_coalesced(outputs, inputs,
+                                                       reducing<c10d::ReduceScatterOptions>(in));
       case ProgramOp::kGather:
         if (!is_root) output_lists.clear();
         return backend.gather(output_lists, inputs, rooted<c10d::GatherOptions>(in));
@@ -154,7 +169,8 @@ class Player {
     return backend.barrier();
   }
 
-  static Work all_to_all_base(c10d::Backend& backend, const Instruction& in, at::Tensor& input, at::Tensor& output) {
+  static Work all_to_all_base(c10d::Backend& backend, const Instruction& in, at::Tensor& input,
+                              at::Tensor& output) {
     Shape sent;
     Shape received;
     const auto me = static_cast<std::size_t>(backend.getRank());
@@ -178,8 +194,8 @@ class Player {
 
   void check_gaps(const Placed& output, const Instruction& in) const {
     if (!output.gaps.defined()) return;
-    TORCH_CHECK(output.gaps.cpu().eq(kGap).all().item<bool>(), "rank ", stage_.rank, ": elements beside an output were overwritten by ",
-                describe(program_, in));
+    TORCH_CHECK(output.gaps.cpu().eq(kGap).all().item<bool>(), "rank ", stage_.rank,
+                ": elements next to an output were overwritten by ", describe(program_, in));
   }
 
   const Program& program_;
@@ -195,7 +211,8 @@ at::Tensor chunk(const at::Tensor& whole, int member, int members) {
 }
 
 /// The rows of an all-to-all's packed input that are meant for `to`.
-at::Tensor packed_rows(const Instruction& in, const at::Tensor& packed, int from, int to, int members) {
+at::Tensor packed_rows(const Instruction& in, const at::Tensor& packed, int from, int to,
+                       int members) {
   if (in.splits.empty()) return chunk(packed, to, members);
   const Shape& splits = in.splits[static_cast<std::size_t>(from)];
   std::int64_t begin = 0;
@@ -205,32 +222,55 @@ at::Tensor packed_rows(const Instruction& in, const at::Tensor& packed, int from
 
 }  // namespace
 
-std::vector<Tensors> play(const Program& program, const Stage& stage) { return Player(program, stage).run(); }
+std::vector<Tensors> play(const Program& program, const Stage& stage) {
+  return Player(program, stage).run();
+}
+
+namespace {
+
+/// What `member` receives, in the order in which it is sent.
+std::vector<Tensors> messages_to(int member, const Instruction& in,
+                                 const std::vector<Tensors>& all) {
+  std::vector<Tensors> received;
+  std::vector<std::size_t> sent(all.size(), 0);
+  for (const ProgramMessage& message : in.messages) {
+    const auto from = static_cast<std::size_t>(message.from);
+    const std::size_t index = sent[from]++;
+    if (message.to == member) received.push_back({all[from][index]});
+  }
+  return received;
+}
+
+}  // namespace
 
 std::vector<Tensors> contributions(const Instruction& in, int member, int n) {
   std::vector<Tensors> all;
   for (int m = 0; m < n; ++m) all.push_back(inputs_of(in, m, n));
   const auto me = static_cast<std::size_t>(member);
   const auto root = static_cast<std::size_t>(in.root);
-  const auto combined = [&](auto part_of) {  // one output per tensor, each combined from all members
-    std::vector<Tensors> outputs(in.shapes.size());
-    if (in.op == ProgramOp::kReduceScatter) outputs.resize(1);
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      for (const Tensors& inputs : all) outputs[i].push_back(part_of(inputs, i));
-    }
-    return outputs;
-  };
+  const auto combined =
+      [&](auto part_of) {  // one output per tensor, each combined from all members
+        std::vector<Tensors> outputs(in.shapes.size());
+        if (in.op == ProgramOp::kReduceScatter) outputs.resize(1);
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+          for (const Tensors& inputs : all) outputs[i].push_back(part_of(inputs, i));
+        }
+        return outputs;
+      };
   std::vector<Tensors> outputs;
   switch (in.op) {
     case ProgramOp::kReduce:
       if (member != in.root) return {{all[me][0]}};
       [[fallthrough]];
     case ProgramOp::kAllReduce:
-    case ProgramOp::kAllReduceCoalesced: return combined([](const Tensors& inputs, std::size_t i) { return inputs[i]; });
-    case ProgramOp::kReduceScatter: return combined([me](const Tensors& inputs, std::size_t) { return inputs[me]; });
+    case ProgramOp::kAllReduceCoalesced:
+      return combined([](const Tensors& inputs, std::size_t i) { return inputs[i]; });
+    case ProgramOp::kReduceScatter:
+      return combined([me](const Tensors& inputs, std::size_t) { return inputs[me]; });
     case ProgramOp::kReduceScatterBase:
     case ProgramOp::kReduceScatterCoalesced:
-      return combined([&](const Tensors& inputs, std::size_t i) { return chunk(inputs[i], member, n); });
+      return combined(
+          [&](const Tensors& inputs, std::size_t i) { return chunk(inputs[i], member, n); });
     case ProgramOp::kBroadcast: return {{all[root][0]}};
     case ProgramOp::kScatter: return {{all[root][me]}};
     case ProgramOp::kGather:
@@ -256,15 +296,7 @@ std::vector<Tensors> contributions(const Instruction& in, int member, int n) {
         parts.push_back(packed_rows(in, all[static_cast<std::size_t>(from)][0], from, member, n));
       return {{at::cat(parts)}};
     }
-    case ProgramOp::kMessages: {
-      std::vector<std::size_t> sent(all.size(), 0);
-      for (const ProgramMessage& message : in.messages) {
-        const auto from = static_cast<std::size_t>(message.from);
-        const std::size_t index = sent[from]++;
-        if (message.to == member) outputs.push_back({all[from][index]});
-      }
-      return outputs;
-    }
+    case ProgramOp::kMessages: return messages_to(member, in, all);
     case ProgramOp::kBarrier: break;
   }
   return {};

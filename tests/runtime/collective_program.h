@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-/// Random programs of collectives as data. Every tensor of a program follows from its seed, so that any backend, on any thread,
-/// and the oracle start from the same numbers.
+/// Random programs of collectives as data. Every tensor of a program follows from its seed, so that
+/// any backend, on any thread, and the oracle start from the same numbers.
 namespace trellis::runtime::testing {
 
 using Tensors = std::vector<at::Tensor>;
@@ -47,9 +47,11 @@ struct Instruction {
   std::size_t group = 0;
   at::ScalarType dtype = at::kFloat;
   c10d::ReduceOp::RedOpType reduction = c10d::ReduceOp::SUM;
-  int root = 0;                                   ///< member
-  std::vector<std::vector<std::int64_t>> shapes;  ///< of the tensors that travel together; a shard's where there are shards
-  std::vector<std::vector<std::int64_t>> splits;  ///< all-to-all: rows from member i to member j; empty: even
+  int root = 0;  ///< member
+  std::vector<std::vector<std::int64_t>>
+      shapes;  ///< of the tensors that travel together; a shard's where there are shards
+  std::vector<std::vector<std::int64_t>>
+      splits;  ///< all-to-all: rows from member i to member j; empty: even
   std::vector<ProgramMessage> messages;
   std::uint64_t seed = 0;
 };
@@ -65,10 +67,12 @@ struct Program {
 [[nodiscard]] Program random_program(std::uint64_t seed);
 [[nodiscard]] std::string describe(const Program& program, const Instruction& instruction);
 
-/// What `member` reads in an instruction: contiguous CPU tensors, in the order in which its call takes them.
+/// What `member` reads in an instruction: contiguous CPU tensors, in the order in which its call
+/// takes them.
 [[nodiscard]] Tensors inputs_of(const Instruction& instruction, int member, int members);
 /// Shapes of what `member` receives, in the order in which its call takes them.
-[[nodiscard]] std::vector<std::vector<std::int64_t>> output_shapes(const Instruction& instruction, int member, int members);
+[[nodiscard]] std::vector<std::vector<std::int64_t>> output_shapes(const Instruction& instruction,
+                                                                   int member, int members);
 /// Whether outputs are the input tensors themselves.
 [[nodiscard]] bool is_in_place(ProgramOp op);
 [[nodiscard]] bool is_reduction(ProgramOp op);

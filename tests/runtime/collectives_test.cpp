@@ -10,7 +10,9 @@ class Collectives : public ::testing::TestWithParam<std::tuple<int, at::ScalarTy
  protected:
   [[nodiscard]] int members() const { return std::get<0>(GetParam()); }
   [[nodiscard]] at::ScalarType dtype() const { return std::get<1>(GetParam()); }
-  [[nodiscard]] at::Tensor input(int rank, at::IntArrayRef sizes) const { return numbers(rank, sizes, dtype()); }
+  [[nodiscard]] at::Tensor input(int rank, at::IntArrayRef sizes) const {
+    return numbers(rank, sizes, dtype());
+  }
   [[nodiscard]] Tensors inputs(at::IntArrayRef sizes) const {
     Tensors result;
     for (int rank = 0; rank < members(); ++rank) result.push_back(input(rank, sizes));
@@ -18,7 +20,9 @@ class Collectives : public ::testing::TestWithParam<std::tuple<int, at::ScalarTy
   }
   /// Runs `body` on every rank with the group of all ranks.
   void on_all(const std::function<void(RankContext&, Group)>& body) const {
-    run_ranks(world(members()), [&](RankContext& context) { body(context, context.new_group("tp", all_ranks(members()))); });
+    run_ranks(world(members()), [&](RankContext& context) {
+      body(context, context.new_group("tp", all_ranks(members())));
+    });
   }
 };
 
@@ -30,7 +34,8 @@ TEST_P(Collectives, AllReduceCombinesInMemberOrderAndRoundsEachPartialResult) {
       c10d::AllreduceOptions options;
       options.reduceOp = op;
       EXPECT_TRUE(group->allreduce(tensors, options)->wait());
-      EXPECT_TRUE(at::equal(tensors[0], expected)) << "rank " << context.rank() << ", op " << static_cast<int>(op);
+      EXPECT_TRUE(at::equal(tensors[0], expected))
+          << "rank " << context.rank() << ", op " << static_cast<int>(op);
     });
   }
 }
@@ -72,20 +77,22 @@ TEST_P(Collectives, AllGatherFormsAgree) {
   });
 }
 
-TEST_P(Collectives, CoalescedGatherAndScatterKeepTensorsApart) {
+TEST_P(Collectives, CoalescedGatherAndScatterKeepTensorsSeparate) {
   on_all([&](RankContext& context, const Group& group) {
     const int n = members();
     Tensors shards{input(context.rank(), {5}), input(context.rank(), {2, 2})};
-    Tensors wholes{at::empty({5 * n}, shards[0].options()), at::empty({2 * n, 2}, shards[0].options())};
+    Tensors wholes{at::empty({5 * n}, shards[0].options()),
+                   at::empty({2 * n, 2}, shards[0].options())};
     group->all_gather_single_coalesced(wholes, shards)->wait();
     EXPECT_TRUE(at::equal(wholes[0], at::cat(inputs({5}))));
     EXPECT_TRUE(at::equal(wholes[1], at::cat(inputs({2, 2}))));
 
     Tensors full{input(context.rank(), {5 * n}), input(context.rank(), {2 * n, 2})};
     group->reduce_scatter_single_coalesced(shards, full)->wait();
-    EXPECT_TRUE(at::equal(shards[0], reduced(inputs({5 * n}), ReduceOp::SUM).chunk(n)[static_cast<std::size_t>(context.rank())]));
-    EXPECT_TRUE(
-        at::equal(shards[1], reduced(inputs({2 * n, 2}), ReduceOp::SUM).chunk(n)[static_cast<std::size_t>(context.rank())]));
+    EXPECT_TRUE(at::equal(shards[0], reduced(inputs({5 * n}), ReduceOp::SUM)
+                                         .chunk(n)[static_cast<std::size_t>(context.rank())]));
+    EXPECT_TRUE(at::equal(shards[1], reduced(inputs({2 * n, 2}), ReduceOp::SUM)
+                                         .chunk(n)[static_cast<std::size_t>(context.rank())]));
   });
 }
 
@@ -122,7 +129,8 @@ TEST_P(Collectives, BroadcastAndReduceRespectTheRoot) {
       c10d::ReduceOptions reduce;
       reduce.rootRank = root;
       group->reduce(terms, reduce)->wait();
-      const at::Tensor expected = context.rank() == root ? reduced(inputs({9}), ReduceOp::SUM) : input(context.rank(), {9});
+      const at::Tensor expected =
+          context.rank() == root ? reduced(inputs({9}), ReduceOp::SUM) : input(context.rank(), {9});
       EXPECT_TRUE(at::equal(terms[0], expected)) << "root " << root << ", rank " << context.rank();
     });
   }
@@ -135,7 +143,8 @@ TEST_P(Collectives, GatherAndScatterAreInverse) {
     Tensors mine{input(context.rank(), {6})};
     std::vector<Tensors> gathered;
     if (is_root) gathered.push_back(Tensors{});
-    for (int r = 0; is_root && r < members(); ++r) gathered[0].push_back(at::empty({6}, mine[0].options()));
+    for (int r = 0; is_root && r < members(); ++r)
+      gathered[0].push_back(at::empty({6}, mine[0].options()));
     c10d::GatherOptions gather;
     gather.rootRank = root;
     group->gather(gathered, mine, gather)->wait();
@@ -161,10 +170,13 @@ TEST_P(Collectives, AllToAllTransposesEvenAndUnevenBlocks) {
     std::vector<std::int64_t> none;
     group->all_to_all_single(even_out, even_in, none, none)->wait();
     for (int r = 0; r < n; ++r) {
-      EXPECT_TRUE(at::equal(even_out.slice(0, 2 * r, 2 * r + 2), input(r, {2 * n, 3}).slice(0, 2 * me, 2 * me + 2)));
+      EXPECT_TRUE(at::equal(even_out.slice(0, 2 * r, 2 * r + 2),
+                            input(r, {2 * n, 3}).slice(0, 2 * me, 2 * me + 2)));
     }
 
-    const auto block = [&](int from, int to) { return at::full({rows(from, to), 2}, from * 10 + to, even_in.options()); };
+    const auto block = [&](int from, int to) {
+      return at::full({rows(from, to), 2}, from * 10 + to, even_in.options());
+    };
     Tensors out;
     Tensors in;
     std::vector<std::int64_t> in_splits;
@@ -179,7 +191,8 @@ TEST_P(Collectives, AllToAllTransposesEvenAndUnevenBlocks) {
     at::Tensor base_out = at::empty_like(at::cat(out));
     group->all_to_all_single(base_out, base_in, out_splits, in_splits)->wait();
     group->alltoall(out, in)->wait();
-    for (int r = 0; r < n; ++r) EXPECT_TRUE(at::equal(out[static_cast<std::size_t>(r)], block(r, me)));
+    for (int r = 0; r < n; ++r)
+      EXPECT_TRUE(at::equal(out[static_cast<std::size_t>(r)], block(r, me)));
     EXPECT_TRUE(at::equal(base_out, at::cat(out)));
   });
 }
@@ -224,9 +237,11 @@ TEST_P(Collectives, ReceiveMayBePostedFirst) {
 
 INSTANTIATE_TEST_SUITE_P(, Collectives,
                          ::testing::Combine(::testing::Values(1, 2, 3, 5, 8),
-                                            ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kLong)),
+                                            ::testing::Values(at::kDouble, at::kFloat,
+                                                              at::kBFloat16, at::kHalf, at::kLong)),
                          [](const auto& param) {
-                           return std::to_string(std::get<0>(param.param)) + "_" + c10::toString(std::get<1>(param.param));
+                           return std::to_string(std::get<0>(param.param)) + "_" +
+                                  c10::toString(std::get<1>(param.param));
                          });
 
 TEST(CollectiveSizes, EmptyAndIndivisibleBuffersWork) {
@@ -252,7 +267,8 @@ TEST(Work, OffersTheWholeInterface) {
     EXPECT_TRUE(work->isSuccess());
     EXPECT_EQ(work->exception(), nullptr);
     EXPECT_TRUE(work->result()[0].is_same(tensors[0]));
-    EXPECT_EQ(group->getBackend(c10d::ProcessGroup::BackendType::CUSTOM)->getBackendName(), "neuron");
+    EXPECT_EQ(group->getBackend(c10d::ProcessGroup::BackendType::CUSTOM)->getBackendName(),
+              "neuron");
     EXPECT_EQ(group->getGroupName(), "dp [0, 1] #0");
   });
 }

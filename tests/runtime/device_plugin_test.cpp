@@ -1,4 +1,5 @@
-// Loading a plugin (errors say what was expected and got) and what it is told about communications.
+// Loading a plugin (errors say what was expected and got) and what it is notified of
+// communications.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,7 +15,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string library(const std::string& name) { return std::string(TRELLIS_BUILD_DIR) + "/lib/lib" + name + ".so"; }
+std::string library(const std::string& name) {
+  return std::string(TRELLIS_BUILD_DIR) + "/lib/lib" + name + ".so";
+}
 
 std::string load_error(const std::string& path) {
   const auto [text, code] = error_of([&] { DevicePlugin::load(path); });
@@ -35,7 +38,8 @@ TEST(LoadPlugin, FilesThatAreNoLibrariesAreRefused) {
 }
 
 TEST(LoadPlugin, EveryWayToBeWrongIsNamed) {
-  EXPECT_THAT(load_error(library("no_plugin")), HasSubstr("expected an exported function trellis_device_plugin, got none"));
+  EXPECT_THAT(load_error(library("no_plugin")),
+              HasSubstr("expected an exported function trellis_device_plugin, got none"));
   EXPECT_THAT(load_error(library("fake_plugin_null")),
               HasSubstr("cannot serve this host (plugin ABI version 1, LibTorch 2.13.0"));
 }
@@ -46,24 +50,26 @@ TEST(LoadPlugin, AbiVersionExpectedAndGot) {
 }
 
 TEST(LoadPlugin, RecordSizeExpectedAndGot) {
-  EXPECT_THAT(
-      load_error(library("fake_plugin_size")),
-      HasSubstr("plugin record too small: expected " + std::to_string(sizeof(trellis_device_plugin_t)) + " bytes, got 8"));
+  EXPECT_THAT(load_error(library("fake_plugin_size")),
+              HasSubstr("plugin record too small: expected " +
+                        std::to_string(sizeof(trellis_device_plugin_t)) + " bytes, got 8"));
 }
 
 TEST(LoadPlugin, TorchVersionExpectedAndGot) {
-  EXPECT_THAT(load_error(library("fake_plugin_torch")),
-              AllOf(HasSubstr("LibTorch version mismatch: expected 2.13.0"), HasSubstr("got 2.9.1")));
+  EXPECT_THAT(
+      load_error(library("fake_plugin_torch")),
+      AllOf(HasSubstr("LibTorch version mismatch: expected 2.13.0"), HasSubstr("got 2.9.1")));
 }
 
 TEST(LoadPlugin, DeviceTypeExpectedAndGot) {
-  EXPECT_THAT(
-      load_error(library("fake_plugin_device")),
-      HasSubstr("device type mismatch: the plugin serves \"axon\", but the device registered with LibTorch is \"neuron\""));
+  EXPECT_THAT(load_error(library("fake_plugin_device")),
+              HasSubstr("device type mismatch: the plugin serves \"axon\", but the device "
+                        "registered with LibTorch is \"neuron\""));
 }
 
 TEST(LoadPlugin, RequiredMembersExpectedAndGot) {
-  EXPECT_THAT(load_error(library("fake_plugin_members")), HasSubstr("required member bind_rank is NULL"));
+  EXPECT_THAT(load_error(library("fake_plugin_members")),
+              HasSubstr("required member bind_rank is NULL"));
 }
 
 TEST(LoadPlugin, OneProviderPerProcess) {
@@ -76,9 +82,9 @@ TEST(LoadPlugin, OneProviderPerProcess) {
 
 TEST(LoadPlugin, TheVariableChoosesTheDefault) {
   unsetenv("TRELLIS_DEVICE_PLUGIN");
-  const std::string beside = std::string(TRELLIS_BUILD_DIR) + "/bin/libtrellis_neuron.so";
+  const std::string same_folder = std::string(TRELLIS_BUILD_DIR) + "/bin/libtrellis_neuron.so";
   const bool is_built = std::filesystem::exists(library("trellis_neuron"));
-  EXPECT_EQ(DevicePlugin::default_path(), is_built ? library("trellis_neuron") : beside);
+  EXPECT_EQ(DevicePlugin::default_path(), is_built ? library("trellis_neuron") : same_folder);
   setenv("TRELLIS_DEVICE_PLUGIN", "/some/where.so", 1);
   EXPECT_EQ(DevicePlugin::default_path(), "/some/where.so");
 }
@@ -111,7 +117,8 @@ class OnDevice : public ::testing::Test {
 
 TEST_F(OnDevice, RanksAreBoundAndDevicesSet) {
   run_ranks(options(3), [](RankContext& context) {
-    EXPECT_EQ(context.device(), c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(context.rank())));
+    EXPECT_EQ(context.device(),
+              c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(context.rank())));
     EXPECT_EQ(c10::impl::VirtualGuardImpl(c10::kPrivateUse1).getDevice(), context.device());
     at::Tensor storage = at::full({5}, context.rank() + 1.0f);
     Tensors tensors{on_device(context, storage)};
@@ -151,19 +158,21 @@ TEST_F(OnDevice, EveryCommunicationIsAnnouncedByItsGlobalRanksAndWaitedForOnce) 
     for (auto at = all.find(what); at != std::string::npos; at = all.find(what, at + 1)) ++n;
     return n;
   };
-  EXPECT_EQ(count("rank 0 start kind 1 dp [0,2,] #0 elements 6 type 15 in 3, out 6, -> "), 1) << all;
+  EXPECT_EQ(count("rank 0 start kind 1 dp [0,2,] #0 elements 6 type 15 in 3, out 6, -> "), 1)
+      << all;
   EXPECT_EQ(count("rank 2 start kind 1 dp [0,2,] #0 elements 6 type 15 in 3, out 6, -> "), 1);
   EXPECT_EQ(count("rank 0 start kind 5 dp [0,2,] #0 elements 3 type 15 in 3, out  -> "), 1);
   EXPECT_EQ(count("rank 2 start kind 5 dp [0,2,] #0 elements 3 type 15 in  out 3, -> "), 1);
   EXPECT_EQ(count("start kind 0 dp [0,2,] #4294967296 elements 6 type 15 in 6, out 6, -> "), 2)
-      << "the second group counts in a range of its own";
+      << "the second group counts in its own range";
   EXPECT_EQ(count("start"), 6);
   EXPECT_EQ(count("wait"), 6);
 }
 
 TEST_F(OnDevice, APluginsFailureKeepsItsTextAndCode) {
   setenv("FAKE_REFUSE_RANK", "1", 1);
-  const auto [text, code] = error_of([&] { run_ranks(options(2), [](RankContext& context) { context.host_barrier(); }); });
+  const auto [text, code] = error_of(
+      [&] { run_ranks(options(2), [](RankContext& context) { context.host_barrier(); }); });
   EXPECT_EQ(text, "the fake device has no core for rank 1");
   EXPECT_EQ(code, ExitCode::kDoesNotFit);
 }
@@ -173,7 +182,8 @@ TEST_F(OnDevice, AnotherDeviceTypeIsRefused) {
   wrong.device_type = "cuda";
   EXPECT_THAT(error_of([&] { run_ranks(wrong, [](RankContext&) {}); }).first,
               HasSubstr("device cuda: the loaded plugin serves \"neuron\""));
-  EXPECT_THAT(error_of([&] { run_ranks(options(128), [](RankContext&) {}); }).first, HasSubstr("at most 127 ranks"));
+  EXPECT_THAT(error_of([&] { run_ranks(options(128), [](RankContext&) {}); }).first,
+              HasSubstr("at most 127 ranks"));
 }
 
 }  // namespace

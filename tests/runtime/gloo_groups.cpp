@@ -20,7 +20,8 @@ const std::vector<c10::intrusive_ptr<c10d::Backend>>& GlooGroups::lend(int size,
     threads.emplace_back([&, m] {
       auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(20));
       options->devices = {device};
-      members[static_cast<std::size_t>(m)] = c10::make_intrusive<c10d::ProcessGroupGloo>(store, m, size, options);
+      members[static_cast<std::size_t>(m)] =
+          c10::make_intrusive<c10d::ProcessGroupGloo>(store, m, size, options);
     });
   }
   for (std::thread& thread : threads) thread.join();

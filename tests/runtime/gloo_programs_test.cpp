@@ -1,5 +1,6 @@
-// Random programs of collectives on `neuron`'s process group, on LibTorch's own ProcessGroupGloo, and in double precision. A run
-// of the whole set: TRELLIS_COLLECTIVE_PROGRAMS=1000 (first seed: TRELLIS_COLLECTIVE_SEED) runtime_gloo_programs_test.
+// Random programs of collectives on `neuron`'s process group, on LibTorch's own ProcessGroupGloo,
+// and in double precision. A run of the whole set: TRELLIS_COLLECTIVE_PROGRAMS=1000 (first seed:
+// TRELLIS_COLLECTIVE_SEED) runtime_gloo_programs_test.
 #include <cstdlib>
 #include <thread>
 
@@ -23,9 +24,11 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
 
 /// The emulated device, for as many ranks as the largest program has.
 const DevicePlugin& plugin() {
-  static const DevicePlugin& loaded = [] () -> const DevicePlugin& {
-    const auto& library = DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
-    library.check(library.api().configure(R"({"schema":"trellis.device_options/1","instance":"trn2.48xlarge","world_size":8})"));
+  static const DevicePlugin& loaded = []() -> const DevicePlugin& {
+    const auto& library =
+        DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
+    library.check(library.api().configure(
+        R"({"schema":"trellis.device_options/1","instance":"trn2.48xlarge","world_size":8})"));
     return library;
   }();
   return loaded;
@@ -43,7 +46,8 @@ Outputs play_on_neuron(const Program& program, bool on_device) {
     Stage stage{context.rank(), context.device(), {}, true, nullptr};
     for (const auto& ranks : program.groups) {
       const bool member = std::find(ranks.begin(), ranks.end(), context.rank()) != ranks.end();
-      stage.groups.push_back(member ? context.new_group("any", ranks)->getBackend(c10::kCPU) : nullptr);
+      stage.groups.push_back(member ? context.new_group("any", ranks)->getBackend(c10::kCPU)
+                                    : nullptr);
     }
     outputs[static_cast<std::size_t>(context.rank())] = play(program, stage);
     if (on_device) plugin().check(plugin().api().end_step(static_cast<std::int64_t>(program.seed)));
@@ -51,7 +55,8 @@ Outputs play_on_neuron(const Program& program, bool on_device) {
   return outputs;
 }
 
-/// ProcessGroupGloo does not average, and its all-to-all of tensor lists takes equal sizes only: the oracle alone judges those.
+/// ProcessGroupGloo does not average, and its all-to-all of tensor lists takes equal sizes only:
+/// the oracle alone judges those.
 bool gloo_can(const Instruction& in) {
   if (in.op == ProgramOp::kAllToAll) return in.splits.empty();
   return in.reduction != c10d::ReduceOp::AVG || !is_reduction(in.op);
@@ -63,7 +68,8 @@ Outputs play_on_gloo(const Program& program, GlooGroups& gloo) {
   for (const auto& ranks : program.groups) {
     const auto& members = gloo.lend(static_cast<int>(ranks.size()), lent[ranks.size()]++);
     for (Stage& stage : stages) stage.groups.emplace_back();
-    for (std::size_t m = 0; m < ranks.size(); ++m) stages[static_cast<std::size_t>(ranks[m])].groups.back() = members[m];
+    for (std::size_t m = 0; m < ranks.size(); ++m)
+      stages[static_cast<std::size_t>(ranks[m])].groups.back() = members[m];
   }
   Outputs outputs(stages.size());
   std::vector<std::exception_ptr> errors(stages.size());
@@ -86,7 +92,8 @@ Outputs play_on_gloo(const Program& program, GlooGroups& gloo) {
   return outputs;
 }
 
-/// A reduction in double precision and, element by element, the sum of the absolute values that its rounding errors scale with.
+/// A reduction in double precision and, element by element, the sum of the absolute values that its
+/// rounding errors scale with.
 struct Reference {
   at::Tensor value;
   at::Tensor scale;
@@ -100,7 +107,9 @@ Reference reference(const Tensors& contributed, c10d::ReduceOp::RedOpType op) {
     sizes.push_back(wide.back().abs());
   }
   const at::Tensor value = reduced(wide, op);
-  return {value, op == c10d::ReduceOp::PRODUCT ? value.abs() : reduced(sizes, op == c10d::ReduceOp::AVG ? op : c10d::ReduceOp::SUM)};
+  return {value, op == c10d::ReduceOp::PRODUCT
+                     ? value.abs()
+                     : reduced(sizes, op == c10d::ReduceOp::AVG ? op : c10d::ReduceOp::SUM)};
 }
 
 double epsilon(at::ScalarType type) {
@@ -113,20 +122,23 @@ double epsilon(at::ScalarType type) {
 }
 
 bool is_exact(const Instruction& in, std::size_t contributions) {
-  return contributions == 1 || at::isIntegralType(in.dtype, false) || in.reduction == c10d::ReduceOp::MIN ||
-         in.reduction == c10d::ReduceOp::MAX;
+  return contributions == 1 || at::isIntegralType(in.dtype, false) ||
+         in.reduction == c10d::ReduceOp::MIN || in.reduction == c10d::ReduceOp::MAX;
 }
 
-/// |got − reference| ≤ n · epsilon(partial sums) · scale + epsilon(result) · |reference|: each of n − 1 operations and the last
-/// rounding err by half an epsilon of what they round.
-bool within_bound(const at::Tensor& got, const Reference& expected, std::size_t n, at::ScalarType partial, at::ScalarType result) {
-  const at::Tensor bound =
-      expected.scale * (static_cast<double>(n) * epsilon(partial)) + expected.value.abs() * epsilon(result);
+/// |got − reference| ≤ n · epsilon(partial sums) · scale + epsilon(result) · |reference|: each of n
+/// − 1 operations and the last rounding err by half an epsilon of what they round.
+bool within_bound(const at::Tensor& got, const Reference& expected, std::size_t n,
+                  at::ScalarType partial, at::ScalarType result) {
+  const at::Tensor bound = expected.scale * (static_cast<double>(n) * epsilon(partial)) +
+                           expected.value.abs() * epsilon(result);
   return (got.to(at::kDouble) - expected.value).abs().le(bound).all().item<bool>();
 }
 
-/// One rank's outputs of one instruction: neuron against the definition, bit for bit, and both backends against the oracle.
-void compare(const Program& program, const Instruction& in, int rank, const Tensors& neuron, const Tensors& gloo) {
+/// One rank's outputs of one instruction: neuron against the definition, bit for bit, and both
+/// backends against the oracle.
+void compare(const Program& program, const Instruction& in, int rank, const Tensors& neuron,
+             const Tensors& gloo) {
   const auto& ranks = program.groups[in.group];
   const int member = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   const auto expected = contributions(in, member, static_cast<int>(ranks.size()));
@@ -135,16 +147,20 @@ void compare(const Program& program, const Instruction& in, int rank, const Tens
   ASSERT_EQ(gloo.size(), has_gloo ? expected.size() : 0);
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const std::size_t n = expected[i].size();
-    ASSERT_TRUE(at::equal(neuron[i], reduced(expected[i], in.reduction))) << "neuron, output " << i << ": " << neuron[i];
+    ASSERT_TRUE(at::equal(neuron[i], reduced(expected[i], in.reduction)))
+        << "neuron, output " << i << ": " << neuron[i];
     // Gloo leaves partial sums with those that are not the root.
     const bool in_gloo = has_gloo && (in.op != ProgramOp::kReduce || member == in.root);
     if (is_exact(in, n)) {
-      ASSERT_TRUE(!in_gloo || at::equal(neuron[i], gloo[i])) << "Gloo, output " << i << ": " << gloo[i];
+      ASSERT_TRUE(!in_gloo || at::equal(neuron[i], gloo[i]))
+          << "Gloo, output " << i << ": " << gloo[i];
       continue;
     }
     const Reference oracle = reference(expected[i], in.reduction);
-    ASSERT_TRUE(within_bound(neuron[i], oracle, n, in.dtype, in.dtype)) << "neuron, output " << i << " and double precision";
-    ASSERT_TRUE(!in_gloo || within_bound(gloo[i], oracle, n, in.dtype, in.dtype)) << "Gloo, output " << i << " and double precision";
+    ASSERT_TRUE(within_bound(neuron[i], oracle, n, in.dtype, in.dtype))
+        << "neuron, output " << i << " and double precision";
+    ASSERT_TRUE(!in_gloo || within_bound(gloo[i], oracle, n, in.dtype, in.dtype))
+        << "Gloo, output " << i << " and double precision";
   }
 }
 

@@ -33,7 +33,8 @@ TEST(Hang, ARankThatNeverArrivesIsNamedWithinTheTimeout) {
         Tensors tensors{at::ones({1024})};
         dp->allreduce(tensors)->wait();
         if (context.rank() == 2) {
-          while (!context.stop_requested()) std::this_thread::sleep_for(milliseconds(1));  // computes on and on
+          while (!context.stop_requested())
+            std::this_thread::sleep_for(milliseconds(1));  // computes on and on
           return;
         }
         dp->broadcast(tensors)->wait();
@@ -43,10 +44,13 @@ TEST(Hang, ARankThatNeverArrivesIsNamedWithinTheTimeout) {
   EXPECT_EQ(error.second, ExitCode::kHang);
   EXPECT_THAT(
       error.first,
-      AllOf(HasSubstr("communication hang"), HasSubstr("broadcast of 1024 Float with root member 0, #1 of dp [0, 1, 2, 3]"),
-            HasSubstr("arrived: 0, 1, 3"), HasSubstr("missing: rank 2, which runs outside any communication since 0."),
-            HasSubstr("last: all-reduce sum of 1024 Float, #0 of dp [0, 1, 2, 3] (complete), step 12"), HasSubstr("waited 0.2"),
-            HasSubstr("what to do")));
+      AllOf(HasSubstr("communication hang"),
+            HasSubstr("broadcast of 1024 Float with root member 0, #1 of dp [0, 1, 2, 3]"),
+            HasSubstr("arrived: 0, 1, 3"),
+            HasSubstr("missing: rank 2, which runs outside any communication since 0."),
+            HasSubstr(
+                "last: all-reduce sum of 1024 Float, #0 of dp [0, 1, 2, 3] (complete), step 12"),
+            HasSubstr("waited 0.2"), HasSubstr("what to do")));
   EXPECT_GE(elapsed, milliseconds(200));
   EXPECT_LT(elapsed, milliseconds(2000));
 }
@@ -63,8 +67,10 @@ TEST(Hang, ARankThatEndedIsNamedAtOnce) {
     });
   });
   EXPECT_EQ(error.second, ExitCode::kHang);
-  EXPECT_THAT(error.first, AllOf(HasSubstr("barrier, #0 of tp [0, 1, 2]"), HasSubstr("missing: rank 1, which has ended"),
-                                 HasSubstr("no communication yet"), HasSubstr("nobody could still arrive")));
+  EXPECT_THAT(
+      error.first,
+      AllOf(HasSubstr("barrier, #0 of tp [0, 1, 2]"), HasSubstr("missing: rank 1, which has ended"),
+            HasSubstr("no communication yet"), HasSubstr("no one could still arrive")));
   EXPECT_LT(elapsed, milliseconds(5000)) << "the timeout is 20 s";
 }
 
@@ -73,12 +79,12 @@ TEST(Hang, RanksThatWaitForEachOtherAreNamedAtOnce) {
     run_ranks(world(2), [](RankContext& context) {
       auto pp = context.new_group("pp", {0, 1});
       Tensors in{at::empty({4})};
-      pp->recv(in, 1 - context.rank(), 3)->wait();  // both receive, nobody sends
+      pp->recv(in, 1 - context.rank(), 3)->wait();  // both receive, no one sends
     });
   });
   EXPECT_EQ(code, ExitCode::kHang);
-  EXPECT_THAT(text,
-              AllOf(HasSubstr("receive of 4 Float with tag 3, #0 of pp [0, 1]"), HasSubstr("waits in another communication")));
+  EXPECT_THAT(text, AllOf(HasSubstr("receive of 4 Float with tag 3, #0 of pp [0, 1]"),
+                          HasSubstr("waits in another communication")));
 }
 
 TEST(Hang, GroupsInCrossedOrderAreNamed) {
@@ -91,10 +97,11 @@ TEST(Hang, GroupsInCrossedOrderAreNamed) {
     });
   });
   EXPECT_EQ(code, ExitCode::kHang);
-  EXPECT_THAT(text, AllOf(HasSubstr("barrier, #0 of tp [0, 1]"), HasSubstr("barrier, #0 of dp [0, 1]")));
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("barrier, #0 of tp [0, 1]"), HasSubstr("barrier, #0 of dp [0, 1]")));
 }
 
-TEST(Hang, ARankThatNeverMadeTheGroupIsToldApart) {
+TEST(Hang, ARankThatNeverMadeTheGroupIsNamed) {
   const auto [text, code] = error_of([] {
     run_ranks(world(2), [](RankContext& context) {
       if (context.rank() == 0) context.new_group("tp", {0, 1})->barrier()->wait();
@@ -107,12 +114,27 @@ TEST(Hang, SlowRanksThatShareAHostThreadAreNotLate) {
   WorldOptions options = world(6);
   options.timeout = milliseconds(150);
   options.host_threads = 1;
-  // Rank 0 arrives first and waits 6 × 60 ms for the others, each of which is quick enough once it runs.
+  // Rank 0 arrives first and waits 6 × 60 ms for the others, each of which is quick enough once it
+  // runs.
   EXPECT_NO_THROW(run_ranks(options, [](RankContext& context) {
     auto group = context.new_group("dp", all_ranks(6));
     std::this_thread::sleep_for(milliseconds(60));
     group->barrier()->wait();
   }));
+}
+
+TEST(Hang, ABarrierMayHaveItsOwnTimeout) {
+  WorldOptions options = world(2);
+  options.host_threads = 2;
+  options.timeout = milliseconds(50);
+  const auto slow_rank_0 = [&](milliseconds timeout) {
+    run_ranks(options, [&](RankContext& context) {
+      if (context.rank() == 0) std::this_thread::sleep_for(milliseconds(400));
+      context.host_barrier(timeout);
+    });
+  };
+  EXPECT_NO_THROW(slow_rank_0(std::chrono::hours(1))) << "such as one that writes a checkpoint";
+  EXPECT_EQ(error_of([&] { slow_rank_0({}); }).second, ExitCode::kHang);
 }
 
 TEST(Hang, AWorkMayHaveItsOwnTimeout) {
@@ -137,8 +159,7 @@ TEST(Hang, AWorkMayHaveItsOwnTimeout) {
 
 /// A rank whose code never asks whether to stop.
 [[gnu::noinline]] void compute_for_ever(const std::atomic<bool>& never) {
-  while (!never) {
-  }
+  while (!never) {}
 }
 
 TEST(HangDeathTest, ARankThatGoesOnIsReportedWithItsStackAndEndsTheProcess) {
@@ -156,8 +177,10 @@ TEST(HangDeathTest, ARankThatGoesOnIsReportedWithItsStackAndEndsTheProcess) {
     });
   };
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(4),
-              AllOf(HasSubstr("error: communication hang: rank"), HasSubstr("missing: rank 1, which runs outside any communication"),
-                    HasSubstr("rank 1 goes on all the same"), HasSubstr("native stack, innermost first:\n"), HasSubstr("(runtime_hang_test)"),
+              AllOf(HasSubstr("error: communication hang: rank"),
+                    HasSubstr("missing: rank 1, which runs outside any communication"),
+                    HasSubstr("rank 1 goes on all the same"),
+                    HasSubstr("native stack, innermost first:\n"), HasSubstr("(runtime_hang_test)"),
                     Not(HasSubstr("rank 0 goes on")), Not(HasSubstr("does not answer"))));
 }
 
@@ -174,12 +197,16 @@ TEST(Incomplete, WhatOnlySomeMembersDidIsAFaultWhenAllHaveEnded) {
       if (context.rank() == 0) what(group, tensors);
     };
   };
-  EXPECT_THAT(text_of(start([](const Group& group, Tensors& tensors) { group->send(tensors, 2, 5); })),
-              HasSubstr("send of 4 Float with tag 5, #0 of pp [0, 1, 2]: rank 0 did it, rank 2 did not"));
-  EXPECT_THAT(text_of(start([](const Group& group, Tensors& tensors) { group->recv(tensors, 1, 5); })),
-              HasSubstr("receive of 4 Float with tag 5, #0 of pp [0, 1, 2]: rank 0 did it, rank 1 did not"));
-  EXPECT_THAT(text_of(start([](const Group& group, Tensors& tensors) { group->allreduce(tensors); })),
-              HasSubstr("all-reduce sum of 4 Float, #0 of pp [0, 1, 2]: rank 0 did it, rank 1, 2 did not"));
+  EXPECT_THAT(
+      text_of(start([](const Group& group, Tensors& tensors) { group->send(tensors, 2, 5); })),
+      HasSubstr("send of 4 Float with tag 5, #0 of pp [0, 1, 2]: rank 0 did it, rank 2 did not"));
+  EXPECT_THAT(
+      text_of(start([](const Group& group, Tensors& tensors) { group->recv(tensors, 1, 5); })),
+      HasSubstr(
+          "receive of 4 Float with tag 5, #0 of pp [0, 1, 2]: rank 0 did it, rank 1 did not"));
+  EXPECT_THAT(
+      text_of(start([](const Group& group, Tensors& tensors) { group->allreduce(tensors); })),
+      HasSubstr("all-reduce sum of 4 Float, #0 of pp [0, 1, 2]: rank 0 did it, rank 1, 2 did not"));
 }
 
 TEST(Incomplete, AGroupThatAMemberNeverMadeIsAFault) {
@@ -198,18 +225,21 @@ TEST(Failure, AnExceptionNamesItsRank) {
       if (context.rank() == 2) fail();
     });
   };
-  EXPECT_THAT(error_of([&] { failing([] { throw ConfigError("no such file"); }); }).first, HasSubstr("no such file\n  raised by rank 2"));
+  EXPECT_THAT(error_of([&] { failing([] { throw ConfigError("no such file"); }); }).first,
+              HasSubstr("no such file\n  raised by rank 2"));
   EXPECT_THROW(failing([] { throw ConfigError("no such file"); }), ConfigError);
   try {
     failing([] { TORCH_CHECK(false, "shapes differ"); });
     FAIL();
   } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(), AllOf(HasSubstr("shapes differ"), HasSubstr("raised by rank 2")));
+    EXPECT_THAT(error.what_without_backtrace(),
+                AllOf(HasSubstr("shapes differ"), HasSubstr("raised by rank 2")));
   }
 }
 
 /// Rank 0 and rank 1 of a pair start different things; returns the error.
-std::pair<std::string, ExitCode> mismatch(const std::function<void(RankContext&, const Group&)>& body) {
+std::pair<std::string, ExitCode> mismatch(
+    const std::function<void(RankContext&, const Group&)>& body) {
   return error_of([&] {
     run_ranks(world(2), [&](RankContext& context) {
       auto group = context.new_group("tp", {0, 1});
@@ -231,37 +261,42 @@ TEST(Mismatch, DifferentOperationsNameBothSides) {
       }
     });
     EXPECT_EQ(code, ExitCode::kHang);
-    EXPECT_THAT(
-        text,
-        AllOf(
-            HasSubstr(
-                "communication mismatch: #1 of tp [0, 1]: expected all-reduce sum of 8 Float (rank 0), got broadcast of 8 Float "
-                "with root member 0 (rank 1)"),
-            HasSubstr("    all-reduce sum of 5 Float, #0 of tp [0, 1] (complete)\n"), HasSubstr("what to do")));
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("communication mismatch: #1 of tp [0, 1]: expected all-reduce sum "
+                                "of 8 Float (rank 0), got broadcast of 8 Float "
+                                "with root member 0 (rank 1)"),
+                      HasSubstr("    all-reduce sum of 5 Float, #0 of tp [0, 1] (complete)\n"),
+                      HasSubstr("what to do")));
   }
 }
 
 TEST(Mismatch, TypeSizeReductionRootAndPartsAreCompared) {
   const auto text_of = [](const std::function<void(int, const Group&)>& start) {
-    return mismatch([&](RankContext& context, const Group& group) { start(context.rank(), group); }).first;
+    return mismatch([&](RankContext& context, const Group& group) { start(context.rank(), group); })
+        .first;
   };
-  EXPECT_THAT(text_of([](int rank, const Group& group) {
-                Tensors tensors{at::ones({8}, rank == 0 ? at::kFloat : at::kDouble)};
-                group->allreduce(tensors)->wait();
-              }),
-              HasSubstr("expected all-reduce sum of 8 Float (rank 0), got all-reduce sum of 8 Double (rank 1)"));
-  EXPECT_THAT(text_of([](int rank, const Group& group) {
-                Tensors tensors{at::ones({8 + rank})};
-                group->allreduce(tensors)->wait();
-              }),
-              HasSubstr("expected all-reduce sum of 8 Float (rank 0), got all-reduce sum of 9 Float (rank 1)"));
+  EXPECT_THAT(
+      text_of([](int rank, const Group& group) {
+        Tensors tensors{at::ones({8}, rank == 0 ? at::kFloat : at::kDouble)};
+        group->allreduce(tensors)->wait();
+      }),
+      HasSubstr(
+          "expected all-reduce sum of 8 Float (rank 0), got all-reduce sum of 8 Double (rank 1)"));
+  EXPECT_THAT(
+      text_of([](int rank, const Group& group) {
+        Tensors tensors{at::ones({8 + rank})};
+        group->allreduce(tensors)->wait();
+      }),
+      HasSubstr(
+          "expected all-reduce sum of 8 Float (rank 0), got all-reduce sum of 9 Float (rank 1)"));
   EXPECT_THAT(text_of([](int rank, const Group& group) {
                 Tensors tensors{at::ones({8})};
                 c10d::AllreduceOptions options;
                 options.reduceOp = rank == 0 ? c10d::ReduceOp::MAX : c10d::ReduceOp::AVG;
                 group->allreduce(tensors, options)->wait();
               }),
-              HasSubstr("expected all-reduce max of 8 Float (rank 0), got all-reduce average of 8 Float (rank 1)"));
+              HasSubstr("expected all-reduce max of 8 Float (rank 0), got all-reduce average of 8 "
+                        "Float (rank 1)"));
   EXPECT_THAT(text_of([](int rank, const Group& group) {
                 Tensors tensors{at::ones({8})};
                 c10d::BroadcastOptions options;
@@ -282,7 +317,8 @@ TEST(Mismatch, SplitSizesAndMessagesAreCompared) {
                 at::Tensor out = at::ones({4});
                 std::vector<std::int64_t> one_three{1, 3};
                 std::vector<std::int64_t> even{2, 2};
-                group->all_to_all_single(out, in, context.rank() == 0 ? even : one_three, one_three)->wait();
+                group->all_to_all_single(out, in, context.rank() == 0 ? even : one_three, one_three)
+                    ->wait();
               }).first,
               HasSubstr("rank 0 expected 2 elements from rank 0, got 1"));
   EXPECT_THAT(mismatch([](RankContext& context, const Group& group) {
@@ -294,7 +330,8 @@ TEST(Mismatch, SplitSizesAndMessagesAreCompared) {
                   group->recv(tensors, 0, 2)->wait();
                 }
               }).first,
-              HasSubstr("expected receive of 5 Float with tag 2 (rank 1), got send of 4 Float with tag 2 (rank 0)"));
+              HasSubstr("expected receive of 5 Float with tag 2 (rank 1), got send of 4 Float with "
+                        "tag 2 (rank 0)"));
 }
 
 TEST(Mismatch, BothSidesGetTheErrorEvenWhenOneCatchesIt) {
@@ -342,8 +379,9 @@ TEST(Misuse, IsExplained) {
   EXPECT_THAT(text_of([](const Group& group) {
                 std::thread([&] {
                   Tensors tensors{at::ones({2})};
-                  EXPECT_THAT([&] { group->allreduce(tensors); },
-                              ::testing::ThrowsMessage<c10::Error>(HasSubstr("called on another thread")));
+                  EXPECT_THAT(
+                      [&] { group->allreduce(tensors); },
+                      ::testing::ThrowsMessage<c10::Error>(HasSubstr("called on another thread")));
                 }).join();
               }),
               "no error");

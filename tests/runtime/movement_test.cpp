@@ -1,4 +1,5 @@
-// The plan that moves the bytes: what it counts, what it delivers, and that a broken plan moves broken data.
+// The plan that moves the bytes: what it counts, what it delivers, and that a broken plan moves
+// broken data.
 #include <numeric>
 
 #include "runtime/movement.h"
@@ -12,8 +13,10 @@ using sim::CollectiveKind;
 TEST(BytesSent, AreThoseOfThePlan) {
   for (int n : {1, 2, 3, 8}) {
     for (std::int64_t elements : {840, 1003}) {
-      const auto all_reduce = sim::elements_sent(sim::ring_plan(CollectiveKind::kAllReduce, n, elements));
-      const auto gather = sim::elements_sent(sim::ring_plan(CollectiveKind::kAllGather, n, n * elements));
+      const auto all_reduce =
+          sim::elements_sent(sim::ring_plan(CollectiveKind::kAllReduce, n, elements));
+      const auto gather =
+          sim::elements_sent(sim::ring_plan(CollectiveKind::kAllGather, n, n * elements));
       run_ranks(world(n), [&](RankContext& context) {
         auto group = context.new_group("dp", all_ranks(n));
         const auto me = static_cast<std::size_t>(context.rank());
@@ -52,8 +55,10 @@ TEST(BytesSent, UnevenExchangeAndMessagesCountWhatLeavesTheRank) {
     const bool first = context.rank() == 0;
     at::Tensor in = at::ones({first ? 7 : 4});
     at::Tensor out = at::ones({first ? 5 : 6});
-    std::vector<std::int64_t> in_splits = first ? std::vector<std::int64_t>{2, 5} : std::vector<std::int64_t>{3, 1};
-    std::vector<std::int64_t> out_splits = first ? std::vector<std::int64_t>{2, 3} : std::vector<std::int64_t>{5, 1};
+    std::vector<std::int64_t> in_splits =
+        first ? std::vector<std::int64_t>{2, 5} : std::vector<std::int64_t>{3, 1};
+    std::vector<std::int64_t> out_splits =
+        first ? std::vector<std::int64_t>{2, 3} : std::vector<std::int64_t>{5, 1};
     group->all_to_all_single(out, in, out_splits, in_splits)->wait();
     EXPECT_EQ(context.bytes_sent(), first ? 20 : 12);
   });
@@ -78,14 +83,14 @@ std::vector<std::vector<float>> executed(const sim::CommPlan& plan) {
     buffers.push_back(std::make_unique<Buffers>(plan.elements, static_cast<float>(1 << m)));
     members.push_back(&buffers.back()->pieces);
   }
-  const Movement movement = carry_out(plan);
+  const Movement movement = execute_plan(plan);
   move_bytes(movement, members, 0, total_length(movement), c10::ScalarType::Float, Reduction::kSum);
   std::vector<std::vector<float>> result;
   for (const auto& b : buffers) result.push_back(b->out);
   return result;
 }
 
-TEST(CarryOut, DeliversWhatTheStepsSayAndNothingElse) {
+TEST(ExecutePlan, DeliversWhatTheStepsSayAndNothingElse) {
   auto plan = sim::ring_plan(CollectiveKind::kAllReduce, 4, 8);
   for (const auto& member : executed(plan)) EXPECT_THAT(member, ::testing::Each(15.0f));
 
@@ -102,21 +107,21 @@ TEST(CarryOut, DeliversWhatTheStepsSayAndNothingElse) {
   }
 }
 
-TEST(CarryOut, RefusesToCountAContributionTwice) {
+TEST(ExecutePlan, RefusesToCountAContributionTwice) {
   auto plan = sim::ring_plan(CollectiveKind::kReduceScatter, 3, 6);
   plan.steps.push_back(plan.steps.front());
-  EXPECT_THROW(static_cast<void>(carry_out(plan)), c10::Error);
+  EXPECT_THROW(static_cast<void>(execute_plan(plan)), c10::Error);
 }
 
-TEST(CarryOut, EveryMemberCountAndPlanKindSumsToTheSame) {
+TEST(ExecutePlan, EveryMemberCountAndPlanKindSumsToTheSame) {
   for (int n : {1, 2, 3, 7, 16}) {
-    const auto movement = carry_out(sim::ring_plan(CollectiveKind::kAllReduce, n, 1000));
+    const auto movement = execute_plan(sim::ring_plan(CollectiveKind::kAllReduce, n, 1000));
     EXPECT_EQ(total_length(movement), 1000);
     for (const Delivery& delivery : movement.deliveries) {
       EXPECT_EQ(delivery.from, all_ranks(n));
       EXPECT_EQ(delivery.to, all_ranks(n));
     }
-    const auto scatter = carry_out(sim::ring_plan(CollectiveKind::kReduceScatter, n, n * 10));
+    const auto scatter = execute_plan(sim::ring_plan(CollectiveKind::kReduceScatter, n, n * 10));
     for (const Delivery& delivery : scatter.deliveries) {
       EXPECT_EQ(delivery.from, all_ranks(n));
       EXPECT_EQ(delivery.to, std::vector<int>{static_cast<int>(delivery.target / 10)});
@@ -126,7 +131,7 @@ TEST(CarryOut, EveryMemberCountAndPlanKindSumsToTheSame) {
 
 TEST(MoveBytes, PartsAndPiecesCutAnywhere) {
   constexpr std::int64_t kLength = 5000;
-  const auto movement = carry_out(sim::ring_plan(CollectiveKind::kAllReduce, 3, kLength));
+  const auto movement = execute_plan(sim::ring_plan(CollectiveKind::kAllReduce, 3, kLength));
   std::vector<std::unique_ptr<Buffers>> buffers;
   std::vector<const MemberBuffers*> members;
   for (int m = 0; m < 3; ++m) {
@@ -141,10 +146,12 @@ TEST(MoveBytes, PartsAndPiecesCutAnywhere) {
     buffers.push_back(std::move(b));
   }
   for (std::int64_t begin = 0; begin < kLength; begin += 313) {
-    move_bytes(movement, members, begin, std::min(begin + 313, kLength), c10::ScalarType::Float, Reduction::kSum);
+    move_bytes(movement, members, begin, std::min(begin + 313, kLength), c10::ScalarType::Float,
+               Reduction::kSum);
   }
   for (const auto& b : buffers) {
-    for (std::int64_t i = 0; i < kLength; ++i) ASSERT_EQ(b->out[static_cast<std::size_t>(i)], static_cast<float>(3 * i + 3)) << i;
+    for (std::int64_t i = 0; i < kLength; ++i)
+      ASSERT_EQ(b->out[static_cast<std::size_t>(i)], static_cast<float>(3 * i + 3)) << i;
   }
 }
 

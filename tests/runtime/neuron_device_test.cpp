@@ -15,8 +15,10 @@ using ::testing::ThrowsMessage;
 
 WorldOptions neuron_world(int ranks) {
   static const DevicePlugin& plugin = []() -> const DevicePlugin& {
-    const auto& library = DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
-    library.check(library.api().configure(R"({"schema":"trellis.device_options/1","instance":"trn2.48xlarge","world_size":8})"));
+    const auto& library =
+        DevicePlugin::load(std::string(TRELLIS_BUILD_DIR) + "/lib/libtrellis_neuron.so");
+    library.check(library.api().configure(
+        R"({"schema":"trellis.device_options/1","instance":"trn2.48xlarge","world_size":8})"));
     return library;
   }();
   WorldOptions options = world(ranks);
@@ -45,13 +47,15 @@ TEST(NeuronDevice, ATensorOfAnotherRanksDeviceIsRefusedBeforeAnybodyWaits) {
     auto group = context.new_group("dp", {0, 1});
     if (context.rank() == 1) return;
     Tensors foreign{at::ones({2}, at::TensorOptions(c10::Device(c10::kPrivateUse1, 1)))};
-    EXPECT_THAT([&] { group->allreduce(foreign); },
-                ThrowsMessage<c10::Error>(
-                    HasSubstr("all-reduce: rank 0 expected tensors on the CPU or on device index 0, got neuron:1")));
+    EXPECT_THAT(
+        [&] { group->allreduce(foreign); },
+        ThrowsMessage<c10::Error>(HasSubstr(
+            "all-reduce: rank 0 expected tensors on the CPU or on device index 0, got neuron:1")));
     at::Tensor whole = at::empty({4});
     at::Tensor shard = filled(context, {2}, 1);
     EXPECT_THAT([&] { group->getBackend(c10::kCPU)->_allgather_base(whole, shard); },
-                ThrowsMessage<c10::Error>(HasSubstr("all-gather: expected all tensors on one device, got neuron:0 and cpu")));
+                ThrowsMessage<c10::Error>(HasSubstr(
+                    "all-gather: expected all tensors on one device, got neuron:0 and cpu")));
   });
 }
 
@@ -64,10 +68,12 @@ TEST(NeuronDevice, FunctionalCollectivesFindTheirGroupByName) {
     const std::string name = "tp";
     const Group group = context.new_group("tp", all_ranks(4));  // the registry does not own it
     c10d::register_process_group(name, group);
-    const at::Tensor sum = wait.call(c10d::all_reduce(filled(context, {3}, context.rank()), "sum", name));
+    const at::Tensor sum =
+        wait.call(c10d::all_reduce(filled(context, {3}, context.rank()), "sum", name));
     EXPECT_EQ(sum.device(), context.device());
     EXPECT_TRUE(at::equal(sum.cpu(), at::full({3}, 6.0F)));
-    const at::Tensor gathered = wait.call(c10d::all_gather_into_tensor(filled(context, {1}, context.rank()), 4, name));
+    const at::Tensor gathered =
+        wait.call(c10d::all_gather_into_tensor(filled(context, {1}, context.rank()), 4, name));
     EXPECT_TRUE(at::equal(gathered.cpu(), at::arange(4, at::kFloat)));
     c10d::unregister_process_group(name);
   });

@@ -1,5 +1,5 @@
-// Random programs of collectives on eight ranks, with waits put off, against one thread that plays all ranks in turn: bit for
-// bit.
+// Random programs of collectives on eight ranks, with waits put off, against one thread that plays
+// all ranks one after the other: bit for bit.
 #include <functional>
 #include <random>
 
@@ -17,7 +17,17 @@ using Ranks = std::vector<int>;
 /// Groups that cover the world without overlap, so that every rank has exactly one to speak in.
 using Partition = std::vector<Ranks>;
 
-enum class Kind { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kUnevenAllToAll, kBroadcast, kReduce, kShift, kBarrier };
+enum class Kind {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kUnevenAllToAll,
+  kBroadcast,
+  kReduce,
+  kShift,
+  kBarrier
+};
 constexpr int kKinds = 9;
 
 struct Instruction {
@@ -55,30 +65,33 @@ Program random_program(std::uint64_t seed) {
   program.dtype = std::array{at::kFloat, at::kDouble, at::kBFloat16, at::kLong}[random() % 4];
   program.host_threads = 1 + static_cast<int>(random() % 8);
   for (int i = 0; i < 3; ++i) program.partitions.push_back(random_partition(random));
-  constexpr std::array kReductions = {c10d::ReduceOp::SUM, c10d::ReduceOp::AVG, c10d::ReduceOp::MIN, c10d::ReduceOp::MAX,
-                                      c10d::ReduceOp::PRODUCT};
+  constexpr std::array kReductions = {c10d::ReduceOp::SUM, c10d::ReduceOp::AVG, c10d::ReduceOp::MIN,
+                                      c10d::ReduceOp::MAX, c10d::ReduceOp::PRODUCT};
   for (int i = 0; i < 16; ++i) {
-    program.instructions.push_back({static_cast<Kind>(random() % kKinds), random() % program.partitions.size(),
-                                    random() % kRegisters, static_cast<int>(random() % kRanks),
+    program.instructions.push_back({static_cast<Kind>(random() % kKinds),
+                                    random() % program.partitions.size(), random() % kRegisters,
+                                    static_cast<int>(random() % kRanks),
                                     kReductions[random() % kReductions.size()], random() % 2 == 0});
   }
   return program;
 }
 
-/// Elements from member `from` to member `to` of an uneven all-to-all that keeps every member's total at kElements.
+/// Elements from member `from` to member `to` of an uneven all-to-all that keeps every member's
+/// total at kElements.
 std::int64_t split(int from, int to, int members) {
   const std::int64_t even = kElements / members;
   if (members == 1) return even;
-  const int partner =
-      (from + 1) % members;  // the next member gets more, the own block is smaller; each receives as much as it sends
+  const int partner = (from + 1) % members;  // the next member gets more, the own block is smaller;
+                                             // each receives as much as it sends
   const std::int64_t more = even / 3;
   return even + (to == partner ? more : 0) - (to == from ? more : 0);
 }
 
-/// Keeps values small on every rank in the same way, so that programs of any length stay comparable.
+/// Keeps values small on every rank in the same way, so that programs of any length stay
+/// comparable.
 at::Tensor tamed(const at::Tensor& x) { return at::fmod(x, 7).to(x.scalar_type()); }
 
-/// What an instruction does to the registers of one group's members, played in turn.
+/// What an instruction does to the registers of one group's members, played one after the other.
 Tensors play(const Instruction& instruction, const Tensors& x) {
   const int n = static_cast<int>(x.size());
   const int root = instruction.root % n;
@@ -86,12 +99,16 @@ Tensors play(const Instruction& instruction, const Tensors& x) {
   Tensors result;
   for (std::size_t m = 0; m < size; ++m) result.push_back(x[m].clone());
   const std::int64_t shard = kElements / n;
-  const auto piece = [&](std::size_t m, std::int64_t begin, std::int64_t length) { return x[m].slice(0, begin, begin + length); };
+  const auto piece = [&](std::size_t m, std::int64_t begin, std::int64_t length) {
+    return x[m].slice(0, begin, begin + length);
+  };
   switch (instruction.kind) {
     case Kind::kAllReduce:
       for (auto& r : result) r = reduced(x, instruction.reduce);
       break;
-    case Kind::kReduce: result[static_cast<std::size_t>(root)] = reduced(x, instruction.reduce); break;
+    case Kind::kReduce:
+      result[static_cast<std::size_t>(root)] = reduced(x, instruction.reduce);
+      break;
     case Kind::kBroadcast:
       for (auto& r : result) r = x[static_cast<std::size_t>(root)].clone();
       break;
@@ -107,7 +124,9 @@ Tensors play(const Instruction& instruction, const Tensors& x) {
     case Kind::kReduceScatter:
       for (std::size_t m = 0; m < size; ++m) {
         const auto begin = static_cast<std::int64_t>(m) * shard;
-        result[m].slice(0, 0, shard).copy_(reduced(x, instruction.reduce).slice(0, begin, begin + shard));
+        result[m]
+            .slice(0, 0, shard)
+            .copy_(reduced(x, instruction.reduce).slice(0, begin, begin + shard));
       }
       break;
     case Kind::kAllToAll:
@@ -116,7 +135,9 @@ Tensors play(const Instruction& instruction, const Tensors& x) {
         Tensors blocks;
         for (int from = 0; from < n; ++from) {
           std::int64_t begin = 0;
-          const auto length = [&](int t) { return instruction.kind == Kind::kAllToAll ? shard : split(from, t, n); };
+          const auto length = [&](int t) {
+            return instruction.kind == Kind::kAllToAll ? shard : split(from, t, n);
+          };
           for (int before = 0; before < to; ++before) begin += length(before);
           blocks.push_back(piece(static_cast<std::size_t>(from), begin, length(to)));
         }
@@ -133,7 +154,8 @@ std::vector<Tensors> start_registers(const Program& program) {
   std::vector<Tensors> registers(kRegisters);
   for (int r = 0; r < kRegisters; ++r) {
     for (int rank = 0; rank < kRanks; ++rank)
-      registers[static_cast<std::size_t>(r)].push_back(numbers(rank, {kElements}, program.dtype, static_cast<std::uint64_t>(r)));
+      registers[static_cast<std::size_t>(r)].push_back(
+          numbers(rank, {kElements}, program.dtype, static_cast<std::uint64_t>(r)));
   }
   return registers;
 }
@@ -146,13 +168,15 @@ std::vector<Tensors> oracle(const Program& program) {
       Tensors members;
       for (int rank : ranks) members.push_back(x[static_cast<std::size_t>(rank)]);
       const Tensors after = play(instruction, members);
-      for (std::size_t m = 0; m < ranks.size(); ++m) x[static_cast<std::size_t>(ranks[m])] = after[m];
+      for (std::size_t m = 0; m < ranks.size(); ++m)
+        x[static_cast<std::size_t>(ranks[m])] = after[m];
     }
   }
   return registers;
 }
 
-/// One rank's side of a program. A register whose communication is not waited for yet is finished before its next use.
+/// One rank's side of a program. A register whose communication is not waited for yet is finished
+/// before its next use.
 class Player {
  public:
   Player(RankContext& context, const Program& program) : context_(context), pending_(kRegisters) {
@@ -189,6 +213,17 @@ class Player {
     pending.work->wait();
     registers_[reg] = tamed(pending.result());
     pending = {};
+  }
+
+  static Pending all_to_all(const Group& group, at::Tensor x, bool uneven) {
+    const int n = group->getSize();
+    at::Tensor out = at::empty_like(x);
+    std::vector<std::int64_t> sent, received;
+    for (int m = 0; m < n && uneven; ++m) {
+      sent.push_back(split(group->getRank(), m, n));
+      received.push_back(split(m, group->getRank(), n));
+    }
+    return {group->all_to_all_single(out, x, received, sent), [out] { return out; }};
   }
 
   void start(const Instruction& instruction) {
@@ -233,18 +268,8 @@ class Player {
                    }};
         return;
       }
-      case Kind::kAllToAll:
-      case Kind::kUnevenAllToAll: {
-        at::Tensor out = at::empty_like(x);
-        std::vector<std::int64_t> sent;
-        std::vector<std::int64_t> received;
-        for (int m = 0; m < n && instruction.kind == Kind::kUnevenAllToAll; ++m) {
-          sent.push_back(split(group->getRank(), m, n));
-          received.push_back(split(m, group->getRank(), n));
-        }
-        pending = {group->all_to_all_single(out, x, received, sent), [out] { return out; }};
-        return;
-      }
+      case Kind::kAllToAll: pending = all_to_all(group, x, false); return;
+      case Kind::kUnevenAllToAll: pending = all_to_all(group, x, true); return;
       case Kind::kShift: {
         Tensors in{at::empty_like(x)};
         group->send(xs, (group->getRank() + 1) % n, 0)->wait();
@@ -279,7 +304,8 @@ TEST_P(Programs, EqualTheSequentialOracle) {
     });
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       for (std::size_t r = 0; r < kRegisters; ++r) {
-        ASSERT_TRUE(at::equal(got[rank][r], expected[r][rank])) << "rank " << rank << ", register " << r;
+        ASSERT_TRUE(at::equal(got[rank][r], expected[r][rank]))
+            << "rank " << rank << ", register " << r;
       }
     }
   }

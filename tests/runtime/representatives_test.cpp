@@ -1,4 +1,5 @@
-// Worlds of which only some ranks run: the others count as arrived, wherever they would be waited for.
+// Worlds of which only some ranks run: the others count as arrived, wherever they would be waited
+// for.
 #include <mutex>
 #include <set>
 
@@ -29,7 +30,7 @@ TEST(Representatives, OnlyTheyRunAndKnowTheirPlaceInTheWorld) {
   EXPECT_EQ(ran, (std::set<int>{0, 50000, 99999}));
 }
 
-TEST(Representatives, NobodyWaitsForRanksThatDoNotRun) {
+TEST(Representatives, NoneWaitsForRanksThatDoNotRun) {
   run_ranks(represented(8, {0, 4}), [](RankContext& context) {
     const int first = context.rank();
     auto tp = context.new_group("tp", {first, first + 1});

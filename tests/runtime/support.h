@@ -32,9 +32,11 @@ inline std::vector<int> all_ranks(int n) {
 }
 
 /// The same numbers for the same (seed, rank), whatever thread asks.
-inline at::Tensor numbers(int rank, at::IntArrayRef sizes, at::ScalarType dtype, std::uint64_t seed = 1) {
+inline at::Tensor numbers(int rank, at::IntArrayRef sizes, at::ScalarType dtype,
+                          std::uint64_t seed = 1) {
   auto generator = at::detail::createCPUGenerator(seed * 1000 + static_cast<std::uint64_t>(rank));
-  if (at::isIntegralType(dtype, false)) return at::randint(-5, 6, sizes, generator, at::kLong).to(dtype);
+  if (at::isIntegralType(dtype, false))
+    return at::randint(-5, 6, sizes, generator, at::kLong).to(dtype);
   return at::randn(sizes, generator, at::kDouble).to(dtype);
 }
 
@@ -42,7 +44,9 @@ inline at::Tensor numbers(int rank, at::IntArrayRef sizes, at::ScalarType dtype,
 class Results {
  public:
   explicit Results(int ranks) : tensors_(static_cast<std::size_t>(ranks)) {}
-  void put(int rank, const at::Tensor& tensor) { tensors_[static_cast<std::size_t>(rank)] = tensor.clone(); }
+  void put(int rank, const at::Tensor& tensor) {
+    tensors_[static_cast<std::size_t>(rank)] = tensor.clone();
+  }
   const at::Tensor& operator[](int rank) const { return tensors_[static_cast<std::size_t>(rank)]; }
 
  private:

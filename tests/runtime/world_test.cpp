@@ -45,8 +45,7 @@ TEST(World, NoMoreRanksRunThanHostThreads) {
       auto group = context.new_group("world", all_ranks(8));
       for (int i = 0; i < 5; ++i) {
         const int now = ++running;
-        for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
-        }
+        for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {}
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         --running;
         group->barrier()->wait();
@@ -63,7 +62,8 @@ TEST(World, WrongOptionsAreTheUsersMistake) {
   EXPECT_THROW(run_ranks(none, [](RankContext&) {}), ConfigError);
   WorldOptions device = world(1);
   device.device_type = "neuron";
-  EXPECT_THAT(error_of([&] { run_ranks(device, [](RankContext&) {}); }).first, HasSubstr("no device plugin is loaded"));
+  EXPECT_THAT(error_of([&] { run_ranks(device, [](RankContext&) {}); }).first,
+              HasSubstr("no device plugin is loaded"));
 }
 
 TEST(World, HostThreadsDoNotChangeABit) {
@@ -73,7 +73,8 @@ TEST(World, HostThreadsDoNotChangeABit) {
     Results results(8);
     run_ranks(options, [&](RankContext& context) {
       auto all = context.new_group("dp", all_ranks(8));
-      auto half = context.new_group("tp", context.rank() < 4 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{4, 5, 6, 7});
+      auto half = context.new_group(
+          "tp", context.rank() < 4 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{4, 5, 6, 7});
       at::Tensor x = numbers(context.rank(), {100003}, at::kFloat);
       for (int i = 0; i < 4; ++i) {
         Tensors tensors{x};
@@ -89,7 +90,8 @@ TEST(World, HostThreadsDoNotChangeABit) {
   const Results one = run(1);
   for (int host_threads : {2, 8}) {
     const Results many = run(host_threads);
-    for (int rank = 0; rank < 8; ++rank) EXPECT_TRUE(at::equal(one[rank], many[rank])) << "rank " << rank;
+    for (int rank = 0; rank < 8; ++rank)
+      EXPECT_TRUE(at::equal(one[rank], many[rank])) << "rank " << rank;
   }
 }
 
@@ -151,7 +153,8 @@ TEST(Failure, TwoCausesAreReportedByRankNotByTime) {
 }
 
 TEST(Failure, AWorldCanFollowAFailedOne) {
-  EXPECT_THROW(run_ranks(world(2), [](RankContext&) { throw Error(ExitCode::kParity, "once"); }), Error);
+  EXPECT_THROW(run_ranks(world(2), [](RankContext&) { throw Error(ExitCode::kParity, "once"); }),
+               Error);
   std::atomic<int> ran{0};
   run_ranks(world(2), [&](RankContext& context) {
     context.host_barrier();
@@ -207,10 +210,11 @@ TEST(Stop, AFailureElsewhereIsSeen) {
   EXPECT_TRUE(seen);
 }
 
-/// Megatron's g: sums over the group in forward, passes gradients through; here backward sums too, to have a collective inside
-/// it.
+/// Megatron's g: sums over the group in forward, passes gradients through; here backward sums too,
+/// to have a collective inside it.
 struct SumOverGroup : torch::autograd::Function<SumOverGroup> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Group& group) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const Group& group) {
     context->saved_data["group"] = c10::IValue::make_capsule(group);
     at::Tensor y = x.clone();
     Tensors tensors{y};
@@ -245,8 +249,11 @@ TEST(Autograd, CollectivesRunInsideBackward) {
 
 TEST(Autograd, ErrorsInsideBackwardKeepTheirType) {
   struct Fails : torch::autograd::Function<Fails> {
-    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list&) {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+      return x.clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   const torch::autograd::variable_list&) {
       throw Error(ExitCode::kDoesNotFit, "in backward");
     }
   };
@@ -265,7 +272,8 @@ TEST(Autograd, ErrorsInsideBackwardKeepTheirType) {
 TEST(Groups, ManyGroupsCommunicateAtOnce) {
   run_ranks(world(8), [](RankContext& context) {
     const int rank = context.rank();
-    auto row = context.new_group("tp", {rank / 4 * 4, rank / 4 * 4 + 1, rank / 4 * 4 + 2, rank / 4 * 4 + 3});
+    auto row = context.new_group(
+        "tp", {rank / 4 * 4, rank / 4 * 4 + 1, rank / 4 * 4 + 2, rank / 4 * 4 + 3});
     auto column = context.new_group("dp", {rank % 4, rank % 4 + 4});
     auto reversed = context.new_group("cp", {7, 6, 5, 4, 3, 2, 1, 0});
     for (int i = 0; i < 50; ++i) {
@@ -303,14 +311,19 @@ TEST(Groups, EqualGroupsAreDistinctInstances) {
 }
 
 TEST(Groups, AStrangerCannotMakeAGroup) {
-  EXPECT_THROW(run_ranks(world(2), [](RankContext& context) { context.new_group("tp", {context.rank() == 0 ? 1 : 0}); }),
+  EXPECT_THROW(run_ranks(world(2),
+                         [](RankContext& context) {
+                           context.new_group("tp", {context.rank() == 0 ? 1 : 0});
+                         }),
                c10::Error);
 }
 
 TEST(ShapeOnly, MovesNothingButStillMatches) {
   WorldOptions options = world(4);
   options.shape_only = true;
-  const auto without_data = [](std::int64_t n) { return at::from_blob(nullptr, {n}, at::dtype(at::kFloat)); };
+  const auto without_data = [](std::int64_t n) {
+    return at::from_blob(nullptr, {n}, at::dtype(at::kFloat));
+  };
   run_ranks(options, [&](RankContext& context) {
     auto group = context.new_group("tp", all_ranks(4));
     at::Tensor shard = without_data(1 << 20);
@@ -332,7 +345,8 @@ TEST(ShapeOnly, MovesNothingButStillMatches) {
     });
   });
   EXPECT_EQ(code, ExitCode::kHang);
-  EXPECT_THAT(text, AllOf(HasSubstr("all-reduce sum of 16 Float"), HasSubstr("all-reduce sum of 8 Float")));
+  EXPECT_THAT(
+      text, AllOf(HasSubstr("all-reduce sum of 16 Float"), HasSubstr("all-reduce sum of 8 Float")));
 }
 
 }  // namespace

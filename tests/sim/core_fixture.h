@@ -4,7 +4,7 @@
 
 #include <systemc>
 
-#include "sim/neuron_core/neuron_core.h"
+#include "sim/systemc/neuron_core.h"
 
 namespace trellis::sim {
 
@@ -12,7 +12,8 @@ namespace trellis::sim {
 class SystemCTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (sc_core::sc_get_status() != sc_core::SC_ELABORATION) FAIL() << "SystemC elaborates once per process: run one case at a time (ctest)";
+    if (sc_core::sc_get_status() != sc_core::SC_ELABORATION)
+      FAIL() << "SystemC elaborates once per process: run one case at a time (ctest)";
   }
 };
 

@@ -65,7 +65,8 @@ TEST(TimingLaws, NothingBeatsTheArrayTheHbmOrTheDmaEngines) {
       EXPECT_LE(flops / seconds, system.peak_per_logical_core().value);
       const auto hbm = static_cast<double>((t.hbm_read + t.hbm_written).value);
       EXPECT_LE(hbm / seconds, system.chip.hbm_bandwidth.value / system.logical_cores_per_chip());
-      EXPECT_LE(hbm / seconds, system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines);
+      EXPECT_LE(hbm / seconds,
+                system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines);
       EXPECT_LE((t.tensor_active + t.compute_only + t.dma_only).value, t.duration.value);
     }
   }
@@ -81,7 +82,8 @@ void expect_never_slower(const std::function<void(SystemConfig&)>& improve) {
     Simulator simulator(*system);
     std::mt19937 rng(3);
     for (int i = 0; i < 40; ++i) {
-      const std::int64_t duration = simulator.time_program(random_pipeline(rng).program).segments[0].duration.value;
+      const std::int64_t duration =
+          simulator.time_program(random_pipeline(rng).program).segments[0].duration.value;
       if (system == &base) {
         before.push_back(duration);
       } else {
@@ -97,11 +99,13 @@ TEST(TimingLaws, TwiceTheHbmBandwidthNeverSlows) {
 }
 
 TEST(TimingLaws, TwiceTheDmaRateNeverSlows) {
-  expect_never_slower([](SystemConfig& s) { s.chip.core.dma.engine_rate = s.chip.core.dma.engine_rate * 2.0; });
+  expect_never_slower(
+      [](SystemConfig& s) { s.chip.core.dma.engine_rate = s.chip.core.dma.engine_rate * 2.0; });
 }
 
 TEST(TimingLaws, TwiceTheTensorClockNeverSlows) {
-  expect_never_slower([](SystemConfig& s) { s.chip.core.tensor.clock = s.chip.core.tensor.clock * 2.0; });
+  expect_never_slower(
+      [](SystemConfig& s) { s.chip.core.tensor.clock = s.chip.core.tensor.clock * 2.0; });
 }
 
 TEST(TimingLaws, MoreIterationsTakeLonger) {
@@ -128,7 +132,9 @@ TEST(TimingLaws, ALoopEqualsItsUnrolledForm) {
       }
       std::size_t end = i;
       while (queue[end].opcode != isa::Opcode::kEndLoop) ++end;
-      for (int n = 0; n < 9; ++n) flat.insert(flat.end(), queue.begin() + static_cast<std::ptrdiff_t>(i) + 1, queue.begin() + static_cast<std::ptrdiff_t>(end));
+      for (int n = 0; n < 9; ++n)
+        flat.insert(flat.end(), queue.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                    queue.begin() + static_cast<std::ptrdiff_t>(end));
       i = end;
     }
     queue = flat;

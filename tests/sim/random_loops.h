@@ -10,8 +10,9 @@
 
 namespace trellis::sim::isa::testing {
 
-/// Legal programs of nested loops that never deadlock: a chain of stages, each on its own engine, that hand tokens forward and credits
-/// back through semaphores. A stage may take and return its tokens one by one in an inner loop, all at once, or in one flat loop.
+/// Legal programs of nested loops that never deadlock: a chain of stages, each on its own engine,
+/// that hand tokens forward and credits back through semaphores. A stage may take and return its
+/// tokens one by one in an inner loop, all at once, or in one flat loop.
 class RandomLoops {
  public:
   explicit RandomLoops(std::uint32_t seed) : rng_(seed) {
@@ -31,8 +32,12 @@ class RandomLoops {
   }
 
  private:
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(rng_() % static_cast<std::uint64_t>(n)); }
-  std::vector<Instruction>& queue(Engine engine) { return program_.segments[0].queues[static_cast<std::size_t>(engine)]; }
+  std::int64_t below(std::int64_t n) {
+    return static_cast<std::int64_t>(rng_() % static_cast<std::uint64_t>(n));
+  }
+  std::vector<Instruction>& queue(Engine engine) {
+    return program_.segments[0].queues[static_cast<std::size_t>(engine)];
+  }
 
   static Instruction control(Opcode opcode, std::int64_t count = 1) {
     Instruction i;
@@ -47,7 +52,8 @@ class RandomLoops {
   };
 
   void add_nest(std::int64_t iterations) {
-    std::vector<Engine> engines = {Engine::kTensor, Engine::kVector, Engine::kScalar, Engine::kGpSimd, Engine::kSync};
+    std::vector<Engine> engines = {Engine::kTensor, Engine::kVector, Engine::kScalar,
+                                   Engine::kGpSimd, Engine::kSync};
     std::shuffle(engines.begin(), engines.end(), rng_);
     engines.resize(static_cast<std::size_t>(1 + below(5)));
     const std::int64_t tokens = 1 + below(6);  // per iteration
@@ -62,11 +68,13 @@ class RandomLoops {
     }
     program_.kernels.push_back({"nest", 0, 0, false});
     for (std::size_t i = 0; i < engines.size(); ++i) {
-      add_stage(engines[i], i > 0 ? &edges[i - 1] : nullptr, i < edges.size() ? &edges[i] : nullptr, iterations, tokens);
+      add_stage(engines[i], i > 0 ? &edges[i - 1] : nullptr, i < edges.size() ? &edges[i] : nullptr,
+                iterations, tokens);
     }
   }
 
-  void add_stage(Engine engine, const Edge* in, const Edge* out, std::int64_t iterations, std::int64_t tokens) {
+  void add_stage(Engine engine, const Edge* in, const Edge* out, std::int64_t iterations,
+                 std::int64_t tokens) {
     auto& q = queue(engine);
     const std::int64_t style = below(3);
     const auto at_once = static_cast<std::uint16_t>(style == 1 ? tokens : 1);

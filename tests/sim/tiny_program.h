@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "sim/isa/program.h"
 
@@ -13,7 +14,8 @@ inline Limits trn2_limits() {
   return limits;
 }
 
-inline AccessPattern tile(std::uint32_t buffer, DType dtype, int partitions, int columns, int start_partition = 0) {
+inline AccessPattern tile(std::uint32_t buffer, DType dtype, int partitions, int columns,
+                          int start_partition = 0) {
   AccessPattern a;
   a.buffer = buffer;
   a.dtype = dtype;
@@ -24,8 +26,33 @@ inline AccessPattern tile(std::uint32_t buffer, DType dtype, int partitions, int
   return a;
 }
 
-/// The smallest complete kernel: load two operands, multiply in a loop with double buffering, copy out of PSUM, store.
-///   sync:   loop n { dma x → sbuf }      tensor: loop n { load_stationary, matmul }   vector: copy   sync: dma out
+/// Two free buffers at the start; in the loop a product of weights and `moving`; the sum is done.
+inline std::vector<Instruction> tiny_products(const AccessPattern& moving, int columns,
+                                              const Instruction& loop, const Instruction& end) {
+  Instruction prime;
+  prime.opcode = Opcode::kSemaphore;
+  prime.updates = {{1, 2}};
+  Instruction stationary;
+  stationary.opcode = Opcode::kLoadStationary;
+  stationary.src0 = tile(2, DType::kBf16, 128, 128);
+  Instruction matmul;
+  matmul.opcode = Opcode::kMatmul;
+  matmul.dst = tile(4, DType::kFp32, 128, columns);
+  matmul.src0 = moving;
+  matmul.accumulate = true;
+  matmul.overwrite_first = true;
+  matmul.waits = {{0, 1}};
+  matmul.updates = {{1, 1}};
+  Instruction done;
+  done.opcode = Opcode::kSemaphore;
+  done.updates = {{2, 1}};
+  return {prime, loop, stationary, matmul, end, done};
+}
+
+/// The smallest complete kernel: load two operands, multiply in a loop with double buffering, copy
+/// out of PSUM, store.
+///   sync:   loop n { dma x → sbuf }      tensor: loop n { load_stationary, matmul }
+///   vector: copy                         sync:   dma out
 inline Program tiny_gemm(std::int64_t iterations = 4, int columns = 512) {
   Program p;
   p.name = "tiny gemm";
@@ -36,14 +63,14 @@ inline Program tiny_gemm(std::int64_t iterations = 4, int columns = 512) {
       {MemorySpace::kSbuf, "weights", 0, -1, 0, 128, 256, 0},
       {MemorySpace::kSbuf, "moving", 0, -1, 0, 128, 2 * row, 256},
       {MemorySpace::kPsum, "sum", 0, -1, 0, 128, static_cast<std::uint32_t>(columns * 4), 0},
-      {MemorySpace::kSbuf, "result", 0, -1, 0, 128, static_cast<std::uint32_t>(columns * 4), 256 + 2 * row},
+      {MemorySpace::kSbuf, "result", 0, -1, 0, 128, static_cast<std::uint32_t>(columns * 4),
+       256 + 2 * row},
   };
   p.kernels = {{"mm", 0, iterations * 2 * 128 * 128 * columns, false}};
   Segment s;
   auto& sync = s.queues[static_cast<int>(Engine::kSync)];
   auto& tensor = s.queues[static_cast<int>(Engine::kTensor)];
   auto& vector = s.queues[static_cast<int>(Engine::kVector)];
-
   Instruction loop;
   loop.opcode = Opcode::kLoop;
   loop.count = iterations;
@@ -65,24 +92,7 @@ inline Program tiny_gemm(std::int64_t iterations = 4, int columns = 512) {
   load.updates = {{0, 1}};
   sync = {loop, load, end};
 
-  Instruction prime;  // two free buffers at the start
-  prime.opcode = Opcode::kSemaphore;
-  prime.updates = {{1, 2}};
-  Instruction stationary;
-  stationary.opcode = Opcode::kLoadStationary;
-  stationary.src0 = tile(2, DType::kBf16, 128, 128);
-  Instruction matmul;
-  matmul.opcode = Opcode::kMatmul;
-  matmul.dst = tile(4, DType::kFp32, 128, columns);
-  matmul.src0 = moving;
-  matmul.accumulate = true;
-  matmul.overwrite_first = true;
-  matmul.waits = {{0, 1}};
-  matmul.updates = {{1, 1}};
-  Instruction done;
-  done.opcode = Opcode::kSemaphore;
-  done.updates = {{2, 1}};
-  tensor = {prime, loop, stationary, matmul, end, done};
+  tensor = tiny_products(moving, columns, loop, end);
 
   Instruction copy;
   copy.opcode = Opcode::kTensorCopy;
@@ -104,11 +114,13 @@ inline Program tiny_gemm(std::int64_t iterations = 4, int columns = 512) {
   return p;
 }
 
-/// Every ring group loads `transfers` tiles [128, row_bytes], each started by an engine of its own.
+/// Every ring group loads `transfers` tiles [128, row_bytes], each started by its own engine.
 inline Program four_rings(std::int64_t transfers, int row_bytes) {
   Program p;
   p.name = "four rings";
-  p.buffers = {{MemorySpace::kHbm, "x", 128LL * row_bytes, 0, 0, 0, 0, 0}, {MemorySpace::kSbuf, "tile", 0, -1, 0, 128, static_cast<std::uint32_t>(row_bytes), 0}};
+  p.buffers = {
+      {MemorySpace::kHbm, "x", 128LL * row_bytes, 0, 0, 0, 0, 0},
+      {MemorySpace::kSbuf, "tile", 0, -1, 0, 128, static_cast<std::uint32_t>(row_bytes), 0}};
   p.kernels = {{"load", 0, 0, false}};
   Segment s;
   for (int q = 0; q < kNumDmaQueues; ++q) {

@@ -16,7 +16,9 @@ namespace {
 
 class MetricsWriterTest : public testing::Test {
  protected:
-  MetricsWriterTest() : path_(std::filesystem::temp_directory_path() / ("trellis_metrics_" + std::to_string(::getpid()) + ".jsonl")) {}
+  MetricsWriterTest()
+      : path_(std::filesystem::temp_directory_path() /
+              ("trellis_metrics_" + std::to_string(::getpid()) + ".jsonl")) {}
   ~MetricsWriterTest() override { std::filesystem::remove(path_); }
   [[nodiscard]] std::string content() const {
     std::ifstream stream(path_, std::ios::binary);
@@ -51,8 +53,9 @@ TEST_F(MetricsWriterTest, MissingDirectoryIsTheUsersMistake) {
     MetricsWriter writer(path_ / "missing" / "metrics.jsonl");
     FAIL() << "expected an exception";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.what(), (path_ / "missing" / "metrics.jsonl").string() +
-                                ": cannot write here: No such file or directory; choose another place");
+    EXPECT_EQ(error.what(),
+              (path_ / "missing" / "metrics.jsonl").string() +
+                  ": cannot write here: No such file or directory; choose another place");
   }
 }
 

@@ -14,16 +14,18 @@ std::string bytes_of(const Timeline& timeline) {
   return out.str();
 }
 
-/// 100 000 slices as a training step has them: a few hundred names, two arguments each, milliseconds of time.
+/// 100 000 slices as a training step has them: a few hundred names, two arguments each,
+/// milliseconds of time.
 Timeline large() {
   Timeline timeline;
   const ProcessId process = timeline.add_process("rank 0", 0);
   std::vector<TrackId> tracks;
-  for (int i = 0; i < 20; ++i) tracks.push_back(timeline.add_track(process, "track " + std::to_string(i), i));
+  for (int i = 0; i < 20; ++i)
+    tracks.push_back(timeline.add_track(process, "track " + std::to_string(i), i));
   for (std::int64_t i = 0; i < 100'000; ++i) {
     const std::array args{Arg{"kernel", i % 1000}, Arg{"bytes", i * 64}};
-    timeline.slice(tracks[static_cast<std::size_t>(i % 20)], "kernel_" + std::to_string(i % 300), "compute",
-                   Picoseconds(i * 1'000'003), Picoseconds(900'007), args);
+    timeline.slice(tracks[static_cast<std::size_t>(i % 20)], "kernel_" + std::to_string(i % 300),
+                   "compute", Picoseconds(i * 1'000'003), Picoseconds(900'007), args);
   }
   return timeline;
 }

@@ -1,7 +1,9 @@
-"""Reads what traces_write_samples wrote with Perfetto's own protobuf classes and compares every event.
+"""Reads what traces_write_samples wrote with Perfetto's own protobuf classes and compares every
+event.
 
 Usage: read_by_perfetto.py WRITER [SEED]
 """
+
 import json
 import random
 import subprocess
@@ -15,10 +17,16 @@ Event = pb.TrackEvent
 
 
 class Reader:
-    """A packet sequence as Perfetto's importer sees it: interned texts, descriptors, one stack of open slices per track."""
+    """A packet sequence as Perfetto's importer sees it: interned texts, descriptors, one stack of
+    open slices per track."""
 
     def __init__(self, trace):
-        self.tables = {"event_names": {}, "event_categories": {}, "debug_annotation_names": {}, "debug_annotation_string_values": {}}
+        self.tables = {
+            "event_names": {},
+            "event_categories": {},
+            "debug_annotation_names": {},
+            "debug_annotation_string_values": {},
+        }
         self.descriptors, self.slices, self.instants, self.samples = {}, [], [], []
         self.stacks = defaultdict(list)
         self.state_valid = False
@@ -36,11 +44,15 @@ class Reader:
         for kind, table in self.tables.items():
             for entry in getattr(packet.interned_data, kind):
                 assert entry.iid != 0 and entry.iid not in table
-                table[entry.iid] = entry.str.decode() if kind == "debug_annotation_string_values" else entry.name
+                table[entry.iid] = (
+                    entry.str.decode() if kind == "debug_annotation_string_values" else entry.name
+                )
         if packet.HasField("track_descriptor"):
             descriptor = packet.track_descriptor
             assert descriptor.uuid not in self.descriptors
-            assert not descriptor.HasField("parent_uuid") or descriptor.parent_uuid in self.descriptors
+            assert (
+                not descriptor.HasField("parent_uuid") or descriptor.parent_uuid in self.descriptors
+            )
             self.descriptors[descriptor.uuid] = descriptor
         if packet.HasField("track_event"):
             assert packet.timestamp >= self.now, "events are not in the order of time"
@@ -68,41 +80,89 @@ class Reader:
             if kind == "string_value_iid":
                 value = self.tables["debug_annotation_string_values"][value]
             args[self.tables["debug_annotation_names"][annotation.name_iid]] = value
-        name = event.name if event.WhichOneof("name_field") == "name" else self.tables["event_names"][event.name_iid]
+        name = (
+            event.name
+            if event.WhichOneof("name_field") == "name"
+            else self.tables["event_names"][event.name_iid]
+        )
         categories = [self.tables["event_categories"][iid] for iid in event.category_iids]
-        return {"track": event.track_uuid, "name": name, "category": "".join(categories), "args": args,
-                "flows_out": sorted(event.flow_ids), "flows_in": sorted(event.terminating_flow_ids)}
+        return {
+            "track": event.track_uuid,
+            "name": name,
+            "category": "".join(categories),
+            "args": args,
+            "flows_out": sorted(event.flow_ids),
+            "flows_in": sorted(event.terminating_flow_ids),
+        }
 
 
 def check_descriptors(reader, expected):
     """Returns the uuids of the expected tracks and counters, in their order there."""
-    roots = {d.process.process_name: d for d in reader.descriptors.values() if d.HasField("process")}
-    assert len(roots) == len(expected["processes"]) and len({d.process.pid for d in roots.values()}) == len(roots)
+    roots = {
+        d.process.process_name: d for d in reader.descriptors.values() if d.HasField("process")
+    }
+    assert len(roots) == len(expected["processes"]) and len(
+        {d.process.pid for d in roots.values()}
+    ) == len(roots)
     shown = sorted(roots.values(), key=lambda d: d.process.legacy_sort_index)
-    assert [d.process.process_name for d in shown] == [p["name"] for p in sorted(expected["processes"], key=lambda p: p["sort"])]
+    assert [d.process.process_name for d in shown] == [
+        p["name"] for p in sorted(expected["processes"], key=lambda p: p["sort"])
+    ]
     assert all(d.child_ordering == pb.TrackDescriptor.EXPLICIT for d in roots.values())
     process_of = {d.uuid: name for name, d in roots.items()}
 
     children = [d for d in reader.descriptors.values() if d.HasField("parent_uuid")]
     tracks = sorted((d for d in children if not d.HasField("counter")), key=lambda d: d.uuid)
-    assert [(process_of[d.parent_uuid], d.name) for d in tracks] == [(t["process"], t["name"]) for t in expected["tracks"]]
+    assert [(process_of[d.parent_uuid], d.name) for d in tracks] == [
+        (t["process"], t["name"]) for t in expected["tracks"]
+    ]
     for process in process_of.values():
-        rows = [(t["sort"], d.sibling_order_rank) for d, t in zip(tracks, expected["tracks"]) if t["process"] == process]
-        assert [rank for _, rank in sorted(rows)] == sorted(rank for _, rank in rows), "tracks are not in their order"
+        rows = [
+            (t["sort"], d.sibling_order_rank)
+            for d, t in zip(tracks, expected["tracks"])
+            if t["process"] == process
+        ]
+        assert [rank for _, rank in sorted(rows)] == sorted(rank for _, rank in rows), (
+            "tracks are not in their order"
+        )
     counters = sorted((d for d in children if d.HasField("counter")), key=lambda d: d.uuid)
     for descriptor, counter in zip(counters, expected["counters"], strict=True):
         assert process_of[descriptor.parent_uuid] == counter["process"]
-        unit = "bytes" if descriptor.counter.unit == pb.CounterDescriptor.UNIT_SIZE_BYTES else descriptor.counter.unit_name
+        unit = (
+            "bytes"
+            if descriptor.counter.unit == pb.CounterDescriptor.UNIT_SIZE_BYTES
+            else descriptor.counter.unit_name
+        )
         assert unit == counter["unit"]
     return [d.uuid for d in tracks], [d.uuid for d in counters]
 
 
 def check_slices(reader, expected, tracks):
-    key = lambda s: json.dumps([s["track"], s["name"], s["category"], sorted(s["args"].items()), s["flows_out"], s["flows_in"]])
-    wanted = sorted(key({"track": tracks[s["track"]], "name": s["name"], "category": s["category"],
-                         "args": s["args"] | {"start_ps": s["start"], "duration_ps": s["duration"]},
-                         "flows_out": sorted(f + 1 for f in s["flows_out"]), "flows_in": sorted(f + 1 for f in s["flows_in"])})
-                    for s in expected["slices"])
+    def key(s):
+        return json.dumps(
+            [
+                s["track"],
+                s["name"],
+                s["category"],
+                sorted(s["args"].items()),
+                s["flows_out"],
+                s["flows_in"],
+            ]
+        )
+
+    wanted = sorted(
+        key(
+            {
+                "track": tracks[s["track"]],
+                "name": s["name"],
+                "category": s["category"],
+                "args": s["args"] | {"start_ps": s["start"], "duration_ps": s["duration"]},
+                "flows_out": sorted(f + 1 for f in s["flows_out"]),
+                "flows_in": sorted(f + 1 for f in s["flows_in"]),
+            }
+        )
+        for s in expected["slices"]
+    )
     assert sorted(map(key, reader.slices)) == wanted
     moved = 0
     for s in reader.slices:
@@ -113,15 +173,33 @@ def check_slices(reader, expected, tracks):
 
 
 def check_rest(reader, expected, tracks, counters):
-    plain = [s | {"args": sorted(s["args"].items())} for s in reader.instants if s["track"] in tracks]
-    wanted = [{"track": tracks[i["track"]], "name": i["name"], "category": i["category"], "ns": i["at"] // 1000,
-               "args": sorted((i["args"] | {"start_ps": i["at"]}).items()), "flows_out": [], "flows_in": []} for i in expected["instants"]]
-    assert sorted(plain, key=json.dumps) == sorted((dict(zip(plain[0], [w[k] for k in plain[0]])) for w in wanted), key=json.dumps)
+    plain = [
+        s | {"args": sorted(s["args"].items())} for s in reader.instants if s["track"] in tracks
+    ]
+    wanted = [
+        {
+            "track": tracks[i["track"]],
+            "name": i["name"],
+            "category": i["category"],
+            "ns": i["at"] // 1000,
+            "args": sorted((i["args"] | {"start_ps": i["at"]}).items()),
+            "flows_out": [],
+            "flows_in": [],
+        }
+        for i in expected["instants"]
+    ]
+    assert sorted(plain, key=json.dumps) == sorted(
+        (dict(zip(plain[0], [w[k] for k in plain[0]])) for w in wanted), key=json.dumps
+    )
     got = sorted((s["track"], s["ns"], s["value"]) for s in reader.samples)
-    assert got == sorted((counters[s["counter"]], s["at"] // 1000, s["value"]) for s in expected["samples"])
+    assert got == sorted(
+        (counters[s["counter"]], s["at"] // 1000, s["value"]) for s in expected["samples"]
+    )
     warnings = [i["name"] for i in reader.instants if i["track"] not in tracks]
     assert expected["dropped"] > 0
-    assert warnings == [f"{expected['dropped']} events dropped: the timeline holds at most 3000 events"], warnings
+    assert warnings == [
+        f"{expected['dropped']} events dropped: the timeline holds at most 3000 events"
+    ], warnings
 
 
 def main():
@@ -139,7 +217,9 @@ def main():
     tracks, counters = check_descriptors(reader, expected)
     check_slices(reader, expected, tracks)
     check_rest(reader, expected, tracks, counters)
-    print(len(reader.slices), "slices,", len(reader.samples), "samples,", len(content), "bytes: equal")
+    print(
+        len(reader.slices), "slices,", len(reader.samples), "samples,", len(content), "bytes: equal"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Reads what traces_write_samples wrote with TensorBoard's own loader (which checks every CRC) and compares every scalar.
+"""Reads what traces_write_samples wrote with TensorBoard's own loader (which checks every CRC) and
+compares every scalar.
 
 Usage: read_by_tensorboard.py WRITER [SEED]
 """
+
 import json
 import random
 import struct
@@ -23,7 +25,10 @@ def as_float32(value):
 
 def check(events, scalars):
     assert events[0].file_version == "brain.Event:2" and events[0].wall_time == 1.5
-    got = [(e.summary.value[0].tag, e.step, e.summary.value[0].simple_value, e.wall_time) for e in events[1:]]
+    got = [
+        (e.summary.value[0].tag, e.step, e.summary.value[0].simple_value, e.wall_time)
+        for e in events[1:]
+    ]
     assert got == [(s["tag"], s["step"], as_float32(s["value"]), s["wall_time"]) for s in scalars]
 
 

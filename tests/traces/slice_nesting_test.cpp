@@ -18,7 +18,8 @@ std::string drawn(const Timeline& timeline) {
   const auto edges = nested_edges(timeline);
   for (const SliceEdge& edge : edges.at(0)) {
     if (!out.empty()) out += ' ';
-    out += timeline.text(timeline.slice(edge.slice).name) + (edge.begin ? "(" : ")") + std::to_string(edge.at.value);
+    out += timeline.text(timeline.slice(edge.slice).name) + (edge.begin ? "(" : ")") +
+           std::to_string(edge.at.value);
   }
   return out;
 }
@@ -60,7 +61,8 @@ TEST(SliceNesting, ZeroLengthSlices) {
 }
 
 bool cross(const Timeline::Slice& a, const Timeline::Slice& b) {
-  return (a.start < b.start && b.start < a.end() && a.end() < b.end()) || (b.start < a.start && a.start < b.end() && b.end() < a.end());
+  return (a.start < b.start && b.start < a.end() && a.end() < b.end()) ||
+         (b.start < a.start && a.start < b.end() && b.end() < a.end());
 }
 
 bool any_cross(const Timeline& timeline) {
@@ -79,8 +81,8 @@ bool is_end_of_some_slice(const Timeline& timeline, Picoseconds at) {
   return false;
 }
 
-/// Every slice begins and ends once, edges never go back in time, an end closes the slice that is open, a begin is exact or clipped
-/// to an end; and nothing is clipped when nothing crosses.
+/// Every slice begins and ends once, edges never go back in time, an end closes the slice that is
+/// open, a begin is exact or clipped to an end; and nothing is clipped when nothing crosses.
 void expect_well_nested(const Timeline& timeline) {
   const bool exact = !any_cross(timeline);
   std::vector<std::uint64_t> open;
@@ -94,7 +96,8 @@ void expect_well_nested(const Timeline& timeline) {
     if (edge.begin) {
       ++begins[edge.slice];
       open.push_back(edge.slice);
-      ASSERT_TRUE(edge.at == slice.start || (!exact && edge.at > slice.start && is_end_of_some_slice(timeline, edge.at)));
+      ASSERT_TRUE(edge.at == slice.start ||
+                  (!exact && edge.at > slice.start && is_end_of_some_slice(timeline, edge.at)));
     } else {
       ASSERT_FALSE(open.empty());
       ASSERT_EQ(open.back(), edge.slice);
@@ -113,12 +116,14 @@ TEST(SliceNesting, RandomSlicesAlwaysNest) {
   for (int round = 0; round < 2000 && !HasFatalFailure(); ++round) {
     Timeline timeline = one_track();
     const int count = 1 + static_cast<int>(random() % 12);
-    for (int i = 0; i < count; ++i) timeline.slice(TrackId{0}, "s", "", Picoseconds(random() % 20), Picoseconds(random() % 10));
+    for (int i = 0; i < count; ++i)
+      timeline.slice(TrackId{0}, "s", "", Picoseconds(random() % 20), Picoseconds(random() % 10));
     expect_well_nested(timeline);
   }
 }
 
-/// Slices that were made nested, as engines make them, come out untouched, whatever the order in which they were added.
+/// Slices that were made nested, as engines make them, come out untouched, whatever the order in
+/// which they were added.
 TEST(SliceNesting, ProperInputIsDrawnExactly) {
   std::mt19937 random(7);
   for (int round = 0; round < 100; ++round) {
@@ -132,7 +137,8 @@ TEST(SliceNesting, ProperInputIsDrawnExactly) {
     }
     std::shuffle(slices.begin(), slices.end(), random);
     Timeline timeline = one_track();
-    for (const auto& [start, duration] : slices) timeline.slice(TrackId{0}, "s", "", Picoseconds(start), Picoseconds(duration));
+    for (const auto& [start, duration] : slices)
+      timeline.slice(TrackId{0}, "s", "", Picoseconds(start), Picoseconds(duration));
     const auto edges = nested_edges(timeline);
     for (const SliceEdge& edge : edges[0]) {
       const Timeline::Slice slice = timeline.slice(edge.slice);

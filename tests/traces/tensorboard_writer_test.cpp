@@ -14,7 +14,8 @@ namespace {
 
 // What the records mean is tested with TensorBoard's own loader in read_by_tensorboard.py.
 TEST(TensorBoardWriter, RecordsAreWholeAfterEveryCall) {
-  const auto path = std::filesystem::temp_directory_path() / ("trellis_tfevents_" + std::to_string(::getpid()));
+  const auto path =
+      std::filesystem::temp_directory_path() / ("trellis_tfevents_" + std::to_string(::getpid()));
   const auto bytes = [&] {
     std::ifstream stream(path, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(stream), {});
@@ -26,7 +27,9 @@ TEST(TensorBoardWriter, RecordsAreWholeAfterEveryCall) {
     const std::string content = bytes();
     ASSERT_GT(content.size(), size + 16);
     std::uint64_t length = 0;
-    for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(content[size + static_cast<std::size_t>(i)]);
+    for (int i = 7; i >= 0; --i)
+      length =
+          length << 8 | static_cast<unsigned char>(content[size + static_cast<std::size_t>(i)]);
     EXPECT_EQ(content.size(), size + 16 + length) << "length, its CRC, the event, its CRC";
     size = content.size();
   }
@@ -34,7 +37,9 @@ TEST(TensorBoardWriter, RecordsAreWholeAfterEveryCall) {
 }
 
 TEST(TensorBoardWriter, MissingDirectoryIsTheUsersMistake) {
-  EXPECT_THROW(TensorBoardWriter(std::filesystem::temp_directory_path() / "trellis_missing_directory" / "x", 0), ConfigError);
+  EXPECT_THROW(TensorBoardWriter(
+                   std::filesystem::temp_directory_path() / "trellis_missing_directory" / "x", 0),
+               ConfigError);
 }
 
 }  // namespace

@@ -26,13 +26,15 @@ TEST(TextWriter, OneEventALineInOrder) {
   timeline.counter(hbm, 2000_ps, 1 << 20);
   timeline.counter(hbm, 2000_ps, 5);
   const std::uint64_t add = timeline.slice(vector, "add", "", 3500_ps, 100_ps);
-  const std::array args{Arg{"bytes", std::int64_t{4096}}, Arg{"share", 0.1}, Arg{"at", std::string_view("a\"b\\c\nd")}};
+  const std::array args{Arg{"bytes", std::int64_t{4096}}, Arg{"share", 0.1},
+                        Arg{"at", std::string_view("a\"b\\c\nd")}};
   const std::uint64_t mm = timeline.slice(tensor, "mm", "compute", 2000_ps, 1500_ps, args);
   timeline.slice(tensor, "inner", "", 2000_ps, 10_ps);
   timeline.flow(mm, add);
   timeline.instant(tensor, "cut", "graph", 3500_ps);
   EXPECT_EQ(text_of(timeline),
-            "slice 2000 +1500 \"rank 0\"/\"Tensor\" \"mm\" cat=\"compute\" bytes=4096 share=0.1 at=\"a\\\"b\\\\c\\nd\"\n"
+            "slice 2000 +1500 \"rank 0\"/\"Tensor\" \"mm\" cat=\"compute\" bytes=4096 share=0.1 "
+            "at=\"a\\\"b\\\\c\\nd\"\n"
             "slice 2000 +10 \"rank 0\"/\"Tensor\" \"inner\"\n"
             "flow 2000 \"rank 0\"/\"Tensor\" \"mm\" -> 3500 \"rank 1\"/\"Vector\" \"add\"\n"
             "counter 2000 \"rank 0\"/\"HBM\" 1048576 bytes\n"
@@ -54,7 +56,7 @@ TEST(TextWriter, OrderOfAddingDoesNotMatter) {
   EXPECT_EQ(build(false), build(true));
 }
 
-TEST(TextWriter, DroppedEventsAreTold) {
+TEST(TextWriter, DroppedEventsAreReported) {
   Timeline timeline(1);
   const TrackId track = timeline.add_track(timeline.add_process("p", 0), "t", 0);
   for (int i = 0; i < 3; ++i) timeline.slice(track, "s", "", 0_ps, 1_ps);

@@ -19,7 +19,8 @@ class TimelineTest : public testing::Test {
 };
 
 TEST_F(TimelineTest, KeepsWhatItIsGiven) {
-  const std::array args{Arg{"bytes", std::int64_t{-7}}, Arg{"share", 0.25}, Arg{"op", std::string_view("mm")}};
+  const std::array args{Arg{"bytes", std::int64_t{-7}}, Arg{"share", 0.25},
+                        Arg{"op", std::string_view("mm")}};
   EXPECT_EQ(timeline_.slice(track_, "mm", "compute", 10_ps, 5_ps, args), 0u);
   EXPECT_EQ(timeline_.slice(track_, "mm", "compute", 20_ps, 5_ps), 1u);
   const Timeline::Slice slice = timeline_.slice(0);
@@ -38,7 +39,9 @@ TEST_F(TimelineTest, KeepsWhatItIsGiven) {
 }
 
 TEST_F(TimelineTest, BeyondTheLimitEventsAreDroppedAndCountedAndSumsStayExact) {
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(timeline_.slice(track_, "a", "", Picoseconds(i * 10), 10_ps), static_cast<std::uint64_t>(i));
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(timeline_.slice(track_, "a", "", Picoseconds(i * 10), 10_ps),
+              static_cast<std::uint64_t>(i));
   timeline_.instant(track_, "i", "", 0_ps);
   EXPECT_EQ(timeline_.warning(), "");
   const std::uint64_t dropped = timeline_.slice(track_, "b", "", 40_ps, 10_ps);

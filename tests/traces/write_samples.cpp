@@ -1,4 +1,4 @@
-// Writes random traces and event files, and beside them, as JSON, what a reader must find in them.
+// Writes random traces and event files, and next to them, as JSON, what a reader must find in them.
 //   traces_write_samples DIRECTORY SEED
 #include <fstream>
 #include <random>
@@ -25,7 +25,8 @@ class Sampler {
     make_tracks();
     for (int i = 0; i < 2500; ++i) add_event();
     for (int i = 0; i < 200; ++i) add_flow();
-    for (int i = 0; i < 500; ++i) add_event();  // beyond the timeline's limit: some of them are dropped
+    for (int i = 0; i < 500; ++i)
+      add_event();  // beyond the timeline's limit: some of them are dropped
     expected_["dropped"] = timeline_.dropped();
     std::ofstream trace(directory + "/trace.perfetto", std::ios::binary);
     write_perfetto(timeline_, trace);
@@ -34,7 +35,9 @@ class Sampler {
   }
 
  private:
-  std::int64_t below(std::int64_t limit) { return std::uniform_int_distribution<std::int64_t>(0, limit - 1)(random_); }
+  std::int64_t below(std::int64_t limit) {
+    return std::uniform_int_distribution<std::int64_t>(0, limit - 1)(random_);
+  }
 
   void make_tracks() {
     for (int p = 0; p < 3; ++p) {
@@ -62,7 +65,8 @@ class Sampler {
 
   /// Mostly slices.
   void add_event() {
-    const std::size_t track = static_cast<std::size_t>(below(static_cast<std::int64_t>(tracks_.size())));
+    const std::size_t track =
+        static_cast<std::size_t>(below(static_cast<std::int64_t>(tracks_.size())));
     const Picoseconds at(below(50'000'000));
     const std::string name = "name " + std::to_string(below(40));
     const std::string category = below(3) == 0 ? "" : "category " + std::to_string(below(3));
@@ -70,13 +74,25 @@ class Sampler {
     json args = json::object();
     const std::vector<Arg> stored = make_args(args);
     if (below(10) == 0) {
-      expect("instants", {{"track", track}, {"name", name}, {"category", category}, {"at", at.value}, {"args", args}},
+      expect("instants",
+             {{"track", track},
+              {"name", name},
+              {"category", category},
+              {"at", at.value},
+              {"args", args}},
              [&] { timeline_.instant(tracks_[track], name, category, at, stored); });
       return;
     }
     const Picoseconds duration(below(4) == 0 ? below(3000) : below(600'000));
-    expect("slices", {{"track", track}, {"name", name}, {"category", category}, {"start", at.value}, {"duration", duration.value},
-                      {"args", args}, {"flows_out", json::array()}, {"flows_in", json::array()}},
+    expect("slices",
+           {{"track", track},
+            {"name", name},
+            {"category", category},
+            {"start", at.value},
+            {"duration", duration.value},
+            {"args", args},
+            {"flows_out", json::array()},
+            {"flows_in", json::array()}},
            [&] { timeline_.slice(tracks_[track], name, category, at, duration, stored); });
   }
 
@@ -102,14 +118,18 @@ class Sampler {
   }
 
   void add_sample(Picoseconds at) {
-    const std::size_t counter = static_cast<std::size_t>(below(static_cast<std::int64_t>(counters_.size())));
+    const std::size_t counter =
+        static_cast<std::size_t>(below(static_cast<std::int64_t>(counters_.size())));
     const std::int64_t value = below(1'000'000'000'000) - 500'000'000'000;
-    expect("samples", {{"counter", counter}, {"at", at.value}, {"value", value}}, [&] { timeline_.counter(counters_[counter], at, value); });
+    expect("samples", {{"counter", counter}, {"at", at.value}, {"value", value}},
+           [&] { timeline_.counter(counters_[counter], at, value); });
   }
 
   void add_flow() {
-    const std::uint64_t from = static_cast<std::uint64_t>(below(static_cast<std::int64_t>(timeline_.num_slices())));
-    const std::uint64_t to = static_cast<std::uint64_t>(below(static_cast<std::int64_t>(timeline_.num_slices())));
+    const std::uint64_t from =
+        static_cast<std::uint64_t>(below(static_cast<std::int64_t>(timeline_.num_slices())));
+    const std::uint64_t to =
+        static_cast<std::uint64_t>(below(static_cast<std::int64_t>(timeline_.num_slices())));
     expected_["slices"][from]["flows_out"].push_back(timeline_.flows().size());
     expected_["slices"][to]["flows_in"].push_back(timeline_.flows().size());
     timeline_.flow(from, to);
@@ -121,7 +141,10 @@ class Sampler {
       for (const char* tag : {"train/loss", "lr", "grad_norm"}) {
         const double value = static_cast<double>(below(1'000'000)) / 997 - 300;
         writer.scalar(tag, step, value, 1000.25 + static_cast<double>(step));
-        expected_["scalars"].push_back({{"tag", tag}, {"step", step}, {"value", value}, {"wall_time", 1000.25 + static_cast<double>(step)}});
+        expected_["scalars"].push_back({{"tag", tag},
+                                        {"step", step},
+                                        {"value", value},
+                                        {"wall_time", 1000.25 + static_cast<double>(step)}});
       }
     }
   }

@@ -13,11 +13,13 @@ namespace trellis::trainer::testing_support {
 
 /// Runs a script of tests/ and reads its lines `key<tab>value value …`; values may be hexadecimal.
 inline std::map<std::string, std::vector<double>> read_oracle(const std::string& script) {
-  const std::string root = TRELLIS_SOURCE_DIR, command = root + "/.venv/bin/python " + root + "/tests/" + script;
+  const std::string root = TRELLIS_SOURCE_DIR,
+                    command = root + "/.venv/bin/python " + root + "/tests/" + script;
   std::string text;
   std::FILE* pipe = popen(command.c_str(), "r");
   char buffer[1 << 16];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) text.append(buffer, count);
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, pipe))
+    text.append(buffer, count);
   EXPECT_EQ(pclose(pipe), 0) << command;
   std::map<std::string, std::vector<double>> values;
   std::istringstream lines(text);

@@ -7,12 +7,14 @@
 
 namespace trellis::trainer {
 
-/// What `trellis data inspect CONFIG` was asked for. Plain data: the program hands it to libtrellis_trainer.so.
+/// What `trellis data inspect CONFIG` was asked for. Plain data: the program hands it to
+/// libtrellis_trainer.so.
 struct DataInspectRequest {
   std::string config_file;
   std::vector<std::string> overrides;
   std::int64_t step = 0;
-  std::optional<std::int64_t> consumed_samples;  ///< of a run that is resumed at `step`; none: of a run that began at step 0
+  std::optional<std::int64_t> consumed_samples;  ///< of a run that is resumed at `step`; none: of a
+                                                 ///< run that began at step 0
   int data_parallel_rank = 0;
   std::int64_t rows = 2;
   bool json = false;

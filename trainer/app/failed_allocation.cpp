@@ -19,8 +19,10 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{700};
 
 Error error_of(const std::string& what) {
-  return {ExitCode::kDoesNotFit,
-          "the host has no memory left: " + what + "; `trellis simulate` gives the step time and "
+  return {
+      ExitCode::kDoesNotFit,
+      "the host has no memory left: " + what +
+          "; `trellis simulate` gives the step time and "
           "`trellis memory` each device's memory without allocating weights; to train here, take "
           "fewer ranks, --threads 1 or a smaller model"};
 }
@@ -33,7 +35,7 @@ std::optional<Error> failed_allocation(const std::exception& thrown) {
   }
   const auto* error = dynamic_cast<const c10::Error*>(&thrown);
   if (error == nullptr) return std::nullopt;
-  // LibTorch has no type of its own for it: "[enforce fail at …] err == 0. DefaultCPUAllocator:
+  // LibTorch has no own type for it: "[enforce fail at …] err == 0. DefaultCPUAllocator:
   // can't allocate memory: you tried to allocate N bytes. …".
   const std::string_view text = error->what_without_backtrace();
   const std::size_t begin = text.find("you tried to allocate");

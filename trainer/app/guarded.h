@@ -11,7 +11,8 @@
 
 namespace trellis::trainer {
 
-/// Calls `body` at the border of the library: what it throws becomes a text on stderr and an exit code.
+/// Calls `body` at the border of the library: what it throws becomes a text on stderr and an exit
+/// code.
 template <typename Body>
 int guarded(Body body) {
   const Activity activity("starting");
@@ -20,7 +21,8 @@ int guarded(Body body) {
   } catch (const trellis::Error& error) {
     std::cerr << "error: " << error.what() << "\n";
     return static_cast<int>(error.code());
-  } catch (const c10::NotImplementedError& error) {  // the device names an operator, its place and what to do
+  } catch (const c10::NotImplementedError&
+               error) {  // the device names an operator, its place and what to do
     std::cerr << "error: " << error.what_without_backtrace() << "\n";
     return static_cast<int>(ExitCode::kConfig);
   } catch (const c10::Error& error) {
@@ -30,7 +32,8 @@ int guarded(Body body) {
     }
     std::cerr << "internal error: " << error.what_without_backtrace() << "\n";
     return static_cast<int>(ExitCode::kInternal);
-  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot be used: its user's
+  } catch (
+      const std::filesystem::filesystem_error& error) {  // a path that cannot be used: its user's
     std::cerr << "error: " << error.path1().string() << ": " << error.code().message() << "\n";
     return static_cast<int>(ExitCode::kConfig);
   } catch (const std::exception& error) {

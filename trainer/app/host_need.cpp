@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "trainer/config/run_plan.h"
 #include "trainer/optimizer/optimizer_options.h"
-#include "trainer/report/run_report.h"
+#include "analysis/report/run_report.h"
 
 namespace trellis::trainer {
 namespace {
@@ -44,7 +44,8 @@ double bytes_of_states(const RunConfig& config) {
   const at::ScalarType weights = model_dtype(config.precision);
   const at::ScalarType shard = c10::promoteTypes(options.master_dtype, weights);
   const at::ScalarType wide = c10::promoteTypes(shard, at::kFloat);
-  double bytes = state_elements(*options.rule) * size_of(options.rule->fp32_states() ? wide : shard);
+  double bytes =
+      state_elements(*options.rule) * size_of(options.rule->fp32_states() ? wide : shard);
   if (shard != weights) bytes += size_of(shard);
   if (options.ema) bytes += size_of(wide);
   return bytes;
@@ -109,15 +110,18 @@ void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t 
                        const std::string& limit) {
   const HostNeed need = host_need(config, ranks_at_once);
   if (need.total() <= available_bytes) return;
-  throw Error(ExitCode::kDoesNotFit,
-              c10::str(config.name, ": training allocates real memory on this host: it needs at least ",
-                       human_bytes(need.total()), " for ", config.world_size(), " ranks (weights ",
-                       human_bytes(need.weights), ", gradients ", human_bytes(need.gradients),
-                       ", optimizer states ", human_bytes(need.optimizer_states), ", activations ",
-                       human_bytes(need.activations), "), but ", human_bytes(available_bytes),
-                       " are available (", limit, "). `trellis simulate` gives the step time and "
-                       "`trellis memory` each device's memory without allocating weights; to train "
-                       "here, take fewer ranks or a smaller model (model.num_layers)"));
+  throw Error(
+      ExitCode::kDoesNotFit,
+      c10::str(config.name, ": training allocates real memory on this host: it needs at least ",
+               analysis::human_bytes(need.total()), " for ", config.world_size(),
+               " ranks (weights ", analysis::human_bytes(need.weights), ", gradients ",
+               analysis::human_bytes(need.gradients), ", optimizer states ",
+               analysis::human_bytes(need.optimizer_states), ", activations ",
+               analysis::human_bytes(need.activations), "), but ",
+               analysis::human_bytes(available_bytes), " are available (", limit,
+               "). `trellis simulate` gives the step time and "
+               "`trellis memory` each device's memory without allocating weights; to train "
+               "here, take fewer ranks or a smaller model (model.num_layers)"));
 }
 
 }  // namespace trellis::trainer

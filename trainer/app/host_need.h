@@ -23,6 +23,6 @@ struct HostNeed {
 /// Throws Error (kDoesNotFit) with both numbers when `available_bytes`, which `limit` gives, are
 /// fewer.
 void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t available_bytes,
-    const std::string& limit);
+                       const std::string& limit);
 
 }  // namespace trellis::trainer

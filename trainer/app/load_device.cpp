@@ -11,7 +11,10 @@
 
 namespace trellis::trainer {
 
-std::vector<int> EqualRanks::representatives() const { return mesh.empty() ? std::vector<int>{} : sim::RankFold::along_axes(mesh, along).representatives(); }
+std::vector<int> EqualRanks::representatives() const {
+  return mesh.empty() ? std::vector<int>{}
+                      : sim::RankFold::along_axes(mesh, along).representatives();
+}
 
 EqualRanks equal_ranks(const RunConfig& config) {
   return {{config.tp(), 1, config.dp(), config.pp()}, {true, true, true, false}};
@@ -25,20 +28,24 @@ std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunCo
     load.overrides = choice.hardware;
     load.calibrated = choice.calibrated;
   }
-  const sim::SystemConfig system = emulates ? load_machine(config, choice.instance, load) : sim::load_system(choice.instance, load);
+  const sim::SystemConfig system = emulates ? load_machine(config, choice.instance, load)
+                                            : sim::load_system(choice.instance, load);
   config.hardware = system.chip.generation;
   std::map<std::string, std::string> numbers;
   if (!emulates) return numbers;
   check_fits_machine(config, system);
-  for (const sim::Parameter& parameter : system.parameters) numbers[parameter.key] = parameter.value;
+  for (const sim::Parameter& parameter : system.parameters)
+    numbers[parameter.key] = parameter.value;
   return numbers;
 }
 
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
   if (choice.device == "cpu") return nullptr;
-  const runtime::DevicePlugin& plugin = runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
+  const runtime::DevicePlugin& plugin =
+      runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
   if (choice.device != plugin.api().device_type) {
-    throw ConfigError("--device " + choice.device + ": expected \"cpu\" or \"" + plugin.api().device_type + "\", which the plugin provides");
+    throw ConfigError("--device " + choice.device + ": expected \"cpu\" or \"" +
+                      plugin.api().device_type + "\", which the plugin provides");
   }
   nlohmann::json options = {{"schema", "trellis.device_options/1"},
                             {"instance", choice.instance},
@@ -52,13 +59,16 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"unlimited_memory", choice.unlimited_memory},
                             {"slow", choice.slow},
                             {"replay", choice.replay}};
-  if (!choice.equal_ranks.mesh.empty()) options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh}, {"along", choice.equal_ranks.along}};
+  if (!choice.equal_ranks.mesh.empty())
+    options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh},
+                              {"along", choice.equal_ranks.along}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
   plugin.check(plugin.api().configure(options.dump().c_str()));
   return &plugin;
 }
 
-void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world, const std::function<void(runtime::RankContext&)>& body) {
+void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world,
+                  const std::function<void(runtime::RankContext&)>& body) {
   world.replay = choice.replay;
   try {
     return runtime::run_ranks(world, body);

@@ -15,7 +15,7 @@ namespace trellis::trainer {
 struct EqualRanks {
   std::vector<int> mesh;
   std::vector<bool> along;
-  /// Ascending; empty: every rank stands for itself.
+  /// Ascending; empty: every rank represents itself.
   [[nodiscard]] std::vector<int> representatives() const;
 };
 
@@ -25,28 +25,33 @@ struct DeviceChoice {
   std::string instance;  ///< the machine to emulate
   int nodes = 1;
   bool shape_only = false;
-  bool record = true;    ///< off: operations run, nothing is simulated
+  bool record = true;                      ///< off: operations run, nothing is simulated
   std::vector<std::string> hardware = {};  ///< see RunRequest
   bool calibrated = true;
-  std::vector<std::string> slow = {};      ///< see RunRequest
-  bool unlimited_memory = false;  ///< what does not fit is given and counted; needs shape_only
+  std::vector<std::string> slow = {};  ///< see RunRequest
+  bool unlimited_memory = false;       ///< what does not fit is given and counted; needs shape_only
   bool replay = false;  ///< passes that repeat are not executed; needs shape_only and record
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
 };
 
-/// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of one shape, DP ranks do the same with other
-/// data. The mesh is that of the rank formula: TP, CP, DP, PP.
+/// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of
+/// one shape, DP ranks do the same with other data. The mesh is that of the rank formula: TP, CP,
+/// DP, PP.
 [[nodiscard]] EqualRanks equal_ranks(const RunConfig& config);
 
-/// Gives the configuration what it takes from the machine, the order of its key/value copies, and checks that the ranks fit. CPU ranks need no
-/// room on it. Returns the emulated machine's numbers by key, with their units; none for the CPU. Throws ConfigError.
+/// Gives the configuration what it takes from the machine, the order of its key/value copies, and
+/// checks that the ranks fit. CPU ranks need no room on it. Returns the emulated machine's numbers
+/// by key, with their units; none for the CPU. Throws ConfigError.
 std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config);
 
-/// The plugin, set up for the run's ranks; null for the CPU. Throws ConfigError when the plugin is another device's.
+/// The plugin, set up for the run's ranks; null for the CPU. Throws ConfigError when the plugin is
+/// another device's.
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config);
 
-/// runtime::run_ranks on the device of `choice`. With replay: where a rank's passes turn out not to repeat, all ranks run once more, on the device set
-/// up anew, and execute every pass. `world.replay` is set here.
-void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world, const std::function<void(runtime::RankContext&)>& body);
+/// runtime::run_ranks on the device of `choice`. With replay: where a rank's passes turn out not to
+/// repeat, all ranks run once more, on the device set up again, and execute every pass.
+/// `world.replay` is set here.
+void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world,
+                  const std::function<void(runtime::RankContext&)>& body);
 
 }  // namespace trellis::trainer

@@ -17,7 +17,7 @@
 #include "trainer/config/machine.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/report/memory_plan.h"
+#include "analysis/report/memory_plan.h"
 #include "trainer/trainer.h"
 
 namespace trellis::trainer {
@@ -26,8 +26,12 @@ namespace {
 RunConfig load(const MemoryRequest& request) {
   RunConfig config = load_run_config(request.config_file, request.overrides, request.instance);
   refuse_unsupported(config, true);
-  if (request.functionalization && config.software != "nxd" && config.software != "optimum-neuron") {
-    throw ConfigError("--functionalization: is of PyTorch/XLA: expected software: nxd or optimum-neuron in the configuration, got " + config.software);
+  const auto profile = sim::software_profile(config.software);
+  if (request.functionalization && !(profile && profile->is_xla)) {
+    throw ConfigError(
+        "--functionalization: is of PyTorch/XLA: expected software: nxd or optimum-neuron in the "
+        "configuration, got " +
+        config.software);
   }
   config.trainer.max_steps = request.steps;
   config.trainer.enable_progress_bar = false;
@@ -38,19 +42,22 @@ RunConfig load(const MemoryRequest& request) {
 std::int64_t batch_bytes(const RunConfig& config, const DataModule& data) {
   std::int64_t bytes = 0;
   for (const MicroBatch& batch : data.micro_batches(0, 0)) {
-    for (const at::Tensor* tensor : {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids, &batch.attention_mask, &batch.token_type_ids, &batch.next_sentence_labels,
-                                     &batch.pixel_values}) {
+    for (const at::Tensor* tensor :
+         {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids,
+          &batch.attention_mask, &batch.token_type_ids, &batch.next_sentence_labels,
+          &batch.pixel_values}) {
       if (tensor->defined()) bytes += static_cast<std::int64_t>(tensor->nbytes());
     }
   }
   return config.data.num_workers > 0 ? 2 * bytes : bytes;
 }
 
-MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config, const DataModule& data) {
+analysis::MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config,
+                                  const DataModule& data) {
   sim::LoadOptions load;
   load.nodes = request.nodes;
   const sim::SystemConfig system = load_machine(config, request.instance, load);
-  MemoryRunFacts facts;
+  analysis::MemoryRunFacts facts;
   facts.name = config.name;
   facts.instance = request.instance;
   facts.nodes = request.nodes;
@@ -67,7 +74,9 @@ MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config, c
   facts.precision = config.precision.type;
   facts.zero1 = config.distributed_strategy.zero1;
   facts.sequence_parallel = config.distributed_strategy.sequence_parallel;
-  facts.recompute = config.model.recompute == Recompute::kFull ? "full" : config.model.recompute == Recompute::kSelective ? "selective" : "none";
+  facts.recompute = config.model.recompute == Recompute::kFull        ? "full"
+                    : config.model.recompute == Recompute::kSelective ? "selective"
+                                                                      : "none";
   facts.steps = request.steps;
   facts.batch_bytes = batch_bytes(config, data);
   facts.host_memory_bytes = system.instance.host_memory.value;
@@ -79,7 +88,12 @@ MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig& config, c
 
 nlohmann::json run(const MemoryRequest& request) {
   RunConfig config = load(request);
-  DeviceChoice choice{.device = "neuron", .instance = request.instance, .nodes = request.nodes, .shape_only = true, .unlimited_memory = true, .replay = true};
+  DeviceChoice choice{.device = "neuron",
+                      .instance = request.instance,
+                      .nodes = request.nodes,
+                      .shape_only = true,
+                      .unlimited_memory = true,
+                      .replay = true};
   use_machine(choice, config);
   choice.equal_ranks = equal_ranks(config);
   const runtime::DevicePlugin* const plugin = load_device(choice, config);
@@ -92,18 +106,22 @@ nlohmann::json run(const MemoryRequest& request) {
   world.representatives = choice.equal_ranks.representatives();
   world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout_s * 1000));
   const auto data = make_empty_data_module(config);
-  Activity activity(std::to_string(world.representatives.size()) + " ranks run a step without data, each for its class of equal ones");
-  run_ranks_on(choice, config, world, [&](runtime::RankContext& rank) { Trainer(config, rank, data).fit([](const StepResult&) {}); });
+  Activity activity(std::to_string(world.representatives.size()) +
+                    " ranks run a step without data, each for its class of equal ones");
+  run_ranks_on(choice, config, world, [&](runtime::RankContext& rank) {
+    Trainer(config, rank, data).fit([](const StepResult&) {});
+  });
   activity.now("adding up the memory");
   const char* memory = nullptr;
   plugin->check(plugin->api().memory_report(&memory));
-  return memory_plan(facts_of(request, config, *data), nlohmann::json::parse(memory));
+  return analysis::memory_plan(facts_of(request, config, *data), nlohmann::json::parse(memory));
 }
 
 }  // namespace
 }  // namespace trellis::trainer
 
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_memory(const trellis::trainer::MemoryRequest* request, std::string* report) {
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_memory(
+    const trellis::trainer::MemoryRequest* request, std::string* report) {
   return trellis::trainer::guarded([&] {
     *report = trellis::trainer::run(*request).dump();
     return 0;

@@ -25,11 +25,16 @@ json whole_timeline(std::int64_t device) {
 json thinned(const json& events) {
   json kept = json::array();
   if (events.empty()) return kept;
-  const auto first = events.front().at("op").get<std::int64_t>(), last = events.back().at("op").get<std::int64_t>();
+  const auto first = events.front().at("op").get<std::int64_t>(),
+             last = events.back().at("op").get<std::int64_t>();
   std::int64_t stretch = -1;
   for (const json& event : events) {
-    const std::int64_t here = (event.at("op").get<std::int64_t>() - first) * kStretches / (last - first + 1);
-    json point = {{"op", event.at("op")}, {"allocated", event.at("allocated")}, {"reserved", event.at("reserved")}, {"phase", event.value("phase", "")}};
+    const std::int64_t here =
+        (event.at("op").get<std::int64_t>() - first) * kStretches / (last - first + 1);
+    json point = {{"op", event.at("op")},
+                  {"allocated", event.at("allocated")},
+                  {"reserved", event.at("reserved")},
+                  {"phase", event.value("phase", "")}};
     if (here != stretch) {
       kept.push_back(std::move(point));
     } else if (point.at("allocated") > kept.back().at("allocated")) {
@@ -45,7 +50,9 @@ json thinned(const json& events) {
 json memory_timeline_of_fullest(const json& memory) {
   if (memory.is_null()) return nullptr;
   const json& ranks = memory.at("ranks");
-  const auto fullest = std::max_element(ranks.begin(), ranks.end(), [](const json& a, const json& b) { return a.at("peak_bytes") < b.at("peak_bytes"); });
+  const auto fullest = std::max_element(
+      ranks.begin(), ranks.end(),
+      [](const json& a, const json& b) { return a.at("peak_bytes") < b.at("peak_bytes"); });
   json timeline = whole_timeline(fullest - ranks.begin());
   if (timeline.is_null()) return timeline;
   timeline["events"] = thinned(timeline.at("events"));

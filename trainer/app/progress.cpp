@@ -9,21 +9,23 @@
 #include "base/activity.h"
 #include "traces/metrics_writer.h"
 #include "traces/tensorboard_writer.h"
-#include "trainer/report/text_table.h"
+#include "analysis/report/text_table.h"
 #include "trainer/utils/throughput.h"
 
 namespace trellis::trainer {
 
 struct Progress::Impl {
-  RunFacts facts;
+  analysis::RunFacts facts;
   ProgressOptions options;
   traces::MetricsWriter metrics;
   std::unique_ptr<traces::TensorBoardWriter> tensorboard;
   bool denominator_said = false;
   Throughput throughput;
-  std::vector<HostFacts::Step> host_steps;
+  std::vector<analysis::HostFacts::Step> host_steps;
 
-  Impl(const RunFacts& f, const std::filesystem::path& directory, const ProgressOptions& o) : facts(f), options(o), metrics(directory / "metrics.jsonl") {}
+  Impl(const analysis::RunFacts& f, const std::filesystem::path& directory,
+       const ProgressOptions& o)
+      : facts(f), options(o), metrics(directory / "metrics.jsonl") {}
   [[nodiscard]] std::map<std::string, double> scalars_of(const StepLog& log) const {
     std::map<std::string, double> scalars = log.scalars;
     scalars["global_step"] = static_cast<double>(log.step);
@@ -66,44 +68,53 @@ std::string line(const StepLog& log, const Throughput& throughput, std::int64_t 
   const bool ends_by_steps = max_steps > 0;
   std::string text = fmt::format("step {:>4}", log.step);
   if (ends_by_steps) text += fmt::format("/{}", max_steps);
-  if (log.has_loss) text += fmt::format("  loss {:.4f}  lr {:.3e}  grad norm {:.4f}", log.loss, log.lr, log.grad_norm);
+  if (log.has_loss)
+    text +=
+        fmt::format("  loss {:.4f}  lr {:.3e}  grad norm {:.4f}", log.loss, log.lr, log.grad_norm);
   if (log.has_loss && log.val_loss) text += fmt::format("  val loss {:.4f}", *log.val_loss);
   text += fmt::format("  host {:.2f} s/step, {:.3g} sequences/s", log.host_s,
-      throughput.sequences_per_s());
+                      throughput.sequences_per_s());
   const auto steps_left = static_cast<double>(max_steps - log.step);
-  if (ends_by_steps) text += fmt::format(", {} left", hours(throughput.seconds_per_step() * steps_left));
+  if (ends_by_steps)
+    text += fmt::format(", {} left", hours(throughput.seconds_per_step() * steps_left));
   if (log.simulated) {
-    text += fmt::format("  simulated {} ms/step  {} tokens/s  MFU {}", significant(log.simulated->step_time_ms), rate_text(log.simulated->tokens_per_s),
-                        share_text(log.simulated->mfu, 1));
+    text += fmt::format("  simulated {} ms/step  {} tokens/s  MFU {}",
+                        analysis::significant(log.simulated->step_time_ms),
+                        analysis::rate_text(log.simulated->tokens_per_s),
+                        analysis::share_text(log.simulated->mfu, 1));
   }
   return text;
 }
 
 }  // namespace
 
-Progress::Progress(const RunFacts& facts, const std::filesystem::path& directory, const ProgressOptions& options)
+Progress::Progress(const analysis::RunFacts& facts, const std::filesystem::path& directory,
+                   const ProgressOptions& options)
     : impl_(std::make_unique<Impl>(facts, directory, options)) {
-  if (options.tensorboard) impl_->tensorboard = std::make_unique<traces::TensorBoardWriter>(directory / "events.out.tfevents.0.trellis", wall_clock_s());
+  if (options.tensorboard)
+    impl_->tensorboard = std::make_unique<traces::TensorBoardWriter>(
+        directory / "events.out.tfevents.0.trellis", wall_clock_s());
 }
 
 Progress::~Progress() = default;
 
 std::map<std::string, double> Progress::step(const StepLog& log,
-    const nlohmann::json& step_report) {
+                                             const nlohmann::json& step_report) {
   Impl& p = *impl_;
   if (!p.denominator_said && log.simulated) {
     const double core = step_report.at("peak_flops_per_core").get<double>() * 1e-12;
-    p.say(fmt::format("MFU denominator: {:.1f} TFLOPS = {} cores × {:.1f} TFLOPS bf16 ({})", core * p.facts.world_size, p.facts.world_size, core,
-                      p.facts.instance));
+    p.say(fmt::format("MFU denominator: {:.1f} TFLOPS = {} cores × {:.1f} TFLOPS bf16 ({})",
+                      core * p.facts.world_size, p.facts.world_size, core, p.facts.instance));
     p.denominator_said = true;
   }
   p.throughput.add(static_cast<double>(log.sequences), log.host_s);
-  const bool due = log.step == 1 || log.step % p.options.log_every_n_steps == 0
-      || log.step == p.facts.max_steps || log.val_loss;
+  const bool due = log.step == 1 || log.step % p.options.log_every_n_steps == 0 ||
+                   log.step == p.facts.max_steps || log.val_loss;
   if (due) p.say(line(log, p.throughput, p.facts.max_steps));
 
   nlohmann::json row = {{"step", log.step}};
-  p.host_steps.push_back({log.step, log.host_s, p.throughput.sequences_per_s(), p.throughput.peak(), log.data_wait_s});
+  p.host_steps.push_back(
+      {log.step, log.host_s, p.throughput.sequences_per_s(), p.throughput.peak(), log.data_wait_s});
   if (log.has_loss) {
     row["loss"] = log.loss;
     row["lr"] = log.lr;
@@ -131,16 +142,20 @@ std::map<std::string, double> Progress::step(const StepLog& log,
   return scalars;
 }
 
-const std::vector<HostFacts::Step>& Progress::host_steps() const { return impl_->host_steps; }
+const std::vector<analysis::HostFacts::Step>& Progress::host_steps() const {
+  return impl_->host_steps;
+}
 
 void Progress::test(const TestLog& log) {
   Impl& p = *impl_;
   const double batch_s = log.host_s / static_cast<double>(log.batches);
-  p.say(fmt::format("test after step {}: loss {:.4f} over {} batches, host {:.2f} s each", log.step, log.loss, log.batches, batch_s));
+  p.say(fmt::format("test after step {}: loss {:.4f} over {} batches, host {:.2f} s each", log.step,
+                    log.loss, log.batches, batch_s));
   p.metrics.write({{"step", log.step}, {"test_loss", log.loss}});
   if (!p.tensorboard) return;
   p.tensorboard->scalar("test_loss", log.step, log.loss, wall_clock_s());
-  if (p.options.log_step_timing) p.tensorboard->scalar("test_step_timing", log.step, batch_s, wall_clock_s());
+  if (p.options.log_step_timing)
+    p.tensorboard->scalar("test_step_timing", log.step, batch_s, wall_clock_s());
 }
 
 }  // namespace trellis::trainer

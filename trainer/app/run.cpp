@@ -33,10 +33,11 @@
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/app/software_facts.h"
+#include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
-#include "trainer/report/run_report.h"
-#include "trainer/report/step_place.h"
+#include "analysis/report/run_report.h"
+#include "analysis/report/step_place.h"
 #include "trainer/trainer.h"
 #include "trainer/utils/exp_manager.h"
 #include "trainer/utils/rank_log.h"
@@ -48,9 +49,12 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-/// Ctrl-C and SIGTERM end the run at the next step border, with complete files; a second one ends it at once.
+/// Ctrl-C and SIGTERM end the run at the next step border, with complete files; a second one ends
+/// it at once.
 class StopOnSignal {
  public:
   StopOnSignal() {
@@ -68,20 +72,23 @@ class StopOnSignal {
 };
 
 /// `core:3=1` changes nothing.
-bool slows(const std::string& part) { return std::strtod(part.c_str() + part.rfind('=') + 1, nullptr) != 1; }
+bool slows(const std::string& part) {
+  return std::strtod(part.c_str() + part.rfind('=') + 1, nullptr) != 1;
+}
 
-StepPlace place_of(const RunRequest& request, const RunConfig& config) {
-  StepPlace place = step_place(config, request.instance, request.nodes);
+analysis::StepPlace place_of(const RunRequest& request, const RunConfig& config) {
+  analysis::StepPlace place = analysis::step_place(config, request.instance, request.nodes);
   if (!request.calibrated) place.unlike.emplace_back("without the machine's fitted numbers");
-  for (const std::string& number : request.hardware) place.unlike.push_back("another hardware number: " + number);
+  for (const std::string& number : request.hardware)
+    place.unlike.push_back("another hardware number: " + number);
   for (const std::string& part : request.slow) {
     if (slows(part)) place.unlike.push_back("a slow part: " + part);
   }
   return place;
 }
 
-RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
-  RunFacts facts;
+analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
+  analysis::RunFacts facts;
   facts.verb = request.shape_only ? "simulate" : "train";
   facts.name = config.name;
   facts.device = request.device;
@@ -101,8 +108,10 @@ RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
   std::copy_if(request.slow.begin(), request.slow.end(), std::back_inserter(facts.slow), slows);
   std::sort(facts.slow.begin(), facts.slow.end());
   facts.software = software_facts(config, /*functionalization=*/false);
-  if (request.device == "neuron") facts.validity = judge_validity(read_validated_record(), facts.place);
-  if (!request.calibration.empty()) facts.calibration = read_calibration(request.calibration);
+  if (request.device == "neuron")
+    facts.validity = analysis::judge_validity(analysis::read_validated_record(), facts.place);
+  if (!request.calibration.empty())
+    facts.calibration = analysis::read_calibration(request.calibration);
   return facts;
 }
 
@@ -116,7 +125,9 @@ class EarlyMessages {
 
  private:
   std::vector<std::pair<LogLevel, std::string>> messages_;
-  std::optional<LogTap> tap_{std::in_place, [this](LogLevel level, std::string_view text) { messages_.emplace_back(level, text); }};
+  std::optional<LogTap> tap_{std::in_place, [this](LogLevel level, std::string_view text) {
+                               messages_.emplace_back(level, text);
+                             }};
 };
 
 /// The most memory that the process has had so far.
@@ -126,14 +137,17 @@ std::int64_t peak_resident_bytes() {
   return std::int64_t{usage.ru_maxrss} * 1024;
 }
 
-/// Beside what the ranks' tensors take on the device, all of them at their peaks. Null: the device keeps no account.
-std::string host_memory_text(const HostFacts& host, const RunFacts& facts, const json& memory) {
+/// In addition to what the ranks' tensors take on the device, all of them at their peaks. Null: the
+/// device keeps no account.
+std::string host_memory_text(const analysis::HostFacts& host, const analysis::RunFacts& facts,
+                             const json& memory) {
   const std::int64_t run = host.bytes_peak - host.bytes_before;
-  std::string text = "host memory: " + human_bytes(host.bytes_peak) + " at its peak, " + human_bytes(run) + " of it by the run";
+  std::string text = "host memory: " + analysis::human_bytes(host.bytes_peak) + " at its peak, " +
+                     analysis::human_bytes(run) + " of it by the run";
   if (memory.is_null() || facts.verb != "train") return text;
   std::int64_t tensors = 0;
   for (const json& rank : memory.at("ranks")) tensors += rank.at("peak_bytes").get<std::int64_t>();
-  return text + "; tensors of all ranks at their peaks: " + human_bytes(tensors);
+  return text + "; tensors of all ranks at their peaks: " + analysis::human_bytes(tensors);
 }
 
 std::string seconds_text(double seconds) {
@@ -142,28 +156,41 @@ std::string seconds_text(double seconds) {
   return text.data();
 }
 
+constexpr const char* kCheckpoints = "checkpoints";  ///< in the run's directory
+
 /// One run from configuration to files.
 class Run {
  public:
-  explicit Run(const RunRequest& request) : request_(request), config_(load()), facts_(facts_of(request, config_)) {
-    if (request.device == "cpu" && request.shape_only) throw ConfigError("simulate needs the emulated device: leave --device at neuron");
-    device_ = {request.device, request.instance, request.nodes, request.shape_only, /*record=*/true, request.hardware, request.calibrated};
+  explicit Run(const RunRequest& request)
+      : request_(request), config_(load()), facts_(facts_of(request, config_)) {
+    if (request.device == "cpu" && request.shape_only)
+      throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
+               /*record=*/true, request.hardware, request.calibrated};
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
     device_.replay = request.shape_only && request.replay;
     device_.slow = request.slow;
     representatives_ = device_.equal_ranks.representatives();
-    data_ = request.shape_only ? make_empty_data_module(config_) : make_data_module(config_);
+    const VersionSources sources = VersionSources::of_this_process();
+    auto resume = find_checkpoint(sources);
+    data_ = request.shape_only ? make_empty_data_module(config_)
+                               : make_data_module(config_, resume ? resume->point : ResumePoint{});
     if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
-      throw ConfigError("--test: there are no test data: expected data.test_dir, or a third part above 0 in data.splits_string, with a global batch of "
-                        "samples, and trainer.limit_test_batches other than 0");
+      throw ConfigError(
+          "--test: there are no test data: expected data.test_dir, or a third part above 0 in "
+          "data.splits_string, with a global batch of "
+          "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
-    RunDirectory place = prepare_run_directory(config_, request.command_line, VersionSources::of_this_process(), request.began);
+    RunDirectory place =
+        prepare_run_directory(config_, request.command_line, sources, request.began);
     directory_ = std::move(place.path);
     lock_.emplace(std::move(place.lock));
-    representatives_.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, representatives_);
+    open_checkpoints(std::move(resume));
+    representatives_.empty() ? logs_.emplace(directory_, config_)
+                             : logs_.emplace(directory_, config_, representatives_);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
     log_info("data: " + data_->description());
@@ -185,13 +212,13 @@ class Run {
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
     const std::int64_t steps = config_.trainer.max_steps;
-    logs_->lightning("training: " + (steps > 0 ? std::to_string(steps) + " " : "") + "steps of "
-        + std::to_string(config_.data.global_batch_size) +
-                     " sequences on " + std::to_string(world.world_size) + " ranks");
+    logs_->lightning("training: " + (steps > 0 ? std::to_string(steps) + " " : "") + "steps of " +
+                     std::to_string(config_.data.global_batch_size) + " sequences on " +
+                     std::to_string(world.world_size) + " ranks");
     say_step(1);
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
-        Trainer trainer(config_, rank, data_, &*logs_);
+        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints_.get()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
           result.scalars = log_step(progress, result, seconds_since(last));
@@ -211,9 +238,67 @@ class Run {
  private:
   RunConfig load() const {
     RunConfig config = load_run_config(request_.config_file, request_.overrides, request_.instance);
+    if (request_.resume && had_new_directories(config))
+      config =
+          load_run_config(request_.config_file, overrides_to_resume(config), request_.instance);
     refuse_unsupported(config, request_.shape_only);
     if (request_.steps > 0) config.trainer.max_steps = request_.steps;
     return config;
+  }
+
+  /// Whether the run's checkpoints are neither in a directory that the file names nor in the one
+  /// that the runs of a job share.
+  [[nodiscard]] static bool had_new_directories(const RunConfig& config) {
+    namespace fs = std::filesystem;
+    const ExpManagerSection& section = config.exp_manager;
+    const auto named = named_run_directory(config, VersionSources::of_this_process());
+    const bool is_shared = named == fs::path(section.exp_dir) / section.name;
+    return is_shared && section.checkpoints.dirpath.empty() && !fs::exists(*named / kCheckpoints);
+  }
+
+  /// Of the runs that each had a new directory, the one that saved last goes on.
+  [[nodiscard]] std::vector<std::string> overrides_to_resume(const RunConfig& config) const {
+    namespace fs = std::filesystem;
+    const fs::path parent = fs::path(config.exp_manager.exp_dir) / config.exp_manager.name;
+    std::optional<std::pair<fs::file_time_type, fs::path>> newest;
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(parent, ignored)) {
+      const fs::path folder = entry.path() / kCheckpoints;
+      if (!fs::is_directory(folder, ignored)) continue;
+      const std::pair found{fs::last_write_time(folder, ignored), entry.path()};
+      if (!newest || found > *newest) newest = found;
+    }
+    if (!newest)
+      throw ConfigError("--resume: " + parent.string() +
+                        " holds no run with checkpoints; name the run's directory with "
+                        "exp_manager.explicit_log_dir, or start without --resume");
+    std::vector<std::string> overrides = request_.overrides;
+    overrides.push_back("exp_manager.explicit_log_dir=" + newest->second.string());
+    return overrides;
+  }
+
+  /// Address of the run's own checkpoints.
+  [[nodiscard]] std::string checkpoint_folder(const std::filesystem::path& directory) const {
+    const std::string& dirpath = config_.exp_manager.checkpoints.dirpath;
+    return dirpath.empty() ? (directory / kCheckpoints).string() : dirpath;
+  }
+
+  std::optional<checkpoint::Resume> find_checkpoint(const VersionSources& sources) const {
+    if (request_.shape_only) return std::nullopt;
+    const auto named = named_run_directory(config_, sources);
+    return checkpoint::find_resume(config_, checkpoint_folder(named.value_or("")));
+  }
+
+  void open_checkpoints(std::optional<checkpoint::Resume> resume) {
+    const CheckpointSection& section = config_.exp_manager.checkpoints;
+    if (request_.shape_only || (!section.create && !resume)) return;
+    const std::string folder = checkpoint_folder(directory_);
+    if (section.create && !section.dirpath.empty() && !folder.starts_with("s3://")) {
+      std::filesystem::create_directories(folder);
+      checkpoint_lock_.emplace(
+          folder, "choose another place with exp_manager.checkpoint_callback_params.dirpath");
+    }
+    checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume));
   }
 
   void refuse_without_memory() const {
@@ -223,7 +308,8 @@ class Run {
     check_host_memory(config_, threads, memory.available_bytes, memory.limit);
   }
 
-  /// What ends a run stands in the log of the rank where it happened; ranks that end because of it say nothing.
+  /// What ends a run is in the log of the rank where it happened; ranks that end because of it
+  /// say nothing.
   void with_logged_errors(const runtime::RankContext& rank, const std::function<void()>& body) {
     try {
       body();
@@ -248,7 +334,8 @@ class Run {
 
   void end_training(StopReason reason) {
     facts_.interrupted = reason == StopReason::kInterrupted;
-    logs_->lightning("training ended after step " + std::to_string(facts_.steps) + ": " + name_of(reason));
+    logs_->lightning("training ended after step " + std::to_string(facts_.steps) + ": " +
+                     name_of(reason));
   }
 
   void test(Progress& progress, Trainer& trainer, const runtime::RankContext& rank) {
@@ -258,14 +345,20 @@ class Run {
     progress.test({facts_.steps, result->loss, result->batches, result->host_s});
   }
 
-  [[nodiscard]] bool emulated() const { return plugin_ != nullptr && plugin_->api().simulate_step != nullptr; }
+  [[nodiscard]] bool emulated() const {
+    return plugin_ != nullptr && plugin_->api().simulate_step != nullptr;
+  }
 
   /// A run without lines of progress has none of these.
   void say_step(std::int64_t step) {
     if (!config_.trainer.enable_progress_bar) return activity_.now("");
-    const std::size_t ranks = representatives_.empty() ? static_cast<std::size_t>(config_.world_size()) : representatives_.size();
-    activity_.now(std::to_string(ranks) + (ranks == 1 ? " rank runs" : " ranks run") + " step " + std::to_string(step) +
-                  (config_.trainer.max_steps > 0 ? " of " + std::to_string(config_.trainer.max_steps) : ""));
+    const std::size_t ranks = representatives_.empty()
+                                  ? static_cast<std::size_t>(config_.world_size())
+                                  : representatives_.size();
+    activity_.now(
+        std::to_string(ranks) + (ranks == 1 ? " rank runs" : " ranks run") + " step " +
+        std::to_string(step) +
+        (config_.trainer.max_steps > 0 ? " of " + std::to_string(config_.trainer.max_steps) : ""));
   }
 
   void simulate(std::int64_t step) {
@@ -287,7 +380,7 @@ class Run {
   }
 
   std::map<std::string, double> log_step(Progress& progress, const StepResult& result,
-      double host_s) {
+                                         double host_s) {
     StepLog log;
     log.step = result.step;
     log.loss = result.loss;
@@ -306,7 +399,7 @@ class Run {
     log.sequences = config_.data.global_batch_size;
     log.has_loss = !request_.shape_only;
     log.host_s = host_s;
-    if (!step_report_.is_null()) log.simulated = simulated_rates(step_report_, facts_);
+    if (!step_report_.is_null()) log.simulated = analysis::simulated_rates(step_report_, facts_);
     std::map<std::string, double> scalars = progress.step(log, step_report_);
     say_step(result.step + 1);
     facts_.steps = result.step;
@@ -332,40 +425,48 @@ class Run {
       memory = ask(plugin_->api().memory_report);
       portability = ask(plugin_->api().portability_report);
     }
-    const json timeline = request_.memory_timeline ? memory_timeline_of_fullest(memory) : json(nullptr);
-    if (!timeline.is_null()) write_file_atomically(directory_ / "memory_timeline.json", timeline.dump() + "\n");
-    if (!portability.is_null()) write_file_atomically(directory_ / "portability.json", portability.dump(1) + "\n");
+    const json timeline =
+        request_.memory_timeline ? memory_timeline_of_fullest(memory) : json(nullptr);
+    if (!timeline.is_null())
+      write_file_atomically(directory_ / "memory_timeline.json", timeline.dump() + "\n");
+    if (!portability.is_null())
+      write_file_atomically(directory_ / "portability.json", portability.dump(1) + "\n");
     if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null()) {
       const Activity device_says("");
       const bool text = request_.trace_format == "text";
       const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
       plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
-      log_info("trace of the last step: " + trace.string() + (text ? "" : " (open it at ui.perfetto.dev)"));
+      log_info("trace of the last step: " + trace.string() +
+               (text ? "" : " (open it at ui.perfetto.dev)"));
     }
     log_info(host_memory_text(host_, facts_, memory));
     if (!request_.shape_only) {
-      log_info("data: rank 0 waited " + seconds_text(host_.data_wait_s) + " of " + seconds_text(host_.wall_s) +
+      log_info("data: rank 0 waited " + seconds_text(host_.data_wait_s) + " of " +
+               seconds_text(host_.wall_s) +
                " of host time for samples; simulated time has no reading of data");
     }
-    write_file_atomically(directory_ / "host.json", host_report(host_).dump(1) + "\n");
-    const json report = run_report(facts_, step_report_, memory, portability);
+    write_file_atomically(directory_ / "host.json", analysis::host_report(host_).dump(1) + "\n");
+    const json report = analysis::run_report(facts_, step_report_, memory, portability);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
-    const std::string text = request_.json ? report.dump(1) + "\n" : print_run_report(report);
+    const std::string text =
+        request_.json ? report.dump(1) + "\n" : analysis::print_run_report(report);
     request_.ended ? request_.ended(text) : static_cast<void>(std::cout << text << std::flush);
   }
 
   Activity activity_{"reading configuration and data"};
-  EarlyMessages early_messages_;  ///< first: it hears what the others say
+  EarlyMessages early_messages_;  ///< first: it receives what the others say
   const RunRequest& request_;
   RunConfig config_;
   DeviceChoice device_;
-  RunFacts facts_;
-  HostFacts host_;
+  analysis::RunFacts facts_;
+  analysis::HostFacts host_;
   std::shared_ptr<const DataModule> data_;
   const runtime::DevicePlugin* plugin_ = nullptr;
   std::vector<int> representatives_;  ///< the ranks that run; empty: all
   std::filesystem::path directory_;
-  std::optional<RunLock> lock_;  ///< of directory_
+  std::optional<RunLock> lock_;             ///< of directory_
+  std::optional<RunLock> checkpoint_lock_;  ///< of checkpoint_callback_params.dirpath
+  std::unique_ptr<checkpoint::RunCheckpoints> checkpoints_;  ///< null: none are saved or loaded
   std::optional<RankLogs> logs_;
   LastResort last_resort_;
   json step_report_;
@@ -375,6 +476,7 @@ class Run {
 
 }  // namespace trellis::trainer
 
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(const trellis::trainer::RunRequest* request) {
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_run(
+    const trellis::trainer::RunRequest* request) {
   return trellis::trainer::guarded([request] { return trellis::trainer::Run(*request).execute(); });
 }

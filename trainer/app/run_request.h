@@ -6,30 +6,35 @@
 
 namespace trellis::trainer {
 
-/// What `trellis train` and `trellis simulate` were asked for. Plain data: the program hands it to libtrellis_trainer.so.
+/// What `trellis train` and `trellis simulate` were asked for. Plain data: the program hands it to
+/// libtrellis_trainer.so.
 struct RunRequest {
   std::string config_file;
-  std::vector<std::string> overrides;      ///< key.path=value
-  std::vector<std::string> command_line;   ///< for cmd-args.log
+  std::vector<std::string> overrides;     ///< key.path=value
+  std::vector<std::string> command_line;  ///< for cmd-args.log
   std::string device = "neuron";
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
-  std::vector<std::string> hardware;       ///< other numbers of the machine, "core.dma.engine_rate=20 GB/s"
-  bool calibrated = true;                  ///< false: none of its fitted numbers
-  std::vector<std::string> slow;           ///< simulate: "core:RANK=FACTOR", "link:NAME=FACTOR"
-  bool shape_only = false;                 ///< simulate
-  int host_threads = 0;                    ///< 0: one per host core
-  bool test = false;                       ///< after training, a pass over the test data
-  int steps = 0;                           ///< > 0: in place of trainer.max_steps
+  std::vector<std::string>
+      hardware;                   ///< other numbers of the machine, "core.dma.engine_rate=20 GB/s"
+  bool calibrated = true;         ///< false: none of its fitted numbers
+  std::vector<std::string> slow;  ///< simulate: "core:RANK=FACTOR", "link:NAME=FACTOR"
+  bool shape_only = false;        ///< simulate
+  int host_threads = 0;           ///< 0: one per host core
+  bool resume = false;            ///< train: exp_manager.resume_if_exists is among the overrides
+  bool test = false;              ///< after training, a pass over the test data
+  int steps = 0;                  ///< > 0: in place of trainer.max_steps
   double timeout_s = 100;
-  bool json = false;                       ///< one JSON document on stdout
+  bool json = false;  ///< one JSON document on stdout
   std::string trace_format = "perfetto";
-  bool fold = true;                        ///< simulate: of equal ranks one runs and stands for the others
-  bool replay = true;                      ///< simulate: passes that repeat are not executed
-  std::string calibration;                 ///< file of `trellis calibrate`; "": none
-  bool memory_timeline = false;            ///< also memory_timeline.json of the fullest rank
-  std::function<void(const std::string& directory)> began;  ///< when set: told where the run writes its files before it does
-  /// When set: gets what would be printed, when all files of the run are written and its folder is still locked.
+  bool fold = true;              ///< simulate: of equal ranks one runs and represents the others
+  bool replay = true;            ///< simulate: passes that repeat are not executed
+  std::string calibration;       ///< file of `trellis calibrate`; "": none
+  bool memory_timeline = false;  ///< also memory_timeline.json of the fullest rank
+  std::function<void(const std::string& directory)>
+      began;  ///< when set: called with the place where the run writes its files before it does
+  /// When set: gets what would be printed, when all files of the run are written and its folder is
+  /// still locked.
   std::function<void(const std::string& text)> ended;
 };
 

@@ -10,12 +10,16 @@ namespace {
 /// TRL's loss reads its metrics on the host, which ends a graph of PyTorch/XLA.
 std::int64_t logits_at_cut_bytes(const RunConfig& config) {
   if (!config.model.orpo || !config.model.orpo->trl) return 0;
-  const std::int64_t sequences = std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model);
-  return sequences * config.model.encoder_seq_length * config.model.vocab_size / config.tp() * static_cast<std::int64_t>(c10::elementSize(model_dtype(config.precision)));
+  const std::int64_t sequences =
+      std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model);
+  return sequences * config.model.encoder_seq_length * config.model.vocab_size / config.tp() *
+         static_cast<std::int64_t>(c10::elementSize(model_dtype(config.precision)));
 }
 
 }  // namespace
 
-SoftwareFacts software_facts(const RunConfig& config, bool functionalization) { return {config.software, functionalization, logits_at_cut_bytes(config)}; }
+analysis::SoftwareFacts software_facts(const RunConfig& config, bool functionalization) {
+  return {config.software, functionalization, logits_at_cut_bytes(config)};
+}
 
 }  // namespace trellis::trainer

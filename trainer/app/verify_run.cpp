@@ -26,14 +26,17 @@ std::string scientific(double value) {
 }
 
 std::string text_of(const Deviation& deviation) {
-  return deviation.what + ": relative error " + scientific(deviation.error) + (deviation.by_share ? " (by its share of the norm)" : "") + ", tolerance " +
+  return deviation.what + ": relative error " + scientific(deviation.error) +
+         (deviation.by_share ? " (by its share of the norm)" : "") + ", tolerance " +
          scientific(deviation.tolerance);
 }
 
 void print_progress(const LayoutResult& result, int done, int of) {
   const Comparison& found = *result.comparison;
-  std::cerr << "[" << done << "/" << of << "] " << result.precision << "  " << to_string(result.layout) << ": "
-            << (result.passed() ? "equal; worst " : "DIFFERS; first ") << text_of(result.passed() ? found.worst : *found.first_bad) << std::endl;
+  std::cerr << "[" << done << "/" << of << "] " << result.precision << "  "
+            << to_string(result.layout) << ": "
+            << (result.passed() ? "equal; worst " : "DIFFERS; first ")
+            << text_of(result.passed() ? found.worst : *found.first_bad) << std::endl;
 }
 
 json to_json(const Deviation& deviation) {
@@ -56,7 +59,8 @@ json to_json(const VerifyRequest& request, const VerifyResult& result) {
       entry["compared_by_share"] = one.comparison->num_by_share;
       entry["worst"] = to_json(one.comparison->worst);
       if (one.comparison->first_bad) entry["first_bad"] = to_json(*one.comparison->first_bad);
-      if (one.comparison->first_bad_tensor) entry["first_bad_tensor"] = to_json(*one.comparison->first_bad_tensor);
+      if (one.comparison->first_bad_tensor)
+        entry["first_bad_tensor"] = to_json(*one.comparison->first_bad_tensor);
     }
     layouts.push_back(std::move(entry));
   }
@@ -79,12 +83,16 @@ void print_worst(const VerifyResult& result, const std::string& precision) {
   for (const LayoutResult& one : result.layouts) {
     if (!one.comparison || one.precision != precision) continue;
     by_share = std::max(by_share, one.comparison->num_by_share);
-    const auto excess = [](const LayoutResult& layout) { return layout.comparison->worst.error / layout.comparison->worst.tolerance; };
+    const auto excess = [](const LayoutResult& layout) {
+      return layout.comparison->worst.error / layout.comparison->worst.tolerance;
+    };
     if (worst == nullptr || excess(one) > excess(*worst)) worst = &one;
   }
   if (worst == nullptr) return;
-  std::cout << precision << ": worst " << text_of(worst->comparison->worst) << " (" << to_string(worst->layout) << "); " << by_share << " of "
-            << worst->comparison->num_compared << " numbers nearly vanish and are measured against their share of the norm\n";
+  std::cout << precision << ": worst " << text_of(worst->comparison->worst) << " ("
+            << to_string(worst->layout) << "); " << by_share << " of "
+            << worst->comparison->num_compared
+            << " numbers nearly vanish and are measured against their share of the norm\n";
 }
 
 /// Where the tolerances of the configured precision come from.
@@ -100,19 +108,23 @@ void print_derived(const VerifyResult& result) {
 
 void print_failure(const LayoutResult& one) {
   const Comparison& found = *one.comparison;
-  std::cout << "DIFFERS  " << one.precision << "  " << to_string(one.layout) << ": " << found.num_bad << " of " << found.num_compared << "; first "
+  std::cout << "DIFFERS  " << one.precision << "  " << to_string(one.layout) << ": "
+            << found.num_bad << " of " << found.num_compared << "; first "
             << text_of(*found.first_bad);
   const auto& tensor = found.first_bad_tensor;
-  if (tensor && tensor->what != found.first_bad->what) std::cout << "; first tensor " << text_of(*tensor);
+  if (tensor && tensor->what != found.first_bad->what)
+    std::cout << "; first tensor " << text_of(*tensor);
   std::cout << (tensor ? "; layer " + tensor->layer : "") << "\n";
 }
 
 /// The worst of each precision, then what failed; what is not legal is counted.
 void print_summary(const VerifyRequest& request, const VerifyResult& result, double seconds) {
   const int illegal = static_cast<int>(result.layouts.size()) - result.num_run();
-  std::cout << result.num_run() << " runs on " << request.ranks << " " << request.device << " ranks against one CPU rank, " << request.steps
-            << " steps each, in " << static_cast<int>(seconds + 0.5) << " s: " << result.num_run() - result.num_failed() << " equal, "
-            << result.num_failed() << " differ; " << illegal << " layouts are not legal for this configuration\n"
+  std::cout << result.num_run() << " runs on " << request.ranks << " " << request.device
+            << " ranks against one CPU rank, " << request.steps << " steps each, in "
+            << static_cast<int>(seconds + 0.5) << " s: " << result.num_run() - result.num_failed()
+            << " equal, " << result.num_failed() << " differ; " << illegal
+            << " layouts are not legal for this configuration\n"
             << "vocabulary " << result.vocab_size << " rows in every layout\n";
   print_worst(result, "fp64");
   if (result.precision != "fp64") print_worst(result, result.precision);
@@ -125,12 +137,14 @@ void print_summary(const VerifyRequest& request, const VerifyResult& result, dou
 void check_ranks_fit(const VerifyRequest& request, const RunConfig& config) {
   const int cores = load_machine(config, request.instance, {}).logical_cores_per_node();
   if (request.ranks <= cores) return;
-  throw ConfigError("--ranks " + std::to_string(request.ranks) + ": a " + request.instance + " has " + std::to_string(cores) +
+  throw ConfigError("--ranks " + std::to_string(request.ranks) + ": a " + request.instance +
+                    " has " + std::to_string(cores) +
                     " logical cores: lower it, or choose a larger --instance");
 }
 
 VerifyMachine machine_of(const VerifyRequest& request, RunConfig config) {
-  const DeviceChoice device{request.device, request.instance, 1, /*shape_only=*/false, /*record=*/false};
+  const DeviceChoice device{request.device, request.instance, 1, /*shape_only=*/false,
+                            /*record=*/false};
   if (request.device != "cpu") check_ranks_fit(request, config);
   config.trainer.devices = request.ranks;
   use_machine(device, config);
@@ -150,8 +164,10 @@ int run(const VerifyRequest& request) {
     activity.count(done, of);
     note_written();
   };
-  const VerifyResult result = verify(request, [&](const RunConfig& config) { return machine_of(request, config); }, progress);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const VerifyResult result = verify(
+      request, [&](const RunConfig& config) { return machine_of(request, config); }, progress);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (request.json) {
     std::cout << to_json(request, result).dump(1) << std::endl;
   } else {
@@ -163,6 +179,7 @@ int run(const VerifyRequest& request) {
 }  // namespace
 }  // namespace trellis::trainer
 
-extern "C" __attribute__((visibility("default"))) int trellis_trainer_verify(const trellis::trainer::VerifyRequest* request) {
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_verify(
+    const trellis::trainer::VerifyRequest* request) {
   return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
 }

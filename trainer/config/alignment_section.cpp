@@ -10,7 +10,8 @@ namespace {
 void check_dpo(SectionReader reader) {
   (void)reader.one_of("loss_type", "sigmoid", {"sigmoid"});
   if (!reader.get<bool>("precompute_ref_log_probs", true)) {
-    reader.problem("precompute_ref_log_probs", "must be true: the reference model is run once, before training");
+    reader.problem("precompute_ref_log_probs",
+                   "must be true: the reference model is run once, before training");
   }
 }
 
@@ -22,22 +23,28 @@ OrpoSection read_orpo(SectionReader reader) {
 }
 
 LoraSection read_peft(SectionReader reader) {
-  static const std::vector<std::string> kTargets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
+  static const std::vector<std::string> kTargets = {"qkv_proj", "o_proj", "gate_up_proj",
+                                                    "down_proj"};
   LoraSection lora;
   lora.rank = reader.positive("lora_rank", lora.rank);
   lora.alpha = reader.positive("lora_alpha", lora.alpha);
   lora.dropout = reader.fraction("lora_dropout", lora.dropout);
   const std::string biases = reader.one_of("lora_bias", "none", {"none", "all", "lora_only"});
-  if (biases != "none") reader.unsupported("lora_bias", fmt::format("training biases beside LoRA adapters ({})", biases));
+  if (biases != "none")
+    reader.unsupported("lora_bias", fmt::format("training biases with LoRA adapters ({})", biases));
   lora.targets = reader.get<std::vector<std::string>>("target_modules", lora.targets);
   for (const std::string& target : lora.targets) {
     if (std::ranges::find(kTargets, target) != kTargets.end()) continue;
-    reader.problem("target_modules", fmt::format("`{}` takes no adapter; expected {}", target, join_names(kTargets)));
+    reader.problem("target_modules",
+                   fmt::format("`{}` takes no adapter; expected {}", target, join_names(kTargets)));
   }
-  if (lora.targets.empty()) reader.problem("target_modules", "names no layer, so nothing would be trained; expected some of " + join_names(kTargets));
+  if (lora.targets.empty())
+    reader.problem(
+        "target_modules",
+        "names no layer, so nothing would be trained; expected some of " + join_names(kTargets));
   if (reader.get<bool>("load_lora_from_ckpt", false)) {
     reader.unsupported("load_lora_from_ckpt", "checkpoints are not read in this version",
-        /*changes_step=*/false);
+                       /*changes_step=*/false);
   }
   return lora;
 }
@@ -49,7 +56,11 @@ AlignmentSection read_alignment(SectionReader& reader) {
   std::string& chosen = section.strategy;
   for (const char* name : {"dpo", "orpo", "sft"}) {  // the order in which NxDT looks
     if (!reader.has(name)) continue;
-    if (!chosen.empty()) reader.problem(name, fmt::format("excludes {}: expected one strategy of dpo, sft and orpo; remove one of them", chosen));
+    if (!chosen.empty())
+      reader.problem(
+          name,
+          fmt::format("excludes {}: expected one strategy of dpo, sft and orpo; remove one of them",
+                      chosen));
     if (chosen.empty()) chosen = name;
   }
   if (reader.empty()) return {};
@@ -58,8 +69,11 @@ AlignmentSection read_alignment(SectionReader& reader) {
   const OrpoSection orpo = read_orpo(reader.section("orpo"));
   if (chosen == "orpo") section.orpo = orpo;
   if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
-  // Steps of SFT and ORPO are carried out, on no data; DPO's reads log-probabilities of a reference model.
-  if (!chosen.empty()) reader.unsupported(chosen, fmt::format("model alignment ({})", chosen), /*changes_step=*/chosen == "dpo");
+  // Steps of SFT and ORPO are supported, on no data; DPO's reads log-probabilities of a reference
+  // model.
+  if (!chosen.empty())
+    reader.unsupported(chosen, fmt::format("model alignment ({})", chosen),
+                       /*changes_step=*/chosen == "dpo");
   return section;
 }
 

@@ -16,106 +16,160 @@ void check_heads(const RunConfig& config, SectionReaders& r) {
   if (!r.model.good({"num_attention_heads", "hidden_size", "kv_channels", "model_config"})) return;
   const bool derived = m.head_dim == m.hidden_size / m.num_attention_heads;
   if (derived && !r.model.has_value("kv_channels")) {
-    must_divide(r.model, "hidden_size", m.hidden_size, {fmt::format("num_attention_heads {}", m.num_attention_heads), m.num_attention_heads});
+    must_divide(
+        r.model, "hidden_size", m.hidden_size,
+        {fmt::format("num_attention_heads {}", m.num_attention_heads), m.num_attention_heads});
   }
   const double rotated = m.head_dim * m.rotary_percentage;
-  if (m.position_embedding == PositionEmbedding::kRope && r.model.good({"hidden_size", "rotary_percentage"}) &&
+  if (m.position_embedding == PositionEmbedding::kRope &&
+      r.model.good({"hidden_size", "rotary_percentage"}) &&
       static_cast<std::int64_t>(rotated) % 2 != 0) {
-    r.model.problem("hidden_size", fmt::format("the rotated part of a head, {} × rotary_percentage {} = {}, is odd; rotary embedding turns pairs", m.head_dim,
-                                               m.rotary_percentage, static_cast<std::int64_t>(rotated)));
+    r.model.problem("hidden_size", fmt::format("the rotated part of a head, {} × rotary_percentage "
+                                               "{} = {}, is odd; rotary embedding rotates pairs",
+                                               m.head_dim, m.rotary_percentage,
+                                               static_cast<std::int64_t>(rotated)));
   }
   if (!r.model.good({"num_kv_heads"})) return;
-  must_divide(r.model, "num_attention_heads", m.num_attention_heads, {fmt::format("num_kv_heads {}", m.num_kv_heads), m.num_kv_heads});
+  must_divide(r.model, "num_attention_heads", m.num_attention_heads,
+              {fmt::format("num_kv_heads {}", m.num_kv_heads), m.num_kv_heads});
 }
 
 void check_sequence(const RunConfig& config, SectionReaders& r) {
   const ModelSection& m = config.model;
-  if (r.model.good({"encoder_seq_length", "max_position_embeddings"}) && m.max_position_embeddings < m.encoder_seq_length) {
-    r.model.problem("max_position_embeddings", fmt::format("{} is smaller than encoder_seq_length {}; set it to at least {}",
-                                                           m.max_position_embeddings, m.encoder_seq_length, m.encoder_seq_length));
+  if (r.model.good({"encoder_seq_length", "max_position_embeddings"}) &&
+      m.max_position_embeddings < m.encoder_seq_length) {
+    r.model.problem(
+        "max_position_embeddings",
+        fmt::format("{} is smaller than encoder_seq_length {}; set it to at least {}",
+                    m.max_position_embeddings, m.encoder_seq_length, m.encoder_seq_length));
   }
   const auto length = r.data.optional<int>("seq_length");
   if (length && r.model.good({"encoder_seq_length"}) && *length != m.encoder_seq_length) {
-    r.data.problem("seq_length", fmt::format("{} differs from model.encoder_seq_length {}; write ${{model.encoder_seq_length}}", *length,
-                                             m.encoder_seq_length));
+    r.data.problem(
+        "seq_length",
+        fmt::format(
+            "{} differs from model.encoder_seq_length {}; write ${{model.encoder_seq_length}}",
+            *length, m.encoder_seq_length));
   }
 }
 
 void check_megatron(const RunConfig& config, SectionReaders& r) {
   if (config.model_source != "megatron" || !r.root.good({"model_source"})) return;
   if (!config.distributed_strategy.zero1) {
-    r.distributed_strategy.warn("zero1", "NxDT trains Megatron models with ZeRO-1 only and refuses this; here they train without, as NeMo Megatron does");
+    r.distributed_strategy.warn("zero1",
+                                "NxDT trains Megatron models with ZeRO-1 only and refuses this; "
+                                "here they train without, as NeMo Megatron does");
   }
   const auto only_hf = [&](const char* key) {
-    if (r.model.get<bool>(key, false)) r.model.problem(key, "belongs to model_source hf: Megatron models have their own query-key-value projection");
+    if (r.model.get<bool>(key, false))
+      r.model.problem(
+          key,
+          "belongs to model_source hf: Megatron models have their own query-key-value projection");
   };
   only_hf("qkv_linear");
   if (config.alignment == "dpo" || config.alignment == "orpo") {
-    r.alignment.problem(config.alignment, "Megatron models are fine-tuned with sft only; use model_source hf");
+    r.alignment.problem(config.alignment,
+                        "Megatron models are fine-tuned with sft only; use model_source hf");
   }
   if (!config.model.moe) return;
   const ModelSection& m = config.model;
   const auto moe_needs = [&](const char* key, bool legal, const char* value) {
-    if (!legal && r.model.good({key})) r.model.problem(key, fmt::format("a mixture of experts needs {}", value));
+    if (!legal && r.model.good({key}))
+      r.model.problem(key, fmt::format("a mixture of experts needs {}", value));
   };
   moe_needs("activation", m.activation == Activation::kSwiglu, "swiglu");
   moe_needs("has_bias", !m.has_bias, "has_bias: false");
-  moe_needs("transformer_block_type", m.transformer_block_type == TransformerBlock::kPreLn, "pre_ln");
+  moe_needs("transformer_block_type", m.transformer_block_type == TransformerBlock::kPreLn,
+            "pre_ln");
 }
 
 void check_gate(const RunConfig& config, SectionReaders& r) {
-  if (config.model.fuse_gate_up || is_gated(config.model.activation) || !r.model.good({"activation", "fuse_gate_up"})) return;
-  r.model.problem("fuse_gate_up", "separates the two halves of a gated activation: expected activation geglu, reglu or swiglu beside false; set it to true");
+  if (config.model.fuse_gate_up || is_gated(config.model.activation) ||
+      !r.model.good({"activation", "fuse_gate_up"}))
+    return;
+  r.model.problem("fuse_gate_up",
+                  "separates the two halves of a gated activation: expected activation geglu, "
+                  "reglu or swiglu with false; set it to true");
 }
 
 /// Parameters that any model of these sizes stays below, counted where no integer overflows.
 double parameter_bound(const ModelSection& m) {
   const double rank = m.lora ? m.lora->rank : 0, experts = m.moe ? m.moe->num_experts : 1;
-  const double inputs = m.hidden_size + rank + 1, width = 2.0 * (m.num_attention_heads + m.num_kv_heads) * std::max(1, m.head_dim) + 3.0 * m.ffn_hidden_size + 4 * inputs;
-  const double image = m.image ? 1.0 * m.image->size * m.image->size * m.image->channels + m.image->labels : 0;
-  return experts * m.num_layers * inputs * width + (2.0 * m.vocab_size + m.max_position_embeddings + m.type_vocab_size + image) * inputs;
+  const double inputs = m.hidden_size + rank + 1,
+               width = 2.0 * (m.num_attention_heads + m.num_kv_heads) * std::max(1, m.head_dim) +
+                       3.0 * m.ffn_hidden_size + 4 * inputs;
+  const double image =
+      m.image ? 1.0 * m.image->size * m.image->size * m.image->channels + m.image->labels : 0;
+  return experts * m.num_layers * inputs * width +
+         (2.0 * m.vocab_size + m.max_position_embeddings + m.type_vocab_size + image) * inputs;
 }
 
-/// Keeps counts of parameters, bytes and operations inside 64 bits; the problem names the largest of the sizes.
+/// Keeps counts of parameters, bytes and operations inside 64 bits; the problem names the largest
+/// of the sizes.
 void check_size(const RunConfig& config, SectionReaders& r) {
   constexpr double kMost = 1e15;  // a thousand times the largest model of the time
   const ModelSection& m = config.model;
   if (parameter_bound(m) <= kMost) return;
-  std::vector<std::pair<int, std::string>> sizes = {{m.num_layers, "num_layers"}, {m.hidden_size, "hidden_size"}, {m.ffn_hidden_size, "ffn_hidden_size"},
-                                                    {m.num_attention_heads, "num_attention_heads"}, {m.num_kv_heads, "num_kv_heads"}, {m.head_dim, "kv_channels"},
-                                                    {m.vocab_size, "vocab_size"}, {m.max_position_embeddings, "max_position_embeddings"}};
+  std::vector<std::pair<int, std::string>> sizes = {
+      {m.num_layers, "num_layers"},
+      {m.hidden_size, "hidden_size"},
+      {m.ffn_hidden_size, "ffn_hidden_size"},
+      {m.num_attention_heads, "num_attention_heads"},
+      {m.num_kv_heads, "num_kv_heads"},
+      {m.head_dim, "kv_channels"},
+      {m.vocab_size, "vocab_size"},
+      {m.max_position_embeddings, "max_position_embeddings"}};
   if (m.moe) sizes.emplace_back(m.moe->num_experts, "moe.num_experts");
   const auto& [size, key] = *std::ranges::max_element(sizes);
   SectionReader section = key.starts_with("moe.") ? r.model.section("moe") : r.model;
-  section.problem(key.substr(key.find('.') + 1), fmt::format("{} makes a model of about {:.0e} parameters; expected at most {:.0e} in all: lower it", size, parameter_bound(m), kMost));
+  section.problem(
+      key.substr(key.find('.') + 1),
+      fmt::format(
+          "{} makes a model of about {:.0e} parameters; expected at most {:.0e} in all: lower it",
+          size, parameter_bound(m), kMost));
 }
 
-/// What adapters are not beside, in this version.
+/// What adapters are not combined with, in this version.
 void check_lora(const RunConfig& config, SectionReaders& r) {
   if (!config.model.lora) return;
   const auto later = [&](bool wanted, const std::string& what) {
-    if (wanted) r.alignment.unsupported("peft", "LoRA adapters beside " + what);
+    if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
-  later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"), "the replicating projection of model.qkv_linear");
-  later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"), "separate gates (model.fuse_gate_up: false)");
-  later(config.model.architecture != "llama", fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
-  later(config.pp() > 1, fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
+  later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"),
+        "the replicating projection of model.qkv_linear");
+  later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"),
+        "separate gates (model.fuse_gate_up: false)");
+  later(config.model.architecture != "llama",
+        fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
+  later(config.pp() > 1,
+        fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
 }
 
 void check_orpo(const RunConfig& config, SectionReaders& r) {
   if (!config.model.orpo || !config.model.orpo->trl || config.pp() == 1) return;
-  r.alignment.section("orpo").problem("implementation", fmt::format("`trl` has no pipeline; expected nxdt beside pipeline_model_parallel_size {}, or set that to 1", config.pp()));
+  r.alignment.section("orpo").problem(
+      "implementation", fmt::format("`trl` has no pipeline; expected nxdt with "
+                                    "pipeline_model_parallel_size {}, or set that to 1",
+                                    config.pp()));
 }
 
 /// Encoders are no models of NxDT's, and none of their layers is cut.
 void check_encoder(const RunConfig& config, SectionReaders& r) {
   if (!is_encoder(config.model)) return;
   const DistributedStrategySection& s = config.distributed_strategy;
-  for (const auto& [key, size] : {std::pair{"tensor_model_parallel_size", s.tensor_model_parallel_size}, std::pair{"pipeline_model_parallel_size", s.pipeline_model_parallel_size},
-                                  std::pair{"context_parallel_size", s.context_parallel_size}}) {
-    if (size > 1) r.distributed_strategy.problem(key, fmt::format("{} models train with data parallelism alone: must be 1, got {}", config.model.architecture, size));
+  for (const auto& [key, size] :
+       {std::pair{"tensor_model_parallel_size", s.tensor_model_parallel_size},
+        std::pair{"pipeline_model_parallel_size", s.pipeline_model_parallel_size},
+        std::pair{"context_parallel_size", s.context_parallel_size}}) {
+    if (size > 1)
+      r.distributed_strategy.problem(
+          key, fmt::format("{} models train with data parallelism alone: must be 1, got {}",
+                           config.model.architecture, size));
   }
-  if (!config.alignment.empty()) r.alignment.problem(config.alignment, "fine-tunes decoders; expected a llama or mistral model, got " + config.model.architecture);
+  if (!config.alignment.empty())
+    r.alignment.problem(
+        config.alignment,
+        "fine-tunes decoders; expected a llama or mistral model, got " + config.model.architecture);
 }
 
 /// A run has an end, and its minimum comes before it.
@@ -123,22 +177,24 @@ void check_end(const RunConfig& config, SectionReaders& r) {
   const TrainerSection& t = config.trainer;
   if (!r.trainer.good({"max_steps", "max_epochs", "max_time"})) return;
   if (t.max_steps < 0 && t.max_epochs < 0 && !t.max_time_s) {
-    r.trainer.problem("max_steps",
+    r.trainer.problem(
+        "max_steps",
         "the run has no end: expected a number of steps, or -1 with trainer.max_epochs or "
         "trainer.max_time, got -1 alone");
   }
   if (t.max_steps < 0 && config.data.kind == DataKind::kMegatron) {
-    r.trainer.problem("max_steps",
+    r.trainer.problem(
+        "max_steps",
         "indexed data (data.data_prefix) are sampled for a number of steps: expected at least 1, "
         "got -1");
   }
   if (t.max_steps > 0 && t.min_steps > t.max_steps) {
     r.trainer.problem("min_steps", fmt::format("{} is more than max_steps {}; lower it",
-        *t.min_steps, t.max_steps));
+                                               *t.min_steps, t.max_steps));
   }
   if (t.max_epochs > 0 && t.min_epochs > t.max_epochs) {
     r.trainer.problem("min_epochs", fmt::format("{} is more than max_epochs {}; lower it",
-        *t.min_epochs, t.max_epochs));
+                                                *t.min_epochs, t.max_epochs));
   }
 }
 
@@ -150,31 +206,42 @@ void check_early_stopping(const RunConfig& config, SectionReaders& r) {
   if (std::ranges::find(logged, monitor) != logged.end()) return;
   const std::string nearest = nearest_name(monitor, logged);
   SectionReader params = r.exp_manager.section("early_stopping_callback_params");
-  params.problem("monitor", fmt::format("this run logs no `{}`{}; expected {}", monitor,
-                                        nearest.empty() ? "" : fmt::format(", did you mean `{}`?",
-                                            nearest), join_names(logged)));
+  params.problem("monitor",
+                 fmt::format("this run logs no `{}`{}; expected {}", monitor,
+                             nearest.empty() ? "" : fmt::format(", did you mean `{}`?", nearest),
+                             join_names(logged)));
 }
 
 void check_precision(const RunConfig& config, SectionReaders& r) {
   const std::string& type = config.precision.type;
-  const bool wants_masters = type == "mixed_precision" || type == "mixed_precisionSR" || type == "autocast";
-  if (wants_masters && !config.distributed_strategy.zero1) {
-    r.distributed_strategy.warn("zero1", fmt::format("without ZeRO-1 precision.type {} keeps no fp32 master weights and accumulates gradients in their "
-                                                     "own type", type));
+  const bool has_masters =
+      type == "mixed_precision" || type == "mixed_precisionSR" || type == "autocast";
+  if (has_masters && !config.distributed_strategy.zero1) {
+    r.distributed_strategy.warn("zero1",
+                                fmt::format("without ZeRO-1 precision.type {} keeps no fp32 master "
+                                            "weights and accumulates gradients in their "
+                                            "own type",
+                                            type));
   }
 }
 
 void check_features(const RunConfig& config, SectionReaders& r) {
   const DistributedStrategySection& s = config.distributed_strategy;
   if (s.context_parallel_size > 1 && !config.model.ring_attention) {
-    r.distributed_strategy.problem("context_parallel_size", fmt::format("{} needs model.fusions.ring_attention: true (and flash_attention: false)",
-                                                                        s.context_parallel_size));
+    r.distributed_strategy.problem(
+        "context_parallel_size",
+        fmt::format("{} needs model.fusions.ring_attention: true (and flash_attention: false)",
+                    s.context_parallel_size));
   }
   if (s.expert_model_parallel_size > 1 && !config.model.moe) {
-    r.distributed_strategy.problem("expert_model_parallel_size", fmt::format("{} needs section model.moe; set it to 1", s.expert_model_parallel_size));
+    r.distributed_strategy.problem(
+        "expert_model_parallel_size",
+        fmt::format("{} needs section model.moe; set it to 1", s.expert_model_parallel_size));
   }
   if (s.token_shuffle_group_size > 1 && !config.model.moe) {
-    r.distributed_strategy.problem("token_shuffle_group_size", fmt::format("{} needs section model.moe; set it to 1", s.token_shuffle_group_size));
+    r.distributed_strategy.problem(
+        "token_shuffle_group_size",
+        fmt::format("{} needs section model.moe; set it to 1", s.token_shuffle_group_size));
   }
 }
 

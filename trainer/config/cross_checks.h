@@ -6,10 +6,12 @@
 namespace trellis::trainer {
 
 struct SectionReaders {
-  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision, alignment;
+  SectionReader root, trainer, exp_manager, distributed_strategy, data, model, optim, precision,
+      alignment;
 };
 
-/// The rules between values: what divides what, what needs what. Each rule is skipped when a value it builds on had a problem of its own.
+/// The rules between values: what divides what, what needs what. Each rule is skipped when a value
+/// it builds on had its own problem.
 void cross_check(const RunConfig& config, SectionReaders& readers);
 
 }  // namespace trellis::trainer

@@ -13,7 +13,8 @@ namespace {
 std::optional<double> as_number(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+    return std::nullopt;
   return value;
 }
 
@@ -21,7 +22,8 @@ TokenizerSection read_tokenizer(SectionReader reader) {
   TokenizerSection section;
   // NxDT's alignment data modules read nothing but the type.
   const std::string unnamed = reader.has_value("type") ? "huggingface" : section.library;
-  section.library = reader.one_of("library", unnamed, {"byte-level", "huggingface", "megatron", "sentencepiece"});
+  section.library =
+      reader.one_of("library", unnamed, {"byte-level", "huggingface", "megatron", "sentencepiece"});
   section.type = reader.get<std::string>("type", "");
   section.model = reader.get<std::string>("model", "");
   section.vocab_file = reader.get<std::string>("vocab_file", "");
@@ -29,13 +31,16 @@ TokenizerSection read_tokenizer(SectionReader reader) {
   if (!reader.good({"library"})) return section;
   const auto needs = [&](const char* key, const std::string& value, const char* example) {
     if (value.empty() && reader.good({key})) {
-      reader.problem(key, fmt::format("the library {} needs it, such as {}", section.library, example));
+      reader.problem(key,
+                     fmt::format("the library {} needs it, such as {}", section.library, example));
     }
   };
-  if (section.library == "huggingface") needs("type", section.type, "a directory with tokenizer.json");
+  if (section.library == "huggingface")
+    needs("type", section.type, "a directory with tokenizer.json");
   if (section.library == "sentencepiece") needs("model", section.model, "/path/to/tokenizer.model");
   if (section.library == "megatron") needs("type", section.type, "GPT2BPETokenizer");
-  if (section.library == "megatron" && section.type == "GPTSentencePieceTokenizer") needs("model", section.model, "/path/to/tokenizer.model");
+  if (section.library == "megatron" && section.type == "GPTSentencePieceTokenizer")
+    needs("model", section.model, "/path/to/tokenizer.model");
   return section;
 }
 
@@ -46,14 +51,17 @@ std::vector<DataPrefix> read_prefixes(SectionReader& reader, const std::string& 
   if (!entries) return {};
   if (entries->size() == 1) return {{1, entries->front()}};
   if (entries->empty() || entries->size() % 2 != 0) {
-    reader.problem(key, fmt::format("expected [path] or [weight, path, weight, path, …], got {} entries", entries->size()));
+    reader.problem(key,
+                   fmt::format("expected [path] or [weight, path, weight, path, …], got {} entries",
+                               entries->size()));
     return {};
   }
   std::vector<DataPrefix> prefixes;
   for (std::size_t i = 0; i < entries->size(); i += 2) {
     const auto weight = as_number((*entries)[i]);
     if (!weight || *weight <= 0) {
-      reader.problem(key, fmt::format("expected a weight greater than 0 in front of {}, got '{}'", (*entries)[i + 1], (*entries)[i]));
+      reader.problem(key, fmt::format("expected a weight greater than 0 in front of {}, got '{}'",
+                                      (*entries)[i + 1], (*entries)[i]));
       return {};
     }
     prefixes.push_back({*weight, (*entries)[i + 1]});
@@ -68,17 +76,22 @@ std::vector<double> read_splits(SectionReader& reader, const std::string& text) 
   const char separator = text.find('/') != std::string::npos ? '/' : ',';
   for (std::istringstream stream(text); std::getline(stream, part, separator);) {
     const auto begin = part.find_first_not_of(' ');
-    const auto value = begin == std::string::npos ? std::nullopt : as_number(part.substr(begin, part.find_last_not_of(' ') + 1 - begin));
+    const auto value = begin == std::string::npos
+                           ? std::nullopt
+                           : as_number(part.substr(begin, part.find_last_not_of(' ') + 1 - begin));
     if (!value || *value < 0) {
-      reader.problem("splits_string", fmt::format("expected three numbers such as 980,10,10, got '{}'", text));
+      reader.problem("splits_string",
+                     fmt::format("expected three numbers such as 980,10,10, got '{}'", text));
       return {};
     }
     splits.push_back(*value);
   }
   if (splits.size() == 3 && splits[0] + splits[1] + splits[2] > 0) return splits;
-  reader.problem("splits_string", splits.size() == 3 ? "one of the three numbers must be greater than 0"
-                                                     : fmt::format("expected three numbers (training, validation, test) such as 980,10,10, got {}: '{}'",
-                                                                   splits.size(), text));
+  reader.problem("splits_string", splits.size() == 3
+                                      ? "one of the three numbers must be greater than 0"
+                                      : fmt::format("expected three numbers (training, validation, "
+                                                    "test) such as 980,10,10, got {}: '{}'",
+                                                    splits.size(), text));
   return {};
 }
 
@@ -93,9 +106,11 @@ void read_prefixes_by_split(SectionReader& reader, DataSection& section) {
     }
   }
   for (const std::string& key : lists.keys()) {
-    if (std::ranges::find(names, key) == names.end()) lists.problem(key, "unknown split; expected train, validation and test");
+    if (std::ranges::find(names, key) == names.end())
+      lists.problem(key, "unknown split; expected train, validation and test");
   }
-  if (reader.has_value("splits_string")) reader.warn("splits_string", "has no effect: data_prefix names the data of each split");
+  if (reader.has_value("splits_string"))
+    reader.warn("splits_string", "has no effect: data_prefix names the data of each split");
 }
 
 void read_megatron(SectionReader& reader, DataSection& section) {
@@ -106,22 +121,30 @@ void read_megatron(SectionReader& reader, DataSection& section) {
     section.data_prefix = read_prefixes(reader, "data_prefix");
     const auto splits = reader.optional<std::string>("splits_string");
     if (splits) section.splits = read_splits(reader, *splits);
-    if (!reader.has_value("splits_string")) reader.problem("splits_string", "this key is required and missing; expected three numbers such as 980,10,10");
+    if (!reader.has_value("splits_string"))
+      reader.problem("splits_string",
+                     "this key is required and missing; expected three numbers such as 980,10,10");
   }
-  if (!reader.has_value("dataloader_type")) reader.problem("dataloader_type", "this key is required and missing; expected single or cyclic");
+  if (!reader.has_value("dataloader_type"))
+    reader.problem("dataloader_type",
+                   "this key is required and missing; expected single or cyclic");
 }
 
 void read_flags(SectionReader& reader, DataSection& section) {
   section.index_mapping_dir = reader.get<std::string>("index_mapping_dir", "");
   section.cyclic = reader.one_of("dataloader_type", "single", {"single", "cyclic"}) == "cyclic";
   section.drop_last = reader.get<bool>("drop_last", section.drop_last);
-  section.validation_drop_last = reader.get<bool>("validation_drop_last", section.validation_drop_last);
+  section.validation_drop_last =
+      reader.get<bool>("validation_drop_last", section.validation_drop_last);
   section.reset_position_ids = reader.get<bool>("reset_position_ids", section.reset_position_ids);
   section.eod_mask_loss = reader.get<bool>("eod_mask_loss", section.eod_mask_loss);
-  section.no_seqlen_plus_one_input_tokens = reader.get<bool>("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
+  section.no_seqlen_plus_one_input_tokens =
+      reader.get<bool>("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
   section.num_workers = reader.get<int>("num_workers", section.num_workers);
-  if (section.num_workers < 0) reader.problem("num_workers", fmt::format("must not be negative, got {}", section.num_workers));
-  section.num_workers = reader.at_most("num_workers", section.num_workers, 1024, "so many batches are read ahead");
+  if (section.num_workers < 0)
+    reader.problem("num_workers", fmt::format("must not be negative, got {}", section.num_workers));
+  section.num_workers =
+      reader.at_most("num_workers", section.num_workers, 1024, "so many batches are read ahead");
 }
 
 /// Keys that one kind of data reads.
@@ -137,7 +160,9 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
     warn("eod_mask_loss", section.eod_mask_loss, kOnlyMegatron);
     warn("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens, kOnlyMegatron);
   }
-  if (section.kind == DataKind::kText) warn("dataloader_type", section.cyclic, "text is shuffled in every epoch; indexed and Hugging Face data read");
+  if (section.kind == DataKind::kText)
+    warn("dataloader_type", section.cyclic,
+         "text is shuffled in every epoch; indexed and Hugging Face data read");
   if (!section.cyclic) warn("drop_last", !section.drop_last, "only dataloader_type cyclic reads");
 }
 
@@ -157,7 +182,8 @@ DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
     section.kind = DataKind::kAlignment;
   } else if (reader.has_value("data_prefix")) {
     read_megatron(reader, section);
-    if (!section.train_dir.empty()) reader.problem("train_dir", "excludes data_prefix; remove one of them");
+    if (!section.train_dir.empty())
+      reader.problem("train_dir", "excludes data_prefix; remove one of them");
   } else if (hf && !section.train_dir.empty() && !tokenizes) {
     section.kind = DataKind::kHfDataset;
   }

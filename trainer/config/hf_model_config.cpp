@@ -32,14 +32,16 @@ class JsonReader {
   void positive(const char* name, std::optional<double>& value) {
     const json* found = find(name);
     if (found == nullptr) return;
-    if (!found->is_number() || *found <= 0) return problem(name, "expected a number greater than 0, got " + found->dump());
+    if (!found->is_number() || *found <= 0)
+      return problem(name, "expected a number greater than 0, got " + found->dump());
     value = found->get<double>();
   }
 
   void probability(const char* name, std::optional<double>& value) {
     const json* found = find(name);
     if (found == nullptr) return;
-    if (!found->is_number() || *found < 0 || *found > 1) return problem(name, "expected a number in [0, 1], got " + found->dump());
+    if (!found->is_number() || *found < 0 || *found > 1)
+      return problem(name, "expected a number in [0, 1], got " + found->dump());
     value = found->get<double>();
   }
 
@@ -72,12 +74,15 @@ class JsonReader {
     return std::nullopt;
   }
 
-  void problem(const char* name, const std::string& what) { reader_.problem(key_, fmt::format("{}: {}: {}", file_, name, what)); }
+  void problem(const char* name, const std::string& what) {
+    reader_.problem(key_, fmt::format("{}: {}: {}", file_, name, what));
+  }
   /// A property that every model of the hub has alike; an absent key has this value.
   void only(const char* name, const json& value) {
     const json* found = find(name);
     if (found == nullptr || *found == value) return;
-    problem(name, fmt::format("{} is not carried out in this version; only {} is", found->dump(), value.dump()));
+    problem(name, fmt::format("{} is not supported in this version; only {} is", found->dump(),
+                              value.dump()));
   }
 
  private:
@@ -102,7 +107,8 @@ void read_sizes(JsonReader& fields, HfModelConfig& config) {
   fields.probability("attention_dropout", config.attention_dropout);
 }
 
-/// `rope_scaling`, with `rope_type` or the older `type`; newer files hold it, and the theta, in `rope_parameters`.
+/// `rope_scaling`, with `rope_type` or the older `type`; newer files hold it, and the theta, in
+/// `rope_parameters`.
 void read_rope_scaling(JsonReader& fields, HfModelConfig& config) {
   const char* name = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
   auto scaling = fields.object(name);
@@ -110,10 +116,14 @@ void read_rope_scaling(JsonReader& fields, HfModelConfig& config) {
   scaling->positive("rope_theta", config.rope_theta);
   const char* type_key = scaling->find("rope_type") != nullptr ? "rope_type" : "type";
   RopeScaling result;
-  if (scaling->find(type_key) == nullptr && scaling->find("factor") != nullptr) return scaling->problem("rope_type", "missing beside factor");
+  if (scaling->find(type_key) == nullptr && scaling->find("factor") != nullptr)
+    return scaling->problem("rope_type", "missing next to factor");
   if (scaling->find(type_key) != nullptr) result.type = scaling->text(type_key);
-  if (!is_later_rope_type(result.type) && std::ranges::find(rope_types(), result.type) == rope_types().end()) {
-    return scaling->problem(type_key, fmt::format("unknown type {}; expected {}", scaling->find(type_key)->dump(), join_names(rope_types())));
+  if (!is_later_rope_type(result.type) &&
+      std::ranges::find(rope_types(), result.type) == rope_types().end()) {
+    return scaling->problem(
+        type_key, fmt::format("unknown type {}; expected {}", scaling->find(type_key)->dump(),
+                              join_names(rope_types())));
   }
   std::optional<double> factor, low, high;
   std::optional<int> original;
@@ -121,7 +131,8 @@ void read_rope_scaling(JsonReader& fields, HfModelConfig& config) {
   scaling->positive("low_freq_factor", low);
   scaling->positive("high_freq_factor", high);
   scaling->positive("original_max_position_embeddings", original);
-  if (result.type != "default" && !factor) scaling->problem("factor", fmt::format("the type {} needs it", result.type));
+  if (result.type != "default" && !factor)
+    scaling->problem("factor", fmt::format("the type {} needs it", result.type));
   result.factor = factor.value_or(result.factor);
   result.low_freq_factor = low.value_or(result.low_freq_factor);
   result.high_freq_factor = high.value_or(result.high_freq_factor);
@@ -169,11 +180,13 @@ void read_family(JsonReader& fields, HfModelConfig& config) {
   if (type == "mixtral") {
     read_mixtral(fields, config);
   } else if (!type.empty() && std::ranges::find(model_types(), type) == model_types().end()) {
-    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected {}", type, join_names(model_types())));
+    fields.problem("model_type", fmt::format("\"{}\" is no model of the hub; expected {}", type,
+                                             join_names(model_types())));
     config.model_type.clear();
   }
   const json* window_switch = fields.find("use_sliding_window");
-  if (type != "llama" && (window_switch == nullptr || *window_switch == true)) fields.positive("sliding_window", config.sliding_window);
+  if (type != "llama" && (window_switch == nullptr || *window_switch == true))
+    fields.positive("sliding_window", config.sliding_window);
   fields.only("attention_bias", false);
   fields.only("mlp_bias", false);
   fields.only("hidden_act", "silu");
@@ -197,25 +210,30 @@ bool is_later_rope_type(const std::string& type) { return type == "yarn" || type
 /// Those on the hub have a few kilobytes.
 constexpr std::int64_t kMostConfigBytes = 1 << 20;
 
-HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader, const std::string& key) {
+HfModelConfig read_hf_model_config(const std::filesystem::path& file, SectionReader& reader,
+                                   const std::string& key) {
   HfModelConfig config;
   json object;
   try {
-    object = parse_json(read_input_file(file, kMostConfigBytes), file.string(), "a Hugging Face config.json");
+    object = parse_json(read_input_file(file, kMostConfigBytes), file.string(),
+                        "a Hugging Face config.json");
   } catch (const ConfigError& error) {
     reader.problem(key, error.what());
     return config;
   }
   if (!object.is_object()) {
-    reader.problem(key, fmt::format("{} is not a JSON object; expected a Hugging Face config.json", file.string()));
+    reader.problem(key, fmt::format("{} is not a JSON object; expected a Hugging Face config.json",
+                                    file.string()));
     return config;
   }
   JsonReader fields(object, file.string(), reader, key);
   read_sizes(fields, config);
   read_rope_scaling(fields, config);
   read_family(fields, config);
-  if (fields.find("tie_word_embeddings") != nullptr) config.tie_word_embeddings = fields.boolean("tie_word_embeddings");
-  const std::string dtype = fields.text(fields.find("torch_dtype") != nullptr ? "torch_dtype" : "dtype");
+  if (fields.find("tie_word_embeddings") != nullptr)
+    config.tie_word_embeddings = fields.boolean("tie_word_embeddings");
+  const std::string dtype =
+      fields.text(fields.find("torch_dtype") != nullptr ? "torch_dtype" : "dtype");
   config.bf16 = dtype == "bfloat16";
   return config;
 }

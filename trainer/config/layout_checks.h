@@ -13,7 +13,8 @@ struct Divisor {
 };
 
 /// `key` of `reader` must be a multiple of the divisor; the problem names the nearest that are.
-void must_divide(SectionReader& reader, const std::string& key, std::int64_t value, const Divisor& divisor, const std::string& why = "");
+void must_divide(SectionReader& reader, const std::string& key, std::int64_t value,
+                 const Divisor& divisor, const std::string& why = "");
 
 /// How the model and the batch divide over TP, PP, VPP, CP, EP and DP.
 void check_layout(const RunConfig& config, SectionReaders& readers);

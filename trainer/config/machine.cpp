@@ -4,7 +4,8 @@
 
 namespace trellis::trainer {
 
-sim::SystemConfig load_machine(const RunConfig& config, const std::string& instance, sim::LoadOptions options) {
+sim::SystemConfig load_machine(const RunConfig& config, const std::string& instance,
+                               sim::LoadOptions options) {
   options.logical_core_size = config.trainer.lnc;
   try {
     return sim::load_system(instance, options);

@@ -7,7 +7,9 @@
 
 namespace trellis::trainer {
 
-/// The machine that a configuration runs on, with its own trainer.lnc. Throws ConfigError; what is wrong with that key is said where it stands.
-[[nodiscard]] sim::SystemConfig load_machine(const RunConfig& config, const std::string& instance, sim::LoadOptions options);
+/// The machine that a configuration runs on, with its own trainer.lnc. Throws ConfigError; what is
+/// wrong with that key is said where it is.
+[[nodiscard]] sim::SystemConfig load_machine(const RunConfig& config, const std::string& instance,
+                                             sim::LoadOptions options);
 
 }  // namespace trellis::trainer

@@ -11,16 +11,18 @@ namespace trellis::trainer {
 inline constexpr double kMostRopeTheta = 1e30;
 
 struct VocabularySources {
-  std::optional<int> from_json;          ///< vocab_size of config.json
+  std::optional<int> from_json;  ///< vocab_size of config.json
   bool hf = false;
   int tensor_model_parallel_size = 1;
   const TokenizerSection* tokenizer = nullptr;  ///< none: the data is tokenized already
 };
-/// model.vocab_size, config.json's, or the tokenizer's; padded so that it divides into equal shards.
-void read_vocabulary(SectionReader& reader, const VocabularySources& sources, ModelSection& section);
+/// model.vocab_size, config.json's, or the tokenizer's; padded so that it divides into equal
+/// shards.
+void read_vocabulary(SectionReader& reader, const VocabularySources& sources,
+                     ModelSection& section);
 
-/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases, dropouts; and `architecture`. Dropouts and
-/// architecture of `section` are what an hf model's own file says.
+/// What distinguishes Megatron's models from Llama: norms, activation, positions, biases, dropouts;
+/// and `architecture`. Dropouts and architecture of `section` are what an hf model's own file says.
 void read_structure(SectionReader& reader, bool hf, ModelSection& section);
 
 /// activations_checkpoint_*.

@@ -11,7 +11,8 @@ namespace trellis::trainer {
 namespace {
 
 constexpr double kDefaultRopeTheta = 10000;
-constexpr int kMostLayers = 1024;  ///< the deepest published Transformer has 1,000 (DeepNet, arXiv:2203.00555)
+constexpr int kMostLayers =
+    1024;  ///< the deepest published Transformer has 1,000 (DeepNet, arXiv:2203.00555)
 
 /// The YAML's value overrides config.json's; one of them must be there.
 int read_size(SectionReader& reader, const std::string& key, const std::optional<int>& from_json) {
@@ -23,22 +24,26 @@ HfModelConfig read_model_config(SectionReader& reader, const ModelSurroundings& 
   const auto name = reader.optional<std::string>("model_config");
   if (!name) return {};
   if (!surroundings.hf) {
-    reader.problem("model_config", "belongs to model_source hf; with model_source megatron write the sizes in section `model`");
+    reader.problem("model_config",
+                   "belongs to model_source hf; with model_source megatron write the sizes in "
+                   "section `model`");
     return {};
   }
   std::filesystem::path file = *name;
   std::error_code error;
-  if (file.is_relative() && std::filesystem::exists(surroundings.directory / file, error)) file = surroundings.directory / file;
+  if (file.is_relative() && std::filesystem::exists(surroundings.directory / file, error))
+    file = surroundings.directory / file;
   return read_hf_model_config(file.lexically_normal(), reader, "model_config");
 }
 
-/// kv_channels, config.json's head_dim, or hidden_size / heads. config.json's holds for config.json's sizes only: a smaller hidden_size in
-/// the YAML makes smaller heads.
+/// kv_channels, config.json's head_dim, or hidden_size / heads. config.json's holds for
+/// config.json's sizes only: a smaller hidden_size in the YAML makes smaller heads.
 int read_head_dim(SectionReader& reader, const ModelSection& section, const HfModelConfig& json) {
   if (const auto channels = reader.optional_positive("kv_channels")) return *channels;
   const int derived = section.hidden_size / std::max(1, section.num_attention_heads);
   if (!json.head_dim) return derived;
-  const bool follows_sizes = json.hidden_size && json.num_attention_heads && *json.head_dim == *json.hidden_size / *json.num_attention_heads;
+  const bool follows_sizes = json.hidden_size && json.num_attention_heads &&
+                             *json.head_dim == *json.hidden_size / *json.num_attention_heads;
   return follows_sizes ? derived : *json.head_dim;
 }
 
@@ -50,13 +55,16 @@ ImageSection read_image(SectionReader& reader, const HfModelConfig& json) {
   image.channels = reader.positive("num_channels", json.num_channels.value_or(image.channels));
   image.labels = reader.positive("num_labels", json.num_labels.value_or(image.labels));
   if (image.size % image.patch != 0) {
-    reader.problem("image_size", fmt::format("{} is not divisible by patch_size {}", image.size, image.patch));
+    reader.problem("image_size",
+                   fmt::format("{} is not divisible by patch_size {}", image.size, image.patch));
     image.size = image.patch;
   }
   constexpr int kMostPatches = 1 << 15;  // along a side: their number fits an int
   if (image.size / image.patch > kMostPatches) {
-    reader.problem("image_size", fmt::format("{} / patch_size {} makes {} patches along a side; expected at most {}", image.size, image.patch,
-                                             image.size / image.patch, kMostPatches));
+    reader.problem(
+        "image_size",
+        fmt::format("{} / patch_size {} makes {} patches along a side; expected at most {}",
+                    image.size, image.patch, image.size / image.patch, kMostPatches));
     image.size = image.patch;
   }
   return image;
@@ -68,69 +76,93 @@ void read_lengths(SectionReader& reader, const HfModelConfig& json, ModelSection
     const int tokens = section.image->patches() + 1;
     section.encoder_seq_length = reader.positive("encoder_seq_length", tokens);
     section.max_position_embeddings = reader.positive("max_position_embeddings", tokens);
-    for (const auto& [key, value] : {std::pair{"encoder_seq_length", section.encoder_seq_length}, std::pair{"max_position_embeddings", section.max_position_embeddings}}) {
-      if (value != tokens) reader.problem(key, fmt::format("{} contradicts {} patches and one token for the class; remove it", value, tokens - 1));
+    for (const auto& [key, value] :
+         {std::pair{"encoder_seq_length", section.encoder_seq_length},
+          std::pair{"max_position_embeddings", section.max_position_embeddings}}) {
+      if (value != tokens)
+        reader.problem(
+            key, fmt::format("{} contradicts {} patches and one token for the class; remove it",
+                             value, tokens - 1));
     }
     return;
   }
   section.encoder_seq_length = reader.required_positive("encoder_seq_length");
-  section.max_position_embeddings =
-      reader.positive("max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
-  if (section.architecture == "bert") section.type_vocab_size = reader.positive("type_vocab_size", json.type_vocab_size.value_or(2));
+  section.max_position_embeddings = reader.positive(
+      "max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
+  if (section.architecture == "bert")
+    section.type_vocab_size = reader.positive("type_vocab_size", json.type_vocab_size.value_or(2));
 }
 
-/// What is built: of an hf model by its type, of a Megatron model by its structure (read_structure).
+/// What is built: of an hf model by its type, of a Megatron model by its structure
+/// (read_structure).
 std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfig& json) {
-  if (!hf && reader.has("model_type")) reader.problem("model_type", "belongs to model_source hf; Megatron models say what they are made of");
+  if (!hf && reader.has("model_type"))
+    reader.problem("model_type",
+                   "belongs to model_source hf; Megatron models say what they are made of");
   const std::string otherwise = json.model_type.empty() ? "llama" : json.model_type;
-  // Mixtral's sizes of its experts stand in config.json or in section `moe`.
-  const std::string type = otherwise == "mixtral" && !reader.has("model_type") ? otherwise : reader.one_of("model_type", otherwise, {"llama", "mistral", "bert", "vit"});
+  // Mixtral's sizes of its experts are in config.json or in section `moe`.
+  const std::string type =
+      otherwise == "mixtral" && !reader.has("model_type")
+          ? otherwise
+          : reader.one_of("model_type", otherwise, {"llama", "mistral", "bert", "vit"});
   if (!json.model_type.empty() && type != json.model_type) {
-    reader.problem("model_type", fmt::format("{} contradicts {} of model_config; remove it", type, json.model_type));
+    reader.problem("model_type", fmt::format("{} contradicts {} of model_config; remove it", type,
+                                             json.model_type));
   }
   return hf && (type == "bert" || type == "vit") ? type : "llama";
 }
 
 void read_sizes(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
-  section.num_layers = reader.at_most("num_layers", read_size(reader, "num_layers", json.num_hidden_layers), kMostLayers, "each layer is planned and run one by one");
+  section.num_layers =
+      reader.at_most("num_layers", read_size(reader, "num_layers", json.num_hidden_layers),
+                     kMostLayers, "each layer is planned and run one by one");
   section.hidden_size = read_size(reader, "hidden_size", json.hidden_size);
   section.ffn_hidden_size = read_size(reader, "ffn_hidden_size", json.intermediate_size);
   section.num_attention_heads = read_size(reader, "num_attention_heads", json.num_attention_heads);
-  section.num_kv_heads = reader.positive("num_kv_heads", json.num_key_value_heads.value_or(section.num_attention_heads));
+  section.num_kv_heads = reader.positive(
+      "num_kv_heads", json.num_key_value_heads.value_or(section.num_attention_heads));
   section.head_dim = read_head_dim(reader, section, json);
   read_lengths(reader, json, section);
   const double epsilon = is_encoder(section) ? 1e-12 : section.layernorm_epsilon;
-  section.layernorm_epsilon = reader.positive("layernorm_epsilon", json.rms_norm_eps.value_or(epsilon));
-  section.init_method_std = reader.positive("init_method_std", json.initializer_range.value_or(section.init_method_std));
+  section.layernorm_epsilon =
+      reader.positive("layernorm_epsilon", json.rms_norm_eps.value_or(epsilon));
+  section.init_method_std =
+      reader.positive("init_method_std", json.initializer_range.value_or(section.init_method_std));
   section.sliding_window = reader.optional_positive("sliding_window_size");
   if (!reader.has("sliding_window_size")) section.sliding_window = json.sliding_window;
 }
 
-/// Megatron models call it position_freq_base (times position_abf_factor), Hugging Face models rope_theta.
+/// Megatron models call it position_freq_base (times position_abf_factor), Hugging Face models
+/// rope_theta.
 double read_rope_theta(SectionReader& reader, bool hf, double default_value) {
   const std::string key = hf ? "rope_theta" : "position_freq_base";
   const std::string other = hf ? "position_freq_base" : "rope_theta";
   if (reader.has(other)) {
-    reader.problem(other, fmt::format("belongs to model_source {}; with model_source {} write `{}`", hf ? "megatron" : "hf",
-                                      hf ? "hf" : "megatron", key));
+    reader.problem(other, fmt::format("belongs to model_source {}; with model_source {} write `{}`",
+                                      hf ? "megatron" : "hf", hf ? "hf" : "megatron", key));
   }
-  const double base = reader.positive(key, default_value) * reader.positive("position_abf_factor", 1.0);
+  const double base =
+      reader.positive(key, default_value) * reader.positive("position_abf_factor", 1.0);
   if (base <= kMostRopeTheta) return base;
-  reader.problem(key, fmt::format("{} is beyond {}, where no angle turns", base, kMostRopeTheta));
+  reader.problem(key, fmt::format("{} is beyond {}, where no angle rotates", base, kMostRopeTheta));
   return default_value;
 }
 
 RopeScaling read_rope_section(SectionReader scaling) {
   RopeScaling section;
-  const char* key = scaling.has("rope_type") || !scaling.has("type") ? "rope_type" : "type";  // newer and older transformers
+  const char* key = scaling.has("rope_type") || !scaling.has("type")
+                        ? "rope_type"
+                        : "type";  // newer and older transformers
   std::vector<std::string> known = rope_types();
   for (const char* later : {"yarn", "longrope"}) known.emplace_back(later);
   section.type = scaling.one_of(key, section.type, known);
   section.factor = scaling.positive("factor", section.factor);
   section.low_freq_factor = scaling.positive("low_freq_factor", section.low_freq_factor);
   section.high_freq_factor = scaling.positive("high_freq_factor", section.high_freq_factor);
-  section.original_max_position_embeddings = scaling.optional_positive("original_max_position_embeddings").value_or(0);
-  if (section.type != "default" && !scaling.has_value("factor")) scaling.problem("factor", fmt::format("the type {} needs it", section.type));
+  section.original_max_position_embeddings =
+      scaling.optional_positive("original_max_position_embeddings").value_or(0);
+  if (section.type != "default" && !scaling.has_value("factor"))
+    scaling.problem("factor", fmt::format("the type {} needs it", section.type));
   return section;
 }
 
@@ -139,7 +171,8 @@ RopeScaling read_rope_scaling(SectionReader& reader, const HfModelConfig& json) 
   const double factor = reader.positive("positition_interpolation_factor", 1.0);
   if (factor != 1) section = {.type = "linear", .factor = factor};
   SectionReader scaling = reader.section("rope_scaling");
-  if (!scaling.empty() && factor != 1) reader.problem("positition_interpolation_factor", "excludes rope_scaling; remove one of them");
+  if (!scaling.empty() && factor != 1)
+    reader.problem("positition_interpolation_factor", "excludes rope_scaling; remove one of them");
   return scaling.empty() ? section : read_rope_section(scaling);
 }
 
@@ -150,10 +183,12 @@ void finish_rope_scaling(SectionReader& reader, ModelSection& section) {
   if (needs_original && scaling.original_max_position_embeddings == 0) {
     scaling.original_max_position_embeddings = section.max_position_embeddings;
   }
-  if (is_later_rope_type(scaling.type)) reader.unsupported("rope_scaling", fmt::format("RoPE scaling of type {}", scaling.type));
+  if (is_later_rope_type(scaling.type))
+    reader.unsupported("rope_scaling", fmt::format("RoPE scaling of type {}", scaling.type));
   if (scaling.type == "llama3" && scaling.low_freq_factor >= scaling.high_freq_factor) {
-    reader.problem("rope_scaling", fmt::format("low_freq_factor {} must be smaller than high_freq_factor {}", scaling.low_freq_factor,
-                                               scaling.high_freq_factor));
+    reader.problem("rope_scaling",
+                   fmt::format("low_freq_factor {} must be smaller than high_freq_factor {}",
+                               scaling.low_freq_factor, scaling.high_freq_factor));
   }
 }
 
@@ -164,7 +199,8 @@ void read_attention(SectionReader& reader, ModelSection& section) {
   SectionReader fusions = reader.section("fusions");
   section.ring_attention = fusions.get<bool>("ring_attention", false);
   section.flash_attention = fusions.get<bool>("flash_attention", !section.ring_attention);
-  if (section.ring_attention) fusions.unsupported("ring_attention", "ring attention, which context parallelism uses");
+  if (section.ring_attention)
+    fusions.unsupported("ring_attention", "ring attention, which context parallelism uses");
   if (section.ring_attention && section.flash_attention) {
     fusions.problem("ring_attention", "excludes flash_attention; set one of them to false");
   }
@@ -173,20 +209,25 @@ void read_attention(SectionReader& reader, ModelSection& section) {
 void read_norm_decay(SectionReader& reader, ModelSection& section) {
   SectionReader fusions = reader.section("fusions");
   const auto here = reader.optional<bool>("do_layer_norm_weight_decay");
-  const auto there = fusions.optional<bool>("do_layer_norm_weight_decay");  // some NxDT files have it there
+  const auto there =
+      fusions.optional<bool>("do_layer_norm_weight_decay");  // some NxDT files have it there
   if (here && there && *here != *there) {
-    fusions.problem("do_layer_norm_weight_decay", "contradicts model.do_layer_norm_weight_decay; remove one of them");
+    fusions.problem("do_layer_norm_weight_decay",
+                    "contradicts model.do_layer_norm_weight_decay; remove one of them");
   }
   section.do_layer_norm_weight_decay = here.value_or(there.value_or(false));
 }
 
 /// Keys of one kind of encoder say nothing about another model.
 void refuse_foreign_keys(SectionReader& reader, const ModelSection& section) {
-  for (const auto& [key, type] : {std::pair{"type_vocab_size", "bert"}, {"image_size", "vit"},
-      {"patch_size", "vit"}, {"num_channels", "vit"}, {"num_labels", "vit"}}) {
+  for (const auto& [key, type] : {std::pair{"type_vocab_size", "bert"},
+                                  {"image_size", "vit"},
+                                  {"patch_size", "vit"},
+                                  {"num_channels", "vit"},
+                                  {"num_labels", "vit"}}) {
     if (!reader.has_value(key) || section.architecture == type) continue;
     reader.problem(key, fmt::format("belongs to model_type {}, and this model is {}; remove it",
-        type, section.architecture));
+                                    type, section.architecture));
   }
 }
 
@@ -198,7 +239,11 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   ModelSection section;
   section.architecture = read_architecture(reader, hf, json);
   read_sizes(reader, json, section);
-  if (!section.image) read_vocabulary(reader, {json.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size, surroundings.tokenizer}, section);
+  if (!section.image)
+    read_vocabulary(reader,
+                    {json.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size,
+                     surroundings.tokenizer},
+                    section);
   section.rope_theta = read_rope_theta(reader, hf, json.rope_theta.value_or(kDefaultRopeTheta));
   section.rope_scaling = read_rope_scaling(reader, json);
   finish_rope_scaling(reader, section);
@@ -212,15 +257,20 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   read_structure(reader, hf, section);
   refuse_foreign_keys(reader, section);
   if (is_encoder(section)) {
-    reader.unsupported("model_type", fmt::format("the training data of a {} model; a simulated step reads none", section.architecture), /*changes_step=*/false);
+    reader.unsupported("model_type",
+                       fmt::format("the training data of a {} model; a simulated step reads none",
+                                   section.architecture),
+                       /*changes_step=*/false);
   }
-  if (section.moe) reader.unsupported("moe", fmt::format("mixture of experts ({} experts)", section.moe->num_experts));
+  if (section.moe)
+    reader.unsupported("moe",
+                       fmt::format("mixture of experts ({} experts)", section.moe->num_experts));
   read_recompute(reader, hf, section);
   read_pipeline_cuts(reader, section);
   section.weight_init_only = reader.get<bool>("weight_init_only", section.weight_init_only);
-  if (section.weight_init_only) reader.unsupported("weight_init_only", "checkpoints are not read in this version", /*changes_step=*/false);
   section.skip_nan_grad = reader.get<bool>("skip_nan_grad", section.skip_nan_grad);
-  const std::string dtype = reader.one_of("torch_dtype", json.bf16 ? "bfloat16" : "float32", {"bfloat16", "float32"});
+  const std::string dtype =
+      reader.one_of("torch_dtype", json.bf16 ? "bfloat16" : "float32", {"bfloat16", "float32"});
   surroundings.bf16_checkpoint = hf && dtype == "bfloat16";
   return section;
 }

@@ -16,7 +16,8 @@ struct SchedSection {
   std::int64_t constant_steps = 0;
   std::int64_t hold_steps = 0;
   double min_lr = 0;
-  /// Arguments of one schedule only, by their NeMo names: power, cycle, d_model, decay_rate, step_size, gamma, patience, factor …
+  /// Arguments of one schedule only, by their NeMo names: power, cycle, d_model, decay_rate,
+  /// step_size, gamma, patience, factor …
   std::map<std::string, double> arguments = {};
   bool operator==(const SchedSection&) const = default;
 };
@@ -28,8 +29,9 @@ struct OptimSection {
   double weight_decay = 0;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  /// Arguments of one optimizer only, by their NeMo names: momentum, dampening, nesterov, amsgrad, rho, alpha, centered, etas_0, etas_1,
-  /// step_sizes_0, step_sizes_1, grad_averaging, luc, clip_threshold, decay_rate, … (booleans as 0 and 1). Those present were written.
+  /// Arguments of one optimizer only, by their NeMo names: momentum, dampening, nesterov, amsgrad,
+  /// rho, alpha, centered, etas_0, etas_1, step_sizes_0, step_sizes_1, grad_averaging, luc,
+  /// clip_threshold, decay_rate, … (booleans as 0 and 1). Those present were written.
   std::map<std::string, double> arguments = {};
   std::optional<SchedSection> sched = {};
   bool operator==(const OptimSection&) const = default;
@@ -46,7 +48,8 @@ struct RopeScaling {
   std::string type = "default";  ///< default, linear, dynamic, llama3
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
-  int original_max_position_embeddings = 0;          ///< llama3, dynamic; resolved: max_position_embeddings when not given
+  int original_max_position_embeddings =
+      0;  ///< llama3, dynamic; resolved: max_position_embeddings when not given
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -54,12 +57,14 @@ struct RopeScaling {
 struct MoeSection {
   int num_experts = 0;
   int top_k = 2;
-  int frequency = 1;             ///< every n-th layer is a mixture of experts …
-  int first_layer = 0;           ///< … from this one on: hf models start with layer 0, Megatron's with layer frequency − 1
-  std::optional<double> capacity_factor;  ///< tokens per expert, in units of an even share; none: every expert sees all tokens
+  int frequency = 1;  ///< every n-th layer is a mixture of experts …
+  int first_layer =
+      0;  ///< … from this one on: hf models start with layer 0, Megatron's with layer frequency − 1
+  std::optional<double> capacity_factor;  ///< tokens per expert, in units of an even share; none:
+                                          ///< every expert sees all tokens
   bool dropless = false;
-  std::string routing_algorithm = "top_k";      ///< top_k, sinkhorn
-  std::string router_activation = "sigmoid";    ///< sigmoid, softmax; sinkhorn only
+  std::string routing_algorithm = "top_k";    ///< top_k, sinkhorn
+  std::string router_activation = "sigmoid";  ///< sigmoid, softmax; sinkhorn only
   int sinkhorn_iterations = 30;
   std::optional<double> sinkhorn_tol;
   bool output_router_logits = false;
@@ -74,17 +79,23 @@ struct ImageSection {
   int size = 224, patch = 16, channels = 3;  ///< square images, cut into square patches
   int labels = 1000;                         ///< classes of the head
   [[nodiscard]] int patches() const { return (size / patch) * (size / patch); }
-  [[nodiscard]] std::int64_t values_per_patch() const { return std::int64_t{patch} * patch * channels; }
+  [[nodiscard]] std::int64_t values_per_patch() const {
+    return std::int64_t{patch} * patch * channels;
+  }
   bool operator==(const ImageSection&) const = default;
 };
 
-/// `model_alignment_strategy.peft`: W·x + alpha/rank · B·A·x beside the layers that it names, whose own weights are frozen.
+/// `model_alignment_strategy.peft`: W·x + alpha/rank · B·A·x next to the layers that it names,
+/// whose own weights are frozen.
 struct LoraSection {
   int rank = 16;
   double alpha = 32;
-  double dropout = 0.05;                     ///< of what A reads
-  std::vector<std::string> targets = {"qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
-  [[nodiscard]] bool targets_layer(const std::string& name) const { return std::ranges::find(targets, name) != targets.end(); }
+  double dropout = 0.05;  ///< of what A reads
+  std::vector<std::string> targets = {
+      "qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
+  [[nodiscard]] bool targets_layer(const std::string& name) const {
+    return std::ranges::find(targets, name) != targets.end();
+  }
   bool operator==(const LoraSection&) const = default;
 };
 
@@ -95,22 +106,24 @@ struct OrpoSection {
   bool operator==(const OrpoSection&) const = default;
 };
 
-/// Section `model`, for both model sources: Hugging Face sizes come from config.json under the same meanings.
+/// Section `model`, for both model sources: Hugging Face sizes come from config.json under the same
+/// meanings.
 struct ModelSection {
   std::string architecture = "llama";  ///< llama (also mistral), gpt, mixtral, bert, vit
   int num_layers = 0;
   int hidden_size = 0;
   int ffn_hidden_size = 0;
   int num_attention_heads = 0;
-  int num_kv_heads = 0;          ///< resolved: equals num_attention_heads when not given
-  int head_dim = 0;              ///< resolved: kv_channels, config.json's head_dim, or hidden_size / num_attention_heads
+  int num_kv_heads = 0;  ///< resolved: equals num_attention_heads when not given
+  int head_dim =
+      0;  ///< resolved: kv_channels, config.json's head_dim, or hidden_size / num_attention_heads
   int encoder_seq_length = 0;
   int max_position_embeddings = 0;
-  int vocab_size = 0;            ///< resolved and padded: a multiple of make_vocab_size_divisible_by · TP
+  int vocab_size = 0;  ///< resolved and padded: a multiple of make_vocab_size_divisible_by · TP
   int make_vocab_size_divisible_by = 128;  ///< hf models, which NxDT does not pad: 1
   double layernorm_epsilon = 1e-5;
   double init_method_std = 0.02;
-  bool use_scaled_init_method = true;      ///< output layers scaled by 1/sqrt(2L); hf models: false
+  bool use_scaled_init_method = true;  ///< output layers scaled by 1/sqrt(2L); hf models: false
   bool do_layer_norm_weight_decay = false;
 
   // Megatron models; the values here are those of the Llama family, which hf models always have.
@@ -123,40 +136,52 @@ struct ModelSection {
   double hidden_dropout = 0, attention_dropout = 0, ffn_dropout = 0;
   bool apply_query_key_layer_scaling = false;
   bool fp32_residual_connection = false;
-  std::optional<int> sliding_window;       ///< a token attends to itself and the window − 1 before it
+  std::optional<int> sliding_window;  ///< a token attends to itself and the window − 1 before it
 
-  double rope_theta = 10000;     ///< YAML: model.position_freq_base (megatron) or model.rope_theta (hf); times position_abf_factor
+  double rope_theta = 10000;  ///< YAML: model.position_freq_base (megatron) or model.rope_theta
+                              ///< (hf); times position_abf_factor
   double rotary_percentage = 1;
   RopeScaling rope_scaling;
 
-  bool qkv_linear = false;       ///< GQAQKVColumnParallelLinear: needed when TP exceeds the key/value heads
-  bool fuse_qkv = true;          ///< one fused weight inside it
-  bool fuse_gate_up = true;      ///< of a gated activation; false: two layers, each with its own communications
+  bool qkv_linear =
+      false;             ///< GQAQKVColumnParallelLinear: needed when TP exceeds the key/value heads
+  bool fuse_qkv = true;  ///< one fused weight inside it
+  bool fuse_gate_up =
+      true;  ///< of a gated activation; false: two layers, each with its own communications
   bool flash_attention = true;
   bool ring_attention = false;
-  std::vector<std::string> pipeline_cuts;  ///< last layer of each stage but the final one; empty: partition by itself
+  std::vector<std::string>
+      pipeline_cuts;  ///< last layer of each stage but the final one; empty: partition by itself
   Recompute recompute = Recompute::kNone;
-  std::vector<std::string> recompute_modules;  ///< class names when selective: CoreAttention, LlamaMLP, …
+  std::vector<std::string>
+      recompute_modules;  ///< class names when selective: CoreAttention, LlamaMLP, …
   bool weight_init_only = false;
   /// NeMo's: steps whose gradients are not finite change nothing; false: they end the run
   bool skip_nan_grad = false;
   bool save_logits = false;
   std::optional<MoeSection> moe;
-  int type_vocab_size = 0;                 ///< bert: kinds of token
-  std::optional<ImageSection> image;       ///< vit
-  std::optional<LoraSection> lora;         ///< model_alignment_strategy.peft
-  std::optional<OrpoSection> orpo;         ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
+  int type_vocab_size = 0;            ///< bert: kinds of token
+  std::optional<ImageSection> image;  ///< vit
+  std::optional<LoraSection> lora;    ///< model_alignment_strategy.peft
+  std::optional<OrpoSection>
+      orpo;  ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
   OptimSection optim;
   bool operator==(const ModelSection&) const = default;
 };
 
-/// Whether the activation multiplies a gate with a second part of its input: gate | up along the last dimension.
+/// Whether the activation multiplies a gate with a second part of its input: gate | up along the
+/// last dimension.
 [[nodiscard]] inline bool is_gated(Activation activation) {
-  return activation == Activation::kGeglu || activation == Activation::kReglu || activation == Activation::kSwiglu;
+  return activation == Activation::kGeglu || activation == Activation::kReglu ||
+         activation == Activation::kSwiglu;
 }
 
 /// Every token attends to every other; trained with data parallelism alone.
-[[nodiscard]] inline bool is_encoder(const ModelSection& model) { return model.architecture == "bert" || model.architecture == "vit"; }
-[[nodiscard]] inline int sequences_per_sample(const ModelSection& model) { return model.orpo ? 2 : 1; }
+[[nodiscard]] inline bool is_encoder(const ModelSection& model) {
+  return model.architecture == "bert" || model.architecture == "vit";
+}
+[[nodiscard]] inline int sequences_per_sample(const ModelSection& model) {
+  return model.orpo ? 2 : 1;
+}
 
 }  // namespace trellis::trainer

@@ -31,28 +31,54 @@ struct Structure {
 /// `section`: its architecture and whether its head is tied are known.
 Structure family_structure(bool hf, const ModelSection& section) {
   const auto absolute = PositionEmbedding::kLearnedAbsolute;
-  if (!hf) return {Normalization::kLayerNorm, Activation::kGelu, TransformerBlock::kPreLn, absolute, true, true};
-  if (section.architecture == "bert") return {Normalization::kLayerNorm, Activation::kGelu, TransformerBlock::kPostLn, absolute, true, true};
-  if (section.architecture == "vit") return {Normalization::kLayerNorm, Activation::kGelu, TransformerBlock::kPreLn, absolute, true, false};
+  if (!hf)
+    return {Normalization::kLayerNorm,
+            Activation::kGelu,
+            TransformerBlock::kPreLn,
+            absolute,
+            true,
+            true};
+  if (section.architecture == "bert")
+    return {Normalization::kLayerNorm,
+            Activation::kGelu,
+            TransformerBlock::kPostLn,
+            absolute,
+            true,
+            true};
+  if (section.architecture == "vit")
+    return {Normalization::kLayerNorm,
+            Activation::kGelu,
+            TransformerBlock::kPreLn,
+            absolute,
+            true,
+            false};
   return {.tied = section.share_embeddings_and_output_weights};
 }
 
 /// One of Megatron's choices that the family of an hf model has decided.
-void check_hf_structure(SectionReader& reader, const ModelSection& section, const Structure& family) {
+void check_hf_structure(SectionReader& reader, const ModelSection& section,
+                        const Structure& family) {
   const std::string model = is_encoder(section) ? "a " + section.architecture : "an hf";
   const auto has_only = [&](const char* key, bool legal, const std::string& value) {
     if (legal || !reader.good({key})) return;
-    reader.problem(key, fmt::format("`{}` belongs to model_source megatron; {} model has {}", reader.raw(key), model, value));
+    reader.problem(key, fmt::format("`{}` belongs to model_source megatron; {} model has {}",
+                                    reader.raw(key), model, value));
   };
-  has_only("normalization", section.normalization == family.normalization, name_of(family.normalization));
+  has_only("normalization", section.normalization == family.normalization,
+           name_of(family.normalization));
   has_only("activation", section.activation == family.activation, name_of(family.activation));
-  has_only("transformer_block_type", section.transformer_block_type == family.block, name_of(family.block));
-  has_only("position_embedding_type", section.position_embedding == family.positions, name_of(family.positions));
-  has_only("has_bias", section.has_bias == family.has_bias, family.has_bias ? "biases" : "no biases");
+  has_only("transformer_block_type", section.transformer_block_type == family.block,
+           name_of(family.block));
+  has_only("position_embedding_type", section.position_embedding == family.positions,
+           name_of(family.positions));
+  has_only("has_bias", section.has_bias == family.has_bias,
+           family.has_bias ? "biases" : "no biases");
   if (!is_encoder(section)) return;
-  has_only("share_embeddings_and_output_weights", section.share_embeddings_and_output_weights == family.tied,
-           family.tied ? "a head that reads the embedding" : "a head of its own");
-  has_only("num_kv_heads", section.num_kv_heads == section.num_attention_heads, "a key/value head per query head");
+  has_only("share_embeddings_and_output_weights",
+           section.share_embeddings_and_output_weights == family.tied,
+           family.tied ? "a head that reads the embedding" : "a separate head");
+  has_only("num_kv_heads", section.num_kv_heads == section.num_attention_heads,
+           "a key/value head per query head");
   has_only("sliding_window_size", !section.sliding_window, "no window");
 }
 
@@ -60,7 +86,8 @@ void read_dropouts(SectionReader& reader, ModelSection& section) {
   section.hidden_dropout = reader.fraction("hidden_dropout", section.hidden_dropout);
   section.attention_dropout = reader.fraction("attention_dropout", section.attention_dropout);
   section.ffn_dropout = reader.fraction("ffn_dropout", 0);
-  for (const auto& [key, value] : {std::pair{"hidden_dropout", section.hidden_dropout}, std::pair{"attention_dropout", section.attention_dropout},
+  for (const auto& [key, value] : {std::pair{"hidden_dropout", section.hidden_dropout},
+                                   std::pair{"attention_dropout", section.attention_dropout},
                                    std::pair{"ffn_dropout", section.ffn_dropout}}) {
     if (value == 1) reader.problem(key, "1 drops everything; it must be smaller than 1");
   }
@@ -73,12 +100,14 @@ double read_rotary_percentage(SectionReader& reader) {
   return 1;
 }
 
-/// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is built like Llama.
+/// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is
+/// built like Llama.
 std::string architecture_of(const ModelSection& section) {
   if (section.moe) return "mixtral";
-  const bool llama = section.normalization == Normalization::kRmsNorm && section.activation == Activation::kSwiglu &&
-                     section.transformer_block_type == TransformerBlock::kPreLn && section.position_embedding == PositionEmbedding::kRope &&
-                     !section.has_bias;
+  const bool llama = section.normalization == Normalization::kRmsNorm &&
+                     section.activation == Activation::kSwiglu &&
+                     section.transformer_block_type == TransformerBlock::kPreLn &&
+                     section.position_embedding == PositionEmbedding::kRope && !section.has_bias;
   return llama ? "llama" : "gpt";
 }
 
@@ -91,10 +120,12 @@ void read_structure(SectionReader& reader, bool hf, ModelSection& section) {
   section.transformer_block_type = read_enum(reader, "transformer_block_type", family.block);
   section.position_embedding = read_enum(reader, "position_embedding_type", family.positions);
   section.has_bias = reader.get<bool>("has_bias", family.has_bias);
-  section.share_embeddings_and_output_weights = reader.get<bool>("share_embeddings_and_output_weights", family.tied);
+  section.share_embeddings_and_output_weights =
+      reader.get<bool>("share_embeddings_and_output_weights", family.tied);
   section.use_scaled_init_method = reader.get<bool>("use_scaled_init_method", !hf);
   section.apply_query_key_layer_scaling = reader.get<bool>("apply_query_key_layer_scaling", !hf);
-  section.fp32_residual_connection = reader.get<bool>("fp32_residual_connection", section.fp32_residual_connection);
+  section.fp32_residual_connection =
+      reader.get<bool>("fp32_residual_connection", section.fp32_residual_connection);
   section.rotary_percentage = read_rotary_percentage(reader);
   read_dropouts(reader, section);
   if (hf) check_hf_structure(reader, section, family);

@@ -4,8 +4,9 @@ namespace trellis::trainer {
 
 template <>
 const Names<Normalization>& names_of() {
-  static const Names<Normalization> names = {
-      {"layernorm", Normalization::kLayerNorm}, {"layernorm1p", Normalization::kLayerNorm1P}, {"rmsnorm", Normalization::kRmsNorm}};
+  static const Names<Normalization> names = {{"layernorm", Normalization::kLayerNorm},
+                                             {"layernorm1p", Normalization::kLayerNorm1P},
+                                             {"rmsnorm", Normalization::kRmsNorm}};
   return names;
 }
 
@@ -30,12 +31,15 @@ const Names<TransformerBlock>& names_of() {
 
 template <>
 const Names<PositionEmbedding>& names_of() {
-  static const Names<PositionEmbedding> names = {{"learned_absolute", PositionEmbedding::kLearnedAbsolute}, {"rope", PositionEmbedding::kRope}};
+  static const Names<PositionEmbedding> names = {
+      {"learned_absolute", PositionEmbedding::kLearnedAbsolute},
+      {"rope", PositionEmbedding::kRope}};
   return names;
 }
 
 std::vector<std::string> words_of(const std::string& schedule, const std::string& argument) {
-  if (schedule == "CyclicLR" && argument == "mode") return {"triangular", "triangular2", "exp_range"};
+  if (schedule == "CyclicLR" && argument == "mode")
+    return {"triangular", "triangular2", "exp_range"};
   if (schedule == "CyclicLR" && argument == "scale_mode") return {"cycle", "iterations"};
   if (schedule == "ReduceLROnPlateau" && argument == "mode") return {"min", "max"};
   if (schedule == "ReduceLROnPlateau" && argument == "threshold_mode") return {"rel", "abs"};

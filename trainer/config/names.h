@@ -31,7 +31,9 @@ template <typename Enum>
   return "";
 }
 
-/// The words of one argument of a schedule, in the order of their numbers; empty: the argument is a number.
-[[nodiscard]] std::vector<std::string> words_of(const std::string& schedule, const std::string& argument);
+/// The words of one argument of a schedule, in the order of their numbers; empty: the argument is a
+/// number.
+[[nodiscard]] std::vector<std::string> words_of(const std::string& schedule,
+                                                const std::string& argument);
 
 }  // namespace trellis::trainer

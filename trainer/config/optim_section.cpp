@@ -6,18 +6,20 @@
 #include "trainer/config/known_keys.h"
 #include "trainer/config/names.h"
 #include "trainer/config/sections.h"
-#include "trainer/optimizer/optimizer_table.h"
-#include "trainer/utils/lr_scheduler.h"
+#include "trainer/config/optimizer_table.h"
+#include "trainer/config/lr_scheduler.h"
 
 namespace trellis::trainer {
 namespace {
 
 /// Two numbers of a list, as `first` and `second`.
-bool read_pair(SectionReader& reader, const std::string& key, const char* example, double& first, double& second) {
+bool read_pair(SectionReader& reader, const std::string& key, const char* example, double& first,
+               double& second) {
   const auto values = reader.optional<std::vector<double>>(key);
   if (!values) return false;
   if (values->size() != 2) {
-    reader.problem(key, fmt::format("expected two numbers such as {}, got {}", example, values->size()));
+    reader.problem(key,
+                   fmt::format("expected two numbers such as {}, got {}", example, values->size()));
     return false;
   }
   first = values->front();
@@ -30,7 +32,8 @@ double read_lr(SectionReader& reader, const std::string& optimizer) {
   const bool own_rate = optimizer == "adafactor" && reader.get<bool>("relative_step", false);
   if (own_rate && !reader.has_value("lr")) return 0;
   const double lr = reader.required<double>("lr");
-  if (reader.good({"lr"}) && lr <= 0) reader.problem("lr", fmt::format("must be greater than 0, got {}", lr));
+  if (reader.good({"lr"}) && lr <= 0)
+    reader.problem("lr", fmt::format("must be greater than 0, got {}", lr));
   return lr;
 }
 
@@ -38,18 +41,21 @@ void read_betas(SectionReader& reader, OptimSection& section) {
   double first = 0, second = 0;
   if (!read_pair(reader, "betas", "[0.9, 0.95]", first, second)) return;
   for (const double beta : {first, second}) {
-    if (beta < 0 || beta >= 1) return reader.problem("betas", fmt::format("each must be in [0, 1), got {}", beta));
+    if (beta < 0 || beta >= 1)
+      return reader.problem("betas", fmt::format("each must be in [0, 1), got {}", beta));
   }
   section.beta1 = first;
   section.beta2 = second;
 }
 
 bool is_boolean_text(const std::string& text) {
-  return text == "true" || text == "True" || text == "TRUE" || text == "false" || text == "False" || text == "FALSE";
+  return text == "true" || text == "True" || text == "TRUE" || text == "false" || text == "False" ||
+         text == "FALSE";
 }
 
 /// One argument as a number: booleans are 0 and 1, words their place.
-std::optional<double> read_argument(SectionReader& reader, const std::string& key, const std::string& owner) {
+std::optional<double> read_argument(SectionReader& reader, const std::string& key,
+                                    const std::string& owner) {
   if (const std::vector<std::string> words = words_of(owner, key); !words.empty()) {
     const std::string word = reader.one_of(key, words.front(), words);
     if (!reader.good({key.c_str()})) return std::nullopt;
@@ -61,50 +67,64 @@ std::optional<double> read_argument(SectionReader& reader, const std::string& ke
 }
 
 /// The arguments that `infos` lists, from the YAML; lists are stored as name_0 and name_1.
-void read_arguments(SectionReader& reader, const std::string& owner, const std::vector<OptimizerArgument>& infos,
+void read_arguments(SectionReader& reader, const std::string& owner,
+                    const std::vector<OptimizerArgument>& infos,
                     std::map<std::string, double>& arguments) {
   for (const OptimizerArgument& info : infos) {
     if (info.name.ends_with("_1") || info.name == "capturable") continue;
     if (!info.name.ends_with("_0")) {
       if (reader.has_value(info.name)) {
-        if (const auto value = read_argument(reader, info.name, owner)) arguments[info.name] = *value;
+        if (const auto value = read_argument(reader, info.name, owner))
+          arguments[info.name] = *value;
       }
       continue;
     }
     const std::string key = info.name.substr(0, info.name.size() - 2);
     double first = 0, second = 0;
-    if (read_pair(reader, key, "[0.5, 1.2]", first, second)) arguments[key + "_0"] = first, arguments[key + "_1"] = second;
+    if (read_pair(reader, key, "[0.5, 1.2]", first, second))
+      arguments[key + "_0"] = first, arguments[key + "_1"] = second;
   }
 }
 
 /// Whether `infos` has an argument that is written as `key`.
 bool takes(const std::vector<OptimizerArgument>& infos, const std::string& key) {
-  return std::ranges::any_of(infos, [&](const OptimizerArgument& info) { return info.name == key || info.name == key + "_0"; });
+  return std::ranges::any_of(infos, [&](const OptimizerArgument& info) {
+    return info.name == key || info.name == key + "_0";
+  });
 }
 
 /// The arguments that any optimizer or schedule of the section `path` has.
 std::vector<std::string> argument_keys(const std::string& path) {
-  static const std::vector<std::string> kShared = {"name",           "lr",          "weight_decay",   "warmup_steps", "warmup_ratio", "constant_steps",
-                                                   "constant_ratio", "hold_steps", "hold_ratio", "min_lr",       "max_steps"};
+  static const std::vector<std::string> kShared = {
+      "name",           "lr",           "weight_decay",
+      "warmup_steps",   "warmup_ratio", "constant_steps",
+      "constant_ratio", "hold_steps",   "hold_ratio",
+      "min_lr",         "max_steps"};
   std::vector<std::string> keys;
   for (const KnownKey& known : known_keys_of(path)) {
     const bool shared = std::ranges::find(kShared, known.key) != kShared.end();
-    if (known.group->use == KeyUse::kCarriedOut && !shared) keys.push_back(known.key);
+    if (known.group->use == KeyUse::kSupported && !shared) keys.push_back(known.key);
   }
   return keys;
 }
 
 /// Keys of the section that another optimizer or schedule has.
-void refuse_foreign(SectionReader& reader, const std::string& owner, const std::vector<OptimizerArgument>& infos,
+void refuse_foreign(SectionReader& reader, const std::string& owner,
+                    const std::vector<OptimizerArgument>& infos,
                     const std::vector<std::string>& common) {
   std::string own;
   for (const OptimizerArgument& info : infos) {
     if (info.name.ends_with("_1")) continue;
-    own += (own.empty() ? "" : ", ") + (info.name.ends_with("_0") ? info.name.substr(0, info.name.size() - 2) : info.name);
+    own += (own.empty() ? "" : ", ") +
+           (info.name.ends_with("_0") ? info.name.substr(0, info.name.size() - 2) : info.name);
   }
   for (const std::string& key : argument_keys(reader.path())) {
-    if (!reader.has_value(key) || takes(infos, key) || std::ranges::find(common, key) != common.end()) continue;
-    reader.problem(key, fmt::format("is no argument of {}; {}", owner, own.empty() ? "it has none of its own" : "its own arguments: " + own));
+    if (!reader.has_value(key) || takes(infos, key) ||
+        std::ranges::find(common, key) != common.end())
+      continue;
+    reader.problem(
+        key, fmt::format("is no argument of {}; {}", owner,
+                         own.empty() ? "it has no own arguments" : "its own arguments: " + own));
   }
 }
 
@@ -115,7 +135,8 @@ std::int64_t read_steps(SectionReader& reader, const std::string& what, std::int
   if (!reader.has_value(ratio_key)) return steps;
   const double ratio = reader.fraction(ratio_key, 0);
   if (!reader.good({ratio_key.c_str()})) return 0;
-  if (steps > 0) reader.problem(ratio_key, fmt::format("excludes {}; remove one of them", steps_key));
+  if (steps > 0)
+    reader.problem(ratio_key, fmt::format("excludes {}; remove one of them", steps_key));
   return static_cast<std::int64_t>(ratio * static_cast<double>(max_steps));
 }
 
@@ -124,7 +145,8 @@ void clamp_tail(SectionReader& reader, std::int64_t max_steps, SchedSection& sec
   const std::int64_t room = std::max<std::int64_t>(0, max_steps - section.warmup_steps);
   if (section.constant_steps <= room || max_steps < 1) return;
   reader.warn(reader.has("constant_steps") ? "constant_steps" : "constant_ratio",
-              fmt::format("{} leaves no step to anneal in: trainer.max_steps {} − warmup_steps {} = {} is used, and the rate falls to min_lr after "
+              fmt::format("{} leaves no step to anneal in: trainer.max_steps {} − warmup_steps {} "
+                          "= {} is used, and the rate falls to min_lr after "
                           "the warm-up",
                           section.constant_steps, max_steps, section.warmup_steps, room));
   section.constant_steps = room;
@@ -164,7 +186,8 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
   section.weight_decay = reader.non_negative("weight_decay", section.weight_decay);
   std::vector<std::string> common;
   if (info.has_betas || !known) common.emplace_back("betas"), read_betas(reader, section);
-  if (info.has_eps || !known) common.emplace_back("eps"), section.eps = reader.non_negative("eps", section.eps);
+  if (info.has_eps || !known)
+    common.emplace_back("eps"), section.eps = reader.non_negative("eps", section.eps);
   if (known) {
     read_arguments(reader, section.name, info.arguments, section.arguments);
     refuse_foreign(reader, section.name, info.arguments, common);
@@ -173,17 +196,20 @@ OptimSection read_optim(SectionReader& reader, std::int64_t max_steps) {
   if (sched.has("name")) {
     section.sched = read_sched(sched, max_steps);
   } else if (!sched.empty()) {
-    sched.problem("name", fmt::format("this key is required and missing; expected {}", join_names(schedule_names())));
+    sched.problem("name", fmt::format("this key is required and missing; expected {}",
+                                      join_names(schedule_names())));
   }
   if (section.sched && max_steps == -1) {
-    sched.warn("name",
+    sched.warn(
+        "name",
         "has no effect with trainer.max_steps -1: a schedule needs its length, so the learning "
         "rate stays constant, as NxDT's does");
     section.sched.reset();
   }
   report(reader, check_optimizer(section));
   OptimSection judged = section;
-  if (!reader.good({"lr"})) judged.lr = std::numeric_limits<double>::max();  // no rule may build on a wrong rate
+  if (!reader.good({"lr"}))
+    judged.lr = std::numeric_limits<double>::max();  // no rule may build on a wrong rate
   if (section.sched && sched.good({"name"})) report(sched, check_schedule(judged, max_steps));
   return section;
 }

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include "trainer/config/names.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 
 namespace trellis::trainer {
 namespace {
 
 /// Arguments as their YAML: lists are stored as name_0 and name_1, words as numbers.
-void write_arguments(YamlWriter& out, const std::map<std::string, double>& arguments, const std::string& owner) {
+void write_arguments(YamlWriter& out, const std::map<std::string, double>& arguments,
+                     const std::string& owner) {
   for (const auto& [name, value] : arguments) {
     const std::string stem = name.size() > 2 ? name.substr(0, name.size() - 2) : name;
     if (name.ends_with("_1") && arguments.contains(stem + "_0")) continue;
@@ -98,12 +99,15 @@ void write_positions(YamlWriter& out, const ModelSection& section, bool hf) {
   out.number("factor", scaling.factor);
   out.number("low_freq_factor", scaling.low_freq_factor);
   out.number("high_freq_factor", scaling.high_freq_factor);
-  if (scaling.original_max_position_embeddings > 0) out.integer("original_max_position_embeddings", scaling.original_max_position_embeddings);
+  if (scaling.original_max_position_embeddings > 0)
+    out.integer("original_max_position_embeddings", scaling.original_max_position_embeddings);
   out.close();
 }
 
 void write_recompute(YamlWriter& out, const ModelSection& section) {
-  const char* granularity = section.recompute == Recompute::kFull ? "full" : section.recompute == Recompute::kSelective ? "selective" : "null";
+  const char* granularity = section.recompute == Recompute::kFull        ? "full"
+                            : section.recompute == Recompute::kSelective ? "selective"
+                                                                         : "null";
   out.raw("activations_checkpoint_granularity", granularity);
   out.texts("activations_checkpoint_recompute", section.recompute_modules);
 }
@@ -146,7 +150,8 @@ void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source
   write_recompute(out, section);
   out.boolean("weight_init_only", section.weight_init_only);
   if (section.skip_nan_grad) out.boolean("skip_nan_grad", true);
-  if (config.precision.type == "autocast") out.text("torch_dtype", config.precision.weights_bf16 ? "bfloat16" : "float32");
+  if (config.precision.type == "autocast")
+    out.text("torch_dtype", config.precision.weights_bf16 ? "bfloat16" : "float32");
   if (section.moe) write_moe(out, *section.moe);
   write_optim(out, section.optim);
   out.keep(source, "model");

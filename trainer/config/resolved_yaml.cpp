@@ -10,18 +10,23 @@
 namespace trellis::trainer {
 namespace {
 
-void write_batch_count(YamlWriter& out, std::string_view key, const std::optional<BatchCount>& value) {
+void write_batch_count(YamlWriter& out, std::string_view key,
+                       const std::optional<BatchCount>& value) {
   if (!value) return out.raw(key, "null");
   if (value->count) return out.integer(key, *value->count);
   const std::string text = fmt::format("{}", *value->fraction);
-  out.raw(key, text.find_first_of(".e") == std::string::npos ? text + ".0" : text);  // an integer would be a count
+  out.raw(key, text.find_first_of(".e") == std::string::npos
+                   ? text + ".0"
+                   : text);  // an integer would be a count
 }
 
 void write_duration(YamlWriter& out, std::string_view key, const std::optional<double>& seconds) {
   if (!seconds) return out.raw(key, "null");
-  if (*seconds != std::floor(*seconds)) return out.raw(key, fmt::format("{{seconds: {}}}", *seconds));
+  if (*seconds != std::floor(*seconds))
+    return out.raw(key, fmt::format("{{seconds: {}}}", *seconds));
   const auto s = static_cast<std::int64_t>(std::llround(*seconds));
-  out.text(key, fmt::format("{:02}:{:02}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60));
+  out.text(key,
+           fmt::format("{:02}:{:02}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60));
 }
 
 void write_norm_type(YamlWriter& out, const std::optional<double>& norm) {
@@ -78,6 +83,30 @@ void write_callbacks(YamlWriter& out, const ExpManagerSection& section) {
   out.close();
 }
 
+void write_checkpoints(YamlWriter& out, const CheckpointSection& section, const YamlMap& source) {
+  out.boolean("create_checkpoint_callback", section.create);
+  out.boolean("resume_if_exists", section.resume_if_exists);
+  out.boolean("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
+  out.text_or_null("resume_from_checkpoint", section.resume_from_checkpoint);
+  out.boolean("save_xser", section.save_xser);
+  out.boolean("save_bf16", section.save_bf16);
+  out.boolean("async_checkpointing", section.async);
+  out.open("checkpoint_callback_params");
+  out.text_or_null("dirpath", section.dirpath);
+  out.text_or_null("filename", section.filename);
+  out.text("monitor", section.monitor);
+  out.text("mode", section.mode);
+  out.integer("save_top_k", section.save_top_k);
+  out.boolean("save_last", section.save_last);
+  out.boolean("save_weights_only", section.save_weights_only);
+  out.boolean("auto_insert_metric_name", section.auto_insert_metric_name);
+  out.integer("every_n_epochs", section.every_n_epochs);
+  out.integer_or_null("every_n_train_steps", section.every_n_train_steps);
+  out.number_or_null("train_time_interval", section.train_time_interval_s);
+  out.keep(source.map("checkpoint_callback_params"), "exp_manager.checkpoint_callback_params");
+  out.close();
+}
+
 void write_exp_manager(YamlWriter& out, const ExpManagerSection& section, const YamlMap& source) {
   out.open("exp_manager");
   out.text_or_null("explicit_log_dir", section.explicit_log_dir);
@@ -93,6 +122,7 @@ void write_exp_manager(YamlWriter& out, const ExpManagerSection& section, const 
   out.boolean("log_global_rank_0_only", section.log_global_rank_0_only);
   out.texts("files_to_copy", section.files_to_copy);
   write_callbacks(out, section);
+  write_checkpoints(out, section.checkpoints, source);
   out.keep(source, "exp_manager");
   out.close();
 }
@@ -114,7 +144,8 @@ void write_distributed_strategy(YamlWriter& out, const DistributedStrategySectio
 std::string prefix_list(const std::vector<DataPrefix>& prefixes) {
   std::string list;
   for (const DataPrefix& prefix : prefixes) {
-    list += (list.empty() ? "" : ", ") + fmt::format("{}, {}", prefix.weight, YamlWriter::quoted(prefix.path));
+    list += (list.empty() ? "" : ", ") +
+            fmt::format("{}, {}", prefix.weight, YamlWriter::quoted(prefix.path));
   }
   return "[" + list + "]";
 }
@@ -122,11 +153,13 @@ std::string prefix_list(const std::vector<DataPrefix>& prefixes) {
 void write_megatron_data(YamlWriter& out, const DataSection& section) {
   if (section.data_prefix_by_split.empty()) {
     out.raw("data_prefix", prefix_list(section.data_prefix));
-    out.text("splits_string", fmt::format("{},{},{}", section.splits.at(0), section.splits.at(1), section.splits.at(2)));
+    out.text("splits_string", fmt::format("{},{},{}", section.splits.at(0), section.splits.at(1),
+                                          section.splits.at(2)));
     return;
   }
   out.open("data_prefix");
-  for (const auto& [split, prefixes] : section.data_prefix_by_split) out.raw(split, prefix_list(prefixes));
+  for (const auto& [split, prefixes] : section.data_prefix_by_split)
+    out.raw(split, prefix_list(prefixes));
   out.close();
 }
 
@@ -158,7 +191,8 @@ void write_data(YamlWriter& out, const DataSection& section, const YamlMap& sour
   out.boolean("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
   out.integer("num_workers", section.num_workers);
   // With a tokenizer, an hf model's train_dir would be text.
-  if (section.kind != DataKind::kHfDataset) write_tokenizer(out, section.tokenizer, source.map("tokenizer"));
+  if (section.kind != DataKind::kHfDataset)
+    write_tokenizer(out, section.tokenizer, source.map("tokenizer"));
   out.keep(source, "data");
   out.close();
 }
@@ -186,7 +220,8 @@ std::string to_resolved_yaml(const RunConfig& config, const YamlMap& source) {
   if (config.software != "none") out.text("software", config.software);
   if (!config.machine.instance.empty()) out.text("instance", config.machine.instance);
   out.integer("seed", config.seed);
-  if (config.bucket_size_collectives_mb > 0) out.integer("bucket_size_collectives", config.bucket_size_collectives_mb);
+  if (config.bucket_size_collectives_mb > 0)
+    out.integer("bucket_size_collectives", config.bucket_size_collectives_mb);
   out.keep(source, "");
   write_trainer(out, config.trainer, source.map("trainer"));
   write_exp_manager(out, config.exp_manager, source.map("exp_manager"));

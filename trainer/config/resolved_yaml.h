@@ -7,8 +7,9 @@
 
 namespace trellis::trainer {
 
-/// The configuration as a YAML file in which nothing is left to defaults or to other files. `source`: the file it comes from, whose keys that
-/// have no field (compiler flags, checkpoints …) are kept. Loading the result gives an equal RunConfig.
+/// The configuration as a YAML file in which nothing is left to defaults or to other files.
+/// `source`: the file it comes from, whose keys that have no field (compiler flags, checkpoints …)
+/// are kept. Loading the result gives an equal RunConfig.
 [[nodiscard]] std::string to_resolved_yaml(const RunConfig& config, const YamlMap& source);
 
 }  // namespace trellis::trainer

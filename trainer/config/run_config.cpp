@@ -9,7 +9,9 @@
 #include "base/escape.h"
 #include "base/log.h"
 #include "base/problem.h"
+#include "sim/config/system_config.h"
 #include "trainer/config/cross_checks.h"
+#include "trainer/config/key_docs.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/run_config_file.h"
 #include "trainer/config/sections.h"
@@ -36,33 +38,40 @@ void read_top_level(SectionReader& reader, RunConfig& config) {
     reader.problem("model_source", "this key is required and missing; expected megatron or hf");
   }
   config.model_source = reader.one_of("model_source", config.model_source, {"megatron", "hf"});
-  config.software = reader.one_of("software", config.software, {"none", "nxd", "megatron", "optimum-neuron"});
+  std::vector<std::string> software;
+  for (const sim::SoftwareProfile& each : sim::software_profiles()) software.push_back(each.name);
+  config.software = reader.one_of("software", config.software, software);
   config.machine = {reader.get<std::string>("instance", ""), reader.map().where("instance")};
   config.seed = reader.get<std::int64_t>("seed", config.seed);
-  if (config.seed <= 0) reader.problem("seed", fmt::format("must be greater than 0, got {}", config.seed));
+  if (config.seed <= 0)
+    reader.problem("seed", fmt::format("must be greater than 0, got {}", config.seed));
   config.bucket_size_collectives_mb = reader.positive("bucket_size_collectives", 1);
   if (!reader.has_value("bucket_size_collectives")) config.bucket_size_collectives_mb = 0;
 }
 
 RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& directory,
-    const std::string& instance) {
+                        const std::string& instance) {
   RunConfig config;
   read_top_level(readers.root, config);
   const bool hf = config.model_source == "hf";
   config.trainer = read_trainer(readers.trainer, instance);
-  for (const char* key : {"devices", "num_nodes", "lnc"}) config.places.where["trainer." + std::string(key)] = terminal_line(readers.trainer.map().where(key));
+  for (const char* key : {"devices", "num_nodes", "lnc"})
+    config.places.where["trainer." + std::string(key)] =
+        terminal_line(readers.trainer.map().where(key));
   config.exp_manager = read_exp_manager(readers.exp_manager, config.trainer);
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
   const AlignmentSection alignment = read_alignment(readers.alignment);
   config.alignment = alignment.strategy;
   config.data = read_data(readers.data, hf, !config.alignment.empty());
   const bool tokenized = config.data.kind == DataKind::kHfDataset;
-  ModelSurroundings surroundings{hf, directory, &config.distributed_strategy, tokenized ? nullptr : &config.data.tokenizer};
+  ModelSurroundings surroundings{hf, directory, &config.distributed_strategy,
+                                 tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
   config.model.lora = alignment.lora;
   config.model.orpo = alignment.orpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
-  config.precision = read_precision(readers.precision, config.distributed_strategy.zero1, surroundings.bf16_checkpoint);
+  config.precision = read_precision(readers.precision, config.distributed_strategy.zero1,
+                                    surroundings.bf16_checkpoint);
   return config;
 }
 
@@ -70,7 +79,8 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
 std::vector<std::string> overrides_of_environment() {
   const char* compile = std::getenv("COMPILE");
   if (compile != nullptr && std::string(compile) == "1") {
-    return {"trainer.max_steps=10", "exp_manager.create_tensorboard_logger=false", "exp_manager.create_checkpoint_callback=false"};
+    return {"trainer.max_steps=10", "exp_manager.create_tensorboard_logger=false",
+            "exp_manager.create_checkpoint_callback=false"};
   }
   const char* iterations = std::getenv("TRAIN_ITERS");
   if (iterations == nullptr || *iterations == '\0') return {};
@@ -78,19 +88,22 @@ std::vector<std::string> overrides_of_environment() {
   const char* last = iterations + std::string(iterations).size();
   const auto [end, error] = std::from_chars(iterations, last, steps);
   if (error != std::errc() || end != last || steps < 1) {
-    throw ConfigError(fmt::format("TRAIN_ITERS: expected a number of steps of at least 1, got '{}'; correct it or unset it", iterations));
+    throw ConfigError(fmt::format(
+        "TRAIN_ITERS: expected a number of steps of at least 1, got '{}'; correct it or unset it",
+        iterations));
   }
   return {fmt::format("trainer.max_steps={}", steps)};
 }
 
 std::vector<std::string> with_environment(std::vector<std::string> overrides) {
-  for (std::string& override_text : overrides_of_environment()) overrides.push_back(std::move(override_text));
+  for (std::string& override_text : overrides_of_environment())
+    overrides.push_back(std::move(override_text));
   return overrides;
 }
 
 /// All but the resolved text.
 RunCheck check_document(const YamlDocument& document, const std::string& file,
-    const std::string& instance) {
+                        const std::string& instance) {
   Findings findings{document.problems()};
   SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
   RunCheck check;
@@ -107,23 +120,38 @@ RunCheck check_document(const YamlDocument& document, const std::string& file,
 
 }  // namespace
 
-RunConfigFile::RunConfigFile(std::string file) : file_(std::move(file)), source_(YamlSource::load(file_)) {}
+std::map<std::string, KeyRead> read_keys_of(const std::string& text) {
+  const YamlDocument document = YamlDocument::parse(text, "probe");
+  std::map<std::string, KeyRead> reads;
+  Findings findings{document.problems()};
+  findings.reads = &reads;
+  SectionReaders readers = open_sections(SectionReader(document.root(), "", findings));
+  (void)read_sections(readers, {}, kDefaultInstance);
+  return reads;
+}
 
-RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const { return check_document(source_.with(with_environment(overrides)), file_, kDefaultInstance); }
+RunConfigFile::RunConfigFile(std::string file)
+    : file_(std::move(file)), source_(YamlSource::load(file_)) {}
+
+RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const {
+  return check_document(source_.with(with_environment(overrides)), file_, kDefaultInstance);
+}
 
 RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
-    const std::string& instance) {
+                          const std::string& instance) {
   const YamlDocument document = YamlDocument::load(file, with_environment(overrides));
   RunCheck check = check_document(document, file, instance);
-  if (check.problems.empty()) check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
+  if (check.problems.empty())
+    check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());
   return check;
 }
 
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
-    const std::string& instance) {
+                          const std::string& instance) {
   RunCheck check = check_run_config(file, overrides, instance);
   std::string text;
-  for (const std::string& problem : shown_problems(check.problems)) text += (text.empty() ? "" : "\n") + problem;
+  for (const std::string& problem : shown_problems(check.problems))
+    text += (text.empty() ? "" : "\n") + problem;
   if (!text.empty()) throw ConfigError(text);
   for (const std::string& warning : check.warnings) log_warning(warning);
   return std::move(check.config);
@@ -136,9 +164,11 @@ void refuse_unsupported(const RunConfig& config, bool simulate) {
     text += fmt::format("\n  {}: {}", feature.where, feature.text);
   }
   if (text.empty()) return;
-  throw ConfigError(fmt::format("{}: this version validates, but does not carry out:{}\nSwitch these off to run the rest; `trellis validate` shows what "
-                                "will be built",
-                                config.name, text));
+  throw ConfigError(
+      fmt::format("{}: this version validates, but does not support:{}\nSwitch these off to run "
+                  "the rest; `trellis validate` shows what "
+                  "will be built",
+                  config.name, text));
 }
 
 }  // namespace trellis::trainer

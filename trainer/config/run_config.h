@@ -14,35 +14,38 @@ struct SystemConfig;
 
 namespace trellis::trainer {
 
-/// A number of batches or a part of them: `limit_val_batches: 4` or `0.5`; `val_check_interval` likewise.
+/// A number of batches or a part of them: `limit_val_batches: 4` or `0.5`; `val_check_interval`
+/// the same.
 struct BatchCount {
-  std::optional<std::int64_t> count;   ///< exactly one of the two is set
-  std::optional<double> fraction;      ///< of one epoch, 0 … 1
+  std::optional<std::int64_t> count;  ///< exactly one of the two is set
+  std::optional<double> fraction;     ///< of one epoch, 0 … 1
   [[nodiscard]] bool is_zero() const { return count.value_or(0) == 0 && fraction.value_or(0) == 0; }
   bool operator==(const BatchCount&) const = default;
 };
 
 /// Section `trainer`.
 struct TrainerSection {
-  int devices = 8;               ///< ranks per node
+  int devices = 8;  ///< ranks per node
   int num_nodes = 1;
-  std::int64_t max_steps = 100;              ///< −1: max_epochs or max_time decides
-  int max_epochs = -1;                       ///< −1: max_steps or max_time decides
+  std::int64_t max_steps = 100;  ///< −1: max_epochs or max_time decides
+  int max_epochs = -1;           ///< −1: max_steps or max_time decides
   /// early stopping and max_time end no run before these
   std::optional<std::int64_t> min_steps;
   std::optional<std::int64_t> min_epochs;
-  std::optional<double> max_time_s;          ///< YAML: max_time DD:HH:MM:SS
+  std::optional<double> max_time_s;  ///< YAML: max_time DD:HH:MM:SS
   int log_every_n_steps = 1;
-  std::optional<BatchCount> val_check_interval;         ///< none: once per epoch
-  std::optional<int> check_val_every_n_epoch = 1;       ///< none (null): val_check_interval counts steps across epochs
+  std::optional<BatchCount> val_check_interval;  ///< none: once per epoch
+  std::optional<int> check_val_every_n_epoch =
+      1;  ///< none (null): val_check_interval counts steps across epochs
   int num_sanity_val_steps = 0;
-  std::optional<BatchCount> limit_train_batches, limit_val_batches, limit_test_batches;  ///< none: all
-  std::optional<double> gradient_clip_val;   ///< max gradient norm; none: no clipping
+  std::optional<BatchCount> limit_train_batches, limit_val_batches,
+      limit_test_batches;                   ///< none: all
+  std::optional<double> gradient_clip_val;  ///< max gradient norm; none: no clipping
   /// another norm of the gradients that is logged: a power above 0, or infinity
   std::optional<double> track_grad_norm;
   bool enable_progress_bar = true;
-  std::optional<int> lnc;                    ///< logical NeuronCore size; none: the instance decides
-  int sequential_move_factor = 11;           ///< ranks of a host that build their weights at the same time
+  std::optional<int> lnc;           ///< logical NeuronCore size; none: the instance decides
+  int sequential_move_factor = 11;  ///< ranks of a host that build their weights at the same time
   bool operator==(const TrainerSection&) const = default;
 };
 
@@ -66,12 +69,35 @@ struct EmaSection {
   bool operator==(const EmaSection&) const = default;
 };
 
+/// `exp_manager.checkpoint_callback_params` and the keys of exp_manager that belong to checkpoints.
+struct CheckpointSection {
+  bool create = false;   ///< create_checkpoint_callback
+  std::string dirpath;   ///< "": <log_dir>/checkpoints
+  std::string filename;  ///< "": <name>--{monitor:.4f}-{epoch}
+  std::string monitor = "val_loss";
+  std::string mode = "min";
+  int save_top_k = 3;  ///< −1: all; 0: none but the last
+  bool save_last = true;
+  bool save_weights_only = false;
+  bool auto_insert_metric_name = true;
+  std::int64_t every_n_epochs = 1;  ///< 0 where steps or time decide
+  std::optional<std::int64_t> every_n_train_steps;
+  std::optional<double> train_time_interval_s;
+  bool save_xser = false;
+  bool save_bf16 = false;
+  bool async = false;  ///< async_checkpointing, or async_save of newer NeMo
+  bool resume_if_exists = false;
+  bool resume_ignore_no_checkpoint = false;
+  std::string resume_from_checkpoint;  ///< "": none
+  bool operator==(const CheckpointSection&) const = default;
+};
+
 /// Section `exp_manager`.
 struct ExpManagerSection {
   std::string explicit_log_dir;  ///< "" = exp_dir/name/version
   std::string exp_dir = "nemo_experiments";
   std::string name = "default";
-  std::string version;           ///< "" = next free version_N, or a date-time
+  std::string version;  ///< "" = next free version_N, or a date-time
   bool use_datetime_version = true;
   bool create_tensorboard_logger = true;
   bool log_step_timing = true;
@@ -82,6 +108,7 @@ struct ExpManagerSection {
   std::vector<std::string> files_to_copy;
   std::optional<EarlyStoppingSection> early_stopping;  ///< create_early_stopping_callback
   std::optional<EmaSection> ema;
+  CheckpointSection checkpoints;
   bool operator==(const ExpManagerSection&) const = default;
 };
 
@@ -95,15 +122,16 @@ struct DistributedStrategySection {
   int token_shuffle_group_size = 1;
   bool zero1 = true;
   bool sequence_parallel = false;
-  int kv_replicator = 1;         ///< copies of each key/value head: kv_size_multiplier of GQAQKVColumnParallelLinear
+  int kv_replicator =
+      1;  ///< copies of each key/value head: kv_size_multiplier of GQAQKVColumnParallelLinear
   bool operator==(const DistributedStrategySection&) const = default;
 };
 
 /// `data.tokenizer`.
 struct TokenizerSection {
   std::string library = "byte-level";  ///< byte-level, huggingface, megatron, sentencepiece
-  std::string type;                    ///< huggingface: directory or tokenizer.json; megatron: GPT2BPETokenizer, …
-  std::string model;                   ///< sentencepiece: the .model file
+  std::string type;   ///< huggingface: directory or tokenizer.json; megatron: GPT2BPETokenizer, …
+  std::string model;  ///< sentencepiece: the .model file
   std::string vocab_file, merge_file;  ///< GPT-2 BPE
   bool operator==(const TokenizerSection&) const = default;
 };
@@ -111,11 +139,12 @@ struct TokenizerSection {
 /// One weighted source of Megatron data.
 struct DataPrefix {
   double weight = 1;
-  std::string path;              ///< without .bin / .idx
+  std::string path;  ///< without .bin / .idx
   bool operator==(const DataPrefix&) const = default;
 };
 
-/// What kind of data a run reads; decided from model_source, model_alignment_strategy and the keys present.
+/// What kind of data a run reads; decided from model_source, model_alignment_strategy and the keys
+/// present.
 enum class DataKind { kText, kHfDataset, kMegatron, kAlignment };
 
 /// Section `data`.
@@ -123,14 +152,16 @@ struct DataSection {
   int micro_batch_size = 1;
   int global_batch_size = 1;
   DataKind kind = DataKind::kText;
-  // kText and kHfDataset. kText: file or directory of text or JSONL; "" = the Python standard library's sources.
+  // kText and kHfDataset. kText: file or directory of text or JSONL; "" = the Python standard
+  // library's sources.
   std::string train_dir, val_dir, test_dir;
-  // kMegatron. One list split by `splits_string`, or one list for each of train, validation and test.
+  // kMegatron. One list split by `splits_string`, or one list for each of train, validation and
+  // test.
   std::vector<DataPrefix> data_prefix;
   std::map<std::string, std::vector<DataPrefix>> data_prefix_by_split;
-  std::vector<double> splits;    ///< three numbers, as written; normalise before use
-  std::string index_mapping_dir; ///< "" = beside the data
-  bool cyclic = false;           ///< dataloader_type
+  std::vector<double> splits;     ///< three numbers, as written; normalise before use
+  std::string index_mapping_dir;  ///< "" = next to the data
+  bool cyclic = false;            ///< dataloader_type
   bool drop_last = true, validation_drop_last = true;
   bool reset_position_ids = false;
   bool eod_mask_loss = false;
@@ -142,27 +173,33 @@ struct DataSection {
 
 /// Modes of §precision: what is bf16, what is fp32.
 struct PrecisionSection {
-  std::string type = "mixed_precision";  ///< bf16SR, fp32, autocast, mixed_precision, mixed_precisionSR, manual; fp64: ours, for parity
+  std::string type = "mixed_precision";  ///< bf16SR, fp32, autocast, mixed_precision,
+                                         ///< mixed_precisionSR, manual; fp64: ours, for parity
   bool weights_bf16 = true;              ///< of weights and activations on the device
-  bool floats_bf16 = false;              ///< XLA_USE_BF16: float32 is bf16 on the device, so that softmax and cross entropy are too
-  bool autocast = false;                 ///< torch.autocast(bf16) around forward and backward
-  bool stochastic_rounding = false;      ///< of fp32 → bf16 when weights are updated
-  bool master_weights = true;            ///< fp32 masters in the ZeRO-1 shards
-  bool fp32_grad_acc = true;             ///< gradients accumulate and are reduced in fp32
+  bool floats_bf16 = false;  ///< XLA_USE_BF16: float32 is bf16 on the device, so that softmax and
+                             ///< cross entropy are too
+  bool autocast = false;     ///< torch.autocast(bf16) around forward and backward
+  bool stochastic_rounding = false;  ///< of fp32 → bf16 when weights are updated
+  bool master_weights = true;        ///< fp32 masters in the ZeRO-1 shards
+  bool fp32_grad_acc = true;         ///< gradients accumulate and are reduced in fp32
   std::string parallel_layers_reduce_dtype = "bf16";  ///< bf16, fp32; of sums over TP
   bool operator==(const PrecisionSection&) const = default;
 };
 
-/// What a configuration asks for and this version validates but does not carry out.
+/// What a configuration asks for and this version validates but does not support.
 struct UnsupportedFeature {
-  std::string key;               ///< "distributed_strategy.context_parallel_size"
-  std::string text;              ///< "context parallelism (context_parallel_size 2)"
-  bool changes_step = true;      ///< false: concerns files only, such as checkpoints; one simulated step is the same without it
-  std::string where = {};        ///< "file:line:key"; no part of what the configuration says
-  bool operator==(const UnsupportedFeature& other) const { return key == other.key && text == other.text && changes_step == other.changes_step; }
+  std::string key;           ///< "distributed_strategy.context_parallel_size"
+  std::string text;          ///< "context parallelism (context_parallel_size 2)"
+  bool changes_step = true;  ///< false: concerns files only, such as checkpoints; one simulated
+                             ///< step is the same without it
+  std::string where = {};    ///< "file:line:key"; no part of what the configuration says
+  bool operator==(const UnsupportedFeature& other) const {
+    return key == other.key && text == other.text && changes_step == other.changes_step;
+  }
 };
 
-/// Where keys stand in the file, for rules that are checked later; no part of what the configuration says.
+/// Where keys are in the file, for rules that are checked later; no part of what the
+/// configuration says.
 struct KeyPlaces {
   std::map<std::string, std::string> where;
   /// "file:line:key", or the key itself.
@@ -175,8 +212,8 @@ struct KeyPlaces {
 
 /// The machine that a file asks for: a key of this project, which NxDT does not have.
 struct MachineKey {
-  std::string instance;          ///< "": the file names none
-  std::string where = {};        ///< "file:line:key"; no part of what the configuration says
+  std::string instance;    ///< "": the file names none
+  std::string where = {};  ///< "file:line:key"; no part of what the configuration says
   bool operator==(const MachineKey& other) const { return instance == other.instance; }
 };
 
@@ -184,7 +221,8 @@ struct MachineKey {
 struct RunConfig {
   std::string name;
   std::string model_source = "megatron";
-  std::string software = "none";  ///< whose cost beside the device's work a simulated step has: none, nxd, megatron or optimum-neuron
+  std::string software = "none";  ///< whose cost in addition to the device's work a simulated step
+                                  ///< has: none, nxd, megatron or optimum-neuron
   MachineKey machine;
   std::int64_t seed = 1234;
   TrainerSection trainer;
@@ -193,35 +231,43 @@ struct RunConfig {
   DataSection data;
   ModelSection model;
   PrecisionSection precision;
-  std::string alignment;         ///< model_alignment_strategy: "", dpo, sft or orpo
-  std::string hardware = "trn2";        ///< generation of the run's machine, which is no key of the file: it orders the copies of key/value heads
-  int bucket_size_collectives_mb = 0;   ///< 0: the defaults of each collective
-  /// Legal, but not carried out by this version: `trellis validate` lists them, `train` and `simulate` refuse the run by these names.
+  std::string alignment;          ///< model_alignment_strategy: "", dpo, sft or orpo
+  std::string hardware = "trn2";  ///< generation of the run's machine, which is no key of the file:
+                                  ///< it orders the copies of key/value heads
+  int bucket_size_collectives_mb = 0;  ///< 0: the defaults of each collective
+  /// Legal, but not supported by this version: `trellis validate` lists them, `train` and
+  /// `simulate` refuse the run by these names.
   std::vector<UnsupportedFeature> unsupported;
-  KeyPlaces places;              ///< of the keys that the machine is compared with
-  std::string resolved_yaml;     ///< the file after overrides and interpolation, with the resolved values
+  KeyPlaces places;  ///< of the keys that the machine is compared with
+  std::string
+      resolved_yaml;  ///< the file after overrides and interpolation, with the resolved values
 
   [[nodiscard]] int world_size() const { return trainer.devices * trainer.num_nodes; }
   [[nodiscard]] int tp() const { return distributed_strategy.tensor_model_parallel_size; }
   [[nodiscard]] int pp() const { return distributed_strategy.pipeline_model_parallel_size; }
-  [[nodiscard]] int vpp() const { return distributed_strategy.virtual_pipeline_model_parallel_size; }
+  [[nodiscard]] int vpp() const {
+    return distributed_strategy.virtual_pipeline_model_parallel_size;
+  }
   [[nodiscard]] int cp() const { return distributed_strategy.context_parallel_size; }
   [[nodiscard]] int dp() const { return world_size() / (tp() * pp() * cp()); }
   [[nodiscard]] std::int64_t tokens_per_step() const {
-    return std::int64_t{data.global_batch_size} * sequences_per_sample(model) * model.encoder_seq_length;
+    return std::int64_t{data.global_batch_size} * sequences_per_sample(model) *
+           model.encoder_seq_length;
   }
-  [[nodiscard]] int num_microbatches() const { return data.global_batch_size / (data.micro_batch_size * dp()); }
+  [[nodiscard]] int num_microbatches() const {
+    return data.global_batch_size / (data.micro_batch_size * dp());
+  }
   /// Parameters of the whole model.
   [[nodiscard]] std::int64_t num_parameters() const;
-  /// Model FLOPs of one training step (forward + backward): 6·parameters(without embedding lookup)·tokens + 12·L·h·s·tokens·½ causal attention;
-  /// with LoRA 4 in place of 6.
+  /// Model FLOPs of one training step (forward + backward): 6·parameters(without embedding
+  /// lookup)·tokens + 12·L·h·s·tokens·½ causal attention; with LoRA 4 in place of 6.
   [[nodiscard]] double model_flops_per_step() const;
   bool operator==(const RunConfig&) const = default;
 };
 
 /// A key of the file that changes nothing here, and why.
 struct KeyWithoutEffect {
-  std::string key;               ///< "exp_manager.save_xser"
+  std::string key;  ///< "exp_manager.save_xser"
   std::string why;
   bool operator==(const KeyWithoutEffect&) const = default;
 };
@@ -237,17 +283,22 @@ struct RunCheck {
 /// The machine of a run that names none.
 inline constexpr const char* kDefaultInstance = "trn1.32xlarge";
 
-/// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher does, COMPILE=1 in the environment makes a
-/// dry run of 10 steps without outputs, and TRAIN_ITERS replaces trainer.max_steps. Throws ConfigError when the file is no YAML.
-/// `instance`: of whose nodes `trainer.devices: auto` takes every logical core.
+/// Reads and validates an NxDT YAML in one pass. `overrides`: "key.path=value". As NxDT's launcher
+/// does, COMPILE=1 in the environment makes a dry run of 10 steps without outputs, and TRAIN_ITERS
+/// replaces trainer.max_steps. Throws ConfigError when the file is no YAML. `instance`: of whose
+/// nodes `trainer.devices: auto` takes every logical core.
 [[nodiscard]] RunCheck check_run_config(const std::string& file,
-    const std::vector<std::string>& overrides, const std::string& instance = kDefaultInstance);
+                                        const std::vector<std::string>& overrides,
+                                        const std::string& instance = kDefaultInstance);
 /// The same for a run: throws one ConfigError with every problem, logs the warnings.
 [[nodiscard]] RunConfig load_run_config(const std::string& file,
-    const std::vector<std::string>& overrides, const std::string& instance = kDefaultInstance);
-/// Throws a ConfigError that lists the features which this version validates but does not carry out. `simulate`: only those that change a step.
+                                        const std::vector<std::string>& overrides,
+                                        const std::string& instance = kDefaultInstance);
+/// Throws a ConfigError that lists the features which this version validates but does not
+/// support. `simulate`: only those that change a step.
 void refuse_unsupported(const RunConfig& config, bool simulate);
-/// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores × nodes) that names instances which are large enough.
+/// Ranks of the run against the machine; throws ConfigError (needs N ranks, instance has M cores ×
+/// nodes) that names instances which are large enough.
 void check_fits_machine(const RunConfig& config, const sim::SystemConfig& system);
 
 }  // namespace trellis::trainer

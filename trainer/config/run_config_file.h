@@ -8,12 +8,13 @@
 
 namespace trellis::trainer {
 
-/// A configuration that is checked many times with other overrides, as the candidates of a sweep are: its file is read and parsed once. Several threads
-/// may use it.
+/// A configuration that is checked many times with other overrides, as the candidates of a sweep
+/// are: its file is read and parsed once. Several threads may use it.
 class RunConfigFile {
  public:
   explicit RunConfigFile(std::string file);
-  /// What check_run_config gives, but without config.resolved_yaml, which takes as long as all the rest.
+  /// What check_run_config gives, but without config.resolved_yaml, which takes as long as all the
+  /// rest.
   [[nodiscard]] RunCheck check(const std::vector<std::string>& overrides) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,16 +13,25 @@
 
 namespace trellis::trainer {
 
-/// What reading a configuration brings to light beside its values.
+/// How a reader read a key: the two texts of the reference of keys.
+struct KeyRead {
+  std::string type;           ///< "integer ≥ 1", "one of single, cyclic"
+  std::string default_value;  ///< as YAML; "required": there is none
+};
+
+/// What reading a configuration yields in addition to its values.
 struct Findings {
   Problems& problems;
   std::vector<UnsupportedFeature> unsupported = {};
   std::vector<std::string> warnings = {};
   std::vector<KeyWithoutEffect> without_effect = {};
+  /// Not null: receives every key that is read, by its dotted path.
+  std::map<std::string, KeyRead>* reads = nullptr;
 };
 
-/// Reads one section of a run's YAML against the table of known keys. Like YamlMap, reading never throws: a value that is wrong is a
-/// problem, reads as the default and is remembered, so that no later rule builds on it. A handle: copies share what they remember.
+/// Reads one section of a run's YAML against the table of known keys. Like YamlMap, reading never
+/// throws: a value that is wrong is a problem, reads as the default and is remembered, so that no
+/// later rule builds on it. A handle: copies share what they remember.
 class SectionReader {
  public:
   /// `path`: dotted, "" for the top level.
@@ -32,16 +42,19 @@ class SectionReader {
   std::optional<T> optional(const std::string& key);  ///< absent, null or wrong: nullopt
   template <typename T>
   T get(const std::string& key, T default_value) {
+    note(key, std::optional<T>(default_value));
     return optional<T>(key).value_or(std::move(default_value));
   }
   template <typename T>
   T required(const std::string& key);  ///< absent or null: a problem
   /// One of `legal`; anything else gets the nearest name.
-  std::string one_of(const std::string& key, const std::string& default_value, const std::vector<std::string>& legal);
+  std::string one_of(const std::string& key, const std::string& default_value,
+                     const std::vector<std::string>& legal);
   int positive(const std::string& key, int default_value);
   int required_positive(const std::string& key);
   std::optional<int> optional_positive(const std::string& key);
-  /// `value`, which `key` gave, or `most` and a problem when it is larger. `why`: what the limit is for.
+  /// `value`, which `key` gave, or `most` and a problem when it is larger. `why`: what the limit is
+  /// for.
   int at_most(const std::string& key, int value, int most, const std::string& why);
   double positive(const std::string& key, double default_value);
   std::int64_t non_negative(const std::string& key, std::int64_t default_value);
@@ -53,17 +66,19 @@ class SectionReader {
   [[nodiscard]] bool is_map(const std::string& key) const;
   [[nodiscard]] bool empty() const;
   [[nodiscard]] std::vector<std::string> keys() const;
-  [[nodiscard]] std::string raw(const std::string& key) const;  ///< the scalar's text, "" when absent or no scalar
+  [[nodiscard]] std::string raw(
+      const std::string& key) const;  ///< the scalar's text, "" when absent or no scalar
   [[nodiscard]] const YamlMap& map() const;
   [[nodiscard]] const std::string& path() const;
   /// Whether a rule may build on these keys: none of them had a problem.
   [[nodiscard]] bool good(std::initializer_list<const char*> keys) const;
   void problem(const std::string& key, const std::string& text);
   void warn(const std::string& key, const std::string& text);
-  /// A legal wish that this version does not carry out.
+  /// A legal wish that this version does not support.
   void unsupported(const std::string& key, const std::string& text, bool changes_step = true);
 
-  /// Judges every key that the readers do not read, here and in nested sections: not carried out, in the wrong section, misspelt, unknown.
+  /// Judges every key that the readers do not read, here and in nested sections: not supported,
+  /// in the wrong section, misspelt, unknown.
   void finish();
 
  private:
@@ -73,6 +88,13 @@ class SectionReader {
   void check_neutral(const std::string& key, std::string_view neutral, std::string_view why);
   void note_later(const std::string& key, std::string_view neutral, std::string_view why);
   void reject(const std::string& key, const std::vector<std::string>& known);
+
+  /// Remembers how a key is read, for the reference of keys; the first reader of a key decides.
+  /// `range`: follows the type. `default_value`: nullopt: null.
+  template <typename T>
+  void note(const std::string& key, const std::optional<T>& default_value,
+            const std::string& range = "");
+  void note_read(const std::string& key, KeyRead read);
 
   struct State;
   std::shared_ptr<State> state_;

@@ -7,15 +7,19 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/section_reader.h"
 
-/// One reader per section: defaults applied, each value checked by itself. Rules between values stand in cross_checks.h.
+/// One reader per section: defaults applied, each value checked by itself. Rules between values
+/// are in cross_checks.h.
 namespace trellis::trainer {
 
 /// `instance`: whose logical cores `devices: auto` counts.
 [[nodiscard]] TrainerSection read_trainer(SectionReader& reader, const std::string& instance);
 /// `trainer`: receives exp_manager.max_time_per_run, NeMo's other name of trainer.max_time.
-[[nodiscard]] /// Why a text cannot name a folder below another one: it is absolute, goes up, or holds control characters; "" when it can.
+[[nodiscard]]  /// Why a text cannot name a folder below another one: it is absolute, goes up, or
+               /// holds control characters; "" when it can.
 [[nodiscard]] std::string why_no_folder_below(const std::string& name);
 ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
+/// Keys of `exp_manager` and of its checkpoint_callback_params.
+[[nodiscard]] CheckpointSection read_checkpoints(SectionReader& exp_manager);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
 /// `hf`: model_source is hf; `alignment`: a strategy is asked for.
 [[nodiscard]] DataSection read_data(SectionReader& reader, bool hf, bool alignment);
@@ -25,21 +29,22 @@ ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& traine
 [[nodiscard]] std::optional<MoeSection> read_moe(SectionReader& model, bool megatron);
 /// Section `model_alignment_strategy`; what of it shapes the model goes into ModelSection.
 struct AlignmentSection {
-  std::string strategy;              ///< "", dpo, sft or orpo
-  std::optional<LoraSection> lora;   ///< peft
+  std::string strategy;             ///< "", dpo, sft or orpo
+  std::optional<LoraSection> lora;  ///< peft
   std::optional<OrpoSection> orpo;
 };
 [[nodiscard]] AlignmentSection read_alignment(SectionReader& reader);
 /// `bf16_checkpoint`: what torch_dtype of config.json says of an hf model.
-[[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1, bool bf16_checkpoint);
+[[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1,
+                                              bool bf16_checkpoint);
 
-/// What a model's section is read beside.
+/// What a model's section is read with.
 struct ModelSurroundings {
   bool hf = false;
   std::filesystem::path directory;  ///< of the YAML: relative paths of model_config start there
   const DistributedStrategySection* strategy = nullptr;
   const TokenizerSection* tokenizer = nullptr;  ///< none: the data is tokenized already
-  bool bf16_checkpoint = false;     ///< result: torch_dtype of config.json is bfloat16
+  bool bf16_checkpoint = false;                 ///< result: torch_dtype of config.json is bfloat16
 };
 /// Everything but `optim`. The vocabulary is padded for the tensor-parallel size.
 [[nodiscard]] ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings);

@@ -16,9 +16,10 @@ namespace {
 std::int64_t read_max_steps(SectionReader& reader) {
   const auto steps = reader.required<std::int64_t>("max_steps");
   if (reader.good({"max_steps"}) && steps < 1 && steps != -1) {
-    reader.problem("max_steps",
+    reader.problem(
+        "max_steps",
         fmt::format("must be at least 1, or -1 for as many as max_epochs or max_time needs; got {}",
-        steps));
+                    steps));
   }
   return steps;
 }
@@ -37,24 +38,32 @@ std::optional<double> read_track_grad_norm(SectionReader& reader) {
   const auto norm = reader.optional<double>("track_grad_norm");
   if (!norm || *norm == -1) return std::nullopt;
   if (*norm > 0) return norm;
-  reader.problem("track_grad_norm",
+  reader.problem(
+      "track_grad_norm",
       fmt::format("must be a power greater than 0 or inf, or -1 for none; got {}", text));
   return std::nullopt;
 }
 
-bool is_integer(const std::string& text) { return text.find_first_not_of("+-0123456789") == std::string::npos; }
+bool is_integer(const std::string& text) {
+  return text.find_first_not_of("+-0123456789") == std::string::npos;
+}
 
 /// An integer is a number of batches, anything with a point a part of them.
-std::optional<BatchCount> read_batch_count(SectionReader& reader, const std::string& key, double lowest) {
+std::optional<BatchCount> read_batch_count(SectionReader& reader, const std::string& key,
+                                           double lowest) {
   const auto value = reader.optional<double>(key);
   if (!value) return std::nullopt;
   if (is_integer(reader.raw(key))) {
-    if (*value >= lowest && *value <= 1e15) return BatchCount{static_cast<std::int64_t>(*value), std::nullopt};
-    reader.problem(key, fmt::format("a number of batches must be at least {}, got {}", lowest, reader.raw(key)));
+    if (*value >= lowest && *value <= 1e15)
+      return BatchCount{static_cast<std::int64_t>(*value), std::nullopt};
+    reader.problem(key, fmt::format("a number of batches must be at least {}, got {}", lowest,
+                                    reader.raw(key)));
     return std::nullopt;
   }
-  if (*value >= 0 && *value <= 1 && (lowest == 0 || *value > 0)) return BatchCount{std::nullopt, *value};
-  reader.problem(key, fmt::format("a fraction must be {} 0 and at most 1.0, got {}; write an integer for a number of batches",
+  if (*value >= 0 && *value <= 1 && (lowest == 0 || *value > 0))
+    return BatchCount{std::nullopt, *value};
+  reader.problem(key, fmt::format("a fraction must be {} 0 and at most 1.0, got {}; write an "
+                                  "integer for a number of batches",
                                   lowest == 0 ? "at least" : "above", reader.raw(key)));
   return std::nullopt;
 }
@@ -62,18 +71,22 @@ std::optional<BatchCount> read_batch_count(SectionReader& reader, const std::str
 int read_max_epochs(SectionReader& reader) {
   const int epochs = reader.get<int>("max_epochs", -1);
   if (epochs == -1 || epochs > 0) return epochs;
-  reader.problem("max_epochs",
+  reader.problem(
+      "max_epochs",
       fmt::format("must be at least 1, or -1 for as many as max_steps or max_time needs; got {}",
-      epochs));
+                  epochs));
   return -1;
 }
 
 void read_validation(SectionReader& reader, TrainerSection& section) {
   section.val_check_interval = read_batch_count(reader, "val_check_interval", 1);
-  if (reader.has("check_val_every_n_epoch")) section.check_val_every_n_epoch = reader.optional_positive("check_val_every_n_epoch");
-  section.num_sanity_val_steps = reader.get<int>("num_sanity_val_steps", section.num_sanity_val_steps);
+  if (reader.has("check_val_every_n_epoch"))
+    section.check_val_every_n_epoch = reader.optional_positive("check_val_every_n_epoch");
+  section.num_sanity_val_steps =
+      reader.get<int>("num_sanity_val_steps", section.num_sanity_val_steps);
   if (section.num_sanity_val_steps < -1) {
-    reader.problem("num_sanity_val_steps", fmt::format("must be at least 0, or -1 for all; got {}", section.num_sanity_val_steps));
+    reader.problem("num_sanity_val_steps", fmt::format("must be at least 0, or -1 for all; got {}",
+                                                       section.num_sanity_val_steps));
   }
   section.limit_train_batches = read_batch_count(reader, "limit_train_batches", 1);
   section.limit_val_batches = read_batch_count(reader, "limit_val_batches", 0);
@@ -83,7 +96,8 @@ void read_validation(SectionReader& reader, TrainerSection& section) {
 std::optional<int> read_lnc(SectionReader& reader) {
   const auto lnc = reader.optional<int>("lnc");
   if (!lnc || *lnc == 1 || *lnc == 2) return lnc;
-  reader.problem("lnc", fmt::format("logical NeuronCores have 1 or 2 physical cores, got {}", *lnc));
+  reader.problem("lnc",
+                 fmt::format("logical NeuronCores have 1 or 2 physical cores, got {}", *lnc));
   return std::nullopt;
 }
 
@@ -137,7 +151,9 @@ std::optional<double> read_duration(SectionReader& reader, const std::string& ke
     const bool last = i + 1 == kSeconds.size();
     const bool legal = error == std::errc() && (last ? next == end : next != end && *next == ':');
     if (!legal) {
-      reader.problem(key, fmt::format("expected DD:HH:MM:SS such as \"00:04:00:00\" (four hours), got '{}'", *text));
+      reader.problem(
+          key, fmt::format("expected DD:HH:MM:SS such as \"00:04:00:00\" (four hours), got '{}'",
+                           *text));
       return std::nullopt;
     }
     total += value * kSeconds[i];
@@ -161,12 +177,16 @@ TrainerSection read_trainer(SectionReader& reader, const std::string& instance) 
   section.log_every_n_steps = reader.positive("log_every_n_steps", section.log_every_n_steps);
   section.gradient_clip_val = reader.optional<double>("gradient_clip_val");
   if (section.gradient_clip_val && *section.gradient_clip_val <= 0) {
-    reader.problem("gradient_clip_val", fmt::format("must be greater than 0, got {}; null switches clipping off", *section.gradient_clip_val));
+    reader.problem("gradient_clip_val",
+                   fmt::format("must be greater than 0, got {}; null switches clipping off",
+                               *section.gradient_clip_val));
   }
   read_validation(reader, section);
   section.track_grad_norm = read_track_grad_norm(reader);
-  section.enable_progress_bar = reader.get<bool>("enable_progress_bar", section.enable_progress_bar);
-  section.sequential_move_factor = reader.positive("sequential_move_factor", section.sequential_move_factor);
+  section.enable_progress_bar =
+      reader.get<bool>("enable_progress_bar", section.enable_progress_bar);
+  section.sequential_move_factor =
+      reader.positive("sequential_move_factor", section.sequential_move_factor);
   return section;
 }
 

@@ -8,8 +8,8 @@
 
 #include "base/input_file.h"
 #include "trainer/config/model_readers.h"
-#include "trainer/data/byte_tokenizer.h"
-#include "trainer/data/protobuf_fields.h"
+#include "trainer/config/byte_vocabulary.h"
+#include "base/protobuf_fields.h"
 
 namespace trellis::trainer {
 namespace {
@@ -19,13 +19,16 @@ using nlohmann::json;
 constexpr int kGpt2Vocabulary = 50257;
 
 json read_json(const std::filesystem::path& file) {
-  return why_no_input_file(file).empty() ? json::parse(read_input_file(file), nullptr, /*allow_exceptions=*/false) : json();
+  return why_no_input_file(file).empty()
+             ? json::parse(read_input_file(file), nullptr, /*allow_exceptions=*/false)
+             : json();
 }
 
 /// Tokens of a Hugging Face tokenizer.json: the largest id + 1.
 std::optional<int> count_tokenizer_json(const std::filesystem::path& path) {
   std::error_code error;
-  const json file = read_json(std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path);
+  const json file =
+      read_json(std::filesystem::is_directory(path, error) ? path / "tokenizer.json" : path);
   if (!file.is_object()) return std::nullopt;
   const json none = json::object();
   const json model = file.value("model", none);
@@ -37,9 +40,11 @@ std::optional<int> count_tokenizer_json(const std::filesystem::path& path) {
   if (vocabulary.is_object()) {
     for (const auto& entry : vocabulary.items()) see(entry.value());
   } else if (vocabulary.is_array()) {
-    largest = static_cast<std::int64_t>(vocabulary.size()) - 1;  // of a Unigram model: ids are places
+    largest =
+        static_cast<std::int64_t>(vocabulary.size()) - 1;  // of a Unigram model: ids are places
   }
-  for (const json& token : file.value("added_tokens", json::array())) see(token.is_object() ? token.value("id", json()) : json());
+  for (const json& token : file.value("added_tokens", json::array()))
+    see(token.is_object() ? token.value("id", json()) : json());
   if (largest < 0 || largest >= std::numeric_limits<int>::max()) return std::nullopt;
   return static_cast<int>(largest + 1);
 }
@@ -50,8 +55,9 @@ std::optional<int> count_vocab_file(const std::string& path) {
   return static_cast<int>(file.size());
 }
 
-/// Pieces of a SentencePiece model: the records of its first field (ModelProto.pieces in sentencepiece_model.proto). The library would read
-/// the whole model, and the configuration needs no more than their number.
+/// Pieces of a SentencePiece model: the records of its first field (ModelProto.pieces in
+/// sentencepiece_model.proto). The library would read the whole model, and the configuration needs
+/// no more than their number.
 std::optional<int> count_sentencepiece(const std::string& path) {
   constexpr std::uint64_t kPieces = 1;
   if (!why_no_input_file(path).empty()) return std::nullopt;
@@ -66,7 +72,8 @@ std::optional<int> count_sentencepiece(const std::string& path) {
 }
 
 bool is_sentencepiece(const TokenizerSection& tokenizer) {
-  return tokenizer.library == "sentencepiece" || (tokenizer.library == "megatron" && tokenizer.type == "GPTSentencePieceTokenizer");
+  return tokenizer.library == "sentencepiece" ||
+         (tokenizer.library == "megatron" && tokenizer.type == "GPTSentencePieceTokenizer");
 }
 
 /// The size of the tokenizer's vocabulary as far as its files tell.
@@ -79,53 +86,73 @@ std::optional<int> vocabulary_of(const TokenizerSection& tokenizer) {
   return !counted && tokenizer.type == "GPT2BPETokenizer" ? kGpt2Vocabulary : counted;
 }
 
-/// What names the tokenizer's files; "" is a problem of its own.
-std::string files_of(const TokenizerSection& tokenizer) { return is_sentencepiece(tokenizer) ? tokenizer.model : tokenizer.type; }
+/// What names the tokenizer's files; "" is its own problem.
+std::string files_of(const TokenizerSection& tokenizer) {
+  return is_sentencepiece(tokenizer) ? tokenizer.model : tokenizer.type;
+}
 
-/// Why the vocabulary is not known; "" when the tokenizer's section has a problem of its own.
-std::string what_lacks(const TokenizerSection* tokenizer) {
-  if (tokenizer == nullptr) return "tokenized data does not tell the size of the vocabulary; write it, or give model.model_config";
+/// Why the vocabulary is not known; "" when the tokenizer's section has its own problem.
+std::string what_is_missing(const TokenizerSection* tokenizer) {
+  if (tokenizer == nullptr)
+    return "tokenized data does not state the size of the vocabulary; write it, or give "
+           "model.model_config";
   const std::string files = files_of(*tokenizer);
   if (files.empty()) return "";
-  return fmt::format("the {} tokenizer {} does not tell the size of its vocabulary; write it, or correct the tokenizer's path", tokenizer->library, files);
+  return fmt::format(
+      "the {} tokenizer {} does not state the size of its vocabulary; write it, or correct the "
+      "tokenizer's path",
+      tokenizer->library, files);
 }
 
 int unpadded_size(SectionReader& reader, const VocabularySources& sources, bool given) {
-  const auto tokenizer = sources.tokenizer == nullptr ? std::nullopt : vocabulary_of(*sources.tokenizer);
+  const auto tokenizer =
+      sources.tokenizer == nullptr ? std::nullopt : vocabulary_of(*sources.tokenizer);
   if (!given && !tokenizer) {
-    const std::string lacks = what_lacks(sources.tokenizer);
-    if (!lacks.empty()) reader.problem("vocab_size", "this key is required and missing: " + lacks);
+    const std::string missing = what_is_missing(sources.tokenizer);
+    if (!missing.empty())
+      reader.problem("vocab_size", "this key is required and missing: " + missing);
     return 1;
   }
   const int size = reader.positive("vocab_size", sources.from_json.value_or(tokenizer.value_or(1)));
   const int needed = tokenizer.value_or(0);
   if (reader.good({"vocab_size"}) && size < needed) {
-    reader.problem("vocab_size", fmt::format("{} is smaller than the tokenizer's vocabulary; the {} tokenizer needs at least {}", size,
-                                             sources.tokenizer->library, needed));
+    reader.problem(
+        "vocab_size",
+        fmt::format(
+            "{} is smaller than the tokenizer's vocabulary; the {} tokenizer needs at least {}",
+            size, sources.tokenizer->library, needed));
   }
   return size;
 }
 
 }  // namespace
 
-void read_vocabulary(SectionReader& reader, const VocabularySources& sources, ModelSection& section) {
+void read_vocabulary(SectionReader& reader, const VocabularySources& sources,
+                     ModelSection& section) {
   const bool pads = !sources.hf || reader.has_value("make_vocab_size_divisible_by");
-  section.make_vocab_size_divisible_by = reader.positive("make_vocab_size_divisible_by", sources.hf ? 1 : section.make_vocab_size_divisible_by);
+  section.make_vocab_size_divisible_by = reader.positive(
+      "make_vocab_size_divisible_by", sources.hf ? 1 : section.make_vocab_size_divisible_by);
   const int divisor = section.make_vocab_size_divisible_by, tp = sources.tensor_model_parallel_size;
   const bool given = sources.from_json || reader.has_value("vocab_size");
   const int size = unpadded_size(reader, sources, given);
   section.vocab_size = size;
-  const std::int64_t multiple = std::int64_t{divisor} * tp;  // Megatron's padding; data and models read vocab_size
+  const std::int64_t multiple =
+      std::int64_t{divisor} * tp;  // Megatron's padding; data and models read vocab_size
   const std::int64_t padded = (size + multiple - 1) / multiple * multiple;
   if (padded == size || !reader.good({"vocab_size", "make_vocab_size_divisible_by"})) return;
   if (!pads && given) {
-    return reader.problem("vocab_size", fmt::format("{} is not divisible by tensor_model_parallel_size {}, and hf models are not padded; nearest legal "
-                                                    "values: {} or {}, or write make_vocab_size_divisible_by: 1 to pad it",
-                                                    size, tp, std::max(multiple, padded - multiple), padded));
+    return reader.problem(
+        "vocab_size",
+        fmt::format("{} is not divisible by tensor_model_parallel_size {}, and hf models are not "
+                    "padded; nearest legal "
+                    "values: {} or {}, or write make_vocab_size_divisible_by: 1 to pad it",
+                    size, tp, std::max(multiple, padded - multiple), padded));
   }
   if (padded > std::numeric_limits<int>::max()) {
-    return reader.problem("vocab_size", fmt::format("{} padded to a multiple of make_vocab_size_divisible_by {} × TP {} = {} does not fit in 32 bits",
-                                                    size, divisor, tp, padded));
+    return reader.problem("vocab_size",
+                          fmt::format("{} padded to a multiple of make_vocab_size_divisible_by {} "
+                                      "× TP {} = {} does not fit in 32 bits",
+                                      size, divisor, tp, padded));
   }
   section.vocab_size = static_cast<int>(padded);
 }

@@ -7,14 +7,15 @@
 namespace trellis::trainer {
 namespace {
 
-/// Sections without a field of their own: each value in them is kept as it is written.
+/// Sections without their own field: each value in them is kept as it is written.
 bool is_kept_whole(const std::string& section) {
-  return section == "checkpoint_callback_params" || section == "step_timing_kwargs" || section == "model_alignment_strategy";
+  return section == "step_timing_kwargs" || section == "model_alignment_strategy";
 }
 
 bool is_kept(const KnownKey& known) {
   const KeyUse use = known.group->use;
-  return use == KeyUse::kIgnored || use == KeyUse::kLater || (use == KeyUse::kSection && is_kept_whole(known.key));
+  return use == KeyUse::kIgnored || use == KeyUse::kLater ||
+         (use == KeyUse::kSection && is_kept_whole(known.key));
 }
 
 }  // namespace
@@ -28,11 +29,15 @@ void YamlWriter::close() { indent_.resize(indent_.size() - 2); }
 
 void YamlWriter::text(std::string_view key, std::string_view value) { raw(key, quoted(value)); }
 
-void YamlWriter::text_or_null(std::string_view key, std::string_view value) { raw(key, value.empty() ? "null" : quoted(value)); }
+void YamlWriter::text_or_null(std::string_view key, std::string_view value) {
+  raw(key, value.empty() ? "null" : quoted(value));
+}
 
 void YamlWriter::boolean(std::string_view key, bool value) { raw(key, value ? "true" : "false"); }
 
-void YamlWriter::integer(std::string_view key, std::int64_t value) { raw(key, fmt::format("{}", value)); }
+void YamlWriter::integer(std::string_view key, std::int64_t value) {
+  raw(key, fmt::format("{}", value));
+}
 
 void YamlWriter::number(std::string_view key, double value) { raw(key, fmt::format("{}", value)); }
 
@@ -40,8 +45,7 @@ void YamlWriter::number_or_null(std::string_view key, const std::optional<double
   raw(key, value ? fmt::format("{}", *value) : "null");
 }
 
-void YamlWriter::integer_or_null(std::string_view key,
-                                 const std::optional<std::int64_t>& value) {
+void YamlWriter::integer_or_null(std::string_view key, const std::optional<std::int64_t>& value) {
   raw(key, value ? fmt::format("{}", *value) : "null");
 }
 
@@ -52,7 +56,9 @@ void YamlWriter::texts(std::string_view key, const std::vector<std::string>& val
   raw(key, "[" + list + "]");
 }
 
-void YamlWriter::raw(std::string_view key, std::string_view value) { text_ += fmt::format("{}{}: {}\n", indent_, key, value); }
+void YamlWriter::raw(std::string_view key, std::string_view value) {
+  text_ += fmt::format("{}{}: {}\n", indent_, key, value);
+}
 
 void YamlWriter::keep(const YamlMap& source, std::string_view path) {
   for (const KnownKey& known : known_keys_of(path)) {

@@ -10,7 +10,8 @@
 
 namespace trellis::trainer {
 
-/// Writes "key: value" lines. Texts are double-quoted, so that no content of theirs is taken for YAML.
+/// Writes "key: value" lines. Texts are double-quoted, so that no content of theirs is taken for
+/// YAML.
 class YamlWriter {
  public:
   void open(std::string_view section);
@@ -25,7 +26,8 @@ class YamlWriter {
   void integer_or_null(std::string_view key, const std::optional<std::int64_t>& value);
   void texts(std::string_view key, const std::vector<std::string>& values);  ///< empty: null
   void raw(std::string_view key, std::string_view value);
-  /// The keys of `source` that belong to section `path`, but to no field of RunConfig: as they stand there.
+  /// The keys of `source` that belong to section `path`, but to no field of RunConfig: as they
+  /// are there.
   void keep(const YamlMap& source, std::string_view path);
 
   [[nodiscard]] static std::string quoted(std::string_view value);

@@ -15,8 +15,8 @@ struct BatchShape {
   int dp = 1;
 
   static BatchShape of(const RunConfig& config) {
-    return {config.data.micro_batch_size, config.num_microbatches(), config.model.encoder_seq_length, config.data.global_batch_size,
-            config.dp()};
+    return {config.data.micro_batch_size, config.num_microbatches(),
+            config.model.encoder_seq_length, config.data.global_batch_size, config.dp()};
   }
   [[nodiscard]] std::int64_t per_rank() const { return global_batch / dp; }
   /// Samples consumed before a step of a run that continues at `resume`.
@@ -24,11 +24,14 @@ struct BatchShape {
     return resume.consumed_samples + (step - resume.step) * global_batch;
   }
   void check(std::int64_t step, int dp_rank) const {
-    TORCH_INTERNAL_ASSERT(step >= 0 && dp_rank >= 0 && dp_rank < dp, "step ", step, ", data-parallel rank ", dp_rank, " of ", dp);
+    TORCH_INTERNAL_ASSERT(step >= 0 && dp_rank >= 0 && dp_rank < dp, "step ", step,
+                          ", data-parallel rank ", dp_rank, " of ", dp);
   }
 };
 
-/// The limit on a pass over held-out data of `available` global batches. Throws ConfigError when a fraction leaves none.
-[[nodiscard]] std::int64_t limited_batches(const std::optional<BatchCount>& limit, std::int64_t available, const std::string& key);
+/// The limit on a pass over held-out data of `available` global batches. Throws ConfigError when a
+/// fraction leaves none.
+[[nodiscard]] std::int64_t limited_batches(const std::optional<BatchCount>& limit,
+                                           std::int64_t available, const std::string& key);
 
 }  // namespace trellis::trainer

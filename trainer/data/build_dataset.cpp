@@ -26,8 +26,8 @@ struct Document {
   bool skipped = false, done = false;
 };
 
-/// Documents in order: the reader puts them in, any worker encodes one, the writer takes them out in the order of the reader. Bounded in
-/// bytes, so that memory does not grow with the input.
+/// Documents in order: the reader puts them in, any worker encodes one, the writer takes them out
+/// in the order of the reader. Bounded in bytes, so that memory does not grow with the input.
 class Line {
  public:
   void put(Document document) {
@@ -67,7 +67,9 @@ class Line {
   /// The next encoded document in order; null at the end. Throws what went wrong on another thread.
   std::shared_ptr<Document> next() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return error_ || (!order_.empty() && order_.front()->done) || (order_.empty() && closed_); });
+    changed_.wait(lock, [&] {
+      return error_ || (!order_.empty() && order_.front()->done) || (order_.empty() && closed_);
+    });
     if (error_) std::rethrow_exception(error_);
     if (order_.empty()) return nullptr;
     auto document = std::move(order_.front());
@@ -91,7 +93,9 @@ void read_documents(const BuildRequest& request, Line& line) {
   try {
     for (const std::string& input : request.inputs) {
       for (const std::filesystem::path& file : list_text_files(input, "input")) {
-        for_each_document(file, request.json_key, [&](std::string text) { line.put({std::move(text), file.string(), {}}); });
+        for_each_document(file, request.json_key, [&](std::string text) {
+          line.put({std::move(text), file.string(), {}});
+        });
       }
     }
     line.close();
@@ -118,14 +122,17 @@ void encode_documents(const BuildRequest& request, Tokenizer& tokenizer, Line& l
 std::string progress_line(const BuildResult& result, Clock::time_point start) {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   char text[160];
-  std::snprintf(text, sizeof text, "%lld documents, %.1f MB, %lld tokens, %.1f MB/s", static_cast<long long>(result.documents), static_cast<double>(result.bytes) / 1e6,
-                static_cast<long long>(result.tokens), static_cast<double>(result.bytes) / 1e6 / std::max(seconds, 1e-9));
+  std::snprintf(text, sizeof text, "%lld documents, %.1f MB, %lld tokens, %.1f MB/s",
+                static_cast<long long>(result.documents), static_cast<double>(result.bytes) / 1e6,
+                static_cast<long long>(result.tokens),
+                static_cast<double>(result.bytes) / 1e6 / std::max(seconds, 1e-9));
   return text;
 }
 
-void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& result, const std::function<void(const std::string&)>& progress) {
+void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& result,
+                     const std::function<void(const std::string&)>& progress) {
   const Clock::time_point start = Clock::now();
-  Clock::time_point told = start;
+  Clock::time_point reported = start;
   while (const auto document = line.next()) {
     if (document->skipped) {
       if (result.skipped++ == 0) result.first_skipped = document->file;
@@ -136,8 +143,8 @@ void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& re
     ++result.documents;
     result.bytes += static_cast<std::int64_t>(document->text.size());
     result.tokens += static_cast<std::int64_t>(document->ids.size());
-    if (Clock::now() - told > std::chrono::seconds(2)) {
-      told = Clock::now();
+    if (Clock::now() - reported > std::chrono::seconds(2)) {
+      reported = Clock::now();
       progress(progress_line(result, start));
     }
   }
@@ -146,11 +153,14 @@ void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& re
 
 }  // namespace
 
-BuildResult build_dataset(const BuildRequest& request, const std::function<void(const std::string&)>& progress) {
+BuildResult build_dataset(const BuildRequest& request,
+                          const std::function<void(const std::string&)>& progress) {
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   for (int i = 0; i < request.workers; ++i) tokenizers.push_back(make_tokenizer(request.tokenizer));
   if (request.append_eod && !tokenizers[0]->eos_id()) {
-    throw ConfigError("the tokenizer names no end-of-sequence token, which ends each document: name it (eos_token in tokenizer_config.json), or give --no-append-eod");
+    throw ConfigError(
+        "the tokenizer names no end-of-sequence token, which ends each document: name it "
+        "(eos_token in tokenizer_config.json), or give --no-append-eod");
   }
   BuildResult result;
   result.vocab_size = tokenizers[0]->vocab_size();
@@ -160,7 +170,9 @@ BuildResult build_dataset(const BuildRequest& request, const std::function<void(
   Line line;
   std::vector<std::jthread> threads;
   threads.emplace_back([&] { read_documents(request, line); });
-  for (const auto& tokenizer : tokenizers) threads.emplace_back([&request, &line, &tokenizer] { encode_documents(request, *tokenizer, line); });
+  for (const auto& tokenizer : tokenizers)
+    threads.emplace_back(
+        [&request, &line, &tokenizer] { encode_documents(request, *tokenizer, line); });
   try {
     write_documents(line, builder, result, progress);
   } catch (...) {
@@ -168,7 +180,11 @@ BuildResult build_dataset(const BuildRequest& request, const std::function<void(
     throw;
   }
   if (result.documents == 0) {
-    throw ConfigError("input: no document with text in " + request.inputs[0] + (result.skipped > 0 ? ": " + std::to_string(result.skipped) + " are empty or no text, such as " + result.first_skipped : ""));
+    throw ConfigError("input: no document with text in " + request.inputs[0] +
+                      (result.skipped > 0
+                           ? ": " + std::to_string(result.skipped) +
+                                 " are empty or no text, such as " + result.first_skipped
+                           : ""));
   }
   builder.finalize();
   return result;

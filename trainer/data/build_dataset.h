@@ -14,12 +14,12 @@ namespace trellis::trainer {
 
 /// `trellis data build`.
 struct BuildRequest {
-  std::vector<std::string> inputs;    ///< files and directories, read in this order
-  std::string output;                 ///< prefix
+  std::vector<std::string> inputs;  ///< files and directories, read in this order
+  std::string output;               ///< prefix
   TokenizerSection tokenizer;
   std::string json_key = kJsonTextKey;
-  bool append_eod = true;             ///< end each document with the tokenizer's end-of-sequence token
-  int workers = 1;                    ///< the result does not depend on it
+  bool append_eod = true;  ///< end each document with the tokenizer's end-of-sequence token
+  int workers = 1;         ///< the result does not depend on it
 };
 
 struct BuildResult {
@@ -29,9 +29,10 @@ struct BuildResult {
   std::string first_skipped;
 };
 
-/// Tokenises documents on worker threads and writes them in their order. `progress` gets a line now and then. Throws ConfigError for bad
-/// input, and leaves no file then.
-BuildResult build_dataset(const BuildRequest& request, const std::function<void(const std::string&)>& progress);
+/// Tokenises documents on worker threads and writes them in their order. `progress` gets a line now
+/// and then. Throws ConfigError for bad input, and leaves no file then.
+BuildResult build_dataset(const BuildRequest& request,
+                          const std::function<void(const std::string&)>& progress);
 
 /// `trellis data inspect PREFIX`.
 struct DatasetFacts {
@@ -39,14 +40,16 @@ struct DatasetFacts {
   std::int64_t sequences = 0, documents = 0, tokens = 0, shortest = 0, longest = 0, largest_id = 0;
   struct Excerpt {
     std::int64_t sequence = 0, tokens = 0;
-    std::vector<std::int32_t> ids;    ///< the first ones
-    std::string text;                 ///< when there is a tokenizer
+    std::vector<std::int32_t> ids;  ///< the first ones
+    std::string text;               ///< when there is a tokenizer
   };
   std::vector<Excerpt> excerpts;
   [[nodiscard]] nlohmann::json json() const;
   [[nodiscard]] std::string text() const;
 };
 /// `tokenizer`: null: ids are not decoded. `excerpts`: sequences to show from the start.
-[[nodiscard]] DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* tokenizer, std::int64_t excerpts);
+[[nodiscard]] DatasetFacts inspect_dataset(const std::string& prefix,
+                                           const TokenizerSection* tokenizer,
+                                           std::int64_t excerpts);
 
 }  // namespace trellis::trainer

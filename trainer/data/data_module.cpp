@@ -15,14 +15,16 @@ namespace {
 
 class EmptyDataModule : public DataModule {
  public:
-  explicit EmptyDataModule(const RunConfig& config) : shape_(BatchShape::of(config)), sample_(empty_sample(config.model)) {}
+  explicit EmptyDataModule(const RunConfig& config)
+      : shape_(BatchShape::of(config)), sample_(empty_sample(config.model)) {}
 
   std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
     shape_.check(step, dp_rank);
     std::vector<MicroBatch> batches;
     for (std::int64_t i = 0; i < shape_.micro_batches; ++i) {
       batches.push_back(sample_);
-      for (std::int64_t row = 0; row < shape_.micro_batch; ++row) batches.back().places.push_back(dp_rank * shape_.per_rank() + i * shape_.micro_batch + row);
+      for (std::int64_t row = 0; row < shape_.micro_batch; ++row)
+        batches.back().places.push_back(dp_rank * shape_.per_rank() + i * shape_.micro_batch + row);
     }
     return batches;
   }
@@ -42,7 +44,8 @@ class EmptyDataModule : public DataModule {
     if (model.image) {
       batch.input_ids.reset();
       batch.labels = at::zeros({rows, 1}, at::kLong);
-      batch.pixel_values = at::zeros({rows, model.image->channels, model.image->size, model.image->size});
+      batch.pixel_values =
+          at::zeros({rows, model.image->channels, model.image->size, model.image->size});
     }
     return batch;
   }
@@ -52,27 +55,39 @@ class EmptyDataModule : public DataModule {
 };
 
 SplitSources open_hf_sources(const RunConfig& config) {
-  const auto open = [&](const std::string& directory, const char* key) -> std::shared_ptr<const SampleSource> {
-    return directory.empty() ? nullptr : open_hf_dataset(directory, config.model.encoder_seq_length, key);
+  const auto open = [&](const std::string& directory,
+                        const char* key) -> std::shared_ptr<const SampleSource> {
+    return directory.empty() ? nullptr
+                             : open_hf_dataset(directory, config.model.encoder_seq_length, key);
   };
-  if (config.data.train_dir.empty()) throw ConfigError("data.train_dir: missing: expected a directory that datasets' save_to_disk has written");
-  SplitSources sources{open(config.data.train_dir, "data.train_dir"), open(config.data.val_dir, "data.val_dir"), open(config.data.test_dir, "data.test_dir"), ""};
-  sources.description = config.data.train_dir + ": Hugging Face data set, " + std::to_string(sources.train->num_samples()) + " samples of " +
+  if (config.data.train_dir.empty())
+    throw ConfigError(
+        "data.train_dir: missing: expected a directory that datasets' save_to_disk has written");
+  SplitSources sources{open(config.data.train_dir, "data.train_dir"),
+                       open(config.data.val_dir, "data.val_dir"),
+                       open(config.data.test_dir, "data.test_dir"), ""};
+  sources.description = config.data.train_dir + ": Hugging Face data set, " +
+                        std::to_string(sources.train->num_samples()) + " samples of " +
                         std::to_string(config.model.encoder_seq_length) + " tokens";
   return sources;
 }
 
 std::shared_ptr<const DataModule> open_data(const RunConfig& config, const ResumePoint& resume) {
   if (is_encoder(config.model)) {
-    throw ConfigError("data: the training data of a " + config.model.architecture + " model are not read by this version; `trellis simulate` needs none");
+    throw ConfigError("data: the training data of a " + config.model.architecture +
+                      " model are not read by this version; `trellis simulate` needs none");
   }
   switch (config.data.kind) {
     case DataKind::kText: return make_text_data_module(config, resume);
-    case DataKind::kHfDataset: return make_sampled_data_module(config, open_hf_sources(config), resume);
-    case DataKind::kMegatron: return make_sampled_data_module(config, open_megatron_sources(config), resume);
+    case DataKind::kHfDataset:
+      return make_sampled_data_module(config, open_hf_sources(config), resume);
+    case DataKind::kMegatron:
+      return make_sampled_data_module(config, open_megatron_sources(config), resume);
     case DataKind::kAlignment: break;
   }
-  throw ConfigError("model_alignment_strategy: alignment data are not carried out by this version: remove the section to pre-train");
+  throw ConfigError(
+      "model_alignment_strategy: alignment data are not supported by this version: remove the "
+      "section to pre-train");
 }
 
 }  // namespace
@@ -86,9 +101,12 @@ std::vector<MicroBatch> DataModule::evaluation_batches(Split split, std::int64_t
   TORCH_INTERNAL_ASSERT(false, "these data have no ", name_of(split), " split");
 }
 
-std::shared_ptr<const DataModule> make_data_module(const RunConfig& config, const ResumePoint& resume) {
+std::shared_ptr<const DataModule> make_data_module(const RunConfig& config,
+                                                   const ResumePoint& resume) {
   auto data = open_data(config, resume);
-  return config.data.num_workers > 0 ? make_prefetching_data_module(std::move(data), config.data.num_workers) : data;
+  return config.data.num_workers > 0
+             ? make_prefetching_data_module(std::move(data), config.data.num_workers)
+             : data;
 }
 
 std::shared_ptr<const DataModule> make_empty_data_module(const RunConfig& config) {

@@ -11,53 +11,65 @@
 
 namespace trellis::trainer {
 
-/// One micro-batch of one data-parallel rank, on the CPU. b = micro_batch_size, s = encoder_seq_length. The tensors are shared: read only.
-/// Preference pairs (model_alignment_strategy.orpo): 2·b rows, the chosen sequences and then the rejected ones.
+/// One micro-batch of one data-parallel rank, on the CPU. b = micro_batch_size, s =
+/// encoder_seq_length. The tensors are shared: read only. Preference pairs
+/// (model_alignment_strategy.orpo): 2·b rows, the chosen sequences and then the rejected ones.
 struct MicroBatch {
-  at::Tensor input_ids;  ///< [b, s] int64
-  at::Tensor labels;     ///< [b, s] int64, input_ids shifted left by one; −100: no loss there
-  at::Tensor loss_mask = {};     ///< [b, s] float: the weight of each label; undefined: 1 everywhere
+  at::Tensor input_ids;       ///< [b, s] int64
+  at::Tensor labels;          ///< [b, s] int64, input_ids shifted left by one; −100: no loss there
+  at::Tensor loss_mask = {};  ///< [b, s] float: the weight of each label; undefined: 1 everywhere
   at::Tensor position_ids = {};  ///< [b, s] int64; undefined: 0 … s − 1
-  /// [b, s] int64: a token attends to earlier tokens of its own number only. Packed documents: 1, 2, 3 …; padding: 0. So Hugging Face's mask
-  /// of ones and zeros is the case of one document. Undefined: one document.
+  /// [b, s] int64: a token attends only to earlier tokens with its number. Packed documents: 1,
+  /// 2, 3 …; padding: 0. So Hugging Face's mask of ones and zeros is the case of one document.
+  /// Undefined: one document.
   at::Tensor attention_mask = {};
-  /// [b] the place of each row in its global batch, 0 … global_batch_size − 1: what a row is whatever the layout. Text keeps rows of a rank
-  /// together; Megatron and Hugging Face data deal them out, so that rank r of DP has places r, r + DP, r + 2·DP, …
+  /// [b] the place of each row in its global batch, 0 … global_batch_size − 1: what a row is
+  /// whatever the layout. Text keeps rows of a rank together; Megatron and Hugging Face data deal
+  /// them out, so that rank r of DP has places r, r + DP, r + 2·DP, …
   std::vector<std::int64_t> places = {};
   // Encoders. An attention mask of theirs is Hugging Face's: 0 where no token may look.
   at::Tensor token_type_ids = {};        ///< bert: [b, s] int64; undefined: type 0 everywhere
   at::Tensor next_sentence_labels = {};  ///< bert: [b] int64
-  at::Tensor pixel_values = {};          ///< vit: [b, channels, height, width] float, in place of input_ids; its labels are [b, 1]
+  at::Tensor pixel_values = {};          ///< vit: [b, channels, height, width] float, in place of
+                                         ///< input_ids; its labels are [b, 1]
 };
 
 enum class Split { kTrain, kValidation, kTest };
 [[nodiscard]] const char* name_of(Split split);  ///< train, validation, test
 
-/// Where a resumed run continues: step `step` starts with sample `consumed_samples` of the training order. They are independent, because the
-/// global batch size may have been another one before.
+/// Where a resumed run continues: step `step` starts with sample `consumed_samples` of the training
+/// order. They are independent, because the global batch size may have been another one before.
 struct ResumePoint {
   std::int64_t step = 0;
   std::int64_t consumed_samples = 0;
 };
 
-/// Source of samples. Everything is a pure function of its arguments and of (data, seed, global batch size, resume point): ranks may ask in
-/// any order, from any thread, and the samples of a step do not depend on the layout (but for `cyclic`, whose epochs depend on DP).
+/// Source of samples. Everything is a pure function of its arguments and of (data, seed, global
+/// batch size, resume point): ranks may ask in any order, from any thread, and the samples of a
+/// step do not depend on the layout (except for `cyclic`, whose epochs depend on DP).
 class DataModule {
  public:
   virtual ~DataModule() = default;
-  /// Training samples of step `step` (from 0) for data-parallel rank `dp_rank`, split into micro-batches, in order.
-  [[nodiscard]] virtual std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const = 0;
-  /// Global batches of one pass over held-out data, limit_val_batches and limit_test_batches applied; 0: there is none.
+  /// Training samples of step `step` (from 0) for data-parallel rank `dp_rank`, split into
+  /// micro-batches, in order.
+  [[nodiscard]] virtual std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                              int dp_rank) const = 0;
+  /// Global batches of one pass over held-out data, limit_val_batches and limit_test_batches
+  /// applied; 0: there is none.
   [[nodiscard]] virtual std::int64_t num_evaluation_batches(Split) const { return 0; }
-  /// Micro-batches of global batch `batch` (0 … num_evaluation_batches − 1) of a pass over held-out data. Every pass starts at the first
-  /// sample. What a last, incomplete batch lacks is filled by rows whose loss_mask is 0 (validation_drop_last: false).
-  [[nodiscard]] virtual std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch, int dp_rank) const;
+  /// Micro-batches of global batch `batch` (0 … num_evaluation_batches − 1) of a pass over held-out
+  /// data. Every pass starts at the first sample. What a last, incomplete batch does not have is
+  /// filled by rows whose loss_mask is 0 (validation_drop_last: false).
+  [[nodiscard]] virtual std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch,
+                                                                   int dp_rank) const;
   [[nodiscard]] virtual std::int64_t num_tokens() const = 0;
   [[nodiscard]] virtual std::string description() const = 0;
 };
 
-/// The data of `config.data.kind`. Throws ConfigError when data are missing, corrupt, or too short for one global batch.
-[[nodiscard]] std::shared_ptr<const DataModule> make_data_module(const RunConfig& config, const ResumePoint& resume = {});
+/// The data of `config.data.kind`. Throws ConfigError when data are missing, corrupt, or too short
+/// for one global batch.
+[[nodiscard]] std::shared_ptr<const DataModule> make_data_module(const RunConfig& config,
+                                                                 const ResumePoint& resume = {});
 /// Zeros of the right shape: for shape-only runs, which read no data.
 [[nodiscard]] std::shared_ptr<const DataModule> make_empty_data_module(const RunConfig& config);
 

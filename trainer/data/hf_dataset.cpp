@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json_text.h"
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace trellis::trainer {
 namespace {
@@ -28,7 +28,9 @@ enum Column { kInputIds, kLabels, kAttentionMask };
 
 template <typename T>
 T value_of(arrow::Result<T> result, const std::string& file, const std::string& what) {
-  if (!result.ok()) throw ConfigError(file + ": " + what + ": " + result.status().message() + "; save the data set again with datasets' save_to_disk");
+  if (!result.ok())
+    throw ConfigError(file + ": " + what + ": " + result.status().message() +
+                      "; save the data set again with datasets' save_to_disk");
   return std::move(result).ValueUnsafe();
 }
 
@@ -41,11 +43,14 @@ std::vector<std::string> data_files(const fs::path& directory, const std::string
   const fs::path state = directory / "state.json";
   const std::string where = key + ": " + directory.string();
   std::error_code error;
-  if (!fs::exists(directory, error)) throw ConfigError(where + ": " + (error ? error.message() : "there is no such directory"));
+  if (!fs::exists(directory, error))
+    throw ConfigError(where + ": " + (error ? error.message() : "there is no such directory"));
   if (!why_no_input_file(state).empty()) {
-    std::string hint = ": there is no state.json: expected a directory that datasets' save_to_disk has written";
+    std::string hint =
+        ": there is no state.json: expected a directory that datasets' save_to_disk has written";
     if (fs::exists(directory / "dataset_dict.json", error)) {
-      hint = ": this is a dictionary of data sets; name one of them, such as " + (directory / "train").string();
+      hint = ": this is a dictionary of data sets; name one of them, such as " +
+             (directory / "train").string();
     }
     throw ConfigError(where + hint);
   }
@@ -53,44 +58,68 @@ std::vector<std::string> data_files(const fs::path& directory, const std::string
   std::vector<std::string> files;
   const auto entries = document.find("_data_files");
   if (!document.is_object() || entries == document.end() || !entries->is_array()) {
-    throw ConfigError(state.string() + ": _data_files: expected a list of files, got " + (document.is_object() && entries != document.end() ? entries->type_name() : "nothing"));
+    throw ConfigError(
+        state.string() + ": _data_files: expected a list of files, got " +
+        (document.is_object() && entries != document.end() ? entries->type_name() : "nothing"));
   }
   for (const json& entry : *entries) {
     const auto name = entry.is_object() ? entry.find("filename") : entry.end();
-    if (!entry.is_object() || name == entry.end() || !name->is_string()) throw ConfigError(state.string() + ": _data_files: expected entries {\"filename\": \"…\"}, got " + entry.dump());
+    if (!entry.is_object() || name == entry.end() || !name->is_string())
+      throw ConfigError(state.string() +
+                        ": _data_files: expected entries {\"filename\": \"…\"}, got " +
+                        entry.dump());
     files.push_back((directory / name->get<std::string>()).string());
   }
-  if (files.empty()) throw ConfigError(state.string() + ": _data_files is empty: the data set has no rows");
+  if (files.empty())
+    throw ConfigError(state.string() + ": _data_files is empty: the data set has no rows");
   return files;
 }
 
 /// Values begin … begin + length − 1 of an integer array.
 template <typename Array>
-void copy_values(const arrow::Array& values, std::int64_t begin, std::int64_t length, std::int64_t* out) {
+void copy_values(const arrow::Array& values, std::int64_t begin, std::int64_t length,
+                 std::int64_t* out) {
   const auto* raw = static_cast<const Array&>(values).raw_values() + begin;
   std::copy_n(raw, length, out);
 }
 
-bool copy_integers(const arrow::Array& values, std::int64_t begin, std::int64_t length, std::int64_t* out) {
+bool copy_integers(const arrow::Array& values, std::int64_t begin, std::int64_t length,
+                   std::int64_t* out) {
   switch (values.type_id()) {
     case arrow::Type::INT8: copy_values<arrow::Int8Array>(values, begin, length, out); return true;
-    case arrow::Type::INT16: copy_values<arrow::Int16Array>(values, begin, length, out); return true;
-    case arrow::Type::INT32: copy_values<arrow::Int32Array>(values, begin, length, out); return true;
-    case arrow::Type::INT64: copy_values<arrow::Int64Array>(values, begin, length, out); return true;
-    case arrow::Type::UINT8: copy_values<arrow::UInt8Array>(values, begin, length, out); return true;
-    case arrow::Type::UINT16: copy_values<arrow::UInt16Array>(values, begin, length, out); return true;
-    case arrow::Type::UINT32: copy_values<arrow::UInt32Array>(values, begin, length, out); return true;
+    case arrow::Type::INT16:
+      copy_values<arrow::Int16Array>(values, begin, length, out);
+      return true;
+    case arrow::Type::INT32:
+      copy_values<arrow::Int32Array>(values, begin, length, out);
+      return true;
+    case arrow::Type::INT64:
+      copy_values<arrow::Int64Array>(values, begin, length, out);
+      return true;
+    case arrow::Type::UINT8:
+      copy_values<arrow::UInt8Array>(values, begin, length, out);
+      return true;
+    case arrow::Type::UINT16:
+      copy_values<arrow::UInt16Array>(values, begin, length, out);
+      return true;
+    case arrow::Type::UINT32:
+      copy_values<arrow::UInt32Array>(values, begin, length, out);
+      return true;
     default: return false;
   }
 }
 
 /// Where row `row` of a list column lies in its values.
-std::optional<std::pair<std::int64_t, std::int64_t>> range_of(const arrow::Array& lists, std::int64_t row) {
-  const auto range = [&](const auto& list) { return std::pair<std::int64_t, std::int64_t>{list.value_offset(row), list.value_length(row)}; };
+std::optional<std::pair<std::int64_t, std::int64_t>> range_of(const arrow::Array& lists,
+                                                              std::int64_t row) {
+  const auto range = [&](const auto& list) {
+    return std::pair<std::int64_t, std::int64_t>{list.value_offset(row), list.value_length(row)};
+  };
   switch (lists.type_id()) {
     case arrow::Type::LIST: return range(static_cast<const arrow::ListArray&>(lists));
     case arrow::Type::LARGE_LIST: return range(static_cast<const arrow::LargeListArray&>(lists));
-    case arrow::Type::FIXED_SIZE_LIST: return range(static_cast<const arrow::FixedSizeListArray&>(lists));
+    case arrow::Type::FIXED_SIZE_LIST:
+      return range(static_cast<const arrow::FixedSizeListArray&>(lists));
     default: return std::nullopt;
   }
 }
@@ -107,7 +136,8 @@ const arrow::Array& values_of(const arrow::Array& lists) {
 struct Batch {
   std::int64_t first = 0, rows = 0;
   std::size_t file = 0;
-  std::array<std::shared_ptr<arrow::Array>, kColumns.size()> columns;  ///< null: the column is absent
+  std::array<std::shared_ptr<arrow::Array>, kColumns.size()>
+      columns;  ///< null: the column is absent
 };
 
 class HfDataset : public SampleSource {
@@ -126,7 +156,8 @@ class HfDataset : public SampleSource {
     const Batch& batch = *std::prev(std::ranges::upper_bound(batches_, row, {}, &Batch::first));
     Sample sample;
     sample.tokens = column(batch, kInputIds, row);
-    const std::vector<std::int64_t> labels = batch.columns[kLabels] ? column(batch, kLabels, row) : sample.tokens;
+    const std::vector<std::int64_t> labels =
+        batch.columns[kLabels] ? column(batch, kLabels, row) : sample.tokens;
     std::vector<std::int64_t> attention(sample.tokens.size(), 1);
     if (batch.columns[kAttentionMask]) attention = column(batch, kAttentionMask, row);
     check_attention(batch, row, attention);
@@ -141,24 +172,31 @@ class HfDataset : public SampleSource {
  private:
   void read_file(std::size_t file) {
     const std::string& path = files_[file];
-    if (const std::string why = why_no_input_file(path); !why.empty()) throw ConfigError(path + ": " + why + ", and state.json names it: copy the data set again");
+    if (const std::string why = why_no_input_file(path); !why.empty())
+      throw ConfigError(path + ": " + why + ", and state.json names it: copy the data set again");
     check_end(path);
-    const auto stream = value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ), path, "cannot map");
+    const auto stream = value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ),
+                                 path, "cannot map");
     auto options = arrow::ipc::IpcReadOptions::Defaults();
     options.use_threads = false;
-    const auto reader = value_of(arrow::ipc::RecordBatchStreamReader::Open(stream, options), path, "no Arrow stream");
+    const auto reader = value_of(arrow::ipc::RecordBatchStreamReader::Open(stream, options), path,
+                                 "no Arrow stream");
     while (true) {
-      const auto record = value_of(reader->Next(), path, "record batch " + std::to_string(batches_.size()));
+      const auto record =
+          value_of(reader->Next(), path, "record batch " + std::to_string(batches_.size()));
       if (!record) return;
       add_batch(*record, file);
     }
   }
 
-  /// Arrow takes the end of a file for the end of its stream, and so misses files cut between two batches: the end marker tells them.
+  /// Arrow takes the end of a file for the end of its stream, and so misses files cut between two
+  /// batches: the end marker shows them.
   static void check_end(const std::string& path) {
     const MappedFile file(path);
     if (file.size() < 8 || file.at<std::uint32_t>(file.size() - 4) != 0) {
-      throw ConfigError(path + ": offset " + std::to_string(file.size()) + ": the Arrow stream has no end marker: the file is truncated; copy the data set again");
+      throw ConfigError(
+          path + ": offset " + std::to_string(file.size()) +
+          ": the Arrow stream has no end marker: the file is truncated; copy the data set again");
     }
   }
 
@@ -167,11 +205,16 @@ class HfDataset : public SampleSource {
     for (std::size_t c = 0; c < kColumns.size(); ++c) {
       const auto array = record.GetColumnByName(kColumns[c]);
       if (!array) continue;
-      if (const auto status = array->ValidateFull(); !status.ok()) corrupt(file, num_samples_, kColumns[c], status.message());
-      if (!range_of_type(*array)) corrupt(file, num_samples_, kColumns[c], "expected lists of whole numbers, got " + array->type()->ToString());
+      if (const auto status = array->ValidateFull(); !status.ok())
+        corrupt(file, num_samples_, kColumns[c], status.message());
+      if (!range_of_type(*array))
+        corrupt(file, num_samples_, kColumns[c],
+                "expected lists of whole numbers, got " + array->type()->ToString());
       batch.columns[c] = array;
     }
-    if (!batch.columns[kInputIds]) corrupt(file, num_samples_, kColumns[kInputIds], "there is no such column; the file has " + record.schema()->ToString());
+    if (!batch.columns[kInputIds])
+      corrupt(file, num_samples_, kColumns[kInputIds],
+              "there is no such column; the file has " + record.schema()->ToString());
     if (batch.rows == 0) return;
     num_samples_ += batch.rows;
     batches_.push_back(std::move(batch));
@@ -179,7 +222,9 @@ class HfDataset : public SampleSource {
 
   static bool range_of_type(const arrow::Array& lists) {
     const auto id = lists.type_id();
-    if (id != arrow::Type::LIST && id != arrow::Type::LARGE_LIST && id != arrow::Type::FIXED_SIZE_LIST) return false;
+    if (id != arrow::Type::LIST && id != arrow::Type::LARGE_LIST &&
+        id != arrow::Type::FIXED_SIZE_LIST)
+      return false;
     return copy_integers(values_of(lists), 0, 0, nullptr);
   }
 
@@ -187,27 +232,35 @@ class HfDataset : public SampleSource {
     const arrow::Array& lists = *batch.columns[which];
     const arrow::Array& values = values_of(lists);
     const auto [begin, length] = *range_of(lists, row - batch.first);
-    if (lists.IsNull(row - batch.first)) corrupt(batch.file, row, kColumns[which], "expected a list, got null");
+    if (lists.IsNull(row - batch.first))
+      corrupt(batch.file, row, kColumns[which], "expected a list, got null");
     if (length != sequence_length_) {
-      corrupt(batch.file, row, kColumns[which], "expected model.encoder_seq_length = " + std::to_string(sequence_length_) + " numbers, got " + std::to_string(length) +
-                                                    ": tokenise the data to that length, or change it");
+      corrupt(batch.file, row, kColumns[which],
+              "expected model.encoder_seq_length = " + std::to_string(sequence_length_) +
+                  " numbers, got " + std::to_string(length) +
+                  ": tokenise the data to that length, or change it");
     }
-    if (values.null_count() > 0) corrupt(batch.file, row, kColumns[which], "expected numbers, got nulls among them");
+    if (values.null_count() > 0)
+      corrupt(batch.file, row, kColumns[which], "expected numbers, got nulls among them");
     std::vector<std::int64_t> out(static_cast<std::size_t>(length));
     copy_integers(values, begin, length, out.data());
     return out;
   }
 
-  void check_attention(const Batch& batch, std::int64_t row, const std::vector<std::int64_t>& attention) const {
+  void check_attention(const Batch& batch, std::int64_t row,
+                       const std::vector<std::int64_t>& attention) const {
     const auto padding = std::ranges::find(attention, 0);
     if (std::any_of(padding, attention.end(), [](std::int64_t a) { return a != 0; })) {
-      corrupt(batch.file, row, kColumns[kAttentionMask], "expected ones, then zeros (padding at the right), got a one behind a zero at place " +
-                                                             std::to_string(padding - attention.begin()) + ": pad at the right");
+      corrupt(batch.file, row, kColumns[kAttentionMask],
+              "expected ones, then zeros (padding at the right), got a one after a zero at place " +
+                  std::to_string(padding - attention.begin()) + ": pad at the right");
     }
   }
 
-  [[noreturn]] void corrupt(std::size_t file, std::int64_t row, const std::string& column, const std::string& what) const {
-    throw ConfigError(files_[file] + ": row " + std::to_string(row) + " of the data set, column " + column + ": " + what);
+  [[noreturn]] void corrupt(std::size_t file, std::int64_t row, const std::string& column,
+                            const std::string& what) const {
+    throw ConfigError(files_[file] + ": row " + std::to_string(row) + " of the data set, column " +
+                      column + ": " + what);
   }
 
   std::vector<std::string> files_;
@@ -218,7 +271,9 @@ class HfDataset : public SampleSource {
 
 }  // namespace
 
-std::shared_ptr<const SampleSource> open_hf_dataset(const std::string& directory, std::int64_t sequence_length, const std::string& key) {
+std::shared_ptr<const SampleSource> open_hf_dataset(const std::string& directory,
+                                                    std::int64_t sequence_length,
+                                                    const std::string& key) {
   return std::make_shared<const HfDataset>(directory, sequence_length, key);
 }
 

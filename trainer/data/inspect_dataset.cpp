@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::int64_t kExcerptTokens = 64;
 
-DatasetFacts::Excerpt excerpt_of(const IndexedDataset& data, std::int64_t sequence, const Tokenizer* tokenizer) {
+DatasetFacts::Excerpt excerpt_of(const IndexedDataset& data, std::int64_t sequence,
+                                 const Tokenizer* tokenizer) {
   DatasetFacts::Excerpt excerpt;
   excerpt.sequence = sequence;
   excerpt.tokens = data.size(sequence);
@@ -24,9 +25,11 @@ DatasetFacts::Excerpt excerpt_of(const IndexedDataset& data, std::int64_t sequen
 
 }  // namespace
 
-DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* tokenizer, std::int64_t excerpts) {
+DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* tokenizer,
+                             std::int64_t excerpts) {
   const IndexedDataset data(prefix);
-  const std::unique_ptr<Tokenizer> decoder = tokenizer != nullptr ? make_tokenizer(*tokenizer) : nullptr;
+  const std::unique_ptr<Tokenizer> decoder =
+      tokenizer != nullptr ? make_tokenizer(*tokenizer) : nullptr;
   DatasetFacts facts;
   facts.prefix = prefix;
   facts.type = name_of(data.type());
@@ -47,19 +50,32 @@ DatasetFacts inspect_dataset(const std::string& prefix, const TokenizerSection* 
 }
 
 nlohmann::json DatasetFacts::json() const {
-  nlohmann::json document = {{"schema", "trellis.dataset_facts/1"}, {"prefix", prefix},       {"type", type},         {"sequences", sequences},  {"documents", documents},
-                             {"tokens", tokens},                    {"shortest", shortest},   {"longest", longest},   {"largest_id", largest_id}};
+  nlohmann::json document = {{"schema", "trellis.dataset_facts/1"},
+                             {"prefix", prefix},
+                             {"type", type},
+                             {"sequences", sequences},
+                             {"documents", documents},
+                             {"tokens", tokens},
+                             {"shortest", shortest},
+                             {"longest", longest},
+                             {"largest_id", largest_id}};
   for (const Excerpt& excerpt : excerpts) {
-    document["excerpts"].push_back({{"sequence", excerpt.sequence}, {"tokens", excerpt.tokens}, {"ids", excerpt.ids}, {"text", terminal_line(excerpt.text)}});
+    document["excerpts"].push_back({{"sequence", excerpt.sequence},
+                                    {"tokens", excerpt.tokens},
+                                    {"ids", excerpt.ids},
+                                    {"text", terminal_line(excerpt.text)}});
   }
   return document;
 }
 
 std::string DatasetFacts::text() const {
-  std::string lines = terminal_line(prefix) + ": " + std::to_string(sequences) + " sequences of " + std::to_string(shortest) + " … " + std::to_string(longest) + " tokens, " +
-                      std::to_string(documents) + " documents, " + std::to_string(tokens) + " tokens of " + type + ", largest id " + std::to_string(largest_id);
+  std::string lines = terminal_line(prefix) + ": " + std::to_string(sequences) + " sequences of " +
+                      std::to_string(shortest) + " … " + std::to_string(longest) + " tokens, " +
+                      std::to_string(documents) + " documents, " + std::to_string(tokens) +
+                      " tokens of " + type + ", largest id " + std::to_string(largest_id);
   for (const Excerpt& excerpt : excerpts) {
-    lines += "\nsequence " + std::to_string(excerpt.sequence) + ", " + std::to_string(excerpt.tokens) + " tokens:";
+    lines += "\nsequence " + std::to_string(excerpt.sequence) + ", " +
+             std::to_string(excerpt.tokens) + " tokens:";
     for (const std::int32_t id : excerpt.ids) lines += " " + std::to_string(id);
     if (excerpt.tokens > static_cast<std::int64_t>(excerpt.ids.size())) lines += " …";
     if (!excerpt.text.empty()) lines += "\n  \"" + terminal_line(excerpt.text) + "\"";

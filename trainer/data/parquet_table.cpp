@@ -20,10 +20,12 @@ arrow::Result<std::shared_ptr<arrow::Array>> build(const TableRequest& table, st
   return builder.Finish();
 }
 
-arrow::Result<std::shared_ptr<arrow::Array>> build_column(const TableRequest& table, std::size_t column) {
+arrow::Result<std::shared_ptr<arrow::Array>> build_column(const TableRequest& table,
+                                                          std::size_t column) {
   switch (table.columns[column].second) {
     case TableRequest::Type::kText: return build<arrow::StringBuilder, std::string>(table, column);
-    case TableRequest::Type::kInteger: return build<arrow::Int64Builder, std::int64_t>(table, column);
+    case TableRequest::Type::kInteger:
+      return build<arrow::Int64Builder, std::int64_t>(table, column);
     case TableRequest::Type::kReal: return build<arrow::DoubleBuilder, double>(table, column);
     case TableRequest::Type::kFlag: return build<arrow::BooleanBuilder, bool>(table, column);
   }
@@ -38,7 +40,8 @@ arrow::Result<std::string> content_of(const TableRequest& request) {
     fields.push_back(arrow::field(request.columns[i].first, array->type()));
     arrays.push_back(std::move(array));
   }
-  const auto table = arrow::Table::Make(arrow::schema(fields), arrays, static_cast<std::int64_t>(request.rows.size()));
+  const auto table = arrow::Table::Make(arrow::schema(fields), arrays,
+                                        static_cast<std::int64_t>(request.rows.size()));
   ARROW_ASSIGN_OR_RAISE(auto out, arrow::io::BufferOutputStream::Create());
   ARROW_RETURN_NOT_OK(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out));
   ARROW_ASSIGN_OR_RAISE(const auto content, out->Finish());
@@ -48,7 +51,8 @@ arrow::Result<std::string> content_of(const TableRequest& request) {
 }  // namespace
 }  // namespace trellis::trainer
 
-extern "C" __attribute__((visibility("default"))) const char* trellis_write_parquet(const trellis::trainer::TableRequest* request, std::string* file) {
+extern "C" __attribute__((visibility("default"))) const char* trellis_write_parquet(
+    const trellis::trainer::TableRequest* request, std::string* file) {
   static thread_local std::string text;
   try {
     arrow::Result<std::string> content = trellis::trainer::content_of(*request);

@@ -16,8 +16,10 @@ using Share = std::pair<std::int64_t, int>;
 
 class PrefetchingDataModule : public DataModule {
  public:
-  PrefetchingDataModule(std::shared_ptr<const DataModule> data, int workers) : data_(std::move(data)) {
-    for (int i = 0; i < workers; ++i) workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  PrefetchingDataModule(std::shared_ptr<const DataModule> data, int workers)
+      : data_(std::move(data)) {
+    for (int i = 0; i < workers; ++i)
+      workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
   }
 
   std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
@@ -26,14 +28,18 @@ class PrefetchingDataModule : public DataModule {
     entry_of({step + 1, dp_rank});
     forget_before(step - 1);
     changed_.notify_all();
-    if (entry->state == State::kWanted) make(*entry, {step, dp_rank}, lock);  // no worker has taken it: waiting would only cost time
+    if (entry->state == State::kWanted)
+      make(*entry, {step, dp_rank}, lock);  // no worker has taken it: waiting would only cost time
     changed_.wait(lock, [&] { return entry->state == State::kReady; });
     if (entry->error) std::rethrow_exception(entry->error);
     return entry->batches;
   }
 
-  std::int64_t num_evaluation_batches(Split split) const override { return data_->num_evaluation_batches(split); }
-  std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch, int dp_rank) const override {
+  std::int64_t num_evaluation_batches(Split split) const override {
+    return data_->num_evaluation_batches(split);
+  }
+  std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch,
+                                             int dp_rank) const override {
     return data_->evaluation_batches(split, batch, dp_rank);
   }
   std::int64_t num_tokens() const override { return data_->num_tokens(); }
@@ -53,7 +59,8 @@ class PrefetchingDataModule : public DataModule {
     return place->second;
   }
 
-  /// Ranks may be one step apart; what is older is not asked for again. A rank that does ask gets it made again.
+  /// Ranks may be one step from each other; what is older is not asked for again. A rank that does
+  /// ask gets it made again.
   void forget_before(std::int64_t step) const {
     for (auto entry = entries_.begin(); entry != entries_.end() && entry->first.first < step;) {
       entry = entry->second->state == State::kReady ? entries_.erase(entry) : std::next(entry);
@@ -100,7 +107,8 @@ class PrefetchingDataModule : public DataModule {
 
 }  // namespace
 
-std::shared_ptr<const DataModule> make_prefetching_data_module(std::shared_ptr<const DataModule> data, int workers) {
+std::shared_ptr<const DataModule> make_prefetching_data_module(
+    std::shared_ptr<const DataModule> data, int workers) {
   return std::make_shared<const PrefetchingDataModule>(std::move(data), workers);
 }
 

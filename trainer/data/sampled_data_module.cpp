@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "trainer/data/batch_shape.h"
-#include "trainer/data/samplers.h"
+#include "trainer/data/samples/samplers.h"
 
 namespace trellis::trainer {
 namespace {
@@ -36,15 +36,18 @@ class BatchSampler {
   }
   /// Of one pass.
   [[nodiscard]] std::int64_t num_batches() const {
-    return sequential_ ? sequential_->num_batches() : shape_.total_samples / shape_.global_batch_size;
+    return sequential_ ? sequential_->num_batches()
+                       : shape_.total_samples / shape_.global_batch_size;
   }
-  /// The global batch that begins behind `consumed` samples; passes follow one another. A pass of `single` is the whole batches of the data,
-  /// so that a resumed run meets the samples that an uninterrupted one meets.
+  /// The global batch that begins after `consumed` samples; passes follow one another. A pass of
+  /// `single` is the whole batches of the data, so that a resumed run meets the samples that an
+  /// uninterrupted one meets.
   [[nodiscard]] std::vector<std::int64_t> indices(std::int64_t consumed, int dp_rank) const {
     if (random_) return random_->indices(consumed, dp_rank);
     const std::int64_t pass = num_batches() * shape_.global_batch_size;
     const std::int64_t first = consumed % pass;
-    // Behind another global batch size a pass may end with less than a batch: the next pass starts instead.
+    // After another global batch size a pass may end with less than a batch: the next pass starts
+    // instead.
     const bool fits = shape_.total_samples - first >= shape_.global_batch_size || !shape_.drop_last;
     return fits ? sequential_->indices(0, dp_rank, first) : sequential_->indices(0, dp_rank, 0);
   }
@@ -57,7 +60,8 @@ class BatchSampler {
 
 /// Samples of one split and their order.
 struct SplitReader {
-  SplitReader(std::shared_ptr<const SampleSource> samples, const SamplerShape& shape, bool cyclic) : source(std::move(samples)), sampler(shape, cyclic) {}
+  SplitReader(std::shared_ptr<const SampleSource> samples, const SamplerShape& shape, bool cyclic)
+      : source(std::move(samples)), sampler(shape, cyclic) {}
   std::shared_ptr<const SampleSource> source;
   BatchSampler sampler;
 };
@@ -69,22 +73,33 @@ void copy_row(const std::vector<std::int64_t>& from, const at::Tensor& to, std::
 class SampledDataModule : public DataModule {
  public:
   SampledDataModule(const RunConfig& config, SplitSources sources, const ResumePoint& resume)
-      : shape_(BatchShape::of(config)), resume_(resume), vocab_size_(config.model.vocab_size),
-        position_ids_(config.data.reset_position_ids), loss_mask_(config.data.eod_mask_loss || config.data.no_seqlen_plus_one_input_tokens),
+      : shape_(BatchShape::of(config)),
+        resume_(resume),
+        vocab_size_(config.model.vocab_size),
+        position_ids_(config.data.reset_position_ids),
+        loss_mask_(config.data.eod_mask_loss || config.data.no_seqlen_plus_one_input_tokens),
         description_(std::move(sources.description)) {
     const bool cyclic = config.data.cyclic;
     SamplerShape train = sampler_shape(config, *sources.train);
     train.drop_last = config.data.drop_last || !cyclic;  // NeMo reads drop_last for cyclic only
     if (train.total_samples < shape_.global_batch) {
-      throw ConfigError(c10::str("data: ", description_, ": the training samples are fewer than one global batch: expected global_batch_size = ", shape_.global_batch,
-                                 " or more, got ", train.total_samples, "; give more data, or lower data.global_batch_size"));
+      throw ConfigError(c10::str(
+          "data: ", description_,
+          ": the training samples are fewer than one global batch: expected global_batch_size = ",
+          shape_.global_batch, " or more, got ", train.total_samples,
+          "; give more data, or lower data.global_batch_size"));
     }
     train_.emplace(std::move(sources.train), train, cyclic);
-    if (!train.drop_last) {  // NeMo allows it where a micro-batch of all ranks is one sample, and then ends an epoch with a shorter batch
-      throw ConfigError("data.drop_last: expected true with dataloader_type cyclic, got false: every step runs a whole global batch");
+    if (!train.drop_last) {  // NeMo allows it where a micro-batch of all ranks is one sample, and
+                             // then ends an epoch with a shorter batch
+      throw ConfigError(
+          "data.drop_last: expected true with dataloader_type cyclic, got false: every step runs a "
+          "whole global batch");
     }
-    // A last, incomplete batch is filled with rows without loss: every rank runs the same whole micro-batches.
-    const auto open = [&](std::shared_ptr<const SampleSource> source, bool drop_last, const std::optional<BatchCount>& limit, const char* key, HeldOut& out) {
+    // A last, incomplete batch is filled with rows without loss: every rank runs the same whole
+    // micro-batches.
+    const auto open = [&](std::shared_ptr<const SampleSource> source, bool drop_last,
+                          const std::optional<BatchCount>& limit, const char* key, HeldOut& out) {
       if (source == nullptr || (limit && limit->is_zero())) return;
       SamplerShape shape = sampler_shape(config, *source);
       shape.drop_last = drop_last;
@@ -93,8 +108,10 @@ class SampledDataModule : public DataModule {
       out.masked = !drop_last;
       out.num_batches = limited_batches(limit, out.reader->sampler.num_batches(), key);
     };
-    open(std::move(sources.validation), config.data.validation_drop_last, config.trainer.limit_val_batches, "trainer.limit_val_batches", validation_);
-    open(std::move(sources.test), true, config.trainer.limit_test_batches, "trainer.limit_test_batches", test_);
+    open(std::move(sources.validation), config.data.validation_drop_last,
+         config.trainer.limit_val_batches, "trainer.limit_val_batches", validation_);
+    open(std::move(sources.test), true, config.trainer.limit_test_batches,
+         "trainer.limit_test_batches", test_);
   }
 
   std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
@@ -102,12 +119,16 @@ class SampledDataModule : public DataModule {
     return cut(*train_, shape_.consumed_before(step, resume_), dp_rank, loss_mask_);
   }
 
-  std::int64_t num_evaluation_batches(Split split) const override { return split == Split::kTrain ? 0 : held_out(split).num_batches; }
+  std::int64_t num_evaluation_batches(Split split) const override {
+    return split == Split::kTrain ? 0 : held_out(split).num_batches;
+  }
 
-  std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch, int dp_rank) const override {
+  std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch,
+                                             int dp_rank) const override {
     shape_.check(batch, dp_rank);
     const HeldOut& data = held_out(split);
-    TORCH_INTERNAL_ASSERT(batch < data.num_batches, name_of(split), " batch ", batch, " of ", data.num_batches);
+    TORCH_INTERNAL_ASSERT(batch < data.num_batches, name_of(split), " batch ", batch, " of ",
+                          data.num_batches);
     return cut(*data.reader, batch * shape_.global_batch, dp_rank, loss_mask_ || data.masked);
   }
 
@@ -125,15 +146,20 @@ class SampledDataModule : public DataModule {
     return split == Split::kValidation ? validation_ : test_;
   }
 
-  [[nodiscard]] std::vector<MicroBatch> cut(const SplitReader& data, std::int64_t consumed, int dp_rank, bool loss_mask) const {
+  [[nodiscard]] std::vector<MicroBatch> cut(const SplitReader& data, std::int64_t consumed,
+                                            int dp_rank, bool loss_mask) const {
     const std::vector<std::int64_t> indices = data.sampler.indices(consumed, dp_rank);
-    TORCH_INTERNAL_ASSERT(static_cast<std::int64_t>(indices.size()) == shape_.per_rank(), "a rank's share of a batch");
+    TORCH_INTERNAL_ASSERT(static_cast<std::int64_t>(indices.size()) == shape_.per_rank(),
+                          "a rank's share of a batch");
     std::vector<MicroBatch> batches;
-    for (std::int64_t first = 0; first < shape_.per_rank(); first += shape_.micro_batch) batches.push_back(micro_batch(*data.source, indices, first, dp_rank, loss_mask));
+    for (std::int64_t first = 0; first < shape_.per_rank(); first += shape_.micro_batch)
+      batches.push_back(micro_batch(*data.source, indices, first, dp_rank, loss_mask));
     return batches;
   }
 
-  [[nodiscard]] MicroBatch micro_batch(const SampleSource& source, const std::vector<std::int64_t>& indices, std::int64_t first, int dp_rank, bool loss_mask) const {
+  [[nodiscard]] MicroBatch micro_batch(const SampleSource& source,
+                                       const std::vector<std::int64_t>& indices, std::int64_t first,
+                                       int dp_rank, bool loss_mask) const {
     const std::vector<std::int64_t> sizes{shape_.micro_batch, shape_.sequence};
     MicroBatch batch{at::empty(sizes, at::kLong), at::empty(sizes, at::kLong)};
     if (loss_mask) batch.loss_mask = at::empty(sizes, at::kFloat);
@@ -158,13 +184,17 @@ class SampledDataModule : public DataModule {
   }
 
   void check_ids(const Sample& sample) const {
-    TORCH_INTERNAL_ASSERT(static_cast<std::int64_t>(sample.tokens.size()) == shape_.sequence, "a sample of ", sample.tokens.size(), " tokens");
+    TORCH_INTERNAL_ASSERT(static_cast<std::int64_t>(sample.tokens.size()) == shape_.sequence,
+                          "a sample of ", sample.tokens.size(), " tokens");
     if (vocab_size_ == 0) return;
     const auto largest = std::ranges::max(sample.tokens);
     const auto smallest = std::ranges::min(sample.tokens);
     if (smallest < 0 || largest >= vocab_size_) {
-      throw ConfigError(c10::str("data: ", description_, ": token id ", smallest < 0 ? smallest : largest, ": expected 0 … ", vocab_size_ - 1,
-                                 ", the model's padded vocabulary: the data were made with another tokenizer; set model.vocab_size or data.tokenizer to theirs"));
+      throw ConfigError(c10::str("data: ", description_, ": token id ",
+                                 smallest < 0 ? smallest : largest, ": expected 0 … ",
+                                 vocab_size_ - 1,
+                                 ", the model's padded vocabulary: the data were made with another "
+                                 "tokenizer; set model.vocab_size or data.tokenizer to theirs"));
     }
   }
 
@@ -179,18 +209,23 @@ class SampledDataModule : public DataModule {
 
 }  // namespace
 
-std::int64_t limited_batches(const std::optional<BatchCount>& limit, std::int64_t available, const std::string& key) {
+std::int64_t limited_batches(const std::optional<BatchCount>& limit, std::int64_t available,
+                             const std::string& key) {
   if (!limit) return available;
   if (limit->count) return std::min(*limit->count, available);
-  const auto part = static_cast<std::int64_t>(std::floor(*limit->fraction * static_cast<double>(available)));
+  const auto part =
+      static_cast<std::int64_t>(std::floor(*limit->fraction * static_cast<double>(available)));
   if (part == 0 && *limit->fraction > 0 && available > 0) {
-    throw ConfigError(c10::str(key, ": ", *limit->fraction, " of ", available, " batches is less than one: expected ", 1.0 / static_cast<double>(available),
-                               " or more, or a whole number of batches"));
+    throw ConfigError(c10::str(
+        key, ": ", *limit->fraction, " of ", available, " batches is less than one: expected ",
+        1.0 / static_cast<double>(available), " or more, or a whole number of batches"));
   }
   return part;
 }
 
-std::shared_ptr<const DataModule> make_sampled_data_module(const RunConfig& config, SplitSources sources, const ResumePoint& resume) {
+std::shared_ptr<const DataModule> make_sampled_data_module(const RunConfig& config,
+                                                           SplitSources sources,
+                                                           const ResumePoint& resume) {
   return std::make_shared<const SampledDataModule>(config, std::move(sources), resume);
 }
 

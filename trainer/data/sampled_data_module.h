@@ -4,7 +4,7 @@
 #include <string>
 
 #include "trainer/data/data_module.h"
-#include "trainer/data/sample.h"
+#include "trainer/data/samples/sample.h"
 
 namespace trellis::trainer {
 
@@ -14,8 +14,11 @@ struct SplitSources {
   std::string description;
 };
 
-/// Deals samples to data-parallel ranks by NeMo's samplers: `single` (Megatron and Hugging Face data) or `cyclic`.
-[[nodiscard]] std::shared_ptr<const DataModule> make_sampled_data_module(const RunConfig& config, SplitSources sources, const ResumePoint& resume);
+/// Deals samples to data-parallel ranks by NeMo's samplers: `single` (Megatron and Hugging Face
+/// data) or `cyclic`.
+[[nodiscard]] std::shared_ptr<const DataModule> make_sampled_data_module(const RunConfig& config,
+                                                                         SplitSources sources,
+                                                                         const ResumePoint& resume);
 
 /// Megatron data of `config.data`: prefixes, splits, blends, index maps.
 [[nodiscard]] SplitSources open_megatron_sources(const RunConfig& config);

@@ -8,7 +8,8 @@
 
 namespace trellis::trainer {
 
-/// A table for a Parquet file: columns by name and type, rows of cells that hold the column's type, or nothing.
+/// A table for a Parquet file: columns by name and type, rows of cells that hold the column's type,
+/// or nothing.
 struct TableRequest {
   enum class Type { kText, kInteger, kReal, kFlag };
   using Cell = std::variant<std::monostate, std::string, std::int64_t, double, bool>;
@@ -18,5 +19,7 @@ struct TableRequest {
 
 }  // namespace trellis::trainer
 
-/// Exported by libtrellis_parquet.so: the content of a Parquet file into `file`. Returns "" or what went wrong, valid until the next call.
-using trellis_write_parquet_fn = const char* (*)(const trellis::trainer::TableRequest*, std::string* file);
+/// Exported by libtrellis_parquet.so: the content of a Parquet file into `file`. Returns "" or what
+/// went wrong, valid until the next call.
+using trellis_write_parquet_fn = const char* (*)(const trellis::trainer::TableRequest*,
+                                                 std::string* file);

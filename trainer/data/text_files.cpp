@@ -14,14 +14,15 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/input_file.h"
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace trellis::trainer {
 namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void cannot_read(const fs::path& path, const std::string& reason, const std::string& key) {
+[[noreturn]] void cannot_read(const fs::path& path, const std::string& reason,
+                              const std::string& key) {
   throw ConfigError(key + ": cannot read " + path.string() + ": " + reason);
 }
 
@@ -36,14 +37,16 @@ std::string read_file(const fs::path& path, const std::string& key) {
 void check_exists(const fs::path& path, const std::string& key) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) cannot_read(path, "there is no such file or directory", key);
+  if (status.type() == fs::file_type::not_found)
+    cannot_read(path, "there is no such file or directory", key);
   if (error) cannot_read(path, error.message(), key);
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 /// Regular files below `directory`, sorted by path. `extension`: "" = every file.
-std::vector<fs::path> list_files(const fs::path& directory, const std::string& extension, const std::string& key) {
+std::vector<fs::path> list_files(const fs::path& directory, const std::string& extension,
+                                 const std::string& key) {
   std::vector<fs::path> files;
   std::error_code error;
   fs::recursive_directory_iterator entry(directory, error);
@@ -51,7 +54,8 @@ std::vector<fs::path> list_files(const fs::path& directory, const std::string& e
     std::error_code ignored;  // a dangling link is no regular file
     if (is_hidden(entry->path())) {
       entry.disable_recursion_pending();
-    } else if (entry->is_regular_file(ignored) && (extension.empty() || entry->path().extension() == extension)) {
+    } else if (entry->is_regular_file(ignored) &&
+               (extension.empty() || entry->path().extension() == extension)) {
       files.push_back(entry->path());
     }
   }
@@ -68,20 +72,28 @@ std::string text_of(std::string_view line, const std::string& where, const std::
   try {
     document = nlohmann::json::parse(line);
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(where + ": this is no JSON: " + terminal_line(error.what()) + "; expected one object {\"" + json_key + "\": \"…\"} in each line");
+    throw ConfigError(where + ": this is no JSON: " + terminal_line(error.what()) +
+                      "; expected one object {\"" + json_key + "\": \"…\"} in each line");
   }
-  if (!document.is_object()) throw ConfigError(where + ": expected an object {\"" + json_key + "\": \"…\"}, got " + document.type_name());
+  if (!document.is_object())
+    throw ConfigError(where + ": expected an object {\"" + json_key + "\": \"…\"}, got " +
+                      document.type_name());
   const auto text = document.find(json_key);
   if (text == document.end()) {
     std::string members;
-    for (const auto& member : document.items()) members += (members.empty() ? "\"" : ", \"") + member.key() + '"';
-    throw ConfigError(where + ": there is no member \"" + json_key + "\"; the line has " + (members.empty() ? "none" : members.substr(0, 200)));
+    for (const auto& member : document.items())
+      members += (members.empty() ? "\"" : ", \"") + member.key() + '"';
+    throw ConfigError(where + ": there is no member \"" + json_key + "\"; the line has " +
+                      (members.empty() ? "none" : members.substr(0, 200)));
   }
-  if (!text->is_string()) throw ConfigError(where + ": member \"" + json_key + "\": expected a text, got " + text->type_name());
+  if (!text->is_string())
+    throw ConfigError(where + ": member \"" + json_key + "\": expected a text, got " +
+                      text->type_name());
   return std::move(text->get_ref<std::string&>());
 }
 
-void for_each_line_document(const fs::path& file, const std::string& json_key, const std::function<void(std::string)>& body) {
+void for_each_line_document(const fs::path& file, const std::string& json_key,
+                            const std::function<void(std::string)>& body) {
   const MappedFile mapped(file);
   std::string_view rest = mapped.text();
   for (std::int64_t number = 1; !rest.empty(); ++number) {
@@ -93,12 +105,15 @@ void for_each_line_document(const fs::path& file, const std::string& json_key, c
   }
 }
 
-TextFiles read_directory(const fs::path& directory, const std::string& extension, const std::string& key) {
+TextFiles read_directory(const fs::path& directory, const std::string& extension,
+                         const std::string& key) {
   TextFiles files;
   files.source = directory.string();
   for (const fs::path& path : list_files(directory, extension, key)) {
     if (is_json_lines(path)) {
-      for_each_line_document(path, kJsonTextKey, [&](std::string document) { files.documents.push_back(std::move(document)); });
+      for_each_line_document(path, kJsonTextKey, [&](std::string document) {
+        files.documents.push_back(std::move(document));
+      });
       continue;
     }
     std::string content = read_file(path, key);
@@ -124,7 +139,8 @@ std::optional<std::pair<int, int>> python_version(const std::string& name) {
   return std::pair{major, minor};
 }
 
-/// The newest <prefix>/lib/pythonX.Y that holds a standard library (a virtual environment's does not).
+/// The newest <prefix>/lib/pythonX.Y that holds a standard library (a virtual environment's does
+/// not).
 std::optional<fs::path> library_below(const fs::path& prefix) {
   std::optional<fs::path> newest;
   std::error_code error;
@@ -136,7 +152,8 @@ std::optional<fs::path> library_below(const fs::path& prefix) {
   return newest;
 }
 
-/// The standard library beside the first python3 of the search path; links are followed, which leads from a virtual environment to its base.
+/// The standard library next to the first python3 of the search path; links are followed, which
+/// leads from a virtual environment to its base.
 std::optional<fs::path> find_python_library(std::string_view search_path) {
   for (std::size_t begin = 0; begin <= search_path.size();) {
     const std::size_t end = std::min(search_path.find(':', begin), search_path.size());
@@ -155,7 +172,11 @@ std::optional<fs::path> find_python_library(std::string_view search_path) {
 bool is_text(std::string_view bytes) {
   for (std::size_t i = 0; i < bytes.size();) {
     const auto first = static_cast<unsigned char>(bytes[i]);
-    const std::size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0) == 0xE0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+    const std::size_t length = first < 0x80                    ? 1
+                               : first >= 0xC2 && first < 0xE0 ? 2
+                               : (first & 0xF0) == 0xE0        ? 3
+                               : first >= 0xF0 && first < 0xF5 ? 4
+                                                               : 0;
     if (first == 0 || length == 0 || i + length > bytes.size()) return false;
     std::uint32_t code = length == 1 ? first : first & (0x7Fu >> length);
     for (std::size_t k = 1; k < length; ++k) {
@@ -177,7 +198,8 @@ std::vector<fs::path> list_text_files(const fs::path& path, const std::string& k
   return fs::is_directory(path, ignored) ? list_files(path, "", key) : std::vector<fs::path>{path};
 }
 
-void for_each_document(const fs::path& file, const std::string& json_key, const std::function<void(std::string)>& body) {
+void for_each_document(const fs::path& file, const std::string& json_key,
+                       const std::function<void(std::string)>& body) {
   if (is_json_lines(file)) return for_each_line_document(file, json_key, body);
   body(read_file(file, "input"));
 }
@@ -195,7 +217,10 @@ TextFiles read_text_files(const fs::path& path, const std::string& key) {
     });
   }
   if (files.documents.empty()) {
-    const std::string skipped = files.num_skipped == 0 ? "" : " (" + std::to_string(files.num_skipped) + " files skipped, such as " + files.first_skipped + ")";
+    const std::string skipped = files.num_skipped == 0
+                                    ? ""
+                                    : " (" + std::to_string(files.num_skipped) +
+                                          " files skipped, such as " + files.first_skipped + ")";
     cannot_read(path, "it holds no text" + skipped, key);
   }
   return files;
@@ -204,8 +229,10 @@ TextFiles read_text_files(const fs::path& path, const std::string& key) {
 TextFiles read_python_library(std::string_view search_path) {
   const auto library = find_python_library(search_path);
   if (!library) {
-    throw ConfigError("data.train_dir: not given, and the default, the Python standard library's sources, was not found beside a python3 in PATH: "
-                      "set data.train_dir to a text file or to a directory of text files");
+    throw ConfigError(
+        "data.train_dir: not given, and the default, the Python standard library's sources, was "
+        "not found next to a python3 in PATH: "
+        "set data.train_dir to a text file or to a directory of text files");
   }
   TextFiles files = read_directory(*library, ".py", "data.train_dir");
   files.source = "the Python standard library's sources in " + library->string();

@@ -9,12 +9,17 @@
 namespace trellis::trainer {
 namespace {
 
-std::unique_ptr<PipelineStage> build(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) {
-  if (config.architecture == "llama") return std::make_unique<LlamaForCausalLM>(config, context, slot);
+std::unique_ptr<PipelineStage> build(const ModelSection& config, const ModuleContext& context,
+                                     const StageSlot& slot) {
+  if (config.architecture == "llama")
+    return std::make_unique<LlamaForCausalLM>(config, context, slot);
   if (config.architecture == "gpt") return std::make_unique<GPTModel>(config, context, slot);
-  if (config.architecture == "bert") return std::make_unique<BertForPreTraining>(config, context, slot);
-  if (config.architecture == "vit") return std::make_unique<ViTForImageClassification>(config, context, slot);
-  throw ConfigError("model: architecture " + config.architecture + " is not built by this version; expected llama, gpt, bert or vit");
+  if (config.architecture == "bert")
+    return std::make_unique<BertForPreTraining>(config, context, slot);
+  if (config.architecture == "vit")
+    return std::make_unique<ViTForImageClassification>(config, context, slot);
+  throw ConfigError("model: architecture " + config.architecture +
+                    " is not built by this version; expected llama, gpt, bert or vit");
 }
 
 const ModuleNames& names_of(const std::string& architecture) {
@@ -25,10 +30,13 @@ const ModuleNames& names_of(const std::string& architecture) {
 
 }  // namespace
 
-std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) {
+std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config,
+                                                   const ModuleContext& context,
+                                                   const StageSlot& slot) {
   auto stage = build(config, context, slot);
   if (config.lora) {
-    for (Parameter& parameter : *context.parameters) parameter.tensor.set_requires_grad(parameter.adapter);
+    for (Parameter& parameter : *context.parameters)
+      parameter.tensor.set_requires_grad(parameter.adapter);
   }
   return stage;
 }
@@ -36,7 +44,8 @@ std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config, c
 std::vector<std::string> layer_names(const ModelSection& config) {
   const ModuleNames& names = names_of(config.architecture);
   std::vector<std::string> layers;
-  for (int i = 0; i < config.num_layers; ++i) layers.push_back(names.layers + ("." + std::to_string(i)));
+  for (int i = 0; i < config.num_layers; ++i)
+    layers.push_back(names.layers + ("." + std::to_string(i)));
   return layers;
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 struct GateUp {
   explicit GateUp(const at::Tensor& fused) : GateUp(fused, fused.size(-1) / 2) {}
-  GateUp(const at::Tensor& fused, std::int64_t half) : gate(fused.narrow(-1, 0, half)), up(fused.narrow(-1, half, half)) {}
+  GateUp(const at::Tensor& fused, std::int64_t half)
+      : gate(fused.narrow(-1, 0, half)), up(fused.narrow(-1, half, half)) {}
   at::Tensor gate, up;
 };
 
@@ -44,7 +45,8 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
     const GateUp value(gate_up);
     output = at::silu(value.gate).mul_(value.up);
   }
-  if (needs_derivative({gate_up})) attach(c10::make_intrusive<SwigluBackward>(gate_up), {gate_up}, {output});
+  if (needs_derivative({gate_up}))
+    attach(c10::make_intrusive<SwigluBackward>(gate_up), {gate_up}, {output});
   return output;
 }
 

@@ -28,15 +28,18 @@ at::Tensor expand_kv_heads(const at::Tensor& input, std::int64_t num_heads) {
 
 }  // namespace
 
-AttentionMask::AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window)
-    : positions_(at::empty({sequence_length}, at::TensorOptions().dtype(at::kLong).device(context.device))) {
+AttentionMask::AttentionMask(const ModuleContext& context, std::int64_t sequence_length,
+                             std::optional<int> window)
+    : positions_(at::empty({sequence_length},
+                           at::TensorOptions().dtype(at::kLong).device(context.device))) {
   if (!context.shape_only) positions_.copy_(at::arange(sequence_length, at::kLong));
   if (window && *window < sequence_length) window_ = window;
   if (window_) table_ = causal_table();
 }
 
 at::Tensor AttentionMask::causal_table() const {
-  const at::Tensor distance = positions_.unsqueeze(1) - positions_.unsqueeze(0);  // from a query back to a key
+  const at::Tensor distance =
+      positions_.unsqueeze(1) - positions_.unsqueeze(0);  // from a query back to a key
   const at::Tensor causal = distance.ge(0);
   return window_ ? causal.logical_and(distance.lt(*window_)) : causal;
 }
@@ -47,8 +50,8 @@ at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
   return same_document.logical_and(table_.defined() ? table_ : causal_table()).unsqueeze(1);
 }
 
-CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer,
-                             ShardPlace query_heads)
+CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path,
+                             const ModelSection& config, int layer, ShardPlace query_heads)
     : explicit_(!config.flash_attention || config.attention_dropout > 0),
       causal_(!is_encoder(config)),
       wide_dtype_(context.wide_dtype),
@@ -58,32 +61,43 @@ CoreAttention::CoreAttention(const ModuleContext& context, const std::string& pa
       recompute_(RecomputePlan::of(config).core_attention),
       position_(context.position) {}
 
-at::Tensor CoreAttention::forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const {
+at::Tensor CoreAttention::forward(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value, const at::Tensor& allowed) const {
   return maybe_checkpoint(recompute_, position_, {query, key, value},
-                          [this, allowed](const std::vector<at::Tensor>& qkv) { return attend(qkv[0], qkv[1], qkv[2], allowed); });
+                          [this, allowed](const std::vector<at::Tensor>& qkv) {
+                            return attend(qkv[0], qkv[1], qkv[2], allowed);
+                          });
 }
 
-at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const {
+at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key,
+                                 const at::Tensor& value, const at::Tensor& allowed) const {
   const std::int64_t num_heads = query.size(2);
-  const at::Tensor q = heads_first(query), k = expand_kv_heads(key, num_heads), v = expand_kv_heads(value, num_heads);
+  const at::Tensor q = heads_first(query), k = expand_kv_heads(key, num_heads),
+                   v = expand_kv_heads(value, num_heads);
   std::optional<at::Tensor> mask;
   if (allowed.defined()) mask = allowed;
-  const at::Tensor context = explicit_ ? explicit_attention(q, k, v, allowed)
-                                       : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/causal_ && !mask);
+  const at::Tensor context =
+      explicit_ ? explicit_attention(q, k, v, allowed)
+                : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0,
+                                                   /*is_causal=*/causal_ && !mask);
   return context.permute({2, 0, 1, 3}).flatten(2);
 }
 
-at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::Tensor& key,
+                                             const at::Tensor& value,
                                              const at::Tensor& allowed) const {
   const double scale = 1 / (std::sqrt(static_cast<double>(query.size(-1))) * layer_scaling_);
-  const at::ScalarType dtype = wide_dtype_.value_or(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const at::ScalarType dtype =
+      wide_dtype_.value_or(query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   at::Tensor scores = at::matmul(query * scale, key.transpose(2, 3)).to(dtype);
   if (layer_scaling_ != 1) scores = scores * layer_scaling_;
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   if (allowed.defined()) {
     scores = scores.masked_fill(allowed.logical_not(), kNever);
-  } else if (causal_) {  // made here, so that whoever compiles this sees that half of the scores do not count
-    scores = scores.masked_fill(at::ones({query.size(2), key.size(2)}, query.options().dtype(at::kBool)).triu_(1), kNever);
+  } else if (causal_) {  // made here, so that whoever compiles this sees that half of the scores do
+                         // not count
+    scores = scores.masked_fill(
+        at::ones({query.size(2), key.size(2)}, query.options().dtype(at::kBool)).triu_(1), kNever);
   }
   const at::Tensor probabilities = dropout_.forward(scores.softmax(-1), query_heads_);
   return at::matmul(probabilities.to(query.scalar_type()), value);

@@ -13,42 +13,52 @@
 
 namespace trellis::trainer {
 
-/// Which keys a query may read: itself and the past; with a window the last `window` of them, itself included; with an attention mask those
-/// of its own document.
+/// Which keys a query may read: itself and the past; with a window the last `window` of them,
+/// itself included; with an attention mask those of its document.
 class AttentionMask {
  public:
-  AttentionMask(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window);
-  /// Table of one micro-batch, the same for all layers: [s, s] or [b, 1, s, s] bool, true where a query (row) may read a key (column).
-  /// Undefined: causal, nothing more. `attention_mask`: see MicroBatch.
+  AttentionMask(const ModuleContext& context, std::int64_t sequence_length,
+                std::optional<int> window);
+  /// Table of one micro-batch, the same for all layers: [s, s] or [b, 1, s, s] bool, true where a
+  /// query (row) may read a key (column). Undefined: causal, nothing more. `attention_mask`: see
+  /// MicroBatch.
   [[nodiscard]] at::Tensor allowed(const at::Tensor& attention_mask) const;
 
  private:
   [[nodiscard]] at::Tensor causal_table() const;
-  at::Tensor positions_;        ///< [s] int64
-  std::optional<int> window_;   ///< only one that is shorter than the sequence
-  at::Tensor table_;            ///< [s, s] bool; undefined when a micro-batch without documents needs none
+  at::Tensor positions_;       ///< [s] int64
+  std::optional<int> window_;  ///< only one that is shorter than the sequence
+  at::Tensor table_;  ///< [s, s] bool; undefined when a micro-batch without documents needs none
 };
 
-/// softmax(Q·Kᵀ/sqrt(d)) · V: query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of n_kv → [s, b, n·d].
-/// Query head i attends with key/value head i / (n / n_kv).
+/// softmax(Q·Kᵀ/sqrt(d)) · V: query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of
+/// n_kv → [s, b, n·d]. Query head i attends with key/value head i / (n / n_kv).
 ///   flash_attention   one fused operation, so that a device may run it as flash attention
-///   otherwise, and with attention_dropout, whose masks belong to the probabilities: explicit softmax in the context's wide_dtype.
-///                     apply_query_key_layer_scaling: scores are divided by the layer's number before they are stored, and multiplied back
+///   otherwise, and with attention_dropout, whose masks belong to the probabilities:
+///                     explicit softmax in the context's wide_dtype.
+///                     apply_query_key_layer_scaling: scores are divided by the layer's number
+///                     before they are stored, and multiplied back
 class CoreAttention {
  public:
-  /// `layer`: its index, from 0. `query_heads`: those of this rank in the order it holds them, for the masks of dropout.
-  CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, int layer, ShardPlace query_heads);
-  /// `allowed`: AttentionMask::allowed(). Undefined: a decoder's queries read the past, an encoder's everything.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const;
+  /// `layer`: its index, from 0. `query_heads`: those of this rank in the order it holds them, for
+  /// the masks of dropout.
+  CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config,
+                int layer, ShardPlace query_heads);
+  /// `allowed`: AttentionMask::allowed(). Undefined: a decoder's queries read the past, an
+  /// encoder's everything.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& query, const at::Tensor& key,
+                                   const at::Tensor& value, const at::Tensor& allowed) const;
 
  private:
-  [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& allowed) const;
-  [[nodiscard]] at::Tensor explicit_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+  [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value, const at::Tensor& allowed) const;
+  [[nodiscard]] at::Tensor explicit_attention(const at::Tensor& query, const at::Tensor& key,
+                                              const at::Tensor& value,
                                               const at::Tensor& allowed) const;
   bool explicit_, causal_;
   std::optional<at::ScalarType> wide_dtype_;
-  double layer_scaling_;    ///< 1, or the layer's number from 1
-  Dropout dropout_;         ///< of probabilities [b, n, s, s]
+  double layer_scaling_;  ///< 1, or the layer's number from 1
+  Dropout dropout_;       ///< of probabilities [b, n, s, s]
   ShardPlace query_heads_;
   bool recompute_;
   std::shared_ptr<StepPosition> position_;

@@ -7,19 +7,27 @@
 namespace trellis::trainer {
 namespace {
 
-/// Replicated over TP. With sequence parallelism a rank looks up its own tokens only: its gradient is a part of the whole.
-at::Tensor make_positions(const ModuleContext& context, const ModelSection& config, const ModuleNames& names) {
+/// Replicated over TP. With sequence parallelism a rank looks up its own tokens only: its gradient
+/// is a part of the whole.
+at::Tensor make_positions(const ModuleContext& context, const ModelSection& config,
+                          const ModuleNames& names) {
   if (config.position_embedding != PositionEmbedding::kLearnedAbsolute) return {};
-  Parameter& parameter = make_parameter(context, {std::string(names.position_embedding) + ".weight",
-                                                  {config.max_position_embeddings, config.hidden_size}, -1, 1, config.init_method_std});
+  Parameter& parameter =
+      make_parameter(context, {std::string(names.position_embedding) + ".weight",
+                               {config.max_position_embeddings, config.hidden_size},
+                               -1,
+                               1,
+                               config.init_method_std});
   parameter.sequence_parallel_enabled = context.sequence_parallel;
   return parameter.tensor;
 }
 
 }  // namespace
 
-LanguageModelEmbedding::LanguageModelEmbedding(const ModuleContext& context, const ModelSection& config, const ModuleNames& names)
-    : words_(context, names.embedding, config.vocab_size, config.hidden_size, config.init_method_std),
+LanguageModelEmbedding::LanguageModelEmbedding(const ModuleContext& context,
+                                               const ModelSection& config, const ModuleNames& names)
+    : words_(context, names.embedding, config.vocab_size, config.hidden_size,
+             config.init_method_std),
       position_weight_(make_positions(context, config, names)),
       dropout_(context, std::string(names.embedding) + ".dropout", config.hidden_dropout),
       residual_dtype_(residual_dtype(config, context.dtype)),
@@ -35,7 +43,9 @@ at::Tensor LanguageModelEmbedding::forward(const MicroBatch& batch) const {
 
 /// [s, 1 or b, h], this rank's part of the sequence.
 at::Tensor LanguageModelEmbedding::positions(const at::Tensor& position_ids) const {
-  const auto own = [this](const at::Tensor& whole) { return sequence_parallel_ ? split(whole, 0, tp_) : whole; };
+  const auto own = [this](const at::Tensor& whole) {
+    return sequence_parallel_ ? split(whole, 0, tp_) : whole;
+  };
   if (position_ids.defined()) return at::embedding(position_weight_, own(position_ids.t()));
   return own(position_weight_.narrow(0, 0, sequence_length_)).unsqueeze(1);
 }

@@ -10,10 +10,12 @@
 
 namespace trellis::trainer {
 
-/// Word embedding, learned positions when the model has them, dropout: the start of the residual stream, in its type.
+/// Word embedding, learned positions when the model has them, dropout: the start of the residual
+/// stream, in its type.
 class LanguageModelEmbedding {
  public:
-  LanguageModelEmbedding(const ModuleContext& context, const ModelSection& config, const ModuleNames& names);
+  LanguageModelEmbedding(const ModuleContext& context, const ModelSection& config,
+                         const ModuleNames& names);
   /// [s, b, h], or [s/TP, b, h] with sequence parallelism.
   [[nodiscard]] at::Tensor forward(const MicroBatch& batch) const;
   /// This rank's rows [v/TP, h] of the word embedding: a tied head reads them.
@@ -23,7 +25,8 @@ class LanguageModelEmbedding {
   [[nodiscard]] at::Tensor positions(const at::Tensor& position_ids) const;
 
   ParallelEmbedding words_;
-  at::Tensor position_weight_;  ///< [max_position_embeddings, h]; undefined without learned positions
+  at::Tensor
+      position_weight_;  ///< [max_position_embeddings, h]; undefined without learned positions
   Dropout dropout_;
   at::ScalarType residual_dtype_;
   std::int64_t sequence_length_;

@@ -17,11 +17,13 @@
 
 namespace trellis::trainer {
 
-/// Linear, activation, dropout, linear; normformer normalises the activations first. A gated activation's gate and up are fused in the first
-/// weight, or two layers on one input (model.fuse_gate_up).
+/// Linear, activation, dropout, linear; normformer normalises the activations first. A gated
+/// activation's gate and up are fused in the first weight, or two layers on one input
+/// (model.fuse_gate_up).
 class ParallelMLP {
  public:
-  ParallelMLP(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names);
+  ParallelMLP(const ModuleContext& context, const std::string& path, const ModelSection& config,
+              const ModuleNames& names);
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
 
  private:

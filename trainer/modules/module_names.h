@@ -8,10 +8,12 @@
 
 namespace trellis::trainer {
 
-/// How the weights of queries, keys and values lie, unless the model asks for GQAQKVColumnParallelLinear (model.qkv_linear): qkv_proj.
+/// How the weights of queries, keys and values lie, unless the model asks for
+/// GQAQKVColumnParallelLinear (model.qkv_linear): qkv_proj.
 enum class QkvLayout : std::uint8_t {
-  kSeparate,   ///< q_proj, k_proj, v_proj
-  kMegatron,   ///< query_key_value with q|k|v per head; with grouped queries query, and key_value with k|v per head
+  kSeparate,  ///< q_proj, k_proj, v_proj
+  kMegatron,  ///< query_key_value with q|k|v per head; with grouped queries query, and key_value
+              ///< with k|v per head
 };
 
 /// What a family of models calls its modules: data, so that one implementation serves each.
@@ -21,13 +23,14 @@ struct ModuleNames {
   const char* layers;              ///< path in front of a layer's index
   const char* attention;           ///< below the layer
   QkvLayout qkv;
-  const char* attention_output;    ///< below attention
-  const char* mlp_input;           ///< below mlp; of a gated activation gate | up
-  const char* mlp_gate = "";       ///< the same apart (model.fuse_gate_up false); "" for a family without gates
+  const char* attention_output;  ///< below attention
+  const char* mlp_input;         ///< below mlp; of a gated activation gate | up
+  const char* mlp_gate =
+      "";  ///< the same, separate (model.fuse_gate_up false); "" for a family without gates
   const char* mlp_up = "";
   const char* mlp_output;
-  const char* final_norm;          ///< path
-  const char* head;                ///< path
+  const char* final_norm;  ///< path
+  const char* head;        ///< path
 };
 
 /// Of one attention head.
@@ -36,7 +39,8 @@ struct ModuleNames {
 }
 
 /// Of the residual stream, which crosses the borders between pipeline stages, in a run of `dtype`.
-[[nodiscard]] inline at::ScalarType residual_dtype(const ModelSection& config, at::ScalarType dtype) {
+[[nodiscard]] inline at::ScalarType residual_dtype(const ModelSection& config,
+                                                   at::ScalarType dtype) {
   return config.fp32_residual_connection && dtype != at::kDouble ? at::kFloat : dtype;
 }
 

@@ -11,12 +11,14 @@
 
 namespace trellis::trainer {
 
-/// The model's normalisation of the residual stream: LayerNorm, LayerNorm1P or RMSNorm. [s, b, h] ([s/TP, b, h] with sequence parallelism)
-/// → the same in the run's type, whatever the type of the residual stream.
+/// The model's normalisation of the residual stream: LayerNorm, LayerNorm1P or RMSNorm. [s, b, h]
+/// ([s/TP, b, h] with sequence parallelism) → the same in the run's type, whatever the type of the
+/// residual stream.
 class Norm {
  public:
   /// `recompute`: see RecomputePlan.
-  Norm(const ModuleContext& context, const std::string& path, const ModelSection& config, bool recompute = false);
+  Norm(const ModuleContext& context, const std::string& path, const ModelSection& config,
+       bool recompute = false);
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
 
  private:
@@ -26,12 +28,13 @@ class Norm {
   std::shared_ptr<StepPosition> position_;
 };
 
-/// The same normalisation of a tensor whose last dimension is sharded over TP: mean and variance are those of the whole dimension.
-/// Normformer has one inside its MLP.
+/// The same normalisation of a tensor whose last dimension is sharded over TP: mean and variance
+/// are those of the whole dimension. Normformer has one inside its MLP.
 class ShardedNorm {
  public:
   /// `size`: un-sharded.
-  ShardedNorm(const ModuleContext& context, const std::string& path, const ModelSection& config, std::int64_t size);
+  ShardedNorm(const ModuleContext& context, const std::string& path, const ModelSection& config,
+              std::int64_t size);
   /// [s, b, size/TP] → the same; statistics in fp32 (fp64 for fp64 input).
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
 

@@ -8,11 +8,12 @@ namespace trellis::trainer {
 namespace {
 
 const std::map<std::string, bool RecomputePlan::*>& modules() {
-  static const std::map<std::string, bool RecomputePlan::*> table{{"CoreAttention", &RecomputePlan::core_attention},
-                                                                  {"LlamaMLP", &RecomputePlan::mlp},
-                                                                  {"LlamaRMSNorm", &RecomputePlan::norm},
-                                                                  {"ActivationMultiplyMLP", &RecomputePlan::activation},
-                                                                  {"LlamaDecoderLayer", &RecomputePlan::layer}};
+  static const std::map<std::string, bool RecomputePlan::*> table{
+      {"CoreAttention", &RecomputePlan::core_attention},
+      {"LlamaMLP", &RecomputePlan::mlp},
+      {"LlamaRMSNorm", &RecomputePlan::norm},
+      {"ActivationMultiplyMLP", &RecomputePlan::activation},
+      {"LlamaDecoderLayer", &RecomputePlan::layer}};
   return table;
 }
 
@@ -30,7 +31,8 @@ RecomputePlan RecomputePlan::of(const ModelSection& config) {
     for (const std::string& name : config.recompute_modules) {
       const auto module = modules().find(name);
       if (module == modules().end()) {
-        throw ConfigError("model.activations_checkpoint_recompute: no module is called " + name + "; expected some of " + valid_names());
+        throw ConfigError("model.activations_checkpoint_recompute: no module is called " + name +
+                          "; expected some of " + valid_names());
       }
       plan.*module->second = true;
     }

@@ -22,8 +22,9 @@ namespace {
 std::int64_t rotary_dim(const RotarySpec& spec) {
   const auto dim = static_cast<std::int64_t>(static_cast<double>(spec.head_dim) * spec.percentage);
   if (dim < 2 || dim > spec.head_dim || dim % 2 != 0) {
-    throw ConfigError(c10::str("model: rotary embedding turns pairs: rotary_percentage ", spec.percentage, " of a head of ", spec.head_dim,
-                               " is ", dim, "; expected an even number from 2 to ", spec.head_dim));
+    throw ConfigError(c10::str("model: rotary embedding rotates pairs: rotary_percentage ",
+                               spec.percentage, " of a head of ", spec.head_dim, " is ", dim,
+                               "; expected an even number from 2 to ", spec.head_dim));
   }
   return dim;
 }
@@ -34,11 +35,15 @@ double original_positions(const RotarySpec& spec) {
   return static_cast<double>(original > 0 ? original : spec.max_position_embeddings);
 }
 
-/// Waves longer than original/low_freq_factor are slowed down, those shorter than original/high_freq_factor are not.
+/// Waves longer than original/low_freq_factor are slowed down, those shorter than
+/// original/high_freq_factor are not.
 at::Tensor scale_llama3(const at::Tensor& frequency, const RotarySpec& spec) {
   const RopeScaling& scaling = spec.scaling;
-  const at::Tensor turns = frequency * (original_positions(spec) / (2 * std::numbers::pi));  // over the original context
-  const at::Tensor smooth = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1);
+  const at::Tensor turns =
+      frequency * (original_positions(spec) / (2 * std::numbers::pi));  // over the original context
+  const at::Tensor smooth =
+      ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor))
+          .clamp(0, 1);
   return frequency * (smooth + (1 - smooth) / scaling.factor);
 }
 
@@ -49,7 +54,7 @@ double dynamic_theta(const RotarySpec& spec, std::int64_t dim) {
   return spec.theta * std::pow(growth, static_cast<double>(dim) / static_cast<double>(dim - 2));
 }
 
-/// (x1, x2) → (x1·cos − d·x2·sin, x2·cos + d·x1·sin), d = ±1 for the direction of turning.
+/// (x1, x2) → (x1·cos − d·x2·sin, x2·cos + d·x1·sin), d = ±1 for the direction of rotation.
 at::Tensor rotate(const at::Tensor& input, const RotaryTables& tables, int direction) {
   const std::int64_t half = tables.sin.size(-1);
   at::Tensor output = at::mul(input, tables.cos);
@@ -58,7 +63,7 @@ at::Tensor rotate(const at::Tensor& input, const RotaryTables& tables, int direc
   return output;
 }
 
-/// The inverse of a rotation is its transpose: the gradient turns back.
+/// The inverse of a rotation is its transpose: the gradient rotates back.
 class RotaryBackward final : public Derivative {
  public:
   explicit RotaryBackward(RotaryTables tables) : tables_(std::move(tables)) {}
@@ -79,7 +84,9 @@ at::Tensor inverse_frequencies(const RotarySpec& spec) {
   if (type == "default" || type == "dynamic") return frequency;
   if (type == "linear") return frequency / spec.scaling.factor;
   if (type == "llama3") return scale_llama3(frequency, spec);
-  throw ConfigError("model.rope_scaling: type " + type + " is not carried out by this version; expected default, linear, dynamic or llama3");
+  throw ConfigError(
+      "model.rope_scaling: type " + type +
+      " is not supported by this version; expected default, linear, dynamic or llama3");
 }
 
 RotaryEmbedding::RotaryEmbedding(const ModuleContext& context, const RotarySpec& spec) {
@@ -93,13 +100,15 @@ RotaryEmbedding::RotaryEmbedding(const ModuleContext& context, const RotarySpec&
   }
   const at::Tensor angles = at::arange(positions, at::kDouble).unsqueeze(-1) * frequency;
   const at::Tensor cos = angles.cos();
-  const at::Tensor still = at::ones({positions, spec.head_dim - 2 * frequency.size(0)}, at::kDouble);
+  const at::Tensor still =
+      at::ones({positions, spec.head_dim - 2 * frequency.size(0)}, at::kDouble);
   cos_ = at::cat({cos, cos, still}, -1).to(options);
   sin_ = angles.sin().to(options);
 }
 
 RotaryTables RotaryEmbedding::tables(const at::Tensor& position_ids) const {
-  if (!position_ids.defined()) return {cos_.unsqueeze(1).unsqueeze(1), sin_.unsqueeze(1).unsqueeze(1)};
+  if (!position_ids.defined())
+    return {cos_.unsqueeze(1).unsqueeze(1), sin_.unsqueeze(1).unsqueeze(1)};
   const at::Tensor positions = position_ids.t();
   return {at::embedding(cos_, positions).unsqueeze(2), at::embedding(sin_, positions).unsqueeze(2)};
 }
@@ -110,7 +119,8 @@ at::Tensor apply_rotary(const at::Tensor& input, const RotaryTables& tables) {
     BelowAutograd below;
     output = rotate(input, tables, 1);
   }
-  if (needs_derivative({input})) attach(c10::make_intrusive<RotaryBackward>(tables), {input}, {output});
+  if (needs_derivative({input}))
+    attach(c10::make_intrusive<RotaryBackward>(tables), {input}, {output});
   return output;
 }
 

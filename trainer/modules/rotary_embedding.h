@@ -7,32 +7,35 @@
 
 namespace trellis::trainer {
 
-/// What a rotary embedding turns and how fast.
+/// What a rotary embedding rotates and how fast.
 struct RotarySpec {
   std::int64_t head_dim = 0;
-  std::int64_t sequence_length = 0;           ///< positions 0 … sequence_length − 1
-  std::int64_t max_position_embeddings = 0;   ///< of the model; scaling counts from them when it names no original ones
+  std::int64_t sequence_length = 0;  ///< positions 0 … sequence_length − 1
+  std::int64_t max_position_embeddings =
+      0;  ///< of the model; scaling counts from them when it names no original ones
   double theta = 10000;
-  double percentage = 1;                      ///< share of the head that turns, from its start; the rest passes
+  double percentage = 1;  ///< share of the head that rotates, from its start; the rest passes
   RopeScaling scaling = {};
 };
 
 /// Angle per position of each pair: [head_dim · percentage / 2] in fp64, after scaling.
 ///   default   theta^(−2i/d)
 ///   linear    that / factor (Megatron's interpolation factor)
-///   dynamic   theta grows with the sequence beyond the original positions m: theta · (factor·s/m − factor + 1)^(d/(d−2))
+///   dynamic   theta grows with the sequence beyond the original positions m: theta ·
+///             (factor·s/m − factor + 1)^(d/(d−2))
 ///   llama3    long waves / factor, short waves unchanged, a smooth passage between
-/// As Hugging Face's rope types compute them for one sequence length. Throws ConfigError for another type.
+/// As Hugging Face's rope types compute them for one sequence length. Throws ConfigError for
+/// another type.
 [[nodiscard]] at::Tensor inverse_frequencies(const RotarySpec& spec);
 
 /// Cosines and sines of one micro-batch's positions; the same for all layers.
 struct RotaryTables {
-  at::Tensor cos;  ///< [s, 1 or b, 1, head_dim]; ones where nothing turns
+  at::Tensor cos;  ///< [s, 1 or b, 1, head_dim]; ones where nothing rotates
   at::Tensor sin;  ///< [s, 1 or b, 1, head_dim · percentage / 2]
 };
 
-/// Rotary position embedding in the rotate-half convention: the pair (x_i, x_{i+d/2}) at position p turns by p · frequency_i.
-/// The tables are computed in fp64 once and kept in the run's type.
+/// Rotary position embedding in the rotate-half convention: the pair (x_i, x_{i+d/2}) at position p
+/// rotates by p · frequency_i. The tables are computed in fp64 once and kept in the run's type.
 class RotaryEmbedding {
  public:
   RotaryEmbedding(const ModuleContext& context, const RotarySpec& spec);
@@ -44,7 +47,7 @@ class RotaryEmbedding {
   at::Tensor sin_;  ///< [s, head_dim · percentage / 2]
 };
 
-/// Turns [s, b, heads, head_dim] → the same.
+/// Rotates [s, b, heads, head_dim] → the same.
 [[nodiscard]] at::Tensor apply_rotary(const at::Tensor& input, const RotaryTables& tables);
 
 }  // namespace trellis::trainer

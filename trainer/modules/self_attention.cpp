@@ -11,32 +11,40 @@ using Outputs = std::vector<ColumnParallelLinear::Output>;
 
 Outputs outputs_of(const ModelSection& config, QkvLayout layout, int tp, const std::string& path) {
   if (config.num_kv_heads % tp != 0) {
-    throw ConfigError(c10::str(path, ": tensor_model_parallel_size must divide model.num_kv_heads: expected a divisor of ", config.num_kv_heads,
-                               ", got ", tp));
+    throw ConfigError(c10::str(
+        path, ": tensor_model_parallel_size must divide model.num_kv_heads: expected a divisor of ",
+        config.num_kv_heads, ", got ", tp));
   }
-  const std::int64_t query = config.num_attention_heads * head_dim(config), kv = config.num_kv_heads * head_dim(config);
+  const std::int64_t query = config.num_attention_heads * head_dim(config),
+                     kv = config.num_kv_heads * head_dim(config);
   if (layout == QkvLayout::kSeparate) return {{"q_proj", query}, {"k_proj", kv}, {"v_proj", kv}};
   if (query == kv) return {{"query_key_value", 3 * query}};
   return {{"query", query}, {"key_value", 2 * kv}};
 }
 
-std::variant<ColumnParallelLinear, GQAQKVColumnParallelLinear> make_projections(const ModuleContext& context, const std::string& path,
-                                                                                const ModelSection& config, QkvLayout layout) {
+std::variant<ColumnParallelLinear, GQAQKVColumnParallelLinear> make_projections(
+    const ModuleContext& context, const std::string& path, const ModelSection& config,
+    QkvLayout layout) {
   if (config.qkv_linear) {
-    const AttentionShape shape{config.hidden_size, config.num_attention_heads, config.num_kv_heads, head_dim(config)};
-    const QkvLinearOptions options{.init = config.init_method_std,
-                                   .bias = config.has_bias,
-                                   .gather_output = false,
-                                   .kv_size_multiplier = context.parallel->get_kv_shared_group().size,
-                                   .fuse_qkv = config.fuse_qkv};
+    const AttentionShape shape{config.hidden_size, config.num_attention_heads, config.num_kv_heads,
+                               head_dim(config)};
+    const QkvLinearOptions options{
+        .init = config.init_method_std,
+        .bias = config.has_bias,
+        .gather_output = false,
+        .kv_size_multiplier = context.parallel->get_kv_shared_group().size,
+        .fuse_qkv = config.fuse_qkv};
     return GQAQKVColumnParallelLinear(context, path + ".qkv_proj", shape, options);
   }
-  const ColumnParallelLinearOptions options{.init = config.init_method_std, .bias = config.has_bias, .gather_output = false};
-  return ColumnParallelLinear(context, path, config.hidden_size, outputs_of(config, layout, context.tp().size, path), options);
+  const ColumnParallelLinearOptions options{
+      .init = config.init_method_std, .bias = config.has_bias, .gather_output = false};
+  return ColumnParallelLinear(context, path, config.hidden_size,
+                              outputs_of(config, layout, context.tp().size, path), options);
 }
 
 /// The rank's query heads among all of them.
-ShardPlace query_heads(const Partition& columns, const ModelSection& config, const ParallelGroup& tp) {
+ShardPlace query_heads(const Partition& columns, const ModelSection& config,
+                       const ParallelGroup& tp) {
   ShardPlace place{1, config.num_attention_heads, {}};
   for (const RowRange& range : rows_of(columns.blocks[0], tp.rank, tp.size)) {
     place.rows.push_back({range.first / head_dim(config), range.count / head_dim(config)});
@@ -44,47 +52,69 @@ ShardPlace query_heads(const Partition& columns, const ModelSection& config, con
   return place;
 }
 
-at::Tensor turn(const at::Tensor& heads, const RotaryTables& tables) { return tables.cos.defined() ? apply_rotary(heads, tables) : heads; }
+at::Tensor rotate(const at::Tensor& heads, const RotaryTables& tables) {
+  return tables.cos.defined() ? apply_rotary(heads, tables) : heads;
+}
 
 }  // namespace
 
-QkvProjection::QkvProjection(const ModuleContext& context, const std::string& path, const ModelSection& config, QkvLayout layout)
-    : layout_(layout), head_dim_(head_dim(config)), projections_(make_projections(context, path, config, layout)) {
+QkvProjection::QkvProjection(const ModuleContext& context, const std::string& path,
+                             const ModelSection& config, QkvLayout layout)
+    : layout_(layout),
+      head_dim_(head_dim(config)),
+      projections_(make_projections(context, path, config, layout)) {
   const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_);
   if (config.lora && config.lora->targets_layer("qkv_proj")) {
-    if (replicating != nullptr) throw ConfigError(path + ": LoRA adapters beside the replicating projection of model.qkv_linear are not carried out in this version");
-    lora_.emplace(context, *config.lora, path, config.hidden_size, outputs_of(config, layout, context.tp().size, path));
+    if (replicating != nullptr)
+      throw ConfigError(path +
+                        ": LoRA adapters on the replicating projection of model.qkv_linear are "
+                        "not supported in this version");
+    lora_.emplace(context, *config.lora, path, config.hidden_size,
+                  outputs_of(config, layout, context.tp().size, path));
   }
-  query_columns_ = replicating != nullptr ? replicating->query_columns() : strided_partition(1, config.num_attention_heads * head_dim_, 1);
+  query_columns_ = replicating != nullptr
+                       ? replicating->query_columns()
+                       : strided_partition(1, config.num_attention_heads * head_dim_, 1);
 }
 
 QkvProjection::Output QkvProjection::forward(const at::Tensor& input) const {
-  if (const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_)) return replicating->forward(input);
+  if (const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_))
+    return replicating->forward(input);
   std::vector<at::Tensor> outputs = std::get<ColumnParallelLinear>(projections_).forward(input);
   if (lora_) lora_->add_to(outputs, input);
   // Megatron's weights hold the parts of one head side by side: [.., heads, parts · d].
-  const auto heads = [&](std::size_t i, std::int64_t parts) { return outputs[i].unflatten(-1, {-1, parts * head_dim_}); };
+  const auto heads = [&](std::size_t i, std::int64_t parts) {
+    return outputs[i].unflatten(-1, {-1, parts * head_dim_});
+  };
   if (layout_ == QkvLayout::kSeparate) return {heads(0, 1), heads(1, 1), heads(2, 1)};
-  const std::vector<at::Tensor> parts = outputs.size() == 1 ? heads(0, 3).chunk(3, -1) : heads(1, 2).chunk(2, -1);
-  return outputs.size() == 1 ? Output{parts[0], parts[1], parts[2]} : Output{heads(0, 1), parts[0], parts[1]};
+  const std::vector<at::Tensor> parts =
+      outputs.size() == 1 ? heads(0, 3).chunk(3, -1) : heads(1, 2).chunk(2, -1);
+  return outputs.size() == 1 ? Output{parts[0], parts[1], parts[2]}
+                             : Output{heads(0, 1), parts[0], parts[1]};
 }
 
-SelfAttention::SelfAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names,
-                             int layer)
+SelfAttention::SelfAttention(const ModuleContext& context, const std::string& path,
+                             const ModelSection& config, const ModuleNames& names, int layer)
     : qkv_(context, path, config, names.qkv),
       core_(context, path, config, layer, query_heads(qkv_.query_columns(), config, context.tp())),
-      dense_(context, path + "." + names.attention_output, config.num_attention_heads * head_dim(config), config.hidden_size,
-             {.init = output_init_std(config), .bias = config.has_bias, .input_is_parallel = true, .partition = qkv_.query_columns()}),
+      dense_(context, path + "." + names.attention_output,
+             config.num_attention_heads * head_dim(config), config.hidden_size,
+             {.init = output_init_std(config),
+              .bias = config.has_bias,
+              .input_is_parallel = true,
+              .partition = qkv_.query_columns()}),
       scope_(context.scope(path)) {
   if (config.lora && config.lora->targets_layer("o_proj")) {
-    dense_lora_.emplace(context, *config.lora, path + "." + names.attention_output, config.num_attention_heads * head_dim(config), config.hidden_size);
+    dense_lora_.emplace(context, *config.lora, path + "." + names.attention_output,
+                        config.num_attention_heads * head_dim(config), config.hidden_size);
   }
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
   const auto [query, key, value] = qkv_.forward(input);
-  const at::Tensor attended = core_.forward(turn(query, sequence.rotary), turn(key, sequence.rotary), value, sequence.allowed);
+  const at::Tensor attended = core_.forward(rotate(query, sequence.rotary),
+                                            rotate(key, sequence.rotary), value, sequence.allowed);
   const at::Tensor output = dense_.forward(attended);
   return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);
 }

@@ -18,16 +18,17 @@ namespace trellis::trainer {
 
 /// What all layers of a micro-batch share.
 struct SequenceContext {
-  RotaryTables rotary;   ///< undefined tensors: positions are in the embedding
-  at::Tensor allowed;    ///< AttentionMask::allowed()
+  RotaryTables rotary;  ///< undefined tensors: positions are in the embedding
+  at::Tensor allowed;   ///< AttentionMask::allowed()
 };
 
 /// Queries, keys and values from one input, sharded by heads; the sequence is gathered once.
 class QkvProjection {
  public:
-  /// Throws ConfigError when TP does not divide the key/value heads, unless the model asks for GQAQKVColumnParallelLinear, which replicates
-  /// them over the parallel state's key/value groups.
-  QkvProjection(const ModuleContext& context, const std::string& path, const ModelSection& config, QkvLayout layout);
+  /// Throws ConfigError when TP does not divide the key/value heads, unless the model asks for
+  /// GQAQKVColumnParallelLinear, which replicates them over the parallel state's key/value groups.
+  QkvProjection(const ModuleContext& context, const std::string& path, const ModelSection& config,
+                QkvLayout layout);
   using Output = GQAQKVColumnParallelLinear::Output;
   [[nodiscard]] Output forward(const at::Tensor& input) const;
   /// Columns of the output projection that belong to this projection's query heads.
@@ -45,7 +46,8 @@ class QkvProjection {
 class SelfAttention {
  public:
   /// `layer`: its index, from 0.
-  SelfAttention(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names, int layer);
+  SelfAttention(const ModuleContext& context, const std::string& path, const ModelSection& config,
+                const ModuleNames& names, int layer);
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const SequenceContext& sequence) const;
 
  private:

@@ -5,23 +5,28 @@
 namespace trellis::trainer {
 namespace {
 
-/// The residual is added into the block's fresh output, when the types allow it: no third tensor of this size lives.
+/// The residual is added into the block's fresh output, when the types allow it: no third tensor of
+/// this size lives.
 at::Tensor add_residual(at::Tensor output, const at::Tensor& residual) {
   return output.scalar_type() == residual.scalar_type() ? output.add_(residual) : output + residual;
 }
 
 }  // namespace
 
-/// Each layer adds to the residual stream twice: the scale keeps its variance independent of the depth.
+/// Each layer adds to the residual stream twice: the scale keeps its variance independent of the
+/// depth.
 double output_init_std(const ModelSection& config) {
-  return config.use_scaled_init_method ? config.init_method_std / std::sqrt(2.0 * config.num_layers) : config.init_method_std;
+  return config.use_scaled_init_method ? config.init_method_std / std::sqrt(2.0 * config.num_layers)
+                                       : config.init_method_std;
 }
 
-TransformerLayer::TransformerLayer(const ModuleContext& context, const ModelSection& config, const ModuleNames& names, int layer)
-    : TransformerLayer(context, names.layers + ("." + std::to_string(layer)), config, names, layer) {}
-
-TransformerLayer::TransformerLayer(const ModuleContext& context, const std::string& path, const ModelSection& config,
+TransformerLayer::TransformerLayer(const ModuleContext& context, const ModelSection& config,
                                    const ModuleNames& names, int layer)
+    : TransformerLayer(context, names.layers + ("." + std::to_string(layer)), config, names,
+                       layer) {}
+
+TransformerLayer::TransformerLayer(const ModuleContext& context, const std::string& path,
+                                   const ModelSection& config, const ModuleNames& names, int layer)
     : block_(config.transformer_block_type),
       dtype_(context.dtype),
       recompute_(RecomputePlan::of(config)),
@@ -29,41 +34,53 @@ TransformerLayer::TransformerLayer(const ModuleContext& context, const std::stri
       input_layernorm_(context, path + ".input_layernorm", config, recompute_.norm),
       attention_(context, path + "." + names.attention, config, names, layer),
       attention_dropout_(context, path + ".attention_output_dropout", config.hidden_dropout),
-      post_attention_layernorm_(context, path + ".post_attention_layernorm", config, recompute_.norm),
+      post_attention_layernorm_(context, path + ".post_attention_layernorm", config,
+                                recompute_.norm),
       mlp_(context, path + ".mlp", config, names),
       mlp_dropout_(context, path + ".mlp_output_dropout", config.hidden_dropout),
       scope_(context.scope(path)) {
-  if (block_ == TransformerBlock::kNormformer) normformer_norm_.emplace(context, path + ".post_attention_normformer_norm", config, recompute_.norm);
+  if (block_ == TransformerBlock::kNormformer)
+    normformer_norm_.emplace(context, path + ".post_attention_normformer_norm", config,
+                             recompute_.norm);
 }
 
-at::Tensor TransformerLayer::forward(const at::Tensor& input, const SequenceContext& sequence) const {
+at::Tensor TransformerLayer::forward(const at::Tensor& input,
+                                     const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
-  return maybe_checkpoint(recompute_.layer, position_, {input},
-                          [this, sequence](const std::vector<at::Tensor>& inputs) { return run(inputs[0], sequence); });
+  return maybe_checkpoint(
+      recompute_.layer, position_, {input},
+      [this, sequence](const std::vector<at::Tensor>& inputs) { return run(inputs[0], sequence); });
 }
 
 at::Tensor TransformerLayer::run(const at::Tensor& input, const SequenceContext& sequence) const {
   switch (block_) {
     case TransformerBlock::kPostLn: {
-      const at::Tensor attended = input_layernorm_.forward(add_residual(attention(input.to(dtype_), sequence), input));
-      return post_attention_layernorm_.forward(add_residual(mlp(attended), attended)).to(input.scalar_type());
+      const at::Tensor attended =
+          input_layernorm_.forward(add_residual(attention(input.to(dtype_), sequence), input));
+      return post_attention_layernorm_.forward(add_residual(mlp(attended), attended))
+          .to(input.scalar_type());
     }
     case TransformerBlock::kGptJ: {
-      const at::Tensor attended = add_residual(attention(input_layernorm_.forward(input), sequence), input);
+      const at::Tensor attended =
+          add_residual(attention(input_layernorm_.forward(input), sequence), input);
       return add_residual(mlp(post_attention_layernorm_.forward(input)), attended);
     }
     case TransformerBlock::kPreLn:
     case TransformerBlock::kNormformer: break;
   }
-  const at::Tensor attended = add_residual(attention(input_layernorm_.forward(input), sequence), input);
+  const at::Tensor attended =
+      add_residual(attention(input_layernorm_.forward(input), sequence), input);
   return add_residual(mlp(post_attention_layernorm_.forward(attended)), attended);
 }
 
-at::Tensor TransformerLayer::attention(const at::Tensor& input, const SequenceContext& sequence) const {
+at::Tensor TransformerLayer::attention(const at::Tensor& input,
+                                       const SequenceContext& sequence) const {
   const at::Tensor output = attention_.forward(input, sequence);
   return attention_dropout_.forward(normformer_norm_ ? normformer_norm_->forward(output) : output);
 }
 
-at::Tensor TransformerLayer::mlp(const at::Tensor& input) const { return mlp_dropout_.forward(mlp_.forward(input)); }
+at::Tensor TransformerLayer::mlp(const at::Tensor& input) const {
+  return mlp_dropout_.forward(mlp_.forward(input));
+}
 
 }  // namespace trellis::trainer

@@ -24,13 +24,16 @@ namespace trellis::trainer {
 class TransformerLayer {
  public:
   /// `layer`: its index in the whole model, from 0.
-  TransformerLayer(const ModuleContext& context, const ModelSection& config, const ModuleNames& names, int layer);
+  TransformerLayer(const ModuleContext& context, const ModelSection& config,
+                   const ModuleNames& names, int layer);
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const SequenceContext& sequence) const;
 
  private:
-  TransformerLayer(const ModuleContext& context, const std::string& path, const ModelSection& config, const ModuleNames& names, int layer);
+  TransformerLayer(const ModuleContext& context, const std::string& path,
+                   const ModelSection& config, const ModuleNames& names, int layer);
   [[nodiscard]] at::Tensor run(const at::Tensor& input, const SequenceContext& sequence) const;
-  [[nodiscard]] at::Tensor attention(const at::Tensor& input, const SequenceContext& sequence) const;
+  [[nodiscard]] at::Tensor attention(const at::Tensor& input,
+                                     const SequenceContext& sequence) const;
   [[nodiscard]] at::Tensor mlp(const at::Tensor& input) const;
 
   TransformerBlock block_;

@@ -11,7 +11,9 @@
 namespace trellis::trainer {
 namespace {
 
-double wall_clock_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double wall_clock_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 /// The rows of all batches, one after the other.
 MicroBatch concatenated(const std::vector<MicroBatch>& batches) {
@@ -21,7 +23,8 @@ MicroBatch concatenated(const std::vector<MicroBatch>& batches) {
     return parts.front().defined() ? at::cat(parts) : at::Tensor();
   };
   MicroBatch whole;
-  for (auto field : {&MicroBatch::input_ids, &MicroBatch::labels, &MicroBatch::loss_mask, &MicroBatch::position_ids, &MicroBatch::attention_mask}) {
+  for (auto field : {&MicroBatch::input_ids, &MicroBatch::labels, &MicroBatch::loss_mask,
+                     &MicroBatch::position_ids, &MicroBatch::attention_mask}) {
     whole.*field = join(field);
   }
   return whole;
@@ -31,12 +34,19 @@ MicroBatch concatenated(const std::vector<MicroBatch>& batches) {
 LTModuleArguments with_pipeline(LTModuleArguments arguments) {
   NxDConfig& config = arguments.nxd_config;
   Problems problems;
-  if (!arguments.manual_opt) problems.add("manual_opt", "only manual optimization works: expected true, got false");
-  if (arguments.grad_accum_steps < 1) problems.add("grad_accum_steps", "expected 1 or more, got " + std::to_string(arguments.grad_accum_steps));
-  if (arguments.logging_interval < 1) problems.add("logging_interval", "expected 1 or more, got " + std::to_string(arguments.logging_interval));
+  if (!arguments.manual_opt)
+    problems.add("manual_opt", "only manual optimization works: expected true, got false");
+  if (arguments.grad_accum_steps < 1)
+    problems.add("grad_accum_steps",
+                 "expected 1 or more, got " + std::to_string(arguments.grad_accum_steps));
+  if (arguments.logging_interval < 1)
+    problems.add("logging_interval",
+                 "expected 1 or more, got " + std::to_string(arguments.logging_interval));
   if (config.pipeline_parallel_size > 1 && arguments.grad_accum_steps > 1) {
-    problems.add("grad_accum_steps", "pipeline stages accumulate over pipeline_config.num_microbatches: expected 1, got " +
-                                         std::to_string(arguments.grad_accum_steps));
+    problems.add(
+        "grad_accum_steps",
+        "pipeline stages accumulate over pipeline_config.num_microbatches: expected 1, got " +
+            std::to_string(arguments.grad_accum_steps));
   }
   problems.throw_if_any();
   PipelineConfig pipeline = config.pipeline_config.value_or(PipelineConfig{});
@@ -50,21 +60,30 @@ LTModuleArguments with_pipeline(LTModuleArguments arguments) {
 }  // namespace
 
 NeuronLTModule::NeuronLTModule(LTModuleArguments arguments)
-    : arguments_(with_pipeline(std::move(arguments))), scheduler_(arguments_.optim, arguments_.max_steps) {}
+    : arguments_(with_pipeline(std::move(arguments))),
+      scheduler_(arguments_.optim, arguments_.max_steps) {}
 
-void NeuronLTModule::setup(runtime::RankContext& rank) { model_ = initialize_parallel_model(arguments_.nxd_config, rank, arguments_.model_fn); }
+void NeuronLTModule::setup(runtime::RankContext& rank) {
+  model_ = initialize_parallel_model(arguments_.nxd_config, rank, arguments_.model_fn);
+}
 
-void NeuronLTModule::configure_optimizers() { optimizer_ = initialize_parallel_optimizer(arguments_.nxd_config, *model_, arguments_.optim); }
+void NeuronLTModule::configure_optimizers() {
+  optimizer_ = initialize_parallel_optimizer(arguments_.nxd_config, *model_, arguments_.optim);
+}
 
 bool NeuronLTModule::is_logging_rank() const {
   const ParallelState& parallel = model_->parallel();
-  const bool stage = arguments_.log_rank0 ? parallel.is_pipeline_first_stage() : parallel.is_pipeline_last_stage();
-  return stage && parallel.get_data_parallel_rank() == 0 && parallel.get_tensor_model_parallel_rank() == 0;
+  const bool stage =
+      arguments_.log_rank0 ? parallel.is_pipeline_first_stage() : parallel.is_pipeline_last_stage();
+  return stage && parallel.get_data_parallel_rank() == 0 &&
+         parallel.get_tensor_model_parallel_rank() == 0;
 }
 
 std::optional<LTStep> NeuronLTModule::training_step(const MicroBatch& batch) {
   if (batch.input_ids.size(0) != arguments_.train_batch_size) {
-    throw ConfigError(c10::str("training_step: expected train_batch_size ", arguments_.train_batch_size, " rows, got ", batch.input_ids.size(0)));
+    throw ConfigError(c10::str("training_step: expected train_batch_size ",
+                               arguments_.train_batch_size, " rows, got ",
+                               batch.input_ids.size(0)));
   }
   accumulated_.push_back(batch);
   if (static_cast<int>(accumulated_.size()) < arguments_.grad_accum_steps) return std::nullopt;
@@ -80,7 +99,8 @@ std::optional<LTStep> NeuronLTModule::training_step(const MicroBatch& batch) {
   return step;
 }
 
-NeuronXLAStrategy::NeuronXLAStrategy(runtime::WorldOptions world, std::optional<NxDConfig> nxd_config, int tensor_parallel_size,
+NeuronXLAStrategy::NeuronXLAStrategy(runtime::WorldOptions world,
+                                     std::optional<NxDConfig> nxd_config, int tensor_parallel_size,
                                      int pipeline_parallel_size)
     : world_(std::move(world)), config_(nxd_config.value_or(NxDConfig{})) {
   if (nxd_config) return;
@@ -88,7 +108,9 @@ NeuronXLAStrategy::NeuronXLAStrategy(runtime::WorldOptions world, std::optional<
   config_.pipeline_parallel_size = pipeline_parallel_size;
 }
 
-void NeuronXLAStrategy::launch(const std::function<void(runtime::RankContext&)>& body) const { runtime::run_ranks(world_, body); }
+void NeuronXLAStrategy::launch(const std::function<void(runtime::RankContext&)>& body) const {
+  runtime::run_ranks(world_, body);
+}
 
 SamplerArguments NeuronXLAStrategy::distributed_sampler_kwargs(const ParallelState& parallel) {
   return {parallel.get_data_parallel_size(), parallel.get_data_parallel_rank()};
@@ -109,7 +131,8 @@ void NeuronTQDMProgressBar::on_step(const LTStep& step, std::int64_t max_steps) 
 
 NeuronTensorBoardLogger::NeuronTensorBoardLogger(const std::filesystem::path& save_dir) {
   std::filesystem::create_directories(save_dir);
-  writer_ = std::make_unique<traces::TensorBoardWriter>(save_dir / "events.out.tfevents.0.trellis", wall_clock_s());
+  writer_ = std::make_unique<traces::TensorBoardWriter>(save_dir / "events.out.tfevents.0.trellis",
+                                                        wall_clock_s());
 }
 
 NeuronTensorBoardLogger::~NeuronTensorBoardLogger() = default;
@@ -140,7 +163,8 @@ LightningTrainer& LightningTrainer::logger(NeuronTensorBoardLogger& logger) {
   return *this;
 }
 
-void LightningTrainer::fit(LTModuleArguments arguments, const BatchSource& data, const std::function<void(const LTStep&)>& on_step) const {
+void LightningTrainer::fit(LTModuleArguments arguments, const BatchSource& data,
+                           const std::function<void(const LTStep&)>& on_step) const {
   arguments.nxd_config = precision_.applied_to(strategy_.nxd_config());
   strategy_.launch([&](runtime::RankContext& rank) {
     NeuronLTModule module(arguments);
@@ -148,9 +172,11 @@ void LightningTrainer::fit(LTModuleArguments arguments, const BatchSource& data,
     module.configure_optimizers();
     std::optional<NeuronHooks> hooks;
     if (hooks_ != nullptr) hooks.emplace(*hooks_, module);
-    const SamplerArguments sampler = NeuronXLAStrategy::distributed_sampler_kwargs(module.model().parallel());
+    const SamplerArguments sampler =
+        NeuronXLAStrategy::distributed_sampler_kwargs(module.model().parallel());
     const std::int64_t max_steps = arguments.max_steps;
-    for (std::int64_t index = 0; module.optimizer().steps() < max_steps && !rank.stop_requested(); ++index) {
+    for (std::int64_t index = 0; module.optimizer().steps() < max_steps && !rank.stop_requested();
+         ++index) {
       const auto step = module.training_step(data(index, sampler));
       if (step && hooks) hooks->end_step(step->step - 1);
       if (!step || !module.is_logging_rank()) continue;

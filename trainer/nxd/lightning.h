@@ -12,7 +12,7 @@
 #include "trainer/nxd/neuron_hooks_callback.h"
 #include "trainer/nxd/nxd_model.h"
 #include "trainer/nxd/nxd_optimizer.h"
-#include "trainer/utils/lr_scheduler.h"
+#include "trainer/config/lr_scheduler.h"
 
 namespace trellis::traces {
 class TensorBoardWriter;
@@ -20,22 +20,25 @@ class TensorBoardWriter;
 
 namespace trellis::trainer {
 
-/// NeuronLTModule's arguments. Optimizer class, scheduler class and their keyword arguments are the records of the configuration.
+/// NeuronLTModule's arguments. Optimizer class, scheduler class and their keyword arguments are the
+/// records of the configuration.
 struct LTModuleArguments {
   NxDConfig nxd_config = {};
   ModelFunction model_fn = {};
-  OptimSection optim = {};           ///< its `sched` is the scheduler
-  std::int64_t max_steps = 1;        ///< optimizer steps; also the scheduler's length
-  int train_batch_size = 16;         ///< rows of a batch of one data-parallel rank
-  int grad_accum_steps = 1;          ///< batches per optimizer step; with PP the pipeline's micro-batches do this
+  OptimSection optim = {};     ///< its `sched` is the scheduler
+  std::int64_t max_steps = 1;  ///< optimizer steps; also the scheduler's length
+  int train_batch_size = 16;   ///< rows of a batch of one data-parallel rank
+  int grad_accum_steps =
+      1;  ///< batches per optimizer step; with PP the pipeline's micro-batches do this
   int logging_interval = 1;
-  bool log_rank0 = false;            ///< the metrics of the last stage go to rank 0, which costs a communication
-  bool manual_opt = true;            ///< the only mode that works
+  bool log_rank0 =
+      false;  ///< the metrics of the last stage go to rank 0, which costs a communication
+  bool manual_opt = true;  ///< the only mode that works
 };
 
 /// What a step produced. The loss is there on the ranks that log.
 struct LTStep {
-  std::int64_t step = 0;             ///< from 1
+  std::int64_t step = 0;  ///< from 1
   std::optional<double> loss, grad_norm;
   double lr = 0;
 };
@@ -43,16 +46,19 @@ struct LTStep {
 /// Model, optimizer and schedule of one rank, stepped by hand.
 class NeuronLTModule {
  public:
-  /// Throws ConfigError: manual_opt off, grad_accum_steps with pipeline stages, an accumulation or interval below 1.
+  /// Throws ConfigError: manual_opt off, grad_accum_steps with pipeline stages, an accumulation or
+  /// interval below 1.
   explicit NeuronLTModule(LTModuleArguments arguments);
   void setup(runtime::RankContext& rank);  ///< builds the model
   void configure_optimizers();
-  /// One batch: forward and backward, and after the last of grad_accum_steps the optimizer and the schedule; then what the step produced.
+  /// One batch: forward and backward, and after the last of grad_accum_steps the optimizer and the
+  /// schedule; then what the step produced.
   std::optional<LTStep> training_step(const MicroBatch& batch);
   [[nodiscard]] NxDModel& model() { return *model_; }
   [[nodiscard]] NxDOptimizer& optimizer() { return *optimizer_; }
   [[nodiscard]] const LTModuleArguments& arguments() const { return arguments_; }
-  /// Whether this rank shows progress and writes logs: data and tensor rank 0 of the last stage, or of the first with log_rank0.
+  /// Whether this rank shows progress and writes logs: data and tensor rank 0 of the last stage, or
+  /// of the first with log_rank0.
   [[nodiscard]] bool is_logging_rank() const;
 
  private:
@@ -71,9 +77,10 @@ struct SamplerArguments {
 /// Starts the ranks and their groups.
 class NeuronXLAStrategy {
  public:
-  /// The sizes count only without an nxd_config. `world`: device, plugin, threads; its world_size is the number of ranks.
-  explicit NeuronXLAStrategy(runtime::WorldOptions world, std::optional<NxDConfig> nxd_config = {}, int tensor_parallel_size = 1,
-                             int pipeline_parallel_size = 1);
+  /// The sizes count only without an nxd_config. `world`: device, plugin, threads; its world_size
+  /// is the number of ranks.
+  explicit NeuronXLAStrategy(runtime::WorldOptions world, std::optional<NxDConfig> nxd_config = {},
+                             int tensor_parallel_size = 1, int pipeline_parallel_size = 1);
   [[nodiscard]] const NxDConfig& nxd_config() const { return config_; }
   void launch(const std::function<void(runtime::RankContext&)>& body) const;
   [[nodiscard]] static SamplerArguments distributed_sampler_kwargs(const ParallelState& parallel);
@@ -83,7 +90,8 @@ class NeuronXLAStrategy {
   NxDConfig config_;
 };
 
-/// Which type weights and activations have: bf16 when mixed precision is enabled, else what the configuration says.
+/// Which type weights and activations have: bf16 when mixed precision is enabled, else what the
+/// configuration says.
 struct NeuronXLAPrecisionPlugin {
   bool mixed_precision_enabled = false;
   [[nodiscard]] NxDConfig applied_to(NxDConfig config) const;
@@ -119,14 +127,17 @@ using BatchSource = std::function<MicroBatch(std::int64_t index, const SamplerAr
 /// Lightning's trainer, as much of it as NxD uses: fit.
 class LightningTrainer {
  public:
-  LightningTrainer(NeuronXLAStrategy strategy, NeuronXLAPrecisionPlugin precision = {}) : strategy_(std::move(strategy)), precision_(precision) {}
+  LightningTrainer(NeuronXLAStrategy strategy, NeuronXLAPrecisionPlugin precision = {})
+      : strategy_(std::move(strategy)), precision_(precision) {}
   /// They are called on the logging rank. REQUIRES: they outlive fit().
   LightningTrainer& callback(NeuronTQDMProgressBar& bar);
   LightningTrainer& logger(NeuronTensorBoardLogger& logger);
   /// It works on every rank. REQUIRES: it outlives fit().
   LightningTrainer& callback(const NeuronHooksCallback& hooks);
-  /// Trains max_steps steps; the module's nxd_config is the strategy's. Every step goes to `on_step` on the logging rank.
-  void fit(LTModuleArguments arguments, const BatchSource& data, const std::function<void(const LTStep&)>& on_step = {}) const;
+  /// Trains max_steps steps; the module's nxd_config is the strategy's. Every step goes to
+  /// `on_step` on the logging rank.
+  void fit(LTModuleArguments arguments, const BatchSource& data,
+           const std::function<void(const LTStep&)>& on_step = {}) const;
 
  private:
   NeuronXLAStrategy strategy_;

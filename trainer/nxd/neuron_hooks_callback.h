@@ -17,26 +17,30 @@ class NeuronTensorBoardLogger;
 
 /// NeuronHooksCallback's configuration, with NxD's names.
 struct NeuronHooksConfig {
-  bool hooks = true;                            ///< false: the callback does nothing
-  std::vector<std::string> target_layers = {};  ///< names of layers, as SequentialModel::add gives them
-  int hooks_interval = 1;                       ///< in steps, which count from 0
+  bool hooks = true;  ///< false: the callback does nothing
+  std::vector<std::string> target_layers =
+      {};                  ///< names of layers, as SequentialModel::add gives them
+  int hooks_interval = 1;  ///< in steps, which count from 0
   bool enable_activation_dumps = true;
   bool enable_grad_dumps = true;
-  bool dump_only_norms = true;                  ///< L2 norms over the step; false: the tensors, [micro-batches, …]
-  bool dump_only_master_rank = false;           ///< global rank 0
-  /// TensorBoard scalars activation_input_norm/<layer>, activation_output_norm/<layer>; they need dump_only_master_rank and dump_only_norms.
+  bool dump_only_norms = true;  ///< L2 norms over the step; false: the tensors, [micro-batches, …]
+  bool dump_only_master_rank = false;  ///< global rank 0
+  /// TensorBoard scalars activation_input_norm/<layer>, activation_output_norm/<layer>; they need
+  /// dump_only_master_rank and dump_only_norms.
   bool enable_tb_logging_master_rank_activation_norms = false;
-  bool enable_tb_logging_master_rank_grad_norms = false;  ///< grad_input_norm/<layer>, grad_output_norm/<layer>; likewise
-  bool master_print_model_layers = false;       ///< rank 0 lists the model's layers on the log
+  bool enable_tb_logging_master_rank_grad_norms =
+      false;  ///< grad_input_norm/<layer>, grad_output_norm/<layer>; the same
+  bool master_print_model_layers = false;  ///< rank 0 lists the model's layers on the log
   /// "": ./hooks_outputs/<SLURM_JOB_ID, or "local">/hooks_dumps
   std::filesystem::path directory = {};
 };
 
 /// Dumps what goes into and comes out of layers, and the gradients of both:
 ///
-///   <directory>/<layer>/global_step_N/dp_rank_DD_tp_rank_TT_pp_rank_PP_{layer_input,layer_output,grad_input,grad_output}_{norm,raw}.pt
+///   <directory>/<layer>/global_step_N/dp_rank_DD_tp_rank_TT_pp_rank_PP_<what>_{norm,raw}.pt
 ///
-/// in a form that torch.load reads. A layer that reads token ids has no grad_input. Ranks share one callback.
+/// with <what> one of layer_input, layer_output, grad_input and grad_output, in a form that
+/// torch.load reads. A layer that reads token ids has no grad_input. Ranks share one callback.
 class NeuronHooksCallback {
  public:
   /// Throws ConfigError: an interval below 1, TensorBoard norms without what they need.
@@ -66,12 +70,14 @@ class NeuronHooks {
   [[nodiscard]] bool is_due() const;
   void record(const std::string& layer, const std::string& kind, const at::Tensor& tensor);
   void watch(const std::string& layer, const at::Tensor& input, const at::Tensor& output);
-  void write(const std::string& layer, const std::string& kind, const std::vector<at::Tensor>& tensors, std::int64_t step) const;
+  void write(const std::string& layer, const std::string& kind,
+             const std::vector<at::Tensor>& tensors, std::int64_t step) const;
 
   const NeuronHooksCallback& callback_;
   NeuronLTModule& module_;
   std::int64_t step_ = 0;
-  std::map<std::pair<std::string, std::string>, std::vector<at::Tensor>> recorded_;  ///< by layer and kind, one per micro-batch
+  std::map<std::pair<std::string, std::string>, std::vector<at::Tensor>>
+      recorded_;  ///< by layer and kind, one per micro-batch
 };
 
 }  // namespace trellis::trainer

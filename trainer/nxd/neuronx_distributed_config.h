@@ -13,17 +13,24 @@ namespace trellis::trainer {
 struct PipelineConfig {
   int num_microbatches = 1;
   int virtual_pipeline_size = 1;
-  std::string transformer_layer_cls = {};           ///< class whose instances are counted and cut between; "": every layer counts
-  std::vector<std::string> pipeline_cuts = {};      ///< names of the last layer of each stage but the final one
-  bool auto_partition = false;                      ///< even stages, the remainder last. Several stages need exactly one of the two.
-  std::vector<std::string> input_names = {};        ///< what run_train must get: fields of MicroBatch; empty: input_ids
-  std::vector<bool> output_loss_value_spec = {};    ///< which output of the loss function is the loss; empty: it has one
-  bool return_mb_loss = false;                      ///< excludes broadcast_and_average_loss
+  std::string transformer_layer_cls =
+      {};  ///< class whose instances are counted and cut between; "": every layer counts
+  std::vector<std::string> pipeline_cuts =
+      {};  ///< names of the last layer of each stage but the final one
+  bool auto_partition =
+      false;  ///< even stages, the remainder last. Several stages need exactly one of the two.
+  std::vector<std::string> input_names =
+      {};  ///< what run_train must get: fields of MicroBatch; empty: input_ids
+  std::vector<bool> output_loss_value_spec =
+      {};  ///< which output of the loss function is the loss; empty: it has one
+  bool return_mb_loss = false;  ///< excludes broadcast_and_average_loss
   bool broadcast_and_average_loss = false;
   bool return_loss_on_cpu = true;
   bool deallocate_pipeline_outputs = false;
-  std::string trace_file_path = {};                 ///< "": none; a Chrome trace of the tasks of each pipeline rank, data- and tensor-parallel rank 0
-  std::optional<BorderTensor> border = {};          ///< none: learned in the first step, which shape-only runs cannot
+  std::string trace_file_path = {};  ///< "": none; a Chrome trace of the tasks of each pipeline
+                                     ///< rank, data- and tensor-parallel rank 0
+  std::optional<BorderTensor> border =
+      {};  ///< none: learned in the first step, which shape-only runs cannot
 };
 
 /// `optimizer_config`.
@@ -43,9 +50,12 @@ struct ActivationCheckpointConfig {
 struct ModelInitConfig {
   std::optional<int> sequential_move_factor = {};
   std::optional<bool> meta_device_init = {};
-  /// Fills one layer's parameters, by their names within the layer; the one source of values with meta_device_init.
-  std::function<void(const std::string& layer, const std::string& parameter, at::Tensor& value)> param_init_fn = {};
-  /// With meta_device_init: buffers have no values either, and param_init_fn fills them too. initialize_parallel_model's argument sets it.
+  /// Fills one layer's parameters, by their names within the layer; the one source of values with
+  /// meta_device_init.
+  std::function<void(const std::string& layer, const std::string& parameter, at::Tensor& value)>
+      param_init_fn = {};
+  /// With meta_device_init: buffers have no values either, and param_init_fn fills them too.
+  /// initialize_parallel_model's argument sets it.
   bool include_buffers = false;
 };
 
@@ -56,7 +66,8 @@ struct MixedPrecisionConfig {
   std::optional<bool> use_master_weights_in_ckpt = {};
 };
 
-/// The arguments of neuronx_distributed_config, and what it returns: then every optional number is set. NxD's names and defaults.
+/// The arguments of neuronx_distributed_config, and what it returns: then every optional number is
+/// set. NxD's names and defaults.
 struct NxDConfig {
   int tensor_parallel_size = 1;
   int pipeline_parallel_size = 1;
@@ -65,16 +76,19 @@ struct NxDConfig {
   std::optional<PipelineConfig> pipeline_config = {};
   OptimizerConfig optimizer_config = {};
   std::optional<ActivationCheckpointConfig> activation_checkpoint_config = {};
-  bool pad_model = false;            ///< heads of GQAQKVColumnParallelLinear that TP does not divide are filled up with heads of zeros
+  bool pad_model = false;  ///< heads of GQAQKVColumnParallelLinear that TP does not divide are
+                           ///< filled up with heads of zeros
   bool sequence_parallel = false;
   ModelInitConfig model_init_config = {};
   MixedPrecisionConfig mixed_precision_config = {};
-  int sequential_move_factor = 11;   ///< ranks that build their weights at the same time, when model_init_config does not say
-  at::ScalarType dtype = at::kFloat; ///< of weights and activations
+  int sequential_move_factor =
+      11;  ///< ranks that build their weights at the same time, when model_init_config does not say
+  at::ScalarType dtype = at::kFloat;  ///< of weights and activations
   std::int64_t seed = 1234;
 };
 
-/// Fills the defaults, each of which is logged where NxD warns, and checks every rule. Throws one ConfigError with all problems.
+/// Fills the defaults, each of which is logged where NxD warns, and checks every rule. Throws one
+/// ConfigError with all problems.
 [[nodiscard]] NxDConfig neuronx_distributed_config(NxDConfig arguments);
 
 }  // namespace trellis::trainer

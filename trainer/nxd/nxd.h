@@ -1,6 +1,7 @@
 #pragma once
 
-// Everything that a program needs to train its own model without a YAML file: NxD's interface in C++.
+// Everything that a program needs to train its own model without a YAML file: NxD's interface in
+// C++.
 #include "trainer/nxd/lightning.h"
 #include "trainer/nxd/neuronx_distributed_config.h"
 #include "trainer/nxd/nxd_model.h"

@@ -15,21 +15,29 @@ namespace trellis::trainer {
 namespace {
 
 void check_inputs(const MicroBatch& batch, const std::vector<std::string>& names) {
-  const std::map<std::string, const at::Tensor*> fields{{"input_ids", &batch.input_ids}, {"labels", &batch.labels}, {"loss_mask", &batch.loss_mask},
-                                                        {"position_ids", &batch.position_ids}, {"attention_mask", &batch.attention_mask}};
+  const std::map<std::string, const at::Tensor*> fields{{"input_ids", &batch.input_ids},
+                                                        {"labels", &batch.labels},
+                                                        {"loss_mask", &batch.loss_mask},
+                                                        {"position_ids", &batch.position_ids},
+                                                        {"attention_mask", &batch.attention_mask}};
   for (const std::string& name : names) {
-    if (!fields.at(name)->defined()) throw ConfigError("run_train: the batch has no " + name + ", which pipeline_config.input_names expects");
+    if (!fields.at(name)->defined())
+      throw ConfigError("run_train: the batch has no " + name +
+                        ", which pipeline_config.input_names expects");
   }
   for (const auto& [name, tensor] : fields) {
     if (tensor->defined() && !tensor->is_cpu()) {
-      throw ConfigError("run_train: " + name + ": expected a tensor on the CPU (micro-batches move to the device one by one), got one on " +
+      throw ConfigError("run_train: " + name +
+                        ": expected a tensor on the CPU (micro-batches move to the device one by "
+                        "one), got one on " +
                         c10::str(tensor->device()));
     }
   }
 }
 
 /// Sums each gradient over the group and divides by `divisor`; one communication per type.
-void all_reduce_gradients(const std::vector<Parameter*>& parameters, const ParallelGroup& group, int divisor) {
+void all_reduce_gradients(const std::vector<Parameter*>& parameters, const ParallelGroup& group,
+                          int divisor) {
   if (group.size == 1) return;
   std::map<at::ScalarType, std::vector<at::Tensor>> by_type;
   for (Parameter* parameter : parameters) {
@@ -51,17 +59,22 @@ void all_reduce_gradients(const std::vector<Parameter*>& parameters, const Paral
 
 }  // namespace
 
-NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank, const ModelFunction& model_fn)
+NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank,
+                   const ModelFunction& model_fn)
     : config_(config),
       pipeline_(config.pipeline_config.value_or(PipelineConfig{})),
-      parallel_(ParallelState::initialize_model_parallel(rank, config.tensor_parallel_size, config.pipeline_parallel_size)),
+      parallel_(ParallelState::initialize_model_parallel(rank, config.tensor_parallel_size,
+                                                         config.pipeline_parallel_size)),
       context_(make_context(rank)) {
   if (rank.shape_only() && config.pipeline_parallel_size > 1 && !pipeline_.border) {
-    throw ConfigError("pipeline_config.border: a shape-only run sends no values, so that borders cannot be learned: expected their sizes");
+    throw ConfigError(
+        "pipeline_config.border: a shape-only run sends no values, so that borders cannot be "
+        "learned: expected their sizes");
   }
   const Scope scope("phase=init");
-  // Without data nobody holds anything: all at once.
-  const int at_a_time = rank.shape_only() ? rank.world_size() : *config.model_init_config.sequential_move_factor;
+  // Without data no one holds anything: all at once.
+  const int at_a_time =
+      rank.shape_only() ? rank.world_size() : *config.model_init_config.sequential_move_factor;
   for (int first = 0; first < rank.world_size(); first += at_a_time) {
     if (rank.rank() >= first && rank.rank() < first + at_a_time) {
       auto stages = build_stages(model_fn(context_));
@@ -70,7 +83,8 @@ NxDModel::NxDModel(const NxDConfig& config, runtime::RankContext& rank, const Mo
     }
     rank.host_barrier();
   }
-  tied_.emplace(engine_->stages(), parameters_, engine_->shape(), parallel_, pipeline_group_factory(rank, parallel_));
+  tied_.emplace(engine_->stages(), parameters_, engine_->shape(), parallel_,
+                pipeline_group_factory(rank, parallel_));
 }
 
 ModuleContext NxDModel::make_context(const runtime::RankContext& rank) {
@@ -88,7 +102,8 @@ ModuleContext NxDModel::make_context(const runtime::RankContext& rank) {
   return context;
 }
 
-PipelineOptions NxDModel::engine_options(const std::vector<std::unique_ptr<PipelineStage>>& stages) const {
+PipelineOptions NxDModel::engine_options(
+    const std::vector<std::unique_ptr<PipelineStage>>& stages) const {
   PipelineOptions options;
   options.num_microbatches = pipeline_.num_microbatches;
   options.border = pipeline_.border;
@@ -98,7 +113,8 @@ PipelineOptions NxDModel::engine_options(const std::vector<std::unique_ptr<Pipel
   options.trace_file_path = pipeline_.trace_file_path;
   for (const auto& stage : stages) {
     const auto& layers = static_cast<const SequentialStage&>(*stage).layers();
-    options.trace_title += (options.trace_title.empty() ? "" : "; ") + layers.front().name + " … " + layers.back().name;
+    options.trace_title += (options.trace_title.empty() ? "" : "; ") + layers.front().name + " … " +
+                           layers.back().name;
   }
   return options;
 }
@@ -106,7 +122,8 @@ PipelineOptions NxDModel::engine_options(const std::vector<std::unique_ptr<Pipel
 std::vector<std::unique_ptr<PipelineStage>> NxDModel::build_stages(const SequentialModel& model) {
   for (const LayerSpec& layer : model.layers()) layer_names_.push_back(layer.name);
   const std::vector<LayerRange> ranges = partition_model(model, config_);
-  const PipelineShape shape{pipeline_.num_microbatches, config_.pipeline_parallel_size, pipeline_.virtual_pipeline_size};
+  const PipelineShape shape{pipeline_.num_microbatches, config_.pipeline_parallel_size,
+                            pipeline_.virtual_pipeline_size};
   std::vector<std::unique_ptr<PipelineStage>> stages;
   for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
     const int stage = shape.stage(parallel_.get_pipeline_model_parallel_rank(), chunk);
@@ -117,15 +134,18 @@ std::vector<std::unique_ptr<PipelineStage>> NxDModel::build_stages(const Sequent
 }
 
 bool NxDModel::knows_layer_of(const std::string& parameter) const {
-  return std::ranges::any_of(layer_names_, [&](const std::string& layer) { return parameter.starts_with(layer + "."); });
+  return std::ranges::any_of(
+      layer_names_, [&](const std::string& layer) { return parameter.starts_with(layer + "."); });
 }
 
 bool NxDModel::has_layer_of(const std::string& parameter) const {
-  return std::ranges::any_of(named_modules(), [&](const auto& layer) { return parameter.starts_with(layer.first + "."); });
+  return std::ranges::any_of(
+      named_modules(), [&](const auto& layer) { return parameter.starts_with(layer.first + "."); });
 }
 
 void NxDModel::set_layer_hook(const LayerHook& hook) {
-  for (const auto& stage : engine_->stages()) static_cast<SequentialStage&>(*stage).set_layer_hook(hook);
+  for (const auto& stage : engine_->stages())
+    static_cast<SequentialStage&>(*stage).set_layer_hook(hook);
 }
 
 std::vector<std::vector<std::string>> NxDModel::tied_names() const {
@@ -139,18 +159,25 @@ std::vector<std::vector<std::string>> NxDModel::tied_names() const {
   return names;
 }
 
-const SequentialStage& NxDModel::stage(std::size_t chunk) const { return static_cast<const SequentialStage&>(*engine_->stages()[chunk]); }
+const SequentialStage& NxDModel::stage(std::size_t chunk) const {
+  return static_cast<const SequentialStage&>(*engine_->stages()[chunk]);
+}
 
 std::vector<MicroBatch> NxDModel::split(const MicroBatch& batch) const {
-  check_inputs(batch, pipeline_.input_names.empty() ? std::vector<std::string>{"input_ids"} : pipeline_.input_names);
+  check_inputs(batch, pipeline_.input_names.empty() ? std::vector<std::string>{"input_ids"}
+                                                    : pipeline_.input_names);
   const std::int64_t count = pipeline_.num_microbatches, rows = batch.input_ids.size(0);
   if (rows % count != 0) {
-    throw ConfigError(c10::str("run_train: a batch is cut into num_microbatches parts along dimension 0: expected a multiple of ", count,
-                               " rows, got ", rows));
+    throw ConfigError(
+        c10::str("run_train: a batch is cut into num_microbatches parts along dimension 0: "
+                 "expected a multiple of ",
+                 count, " rows, got ", rows));
   }
   std::vector<MicroBatch> parts(static_cast<std::size_t>(count));
   for (std::int64_t m = 0; m < count; ++m) {
-    const auto part = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.narrow(0, m * rows / count, rows / count) : tensor; };
+    const auto part = [&](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.narrow(0, m * rows / count, rows / count) : tensor;
+    };
     MicroBatch& micro_batch = parts[static_cast<std::size_t>(m)];
     micro_batch.input_ids = part(batch.input_ids);
     micro_batch.labels = part(batch.labels);
@@ -173,22 +200,26 @@ at::Tensor NxDModel::run_train(const MicroBatch& batch) {
 }
 
 at::Tensor NxDModel::run_eval(const MicroBatch& batch) {
-  if (config_.pipeline_parallel_size == 1) throw ConfigError("run_eval: expected pipeline_parallel_size 2 or more, got 1: call forward()");
+  if (config_.pipeline_parallel_size == 1)
+    throw ConfigError("run_eval: expected pipeline_parallel_size 2 or more, got 1: call forward()");
   eval();
   return returned(engine_->run_eval(split(batch)));
 }
 
 at::Tensor NxDModel::forward(const MicroBatch& batch) {
   if (config_.pipeline_parallel_size > 1) {
-    throw ConfigError("forward: this rank holds a part of the model (pipeline_parallel_size " + std::to_string(config_.pipeline_parallel_size) +
+    throw ConfigError("forward: this rank holds a part of the model (pipeline_parallel_size " +
+                      std::to_string(config_.pipeline_parallel_size) +
                       "): call run_train or run_eval");
   }
   MicroBatch here = batch;
-  for (at::Tensor* field : {&here.input_ids, &here.labels, &here.loss_mask, &here.position_ids, &here.attention_mask}) {
+  for (at::Tensor* field :
+       {&here.input_ids, &here.labels, &here.loss_mask, &here.position_ids, &here.attention_mask}) {
     if (field->defined()) *field = field->to(context_.device);
   }
   at::Tensor value;
-  for (std::size_t chunk = 0; chunk < engine_->stages().size(); ++chunk) value = stage(chunk).output(value, here);
+  for (std::size_t chunk = 0; chunk < engine_->stages().size(); ++chunk)
+    value = stage(chunk).output(value, here);
   return value;
 }
 
@@ -203,12 +234,14 @@ void NxDModel::reduce_gradients() {
     if (parameter.sequence_parallel_enabled) partial.push_back(&parameter);
   }
   all_reduce_gradients(partial, parallel_.get_tensor_model_parallel_group(), 1);
-  all_reduce_gradients(all, parallel_.get_data_parallel_group(), parallel_.get_data_parallel_size());
+  all_reduce_gradients(all, parallel_.get_data_parallel_group(),
+                       parallel_.get_data_parallel_size());
 }
 
 std::vector<std::pair<std::string, at::Tensor>> NxDModel::named_parameters() const {
   std::vector<std::pair<std::string, at::Tensor>> named;
-  for (const Parameter& parameter : parameters_) named.emplace_back(parameter.name, parameter.tensor);
+  for (const Parameter& parameter : parameters_)
+    named.emplace_back(parameter.name, parameter.tensor);
   return named;
 }
 
@@ -218,10 +251,12 @@ std::vector<at::Tensor> NxDModel::parameters() const {
   return tensors;
 }
 
-std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> NxDModel::named_modules() const {
+std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> NxDModel::named_modules()
+    const {
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> named;
   for (std::size_t chunk = 0; chunk < engine_->stages().size(); ++chunk) {
-    for (const SequentialStage::Layer& layer : stage(chunk).layers()) named.emplace_back(layer.name, layer.built.module);
+    for (const SequentialStage::Layer& layer : stage(chunk).layers())
+      named.emplace_back(layer.name, layer.built.module);
   }
   return named;
 }
@@ -229,7 +264,8 @@ std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> NxDModel
 std::vector<std::pair<std::string, at::Tensor>> NxDModel::named_buffers() const {
   std::vector<std::pair<std::string, at::Tensor>> named;
   for (const auto& [name, module] : named_modules()) {
-    for (const auto& buffer : module->named_buffers()) named.emplace_back(name + "." + buffer.key(), buffer.value());
+    for (const auto& buffer : module->named_buffers())
+      named.emplace_back(name + "." + buffer.key(), buffer.value());
   }
   return named;
 }
@@ -237,14 +273,17 @@ std::vector<std::pair<std::string, at::Tensor>> NxDModel::named_buffers() const 
 std::vector<std::vector<std::shared_ptr<torch::nn::Module>>> NxDModel::local_modules() const {
   std::vector<std::vector<std::shared_ptr<torch::nn::Module>>> stages(engine_->stages().size());
   for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
-    for (const SequentialStage::Layer& layer : stage(chunk).layers()) stages[chunk].push_back(layer.built.module);
+    for (const SequentialStage::Layer& layer : stage(chunk).layers())
+      stages[chunk].push_back(layer.built.module);
   }
   return stages;
 }
 
 std::vector<std::shared_ptr<torch::nn::Module>> NxDModel::original_module() const {
   if (config_.pipeline_parallel_size > 1) {
-    throw ConfigError("original_module: only this rank's layers are built: expected pipeline_parallel_size 1; local_modules() has them");
+    throw ConfigError(
+        "original_module: only this rank's layers are built: expected pipeline_parallel_size 1; "
+        "local_modules() has them");
   }
   std::vector<std::shared_ptr<torch::nn::Module>> layers;
   for (const auto& [name, module] : named_modules()) layers.push_back(module);
@@ -272,29 +311,38 @@ NxDModel::LoadResult NxDModel::load_state_dict(const StateDict& state, bool stri
     if (found == state.end()) {
       result.missing_keys.push_back(name);
     } else if (found->second.sizes() != tensor.sizes()) {
-      problems.add(name, c10::str("expected sizes ", tensor.sizes(), ", got ", found->second.sizes()));
+      problems.add(name,
+                   c10::str("expected sizes ", tensor.sizes(), ", got ", found->second.sizes()));
     }
   }
   for (const auto& [name, tensor] : state) {
     if (!own.contains(name)) result.unexpected_keys.push_back(name);
   }
   if (strict) {
-    for (const std::string& name : result.missing_keys) problems.add(name, "expected in the state, missing");
-    for (const std::string& name : result.unexpected_keys) problems.add(name, "unexpected: this rank has no parameter or buffer of this name");
+    for (const std::string& name : result.missing_keys)
+      problems.add(name, "expected in the state, missing");
+    for (const std::string& name : result.unexpected_keys)
+      problems.add(name, "unexpected: this rank has no parameter or buffer of this name");
   }
   problems.throw_if_any();
   for (const auto& [name, tensor] : own) {
-    if (const auto found = state.find(name); found != state.end()) at::Tensor(tensor).copy_(found->second);
+    if (const auto found = state.find(name); found != state.end())
+      at::Tensor(tensor).copy_(found->second);
   }
   return result;
 }
 
-std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config, runtime::RankContext& rank, const ModelFunction& model_fn,
+std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config,
+                                                    runtime::RankContext& rank,
+                                                    const ModelFunction& model_fn,
                                                     bool include_buffers) {
   NxDConfig whole = config;
   whole.model_init_config.include_buffers |= include_buffers;
-  if (whole.model_init_config.include_buffers && !whole.model_init_config.meta_device_init.value_or(false)) {
-    throw ConfigError("initialize_parallel_model: include_buffers: buffers have their values already: expected model_init_config.meta_device_init, got it off");
+  if (whole.model_init_config.include_buffers &&
+      !whole.model_init_config.meta_device_init.value_or(false)) {
+    throw ConfigError(
+        "initialize_parallel_model: include_buffers: buffers have their values already: expected "
+        "model_init_config.meta_device_init, got it off");
   }
   return std::make_unique<NxDModel>(whole, rank, model_fn);
 }

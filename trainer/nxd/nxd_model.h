@@ -23,19 +23,21 @@ namespace trellis::trainer {
 /// Describes the model; `context` is what parallel layers that are built right away would need.
 using ModelFunction = std::function<SequentialModel(const ModuleContext& context)>;
 
-/// This rank's part of a parallel model, trained like a plain one. Its layers, parameters and state are those that live here, under names
-/// that are the same in every layout.
+/// This rank's part of a parallel model, trained like a plain one. Its layers, parameters and state
+/// are those that live here, under names that are the same in every layout.
 class NxDModel {
  public:
   NxDModel(const NxDConfig& config, runtime::RankContext& rank, const ModelFunction& model_fn);
   NxDModel(const NxDModel&) = delete;
   NxDModel& operator=(const NxDModel&) = delete;
 
-  /// Forward and backward of one batch of this data-parallel rank, on the CPU: it is cut along dimension 0 into num_microbatches, which
-  /// move to the device one by one. Gradients are averaged over data-parallel ranks, by the NxDOptimizer when there is one, else here.
-  /// Returns the loss: of one stage, or as pipeline_config says. Undefined where there is none.
+  /// Forward and backward of one batch of this data-parallel rank, on the CPU: it is cut along
+  /// dimension 0 into num_microbatches, which move to the device one by one. Gradients are averaged
+  /// over data-parallel ranks, by the NxDOptimizer when there is one, else here. Returns the loss:
+  /// of one stage, or as pipeline_config says. Undefined where there is none.
   at::Tensor run_train(const MicroBatch& batch);
-  /// The loss without gradients. Throws ConfigError unless the model has several pipeline ranks (forward() serves one), or with virtual stages.
+  /// The loss without gradients. Throws ConfigError unless the model has several pipeline ranks
+  /// (forward() serves one), or with virtual stages.
   at::Tensor run_eval(const MicroBatch& batch);
   /// The last layer's output for a whole batch. Throws ConfigError with several pipeline ranks.
   at::Tensor forward(const MicroBatch& batch);
@@ -43,7 +45,8 @@ class NxDModel {
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
   [[nodiscard]] std::vector<at::Tensor> parameters() const;
   [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
-  [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> named_modules() const;
+  [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>
+  named_modules() const;
 
   /// Parameters and buffers, detached; they share memory with the model.
   using StateDict = std::map<std::string, at::Tensor>;
@@ -51,14 +54,17 @@ class NxDModel {
     std::vector<std::string> missing_keys, unexpected_keys;
   };
   [[nodiscard]] StateDict state_dict() const;
-  /// Copies values in. Throws ConfigError for other sizes and, when `strict`, for missing or unexpected keys.
+  /// Copies values in. Throws ConfigError for other sizes and, when `strict`, for missing or
+  /// unexpected keys.
   LoadResult load_state_dict(const StateDict& state, bool strict = true);
 
   /// The layers of each virtual stage of this rank, in order.
   [[nodiscard]] std::vector<std::vector<std::shared_ptr<torch::nn::Module>>> local_modules() const;
-  /// Every layer of the model. Throws ConfigError with several pipeline ranks: the others' layers are not built here.
+  /// Every layer of the model. Throws ConfigError with several pipeline ranks: the others' layers
+  /// are not built here.
   [[nodiscard]] std::vector<std::shared_ptr<torch::nn::Module>> original_module() const;
-  void train(bool on = true);  ///< sets the mode of every module; run_train and run_eval do so themselves
+  void train(
+      bool on = true);  ///< sets the mode of every module; run_train and run_eval do so themselves
   void eval() { train(false); }
 
   /// Names of all layers of the model, also of those that live on other ranks.
@@ -82,8 +88,10 @@ class NxDModel {
 
  private:
   [[nodiscard]] ModuleContext make_context(const runtime::RankContext& rank);
-  [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(const SequentialModel& model);
-  [[nodiscard]] PipelineOptions engine_options(const std::vector<std::unique_ptr<PipelineStage>>& stages) const;
+  [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(
+      const SequentialModel& model);
+  [[nodiscard]] PipelineOptions engine_options(
+      const std::vector<std::unique_ptr<PipelineStage>>& stages) const;
   [[nodiscard]] const SequentialStage& stage(std::size_t chunk) const;
   [[nodiscard]] std::vector<MicroBatch> split(const MicroBatch& batch) const;
   at::Tensor returned(const at::Tensor& loss) const;
@@ -100,9 +108,12 @@ class NxDModel {
   bool optimizer_reduces_ = false;
 };
 
-/// Builds the model on this rank: only the layers that live here, `sequential_move_factor` ranks at a time. Every rank calls it.
-/// `include_buffers`: with meta_device_init, buffers get their values from param_init_fn too; else throws ConfigError.
-[[nodiscard]] std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config, runtime::RankContext& rank, const ModelFunction& model_fn,
+/// Builds the model on this rank: only the layers that live here, `sequential_move_factor` ranks at
+/// a time. Every rank calls it. `include_buffers`: with meta_device_init, buffers get their values
+/// from param_init_fn too; else throws ConfigError.
+[[nodiscard]] std::unique_ptr<NxDModel> initialize_parallel_model(const NxDConfig& config,
+                                                                  runtime::RankContext& rank,
+                                                                  const ModelFunction& model_fn,
                                                                   bool include_buffers = false);
 
 }  // namespace trellis::trainer

@@ -29,27 +29,32 @@ struct LayerSpec {
 };
 
 /// The outputs of a loss function; output_loss_value_spec says which one is the loss.
-using LossFunction = std::function<std::vector<at::Tensor>(const at::Tensor& output, const MicroBatch& batch)>;
+using LossFunction =
+    std::function<std::vector<at::Tensor>(const at::Tensor& output, const MicroBatch& batch)>;
 
 /// The class's name without namespaces.
 [[nodiscard]] std::string class_name_of(const std::type_info& type);
 
-/// A user's model as a list of modules, each of which reads the output of the one before; the first one reads input_ids. Any
-/// torch::nn::Module serves, with parallel layers as members or without. Its constructor may begin with (context, name), which parallel
-/// layers need; its forward takes a tensor, or a tensor and the micro-batch.
+/// A user's model as a list of modules, each of which reads the output of the one before; the first
+/// one reads input_ids. Any torch::nn::Module serves, with parallel layers as members or without.
+/// Its constructor may begin with (context, name), which parallel layers need; its forward takes a
+/// tensor, or a tensor and the micro-batch.
 class SequentialModel {
  public:
   template <class Module, class... Arguments>
   SequentialModel& add(std::string name, Arguments... arguments) {
-    layers_.push_back({std::move(name), class_name_of(typeid(Module)), [arguments...](const ModuleContext& context, const std::string& path) {
+    layers_.push_back({std::move(name), class_name_of(typeid(Module)),
+                       [arguments...](const ModuleContext& context, const std::string& path) {
                          return built<Module>(make<Module>(context, path, arguments...));
                        }});
     return *this;
   }
-  /// `function(output, batch)` → the micro-batch's mean loss, or a vector of outputs with the loss among them.
+  /// `function(output, batch)` → the micro-batch's mean loss, or a vector of outputs with the loss
+  /// among them.
   template <class Function>
   SequentialModel& loss(Function function) {
-    loss_ = [function](const at::Tensor& output, const MicroBatch& batch) -> std::vector<at::Tensor> {
+    loss_ = [function](const at::Tensor& output,
+                       const MicroBatch& batch) -> std::vector<at::Tensor> {
       if constexpr (std::is_convertible_v<decltype(function(output, batch)), at::Tensor>) {
         return {function(output, batch)};
       } else {
@@ -58,7 +63,8 @@ class SequentialModel {
     };
     return *this;
   }
-  /// Parameters, by name, that are one weight; the first one gives the values. They may lie on different stages.
+  /// Parameters, by name, that are one weight; the first one gives the values. They may lie on
+  /// different stages.
   SequentialModel& tie(std::vector<std::string> parameters) {
     tied_.push_back(std::move(parameters));
     return *this;
@@ -70,8 +76,10 @@ class SequentialModel {
 
  private:
   template <class Module, class... Arguments>
-  static std::shared_ptr<Module> make(const ModuleContext& context, const std::string& path, const Arguments&... arguments) {
-    if constexpr (std::is_constructible_v<Module, const ModuleContext&, const std::string&, const Arguments&...>) {
+  static std::shared_ptr<Module> make(const ModuleContext& context, const std::string& path,
+                                      const Arguments&... arguments) {
+    if constexpr (std::is_constructible_v<Module, const ModuleContext&, const std::string&,
+                                          const Arguments&...>) {
       return std::make_shared<Module>(context, path, arguments...);
     } else {
       return std::make_shared<Module>(arguments...);
@@ -80,13 +88,15 @@ class SequentialModel {
   template <class Module>
   static BuiltLayer built(std::shared_ptr<Module> module) {
     Module& layer = *module;
-    return {std::move(module), [&layer](const at::Tensor& input, [[maybe_unused]] const MicroBatch& batch) -> at::Tensor {
-              if constexpr (requires { layer.forward(input, batch); }) {
-                return layer.forward(input, batch);
-              } else {
-                return layer.forward(input);
-              }
-            }};
+    return {
+        std::move(module),
+        [&layer](const at::Tensor& input, [[maybe_unused]] const MicroBatch& batch) -> at::Tensor {
+          if constexpr (requires { layer.forward(input, batch); }) {
+            return layer.forward(input, batch);
+          } else {
+            return layer.forward(input);
+          }
+        }};
   }
 
   std::vector<LayerSpec> layers_;

@@ -16,10 +16,12 @@
 namespace trellis::trainer {
 namespace {
 
-/// LibTorch's default generator for one scope, seeded by (seed, name), then as it was. Ranks are threads that share it: they take turns.
+/// LibTorch's default generator for one scope, seeded by (seed, name), then as it was. Ranks are
+/// threads that share it: they take turns.
 class DefaultGenerator {
  public:
-  DefaultGenerator(std::int64_t seed, const std::string& name) : turn_(turn()), generator_(at::detail::getDefaultCPUGenerator()) {
+  DefaultGenerator(std::int64_t seed, const std::string& name)
+      : turn_(turn()), generator_(at::detail::getDefaultCPUGenerator()) {
     const std::lock_guard<std::mutex> lock(generator_.mutex());
     before_ = generator_.get_state();
     generator_.set_current_seed(stream_seed(seed, name));
@@ -41,35 +43,47 @@ class DefaultGenerator {
   at::Tensor before_;
 };
 
-bool is_transformer_layer(const LayerSpec& layer, const std::string& cls) { return cls.empty() || layer.class_name == cls; }
+bool is_transformer_layer(const LayerSpec& layer, const std::string& cls) {
+  return cls.empty() || layer.class_name == cls;
+}
 
 std::string classes_of(const SequentialModel& model) {
   std::vector<std::string> classes;
   for (const LayerSpec& layer : model.layers()) {
-    if (std::find(classes.begin(), classes.end(), layer.class_name) == classes.end()) classes.push_back(layer.class_name);
+    if (std::find(classes.begin(), classes.end(), layer.class_name) == classes.end())
+      classes.push_back(layer.class_name);
   }
   std::string text;
   for (const std::string& name : classes) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
 
-/// The parameters that are not a parallel layer's. A replicated parameter between parallel layers sees its rank's part of the sequence only.
-void adopt_parameters(const BuiltLayer& layer, const std::string& name, const ModuleContext& context) {
+/// The parameters that are not a parallel layer's. A replicated parameter between parallel layers
+/// sees its rank's part of the sequence only.
+void adopt_parameters(const BuiltLayer& layer, const std::string& name,
+                      const ModuleContext& context) {
   for (const auto& item : layer.module->named_parameters()) {
     if (!item.value().requires_grad()) {
-      throw ConfigError(name + "." + item.key() + ": a parameter that is not trained has no gradient to reduce: register it as a buffer");
+      throw ConfigError(
+          name + "." + item.key() +
+          ": a parameter that is not trained has no gradient to reduce: register it as a buffer");
     }
     Parameter parameter;
     parameter.name = name + "." + item.key();
     parameter.tensor = item.value();
     parameter.sequence_parallel_enabled = context.sequence_parallel;
-    parameter.weight_decay = item.key().find("bias") == std::string::npos && item.key().find("norm") == std::string::npos;
+    parameter.weight_decay = item.key().find("bias") == std::string::npos &&
+                             item.key().find("norm") == std::string::npos;
     context.parameters->push_back(std::move(parameter));
   }
 }
 
-/// The layer's parameters, and its buffers when param_init_fn fills them too, by their names within the layer.
-std::vector<std::pair<std::string, at::Tensor>> values_to_fill(const BuiltLayer& layer, const std::string& name, std::size_t first, const NxDConfig& config,
+/// The layer's parameters, and its buffers when param_init_fn fills them too, by their names within
+/// the layer.
+std::vector<std::pair<std::string, at::Tensor>> values_to_fill(const BuiltLayer& layer,
+                                                               const std::string& name,
+                                                               std::size_t first,
+                                                               const NxDConfig& config,
                                                                const ModuleContext& context) {
   std::vector<std::pair<std::string, at::Tensor>> values;
   for (std::size_t i = first; i < context.parameters->size(); ++i) {
@@ -77,12 +91,15 @@ std::vector<std::pair<std::string, at::Tensor>> values_to_fill(const BuiltLayer&
     values.emplace_back(parameter.name.substr(name.size() + 1), parameter.tensor);
   }
   if (!config.model_init_config.include_buffers) return values;
-  for (const auto& buffer : layer.module->named_buffers()) values.emplace_back(buffer.key(), buffer.value());
+  for (const auto& buffer : layer.module->named_buffers())
+    values.emplace_back(buffer.key(), buffer.value());
   return values;
 }
 
-/// param_init_fn is the source of the layer's values; with meta_device_init what it leaves out is an error. Whole numbers cannot tell.
-void initialise(const BuiltLayer& layer, const std::string& name, std::size_t first, const NxDConfig& config, const ModuleContext& context) {
+/// param_init_fn is the source of the layer's values; with meta_device_init what it leaves out is
+/// an error. Whole numbers cannot tell.
+void initialise(const BuiltLayer& layer, const std::string& name, std::size_t first,
+                const NxDConfig& config, const ModuleContext& context) {
   const ModelInitConfig& init = config.model_init_config;
   if (!init.param_init_fn || context.shape_only) return;
   const at::NoGradGuard no_grad;
@@ -91,16 +108,19 @@ void initialise(const BuiltLayer& layer, const std::string& name, std::size_t fi
     if (can_tell) value.fill_(std::numeric_limits<double>::quiet_NaN());
     init.param_init_fn(name, key, value);
     if (can_tell && at::isnan(value).any().item<bool>()) {
-      throw ConfigError("model_init_config.param_init_fn: layer " + name + ": " + key + " was not initialised");
+      throw ConfigError("model_init_config.param_init_fn: layer " + name + ": " + key +
+                        " was not initialised");
     }
   }
 }
 
-std::vector<TiedWeight> tied_weights_of(const SequentialModel& model, const std::vector<LayerRange>& ranges, int stage) {
+std::vector<TiedWeight> tied_weights_of(const SequentialModel& model,
+                                        const std::vector<LayerRange>& ranges, int stage) {
   const auto stage_of = [&](const std::string& parameter) {
     for (std::size_t s = 0; s < ranges.size(); ++s) {
       for (int i = ranges[s].first; i < ranges[s].end; ++i) {
-        if (parameter.starts_with(model.layers()[static_cast<std::size_t>(i)].name + ".")) return static_cast<int>(s);
+        if (parameter.starts_with(model.layers()[static_cast<std::size_t>(i)].name + "."))
+          return static_cast<int>(s);
       }
     }
     throw ConfigError("SequentialModel::tie: " + parameter + " belongs to no layer of the model");
@@ -137,15 +157,17 @@ std::vector<LayerRange> partition_model(const SequentialModel& model, const NxDC
     places.push_back(static_cast<int>(i));
   }
   if (names.empty()) {
-    throw ConfigError("pipeline_config.transformer_layer_cls: no layer of class \"" + pipeline.transformer_layer_cls + "\": expected one of " +
-                      classes_of(model));
+    throw ConfigError("pipeline_config.transformer_layer_cls: no layer of class \"" +
+                      pipeline.transformer_layer_cls + "\": expected one of " + classes_of(model));
   }
-  std::vector<LayerRange> ranges = pipeline.pipeline_cuts.empty() ? partition_layers(static_cast<int>(names.size()), stages)
-                                                                  : partition_layers(names, pipeline.pipeline_cuts, stages);
+  std::vector<LayerRange> ranges = pipeline.pipeline_cuts.empty()
+                                       ? partition_layers(static_cast<int>(names.size()), stages)
+                                       : partition_layers(names, pipeline.pipeline_cuts, stages);
   for (LayerRange& range : ranges) {
     range.first = range.first == 0 ? 0 : places[static_cast<std::size_t>(range.first)];
     const bool is_last = range.end == static_cast<int>(places.size());
-    range.end = is_last ? static_cast<int>(model.layers().size()) : places[static_cast<std::size_t>(range.end)];
+    range.end = is_last ? static_cast<int>(model.layers().size())
+                        : places[static_cast<std::size_t>(range.end)];
   }
   return ranges;
 }
@@ -158,35 +180,49 @@ std::vector<bool> recomputed_layers(const SequentialModel& model, const NxDConfi
   if (checkpoint.full) {
     classes = {config.pipeline_config.value_or(PipelineConfig{}).transformer_layer_cls};
     if (classes.front().empty()) {
-      throw ConfigError("activation_checkpoint_config \"full\": expected pipeline_config.transformer_layer_cls to name a class");
+      throw ConfigError(
+          "activation_checkpoint_config \"full\": expected pipeline_config.transformer_layer_cls "
+          "to name a class");
     }
   }
-  if (classes.empty()) throw ConfigError("activation_checkpoint_config: the list of classes is empty: expected some of " + classes_of(model));
+  if (classes.empty())
+    throw ConfigError(
+        "activation_checkpoint_config: the list of classes is empty: expected some of " +
+        classes_of(model));
   for (const std::string& cls : classes) {
     bool found = false;
     for (std::size_t i = 0; i < recomputed.size(); ++i) {
       if (model.layers()[i].class_name != cls) continue;
       recomputed[i] = found = true;
     }
-    if (!found) log_warning("activation_checkpoint_config: no layer of class \"" + cls + "\"; the model has " + classes_of(model));
+    if (!found)
+      log_warning("activation_checkpoint_config: no layer of class \"" + cls +
+                  "\"; the model has " + classes_of(model));
   }
   return recomputed;
 }
 
-SequentialStage::SequentialStage(const SequentialModel& model, const NxDConfig& config, const ModuleContext& context, const StageSlot& slot)
-    : tied_(tied_weights_of(model, partition_model(model, config), slot.index)), position_(context.position) {
+SequentialStage::SequentialStage(const SequentialModel& model, const NxDConfig& config,
+                                 const ModuleContext& context, const StageSlot& slot)
+    : tied_(tied_weights_of(model, partition_model(model, config), slot.index)),
+      position_(context.position) {
   const std::vector<bool> recomputed = recomputed_layers(model, config);
   for (int i = slot.layers.first; i < slot.layers.end; ++i) {
-    build(model.layers()[static_cast<std::size_t>(i)], config, context, recomputed[static_cast<std::size_t>(i)]);
+    build(model.layers()[static_cast<std::size_t>(i)], config, context,
+          recomputed[static_cast<std::size_t>(i)]);
   }
   if (!slot.is_last()) return;
-  if (!model.loss_function()) throw ConfigError("SequentialModel: the model has no loss: call loss(function)");
+  if (!model.loss_function())
+    throw ConfigError("SequentialModel: the model has no loss: call loss(function)");
   loss_ = model.loss_function();
   const auto spec = config.pipeline_config.value_or(PipelineConfig{}).output_loss_value_spec;
-  loss_output_ = static_cast<std::size_t>(std::find(spec.begin(), spec.end(), true) - spec.begin()) % std::max<std::size_t>(1, spec.size());
+  loss_output_ =
+      static_cast<std::size_t>(std::find(spec.begin(), spec.end(), true) - spec.begin()) %
+      std::max<std::size_t>(1, spec.size());
 }
 
-void SequentialStage::build(const LayerSpec& spec, const NxDConfig& config, const ModuleContext& context, bool recompute) {
+void SequentialStage::build(const LayerSpec& spec, const NxDConfig& config,
+                            const ModuleContext& context, bool recompute) {
   const std::size_t first = context.parameters->size();
   const DefaultGenerator generator(context.seed, spec.name);
   BuiltLayer built = spec.build(context, spec.name);
@@ -202,7 +238,9 @@ at::Tensor SequentialStage::output(const at::Tensor& input, const MicroBatch& ba
     const Scope scope = layer.scope.enter();
     const at::Tensor before = value;
     if (layer.recompute && at::GradMode::is_enabled()) {
-      const auto function = [&layer, batch](const std::vector<at::Tensor>& inputs) { return layer.built.forward(inputs[0], batch); };
+      const auto function = [&layer, batch](const std::vector<at::Tensor>& inputs) {
+        return layer.built.forward(inputs[0], batch);
+      };
       value = layer.scope.leave(checkpoint(position_, function, {value}));
     } else {
       value = layer.scope.leave(layer.built.forward(value, batch));
@@ -216,8 +254,8 @@ at::Tensor SequentialStage::forward(const at::Tensor& input, const MicroBatch& b
   const at::Tensor value = output(input, batch);
   if (!loss_) return value;
   const std::vector<at::Tensor> outputs = loss_(value, batch);
-  TORCH_CHECK(loss_output_ < outputs.size(), "output_loss_value_spec: output ", loss_output_, " is the loss, but the loss function returns ",
-              outputs.size());
+  TORCH_CHECK(loss_output_ < outputs.size(), "output_loss_value_spec: output ", loss_output_,
+              " is the loss, but the loss function returns ", outputs.size());
   return outputs[loss_output_];
 }
 

@@ -11,16 +11,21 @@
 
 namespace trellis::trainer {
 
-/// Which layers of a SequentialModel each stage holds. Only instances of transformer_layer_cls are counted and cut after; what stands before
-/// the first of them belongs to the first stage, what stands behind one to that one's stage.
-[[nodiscard]] std::vector<LayerRange> partition_model(const SequentialModel& model, const NxDConfig& config);
+/// Which layers of a SequentialModel each stage holds. Only instances of transformer_layer_cls are
+/// counted and cut after; what precedes the first of them belongs to the first stage, what
+/// is after one to that one's stage.
+[[nodiscard]] std::vector<LayerRange> partition_model(const SequentialModel& model,
+                                                      const NxDConfig& config);
 
-/// Whether each layer is recomputed in backward, by activation_checkpoint_config. Throws ConfigError when "full" finds no transformer layer
-/// or the list of classes is empty; logs classes that no layer has.
-[[nodiscard]] std::vector<bool> recomputed_layers(const SequentialModel& model, const NxDConfig& config);
+/// Whether each layer is recomputed in backward, by activation_checkpoint_config. Throws
+/// ConfigError when "full" finds no transformer layer or the list of classes is empty; logs classes
+/// that no layer has.
+[[nodiscard]] std::vector<bool> recomputed_layers(const SequentialModel& model,
+                                                  const NxDConfig& config);
 
 /// Sees a layer's first input and its output in a forward pass, on the rank's thread.
-using LayerHook = std::function<void(const std::string& layer, const at::Tensor& input, const at::Tensor& output)>;
+using LayerHook = std::function<void(const std::string& layer, const at::Tensor& input,
+                                     const at::Tensor& output)>;
 
 /// One pipeline stage of a SequentialModel: its layers in a row, and the loss on the last one.
 class SequentialStage final : public PipelineStage {
@@ -31,9 +36,11 @@ class SequentialStage final : public PipelineStage {
     LayerScope scope;
     bool recompute = false;
   };
-  /// Builds the slot's layers. Values drawn from LibTorch's default generator are a function of (seed, layer name): the same on every rank.
-  /// Parameters that no parallel layer made are adopted into context.parameters, replicated over TP.
-  SequentialStage(const SequentialModel& model, const NxDConfig& config, const ModuleContext& context, const StageSlot& slot);
+  /// Builds the slot's layers. Values drawn from LibTorch's default generator are a function of
+  /// (seed, layer name): the same on every rank. Parameters that no parallel layer made are adopted
+  /// into context.parameters, replicated over TP.
+  SequentialStage(const SequentialModel& model, const NxDConfig& config,
+                  const ModuleContext& context, const StageSlot& slot);
 
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override;
   [[nodiscard]] std::vector<TiedWeight> tied_weights() const override { return tied_; }
@@ -43,11 +50,12 @@ class SequentialStage final : public PipelineStage {
   void set_layer_hook(LayerHook hook) { hook_ = std::move(hook); }
 
  private:
-  void build(const LayerSpec& spec, const NxDConfig& config, const ModuleContext& context, bool recompute);
+  void build(const LayerSpec& spec, const NxDConfig& config, const ModuleContext& context,
+             bool recompute);
 
   std::vector<Layer> layers_;
-  LossFunction loss_;               ///< none but on the last stage
-  std::size_t loss_output_ = 0;     ///< which of its outputs is the loss
+  LossFunction loss_;            ///< none but on the last stage
+  std::size_t loss_output_ = 0;  ///< which of its outputs is the loss
   std::vector<TiedWeight> tied_;
   LayerHook hook_;
   std::shared_ptr<StepPosition> position_;

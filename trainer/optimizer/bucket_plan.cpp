@@ -23,7 +23,8 @@ std::optional<std::int64_t> bytes_from_environment(const char* variable) {
   std::int64_t megabytes = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), megabytes);
   if (error != std::errc() || end != text.data() + text.size() || megabytes <= 0) {
-    throw ConfigError(std::string(variable) + ": expected a number of megabytes above 0, got `" + value + "`; correct or unset the variable");
+    throw ConfigError(std::string(variable) + ": expected a number of megabytes above 0, got `" +
+                      value + "`; correct or unset the variable");
   }
   return megabytes * kMegabyte;
 }
@@ -33,16 +34,26 @@ std::optional<std::int64_t> bytes_from_environment(const char* variable) {
 BucketCaps bucket_caps(const RunConfig& config) {
   BucketCaps caps;
   // Without a global down-cast bf16 weights meet fp32 masters in one bucket: NxD halves it.
-  if (config.precision.type == "autocast" && config.precision.weights_bf16 && config.precision.master_weights) caps.reduce_scatter /= 2;
-  if (config.bucket_size_collectives_mb > 0) caps.all_reduce = config.bucket_size_collectives_mb * kMegabyte;
-  if (const auto bytes = bytes_from_environment("ALL_GATHER_REDUCE_SCATTER_BUCKET_CAP_MB")) caps.reduce_scatter = *bytes;
-  if (const auto bytes = bytes_from_environment("ALLREDUCE_BUCKET_CAP_MB")) caps.all_reduce = *bytes;
+  if (config.precision.type == "autocast" && config.precision.weights_bf16 &&
+      config.precision.master_weights)
+    caps.reduce_scatter /= 2;
+  if (config.bucket_size_collectives_mb > 0)
+    caps.all_reduce = config.bucket_size_collectives_mb * kMegabyte;
+  if (const auto bytes = bytes_from_environment("ALL_GATHER_REDUCE_SCATTER_BUCKET_CAP_MB"))
+    caps.reduce_scatter = *bytes;
+  if (const auto bytes = bytes_from_environment("ALLREDUCE_BUCKET_CAP_MB"))
+    caps.all_reduce = *bytes;
   return caps;
 }
 
 BucketKind kind_of(const Parameter& parameter) {
-  return {parameter.tensor.scalar_type(), parameter.weight_decay, parameter.tensor_model_parallel, parameter.sequence_parallel_enabled,
-          parameter.tied, parameter.shared, parameter.group};
+  return {parameter.tensor.scalar_type(),
+          parameter.weight_decay,
+          parameter.tensor_model_parallel,
+          parameter.sequence_parallel_enabled,
+          parameter.tied,
+          parameter.shared,
+          parameter.group};
 }
 
 std::int64_t rows_per_shard(const at::Tensor& parameter, int shards) {

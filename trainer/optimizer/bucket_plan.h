@@ -11,24 +11,29 @@ namespace trellis::trainer {
 
 /// How many bytes one gradient communication takes at most. NxD's values (nxdt-features §3.3).
 struct BucketCaps {
-  std::int64_t reduce_scatter = 130'000'000;  ///< ZeRO-1: input of one reduce-scatter; also, times 1/DP, of one all-gather
-  std::int64_t all_reduce = 512'000'000;      ///< without ZeRO-1
+  std::int64_t reduce_scatter =
+      130'000'000;  ///< ZeRO-1: input of one reduce-scatter; also, times 1/DP, of one all-gather
+  std::int64_t all_reduce = 512'000'000;  ///< without ZeRO-1
 };
 
-/// The caps of a run. `bucket_size_collectives` is that of coalesced all-reduces: a ZeRO-1 bucket above 140 MB gave not-a-numbers on Neuron,
-/// and all example files say 1024. The variables ALL_GATHER_REDUCE_SCATTER_BUCKET_CAP_MB and ALLREDUCE_BUCKET_CAP_MB go first. Throws ConfigError for a variable that is no number above 0.
+/// The caps of a run. `bucket_size_collectives` is that of coalesced all-reduces: a ZeRO-1 bucket
+/// above 140 MB gave not-a-numbers on Neuron, and all example files say 1024. The variables
+/// ALL_GATHER_REDUCE_SCATTER_BUCKET_CAP_MB and ALLREDUCE_BUCKET_CAP_MB go first. Throws ConfigError
+/// for a variable that is no number above 0.
 [[nodiscard]] BucketCaps bucket_caps(const RunConfig& config);
 
 /// What the parameters of one bucket have in common.
 struct BucketKind {
   at::ScalarType dtype = at::kFloat;
-  bool weight_decay = false, tensor_model_parallel = false, sequence_parallel_enabled = false, tied = false, shared = false;
+  bool weight_decay = false, tensor_model_parallel = false, sequence_parallel_enabled = false,
+       tied = false, shared = false;
   std::optional<OptimizerGroup> group = {};
   auto operator<=>(const BucketKind&) const = default;
 };
 [[nodiscard]] BucketKind kind_of(const Parameter& parameter);
 
-/// Rows of dimension 0 that each rank of a sharding group has of a parameter: all have equally many, the last ones padding.
+/// Rows of dimension 0 that each rank of a sharding group has of a parameter: all have equally
+/// many, the last ones padding.
 [[nodiscard]] std::int64_t rows_per_shard(const at::Tensor& parameter, int shards);
 
 /// Splits the parameters into buckets of one kind each, last parameter first: the order in which

@@ -13,14 +13,15 @@
 #include <ATen/ops/sqrt.h>
 #include <ATen/ops/where.h>
 
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 
 namespace trellis::trainer {
 namespace {
 
 using Arguments = std::map<std::string, double>;
 
-/// What a formula touches: p and g, its states in order, and the numbers of the step. Formulas below: b1, b2 betas, t the step, wd the decay.
+/// What a formula touches: p and g, its states in order, and the numbers of the step. Formulas
+/// below: b1, b2 betas, t the step, wd the decay.
 struct Operands {
   at::Tensor& p;
   at::Tensor& g;
@@ -30,11 +31,14 @@ struct Operands {
 
 class ElementwiseRule : public UpdateRule {
  public:
-  ElementwiseRule(std::vector<std::pair<std::string, double>> states) : states_(std::move(states)) {}
+  ElementwiseRule(std::vector<std::pair<std::string, double>> states)
+      : states_(std::move(states)) {}
 
-  [[nodiscard]] std::vector<OptimizerState> make_states(const ShardLayout& layout, const at::TensorOptions& options) const final {
+  [[nodiscard]] std::vector<OptimizerState> make_states(
+      const ShardLayout& layout, const at::TensorOptions& options) const final {
     std::vector<OptimizerState> made;
-    for (const auto& [name, value] : states_) made.push_back({name, {at::full({layout.elements}, value, options)}});
+    for (const auto& [name, value] : states_)
+      made.push_back({name, {at::full({layout.elements}, value, options)}});
     return made;
   }
 
@@ -42,10 +46,13 @@ class ElementwiseRule : public UpdateRule {
     const std::int64_t elements = values.parameters.numel();
     const std::int64_t step = values.parameters.device().is_cpu() ? kElementsInCache : elements;
     for (std::int64_t first = 0; first < elements; first += step) {
-      const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, first, std::min(step, elements - first)); };
+      const auto part = [&](const at::Tensor& whole) {
+        return whole.narrow(0, first, std::min(step, elements - first));
+      };
       at::Tensor p = part(values.parameters), g = part(values.grad);
       Operands operands{p, g, {}, numbers};
-      for (const OptimizerState& state : values.states) operands.state.push_back(part(state.parts.front()));
+      for (const OptimizerState& state : values.states)
+        operands.state.push_back(part(state.parts.front()));
       update(operands);
     }
   }
@@ -54,7 +61,8 @@ class ElementwiseRule : public UpdateRule {
   virtual void update(Operands& x) const = 0;
 
  private:
-  /// On the host a formula is a dozen passes over its operands, which stay in a core's cache when there are few of them at a time.
+  /// On the host a formula is a dozen passes over its operands, which stay in a core's cache when
+  /// there are few of them at a time.
   static constexpr std::int64_t kElementsInCache = 1 << 16;
   std::vector<std::pair<std::string, double>> states_;  ///< name, initial value
 };
@@ -69,14 +77,20 @@ void update_moments(Operands& x, double beta1, double beta2) {
   x.state[1].mul_(beta2).addcmul_(x.g, x.g, 1 - beta2);
 }
 
-/// adamw: p ← p·(1 − lr·wd) − lr/(1−b1ᵗ) · m / (√(v / (1−b2ᵗ)) + eps).  adam: the decay is added to the gradient instead. One operation but for
-/// the decay, which differs between groups.
+/// adamw: p ← p·(1 − lr·wd) − lr/(1−b1ᵗ) · m / (√(v / (1−b2ᵗ)) + eps).  adam: the decay is added to
+/// the gradient instead. One operation except for the decay, which differs between groups.
 class Adam final : public ElementwiseRule {
  public:
   Adam(const OptimSection& optim, bool decoupled, bool amsgrad)
-      : ElementwiseRule(moments(amsgrad)), beta1_(optim.beta1), beta2_(optim.beta2), eps_(optim.eps), decoupled_(decoupled), amsgrad_(amsgrad) {}
+      : ElementwiseRule(moments(amsgrad)),
+        beta1_(optim.beta1),
+        beta2_(optim.beta2),
+        eps_(optim.eps),
+        decoupled_(decoupled),
+        amsgrad_(amsgrad) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double weight_decay) const override {
+  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
+                                            double weight_decay) const override {
     return {decoupled_ ? 1 - lr * weight_decay : weight_decay, lr, static_cast<double>(step)};
   }
 
@@ -88,7 +102,8 @@ class Adam final : public ElementwiseRule {
       x.g.addcmul_(x.p, x.n[0]);
     }
     const at::TensorList largest = amsgrad_ ? at::TensorList(x.state[2]) : at::TensorList();
-    at::_fused_adamw_(x.p, x.g, x.state[0], x.state[1], largest, x.n[2], x.n[1], beta1_, beta2_, 0, eps_, amsgrad_, false);
+    at::_fused_adamw_(x.p, x.g, x.state[0], x.state[1], largest, x.n[2], x.n[1], beta1_, beta2_, 0,
+                      eps_, amsgrad_, false);
   }
 
  private:
@@ -96,15 +111,22 @@ class Adam final : public ElementwiseRule {
   bool decoupled_, amsgrad_;
 };
 
-/// p ← p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m / (√v + eps), then p ← p − lr·wd·p: Hugging Face's former AdamW, with states that stay fp32.
+/// p ← p − lr·√(1−b2ᵗ)/(1−b1ᵗ) · m / (√v + eps), then p ← p − lr·wd·p: Hugging Face's former AdamW,
+/// with states that stay fp32.
 class AdamWFp32OptState final : public ElementwiseRule {
  public:
   AdamWFp32OptState(const OptimSection& optim, bool correct_bias)
-      : ElementwiseRule(moments(false)), beta1_(optim.beta1), beta2_(optim.beta2), eps_(optim.eps), correct_bias_(correct_bias) {}
+      : ElementwiseRule(moments(false)),
+        beta1_(optim.beta1),
+        beta2_(optim.beta2),
+        eps_(optim.eps),
+        correct_bias_(correct_bias) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double weight_decay) const override {
+  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
+                                            double weight_decay) const override {
     const auto t = static_cast<double>(step);
-    const double correction = correct_bias_ ? std::sqrt(1 - std::pow(beta2_, t)) / (1 - std::pow(beta1_, t)) : 1;
+    const double correction =
+        correct_bias_ ? std::sqrt(1 - std::pow(beta2_, t)) / (1 - std::pow(beta1_, t)) : 1;
     return {-lr * correction, 1 - lr * weight_decay};
   }
   [[nodiscard]] bool fp32_states() const override { return true; }
@@ -122,15 +144,20 @@ class AdamWFp32OptState final : public ElementwiseRule {
   bool correct_bias_;
 };
 
-/// g ← g + wd·p;  b ← momentum·b + (1−dampening)·g, but b = g at t = 1;  g ← b, or g + momentum·b (nesterov);  p ← p − lr·g.
+/// g ← g + wd·p;  b ← momentum·b + (1−dampening)·g, but b = g at t = 1;  g ← b, or g + momentum·b
+/// (nesterov);  p ← p − lr·g.
 class Sgd final : public ElementwiseRule {
  public:
   explicit Sgd(const Arguments& arguments)
-      : ElementwiseRule(arguments.at("momentum") > 0 ? std::vector<std::pair<std::string, double>>{{"momentum_buffer", 0}}
-                                                     : std::vector<std::pair<std::string, double>>{}),
-        momentum_(arguments.at("momentum")), dampening_(arguments.at("dampening")), nesterov_(arguments.at("nesterov") != 0) {}
+      : ElementwiseRule(arguments.at("momentum") > 0
+                            ? std::vector<std::pair<std::string, double>>{{"momentum_buffer", 0}}
+                            : std::vector<std::pair<std::string, double>>{}),
+        momentum_(arguments.at("momentum")),
+        dampening_(arguments.at("dampening")),
+        nesterov_(arguments.at("nesterov") != 0) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double weight_decay) const override {
+  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
+                                            double weight_decay) const override {
     return {weight_decay, -lr, step == 1 ? 1 : 1 - dampening_};
   }
 
@@ -153,15 +180,21 @@ class Sgd final : public ElementwiseRule {
 class Adadelta final : public ElementwiseRule {
  public:
   Adadelta(const OptimSection& optim, const Arguments& arguments)
-      : ElementwiseRule({{"square_avg", 0}, {"acc_delta", 0}}), rho_(arguments.at("rho")), eps_(optim.eps) {}
+      : ElementwiseRule({{"square_avg", 0}, {"acc_delta", 0}}),
+        rho_(arguments.at("rho")),
+        eps_(optim.eps) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr, double weight_decay) const override { return {weight_decay, -lr}; }
+  [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr,
+                                            double weight_decay) const override {
+    return {weight_decay, -lr};
+  }
 
  protected:
   void update(Operands& x) const override {
     x.g.addcmul_(x.p, x.n[0]);
     x.state[0].mul_(rho_).addcmul_(x.g, x.g, 1 - rho_);
-    const at::Tensor delta = x.state[1].add(eps_).sqrt_().div_(x.state[0].add(eps_).sqrt_()).mul_(x.g);
+    const at::Tensor delta =
+        x.state[1].add(eps_).sqrt_().div_(x.state[0].add(eps_).sqrt_()).mul_(x.g);
     x.state[1].mul_(rho_).addcmul_(delta, delta, 1 - rho_);
     x.p.addcmul_(delta, x.n[1]);
   }
@@ -174,9 +207,13 @@ class Adadelta final : public ElementwiseRule {
 class Adamax final : public ElementwiseRule {
  public:
   explicit Adamax(const OptimSection& optim)
-      : ElementwiseRule({{"exp_avg", 0}, {"exp_inf", 0}}), beta1_(optim.beta1), beta2_(optim.beta2), eps_(optim.eps) {}
+      : ElementwiseRule({{"exp_avg", 0}, {"exp_inf", 0}}),
+        beta1_(optim.beta1),
+        beta2_(optim.beta2),
+        eps_(optim.eps) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double weight_decay) const override {
+  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
+                                            double weight_decay) const override {
     return {weight_decay, -lr / (1 - std::pow(beta1_, static_cast<double>(step)))};
   }
 
@@ -196,9 +233,12 @@ class Adamax final : public ElementwiseRule {
 class Adagrad final : public ElementwiseRule {
  public:
   Adagrad(const OptimSection& optim, const Arguments& arguments)
-      : ElementwiseRule({{"sum", arguments.at("initial_accumulator_value")}}), lr_decay_(arguments.at("lr_decay")), eps_(optim.eps) {}
+      : ElementwiseRule({{"sum", arguments.at("initial_accumulator_value")}}),
+        lr_decay_(arguments.at("lr_decay")),
+        eps_(optim.eps) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double weight_decay) const override {
+  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr,
+                                            double weight_decay) const override {
     return {weight_decay, -lr / (1 + static_cast<double>(step - 1) * lr_decay_)};
   }
 
@@ -221,14 +261,22 @@ std::vector<std::pair<std::string, double>> rmsprop_states(bool momentum, bool c
   return states;
 }
 
-/// s ← alpha·s + (1−alpha)·g²;  d = g / (√(s − a²) + eps), a the mean gradient when centered;  b ← momentum·b + d;  p ← p − lr·b.
+/// s ← alpha·s + (1−alpha)·g²;  d = g / (√(s − a²) + eps), a the mean gradient when centered;  b ←
+/// momentum·b + d;  p ← p − lr·b.
 class RmsProp final : public ElementwiseRule {
  public:
   RmsProp(const OptimSection& optim, const Arguments& arguments)
-      : ElementwiseRule(rmsprop_states(arguments.at("momentum") > 0, arguments.at("centered") != 0)),
-        alpha_(arguments.at("alpha")), momentum_(arguments.at("momentum")), eps_(optim.eps), centered_(arguments.at("centered") != 0) {}
+      : ElementwiseRule(
+            rmsprop_states(arguments.at("momentum") > 0, arguments.at("centered") != 0)),
+        alpha_(arguments.at("alpha")),
+        momentum_(arguments.at("momentum")),
+        eps_(optim.eps),
+        centered_(arguments.at("centered") != 0) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr, double weight_decay) const override { return {weight_decay, -lr}; }
+  [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr,
+                                            double weight_decay) const override {
+    return {weight_decay, -lr};
+  }
 
  protected:
   void update(Operands& x) const override {
@@ -252,24 +300,31 @@ class RmsProp final : public ElementwiseRule {
   bool centered_;
 };
 
-/// Only signs count. s = sign(g·previous g): the step size grows by etas[1] when s = 1, falls by etas[0] when s = −1, where the
-/// element then rests for a step;  p ← p − sign(g)·step size. At t = 1 the step size is lr.
+/// Only signs count. s = sign(g·previous g): the step size grows by etas[1] when s = 1, falls by
+/// etas[0] when s = −1, where the element then rests for a step;  p ← p − sign(g)·step size. At t =
+/// 1 the step size is lr.
 class Rprop final : public ElementwiseRule {
  public:
   explicit Rprop(const Arguments& arguments)
-      : ElementwiseRule({{"prev", 0}, {"step_size", 0}}), smaller_(arguments.at("etas_0")), larger_(arguments.at("etas_1")),
-        lowest_(arguments.at("step_sizes_0")), highest_(arguments.at("step_sizes_1")) {}
+      : ElementwiseRule({{"prev", 0}, {"step_size", 0}}),
+        smaller_(arguments.at("etas_0")),
+        larger_(arguments.at("etas_1")),
+        lowest_(arguments.at("step_sizes_0")),
+        highest_(arguments.at("step_sizes_1")) {}
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double) const override { return {step == 1 ? lr : 0}; }
+  [[nodiscard]] std::vector<double> numbers(std::int64_t step, double lr, double) const override {
+    return {step == 1 ? lr : 0};
+  }
 
  protected:
   void update(Operands& x) const override {
     x.state[1].add_(x.n[0]);
     const at::Tensor change = x.g.mul(x.state[0]).sign_();
-    const at::Tensor turned = change.lt(0);
-    at::Tensor factor = at::ones_like(change).masked_fill_(change.gt(0), larger_).masked_fill_(turned, smaller_);
+    const at::Tensor flipped = change.lt(0);
+    at::Tensor factor =
+        at::ones_like(change).masked_fill_(change.gt(0), larger_).masked_fill_(flipped, smaller_);
     x.state[1].mul_(factor).clamp_(lowest_, highest_);
-    x.g.masked_fill_(turned, 0);
+    x.g.masked_fill_(flipped, 0);
     x.p.addcmul_(at::sign(x.g), x.state[1], -1);
     x.state[0].copy_(x.g);
   }
@@ -282,9 +337,12 @@ class Rprop final : public ElementwiseRule {
 
 std::shared_ptr<const UpdateRule> make_elementwise_rule(const OptimSection& optim) {
   const Arguments arguments = optimizer_arguments(optim);
-  if (optim.name == "adamw") return std::make_shared<Adam>(optim, true, arguments.at("amsgrad") != 0);
-  if (optim.name == "adam") return std::make_shared<Adam>(optim, false, arguments.at("amsgrad") != 0);
-  if (optim.name == "adamw_fp32OptState") return std::make_shared<AdamWFp32OptState>(optim, arguments.at("correct_bias") != 0);
+  if (optim.name == "adamw")
+    return std::make_shared<Adam>(optim, true, arguments.at("amsgrad") != 0);
+  if (optim.name == "adam")
+    return std::make_shared<Adam>(optim, false, arguments.at("amsgrad") != 0);
+  if (optim.name == "adamw_fp32OptState")
+    return std::make_shared<AdamWFp32OptState>(optim, arguments.at("correct_bias") != 0);
   if (optim.name == "sgd") return std::make_shared<Sgd>(arguments);
   if (optim.name == "adadelta") return std::make_shared<Adadelta>(optim, arguments);
   if (optim.name == "adamax") return std::make_shared<Adamax>(optim);

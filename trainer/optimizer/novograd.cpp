@@ -8,7 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "trainer/optimizer/layerwise_rules.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 #include "trainer/optimizer/tensor_sums.h"
 
 namespace trellis::trainer {
@@ -16,24 +16,37 @@ namespace {
 
 /// One second moment per tensor, of its gradient's norm. With N = |g|² of the whole tensor:
 ///
-///   v ← N at the first step (while v is 0), then b2·v + (1−b2)·N;  amsgrad: the largest v so far takes its place
+///   v ← N at the first step (while v is 0), then b2·v + (1−b2)·N;
+///     amsgrad: the largest v so far takes its place
 ///   g ← g/(√v + eps) + wd·p;  grad_averaging: g ← (1−b1)·g;  m ← b1·m + g
 ///   p ← p − lr·m;  luc: the rate is at most luc_trust·|p| / (|m| + luc_eps)
 class Novograd final : public UpdateRule {
  public:
   Novograd(const OptimSection& optim, const std::map<std::string, double>& arguments)
-      : beta1_(optim.beta1), beta2_(optim.beta2), eps_(optim.eps), averaging_(arguments.at("grad_averaging") != 0),
-        amsgrad_(arguments.at("amsgrad") != 0), luc_(arguments.at("luc") != 0), luc_trust_(arguments.at("luc_trust")),
+      : beta1_(optim.beta1),
+        beta2_(optim.beta2),
+        eps_(optim.eps),
+        averaging_(arguments.at("grad_averaging") != 0),
+        amsgrad_(arguments.at("amsgrad") != 0),
+        luc_(arguments.at("luc") != 0),
+        luc_trust_(arguments.at("luc_trust")),
         luc_eps_(arguments.at("luc_eps")) {}
 
-  [[nodiscard]] std::vector<OptimizerState> make_states(const ShardLayout& layout, const at::TensorOptions& options) const override {
-    const auto one_per_tensor = [&] { return at::zeros({static_cast<std::int64_t>(layout.slots.size())}, options); };
-    std::vector<OptimizerState> states{{"exp_avg", {at::zeros({layout.elements}, options)}}, {"exp_avg_sq", {one_per_tensor()}}};
-    if (amsgrad_) states.push_back({"max_exp_avg_sq", {one_per_tensor()}});
+  [[nodiscard]] std::vector<OptimizerState> make_states(
+      const ShardLayout& layout, const at::TensorOptions& options) const override {
+    const auto one_per_tensor = [&] {
+      return at::zeros({static_cast<std::int64_t>(layout.slots.size())}, options);
+    };
+    std::vector<OptimizerState> states{{"exp_avg", {at::zeros({layout.elements}, options)}},
+                                       {"exp_avg_sq", {one_per_tensor()}, StateExtent::kTensor}};
+    if (amsgrad_) states.push_back({"max_exp_avg_sq", {one_per_tensor()}, StateExtent::kTensor});
     return states;
   }
 
-  [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr, double weight_decay) const override { return {weight_decay, lr}; }
+  [[nodiscard]] std::vector<double> numbers(std::int64_t, double lr,
+                                            double weight_decay) const override {
+    return {weight_decay, lr};
+  }
 
   void apply(const ShardLayout& layout, ShardValues values, const StepNumbers& n) const override {
     at::Tensor& g = values.grad;
@@ -51,7 +64,8 @@ class Novograd final : public UpdateRule {
     }
     const at::Tensor rates = clipped_rates(layout, values.parameters, m, n[1]);
     for (std::size_t i = 0; i < layout.slots.size(); ++i) {
-      rows_of(values.parameters, layout.slots[i]).addcmul_(rows_of(m, layout.slots[i]), rates.select(0, static_cast<std::int64_t>(i)), -1);
+      rows_of(values.parameters, layout.slots[i])
+          .addcmul_(rows_of(m, layout.slots[i]), rates.select(0, static_cast<std::int64_t>(i)), -1);
     }
   }
 
@@ -73,8 +87,12 @@ class Novograd final : public UpdateRule {
     return largest.copy_(at::maximum(largest, v));
   }
 
-  at::Tensor clipped_rates(const ShardLayout& layout, const at::Tensor& p, const at::Tensor& m, const at::Tensor& lr) const {
-    const at::Tensor trusted = squared_norms(layout, p).sqrt_().mul_(luc_trust_).div_(squared_norms(layout, m).sqrt_().add_(luc_eps_));
+  at::Tensor clipped_rates(const ShardLayout& layout, const at::Tensor& p, const at::Tensor& m,
+                           const at::Tensor& lr) const {
+    const at::Tensor trusted = squared_norms(layout, p)
+                                   .sqrt_()
+                                   .mul_(luc_trust_)
+                                   .div_(squared_norms(layout, m).sqrt_().add_(luc_eps_));
     return at::minimum(trusted, lr);
   }
 

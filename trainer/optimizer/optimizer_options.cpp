@@ -27,7 +27,8 @@ OptimizerOptions optimizer_options(const RunConfig& config) {
   options.decay_norms_and_biases = config.model.do_layer_norm_weight_decay;
   options.max_grad_norm = config.trainer.gradient_clip_val;
   options.zero1 = config.distributed_strategy.zero1;
-  // fp32 and fp64 runs keep their one type; the flags only matter for half-precision weights, and two of them only with ZeRO-1.
+  // fp32 and fp64 runs keep their one type; the flags only matter for half-precision weights, and
+  // two of them only with ZeRO-1.
   const bool half = dtype == at::kBFloat16, widens = half && options.zero1;
   options.grad_dtype = widens && precision.fp32_grad_acc ? at::kFloat : dtype;
   options.master_dtype = widens && precision.master_weights ? at::kFloat : dtype;

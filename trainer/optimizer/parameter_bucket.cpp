@@ -26,7 +26,8 @@ class ParameterBucket::AccumulateMainGrad final : public torch::autograd::PostAc
   std::size_t slot_;
 };
 
-ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor, ParallelGroup sharding, at::ScalarType grad_dtype)
+ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor,
+                                 ParallelGroup sharding, at::ScalarType grad_dtype)
     : sharding_(sharding), layout_{{}, 0, std::move(tensor), std::move(sharding)} {
   for (Parameter* parameter : parameters) add_slot(parameter);
   const at::TensorOptions options = kind().tensor.options().dtype(grad_dtype).requires_grad(false);
@@ -38,7 +39,8 @@ ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGro
     const at::Tensor& weight = slots_[i].parameter->tensor;
     slots_[i].main_grad = main_grad_.narrow(0, offset, weight.numel()).view(weight.sizes());
     offset += weight.numel();
-    torch::autograd::impl::set_post_acc_grad_hooks(weight, std::make_unique<AccumulateMainGrad>(*this, i));
+    torch::autograd::impl::set_post_acc_grad_hooks(weight,
+                                                   std::make_unique<AccumulateMainGrad>(*this, i));
   }
 }
 
@@ -54,7 +56,8 @@ void ParameterBucket::add_slot(Parameter* parameter) {
   shard.first_row = std::min(share * sharding_.rank, rows);
   shard.rows = std::min(share, rows - shard.first_row);
   const at::Tensor weights = row_weights_of(*parameter, layout_.tensor.size);
-  if (weights.defined()) shard.row_weights = weights.narrow(0, shard.first_row, shard.rows).to(tensor.device());
+  if (weights.defined())
+    shard.row_weights = weights.narrow(0, shard.first_row, shard.rows).to(tensor.device());
   layout_.elements += shard.elements;
   layout_.slots.push_back(shard);
   Slot slot;
@@ -63,13 +66,15 @@ void ParameterBucket::add_slot(Parameter* parameter) {
 }
 
 ParameterBucket::~ParameterBucket() {
-  for (const Slot& slot : slots_) torch::autograd::impl::set_post_acc_grad_hooks(slot.parameter->tensor, nullptr);
+  for (const Slot& slot : slots_)
+    torch::autograd::impl::set_post_acc_grad_hooks(slot.parameter->tensor, nullptr);
 }
 
 void ParameterBucket::accumulate(Slot& slot, const at::Tensor& grad) {
   const at::NoGradGuard no_grad;
-  TORCH_CHECK(expected_gradients_ == 0 || slot.gradients < expected_gradients_, slot.parameter->name, " got more than the expected ",
-              expected_gradients_, " gradients in this step: its sum is already on its way to the other ranks");
+  TORCH_CHECK(expected_gradients_ == 0 || slot.gradients < expected_gradients_,
+              slot.parameter->name, " got more than the expected ", expected_gradients_,
+              " gradients in this step: its sum is already on its way to the other ranks");
   if (slot.gradients > 0) {
     slot.main_grad.add_(grad);
   } else {
@@ -96,7 +101,8 @@ void ParameterBucket::skip(int gradients) {
 
 void ParameterBucket::end_accumulation() {
   for (Slot& slot : slots_) {
-    TORCH_INTERNAL_ASSERT(slot.gradients > 0, slot.parameter->name, " got no gradient in this step");
+    TORCH_INTERNAL_ASSERT(slot.gradients > 0, slot.parameter->name,
+                          " got no gradient in this step");
     slot.gradients = 0;
   }
   complete_slots_ = 0;
@@ -104,7 +110,8 @@ void ParameterBucket::end_accumulation() {
 
 std::vector<at::Tensor> ParameterBucket::slices_of(const at::Tensor& shard) const {
   std::vector<at::Tensor> slices;
-  for (const ShardSlot& slot : layout_.slots) slices.push_back(shard.narrow(0, slot.offset, slot.elements));
+  for (const ShardSlot& slot : layout_.slots)
+    slices.push_back(shard.narrow(0, slot.offset, slot.elements));
   return slices;
 }
 
@@ -123,7 +130,8 @@ PendingCollective ParameterBucket::start_reduce_scatter(at::ScalarType dtype) co
   at::Tensor shard = at::empty({layout_.elements}, main_grad_.options().dtype(dtype));
   std::vector<at::Tensor> inputs;
   for (std::size_t i = 0; i < slots_.size(); ++i) inputs.push_back(padded_main_grad(i, dtype));
-  return start_reduce_scatter_coalesced(std::move(inputs), slices_of(shard), sharding_).with_result(std::move(shard));
+  return start_reduce_scatter_coalesced(std::move(inputs), slices_of(shard), sharding_)
+      .with_result(std::move(shard));
 }
 
 at::Tensor ParameterBucket::shard_of_parameters(at::ScalarType dtype) const {
@@ -131,15 +139,19 @@ at::Tensor ParameterBucket::shard_of_parameters(at::ScalarType dtype) const {
   at::Tensor shard = at::zeros({layout_.elements}, main_grad_.options().dtype(dtype));
   for (const ShardSlot& slot : layout_.slots) {
     if (slot.rows == 0) continue;
-    const at::Tensor values = slot.parameter->tensor.view({-1, slot.row_elements}).narrow(0, slot.first_row, slot.rows);
-    shard.narrow(0, slot.offset, slot.valid_elements()).view({slot.rows, slot.row_elements}).copy_(values);
+    const at::Tensor values =
+        slot.parameter->tensor.view({-1, slot.row_elements}).narrow(0, slot.first_row, slot.rows);
+    shard.narrow(0, slot.offset, slot.valid_elements())
+        .view({slot.rows, slot.row_elements})
+        .copy_(values);
   }
   return shard;
 }
 
 void ParameterBucket::Gather::finish() {
   pending.wait();
-  for (auto& [parameter, arrived] : padded) parameter.copy_(arrived.narrow(0, 0, parameter.numel()));
+  for (auto& [parameter, arrived] : padded)
+    parameter.copy_(arrived.narrow(0, 0, parameter.numel()));
   padded.clear();
 }
 
@@ -147,7 +159,8 @@ ParameterBucket::Gather ParameterBucket::start_all_gather(const at::Tensor& shar
   Gather gather{PendingCollective(at::Tensor()), {}};
   const std::vector<at::Tensor> slices = slices_of(shard);
   if (sharding_.size == 1) {
-    for (std::size_t i = 0; i < slots_.size(); ++i) gather.padded.emplace_back(slots_[i].parameter->tensor.view(-1), slices[i]);
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+      gather.padded.emplace_back(slots_[i].parameter->tensor.view(-1), slices[i]);
     return gather;
   }
   std::vector<at::Tensor> outputs;
@@ -160,7 +173,8 @@ ParameterBucket::Gather ParameterBucket::start_all_gather(const at::Tensor& shar
     }
     outputs.push_back(std::move(place));
   }
-  gather.pending = start_all_gather_coalesced(slices_of(shard.to(kind().tensor.scalar_type())), std::move(outputs), sharding_);
+  gather.pending = start_all_gather_coalesced(slices_of(shard.to(kind().tensor.scalar_type())),
+                                              std::move(outputs), sharding_);
   return gather;
 }
 

@@ -23,31 +23,42 @@ namespace trellis::trainer {
 ///   shard 0     [ a row 0 | a row 1 | b row 0 ]
 ///   shard 1     [ a row 2 | padding | b row 1 ]
 ///
-/// A shard is one flat tensor: an elementwise optimizer runs once per bucket, not once per parameter.
-/// Padding is and stays zero. It grows with the group (one row per rank at least), so that the caller
-/// bounds how many communications with padded copies are under way.
+/// A shard is one flat tensor: an elementwise optimizer runs once per bucket, not once per
+/// parameter. Padding is and stays zero. It grows with the group (one row per rank at least), so
+/// that the caller bounds how many communications with padded copies are under way.
 class ParameterBucket {
  public:
   /// Takes over the parameters' gradients: backward adds each one to main_grad and frees it.
-  ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor, ParallelGroup sharding, at::ScalarType grad_dtype);
+  ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor, ParallelGroup sharding,
+                  at::ScalarType grad_dtype);
   ParameterBucket(const ParameterBucket&) = delete;
   ParameterBucket& operator=(const ParameterBucket&) = delete;
   ~ParameterBucket();
 
-  [[nodiscard]] const Parameter& kind() const { return *slots_.front().parameter; }  ///< attributes shared by all
+  [[nodiscard]] const Parameter& kind() const {
+    return *slots_.front().parameter;
+  }  ///< attributes shared by all
   [[nodiscard]] const ShardLayout& layout() const { return layout_; }
-  [[nodiscard]] const at::Tensor& main_grad() const { return main_grad_; }           ///< the accumulated gradients, flat
-  [[nodiscard]] bool is_padded() const { return layout_.elements * sharding_.size != main_grad_.numel(); }
-  /// The accumulated gradient of one parameter, in its shape; undefined for a parameter of another bucket.
+  [[nodiscard]] const at::Tensor& main_grad() const {
+    return main_grad_;
+  }  ///< the accumulated gradients, flat
+  [[nodiscard]] bool is_padded() const {
+    return layout_.elements * sharding_.size != main_grad_.numel();
+  }
+  /// The accumulated gradient of one parameter, in its shape; undefined for a parameter of another
+  /// bucket.
   [[nodiscard]] at::Tensor main_grad_of(const Parameter& parameter) const;
-  /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them. More of them are then an error.
+  /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them.
+  /// More of them are then an error.
   void on_complete(int gradients, std::function<void()> complete);
-  /// As many more gradients of each parameter that got one count as arrived, though nobody computed them. REQUIRES: others follow.
+  /// As many more gradients of each parameter that got one count as arrived, though no one computed
+  /// them. REQUIRES: others follow.
   void skip(int gradients);
   /// Ends the accumulation: the next gradient starts a new sum. Throws when a parameter got none.
   void end_accumulation();
 
-  /// Sums main_grad over the sharding group, in `dtype`. The result is this rank's shard; main_grad itself when the group has one member.
+  /// Sums main_grad over the sharding group, in `dtype`. The result is this rank's shard; main_grad
+  /// itself when the group has one member.
   [[nodiscard]] PendingCollective start_reduce_scatter(at::ScalarType dtype) const;
   /// This rank's shard of the parameters' values.
   [[nodiscard]] at::Tensor shard_of_parameters(at::ScalarType dtype) const;
@@ -65,8 +76,8 @@ class ParameterBucket {
   class AccumulateMainGrad;
   struct Slot {
     Parameter* parameter = nullptr;
-    at::Tensor main_grad;             ///< as the parameter's shape
-    int gradients = 0;                ///< in this step
+    at::Tensor main_grad;  ///< as the parameter's shape
+    int gradients = 0;     ///< in this step
   };
 
   void add_slot(Parameter* parameter);
@@ -79,7 +90,7 @@ class ParameterBucket {
   ShardLayout layout_;
   std::vector<Slot> slots_;
   at::Tensor main_grad_;
-  int expected_gradients_ = 0;        ///< per parameter; 0: any number
+  int expected_gradients_ = 0;  ///< per parameter; 0: any number
   std::size_t complete_slots_ = 0;
   std::function<void()> complete_;
 };

@@ -19,11 +19,13 @@ bool has_split_columns(const Parameter& parameter) { return parameter.partition.
 
 bool any(const Parameter&) { return true; }
 
-void sum_over_group(const ShardLayout& layout, std::vector<at::Tensor>& parts, const ParallelGroup& group, const Selection& selected) {
+void sum_over_group(const ShardLayout& layout, std::vector<at::Tensor>& parts,
+                    const ParallelGroup& group, const Selection& selected) {
   if (group.size == 1) return;
   std::vector<at::Tensor> flat;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].defined() && selected(*layout.slots[i].parameter)) flat.push_back(parts[i].reshape(-1));
+    if (parts[i].defined() && selected(*layout.slots[i].parameter))
+      flat.push_back(parts[i].reshape(-1));
   }
   if (flat.empty()) return;
   const at::Tensor sums = all_reduce(at::cat(flat), group);
@@ -59,7 +61,9 @@ at::Tensor weighted_rows(const at::Tensor& per_row, const ShardSlot& slot) {
   return per_row.mul(slot.row_weights.to(per_row.scalar_type()).view(shape));
 }
 
-at::Tensor sum_of_squares(const at::Tensor& shard, const ShardSlot& slot) { return weighted_rows(rows_of(shard, slot).square(), slot).sum(); }
+at::Tensor sum_of_squares(const at::Tensor& shard, const ShardSlot& slot) {
+  return weighted_rows(rows_of(shard, slot).square(), slot).sum();
+}
 
 at::Tensor rows_of(const at::Tensor& shard, const ShardSlot& slot) {
   return shard.narrow(0, slot.offset, slot.valid_elements()).view({slot.rows, slot.row_elements});

@@ -8,8 +8,8 @@
 
 namespace trellis::trainer {
 
-/// Sums one tensor per slot over the ranks that hold other parts of the parameter, all slots in one communication per group.
-/// A parameter that every TP rank holds whole is not summed over TP.
+/// Sums one tensor per slot over the ranks that hold other parts of the parameter, all slots in one
+/// communication per group. A parameter that every TP rank holds whole is not summed over TP.
 void sum_over_parameters(const ShardLayout& layout, std::vector<at::Tensor>& parts);
 /// The same where a tensor has one number per column: over the ranks that hold other rows.
 void sum_over_rows(const ShardLayout& layout, std::vector<at::Tensor>& parts);

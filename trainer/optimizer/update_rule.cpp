@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "trainer/optimizer/elementwise_rules.h"
 #include "trainer/optimizer/layerwise_rules.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 
 namespace trellis::trainer {
 
@@ -20,18 +20,21 @@ std::int64_t unsharded_size(const Partition& partition) {
 
 at::Tensor row_weights_of(const Parameter& parameter, int tensor_parallel_size) {
   const std::vector<PartitionBlock>& blocks = parameter.partition.blocks;
-  if (std::ranges::all_of(blocks, [](const PartitionBlock& block) { return block.copies == 1; })) return {};
+  if (std::ranges::all_of(blocks, [](const PartitionBlock& block) { return block.copies == 1; }))
+    return {};
   TORCH_INTERNAL_ASSERT(parameter.partition.dim == 0, parameter.name, ": only rows are replicated");
   std::vector<at::Tensor> weights;
   for (const PartitionBlock& block : blocks) {
-    weights.push_back(at::full({block.laid_out() / tensor_parallel_size}, 1.0 / block.copies, at::kDouble));
+    weights.push_back(
+        at::full({block.laid_out() / tensor_parallel_size}, 1.0 / block.copies, at::kDouble));
   }
   return at::cat(weights);
 }
 
 std::shared_ptr<const UpdateRule> make_update_rule(const OptimSection& optim) {
   Problems problems;
-  for (const SectionProblem& problem : check_optimizer(optim)) problems.add("model.optim." + problem.key, problem.text);
+  for (const SectionProblem& problem : check_optimizer(optim))
+    problems.add("model.optim." + problem.key, problem.text);
   problems.throw_if_any();
   if (auto rule = make_elementwise_rule(optim)) return rule;
   return make_layerwise_rule(optim);

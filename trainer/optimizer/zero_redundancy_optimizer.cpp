@@ -37,33 +37,39 @@ class Gathers {
 };
 
 /// Formulas are not evaluated in half precision.
-at::ScalarType compute_dtype(at::ScalarType stored) { return c10::promoteTypes(stored, at::kFloat); }
+at::ScalarType compute_dtype(at::ScalarType stored) {
+  return c10::promoteTypes(stored, at::kFloat);
+}
 
 }  // namespace
 
 struct NeuronZero1Optimizer::Shard {
   std::unique_ptr<ParameterBucket> bucket;
-  at::ScalarType dtype = at::kFloat;              ///< of the values that the rule updates
-  at::Tensor master;                              ///< undefined: the weights themselves are updated
+  at::ScalarType dtype = at::kFloat;  ///< of the values that the rule updates
+  at::Tensor master;                  ///< undefined: the weights themselves are updated
   std::vector<OptimizerState> states;
   std::optional<StochasticRounding> rounding;
-  std::optional<PendingCollective> reduction;     ///< under way
-  at::Tensor grad;                                ///< this rank's part of the reduced gradient; set by reduce_gradients
+  std::optional<PendingCollective> reduction;  ///< under way
+  at::Tensor grad;  ///< this rank's part of the reduced gradient; set by reduce_gradients
   at::Tensor ema;
-  at::Tensor saved_weights;                       ///< while the moving average is in the weights, when there are no masters
+  at::Tensor
+      saved_weights;  ///< while the moving average is in the weights, when there are no masters
 };
 
 /// The step's numbers, made once for each kind of bucket.
 class NeuronZero1Optimizer::Numbers {
  public:
-  Numbers(const OptimizerOptions& options, std::int64_t step, double lr) : options_(options), step_(step), lr_(lr) {}
+  Numbers(const OptimizerOptions& options, std::int64_t step, double lr)
+      : options_(options), step_(step), lr_(lr) {}
 
   const StepNumbers& of(const OptimizerGroup& group, const at::TensorOptions& like) {
     StepNumbers& made = made_[{group, c10::typeMetaToScalarType(like.dtype())}];
     if (!made.empty()) return made;
-    const std::vector<double> host = options_.rule->numbers(step_, lr_ * group.lr_scale, group.weight_decay);
+    const std::vector<double> host =
+        options_.rule->numbers(step_, lr_ * group.lr_scale, group.weight_decay);
     const at::Tensor device = at::tensor(host, like.dtype()).to(like.device());
-    for (std::size_t i = 0; i < host.size(); ++i) made.push_back(device.select(0, static_cast<std::int64_t>(i)));
+    for (std::size_t i = 0; i < host.size(); ++i)
+      made.push_back(device.select(0, static_cast<std::int64_t>(i)));
     return made;
   }
 
@@ -74,13 +80,13 @@ class NeuronZero1Optimizer::Numbers {
   std::map<std::pair<OptimizerGroup, at::ScalarType>, StepNumbers> made_;
 };
 
-NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel, const OptimizerOptions& options)
+NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel,
+                                           const OptimizerOptions& options)
     : parallel_(parallel), options_(options) {
   if (options_.rule == nullptr) options_.rule = make_update_rule(OptimSection());
   const at::NoGradGuard no_grad;
   const std::int64_t cap = options_.zero1 ? options_.caps.reduce_scatter : options_.caps.all_reduce;
-  for (auto& bucket :
-       plan_buckets(parameters, options_.grad_dtype, cap, sharding_group().size)) {
+  for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap, sharding_group().size)) {
     add_shard(std::move(bucket));
   }
 }
@@ -101,19 +107,24 @@ void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
   auto shard = std::make_unique<Shard>();
   const at::ScalarType weights = parameters.front()->tensor.scalar_type();
   shard->dtype = c10::promoteTypes(options_.master_dtype, weights);
-  shard->bucket = std::make_unique<ParameterBucket>(std::move(parameters), parallel_.get_tensor_model_parallel_group(), sharding_group(),
-                                                    c10::promoteTypes(options_.grad_dtype, weights));
+  shard->bucket = std::make_unique<ParameterBucket>(
+      std::move(parameters), parallel_.get_tensor_model_parallel_group(), sharding_group(),
+      c10::promoteTypes(options_.grad_dtype, weights));
   check_dtypes_without_zero1(*shard);
   const ParameterBucket& bucket = *shard->bucket;
   if (shard->dtype != weights) shard->master = bucket.shard_of_parameters(shard->dtype);
-  const at::ScalarType state_dtype = options_.rule->fp32_states() ? compute_dtype(shard->dtype) : shard->dtype;
+  const at::ScalarType state_dtype =
+      options_.rule->fp32_states() ? compute_dtype(shard->dtype) : shard->dtype;
   const at::TensorOptions like = bucket.main_grad().options();
   shard->states = options_.rule->make_states(bucket.layout(), like.dtype(state_dtype));
-  if (options_.stochastic_rounding && weights == at::kBFloat16) shard->rounding.emplace(bucket.layout(), options_.seed, like.device());
+  if (options_.stochastic_rounding && weights == at::kBFloat16)
+    shard->rounding.emplace(bucket.layout(), options_.seed, like.device());
   if (options_.ema) shard->ema = bucket.shard_of_parameters(compute_dtype(shard->dtype));
   Shard* address = shard.get();
-  if (options_.gradients_per_step > 0 && parallel_.get_data_parallel_size() > 1 && !bucket.kind().tied) {
-    shard->bucket->on_complete(options_.gradients_per_step, [this, address] { start_reduction(*address); });
+  if (options_.gradients_per_step > 0 && parallel_.get_data_parallel_size() > 1 &&
+      !bucket.kind().tied) {
+    shard->bucket->on_complete(options_.gradients_per_step,
+                               [this, address] { start_reduction(*address); });
   }
   shards_.push_back(std::move(shard));
 }
@@ -122,11 +133,13 @@ void NeuronZero1Optimizer::check_dtypes_without_zero1(const Shard& shard) const 
   if (options_.zero1) return;
   const at::ScalarType weights = shard.bucket->kind().tensor.scalar_type();
   const auto refuse = [&](const char* what, at::ScalarType dtype) {
-    throw ConfigError(c10::str("optimizer_config.", what, ": needs zero_one_enabled: expected ", weights, " as the weights, got ", dtype,
-                               "; switch ZeRO-1 on or ", what, " off"));
+    throw ConfigError(c10::str("optimizer_config.", what, ": needs zero_one_enabled: expected ",
+                               weights, " as the weights, got ", dtype, "; switch ZeRO-1 on or ",
+                               what, " off"));
   };
   if (shard.dtype != weights) refuse("use_master_weights", shard.dtype);
-  if (shard.bucket->main_grad().scalar_type() != weights) refuse("use_fp32_grad_acc", shard.bucket->main_grad().scalar_type());
+  if (shard.bucket->main_grad().scalar_type() != weights)
+    refuse("use_fp32_grad_acc", shard.bucket->main_grad().scalar_type());
 }
 
 void NeuronZero1Optimizer::end_padded_reductions(const ParameterBucket& next) {
@@ -143,14 +156,16 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   const ParallelGroup& data = parallel_.get_data_parallel_group();
   at::Tensor grad = bucket.main_grad();
   const at::ScalarType dtype = options_.reduce_dtype.value_or(grad.scalar_type());
-  if (bucket.kind().sequence_parallel_enabled) all_reduce(grad, parallel_.get_tensor_model_parallel_group());
+  if (bucket.kind().sequence_parallel_enabled)
+    all_reduce(grad, parallel_.get_tensor_model_parallel_group());
   if (options_.zero1) {
     end_padded_reductions(bucket);
     shard.reduction = bucket.start_reduce_scatter(dtype);
     if (bucket.is_padded()) padded_reductions_.push_back(&shard);
   } else {
     if (data.size > 1) grad.mul_(1.0 / data.size);
-    shard.reduction = data.size > 1 ? start_all_reduce(grad.to(dtype), data) : PendingCollective(grad);
+    shard.reduction =
+        data.size > 1 ? start_all_reduce(grad.to(dtype), data) : PendingCollective(grad);
   }
 }
 
@@ -181,13 +196,15 @@ std::vector<GradientPart> NeuronZero1Optimizer::norm_parts() const {
     const Parameter& kind = shard->bucket->kind();
     if (kind.shared) continue;
     const std::vector<ShardSlot>& slots = shard->bucket->layout().slots;
-    if (std::ranges::none_of(slots, [](const ShardSlot& slot) { return slot.row_weights.defined(); })) {
+    if (std::ranges::none_of(slots,
+                             [](const ShardSlot& slot) { return slot.row_weights.defined(); })) {
       parts.push_back({shard->grad, kind.tensor_model_parallel});
       continue;
     }
     for (const ShardSlot& slot : slots) {
       const at::Tensor values = shard->grad.narrow(0, slot.offset, slot.valid_elements());
-      std::ranges::move(gradient_parts(*slot.parameter, values, slot.first_row * slot.row_elements), std::back_inserter(parts));
+      std::ranges::move(gradient_parts(*slot.parameter, values, slot.first_row * slot.row_elements),
+                        std::back_inserter(parts));
     }
   }
   return parts;
@@ -196,7 +213,8 @@ std::vector<GradientPart> NeuronZero1Optimizer::norm_parts() const {
 at::Tensor NeuronZero1Optimizer::grad_norm(double norm_type) const {
   const Scope scope("phase=optimizer");
   const at::NoGradGuard no_grad;
-  const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(), parallel_.get_pipeline_model_parallel_group(), sharding_group()};
+  const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(),
+                              parallel_.get_pipeline_model_parallel_group(), sharding_group()};
   std::vector<GradientPart> counted = norm_parts();
   // A rank may have nothing but tied copies or padding: it adds zero.
   if (counted.empty()) counted.push_back({shards_.front()->grad.new_zeros({1}), true});
@@ -223,7 +241,8 @@ void NeuronZero1Optimizer::skip_step() {
 void NeuronZero1Optimizer::step(double lr, const at::Tensor& norm) {
   const Scope scope("phase=optimizer");
   const at::NoGradGuard no_grad;
-  TORCH_CHECK(!shows_ema_, "step: the weights show their moving average; call swap_ema_weights() first");
+  TORCH_CHECK(!shows_ema_,
+              "step: the weights show their moving average; call swap_ema_weights() first");
   clip(norm);
   Numbers numbers(options_, ++steps_, lr);
   Gathers gathers;
@@ -234,10 +253,12 @@ void NeuronZero1Optimizer::step(double lr, const at::Tensor& norm) {
   gathers.end_all_but(0);
 }
 
-/// Returns the shard's new weights in the model's type: they travel so, in half the bytes of the masters.
+/// Returns the shard's new weights in the model's type: they travel so, in half the bytes of the
+/// masters.
 at::Tensor NeuronZero1Optimizer::update(Shard& shard, const StepNumbers& numbers) {
   const at::ScalarType compute = compute_dtype(shard.dtype);
-  const at::Tensor values = shard.master.defined() ? shard.master : shard.bucket->shard_of_parameters(compute);
+  const at::Tensor values =
+      shard.master.defined() ? shard.master : shard.bucket->shard_of_parameters(compute);
   update_states(shard, values, numbers);
   shard.grad.reset();
   at::Tensor weights = as_weights(shard, values);
@@ -246,7 +267,8 @@ at::Tensor NeuronZero1Optimizer::update(Shard& shard, const StepNumbers& numbers
 }
 
 /// Half-precision states are widened for the step and rounded again.
-void NeuronZero1Optimizer::update_states(Shard& shard, const at::Tensor& values, const StepNumbers& numbers) {
+void NeuronZero1Optimizer::update_states(Shard& shard, const at::Tensor& values,
+                                         const StepNumbers& numbers) {
   std::vector<OptimizerState> wide = shard.states;
   for (OptimizerState& state : wide) {
     for (at::Tensor& part : state.parts) part = part.to(values.scalar_type());
@@ -265,7 +287,8 @@ void NeuronZero1Optimizer::update_states(Shard& shard, const at::Tensor& values,
 }
 
 at::Tensor NeuronZero1Optimizer::as_weights(const Shard& shard, const at::Tensor& values) const {
-  if (shard.rounding) return shard.rounding->round(shard.bucket->layout(), values, steps_, "weights");
+  if (shard.rounding)
+    return shard.rounding->round(shard.bucket->layout(), values, steps_, "weights");
   return values.to(shard.bucket->kind().tensor.scalar_type());
 }
 
@@ -283,10 +306,12 @@ void NeuronZero1Optimizer::swap_ema_weights() {
     const at::ScalarType dtype = shard->bucket->kind().tensor.scalar_type();
     at::Tensor shown;
     if (!shows_ema_) {
-      if (!shard->master.defined()) shard->saved_weights = shard->bucket->shard_of_parameters(dtype);
+      if (!shard->master.defined())
+        shard->saved_weights = shard->bucket->shard_of_parameters(dtype);
       shown = shard->ema.to(dtype);
     } else {
-      shown = shard->master.defined() ? as_weights(*shard, shard->master) : std::exchange(shard->saved_weights, {});
+      shown = shard->master.defined() ? as_weights(*shard, shard->master)
+                                      : std::exchange(shard->saved_weights, {});
     }
     gathers.start(*shard->bucket, shown);
   }
@@ -301,23 +326,58 @@ at::Tensor NeuronZero1Optimizer::main_grad(const Parameter& parameter) const {
   TORCH_CHECK(false, parameter.name, " is not a parameter of this optimizer");
 }
 
-void NeuronZero1Optimizer::for_each_reduced_gradient(const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const {
+void NeuronZero1Optimizer::for_each_reduced_gradient(
+    const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const {
   for (const auto& shard : shards_) {
-    for (const ShardSlot& slot : shard->bucket->layout().slots) visit(slot, shard->grad.narrow(0, slot.offset, slot.valid_elements()));
+    for (const ShardSlot& slot : shard->bucket->layout().slots)
+      visit(slot, shard->grad.narrow(0, slot.offset, slot.valid_elements()));
   }
 }
 
-void NeuronZero1Optimizer::for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const {
+void NeuronZero1Optimizer::for_each_gradient(
+    const std::function<void(const at::Tensor&)>& visit) const {
   for (const auto& shard : shards_) visit(shard->bucket->main_grad());
 }
 
-void NeuronZero1Optimizer::for_each_state(const std::function<void(const at::Tensor&)>& visit) const {
+void NeuronZero1Optimizer::for_each_state(
+    const std::function<void(const at::Tensor&)>& visit) const {
   for (const auto& shard : shards_) {
     if (shard->master.defined()) visit(shard->master);
     if (shard->ema.defined()) visit(shard->ema);
     for (const OptimizerState& state : shard->states) {
       for (const at::Tensor& part : state.parts) visit(part);
     }
+  }
+}
+
+void NeuronZero1Optimizer::for_each_parameter_state(
+    const std::function<void(const ParameterState&)>& visit) const {
+  for (const auto& shard : shards_) {
+    const std::vector<ShardSlot>& slots = shard->bucket->layout().slots;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const ShardSlot& slot = slots[i];
+      const auto of_slot = [&](const at::Tensor& flat) {
+        return flat.narrow(0, slot.offset, slot.elements);
+      };
+      if (shard->master.defined())
+        visit({slot, "fp32_param", of_slot(shard->master), StateExtent::kElements});
+      if (shard->ema.defined()) visit({slot, "ema", of_slot(shard->ema), StateExtent::kElements});
+      for (const OptimizerState& state : shard->states) {
+        at::Tensor values = state.parts[state.parts.size() == 1 ? 0 : i];
+        if (state.extent == StateExtent::kTensor) {
+          values = values.select(0, static_cast<std::int64_t>(i));
+        } else if (state.parts.size() == 1 && values.numel() == shard->bucket->layout().elements) {
+          values = of_slot(values);
+        }
+        if (values.numel() > 0) visit({slot, state.name, values, state.extent});
+      }
+    }
+  }
+}
+
+void NeuronZero1Optimizer::for_each_slot(const std::function<void(const ShardSlot&)>& visit) const {
+  for (const auto& shard : shards_) {
+    for (const ShardSlot& slot : shard->bucket->layout().slots) visit(slot);
   }
 }
 
@@ -332,7 +392,8 @@ std::vector<NeuronZero1Optimizer::ParameterGroup> NeuronZero1Optimizer::param_gr
       while (place < groups.size() && groups[place].numbers != *kind.group) ++place;
       if (place == groups.size()) groups.push_back({*kind.group, {}});
     }
-    for (const ShardSlot& slot : shard->bucket->layout().slots) groups[place].names.push_back(slot.parameter->name);
+    for (const ShardSlot& slot : shard->bucket->layout().slots)
+      groups[place].names.push_back(slot.parameter->name);
   }
   return groups;
 }
@@ -341,10 +402,15 @@ at::Tensor parameter_norm(const ParameterList& parameters, const ParallelState& 
   const at::NoGradGuard no_grad;
   std::vector<GradientPart> parts;
   for (const Parameter& parameter : parameters) {
-    std::ranges::move(gradient_parts(parameter, parameter.tensor.detach()), std::back_inserter(parts));
+    std::ranges::move(gradient_parts(parameter, parameter.tensor.detach()),
+                      std::back_inserter(parts));
   }
-  if (parts.empty()) parts.push_back({at::zeros({1}, parameters.front().tensor.options().requires_grad(false)), true});
-  return get_grad_norm(parts, {parallel.get_tensor_model_parallel_group(), parallel.get_pipeline_model_parallel_group(), {}});
+  if (parts.empty())
+    parts.push_back(
+        {at::zeros({1}, parameters.front().tensor.options().requires_grad(false)), true});
+  return get_grad_norm(parts, {parallel.get_tensor_model_parallel_group(),
+                               parallel.get_pipeline_model_parallel_group(),
+                               {}});
 }
 
 }  // namespace trellis::trainer

@@ -17,19 +17,23 @@ namespace trellis::trainer {
 /// Any update rule over data-parallel shards. A step:
 ///
 ///   gradients of norm weights ── sum over TP (sequence parallelism)
-///   main_grad ─ reduce-scatter, average over DP ─ clip by the global norm ─ rule on the shard ─ all-gather ─ weights
+///   main_grad ─ reduce-scatter, average over DP ─ clip by the global norm ─ rule on the shard ─
+///     all-gather ─ weights
 ///
-/// Without ZeRO-1 an all-reduce and a whole update take the place of scatter and gather. fp32 masters are kept where the weights are half
-/// precision; otherwise the weights themselves are updated and cost no second copy.
+/// Without ZeRO-1 an all-reduce and a whole update take the place of scatter and gather. fp32
+/// masters are kept where the weights are half precision; otherwise the weights themselves are
+/// updated and cost no second copy.
 class NeuronZero1Optimizer {
  public:
   /// Throws ConfigError when masters or wider gradients are asked for without ZeRO-1.
-  NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel, const OptimizerOptions& options);
+  NeuronZero1Optimizer(ParameterList& parameters, const ParallelState& parallel,
+                       const OptimizerOptions& options);
   ~NeuronZero1Optimizer();
 
   /// First part of a step: sums the gradients that backward accumulated over TP and DP.
   void reduce_gradients();
-  /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before the last micro-batch of the step.
+  /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before
+  /// the last micro-batch of the step.
   void skip_gradients(int microbatches);
   /// L2 or other norm of the whole reduced gradient, on the device, the same on every rank.
   /// REQUIRES: between reduce_gradients() and step().
@@ -44,18 +48,34 @@ class NeuronZero1Optimizer {
   /// The next step is number `steps` + 1: states were restored.
   void continue_after(std::int64_t steps) { steps_ = steps; }
 
-  /// The gradient that backward accumulated for a parameter, in its shape; before reduce_gradients() it is this rank's alone.
+  /// The gradient that backward accumulated for a parameter, in its shape; before
+  /// reduce_gradients() it is this rank's alone.
   [[nodiscard]] at::Tensor main_grad(const Parameter& parameter) const;
-  /// Puts the moving average into the weights, or the weights back: for evaluation. REQUIRES: options.ema.
+  /// Puts the moving average into the weights, or the weights back: for evaluation. REQUIRES:
+  /// options.ema.
   void swap_ema_weights();
 
-  /// This rank's rows of each reduced gradient, flat, without padding. REQUIRES: between reduce_gradients() and step().
-  void for_each_reduced_gradient(const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const;
+  /// This rank's rows of each reduced gradient, flat, without padding. REQUIRES: between
+  /// reduce_gradients() and step().
+  void for_each_reduced_gradient(
+      const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const;
 
   /// For memory accounting: what each buffer is.
   void for_each_gradient(const std::function<void(const at::Tensor&)>& visit) const;
   void for_each_state(const std::function<void(const at::Tensor&)>& visit) const;
-  /// The parameters that the rule decays, those that it does not, and those of groups of their own, by name.
+  /// What a checkpoint keeps of one parameter on this rank.
+  struct ParameterState {
+    const ShardSlot& slot;
+    std::string name;   ///< fp32_param (the master), ema, or the rule's name of it
+    at::Tensor values;  ///< shares memory; of elements: flat, with the slot's padding
+    StateExtent extent;
+  };
+  /// Each state of each parameter, in an order that every layout of one rank keeps.
+  void for_each_parameter_state(const std::function<void(const ParameterState&)>& visit) const;
+  void for_each_slot(const std::function<void(const ShardSlot&)>& visit) const;
+  [[nodiscard]] bool is_sharded() const { return options_.zero1; }
+  /// The parameters that the rule decays, those that it does not, and those of added groups,
+  /// by name.
   struct ParameterGroup {
     OptimizerGroup numbers;
     std::vector<std::string> names;
@@ -68,7 +88,7 @@ class NeuronZero1Optimizer {
   void add_shard(std::vector<Parameter*> parameters);
   void check_dtypes_without_zero1(const Shard& shard) const;
   void start_reduction(Shard& shard);
-  /// Makes room for the padded copies of one more communication.
+  /// Makes space for the padded copies of one more communication.
   void end_padded_reductions(const ParameterBucket& next);
   [[nodiscard]] OptimizerGroup group_of(const Shard& shard) const;
   [[nodiscard]] std::vector<GradientPart> norm_parts() const;
@@ -87,7 +107,9 @@ class NeuronZero1Optimizer {
   std::deque<Shard*> padded_reductions_;  ///< under way, the oldest first
 };
 
-/// L2 norm of the whole, un-sharded model: each parameter once, whatever the layout. On the device, the same on every rank.
-[[nodiscard]] at::Tensor parameter_norm(const ParameterList& parameters, const ParallelState& parallel);
+/// L2 norm of the whole, un-sharded model: each parameter once, whatever the layout. On the device,
+/// the same on every rank.
+[[nodiscard]] at::Tensor parameter_norm(const ParameterList& parameters,
+                                        const ParallelState& parallel);
 
 }  // namespace trellis::trainer

@@ -13,7 +13,8 @@ namespace {
 /// Puts a step position back where it was, whatever happens in between.
 class PositionGuard {
  public:
-  PositionGuard(std::shared_ptr<StepPosition> position, const StepPosition& now) : position_(std::move(position)), before_(*position_) {
+  PositionGuard(std::shared_ptr<StepPosition> position, const StepPosition& now)
+      : position_(std::move(position)), before_(*position_) {
     *position_ = now;
   }
   PositionGuard(const PositionGuard&) = delete;
@@ -25,10 +26,13 @@ class PositionGuard {
   StepPosition before_;
 };
 
-/// Autocast of one device type as it was when the object was made; apply() sets it and gives back what it replaced.
+/// Autocast of one device type as it was when the object was made; apply() sets it and gives back
+/// what it replaced.
 struct Autocast {
   explicit Autocast(at::DeviceType type)
-      : device(type), enabled(at::autocast::is_autocast_enabled(type)), dtype(at::autocast::get_autocast_dtype(type)) {}
+      : device(type),
+        enabled(at::autocast::is_autocast_enabled(type)),
+        dtype(at::autocast::get_autocast_dtype(type)) {}
   void apply() const {
     at::autocast::set_autocast_enabled(device, enabled);
     at::autocast::set_autocast_dtype(device, dtype);
@@ -49,29 +53,36 @@ class AutocastGuard {
   Autocast before_;
 };
 
-/// Runs the function again and backward through it. Gradients of weights go where backward of the weights goes; those of the inputs are
-/// returned. An ordinary node, not a Derivative: what it runs must be recorded.
+/// Runs the function again and backward through it. Gradients of weights go where backward of the
+/// weights goes; those of the inputs are returned. An ordinary node, not a Derivative: what it runs
+/// must be recorded.
 class CheckpointBackward final : public torch::autograd::Node {
  public:
-  CheckpointBackward(std::shared_ptr<StepPosition> position, CheckpointedFunction function, const std::vector<at::Tensor>& inputs,
-                     const Autocast& autocast)
-      : position_(std::move(position)), at_forward_(*position_), function_(std::move(function)), autocast_(autocast) {
+  CheckpointBackward(std::shared_ptr<StepPosition> position, CheckpointedFunction function,
+                     const std::vector<at::Tensor>& inputs, const Autocast& autocast)
+      : position_(std::move(position)),
+        at_forward_(*position_),
+        function_(std::move(function)),
+        autocast_(autocast) {
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
   }
   void release_variables() override { inputs_.clear(); }
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
-    TORCH_CHECK(!inputs_.empty(), "checkpoint: backward ran already; a recomputation can be used once");
+    TORCH_CHECK(!inputs_.empty(),
+                "checkpoint: backward ran already; a recomputation can be used once");
     std::vector<at::Tensor> inputs;
     for (const auto& saved : inputs_) {
       at::Tensor input = saved.unpack();
-      inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad()) : input);
+      inputs.push_back(input.defined() ? input.detach().set_requires_grad(input.requires_grad())
+                                       : input);
     }
     inputs_.clear();
     run_again(inputs, grads[0]);
     torch::autograd::variable_list result;
-    for (const at::Tensor& input : inputs) result.push_back(input.defined() ? input.grad() : at::Tensor());
+    for (const at::Tensor& input : inputs)
+      result.push_back(input.defined() ? input.grad() : at::Tensor());
     return result;
   }
 
@@ -95,18 +106,22 @@ class CheckpointBackward final : public torch::autograd::Node {
 
 }  // namespace
 
-at::Tensor checkpoint(const std::shared_ptr<StepPosition>& position, const CheckpointedFunction& function,
-                      const std::vector<at::Tensor>& inputs) {
+at::Tensor checkpoint(const std::shared_ptr<StepPosition>& position,
+                      const CheckpointedFunction& function, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
-  TORCH_CHECK(torch::autograd::any_variable_requires_grad(inputs),
-              "checkpoint: none of the ", inputs.size(), " inputs requires a gradient, so those of the weights inside would be lost: expected "
-              "at least one; call requires_grad_() on the input or leave this part out of the recomputation");
+  TORCH_CHECK(torch::autograd::any_variable_requires_grad(inputs), "checkpoint: none of the ",
+              inputs.size(),
+              " inputs requires a gradient, so those of the weights inside would be lost: expected "
+              "at least one; call requires_grad_() on the input or leave this part out of the "
+              "recomputation");
   at::Tensor output;
   {
     const at::NoGradGuard no_grad;
     output = function(inputs);
   }
-  for (const at::Tensor& input : inputs) TORCH_CHECK(!output.is_same(input), "checkpoint: the function must not return one of its inputs");
+  for (const at::Tensor& input : inputs)
+    TORCH_CHECK(!output.is_same(input),
+                "checkpoint: the function must not return one of its inputs");
   const Autocast autocast(output.device().type());
   const auto node = c10::make_intrusive<CheckpointBackward>(position, function, inputs, autocast);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
@@ -114,7 +129,8 @@ at::Tensor checkpoint(const std::shared_ptr<StepPosition>& position, const Check
   return output;
 }
 
-at::Tensor checkpoint(const ModuleContext& context, const CheckpointedFunction& function, const std::vector<at::Tensor>& inputs) {
+at::Tensor checkpoint(const ModuleContext& context, const CheckpointedFunction& function,
+                      const std::vector<at::Tensor>& inputs) {
   return checkpoint(context.position, function, inputs);
 }
 

@@ -8,9 +8,11 @@
 namespace trellis::trainer {
 namespace {
 
-PendingCollective start_all_reduce_op(at::Tensor tensor, const ParallelGroup& group, c10d::ReduceOp::RedOpType op) {
+PendingCollective start_all_reduce_op(at::Tensor tensor, const ParallelGroup& group,
+                                      c10d::ReduceOp::RedOpType op) {
   if (group.size == 1) return PendingCollective(std::move(tensor));
-  TORCH_INTERNAL_ASSERT(tensor.is_contiguous(), "all-reduce works in place and needs a contiguous tensor");
+  TORCH_INTERNAL_ASSERT(tensor.is_contiguous(),
+                        "all-reduce works in place and needs a contiguous tensor");
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
@@ -26,8 +28,9 @@ std::vector<int64_t> with_first_dim(const at::Tensor& tensor, int64_t size) {
 
 void check_divisible(const at::Tensor& tensor, int64_t dim, const ParallelGroup& group) {
   if (tensor.size(dim) % group.size == 0) return;
-  throw ConfigError(c10::str("cannot share dimension ", dim, " of a tensor of sizes ", tensor.sizes(), " among ", group.size,
-                             " ranks: expected a multiple of ", group.size, ", got ", tensor.size(dim)));
+  throw ConfigError(c10::str(
+      "cannot share dimension ", dim, " of a tensor of sizes ", tensor.sizes(), " among ",
+      group.size, " ranks: expected a multiple of ", group.size, ", got ", tensor.size(dim)));
 }
 
 }  // namespace
@@ -68,12 +71,16 @@ PendingCollective start_reduce_scatter(const at::Tensor& full, const ParallelGro
   return PendingCollective({std::move(input)}, std::move(shard), std::move(work));
 }
 
-PendingCollective start_all_gather_coalesced(std::vector<at::Tensor> shards, std::vector<at::Tensor> outputs, const ParallelGroup& group) {
+PendingCollective start_all_gather_coalesced(std::vector<at::Tensor> shards,
+                                             std::vector<at::Tensor> outputs,
+                                             const ParallelGroup& group) {
   auto work = group.group->all_gather_single_coalesced(outputs, shards);
   return PendingCollective(std::move(shards), at::Tensor(), std::move(work));
 }
 
-PendingCollective start_reduce_scatter_coalesced(std::vector<at::Tensor> inputs, std::vector<at::Tensor> shards, const ParallelGroup& group) {
+PendingCollective start_reduce_scatter_coalesced(std::vector<at::Tensor> inputs,
+                                                 std::vector<at::Tensor> shards,
+                                                 const ParallelGroup& group) {
   auto work = group.group->reduce_scatter_single_coalesced(shards, inputs);
   return PendingCollective(std::move(inputs), at::Tensor(), std::move(work));
 }

@@ -9,12 +9,14 @@
 
 namespace trellis::trainer {
 
-/// A collective in flight: its result may be read after wait(). An axis of size 1 gives a result that is there at once.
+/// A collective in flight: its result may be read after wait(). An axis of size 1 gives a result
+/// that is there at once.
 class PendingCollective {
  public:
   explicit PendingCollective(at::Tensor result) : result_(std::move(result)) {}
   /// `inputs` are kept alive until the communication ended.
-  PendingCollective(std::vector<at::Tensor> inputs, at::Tensor result, c10::intrusive_ptr<c10d::Work> work)
+  PendingCollective(std::vector<at::Tensor> inputs, at::Tensor result,
+                    c10::intrusive_ptr<c10d::Work> work)
       : inputs_(std::move(inputs)), result_(std::move(result)), work_(std::move(work)) {}
   at::Tensor wait();
   /// Waits and releases the inputs; wait() gives the result then.
@@ -34,25 +36,34 @@ class PendingCollective {
 /// Sums `tensor` over the group, in place. REQUIRES: contiguous.
 [[nodiscard]] PendingCollective start_all_reduce(at::Tensor tensor, const ParallelGroup& group);
 /// Concatenates the members' shards along dimension 0.
-[[nodiscard]] PendingCollective start_all_gather(const at::Tensor& shard, const ParallelGroup& group);
-/// Sums over the group and keeps this member's part of dimension 0. REQUIRES: dimension 0 divisible by the group's size.
-[[nodiscard]] PendingCollective start_reduce_scatter(const at::Tensor& full, const ParallelGroup& group);
-/// The same for several tensors in one communication; the caller's outputs receive the results and wait() returns nothing.
-/// REQUIRES: a group of more than one; contiguous tensors, inputs[i] and outputs[i] differing in size by the group's size.
-[[nodiscard]] PendingCollective start_all_gather_coalesced(std::vector<at::Tensor> shards, std::vector<at::Tensor> outputs,
+[[nodiscard]] PendingCollective start_all_gather(const at::Tensor& shard,
+                                                 const ParallelGroup& group);
+/// Sums over the group and keeps this member's part of dimension 0. REQUIRES: dimension 0 divisible
+/// by the group's size.
+[[nodiscard]] PendingCollective start_reduce_scatter(const at::Tensor& full,
+                                                     const ParallelGroup& group);
+/// The same for several tensors in one communication; the caller's outputs receive the results and
+/// wait() returns nothing. REQUIRES: a group of more than one; contiguous tensors, inputs[i] and
+/// outputs[i] differing in size by the group's size.
+[[nodiscard]] PendingCollective start_all_gather_coalesced(std::vector<at::Tensor> shards,
+                                                           std::vector<at::Tensor> outputs,
                                                            const ParallelGroup& group);
-[[nodiscard]] PendingCollective start_reduce_scatter_coalesced(std::vector<at::Tensor> inputs, std::vector<at::Tensor> shards,
+[[nodiscard]] PendingCollective start_reduce_scatter_coalesced(std::vector<at::Tensor> inputs,
+                                                               std::vector<at::Tensor> shards,
                                                                const ParallelGroup& group);
 
 inline at::Tensor all_reduce(at::Tensor tensor, const ParallelGroup& group) {
   return start_all_reduce(std::move(tensor), group).wait();
 }
 at::Tensor all_reduce_max(at::Tensor tensor, const ParallelGroup& group);
-inline at::Tensor all_gather(const at::Tensor& shard, const ParallelGroup& group) { return start_all_gather(shard, group).wait(); }
+inline at::Tensor all_gather(const at::Tensor& shard, const ParallelGroup& group) {
+  return start_all_gather(shard, group).wait();
+}
 inline at::Tensor reduce_scatter(const at::Tensor& full, const ParallelGroup& group) {
   return start_reduce_scatter(full, group).wait();
 }
-/// This member's part of dimension `dim`: a view. Throws Error (kConfig) when the group's size does not divide it.
+/// This member's part of dimension `dim`: a view. Throws Error (kConfig) when the group's size does
+/// not divide it.
 at::Tensor split(const at::Tensor& full, int64_t dim, const ParallelGroup& group);
 
 }  // namespace trellis::trainer

@@ -10,8 +10,9 @@
 
 namespace trellis::trainer {
 
-/// A hand-written derivative. Used where the formula holds fewer operations, less memory or a communication that autograd's own would not.
-/// It differs from torch::autograd::Function in that its state is ordinary members and that it costs one allocation.
+/// A hand-written derivative. Used where the formula holds fewer operations, less memory or a
+/// communication that autograd's own would not. It differs from torch::autograd::Function in that
+/// its state is ordinary members and that it costs one allocation.
 ///
 ///   at::Tensor output;
 ///   { BelowAutograd guard; output = …; }
@@ -26,15 +27,18 @@ class Derivative : public torch::autograd::Node {
 
  protected:
   [[nodiscard]] at::Tensor saved(std::size_t i) const {
-    TORCH_CHECK(i < saved_.size(), name(), ": backward ran already; this derivative can be used once");
+    TORCH_CHECK(i < saved_.size(), name(),
+                ": backward ran already; this derivative can be used once");
     return saved_[i].unpack();
   }
-  /// Gradients of the outputs (all defined) to gradients of the inputs, in the order given to attach().
+  /// Gradients of the outputs (all defined) to gradients of the inputs, in the order given to
+  /// attach().
   virtual Tensors backward(Tensors grads) = 0;
 
  private:
   Tensors apply(Tensors&& grads) final {
-    for (const at::Tensor& grad : grads) TORCH_INTERNAL_ASSERT(grad.defined(), name(), ": an output took no part in the loss");
+    for (const at::Tensor& grad : grads)
+      TORCH_INTERNAL_ASSERT(grad.defined(), name(), ": an output took no part in the loss");
     at::AutoDispatchBelowADInplaceOrView below;
     return backward(std::move(grads));
   }
@@ -49,7 +53,8 @@ inline bool needs_derivative(const Derivative::Tensors& inputs) {
 }
 
 /// Makes `node` the origin of `outputs`, which must be fresh tensors.
-inline void attach(const c10::intrusive_ptr<Derivative>& node, const Derivative::Tensors& inputs, const Derivative::Tensors& outputs) {
+inline void attach(const c10::intrusive_ptr<Derivative>& node, const Derivative::Tensors& inputs,
+                   const Derivative::Tensors& outputs) {
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const at::Tensor& output : outputs) torch::autograd::set_history(output, node);
 }

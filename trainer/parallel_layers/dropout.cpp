@@ -16,8 +16,8 @@
 namespace trellis::trainer {
 namespace {
 
-/// A sharded dimension is drawn in so many pieces, each from its own stream, so that a rank draws only its own: up to this TP no number is
-/// drawn twice. One rank issues as many small operations.
+/// A sharded dimension is drawn in so many pieces, each from its own stream, so that a rank draws
+/// only its own: up to this TP no number is drawn twice. One rank issues as many small operations.
 constexpr std::int64_t kChunks = 32;
 
 /// The largest number of equal pieces up to kChunks. It depends on the un-sharded size only.
@@ -45,7 +45,9 @@ class DropoutBackward final : public Derivative {
 
 }  // namespace
 
-ShardPlace ShardPlace::part(int dim, std::int64_t size, const ParallelGroup& tp) { return {dim, size * tp.size, {{tp.rank * size, size}}}; }
+ShardPlace ShardPlace::part(int dim, std::int64_t size, const ParallelGroup& tp) {
+  return {dim, size * tp.size, {{tp.rank * size, size}}};
+}
 
 Dropout::Dropout(const ModuleContext& context, const std::string& path, double probability)
     : path_(path),
@@ -56,12 +58,14 @@ Dropout::Dropout(const ModuleContext& context, const std::string& path, double p
       sequence_parallel_(context.sequence_parallel),
       position_(context.position) {
   if (!(probability >= 0 && probability <= 1)) {
-    throw ConfigError(c10::str(path, ": the dropout probability must be in 0 … 1, got ", probability));
+    throw ConfigError(
+        c10::str(path, ": the dropout probability must be in 0 … 1, got ", probability));
   }
 }
 
 at::Tensor Dropout::forward(const at::Tensor& input) const {
-  return forward(input, sequence_parallel_ ? ShardPlace::part(0, input.size(0), tp_) : ShardPlace{0, input.size(0), {{0, input.size(0)}}});
+  return forward(input, sequence_parallel_ ? ShardPlace::part(0, input.size(0), tp_)
+                                           : ShardPlace{0, input.size(0), {{0, input.size(0)}}});
 }
 
 at::Tensor Dropout::forward(const at::Tensor& input, const ShardPlace& place) const {
@@ -73,11 +77,13 @@ at::Tensor Dropout::forward(const at::Tensor& input, const ShardPlace& place) co
     mask = keep_mask(input.sizes(), place, input.scalar_type());
     output = at::mul(input, mask).mul_(scale);
   }
-  if (needs_derivative({input})) attach(c10::make_intrusive<DropoutBackward>(mask, scale), {input}, {output});
+  if (needs_derivative({input}))
+    attach(c10::make_intrusive<DropoutBackward>(mask, scale), {input}, {output});
   return output;
 }
 
-at::Tensor Dropout::draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk, at::ScalarType dtype) const {
+at::Tensor Dropout::draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk,
+                               at::ScalarType dtype) const {
   ContentHasher hasher;
   hasher.value(seed_);
   hasher.value(position_->step);
@@ -89,7 +95,8 @@ at::Tensor Dropout::draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chu
 }
 
 /// Draws the chunks that the place touches, whole, and keeps what lies in it.
-at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place, at::ScalarType dtype) const {
+at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place,
+                              at::ScalarType dtype) const {
   if (place.dim < 0) return draw_chunk(sizes.vec(), 0, dtype);
   const std::int64_t rows = place.total / chunk_count(place.total);
   std::vector<std::int64_t> chunk_sizes = sizes.vec();
@@ -98,8 +105,10 @@ at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place, at
   for (const RowRange& range : place.rows) {
     const std::int64_t end = range.first + range.count;
     for (std::int64_t chunk = range.first / rows; chunk * rows < end; ++chunk) {
-      const std::int64_t first = std::max(range.first, chunk * rows), last = std::min(end, (chunk + 1) * rows);
-      parts.push_back(draw_chunk(chunk_sizes, chunk, dtype).narrow(place.dim, first - chunk * rows, last - first));
+      const std::int64_t first = std::max(range.first, chunk * rows),
+                         last = std::min(end, (chunk + 1) * rows);
+      parts.push_back(draw_chunk(chunk_sizes, chunk, dtype)
+                          .narrow(place.dim, first - chunk * rows, last - first));
     }
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, place.dim);

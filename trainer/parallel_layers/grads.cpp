@@ -14,25 +14,33 @@ namespace trellis::trainer {
 namespace {
 
 bool has_uniform_copies(const Partition& partition) {
-  const auto same = [&](const PartitionBlock& block) { return block.copies == partition.blocks.front().copies; };
+  const auto same = [&](const PartitionBlock& block) {
+    return block.copies == partition.blocks.front().copies;
+  };
   return std::all_of(partition.blocks.begin(), partition.blocks.end(), same);
 }
 
-/// Norm of one part. A value that several TP ranks hold counts once: each of them adds its share of the p-th powers.
+/// Norm of one part. A value that several TP ranks hold counts once: each of them adds its share of
+/// the p-th powers.
 at::Tensor norm_of(const GradientPart& part, int tp, double norm_type) {
   const at::ScalarType dtype = part.grad.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor norm = at::linalg_vector_norm(part.grad, norm_type, at::OptionalIntArrayRef(), /*keepdim=*/false, dtype);
+  at::Tensor norm = at::linalg_vector_norm(part.grad, norm_type, at::OptionalIntArrayRef(),
+                                           /*keepdim=*/false, dtype);
   const int copies = part.tensor_model_parallel ? part.copies : tp;
-  return copies > 1 && std::isfinite(norm_type) ? norm.mul_(std::pow(static_cast<double>(copies), -1 / norm_type)) : norm;
+  return copies > 1 && std::isfinite(norm_type)
+             ? norm.mul_(std::pow(static_cast<double>(copies), -1 / norm_type))
+             : norm;
 }
 
 }  // namespace
 
-std::vector<GradientPart> gradient_parts(const Parameter& parameter, const at::Tensor& flat, std::int64_t first_element) {
+std::vector<GradientPart> gradient_parts(const Parameter& parameter, const at::Tensor& flat,
+                                         std::int64_t first_element) {
   if (parameter.shared) return {};
   const Partition& partition = parameter.partition;
   if (!partition.is_sharded() || has_uniform_copies(partition)) {
-    return {{flat, partition.is_sharded(), partition.is_sharded() ? partition.blocks.front().copies : 1}};
+    return {{flat, partition.is_sharded(),
+             partition.is_sharded() ? partition.blocks.front().copies : 1}};
   }
   TORCH_INTERNAL_ASSERT(partition.dim == 0, parameter.name, ": only rows are replicated");
   std::int64_t laid_out = 0;
@@ -41,37 +49,49 @@ std::vector<GradientPart> gradient_parts(const Parameter& parameter, const at::T
   std::int64_t begin = 0;
   for (const PartitionBlock& block : partition.blocks) {
     const std::int64_t end = begin + parameter.tensor.numel() * block.laid_out() / laid_out;
-    const std::int64_t first = std::max(begin, first_element), last = std::min(end, first_element + flat.numel());
-    if (first < last) parts.push_back({flat.view(-1).narrow(0, first - first_element, last - first), true, block.copies});
+    const std::int64_t first = std::max(begin, first_element),
+                       last = std::min(end, first_element + flat.numel());
+    if (first < last)
+      parts.push_back(
+          {flat.view(-1).narrow(0, first - first_element, last - first), true, block.copies});
     begin = end;
   }
   return parts;
 }
 
-at::Tensor get_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups, double norm_type) {
+at::Tensor get_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
+                         double norm_type) {
   TORCH_CHECK(!parts.empty(), "get_grad_norm: expected at least one gradient, got none");
   if (!(norm_type > 0)) {
-    throw ConfigError(c10::str("get_grad_norm: norm_type must be a positive number or infinity (2: Euclidean): expected > 0, got ", norm_type));
+    throw ConfigError(
+        c10::str("get_grad_norm: norm_type must be a positive number or infinity (2: Euclidean): "
+                 "expected > 0, got ",
+                 norm_type));
   }
   std::vector<at::Tensor> norms;
-  for (const GradientPart& part : parts) norms.push_back(norm_of(part, groups.tensor.size, norm_type));
+  for (const GradientPart& part : parts)
+    norms.push_back(norm_of(part, groups.tensor.size, norm_type));
   at::Tensor local = at::stack(norms);
   if (std::isinf(norm_type)) {
     at::Tensor largest = local.amax();
-    for (const ParallelGroup* group : {&groups.tensor, &groups.pipeline, &groups.sharding}) largest = all_reduce_max(largest, *group);
+    for (const ParallelGroup* group : {&groups.tensor, &groups.pipeline, &groups.sharding})
+      largest = all_reduce_max(largest, *group);
     return largest;
   }
   at::Tensor powers = (norm_type == 2 ? local.square_() : local.pow_(norm_type)).sum();
-  for (const ParallelGroup* group : {&groups.tensor, &groups.pipeline, &groups.sharding}) powers = all_reduce(powers, *group);
+  for (const ParallelGroup* group : {&groups.tensor, &groups.pipeline, &groups.sharding})
+    powers = all_reduce(powers, *group);
   return norm_type == 2 ? powers.sqrt_() : powers.pow_(1 / norm_type);
 }
 
-void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_norm, const at::Tensor& norm) {
+void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_norm,
+                          const at::Tensor& norm) {
   const at::Tensor coefficient = norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1);
   for (const GradientPart& part : parts) part.grad.mul_(coefficient);
 }
 
-at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups, double max_norm, double norm_type) {
+at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
+                          double max_norm, double norm_type) {
   at::Tensor norm = get_grad_norm(parts, groups, norm_type);
   clip_grads_with_norm(parts, max_norm, norm);
   return norm;

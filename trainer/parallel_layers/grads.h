@@ -13,8 +13,10 @@ namespace trellis::trainer {
 /// Gradients of some parameters, flat, as this rank holds them.
 struct GradientPart {
   at::Tensor grad;
-  bool tensor_model_parallel = false;  ///< sharded over TP; otherwise every TP rank holds the same values
-  int copies = 1;                      ///< when sharded: TP ranks that hold the same values (replicated key/value heads)
+  bool tensor_model_parallel =
+      false;  ///< sharded over TP; otherwise every TP rank holds the same values
+  int copies =
+      1;  ///< when sharded: TP ranks that hold the same values (replicated key/value heads)
 };
 
 /// Over which axes the gradient vector is spread.
@@ -26,16 +28,24 @@ struct GradNormGroups {
 
 inline constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
 
-/// The parts of `flat`: elements first_element … of the flattened gradient of `parameter`'s shard. More than one only where rows with and
-/// without copies are fused (weight_qkv with replicated heads); none for a tied copy.
-[[nodiscard]] std::vector<GradientPart> gradient_parts(const Parameter& parameter, const at::Tensor& flat, std::int64_t first_element = 0);
+/// The parts of `flat`: elements first_element … of the flattened gradient of `parameter`'s shard.
+/// More than one only where rows with and without copies are fused (weight_qkv with replicated
+/// heads); none for a tied copy.
+[[nodiscard]] std::vector<GradientPart> gradient_parts(const Parameter& parameter,
+                                                       const at::Tensor& flat,
+                                                       std::int64_t first_element = 0);
 
-/// L2, Lp or infinity norm of the whole, un-sharded gradient vector, each element counted once: a number on the device, the same on every
-/// rank and for every layout. Throws ConfigError unless norm_type > 0, c10::Error without gradients.
-at::Tensor get_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups, double norm_type = 2);
-/// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1. Needs no word from the host.
-void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_norm, const at::Tensor& norm);
+/// L2, Lp or infinity norm of the whole, un-sharded gradient vector, each element counted once: a
+/// number on the device, the same on every rank and for every layout. Throws ConfigError unless
+/// norm_type > 0, c10::Error without gradients.
+at::Tensor get_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
+                         double norm_type = 2);
+/// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1. Needs no word
+/// from the host.
+void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_norm,
+                          const at::Tensor& norm);
 /// Both; returns the norm before clipping.
-at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups, double max_norm, double norm_type = 2);
+at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
+                          double max_norm, double norm_type = 2);
 
 }  // namespace trellis::trainer

@@ -13,16 +13,22 @@ namespace trellis::trainer {
 namespace {
 
 /// Sum of the ranks' parts of an activation: in full, or this rank's part of the sequence.
-at::Tensor reduce_activation(const at::Tensor& partial, const ParallelGroup& tp, bool sequence_parallel, at::ScalarType dtype) {
+at::Tensor reduce_activation(const at::Tensor& partial, const ParallelGroup& tp,
+                             bool sequence_parallel, at::ScalarType dtype) {
   return sequence_parallel ? reduce_scatter_to_sequence_parallel_region(partial, tp, dtype)
                            : reduce_from_tensor_model_parallel_region(partial, tp, dtype);
 }
 
 }  // namespace
 
-ParallelEmbedding::ParallelEmbedding(const ModuleContext& context, const std::string& path, std::int64_t num_embeddings,
-                                     std::int64_t embedding_dim, const ParallelEmbeddingOptions& options)
-    : weight_(make_parameter(context, {path + ".weight", {num_embeddings, embedding_dim}, options.shard_across_embedding ? 1 : 0, 1, options.init})
+ParallelEmbedding::ParallelEmbedding(const ModuleContext& context, const std::string& path,
+                                     std::int64_t num_embeddings, std::int64_t embedding_dim,
+                                     const ParallelEmbeddingOptions& options)
+    : weight_(make_parameter(context, {path + ".weight",
+                                       {num_embeddings, embedding_dim},
+                                       options.shard_across_embedding ? 1 : 0,
+                                       1,
+                                       options.init})
                   .tensor),
       tp_(context.tp()),
       reduce_dtype_(options.reduce_dtype.value_or(context.reduce_dtype)),
@@ -31,9 +37,11 @@ ParallelEmbedding::ParallelEmbedding(const ModuleContext& context, const std::st
       scope_(context.scope(path)) {
   if (!options.padding_idx) return;
   if (*options.padding_idx < 0 || *options.padding_idx >= num_embeddings) {
-    throw ConfigError(c10::str(path, ": padding_idx must be a token: expected 0 … ", num_embeddings - 1, ", got ", *options.padding_idx));
+    throw ConfigError(c10::str(path, ": padding_idx must be a token: expected 0 … ",
+                               num_embeddings - 1, ", got ", *options.padding_idx));
   }
-  const std::int64_t row = *options.padding_idx - (shard_across_embedding_ ? 0 : tp_.rank * weight_.size(0));
+  const std::int64_t row =
+      *options.padding_idx - (shard_across_embedding_ ? 0 : tp_.rank * weight_.size(0));
   if (row >= 0 && row < weight_.size(0)) padding_row_ = row;
 }
 
@@ -42,10 +50,13 @@ at::Tensor ParallelEmbedding::forward(const at::Tensor& input_ids) const {
   const at::Tensor ids = input_ids.t();
   if (tp_.size == 1) return scope_.leave(look_up(ids));
   if (shard_across_embedding_) return scope_.leave(look_up_own_columns(ids));
-  return scope_.leave(reduce_activation(look_up_own_rows(ids), tp_, sequence_parallel_, reduce_dtype_));
+  return scope_.leave(
+      reduce_activation(look_up_own_rows(ids), tp_, sequence_parallel_, reduce_dtype_));
 }
 
-at::Tensor ParallelEmbedding::look_up(const at::Tensor& ids) const { return at::embedding(weight_, ids, padding_row_); }
+at::Tensor ParallelEmbedding::look_up(const at::Tensor& ids) const {
+  return at::embedding(weight_, ids, padding_row_);
+}
 
 /// Rows of other ranks' tokens are zero: the sum over TP completes them.
 at::Tensor ParallelEmbedding::look_up_own_rows(const at::Tensor& ids) const {
@@ -60,41 +71,53 @@ at::Tensor ParallelEmbedding::look_up_own_columns(const at::Tensor& ids) const {
   return sequence_parallel_ ? scatter_to_sequence_parallel_region(whole, tp_) : whole;
 }
 
-ColumnParallelLinear::ColumnParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
-                                           const std::vector<Output>& outputs, const ColumnParallelLinearOptions& options)
+ColumnParallelLinear::ColumnParallelLinear(const ModuleContext& context, const std::string& path,
+                                           std::int64_t input_size,
+                                           const std::vector<Output>& outputs,
+                                           const ColumnParallelLinearOptions& options)
     : gather_output_(options.gather_output) {
   shards_.tp = context.tp();
   shards_.sequence_parallel = options.sequence_parallel_enabled.value_or(context.sequence_parallel);
   shards_.reduce_dtype = options.reduce_dtype.value_or(context.reduce_dtype);
   if (gather_output_ && shards_.sequence_parallel) {
-    throw ConfigError(c10::str(path, ": gather_output and sequence_parallel_enabled exclude each other: expected one of them, got both "
-                                     "(tensor_model_parallel_size ", shards_.tp.size, "); set gather_output to false"));
+    throw ConfigError(c10::str(path,
+                               ": gather_output and sequence_parallel_enabled exclude each other: "
+                               "expected one of them, got both "
+                               "(tensor_model_parallel_size ",
+                               shards_.tp.size, "); set gather_output to false"));
   }
   std::vector<at::Tensor>& biases = options.skip_bias_add ? skipped_biases_ : shards_.biases;
   for (const Output& output : outputs) {
     const std::string name = output.name.empty() ? path : path + "." + output.name;
     WeightSpec weight{name + ".weight", {output.size, input_size}, 0, options.stride, options.init};
     shards_.weights.push_back(make_parameter(context, weight).tensor);
-    if (options.keep_master_weight && !context.shape_only) master_weights_.push_back(draw_full_weight(context, weight));
+    if (options.keep_master_weight && !context.shape_only)
+      master_weights_.push_back(draw_full_weight(context, weight));
     if (options.bias) {
-      Parameter& bias = make_parameter(context, {name + ".bias", {output.size}, 0, options.stride, WeightInit::zeros()});
+      Parameter& bias = make_parameter(
+          context, {name + ".bias", {output.size}, 0, options.stride, WeightInit::zeros()});
       bias.weight_decay = context.decay_biases;
       biases.push_back(bias.tensor);
     }
   }
 }
 
-std::vector<at::Tensor> ColumnParallelLinear::forward_with(const at::Tensor& input, const ColumnShards& shards) const {
+std::vector<at::Tensor> ColumnParallelLinear::forward_with(const at::Tensor& input,
+                                                           const ColumnShards& shards) const {
   std::vector<at::Tensor> outputs = linear_with_async_communication(input, shards);
   if (gather_output_) {
-    for (at::Tensor& output : outputs) output = gather_from_tensor_model_parallel_region(output, shards.tp);
+    for (at::Tensor& output : outputs)
+      output = gather_from_tensor_model_parallel_region(output, shards.tp);
   }
   return outputs;
 }
 
-std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input) const { return forward_with(input, shards_); }
+std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input) const {
+  return forward_with(input, shards_);
+}
 
-std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input, const at::Tensor& weight) const {
+std::vector<at::Tensor> ColumnParallelLinear::forward(const at::Tensor& input,
+                                                      const at::Tensor& weight) const {
   ColumnShards shards = shards_;
   shards.weights = {weight};
   return forward_with(input, shards);
@@ -106,8 +129,9 @@ at::Tensor ColumnParallelLinear::bias(std::size_t output) const {
   return gather_output_ ? gather_from_tensor_model_parallel_region(own, shards_.tp) : own;
 }
 
-RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
-                                     std::int64_t output_size, const RowParallelLinearOptions& options)
+RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::string& path,
+                                     std::int64_t input_size, std::int64_t output_size,
+                                     const RowParallelLinearOptions& options)
     : tp_(context.tp()),
       reduce_dtype_(options.reduce_dtype.value_or(context.reduce_dtype)),
       sequence_parallel_(options.sequence_parallel_enabled.value_or(context.sequence_parallel)),
@@ -115,18 +139,24 @@ RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::st
       skip_bias_add_(options.skip_bias_add),
       reduce_output_(options.reduce_output) {
   if (sequence_parallel_ && !input_is_parallel_) {
-    throw ConfigError(c10::str(path, ": sequence_parallel_enabled needs input_is_parallel: expected an input of ", input_size / tp_.size,
-                               " columns per rank, got input_is_parallel false (", input_size, " columns); set input_is_parallel"));
+    throw ConfigError(
+        c10::str(path, ": sequence_parallel_enabled needs input_is_parallel: expected an input of ",
+                 input_size / tp_.size, " columns per rank, got input_is_parallel false (",
+                 input_size, " columns); set input_is_parallel"));
   }
   if (options.bias && !reduce_output_ && !skip_bias_add_) {
-    throw ConfigError(c10::str(path, ": reduce_output false leaves ", tp_.size, " parts of a sum and the bias would be added to each: "
-                                     "expected bias false or skip_bias_add, got bias true"));
+    throw ConfigError(c10::str(path, ": reduce_output false leaves ", tp_.size,
+                               " parts of a sum and the bias would be added to each: "
+                               "expected bias false or skip_bias_add, got bias true"));
   }
-  const WeightSpec weight{path + ".weight", {output_size, input_size}, 1, options.stride, options.init, options.partition};
+  const WeightSpec weight{path + ".weight", {output_size, input_size}, 1, options.stride,
+                          options.init,     options.partition};
   weight_ = make_parameter(context, weight).tensor;
-  if (options.keep_master_weight && !context.shape_only) master_weight_ = draw_full_weight(context, weight);
+  if (options.keep_master_weight && !context.shape_only)
+    master_weight_ = draw_full_weight(context, weight);
   if (options.bias) {
-    Parameter& parameter = make_parameter(context, {path + ".bias", {output_size}, -1, 1, WeightInit::zeros()});
+    Parameter& parameter =
+        make_parameter(context, {path + ".bias", {output_size}, -1, 1, WeightInit::zeros()});
     parameter.sequence_parallel_enabled = sequence_parallel_;
     parameter.weight_decay = context.decay_biases;
     bias_ = parameter.tensor;
@@ -134,7 +164,8 @@ RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::st
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& input) const {
-  at::Tensor output = at::linear(input_is_parallel_ ? input : scatter_to_tensor_model_parallel_region(input, tp_), weight_);
+  at::Tensor output = at::linear(
+      input_is_parallel_ ? input : scatter_to_tensor_model_parallel_region(input, tp_), weight_);
   if (reduce_output_) output = reduce_activation(output, tp_, sequence_parallel_, reduce_dtype_);
   return bias_.defined() && !skip_bias_add_ ? output.add(bias_) : output;
 }

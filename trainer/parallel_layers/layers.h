@@ -14,21 +14,25 @@ namespace trellis::trainer {
 /// Defaults are NxD's.
 struct ParallelEmbeddingOptions {
   WeightInit init = {};
-  std::optional<std::int64_t> padding_idx = {};   ///< a token whose row gets no gradient
-  bool shard_across_embedding = false;            ///< shards the embedding dimension instead of the vocabulary
-  std::optional<bool> sequence_parallel_enabled = {};   ///< none: the context's
-  std::optional<at::ScalarType> reduce_dtype = {};      ///< of the sum over TP; none: the context's
+  std::optional<std::int64_t> padding_idx = {};  ///< a token whose row gets no gradient
+  bool shard_across_embedding =
+      false;  ///< shards the embedding dimension instead of the vocabulary
+  std::optional<bool> sequence_parallel_enabled = {};  ///< none: the context's
+  std::optional<at::ScalarType> reduce_dtype = {};     ///< of the sum over TP; none: the context's
 };
 
-/// Rows of the vocabulary, or columns, sharded over TP. Token ids [b, s] → activations [s, b, h], or [s/TP, b, h] with sequence parallelism.
+/// Rows of the vocabulary, or columns, sharded over TP. Token ids [b, s] → activations [s, b, h],
+/// or [s/TP, b, h] with sequence parallelism.
 class ParallelEmbedding {
  public:
   /// Throws ConfigError: a size that TP does not divide, a padding_idx that is no token.
-  ParallelEmbedding(const ModuleContext& context, const std::string& path, std::int64_t num_embeddings, std::int64_t embedding_dim,
+  ParallelEmbedding(const ModuleContext& context, const std::string& path,
+                    std::int64_t num_embeddings, std::int64_t embedding_dim,
                     const ParallelEmbeddingOptions& options = {});
-  ParallelEmbedding(const ModuleContext& context, const std::string& path, std::int64_t num_embeddings, std::int64_t embedding_dim,
-                    const WeightInit& init)
-      : ParallelEmbedding(context, path, num_embeddings, embedding_dim, ParallelEmbeddingOptions{.init = init}) {}
+  ParallelEmbedding(const ModuleContext& context, const std::string& path,
+                    std::int64_t num_embeddings, std::int64_t embedding_dim, const WeightInit& init)
+      : ParallelEmbedding(context, path, num_embeddings, embedding_dim,
+                          ParallelEmbeddingOptions{.init = init}) {}
   [[nodiscard]] at::Tensor forward(const at::Tensor& input_ids) const;
   /// This rank's rows [num_embeddings/TP, h] (or columns): an output layer may share them.
   [[nodiscard]] const at::Tensor& weight() const { return weight_; }
@@ -48,38 +52,51 @@ class ParallelEmbedding {
 /// Defaults are NxD's.
 struct ColumnParallelLinearOptions {
   WeightInit init = {};
-  bool bias = true;             ///< starts at zero
-  bool gather_output = true;    ///< every rank gets the whole last dimension; not with sequence parallelism
-  bool skip_bias_add = false;   ///< the caller adds bias()
-  int stride = 1;               ///< blocks fused into each weight (gate|up: 2)
-  std::optional<bool> sequence_parallel_enabled = {};   ///< none: the context's
-  std::optional<at::ScalarType> reduce_dtype = {};      ///< of the sum of the input's gradient; none: the context's
-  bool keep_master_weight = false;                      ///< keeps the un-sharded initial weights on the host
+  bool bias = true;  ///< starts at zero
+  bool gather_output =
+      true;  ///< every rank gets the whole last dimension; not with sequence parallelism
+  bool skip_bias_add = false;  ///< the caller adds bias()
+  int stride = 1;              ///< blocks fused into each weight (gate|up: 2)
+  std::optional<bool> sequence_parallel_enabled = {};  ///< none: the context's
+  std::optional<at::ScalarType> reduce_dtype =
+      {};                           ///< of the sum of the input's gradient; none: the context's
+  bool keep_master_weight = false;  ///< keeps the un-sharded initial weights on the host
 };
 
-/// Y_i = X · A_iᵀ + b_i with the rows of A sharded over TP. Several weights that read the same X may share one layer: the sequence is
-/// gathered once and the input's gradient is summed once.
+/// Y_i = X · A_iᵀ + b_i with the rows of A sharded over TP. Several weights that read the same X
+/// may share one layer: the sequence is gathered once and the input's gradient is summed once.
 class ColumnParallelLinear {
  public:
   struct Output {
-    std::string name;          ///< of the weight: "<path of the layer>.<name>.weight"; "" for "<path>.weight"
-    std::int64_t size = 0;     ///< un-sharded
+    std::string
+        name;  ///< of the weight: "<path of the layer>.<name>.weight"; "" for "<path>.weight"
+    std::int64_t size = 0;  ///< un-sharded
   };
-  /// Throws ConfigError: gather_output with sequence parallelism, a size that TP · stride does not divide.
-  ColumnParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size, const std::vector<Output>& outputs,
+  /// Throws ConfigError: gather_output with sequence parallelism, a size that TP · stride does not
+  /// divide.
+  ColumnParallelLinear(const ModuleContext& context, const std::string& path,
+                       std::int64_t input_size, const std::vector<Output>& outputs,
                        const ColumnParallelLinearOptions& options = {});
-  /// Input [s, b, h] ([s/TP, b, h] with sequence parallelism) → one [s, b, size/TP] per output, or [s, b, size] gathered.
+  /// Input [s, b, h] ([s/TP, b, h] with sequence parallelism) → one [s, b, size/TP] per output, or
+  /// [s, b, size] gathered.
   [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& input) const;
   /// The same with another weight of the first output's shape: a tied embedding.
-  [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& input, const at::Tensor& weight) const;
-  /// What skip_bias_add left to the caller, in the size of forward()'s output. Undefined without a bias.
+  [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& input,
+                                                const at::Tensor& weight) const;
+  /// What skip_bias_add left to the caller, in the size of forward()'s output. Undefined without a
+  /// bias.
   [[nodiscard]] at::Tensor bias(std::size_t output = 0) const;
-  [[nodiscard]] const at::Tensor& weight(std::size_t output = 0) const { return shards_.weights[output]; }
+  [[nodiscard]] const at::Tensor& weight(std::size_t output = 0) const {
+    return shards_.weights[output];
+  }
   /// REQUIRES: keep_master_weight.
-  [[nodiscard]] const at::Tensor& master_weight(std::size_t output = 0) const { return master_weights_.at(output); }
+  [[nodiscard]] const at::Tensor& master_weight(std::size_t output = 0) const {
+    return master_weights_.at(output);
+  }
 
  private:
-  [[nodiscard]] std::vector<at::Tensor> forward_with(const at::Tensor& input, const ColumnShards& shards) const;
+  [[nodiscard]] std::vector<at::Tensor> forward_with(const at::Tensor& input,
+                                                     const ColumnShards& shards) const;
   ColumnShards shards_;
   std::vector<at::Tensor> skipped_biases_, master_weights_;
   bool gather_output_;
@@ -89,24 +106,26 @@ class ColumnParallelLinear {
 struct RowParallelLinearOptions {
   WeightInit init = {};
   bool bias = true;                ///< starts at zero; not sharded, added after the sum
-  bool input_is_parallel = false;  ///< X arrives as [.., in/TP]; otherwise it is whole and split here. Sequence parallelism needs it.
+  bool input_is_parallel = false;  ///< X arrives as [.., in/TP]; otherwise it is whole and split
+                                   ///< here. Sequence parallelism needs it.
   bool skip_bias_add = false;      ///< the caller adds bias()
   bool reduce_output = true;       ///< false: this rank's part of the sum
   int stride = 1;
-  std::optional<Partition> partition = {};  ///< of dimension 1, instead of the stride: GQAQKVColumnParallelLinear::query_columns()
-  std::optional<bool> sequence_parallel_enabled = {};   ///< none: the context's
-  std::optional<at::ScalarType> reduce_dtype = {};      ///< of the sum over TP; none: the context's
-  bool keep_master_weight = false;                      ///< keeps the un-sharded initial weight on the host
+  std::optional<Partition> partition =
+      {};  ///< of dimension 1, instead of the stride: GQAQKVColumnParallelLinear::query_columns()
+  std::optional<bool> sequence_parallel_enabled = {};  ///< none: the context's
+  std::optional<at::ScalarType> reduce_dtype = {};     ///< of the sum over TP; none: the context's
+  bool keep_master_weight = false;  ///< keeps the un-sharded initial weight on the host
 };
 
-/// Y = Σ_i X_i · A_iᵀ + b with the columns of A and X sharded over TP. [s, b, in/TP] → [s, b, out] ([s/TP, b, out] with sequence
-/// parallelism).
+/// Y = Σ_i X_i · A_iᵀ + b with the columns of A and X sharded over TP. [s, b, in/TP] → [s, b, out]
+/// ([s/TP, b, out] with sequence parallelism).
 class RowParallelLinear {
  public:
-  /// Throws ConfigError: sequence parallelism without input_is_parallel, a bias that would be added to each part of a sum, a size that
-  /// TP · stride does not divide.
-  RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size, std::int64_t output_size,
-                    const RowParallelLinearOptions& options = {});
+  /// Throws ConfigError: sequence parallelism without input_is_parallel, a bias that would be added
+  /// to each part of a sum, a size that TP · stride does not divide.
+  RowParallelLinear(const ModuleContext& context, const std::string& path, std::int64_t input_size,
+                    std::int64_t output_size, const RowParallelLinearOptions& options = {});
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
   /// What skip_bias_add left to the caller; undefined without a bias.
   [[nodiscard]] const at::Tensor& bias() const { return bias_; }

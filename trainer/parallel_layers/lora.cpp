@@ -15,37 +15,50 @@ Parameter& make_adapter(const ModuleContext& context, const WeightSpec& spec) {
 
 /// Of dropout's mask: the sequence, or the columns of the input, may be this rank's part.
 ShardPlace place_of(const at::Tensor& input, int dim, bool is_part, const ParallelGroup& tp) {
-  return is_part ? ShardPlace::part(dim, input.size(dim), tp) : ShardPlace{dim, input.size(dim), {{0, input.size(dim)}}};
+  return is_part ? ShardPlace::part(dim, input.size(dim), tp)
+                 : ShardPlace{dim, input.size(dim), {{0, input.size(dim)}}};
 }
 
 }  // namespace
 
-ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path, std::int64_t input_size,
-                                       const std::vector<ColumnParallelLinear::Output>& outputs, int stride)
+ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraSection& lora,
+                                       const std::string& path, std::int64_t input_size,
+                                       const std::vector<ColumnParallelLinear::Output>& outputs,
+                                       int stride)
     : scale_(lora.alpha / lora.rank), dropout_(context, path + ".lora_dropout", lora.dropout) {
   for (const ColumnParallelLinear::Output& output : outputs) {
     const std::string name = output.name.empty() ? path : path + "." + output.name;
     a_.push_back(make_adapter(context, {name + ".lora_A.weight", {lora.rank, input_size}}).tensor);
-    const at::Tensor b = make_adapter(context, {name + ".lora_B.weight", {output.size, lora.rank}, 0, stride, WeightInit::zeros()}).tensor;
+    const at::Tensor b =
+        make_adapter(
+            context,
+            {name + ".lora_B.weight", {output.size, lora.rank}, 0, stride, WeightInit::zeros()})
+            .tensor;
     b_.push_back({{b}, {}, context.tp(), context.sequence_parallel, context.reduce_dtype});
   }
 }
 
 void ColumnParallelLora::add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const {
-  const at::Tensor dropped = dropout_.forward(input, place_of(input, 0, b_.front().sequence_parallel, b_.front().tp));
+  const at::Tensor dropped =
+      dropout_.forward(input, place_of(input, 0, b_.front().sequence_parallel, b_.front().tp));
   for (std::size_t i = 0; i < a_.size(); ++i) {
-    outputs[i] = outputs[i] + linear_with_async_communication(at::linear(dropped, a_[i]).mul(scale_), b_[i])[0];
+    outputs[i] = outputs[i] +
+                 linear_with_async_communication(at::linear(dropped, a_[i]).mul(scale_), b_[i])[0];
   }
 }
 
-RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path, std::int64_t input_size,
+RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection& lora,
+                                 const std::string& path, std::int64_t input_size,
                                  std::int64_t output_size)
     : scale_(lora.alpha / lora.rank),
       dropout_(context, path + ".lora_dropout", lora.dropout),
-      a_(context, path + ".lora_A", input_size, lora.rank, {.bias = false, .input_is_parallel = true}),
+      a_(context, path + ".lora_A", input_size, lora.rank,
+         {.bias = false, .input_is_parallel = true}),
       tp_(context.tp()) {
   context.parameters->back().adapter = true;
-  b_ = make_adapter(context, {path + ".lora_B.weight", {output_size, lora.rank}, -1, 1, WeightInit::zeros()}).tensor;
+  b_ = make_adapter(context,
+                    {path + ".lora_B.weight", {output_size, lora.rank}, -1, 1, WeightInit::zeros()})
+           .tensor;
 }
 
 at::Tensor RowParallelLora::add_to(const at::Tensor& output, const at::Tensor& input) const {

@@ -11,15 +11,19 @@
 
 namespace trellis::trainer {
 
-/// Low-rank adapters beside a ColumnParallelLinear: output_i += alpha/rank · B_i · A_i · dropout(input), with A_i [rank, in] on every rank and
-/// the rows of B_i sharded as those of the weight. A starts Kaiming-uniform, B at zero: at first the layer is as it was. Weights that lie in
-/// one (gate and up) share an A.
+/// Low-rank adapters on a ColumnParallelLinear: output_i += alpha/rank · B_i · A_i ·
+/// dropout(input), with A_i [rank, in] on every rank and the rows of B_i sharded as those of the
+/// weight. A starts Kaiming-uniform, B at zero: at first the layer is as it was. Weights that lie
+/// in one (gate and up) share an A.
 class ColumnParallelLora {
  public:
-  /// `path`, `outputs`, `stride`: the layer's. Names: "<path>.<output>.lora_A.weight", "….lora_B.weight".
-  ColumnParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path, std::int64_t input_size,
+  /// `path`, `outputs`, `stride`: the layer's. Names: "<path>.<output>.lora_A.weight",
+  /// "….lora_B.weight".
+  ColumnParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
+                     std::int64_t input_size,
                      const std::vector<ColumnParallelLinear::Output>& outputs, int stride = 1);
-  /// `input`: the layer's, [s, b, in] ([s/TP, b, in] with sequence parallelism: only its product with A is gathered).
+  /// `input`: the layer's, [s, b, in] ([s/TP, b, in] with sequence parallelism: only its product
+  /// with A is gathered).
   void add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const;
 
  private:
@@ -29,11 +33,14 @@ class ColumnParallelLora {
   std::vector<ColumnShards> b_;
 };
 
-/// The same beside a RowParallelLinear: the columns of A are sharded as those of the weight, B [out, rank] lies on every rank.
+/// The same next to a RowParallelLinear: the columns of A are sharded as those of the weight, B
+/// [out, rank] lies on every rank.
 class RowParallelLora {
  public:
-  RowParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path, std::int64_t input_size, std::int64_t output_size);
-  /// `input`: [s, b, in/TP] → `output` with the adapter's product, [s, b, out] ([s/TP, b, out] with sequence parallelism).
+  RowParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
+                  std::int64_t input_size, std::int64_t output_size);
+  /// `input`: [s, b, in/TP] → `output` with the adapter's product, [s, b, out] ([s/TP, b, out] with
+  /// sequence parallelism).
   [[nodiscard]] at::Tensor add_to(const at::Tensor& output, const at::Tensor& input) const;
 
  private:

@@ -12,14 +12,16 @@
 namespace trellis::trainer {
 namespace {
 
-/// Targets as entries of this rank's part of the vocabulary: those of other ranks, and ignored ones, read entry 0 and count nothing.
+/// Targets as entries of this rank's part of the vocabulary: those of other ranks, and ignored
+/// ones, read entry 0 and count nothing.
 struct LocalTarget {
   at::Tensor index;    ///< [.., 1]
   at::Tensor foreign;  ///< [.., 1]
   at::Tensor ignored;  ///< [.., 1]
 };
 
-LocalTarget localize(const at::Tensor& target, std::int64_t size, const ParallelGroup& tp, std::int64_t ignore_index) {
+LocalTarget localize(const at::Tensor& target, std::int64_t size, const ParallelGroup& tp,
+                     std::int64_t ignore_index) {
   const at::Tensor column = target.unsqueeze(-1), ignored = column.eq(ignore_index);
   if (tp.size == 1) return {column.masked_fill(ignored, 0), ignored, ignored};
   const at::Tensor local = column - tp.rank * size;
@@ -27,12 +29,15 @@ LocalTarget localize(const at::Tensor& target, std::int64_t size, const Parallel
   return {local.masked_fill(foreign, 0), foreign, ignored};
 }
 
-/// d loss / d logits = (softmax − (1 − ε)·onehot(target) − ε/K) · grad, and 0 where the target is ignored.
+/// d loss / d logits = (softmax − (1 − ε)·onehot(target) − ε/K) · grad, and 0 where the target is
+/// ignored.
 class CrossEntropyBackward final : public Derivative {
  public:
-  CrossEntropyBackward(const at::Tensor& softmax, const LocalTarget& target, double smoothing, std::int64_t vocabulary, at::ScalarType logits_dtype)
+  CrossEntropyBackward(const at::Tensor& softmax, const LocalTarget& target, double smoothing,
+                       std::int64_t vocabulary, at::ScalarType logits_dtype)
       : smoothing_(smoothing), vocabulary_(vocabulary), logits_dtype_(logits_dtype) {
-    for (const at::Tensor& tensor : {softmax, target.index, target.foreign, target.ignored}) save(tensor);
+    for (const at::Tensor& tensor : {softmax, target.index, target.foreign, target.ignored})
+      save(tensor);
   }
 
  private:
@@ -42,7 +47,8 @@ class CrossEntropyBackward final : public Derivative {
     at::Tensor result = saved(0);
     if (smoothing_ > 0) result.sub_(smoothing_ / static_cast<double>(vocabulary_));
     result.mul_(grad);
-    result.scatter_add_(-1, saved(1), grad.mul(smoothing_ - 1).masked_fill_(saved(2), 0).to(result.scalar_type()));
+    result.scatter_add_(
+        -1, saved(1), grad.mul(smoothing_ - 1).masked_fill_(saved(2), 0).to(result.scalar_type()));
     return {result.to(logits_dtype_)};
   }
 
@@ -54,12 +60,13 @@ class CrossEntropyBackward final : public Derivative {
 /// Per token, [.., 1], over the whole vocabulary; logits less their maximum.
 struct Sums {
   at::Tensor of_exponentials;
-  at::Tensor predicted;   ///< the target's logit
-  at::Tensor of_logits;   ///< undefined without label smoothing
+  at::Tensor predicted;  ///< the target's logit
+  at::Tensor of_logits;  ///< undefined without label smoothing
 };
 
 /// Leaves exp(shifted) in `shifted`; the sums are of type `dtype`. One communication for all sums.
-Sums sum_over_vocabulary(const at::Tensor& shifted, const LocalTarget& target, bool smoothing, at::ScalarType dtype, const ParallelGroup& tp) {
+Sums sum_over_vocabulary(const at::Tensor& shifted, const LocalTarget& target, bool smoothing,
+                         at::ScalarType dtype, const ParallelGroup& tp) {
   Sums sums;
   sums.predicted = shifted.gather(-1, target.index).to(dtype).masked_fill_(target.foreign, 0);
   if (smoothing) sums.of_logits = shifted.sum(-1, /*keepdim=*/true, dtype);
@@ -73,11 +80,13 @@ Sums sum_over_vocabulary(const at::Tensor& shifted, const LocalTarget& target, b
 
 }  // namespace
 
-at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target, const ParallelGroup& tp,
-                                  const CrossEntropyOptions& options) {
+at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
+                                  const ParallelGroup& tp, const CrossEntropyOptions& options) {
   const double smoothing = options.label_smoothing;
   if (!(smoothing >= 0 && smoothing < 1)) {
-    throw ConfigError(c10::str("parallel_cross_entropy: label_smoothing: expected 0 ≤ label_smoothing < 1, got ", smoothing));
+    throw ConfigError(
+        c10::str("parallel_cross_entropy: label_smoothing: expected 0 ≤ label_smoothing < 1, got ",
+                 smoothing));
   }
   const std::int64_t vocabulary = logits.size(-1) * tp.size;
   at::Tensor loss, softmax;
@@ -95,14 +104,19 @@ at::Tensor parallel_cross_entropy(const at::Tensor& logits, const at::Tensor& ta
     loss = loss.masked_fill_(local.ignored, 0).squeeze(-1);
   }
   if (needs_derivative({logits})) {
-    attach(c10::make_intrusive<CrossEntropyBackward>(softmax, local, smoothing, vocabulary, logits.scalar_type()), {logits}, {loss});
+    attach(c10::make_intrusive<CrossEntropyBackward>(softmax, local, smoothing, vocabulary,
+                                                     logits.scalar_type()),
+           {logits}, {loss});
   }
   return loss;
 }
 
-at::Tensor from_parallel_logits_to_logprobs(const at::Tensor& logits, const at::Tensor& tokens, const ParallelGroup& tp, bool inference) {
+at::Tensor from_parallel_logits_to_logprobs(const at::Tensor& logits, const at::Tensor& tokens,
+                                            const ParallelGroup& tp, bool inference) {
   const at::AutoGradMode recording(at::GradMode::is_enabled() && !inference);
-  return parallel_cross_entropy(logits.narrow(1, 0, logits.size(1) - 1), tokens.narrow(1, 1, tokens.size(1) - 1), tp).neg();
+  return parallel_cross_entropy(logits.narrow(1, 0, logits.size(1) - 1),
+                                tokens.narrow(1, 1, tokens.size(1) - 1), tp)
+      .neg();
 }
 
 }  // namespace trellis::trainer

@@ -10,7 +10,8 @@ namespace {
 
 class CommunicationBackward final : public Derivative {
  public:
-  CommunicationBackward(Communication communication, ParallelGroup group) : communication_(communication), group_(std::move(group)) {}
+  CommunicationBackward(Communication communication, ParallelGroup group)
+      : communication_(communication), group_(std::move(group)) {}
 
  private:
   Tensors backward(Tensors grads) override { return {communication_(grads[0], group_)}; }
@@ -25,9 +26,13 @@ at::Tensor all_reduce_copy(const at::Tensor& input, const ParallelGroup& group) 
   return all_reduce(input.clone(at::MemoryFormat::Contiguous), group);
 }
 
-at::Tensor all_reduce_in_place(const at::Tensor& input, const ParallelGroup& group) { return all_reduce(input.alias(), group); }
+at::Tensor all_reduce_in_place(const at::Tensor& input, const ParallelGroup& group) {
+  return all_reduce(input.alias(), group);
+}
 
-at::Tensor split_last_dim(const at::Tensor& input, const ParallelGroup& group) { return split(input, -1, group).contiguous(); }
+at::Tensor split_last_dim(const at::Tensor& input, const ParallelGroup& group) {
+  return split(input, -1, group).contiguous();
+}
 
 /// Members arrive stacked along dimension 0; their place is the last dimension.
 at::Tensor gather_last_dim(const at::Tensor& input, const ParallelGroup& group) {
@@ -36,14 +41,16 @@ at::Tensor gather_last_dim(const at::Tensor& input, const ParallelGroup& group) 
 
 }  // namespace
 
-at::Tensor communicate(const at::Tensor& input, const ParallelGroup& group, Communication forward, Communication backward) {
+at::Tensor communicate(const at::Tensor& input, const ParallelGroup& group, Communication forward,
+                       Communication backward) {
   if (group.size == 1) return input;
   at::Tensor output;
   {
     BelowAutograd below;
     output = forward(input, group);
   }
-  if (needs_derivative({input})) attach(c10::make_intrusive<CommunicationBackward>(backward, group), {input}, {output});
+  if (needs_derivative({input}))
+    attach(c10::make_intrusive<CommunicationBackward>(backward, group), {input}, {output});
   return output;
 }
 
@@ -51,15 +58,19 @@ at::Tensor copy_to_tensor_model_parallel_region(const at::Tensor& input, const P
   return communicate(input, tp, identity, all_reduce_copy);
 }
 
-at::Tensor scatter_to_tensor_model_parallel_region(const at::Tensor& input, const ParallelGroup& tp) {
+at::Tensor scatter_to_tensor_model_parallel_region(const at::Tensor& input,
+                                                   const ParallelGroup& tp) {
   return communicate(input, tp, split_last_dim, gather_last_dim);
 }
 
-at::Tensor gather_from_tensor_model_parallel_region(const at::Tensor& input, const ParallelGroup& tp) {
+at::Tensor gather_from_tensor_model_parallel_region(const at::Tensor& input,
+                                                    const ParallelGroup& tp) {
   return communicate(input, tp, gather_last_dim, split_last_dim);
 }
 
-at::Tensor reduce_from_tensor_model_parallel_region(const at::Tensor& input, const ParallelGroup& tp, at::ScalarType reduce_dtype) {
+at::Tensor reduce_from_tensor_model_parallel_region(const at::Tensor& input,
+                                                    const ParallelGroup& tp,
+                                                    at::ScalarType reduce_dtype) {
   if (tp.size == 1) return input;
   const at::ScalarType dtype = input.scalar_type();
   return communicate(input.to(reduce_dtype), tp, all_reduce_in_place, identity).to(dtype);

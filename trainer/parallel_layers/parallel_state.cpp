@@ -9,7 +9,8 @@
 namespace trellis::trainer {
 namespace {
 
-ParallelGroup make_group(runtime::RankContext& rank, const char* axis, const std::vector<int>& ranks) {
+ParallelGroup make_group(runtime::RankContext& rank, const char* axis,
+                         const std::vector<int>& ranks) {
   ParallelGroup group;
   group.size = static_cast<int>(ranks.size());
   group.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank.rank()) - ranks.begin());
@@ -20,13 +21,17 @@ ParallelGroup make_group(runtime::RankContext& rank, const char* axis, const std
 }  // namespace
 
 ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& rank, int tp, int pp) {
-  return initialize_model_parallel(rank, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
+  return initialize_model_parallel(
+      rank, {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp});
 }
 
 /// Axes that hold the same ranks share one group: what runs on them runs in one order anyway.
-ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& rank, const ParallelSizes& sizes) {
+ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& rank,
+                                                       const ParallelSizes& sizes) {
   const RankMesh mesh = make_rank_mesh(sizes, rank.world_size());
-  const auto group_of = [&](ParallelAxis axis) { return make_group(rank, name_of(axis), mesh.ranks(axis, rank.rank())); };
+  const auto group_of = [&](ParallelAxis axis) {
+    return make_group(rank, name_of(axis), mesh.ranks(axis, rank.rank()));
+  };
   ParallelGroup tensor = group_of(ParallelAxis::kTensor);
   ParallelGroup pipeline = group_of(ParallelAxis::kPipeline);
   ParallelState state(std::move(tensor), std::move(pipeline), group_of(ParallelAxis::kData));
@@ -34,14 +39,17 @@ ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& ran
   if (mesh.cp > 1) state.zero1_sharding_ = group_of(ParallelAxis::kZero1Sharding);
   if (mesh.ep > 1) state.expert_ = group_of(ParallelAxis::kExpert);
   state.expert_data_ = mesh.ep > 1 ? group_of(ParallelAxis::kExpertData) : state.zero1_sharding_;
-  state.kv_shared_ = make_group(rank, "kv", mesh.kv_shared_ranks(rank.rank(), sizes.kv_size_multiplier, sizes.kv_replica_order));
+  state.kv_shared_ = make_group(
+      rank, "kv",
+      mesh.kv_shared_ranks(rank.rank(), sizes.kv_size_multiplier, sizes.kv_replica_order));
   state.kv_replica_order_ = sizes.kv_replica_order;
   state.global_rank_ = rank.rank();
   return state;
 }
 
 std::string ParallelState::rmsg(const std::string& message) const {
-  return c10::str("[rank_", global_rank_, "_pp", pipeline_.rank, "_tp", tensor_.rank, "_dp", data_.rank, "_cp", context_.rank, "] ", message);
+  return c10::str("[rank_", global_rank_, "_pp", pipeline_.rank, "_tp", tensor_.rank, "_dp",
+                  data_.rank, "_cp", context_.rank, "] ", message);
 }
 
 }  // namespace trellis::trainer

@@ -14,7 +14,8 @@ class RankContext;
 
 namespace trellis::trainer {
 
-/// One axis of the rank mesh, seen from one rank. `group` is null when size is 1: such an axis never communicates.
+/// One axis of the rank mesh, seen from one rank. `group` is null when size is 1: such an axis
+/// never communicates.
 struct ParallelGroup {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   int rank = 0;
@@ -28,12 +29,18 @@ class ParallelState {
   ParallelState() = default;
   /// With the caller's groups; ZeRO-1 shards over `data`.
   ParallelState(ParallelGroup tensor, ParallelGroup pipeline, ParallelGroup data)
-      : tensor_(std::move(tensor)), pipeline_(std::move(pipeline)), data_(std::move(data)), zero1_sharding_(data_) {}
+      : tensor_(std::move(tensor)),
+        pipeline_(std::move(pipeline)),
+        data_(std::move(data)),
+        zero1_sharding_(data_) {}
 
-  /// Builds the groups of `rank`; every rank of the world must call it. Throws ConfigError when the sizes do not fit the world.
-  static ParallelState initialize_model_parallel(runtime::RankContext& rank, int tensor_model_parallel_size,
+  /// Builds the groups of `rank`; every rank of the world must call it. Throws ConfigError when the
+  /// sizes do not fit the world.
+  static ParallelState initialize_model_parallel(runtime::RankContext& rank,
+                                                 int tensor_model_parallel_size,
                                                  int pipeline_model_parallel_size);
-  static ParallelState initialize_model_parallel(runtime::RankContext& rank, const ParallelSizes& sizes);
+  static ParallelState initialize_model_parallel(runtime::RankContext& rank,
+                                                 const ParallelSizes& sizes);
   /// With another group of ranks that hold the same key/value heads.
   [[nodiscard]] ParallelState with_kv_shared_group(ParallelGroup group, ReplicaOrder order) const {
     ParallelState state = *this;
@@ -72,7 +79,8 @@ class ParallelState {
   [[nodiscard]] std::string rmsg(const std::string& message) const;
 
  private:
-  ParallelGroup tensor_, pipeline_, data_, context_, expert_, expert_data_, zero1_sharding_, kv_shared_;
+  ParallelGroup tensor_, pipeline_, data_, context_, expert_, expert_data_, zero1_sharding_,
+      kv_shared_;
   ReplicaOrder kv_replica_order_ = ReplicaOrder::kAdjacent;
   int global_rank_ = 0;
 };

@@ -26,21 +26,29 @@ struct OptimizerGroup {
 
 /// A weight: this rank's shard, with what NxD attaches to a parameter as attributes.
 struct Parameter {
-  std::string name;                        ///< global: the same whatever the stage and the layout
+  std::string name;  ///< global: the same whatever the stage and the layout
   at::Tensor tensor;
-  bool tensor_model_parallel = false;      ///< sharded over TP along partition_dim
+  bool tensor_model_parallel = false;  ///< sharded over TP along partition_dim
   int partition_dim = -1;
-  int partition_stride = 1;                ///< blocks fused into one tensor (gate|up: 2); each is sharded for itself
-  Partition partition;                     ///< the whole truth: which un-sharded rows each rank holds; join_shards() undoes it
-  bool sequence_parallel_enabled = false;  ///< each TP rank has a part of its gradient: to be summed over TP
-  bool adapter = false;                    ///< of LoRA. A weight that is none takes no part in a fine-tuning: its tensor requires no gradient.
+  int partition_stride =
+      1;                ///< blocks fused into one tensor (gate|up: 2); each is sharded for itself
+  Partition partition;  ///< the whole truth: which un-sharded rows each rank holds; join_shards()
+                        ///< undoes it
+  bool sequence_parallel_enabled =
+      false;             ///< each TP rank has a part of its gradient: to be summed over TP
+  bool adapter = false;  ///< of LoRA. A weight that is none takes no part in a fine-tuning: its
+                         ///< tensor requires no gradient.
   bool weight_decay = true;
-  std::optional<OptimizerGroup> group = {}; ///< of an optimizer's own group; none: the optimizer's numbers, by weight_decay
-  bool tied = false;                       ///< has copies on other stages, or is one: its gradient is complete only after their sum
-  int stage = 0;                           ///< virtual pipeline stage that it is of
-  bool shared = false;                     ///< the copy of a tied weight: its gradient is summed with the original's, norms skip it
-  /// Ranks that hold the same key/value rows. Their gradients leave backward summed over it, so the copies stay bit-equal; a norm counts
-  /// each row once (PartitionBlock::copies). A group of one for everything else.
+  std::optional<OptimizerGroup> group =
+      {};  ///< of an optimizer's own group; none: the optimizer's numbers, by weight_decay
+  bool tied = false;    ///< has copies on other stages, or is one: its gradient is complete only
+                        ///< after their sum
+  int stage = 0;        ///< virtual pipeline stage that it is of
+  bool shared = false;  ///< the copy of a tied weight: its gradient is summed with the original's,
+                        ///< norms skip it
+  /// Ranks that hold the same key/value rows. Their gradients leave backward summed over it, so the
+  /// copies stay bit-equal; a norm counts each row once (PartitionBlock::copies). A group of one
+  /// for everything else.
   ParallelGroup kv_shared_group;
 };
 
@@ -53,22 +61,29 @@ struct ModuleContext {
   ParameterList* parameters = nullptr;      ///< modules add theirs
   std::shared_ptr<BackwardLayer> backward;  ///< see LayerScope
   at::Device device = at::kCPU;
-  at::ScalarType dtype = at::kFloat;        ///< of weights and activations
-  std::optional<at::ScalarType> wide_dtype; ///< of softmax and cross entropy; none: fp32, fp64 for fp64
-  at::ScalarType reduce_dtype = at::kFloat; ///< of sums over TP
+  at::ScalarType dtype = at::kFloat;  ///< of weights and activations
+  std::optional<at::ScalarType>
+      wide_dtype;  ///< of softmax and cross entropy; none: fp32, fp64 for fp64
+  at::ScalarType reduce_dtype = at::kFloat;  ///< of sums over TP
   bool sequence_parallel = false;
-  bool pad_model = false;                   ///< NxD's pad_model: attention heads that TP does not divide are filled up with heads of zeros
-  bool decay_biases = false;                ///< weight decay applies to biases too (model.do_layer_norm_weight_decay)
-  bool shape_only = false;                  ///< values do not matter: skip work that only makes values
+  bool pad_model = false;  ///< NxD's pad_model: attention heads that TP does not divide are filled
+                           ///< up with heads of zeros
+  bool decay_biases =
+      false;  ///< weight decay applies to biases too (model.do_layer_norm_weight_decay)
+  bool shape_only = false;  ///< values do not matter: skip work that only makes values
   std::int64_t seed = 0;
   /// Where training is. The engine writes it before each forward; dropout and checkpoint() read it.
   std::shared_ptr<StepPosition> position = std::make_shared<StepPosition>();
 
-  [[nodiscard]] const ParallelGroup& tp() const { return parallel->get_tensor_model_parallel_group(); }
-  [[nodiscard]] LayerScope scope(const std::string& path) const { return LayerScope(path, backward); }
+  [[nodiscard]] const ParallelGroup& tp() const {
+    return parallel->get_tensor_model_parallel_group();
+  }
+  [[nodiscard]] LayerScope scope(const std::string& path) const {
+    return LayerScope(path, backward);
+  }
 };
 
-/// One of several weights stacked along dimension 0, drawn as if it stood alone.
+/// One of several weights stacked along dimension 0, drawn as if it were alone.
 struct WeightPart {
   std::string name;
   std::int64_t rows = 0;
@@ -78,7 +93,7 @@ struct WeightPart {
 struct WeightSpec {
   std::string name;
   std::vector<std::int64_t> shape;
-  int partition_dim = -1;    ///< −1: replicated over TP
+  int partition_dim = -1;  ///< −1: replicated over TP
   int partition_stride = 1;
   WeightInit init = {};
   std::optional<Partition> partition = {};  ///< instead of dimension and stride
@@ -88,13 +103,16 @@ struct WeightSpec {
 /// The stream of random numbers of (seed, name): what is drawn from it depends on nothing else.
 [[nodiscard]] std::uint64_t stream_seed(std::int64_t seed, const std::string& name);
 
-/// Makes this rank's shard and adds it to the context's list. The un-sharded weight is drawn on the CPU from a stream that depends on
-/// (seed, name) only, then sliced: the model does not depend on the layout. Throws ConfigError when TP does not divide the shape.
+/// Makes this rank's shard and adds it to the context's list. The un-sharded weight is drawn on the
+/// CPU from a stream that depends on (seed, name) only, then sliced: the model does not depend on
+/// the layout. Throws ConfigError when TP does not divide the shape.
 Parameter& make_parameter(const ModuleContext& context, const WeightSpec& spec);
-/// The un-sharded weight in fp32 (widened in an fp64 run: the same numbers) on the CPU, as make_parameter draws it.
+/// The un-sharded weight in fp32 (widened in an fp64 run: the same numbers) on the CPU, as
+/// make_parameter draws it.
 [[nodiscard]] at::Tensor draw_full_weight(const ModuleContext& context, const WeightSpec& spec);
 
-/// The shard of `tp.rank`: each of `stride` blocks of dimension `dim` is split over the group, the parts are joined again.
+/// The shard of `tp.rank`: each of `stride` blocks of dimension `dim` is split over the group, the
+/// parts are joined again.
 at::Tensor shard_of(const at::Tensor& full, int dim, int stride, const ParallelGroup& tp);
 /// The inverse: joins the shards of all ranks, in rank order.
 at::Tensor join_shards(const std::vector<at::Tensor>& shards, int dim, int stride);

@@ -24,7 +24,8 @@ Partition strided_partition(int dim, std::int64_t size, int stride) {
   Partition partition{dim, {}};
   if (dim < 0) return partition;
   const std::int64_t rows = size / stride;
-  for (int block = 0; block < stride; ++block) partition.blocks.push_back({{{block * rows, rows}}, 1});
+  for (int block = 0; block < stride; ++block)
+    partition.blocks.push_back({{{block * rows, rows}}, 1});
   return partition;
 }
 
@@ -33,8 +34,11 @@ std::vector<RowRange> rows_of(const PartitionBlock& block, int rank, int ranks) 
   std::vector<RowRange> result;
   std::int64_t position = 0;
   for (const RowRange& range : block.rows) {
-    const std::int64_t first = std::max(begin, position), last = std::min(end, position + range.count);
-    if (first < last) result.push_back({range.is_padding() ? range.first : range.first + first - position, last - first});
+    const std::int64_t first = std::max(begin, position),
+                       last = std::min(end, position + range.count);
+    if (first < last)
+      result.push_back(
+          {range.is_padding() ? range.first : range.first + first - position, last - first});
     position += range.count;
   }
   return result;
@@ -55,7 +59,8 @@ at::Tensor shard_of(const at::Tensor& full, const Partition& partition, int rank
   if (!partition.is_sharded()) return full;
   std::vector<at::Tensor> parts;
   for (const PartitionBlock& block : partition.blocks) {
-    for (const RowRange& range : rows_of(block, rank, ranks)) parts.push_back(part_of(full, partition.dim, range));
+    for (const RowRange& range : rows_of(block, rank, ranks))
+      parts.push_back(part_of(full, partition.dim, range));
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, partition.dim);
 }
@@ -72,7 +77,8 @@ at::Tensor join_shards(const std::vector<at::Tensor>& shards, const Partition& p
     std::int64_t local = 0;
     for (const PartitionBlock& block : partition.blocks) {
       for (const RowRange& range : rows_of(block, rank, ranks)) {
-        const at::Tensor part = shards[static_cast<std::size_t>(rank)].detach().narrow(partition.dim, local, range.count);
+        const at::Tensor part = shards[static_cast<std::size_t>(rank)].detach().narrow(
+            partition.dim, local, range.count);
         if (!range.is_padding()) full.narrow(partition.dim, range.first, range.count).copy_(part);
         local += range.count;
       }

@@ -10,7 +10,8 @@ namespace {
 
 /// Coordinates of a rank that all members of its group share; −1 where the axis has fewer.
 std::array<int, 4> shared_coordinates(const RankMesh& mesh, ParallelAxis axis, int rank) {
-  const int tp = mesh.tp_rank(rank), cp = mesh.cp_rank(rank), dp = mesh.dp_rank(rank), pp = mesh.pp_rank(rank);
+  const int tp = mesh.tp_rank(rank), cp = mesh.cp_rank(rank), dp = mesh.dp_rank(rank),
+            pp = mesh.pp_rank(rank);
   const bool middle = pp != 0 && pp != mesh.pp - 1;
   switch (axis) {
     case ParallelAxis::kTensor: return {pp, dp, cp, -1};
@@ -47,11 +48,15 @@ std::string joined(const std::vector<std::string>& lines) {
 ReplicaOrder replica_order_of(const std::string& hardware) {
   if (hardware == "trn1" || hardware == "inf2") return ReplicaOrder::kInterleaved;
   if (hardware == "trn2" || hardware == "trn3") return ReplicaOrder::kAdjacent;
-  throw ConfigError("the order of key/value copies is not known for this hardware: expected trn1, inf2, trn2 or trn3, got \"" + hardware + "\"");
+  throw ConfigError(
+      "the order of key/value copies is not known for this hardware: expected trn1, inf2, trn2 or "
+      "trn3, got \"" +
+      hardware + "\"");
 }
 
 const char* name_of(ParallelAxis axis) {
-  static constexpr const char* kNames[] = {"tp", "pp", "dp", "cp", "ep", "edp", "zero1", "embedding", "world"};
+  static constexpr const char* kNames[] = {"tp",  "pp",    "dp",        "cp",   "ep",
+                                           "edp", "zero1", "embedding", "world"};
   return kNames[static_cast<int>(axis)];
 }
 
@@ -66,9 +71,11 @@ std::vector<int> RankMesh::ranks(ParallelAxis axis, int of) const {
 
 std::vector<int> RankMesh::kv_shared_ranks(int of, int multiplier, ReplicaOrder order) const {
   const bool adjacent = order == ReplicaOrder::kAdjacent;
-  const int sets = tp / multiplier, own = tp_rank(of), first = adjacent ? own / multiplier * multiplier : own % sets;
+  const int sets = tp / multiplier, own = tp_rank(of),
+            first = adjacent ? own / multiplier * multiplier : own % sets;
   std::vector<int> ranks;
-  for (int copy = 0; copy < multiplier; ++copy) ranks.push_back(of - own + first + copy * (adjacent ? 1 : sets));
+  for (int copy = 0; copy < multiplier; ++copy)
+    ranks.push_back(of - own + first + copy * (adjacent ? 1 : sets));
   return ranks;
 }
 
@@ -91,7 +98,8 @@ std::string replica_groups_text(const std::vector<std::vector<int>>& groups) {
   std::string all = "[";
   for (const auto& group : groups) {
     all += all.size() > 1 ? ", [" : "[";
-    for (std::size_t i = 0; i < group.size(); ++i) all += (i > 0 ? ", " : "") + std::to_string(group[i]);
+    for (std::size_t i = 0; i < group.size(); ++i)
+      all += (i > 0 ? ", " : "") + std::to_string(group[i]);
     all += "]";
   }
   return all + "]";
@@ -107,25 +115,34 @@ RankMesh make_rank_mesh(const ParallelSizes& sizes, int world) {
   check_positive("token_shuffle_group_size", sizes.token_shuffle_group_size, problems);
   if (!problems.empty()) throw ConfigError(joined(problems));
 
-  const std::int64_t tp = sizes.tensor_model_parallel_size, pp = sizes.pipeline_model_parallel_size, cp = sizes.context_parallel_size;
-  const std::int64_t ep = sizes.expert_model_parallel_size, multiplier = sizes.kv_size_multiplier, shuffle = sizes.token_shuffle_group_size;
+  const std::int64_t tp = sizes.tensor_model_parallel_size, pp = sizes.pipeline_model_parallel_size,
+                     cp = sizes.context_parallel_size;
+  const std::int64_t ep = sizes.expert_model_parallel_size, multiplier = sizes.kv_size_multiplier,
+                     shuffle = sizes.token_shuffle_group_size;
   const std::int64_t replica = tp * pp * cp, rest = world / (tp * pp);
   if (world < 1 || world % replica != 0) {
-    const std::string expected = "a multiple of " + text(tp) + " · " + text(pp) + " · " + text(cp) + " = " + text(replica);
-    problems.push_back(rule("the world size must be a multiple of tensor_model_parallel_size · pipeline_model_parallel_size · "
-                            "context_parallel_size", expected, world) +
+    const std::string expected =
+        "a multiple of " + text(tp) + " · " + text(pp) + " · " + text(cp) + " = " + text(replica);
+    problems.push_back(rule("the world size must be a multiple of tensor_model_parallel_size · "
+                            "pipeline_model_parallel_size · "
+                            "context_parallel_size",
+                            expected, world) +
                        " ranks; change trainer.devices, trainer.num_nodes or the parallel sizes");
   } else {
     if (rest % ep != 0) {
-      problems.push_back(rule("expert_model_parallel_size must divide the ranks of a stage that hold the same dense weights",
-                              "a divisor of data · context parallel size = " + text(rest), ep));
+      problems.push_back(
+          rule("expert_model_parallel_size must divide the ranks of a stage that hold the same "
+               "dense weights",
+               "a divisor of data · context parallel size = " + text(rest), ep));
     }
     if (rest / cp % shuffle != 0) {
-      problems.push_back(rule("token_shuffle_group_size must divide the data parallel size", "a divisor of " + text(rest / cp), shuffle));
+      problems.push_back(rule("token_shuffle_group_size must divide the data parallel size",
+                              "a divisor of " + text(rest / cp), shuffle));
     }
   }
   if (tp % multiplier != 0) {
-    problems.push_back(rule("kv_replicator must divide tensor_model_parallel_size", "a divisor of " + text(tp), multiplier));
+    problems.push_back(rule("kv_replicator must divide tensor_model_parallel_size",
+                            "a divisor of " + text(tp), multiplier));
   }
   if (!problems.empty()) throw ConfigError(joined(problems));
   const auto size = [](std::int64_t value) { return static_cast<int>(value); };

@@ -11,34 +11,42 @@ enum class ReplicaOrder {
   kInterleaved,  ///< neighbours hold different heads; the whole list is repeated (trn1)
 };
 
-/// "trn1" and "inf2": interleaved; "trn2" and "trn3": adjacent. Throws ConfigError for any other name.
+/// "trn1" and "inf2": interleaved; "trn2" and "trn3": adjacent. Throws ConfigError for any other
+/// name.
 [[nodiscard]] ReplicaOrder replica_order_of(const std::string& hardware);
 
-/// Which ranks form one group. The dense view of a rank is [PP, DP, CP, TP]; the expert view of the same ranks is [PP, expert DP, EP, TP].
+/// Which ranks form one group. The dense view of a rank is [PP, DP, CP, TP]; the expert view of the
+/// same ranks is [PP, expert DP, EP, TP].
 enum class ParallelAxis {
-  kTensor,          ///< tp
-  kPipeline,        ///< pp
-  kData,            ///< dp
-  kContext,         ///< cp
-  kExpert,          ///< ep: neighbours in the expert view
-  kExpertData,      ///< edp: what holds the same experts
-  kZero1Sharding,   ///< dp × cp: what holds the same dense weights
-  kEmbedding,       ///< first and last pipeline stage, which hold a tied embedding; other stages: themselves
+  kTensor,         ///< tp
+  kPipeline,       ///< pp
+  kData,           ///< dp
+  kContext,        ///< cp
+  kExpert,         ///< ep: neighbours in the expert view
+  kExpertData,     ///< edp: what holds the same experts
+  kZero1Sharding,  ///< dp × cp: what holds the same dense weights
+  kEmbedding,      ///< first and last pipeline stage, which hold a tied embedding; other stages:
+                   ///< themselves
   kWorld,
 };
-inline constexpr ParallelAxis kParallelAxes[] = {ParallelAxis::kTensor, ParallelAxis::kPipeline, ParallelAxis::kData,
-                                                 ParallelAxis::kContext, ParallelAxis::kExpert, ParallelAxis::kExpertData,
-                                                 ParallelAxis::kZero1Sharding, ParallelAxis::kEmbedding, ParallelAxis::kWorld};
-/// As texts and process groups name it: "tp", "pp", "dp", "cp", "ep", "edp", "zero1", "embedding", "world".
+inline constexpr ParallelAxis kParallelAxes[] = {
+    ParallelAxis::kTensor,        ParallelAxis::kPipeline,  ParallelAxis::kData,
+    ParallelAxis::kContext,       ParallelAxis::kExpert,    ParallelAxis::kExpertData,
+    ParallelAxis::kZero1Sharding, ParallelAxis::kEmbedding, ParallelAxis::kWorld};
+/// As texts and process groups name it: "tp", "pp", "dp", "cp", "ep", "edp", "zero1", "embedding",
+/// "world".
 [[nodiscard]] const char* name_of(ParallelAxis axis);
 
-/// The ranks as a row-major mesh with TP fastest: rank = ((pp·DP + dp)·CP + cp)·TP + tp. Eight ranks with TP 2, PP 2, DP 2:
+/// The ranks as a row-major mesh with TP fastest: rank = ((pp·DP + dp)·CP + cp)·TP + tp. Eight
+/// ranks with TP 2, PP 2, DP 2:
 ///
 ///            dp 0      dp 1
 ///   pp 0   [0 1]     [2 3]      tp groups: {0 1} {2 3} {4 5} {6 7}
-///   pp 1   [4 5]     [6 7]      dp groups: {0 2} {1 3} {4 6} {5 7}    pp groups: {0 4} {1 5} {2 6} {3 7}
+///   pp 1   [4 5]     [6 7]      dp groups: {0 2} {1 3} {4 6} {5 7}
+///                               pp groups: {0 4} {1 5} {2 6} {3 7}
 ///
-/// Experts re-use the DP × CP ranks of a stage: rank = ((pp·EDP + edp)·EP + ep)·TP + tp with EDP · EP = DP · CP.
+/// Experts re-use the DP × CP ranks of a stage: rank = ((pp·EDP + edp)·EP + ep)·TP + tp with EDP ·
+/// EP = DP · CP.
 struct RankMesh {
   int tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
   [[nodiscard]] int world_size() const { return pp * dp * cp * tp; }
@@ -56,12 +64,21 @@ struct RankMesh {
 
   /// Global ranks of the group through `rank`, in member order.
   [[nodiscard]] std::vector<int> ranks(ParallelAxis axis, int rank) const;
-  [[nodiscard]] std::vector<int> tp_ranks(int rank) const { return ranks(ParallelAxis::kTensor, rank); }
-  [[nodiscard]] std::vector<int> dp_ranks(int rank) const { return ranks(ParallelAxis::kData, rank); }
-  [[nodiscard]] std::vector<int> pp_ranks(int rank) const { return ranks(ParallelAxis::kPipeline, rank); }
-  /// The `multiplier` ranks of the TP group of `rank` that hold the same key/value heads. REQUIRES: multiplier divides tp.
-  [[nodiscard]] std::vector<int> kv_shared_ranks(int rank, int multiplier, ReplicaOrder order) const;
-  /// The consecutive `size` members of the DP group of `rank` among which tokens are shuffled. REQUIRES: size divides dp.
+  [[nodiscard]] std::vector<int> tp_ranks(int rank) const {
+    return ranks(ParallelAxis::kTensor, rank);
+  }
+  [[nodiscard]] std::vector<int> dp_ranks(int rank) const {
+    return ranks(ParallelAxis::kData, rank);
+  }
+  [[nodiscard]] std::vector<int> pp_ranks(int rank) const {
+    return ranks(ParallelAxis::kPipeline, rank);
+  }
+  /// The `multiplier` ranks of the TP group of `rank` that hold the same key/value heads. REQUIRES:
+  /// multiplier divides tp.
+  [[nodiscard]] std::vector<int> kv_shared_ranks(int rank, int multiplier,
+                                                 ReplicaOrder order) const;
+  /// The consecutive `size` members of the DP group of `rank` among which tokens are shuffled.
+  /// REQUIRES: size divides dp.
   [[nodiscard]] std::vector<int> token_shuffle_ranks(int rank, int size) const;
 
   /// All groups of an axis, by their first rank: Neuron's replica groups.
@@ -78,12 +95,13 @@ struct ParallelSizes {
   int pipeline_model_parallel_size = 1;
   int context_parallel_size = 1;
   int expert_model_parallel_size = 1;
-  int kv_size_multiplier = 1;        ///< copies of each key/value head, one number for all layers
+  int kv_size_multiplier = 1;  ///< copies of each key/value head, one number for all layers
   int token_shuffle_group_size = 1;
   ReplicaOrder kv_replica_order = ReplicaOrder::kAdjacent;
 };
 
-/// Throws one ConfigError with every rule that a world of `world_size` ranks breaks; sizes are never clamped.
+/// Throws one ConfigError with every rule that a world of `world_size` ranks breaks; sizes are
+/// never clamped.
 [[nodiscard]] RankMesh make_rank_mesh(const ParallelSizes& sizes, int world_size);
 
 }  // namespace trellis::trainer

@@ -6,7 +6,9 @@
 namespace trellis::trainer {
 namespace {
 
-at::Tensor split_sequence(const at::Tensor& input, const ParallelGroup& group) { return split(input, 0, group).contiguous(); }
+at::Tensor split_sequence(const at::Tensor& input, const ParallelGroup& group) {
+  return split(input, 0, group).contiguous();
+}
 
 }  // namespace
 
@@ -14,11 +16,14 @@ at::Tensor scatter_to_sequence_parallel_region(const at::Tensor& input, const Pa
   return communicate(input, tp, split_sequence, all_gather);
 }
 
-at::Tensor gather_from_sequence_parallel_region(const at::Tensor& input, const ParallelGroup& tp, bool to_model_parallel) {
+at::Tensor gather_from_sequence_parallel_region(const at::Tensor& input, const ParallelGroup& tp,
+                                                bool to_model_parallel) {
   return communicate(input, tp, all_gather, to_model_parallel ? reduce_scatter : split_sequence);
 }
 
-at::Tensor reduce_scatter_to_sequence_parallel_region(const at::Tensor& input, const ParallelGroup& tp, at::ScalarType reduce_dtype) {
+at::Tensor reduce_scatter_to_sequence_parallel_region(const at::Tensor& input,
+                                                      const ParallelGroup& tp,
+                                                      at::ScalarType reduce_dtype) {
   if (tp.size == 1) return input;
   const at::ScalarType dtype = input.scalar_type();
   return communicate(input.to(reduce_dtype), tp, reduce_scatter, all_gather).to(dtype);

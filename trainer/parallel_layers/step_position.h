@@ -4,12 +4,13 @@
 
 namespace trellis::trainer {
 
-/// Where training is: set by whoever runs the step, read by what draws random numbers. Counted over the whole run, not per rank, so that
-/// every layout finds the same numbers.
+/// Where training is: set by whoever runs the step, read by what draws random numbers. Counted over
+/// the whole run, not per rank, so that every layout finds the same numbers.
 struct StepPosition {
-  std::int64_t step = 0;        ///< optimizer steps done
-  std::int64_t microbatch = 0;  ///< in the global batch's order: with data parallelism, m · DP + data-parallel rank
-  bool training = true;         ///< false in an evaluation: dropout lets everything through
+  std::int64_t step = 0;  ///< optimizer steps done
+  std::int64_t microbatch =
+      0;  ///< in the global batch's order: with data parallelism, m · DP + data-parallel rank
+  bool training = true;  ///< false in an evaluation: dropout lets everything through
 };
 
 }  // namespace trellis::trainer

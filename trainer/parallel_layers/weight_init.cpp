@@ -12,7 +12,9 @@ WeightInit::WeightInit() {
 }
 
 WeightInit::WeightInit(double standard_deviation) {
-  method_ = [standard_deviation](const at::Tensor& full, const at::Generator& generator) { full.normal_(0, standard_deviation, generator); };
+  method_ = [standard_deviation](const at::Tensor& full, const at::Generator& generator) {
+    full.normal_(0, standard_deviation, generator);
+  };
 }
 
 WeightInit WeightInit::constant(double value) {

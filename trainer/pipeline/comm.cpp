@@ -14,12 +14,18 @@ namespace {
 constexpr std::int64_t kMaxDimensions = 8;
 constexpr std::int64_t kHeaderSize = 2 + kMaxDimensions;  ///< scalar type, dimensions, sizes
 
-c10::ScalarType type_of(const BorderTensor& border) { return border.options.dtype().toScalarType(); }
+c10::ScalarType type_of(const BorderTensor& border) {
+  return border.options.dtype().toScalarType();
+}
 
 }  // namespace
 
-PipelineComm::PipelineComm(ParallelGroup pipeline, const PipelineShape& shape, at::Device device, const std::optional<BorderTensor>& border)
-    : group_(std::move(pipeline)), shape_(shape), device_(device), borders_(static_cast<std::size_t>(shape.num_stages()), border) {}
+PipelineComm::PipelineComm(ParallelGroup pipeline, const PipelineShape& shape, at::Device device,
+                           const std::optional<BorderTensor>& border)
+    : group_(std::move(pipeline)),
+      shape_(shape),
+      device_(device),
+      borders_(static_cast<std::size_t>(shape.num_stages()), border) {}
 
 void PipelineComm::Sending::wait() {
   if (work) work->wait();
@@ -28,16 +34,19 @@ void PipelineComm::Sending::wait() {
 }
 
 std::optional<BorderTensor>& PipelineComm::border_of(const Message& message) {
-  return borders_[static_cast<std::size_t>(message.is_gradient ? message.stage + 1 : message.stage)];
+  return borders_[static_cast<std::size_t>(message.is_gradient ? message.stage + 1
+                                                               : message.stage)];
 }
 
-/// Distinct for all messages of a pass: receiving in another order than the sender's is a mismatch that the process group names.
+/// Distinct for all messages of a pass: receiving in another order than the sender's is a mismatch
+/// that the process group names.
 int PipelineComm::tag(const Message& message) const {
-  return 2 * (message.stage * shape_.num_microbatches + message.microbatch) + (message.is_gradient ? 1 : 0);
+  return 2 * (message.stage * shape_.num_microbatches + message.microbatch) +
+         (message.is_gradient ? 1 : 0);
 }
 
 void PipelineComm::begin(const IncomingMessages& incoming) {
-  TORCH_INTERNAL_ASSERT(arriving_.empty(), "a pipeline pass left messages behind");
+  TORCH_INTERNAL_ASSERT(arriving_.empty(), "a pipeline pass left messages");
   incoming_.clear();
   for (const auto& [from, messages] : incoming) incoming_[from] = {messages, 0};
 }
@@ -54,7 +63,8 @@ void PipelineComm::post(const Message& message) {
   if (is_local(from)) return;
   Channel& channel = incoming_.at(from);
   const auto end = std::find(channel.order.begin(), channel.order.end(), message) + 1;
-  for (auto next = channel.order.begin() + static_cast<std::ptrdiff_t>(channel.posted); next < end && border_of(*next); ++next) {
+  for (auto next = channel.order.begin() + static_cast<std::ptrdiff_t>(channel.posted);
+       next < end && border_of(*next); ++next) {
     start_receive(*next, from);
     ++channel.posted;
   }
@@ -64,7 +74,8 @@ at::Tensor PipelineComm::receive(const Message& message) {
   const int from = sender(message, shape_);
   if (!is_local(from)) {
     Channel& channel = incoming_.at(from);
-    for (post(message); !arriving_.contains(message); post(message)) learn_border(channel.order[channel.posted], from);
+    for (post(message); !arriving_.contains(message); post(message))
+      learn_border(channel.order[channel.posted], from);
   }
   auto arrived = arriving_.extract(message);
   TORCH_INTERNAL_ASSERT(!arrived.empty(), "a message is received before it was sent");
@@ -76,13 +87,15 @@ void PipelineComm::learn_border(const Message& message, int from) {
   std::vector<at::Tensor> header{at::empty({kHeaderSize}, at::kLong)};
   group_.group->recv(header, from, tag(message))->wait();
   const auto* values = header[0].const_data_ptr<std::int64_t>();
-  border_of(message) = {std::vector<std::int64_t>(values + 2, values + 2 + values[1]),
-                        at::TensorOptions().dtype(static_cast<c10::ScalarType>(values[0])).device(device_)};
+  border_of(message) = {
+      std::vector<std::int64_t>(values + 2, values + 2 + values[1]),
+      at::TensorOptions().dtype(static_cast<c10::ScalarType>(values[0])).device(device_)};
 }
 
 void PipelineComm::announce_border(const Message& message, const at::Tensor& tensor, int to) {
   if (tensor.dim() > kMaxDimensions) {
-    throw ConfigError(c10::str("the output of pipeline stage ", message.stage - 1, " has ", tensor.dim(), " dimensions: expected at most ", kMaxDimensions));
+    throw ConfigError(c10::str("the output of pipeline stage ", message.stage - 1, " has ",
+                               tensor.dim(), " dimensions: expected at most ", kMaxDimensions));
   }
   border_of(message) = {tensor.sizes().vec(), tensor.options().requires_grad(false)};
   if (is_local(to)) return;
@@ -98,10 +111,12 @@ void PipelineComm::check_border(const Message& message, const at::Tensor& tensor
   const BorderTensor& border = *border_of(message);
   if (tensor.sizes() == border.sizes && tensor.scalar_type() == type_of(border)) return;
   const int from = message.is_gradient ? message.stage + 1 : message.stage - 1;
-  throw ConfigError(c10::str("the ", message.is_gradient ? "gradient" : "activation", " that pipeline stage ", from, " sends to stage ", message.stage,
-                             " changed its shape: expected ", c10::toString(type_of(border)), " ", at::IntArrayRef(border.sizes), ", got ",
-                             c10::toString(tensor.scalar_type()), " ", tensor.sizes(), " (micro-batch ", message.microbatch,
-                             "); every micro-batch must have the same sizes: pad them"));
+  throw ConfigError(
+      c10::str("the ", message.is_gradient ? "gradient" : "activation", " that pipeline stage ",
+               from, " sends to stage ", message.stage, " changed its shape: expected ",
+               c10::toString(type_of(border)), " ", at::IntArrayRef(border.sizes), ", got ",
+               c10::toString(tensor.scalar_type()), " ", tensor.sizes(), " (micro-batch ",
+               message.microbatch, "); every micro-batch must have the same sizes: pad them"));
 }
 
 void PipelineComm::send(const Message& message, const at::Tensor& tensor) {

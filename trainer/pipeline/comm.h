@@ -9,11 +9,12 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "trainer/parallel_layers/parallel_state.h"
-#include "trainer/pipeline/messages.h"
+#include "trainer/schedule/messages.h"
 
 namespace trellis::trainer {
 
-/// What crosses a stage border: [s/TP, b, h] with sequence parallelism, else [s, b, h], in the compute type.
+/// What crosses a stage border: [s/TP, b, h] with sequence parallelism, else [s, b, h], in the
+/// compute type.
 struct BorderTensor {
   std::vector<std::int64_t> sizes;
   at::TensorOptions options;
@@ -21,16 +22,20 @@ struct BorderTensor {
 
 /// Point-to-point communication between neighbouring pipeline stages.
 ///
-/// Sends do not block. One send per channel may be under way: the next one first waits for it, which bounds memory. Receives are posted early
-/// and in the order in which the neighbour sends, so this wait never stops anyone for good (tests/trainer/pipeline/scheduler_test.cpp plays it).
+/// Sends do not block. One send per channel may be under way: the next one first waits for it,
+/// which bounds memory. Receives are posted early and in the order in which the neighbour sends, so
+/// this wait never stops a rank permanently (tests/trainer/schedule/scheduler_test.cpp plays it).
 class PipelineComm {
  public:
-  /// `border`: of every stage border. None: each border is learned from the first tensor that crosses it, whose sizes and type travel ahead.
-  PipelineComm(ParallelGroup pipeline, const PipelineShape& shape, at::Device device, const std::optional<BorderTensor>& border);
+  /// `border`: of every stage border. None: each border is learned from the first tensor that
+  /// crosses it, whose sizes and type travel ahead.
+  PipelineComm(ParallelGroup pipeline, const PipelineShape& shape, at::Device device,
+               const std::optional<BorderTensor>& border);
 
   /// A pass begins in which this rank gets `incoming`.
   void begin(const IncomingMessages& incoming);
-  /// Lets a message arrive while other work goes on. No effect while its border is not known, or when it was posted before.
+  /// Lets a message arrive while other work goes on. No effect while its border is not known, or
+  /// when it was posted before.
   void post(const Message& message);
   /// Waits for a message.
   [[nodiscard]] at::Tensor receive(const Message& message);
@@ -66,9 +71,9 @@ class PipelineComm {
   PipelineShape shape_;
   at::Device device_;
   std::vector<std::optional<BorderTensor>> borders_;
-  std::map<int, Channel> incoming_;      ///< by sender
-  std::map<Message, Arriving> arriving_; ///< posted, not taken yet
-  std::map<int, Sending> sending_;       ///< by receiver
+  std::map<int, Channel> incoming_;       ///< by sender
+  std::map<Message, Arriving> arriving_;  ///< posted, not taken yet
+  std::map<int, Sending> sending_;        ///< by receiver
 };
 
 }  // namespace trellis::trainer

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "trainer/parallel_layers/collectives.h"
-#include "trainer/pipeline/scheduler.h"
+#include "trainer/schedule/scheduler.h"
 
 namespace trellis::trainer {
 
@@ -28,26 +28,34 @@ class NxDPPModel::TaskScope {
   Scope microbatch_;
 };
 
-NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const ModuleContext& context, const PipelineOptions& options)
+NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages,
+                       const ModuleContext& context, const PipelineOptions& options)
     : stages_(std::move(stages)),
       parallel_(*context.parallel),
       context_(context),
       options_(options),
-      shape_{options.num_microbatches, parallel_.get_pipeline_model_parallel_size(), static_cast<int>(stages_.size())},
+      shape_{options.num_microbatches, parallel_.get_pipeline_model_parallel_size(),
+             static_cast<int>(stages_.size())},
       rank_(parallel_.get_pipeline_model_parallel_rank()),
       comm_(parallel_.get_pipeline_model_parallel_group(), shape_, context.device, options.border),
-      replay_(options.replay && options.trace_file_path.empty() ? plan_replay(shape_) : std::nullopt),
+      replay_(options.replay && options.trace_file_path.empty() ? plan_replay(shape_)
+                                                                : std::nullopt),
       training_(training_pass()) {
-  TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss, "return_mb_loss and broadcast_and_average_loss exclude each other");
-  make_room_for(options.num_microbatches);
-  const bool writes_timeline = parallel_.get_data_parallel_rank() == 0 && parallel_.get_tensor_model_parallel_rank() == 0;
-  if (!options.trace_file_path.empty() && writes_timeline) timeline_.emplace(options.trace_file_path, rank_, options.trace_title);
+  TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss,
+              "return_mb_loss and broadcast_and_average_loss exclude each other");
+  reserve_for(options.num_microbatches);
+  const bool writes_timeline =
+      parallel_.get_data_parallel_rank() == 0 && parallel_.get_tensor_model_parallel_rank() == 0;
+  if (!options.trace_file_path.empty() && writes_timeline)
+    timeline_.emplace(options.trace_file_path, rank_, options.trace_title);
 }
 
-NxDPPModel::Pass NxDPPModel::make_pass(const std::function<std::vector<Task>(int rank)>& tasks_of) const {
+NxDPPModel::Pass NxDPPModel::make_pass(
+    const std::function<std::vector<Task>(int rank)>& tasks_of) const {
   std::vector<std::vector<Task>> tasks_of_ranks;
   for (int rank = 0; rank < shape_.num_ranks; ++rank) tasks_of_ranks.push_back(tasks_of(rank));
-  Pass pass{tasks_of_ranks[static_cast<std::size_t>(rank_)], incoming_messages(tasks_of_ranks, shape_, rank_)};
+  Pass pass{tasks_of_ranks[static_cast<std::size_t>(rank_)],
+            incoming_messages(tasks_of_ranks, shape_, rank_)};
   pass.period_ends.fill(pass.tasks.size());
   return pass;
 }
@@ -61,20 +69,24 @@ NxDPPModel::Pass NxDPPModel::training_pass() const {
   return pass;
 }
 
-void NxDPPModel::make_room_for(int num_microbatches) {
-  in_flight_.resize(static_cast<std::size_t>(std::max(shape_.num_microbatches * shape_.num_chunks, num_microbatches)));
+void NxDPPModel::reserve_for(int num_microbatches) {
+  in_flight_.resize(static_cast<std::size_t>(
+      std::max(shape_.num_microbatches * shape_.num_chunks, num_microbatches)));
   while (static_cast<int>(microbatch_scopes_.size()) < num_microbatches) {
     microbatch_scopes_.push_back("microbatch=" + std::to_string(microbatch_scopes_.size()));
   }
 }
 
 NxDPPModel::InFlight& NxDPPModel::in_flight(const Task& task) {
-  return in_flight_[static_cast<std::size_t>(task.chunk * shape_.num_microbatches + task.microbatch)];
+  return in_flight_[static_cast<std::size_t>(task.chunk * shape_.num_microbatches +
+                                             task.microbatch)];
 }
 
-at::Tensor NxDPPModel::run_train(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
-  TORCH_CHECK(static_cast<int>(micro_batches.size()) == shape_.num_microbatches, "run_train: expected ", shape_.num_microbatches,
-              " micro-batches, got ", micro_batches.size());
+at::Tensor NxDPPModel::run_train(const std::vector<MicroBatch>& micro_batches,
+                                 const std::function<void()>& reduce_grads) {
+  TORCH_CHECK(static_cast<int>(micro_batches.size()) == shape_.num_microbatches,
+              "run_train: expected ", shape_.num_microbatches, " micro-batches, got ",
+              micro_batches.size());
   run(training_, micro_batches, reduce_grads);
   return loss_of_pass();
 }
@@ -83,8 +95,11 @@ at::Tensor NxDPPModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
   evaluate(micro_batches);
   if (options_.return_mb_loss) return losses_.empty() ? at::Tensor() : at::stack(losses_);
   if (!options_.broadcast_and_average_loss && losses_.empty()) return {};
-  const at::Tensor sums = options_.broadcast_and_average_loss ? everywhere(weighted_sums(micro_batches)) : weighted_sums(micro_batches);
-  return sums[0] / (sums[1] + sums[1].eq(0).to(sums.scalar_type()));  // 0, not 0/0, when nothing counts
+  const at::Tensor sums = options_.broadcast_and_average_loss
+                              ? everywhere(weighted_sums(micro_batches))
+                              : weighted_sums(micro_batches);
+  return sums[0] /
+         (sums[1] + sums[1].eq(0).to(sums.scalar_type()));  // 0, not 0/0, when nothing counts
 }
 
 at::Tensor NxDPPModel::run_eval_sums(const std::vector<MicroBatch>& micro_batches) {
@@ -94,17 +109,21 @@ at::Tensor NxDPPModel::run_eval_sums(const std::vector<MicroBatch>& micro_batche
 
 void NxDPPModel::evaluate(const std::vector<MicroBatch>& micro_batches) {
   if (shape_.num_chunks > 1) {
-    throw ConfigError("run_eval: the inference schedule has no virtual stages: expected virtual_pipeline_model_parallel_size 1, got " +
-                      std::to_string(shape_.num_chunks) + "; evaluate in a run without virtual stages");
+    throw ConfigError(
+        "run_eval: the inference schedule has no virtual stages: expected "
+        "virtual_pipeline_model_parallel_size 1, got " +
+        std::to_string(shape_.num_chunks) + "; evaluate in a run without virtual stages");
   }
   const int count = static_cast<int>(micro_batches.size());
   TORCH_CHECK(count > 0, "run_eval: expected at least one micro-batch, got none");
-  make_room_for(count);
+  reserve_for(count);
   const at::NoGradGuard no_grad;
-  run(make_pass([&](int rank) { return InferenceSchedule(count, shape_.num_ranks, rank).tasks(); }), micro_batches, [] {});
+  run(make_pass([&](int rank) { return InferenceSchedule(count, shape_.num_ranks, rank).tasks(); }),
+      micro_batches, [] {});
 }
 
-void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads) {
+void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batches,
+                     const std::function<void()>& reduce_grads) {
   losses_.clear();
   losses_at_mark_ = 0;
   backward_s_ = 0;
@@ -134,7 +153,8 @@ void NxDPPModel::run(const Pass& pass, const std::vector<MicroBatch>& micro_batc
   timeline_->end_pass();
 }
 
-/// What happens between two passes: a period ends, messages of this pass and the next one are let in.
+/// What happens between two passes: a period ends, messages of this pass and the next one are let
+/// in.
 void NxDPPModel::begin_pass(const Pass& pass, std::size_t place) {
   for (const std::size_t end : pass.period_ends) {
     if (end != place) continue;
@@ -143,22 +163,27 @@ void NxDPPModel::begin_pass(const Pass& pass, std::size_t place) {
     losses_at_mark_ = losses_.size();
   }
   for (const Message& message : receives_to_post(pass.tasks, place, shape_, rank_)) {
-    const TaskScope of_the_message(!message.is_gradient, microbatch_scope(pass.microbatch(place, message.microbatch)));
+    const TaskScope of_the_message(!message.is_gradient,
+                                   microbatch_scope(pass.microbatch(place, message.microbatch)));
     comm_.post(message);
   }
 }
 
 /// Of what a period makes only the losses outlive it.
 void NxDPPModel::repeat_period() {
-  const std::vector<at::Tensor> kept(losses_.begin() + static_cast<std::ptrdiff_t>(losses_at_mark_), losses_.end());
-  for (at::Tensor& loss : options_.replay->repeat(replay_->times, kept)) losses_.push_back(std::move(loss));
+  const std::vector<at::Tensor> kept(losses_.begin() + static_cast<std::ptrdiff_t>(losses_at_mark_),
+                                     losses_.end());
+  for (at::Tensor& loss : options_.replay->repeat(replay_->times, kept))
+    losses_.push_back(std::move(loss));
   options_.replay->skipped(replay_->skipped());
 }
 
-/// Layers draw random numbers by the place of the micro-batch in the global batch: that of its first row, or dealt out in turn.
+/// Layers draw random numbers by the place of the micro-batch in the global batch: that of its
+/// first row, or dealt out cyclically.
 void NxDPPModel::announce(const Task& task, int microbatch, const MicroBatch& data) {
   position_.stage = shape_.stage(rank_, task.chunk);
-  position_.microbatch = std::int64_t{microbatch} * parallel_.get_data_parallel_size() + parallel_.get_data_parallel_rank();
+  position_.microbatch = std::int64_t{microbatch} * parallel_.get_data_parallel_size() +
+                         parallel_.get_data_parallel_rank();
   if (!data.places.empty()) position_.microbatch = data.places.front();
   context_.position->microbatch = position_.microbatch;
   context_.position->training = at::GradMode::is_enabled();
@@ -168,11 +193,10 @@ void NxDPPModel::execute(const Task& task, const MicroBatch& micro_batch) {
   InFlight& flight = in_flight(task);
   switch (task.kind) {
     case TaskKind::kForwardPreprocess:
-      flight.input = comm_.receive(*received_by(task, shape_, rank_)).requires_grad_(at::GradMode::is_enabled());
+      flight.input = comm_.receive(*received_by(task, shape_, rank_))
+                         .requires_grad_(at::GradMode::is_enabled());
       break;
-    case TaskKind::kForwardStep:
-      forward(task, micro_batch);
-      break;
+    case TaskKind::kForwardStep: forward(task, micro_batch); break;
     case TaskKind::kForwardPostprocess:
       comm_.send(*sent_by(task, shape_, rank_), flight.value.detach());
       if (options_.deallocate_pipeline_outputs || !at::GradMode::is_enabled()) flight.value.reset();
@@ -180,16 +204,14 @@ void NxDPPModel::execute(const Task& task, const MicroBatch& micro_batch) {
     case TaskKind::kBackwardPreprocess:
       flight.gradient = comm_.receive(*received_by(task, shape_, rank_));
       break;
-    case TaskKind::kBackwardStep:
-      backward(task);
-      break;
+    case TaskKind::kBackwardStep: backward(task); break;
     case TaskKind::kBackwardPostprocess:
-      TORCH_CHECK(flight.input.grad().defined(), "pipeline stage ", shape_.stage(rank_, task.chunk), " does not use its input: it has no gradient");
+      TORCH_CHECK(flight.input.grad().defined(), "pipeline stage ", shape_.stage(rank_, task.chunk),
+                  " does not use its input: it has no gradient");
       comm_.send(*sent_by(task, shape_, rank_), flight.input.grad());
       flight.input.reset();
       break;
-    case TaskKind::kReduceGrads:
-      break;
+    case TaskKind::kReduceGrads: break;
   }
 }
 
@@ -198,17 +220,24 @@ MicroBatch NxDPPModel::on_device(const MicroBatch& host, bool first, bool last) 
   const auto copy = [this](bool wanted, const at::Tensor& tensor) {
     return wanted && tensor.defined() ? tensor.to(context_.device) : at::Tensor();
   };
-  return {copy(first, host.input_ids), copy(last, host.labels), copy(last, host.loss_mask), copy(true, host.position_ids),
-          copy(true, host.attention_mask), {}, copy(first, host.token_type_ids), copy(last, host.next_sentence_labels), copy(first, host.pixel_values)};
+  return {copy(first, host.input_ids),      copy(last, host.labels),
+          copy(last, host.loss_mask),       copy(true, host.position_ids),
+          copy(true, host.attention_mask),  {},
+          copy(first, host.token_type_ids), copy(last, host.next_sentence_labels),
+          copy(first, host.pixel_values)};
 }
 
 void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
   InFlight& flight = in_flight(task);
   const int stage = shape_.stage(rank_, task.chunk);
   const bool is_last = is_last_stage(task.chunk);
-  flight.value = stages_[static_cast<std::size_t>(task.chunk)]->forward(flight.input, on_device(micro_batch, stage == 0, is_last));
+  flight.value = stages_[static_cast<std::size_t>(task.chunk)]->forward(
+      flight.input, on_device(micro_batch, stage == 0, is_last));
   if (is_last) {
-    TORCH_CHECK(flight.value.numel() == 1, "the last pipeline stage must return the micro-batch's loss, one number: got sizes ", flight.value.sizes());
+    TORCH_CHECK(
+        flight.value.numel() == 1,
+        "the last pipeline stage must return the micro-batch's loss, one number: got sizes ",
+        flight.value.sizes());
     // The division by M and the mean over micro-batches happen in fp32 at least.
     if (flight.value.scalar_type() != at::kDouble) flight.value = flight.value.to(at::kFloat);
     if (flight.value.dim() > 0) flight.value = flight.value.reshape({});
@@ -221,16 +250,19 @@ void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
   }
 }
 
-/// The loss is divided by the number of micro-batches where backward starts: its gradient is 1/M instead of 1.
+/// The loss is divided by the number of micro-batches where backward starts: its gradient is 1/M
+/// instead of 1.
 void NxDPPModel::backward(const Task& task) {
   InFlight& flight = in_flight(task);
   at::Tensor gradient = std::move(flight.gradient);
-  if (is_last_stage(task.chunk)) gradient = at::full({}, 1.0 / shape_.num_microbatches, flight.value.options());
+  if (is_last_stage(task.chunk))
+    gradient = at::full({}, 1.0 / shape_.num_microbatches, flight.value.options());
   const torch::autograd::Edge root = std::move(flight.output);
   flight.value.reset();
   const auto start = std::chrono::steady_clock::now();
-  torch::autograd::Engine::get_default_engine().execute({root}, {std::move(gradient)}, /*keep_graph=*/false, /*create_graph=*/false,
-                                                        /*accumulate_grad=*/true);
+  torch::autograd::Engine::get_default_engine().execute(
+      {root}, {std::move(gradient)}, /*keep_graph=*/false, /*create_graph=*/false,
+      /*accumulate_grad=*/true);
   backward_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (context_.backward) context_.backward->close();
 }
@@ -243,7 +275,9 @@ at::Tensor NxDPPModel::loss_of_pass() {
 }
 
 at::TensorOptions NxDPPModel::loss_options() const {
-  return at::TensorOptions().device(context_.device).dtype(context_.dtype == at::kDouble ? at::kDouble : at::kFloat);
+  return at::TensorOptions()
+      .device(context_.device)
+      .dtype(context_.dtype == at::kDouble ? at::kDouble : at::kFloat);
 }
 
 at::Tensor NxDPPModel::average_loss() {
@@ -256,7 +290,9 @@ at::Tensor NxDPPModel::average_loss() {
     const double count = static_cast<double>(losses_.size()) * data.size;
     loss = all_reduce(at::stack(losses_).sum(), data).mul_(1.0 / count);
   }
-  return all_reduce(std::move(loss), parallel_.get_pipeline_model_parallel_group());  // stages without a loss add zero
+  return all_reduce(
+      std::move(loss),
+      parallel_.get_pipeline_model_parallel_group());  // stages without a loss add zero
 }
 
 /// Weights are a tensor: the operations of a pass do not depend on what is in its batches.

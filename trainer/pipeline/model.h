@@ -17,7 +17,7 @@
 #include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/replay.h"
 #include "trainer/pipeline/stage.h"
-#include "trainer/pipeline/tasks.h"
+#include "trainer/schedule/tasks.h"
 #include "trainer/pipeline/timeline.h"
 #include "trainer/utils/scope.h"
 
@@ -26,36 +26,48 @@ namespace trellis::trainer {
 /// What a pass returns, and how it treats memory. The names are NxD's.
 struct PipelineOptions {
   int num_microbatches = 1;
-  std::optional<BorderTensor> border;         ///< none: learned in the first step
-  bool deallocate_pipeline_outputs = true;    ///< of a sent output only the graph node is kept
-  bool return_mb_loss = false;                ///< the losses of all micro-batches, [M], on the last stage
-  bool broadcast_and_average_loss = true;     ///< the mean also over data-parallel ranks, on every rank
-  std::string trace_file_path = {};           ///< "": no timeline; written by the pipeline of data- and tensor-parallel rank 0
-  std::string trace_title = {};               ///< what this rank holds, for the timeline
-  std::optional<Replay> replay = {};          ///< training passes that repeat are not executed; not with a timeline, whose times are those of the host
+  std::optional<BorderTensor> border;       ///< none: learned in the first step
+  bool deallocate_pipeline_outputs = true;  ///< of a sent output only the graph node is kept
+  bool return_mb_loss = false;  ///< the losses of all micro-batches, [M], on the last stage
+  bool broadcast_and_average_loss =
+      true;  ///< the mean also over data-parallel ranks, on every rank
+  std::string trace_file_path =
+      {};  ///< "": no timeline; written by the pipeline of data- and tensor-parallel rank 0
+  std::string trace_title = {};       ///< what this rank holds, for the timeline
+  std::optional<Replay> replay = {};  ///< training passes that repeat are not executed; not with a
+                                      ///< timeline, whose times are those of the host
 };
 
-/// Executes a rank's schedule: all micro-batches through its stages, forward and backward. One stage (PP = 1) is the same schedule without
-/// neighbours.
+/// Executes a rank's schedule: all micro-batches through its stages, forward and backward. One
+/// stage (PP = 1) is the same schedule without neighbours.
 class NxDPPModel {
  public:
-  /// `stages`: this rank's, one per virtual stage, the first chunk first. Throws ConfigError when the schedule does not exist for these sizes.
-  NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const ModuleContext& context, const PipelineOptions& options);
+  /// `stages`: this rank's, one per virtual stage, the first chunk first. Throws ConfigError when
+  /// the schedule does not exist for these sizes.
+  NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages, const ModuleContext& context,
+             const PipelineOptions& options);
 
-  /// Forward and backward of a training step. The loss, on the device: as PipelineOptions say, by default the mean over micro-batches and
-  /// data-parallel ranks on every rank; otherwise the mean over micro-batches on the last stage and an undefined tensor elsewhere.
-  /// `reduce_grads` runs as the schedule's last task.
-  at::Tensor run_train(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
+  /// Forward and backward of a training step. The loss, on the device: as PipelineOptions say, by
+  /// default the mean over micro-batches and data-parallel ranks on every rank; otherwise the mean
+  /// over micro-batches on the last stage and an undefined tensor elsewhere. `reduce_grads` runs as
+  /// the schedule's last task.
+  at::Tensor run_train(const std::vector<MicroBatch>& micro_batches,
+                       const std::function<void()>& reduce_grads);
 
-  /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train, but each micro-batch weighs as much as the
-  /// labels that count in it: rows that only fill a batch change nothing. Throws ConfigError with virtual stages.
+  /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train, but
+  /// each micro-batch weighs as much as the labels that count in it: rows that only fill a batch
+  /// change nothing. Throws ConfigError with virtual stages.
   at::Tensor run_eval(const std::vector<MicroBatch>& micro_batches);
-  /// The same pass; [Σ weight · loss, Σ weight] over micro-batches and data-parallel ranks, on every rank: sums of passes make a mean.
+  /// The same pass; [Σ weight · loss, Σ weight] over micro-batches and data-parallel ranks, on
+  /// every rank: sums of passes make a mean.
   at::Tensor run_eval_sums(const std::vector<MicroBatch>& micro_batches);
 
-  [[nodiscard]] const std::vector<std::unique_ptr<PipelineStage>>& stages() const { return stages_; }
+  [[nodiscard]] const std::vector<std::unique_ptr<PipelineStage>>& stages() const {
+    return stages_;
+  }
   [[nodiscard]] const PipelineShape& shape() const { return shape_; }
-  /// What runs now, as a part of the whole: the stage of the model, the micro-batch of the global batch (by its first row where data say).
+  /// What runs now, as a part of the whole: the stage of the model, the micro-batch of the global
+  /// batch (by its first row where data say).
   struct Position {
     int stage = 0;
     std::int64_t microbatch = 0;
@@ -66,19 +78,23 @@ class NxDPPModel {
 
  private:
   struct InFlight {
-    at::Tensor input;               ///< the received activation; its gradient goes back
-    torch::autograd::Edge output;   ///< where backward starts. The output's values are free to go once they were sent.
-    at::Tensor value;               ///< the output until it was sent; the loss on the last stage
-    at::Tensor gradient;            ///< of the output
+    at::Tensor input;  ///< the received activation; its gradient goes back
+    torch::autograd::Edge
+        output;  ///< where backward starts. The output's values are free to go once they were sent.
+    at::Tensor value;     ///< the output until it was sent; the loss on the last stage
+    at::Tensor gradient;  ///< of the output
   };
   /// The tasks of a pass on this rank, and what arrives during it.
   struct Pass {
     std::vector<Task> tasks;
     IncomingMessages incoming;
-    std::array<std::size_t, 3> period_ends{};  ///< places of tasks; behind the last task without a replay, which happens at the last of them
+    std::array<std::size_t, 3> period_ends{};  ///< places of tasks; after the last task without a
+                                               ///< replay, which happens at the last of them
     int skipped = 0;                           ///< micro-batches that it leaves out
     /// Of the whole pass, where the tasks' own numbers are those of the executed schedule.
-    [[nodiscard]] int microbatch(std::size_t place, int own) const { return place >= period_ends.back() ? own + skipped : own; }
+    [[nodiscard]] int microbatch(std::size_t place, int own) const {
+      return place >= period_ends.back() ? own + skipped : own;
+    }
   };
   class TaskScope;
 
@@ -86,7 +102,8 @@ class NxDPPModel {
   [[nodiscard]] Pass training_pass() const;
   void begin_pass(const Pass& pass, std::size_t place);
   void repeat_period();
-  void run(const Pass& pass, const std::vector<MicroBatch>& micro_batches, const std::function<void()>& reduce_grads);
+  void run(const Pass& pass, const std::vector<MicroBatch>& micro_batches,
+           const std::function<void()>& reduce_grads);
   void evaluate(const std::vector<MicroBatch>& micro_batches);
   void execute(const Task& task, const MicroBatch& micro_batch);
   void forward(const Task& task, const MicroBatch& micro_batch);
@@ -96,12 +113,16 @@ class NxDPPModel {
   [[nodiscard]] at::Tensor weighted_sums(const std::vector<MicroBatch>& micro_batches) const;
   at::Tensor everywhere(at::Tensor sums);
   [[nodiscard]] at::TensorOptions loss_options() const;
-  [[nodiscard]] bool is_last_stage(int chunk) const { return shape_.stage(rank_, chunk) == shape_.num_stages() - 1; }
+  [[nodiscard]] bool is_last_stage(int chunk) const {
+    return shape_.stage(rank_, chunk) == shape_.num_stages() - 1;
+  }
   [[nodiscard]] MicroBatch on_device(const MicroBatch& host, bool first, bool last) const;
   InFlight& in_flight(const Task& task);
   void announce(const Task& task, int microbatch, const MicroBatch& data);
-  void make_room_for(int num_microbatches);
-  [[nodiscard]] const std::string& microbatch_scope(int microbatch) const { return microbatch_scopes_[static_cast<std::size_t>(microbatch)]; }
+  void reserve_for(int num_microbatches);
+  [[nodiscard]] const std::string& microbatch_scope(int microbatch) const {
+    return microbatch_scopes_[static_cast<std::size_t>(microbatch)];
+  }
 
   std::vector<std::unique_ptr<PipelineStage>> stages_;
   ParallelState parallel_;
@@ -117,7 +138,8 @@ class NxDPPModel {
   Position position_;
   std::optional<PipelineTimeline> timeline_;
   double backward_s_ = 0;
-  std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make the first forward pass differ
+  std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make
+                                    ///< the first forward pass differ
   std::size_t losses_at_mark_ = 0;  ///< how many there were when the last period ended
 };
 

@@ -7,23 +7,28 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "trainer/pipeline/replay_plan.h"
+#include "trainer/schedule/replay_plan.h"
 
 namespace trellis::trainer {
 
 /// Who repeats passes instead of executing them: the device, and whoever counts micro-batches.
 struct Replay {
   std::function<void()> mark;  ///< a period of the schedule ends here
-  /// What was done between the last two marks is done `times` more times. `kept`: made in the last period and alive since, one of each period;
-  /// returns their counterparts, period by period. Throws PassesDiffer.
-  std::function<std::vector<at::Tensor>(std::int64_t times, const std::vector<at::Tensor>& kept)> repeat;
+  /// What was done between the last two marks is done `times` more times. `kept`: made in the last
+  /// period and alive since, one of each period; returns their counterparts, period by period.
+  /// Throws PassesDiffer.
+  std::function<std::vector<at::Tensor>(std::int64_t times, const std::vector<at::Tensor>& kept)>
+      repeat;
   std::function<void(int microbatches)> skipped;  ///< as many micro-batches were not executed
 };
 
 /// The schedule's periods are not alike on this rank: the passes must be executed.
 class PassesDiffer final : public std::exception {
  public:
-  [[nodiscard]] const char* what() const noexcept override { return "the periods of the schedule differ, so they cannot be repeated: all passes must be executed (--no-replay)"; }
+  [[nodiscard]] const char* what() const noexcept override {
+    return "the periods of the schedule differ, so they cannot be repeated: all passes must be "
+           "executed (--no-replay)";
+  }
 };
 
 }  // namespace trellis::trainer

@@ -6,14 +6,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "trainer/data/data_module.h"
-#include "trainer/pipeline/partition.h"
+#include "trainer/schedule/partition.h"
 
 namespace trellis::trainer {
 
-/// Which part of the model a stage is. With virtual stages a rank holds several: stage i lives on pipeline rank i mod PP.
+/// Which part of the model a stage is. With virtual stages a rank holds several: stage i lives on
+/// pipeline rank i mod PP.
 struct StageSlot {
   int index = 0;
-  int count = 1;      ///< PP · VPP
+  int count = 1;  ///< PP · VPP
   LayerRange layers;
   [[nodiscard]] bool is_first() const { return index == 0; }
   [[nodiscard]] bool is_last() const { return index == count - 1; }
@@ -28,18 +29,23 @@ struct TiedWeight {
   std::vector<Copy> copies;  ///< the first one owns the values
 };
 
-/// What the pipeline engine knows of a model: the part of it that lives on one pipeline stage. A model is made trainable by one class
-/// that derives from this and builds only its stage's modules.
+/// What the pipeline engine knows of a model: the part of it that lives on one pipeline stage. A
+/// model is made trainable by one class that derives from this and builds only its stage's modules.
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
-  /// `input`: the previous stage's output; undefined on the first stage, which reads `batch.input_ids`. `batch` is on the device; only what
-  /// the stage may read is defined: ids on the first stage, labels and loss mask on the last, positions and attention mask on all. Returns
-  /// this stage's output; on the last stage the micro-batch's mean loss over the labels that count (one number).
-  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const = 0;
-  /// Of the last forward pass, [s, b, v/TP] without a gradient, when the model was told to save them (model.save_logits); else undefined.
+  /// `input`: the previous stage's output; undefined on the first stage, which reads
+  /// `batch.input_ids`. `batch` is on the device; only what the stage may read is defined: ids on
+  /// the first stage, labels and loss mask on the last, positions and attention mask on all.
+  /// Returns this stage's output; on the last stage the micro-batch's mean loss over the labels
+  /// that count (one number).
+  [[nodiscard]] virtual at::Tensor forward(const at::Tensor& input,
+                                           const MicroBatch& batch) const = 0;
+  /// Of the last forward pass, [s, b, v/TP] without a gradient, when the model was asked to save
+  /// them (model.save_logits); else undefined.
   [[nodiscard]] virtual at::Tensor logits() const { return {}; }
-  /// Those of which this stage holds a copy, with all their copies. Whoever builds the model keeps them equal: see TiedWeights.
+  /// Those of which this stage holds a copy, with all their copies. Whoever builds the model keeps
+  /// them equal: see TiedWeights.
   [[nodiscard]] virtual std::vector<TiedWeight> tied_weights() const { return {}; }
 };
 

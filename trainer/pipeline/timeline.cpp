@@ -9,14 +9,19 @@ namespace {
 
 using Event = nlohmann::ordered_json;
 
-double microseconds(std::chrono::steady_clock::duration since) { return std::chrono::duration<double, std::micro>(since).count(); }
+double microseconds(std::chrono::steady_clock::duration since) {
+  return std::chrono::duration<double, std::micro>(since).count();
+}
 
 }  // namespace
 
-PipelineTimeline::PipelineTimeline(std::filesystem::path file, int pipeline_rank, const std::string& title)
+PipelineTimeline::PipelineTimeline(std::filesystem::path file, int pipeline_rank,
+                                   const std::string& title)
     : file_(std::move(file)), rank_(pipeline_rank) {
   const std::string name = "pipeline rank " + std::to_string(rank_) + ": " + title;
-  events_ = Event{{"ph", "M"}, {"name", "process_name"}, {"pid", rank_}, {"args", {{"name", name}}}}.dump() + ",\n";
+  events_ = Event{{"ph", "M"}, {"name", "process_name"}, {"pid", rank_}, {"args", {{"name", name}}}}
+                .dump() +
+            ",\n";
   if (rank_ == 0) append("[\n", true);
 }
 
@@ -41,8 +46,8 @@ void PipelineTimeline::end_pass() {
 }
 
 /// One write at the file's end: other ranks write there too.
-void PipelineTimeline::append(const std::string& text, bool anew) const {
-  FileStream file(file_, anew ? FileStream::Mode::kReplace : FileStream::Mode::kAppend);
+void PipelineTimeline::append(const std::string& text, bool replace) const {
+  FileStream file(file_, replace ? FileStream::Mode::kReplace : FileStream::Mode::kAppend);
   file << text;
   file.check();
 }

@@ -5,13 +5,15 @@
 #include <filesystem>
 #include <string>
 
-#include "trainer/pipeline/tasks.h"
+#include "trainer/schedule/tasks.h"
 
 namespace trellis::trainer {
 
-/// NxD's pipeline timeline (`trace_file_path`): when each task of a rank ran on the host, as Chrome-trace events that chrome://tracing and
-/// ui.perfetto.dev show. The pipeline ranks of one group write to one file: rank 0 begins it, each adds its events after every pass.
-/// Process: pipeline rank; thread: virtual stage; times in microseconds of the host's clock, which differ from run to run.
+/// NxD's pipeline timeline (`trace_file_path`): when each task of a rank ran on the host, as
+/// Chrome-trace events that chrome://tracing and ui.perfetto.dev show. The pipeline ranks of one
+/// group write to one file: rank 0 begins it, each adds its events after every pass. Process:
+/// pipeline rank; thread: virtual stage; times in microseconds of the host's clock, which differ
+/// from run to run.
 class PipelineTimeline {
  public:
   /// `title`: what the rank holds. Throws ConfigError when the file cannot be written.
@@ -22,7 +24,7 @@ class PipelineTimeline {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void append(const std::string& text, bool anew = false) const;
+  void append(const std::string& text, bool replace = false) const;
 
   std::filesystem::path file_;
   int rank_;

@@ -4,8 +4,9 @@
 
 namespace trellis::trainer {
 
-/// torch.autocast(bf16) on a device type for the lifetime of the object, on this thread and in the backward passes that it starts.
-/// Casts of weights are not kept: every micro-batch then does the same operations.
+/// torch.autocast(bf16) on a device type for the lifetime of the object, on this thread and in the
+/// backward passes that it starts. Casts of weights are not kept: every micro-batch then does the
+/// same operations.
 class AutocastScope {
  public:
   AutocastScope(at::DeviceType device, bool enabled)

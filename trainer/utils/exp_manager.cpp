@@ -19,8 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void cannot_create(const fs::path& path, const std::string& reason) {
-  throw ConfigError(path.string() + ": cannot create the run directory: " + reason +
-                    "; choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
+  throw ConfigError(
+      path.string() + ": cannot create the run directory: " + reason +
+      "; choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
 }
 
 /// False when `path` is there already.
@@ -51,7 +52,8 @@ int next_number(const fs::path& parent, const std::string& prefix) {
   return next;
 }
 
-/// Another process may take the same number at the same moment: whoever creates the directory has it.
+/// Another process may take the same number at the same moment: whoever creates the directory has
+/// it.
 fs::path create_numbered(const fs::path& parent, const std::string& prefix) {
   for (;;) {
     const fs::path path = parent / (prefix + std::to_string(next_number(parent, prefix)));
@@ -59,7 +61,7 @@ fs::path create_numbered(const fs::path& parent, const std::string& prefix) {
   }
 }
 
-/// The date and time, with _1, _2 … behind it when two runs start within a second.
+/// The date and time, with _1, _2 … after it when two runs start within a second.
 fs::path create_dated(const fs::path& parent, const std::string& date_time) {
   const fs::path path = parent / date_time;
   if (create_new(path)) return path;
@@ -69,11 +71,16 @@ fs::path create_dated(const fs::path& parent, const std::string& date_time) {
   }
 }
 
-/// Whether a run writes a file of this name: a directory that the user named may hold anything else.
+/// Whether a run writes a file of this name: a directory that the user named may hold anything
+/// else.
 bool is_output(const std::string& name) {
-  static constexpr const char* kOutputs[] = {"hparams.yaml", "cmd-args.log", "metrics.jsonl", "report.json", "host.json", "portability.json", "trace.pftrace",
-                                              "trace.txt", "memory_timeline.json", "nemo_error_log.txt", "lightning_logs.txt"};
-  return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") || std::ranges::find(kOutputs, name) != std::end(kOutputs);
+  static constexpr const char* kOutputs[] = {
+      "hparams.yaml",       "cmd-args.log",      "metrics.jsonl",
+      "report.json",        "host.json",         "portability.json",
+      "trace.pftrace",      "trace.txt",         "memory_timeline.json",
+      "nemo_error_log.txt", "lightning_logs.txt"};
+  return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") ||
+         std::ranges::find(kOutputs, name) != std::end(kOutputs);
 }
 
 void keep_earlier_outputs(const fs::path& directory) {
@@ -86,30 +93,27 @@ void keep_earlier_outputs(const fs::path& directory) {
   for (const fs::path& file : outputs) {
     std::error_code error;
     fs::rename(file, kept / file.filename(), error);
-    if (error) cannot_create(directory, "cannot move " + file.string() + " into " + kept.string() + ": " + error.message());
+    if (error)
+      cannot_create(directory, "cannot move " + file.string() + " into " + kept.string() + ": " +
+                                   error.message());
   }
 }
 
-/// The directory, and whether the user named it, so that it may hold an earlier run.
-std::pair<fs::path, bool> create_run_directory(const ExpManagerSection& section, const VersionSources& sources) {
+fs::path create_new_directory(const ExpManagerSection& section, const VersionSources& sources) {
   const fs::path parent = fs::path(section.exp_dir) / section.name;
-  const std::string version = section.version.empty() ? sources.environment : section.version;
-  if (const std::string why = why_no_folder_below(version); !why.empty()) throw ConfigError("NEMO_EXPM_VERSION: " + why);
-  if (section.explicit_log_dir.empty() && version.empty()) {
-    create_all(parent);
-    return {section.use_datetime_version ? create_dated(parent, sources.date_time) : create_numbered(parent, "version_"), false};
-  }
-  const fs::path directory = section.explicit_log_dir.empty() ? parent / version : fs::path(section.explicit_log_dir);
-  create_all(directory);
-  return {directory, true};
+  create_all(parent);
+  return section.use_datetime_version ? create_dated(parent, sources.date_time)
+                                      : create_numbered(parent, "version_");
 }
 
 void copy_files(const std::vector<std::string>& files, const fs::path& directory) {
   for (const std::string& file : files) {
     std::error_code error;
-    fs::copy_file(file, directory / fs::path(file).filename(), fs::copy_options::overwrite_existing, error);
+    fs::copy_file(file, directory / fs::path(file).filename(), fs::copy_options::overwrite_existing,
+                  error);
     if (!error) continue;
-    throw ConfigError("exp_manager.files_to_copy: cannot copy " + file + " into " + directory.string() + ": " + error.message() +
+    throw ConfigError("exp_manager.files_to_copy: cannot copy " + file + " into " +
+                      directory.string() + ": " + error.message() +
                       "; correct the path or remove it from the list");
   }
 }
@@ -117,7 +121,8 @@ void copy_files(const std::vector<std::string>& files, const fs::path& directory
 /// The arguments as one line that a shell reads back.
 std::string shell_line(const std::vector<std::string>& arguments) {
   std::string line;
-  for (const std::string& argument : arguments) line += (line.empty() ? "" : " ") + shell_word(argument);
+  for (const std::string& argument : arguments)
+    line += (line.empty() ? "" : " ") + shell_word(argument);
   return line + "\n";
 }
 
@@ -135,11 +140,29 @@ VersionSources VersionSources::of_this_process() {
   return sources;
 }
 
-RunDirectory prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line, const VersionSources& sources,
+std::optional<fs::path> named_run_directory(const RunConfig& config,
+                                            const VersionSources& sources) {
+  const ExpManagerSection& section = config.exp_manager;
+  const fs::path parent = fs::path(section.exp_dir) / section.name;
+  const std::string version = section.version.empty() ? sources.environment : section.version;
+  if (const std::string why = why_no_folder_below(version); !why.empty())
+    throw ConfigError("NEMO_EXPM_VERSION: " + why);
+  if (!section.explicit_log_dir.empty()) return section.explicit_log_dir;
+  if (!version.empty()) return parent / version;
+  if (section.checkpoints.resume_if_exists) return parent;
+  return std::nullopt;
+}
+
+RunDirectory prepare_run_directory(const RunConfig& config,
+                                   const std::vector<std::string>& command_line,
+                                   const VersionSources& sources,
                                    const std::function<void(const std::string&)>& created) {
-  const auto [directory, named_by_user] = create_run_directory(config.exp_manager, sources);
-  RunLock lock(directory, "choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
-  if (named_by_user) keep_earlier_outputs(directory);
+  const std::optional<fs::path> named = named_run_directory(config, sources);
+  if (named) create_all(*named);
+  const fs::path directory = named ? *named : create_new_directory(config.exp_manager, sources);
+  RunLock lock(directory,
+               "choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
+  if (named) keep_earlier_outputs(directory);
   if (created) created(directory.string());
   write_file_atomically(directory / "hparams.yaml", config.resolved_yaml);
   write_file_atomically(directory / "cmd-args.log", shell_line(command_line));

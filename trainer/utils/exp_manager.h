@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace trellis::trainer {
 
 /// What names a run's version when the configuration does not.
 struct VersionSources {
-  std::string environment;  ///< NEMO_EXPM_VERSION, "" when unset: launch scripts set it so that all nodes agree
+  std::string environment;  ///< NEMO_EXPM_VERSION, "" when unset: launch scripts set it so that all
+                            ///< nodes agree
   std::string date_time;    ///< now, as YYYY-MM-DD_HH-MM-SS
 
   static VersionSources of_this_process();
@@ -24,17 +26,27 @@ struct RunDirectory {
   RunLock lock;
 };
 
-/// Creates the directory that holds everything a run writes and puts hparams.yaml (the resolved configuration), cmd-args.log and the files
-/// of exp_manager.files_to_copy there. It is explicit_log_dir, or exp_dir/name/version, the version being, in this order,
-/// exp_manager.version, NEMO_EXPM_VERSION, the date and time, or the next free version_N. The last two always make a new directory; in one
-/// that the user named, outputs of an earlier run are moved into its next free run_N. `created` is called before any output is written there. Call it once
-/// per run. Throws ConfigError when the place cannot be written, another process writes there, or a file cannot be read.
-[[nodiscard]] RunDirectory prepare_run_directory(const RunConfig& config, const std::vector<std::string>& command_line,
-                                                          const VersionSources& sources = VersionSources::of_this_process(),
-                                                          const std::function<void(const std::string& directory)>& created = {});
+/// The directory that prepare_run_directory() will use when the configuration names it; none where
+/// every run gets a new one. exp_manager.resume_if_exists without a version names exp_dir/name, so
+/// that the runs of one job share it.
+[[nodiscard]] std::optional<std::filesystem::path> named_run_directory(
+    const RunConfig& config, const VersionSources& sources);
 
-/// Removes what a run writes there, and the directory when nothing else is in it. Says nothing about files that are not there or cannot be removed;
-/// returns whether one was.
+/// Creates the directory that holds everything a run writes and puts hparams.yaml (the resolved
+/// configuration), cmd-args.log and the files of exp_manager.files_to_copy there. It is
+/// explicit_log_dir, or exp_dir/name/version, the version being, in this order,
+/// exp_manager.version, NEMO_EXPM_VERSION, the date and time, or the next free version_N. The last
+/// two always make a new directory; in one that the user named, outputs of an earlier run are moved
+/// into its next free run_N. `created` is called before any output is written there. Call it once
+/// per run. Throws ConfigError when the place cannot be written, another process writes there, or a
+/// file cannot be read.
+[[nodiscard]] RunDirectory prepare_run_directory(
+    const RunConfig& config, const std::vector<std::string>& command_line,
+    const VersionSources& sources = VersionSources::of_this_process(),
+    const std::function<void(const std::string& directory)>& created = {});
+
+/// Removes what a run writes there, and the directory when nothing else is in it. Says nothing
+/// about files that are not there or cannot be removed; returns whether one was.
 bool remove_run_outputs(const std::filesystem::path& directory);
 
 }  // namespace trellis::trainer

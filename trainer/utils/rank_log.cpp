@@ -18,14 +18,17 @@ namespace fs = std::filesystem;
 
 std::unique_ptr<spdlog::logger> open(const fs::path& file) {
   try {
-    auto logger = std::make_unique<spdlog::logger>(file.filename().string(), std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string()));
+    auto logger = std::make_unique<spdlog::logger>(
+        file.filename().string(),
+        std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string()));
     logger->set_pattern("[%Y-%m-%d %H:%M:%S %l] %v");
     logger->set_level(spdlog::level::debug);
     logger->flush_on(spdlog::level::debug);  // a run that is killed leaves what it said
     return logger;
   } catch (const spdlog::spdlog_ex& error) {
-    throw ConfigError(file.string() + ": cannot write the log: " + error.what() +
-                      "; choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
+    throw ConfigError(
+        file.string() + ": cannot write the log: " + error.what() +
+        "; choose another place with exp_manager.exp_dir or exp_manager.explicit_log_dir");
   }
 }
 
@@ -62,13 +65,19 @@ std::vector<int> all_ranks(const RunConfig& config) {
 
 }  // namespace
 
-RankLogs::RankLogs(const fs::path& directory, const RunConfig& config) : RankLogs(directory, config, all_ranks(config)) {}
+RankLogs::RankLogs(const fs::path& directory, const RunConfig& config)
+    : RankLogs(directory, config, all_ranks(config)) {}
 
-RankLogs::RankLogs(const fs::path& directory, const RunConfig& config, const std::vector<int>& ranks) : impl_(std::make_unique<Impl>()) {
+RankLogs::RankLogs(const fs::path& directory, const RunConfig& config,
+                   const std::vector<int>& ranks)
+    : impl_(std::make_unique<Impl>()) {
   for (const int rank : ranks) {
     const int local_rank = rank % config.trainer.devices;
     const bool writes = writes_file(config.exp_manager, rank, local_rank);
-    impl_->ranks.emplace(rank, writes ? open(directory / fmt::format("nemo_log_globalrank-{}_localrank-{}.txt", rank, local_rank)) : nullptr);
+    impl_->ranks.emplace(
+        rank, writes ? open(directory / fmt::format("nemo_log_globalrank-{}_localrank-{}.txt", rank,
+                                                    local_rank))
+                     : nullptr);
   }
   impl_->errors = open(directory / "nemo_error_log.txt");
   impl_->lightning = open(directory / "lightning_logs.txt");
@@ -85,6 +94,8 @@ void RankLogs::write(int rank, LogLevel level, std::string_view text) {
   if (level >= LogLevel::kWarning) impl_->errors->log(to_spdlog(level), line);
 }
 
-void RankLogs::lightning(std::string_view text) { impl_->lightning->info(spdlog::string_view_t(text.data(), text.size())); }
+void RankLogs::lightning(std::string_view text) {
+  impl_->lightning->info(spdlog::string_view_t(text.data(), text.size()));
+}
 
 }  // namespace trellis::trainer

@@ -13,17 +13,20 @@ namespace trellis::trainer {
 
 /// The log files of a run, with NeMo's names:
 ///
-///   nemo_log_globalrank-G_localrank-L.txt   what rank G says; log_local_rank_0_only: one file per node, log_global_rank_0_only: one per job
-///   nemo_error_log.txt                      warnings and errors of every rank, also of those without a file
+///   nemo_log_globalrank-G_localrank-L.txt   what rank G says; log_local_rank_0_only:
+///     one file per node, log_global_rank_0_only: one per job
+///   nemo_error_log.txt             warnings and errors of every rank, also of those without a file
 ///   lightning_logs.txt                      the training loop: steps, validation, why it ended
 ///
-/// Lines are "[date time level] rank G: text". What the process logs outside its ranks (base/log.h) is said by rank 0.
+/// Lines are "[date time level] rank G: text". What the process logs outside its ranks (base/log.h)
+/// is said by rank 0.
 class RankLogs {
  public:
   /// Creates the files. Throws ConfigError when the place cannot be written.
   RankLogs(const std::filesystem::path& directory, const RunConfig& config);
   /// Of some ranks of the world: the others never speak.
-  RankLogs(const std::filesystem::path& directory, const RunConfig& config, const std::vector<int>& ranks);
+  RankLogs(const std::filesystem::path& directory, const RunConfig& config,
+           const std::vector<int>& ranks);
   RankLogs(const RankLogs&) = delete;
   RankLogs& operator=(const RankLogs&) = delete;
   ~RankLogs();
@@ -44,15 +47,21 @@ class RankLog {
   /// `logs`: null when the run has no files.
   RankLog(int rank, RankLogs* logs) : rank_(rank), logs_(logs) {}
   void note(std::string_view text) const { write(LogLevel::kInfo, text); }  ///< to the files
-  void info(std::string_view text) const { say(LogLevel::kInfo, text); }    ///< to the files; rank 0's is seen on the console too
+  void info(std::string_view text) const {
+    say(LogLevel::kInfo, text);
+  }  ///< to the files; rank 0's is seen on the console too
   void warning(std::string_view text) const { say(LogLevel::kWarning, text); }
-  void error(std::string_view text) const { write(LogLevel::kError, text); }  ///< to the files: whoever ends the run prints it
+  void error(std::string_view text) const {
+    write(LogLevel::kError, text);
+  }  ///< to the files: whoever ends the run prints it
 
  private:
   void write(LogLevel level, std::string_view text) const {
     if (logs_ != nullptr) logs_->write(rank_, level, text);
   }
-  void say(LogLevel level, std::string_view text) const { rank_ == 0 ? log(level, text) : write(level, text); }
+  void say(LogLevel level, std::string_view text) const {
+    rank_ == 0 ? log(level, text) : write(level, text);
+  }
   int rank_;
   RankLogs* logs_;
 };

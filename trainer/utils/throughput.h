@@ -6,8 +6,8 @@
 
 namespace trellis::trainer {
 
-/// NxDT's throughput: sequences per second over a moving window of steps, and the largest value so far. The first step's time includes what
-/// was prepared before it, as NxDT counts it.
+/// NxDT's throughput: sequences per second over a moving window of steps, and the largest value so
+/// far. The first step's time includes what was prepared before it, as NxDT counts it.
 class Throughput {
  public:
   explicit Throughput(std::size_t window = 10) : window_(window) {}
@@ -20,7 +20,8 @@ class Throughput {
   }
   [[nodiscard]] double sequences_per_s() const {
     Step total;
-    for (const Step& step : steps_) total = {total.sequences + step.sequences, total.seconds + step.seconds};
+    for (const Step& step : steps_)
+      total = {total.sequences + step.sequences, total.seconds + step.seconds};
     return total.seconds > 0 ? total.sequences / total.seconds : 0;
   }
   [[nodiscard]] double peak() const { return peak_; }

@@ -38,7 +38,8 @@ class Gatherer {
     for (int pp = 0; pp < mesh_.pp; ++pp) {
       const RankNumbers& first = of(pp, 0, 0);
       for (const std::string& name : first.names) {
-        if (std::ranges::find(result.names, name) == result.names.end()) result.names.push_back(name);
+        if (std::ranges::find(result.names, name) == result.names.end())
+          result.names.push_back(name);
         gather_weight(pp, name, result.weights, unequal);
         for (std::size_t step = 0; step < result.steps.size(); ++step) {
           result.steps[step].gradients[name] = gather_gradient(pp, step, name);
@@ -49,9 +50,12 @@ class Gatherer {
   }
 
  private:
-  [[nodiscard]] const RankNumbers& of(int pp, int dp, int tp) const { return ranks_[static_cast<std::size_t>(mesh_.rank(pp, dp, tp))]; }
+  [[nodiscard]] const RankNumbers& of(int pp, int dp, int tp) const {
+    return ranks_[static_cast<std::size_t>(mesh_.rank(pp, dp, tp))];
+  }
 
-  void gather_weight(int pp, const std::string& name, NamedTensors& weights, std::set<std::string>& unequal) const {
+  void gather_weight(int pp, const std::string& name, NamedTensors& weights,
+                     std::set<std::string>& unequal) const {
     const Partition& partition = of(pp, 0, 0).weights.at(name).partition;
     std::vector<at::Tensor> shards;
     for (int tp = 0; tp < mesh_.tp; ++tp) {
@@ -62,14 +66,19 @@ class Gatherer {
     }
     const at::Tensor whole = join_shards(shards, partition);
     for (int tp = 0; tp < mesh_.tp; ++tp) {
-      if (!at::equal(shards[static_cast<std::size_t>(tp)], shard_of(whole, partition, tp, mesh_.tp))) unequal.insert(name);
+      if (!at::equal(shards[static_cast<std::size_t>(tp)],
+                     shard_of(whole, partition, tp, mesh_.tp)))
+        unequal.insert(name);
     }
     const auto [known, is_new] = weights.emplace(name, whole);
-    if (!is_new && !at::equal(known->second, whole)) unequal.insert(name);  // a tied weight of another stage
+    if (!is_new && !at::equal(known->second, whole))
+      unequal.insert(name);  // a tied weight of another stage
   }
 
-  /// With ZeRO-1 each data-parallel rank has some rows, without it each has all: in both cases later ranks fill in, or repeat.
-  [[nodiscard]] at::Tensor gather_gradient(int pp, std::size_t step, const std::string& name) const {
+  /// With ZeRO-1 each data-parallel rank has some rows, without it each has all: in both cases
+  /// later ranks fill in, or repeat.
+  [[nodiscard]] at::Tensor gather_gradient(int pp, std::size_t step,
+                                           const std::string& name) const {
     std::vector<at::Tensor> shards;
     for (int tp = 0; tp < mesh_.tp; ++tp) {
       const GradientRows& like = of(pp, 0, tp).gradients[step].at(name);
@@ -89,24 +98,27 @@ class Gatherer {
 };
 
 ParallelState groups_of(runtime::RankContext& rank, const RunConfig& config) {
-  return ParallelState::initialize_model_parallel(rank, {.tensor_model_parallel_size = config.tp(),
-                                                         .pipeline_model_parallel_size = config.pp(),
-                                                         .kv_size_multiplier = config.distributed_strategy.kv_replicator});
+  return ParallelState::initialize_model_parallel(
+      rank, {.tensor_model_parallel_size = config.tp(),
+             .pipeline_model_parallel_size = config.pp(),
+             .kv_size_multiplier = config.distributed_strategy.kv_replicator});
 }
 
 std::map<std::string, GradientRows> gradients_of(const NeuronZero1Optimizer& optimizer) {
   std::map<std::string, GradientRows> gradients;
   optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
     const Parameter& parameter = *slot.parameter;
-    gradients[parameter.name] = {rows.to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true), slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
+    gradients[parameter.name] = {
+        rows.to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+        slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
   });
   return gradients;
 }
 
 }  // namespace
 
-RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data, const RunChanges& changes,
-                            runtime::WorldOptions world) {
+RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data,
+                            const RunChanges& changes, runtime::WorldOptions world) {
   std::vector<RankNumbers> ranks(static_cast<std::size_t>(config.world_size()));
   RunNumbers result;
   world.world_size = config.world_size();
@@ -120,9 +132,12 @@ RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataM
       for (const Parameter& parameter : parameters) mine.names.push_back(parameter.name);
       if (changes.parameters) changes.parameters(parameters, groups);
     };
-    hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) { mine.gradients.push_back(gradients_of(optimizer)); };
+    hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) {
+      mine.gradients.push_back(gradients_of(optimizer));
+    };
     Trainer trainer(config, rank, data, groups, hooks);
-    trainer.fit([&](const StepResult& step) { result.steps.push_back({step.loss, step.grad_norm, {}}); });
+    trainer.fit(
+        [&](const StepResult& step) { result.steps.push_back({step.loss, step.grad_norm, {}}); });
     mine.weights = trainer.local_weights();
   });
   Gatherer(config, ranks).gather(result);

@@ -28,9 +28,11 @@ struct ComputedStep {
 /// All that a training run computed, as if it had run on one rank.
 struct RunNumbers {
   std::vector<ComputedStep> steps;
-  NamedTensors weights;                    ///< after the last step
-  std::vector<std::string> names;          ///< of the parameters of the first pipeline rank's stages, in order of construction, then the next …
-  std::vector<std::string> unequal_copies; ///< weights that ranks hold in common and that are not the same bits at the end
+  NamedTensors weights;            ///< after the last step
+  std::vector<std::string> names;  ///< of the parameters of the first pipeline rank's stages, in
+                                   ///< order of construction, then the next …
+  std::vector<std::string> unequal_copies;  ///< weights that ranks hold in common and that are not
+                                            ///< the same bits at the end
 };
 
 /// Wrong parts that a run may be given on purpose; all optional.
@@ -40,8 +42,11 @@ struct RunChanges {
   std::function<std::shared_ptr<const DataModule>(std::shared_ptr<const DataModule>)> data;
 };
 
-/// Trains on ranks of `world`, whose size is the configuration's, and gathers on the CPU what each step computed. Throws what the run throws.
-[[nodiscard]] RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data, const RunChanges& changes = {},
+/// Trains on ranks of `world`, whose size is the configuration's, and gathers on the CPU what each
+/// step computed. Throws what the run throws.
+[[nodiscard]] RunNumbers train_and_gather(const RunConfig& config,
+                                          std::shared_ptr<const DataModule> data,
+                                          const RunChanges& changes = {},
                                           runtime::WorldOptions world = {});
 
 }  // namespace trellis::trainer

@@ -14,7 +14,9 @@ double relative(double difference, double size) {
   return std::isnan(error) ? kInfinity : error;
 }
 
-double error_of(double got, double expected) { return relative(std::abs(got - expected), std::abs(expected)); }
+double error_of(double got, double expected) {
+  return relative(std::abs(got - expected), std::abs(expected));
+}
 
 double norm_of(const at::Tensor& tensor) { return tensor.to(at::kDouble).norm().item<double>(); }
 
@@ -30,7 +32,9 @@ double mean_element(const NamedTensors& tensors) {
 }
 
 /// "model.norm.weight" belongs to layer "model.norm".
-std::string layer_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
+std::string layer_of(const std::string& parameter) {
+  return parameter.substr(0, parameter.rfind('.'));
+}
 
 class Differences {
  public:
@@ -45,12 +49,15 @@ class Differences {
       visit_step(step, got_.steps[i], expected_.steps[i]);
     }
     const double mean = mean_element(expected_.weights);
-    for (const std::string& name : expected_.names) tensor("weight ", name, got_.weights, expected_.weights.at(name), mean);
-    for (const std::string& name : got_.unequal_copies) visit_({"copies of weight " + name, layer_of(name), kInfinity, false, 0});
+    for (const std::string& name : expected_.names)
+      tensor("weight ", name, got_.weights, expected_.weights.at(name), mean);
+    for (const std::string& name : got_.unequal_copies)
+      visit_({"copies of weight " + name, layer_of(name), kInfinity, false, 0});
   }
 
  private:
-  void visit_step(const std::string& step, const ComputedStep& got, const ComputedStep& expected) const {
+  void visit_step(const std::string& step, const ComputedStep& got,
+                  const ComputedStep& expected) const {
     number(step + "loss", got.loss, expected.loss);
     const double mean = mean_element(expected.gradients);
     for (auto name = expected_.names.rbegin(); name != expected_.names.rend(); ++name) {
@@ -59,15 +66,20 @@ class Differences {
     number(step + "gradient norm", got.grad_norm, expected.grad_norm);
   }
 
-  void number(const std::string& what, double got, double expected) const { visit_({what, "", error_of(got, expected), false, 0}); }
+  void number(const std::string& what, double got, double expected) const {
+    visit_({what, "", error_of(got, expected), false, 0});
+  }
 
-  void tensor(const std::string& what, const std::string& name, const NamedTensors& all, const at::Tensor& expected, double mean) const {
+  void tensor(const std::string& what, const std::string& name, const NamedTensors& all,
+              const at::Tensor& expected, double mean) const {
     Deviation result{what + name, layer_of(name), kInfinity, false, 0};
     const auto found = all.find(name);
     if (found != all.end() && found->second.sizes() == expected.sizes()) {
-      const double norm = norm_of(expected), share = mean * std::sqrt(static_cast<double>(expected.numel()));
+      const double norm = norm_of(expected),
+                   share = mean * std::sqrt(static_cast<double>(expected.numel()));
       result.by_share = norm < vanishing_ * share;
-      result.error = relative(norm_of(found->second.to(at::kDouble) - expected.to(at::kDouble)), result.by_share ? share : norm);
+      result.error = relative(norm_of(found->second.to(at::kDouble) - expected.to(at::kDouble)),
+                              result.by_share ? share : norm);
     }
     visit_(result);
   }
@@ -80,7 +92,8 @@ class Differences {
 
 }  // namespace
 
-Comparison compare(const RunNumbers& got, const RunNumbers& expected, double vanishing, const ToleranceOf& tolerance) {
+Comparison compare(const RunNumbers& got, const RunNumbers& expected, double vanishing,
+                   const ToleranceOf& tolerance) {
   Comparison result;
   double worst = -1;
   Differences(got, expected, vanishing, [&](Deviation deviation) {
@@ -101,9 +114,12 @@ Comparison compare(const RunNumbers& got, const RunNumbers& expected, double van
   return result;
 }
 
-std::map<std::string, double> errors_of(const RunNumbers& got, const RunNumbers& expected, double vanishing) {
+std::map<std::string, double> errors_of(const RunNumbers& got, const RunNumbers& expected,
+                                        double vanishing) {
   std::map<std::string, double> errors;
-  Differences(got, expected, vanishing, [&](const Deviation& deviation) { errors[deviation.what] = deviation.error; }).visit_all();
+  Differences(got, expected, vanishing, [&](const Deviation& deviation) {
+    errors[deviation.what] = deviation.error;
+  }).visit_all();
   return errors;
 }
 

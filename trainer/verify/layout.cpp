@@ -38,7 +38,8 @@ std::vector<std::string> parts_of(const Layout& layout) {
 
 std::string lower(std::string_view text) {
   std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ranges::transform(result, result.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return result;
 }
 
@@ -47,8 +48,10 @@ bool is_part(const std::string& part) {
     if (part == word) return true;
   }
   for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "kv"}) {
-    const bool digits = part.size() > factor.size() && std::all_of(part.begin() + static_cast<std::ptrdiff_t>(factor.size()), part.end(),
-                                                                   [](unsigned char c) { return std::isdigit(c) != 0; });
+    const bool digits =
+        part.size() > factor.size() &&
+        std::all_of(part.begin() + static_cast<std::ptrdiff_t>(factor.size()), part.end(),
+                    [](unsigned char c) { return std::isdigit(c) != 0; });
     if (part.starts_with(factor) && digits && part.substr(factor.size()) != "1") return true;
   }
   return false;
@@ -67,7 +70,8 @@ void for_each_factorisation(int ranks, int num_layers, Visit visit) {
     for (int pp = 1; ranks % tp == 0 && pp <= ranks / tp; ++pp) {
       if (ranks / tp % pp != 0) continue;
       const int most = pp == 1 ? 1 : std::max(1, num_layers / pp);
-      for (int vpp = 1; vpp <= most; ++vpp) visit(Layout{.tp = tp, .pp = pp, .vpp = vpp, .dp = ranks / tp / pp});
+      for (int vpp = 1; vpp <= most; ++vpp)
+        visit(Layout{.tp = tp, .pp = pp, .vpp = vpp, .dp = ranks / tp / pp});
     }
   }
 }
@@ -88,7 +92,8 @@ std::vector<Layout> all_layouts(int ranks, int num_layers) {
       for (const bool zero1 : {false, true}) {
         for (int copies = 1; copies <= layout.tp; ++copies) {
           if (layout.tp % copies != 0) continue;
-          for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          for (const Recompute recompute :
+               {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
             layout.sequence_parallel = sequence_parallel;
             layout.zero1 = zero1;
             layout.kv_replicator = copies;
@@ -109,8 +114,11 @@ LayoutFilter::LayoutFilter(std::string_view text) {
     for (const std::string& part : split(item, '.')) {
       parts.push_back(lower(part));
       if (is_part(parts.back())) continue;
-      throw ConfigError("--layouts " + std::string(text) + ": \"" + part + "\": expected TP2, PP2, VPP2, DP2, KV2 (any numbers from 2 on), SP, ZeRO1, selective or full; "
-                        "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
+      throw ConfigError(
+          "--layouts " + std::string(text) + ": \"" + part +
+          "\": expected TP2, PP2, VPP2, DP2, KV2 (any numbers from 2 on), SP, ZeRO1, selective or "
+          "full; "
+          "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
     }
     items_.push_back(std::move(parts));
   }
@@ -121,24 +129,28 @@ bool LayoutFilter::chooses(const Layout& layout) const {
   std::vector<std::string> have;
   for (const std::string& part : parts_of(layout)) have.push_back(lower(part));
   return std::ranges::any_of(items_, [&](const std::vector<std::string>& item) {
-    return std::ranges::all_of(item, [&](const std::string& part) { return std::ranges::find(have, part) != have.end(); });
+    return std::ranges::all_of(
+        item, [&](const std::string& part) { return std::ranges::find(have, part) != have.end(); });
   });
 }
 
 std::vector<std::string> overrides_of(const Layout& layout) {
-  const auto set = [](const char* key, const std::string& value) { return std::string(key) + "=" + value; };
+  const auto set = [](const char* key, const std::string& value) {
+    return std::string(key) + "=" + value;
+  };
   const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
   const std::string recompute(name_of(layout.recompute));
-  return {set("trainer.devices", std::to_string(layout.world_size())),
-          set("trainer.num_nodes", "1"),
-          set("distributed_strategy.tensor_model_parallel_size", std::to_string(layout.tp)),
-          set("distributed_strategy.pipeline_model_parallel_size", std::to_string(layout.pp)),
-          set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(layout.vpp)),
-          set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
-          set("distributed_strategy.zero1", flag(layout.zero1)),
-          set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),
-          set("model.pipeline_cuts", "null"),
-          set("model.activations_checkpoint_granularity", recompute.empty() ? "null" : recompute)};
+  return {
+      set("trainer.devices", std::to_string(layout.world_size())),
+      set("trainer.num_nodes", "1"),
+      set("distributed_strategy.tensor_model_parallel_size", std::to_string(layout.tp)),
+      set("distributed_strategy.pipeline_model_parallel_size", std::to_string(layout.pp)),
+      set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(layout.vpp)),
+      set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
+      set("distributed_strategy.zero1", flag(layout.zero1)),
+      set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),
+      set("model.pipeline_cuts", "null"),
+      set("model.activations_checkpoint_granularity", recompute.empty() ? "null" : recompute)};
 }
 
 }  // namespace trellis::trainer

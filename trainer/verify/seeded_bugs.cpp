@@ -16,18 +16,22 @@ enum class Axis { kTensor, kPipeline, kData, kKvShared };
 RunChanges wrong_group(Axis axis, const Tampering& tampering) {
   RunChanges changes;
   changes.groups = [axis, tampering](const ParallelState& state) {
-    const auto group_of = [&](Axis which, const ParallelGroup& group) { return which == axis ? tampered(group, tampering) : group; };
+    const auto group_of = [&](Axis which, const ParallelGroup& group) {
+      return which == axis ? tampered(group, tampering) : group;
+    };
     const ParallelState groups(group_of(Axis::kTensor, state.get_tensor_model_parallel_group()),
                                group_of(Axis::kPipeline, state.get_pipeline_model_parallel_group()),
                                group_of(Axis::kData, state.get_data_parallel_group()));
-    return groups.with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()), state.kv_replica_order());
+    return groups.with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()),
+                                       state.kv_replica_order());
   };
   return changes;
 }
 
 RunChanges wrong_parameters(std::function<void(Parameter&, const ParallelState&)> change) {
   RunChanges changes;
-  changes.parameters = [change = std::move(change)](ParameterList& parameters, const ParallelState& state) {
+  changes.parameters = [change = std::move(change)](ParameterList& parameters,
+                                                    const ParallelState& state) {
     const at::NoGradGuard no_grad;
     for (Parameter& parameter : parameters) change(parameter, state);
   };
@@ -35,16 +39,21 @@ RunChanges wrong_parameters(std::function<void(Parameter&, const ParallelState&)
 }
 
 /// What a data-parallel rank reads wrongly, given what it should read and what rank 0 reads.
-using Misreading = std::function<std::vector<MicroBatch>(std::vector<MicroBatch> own, std::vector<MicroBatch> of_rank_0)>;
+using Misreading = std::function<std::vector<MicroBatch>(std::vector<MicroBatch> own,
+                                                         std::vector<MicroBatch> of_rank_0)>;
 
 class MisreadData final : public DataModule {
  public:
-  MisreadData(std::shared_ptr<const DataModule> data, Misreading misread) : data_(std::move(data)), misread_(std::move(misread)) {}
-  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
+  MisreadData(std::shared_ptr<const DataModule> data, Misreading misread)
+      : data_(std::move(data)), misread_(std::move(misread)) {}
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                      int dp_rank) const override {
     return misread_(data_->micro_batches(step, dp_rank), data_->micro_batches(step, 0));
   }
   [[nodiscard]] std::int64_t num_tokens() const override { return data_->num_tokens(); }
-  [[nodiscard]] std::string description() const override { return data_->description() + ", misread"; }
+  [[nodiscard]] std::string description() const override {
+    return data_->description() + ", misread";
+  }
 
  private:
   std::shared_ptr<const DataModule> data_;
@@ -53,14 +62,20 @@ class MisreadData final : public DataModule {
 
 RunChanges wrong_data(Misreading misread) {
   RunChanges changes;
-  changes.data = [misread = std::move(misread)](std::shared_ptr<const DataModule> data) { return std::make_shared<MisreadData>(std::move(data), misread); };
+  changes.data = [misread = std::move(misread)](std::shared_ptr<const DataModule> data) {
+    return std::make_shared<MisreadData>(std::move(data), misread);
+  };
   return changes;
 }
 
-std::vector<MicroBatch> samples_of_rank_0(std::vector<MicroBatch> /*own*/, std::vector<MicroBatch> of_rank_0) { return of_rank_0; }
+std::vector<MicroBatch> samples_of_rank_0(std::vector<MicroBatch> /*own*/,
+                                          std::vector<MicroBatch> of_rank_0) {
+  return of_rank_0;
+}
 
 /// A micro-batch's place in the global batch is part of the seed of its dropout.
-std::vector<MicroBatch> places_of_rank_0(std::vector<MicroBatch> own, std::vector<MicroBatch> of_rank_0) {
+std::vector<MicroBatch> places_of_rank_0(std::vector<MicroBatch> own,
+                                         std::vector<MicroBatch> of_rank_0) {
   for (std::size_t i = 0; i < own.size(); ++i) own[i].places = of_rank_0[i].places;
   return own;
 }
@@ -75,9 +90,12 @@ bool has_pipeline(const Layout& layout, const RunConfig&) { return layout.pp > 1
 bool has_data(const Layout& layout, const RunConfig&) { return layout.dp > 1; }
 bool has_data_and_dropout(const Layout& layout, const RunConfig& config) {
   const ModelSection& model = config.model;
-  return layout.dp > 1 && (model.hidden_dropout > 0 || model.attention_dropout > 0 || model.ffn_dropout > 0);
+  return layout.dp > 1 &&
+         (model.hidden_dropout > 0 || model.attention_dropout > 0 || model.ffn_dropout > 0);
 }
-bool has_sequence_parallel(const Layout& layout, const RunConfig&) { return layout.sequence_parallel; }
+bool has_sequence_parallel(const Layout& layout, const RunConfig&) {
+  return layout.sequence_parallel;
+}
 bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
 bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
 bool has_tied_stages(const Layout& layout, const RunConfig& config) {
@@ -85,33 +103,55 @@ bool has_tied_stages(const Layout& layout, const RunConfig& config) {
 }
 
 std::vector<SeededBug> make_bugs() {
-  const auto mean_forgotten = [](const at::Tensor& tensor) { return is_weight_sized(tensor) ? 2.0 : 1.0; };
+  const auto mean_forgotten = [](const at::Tensor& tensor) {
+    return is_weight_sized(tensor) ? 2.0 : 1.0;
+  };
   return {
-      {"loss-over-own-vocabulary", "cross entropy sums over a rank's part of the vocabulary only: the loss is off by about log(TP)", &has_tensor,
-       wrong_group(Axis::kTensor, {.leaves_out_sum = &is_per_token})},
-      {"activations-not-summed", "row-parallel layers leave out their all-reduce or reduce-scatter", &has_tensor,
-       wrong_group(Axis::kTensor, {.leaves_out_sum = &is_activation})},
-      {"vocabulary-rows-shifted", "each TP rank's rows of the embedding start one too late, as when the parts of the vocabulary are rounded wrongly",
+      {"loss-over-own-vocabulary",
+       "cross entropy sums over a rank's part of the vocabulary only: the loss is off by about "
+       "log(TP)",
+       &has_tensor, wrong_group(Axis::kTensor, {.leaves_out_sum = &is_per_token})},
+      {"activations-not-summed", "row-parallel layers leave out their all-reduce or reduce-scatter",
+       &has_tensor, wrong_group(Axis::kTensor, {.leaves_out_sum = &is_activation})},
+      {"vocabulary-rows-shifted",
+       "each TP rank's rows of the embedding start one too late, as when the parts of the "
+       "vocabulary are rounded wrongly",
        &has_tensor, wrong_parameters([](Parameter& parameter, const ParallelState& state) {
-         const bool embedding = parameter.name.find("embed") != std::string::npos && parameter.partition.dim == 0;
-         if (embedding && state.get_tensor_model_parallel_size() > 1) parameter.tensor.copy_(parameter.tensor.roll(1, 0));
+         const bool embedding =
+             parameter.name.find("embed") != std::string::npos && parameter.partition.dim == 0;
+         if (embedding && state.get_tensor_model_parallel_size() > 1)
+           parameter.tensor.copy_(parameter.tensor.roll(1, 0));
        })},
-      {"norm-gradients-not-summed", "gradients of norm weights stay those of a rank's part of the sequence", &has_sequence_parallel,
-       wrong_parameters([](Parameter& parameter, const ParallelState&) { parameter.sequence_parallel_enabled = false; })},
-      {"gradient-norm-counts-replicas", "weights that every TP rank holds whole count TP times in the gradient norm", &has_tensor,
-       wrong_parameters([](Parameter& parameter, const ParallelState&) { parameter.tensor_model_parallel = true; })},
-      {"kv-replicas-not-summed", "gradients of replicated key/value heads are not summed over their copies", &has_replicas,
+      {"norm-gradients-not-summed",
+       "gradients of norm weights stay those of a rank's part of the sequence",
+       &has_sequence_parallel, wrong_parameters([](Parameter& parameter, const ParallelState&) {
+         parameter.sequence_parallel_enabled = false;
+       })},
+      {"gradient-norm-counts-replicas",
+       "weights that every TP rank holds whole count TP times in the gradient norm", &has_tensor,
+       wrong_parameters([](Parameter& parameter, const ParallelState&) {
+         parameter.tensor_model_parallel = true;
+       })},
+      {"kv-replicas-not-summed",
+       "gradients of replicated key/value heads are not summed over their copies", &has_replicas,
        wrong_group(Axis::kKvShared, {.leaves_out_sum = &is_weight_sized})},
-      {"tied-embedding-missed", "the gradients of tied embeddings are not summed over the pipeline stages", &has_tied_stages,
+      {"tied-embedding-missed",
+       "the gradients of tied embeddings are not summed over the pipeline stages", &has_tied_stages,
        wrong_group(Axis::kPipeline, {.leaves_out_sum = &is_weight_sized})},
-      {"samples-overlap", "every data-parallel rank reads the same samples", &has_data, wrong_data(&samples_of_rank_0)},
-      {"dropout-seed-shared", "data-parallel ranks draw their dropout from one seed, so that different samples get equal masks (the model needs dropout)",
+      {"samples-overlap", "every data-parallel rank reads the same samples", &has_data,
+       wrong_data(&samples_of_rank_0)},
+      {"dropout-seed-shared",
+       "data-parallel ranks draw their dropout from one seed, so that different samples get equal "
+       "masks (the model needs dropout)",
        &has_data_and_dropout, wrong_data(&places_of_rank_0)},
-      {"gradients-not-averaged", "gradients are scaled wrongly when they are summed over data-parallel ranks", &has_data,
+      {"gradients-not-averaged",
+       "gradients are scaled wrongly when they are summed over data-parallel ranks", &has_data,
        wrong_group(Axis::kData, {.scales_sum = mean_forgotten})},
-      {"weights-not-gathered", "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
+      {"weights-not-gathered",
+       "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
        wrong_group(Axis::kData, {.leaves_out_gather = true})},
-      {"activations-arrive-late", "a pipeline stage works on the message before the one that it should have", &has_pipeline,
+      {"activations-arrive-late",
+       "a pipeline stage works on the message before the one that it should have", &has_pipeline,
        wrong_group(Axis::kPipeline, {.receives_late = true})},
   };
 }

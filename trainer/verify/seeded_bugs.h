@@ -9,7 +9,8 @@
 
 namespace trellis::trainer {
 
-/// A known kind of mistake, put into a run from outside: wrong groups, attributes or data. It shows that the comparison notices it.
+/// A known kind of mistake, put into a run from outside: wrong groups, attributes or data. It shows
+/// that the comparison notices it.
 struct SeededBug {
   std::string name;
   std::string description;

@@ -14,7 +14,8 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 /// Done when `inner` is (null: at once); then runs `after` once.
 class ThenWork final : public c10d::Work {
  public:
-  explicit ThenWork(WorkPtr inner = {}, std::function<void()> after = {}) : inner_(std::move(inner)), after_(std::move(after)) {}
+  explicit ThenWork(WorkPtr inner = {}, std::function<void()> after = {})
+      : inner_(std::move(inner)), after_(std::move(after)) {}
   bool isCompleted() override { return !inner_ || inner_->isCompleted(); }
   bool wait(std::chrono::milliseconds timeout) override {
     if (inner_ && !inner_->wait(timeout)) return false;
@@ -31,33 +32,41 @@ class ThenWork final : public c10d::Work {
 class TamperedGroup final : public c10d::ProcessGroup {
  public:
   TamperedGroup(const ParallelGroup& inner, Tampering tampering)
-      : ProcessGroup(inner.rank, inner.size), inner_(inner.group), tampering_(std::move(tampering)) {}
+      : ProcessGroup(inner.rank, inner.size),
+        inner_(inner.group),
+        tampering_(std::move(tampering)) {}
 
-  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors,
+                    const c10d::AllreduceOptions& options) override {
     const bool is_sum = options.reduceOp == c10d::ReduceOp::SUM;
     if (is_sum && leaves_out(tensors)) return c10::make_intrusive<ThenWork>();
     WorkPtr work = inner_->allreduce(tensors, options);
     return is_sum ? scaled(std::move(work), tensors) : work;
   }
-  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input,
+                            const c10d::AllgatherOptions& options) override {
     if (!tampering_.leaves_out_gather) return inner_->all_gather_single(output, input, options);
     keep_own_part(output, input);
     return c10::make_intrusive<ThenWork>();
   }
-  WorkPtr all_gather_single_coalesced(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+  WorkPtr all_gather_single_coalesced(std::vector<at::Tensor>& outputs,
+                                      std::vector<at::Tensor>& inputs,
                                       const c10d::AllgatherOptions& options) override {
-    if (!tampering_.leaves_out_gather) return inner_->all_gather_single_coalesced(outputs, inputs, options);
+    if (!tampering_.leaves_out_gather)
+      return inner_->all_gather_single_coalesced(outputs, inputs, options);
     for (std::size_t i = 0; i < inputs.size(); ++i) keep_own_part(outputs[i], inputs[i]);
     return c10::make_intrusive<ThenWork>();
   }
-  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override {
     if (leaves_out({input})) {
       take_own_part(output, input);
       return c10::make_intrusive<ThenWork>();
     }
     return scaled(inner_->reduce_scatter_single(output, input, options), {output});
   }
-  WorkPtr reduce_scatter_single_coalesced(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+  WorkPtr reduce_scatter_single_coalesced(std::vector<at::Tensor>& outputs,
+                                          std::vector<at::Tensor>& inputs,
                                           const c10d::ReduceScatterOptions& options) override {
     if (leaves_out(inputs)) {
       for (std::size_t i = 0; i < inputs.size(); ++i) take_own_part(outputs[i], inputs[i]);
@@ -65,11 +74,14 @@ class TamperedGroup final : public c10d::ProcessGroup {
     }
     return scaled(inner_->reduce_scatter_single_coalesced(outputs, inputs, options), outputs);
   }
-  WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override { return inner_->send(tensors, to, tag); }
+  WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override {
+    return inner_->send(tensors, to, tag);
+  }
   WorkPtr recv(std::vector<at::Tensor>& tensors, int from, int tag) override {
     WorkPtr work = inner_->recv(tensors, from, tag);
     if (!tampering_.receives_late) return work;
-    return c10::make_intrusive<ThenWork>(std::move(work), [this, tensor = tensors.front(), from] { swap_with_last(tensor, from); });
+    return c10::make_intrusive<ThenWork>(
+        std::move(work), [this, tensor = tensors.front(), from] { swap_with_last(tensor, from); });
   }
   WorkPtr barrier(const c10d::BarrierOptions& options) override { return inner_->barrier(options); }
 

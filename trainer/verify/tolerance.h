@@ -12,9 +12,10 @@
 ///
 /// Two layouts evaluate the same formulas in another order of sums, so that each rounds in its own
 /// way: what one run's rounding did to a number is one sample of a random error, not its size. A
-/// sample may be small by luck, a number that is a single value (a loss, a norm) above all. The size
-/// is measured: one rank trains kRoundingRuns times, each time with its first weights moved by up to
-/// one rounding, and the root of the mean square of the errors against fp64 is the noise of a number.
+/// sample may be small by luck, a number that is a single value (a loss, a norm) above all. The
+/// size is measured: one rank trains kRoundingRuns times, each time with its first weights moved by
+/// up to one rounding, and the root of the mean square of the errors against fp64 is the noise of a
+/// number.
 namespace trellis::trainer {
 
 /// Runs of one rank that measure the noise; the first with the weights as they are.
@@ -36,10 +37,11 @@ using Errors = std::map<std::string, double>;
 /// (gradients of one step, weights), whose errors have passed through the same layers.
 [[nodiscard]] Errors noise_of(const std::vector<Errors>& runs);
 
-/// How many times the noise an error may be. An error is a sum of independent roundings, and exceeds
-/// λ times its size with a probability of 2·exp(−λ²/2) at most (Higham and Mary, "A new approach to
-/// probabilistic rounding error analysis", 2019): λ for `numbers` of them. Where one rank rounds a
-/// sum once, a layout rounds its parts too: the moved weights have added such a rounding already.
+/// How many times the noise an error may be. An error is a sum of independent roundings, and
+/// exceeds λ times its size with a probability of 2·exp(−λ²/2) at most (Higham and Mary, "A new
+/// approach to probabilistic rounding error analysis", 2019): λ for `numbers` of them. Where one
+/// rank rounds a sum once, a layout rounds its parts too: the moved weights have added such a
+/// rounding already.
 [[nodiscard]] double times_the_noise(std::int64_t numbers);
 
 }  // namespace trellis::trainer

@@ -11,12 +11,14 @@
 namespace trellis::trainer {
 namespace {
 
-/// See compare(): what is left of a gradient that is 0 by its formula is far below this in fp64; in half precision it is not.
+/// See compare(): what is left of a gradient that is 0 by its formula is far below this in fp64; in
+/// half precision it is not.
 constexpr double kVanishingInFp64 = 1e-6, kVanishing = 0.02;
 
 class Verification {
  public:
-  Verification(const VerifyRequest& request, const VerifyWorld& world) : request_(request), filter_(request.layouts) {
+  Verification(const VerifyRequest& request, const VerifyWorld& world)
+      : request_(request), filter_(request.layouts) {
     if (!request.seed_bug.empty()) bug_ = &find_seeded_bug(request.seed_bug);
     const RunConfig base = load(Layout{}, "");
     num_layers_ = base.model.num_layers;
@@ -36,7 +38,8 @@ class Verification {
     const int of = num_legal_ + (in_both ? num_without_recompute_ : 0);
     for (LayoutResult& result : result_.layouts) {
       if (!result.why_illegal.empty()) continue;
-      result.comparison = compare(numbers_of(result.layout, "fp64"), expected, kVanishingInFp64, fixed);
+      result.comparison =
+          compare(numbers_of(result.layout, "fp64"), expected, kVanishingInFp64, fixed);
       progress(result, ++done, of);
     }
     if (in_both) run_configured(expected, progress, done, of);
@@ -48,7 +51,8 @@ class Verification {
   [[nodiscard]] RunConfig load(const Layout& layout, const std::string& precision) const {
     std::vector<std::string> overrides = request_.overrides;
     for (std::string& one : overrides_of(layout)) overrides.push_back(std::move(one));
-    if (result_.vocab_size > 0) overrides.push_back("model.vocab_size=" + std::to_string(result_.vocab_size));
+    if (result_.vocab_size > 0)
+      overrides.push_back("model.vocab_size=" + std::to_string(result_.vocab_size));
     if (!precision.empty()) {
       overrides.push_back("precision=null");
       overrides.push_back("precision.type=" + precision);
@@ -78,13 +82,17 @@ class Verification {
       result_.layouts.push_back(std::move(result));
     }
     if (num_legal_ > 0) return;
-    throw ConfigError("--layouts " + request_.layouts + " on " + std::to_string(request_.ranks) + " ranks: no layout is legal for " + request_.config_file +
-                      (bug_ != nullptr ? " and can show " + bug_->name + ": " + bug_->description : "") + first_reason());
+    throw ConfigError(
+        "--layouts " + request_.layouts + " on " + std::to_string(request_.ranks) +
+        " ranks: no layout is legal for " + request_.config_file +
+        (bug_ != nullptr ? " and can show " + bug_->name + ": " + bug_->description : "") +
+        first_reason());
   }
 
   [[nodiscard]] std::string first_reason() const {
     if (result_.layouts.empty()) return "";
-    return "; " + to_string(result_.layouts.front().layout) + ": " + result_.layouts.front().why_illegal;
+    return "; " + to_string(result_.layouts.front().layout) + ": " +
+           result_.layouts.front().why_illegal;
   }
 
   /// The order of samples is the data's; only how many ranks share them differs.
@@ -94,7 +102,8 @@ class Verification {
     return data;
   }
 
-  /// One CPU rank; of `layout` only ZeRO-1 matters, without which the configured precision keeps no masters.
+  /// One CPU rank; of `layout` only ZeRO-1 matters, without which the configured precision keeps no
+  /// masters.
   RunNumbers reference(const Layout& layout, const std::string& precision,
                        const RunChanges& changes = {}) {
     const RunConfig config = load(Layout{.zero1 = layout.zero1}, precision);
@@ -103,7 +112,8 @@ class Verification {
 
   RunNumbers numbers_of(const Layout& layout, const std::string& precision) {
     const RunConfig config = load(layout, precision);
-    return train_and_gather(config, data_of(config), bug_ != nullptr ? bug_->changes : RunChanges{}, machine_.world);
+    return train_and_gather(config, data_of(config), bug_ != nullptr ? bug_->changes : RunChanges{},
+                            machine_.world);
   }
 
   /// By what is compared, for layouts with ZeRO-1 or without.
@@ -130,7 +140,8 @@ class Verification {
     return tolerances;
   }
 
-  void run_configured(const RunNumbers& expected, const VerifyProgress& progress, int done, int of) {
+  void run_configured(const RunNumbers& expected, const VerifyProgress& progress, int done,
+                      int of) {
     const std::size_t in_fp64 = result_.layouts.size();
     for (std::size_t i = 0; i < in_fp64; ++i) {
       const Layout layout = result_.layouts[i].layout;
@@ -140,7 +151,10 @@ class Verification {
         const auto found = tolerances.find(what);
         return found == tolerances.end() ? kLargestTolerance : found->second;
       };
-      LayoutResult result{layout, result_.precision, compare(numbers_of(layout, ""), expected, kVanishing, derived), {}};
+      LayoutResult result{layout,
+                          result_.precision,
+                          compare(numbers_of(layout, ""), expected, kVanishing, derived),
+                          {}};
       progress(result, ++done, of);
       result_.layouts.push_back(std::move(result));
     }
@@ -160,14 +174,17 @@ class Verification {
 }  // namespace
 
 int VerifyResult::num_failed() const {
-  return static_cast<int>(std::ranges::count_if(layouts, [](const LayoutResult& result) { return !result.passed(); }));
+  return static_cast<int>(
+      std::ranges::count_if(layouts, [](const LayoutResult& result) { return !result.passed(); }));
 }
 
 int VerifyResult::num_run() const {
-  return static_cast<int>(std::ranges::count_if(layouts, [](const LayoutResult& result) { return result.comparison.has_value(); }));
+  return static_cast<int>(std::ranges::count_if(
+      layouts, [](const LayoutResult& result) { return result.comparison.has_value(); }));
 }
 
-VerifyResult verify(const VerifyRequest& request, const VerifyWorld& world, const VerifyProgress& progress) {
+VerifyResult verify(const VerifyRequest& request, const VerifyWorld& world,
+                    const VerifyProgress& progress) {
   return Verification(request, world).run(progress);
 }
 

@@ -24,14 +24,14 @@ struct LayoutResult {
 /// What an error may be in the configured precision.
 struct DerivedTolerances {
   double smallest = 0, largest = 0;
-  double times_the_noise = 0;            ///< see tolerance.h
-  int num_capped = 0;                    ///< kinds of numbers that one rank itself knows so badly that the cap holds
+  double times_the_noise = 0;  ///< see tolerance.h
+  int num_capped = 0;  ///< kinds of numbers that one rank itself knows so badly that the cap holds
 };
 
 struct VerifyResult {
-  int vocab_size = 0;                    ///< one for all layouts: a multiple of what the largest TP needs
-  DerivedTolerances derived;             ///< all 0 when nothing ran in the configured precision
-  std::string precision;                 ///< the configured one
+  int vocab_size = 0;         ///< one for all layouts: a multiple of what the largest TP needs
+  DerivedTolerances derived;  ///< all 0 when nothing ran in the configured precision
+  std::string precision;      ///< the configured one
   std::vector<LayoutResult> layouts;
   [[nodiscard]] int num_failed() const;
   [[nodiscard]] int num_run() const;
@@ -50,11 +50,14 @@ using VerifyWorld = std::function<VerifyMachine(const RunConfig& one_rank)>;
 
 inline constexpr double kLargestTolerance = 0.5;
 
-/// Trains the configuration on one CPU rank and in every chosen layout, in fp64, and compares every number; then the layouts without recompute
-/// once more in the configured precision. There a number may differ from fp64 by as many times the
-/// noise of rounding (measured on one rank, with ZeRO-1 or without, as the layout) as tolerance.h
-/// derives; at least by one rounding of the precision, at most by kLargestTolerance. A tensor that nearly vanishes is measured against its share of the norm (see compare()): in fp64 when it is less
-/// than a millionth of it, otherwise when it is less than it. Throws ConfigError when the configuration is wrong, or no chosen layout is legal.
-[[nodiscard]] VerifyResult verify(const VerifyRequest& request, const VerifyWorld& world, const VerifyProgress& progress);
+/// Trains the configuration on one CPU rank and in every chosen layout, in fp64, and compares every
+/// number; then the layouts without recompute once more in the configured precision. There a number
+/// may differ from fp64 by as many times the noise of rounding (measured on one rank, with ZeRO-1
+/// or without, as the layout) as tolerance.h derives; at least by one rounding of the precision, at
+/// most by kLargestTolerance. A tensor that nearly vanishes is measured against its share of the
+/// norm (see compare()): in fp64 when it is less than a millionth of it, otherwise when it is less
+/// than it. Throws ConfigError when the configuration is wrong, or no chosen layout is legal.
+[[nodiscard]] VerifyResult verify(const VerifyRequest& request, const VerifyWorld& world,
+                                  const VerifyProgress& progress);
 
 }  // namespace trellis::trainer

@@ -12,12 +12,13 @@ struct VerifyRequest {
   std::string layouts = "all";         ///< see LayoutFilter
   int ranks = 8;
   int steps = 2;
-  double tolerance = 1e-10;            ///< relative, in fp64
-  std::string device = "cpu";          ///< of the ranks of a layout; the one rank beside them is on the CPU
-  std::string instance = "trn1.32xlarge";  ///< the machine to emulate, for a device other than the CPU
-  std::string seed_bug;                ///< a mistake to put into every layout that can show it; "" none
-  int host_threads = 0;                ///< 0: one per host core
-  bool json = false;                   ///< one JSON document on stdout
+  double tolerance = 1e-10;    ///< relative, in fp64
+  std::string device = "cpu";  ///< of the ranks of a layout; the reference rank is on the CPU
+  std::string instance =
+      "trn1.32xlarge";   ///< the machine to emulate, for a device other than the CPU
+  std::string seed_bug;  ///< a mistake to put into every layout that can show it; "" none
+  int host_threads = 0;  ///< 0: one per host core
+  bool json = false;     ///< one JSON document on stdout
 };
 
 }  // namespace trellis::trainer

@@ -17,7 +17,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def in_bad_fork() -> bool:
-    """Whether this process was forked from one that had used the device: its threads and its simulator did not come along."""
+    """Whether this process was forked from one that had used the device: its threads and its
+    simulator did not come along."""
     return _forked_after_use
 
 
@@ -41,8 +42,8 @@ ops = _Operators()
 
 
 def index_of(device) -> int:
-    """The index of a device, a "neuron:3", an int or None (the current one). Raises ValueError for another kind of device, RuntimeError in a
-    process that may not use the device."""
+    """The index of a device, a "neuron:3", an int or None (the current one). Raises ValueError for
+    another kind of device, RuntimeError in a process that may not use the device."""
     refuse_in_fork()
     if device is None:
         return torch._C._accelerator_getDeviceIndex()

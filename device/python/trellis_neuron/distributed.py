@@ -1,4 +1,5 @@
-"""The c10d backend `neuron`: between rank threads in this process, or, with one process per rank, over Gloo on the same bytes."""
+"""The c10d backend `neuron`: between rank threads in this process, or, with one process per rank,
+over Gloo on the same bytes."""
 
 import os
 import sys
@@ -13,7 +14,8 @@ _relayed: dict[tuple, int] = {}  # groups made so far, by axis and ranks
 
 
 def _create(options, group_options) -> dist.Backend:
-    """Called by init_process_group() and new_group(). group_options: None or {"axis": "tp"}, what exposed time is charged to."""
+    """Called by init_process_group() and new_group(). group_options: None or {"axis": "tp"}, what
+    exposed time is charged to."""
     axis = _axis(group_options)
     members = list(options.global_ranks_in_group) or list(range(options.group_size))
     if (threads := ranks.current()) is not None:
@@ -29,7 +31,10 @@ def _axis(group_options) -> str:
     if group_options is None:
         return DEFAULT_AXIS
     if not isinstance(group_options, dict) or set(group_options) - {"axis"}:
-        raise ValueError(f'backend neuron: expected pg_options of the form {{"axis": "tp"}}, got {group_options!r}')
+        raise ValueError(
+            f'backend neuron: expected pg_options of the form {{"axis": "tp"}}, got '
+            f"{group_options!r}"
+        )
     return group_options.get("axis", DEFAULT_AXIS)
 
 
@@ -39,11 +44,15 @@ def _relay(options, axis: str, members: list[int]):
     if not options.global_ranks_in_group:
         _own_one_core(options.group_rank, options.group_size)
     carrier = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
-    gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+    gloo = dist.ProcessGroupGloo(
+        options.store, options.group_rank, options.group_size, options.timeout
+    )
     carrier._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
     key = (axis, tuple(members))
     instance = _relayed[key] = _relayed.get(key, -1) + 1
-    return torch.ops.trellis.relay_group(carrier.boxed(), str(_library.find()), axis, members, instance)
+    return torch.ops.trellis.relay_group(
+        carrier.boxed(), str(_library.find()), axis, members, instance
+    )
 
 
 def _own_one_core(rank: int, size: int) -> None:
@@ -54,14 +63,16 @@ def _own_one_core(rank: int, size: int) -> None:
         neuron.configure_default(world_size=local_size)
     if neuron.session_options()["shape_only"]:
         raise RuntimeError(
-            "backend neuron: in shape-only mode tensors have no bytes to send to another process: run the ranks as threads "
+            "backend neuron: in shape-only mode tensors have no bytes to send to another "
+            "process: run the ranks as threads "
             "(trellis_neuron.run_ranks), or configure with shape_only=False"
         )
     torch.ops.trellis.bind_rank(local_rank)
 
 
 def _rendezvous_of_threads(process_handler):
-    """init_method="env://" (the default) on a rank thread: rank, size and store are run_ranks()'s."""
+    """init_method="env://" (the default) on a rank thread: rank, size and store are
+    run_ranks()'s."""
 
     def handler(url, *args, **kwargs):
         threads = ranks.current()
@@ -75,5 +86,7 @@ def _rendezvous_of_threads(process_handler):
 
 def register() -> None:
     dist.Backend.register_backend(neuron.NAME, _create, extended_api=True, devices=[neuron.NAME])
-    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers  # by name: a function hides the module
+    handlers = sys.modules[
+        "torch.distributed.rendezvous"
+    ]._rendezvous_handlers  # by name: a function hides the module
     handlers["env"] = _rendezvous_of_threads(handlers["env"])

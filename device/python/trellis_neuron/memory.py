@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
-from ._index import index_of, ops as _ops
+from ._index import index_of
+from ._index import ops as _ops
 
 
 def memory_stats(device=None) -> dict[str, Any]:
-    """Counters by name: allocated_bytes.current, reserved_bytes.peak, …, num_alloc_retries, num_ooms."""
+    """Counters by name: allocated_bytes.current, reserved_bytes.peak, …, num_alloc_retries,
+    num_ooms."""
     return _flat(json.loads(_ops.memory_stats(index_of(device))))
 
 
@@ -48,7 +50,8 @@ def keep_memory_events(events: int, device=None) -> None:
 
 
 def memory_timeline(device=None) -> dict[str, Any]:
-    """The kept events, the totals before them, and the peak of each phase; schema trellis.memory_timeline/1."""
+    """The kept events, the totals before them, and the peak of each phase; schema
+    trellis.memory_timeline/1."""
     return json.loads(_ops.memory_timeline(index_of(device)))
 
 
@@ -57,7 +60,12 @@ def memory_summary(device=None) -> str:
     index = index_of(device)
     stats = memory_stats(index)
     width = max(map(len, stats), default=0)
-    return "\n".join([f"neuron:{index} memory", *(f"  {key:<{width}}  {value:>18,}" for key, value in stats.items())])
+    return "\n".join(
+        [
+            f"neuron:{index} memory",
+            *(f"  {key:<{width}}  {value:>18,}" for key, value in stats.items()),
+        ]
+    )
 
 
 def reset_peak_memory_stats(device=None) -> None:

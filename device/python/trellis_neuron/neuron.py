@@ -1,10 +1,13 @@
-"""The module `torch.neuron`: TorchNeuron's names over the emulated device. Indices are logical NeuronCores of the emulated machine."""
+"""The module `torch.neuron`: TorchNeuron's names over the emulated device. Indices are logical
+NeuronCores of the emulated machine."""
 
 import json
 from typing import Any
 
 import torch
 
+from ._index import NAME, in_bad_fork, index_of, refuse_in_fork
+from ._index import ops as _ops
 from .memory import (  # noqa: F401
     empty_cache,
     keep_memory_events,
@@ -30,8 +33,6 @@ from .random import (  # noqa: F401
     set_rng_state,
     set_rng_state_all,
 )
-from ._index import NAME, in_bad_fork, index_of, ops as _ops, refuse_in_fork
-
 
 # ── devices ──
 
@@ -60,10 +61,17 @@ def configure(
     logical_core_size: int | None = None,
     estimate_unknown: bool = True,
 ) -> None:
-    """Makes the devices of another machine. estimate_unknown: operations without a program on the modelled core take estimated time and are
-    listed in reports; False: simulating them is an error. Raises RuntimeError while tensors are alive on a device, ValueError for an unknown machine."""
-    options = {"schema": "trellis.device_options/1", "instance": instance, "nodes": nodes, "shape_only": shape_only, "record": record,
-               "estimate_unknown": estimate_unknown}
+    """Makes the devices of another machine. estimate_unknown: operations without a program on the
+    modelled core take estimated time and are listed in reports; False: simulating them is an error.
+    Raises RuntimeError while tensors are alive on a device, ValueError for an unknown machine."""
+    options = {
+        "schema": "trellis.device_options/1",
+        "instance": instance,
+        "nodes": nodes,
+        "shape_only": shape_only,
+        "record": record,
+        "estimate_unknown": estimate_unknown,
+    }
     if world_size is not None:
         options["world_size"] = world_size
     if logical_core_size is not None:
@@ -113,7 +121,8 @@ class device:
 
 
 class device_of(device):
-    """Context manager: makes the device of a tensor current; no change for a tensor of another kind of device."""
+    """Context manager: makes the device of a tensor current; no change for a tensor of another kind
+    of device."""
 
     def __init__(self, tensor):
         super().__init__(tensor.get_device() if tensor.device.type == NAME else None)
@@ -132,7 +141,9 @@ class DeviceProperties:
 def get_device_properties(device=None) -> DeviceProperties:
     index_of(device)
     options = session_options()
-    return DeviceProperties(f"{options['chip']} NeuronCore ({options['instance']})", options["memory_per_core_bytes"])
+    return DeviceProperties(
+        f"{options['chip']} NeuronCore ({options['instance']})", options["memory_per_core_bytes"]
+    )
 
 
 def get_device_name(device=None) -> str:
@@ -153,20 +164,28 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def _is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had used the device: its threads and its simulator did not come along."""
+    """Whether this process was forked from one that had used the device: its threads and its
+    simulator did not come along."""
     return in_bad_fork()
 
 
 # ── streams and events: PyTorch's own, for this device ──
 
 
-def Stream(device=None, priority: int = 0) -> torch.Stream:  # noqa: N802
+def Stream(device=None, priority: int = 0) -> torch.Stream:
     return torch.Stream(torch.device(NAME, index_of(device)), priority=priority)
 
 
-def Event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # noqa: N802
+def Event(
+    enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+) -> torch.Event:
     refuse_in_fork()
-    return torch.Event(torch.device(NAME), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+    return torch.Event(
+        torch.device(NAME),
+        enable_timing=enable_timing,
+        blocking=blocking,
+        interprocess=interprocess,
+    )
 
 
 def current_stream(device=None) -> torch.Stream:
@@ -175,7 +194,9 @@ def current_stream(device=None) -> torch.Stream:
 
 def default_stream(device=None) -> torch.Stream:
     index = index_of(device)
-    return torch.Stream(stream_id=0, device_index=index, device_type=current_stream(index).device_type)
+    return torch.Stream(
+        stream_id=0, device_index=index, device_type=current_stream(index).device_type
+    )
 
 
 def set_stream(stream: torch.Stream | None) -> None:

@@ -3,11 +3,13 @@
 import torch
 
 from . import _rank
-from ._index import index_of, ops as _ops
+from ._index import index_of
+from ._index import ops as _ops
 
 
 def _all():
-    """Every device; on a rank's thread that rank's alone, because the others are in use by their own threads."""
+    """Every device; on a rank's thread that rank's alone, because the others are in use by their
+    own threads."""
     rank = _rank.current()
     return range(_ops.device_count()) if rank is None else [rank]
 

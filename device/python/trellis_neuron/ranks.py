@@ -1,4 +1,5 @@
-"""Ranks as threads of one process: each has a NeuronCore, a torch.distributed world of its own, and one rendezvous with the others."""
+"""Ranks as threads of one process: each has a NeuronCore, its own torch.distributed world, and one
+rendezvous with the others."""
 
 import ctypes
 import faulthandler
@@ -15,10 +16,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from . import _library
-from ._rank import current as current_rank, local as _local
+from ._rank import current as current_rank  # noqa: F401
+from ._rank import local as _local
 from .neuron import session_options
 
-_CANCELLED = "cancelled: another rank of this world failed"  # what the runtime throws in ranks that a failure wakes
+# what the runtime throws in ranks that a failure wakes
+_CANCELLED = "cancelled: another rank of this world failed"
 _HANGS = ("communication hang", "communication mismatch")  # how the runtime's texts of them begin
 _STACKS_SIGNAL = signal.SIGRTMAX - 3
 _PATIENCE_S = 1.0  # for a rank to end after it was interrupted
@@ -35,7 +38,9 @@ class RankThreads:
         _library.load(_library.COLLECTIVES)
         shape_only = session_options()["shape_only"]
         self.size, self.store = size, dist.HashStore()
-        self.native = torch.classes.trellis.RankWorld(str(_library.find()), size, shape_only, int(timeout_s * 1000))
+        self.native = torch.classes.trellis.RankWorld(
+            str(_library.find()), size, shape_only, int(timeout_s * 1000)
+        )
         self.results: list[Any] = [None] * size
         self.failures: list[tuple[int, BaseException]] = []  # in order of time
         self.worlds = [_World() for _ in range(size)]
@@ -70,9 +75,11 @@ class RankThreads:
         self.native.fail(rank, f"rank {rank}: {error}", hang)
 
     def places(self, ranks: Iterable[int]) -> str:
-        """The source line that each rank is at, of its own program."""
+        """The source line that each rank is at, in its program."""
         frames = sys._current_frames()
-        return "\n".join(f"  rank {rank}: {_place(frames.get(self.threads[rank].ident))}" for rank in ranks)
+        return "\n".join(
+            f"  rank {rank}: {_place(frames.get(self.threads[rank].ident))}" for rank in ranks
+        )
 
     def wait(self) -> None:
         """Returns when every rank has ended, or some go on although their world is over: these are
@@ -97,7 +104,8 @@ class RankThreads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if left := [rank for rank in stuck if self.threads[rank].is_alive()]:
             text += (
-                f"\n  rank {', '.join(map(str, left))} could not be ended and still runs: end the process, "
+                f"\n  rank {', '.join(map(str, left))} could not be ended and still runs: end "
+                "the process, "
                 'or pass on_hang="exit"'
             )
         with self._lock:
@@ -113,7 +121,8 @@ class RankThreads:
                 raise RuntimeError(
                     f"communication mismatch: rank {most} made group {len(made[most])} at "
                     f"{made[most][len(made[rank])]}, rank {rank} made {len(made[rank])} groups: "
-                    "every rank of the world must make every group (init_process_group, new_group), "
+                    "every rank of the world must make every group (init_process_group, "
+                    "new_group), "
                     "members or not, in the same order"
                 )
         self.native.check_complete()
@@ -135,26 +144,33 @@ def current() -> RankThreads | None:
 def run_ranks(
     fn: Callable, world_size: int, *args: Any, timeout_s: float = 100.0, on_hang: str = "raise"
 ) -> list[Any]:
-    """Calls fn(rank, *args) on `world_size` threads; rank r owns neuron:r. Returns what they returned, by rank.
+    """Calls fn(rank, *args) on `world_size` threads; rank r owns neuron:r. Returns what they
+    returned, by rank.
 
-    In fn, `torch.distributed.init_process_group("neuron")` joins the ranks. The first failure (in time) is raised here after all ranks have
-    ended; ranks that wait for the failed one are woken. timeout_s: a rank later than this at a communication
-    is named. A rank that goes on one second after that is reported on stderr, with its Python and native
-    stacks, whatever it does; on_hang: "raise", it is then interrupted (or, in native code, left behind) and
-    the hang is raised here, or "exit", the process ends with exit code 4.
+    In fn, `torch.distributed.init_process_group("neuron")` joins the ranks. The first failure (in
+    time) is raised here after all ranks have ended; ranks that wait for the failed one are woken.
+    timeout_s: a rank later than this at a communication is named. A rank that goes on one second
+    after that is reported on stderr, with its Python and native stacks, whatever it does; on_hang:
+    "raise", it is then interrupted (or, in native code, left) and the hang is raised here, or
+    "exit", the process ends with exit code 4.
     """
     if current() is not None:
-        raise RuntimeError("run_ranks: a rank cannot start ranks of its own")
+        raise RuntimeError("run_ranks: a rank cannot start ranks itself")
     if on_hang not in ("raise", "exit"):
         raise ValueError(f'run_ranks: on_hang: expected "raise" or "exit", got {on_hang!r}')
     devices = torch.neuron.device_count()
     if not 1 <= world_size <= devices:
-        raise ValueError(f"run_ranks: expected a world size of 1 to {devices} (the machine's logical cores), got {world_size}")
+        raise ValueError(
+            f"run_ranks: expected a world size of 1 to {devices} (the machine's logical cores), "
+            f"got {world_size}"
+        )
     with _one_run_at_a_time, _Worlds():
         ranks = RankThreads(world_size, timeout_s)
         # Daemons: Ctrl-C ends the program although ranks wait for each other.
         ranks.threads = [
-            threading.Thread(target=ranks.run, args=(rank, fn, args), name=f"rank {rank}", daemon=True)
+            threading.Thread(
+                target=ranks.run, args=(rank, fn, args), name=f"rank {rank}", daemon=True
+            )
             for rank in range(world_size)
         ]
         with _Watch(ranks, exits=on_hang == "exit"):
@@ -167,8 +183,8 @@ def run_ranks(
 
 
 class _Watch:
-    """While ranks run, a native thread reports those that are stuck: it needs no lock of Python's. A signal to
-    it writes Python's stacks."""
+    """While ranks run, a native thread reports those that are stuck: it needs no lock of Python's.
+    A signal to it writes Python's stacks."""
 
     def __init__(self, ranks: RankThreads, exits: bool):
         self._ranks, self._exits = ranks, exits
@@ -183,7 +199,7 @@ class _Watch:
 
 
 def _place(frame) -> str:
-    """"train.py:12 in body: `x.sum()`": the innermost line that is neither PyTorch's nor ours."""
+    """ "train.py:12 in body: `x.sum()`": the innermost line that is neither PyTorch's nor ours."""
     if frame is None:
         return "has ended"
     stack = traceback.extract_stack(frame)
@@ -210,9 +226,12 @@ def _raise_cause(failures: list[tuple[int, BaseException]]) -> None:
 
 
 class _World(c10d._World):
-    """One rank's state. The class attributes hide the base's properties, which are shared by the whole process."""
+    """One rank's state. The class attributes hide the base's properties, which are shared by the
+    whole process."""
 
-    default_pg = pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
+    default_pg = pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = (
+        None
+    )
     pg_coalesce_state = comms = None
 
     @property
@@ -234,7 +253,8 @@ class _World(c10d._World):
 
 
 class _WorldOfThread:
-    """Stands where torch.distributed keeps its state: a rank thread sees its own, every other thread the process's."""
+    """Takes the place where torch.distributed keeps its state: a rank thread sees its own, every
+    other thread the process's."""
 
     def __init__(self, process):
         object.__setattr__(self, "_process", process)
@@ -250,7 +270,8 @@ class _WorldOfThread:
 
 
 class _Worlds:
-    """While ranks run, torch.distributed's state is per thread, and so is the table in which C++ finds groups by name."""
+    """While ranks run, torch.distributed's state is per thread, and so is the table in which C++
+    finds groups by name."""
 
     def __enter__(self):
         self._world, self._hook = c10d._world, sys.excepthook
@@ -263,4 +284,3 @@ class _Worlds:
         torch._C._distributed_c10d._set_thread_isolation_mode(False)
         c10d._world, sys.excepthook = self._world, self._hook
         torch.set_num_threads(self._threads)
-

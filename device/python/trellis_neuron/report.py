@@ -5,20 +5,33 @@ import json
 from typing import Any
 
 _PS_PER_MS = 1e9
-_PARTS = ("matmul", "other_compute", "exposed_tp", "exposed_pp", "exposed_dp", "bubble", "optimizer", "data", "launch", "multi_node", "other")
+_PARTS = (
+    "matmul",
+    "other_compute",
+    "exposed_tp",
+    "exposed_pp",
+    "exposed_dp",
+    "bubble",
+    "optimizer",
+    "data",
+    "launch",
+    "multi_node",
+    "other",
+)
 _SHOWN_STEPS = 8
 _SHOWN_ROWS = 10
 
 
 class StepLog:
-    """The reports of the last `keep` steps, equal ones in a row once, and what the earlier ones come to."""
+    """The reports of the last `keep` steps, equal ones in a row once, and what the earlier ones
+    come to."""
 
     def __init__(self, keep: int):
         # (number of the step, what it shares with equal ones)
         self._kept: collections.deque[tuple[int, dict[str, Any]]] = collections.deque(maxlen=keep)
         self._text = ""
         self._steps = 0
-        self.ranks: set[int] = set()      # that did something in a step
+        self.ranks: set[int] = set()  # that did something in a step
         self.estimated: set[str] = set()  # operations without a program
         self.earlier = {"steps": 0, "step_time_ps": 0, "shortest_ps": 0, "longest_ps": 0}
 
@@ -71,10 +84,14 @@ class RunReport:
         return self._ranks
 
     def breakdown_ms(self, rank: int | None = None) -> list[dict[str, float]]:
-        """Per step of `steps`, in ms: where the time of `rank` went (None: the first rank that worked); the parts add up to the step."""
+        """Per step of `steps`, in ms: where the time of `rank` went (None: the first rank that
+        worked); the parts add up to the step."""
         ranks = self.ranks()
         rank = rank if rank is not None else (ranks[0] if ranks else 0)
-        return [{part: step["breakdown"][rank][part + "_ps"] / _PS_PER_MS for part in _PARTS} for step in self.steps]
+        return [
+            {part: step["breakdown"][rank][part + "_ps"] / _PS_PER_MS for part in _PARTS}
+            for step in self.steps
+        ]
 
     def tokens_per_second(self) -> float | None:
         """Of the last step: the first ones may hold work that is done once."""
@@ -83,7 +100,9 @@ class RunReport:
         return self.tokens_per_step / (self.steps[-1]["step_time_ms"] / 1e3)
 
     def peak_memory_bytes(self) -> dict[int, int]:
-        return {row["rank"]: row["peak_bytes"] for row in self.memory["ranks"] if row["peak_bytes"] > 0}
+        return {
+            row["rank"]: row["peak_bytes"] for row in self.memory["ranks"] if row["peak_bytes"] > 0
+        }
 
     def estimated(self) -> list[str]:
         """Operations whose time is an estimate, because the compiler has no program for them."""
@@ -105,8 +124,8 @@ class RunReport:
     def __str__(self) -> str:
         s = self.session
         lines = [
-            f"{s['nodes']} × {s['instance']}, {len(self.ranks())} of {s['logical_cores']} logical cores used"
-            + (", shape-only" if s["shape_only"] else "")
+            f"{s['nodes']} × {s['instance']}, {len(self.ranks())} of {s['logical_cores']} "
+            "logical cores used" + (", shape-only" if s["shape_only"] else "")
         ]
         lines += self._step_lines()
         if (rate := self.tokens_per_second()) is not None:
@@ -126,7 +145,10 @@ class RunReport:
         if earlier := first + self.earlier["steps"]:
             lines.append(f"… {earlier} earlier steps")
         for step, row in list(zip(self.steps, parts))[first:]:
-            lines.append(f"{step['step']:>4}  {step['step_time_ms']:>9.3f}  " + "".join(f"{row[p]:>15.3f}" for p in shown))
+            lines.append(
+                f"{step['step']:>4}  {step['step_time_ms']:>9.3f}  "
+                + "".join(f"{row[p]:>15.3f}" for p in shown)
+            )
         return lines
 
     def _memory_lines(self) -> list[str]:
@@ -135,13 +157,18 @@ class RunReport:
             return []
         rank = max(peaks, key=peaks.get)
         capacity = self.session["memory_per_core_bytes"]
-        return [f"memory peak: {peaks[rank] / 2**20:,.1f} MiB on rank {rank} of {capacity / 2**30:,.1f} GiB per core"]
+        return [
+            f"memory peak: {peaks[rank] / 2**20:,.1f} MiB on rank {rank} of "
+            f"{capacity / 2**30:,.1f} GiB per core"
+        ]
 
     def _portability_lines(self) -> list[str]:
         rows = [row for row in self.portability["operators"] if not row["portable"]]
         if not rows:
             return []
-        lines = [f"  {row['operator']} {row['dtype']}: {row['on_device']}" for row in rows[:_SHOWN_ROWS]]
+        lines = [
+            f"  {row['operator']} {row['dtype']}: {row['on_device']}" for row in rows[:_SHOWN_ROWS]
+        ]
         if len(rows) > _SHOWN_ROWS:
             lines.append(f"  … {len(rows) - _SHOWN_ROWS} more")
         return ["differs on the hardware:", *lines]

@@ -1,4 +1,5 @@
-"""Simulated time of a training loop: `with simulate("trn2.48xlarge") as run: …`, then `print(run)`."""
+"""Simulated time of a training loop: `with simulate("trn2.48xlarge") as run: …`, then
+`print(run)`."""
 
 import json
 import threading
@@ -16,9 +17,12 @@ _active: "Simulation | None" = None
 
 
 class Simulation:
-    """A context manager; see simulate(). Inside it and after it: step(), report(), as_dict(), write_trace(), str()."""
+    """A context manager; see simulate(). Inside it and after it: step(), report(), as_dict(),
+    write_trace(), str()."""
 
-    def __init__(self, options: dict[str, Any], steps: str, tokens_per_step: int | None, keep_steps: int):
+    def __init__(
+        self, options: dict[str, Any], steps: str, tokens_per_step: int | None, keep_steps: int
+    ):
         if steps not in ("optimizer", "manual"):
             raise ValueError(f'simulate: steps: expected "optimizer" or "manual", got {steps!r}')
         if keep_steps < 1:
@@ -58,7 +62,8 @@ class Simulation:
         return False
 
     def step(self) -> None:
-        """Ends a training step of the calling thread's ranks. In run_ranks(), every rank must end each step."""
+        """Ends a training step of the calling thread's ranks. In run_ranks(), every rank must end
+        each step."""
         _ops.end_step(0)
         if (threads := ranks.current()) is None:
             self._simulate()
@@ -69,9 +74,14 @@ class Simulation:
         threads.barrier()
 
     def _simulate(self) -> None:
-        if torch.distributed.is_initialized() and ranks.current() is None and torch.distributed.get_world_size() > 1:
+        if (
+            torch.distributed.is_initialized()
+            and ranks.current() is None
+            and torch.distributed.get_world_size() > 1
+        ):
             raise RuntimeError(
-                "simulate: the ranks of this program are processes, and a process sees its own rank only: "
+                "simulate: the ranks of this program are processes, and a process sees its own "
+                "rank only: "
                 "run them as threads with trellis_neuron.run_ranks(fn, world_size)"
             )
         self._log.add(_ops.simulate_step(0))  # the same number: equal steps are equal texts
@@ -100,7 +110,7 @@ class Simulation:
     # ── results ──
 
     def report(self) -> RunReport:
-        """What was simulated so far; inside the `with` it is made anew at each call."""
+        """What was simulated so far; inside the `with` it is made again at each call."""
         return self._result if self._result is not None else self._gather()
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,7 +120,8 @@ class Simulation:
         return str(self.report())
 
     def write_trace(self, path, format: str = "perfetto") -> None:
-        """The timeline of the last simulated step; format: "perfetto" (ui.perfetto.dev) or "text"."""
+        """The timeline of the last simulated step; format: "perfetto" (ui.perfetto.dev) or
+        "text"."""
         _ops.write_trace(str(path), format)
 
 
@@ -127,22 +138,36 @@ def simulate(
 ) -> Simulation:
     """What the body does on `neuron` takes simulated time on this machine.
 
-    steps: "optimizer", a training step ends with each optimizer.step(), or "manual", at each run.step(). What comes before the first module's
-    forward pass belongs to no step. tokens_per_step, over all ranks: adds tokens/s to the report.
-    keep_steps: the report has the last so many steps one by one, and of earlier ones their number and
-    times together. Raises RuntimeError when the machine
-    differs from the present one while tensors are alive on it.
+    steps: "optimizer", a training step ends with each optimizer.step(), or "manual", at each
+    run.step(). What comes before the first module's forward pass belongs to no step.
+    tokens_per_step, over all ranks: adds tokens/s to the report. keep_steps: the report has the
+    last so many steps one by one, and of earlier ones their number and times together. Raises
+    RuntimeError when the machine differs from the present one while tensors are alive on it.
     """
-    options = {"instance": instance, "nodes": nodes, "world_size": world_size, "shape_only": shape_only, "logical_core_size": logical_core_size}
+    options = {
+        "instance": instance,
+        "nodes": nodes,
+        "world_size": world_size,
+        "shape_only": shape_only,
+        "logical_core_size": logical_core_size,
+    }
     return Simulation(options, steps, tokens_per_step, keep_steps)
 
 
 def _configure(options: dict[str, Any]) -> None:
-    """Leaves a session that is already what was asked for: models made before the `with` stay usable."""
+    """Leaves a session that is already what was asked for: models made before the `with` stay
+    usable."""
     if neuron.is_initialized():
         now = neuron.session_options()
         asked = {key: value for key, value in options.items() if value is not None}
-        whole = options["world_size"] is not None or now["world_size"] == min(now["logical_cores"], 127)
-        if whole and now["record"] and now["estimate_unknown"] and all(now[key] == value for key, value in asked.items()):
+        whole = options["world_size"] is not None or now["world_size"] == min(
+            now["logical_cores"], 127
+        )
+        if (
+            whole
+            and now["record"]
+            and now["estimate_unknown"]
+            and all(now[key] == value for key, value in asked.items())
+        ):
             return
     neuron.configure(**options)

@@ -20,7 +20,13 @@ class Errors:
             count += 1
             args, kwargs = arguments_of(error_input.sample_input)
             neuron, cpu = on_both(op.op, args, kwargs, op, place=False)
-            expect(cpu.error is not None or neuron.error is None, f"error input {i}", "error", neuron.error, None)
+            expect(
+                cpu.error is not None or neuron.error is None,
+                f"error input {i}",
+                "error",
+                neuron.error,
+                None,
+            )
             agree(neuron, cpu, f"error input {i}", message=True)
         if count == 0:
             raise Skip("no error input for this device")

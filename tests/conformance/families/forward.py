@@ -2,7 +2,9 @@ from case import family
 from opinfo import DTYPES, OPERATORS, cases, compare_samples, samples_of
 
 
-@family("forward", "every operator's result equals the CPU's bit for bit, with its strides and aliasing")
+@family(
+    "forward", "every operator's result equals the CPU's bit for bit, with its strides and aliasing"
+)
 class Forward:
     @staticmethod
     def cases():

@@ -1,11 +1,20 @@
 import warnings
 
 import torch
-
 from case import Skip, family
 from compare import same
 from neuron_device import DEVICE
-from opinfo import OPERATORS, SEED, agree, arguments_of, on_both, samples_of, seed_all, transfer_for, values_of
+from opinfo import (
+    OPERATORS,
+    SEED,
+    agree,
+    arguments_of,
+    on_both,
+    samples_of,
+    seed_all,
+    transfer_for,
+    values_of,
+)
 from transfer import tensors_in
 
 SAMPLES = 12
@@ -19,13 +28,20 @@ def wanted(op, dtype):
 def cotangents(outputs):
     """The same random gradients for both devices."""
     generator = torch.Generator().manual_seed(SEED)
-    made = [torch.randn(t.shape, dtype=t.dtype if t.is_complex() else torch.float32, generator=generator).to(t.dtype) for t in outputs]
+    made = [
+        torch.randn(
+            t.shape, dtype=t.dtype if t.is_complex() else torch.float32, generator=generator
+        ).to(t.dtype)
+        for t in outputs
+    ]
     return [g.to(t.device) for g, t in zip(made, outputs)]
 
 
 def backward(op, sample, outcome):
     """Gradients of all inputs that want one."""
-    outputs = [t for t in tensors_in(sample.output_process_fn_grad(outcome.result)) if t.requires_grad]
+    outputs = [
+        t for t in tensors_in(sample.output_process_fn_grad(outcome.result)) if t.requires_grad
+    ]
     inputs = [t for t in tensors_in(outcome.arguments) if t.requires_grad]
     if not outputs or not inputs:
         return None
@@ -33,7 +49,8 @@ def backward(op, sample, outcome):
 
 
 def check_derivatives(op, sample, device):
-    """PyTorch's gradcheck: the analytic gradients against finite differences, in one random direction."""
+    """PyTorch's gradcheck: the analytic gradients against finite differences, in one random
+    direction."""
     args, kwargs = arguments_of(sample)
     args, kwargs = transfer_for(op, args, device)((args, kwargs))
     inputs = [t for t in tensors_in((args, kwargs)) if t.requires_grad]
@@ -44,11 +61,17 @@ def check_derivatives(op, sample, device):
         for old, new in zip(inputs, replacements):
             swap.replace(old, new)
         new_args, new_kwargs = swap((args, kwargs))
-        return tuple(tensors_in(sample.output_process_fn_grad(op.gradcheck_wrapper(op.op, *new_args, **new_kwargs))))
+        return tuple(
+            tensors_in(
+                sample.output_process_fn_grad(op.gradcheck_wrapper(op.op, *new_args, **new_kwargs))
+            )
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.autograd.gradcheck(function, inputs, fast_mode=True, nondet_tol=op.gradcheck_nondet_tol)
+        torch.autograd.gradcheck(
+            function, inputs, fast_mode=True, nondet_tol=op.gradcheck_nondet_tol
+        )
 
 
 @family("gradcheck", "gradients in float64 against finite differences")
@@ -83,7 +106,12 @@ def check_derivatives_fail_on_the_cpu(op, sample):
 class Backward:
     @staticmethod
     def cases():
-        return ((name, dtype) for name, op in OPERATORS.items() for dtype in ("float32", "bfloat16", "complex64") if wanted(op, dtype))
+        return (
+            (name, dtype)
+            for name, op in OPERATORS.items()
+            for dtype in ("float32", "bfloat16", "complex64")
+            if wanted(op, dtype)
+        )
 
     @staticmethod
     def run(subject, dtype):

@@ -1,6 +1,7 @@
-"""The same operators on tensors that are laid out otherwise: strides, channels last, lazy conjugates and negatives."""
-import torch
+"""The same operators on tensors that are laid out otherwise: strides, channels last, lazy
+conjugates and negatives."""
 
+import torch
 from case import Skip, family
 from opinfo import OPERATORS, compare_samples, samples_of, supported, widest
 from transfer import tensors_in
@@ -13,7 +14,10 @@ def one_dtype_each():
 
 
 def is_strided(sample):
-    return all(tensor.layout == torch.strided for tensor in tensors_in((sample.input, sample.args, sample.kwargs)))
+    return all(
+        tensor.layout == torch.strided
+        for tensor in tensors_in((sample.input, sample.args, sample.kwargs))
+    )
 
 
 @family("strided", "operators on non-contiguous arguments")
@@ -23,7 +27,9 @@ class Strided:
     @staticmethod
     def run(subject, dtype):
         op = OPERATORS[subject]
-        compare_samples(op, (sample.noncontiguous() for sample in samples_of(op, dtype) if is_strided(sample)))
+        compare_samples(
+            op, (sample.noncontiguous() for sample in samples_of(op, dtype) if is_strided(sample))
+        )
 
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -42,23 +48,38 @@ class MemoryFormat:
     @staticmethod
     def run(subject, dtype):
         op = OPERATORS[subject]
-        images = [s for s in samples_of(op, dtype) if any(t.dim() in FORMATS for t in tensors_in((s.input, s.args)))]
+        images = [
+            s
+            for s in samples_of(op, dtype)
+            if any(t.dim() in FORMATS for t in tensors_in((s.input, s.args)))
+        ]
         if not images:
             raise Skip("no sample with 4 or 5 dimensions")
         compare_samples(op, (sample.transform(to_channels_last) for sample in images))
 
 
 def lazy_conjugate(value):
-    return torch.conj(value.conj().resolve_conj()) if isinstance(value, torch.Tensor) and value.is_complex() else value
+    return (
+        torch.conj(value.conj().resolve_conj())
+        if isinstance(value, torch.Tensor) and value.is_complex()
+        else value
+    )
 
 
 def lazy_negative(value):
-    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.layout == torch.strided:
+    if (
+        isinstance(value, torch.Tensor)
+        and value.dtype.is_floating_point
+        and value.layout == torch.strided
+    ):
         return torch._neg_view(-value)
     return value
 
 
-@family("lazy_bits", "operators on tensors with the conjugate bit (complex64) or the negative bit (float32)")
+@family(
+    "lazy_bits",
+    "operators on tensors with the conjugate bit (complex64) or the negative bit (float32)",
+)
 class LazyBits:
     @staticmethod
     def cases():
@@ -70,4 +91,6 @@ class LazyBits:
     def run(subject, dtype):
         op = OPERATORS[subject]
         change = lazy_conjugate if dtype == "complex64" else lazy_negative
-        compare_samples(op, (sample.transform(change) for sample in samples_of(op, dtype, limit=12)))
+        compare_samples(
+            op, (sample.transform(change) for sample in samples_of(op, dtype, limit=12))
+        )

@@ -1,10 +1,9 @@
 import torch
-from torch.testing._internal.common_optimizers import optim_db
-
 from case import family
 from compare import expect, same, same_error
 from neuron_device import DEVICE
 from opinfo import SEED, call
+from torch.testing._internal.common_optimizers import optim_db
 
 OPTIMIZERS = {info.optim_cls.__name__: info for info in optim_db}
 STEPS = 3
@@ -32,12 +31,18 @@ def train(info, kwargs, device, dtype):
     return [p.detach() for p in parameters], optimizer.state_dict()
 
 
-@family("optimizers", "torch.optim: parameters and state after three steps, one tensor at a time, foreach and fused")
+@family(
+    "optimizers",
+    "torch.optim: parameters and state after three steps, one tensor at a time, foreach and fused",
+)
 class Optimizers:
     @staticmethod
     def cases():
         for name, info in OPTIMIZERS.items():
-            for form in ("forloop", *(form for form in ("foreach", "fused") if form in info.supported_impls)):
+            for form in (
+                "forloop",
+                *(form for form in ("foreach", "fused") if form in info.supported_impls),
+            ):
                 for dtype in ("float32", "bfloat16"):
                     yield f"{name}.{form}", dtype
 
@@ -45,13 +50,19 @@ class Optimizers:
     def run(subject, dtype):
         name, form = subject.rsplit(".", 1)
         info, ran = OPTIMIZERS[name], 0
-        flags = {"forloop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[form]
+        flags = {
+            "forloop": {"foreach": False},
+            "foreach": {"foreach": True},
+            "fused": {"fused": True},
+        }[form]
         if "foreach" not in info.supported_impls:
             flags = {key: value for key, value in flags.items() if key != "foreach"}
         for optimizer_input in info.optim_inputs_func(device="cpu"):
             kwargs = {**optimizer_input.kwargs, **flags}
             if subject == "SGD.fused" and dtype == "bfloat16" and kwargs.get("momentum"):
-                continue  # the CPU's kernel reads its momentum buffer before it is written: its own results change from run to run
+                # the CPU's kernel reads its momentum buffer before it is written: its own results
+                # change from run to run
+                continue
             cpu = call(train, (info, kwargs, torch.device("cpu"), getattr(torch, dtype)), {})
             neuron = call(train, (info, kwargs, DEVICE, getattr(torch, dtype)), {})
             if cpu.error is not None:
@@ -69,7 +80,9 @@ def compare_training(got, expected, where):
     for key, state in expected[1]["state"].items():
         for name, value in state.items():
             mine, place = got[1]["state"][key][name], f"{where}: state {key}.{name}"
-            if isinstance(value, torch.Tensor) and value.dim() == 0:  # a step counter may live on either device
+            if (
+                isinstance(value, torch.Tensor) and value.dim() == 0
+            ):  # a step counter may live on either device
                 expect(mine.item() == value.item(), place, "value", mine.item(), value.item())
             else:
                 same(mine, value, place)

@@ -1,6 +1,6 @@
 """Generators: the CPU's numbers for one seed, one generator per device, states that come and go."""
-import torch
 
+import torch
 from case import checks, family
 from compare import expect, same
 from neuron_device import DEVICE, OTHER_DEVICE
@@ -60,7 +60,10 @@ def devices_are_independent():
     torch.rand(100, device=OTHER_DEVICE)
     torch.rand(100)
     same(torch.rand(8, device=DEVICE), first)
-    same(torch.rand(8, device=OTHER_DEVICE), torch.rand(108, generator=torch.Generator().manual_seed(SEED))[100:].clone())
+    same(
+        torch.rand(8, device=OTHER_DEVICE),
+        torch.rand(108, generator=torch.Generator().manual_seed(SEED))[100:].clone(),
+    )
 
 
 def state_comes_and_goes():
@@ -80,7 +83,13 @@ def generator_state():
     second = torch.Generator(DEVICE)
     second.set_state(state)
     same(torch.rand(4, device=DEVICE, generator=second), first)
-    expect(generator.initial_seed() == SEED, "generator", "initial_seed", generator.initial_seed(), SEED)
+    expect(
+        generator.initial_seed() == SEED,
+        "generator",
+        "initial_seed",
+        generator.initial_seed(),
+        SEED,
+    )
     expect(generator.device == DEVICE, "generator", "device", generator.device, DEVICE)
 
 
@@ -94,16 +103,35 @@ def fork_rng_restores():
 
 
 def wrong_generator_is_refused():
-    for device, generator in ((DEVICE, torch.Generator()), ("cpu", torch.Generator(DEVICE)), (DEVICE, torch.Generator(OTHER_DEVICE))):
+    for device, generator in (
+        (DEVICE, torch.Generator()),
+        ("cpu", torch.Generator(DEVICE)),
+        (DEVICE, torch.Generator(OTHER_DEVICE)),
+    ):
         try:
             torch.rand(3, device=device, generator=generator)
         except RuntimeError as error:
-            expect("device" in str(error), str(device), "message", str(error), "a sentence about the generator's device")
+            expect(
+                "device" in str(error),
+                str(device),
+                "message",
+                str(error),
+                "a sentence about the generator's device",
+            )
         else:
             raise AssertionError(f"a generator of {generator.device} was taken on {device}")
 
 
-OTHERS = {f.__name__: f for f in (devices_are_independent, state_comes_and_goes, generator_state, fork_rng_restores, wrong_generator_is_refused)}
+OTHERS = {
+    f.__name__: f
+    for f in (
+        devices_are_independent,
+        state_comes_and_goes,
+        generator_state,
+        fork_rng_restores,
+        wrong_generator_is_refused,
+    )
+}
 WITHOUT_GENERATOR = {"rrelu", "dropout", "alpha_dropout", "feature_dropout", "gumbel_softmax"}
 
 

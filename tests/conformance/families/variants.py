@@ -1,9 +1,20 @@
-"""The other forms of an operator: out=, in place, and views whose base sees what is written through them."""
-import torch
+"""The other forms of an operator: out=, in place, and views whose base sees what is written through
+them."""
 
+import torch
 from case import Skip, family
 from compare import expect, same, share_storage
-from opinfo import OPERATORS, agree, arguments_of, call, cases, on_both, same_arguments, samples_of, values_of
+from opinfo import (
+    OPERATORS,
+    agree,
+    arguments_of,
+    call,
+    cases,
+    on_both,
+    same_arguments,
+    samples_of,
+    values_of,
+)
 from transfer import Transfer, tensors_in
 
 SAMPLES = 6
@@ -38,11 +49,21 @@ def other_dtype(expected):
     return filled(torch.empty(expected.shape, dtype=other))
 
 
-OUTS = {"right": like, "empty": empty, "too large": too_large, "spread": spread, "other dtype": other_dtype}
+OUTS = {
+    "right": like,
+    "empty": empty,
+    "too large": too_large,
+    "spread": spread,
+    "other dtype": other_dtype,
+}
 
 
 def make_out(kind, expected):
-    return OUTS[kind](expected) if isinstance(expected, torch.Tensor) else type(expected)(OUTS[kind](t) for t in expected)
+    return (
+        OUTS[kind](expected)
+        if isinstance(expected, torch.Tensor)
+        else type(expected)(OUTS[kind](t) for t in expected)
+    )
 
 
 def outs_for(expected):
@@ -51,7 +72,9 @@ def outs_for(expected):
     return isinstance(expected, tuple) and all(isinstance(t, torch.Tensor) for t in expected)
 
 
-@family("out", "out= of the right shape, empty, too large, strided, of another dtype, on another device")
+@family(
+    "out", "out= of the right shape, empty, too large, strided, of another dtype, on another device"
+)
 class Out:
     @staticmethod
     def cases():
@@ -63,17 +86,30 @@ class Out:
         for i, sample in enumerate(samples_of(op, dtype, limit=SAMPLES)):
             args, kwargs = arguments_of(sample)
             expected = call(op.op, args, kwargs).result
-            expected = tuple(expected) if isinstance(expected, tuple) else expected  # without its names
+            expected = (
+                tuple(expected) if isinstance(expected, tuple) else expected
+            )  # without its names
             if not outs_for(expected):
                 continue
             for kind in OUTS:
                 neuron, cpu = on_both(op.op, args, {**kwargs, "out": make_out(kind, expected)}, op)
                 ran += agree(neuron, cpu, f"sample {i}, out {kind}", values_of(op))
-                same(neuron.arguments[1]["out"], cpu.arguments[1]["out"], f"sample {i}, out {kind} afterwards", values_of(op))
-            if subject not in COPIES_INTO_OUT and any(t.numel() > 1 for t in tensors_in((args, kwargs))):
+                same(
+                    neuron.arguments[1]["out"],
+                    cpu.arguments[1]["out"],
+                    f"sample {i}, out {kind} afterwards",
+                    values_of(op),
+                )
+            if subject not in COPIES_INTO_OUT and any(
+                t.numel() > 1 for t in tensors_in((args, kwargs))
+            ):
                 moved = Transfer()((args, kwargs))
-                refused = call(op.op, moved[0], {**moved[1], "out": make_out("right", expected)}).error
-                expect(refused is not None, f"sample {i}, out on cpu", "error", "none", "RuntimeError")
+                refused = call(
+                    op.op, moved[0], {**moved[1], "out": make_out("right", expected)}
+                ).error
+                expect(
+                    refused is not None, f"sample {i}, out on cpu", "error", "none", "RuntimeError"
+                )
         if ran == 0:
             raise Skip("no sample that the CPU runs with out=")
 
@@ -82,7 +118,10 @@ class Out:
 class InPlace:
     @staticmethod
     def cases():
-        return cases(lambda op: op.get_inplace() is not None, ("float32", "bfloat16", "int64", "bool", "complex64"))
+        return cases(
+            lambda op: op.get_inplace() is not None,
+            ("float32", "bfloat16", "int64", "bool", "complex64"),
+        )
 
     @staticmethod
     def run(subject, dtype):
@@ -91,12 +130,19 @@ class InPlace:
             args, kwargs = arguments_of(sample)
             if not isinstance(args[0], torch.Tensor):
                 continue
-            for form, change in (("contiguous", torch.clone), ("every second element", every_second)):
+            for form, change in (
+                ("contiguous", torch.clone),
+                ("every second element", every_second),
+            ):
                 changed = change(args[0])
                 neuron, cpu = on_both(op.get_inplace(), (changed, *args[1:]), kwargs, op)
                 if agree(neuron, cpu, f"sample {i}, {form}", values_of(op)):
                     ran += 1
-                    same(*(whole_storage(c.arguments[0][0]) for c in (neuron, cpu)), f"sample {i}, {form}: memory around it", values_of(op))
+                    same(
+                        *(whole_storage(c.arguments[0][0]) for c in (neuron, cpu)),
+                        f"sample {i}, {form}: memory around it",
+                        values_of(op),
+                    )
         if ran == 0:
             raise Skip("no sample that the CPU runs in place")
 
@@ -112,7 +158,11 @@ def every_second(tensor):
     return wide[..., 0]
 
 
-@family("views", "an operator that returns a view on the CPU returns one on neuron; writes through it reach the base")
+@family(
+    "views",
+    "an operator that returns a view on the CPU returns one on neuron; writes through it reach "
+    "the base",
+)
 class Views:
     @staticmethod
     def cases():
@@ -131,21 +181,49 @@ class Views:
             for got, expected in zip(tensors_in(neuron.result), tensors_in(cpu.result)):
                 if any(share_storage(expected, argument) for argument in tensors_in(cpu.arguments)):
                     views += 1
-                    expect(got._is_view() == expected._is_view(), f"sample {i}", "is a view", got._is_view(), expected._is_view())
-                    agree(*(call(torch.Tensor.fill_, (t, 3), {}) for t in (got, expected)), f"sample {i}, written through")
+                    expect(
+                        got._is_view() == expected._is_view(),
+                        f"sample {i}",
+                        "is a view",
+                        got._is_view(),
+                        expected._is_view(),
+                    )
+                    agree(
+                        *(call(torch.Tensor.fill_, (t, 3), {}) for t in (got, expected)),
+                        f"sample {i}, written through",
+                    )
             if views:
                 same_arguments(neuron, cpu, f"sample {i}: base")
         if views == 0:
             raise Skip("no view on the CPU")
 
 
-@family("mixed_devices", "a CPU tensor among neuron tensors is refused with PyTorch's words; a CPU scalar tensor is taken")
+@family(
+    "mixed_devices",
+    "a CPU tensor among neuron tensors is refused with PyTorch's words; a CPU scalar tensor is "
+    "taken",
+)
 class MixedDevices:
     @staticmethod
     def cases():
         from torch.testing._internal.common_methods_invocations import binary_ufuncs
-        names = {op.full_name for op in binary_ufuncs} | {"mm", "bmm", "addmm", "cat", "where", "index_select", "gather", "nn.functional.linear",
-                                                         "nn.functional.embedding", "nn.functional.conv2d", "scatter", "lerp", "dot", "matmul"}
+
+        names = {op.full_name for op in binary_ufuncs} | {
+            "mm",
+            "bmm",
+            "addmm",
+            "cat",
+            "where",
+            "index_select",
+            "gather",
+            "nn.functional.linear",
+            "nn.functional.embedding",
+            "nn.functional.conv2d",
+            "scatter",
+            "lerp",
+            "dot",
+            "matmul",
+        }
         return cases(lambda op: op.full_name in names, ("float32", "int64"))
 
     @staticmethod
@@ -154,13 +232,22 @@ class MixedDevices:
         for i, sample in enumerate(samples_of(op, dtype, limit=SAMPLES)):
             args, kwargs = arguments_of(sample)
             tensors = list(tensors_in((args, kwargs)))
-            if len(tensors) < 2 or any(t.numel() == 0 or t.dim() == 0 for t in tensors) or call(op.op, args, kwargs).error is not None:
+            if (
+                len(tensors) < 2
+                or any(t.numel() == 0 or t.dim() == 0 for t in tensors)
+                or call(op.op, args, kwargs).error is not None
+            ):
                 continue
             ran += 1
             transfer = Transfer()
             transfer.keep(tensors[-1])
             refused = call(op.op, *transfer((args, kwargs))).error
-            expect(isinstance(refused, RuntimeError) and "same device" in str(refused), f"sample {i}", "error", repr(refused)[:200],
-                   "RuntimeError: Expected all tensors to be on the same device …")
+            expect(
+                isinstance(refused, RuntimeError) and "same device" in str(refused),
+                f"sample {i}",
+                "error",
+                repr(refused)[:200],
+                "RuntimeError: Expected all tensors to be on the same device …",
+            )
         if ran == 0:
             raise Skip("no sample with two tensors")

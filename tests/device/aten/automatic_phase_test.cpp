@@ -21,7 +21,8 @@ class AutomaticPhaseTest : public TimedDevice {
   }
   Tensor loss() { return x.mm(w).relu().sum(); }
   void backward(const Tensor& value) {
-    w.mutable_grad() = torch::autograd::grad({value}, {w}, {seed})[0];  // a seed of the engine's own is made outside of it
+    w.mutable_grad() = torch::autograd::grad(
+        {value}, {w}, {seed})[0];  // a seed of the engine's own is made outside of it
   }
   void optimizer_step() {
     at::RecordFunction step(at::RecordScope::USER_SCOPE);
@@ -38,9 +39,11 @@ TEST_F(AutomaticPhaseTest, ATrainingStepIsForwardBackwardOptimizer) {
     optimizer_step();
   }
   recorder().cut("test");
-  EXPECT_EQ(graphs(), (Names{"forward", "backward", "optimizer", "forward", "backward", "optimizer"}));
+  EXPECT_EQ(graphs(),
+            (Names{"forward", "backward", "optimizer", "forward", "backward", "optimizer"}));
   const auto& step = recorder().impl().step.instances;
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(step[i].graph, step[i + 3].graph) << "equal steps are equal graphs";
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(step[i].graph, step[i + 3].graph) << "equal steps are equal graphs";
 }
 
 TEST_F(AutomaticPhaseTest, TheGraphsAreThoseOfAnnouncedPhases) {
@@ -67,7 +70,7 @@ TEST_F(AutomaticPhaseTest, TheGraphsAreThoseOfAnnouncedPhases) {
   EXPECT_EQ(automatic, announced);
 }
 
-TEST_F(AutomaticPhaseTest, AnnouncingPhasesTurnsAutomaticOnesOff) {
+TEST_F(AutomaticPhaseTest, AnnouncingPhasesDisablesAutomaticOnes) {
   {
     at::RecordFunction phase(at::RecordScope::USER_SCOPE);
     phase.before("phase=forward");

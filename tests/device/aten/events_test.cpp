@@ -13,7 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const c10::impl::VirtualGuardImpl guard_of_device() { return c10::impl::VirtualGuardImpl(c10::kPrivateUse1); }
+const c10::impl::VirtualGuardImpl guard_of_device() {
+  return c10::impl::VirtualGuardImpl(c10::kPrivateUse1);
+}
 
 template <typename Body>
 std::string error_of(Body body) {
@@ -83,7 +85,7 @@ TEST_F(EventTest, AFreedOrForeignEventIsNamed) {
   guard.destroyEvent(event, 0);  // harmless
 }
 
-TEST_F(EventTest, DevicesHaveClocksOfTheirOwn) {
+TEST_F(EventTest, DevicesHaveSeparateClocks) {
   const c10::Event here = mark(stream), there = mark(guard_of_device().getStream(neuron(1)));
   EXPECT_THAT(error_of([&] { (void)here.elapsedTime(there); }), HasSubstr("its own clock"));
   EXPECT_THAT(error_of([&] { there.block(stream); }), HasSubstr("neuron:1"));
@@ -146,11 +148,11 @@ TEST_F(StreamTest, WorkOnTwoStreamsOverlapsUntilOneWaits) {
     const c10::StreamGuard on_second(second);
     EXPECT_EQ(guard.getStream(neuron()), second);
     b.mm(b);
-    const c10::Event beside = mark(second);
+    const c10::Event concurrent = mark(second);
     long_work.block(second);
     b.mm(b);
     const c10::Event after = mark(second);
-    EXPECT_LT(begin.elapsedTime(beside), begin.elapsedTime(long_work));
+    EXPECT_LT(begin.elapsedTime(concurrent), begin.elapsedTime(long_work));
     EXPECT_GT(begin.elapsedTime(after), begin.elapsedTime(long_work));
   }
   EXPECT_EQ(guard.getStream(neuron()), first);

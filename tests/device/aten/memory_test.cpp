@@ -6,11 +6,12 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "device/aten/storage.h"
+#include "device/aten/state/storage.h"
 #include "tests/device/aten/neuron_fixture.h"
 #include "tests/device/aten/tiny_model.h"
 
-/// The device's memory as a LibTorch program meets it: errors, statistics, pinned memory, categories.
+/// The device's memory as a LibTorch program meets it: errors, statistics, pinned memory,
+/// categories.
 namespace trellis::device::testing {
 namespace {
 
@@ -20,7 +21,9 @@ using ::testing::HasSubstr;
 
 class MemoryTest : public NeuronTest {
  protected:
-  static at::TensorOptions on(int rank) { return at::TensorOptions(at::kFloat).device(neuron(rank)); }
+  static at::TensorOptions on(int rank) {
+    return at::TensorOptions(at::kFloat).device(neuron(rank));
+  }
   static c10::DeviceAllocator& allocator() { return *c10::getDeviceAllocator(c10::kPrivateUse1); }
   static MemoryAccount& memory() { return recorder(0).memory(); }
   template <typename Body>
@@ -39,15 +42,19 @@ class MemoryTest : public NeuronTest {
     c10::Dispatcher::singleton().findSchemaOrThrow(op, "").callBoxed(stack);
     return stack.empty() ? nlohmann::json() : nlohmann::json::parse(stack.back().toStringRef());
   }
-  static std::int64_t of(BufferCategory category) { return memory().current_by_category()[static_cast<std::size_t>(category)]; }
+  static std::int64_t of(BufferCategory category) {
+    return memory().current_by_category()[static_cast<std::size_t>(category)];
+  }
 };
 
-TEST_F(MemoryTest, OutOfMemoryIsLibTorchsErrorAndLeavesNothingBehind) {
+TEST_F(MemoryTest, OutOfMemoryIsLibTorchsErrorAndLeavesNoMemory) {
   const std::int64_t before = memory().current();
-  EXPECT_THAT(out_of_memory([] { at::empty({kHbm}, on(0)); }),
-              AllOf(HasSubstr("rank 0"), HasSubstr("NRT allocation failed for size 4294967296 (OOM)")));
+  EXPECT_THAT(
+      out_of_memory([] { at::empty({kHbm}, on(0)); }),
+      AllOf(HasSubstr("rank 0"), HasSubstr("NRT allocation failed for size 4294967296 (OOM)")));
   const Tensor a = at::empty({kHbm / 8}, on(0));
-  const std::string text = out_of_memory([&] { a.add(1).add(1); });  // a fresh result of a kernel is charged as well
+  const std::string text =
+      out_of_memory([&] { a.add(1).add(1); });  // a fresh result of a kernel is charged as well
   EXPECT_THAT(text, HasSubstr("512.00 MiB fp32 [134217728]"));
   EXPECT_EQ(memory().current() - before, kHbm / 2);
 }
@@ -64,7 +71,8 @@ TEST_F(MemoryTest, AProgramThatRanOutOfMemoryGoesOn) {
   out_of_memory([&] { at::empty({kHbm / 8}, on(0)); });
   a.reset();
   EXPECT_EQ(memory().stats().num_ooms, 1);
-  EXPECT_GE(memory().stats().all.reserved_bytes.current, kHbm / 2 + kHbm / 4) << "the freed half is cached";
+  EXPECT_GE(memory().stats().all.reserved_bytes.current, kHbm / 2 + kHbm / 4)
+      << "the freed half is cached";
   allocator().emptyCache();
   EXPECT_LT(memory().stats().all.reserved_bytes.current, kHbm / 2);
   const Tensor c = at::empty({kHbm / 8}, on(0));
@@ -79,7 +87,7 @@ TEST_F(MemoryTest, TheCacheIsFreedBeforeAProgramFails) {
   EXPECT_EQ(memory().stats().num_ooms, 0);
 }
 
-TEST_F(MemoryTest, AnotherThreadGetsTheErrorOfItsOwnAllocation) {
+TEST_F(MemoryTest, AnotherThreadGetsItsOwnAllocationsError) {
   std::string text;
   std::thread([&] { text = out_of_memory([] { at::empty({kHbm}, on(0)); }); }).join();
   EXPECT_THAT(text, HasSubstr("not bound to the rank"));
@@ -100,7 +108,9 @@ TEST_F(MemoryTest, AcceleratorFunctionsGiveTheSameNumbers) {
   EXPECT_EQ(asked.at("reserved_bytes").at("peak"), stats.reserved_bytes[0].peak);
   EXPECT_EQ(asked.at("active_bytes").at("allocated"), ours.all.active_bytes.allocated);
   EXPECT_EQ(asked.at("allocation_requests"), 2);
-  EXPECT_EQ(allocator().getMemoryInfo(0), std::make_pair(static_cast<std::size_t>(kHbm - (22 << 20)), static_cast<std::size_t>(kHbm)));
+  EXPECT_EQ(
+      allocator().getMemoryInfo(0),
+      std::make_pair(static_cast<std::size_t>(kHbm - (22 << 20)), static_cast<std::size_t>(kHbm)));
 }
 
 TEST_F(MemoryTest, PeaksAndAccumulatedCountersCanBeReset) {
@@ -173,7 +183,8 @@ TEST_F(MemoryTest, ARecordedOperationTakesAtMost64BytesOfTheHost) {
   train(neuron(0), at::kFloat, 2);
   const RankRecorder::Impl& stream = recorder(0).impl();
   ASSERT_GT(stream.ops.size(), 100u);
-  const double bytes = static_cast<double>(stream.host_bytes()) / static_cast<double>(stream.ops.size());
+  const double bytes =
+      static_cast<double>(stream.host_bytes()) / static_cast<double>(stream.ops.size());
   RecordProperty("bytes_per_operation", std::to_string(bytes));
   EXPECT_LE(bytes, 64);
 }
@@ -183,7 +194,8 @@ TEST_F(MemoryTest, SnapshotAndTimelineAreServices) {
   recorder(0).push_scope("phase=forward");
   const Tensor b = a + 1;
   recorder(0).pop_scope("phase=forward");
-  const nlohmann::json snapshot = ask("trellis::memory_snapshot", -1), timeline = ask("trellis::memory_timeline", 0);
+  const nlohmann::json snapshot = ask("trellis::memory_snapshot", -1),
+                       timeline = ask("trellis::memory_timeline", 0);
   EXPECT_EQ(snapshot.at("schema"), "trellis.memory_snapshot/1");
   EXPECT_EQ(snapshot.at("segments").at(0).at("blocks").at(1).at("category"), "activation");
   EXPECT_EQ(timeline.at("schema"), "trellis.memory_timeline/1");

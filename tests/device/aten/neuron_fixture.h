@@ -9,21 +9,27 @@
 #include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>
 
-#include "device/aten/rank_state.h"
+#include "device/aten/state/rank_state.h"
 #include "device/driver/rank_stream.h"
 
-/// A configured device for tests: recorders without a session. Devices 0 … kMaterialised-1 hold data, device kShapeOnly does not.
+/// A configured device for tests: recorders without a session. Devices 0 … kMaterialised-1 hold
+/// data, device kShapeOnly does not.
 namespace trellis::device::testing {
 
 inline constexpr int kMaterialised = 8;
 inline constexpr int kShapeOnly = 8;
 inline constexpr std::int64_t kHbm = std::int64_t{1} << 30;
 
-inline at::Device neuron(int index) { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)}; }
+inline at::Device neuron(int index) {
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
+}
 
-inline RankRecorder& recorder(int rank) { return rank_state(static_cast<c10::DeviceIndex>(rank)).recorder(); }
+inline RankRecorder& recorder(int rank) {
+  return rank_state(static_cast<c10::DeviceIndex>(rank)).recorder();
+}
 
-/// One record in words: "aten::mm(#3[2,4] #4[4,5]) -> #5[2,5]"; buffers are numbered in order of appearance.
+/// One record in words: "aten::mm(#3[2,4] #4[4,5]) -> #5[2,5]"; buffers are numbered in order of
+/// appearance.
 struct Line {
   std::string op, scalars;
   std::vector<std::string> inputs, outputs;
@@ -31,7 +37,8 @@ struct Line {
 };
 
 inline std::string shape_text(const TensorView& view) {
-  return c10::str(c10::IntArrayRef(view.sizes), "/", c10::IntArrayRef(view.strides), "+", view.offset, ":", static_cast<int>(view.dtype));
+  return c10::str(c10::IntArrayRef(view.sizes), "/", c10::IntArrayRef(view.strides), "+",
+                  view.offset, ":", static_cast<int>(view.dtype));
 }
 
 /// The open graph of a rank's recorder.
@@ -47,7 +54,8 @@ inline std::vector<Line> recorded(int rank) {
       const Operand operand = stream.operands[op.first_operand + i];
       const std::size_t number = buffers.try_emplace(operand.buffer, buffers.size()).first->second;
       (i < op.num_inputs ? line.inputs : line.outputs)
-          .push_back(c10::str("#", number, "{", stream.bytes_of(op.first_operand + i, table), "}", shape_text(table.view(operand.view))));
+          .push_back(c10::str("#", number, "{", stream.bytes_of(op.first_operand + i, table), "}",
+                              shape_text(table.view(operand.view))));
     }
     lines.push_back(std::move(line));
   }
@@ -63,8 +71,9 @@ inline std::vector<std::string> recorded_ops(int rank) {
 inline std::string to_text(const std::vector<Line>& lines) {
   std::string text;
   for (const Line& line : lines) {
-    text += c10::str(line.scope.phase, "|", line.scope.layer, "| ", line.op, " ", line.scalars, " (", c10::Join(" ", line.inputs), ") -> ",
-                     c10::Join(" ", line.outputs), "\n");
+    text +=
+        c10::str(line.scope.phase, "|", line.scope.layer, "| ", line.op, " ", line.scalars, " (",
+                 c10::Join(" ", line.inputs), ") -> ", c10::Join(" ", line.outputs), "\n");
   }
   return text;
 }
@@ -77,7 +86,8 @@ class NeuronTest : public ::testing::Test {
       std::vector<DeviceRank> ranks;
       for (int rank = 0; rank <= kShapeOnly; ++rank) {
         ranks.push_back({new RankRecorder(rank, rank, Bytes(kHbm), true), rank == kShapeOnly});
-        ranks.back().recorder->phases_are_announced();  // tests look into the open graph and end it themselves
+        ranks.back().recorder->phases_are_announced();  // tests look into the open graph and end it
+                                                        // themselves
       }
       configure_devices(ranks);
     }
@@ -92,7 +102,8 @@ class NeuronTest : public ::testing::Test {
   }
 };
 
-inline void expect_same_bits(const at::Tensor& expected, const at::Tensor& got, const std::string& what) {
+inline void expect_same_bits(const at::Tensor& expected, const at::Tensor& got,
+                             const std::string& what) {
   ASSERT_EQ(expected.defined(), got.defined()) << what;
   if (!expected.defined()) return;
   ASSERT_EQ(expected.scalar_type(), got.scalar_type()) << what;

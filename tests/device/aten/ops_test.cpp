@@ -1,6 +1,7 @@
 #include "tests/device/aten/op_cases.h"
 
-/// Operators on `neuron` against the same operators on the CPU: results must agree bit for bit, with equal sizes, strides and types.
+/// Operators on `neuron` against the same operators on the CPU: results must agree bit for bit,
+/// with equal sizes, strides and types.
 namespace trellis::device::testing {
 namespace {
 
@@ -29,7 +30,9 @@ class OpsTest : public NeuronTest {};
 
 TEST_F(OpsTest, Unary) { expect_equal_on_both(unary_groups()); }
 TEST_F(OpsTest, Binary) { expect_equal_on_both(binary_groups()); }
-TEST_F(OpsTest, ScalarsAndTypePromotion) { expect_equal_on_both(scalars_and_type_promotion_groups()); }
+TEST_F(OpsTest, ScalarsAndTypePromotion) {
+  expect_equal_on_both(scalars_and_type_promotion_groups());
+}
 TEST_F(OpsTest, Reductions) { expect_equal_on_both(reductions_groups()); }
 TEST_F(OpsTest, Products) { expect_equal_on_both(products_groups()); }
 TEST_F(OpsTest, ShapesAndViews) { expect_equal_on_both(shapes_and_views_groups()); }

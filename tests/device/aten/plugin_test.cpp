@@ -11,14 +11,17 @@
 #include <gtest/gtest.h>
 #include <torch/headeronly/version.h>
 
-/// The plugin as a program meets it: loaded at run time into a process that links LibTorch and nothing of the device.
+/// The plugin as a program meets it: loaded at run time into a process that links LibTorch and
+/// nothing of the device.
 namespace {
 
 const trellis_device_plugin_t& plugin() {
   static const trellis_device_plugin_t* const api = [] {
-    void* const library = dlopen(TRELLIS_BUILD_DIR "/lib/libtrellis_neuron.so", RTLD_NOW | RTLD_LOCAL);
+    void* const library =
+        dlopen(TRELLIS_BUILD_DIR "/lib/libtrellis_neuron.so", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
-    const auto get = reinterpret_cast<trellis_device_plugin_fn>(dlsym(library, "trellis_device_plugin"));
+    const auto get =
+        reinterpret_cast<trellis_device_plugin_fn>(dlsym(library, "trellis_device_plugin"));
     if (get == nullptr) throw std::runtime_error(dlerror());
     return get(TRELLIS_PLUGIN_ABI_VERSION, TORCH_VERSION);
   }();
@@ -30,8 +33,10 @@ std::string last_error(int* code = nullptr) { return plugin().last_error(code); 
 c10::Device neuron(int index) { return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)}; }
 
 void configure(int world_size, bool shape_only) {
-  const std::string options = c10::str(R"({"schema": "trellis.device_options/1", "instance": "trn1.32xlarge", "nodes": 1, "world_size": )",
-                                       world_size, R"(, "shape_only": )", shape_only ? "true" : "false", R"(, "record": true})");
+  const std::string options = c10::str(
+      R"({"schema": "trellis.device_options/1", "instance": "trn1.32xlarge", )"
+      R"("nodes": 1, "world_size": )",
+      world_size, R"(, "shape_only": )", shape_only ? "true" : "false", R"(, "record": true})");
   ASSERT_EQ(plugin().configure(options.c_str()), 0) << last_error();
 }
 
@@ -53,7 +58,8 @@ TEST(Plugin, OptionsAreRead) {
   rejected("{}", "trellis.device_options/1");
   rejected(R"({"schema": "trellis.device_options/1", "world_sise": 2})", "world_sise");
   rejected(R"({"schema": "trellis.device_options/1", "world_size": "two"})", "world_size");
-  rejected(R"({"schema": "trellis.device_options/1", "world_size": 128})", "reduce the number of ranks");
+  rejected(R"({"schema": "trellis.device_options/1", "world_size": 128})",
+           "reduce the number of ranks");
   rejected(R"({"schema": "trellis.device_options/1", "instance": "trn9.huge"})", "trn9.huge");
 }
 
@@ -69,7 +75,8 @@ TEST(Plugin, StepsEndOnThreadsThatOwnARank) {
   configure(2, false);
   EXPECT_NE(plugin().end_step(0), 0);
   EXPECT_NE(last_error().find("bind_rank"), std::string::npos) << last_error();
-  const at::Tensor a = at::ones({2}, at::TensorOptions(neuron(1)));  // the first thread to use a rank owns it
+  const at::Tensor a =
+      at::ones({2}, at::TensorOptions(neuron(1)));  // the first thread to use a rank owns it
   EXPECT_EQ(plugin().end_step(0), 0) << last_error();
   std::thread([] { EXPECT_NE(plugin().end_step(0), 0); }).join();
 }
@@ -107,8 +114,17 @@ TEST(Plugin, TwoRanksTrainCommunicateAndReport) {
     const at::Tensor grad = w.grad();
     const std::int32_t ranks[] = {0, 1};
     void* const tensors[] = {const_cast<at::Tensor*>(&grad)};
-    const trellis_comm comm = {
-        TRELLIS_ALL_REDUCE, "dp", ranks, 2, 0, grad.numel(), static_cast<std::int32_t>(grad.scalar_type()), tensors, 1, tensors, 1};
+    const trellis_comm comm = {TRELLIS_ALL_REDUCE,
+                               "dp",
+                               ranks,
+                               2,
+                               0,
+                               grad.numel(),
+                               static_cast<std::int32_t>(grad.scalar_type()),
+                               tensors,
+                               1,
+                               tensors,
+                               1};
     const std::int64_t handle = plugin().comm_start(&comm);
     ASSERT_GE(handle, 0) << last_error();
     ASSERT_EQ(plugin().comm_wait(handle), 0) << last_error();

@@ -6,7 +6,8 @@
 
 #include "tests/device/aten/neuron_fixture.h"
 
-/// What the recorder hears: each operator that runs on the device once, under its own name, with the buffers that it touched.
+/// What the recorder receives: each operator that runs on the device once, under its own name, with
+/// the buffers that it touched.
 namespace trellis::device::testing {
 namespace {
 
@@ -45,7 +46,8 @@ TEST_F(RecordingTest, HostNumbersAreScalarsAndNoOperands) {
   at::div(a, 4.0);
   const auto lines = recorded(0);
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_THAT(lines[0].scalars, ::testing::HasSubstr("self=0.5")) << "LibTorch calls mul.out(0.5, a)";
+  EXPECT_THAT(lines[0].scalars, ::testing::HasSubstr("self=0.5"))
+      << "LibTorch calls mul.out(0.5, a)";
   EXPECT_THAT(lines[1].scalars, ::testing::HasSubstr("other=3"));
   EXPECT_THAT(lines[2].scalars, ::testing::HasSubstr("other=4"));
   for (const auto& line : lines) EXPECT_FALSE(line.scalars.starts_with(' ')) << line.scalars;
@@ -69,8 +71,9 @@ TEST_F(RecordingTest, ScalarsAreCompactText) {
 }
 
 TEST_F(RecordingTest, NumbersOfEachCallAreItsOwn) {
-  const std::vector<std::pair<at::Scalar, std::string>> alphas = {{1, "1"},   {1, "1"},       {2, "2"},     {1, "1"},  {0.5, "0.5"}, {0.5, "0.5"},
-                                                                  {0.0, "0"}, {-0.0, "-0"}, {1.0, "1"}, {-3, "-3"}};
+  const std::vector<std::pair<at::Scalar, std::string>> alphas = {
+      {1, "1"},     {1, "1"},   {2, "2"},     {1, "1"},   {0.5, "0.5"},
+      {0.5, "0.5"}, {0.0, "0"}, {-0.0, "-0"}, {1.0, "1"}, {-3, "-3"}};
   const std::vector<std::int64_t> dims = {0, 0, 1, -1, 0};
   for (const int rank : {0, 1, 0}) {
     bind_this_thread(rank);
@@ -80,7 +83,8 @@ TEST_F(RecordingTest, NumbersOfEachCallAreItsOwn) {
     for (const std::int64_t dim : dims) at::cat({a, a}, dim);
     const auto lines = recorded(rank);
     ASSERT_EQ(lines.size(), alphas.size() + dims.size());
-    for (std::size_t i = 0; i < alphas.size(); ++i) EXPECT_EQ(lines[i].op + " " + lines[i].scalars, "aten::sub.Tensor alpha=" + alphas[i].second);
+    for (std::size_t i = 0; i < alphas.size(); ++i)
+      EXPECT_EQ(lines[i].op + " " + lines[i].scalars, "aten::sub.Tensor alpha=" + alphas[i].second);
     for (std::size_t i = 0; i < dims.size(); ++i) {
       const auto& line = lines[alphas.size() + i];
       EXPECT_EQ(line.op + " " + line.scalars, "aten::cat dim=" + std::to_string(dims[i]));
@@ -92,7 +96,14 @@ TEST_F(RecordingTest, NumbersOfEachCallAreItsOwn) {
 TEST_F(RecordingTest, MetadataAndViewsAreNotRecorded) {
   const Tensor a = at::ones({4, 6}, on_device());
   EXPECT_EQ(ops_of([&] {
-              a.view({2, 12}).t().unsqueeze(0).expand({3, 12, 2}).select(0, 1).slice(0, 1, 3).detach().alias();
+              a.view({2, 12})
+                  .t()
+                  .unsqueeze(0)
+                  .expand({3, 12, 2})
+                  .select(0, 1)
+                  .slice(0, 1, 3)
+                  .detach()
+                  .alias();
               a.reshape({24}).unfold(0, 3, 2).is_same_size(a);
               at::empty({3}, on_device()).resize_({5});
               a.split(2, 1);
@@ -102,33 +113,36 @@ TEST_F(RecordingTest, MetadataAndViewsAreNotRecorded) {
 
 TEST_F(RecordingTest, CompositesThatLibTorchWouldDecomposeStayWhole) {
   const Tensor x = at::ones({2, 3, 8}, on_device()), w = at::ones({8}, on_device());
-  const Tensor table = at::ones({9, 8}, on_device()), tokens = at::zeros({2, 3}, on_device().dtype(at::kLong));
+  const Tensor table = at::ones({9, 8}, on_device()),
+               tokens = at::zeros({2, 3}, on_device().dtype(at::kLong));
   EXPECT_EQ(ops_of([&] { at::layer_norm(x, {8}, w, w); }), Ops{"aten::native_layer_norm"});
   EXPECT_EQ(ops_of([&] { at::rms_norm(x, {8}, w); }), Ops{"aten::_fused_rms_norm"});
   EXPECT_EQ(ops_of([&] { at::embedding(table, tokens); }), Ops{"aten::embedding"});
-  EXPECT_EQ(ops_of([&] { at::linear(x, table, at::ones({9}, at::kFloat).to(neuron(0))); }), (Ops{"aten::_copy_from", "aten::addmm"}));
+  EXPECT_EQ(ops_of([&] { at::linear(x, table, at::ones({9}, at::kFloat).to(neuron(0))); }),
+            (Ops{"aten::_copy_from", "aten::addmm"}));
   EXPECT_EQ(ops_of([&] { at::cat({x, x}, 1); }), Ops{"aten::cat"});
   EXPECT_EQ(ops_of([&] { at::silu(x); }), Ops{"aten::silu"});
-  EXPECT_EQ(ops_of([&] { x.masked_fill(x > 0, 1); }), (Ops{"aten::gt.Scalar", "aten::masked_fill.Scalar"}));
+  EXPECT_EQ(ops_of([&] { x.masked_fill(x > 0, 1); }),
+            (Ops{"aten::gt.Scalar", "aten::masked_fill.Scalar"}));
   EXPECT_EQ(ops_of([&] { at::dropout(x, 0.5, true); }), Ops{"aten::native_dropout"});
   EXPECT_EQ(ops_of([&] { at::randn({2, 2}, on_device()); }), Ops{"aten::normal_"});
 }
 
 TEST_F(RecordingTest, AttentionIsOneOperationEachWay) {
-  Tensor q = at::ones({2, 2, 6, 8}, on_device()).requires_grad_(), k = at::ones({2, 2, 6, 8}, on_device()).requires_grad_(),
+  Tensor q = at::ones({2, 2, 6, 8}, on_device()).requires_grad_(),
+         k = at::ones({2, 2, 6, 8}, on_device()).requires_grad_(),
          v = at::ones({2, 2, 6, 8}, on_device()).requires_grad_();
   Tensor y;
   EXPECT_EQ(ops_of([&] { y = at::scaled_dot_product_attention(q, k, v, {}, 0.0, true); }),
             Ops{"aten::_scaled_dot_product_fused_attention_overrideable"});
   const Tensor seed = at::ones_like(y);
-  EXPECT_EQ(ops_of([&] {
-              torch::autograd::grad({y}, {q, k, v}, {seed});
-            }),
+  EXPECT_EQ(ops_of([&] { torch::autograd::grad({y}, {q, k, v}, {seed}); }),
             Ops{"aten::_scaled_dot_product_fused_attention_overrideable_backward"});
 }
 
 TEST_F(RecordingTest, InPlaceReadsAndWritesOutOnlyWrites) {
-  Tensor a = at::ones({3, 4}, on_device()), b = at::ones({3, 4}, on_device()), o = at::empty({0}, on_device());
+  Tensor a = at::ones({3, 4}, on_device()), b = at::ones({3, 4}, on_device()),
+         o = at::empty({0}, on_device());
   recorder(0).cut("test");
   a.add_(b);
   at::add_out(o, a, b);
@@ -170,7 +184,8 @@ TEST_F(RecordingTest, CopiesNameTheOtherSide) {
 }
 
 TEST_F(RecordingTest, BackwardIsChargedToTheLayerOfItsForward) {
-  const Tensor w1 = at::ones({4, 4}, on_device()).requires_grad_(), w2 = at::ones({4, 4}, on_device()).requires_grad_();
+  const Tensor w1 = at::ones({4, 4}, on_device()).requires_grad_(),
+               w2 = at::ones({4, 4}, on_device()).requires_grad_();
   recorder(0).cut("test");
   Tensor y;
   {

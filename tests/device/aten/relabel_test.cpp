@@ -8,7 +8,7 @@
 #include <torch/csrc/api/include/torch/nn/modules/linear.h>
 
 #include "base/error.h"
-#include "device/aten/storage.h"
+#include "device/aten/state/storage.h"
 #include "tests/device/aten/neuron_fixture.h"
 
 /// Identity, memory and errors: what a tensor on the device is, beyond its values.
@@ -19,7 +19,9 @@ using at::Tensor;
 
 class RelabelTest : public NeuronTest {
  protected:
-  static at::TensorOptions on(int device) { return at::TensorOptions(at::kFloat).device(neuron(device)); }
+  static at::TensorOptions on(int device) {
+    return at::TensorOptions(at::kFloat).device(neuron(device));
+  }
   template <typename Body>
   static std::string error_of(Body body) {
     try {
@@ -56,8 +58,10 @@ TEST_F(RelabelTest, AliasesOfOneTensorFollowItsLayout) {
   EXPECT_EQ(a.sum().item<float>(), 15);  // the alias that this made is offered again
   a.resize_({2, 3});
   EXPECT_TRUE(at::equal(a.t().sum(0).cpu(), at::tensor({3.f, 12.f})));
-  EXPECT_TRUE(at::equal(at::cat({a, a}).cpu(), at::cat({a.cpu(), a.cpu()}))) << "one tensor twice in a list";
-  EXPECT_EQ(a.view(at::kInt).sum().item<std::int64_t>(), a.cpu().view(at::kInt).sum().item<std::int64_t>());
+  EXPECT_TRUE(at::equal(at::cat({a, a}).cpu(), at::cat({a.cpu(), a.cpu()})))
+      << "one tensor twice in a list";
+  EXPECT_EQ(a.view(at::kInt).sum().item<std::int64_t>(),
+            a.cpu().view(at::kInt).sum().item<std::int64_t>());
   a.set_(at::ones({2}, on(0)));
   EXPECT_EQ(a.sum().item<float>(), 2);
 }
@@ -67,7 +71,8 @@ TEST_F(RelabelTest, SetOfAStorageKeepsStridesOfEqualSizesAndTheStorage) {
     Tensor stepped = at::zeros({5}, options).slice(0, 0, 5, 2);
     const Tensor source = at::ones({3}, options);
     stepped.set_(source.storage());
-    return std::make_tuple(stepped.strides().vec(), stepped.storage_offset(), source.storage().nbytes());
+    return std::make_tuple(stepped.strides().vec(), stepped.storage_offset(),
+                           source.storage().nbytes());
   };
   EXPECT_EQ(after_set(on(0)), after_set(at::kFloat));
 }
@@ -78,16 +83,19 @@ TEST_F(RelabelTest, OperatorsOnListsCountVersions) {
   const auto version = saved._version();
   at::_foreach_add_(at::TensorList(saved), 1);
   EXPECT_EQ(saved._version(), version + 1);
-  EXPECT_THAT(error_of([&] { product.backward(); }), ::testing::HasSubstr("modified by an inplace operation"));
+  EXPECT_THAT(error_of([&] { product.backward(); }),
+              ::testing::HasSubstr("modified by an inplace operation"));
 }
 
 TEST_F(RelabelTest, LazyConjugatesAndNegativesSurviveCopiesAndKernels) {
   const Tensor host = at::complex(at::randn({3, 2}), at::randn({3, 2})), there = host.to(neuron(0));
   EXPECT_TRUE(at::equal(there.conj().cpu().resolve_conj(), host.conj().resolve_conj()));
   EXPECT_TRUE(at::equal(host.conj().to(neuron(0)).cpu(), host.conj().resolve_conj()));
-  EXPECT_TRUE(at::equal(at::imag(there.conj()).cpu().resolve_neg(), at::imag(host.conj()).resolve_neg()));
+  EXPECT_TRUE(
+      at::equal(at::imag(there.conj()).cpu().resolve_neg(), at::imag(host.conj()).resolve_neg()));
   EXPECT_TRUE(at::equal(at::mm(there.conj(), there.t()).cpu(), at::mm(host.conj(), host.t())));
-  EXPECT_EQ(there.conj()[1][1].item<c10::complex<float>>(), host.conj()[1][1].item<c10::complex<float>>());
+  EXPECT_EQ(there.conj()[1][1].item<c10::complex<float>>(),
+            host.conj()[1][1].item<c10::complex<float>>());
 }
 
 TEST_F(RelabelTest, AKernelThatThrowsHasResizedItsOutput) {
@@ -114,7 +122,8 @@ TEST_F(RelabelTest, DeterministicModeFillsFreshMemory) {
     ~Mode() { at::globalContext().setDeterministicAlgorithms(false, false); }
   };
   std::optional<Mode> mode(std::in_place);
-  const Tensor fresh = at::empty({4}, on(0)), whole = at::empty_strided({2}, {2}, on(0).dtype(at::kInt));
+  const Tensor fresh = at::empty({4}, on(0)),
+               whole = at::empty_strided({2}, {2}, on(0).dtype(at::kInt));
   Tensor grown = at::zeros({1}, on(0));
   grown.resize_({5});
   mode.reset();
@@ -151,17 +160,26 @@ TEST_F(RelabelTest, OverlapIsCheckedAsOnTheCpu) {
 
 TEST_F(RelabelTest, DevicesDoNotMix) {
   const Tensor a = at::ones({3}, on(0)), host = at::ones({3}), other = at::ones({3}, on(1));
-  const std::string mixed = "Expected all tensors to be on the same device, but found at least two devices, neuron:0 and cpu!";
-  EXPECT_NE(error_of([&] { a.add(host); }).find(mixed), std::string::npos) << error_of([&] { a.add(host); });
+  const std::string mixed =
+      "Expected all tensors to be on the same device, but found at least two devices, neuron:0 and "
+      "cpu!";
+  EXPECT_NE(error_of([&] { a.add(host); }).find(mixed), std::string::npos)
+      << error_of([&] { a.add(host); });
   EXPECT_NE(error_of([&] { at::cat({a, host}); }).find(mixed), std::string::npos);
   EXPECT_NE(error_of([&] { a.mul(other); }).find("neuron:0 and neuron:1!"), std::string::npos);
-  EXPECT_NE(error_of([&] { at::embedding(at::ones({3, 2}, on(0)), at::zeros({2}, at::kLong)); }).find(mixed), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              at::embedding(at::ones({3, 2}, on(0)), at::zeros({2}, at::kLong));
+            }).find(mixed),
+            std::string::npos);
   EXPECT_EQ(a.add(at::scalar_tensor(2)).cpu().sum().item<float>(), 9);
 }
 
 TEST_F(RelabelTest, ErrorsOfTheCpuKernelsPassUnchanged) {
-  EXPECT_EQ(error_of([] { at::ones({2, 3}, on(0)).mm(at::ones({2, 3}, on(0))); }), error_of([] { at::ones({2, 3}).mm(at::ones({2, 3})); }));
-  EXPECT_NE(error_of([] { at::ones({2}, at::TensorOptions(c10::Device(c10::kPrivateUse1, 99))); }).find("invalid device index 99"),
+  EXPECT_EQ(error_of([] { at::ones({2, 3}, on(0)).mm(at::ones({2, 3}, on(0))); }),
+            error_of([] { at::ones({2, 3}).mm(at::ones({2, 3})); }));
+  EXPECT_NE(error_of([] {
+              at::ones({2}, at::TensorOptions(c10::Device(c10::kPrivateUse1, 99)));
+            }).find("invalid device index 99"),
             std::string::npos);
 }
 
@@ -180,13 +198,19 @@ TEST_F(RelabelTest, GeneratorsDrawTheCpusNumbers) {
     const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device);
     Tensor a = at::randn({5}, options);
     Tensor b = at::empty({7}, options).uniform_(-1, 1), c = at::empty({7}, options).bernoulli_(0.5);
-    Tensor d = at::randperm(9, options.dtype(at::kLong)), e = at::randint(0, 100, {6}, options.dtype(at::kLong));
+    Tensor d = at::randperm(9, options.dtype(at::kLong)),
+           e = at::randint(0, 100, {6}, options.dtype(at::kLong));
     auto [f, mask] = at::native_dropout(at::ones({64}, options), 0.3, true);
-    return std::vector<Tensor>{a, b, c, d, e, f, mask, at::rand({3}, options), at::multinomial(at::ones({5}, options), 3)};
+    return std::vector<Tensor>{
+        a, b, c, d, e, f, mask, at::rand({3}, options), at::multinomial(at::ones({5}, options), 3)};
   };
   const auto expected = on_both(at::kCPU), got = on_both(neuron(0));
-  for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(expected[i], got[i], c10::str("draw ", i));
-  EXPECT_NE(error_of([] { at::randn({2}, at::detail::createCPUGenerator(), on(0)); }).find("generator device"), std::string::npos);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    expect_same_bits(expected[i], got[i], c10::str("draw ", i));
+  EXPECT_NE(error_of([] {
+              at::randn({2}, at::detail::createCPUGenerator(), on(0));
+            }).find("generator device"),
+            std::string::npos);
 }
 
 TEST_F(RelabelTest, AutocastLowersProducts) {
@@ -203,7 +227,8 @@ TEST_F(RelabelTest, AutocastLowersProducts) {
 TEST_F(RelabelTest, StreamsEventsAndAcceleratorAnswers) {
   EXPECT_EQ(at::getAccelerator(), c10::kPrivateUse1);
   EXPECT_EQ(at::globalContext().getAcceleratorHooksInterface().deviceCount(), kShapeOnly + 1);
-  c10::Event start(c10::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT), end(c10::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
+  c10::Event start(c10::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT),
+      end(c10::kPrivateUse1, c10::EventFlag::BACKEND_DEFAULT);
   const c10::Stream stream = c10::impl::getDeviceGuardImpl(c10::kPrivateUse1)->getStream(neuron(0));
   start.record(stream);
   end.record(stream);

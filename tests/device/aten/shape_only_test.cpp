@@ -1,7 +1,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
-#include "device/aten/shape_policy.h"
-#include "device/aten/storage.h"
+#include "device/aten/shapes/shape_policy.h"
+#include "device/aten/state/storage.h"
 #include "tests/device/aten/op_cases.h"
 #include "tests/device/aten/tiny_model.h"
 
@@ -76,30 +76,39 @@ TEST_F(ShapeOnlyTest, FusedOptimizers) { expect_same(fused_optimizers_groups());
 
 TEST_F(ShapeOnlyTest, TrainingStepIsTheSameStreamAndTheSameBytes) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    expect_same(c10::str("training ", type), [&](at::Device device) { return train(device, type, 2); });
+    expect_same(c10::str("training ", type),
+                [&](at::Device device) { return train(device, type, 2); });
   }
 }
 
 TEST_F(ShapeOnlyTest, GradientsOfFusedOperators) {
   expect_same("gradients", [](at::Device device) {
-    const auto leaf = [&](at::IntArrayRef size) { return at::zeros(size).to(at::kBFloat16).to(device).requires_grad_(); };
-    const at::Tensor x = leaf({2, 3, 8}), w = leaf({8}), table = leaf({9, 8}), q = leaf({1, 4, 5, 8}), k = leaf({1, 2, 5, 8}),
-                     v = leaf({1, 2, 5, 8});
+    const auto leaf = [&](at::IntArrayRef size) {
+      return at::zeros(size).to(at::kBFloat16).to(device).requires_grad_();
+    };
+    const at::Tensor x = leaf({2, 3, 8}), w = leaf({8}), table = leaf({9, 8}),
+                     q = leaf({1, 4, 5, 8}), k = leaf({1, 2, 5, 8}), v = leaf({1, 2, 5, 8});
     const at::Tensor tokens = at::tensor({1, 3, 3}).to(device), kernel = leaf({4, 3, 3});
     const at::Tensor loss =
-        at::rms_norm(x, {8}, w, 1e-5).pow(2).sum() + at::layer_norm(x, {8}, w, w).pow(3).sum() + at::embedding(table, tokens).pow(2).sum() +
-        at::scaled_dot_product_attention(q, k, v, {}, 0.0, true, {}, true).pow(2).sum() + at::conv1d(x, kernel).pow(2).sum() +
-        at::scaled_dot_product_attention(q, q, q.detach().clone().requires_grad_()).sum() + at::dropout(x, 0.1, true).sum() +
-        at::silu(x).sum() + at::gelu(x).sum() + at::relu(x).sum() + x.softmax(-1).pow(2).sum() + x.logsumexp(-1).sum() +
-        x.index({tokens.slice(0, 0, 1)}).sum() + x.std(-1).sum() + x.gather(2, tokens.view({1, 3, 1})).sum() +
-        at::group_norm(x, 3, leaf({3}), leaf({3})).sum() + x.abs().sum() + at::where(x > 0, x, x * 2).sum();
+        at::rms_norm(x, {8}, w, 1e-5).pow(2).sum() + at::layer_norm(x, {8}, w, w).pow(3).sum() +
+        at::embedding(table, tokens).pow(2).sum() +
+        at::scaled_dot_product_attention(q, k, v, {}, 0.0, true, {}, true).pow(2).sum() +
+        at::conv1d(x, kernel).pow(2).sum() +
+        at::scaled_dot_product_attention(q, q, q.detach().clone().requires_grad_()).sum() +
+        at::dropout(x, 0.1, true).sum() + at::silu(x).sum() + at::gelu(x).sum() +
+        at::relu(x).sum() + x.softmax(-1).pow(2).sum() + x.logsumexp(-1).sum() +
+        x.index({tokens.slice(0, 0, 1)}).sum() + x.std(-1).sum() +
+        x.gather(2, tokens.view({1, 3, 1})).sum() +
+        at::group_norm(x, 3, leaf({3}), leaf({3})).sum() + x.abs().sum() +
+        at::where(x > 0, x, x * 2).sum();
     return torch::autograd::grad({loss}, {x, w, table, q, k, v, kernel});
   });
 }
 
 TEST_F(ShapeOnlyTest, NoMemoryIsTakenForAModelLargerThanTheHost) {
   use(kShapeOnly);
-  const at::Tensor a = at::empty({kHbm / 16}, at::TensorOptions(at::kFloat).device(neuron(kShapeOnly)));
+  const at::Tensor a =
+      at::empty({kHbm / 16}, at::TensorOptions(at::kFloat).device(neuron(kShapeOnly)));
   EXPECT_EQ(a.storage().data(), nullptr);
   EXPECT_EQ((a * 2).storage().data(), nullptr);
   EXPECT_THROW(at::empty({kHbm}, a.options()), c10::OutOfMemoryError);
@@ -117,10 +126,15 @@ TEST_F(ShapeOnlyTest, ValuesAreAPolicy) {
 TEST_F(ShapeOnlyTest, AnUpperBoundIsWhatComesOutWhenEverythingIsSelected) {
   set_shape_policy(ShapePolicy::kUpperBound);
   expect_same("everything", [](at::Device device) {
-    const at::Tensor different = at::arange(1, 25, at::kFloat).view({2, 3, 4}).to(device), row = different.select(0, 0);
+    const at::Tensor different = at::arange(1, 25, at::kFloat).view({2, 3, 4}).to(device),
+                     row = different.select(0, 0);
     const at::Tensor all = different > 0;
-    return std::vector<at::Tensor>{different.nonzero(), different.masked_select(all), different.index({all}), row.index({row > 0}),
-                                   std::get<1>(at::_unique2(different, true, true, true)), std::get<0>(at::unique_dim(row, 0)),
+    return std::vector<at::Tensor>{different.nonzero(),
+                                   different.masked_select(all),
+                                   different.index({all}),
+                                   row.index({row > 0}),
+                                   std::get<1>(at::_unique2(different, true, true, true)),
+                                   std::get<0>(at::unique_dim(row, 0)),
                                    std::get<2>(at::unique_consecutive(different, true, true))};
   });
   set_shape_policy(ShapePolicy::kRefuse);

@@ -4,7 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-/// A transformer layer with embedding, two kinds of norm, fused attention, gated MLP, loss and AdamW, small enough to train in a test.
+/// A transformer layer with embedding, two kinds of norm, fused attention, gated MLP, loss and
+/// AdamW, small enough to train in a test.
 namespace trellis::device::testing {
 
 struct TinyModel {
@@ -22,7 +23,9 @@ struct TinyModel {
                                                                 {2 * kHidden, kWidth},
                                                                 {kWidth, kHidden},
                                                                 {kVocabulary, kWidth}}) {
-      const at::Tensor value = size.size() == 1 ? at::ones(size) : at::randn(size, generator, at::TensorOptions(at::kFloat)) * 0.2;
+      const at::Tensor value =
+          size.size() == 1 ? at::ones(size)
+                           : at::randn(size, generator, at::TensorOptions(at::kFloat)) * 0.2;
       parameters.push_back(value.to(type).to(device).requires_grad_());
     }
   }
@@ -31,14 +34,20 @@ struct TinyModel {
     const auto& p = parameters;
     at::Tensor x = at::embedding(p[0], tokens);
     const auto batch = tokens.size(0), length = tokens.size(1);
-    const auto heads = [&](const at::Tensor& t) { return t.view({batch, length, kHeads, kWidth / kHeads}).transpose(1, 2); };
+    const auto heads = [&](const at::Tensor& t) {
+      return t.view({batch, length, kHeads, kWidth / kHeads}).transpose(1, 2);
+    };
     const auto qkv = at::linear(at::layer_norm(x, {kWidth}, p[1], p[5]), p[2]).chunk(3, -1);
-    const at::Tensor context = at::scaled_dot_product_attention(heads(qkv[0]), heads(qkv[1]), heads(qkv[2]), {}, 0.0, true);
+    const at::Tensor context = at::scaled_dot_product_attention(heads(qkv[0]), heads(qkv[1]),
+                                                                heads(qkv[2]), {}, 0.0, true);
     x = x + at::linear(context.transpose(1, 2).reshape({batch, length, kWidth}), p[3]);
     const auto gate = at::linear(at::layer_norm(x, {kWidth}, p[4], p[5]), p[6]).chunk(2, -1);
     x = x + at::linear(at::silu(gate[0]) * gate[1], p[7]);
-    // Where a residual joins, the fused RMS norm adds its gradients in another order than the CPU's decomposition: not bit for bit.
-    const at::Tensor logits = at::linear(at::rms_norm(x, {kWidth}, p[1], 1e-5), p[8]).view({-1, kVocabulary}).to(at::kFloat);
+    // Where a residual joins, the fused RMS norm adds its gradients in another order than the CPU's
+    // decomposition: not bit for bit.
+    const at::Tensor logits = at::linear(at::rms_norm(x, {kWidth}, p[1], 1e-5), p[8])
+                                  .view({-1, kVocabulary})
+                                  .to(at::kFloat);
     return at::cross_entropy_loss(logits, labels.view({-1}));
   }
 };
@@ -54,7 +63,9 @@ inline std::vector<at::Tensor> train(at::Device device, at::ScalarType type, int
     counts.push_back(at::zeros({}, at::TensorOptions(at::kFloat).device(device)));
   }
   for (int step = 0; step < steps; ++step) {
-    const at::Tensor data = at::randint(0, TinyModel::kVocabulary, {2, 9}, generator, at::TensorOptions(at::kLong)).to(device);
+    const at::Tensor data =
+        at::randint(0, TinyModel::kVocabulary, {2, 9}, generator, at::TensorOptions(at::kLong))
+            .to(device);
     const at::Tensor loss = model.loss(data.slice(1, 0, 8), data.slice(1, 1, 9).contiguous());
     std::vector<at::Tensor> gradients = torch::autograd::grad({loss}, model.parameters);
     result.push_back(loss.detach());
@@ -62,7 +73,8 @@ inline std::vector<at::Tensor> train(at::Device device, at::ScalarType type, int
     at::_foreach_add_(counts, 1);
     std::vector<at::Tensor> values;
     for (const at::Tensor& p : model.parameters) values.push_back(p.detach());
-    at::_fused_adamw_(values, gradients, exp_avgs, exp_avg_sqs, {}, counts, 1e-2, 0.9, 0.95, 0.1, 1e-8, false, false);
+    at::_fused_adamw_(values, gradients, exp_avgs, exp_avg_sqs, {}, counts, 1e-2, 0.9, 0.95, 0.1,
+                      1e-8, false, false);
   }
   for (const at::Tensor& p : model.parameters) result.push_back(p.detach());
   return result;

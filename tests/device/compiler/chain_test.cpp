@@ -43,7 +43,8 @@ TEST(Chain, HostNumbers) {
 
 TEST(Chain, BroadcastRowsAndColumns) {
   GraphFixture g;
-  const auto x = g.input({300, 200}), w = g.input({200}), s = g.input({300, 1}), k = g.input({}), t = g.temporary({300, 200}), u = g.temporary({300, 200}), y = g.output({300, 200});
+  const auto x = g.input({300, 200}), w = g.input({200}), s = g.input({300, 1}), k = g.input({}),
+             t = g.temporary({300, 200}), u = g.temporary({300, 200}), y = g.output({300, 200});
   g.node("mul.Tensor", {x, w}, {t});
   g.node("div.Tensor", {s, t}, {u});
   g.node("sub.Tensor", {k, u}, {y}, "alpha=1");
@@ -52,21 +53,30 @@ TEST(Chain, BroadcastRowsAndColumns) {
   g.expect(y, [&](std::int64_t i) { return vk[0] - vs[i / 200] / (vx[i] * vw[i % 200]); });
 }
 
-/// Halves of heads of many sequences (rotary embedding): what lies beside each other is as much as fits, not one half at a time.
+/// Halves of heads of many sequences (rotary embedding): what lies next to each other is as much as
+/// fits, not one half at a time.
 TEST(Chain, AWideMiddleDimensionIsCut) {
   GraphFixture g;
-  const std::uint32_t whole = g.input({130, 120, 64}), table = g.input({130, 32}), result = g.output({130, 120, 32});
+  const std::uint32_t whole = g.input({130, 120, 64}), table = g.input({130, 32}),
+                      result = g.output({130, 120, 32});
   const auto in_x = g.random(whole), in_t = g.random(table);
-  g.node("mul.Tensor", {g.view(whole, {130, 120, 32}, {120 * 64, 64, 1}, 32), g.view(table, {130, 120, 32}, {32, 0, 1})}, {result});
+  g.node("mul.Tensor",
+         {g.view(whole, {130, 120, 32}, {120 * 64, 64, 1}, 32),
+          g.view(table, {130, 120, 32}, {32, 0, 1})},
+         {result});
   g.run();
   g.expect(result, [&](std::int64_t i) {
     const std::int64_t row = i / (120 * 32), head = i / 32 % 120, column = i % 32;
-    return in_x[static_cast<std::size_t>((row * 120 + head) * 64 + 32 + column)] * in_t[static_cast<std::size_t>(row * 32 + column)];
+    return in_x[static_cast<std::size_t>((row * 120 + head) * 64 + 32 + column)] *
+           in_t[static_cast<std::size_t>(row * 32 + column)];
   });
   std::int64_t products = 0;
   for (const auto& segment : g.compiled().program.segments) {
     for (const auto& queue : segment.queues) {
-      for (const auto& i : queue) products = std::max<std::int64_t>(products, i.opcode == sim::isa::Opcode::kTensorTensor ? i.dst.elements_per_partition() : 0);
+      for (const auto& i : queue)
+        products = std::max<std::int64_t>(products, i.opcode == sim::isa::Opcode::kTensorTensor
+                                                        ? i.dst.elements_per_partition()
+                                                        : 0);
     }
   }
   EXPECT_GE(products, 512) << "not one half of a head at a time";
@@ -75,8 +85,11 @@ TEST(Chain, AWideMiddleDimensionIsCut) {
 TEST(Chain, RmsNormAsOneKernel) {
   GraphFixture g;
   const std::int64_t rows = 200, cols = 96;
-  const auto x = g.input({2, 100, cols}, kB), xf = g.temporary({2, 100, cols}), sq = g.temporary({2, 100, cols}), m = g.temporary({2, 100, 1}), e = g.temporary({2, 100, 1}),
-             r = g.output({2, 100, 1}), n = g.temporary({2, 100, cols}), nb = g.temporary({2, 100, cols}, kB), w = g.input({cols}, kB), y = g.output({2, 100, cols}, kB);
+  const auto x = g.input({2, 100, cols}, kB), xf = g.temporary({2, 100, cols}),
+             sq = g.temporary({2, 100, cols}), m = g.temporary({2, 100, 1}),
+             e = g.temporary({2, 100, 1}), r = g.output({2, 100, 1}),
+             n = g.temporary({2, 100, cols}), nb = g.temporary({2, 100, cols}, kB),
+             w = g.input({cols}, kB), y = g.output({2, 100, cols}, kB);
   g.node("_to_copy", {x}, {xf});
   g.node("pow.Tensor_Scalar", {xf}, {sq}, "exponent=2");
   g.node("mean.dim", {sq}, {m}, "dim=[-1] keepdim=1");
@@ -119,12 +132,13 @@ TEST(Chain, LogSoftmaxLongRows) {
   }
 }
 
-/// A number per row that is read first behind a walk over the row.
+/// A number per row that is read first after a walk over the row.
 TEST(Chain, LongRowsTimesANumberPerRow) {
   for (std::int64_t sbuf : {192 * 1024, 16 * 1024}) {
     GraphFixture g(sbuf);
     const std::int64_t rows = 150, cols = 1500;
-    const auto x = g.input({rows, cols}), r = g.input({rows, 1}), p = g.output({rows, cols}), y = g.output({rows, cols});
+    const auto x = g.input({rows, cols}), r = g.input({rows, 1}), p = g.output({rows, cols}),
+               y = g.output({rows, cols});
     g.node("_softmax", {x}, {p}, "dim=-1 half_to_float=0");
     g.node("mul.Tensor", {p, r}, {y});
     const Values vx = g.random(x, -4, 4), vr = g.random(r, -2, 2);
@@ -144,9 +158,16 @@ TEST(Chain, ReductionsOverAnyDimensions) {
     std::string op, dims;
     std::vector<bool> reduced;
   };
-  const std::vector<Case> cases{{"sum", "[0]", {true, false, false}}, {"sum", "[1]", {false, true, false}}, {"sum", "[2]", {false, false, true}}, {"sum", "[0,1]", {true, true, false}},
-      {"mean", "[0,2]", {true, false, true}}, {"amax", "[1]", {false, true, false}}, {"amax", "[0,1,2]", {true, true, true}}, {"sum", "[]", {true, true, true}},
-      {"linalg_vector_norm", "[1,2]", {false, true, true}}, {"linalg_vector_norm", "[]", {true, true, true}}};
+  const std::vector<Case> cases{{"sum", "[0]", {true, false, false}},
+                                {"sum", "[1]", {false, true, false}},
+                                {"sum", "[2]", {false, false, true}},
+                                {"sum", "[0,1]", {true, true, false}},
+                                {"mean", "[0,2]", {true, false, true}},
+                                {"amax", "[1]", {false, true, false}},
+                                {"amax", "[0,1,2]", {true, true, true}},
+                                {"sum", "[]", {true, true, true}},
+                                {"linalg_vector_norm", "[1,2]", {false, true, true}},
+                                {"linalg_vector_norm", "[]", {true, true, true}}};
   for (const Case& c : cases) {
     GraphFixture g;
     GraphFixture::Sizes out;
@@ -165,11 +186,18 @@ TEST(Chain, ReductionsOverAnyDimensions) {
       std::int64_t at = 0;
       for (std::size_t d = 0; d < 3; ++d) at = at * out[d] + (c.reduced[d] ? 0 : index[d]);
       double& w = want[static_cast<std::size_t>(at)];
-      if (c.op == "amax") w = std::max(w, vx[i]);
-      else w += c.op == "sum" ? vx[i] : c.op == "mean" ? vx[i] / static_cast<double>(count) : vx[i] * vx[i];
+      if (c.op == "amax")
+        w = std::max(w, vx[i]);
+      else
+        w += c.op == "sum"    ? vx[i]
+             : c.op == "mean" ? vx[i] / static_cast<double>(count)
+                              : vx[i] * vx[i];
     }
     SCOPED_TRACE(c.op + c.dims);
-    g.expect(y, [&](std::int64_t i) { return c.op == "linalg_vector_norm" ? std::sqrt(want[i]) : want[i]; }, 1e-3);
+    g.expect(
+        y,
+        [&](std::int64_t i) { return c.op == "linalg_vector_norm" ? std::sqrt(want[i]) : want[i]; },
+        1e-3);
   }
 }
 
@@ -181,18 +209,23 @@ TEST(Chain, SumOverFewIsAFewStridedAdds) {
     const Values vx = g.random(x);
     g.run();
     EXPECT_LT(g.compiled().program.instruction_count(), 100);
-    g.expect(y, [&](std::int64_t i) {
-      double want = 0;
-      for (std::int64_t h = 0; h < heads; ++h) want += vx[(i / 1120 * heads + h) * 1120 + i % 1120];
-      return want;
-    }, 2e-2);
+    g.expect(
+        y,
+        [&](std::int64_t i) {
+          double want = 0;
+          for (std::int64_t h = 0; h < heads; ++h)
+            want += vx[(i / 1120 * heads + h) * 1120 + i % 1120];
+          return want;
+        },
+        2e-2);
   }
 }
 
 TEST(Chain, GatherAndScatterAddOneElementPerRow) {
   for (std::int64_t rows : {1, 100, 300}) {
     GraphFixture g;
-    const auto table = g.input({rows, 1, 37}), index = g.input({rows, 1, 1}, DType::kInt64), out = g.output({rows, 1, 1});
+    const auto table = g.input({rows, 1, 37}), index = g.input({rows, 1, 1}, DType::kInt64),
+               out = g.output({rows, 1, 1});
     const auto sums = g.input({rows, 1, 37});
     g.node("gather", {table, index}, {out}, "dim=-1 sparse_grad=0");
     g.node("scatter_add_", {sums, index, out}, {sums}, "dim=-1");
@@ -202,33 +235,41 @@ TEST(Chain, GatherAndScatterAddOneElementPerRow) {
     g.set(index, vi);
     g.run();
     EXPECT_EQ(g.compiled().coverage.estimated_ops, 0);
-    const auto picked = [&](std::int64_t r) { return vt[r * 37 + static_cast<std::int64_t>(vi[r])]; };
+    const auto picked = [&](std::int64_t r) {
+      return vt[r * 37 + static_cast<std::int64_t>(vi[r])];
+    };
     g.expect(out, picked);
-    g.expect(sums, [&](std::int64_t i) { return vs[i] + (i % 37 == static_cast<std::int64_t>(vi[i / 37]) ? picked(i / 37) : 0); });
+    g.expect(sums, [&](std::int64_t i) {
+      return vs[i] + (i % 37 == static_cast<std::int64_t>(vi[i / 37]) ? picked(i / 37) : 0);
+    });
   }
 }
 
 TEST(Chain, TransposedCopy) {
   GraphFixture g;
-  const auto x = g.input({3, 200, 140}), y = g.output({3, 140, 200}), z = g.output({200, 3, 140}, kB);
+  const auto x = g.input({3, 200, 140}), y = g.output({3, 140, 200}),
+             z = g.output({200, 3, 140}, kB);
   g.node("clone", {g.view(x, {3, 140, 200}, {200 * 140, 1, 140})}, {y});
   g.node("_copy_from", {g.view(x, {200, 3, 140}, {140, 200 * 140, 1})}, {z});
   const Values vx = g.random(x);
   g.run();
-  g.expect(y, [&](std::int64_t i) { return vx[i / 28000 * 28000 + i % 200 * 140 + i / 200 % 140]; });
+  g.expect(y,
+           [&](std::int64_t i) { return vx[i / 28000 * 28000 + i % 200 * 140 + i / 200 % 140]; });
   g.expect(z, [&](std::int64_t i) { return vx[i / 140 % 3 * 28000 + i / 420 * 140 + i % 140]; });
 }
 
 TEST(Chain, MasksAndSelects) {
   GraphFixture g;
-  const auto x = g.input({70, 90}), y = g.input({70, 90}), m = g.temporary({70, 90}, DType::kBool), f = g.output({70, 90}), w = g.output({70, 90});
+  const auto x = g.input({70, 90}), y = g.input({70, 90}), m = g.temporary({70, 90}, DType::kBool),
+             f = g.output({70, 90}), w = g.output({70, 90});
   g.node("gt.Tensor", {x, y}, {m});
   g.node("masked_fill.Scalar", {x, m}, {f}, "value=-inf");
   g.node("where.self", {m, x, y}, {w});
   const Values vx = g.random(x), vy = g.random(y);
   g.run();
   const Values& masked = g.result(f);
-  for (std::size_t i = 0; i < masked.size(); ++i) ASSERT_EQ(masked[i], vx[i] > vy[i] ? -INFINITY : vx[i]);
+  for (std::size_t i = 0; i < masked.size(); ++i)
+    ASSERT_EQ(masked[i], vx[i] > vy[i] ? -INFINITY : vx[i]);
   g.expect(w, [&](std::int64_t i) { return std::max(vx[i], vy[i]); });
 }
 
@@ -238,38 +279,58 @@ TEST(Chain, ForeachAndAdamW) {
   const std::vector<GraphFixture::Sizes> shapes{{300, 7}, {64}, {1000}};
   std::vector<Values> vp, vg, vm, vv;
   for (const auto& shape : shapes) {
-    p.push_back(g.input(shape)), gr.push_back(g.input(shape)), m.push_back(g.input(shape)), v.push_back(g.input(shape)), s.push_back(g.input({}));
-    vp.push_back(g.random(p.back())), vg.push_back(g.random(gr.back())), vm.push_back(g.random(m.back())), vv.push_back(g.random(v.back(), 0, 1));
+    p.push_back(g.input(shape)), gr.push_back(g.input(shape)), m.push_back(g.input(shape)),
+        v.push_back(g.input(shape)), s.push_back(g.input({}));
+    vp.push_back(g.random(p.back())), vg.push_back(g.random(gr.back())),
+        vm.push_back(g.random(m.back())), vv.push_back(g.random(v.back(), 0, 1));
     g.set(s.back(), {2});
   }
   std::vector<std::uint32_t> all, out;
   for (auto* list : {&p, &gr, &m, &v, &s}) all.insert(all.end(), list->begin(), list->end());
   for (auto* list : {&p, &m, &v}) out.insert(out.end(), list->begin(), list->end());
   g.node("_foreach_add_.Scalar", s, s, "scalar=1");
-  g.node("_fused_adamw_", all, out, "lr=0.01 beta1=0.9 beta2=0.95 weight_decay=0.1 eps=1e-08 amsgrad=0 maximize=0");
+  g.node("_fused_adamw_", all, out,
+         "lr=0.01 beta1=0.9 beta2=0.95 weight_decay=0.1 eps=1e-08 amsgrad=0 maximize=0");
   g.run();
   for (std::size_t t = 0; t < 3; ++t) {
-    g.expect(p[t], [&](std::int64_t i) {
-      const double mm = 0.9 * vm[t][i] + 0.1 * vg[t][i], w = 0.95 * vv[t][i] + 0.05 * vg[t][i] * vg[t][i];
-      return vp[t][i] * (1 - 0.001) - 0.01 / (1 - std::pow(0.9, 3)) * mm / (std::sqrt(w) / std::sqrt(1 - std::pow(0.95, 3)) + 1e-8);
-    }, 1e-3);
+    g.expect(
+        p[t],
+        [&](std::int64_t i) {
+          const double mm = 0.9 * vm[t][i] + 0.1 * vg[t][i],
+                       w = 0.95 * vv[t][i] + 0.05 * vg[t][i] * vg[t][i];
+          return vp[t][i] * (1 - 0.001) -
+                 0.01 / (1 - std::pow(0.9, 3)) * mm /
+                     (std::sqrt(w) / std::sqrt(1 - std::pow(0.95, 3)) + 1e-8);
+        },
+        1e-3);
   }
 }
 
 TEST(Chain, AdamWWithTheLearningRateOnTheDevice) {
   for (const bool amsgrad : {false, true}) {
     GraphFixture g;
-    const std::uint32_t p = g.input({64, 9}), gr = g.input({64, 9}), m = g.input({64, 9}), v = g.input({64, 9}), top = g.input({64, 9}), t = g.input({}), lr = g.input({});
-    const Values vp = g.random(p), vg = g.random(gr), vm = g.random(m), vv = g.random(v, 0, 1), vt = g.random(top, 0, 1);
+    const std::uint32_t p = g.input({64, 9}), gr = g.input({64, 9}), m = g.input({64, 9}),
+                        v = g.input({64, 9}), top = g.input({64, 9}), t = g.input({}),
+                        lr = g.input({});
+    const Values vp = g.random(p), vg = g.random(gr), vm = g.random(m), vv = g.random(v, 0, 1),
+                 vt = g.random(top, 0, 1);
     g.set(t, {3}), g.set(lr, {0.02f});
     std::vector<std::uint32_t> in{p, gr, m, v, t, lr}, out{p, m, v};
     if (amsgrad) in.insert(in.begin() + 4, top), out.push_back(top);
-    g.node("_fused_adamw_.tensor_lr", in, out, std::string("beta1=0.9 beta2=0.95 weight_decay=0.1 eps=1e-08 maximize=0 amsgrad=") + (amsgrad ? "1" : "0"));
+    g.node("_fused_adamw_.tensor_lr", in, out,
+           std::string("beta1=0.9 beta2=0.95 weight_decay=0.1 eps=1e-08 maximize=0 amsgrad=") +
+               (amsgrad ? "1" : "0"));
     g.run();
-    g.expect(p, [&](std::int64_t i) {
-      const double mm = 0.9 * vm[i] + 0.1 * vg[i], w = 0.95 * vv[i] + 0.05 * vg[i] * vg[i], most = amsgrad ? std::max<double>(vt[i], w) : w;
-      return vp[i] * (1 - 0.002) - 0.02 / (1 - std::pow(0.9, 3)) * mm / (std::sqrt(most) / std::sqrt(1 - std::pow(0.95, 3)) + 1e-8);
-    }, 1e-3);
+    g.expect(
+        p,
+        [&](std::int64_t i) {
+          const double mm = 0.9 * vm[i] + 0.1 * vg[i], w = 0.95 * vv[i] + 0.05 * vg[i] * vg[i],
+                       most = amsgrad ? std::max<double>(vt[i], w) : w;
+          return vp[i] * (1 - 0.002) -
+                 0.02 / (1 - std::pow(0.9, 3)) * mm /
+                     (std::sqrt(most) / std::sqrt(1 - std::pow(0.95, 3)) + 1e-8);
+        },
+        1e-3);
   }
 }
 

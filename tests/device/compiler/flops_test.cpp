@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "device/compiler/compile.h"
-#include "device/compiler/recipe.h"
+#include "device/compiler/graph/recipe.h"
 #include "tests/device/compiler/graph_samples.h"
 
 namespace trellis::device::testing {
@@ -9,7 +9,8 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-std::int64_t flops(const std::string& op, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs, const std::string& scalars = "") {
+std::int64_t flops(const std::string& op, const std::vector<Shape>& inputs,
+                   const std::vector<Shape>& outputs, const std::string& scalars = "") {
   GraphMaker make;
   std::vector<std::uint32_t> in, out;
   for (const Shape& shape : inputs) in.push_back(make.tensor(shape));
@@ -35,7 +36,8 @@ TEST(PlainName, KeepsWhatIsComputed) {
 TEST(Flops, MatrixProducts) {
   EXPECT_EQ(flops("mm", {{3, 5}, {5, 7}}, {{3, 7}}), 2 * 3 * 5 * 7);
   EXPECT_EQ(flops("mm.out", {{3, 5}, {5, 7}, {3, 7}}, {{3, 7}}), 2 * 3 * 5 * 7);
-  EXPECT_EQ(flops("addmm.out", {{7}, {3, 5}, {5, 7}, {3, 7}}, {{3, 7}}, "beta=1 alpha=1"), 2 * 3 * 5 * 7);
+  EXPECT_EQ(flops("addmm.out", {{7}, {3, 5}, {5, 7}, {3, 7}}, {{3, 7}}, "beta=1 alpha=1"),
+            2 * 3 * 5 * 7);
   EXPECT_EQ(flops("addmm_", {{3, 7}, {3, 5}, {5, 7}}, {{3, 7}}), 2 * 3 * 5 * 7);
   EXPECT_EQ(flops("bmm", {{2, 3, 5}, {2, 5, 7}}, {{2, 3, 7}}), 2 * 2 * 3 * 5 * 7);
   EXPECT_EQ(flops("baddbmm", {{2, 3, 7}, {2, 3, 5}, {2, 5, 7}}, {{2, 3, 7}}), 2 * 2 * 3 * 5 * 7);
@@ -52,16 +54,23 @@ TEST(Flops, Attention) {
   const std::int64_t full = 4 * 2 * 4 * 8 * 32 * 16;
   const std::string op = "_scaled_dot_product_fused_attention_overrideable";
   EXPECT_EQ(flops(op, {q, kv, kv}, {q, stats}, "dropout_p=0 is_causal=0"), full);
-  EXPECT_EQ(flops(op, {q, kv, kv}, {q, stats}, "dropout_p=0 is_causal=1 return_debug_mask=0"), full / 2);
+  EXPECT_EQ(flops(op, {q, kv, kv}, {q, stats}, "dropout_p=0 is_causal=1 return_debug_mask=0"),
+            full / 2);
   EXPECT_EQ(flops("scaled_dot_product_attention", {q, kv, kv}, {q}), full);
-  EXPECT_EQ(flops(op + "_backward", {q, q, kv, kv, q, stats}, {q, kv, kv}, "is_causal=1"), full / 2 * 5 / 2);
+  EXPECT_EQ(flops(op + "_backward", {q, q, kv, kv, q, stats}, {q, kv, kv}, "is_causal=1"),
+            full / 2 * 5 / 2);
 }
 
 TEST(Flops, Convolutions) {
   // 6 input and 9 output channels in 3 groups, 5 × 5 taps.
-  EXPECT_EQ(flops("convolution", {{2, 6, 20, 20}, {9, 2, 5, 5}, {9}}, {{2, 9, 16, 16}}, "transposed=0 groups=3"), 2 * 2 * 9 * 16 * 16 * 2 * 25);
-  EXPECT_EQ(flops("convolution", {{2, 6, 20, 20}, {6, 3, 5, 5}}, {{2, 9, 24, 24}}, "transposed=1 groups=3"), 2 * 2 * 6 * 20 * 20 * 3 * 25);
-  EXPECT_EQ(flops("convolution_backward", {{2, 9, 16, 16}, {2, 6, 20, 20}, {9, 2, 5, 5}}, {{2, 6, 20, 20}, {9, 2, 5, 5}, {9}}, "transposed=0 groups=3"),
+  EXPECT_EQ(flops("convolution", {{2, 6, 20, 20}, {9, 2, 5, 5}, {9}}, {{2, 9, 16, 16}},
+                  "transposed=0 groups=3"),
+            2 * 2 * 9 * 16 * 16 * 2 * 25);
+  EXPECT_EQ(flops("convolution", {{2, 6, 20, 20}, {6, 3, 5, 5}}, {{2, 9, 24, 24}},
+                  "transposed=1 groups=3"),
+            2 * 2 * 6 * 20 * 20 * 3 * 25);
+  EXPECT_EQ(flops("convolution_backward", {{2, 9, 16, 16}, {2, 6, 20, 20}, {9, 2, 5, 5}},
+                  {{2, 6, 20, 20}, {9, 2, 5, 5}, {9}}, "transposed=0 groups=3"),
             2 * (2 * 2 * 9 * 16 * 16 * 2 * 25) + 2 * 9 * 16 * 16);
 }
 
@@ -75,7 +84,8 @@ TEST(Flops, ElementwiseCountsOutputs) {
 
 TEST(Flops, ListsCountEachOutputOnce) {
   GraphMaker make;
-  const auto a = make.tensor({4, 5}), b = make.tensor({3}), c = make.tensor({4, 5}), d = make.tensor({3});
+  const auto a = make.tensor({4, 5}), b = make.tensor({3}), c = make.tensor({4, 5}),
+             d = make.tensor({3});
   make.op("_foreach_add_.List", {a, b, c, d}, {a, b, a, b}, "alpha=1");
   EXPECT_EQ(node_flops(make.graph, make.graph.nodes[0]), 23);
 }
@@ -89,7 +99,8 @@ TEST(Flops, ReductionsCountInputs) {
 }
 
 TEST(Flops, MovingDataIsNone) {
-  for (const char* op : {"copy_", "cat.out", "index_select", "embedding", "zero_", "fill_.Scalar", "_to_copy", "clone", "gather.out", "empty.memory_format"}) {
+  for (const char* op : {"copy_", "cat.out", "index_select", "embedding", "zero_", "fill_.Scalar",
+                         "_to_copy", "clone", "gather.out", "empty.memory_format"}) {
     EXPECT_EQ(flops(op, {{4, 5}}, {{4, 5}}), 0) << op;
   }
   EXPECT_EQ(flops("embedding_dense_backward", {{6, 5}, {6}}, {{100, 5}}), 30);
@@ -105,7 +116,9 @@ TEST(Flops, CommunicationIsNone) {
 TEST(Flops, EmptyTensors) {
   EXPECT_EQ(flops("mm", {{0, 5}, {5, 7}}, {{0, 7}}), 0);
   EXPECT_EQ(flops("add.Tensor", {{0}, {0}}, {{0}}), 0);
-  EXPECT_EQ(flops("scaled_dot_product_attention", {{2, 4, 0, 0}, {2, 4, 0, 0}, {2, 4, 0, 0}}, {{2, 4, 0, 0}}), 0);
+  EXPECT_EQ(flops("scaled_dot_product_attention", {{2, 4, 0, 0}, {2, 4, 0, 0}, {2, 4, 0, 0}},
+                  {{2, 4, 0, 0}}),
+            0);
 }
 
 }  // namespace

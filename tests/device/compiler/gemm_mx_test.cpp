@@ -1,4 +1,4 @@
-#include "device/compiler/gemm_mx.h"
+#include "device/compiler/gemm/gemm_mx.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,8 @@ struct MxNumbers {
   Values packed, scales;
   Values plain;  ///< [k][columns]
 
-  MxNumbers(DType dtype, std::int64_t k, std::int64_t columns, std::mt19937& random) : plain(static_cast<std::size_t>(k * columns)) {
+  MxNumbers(DType dtype, std::int64_t k, std::int64_t columns, std::mt19937& random)
+      : plain(static_cast<std::size_t>(k * columns)) {
     std::uniform_int_distribution<int> draw(-3, 3), power(125, 129);
     for (std::int64_t i = 0; i < k / 32 * columns; ++i) scales.push_back(power(random));
     for (std::int64_t row = 0; row < k / 4; ++row) {
@@ -25,7 +26,8 @@ struct MxNumbers {
         for (int part = 0; part < 4; ++part) {
           const double value = draw(random);
           element |= encode(mx_format(dtype), value) << (part * mx_bits(dtype));
-          plain[static_cast<std::size_t>((4 * row + part) * columns + c)] = value * std::exp2(scales[static_cast<std::size_t>(row / 8 * columns + c)] - 127);
+          plain[static_cast<std::size_t>((4 * row + part) * columns + c)] =
+              value * std::exp2(scales[static_cast<std::size_t>(row / 8 * columns + c)] - 127);
         }
         packed.push_back(element);
       }
@@ -44,14 +46,17 @@ void check(const MxCase& c) {
   core.limits.core_version = 4;
   ProgramBuilder builder("mx", core);
   const auto operand = [&](std::int64_t columns, std::int32_t slot) {
-    const auto data = builder.add_hbm("data", c.k / 4 * columns * isa::size_bytes(c.dtype), slot), scales = builder.add_hbm("scales", c.k / 32 * columns, slot + 1);
-    return MxOperand{contiguous(data, c.dtype, {c.k / 4, columns}), contiguous(scales, DType::kUInt8, {c.k / 32, columns})};
+    const auto data = builder.add_hbm("data", c.k / 4 * columns * isa::size_bytes(c.dtype), slot),
+               scales = builder.add_hbm("scales", c.k / 32 * columns, slot + 1);
+    return MxOperand{contiguous(data, c.dtype, {c.k / 4, columns}),
+                     contiguous(scales, DType::kUInt8, {c.k / 32, columns})};
   };
   MxGemm gemm{operand(c.m, 0), operand(c.n, 2), {}};
   gemm.c = contiguous(builder.add_hbm("c", c.m * c.n * 4, 4), DType::kFp32, {c.m, c.n});
   lower_mx_gemm(builder, builder.add_kernel({"mx", 0, 0, false}), gemm);
   const auto program = builder.finish();
-  for (const auto& v : isa::validate(program, core.limits)) ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
+  for (const auto& v : isa::validate(program, core.limits))
+    ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
 
   std::mt19937 random(3);
   const MxNumbers a(c.dtype, c.k, c.m, random), b(c.dtype, c.k, c.n, random);
@@ -66,8 +71,11 @@ void check(const MxCase& c) {
     for (std::int64_t m = 0; m < c.m; m += c.m > 200 ? 7 : 1) {
       for (std::int64_t n = 0; n < c.n; n += c.n > 200 ? 5 : 1) {
         double sum = 0;
-        for (std::int64_t k = 0; k < c.k; ++k) sum += a.plain[static_cast<std::size_t>(k * c.m + m)] * b.plain[static_cast<std::size_t>(k * c.n + n)];
-        ASSERT_EQ(got[static_cast<std::size_t>(m * c.n + n)], sum) << "seed " << seed << ": " << m << " " << n;
+        for (std::int64_t k = 0; k < c.k; ++k)
+          sum += a.plain[static_cast<std::size_t>(k * c.m + m)] *
+                 b.plain[static_cast<std::size_t>(k * c.n + n)];
+        ASSERT_EQ(got[static_cast<std::size_t>(m * c.n + n)], sum)
+            << "seed " << seed << ": " << m << " " << n;
       }
     }
   }
@@ -83,7 +91,8 @@ TEST(MxGemm, Fp4) { check({140, 600, 544, kE2}); }
 TEST(MxGemm, BlocksFollowEachOther) { check({140, 2300, 544, kE2, 60 * 1024}); }
 TEST(MxGemm, BothStream) { check({280, 1300, 1056, kE4, 64 * 1024}); }
 
-/// Rounded to the nearest, ties to even; magnitudes above the largest number saturate; every code but NaN and infinity survives.
+/// Rounded to the nearest, ties to even; magnitudes above the largest number saturate; every code
+/// but NaN and infinity survives.
 TEST(MxNumbers, MiniFloatsRound) {
   for (const DType dtype : {kE4, kE5, kE2}) {
     const MiniFloat f = mx_format(dtype);

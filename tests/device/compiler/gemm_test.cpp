@@ -1,5 +1,5 @@
-#include "device/compiler/gemm.h"
-#include "device/compiler/gemm_tilings.h"
+#include "device/compiler/gemm/gemm.h"
+#include "device/compiler/gemm/gemm_tilings.h"
 
 #include <gtest/gtest.h>
 
@@ -21,13 +21,17 @@ struct Case {
   std::int64_t sbuf = 192 * 1024;
 };
 
-HbmView matrix(std::uint32_t buffer, DType dtype, std::int64_t batch, std::int64_t rows, std::int64_t columns, bool rows_minor) {
-  HbmView v = contiguous(buffer, dtype, rows_minor ? std::vector<std::int64_t>{batch, columns, rows} : std::vector<std::int64_t>{batch, rows, columns});
+HbmView matrix(std::uint32_t buffer, DType dtype, std::int64_t batch, std::int64_t rows,
+               std::int64_t columns, bool rows_minor) {
+  HbmView v = contiguous(buffer, dtype,
+                         rows_minor ? std::vector<std::int64_t>{batch, columns, rows}
+                                    : std::vector<std::int64_t>{batch, rows, columns});
   return rows_minor ? transposed(v, 1, 2) : v;
 }
 
 double at(const HbmView& v, const Values& values, std::int64_t b, std::int64_t i, std::int64_t j) {
-  return values[static_cast<std::size_t>(v.offset + b * v.strides[0] + i * v.strides[1] + j * v.strides[2])];
+  return values[static_cast<std::size_t>(v.offset + b * v.strides[0] + i * v.strides[1] +
+                                         j * v.strides[2])];
 }
 
 void check(const Case& c) {
@@ -35,8 +39,10 @@ void check(const Case& c) {
   ProgramBuilder builder("gemm", core);
   const std::int64_t size = isa::size_bytes(c.dtype);
   Gemm gemm;
-  const auto a = builder.add_hbm("a", c.batch * c.m * c.k * size, 0), b = builder.add_hbm("b", c.batch * c.k * c.n * size, 1);
-  const auto out = builder.add_hbm("c", c.batch * c.m * c.n * size, 2), d = builder.add_hbm("d", c.batch * c.m * c.n * size, 3);
+  const auto a = builder.add_hbm("a", c.batch * c.m * c.k * size, 0),
+             b = builder.add_hbm("b", c.batch * c.k * c.n * size, 1);
+  const auto out = builder.add_hbm("c", c.batch * c.m * c.n * size, 2),
+             d = builder.add_hbm("d", c.batch * c.m * c.n * size, 3);
   gemm.a = matrix(a, c.dtype, c.batch, c.m, c.k, c.a_minor_m);
   gemm.b = matrix(b, c.dtype, c.batch, c.k, c.n, c.b_minor_k);
   gemm.c = matrix(out, c.dtype, c.batch, c.m, c.n, c.c_minor_m);
@@ -47,7 +53,8 @@ void check(const Case& c) {
   const auto kernel = builder.add_kernel({"mm", 0, 0, false});
   lower_gemm(builder, kernel, gemm);
   const auto program = builder.finish();
-  for (const auto& v : isa::validate(program, core.limits)) ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
+  for (const auto& v : isa::validate(program, core.limits))
+    ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
 
   std::mt19937 random(7);
   std::uniform_int_distribution<int> draw(-4, 4);
@@ -56,7 +63,8 @@ void check(const Case& c) {
     for (std::int64_t i = 0; i < n; ++i) values.push_back(draw(random) * 0.25);
     return values;
   };
-  const Values va = fill(c.batch * c.m * c.k), vb = fill(c.batch * c.k * c.n), vd = fill(c.batch * c.m * c.n);
+  const Values va = fill(c.batch * c.m * c.k), vb = fill(c.batch * c.k * c.n),
+               vd = fill(c.batch * c.m * c.n);
   Values first;
   for (std::uint32_t seed : {0u, 1u, 2u}) {
     Interpreter run(program, core.limits, seed);
@@ -75,10 +83,12 @@ void check(const Case& c) {
     for (std::int64_t m = 0; m < c.m; ++m) {
       for (std::int64_t n = 0; n < c.n; ++n) {
         double sum = 0;
-        for (std::int64_t k = 0; k < c.k; ++k) sum += at(gemm.a, va, i, m, k) * at(gemm.b, vb, i, k, n);
+        for (std::int64_t k = 0; k < c.k; ++k)
+          sum += at(gemm.a, va, i, m, k) * at(gemm.b, vb, i, k, n);
         sum *= c.alpha;
         if (gemm.addend) sum += c.beta * at(*gemm.addend, vd, i, m, n);
-        ASSERT_NEAR(at(gemm.c, first, i, m, n), sum, 1e-2 + 1e-2 * std::abs(sum)) << i << " " << m << " " << n;
+        ASSERT_NEAR(at(gemm.c, first, i, m, n), sum, 1e-2 + 1e-2 * std::abs(sum))
+            << i << " " << m << " " << n;
       }
     }
   }
@@ -88,7 +98,8 @@ void check_tiling(GemmTiling tiling) {
   const auto core = test_core();
   constexpr std::int64_t kM = 512, kK = 256, kN = 1024;
   ProgramBuilder builder("gemm", core);
-  const auto a = builder.add_hbm("a", kM * kK * 4, 0), b = builder.add_hbm("b", kK * kN * 4, 1), out = builder.add_hbm("c", kM * kN * 4, 2);
+  const auto a = builder.add_hbm("a", kM * kK * 4, 0), b = builder.add_hbm("b", kK * kN * 4, 1),
+             out = builder.add_hbm("c", kM * kN * 4, 2);
   Gemm gemm;
   gemm.a = transposed(contiguous(a, DType::kFp32, {kK, kM}), 0, 1);
   gemm.b = contiguous(b, DType::kFp32, {kK, kN});
@@ -96,9 +107,14 @@ void check_tiling(GemmTiling tiling) {
   gemm.four_passes = true;
   lower_gemm_tiling(builder, builder.add_kernel({"mm", 0, 0, false}), gemm, tiling);
   const auto program = builder.finish();
-  for (const auto& v : isa::validate(program, core.limits)) ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
-  const auto va = [](std::int64_t k, std::int64_t m) { return static_cast<double>((k * 7 + m * 3) % 9 - 4); };
-  const auto vb = [](std::int64_t k, std::int64_t n) { return static_cast<double>((k * 5 + n * 11) % 7 - 3); };
+  for (const auto& v : isa::validate(program, core.limits))
+    ADD_FAILURE() << name(v.engine) << " " << v.index << ": " << v.text;
+  const auto va = [](std::int64_t k, std::int64_t m) {
+    return static_cast<double>((k * 7 + m * 3) % 9 - 4);
+  };
+  const auto vb = [](std::int64_t k, std::int64_t n) {
+    return static_cast<double>((k * 5 + n * 11) % 7 - 3);
+  };
   Values values_a, values_b;
   for (std::int64_t k = 0; k < kK; ++k) {
     for (std::int64_t m = 0; m < kM; ++m) values_a.push_back(va(k, m));
@@ -135,8 +151,12 @@ TEST(Gemm, Batched) { check({3, 140, 50, 60, false, false, false, kF, 2, 1, 1});
 TEST(Gemm, Vector) { check({1, 1, 200, 300, false, true, false, kF, 0, 1, 1}); }
 TEST(Gemm, LongContraction) { check({1, 20, 30, 9000, false, true, false, kF, 2, 1, 1}); }
 
-TEST(Gemm, UnequalPiecesOfTurnedRows) { check({1, 140, 150, 2200, false, true, false, kB, 0, 1, 1}); }
-TEST(Gemm, ManyUnequalPiecesOfTurnedRows) { check({1, 130, 20, 5480, false, true, false, kB, 1, 1, 1}); }
+TEST(Gemm, UnequalPiecesOfTransposedRows) {
+  check({1, 140, 150, 2200, false, true, false, kB, 0, 1, 1});
+}
+TEST(Gemm, ManyUnequalPiecesOfTransposedRows) {
+  check({1, 130, 20, 5480, false, true, false, kB, 1, 1, 1});
+}
 /// Of a product [m, k] · [k, n] whose left side lies in memory as [k, m].
 bool passes_through_hbm(std::int64_t m, std::int64_t k, std::int64_t n) {
   auto core = test_core();
@@ -149,7 +169,8 @@ bool passes_through_hbm(std::int64_t m, std::int64_t k, std::int64_t n) {
   gemm.c = contiguous(builder.add_hbm("c", m * n * 2, 2), kB, {m, n});
   lower_gemm(builder, builder.add_kernel({"mm", 0, 0, false}), gemm);
   const auto program = builder.finish();
-  return std::any_of(program.buffers.begin(), program.buffers.end(), [](const isa::Buffer& b) { return b.name == "scratch"; });
+  return std::any_of(program.buffers.begin(), program.buffers.end(),
+                     [](const isa::Buffer& b) { return b.name == "scratch"; });
 }
 
 /// Panels of 8,192 rows of K leave room for short descriptors only.
@@ -159,8 +180,12 @@ TEST(Gemm, ALongContractionIsCutWhereThatMakesPanelsWider) {
   check({1, 200, 150, 2304, true, false, false, kB, 0, 1, 1, 48 * 1024});
 }
 
-TEST(Gemm, DoubleBufferedBlocks) { check({1, 1100, 2100, 512, true, false, false, kB, 0, 1, 1, 32 * 1024}); }
-TEST(Gemm, DoubleBufferedBlocksTurned) { check({1, 1100, 1100, 640, false, false, false, kB, 1, 1, 1, 32 * 1024}); }
+TEST(Gemm, DoubleBufferedBlocks) {
+  check({1, 1100, 2100, 512, true, false, false, kB, 0, 1, 1, 32 * 1024});
+}
+TEST(Gemm, DoubleBufferedBlocksTransposed) {
+  check({1, 1100, 1100, 640, false, false, false, kB, 1, 1, 1, 32 * 1024});
+}
 TEST(Gemm, Tiled) { check_tiling(GemmTiling::kTiled); }
 TEST(Gemm, Hoisted) { check_tiling(GemmTiling::kHoisted); }
 TEST(Gemm, BlockedFree) { check_tiling(GemmTiling::kBlockedFree); }

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "device/compiler/compile.h"
-#include "device/compiler/hbm_view.h"
+#include "device/compiler/emit/hbm_view.h"
 #include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/test_core.h"
 
@@ -19,7 +19,9 @@ class GraphFixture {
  public:
   using Sizes = std::vector<std::int64_t>;
 
-  explicit GraphFixture(std::int64_t sbuf = 192 * 1024) : core_(test_core(sbuf)) { graph_.name = "test"; }
+  explicit GraphFixture(std::int64_t sbuf = 192 * 1024) : core_(test_core(sbuf)) {
+    graph_.name = "test";
+  }
 
   std::uint32_t tensor(const Sizes& sizes, DType dtype, BufferRole role) {
     std::int64_t n = 1;
@@ -35,15 +37,23 @@ class GraphFixture {
     graph_.values.push_back({buffer, view});
     return static_cast<std::uint32_t>(graph_.values.size() - 1);
   }
-  std::uint32_t input(const Sizes& sizes, DType dtype = DType::kFp32) { return tensor(sizes, dtype, BufferRole::kExternal); }
-  std::uint32_t temporary(const Sizes& sizes, DType dtype = DType::kFp32) { return tensor(sizes, dtype, BufferRole::kTemporary); }
-  std::uint32_t output(const Sizes& sizes, DType dtype = DType::kFp32) { return tensor(sizes, dtype, BufferRole::kOutput); }
+  std::uint32_t input(const Sizes& sizes, DType dtype = DType::kFp32) {
+    return tensor(sizes, dtype, BufferRole::kExternal);
+  }
+  std::uint32_t temporary(const Sizes& sizes, DType dtype = DType::kFp32) {
+    return tensor(sizes, dtype, BufferRole::kTemporary);
+  }
+  std::uint32_t output(const Sizes& sizes, DType dtype = DType::kFp32) {
+    return tensor(sizes, dtype, BufferRole::kOutput);
+  }
   /// Another view of a value's buffer.
-  std::uint32_t view(std::uint32_t of, const Sizes& sizes, const Sizes& strides, std::int64_t offset = 0) {
+  std::uint32_t view(std::uint32_t of, const Sizes& sizes, const Sizes& strides,
+                     std::int64_t offset = 0) {
     return value(graph_.values[of].buffer, {sizes, strides, offset, graph_.values[of].view.dtype});
   }
 
-  Node& node(const std::string& op, const std::vector<std::uint32_t>& inputs, const std::vector<std::uint32_t>& outputs, const std::string& scalars = "") {
+  Node& node(const std::string& op, const std::vector<std::uint32_t>& inputs,
+             const std::vector<std::uint32_t>& outputs, const std::string& scalars = "") {
     Node n;
     n.op = op;
     n.scalars = scalars;
@@ -54,11 +64,15 @@ class GraphFixture {
   }
 
   /// Numbers for an external value's whole buffer, in elements.
-  void set(std::uint32_t value, Values numbers) { data_[graph_.values[value].buffer] = std::move(numbers); }
+  void set(std::uint32_t value, Values numbers) {
+    data_[graph_.values[value].buffer] = std::move(numbers);
+  }
   /// Multiples of 1/16 in [low, high].
   Values random(std::uint32_t value, double low = -2, double high = 2) {
-    std::int64_t n = graph_.buffers[graph_.values[value].buffer].bytes / sim::isa::size_bytes(graph_.values[value].view.dtype);
-    std::uniform_int_distribution<int> draw(static_cast<int>(low * 16), static_cast<int>(high * 16));
+    std::int64_t n = graph_.buffers[graph_.values[value].buffer].bytes /
+                     sim::isa::size_bytes(graph_.values[value].view.dtype);
+    std::uniform_int_distribution<int> draw(static_cast<int>(low * 16),
+                                            static_cast<int>(high * 16));
     Values out;
     for (std::int64_t i = 0; i < n; ++i) out.push_back(draw(engine_) / 16.0);
     set(value, out);
@@ -75,7 +89,8 @@ class GraphFixture {
     }
     std::map<std::int32_t, std::uint32_t> program_buffer;
     for (std::uint32_t b = 0; b < compiled_.program.buffers.size(); ++b) {
-      if (compiled_.program.buffers[b].slot >= 0) program_buffer[compiled_.program.buffers[b].slot] = b;
+      if (compiled_.program.buffers[b].slot >= 0)
+        program_buffer[compiled_.program.buffers[b].slot] = b;
     }
     for (std::uint32_t seed : {0u, 1u, 2u}) {
       Interpreter interpreter(compiled_.program, core_.limits, seed);
@@ -89,7 +104,9 @@ class GraphFixture {
       for (const auto& [buffer, slot] : slots) {
         if (!program_buffer.contains(slot)) continue;
         const DType dtype = dtype_of(buffer);
-        results[buffer] = interpreter.read(program_buffer[slot], dtype, compiled_.program.buffers[program_buffer[slot]].bytes / sim::isa::size_bytes(dtype));
+        results[buffer] = interpreter.read(
+            program_buffer[slot], dtype,
+            compiled_.program.buffers[program_buffer[slot]].bytes / sim::isa::size_bytes(dtype));
       }
       if (seed == 0) {
         results_ = results;
@@ -98,14 +115,18 @@ class GraphFixture {
       for (const auto& [buffer, again] : results) {
         ASSERT_EQ(again.size(), results_[buffer].size());
         for (std::size_t i = 0; i < again.size(); ++i) {
-          const bool same = again[i] == results_[buffer][i] || (again[i] != again[i] && results_[buffer][i] != results_[buffer][i]);
-          ASSERT_TRUE(same) << "the schedule changes buffer " << buffer << " at " << i << ": a race";
+          const bool same = again[i] == results_[buffer][i] ||
+                            (again[i] != again[i] && results_[buffer][i] != results_[buffer][i]);
+          ASSERT_TRUE(same) << "the schedule changes buffer " << buffer << " at " << i
+                            << ": a race";
         }
       }
     }
   }
 
-  [[nodiscard]] const Values& result(std::uint32_t value) { return results_[graph_.values[value].buffer]; }
+  [[nodiscard]] const Values& result(std::uint32_t value) {
+    return results_[graph_.values[value].buffer];
+  }
 
   template <typename Expected>
   void expect(std::uint32_t value, Expected expected, double tolerance = 1e-4) {

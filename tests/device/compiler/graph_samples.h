@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "device/compiler/graph.h"
-#include "device/compiler/hbm_view.h"
+#include "device/compiler/graph/graph.h"
+#include "device/compiler/emit/hbm_view.h"
 
 namespace trellis::device::testing {
 
@@ -21,12 +21,15 @@ class GraphMaker {
     graph.buffers.push_back({role, view.elements() * sim::isa::size_bytes(view.dtype)});
     return value(static_cast<std::uint32_t>(graph.buffers.size() - 1), view);
   }
-  std::uint32_t tensor(std::vector<std::int64_t> sizes, DType dtype = DType::kFp32) { return tensor(fresh(std::move(sizes), dtype)); }
+  std::uint32_t tensor(std::vector<std::int64_t> sizes, DType dtype = DType::kFp32) {
+    return tensor(fresh(std::move(sizes), dtype));
+  }
   std::uint32_t value(std::uint32_t buffer, const TensorView& view) {
     graph.values.push_back({buffer, view});
     return static_cast<std::uint32_t>(graph.values.size() - 1);
   }
-  Node& op(std::string name, std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs, std::string scalars = "") {
+  Node& op(std::string name, std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs,
+           std::string scalars = "") {
     Node node;
     node.op = std::move(name);
     node.scalars = std::move(scalars);

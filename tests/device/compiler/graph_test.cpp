@@ -1,4 +1,4 @@
-#include "device/compiler/graph.h"
+#include "device/compiler/graph/graph.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,8 +24,10 @@ Graph sample() {
   const auto w = make.tensor(TensorView{{8, 16}, {1, 8}, 0, DType::kBf16}, BufferRole::kExternal);
   const auto product = make.tensor({4, 16}, DType::kBf16);
   const auto y = make.tensor(fresh({4, 16}, DType::kBf16), BufferRole::kOutput);
-  make.graph.comms.push_back({sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, 64, DType::kBf16});
-  make.graph.comms.push_back({sim::CollectiveKind::kSendRecv, "pp", 2, 1, 1, true, 64, DType::kBf16});
+  make.graph.comms.push_back(
+      {sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, 64, DType::kBf16});
+  make.graph.comms.push_back(
+      {sim::CollectiveKind::kSendRecv, "pp", 2, 1, 1, true, 64, DType::kBf16});
   make.op("mm", {x, w}, {product}).scope = {"forward", 0, "model.layers.0"};
   make.op("all_reduce", {product}, {product}).kind = Node::Kind::kCommStart;
   make.graph.nodes.back().comm = 0;
@@ -46,11 +48,13 @@ Graph renumbered(const Graph& graph, std::uint32_t seed) {
     std::shuffle(to.begin(), to.end(), random);
     return to;
   };
-  const auto buffer = permutation(graph.buffers.size()), value = permutation(graph.values.size()), comm = permutation(graph.comms.size());
+  const auto buffer = permutation(graph.buffers.size()), value = permutation(graph.values.size()),
+             comm = permutation(graph.comms.size());
   Graph out = graph;
   for (std::size_t i = 0; i < buffer.size(); ++i) out.buffers[buffer[i]] = graph.buffers[i];
   for (std::size_t i = 0; i < comm.size(); ++i) out.comms[comm[i]] = graph.comms[i];
-  for (std::size_t i = 0; i < value.size(); ++i) out.values[value[i]] = {buffer[graph.values[i].buffer], graph.values[i].view};
+  for (std::size_t i = 0; i < value.size(); ++i)
+    out.values[value[i]] = {buffer[graph.values[i].buffer], graph.values[i].view};
   for (Node& node : out.nodes) {
     for (auto& v : node.inputs) v = value[v];
     for (auto& v : node.outputs) v = value[v];
@@ -61,7 +65,8 @@ Graph renumbered(const Graph& graph, std::uint32_t seed) {
 
 TEST(GraphHash, DoesNotDependOnNumbers) {
   const Graph graph = sample();
-  for (std::uint32_t seed = 0; seed < 20; ++seed) EXPECT_EQ(renumbered(graph, seed).hash(), graph.hash());
+  for (std::uint32_t seed = 0; seed < 20; ++seed)
+    EXPECT_EQ(renumbered(graph, seed).hash(), graph.hash());
 }
 
 TEST(GraphHash, DoesNotDependOnPlaces) {
@@ -69,7 +74,7 @@ TEST(GraphHash, DoesNotDependOnPlaces) {
   const ContentHash before = graph.hash();
   for (Node& node : graph.nodes) node.scope = {"other", 7, "model.layers.9"};
   graph.cut_reason = "end of step";
-  graph.buffers.push_back({BufferRole::kExternal, 99});  // used by nobody
+  graph.buffers.push_back({BufferRole::kExternal, 99});  // used by none
   EXPECT_EQ(graph.hash(), before);
 }
 
@@ -120,13 +125,17 @@ const Change kChanges[] = {
     {"wait_moves", [](Graph& g) { std::swap(g.nodes[2], g.nodes[3]); }},
     {"wait_is_gone", [](Graph& g) { g.nodes.erase(g.nodes.begin() + 2); }},
 };
-INSTANTIATE_TEST_SUITE_P(Each, GraphHashChange, ::testing::ValuesIn(kChanges), [](const auto& change) { return change.param.what; });
+INSTANTIATE_TEST_SUITE_P(Each, GraphHashChange, ::testing::ValuesIn(kChanges),
+                         [](const auto& change) { return change.param.what; });
 
-TEST(GraphText, TellsWhatIsThere) {
+TEST(GraphText, ShowsWhatIsThere) {
   const std::string text = print(sample());
-  EXPECT_THAT(text, HasSubstr("graph forward: 4 buffers, 5 nodes, 2 communications, ended by phase border"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("graph forward: 4 buffers, 5 nodes, 2 communications, ended by phase border"));
   EXPECT_THAT(text, HasSubstr("b1 external 256 bytes"));
-  EXPECT_THAT(text, HasSubstr("n0 mm (b0 bf16[4, 8], b1 bf16[8, 16] strides [1, 8]) -> (b2 bf16[4, 16])  @ forward, micro-batch 0, model.layers.0"));
+  EXPECT_THAT(text, HasSubstr("n0 mm (b0 bf16[4, 8], b1 bf16[8, 16] strides [1, 8]) -> (b2 bf16[4, "
+                              "16])  @ forward, micro-batch 0, model.layers.0"));
   EXPECT_THAT(text, HasSubstr("n2 wait c0"));
   EXPECT_THAT(text, HasSubstr("{alpha=0.5}"));
   EXPECT_THAT(text, HasSubstr("send to peer +1"));
@@ -144,20 +153,24 @@ TEST(GraphText, DotDrawsDataFlow) {
 
 TEST(UnsupportedOp, NamesTheCallAndItsPlace) {
   GraphMaker make;
-  const auto a = make.tensor({256, 256}, DType::kBf16), u = make.tensor({256, 256}, DType::kBf16), s = make.tensor({256}, DType::kBf16);
+  const auto a = make.tensor({256, 256}, DType::kBf16), u = make.tensor({256, 256}, DType::kBf16),
+             s = make.tensor({256}, DType::kBf16);
   make.op("linalg_svd", {a}, {u, s}, "full_matrices=0").scope = {"forward", 0, "model.layers.0"};
   const UnsupportedOp error(make.graph, make.graph.nodes[0]);
   EXPECT_EQ(error.code(), ExitCode::kConfig);
   EXPECT_STREQ(error.what(),
-               "the compiler cannot lower aten::linalg_svd(bf16[256, 256], full_matrices=0) -> (bf16[256, 256], bf16[256]), called in phase forward, "
-               "micro-batch 0, layer model.layers.0: it has neither a lowering nor an estimate. Use other operators there, or add a lowering "
+               "the compiler cannot lower aten::linalg_svd(bf16[256, 256], full_matrices=0) -> "
+               "(bf16[256, 256], bf16[256]), called in phase forward, "
+               "micro-batch 0, layer model.layers.0: it has neither a lowering nor an estimate. "
+               "Use other operators there, or add a lowering "
                "(CONTRIBUTING.md, \"How to add an operator\").");
 }
 
 TEST(UnsupportedOp, WithoutAPlace) {
   GraphMaker make;
   make.op("nonsense", {}, {make.tensor({3})});
-  EXPECT_THAT(UnsupportedOp(make.graph, make.graph.nodes[0]).what(), HasSubstr("aten::nonsense() -> fp32[3]: it has neither"));
+  EXPECT_THAT(UnsupportedOp(make.graph, make.graph.nodes[0]).what(),
+              HasSubstr("aten::nonsense() -> fp32[3]: it has neither"));
 }
 
 }  // namespace

@@ -19,29 +19,40 @@ using isa::Opcode;
 namespace {
 constexpr int kMxPacked = 4, kMxScaleRows = 8;  // a scale belongs to 4 values of 8 partitions
 
-bool is_dma(Opcode opcode) { return opcode == Opcode::kDma || opcode == Opcode::kDmaGather || opcode == Opcode::kDmaScatterAdd; }
+bool is_dma(Opcode opcode) {
+  return opcode == Opcode::kDma || opcode == Opcode::kDmaGather || opcode == Opcode::kDmaScatterAdd;
+}
 }  // namespace
 
 Interpreter::Interpreter(const isa::Program& program, const isa::Limits& limits, std::uint32_t seed)
-    : program_(program), random_(seed * 2654435761u + 88172645463325252ull), shuffled_(seed != 0), sbuf_row_(limits.sbuf_bytes_per_partition),
-      psum_row_(limits.psum_bytes_per_partition), semaphores_(static_cast<std::size_t>(limits.semaphores)),
+    : program_(program),
+      random_(seed * 2654435761u + 88172645463325252ull),
+      shuffled_(seed != 0),
+      sbuf_row_(limits.sbuf_bytes_per_partition),
+      psum_row_(limits.psum_bytes_per_partition),
+      semaphores_(static_cast<std::size_t>(limits.semaphores)),
       rings_(isa::kNumEngines * isa::kNumDmaQueues) {
   // All ones reads as NaN: a use before the first write shows.
   sbuf_.assign(static_cast<std::size_t>(limits.partitions * sbuf_row_), 0xff);
   psum_.assign(static_cast<std::size_t>(limits.partitions * psum_row_), 0xff);
-  for (const auto& buffer : program.buffers) hbm_.emplace_back(buffer.space == MemorySpace::kHbm ? static_cast<std::size_t>(buffer.bytes) : 0, 0xff);
+  for (const auto& buffer : program.buffers)
+    hbm_.emplace_back(
+        buffer.space == MemorySpace::kHbm ? static_cast<std::size_t>(buffer.bytes) : 0, 0xff);
 }
 
 void Interpreter::write(std::uint32_t buffer, DType dtype, const Values& values) {
   const auto size = static_cast<std::size_t>(isa::size_bytes(dtype));
-  if (hbm_.at(buffer).size() < values.size() * size) throw std::runtime_error("buffer is smaller than the values for it");
-  for (std::size_t i = 0; i < values.size(); ++i) encode(dtype, values[i], hbm_[buffer].data() + i * size);
+  if (hbm_.at(buffer).size() < values.size() * size)
+    throw std::runtime_error("buffer is smaller than the values for it");
+  for (std::size_t i = 0; i < values.size(); ++i)
+    encode(dtype, values[i], hbm_[buffer].data() + i * size);
 }
 
 Values Interpreter::read(std::uint32_t buffer, DType dtype, std::int64_t count) const {
   Values out;
   const auto size = isa::size_bytes(dtype);
-  for (std::int64_t i = 0; i < count; ++i) out.push_back(decode(dtype, hbm_.at(buffer).data() + i * size));
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(decode(dtype, hbm_.at(buffer).data() + i * size));
   return out;
 }
 
@@ -61,29 +72,39 @@ bool Interpreter::finished(const isa::Segment& segment) const {
 
 void Interpreter::run_segment(const isa::Segment& segment) {
   engines_.assign(isa::kNumEngines, {});
-  for (int e = 0; e < isa::kNumEngines; ++e) engines_[e].executed.assign(segment.queues[e].size(), 0);
+  for (int e = 0; e < isa::kNumEngines; ++e)
+    engines_[e].executed.assign(segment.queues[e].size(), 0);
   const int actors = isa::kNumEngines + static_cast<int>(rings_.size());
-  const auto step = [&](int actor) { return actor < isa::kNumEngines ? step_engine(segment, actor) : step_ring(actor - isa::kNumEngines); };
+  const auto step = [&](int actor) {
+    return actor < isa::kNumEngines ? step_engine(segment, actor)
+                                    : step_ring(actor - isa::kNumEngines);
+  };
   int turn = 0;
   while (!finished(segment)) {
     int start = turn++ % actors;
     if (shuffled_) {
       random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;
       // Engines run far ahead of the transfers, most of the time.
-      start = random_ % 16 == 0 ? static_cast<int>(random_ / 16 % static_cast<std::uint64_t>(actors)) : static_cast<int>(random_ / 16 % isa::kNumEngines);
+      start = random_ % 16 == 0
+                  ? static_cast<int>(random_ / 16 % static_cast<std::uint64_t>(actors))
+                  : static_cast<int>(random_ / 16 % isa::kNumEngines);
     }
     bool moved = false;
     for (int i = 0; i < actors && !moved; ++i) moved = step((start + i) % actors);
     if (!moved) {
       std::string where;
       for (int e = 0; e < isa::kNumEngines; ++e) {
-        where += std::string(name(static_cast<isa::Engine>(e))) + " at " + std::to_string(engines_[e].pc) + "/" + std::to_string(segment.queues[e].size()) + "; ";
+        where += std::string(name(static_cast<isa::Engine>(e))) + " at " +
+                 std::to_string(engines_[e].pc) + "/" + std::to_string(segment.queues[e].size()) +
+                 "; ";
       }
       throw std::runtime_error("deadlock: " + where);
     }
   }
   for (std::size_t s = 0; s < semaphores_.size(); ++s) {
-    if (semaphores_[s] != 0) throw std::runtime_error("semaphore " + std::to_string(s) + " is left at " + std::to_string(semaphores_[s]));
+    if (semaphores_[s] != 0)
+      throw std::runtime_error("semaphore " + std::to_string(s) + " is left at " +
+                               std::to_string(semaphores_[s]));
   }
 }
 
@@ -100,13 +121,16 @@ void Interpreter::post(const Instruction& instruction) {
   for (const auto& update : instruction.updates) semaphores_[update.id] += update.value;
 }
 
-Instruction Interpreter::resolve(const Instruction& instruction, const EngineState& state, std::int64_t executed) const {
+Instruction Interpreter::resolve(const Instruction& instruction, const EngineState& state,
+                                 std::int64_t executed) const {
   Instruction out = instruction;
   for (AccessPattern* a : {&out.dst, &out.src0, &out.src1, &out.dst1}) {
-    for (std::size_t d = 0; d < state.loops.size(); ++d) a->offset += a->loop_stride[d] * state.loops[d].iteration;
+    for (std::size_t d = 0; d < state.loops.size(); ++d)
+      a->offset += a->loop_stride[d] * state.loops[d].iteration;
     a->offset += a->rotate_stride * (executed % a->rotate_count);
   }
-  if (out.overwrite_first && !state.loops.empty() && state.loops.back().iteration == 0) out.accumulate = false;
+  if (out.overwrite_first && !state.loops.empty() && state.loops.back().iteration == 0)
+    out.accumulate = false;
   return out;
 }
 
@@ -130,7 +154,9 @@ bool Interpreter::step_engine(const isa::Segment& segment, int engine) {
   } else {
     const Instruction plain = resolve(instruction, state, state.executed[state.pc]++);
     if (is_dma(plain.opcode)) {
-      rings_[static_cast<std::size_t>(engine * isa::kNumDmaQueues + static_cast<int>(plain.dma_queue))].pending.push_back({plain});
+      rings_[static_cast<std::size_t>(engine * isa::kNumDmaQueues +
+                                      static_cast<int>(plain.dma_queue))]
+          .pending.push_back({plain});
     } else {
       execute(plain, state);
       post(plain);
@@ -150,7 +176,8 @@ bool Interpreter::step_ring(int index) {
   return true;
 }
 
-std::uint8_t* Interpreter::address(const AccessPattern& a, std::int64_t partition, std::int64_t element) const {
+std::uint8_t* Interpreter::address(const AccessPattern& a, std::int64_t partition,
+                                   std::int64_t element) const {
   std::int64_t at = a.offset;
   for (int d = a.num_dims - 1; d >= 0; --d) {
     at += a.dims[d].stride * (element % a.dims[d].count);
@@ -160,27 +187,38 @@ std::uint8_t* Interpreter::address(const AccessPattern& a, std::int64_t partitio
   const std::int64_t size = isa::size_bytes(a.dtype);
   if (buffer.space == MemorySpace::kHbm) {
     at += partition * a.partition_stride;
-    if (at < 0 || (at + 1) * size > buffer.bytes) throw std::runtime_error("access outside of buffer " + buffer.name);
+    if (at < 0 || (at + 1) * size > buffer.bytes)
+      throw std::runtime_error("access outside of buffer " + buffer.name);
     return const_cast<std::uint8_t*>(hbm_[a.buffer].data()) + at * size;
   }
   const bool sbuf = buffer.space == MemorySpace::kSbuf;
-  const std::int64_t byte = (a.start_partition + partition) * (sbuf ? sbuf_row_ : psum_row_) + buffer.address + at * size;
+  const std::int64_t byte =
+      (a.start_partition + partition) * (sbuf ? sbuf_row_ : psum_row_) + buffer.address + at * size;
   return (sbuf ? sbuf_ : psum_).data() + byte;
 }
 
-double Interpreter::get(const AccessPattern& a, std::int64_t partition, std::int64_t element) const { return decode(a.dtype, address(a, partition, element)); }
-void Interpreter::set(const AccessPattern& a, std::int64_t partition, std::int64_t element, double value) { encode(a.dtype, value, address(a, partition, element)); }
+double Interpreter::get(const AccessPattern& a, std::int64_t partition,
+                        std::int64_t element) const {
+  return decode(a.dtype, address(a, partition, element));
+}
+void Interpreter::set(const AccessPattern& a, std::int64_t partition, std::int64_t element,
+                      double value) {
+  encode(a.dtype, value, address(a, partition, element));
+}
 
 void Interpreter::execute_dma(const Instruction& i) {
   if (i.opcode == Opcode::kDma) {
-    // Rows may be cut differently on both sides: only the linear order counts. All is read before anything is written.
+    // Rows may be cut differently on both sides: only the linear order counts. All is read before
+    // anything is written.
     Values values;
     for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-      for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e) values.push_back(get(i.src0, p, e));
+      for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e)
+        values.push_back(get(i.src0, p, e));
     }
     std::size_t n = 0;
     for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
-      for (std::int64_t e = 0; e < i.dst.elements_per_partition(); ++e) set(i.dst, p, e, values[n++]);
+      for (std::int64_t e = 0; e < i.dst.elements_per_partition(); ++e)
+        set(i.dst, p, e, values[n++]);
     }
     return;
   }
@@ -212,7 +250,9 @@ Values Interpreter::contraction_rows(const Instruction& i) const {
     for (int part = 0; part < (mx ? kMxPacked : 1); ++part) {
       for (std::int64_t n = 0; n < columns; ++n) {
         const double value = get(i.src0, p, n);
-        rows.push_back(mx ? unpack(i.src0.dtype, static_cast<std::uint32_t>(value), part) * mx_scale(get(i.src1, p / kMxScaleRows, n)) : value);
+        rows.push_back(mx ? unpack(i.src0.dtype, static_cast<std::uint32_t>(value), part) *
+                                mx_scale(get(i.src1, p / kMxScaleRows, n))
+                          : value);
       }
     }
   }
@@ -231,7 +271,9 @@ void Interpreter::execute_matmul(const Instruction& i, const EngineState& state)
   for (std::int64_t m = 0; m < i.dst.num_partitions; ++m) {
     for (std::int64_t n = 0; n < columns; ++n) {
       double sum = i.accumulate ? get(i.dst, m, n) : 0;
-      for (std::int64_t p = 0; p < k; ++p) sum += state.weights[static_cast<std::size_t>(p * state.weight_columns + m)] * moving[static_cast<std::size_t>(p * columns + n)];
+      for (std::int64_t p = 0; p < k; ++p)
+        sum += state.weights[static_cast<std::size_t>(p * state.weight_columns + m)] *
+               moving[static_cast<std::size_t>(p * columns + n)];
       set(i.dst, m, n, sum);
     }
   }
@@ -244,14 +286,17 @@ void Interpreter::execute_quantize(const Instruction& i) {
     for (std::int64_t n = 0; n < i.dst.elements_per_partition(); ++n) {
       double largest = 0;
       for (std::int64_t p = first; p < last; ++p) {
-        for (int part = 0; part < kMxPacked; ++part) largest = std::fmax(largest, std::fabs(get(i.src0, p, n * kMxPacked + part)));
+        for (int part = 0; part < kMxPacked; ++part)
+          largest = std::fmax(largest, std::fabs(get(i.src0, p, n * kMxPacked + part)));
       }
       const int scale = mx_scale_for(packed, largest);
       set(i.dst1, first / kMxScaleRows, n, scale);
       for (std::int64_t p = first; p < last; ++p) {
         std::uint32_t element = 0;
         for (int part = 0; part < kMxPacked; ++part) {
-          element |= encode(mx_format(packed), get(i.src0, p, n * kMxPacked + part) / mx_scale(scale)) << (part * mx_bits(packed));
+          element |=
+              encode(mx_format(packed), get(i.src0, p, n * kMxPacked + part) / mx_scale(scale))
+              << (part * mx_bits(packed));
         }
         set(i.dst, p, n, element);
       }
@@ -275,21 +320,26 @@ void Interpreter::execute_eight(const Instruction& i) {
       const double wanted = get(i.src1, p, e);
       std::size_t at = 0;
       while (at < row.size() && (taken[at] || row[at] != wanted)) ++at;
-      if (at == row.size()) throw std::runtime_error("a value that is searched for is not in its row");
+      if (at == row.size())
+        throw std::runtime_error("a value that is searched for is not in its row");
       taken[at] = true;
       if (i.opcode == Opcode::kFindIndex8) set(i.dst, p, e, static_cast<double>(at));
     }
     if (i.opcode == Opcode::kFindIndex8) continue;
-    for (std::int64_t e = 0; e < n; ++e) set(i.dst, p, e, taken[static_cast<std::size_t>(e)] ? i.imm0 : row[static_cast<std::size_t>(e)]);
+    for (std::int64_t e = 0; e < n; ++e)
+      set(i.dst, p, e,
+          taken[static_cast<std::size_t>(e)] ? i.imm0 : row[static_cast<std::size_t>(e)]);
   }
 }
 
 void Interpreter::execute_reduce(const Instruction& i) {
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-    const std::int64_t results = i.dst.elements_per_partition(), n = i.src0.elements_per_partition() / results;
+    const std::int64_t results = i.dst.elements_per_partition(),
+                       n = i.src0.elements_per_partition() / results;
     for (std::int64_t r = 0; r < results; ++r) {
       double result = i.accumulate ? get(i.dst, p, r) : get(i.src0, p, r * n);
-      for (std::int64_t e = i.accumulate ? 0 : 1; e < n; ++e) result = apply(i.alu, result, get(i.src0, p, r * n + e));
+      for (std::int64_t e = i.accumulate ? 0 : 1; e < n; ++e)
+        result = apply(i.alu, result, get(i.src0, p, r * n + e));
       set(i.dst, p, r, result);
     }
   }
@@ -313,9 +363,16 @@ void Interpreter::execute_elementwise(const Instruction& i, EngineState& state) 
         case Opcode::kTensorTensor: result = apply(i.alu, a, get(i.src1, p, e)); break;
         case Opcode::kTensorScalar:
           result = apply(i.alu, a, i.src1.present() ? get(i.src1, p, 0) : i.imm0);
-          if (i.alu2 != isa::AluOp::kNone) result = apply(i.alu2, result, i.src1.present() && i.src1.elements_per_partition() == 2 ? get(i.src1, p, 1) : i.imm1);
+          if (i.alu2 != isa::AluOp::kNone)
+            result =
+                apply(i.alu2, result,
+                      i.src1.present() && i.src1.elements_per_partition() == 2 ? get(i.src1, p, 1)
+                                                                               : i.imm1);
           break;
-        case Opcode::kActivation: result = apply(i.activation, i.imm0 * a + (i.src1.present() ? get(i.src1, p, 0) : i.imm1)); break;
+        case Opcode::kActivation:
+          result =
+              apply(i.activation, i.imm0 * a + (i.src1.present() ? get(i.src1, p, 0) : i.imm1));
+          break;
         case Opcode::kSelect: result = get(i.src1, p, e) != 0 ? a : i.imm0; break;
         case Opcode::kMemset: result = i.imm0; break;
         case Opcode::kRandom: result = state.draw(); break;
@@ -335,7 +392,8 @@ void Interpreter::execute(const Instruction& i, EngineState& state) {
     case Opcode::kMatmul: execute_matmul(i, state); break;
     case Opcode::kTranspose:
       for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-        for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e) set(i.dst, e, p, get(i.src0, p, e));
+        for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e)
+          set(i.dst, e, p, get(i.src0, p, e));
       }
       break;
     case Opcode::kTensorReduce: execute_reduce(i); break;

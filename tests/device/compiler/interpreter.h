@@ -17,7 +17,8 @@ using Values = std::vector<double>;
 
 class Interpreter {
  public:
-  /// seed 0: engines take turns; others: the next actor is drawn at random, transfers are delayed as far as semaphores allow.
+  /// seed 0: engines take turns; others: the next actor is drawn at random, transfers are delayed
+  /// as far as semaphores allow.
   Interpreter(const sim::isa::Program& program, const sim::isa::Limits& limits, std::uint32_t seed);
 
   void write(std::uint32_t buffer, DType dtype, const Values& values);
@@ -37,7 +38,7 @@ class Interpreter {
     std::int64_t weight_columns = 0;
     std::vector<std::int64_t> executed;
     std::uint64_t draws = 0;
-    std::int32_t draw();          ///< the engine's next random integer
+    std::int32_t draw();  ///< the engine's next random integer
   };
   struct Transfer {
     sim::isa::Instruction instruction;  ///< operands resolved to plain offsets
@@ -54,21 +55,26 @@ class Interpreter {
   [[nodiscard]] bool ready(const sim::isa::Instruction& instruction) const;
   void take(const sim::isa::Instruction& instruction);
   void post(const sim::isa::Instruction& instruction);
-  sim::isa::Instruction resolve(const sim::isa::Instruction& instruction, const EngineState& state, std::int64_t executed) const;
+  sim::isa::Instruction resolve(const sim::isa::Instruction& instruction, const EngineState& state,
+                                std::int64_t executed) const;
   void execute(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_dma(const sim::isa::Instruction& instruction);
   void execute_elementwise(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_reduce(const sim::isa::Instruction& instruction);
   void execute_quantize(const sim::isa::Instruction& instruction);
   void execute_eight(const sim::isa::Instruction& instruction);
-  /// src0 as the array reads it, [contraction][column]; packed MX elements are four rows, times their scales in src1.
+  /// src0 as the array reads it, [contraction][column]; packed MX elements are four rows, times
+  /// their scales in src1.
   [[nodiscard]] Values contraction_rows(const sim::isa::Instruction& instruction) const;
   void load_stationary(const sim::isa::Instruction& instruction, EngineState& state) const;
   void execute_matmul(const sim::isa::Instruction& instruction, const EngineState& state);
 
-  [[nodiscard]] double get(const sim::isa::AccessPattern& a, std::int64_t partition, std::int64_t element) const;
-  void set(const sim::isa::AccessPattern& a, std::int64_t partition, std::int64_t element, double value);
-  [[nodiscard]] std::uint8_t* address(const sim::isa::AccessPattern& a, std::int64_t partition, std::int64_t element) const;
+  [[nodiscard]] double get(const sim::isa::AccessPattern& a, std::int64_t partition,
+                           std::int64_t element) const;
+  void set(const sim::isa::AccessPattern& a, std::int64_t partition, std::int64_t element,
+           double value);
+  [[nodiscard]] std::uint8_t* address(const sim::isa::AccessPattern& a, std::int64_t partition,
+                                      std::int64_t element) const;
 
   const sim::isa::Program& program_;
   std::uint64_t random_;

@@ -16,7 +16,9 @@ using sim::isa::AluOp;
 using sim::isa::DType;
 
 template <typename T>
-void put(std::uint8_t* to, T value) { std::memcpy(to, &value, sizeof value); }
+void put(std::uint8_t* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
 template <typename T>
 T fetch(const std::uint8_t* from) {
   T value;
@@ -24,7 +26,8 @@ T fetch(const std::uint8_t* from) {
   return value;
 }
 
-/// A float of one sign bit, `exponent` and `mantissa` bits. `most`: the largest finite number, to which conversions saturate.
+/// A float of one sign bit, `exponent` and `mantissa` bits. `most`: the largest finite number, to
+/// which conversions saturate.
 struct MiniFloat {
   int exponent, mantissa, bias;
   double most;
@@ -43,7 +46,8 @@ inline MiniFloat mx_format(DType packed) {
 inline double decode(const MiniFloat& f, std::uint32_t bits) {
   const auto mantissa = static_cast<double>(bits & ((1u << f.mantissa) - 1)) / (1 << f.mantissa);
   const int exponent = static_cast<int>(bits >> f.mantissa) & ((1 << f.exponent) - 1);
-  const double size = exponent == 0 ? std::ldexp(mantissa, 1 - f.bias) : std::ldexp(1 + mantissa, exponent - f.bias);
+  const double size = exponent == 0 ? std::ldexp(mantissa, 1 - f.bias)
+                                    : std::ldexp(1 + mantissa, exponent - f.bias);
   return (bits >> (f.exponent + f.mantissa) & 1) != 0 ? -size : size;
 }
 
@@ -51,21 +55,26 @@ inline double decode(const MiniFloat& f, std::uint32_t bits) {
 inline std::uint32_t encode(const MiniFloat& f, double value) {
   const double size = std::fmin(std::fabs(value), f.most);
   const int exponent = std::max(size > 0 ? std::ilogb(size) : 1 - f.bias, 1 - f.bias);
-  const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, f.mantissa - exponent)));  // 2^mantissa and more: a normal number
-  const std::uint32_t bits = (static_cast<std::uint32_t>(exponent + f.bias - 1) << f.mantissa) + units;    // a carry moves into the exponent
+  const auto units = static_cast<std::uint32_t>(std::nearbyint(
+      std::ldexp(size, f.mantissa - exponent)));  // 2^mantissa and more: a normal number
+  const std::uint32_t bits = (static_cast<std::uint32_t>(exponent + f.bias - 1) << f.mantissa) +
+                             units;  // a carry moves into the exponent
   return bits | (std::signbit(value) ? 1u << (f.exponent + f.mantissa) : 0u);
 }
 
 inline int mx_bits(DType packed) { return 2 * sim::isa::size_bytes(packed); }
 /// Value 0 to 3 of a packed element.
 inline double unpack(DType packed, std::uint32_t element, int which) {
-  return decode(mx_format(packed), element >> (which * mx_bits(packed)) & ((1u << mx_bits(packed)) - 1));
+  return decode(mx_format(packed),
+                element >> (which * mx_bits(packed)) & ((1u << mx_bits(packed)) - 1));
 }
 /// A scale is a power of two, biased by 127.
 inline double mx_scale(double stored) { return std::ldexp(1.0, static_cast<int>(stored) - 127); }
 /// OCP MX: the scale with which a group's largest magnitude has the format's largest exponent.
 inline int mx_scale_for(DType packed, double largest) {
-  return largest == 0 ? 0 : std::clamp(std::ilogb(largest) - std::ilogb(mx_format(packed).most) + 127, 0, 254);
+  return largest == 0
+             ? 0
+             : std::clamp(std::ilogb(largest) - std::ilogb(mx_format(packed).most) + 127, 0, 254);
 }
 
 /// Packed MX elements are read and written as the integers that their bits are.
@@ -74,7 +83,8 @@ inline void encode(DType dtype, double value, std::uint8_t* to) {
     case DType::kFp32:
     case DType::kTf32: return put(to, static_cast<float>(value));
     case DType::kBf16: {
-      auto bits = fetch<std::uint32_t>(reinterpret_cast<const std::uint8_t*>(&static_cast<const float&>(static_cast<float>(value))));
+      auto bits = fetch<std::uint32_t>(reinterpret_cast<const std::uint8_t*>(
+          &static_cast<const float&>(static_cast<float>(value))));
       if (!std::isnan(value)) bits += 0x7fff + ((bits >> 16) & 1);
       return put(to, static_cast<std::uint16_t>(bits >> 16));
     }
@@ -152,7 +162,9 @@ inline double apply(Activation fn, double x) {
     case Activation::kSiluGrad: return sigmoid * (1 + x * (1 - sigmoid));
     case Activation::kTanh: return std::tanh(x);
     case Activation::kGelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kGeluGrad: return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+    case Activation::kGeluGrad:
+      return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) +
+             x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
     case Activation::kRelu: return x > 0 ? x : 0;
     case Activation::kSin: return std::sin(x);
     case Activation::kCos: return std::cos(x);

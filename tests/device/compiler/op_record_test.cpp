@@ -1,4 +1,4 @@
-#include "device/compiler/op_record.h"
+#include "device/compiler/graph/op_record.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,8 @@ namespace {
 TEST(InternTable, EqualTextsShareAnIdAndDifferentOnesDoNot) {
   InternTable table;
   std::set<std::uint32_t> ids;
-  for (int i = 0; i < 1000; ++i) ids.insert(table.text("aten::op_with_a_name_" + std::to_string(i)));
+  for (int i = 0; i < 1000; ++i)
+    ids.insert(table.text("aten::op_with_a_name_" + std::to_string(i)));
   EXPECT_EQ(ids.size(), 1000u);
   for (int i = 0; i < 1000; ++i) {
     const std::string text = "aten::op_with_a_name_" + std::to_string(i);
@@ -68,7 +69,8 @@ TEST(InternTable, Scopes) {
 TEST(BufferCategory, EachHasAName) {
   std::set<std::string_view> names;
   for (int c = 0; c < kNumBufferCategories; ++c) names.insert(name(static_cast<BufferCategory>(c)));
-  EXPECT_EQ(names, (std::set<std::string_view>{"parameter", "gradient", "optimizer_state", "activation", "temporary", "input"}));
+  EXPECT_EQ(names, (std::set<std::string_view>{"parameter", "gradient", "optimizer_state",
+                                               "activation", "temporary", "input"}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "device/compiler/pieces.h"
+#include "device/compiler/graph/pieces.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,8 @@
 namespace trellis::device::testing {
 namespace {
 
-/// x ← x + gelu(x · w[l]) for each layer, an all-reduce of the product inside, a sum of all layers' inputs at the end.
+/// x ← x + gelu(x · w[l]) for each layer, an all-reduce of the product inside, a sum of all layers'
+/// inputs at the end.
 Graph layers(int count, std::int64_t width) {
   GraphMaker make;
   make.graph.name = "forward";
@@ -25,9 +26,11 @@ Graph layers(int count, std::int64_t width) {
     const Scope scope{"forward", -1, "model.layers." + std::to_string(l) + ".mlp"};
     const auto w = make.tensor(fresh({width, width}), BufferRole::kExternal);
     const auto product = make.tensor({width, width}), activated = make.tensor({width, width});
-    const auto out = make.tensor(fresh({width, width}), l + 1 == count ? BufferRole::kOutput : BufferRole::kTemporary);
+    const auto out = make.tensor(fresh({width, width}),
+                                 l + 1 == count ? BufferRole::kOutput : BufferRole::kTemporary);
     make.op("mm", {x, w}, {product}).scope = scope;
-    make.graph.comms.push_back({sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, width * width, DType::kFp32});
+    make.graph.comms.push_back(
+        {sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, width * width, DType::kFp32});
     for (const auto kind : {Node::Kind::kCommStart, Node::Kind::kCommWait}) {
       Node& node = make.op("all_reduce", {}, {});
       node.kind = kind;
@@ -87,12 +90,13 @@ TEST(PieceCutter, EqualLayersAreEqualPieces) {
   for (const int count : {4, 32}) {
     std::set<ContentHash> distinct;
     for (const Graph& piece : operations(layers(count, 16))) distinct.insert(piece.hash());
-    // In: mm and its successor. The last layer's result outlives the graph as the others' outlive their piece; the sum stands alone.
+    // In: mm and its successor. The last layer's result outlives the graph as the others' outlive
+    // their piece; the sum is alone.
     EXPECT_EQ(distinct.size(), 3u) << count;
   }
 }
 
-TEST(PieceCutter, RolesFollowWhatStandsOutside) {
+TEST(PieceCutter, RolesFollowWhatIsOutside) {
   const Graph graph = layers(2, 16);
   const PieceCutter cutter(graph);
   const Graph product = cutter.extract(cutter.pieces()[0]);
@@ -100,21 +104,25 @@ TEST(PieceCutter, RolesFollowWhatStandsOutside) {
   EXPECT_EQ(product.buffers[2].role, BufferRole::kOutput) << "the communication reads it";
   const Graph rest = cutter.extract(cutter.pieces()[3]);
   ASSERT_EQ(rest.nodes.size(), 2u);
-  const auto role = [&](std::uint32_t value) { return rest.buffers[rest.values[value].buffer].role; };
+  const auto role = [&](std::uint32_t value) {
+    return rest.buffers[rest.values[value].buffer].role;
+  };
   EXPECT_EQ(role(rest.nodes[0].inputs[0]), BufferRole::kExternal) << "made by the piece before";
   EXPECT_EQ(role(rest.nodes[0].outputs[0]), BufferRole::kTemporary);
   EXPECT_EQ(role(rest.nodes[1].outputs[0]), BufferRole::kOutput) << "the next layer reads it";
 }
 
-/// Runs a graph of its own on numbers that live outside, by the whole graph's buffers.
-void run(const Graph& graph, const std::vector<std::uint32_t>& whole_buffer, const sim::CoreConfig& core, std::map<std::uint32_t, Values>& memory) {
+/// Runs a separate graph on numbers that live outside, by the whole graph's buffers.
+void run(const Graph& graph, const std::vector<std::uint32_t>& whole_buffer,
+         const sim::CoreConfig& core, std::map<std::uint32_t, Values>& memory) {
   const CompiledGraph compiled = compile(graph, core);
   const std::vector<std::int32_t> slots = buffer_slots(graph);
   Interpreter interpreter(compiled.program, core.limits, 1);
   const auto each = [&](auto&& visit) {
     for (std::uint32_t b = 0; b < slots.size(); ++b) {
       for (std::uint32_t p = 0; p < compiled.program.buffers.size(); ++p) {
-        if (slots[b] >= 0 && compiled.program.buffers[p].slot == slots[b]) visit(p, whole_buffer[b]);
+        if (slots[b] >= 0 && compiled.program.buffers[p].slot == slots[b])
+          visit(p, whole_buffer[b]);
       }
     }
   };
@@ -122,7 +130,9 @@ void run(const Graph& graph, const std::vector<std::uint32_t>& whole_buffer, con
     if (memory.contains(whole)) interpreter.write(p, DType::kFp32, memory.at(whole));
   });
   interpreter.run();
-  each([&](std::uint32_t p, std::uint32_t whole) { memory[whole] = interpreter.read(p, DType::kFp32, compiled.program.buffers[p].bytes / 4); });
+  each([&](std::uint32_t p, std::uint32_t whole) {
+    memory[whole] = interpreter.read(p, DType::kFp32, compiled.program.buffers[p].bytes / 4);
+  });
 }
 
 TEST(PieceCutter, PiecesInOrderComputeWhatTheWholeComputes) {
@@ -134,7 +144,8 @@ TEST(PieceCutter, PiecesInOrderComputeWhatTheWholeComputes) {
   for (std::uint32_t b = 0; b < graph.buffers.size(); ++b) {
     if (graph.buffers[b].role != BufferRole::kExternal) continue;
     Values& values = whole[b];
-    for (std::int64_t i = 0; i < graph.buffers[b].bytes / 4; ++i) values.push_back(number(random) / 16.0);
+    for (std::int64_t i = 0; i < graph.buffers[b].bytes / 4; ++i)
+      values.push_back(number(random) / 16.0);
   }
   std::map<std::uint32_t, Values> in_pieces = whole;
   std::vector<std::uint32_t> same(graph.buffers.size());
@@ -147,8 +158,10 @@ TEST(PieceCutter, PiecesInOrderComputeWhatTheWholeComputes) {
     const Graph part = cutter.extract(piece);
     std::vector<std::uint32_t> buffers(part.buffers.size());
     for (std::uint32_t n = 0; n < part.nodes.size(); ++n) {
-      const auto match = [&](const std::vector<std::uint32_t>& mine, const std::vector<std::uint32_t>& theirs) {
-        for (std::size_t i = 0; i < mine.size(); ++i) buffers[part.values[mine[i]].buffer] = graph.values[theirs[i]].buffer;
+      const auto match = [&](const std::vector<std::uint32_t>& mine,
+                             const std::vector<std::uint32_t>& theirs) {
+        for (std::size_t i = 0; i < mine.size(); ++i)
+          buffers[part.values[mine[i]].buffer] = graph.values[theirs[i]].buffer;
       };
       match(part.nodes[n].inputs, graph.nodes[piece.first + n].inputs);
       match(part.nodes[n].outputs, graph.nodes[piece.first + n].outputs);
@@ -158,7 +171,8 @@ TEST(PieceCutter, PiecesInOrderComputeWhatTheWholeComputes) {
   for (std::uint32_t b = 0; b < graph.buffers.size(); ++b) {
     if (graph.buffers[b].role != BufferRole::kOutput) continue;
     ASSERT_EQ(in_pieces[b].size(), whole[b].size());
-    for (std::size_t i = 0; i < whole[b].size(); ++i) EXPECT_NEAR(in_pieces[b][i], whole[b][i], 1e-4 * (1 + std::abs(whole[b][i])));
+    for (std::size_t i = 0; i < whole[b].size(); ++i)
+      EXPECT_NEAR(in_pieces[b][i], whole[b][i], 1e-4 * (1 + std::abs(whole[b][i])));
   }
 }
 

@@ -8,25 +8,32 @@ namespace {
 
 constexpr DType kF = DType::kFp32, kB = DType::kBf16;
 
-std::string top(std::int64_t k, const std::string& rest = "dim=-1 largest=1 sorted=1") { return "k=" + std::to_string(k) + " " + rest; }
+std::string top(std::int64_t k, const std::string& rest = "dim=-1 largest=1 sorted=1") {
+  return "k=" + std::to_string(k) + " " + rest;
+}
 
 /// The k largest of a row, descending; of equal ones the first.
-std::vector<std::int64_t> largest(const Values& x, std::int64_t first, std::int64_t n, std::int64_t k) {
+std::vector<std::int64_t> largest(const Values& x, std::int64_t first, std::int64_t n,
+                                  std::int64_t k) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](std::int64_t a, std::int64_t b) {
-    const double xa = x[static_cast<std::size_t>(first + a)], xb = x[static_cast<std::size_t>(first + b)];
-    return xa != xb ? xa > xb : a < b;
-  });
+  std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                    [&](std::int64_t a, std::int64_t b) {
+                      const double xa = x[static_cast<std::size_t>(first + a)],
+                                   xb = x[static_cast<std::size_t>(first + b)];
+                      return xa != xb ? xa > xb : a < b;
+                    });
   order.resize(static_cast<std::size_t>(k));
   return order;
 }
 
-/// Rows of n numbers of 65 different values, so that many are equal; the rows are `stride` apart.
-void check(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF, std::int64_t stride = 0) {
+/// Rows of n numbers of 65 different values, so that many are equal; the rows are at a distance of
+/// `stride`.
+void check(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF,
+           std::int64_t stride = 0) {
   GraphFixture g;
-  const std::int64_t apart = stride > 0 ? stride : n;
-  const auto whole = g.input({rows, apart}, dtype), x = g.view(whole, {rows, n}, {apart, 1});
+  const std::int64_t pitch = stride > 0 ? stride : n;
+  const auto whole = g.input({rows, pitch}, dtype), x = g.view(whole, {rows, n}, {pitch, 1});
   const auto values = g.output({rows, k}, dtype), indices = g.output({rows, k}, DType::kInt64);
   g.node("topk", {x}, {values, indices}, top(k));
   const Values numbers = g.random(whole);
@@ -34,10 +41,12 @@ void check(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF, 
   EXPECT_TRUE(g.compiled().estimated.empty());
   const Values found = g.result(values), places = g.result(indices);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const auto want = largest(numbers, r * apart, n, k);
+    const auto want = largest(numbers, r * pitch, n, k);
     for (std::int64_t i = 0; i < k; ++i) {
-      ASSERT_EQ(places[static_cast<std::size_t>(r * k + i)], want[static_cast<std::size_t>(i)]) << "row " << r << ", place " << i;
-      ASSERT_EQ(found[static_cast<std::size_t>(r * k + i)], numbers[static_cast<std::size_t>(r * apart + want[static_cast<std::size_t>(i)])]);
+      ASSERT_EQ(places[static_cast<std::size_t>(r * k + i)], want[static_cast<std::size_t>(i)])
+          << "row " << r << ", place " << i;
+      ASSERT_EQ(found[static_cast<std::size_t>(r * k + i)],
+                numbers[static_cast<std::size_t>(r * pitch + want[static_cast<std::size_t>(i)])]);
     }
   }
 }
@@ -48,19 +57,24 @@ TEST(TopK, MoreThanEight) { check(130, 64, 21); }
 TEST(TopK, AllOfMoreThanEight) { check(3, 19, 19, kB); }
 TEST(TopK, LongestRows) { check(2, 16384, 9); }
 TEST(TopK, BlocksOfRows) { check(17000, 16, 3, kB); }
-TEST(TopK, RowsApart) { check(1100, 24, 10, kF, 31); }
+TEST(TopK, RowsWithGaps) { check(1100, 24, 10, kF, 31); }
 
 TEST(TopK, OneVectorAndThreeDimensions) {
   GraphFixture g;
   const auto line = g.input({40}), cube = g.input({3, 50, 12});
-  const auto a = g.output({5}), ai = g.output({5}, DType::kInt64), b = g.output({3, 50, 4}), bi = g.output({3, 50, 4}, DType::kInt64);
+  const auto a = g.output({5}), ai = g.output({5}, DType::kInt64), b = g.output({3, 50, 4}),
+             bi = g.output({3, 50, 4}, DType::kInt64);
   g.node("topk", {line}, {a, ai}, top(5));
   g.node("topk", {cube}, {b, bi}, top(4, "dim=2 largest=1 sorted=0"));
   const Values va = g.random(line), vb = g.random(cube);
   g.run();
   EXPECT_TRUE(g.compiled().estimated.empty());
-  g.expect(ai, [&](std::int64_t i) { return static_cast<double>(largest(va, 0, 40, 5)[static_cast<std::size_t>(i)]); });
-  g.expect(bi, [&](std::int64_t i) { return static_cast<double>(largest(vb, i / 4 * 12, 12, 4)[static_cast<std::size_t>(i % 4)]); });
+  g.expect(ai, [&](std::int64_t i) {
+    return static_cast<double>(largest(va, 0, 40, 5)[static_cast<std::size_t>(i)]);
+  });
+  g.expect(bi, [&](std::int64_t i) {
+    return static_cast<double>(largest(vb, i / 4 * 12, 12, 4)[static_cast<std::size_t>(i % 4)]);
+  });
 }
 
 /// What the search of eight cannot do is costed by passes.
@@ -70,13 +84,18 @@ TEST(TopK, OtherFormsAreEstimated) {
     std::string scalars;
     DType dtype;
   };
-  const std::vector<Form> forms{{{4, 7}, {4, 2}, top(2), kF},      {{2, 16385}, {2, 2}, top(2), kF}, {{4, 16}, {4, 2}, top(2, "dim=-1 largest=0"), kF},
-                                {{16, 4}, {2, 4}, top(2, "dim=0"), kF}, {{4, 16}, {4, 2}, top(2), DType::kInt32}};
+  const std::vector<Form> forms{{{4, 7}, {4, 2}, top(2), kF},
+                                {{2, 16385}, {2, 2}, top(2), kF},
+                                {{4, 16}, {4, 2}, top(2, "dim=-1 largest=0"), kF},
+                                {{16, 4}, {2, 4}, top(2, "dim=0"), kF},
+                                {{4, 16}, {4, 2}, top(2), DType::kInt32}};
   for (const Form& form : forms) {
     GraphFixture g;
-    const auto x = g.input(form.sizes, form.dtype), values = g.output(form.results, form.dtype), indices = g.output(form.results, DType::kInt64);
+    const auto x = g.input(form.sizes, form.dtype), values = g.output(form.results, form.dtype),
+               indices = g.output(form.results, DType::kInt64);
     g.node("topk", {x}, {values, indices}, form.scalars);
-    EXPECT_EQ(compile(g.graph(), g.core()).estimated, std::vector<std::string>{"topk"}) << form.scalars;
+    EXPECT_EQ(compile(g.graph(), g.core()).estimated, std::vector<std::string>{"topk"})
+        << form.scalars;
   }
 }
 

@@ -33,7 +33,9 @@ TEST(SizeClass, FourClassesPerDoublingFrom256BytesTo16MiB) {
 
 /// An allocator with what a program needs around it.
 struct Memory {
-  explicit Memory(std::int64_t capacity) : allocator(capacity, timeline) { timeline.restart(std::size_t{1} << 22, {}); }
+  explicit Memory(std::int64_t capacity) : allocator(capacity, timeline) {
+    timeline.restart(std::size_t{1} << 22, {});
+  }
   MemoryBlock* allocate(std::int64_t bytes, BufferCategory category = BufferCategory::kTemporary) {
     return allocator.allocate({.bytes = bytes, .category = category});
   }
@@ -42,7 +44,8 @@ struct Memory {
   CachingAllocator allocator;
 };
 
-/// Blocks tile their segments in order, free neighbours are merged, segments do not overlap, and the counters are what the blocks add up to.
+/// Blocks tile their segments in order, free neighbours are merged, segments do not overlap, and
+/// the counters are what the blocks add up to.
 void expect_sound(const CachingAllocator& allocator) {
   PoolStats seen;
   std::array<std::int64_t, kNumBufferCategories> by_category{};
@@ -52,7 +55,8 @@ void expect_sound(const CachingAllocator& allocator) {
     ASSERT_GE(address, end) << "segments overlap";
     end = address;
     const MemoryBlock* last = nullptr;
-    for (const MemoryBlock* block = segment.first; block != nullptr; last = block, block = block->after) {
+    for (const MemoryBlock* block = segment.first; block != nullptr;
+         last = block, block = block->after) {
       ASSERT_EQ(block->address, end);
       ASSERT_GT(block->size, 0);
       ASSERT_EQ(block->address % MemoryEvent::kUnit, 0);
@@ -60,7 +64,8 @@ void expect_sound(const CachingAllocator& allocator) {
       ASSERT_EQ(block->segment, &segment);
       end += block->size;
       if (block->state == MemoryBlock::State::kFree) {
-        ASSERT_FALSE(last != nullptr && last->state == MemoryBlock::State::kFree) << "two free neighbours";
+        ASSERT_FALSE(last != nullptr && last->state == MemoryBlock::State::kFree)
+            << "two free neighbours";
         continue;
       }
       seen.allocated_bytes.current += block->size;
@@ -94,7 +99,8 @@ std::int64_t random_size(std::mt19937_64& random) {
 /// A random program on the allocator and on the naive one.
 class RandomProgram {
  public:
-  RandomProgram(std::uint64_t seed, std::int64_t capacity) : random_(seed), memory(capacity), naive(capacity) {}
+  RandomProgram(std::uint64_t seed, std::int64_t capacity)
+      : random_(seed), memory(capacity), naive(capacity) {}
 
   void step() {
     const int choice = std::uniform_int_distribution<int>(0, 999)(random_);
@@ -103,7 +109,8 @@ class RandomProgram {
     } else if (choice < 970) {
       release();
     } else if (choice < 980) {
-      allocator().recategorize(*live_[any()], static_cast<BufferCategory>(choice % kNumBufferCategories), 0);
+      allocator().recategorize(*live_[any()],
+                               static_cast<BufferCategory>(choice % kNumBufferCategories), 0);
     } else if (choice < 995) {
       allocator().release_held(0);
       naive.release_held();
@@ -122,7 +129,8 @@ class RandomProgram {
  private:
   void allocate() {
     const std::int64_t bytes = random_size(random_);
-    MemoryBlock* const block = memory.allocate(bytes, static_cast<BufferCategory>(bytes % kNumBufferCategories));
+    MemoryBlock* const block =
+        memory.allocate(bytes, static_cast<BufferCategory>(bytes % kNumBufferCategories));
     const std::optional<std::int64_t> expected = naive.allocate(bytes);
     ASSERT_EQ(block != nullptr, expected.has_value()) << bytes;
     if (block == nullptr) return;
@@ -139,7 +147,9 @@ class RandomProgram {
     allocator().free(block, 0);
     naive.free(address, hold);
   }
-  std::size_t any() { return std::uniform_int_distribution<std::size_t>(0, live_.size() - 1)(random_); }
+  std::size_t any() {
+    return std::uniform_int_distribution<std::size_t>(0, live_.size() - 1)(random_);
+  }
 
   std::mt19937_64 random_;
   std::vector<MemoryBlock*> live_;
@@ -184,13 +194,16 @@ struct Replay {
     const std::int64_t size = event.size();
     if (kind == MemoryEventKind::kSegment) reserved.increase(size);
     if (kind == MemoryEventKind::kSegmentFree) reserved.decrease(size);
-    if (kind == MemoryEventKind::kAllocate) allocated.increase(size), active.increase(size), by_category[event.category] += size, ++requests;
+    if (kind == MemoryEventKind::kAllocate)
+      allocated.increase(size), active.increase(size), by_category[event.category] += size,
+          ++requests;
     if (kind == MemoryEventKind::kHold) active.decrease(size), ++frees;
     if (kind == MemoryEventKind::kFree) {
       allocated.decrease(size), by_category[event.category] -= size;
       if (event.was_held == 0) active.decrease(size), ++frees;
     }
-    if (kind == MemoryEventKind::kRecategorize) by_category[event.before] -= size, by_category[event.category] += size;
+    if (kind == MemoryEventKind::kRecategorize)
+      by_category[event.before] -= size, by_category[event.category] += size;
     if (kind == MemoryEventKind::kRetry) ++retries;
     if (kind == MemoryEventKind::kOutOfMemory) ++ooms, ++requests;
   }
@@ -222,19 +235,23 @@ TEST_P(RandomPrograms, StatisticsEqualAReplayOfTheEvents) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(MiB, RandomPrograms, testing::Values(16, 64, 256, 24 << 10), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(MiB, RandomPrograms, testing::Values(16, 64, 256, 24 << 10),
+                         testing::PrintToStringParamName());
 
-TEST(CachingAllocator, PoolsAreApartAndSegmentsAreShared) {
+TEST(CachingAllocator, PoolsAreSeparateAndSegmentsAreShared) {
   Memory memory(24 * 1024 * kMiB);
   const MemoryBlock* const a = memory.allocate(100);
   const MemoryBlock* const b = memory.allocate(kMiB - 1);
-  EXPECT_EQ(memory.stats().reserved_bytes.current, 2 * kMiB) << "small requests share a segment of 2 MiB";
+  EXPECT_EQ(memory.stats().reserved_bytes.current, 2 * kMiB)
+      << "small requests share a segment of 2 MiB";
   EXPECT_EQ(b->address, a->address + 256);
   memory.allocate(kMiB);
   memory.allocate(9 * kMiB);
-  EXPECT_EQ(memory.stats().reserved_bytes.current, 22 * kMiB) << "large ones below 10 MiB one of 20 MiB";
+  EXPECT_EQ(memory.stats().reserved_bytes.current, 22 * kMiB)
+      << "large ones below 10 MiB one of 20 MiB";
   memory.allocate(31 * kMiB);
-  EXPECT_EQ(memory.stats().reserved_bytes.current, 54 * kMiB) << "others get their own, a multiple of 2 MiB";
+  EXPECT_EQ(memory.stats().reserved_bytes.current, 54 * kMiB)
+      << "others get their own, a multiple of 2 MiB";
   EXPECT_EQ(memory.allocator.stats().pools[0].segments.current, 1);
   EXPECT_EQ(memory.allocator.stats().pools[1].segments.current, 2);
 }
@@ -249,7 +266,8 @@ TEST(CachingAllocator, TheCacheIsFreedBeforeARequestFails) {
   EXPECT_EQ(memory.allocator.stats().num_ooms, 0);
   EXPECT_EQ(memory.allocate(5 * kMiB), nullptr);
   EXPECT_EQ(memory.allocator.stats().num_ooms, 1);
-  EXPECT_NE(memory.allocate(3 * kMiB), nullptr) << "a segment of 20 MiB does not fit, the request does";
+  EXPECT_NE(memory.allocate(3 * kMiB), nullptr)
+      << "a segment of 20 MiB does not fit, the request does";
 }
 
 TEST(CachingAllocator, ABlockThatAStreamUsesStaysAllocatedUntilItIsReleased) {

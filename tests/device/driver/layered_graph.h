@@ -12,16 +12,20 @@ inline Graph layered_graph(int layers, std::string_view op = "relu") {
   constexpr std::int64_t kWidth = 256;
   GraphMaker make;
   make.graph.name = "forward";
-  const auto tensor = [&](BufferRole role) { return make.tensor(fresh({kWidth, kWidth}, DType::kBf16), role); };
+  const auto tensor = [&](BufferRole role) {
+    return make.tensor(fresh({kWidth, kWidth}, DType::kBf16), role);
+  };
   auto x = tensor(BufferRole::kExternal);
   const auto embedded = tensor(BufferRole::kTemporary);
   make.op("mul.Tensor", {x, x}, {embedded}).scope = {"forward", -1, "model.embed_tokens"};
   x = embedded;
   for (int l = 0; l < layers; ++l) {
     const Scope scope{"forward", -1, "model.layers." + std::to_string(l)};
-    const auto w = tensor(BufferRole::kExternal), product = tensor(BufferRole::kTemporary), sum = tensor(BufferRole::kTemporary);
+    const auto w = tensor(BufferRole::kExternal), product = tensor(BufferRole::kTemporary),
+               sum = tensor(BufferRole::kTemporary);
     make.op("mm", {x, w}, {product}).scope = scope;
-    make.graph.comms.push_back({sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, kWidth * kWidth, DType::kBf16});
+    make.graph.comms.push_back(
+        {sim::CollectiveKind::kAllReduce, "tp", 4, 1, 0, false, kWidth * kWidth, DType::kBf16});
     for (const auto kind : {Node::Kind::kCommStart, Node::Kind::kCommWait}) {
       Node& node = make.op("all_reduce", {product}, {product});
       node.kind = kind;
@@ -33,7 +37,8 @@ inline Graph layered_graph(int layers, std::string_view op = "relu") {
     make.op("add.Tensor", {x, activated}, {sum}).scope = scope;
     x = sum;
   }
-  make.op("mm", {x, tensor(BufferRole::kExternal)}, {tensor(BufferRole::kOutput)}).scope = {"forward", -1, "lm_head"};
+  make.op("mm", {x, tensor(BufferRole::kExternal)}, {tensor(BufferRole::kOutput)}).scope = {
+      "forward", -1, "lm_head"};
   return make.graph;
 }
 

@@ -73,23 +73,28 @@ TEST_F(MemoryAccountTest, EachPhaseHasItsPeakAndLaterCategories) {
   ASSERT_EQ(phases.size(), 2u);
   EXPECT_EQ(phases.at(0).at("phase"), "init");
   EXPECT_EQ(phases.at(0).at("peak_bytes"), 2048 + 10240);
-  EXPECT_EQ(phases.at(0).at("at_peak").at("parameter_bytes"), 2048) << "it lived at the peak and is a parameter since";
+  EXPECT_EQ(phases.at(0).at("at_peak").at("parameter_bytes"), 2048)
+      << "it lived at the peak and is a parameter since";
   EXPECT_EQ(phases.at(0).at("at_peak").at("temporary_bytes"), 10240);
   EXPECT_EQ(phases.at(1).at("phase"), "forward");
   EXPECT_EQ(phases.at(1).at("peak_bytes"), 2048 + 1024 + 5120) << "the highest of its layers";
   EXPECT_EQ(phases.at(1).at("at_peak").at("activation_bytes"), 1024);
   EXPECT_EQ(phases.at(1).at("peak_reserved_bytes"), 2 * kMiB);
   EXPECT_EQ(phases.at(0).at("at_start").at("parameter_bytes"), 0) << "nothing lived yet";
-  EXPECT_EQ(phases.at(1).at("at_start").at("parameter_bytes"), 2048) << "it lived when the phase began and is a parameter since";
+  EXPECT_EQ(phases.at(1).at("at_start").at("parameter_bytes"), 2048)
+      << "it lived when the phase began and is a parameter since";
   EXPECT_EQ(phases.at(1).at("at_start").at("temporary_bytes"), 0) << "freed before";
-  EXPECT_EQ(phases.at(1).at("at_start").at("activation_bytes"), 0) << "before the first layer's, although the second layer began with it";
+  EXPECT_EQ(phases.at(1).at("at_start").at("activation_bytes"), 0)
+      << "before the first layer's, although the second layer began with it";
   EXPECT_FALSE(memory_row(recorder).contains("live_at_peak"));
 }
 
 TEST(UnlimitedMemoryAccount, GivesPastTheCapacityAndRemembersTheFirstRefusalAndThePeak) {
   RankRecorder recorder(0, 0, Bytes(64 * kMiB), true, true);
   MemoryAccount& memory = recorder.memory();
-  const auto allocate = [&](std::int64_t bytes, BufferCategory category) { return memory.allocate(bytes, category, recorder.scope_id(), recorder.new_buffer()); };
+  const auto allocate = [&](std::int64_t bytes, BufferCategory category) {
+    return memory.allocate(bytes, category, recorder.scope_id(), recorder.new_buffer());
+  };
   recorder.push_scope("phase=forward");
   recorder.push_scope("layer=model.layers.0");
   allocate(40 * kMiB, BufferCategory::kActivation);
@@ -104,16 +109,22 @@ TEST(UnlimitedMemoryAccount, GivesPastTheCapacityAndRemembersTheFirstRefusalAndT
   memory.release(*allocate(20 * kMiB, BufferCategory::kTemporary));
   const json row = memory_row(recorder);
   EXPECT_EQ(row.at("num_ooms"), 2);
-  EXPECT_EQ(row.at("first_refusal"), (json{{"phase", "forward"}, {"layer", "model.layers.1"}, {"bytes", 30 * kMiB}, {"allocated_before", 40 * kMiB}}));
+  EXPECT_EQ(row.at("first_refusal"), (json{{"phase", "forward"},
+                                           {"layer", "model.layers.1"},
+                                           {"bytes", 30 * kMiB},
+                                           {"allocated_before", 40 * kMiB}}));
   EXPECT_EQ(row.at("peak_bytes"), 120 * kMiB);
   EXPECT_EQ(row.at("capacity_bytes"), 64 * kMiB);
   ASSERT_EQ(row.at("live_at_peak").size(), 2u);
-  EXPECT_EQ(row.at("live_at_peak").at(0),
-            (json{{"category", "activation"}, {"phase", "forward"}, {"component", "model.layers.*"}, {"bytes", 70 * kMiB}, {"tensors", 2}}));
+  EXPECT_EQ(row.at("live_at_peak").at(0), (json{{"category", "activation"},
+                                                {"phase", "forward"},
+                                                {"component", "model.layers.*"},
+                                                {"bytes", 70 * kMiB},
+                                                {"tensors", 2}}));
   EXPECT_EQ(row.at("live_at_peak").at(1).at("bytes"), 50 * kMiB);
 }
 
-TEST_F(MemoryAccountTest, WhatAnOptimizerStepLeavesBehindIsItsState) {
+TEST_F(MemoryAccountTest, WhatAnOptimizerStepLeavesIsItsState) {
   MemoryBlock* const before = allocate(1000, BufferCategory::kTemporary);
   record_add(*before);
   const std::uint32_t since = memory.op();
@@ -124,10 +135,11 @@ TEST_F(MemoryAccountTest, WhatAnOptimizerStepLeavesBehindIsItsState) {
   EXPECT_EQ(state->category, BufferCategory::kOptimizerState);
   EXPECT_EQ(before->category, BufferCategory::kTemporary);
   EXPECT_EQ(gradient->category, BufferCategory::kGradient);
-  EXPECT_EQ(memory.current_by_category()[static_cast<std::size_t>(BufferCategory::kOptimizerState)], 1024);
+  EXPECT_EQ(memory.current_by_category()[static_cast<std::size_t>(BufferCategory::kOptimizerState)],
+            1024);
 }
 
-TEST_F(MemoryAccountTest, OutOfMemoryTellsWhatIsThereAndChangesNothing) {
+TEST_F(MemoryAccountTest, OutOfMemoryShowsWhatIsThereAndChangesNothing) {
   recorder.push_scope("phase=forward");
   recorder.push_scope("microbatch=2");
   recorder.push_scope("layer=model.layers.1");
@@ -136,17 +148,26 @@ TEST_F(MemoryAccountTest, OutOfMemoryTellsWhatIsThereAndChangesNothing) {
   for (int i = 0; i < 12; ++i) allocate(100, BufferCategory::kParameter);
   ASSERT_EQ(allocate(30 * kMiB, BufferCategory::kTemporary), nullptr);
   const std::string text = out_of_memory(recorder, 30 * kMiB, BufferCategory::kTemporary, true);
-  EXPECT_THAT(text, AllOf(HasSubstr("rank 3, phase forward, micro-batch 2, layer model.layers.1"), HasSubstr("tried to allocate 31457280 B"),
-                          HasSubstr("NRT allocation failed for size 31457280 (OOM)"), HasSubstr("NRT_RESOURCE (status 4)"),
-                          HasSubstr("67108864 B (64.00 MiB): 42.00 MiB reserved"), HasSubstr("22.00 MiB not reserved")));
-  EXPECT_THAT(text, AllOf(HasSubstr("40.00 MiB fp32 [4, 256], activation, made in phase forward, layer model.layers.1"),
-                          HasSubstr("activation 40.00 MiB"), HasSubstr("tensor_model_parallel_size"), HasSubstr("--instance trn1."),
-                          HasSubstr("empty_cache()")));
-  std::size_t told = 0;
-  for (std::size_t at = text.find("(after operation"); at != std::string::npos; at = text.find("(after operation", at + 1)) ++told;
-  EXPECT_EQ(told, 10u) << "the ten largest";
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 3, phase forward, micro-batch 2, layer model.layers.1"),
+                          HasSubstr("tried to allocate 31457280 B"),
+                          HasSubstr("NRT allocation failed for size 31457280 (OOM)"),
+                          HasSubstr("NRT_RESOURCE (status 4)"),
+                          HasSubstr("67108864 B (64.00 MiB): 42.00 MiB reserved"),
+                          HasSubstr("22.00 MiB not reserved")));
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr(
+                "40.00 MiB fp32 [4, 256], activation, made in phase forward, layer model.layers.1"),
+            HasSubstr("activation 40.00 MiB"), HasSubstr("tensor_model_parallel_size"),
+            HasSubstr("--instance trn1."), HasSubstr("empty_cache()")));
+  std::size_t reported = 0;
+  for (std::size_t at = text.find("(after operation"); at != std::string::npos;
+       at = text.find("(after operation", at + 1))
+    ++reported;
+  EXPECT_EQ(reported, 10u) << "the ten largest";
   EXPECT_EQ(memory.current(), 40 * kMiB + 12 * 256);
-  EXPECT_THAT(out_of_memory(recorder, 1, BufferCategory::kInput, false), AllOf(HasSubstr("not bound"), Not(HasSubstr("model.layers.1"))));
+  EXPECT_THAT(out_of_memory(recorder, 1, BufferCategory::kInput, false),
+              AllOf(HasSubstr("not bound"), Not(HasSubstr("model.layers.1"))));
 }
 
 TEST_F(MemoryAccountTest, AnyThreadMayAllocateAndRelease) {
@@ -156,7 +177,8 @@ TEST_F(MemoryAccountTest, AnyThreadMayAllocateAndRelease) {
   for (std::size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (std::int64_t i = 0; i < 2000; ++i) {
-        MemoryBlock* const block = memory.allocate(1 + i % 3000, static_cast<BufferCategory>(t), 0, static_cast<std::uint64_t>(i));
+        MemoryBlock* const block = memory.allocate(1 + i % 3000, static_cast<BufferCategory>(t), 0,
+                                                   static_cast<std::uint64_t>(i));
         if (i % 50 == 0) {
           kept[t].push_back(block);
         } else {
@@ -188,7 +210,8 @@ TEST_F(MemoryAccountTest, SnapshotAndTimelineSayWhatTheStatisticsSay) {
   recorder.push_scope("phase=backward");
   memory.release(*held);
   memory.release(*allocate(3 * kMiB, BufferCategory::kGradient));
-  const json stats = memory_stats(memory), snapshot = memory_snapshot(recorder), timeline = memory_timeline(recorder);
+  const json stats = memory_stats(memory), snapshot = memory_snapshot(recorder),
+             timeline = memory_timeline(recorder);
 
   std::int64_t reserved = 0, allocated = 0, active = 0;
   for (const json& segment : snapshot.at("segments")) {
@@ -209,7 +232,8 @@ TEST_F(MemoryAccountTest, SnapshotAndTimelineSayWhatTheStatisticsSay) {
   EXPECT_EQ(timeline.at("after").at("reserved_bytes"), stats.at("reserved_bytes").at("current"));
   ASSERT_EQ(timeline.at("phases").size(), 2u);
   EXPECT_EQ(timeline.at("phases").at(1).at("phase"), "backward");
-  EXPECT_EQ(timeline.at("phases").at(1).at("at_peak").at("by_category").at("gradient_bytes"), 3 * kMiB);
+  EXPECT_EQ(timeline.at("phases").at(1).at("at_peak").at("by_category").at("gradient_bytes"),
+            3 * kMiB);
   EXPECT_EQ(timeline.at("phases").at(1).at("first_op"), 1);
 
   memory.synchronize();

@@ -9,7 +9,8 @@
 
 namespace trellis::device::testing_support {
 
-/// The caching allocator's contract written down as plainly as possible: every search looks at every block.
+/// The caching allocator's contract written down as plainly as possible: every search looks at
+/// every block.
 class NaiveAllocator {
  public:
   explicit NaiveAllocator(std::int64_t capacity) : capacity_(capacity) {}
@@ -18,7 +19,10 @@ class NaiveAllocator {
     const bool small = bytes < kMiB;
     const std::int64_t size = size_class(bytes);
     if (!best_fit(small, size)) {
-      const std::int64_t wanted = small ? 2 * kMiB : size < 10 * kMiB ? 20 * kMiB : (size + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
+      const std::int64_t wanted = small ? 2 * kMiB
+                                  : size < 10 * kMiB
+                                      ? 20 * kMiB
+                                      : (size + 2 * kMiB - 1) / (2 * kMiB) * (2 * kMiB);
       if (reserved + wanted <= capacity_) {
         add_segment(small, wanted);
       } else {
@@ -36,7 +40,8 @@ class NaiveAllocator {
     const Span taken = spans[index];
     spans[index] = {taken.address, size, State::kUsed, 0};
     if (taken.size > size) {
-      spans.insert(spans.begin() + static_cast<std::ptrdiff_t>(index) + 1, {taken.address + size, taken.size - size, State::kFree, ++clock_});
+      spans.insert(spans.begin() + static_cast<std::ptrdiff_t>(index) + 1,
+                   {taken.address + size, taken.size - size, State::kFree, ++clock_});
     }
     return taken.address;
   }
@@ -97,7 +102,9 @@ class NaiveAllocator {
       for (std::size_t i = 0; i < segment.spans.size(); ++i) {
         const Span& span = segment.spans[i];
         if (segment.small != small || span.state != State::kFree || span.size < size) continue;
-        if (chosen != nullptr && (span.size > chosen->size || (span.size == chosen->size && span.freed < chosen->freed))) continue;
+        if (chosen != nullptr &&
+            (span.size > chosen->size || (span.size == chosen->size && span.freed < chosen->freed)))
+          continue;
         chosen = &span;
         best = {base, i};
       }

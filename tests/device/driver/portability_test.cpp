@@ -9,7 +9,8 @@ namespace {
 
 using nlohmann::json;
 
-Node node(std::string op, std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs, Scope scope = {"forward", -1, "model.layers.0"}) {
+Node node(std::string op, std::vector<std::uint32_t> inputs, std::vector<std::uint32_t> outputs,
+          Scope scope = {"forward", -1, "model.layers.0"}) {
   Node n;
   n.op = std::move(op);
   n.inputs = std::move(inputs);
@@ -22,7 +23,9 @@ Node node(std::string op, std::vector<std::uint32_t> inputs, std::vector<std::ui
 Graph graph_of(DType dtype, HostType host = HostType::kSame) {
   Graph g;
   g.buffers.resize(3);
-  g.values = {{0, {{4, 4}, {4, 1}, 0, dtype, host}}, {1, {{}, {}, 0, dtype, host}}, {2, {{4}, {1}, 0, DType::kInt64}}};
+  g.values = {{0, {{4, 4}, {4, 1}, 0, dtype, host}},
+              {1, {{}, {}, 0, dtype, host}},
+              {2, {{4}, {1}, 0, DType::kInt64}}};
   return g;
 }
 
@@ -63,7 +66,8 @@ TEST(PortabilityTest, IndicesAreNarrowedAndNumbersWithoutDimensionsAreNot) {
 
 TEST(PortabilityTest, WhatHasNoLoweringRunsOnTheCpu) {
   Graph g = graph_of(DType::kFp32);
-  g.nodes = {node("linalg_svd", {0}, {0}), node("normal_", {0}, {0}), node("_foreach_add_.List", {0}, {0}), node("_fused_adamw_", {0}, {0})};
+  g.nodes = {node("linalg_svd", {0}, {0}), node("normal_", {0}, {0}),
+             node("_foreach_add_.List", {0}, {0}), node("_fused_adamw_", {0}, {0})};
   const json document = list(g, 1);
   EXPECT_FALSE(row(document, "linalg_svd", "fp32").at("portable"));
   EXPECT_FALSE(row(document, "normal_", "fp32").at("portable"));
@@ -71,7 +75,7 @@ TEST(PortabilityTest, WhatHasNoLoweringRunsOnTheCpu) {
   EXPECT_TRUE(row(document, "_fused_adamw_", "fp32").at("portable"));
 }
 
-TEST(PortabilityTest, ComplexUnsignedAndFp8AreToldByGeneration) {
+TEST(PortabilityTest, ComplexUnsignedAndFp8AreReportedByGeneration) {
   EXPECT_NE(lacking(DType::kFp32, HostType::kComplex, 4), "");
   EXPECT_NE(lacking(DType::kInt32, HostType::kUnsigned, 4), "");
   EXPECT_NE(lacking(DType::kFp8E4M3, HostType::kSame, 3), "");

@@ -54,7 +54,7 @@ TEST_F(ProgramTimerTest, EqualGraphsAreOneProgramWhateverTheirLayersAreCalled) {
   EXPECT_EQ(&timer.time(layered_graph(3)), &timer.time(renamed));
 }
 
-TEST_F(ProgramTimerTest, ProgramsBeyondTheMostAreForgottenButForThoseInUse) {
+TEST_F(ProgramTimerTest, ProgramsBeyondTheMostAreForgottenExceptForThoseInUse) {
   ProgramTimer timer(system, 1, std::nullopt, /*most_programs=*/2);
   const std::shared_ptr<const TimedProgram> used = timer.share(layered_graph(3), Unknown::kRefuse);
   std::weak_ptr<const TimedProgram> unused = timer.share(layered_graph(0), Unknown::kRefuse);
@@ -79,10 +79,12 @@ TEST_F(ProgramTimerTest, StepsAreTheGraphsNodesInOrder) {
     last = step.node;
     if (step.piece == nullptr) {
       slots.push_back(step.comm.slot);
-      EXPECT_EQ(graph.nodes[step.node].kind == Node::Kind::kCommStart, step.comm.action == sim::isa::CommAction::kStart);
+      EXPECT_EQ(graph.nodes[step.node].kind == Node::Kind::kCommStart,
+                step.comm.action == sim::isa::CommAction::kStart);
       continue;
     }
-    for (const sim::isa::Kernel& kernel : step.piece->kernels) EXPECT_EQ(graph.nodes[step.node + kernel.node].kind, Node::Kind::kOp);
+    for (const sim::isa::Kernel& kernel : step.piece->kernels)
+      EXPECT_EQ(graph.nodes[step.node + kernel.node].kind, Node::Kind::kOp);
   }
   EXPECT_EQ(slots, (std::vector<std::uint32_t>{0, 0, 1, 1}));
 }
@@ -95,16 +97,18 @@ TEST_F(ProgramTimerTest, CollectivesInsideALayerAreWaitedForWhereTheyStart) {
     int at_once = 0, all = 0;
     const std::vector<TimedProgram::Step>& steps = timer.time(graph).steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (steps[i].piece != nullptr || steps[i].comm.action != sim::isa::CommAction::kWait) continue;
+      if (steps[i].piece != nullptr || steps[i].comm.action != sim::isa::CommAction::kWait)
+        continue;
       ++all;
-      at_once += i > 0 && steps[i - 1].piece == nullptr && steps[i - 1].comm.slot == steps[i].comm.slot && steps[i - 1].node == steps[i].node;
+      at_once += i > 0 && steps[i - 1].piece == nullptr &&
+                 steps[i - 1].comm.slot == steps[i].comm.slot && steps[i - 1].node == steps[i].node;
     }
     EXPECT_EQ(all, 2) << "each communication once";
     return at_once;
   };
   EXPECT_EQ(waits(), 2);
   for (CommNode& comm : graph.comms) comm.axis = "dp";
-  EXPECT_EQ(waits(), 0) << "gradients move beside the computation";
+  EXPECT_EQ(waits(), 0) << "gradients move concurrently with the computation";
 }
 
 TEST_F(ProgramTimerTest, ThreadsChangeNothing) {
@@ -127,7 +131,8 @@ TEST_F(ProgramTimerTest, WhatIsRefusedIsNamedAndMayBeEstimated) {
       (void)timer.time(graph);
       FAIL() << "must name the operator";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("linalg_svd"), ::testing::HasSubstr("model.layers.0")));
+      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("linalg_svd"),
+                                                 ::testing::HasSubstr("model.layers.0")));
     }
     const TimedProgram& estimated = timer.time_or_estimate(graph);
     EXPECT_EQ(estimated.estimated, std::vector<std::string>{"linalg_svd"});

@@ -17,7 +17,7 @@ class RankClockTest : public testing::Test {
   Operand tensor(std::uint64_t buffer, std::int64_t n, DType dtype = DType::kBf16) {
     return {buffer, rank.interned().view({{n, n}, {n, 1}, 0, dtype})};
   }
-  /// out = a · b in a graph of its own.
+  /// out = a · b in a separate graph.
   void run(std::int64_t n, std::string_view schema = "aten::mm") {
     const std::array<Operand, 2> in{tensor(rank.new_buffer(), n), tensor(rank.new_buffer(), n)};
     rank.cut("test");
@@ -35,7 +35,8 @@ class RankClockTest : public testing::Test {
     clock.read();
     return clock.now().value;
   }
-  static std::int64_t between(const std::shared_ptr<TimeMark>& a, const std::shared_ptr<TimeMark>& b) {
+  static std::int64_t between(const std::shared_ptr<TimeMark>& a,
+                              const std::shared_ptr<TimeMark>& b) {
     return (b->time.value() - a->time.value()).value;
   }
 };
@@ -138,17 +139,17 @@ TEST_F(RankClockTest, AHostThatWaitsLetsTheQueueRunDry) {
   EXPECT_GT(read() - ahead - waited, waited) << "two such launches";
 }
 
-TEST_F(RankClockTest, StreamsRunBesideEachOtherAndWaitForEvents) {
+TEST_F(RankClockTest, StreamsRunConcurrentlyAndWaitForEvents) {
   run(512);
   const auto on_default = mark(0);
   rank.set_stream(1);
   run(256);
-  const auto beside = mark(1);
+  const auto concurrent = mark(1);
   clock.wait(1, on_default);
   run(256);
   const auto after = mark(1);
   read();
-  EXPECT_LT(beside->time.value(), on_default->time.value());
+  EXPECT_LT(concurrent->time.value(), on_default->time.value());
   EXPECT_GT(after->time.value(), on_default->time.value());
 }
 
@@ -158,8 +159,9 @@ TEST_F(RankClockTest, ACommunicationIsHiddenByWorkUntilItIsWaitedFor) {
     const std::array<Operand, 1> buffer{tensor(rank.new_buffer(), n)};
     const std::array<std::int64_t, 2> bytes{2 * n * n, 2 * n * n};
     const auto begin = mark();
-    const std::int64_t handle =
-        rank.comm_start({sim::CollectiveKind::kAllReduce, "dp", {0, 1, 2, 3}, 0, n * n, DType::kBf16}, buffer, buffer, bytes);
+    const std::int64_t handle = rank.comm_start(
+        {sim::CollectiveKind::kAllReduce, "dp", {0, 1, 2, 3}, 0, n * n, DType::kBf16}, buffer,
+        buffer, bytes);
     if (work) run(1024);
     rank.comm_wait(handle);
     rank.cut("test");
@@ -171,10 +173,10 @@ TEST_F(RankClockTest, ACommunicationIsHiddenByWorkUntilItIsWaitedFor) {
   const auto begin = mark();
   run(1024);
   const auto end = mark();
-  const std::int64_t alone = exchange(false), beside = exchange(true);
+  const std::int64_t alone = exchange(false), concurrent = exchange(true);
   EXPECT_GT(alone, 0);
-  EXPECT_LT(beside, alone + between(begin, end));
-  EXPECT_GE(beside, between(begin, end));
+  EXPECT_LT(concurrent, alone + between(begin, end));
+  EXPECT_GE(concurrent, between(begin, end));
 }
 
 TEST_F(RankClockTest, AnOperationWithoutLoweringIsEstimatedAndTakesTime) {

@@ -28,7 +28,9 @@ class RankRecorderTest : public testing::Test {
     return out;
   }
   const StepStream& step() { return recorder.impl().step; }
-  const Graph& graph(std::size_t instance) { return recorder.impl().graphs[step().instances[instance].graph]; }
+  const Graph& graph(std::size_t instance) {
+    return recorder.impl().graphs[step().instances[instance].graph];
+  }
 };
 
 TEST_F(RankRecorderTest, PhasesAndMicrobatchesCutGraphs) {
@@ -44,7 +46,8 @@ TEST_F(RankRecorderTest, PhasesAndMicrobatchesCutGraphs) {
   ASSERT_EQ(step().instances.size(), 2u);
   EXPECT_EQ(step().instances[0].microbatch, 0);
   EXPECT_EQ(step().instances[1].microbatch, 1);
-  EXPECT_EQ(step().instances[0].graph, step().instances[1].graph) << "equal micro-batches share one graph";
+  EXPECT_EQ(step().instances[0].graph, step().instances[1].graph)
+      << "equal micro-batches share one graph";
   EXPECT_EQ(graph(0).name, "forward");
 }
 
@@ -88,7 +91,8 @@ TEST_F(RankRecorderTest, BackwardIsChargedToTheLayerOfItsForward) {
   const Graph& g = graph(0);
   std::vector<std::string> layers;
   for (const Node& node : g.nodes) layers.push_back(node.scope.layer);
-  EXPECT_EQ(layers, (std::vector<std::string>{"model.layers.1", "model.layers.0", "model.layers.0", "", "", ""}));
+  EXPECT_EQ(layers, (std::vector<std::string>{"model.layers.1", "model.layers.0", "model.layers.0",
+                                              "", "", ""}));
 }
 
 TEST_F(RankRecorderTest, CommunicationsBecomePatterns) {
@@ -107,11 +111,30 @@ TEST_F(RankRecorderTest, CommunicationsBecomePatterns) {
   EXPECT_EQ(step().instances[0].comms, (std::vector<std::uint32_t>{0}));
 }
 
-/// What an open graph may differ in from an equal one; each must make a graph of its own.
+/// Each of `graphs` is recorded in both layers.
+void forward_of_two_layers(RankRecorder& recorder,
+                           const std::vector<std::function<void()>>& graphs) {
+  recorder.push_scope("phase=forward");
+  for (const char* layer : {"layer=model.layers.0", "layer=model.layers.1"}) {
+    recorder.push_scope(layer);
+    for (const auto& graph : graphs) {
+      graph();
+      recorder.cut("test");
+    }
+    recorder.pop_scope(layer);
+  }
+  recorder.pop_scope("phase=forward");
+}
+
+/// What an open graph may differ in from an equal one; each must make a separate graph.
 TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
   const std::uint64_t x = recorder.new_buffer(), y = recorder.new_buffer();
-  const auto view = [&](std::int64_t offset) { return recorder.interned().view({{4}, {1}, offset, DType::kFp32}); };
-  const auto record = [&](std::uint64_t a, std::uint64_t b, std::string_view op, std::string_view scalars, std::int64_t bytes, std::int64_t offset, bool keep) {
+  const auto view = [&](std::int64_t offset) {
+    return recorder.interned().view({{4}, {1}, offset, DType::kFp32});
+  };
+  const auto record = [&](std::uint64_t a, std::uint64_t b, std::string_view op,
+                          std::string_view scalars, std::int64_t bytes, std::int64_t offset,
+                          bool keep) {
     const std::uint64_t out = recorder.new_buffer();
     const std::array<Operand, 2> in{Operand{a, view(offset)}, Operand{b, view(0)}};
     const std::array<Operand, 1> result{Operand{out, view(0)}};
@@ -119,8 +142,11 @@ TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
     recorder.record(op, scalars, in, result, sizes);
     if (!keep) recorder.release_buffer(out);
   };
-  const auto comm = [&](const std::string& axis, std::vector<int> ranks, std::int64_t elements, std::uint64_t sequence) {
-    recorder.comm_wait(recorder.comm_start({sim::CollectiveKind::kAllReduce, axis, std::move(ranks), sequence, elements, DType::kBf16}, {}, {}, {}));
+  const auto comm = [&](const std::string& axis, std::vector<int> ranks, std::int64_t elements,
+                        std::uint64_t sequence) {
+    recorder.comm_wait(recorder.comm_start(
+        {sim::CollectiveKind::kAllReduce, axis, std::move(ranks), sequence, elements, DType::kBf16},
+        {}, {}, {}));
   };
   const std::vector<std::function<void()>> variants{
       [&] { record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true); },
@@ -131,7 +157,10 @@ TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
       [&] { record(x, y, "aten::add.Tensor", "alpha=1", 64, 4, true); },
       [&] { record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, false); },
       [&] { record(x, recorder.new_buffer(), "aten::add.Tensor", "alpha=1", 16, 0, true); },
-      [&] { record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true), record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true); },
+      [&] {
+        record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true),
+            record(x, y, "aten::add.Tensor", "alpha=1", 16, 0, true);
+      },
       [&] { comm("dp", {0, 1}, 8, 0); },
       [&] { comm("tp", {0, 1}, 8, 0); },
       [&] { comm("dp", {1, 3}, 8, 0); },
@@ -139,18 +168,7 @@ TEST_F(RankRecorderTest, OnlyEqualGraphsAreKnownAgain) {
       [&] { comm("dp", {0, 1}, 8, 0), comm("dp", {0, 1}, 8, 1); },
   };
   recorder.cut("start");
-  for (int round = 0; round < 3; ++round) {
-    recorder.push_scope("phase=forward");
-    for (const char* layer : {"layer=model.layers.0", "layer=model.layers.1"}) {
-      recorder.push_scope(layer);
-      for (const auto& variant : variants) {
-        variant();
-        recorder.cut("test");
-      }
-      recorder.pop_scope(layer);
-    }
-    recorder.pop_scope("phase=forward");
-  }
+  for (int round = 0; round < 3; ++round) forward_of_two_layers(recorder, variants);
   const std::size_t each = 2 * variants.size();
   ASSERT_EQ(step().instances.size(), 3 * each);
   EXPECT_EQ(recorder.impl().graphs.size(), each);
@@ -165,17 +183,22 @@ TEST_F(RankRecorderTest, NumbersInWhichStepsDifferMakeNoNewGraph) {
   const auto run = [&](const std::string& scalars) {
     recorder.cut("test");
     const Operand operand{x, recorder.interned().view({{4}, {1}, 0, DType::kFp32})};
-    recorder.record("aten::_foreach_addcdiv_.ScalarList", scalars, std::array{operand}, std::array{operand}, std::array<std::int64_t, 2>{16, 16});
+    recorder.record("aten::_foreach_addcdiv_.ScalarList", scalars, std::array{operand},
+                    std::array{operand}, std::array<std::int64_t, 2>{16, 16});
     recorder.cut("test");
     return step().instances.back().graph;
   };
   const std::uint32_t first = run("value=-0.001 scalars=[0.3,1e-05]");
   EXPECT_EQ(run("value=-0.00099 scalars=[0.29,1.7]"), first);
-  EXPECT_EQ(graph(0).nodes[0].scalars, "value=-0.001 scalars=[0.3,1e-05]") << "the graph is the first one's, with its numbers";
-  // What may choose another program: a sign, whole numbers and halves, how many there are, other arguments.
+  EXPECT_EQ(graph(0).nodes[0].scalars, "value=-0.001 scalars=[0.3,1e-05]")
+      << "the graph is the first one's, with its numbers";
+  // What may choose another program: a sign, whole numbers and halves, how many there are, other
+  // arguments.
   std::set<std::uint32_t> graphs{first};
-  for (const char* other : {"value=0.001 scalars=[0.3,1e-05]", "value=-1 scalars=[0.3,1e-05]", "value=-0.5 scalars=[0.3,1e-05]", "value=-0.001 scalars=[0.3]",
-                            "value=-0.001 scalars=[0.3,inf]", "value=-0.001 dim=[0.3,1e-05]", "value=-0.001+2j scalars=[0.3,1e-05]"}) {
+  for (const char* other : {"value=0.001 scalars=[0.3,1e-05]", "value=-1 scalars=[0.3,1e-05]",
+                            "value=-0.5 scalars=[0.3,1e-05]", "value=-0.001 scalars=[0.3]",
+                            "value=-0.001 scalars=[0.3,inf]", "value=-0.001 dim=[0.3,1e-05]",
+                            "value=-0.001+2j scalars=[0.3,1e-05]"}) {
     EXPECT_TRUE(graphs.insert(run(other)).second) << other;
   }
 }
@@ -189,20 +212,26 @@ TEST_F(RankRecorderTest, AStepThatNeverEndsIsForgottenAndRefused) {
   std::int64_t handle = 0;
   for (std::size_t i = 0; i < runs; ++i) {
     const Operand operand{x, rank.interned().view({{4}, {1}, 0, DType::kFp32})};
-    handle = rank.comm_start({sim::CollectiveKind::kAllReduce, "dp", {0}, i, 4, DType::kFp32}, std::array{operand}, {}, std::array<std::int64_t, 1>{16});
-    if (i % 3 == 2) rank.comm_wait(handle - 1);  // started in the graph before, which may be forgotten
+    handle = rank.comm_start({sim::CollectiveKind::kAllReduce, "dp", {0}, i, 4, DType::kFp32},
+                             std::array{operand}, {}, std::array<std::int64_t, 1>{16});
+    if (i % 3 == 2)
+      rank.comm_wait(handle - 1);  // started in the graph before, which may be forgotten
     rank.cut("test");
   }
   EXPECT_LT(rank.impl().step.instances.size(), Impl::kMostRuns);
   EXPECT_LT(rank.impl().step.comms.size(), Impl::kMostRuns);
-  EXPECT_EQ(rank.impl().step.forgotten + static_cast<std::int64_t>(rank.impl().step.instances.size()), static_cast<std::int64_t>(runs));
-  EXPECT_EQ(rank.uses().uses().begin()->second.count, static_cast<std::int64_t>(runs)) << "counted all the same";
+  EXPECT_EQ(
+      rank.impl().step.forgotten + static_cast<std::int64_t>(rank.impl().step.instances.size()),
+      static_cast<std::int64_t>(runs));
+  EXPECT_EQ(rank.uses().uses().begin()->second.count, static_cast<std::int64_t>(runs))
+      << "counted all the same";
   session.end_step(0, 0);
   try {
     static_cast<void>(session.simulate_step(0));
     FAIL() << "a part of a step was simulated as the whole";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("end steps more often"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("end steps more often"), std::string::npos)
+        << error.what();
   }
   rank.discard();
   session.end_step(0, 1);
@@ -214,12 +243,15 @@ TEST_F(RankRecorderTest, GraphsThatNeverRepeatAreForgottenWhenTheirStepsHaveEnde
   for (std::int64_t g = 0; g < kGraphs; ++g) {
     const std::uint64_t x = recorder.new_buffer();
     const Operand operand{x, recorder.interned().view({{g + 1}, {1}, 0, DType::kFp32})};
-    for (std::int64_t i = 0; i < kNodes; ++i) recorder.record("aten::neg", "", std::array{operand}, std::array{operand}, std::array{4 * (g + 1), 4 * (g + 1)});
+    for (std::int64_t i = 0; i < kNodes; ++i)
+      recorder.record("aten::neg", "", std::array{operand}, std::array{operand},
+                      std::array{4 * (g + 1), 4 * (g + 1)});
     recorder.end_step();
     EXPECT_LE(recorder.impl().graph_nodes, Impl::kMostNodes + kNodes);
     const StepStream& finished = recorder.impl().finished;
     ASSERT_EQ(finished.instances.size(), 1u);
-    EXPECT_EQ(recorder.impl().graphs[finished.instances[0].graph].values[0].view.sizes[0], g + 1) << "the last step's graph stays, under its number";
+    EXPECT_EQ(recorder.impl().graphs[finished.instances[0].graph].values[0].view.sizes[0], g + 1)
+        << "the last step's graph stays, under its number";
   }
   EXPECT_EQ(recorder.uses().uses().begin()->second.count, kNodes * kGraphs);
 }
@@ -229,12 +261,14 @@ TEST_F(RankRecorderTest, TextsAndViewsAreForgottenAndGraphsKnownAgain) {
     const std::uint64_t x = recorder.new_buffer();
     recorder.cut("test");
     const Operand operand{x, recorder.interned().view({{4}, {1}, offset, DType::kFp32})};
-    recorder.record("aten::neg", scalars, std::array{operand}, std::array{operand}, std::array<std::int64_t, 2>{16, 16});
+    recorder.record("aten::neg", scalars, std::array{operand}, std::array{operand},
+                    std::array<std::int64_t, 2>{16, 16});
     recorder.cut("test");
     return step().instances.back().graph;
   };
   const std::uint32_t first = run(3, "dim=3");
-  for (std::size_t i = 0; i <= InternTable::kManyEntries; ++i) static_cast<void>(recorder.interned().text("dim=" + std::to_string(i)));
+  for (std::size_t i = 0; i <= InternTable::kManyEntries; ++i)
+    static_cast<void>(recorder.interned().text("dim=" + std::to_string(i)));
   recorder.cut("test");
   EXPECT_EQ(recorder.interned().generation(), 1u);
   EXPECT_NE(run(4, "dim=4"), first) << "its numbers are those that the first one's had";
@@ -243,7 +277,8 @@ TEST_F(RankRecorderTest, TextsAndViewsAreForgottenAndGraphsKnownAgain) {
 
 TEST_F(RankRecorderTest, ScopesBeyondTheMostShareOne) {
   InternTable table;
-  for (std::size_t i = 1; i < InternTable::kMostScopes; ++i) EXPECT_EQ(table.scope({"forward", -1, "layer " + std::to_string(i)}), i);
+  for (std::size_t i = 1; i < InternTable::kMostScopes; ++i)
+    EXPECT_EQ(table.scope({"forward", -1, "layer " + std::to_string(i)}), i);
   const std::uint32_t further = table.scope({"forward", -1, "one more"});
   EXPECT_EQ(table.scope({"backward", -1, "and another"}), further);
   EXPECT_EQ(table.scope(further).layer, InternTable::kFurtherScopes);

@@ -12,8 +12,9 @@
 namespace trellis::device {
 namespace {
 
-/// What every micro-batch does on a stage, drawn from a seed: a forward that keeps memory for its backward `depth` micro-batches later, sends
-/// that are waited for before the next one, messages that arrive one pass ahead, and one number that lives to the end of the step.
+/// What every micro-batch does on a stage, drawn from a seed: a forward that keeps memory for its
+/// backward `depth` micro-batches later, sends that are waited for before the next one, messages
+/// that arrive one pass ahead, and one number that lives to the end of the step.
 struct Program {
   struct Op {
     std::int64_t bytes = 0;
@@ -30,10 +31,14 @@ struct Program {
   }
   std::vector<Op> ops() {
     std::vector<Op> list(static_cast<std::size_t>(number(3, 20)));
-    for (Op& op : list) op = {number(1, 40) * (number(0, 3) == 0 ? 100'000 : 700), number(0, 2) == 0, number(0, 1) == 0, number(0, 4) == 0, static_cast<int>(number(0, 5))};
+    for (Op& op : list)
+      op = {number(1, 40) * (number(0, 3) == 0 ? 100'000 : 700), number(0, 2) == 0,
+            number(0, 1) == 0, number(0, 4) == 0, static_cast<int>(number(0, 5))};
     return list;
   }
-  std::int64_t number(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
+  std::int64_t number(int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  }
 
   std::mt19937 random;
   std::int64_t depth = 0;
@@ -93,7 +98,8 @@ class Stage {
     auto tensor = std::make_unique<Tensor>();
     tensor->buffer = recorder.new_buffer();
     tensor->bytes = bytes;
-    tensor->block = recorder.memory().allocate(bytes, static_cast<BufferCategory>(category), recorder.scope_id(), tensor->buffer);
+    tensor->block = recorder.memory().allocate(bytes, static_cast<BufferCategory>(category),
+                                               recorder.scope_id(), tensor->buffer);
     tensor->block->holder = &tensor->block;
     return tensor;
   }
@@ -103,20 +109,26 @@ class Stage {
     recorder.release_buffer(tensor.buffer);
   }
 
-  Operand operand(const Tensor& tensor) { return {tensor.buffer, recorder.interned().view({{tensor.bytes}, {1}, 0, DType::kUInt8})}; }
+  Operand operand(const Tensor& tensor) {
+    return {tensor.buffer, recorder.interned().view({{tensor.bytes}, {1}, 0, DType::kUInt8})};
+  }
 
   void op(std::vector<Tensor*> inputs, Tensor* output) {
     std::vector<Operand> in, out;
     std::vector<std::int64_t> bytes;
-    for (const Tensor* tensor : inputs) in.push_back(operand(*tensor)), bytes.push_back(tensor->bytes);
+    for (const Tensor* tensor : inputs)
+      in.push_back(operand(*tensor)), bytes.push_back(tensor->bytes);
     if (output != nullptr) out.push_back(operand(*output)), bytes.push_back(output->bytes);
     recorder.record("aten::relu", "", in, out, bytes);
   }
 
-  std::int64_t communicate(sim::CollectiveKind kind, std::vector<int> ranks, Tensor& tensor, std::uint64_t sequence) {
+  std::int64_t communicate(sim::CollectiveKind kind, std::vector<int> ranks, Tensor& tensor,
+                           std::uint64_t sequence) {
     const std::vector<Operand> operands{operand(tensor)};
     const std::vector<std::int64_t> bytes{tensor.bytes, tensor.bytes};
-    return recorder.comm_start({kind, "pp", std::move(ranks), sequence, tensor.bytes, DType::kUInt8}, operands, operands, bytes);
+    return recorder.comm_start(
+        {kind, "pp", std::move(ranks), sequence, tensor.bytes, DType::kUInt8}, operands, operands,
+        bytes);
   }
 
   std::vector<std::unique_ptr<Tensor>> run(const std::vector<Program::Op>& ops, Tensor* input) {
@@ -127,8 +139,11 @@ class Stage {
       op(input == nullptr ? std::vector<Tensor*>{} : std::vector<Tensor*>{input}, result.get());
       if (dying) free(*dying);
       dying.reset();
-      if (each.sums) recorder.comm_wait(communicate(sim::CollectiveKind::kAllReduce, {0, 1, 2, 3}, *result, sums_++));
-      recorder.memory().recategorize(*result->block, static_cast<BufferCategory>((each.category + 1) % kNumBufferCategories));
+      if (each.sums)
+        recorder.comm_wait(
+            communicate(sim::CollectiveKind::kAllReduce, {0, 1, 2, 3}, *result, sums_++));
+      recorder.memory().recategorize(
+          *result->block, static_cast<BufferCategory>((each.category + 1) % kNumBufferCategories));
       if (each.saved) {
         saved.push_back(std::move(result));
       } else if (each.dies) {
@@ -148,7 +163,8 @@ class Stage {
 
   void forward(int microbatch, bool more) {
     const std::string scope = "microbatch=" + std::to_string(microbatch);
-    if (program_.receives && !arriving_) scoped("phase=forward", [&] { scoped(scope, [&] { receive(); }); });
+    if (program_.receives && !arriving_)
+      scoped("phase=forward", [&] { scoped(scope, [&] { receive(); }); });
     scoped("phase=forward", [&] {
       scoped(scope, [&] {
         std::unique_ptr<Tensor> input = std::move(arriving_);
@@ -165,7 +181,9 @@ class Stage {
       });
     });
     // The next one's message travels while this rank computes.
-    if (program_.receives && more) scoped("phase=forward", [&] { scoped("microbatch=" + std::to_string(microbatch + 1), [&] { receive(); }); });
+    if (program_.receives && more)
+      scoped("phase=forward",
+             [&] { scoped("microbatch=" + std::to_string(microbatch + 1), [&] { receive(); }); });
   }
 
   void finish_send() {
@@ -214,11 +232,15 @@ void expect_equal(const StepStream& a, const StepStream& b) {
   ASSERT_EQ(a.comms.size(), b.comms.size());
   for (std::size_t i = 0; i < a.instances.size(); ++i) {
     const GraphInstance &x = a.instances[i], &y = b.instances[i];
-    ASSERT_EQ(std::tie(x.graph, x.microbatch, x.comms, x.memory_before, x.memory_after), std::tie(y.graph, y.microbatch, y.comms, y.memory_before, y.memory_after)) << i;
+    ASSERT_EQ(std::tie(x.graph, x.microbatch, x.comms, x.memory_before, x.memory_after),
+              std::tie(y.graph, y.microbatch, y.comms, y.memory_before, y.memory_after))
+        << i;
   }
   for (std::size_t i = 0; i < a.comms.size(); ++i) {
     const CommRequest &x = a.comms[i], &y = b.comms[i];
-    ASSERT_EQ(std::tie(x.kind, x.axis, x.ranks, x.sequence, x.elements, x.dtype), std::tie(y.kind, y.axis, y.ranks, y.sequence, y.elements, y.dtype)) << i;
+    ASSERT_EQ(std::tie(x.kind, x.axis, x.ranks, x.sequence, x.elements, x.dtype),
+              std::tie(y.kind, y.axis, y.ranks, y.sequence, y.elements, y.dtype))
+        << i;
   }
 }
 
@@ -226,7 +248,11 @@ void expect_equal(const MemoryAccount& a, const MemoryAccount& b) {
   const std::vector<MemoryEvent> x = a.timeline().events(), y = b.timeline().events();
   ASSERT_EQ(x.size(), y.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
-    ASSERT_EQ(std::make_tuple(x[i].op, x[i].address(), x[i].size(), +x[i].scope, +x[i].kind, +x[i].category), std::make_tuple(y[i].op, y[i].address(), y[i].size(), +y[i].scope, +y[i].kind, +y[i].category)) << i;
+    ASSERT_EQ(std::make_tuple(x[i].op, x[i].address(), x[i].size(), +x[i].scope, +x[i].kind,
+                              +x[i].category),
+              std::make_tuple(y[i].op, y[i].address(), y[i].size(), +y[i].scope, +y[i].kind,
+                              +y[i].category))
+        << i;
   }
   EXPECT_EQ(a.timeline().before(), b.timeline().before());
   EXPECT_EQ(a.op(), b.op());
@@ -261,7 +287,8 @@ void pass(RankRecorder& recorder, int microbatch, std::int64_t bytes, bool keeps
   const std::string scope = "microbatch=" + std::to_string(microbatch);
   recorder.push_scope("phase=forward");
   recorder.push_scope(scope);
-  MemoryBlock* const block = recorder.memory().allocate(bytes, BufferCategory::kTemporary, recorder.scope_id(), recorder.new_buffer());
+  MemoryBlock* const block = recorder.memory().allocate(bytes, BufferCategory::kTemporary,
+                                                        recorder.scope_id(), recorder.new_buffer());
   if (!keeps) recorder.memory().release(*block);
   recorder.pop_scope(scope);
   recorder.pop_scope("phase=forward");
@@ -272,7 +299,8 @@ TEST(RepeatPeriodTest, PeriodsThatDifferAreNotRepeated) {
   const auto repeated = [](std::vector<std::int64_t> bytes, bool keeps) {
     RankRecorder recorder(0, 0, Bytes(1 << 24), true);
     recorder.log_passes();
-    for (std::size_t i = 0; i < bytes.size(); ++i) pass(recorder, static_cast<int>(i), bytes[i], keeps);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      pass(recorder, static_cast<int>(i), bytes[i], keeps);
     const std::int64_t before = recorder.memory().current();
     const auto result = recorder.repeat_period(3, {});
     EXPECT_EQ(recorder.memory().current(), before);
@@ -281,10 +309,10 @@ TEST(RepeatPeriodTest, PeriodsThatDifferAreNotRepeated) {
   EXPECT_TRUE(repeated({700, 512, 512}, false));
   EXPECT_FALSE(repeated({512, 512}, false)) << "there is nothing to compare with";
   EXPECT_FALSE(repeated({512, 512, 513}, false)) << "other sizes";
-  EXPECT_FALSE(repeated({512, 512, 512}, true)) << "memory that nobody answers for";
+  EXPECT_FALSE(repeated({512, 512, 512}, true)) << "memory that no one answers for";
 }
 
-TEST(RepeatPeriodTest, MemoryThatRunsOutIsTold) {
+TEST(RepeatPeriodTest, MemoryThatRunsOutIsReported) {
   RankRecorder recorder(0, 0, Bytes(4 << 20), true);
   recorder.log_passes();
   MemoryBlock* last = nullptr;

@@ -29,7 +29,8 @@ class SessionTest : public testing::Test {
   void forward(int r, std::string_view schema, std::uint64_t sequence) {
     RankRecorder& rank = session.rank(r);
     const std::int64_t n = 256, bytes = n * n * 2;
-    const std::array<Operand, 2> in{tensor(rank, rank.new_buffer(), {n, n}), tensor(rank, rank.new_buffer(), {n, n})};
+    const std::array<Operand, 2> in{tensor(rank, rank.new_buffer(), {n, n}),
+                                    tensor(rank, rank.new_buffer(), {n, n})};
     rank.cut("start");
     rank.push_scope("phase=forward");
     rank.push_scope("microbatch=0");
@@ -37,8 +38,9 @@ class SessionTest : public testing::Test {
     const std::array<Operand, 1> out{tensor(rank, rank.new_buffer(), {n, n})};
     const std::array<std::int64_t, 3> sizes{bytes, bytes, bytes};
     rank.record(schema, "", in, out, sizes);
-    const std::int64_t handle =
-        rank.comm_start({sim::CollectiveKind::kAllReduce, "tp", {0, 1}, sequence, n * n, DType::kBf16}, out, out, std::array{bytes, bytes});
+    const std::int64_t handle = rank.comm_start(
+        {sim::CollectiveKind::kAllReduce, "tp", {0, 1}, sequence, n * n, DType::kBf16}, out, out,
+        std::array{bytes, bytes});
     rank.comm_wait(handle);
     rank.pop_scope("layer=model.layers.0");
     rank.pop_scope("microbatch=0");
@@ -94,7 +96,8 @@ TEST_F(SessionTest, EqualStepsGiveEqualReportsAndTraces) {
   }
   EXPECT_EQ(reports[0], reports[1]);
   EXPECT_EQ(traces[0], traces[1]);
-  EXPECT_THAT(traces[0], AllOf(HasSubstr("all_reduce"), HasSubstr("model.layers.0"), HasSubstr("bytes")));
+  EXPECT_THAT(traces[0],
+              AllOf(HasSubstr("all_reduce"), HasSubstr("model.layers.0"), HasSubstr("bytes")));
 }
 
 TEST_F(SessionTest, AnOperatorWithoutLoweringIsNamedWithShapesAndPlace) {
@@ -105,7 +108,8 @@ TEST_F(SessionTest, AnOperatorWithoutLoweringIsNamedWithShapesAndPlace) {
     FAIL() << "must name the operator";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("linalg_svd"), HasSubstr("256"), HasSubstr("forward"), HasSubstr("model.layers.0")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("linalg_svd"), HasSubstr("256"), HasSubstr("forward"),
+                                    HasSubstr("model.layers.0")));
   }
 }
 
@@ -115,7 +119,8 @@ TEST(SessionOptionsTest, MoreRanksThanCoresIsRefusedWithNumbers) {
     FAIL() << "8 ranks do not fit 2 cores";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("8 ranks"), HasSubstr("trn1.2xlarge"), HasSubstr("2 logical NeuronCores"), HasSubstr("--nodes")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("8 ranks"), HasSubstr("trn1.2xlarge"),
+                                    HasSubstr("2 logical NeuronCores"), HasSubstr("--nodes")));
   }
 }
 

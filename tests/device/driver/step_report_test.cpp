@@ -23,7 +23,8 @@ struct Fixture {
   Fixture(std::mt19937& random, const std::string& phase, const std::string& axis) {
     graphs[0].name = program.name = phase;
     graphs[0].nodes.resize(4);
-    for (std::uint32_t n = 0; n < 4; ++n) graphs[0].nodes[n].scope.layer = fmt::format("model.layers.{}.mlp", n);
+    for (std::uint32_t n = 0; n < 4; ++n)
+      graphs[0].nodes[n].scope.layer = fmt::format("model.layers.{}.mlp", n);
     for (TimedPiece& piece : pieces) {
       piece.kernels = {{"mm", 0, 0, false}, {"add", 0, 0, false}};
       piece.timing = std::make_shared<const sim::CoreTiming>(sim::CoreTiming{{segment(random)}});
@@ -36,7 +37,8 @@ struct Fixture {
       stream.instances.push_back({0, 0, {0}, 0, 0});
       stream.comms.push_back({sim::CollectiveKind::kAllReduce, axis, {0, 1}, 41, 8, DType::kFp32});
     }
-    step = lay_out_step({&streams[0], &streams[1]}, {&graphs, &graphs}, {2, {}}, [this](const Graph&) { return &program; });
+    step = lay_out_step({&streams[0], &streams[1]}, {&graphs, &graphs}, {2, {}},
+                        [this](const Graph&) { return &program; });
     place(random);
   }
 
@@ -46,15 +48,18 @@ struct Fixture {
     segment.tensor_active = Picoseconds(time(random));
     segment.compute_only = Picoseconds(time(random));
     segment.dma_only = Picoseconds(time(random));
-    segment.duration = segment.tensor_active + segment.compute_only + segment.dma_only + Picoseconds(time(random));
+    segment.duration =
+        segment.tensor_active + segment.compute_only + segment.dma_only + Picoseconds(time(random));
     for (std::uint8_t track = 0; track < sim::kNumTracks; ++track) {
-      const Picoseconds start(time(random) % segment.duration.value), end(std::min(segment.duration.value, start.value + time(random)));
-      segment.slices.push_back({track % 2u, track, start, end, Picoseconds((end - start).value / 2), {}});
+      const Picoseconds start(time(random) % segment.duration.value),
+          end(std::min(segment.duration.value, start.value + time(random)));
+      segment.slices.push_back(
+          {track % 2u, track, start, end, Picoseconds((end - start).value / 2), {}});
     }
     return segment;
   }
 
-  /// Beside a communication segments take longer than alone.
+  /// During a communication segments take longer than alone.
   void place(std::mt19937& random) {
     std::uniform_int_distribution<std::int64_t> gap(0, 500);
     step.timing.comms.resize(step.job.comms.size());
@@ -64,7 +69,9 @@ struct Fixture {
       Picoseconds now(gap(random));
       for (const sim::ScheduleItem& item : items) {
         const bool segment = item.kind == sim::ScheduleItem::Kind::kSegment;
-        const Picoseconds end = now + Picoseconds(gap(random)) + (segment ? step.job.programs[item.program]->segments[0].duration : Picoseconds());
+        const Picoseconds end =
+            now + Picoseconds(gap(random)) +
+            (segment ? step.job.programs[item.program]->segments[0].duration : Picoseconds());
         times.push_back({now, end});
         now = end + Picoseconds(gap(random) / 4);
       }
@@ -104,14 +111,19 @@ TEST(StepReportTest, AttributionAddsUpToTheStepExactly) {
     const std::string axis = std::array{"tp", "pp", "dp", "ep"}[static_cast<std::size_t>(i) % 4];
     const Fixture f(random, i % 2 == 0 ? "forward" : "optimizer", axis);
     const std::vector<Breakdown> breakdowns = break_down(f.step);
-    const std::vector<Attribution> all = attribute(f.step, breakdowns, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, 64);
-    ASSERT_EQ(all.size(), breakdowns[0] == breakdowns[1] ? 1u : 2u) << "equal ranks are attributed once";
+    const std::vector<Attribution> all =
+        attribute(f.step, breakdowns, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, 64);
+    ASSERT_EQ(all.size(), breakdowns[0] == breakdowns[1] ? 1u : 2u)
+        << "equal ranks are attributed once";
     for (const Attribution& each : all) {
       Picoseconds parts;
       for (const AttributionRow& row : each.rows) parts += row.time;
       EXPECT_EQ(parts, f.step.timing.makespan);
     }
-    EXPECT_EQ(attribute(f.step, breakdowns, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, 1).size(), 1u);
+    EXPECT_EQ(
+        attribute(f.step, breakdowns, {&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, 1)
+            .size(),
+        1u);
     const Attribution& attribution = all.front();
     Picoseconds sum, waited;
     std::set<std::string> kinds;
@@ -132,7 +144,8 @@ TEST(StepReportTest, AttributionAddsUpToTheStepExactly) {
     }
     EXPECT_EQ(sum, f.step.timing.makespan);
     const std::size_t other = 1 - attribution.rank;
-    EXPECT_GE(f.step.timing.ranks[attribution.rank].back().end, f.step.timing.ranks[other].back().end);
+    EXPECT_GE(f.step.timing.ranks[attribution.rank].back().end,
+              f.step.timing.ranks[other].back().end);
     const sim::ItemTiming& wait = f.step.timing.ranks[attribution.rank][3];
     EXPECT_EQ(waited, wait.end - wait.start);
     if (waited.value > 0 && axis != "pp") {
@@ -158,7 +171,12 @@ TEST(StepReportTest, KernelAdvancesDoNotOverlapAndEndWithTheLastKernel) {
 TEST(StepReportTest, AKernelIsBoundByMemoryWhenItsTransfersTakeLonger) {
   sim::SegmentTiming segment;
   const auto slice = [&](std::uint32_t kernel, int track, std::int64_t busy) {
-    segment.slices.push_back({kernel, static_cast<std::uint8_t>(track), Picoseconds(0), Picoseconds(10 * (kernel + 1)), Picoseconds(busy), {}});
+    segment.slices.push_back({kernel,
+                              static_cast<std::uint8_t>(track),
+                              Picoseconds(0),
+                              Picoseconds(10 * (kernel + 1)),
+                              Picoseconds(busy),
+                              {}});
   };
   slice(0, 0, 9);
   slice(0, sim::isa::kNumEngines, 5);
@@ -176,16 +194,22 @@ TEST(StepReportTest, CommunicationIsExposedWhileTheLastRankWaitsForItsTransfer) 
   std::mt19937 random(5);
   Fixture f(random, "forward", "dp");
   auto& ranks = f.step.timing.ranks;
-  // Launch, segment, start, wait, segment: the wait of rank 1, which ends last, lasts from 400 to 900; all are there at 300, bytes move until 700.
-  const auto time = [](std::int64_t start, std::int64_t end) { return sim::ItemTiming{Picoseconds(start), Picoseconds(end)}; };
+  // Launch, segment, start, wait, segment: the wait of rank 1, which ends last, lasts from 400 to
+  // 900; all are there at 300, bytes move until 700.
+  const auto time = [](std::int64_t start, std::int64_t end) {
+    return sim::ItemTiming{Picoseconds(start), Picoseconds(end)};
+  };
   ranks[0] = {time(0, 0), time(0, 100), time(100, 100), time(100, 700), time(700, 800)};
   ranks[1] = {time(0, 0), time(0, 300), time(300, 300), time(400, 900), time(900, 1000)};
   f.step.timing.comms[0].ready = Picoseconds(300);
   f.step.timing.comms[0].end = Picoseconds(700);
-  const nlohmann::json expected = {{"rank", 1}, {"rows", {{{"axis", "dp"}, {"count", 1}, {"transfer_ps", 400}, {"exposed_ps", 300}}}}};
+  const nlohmann::json expected = {
+      {"rank", 1},
+      {"rows", {{{"axis", "dp"}, {"count", 1}, {"transfer_ps", 400}, {"exposed_ps", 300}}}}};
   EXPECT_EQ(communication(f.step), expected);
   ranks[1][3] = time(750, 900);
-  EXPECT_EQ(communication(f.step).at("rows").at(0).at("exposed_ps"), 0) << "what it waits for has ended";
+  EXPECT_EQ(communication(f.step).at("rows").at(0).at("exposed_ps"), 0)
+      << "what it waits for has ended";
 }
 
 TEST(StepReportTest, JobKeyIgnoresAbsoluteSequences) {
@@ -193,10 +217,12 @@ TEST(StepReportTest, JobKeyIgnoresAbsoluteSequences) {
   Fixture f(random, "forward", "tp");
   const ContentHash before = job_key(f.step.job);
   for (auto& stream : f.streams) stream.comms[0].sequence += 100;
-  const StepTiming later = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, {2, {}}, [&](const Graph&) { return &f.program; });
+  const StepTiming later = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs},
+                                        {2, {}}, [&](const Graph&) { return &f.program; });
   EXPECT_EQ(job_key(later.job), before);
   for (auto& stream : f.streams) stream.comms[0].elements = 9;
-  const StepTiming other = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs}, {2, {}}, [&](const Graph&) { return &f.program; });
+  const StepTiming other = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs},
+                                        {2, {}}, [&](const Graph&) { return &f.program; });
   EXPECT_NE(job_key(other.job), before);
 }
 

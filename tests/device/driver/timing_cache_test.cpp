@@ -12,7 +12,8 @@
 #include "device/driver/program_timer.h"
 #include "tests/device/driver/layered_graph.h"
 
-/// Timings on disk: what they say is what a fresh timing would say, and a damaged one is never believed.
+/// Timings on disk: what they say is what a fresh timing would say, and a damaged one is never
+/// believed.
 namespace trellis::device {
 namespace {
 
@@ -24,7 +25,9 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void write(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 class TimingCacheTest : public ::testing::Test {
  protected:
@@ -60,17 +63,20 @@ class TimingCacheTest : public ::testing::Test {
     std::vector<ContentHash> all;
     for (const auto& [path, content] : files()) {
       const std::string name = path.filename();
-      all.push_back({std::stoull(name.substr(0, 16), nullptr, 16), std::stoull(name.substr(16), nullptr, 16)});
+      all.push_back({std::stoull(name.substr(0, 16), nullptr, 16),
+                     std::stoull(name.substr(16), nullptr, 16)});
     }
     return all;
   }
 
   sim::SystemConfig system = sim::load_system("trn2.48xlarge");
-  fs::path directory = fs::temp_directory_path() / ("trellis_timing_cache_test_" + std::to_string(::getpid()));
+  fs::path directory =
+      fs::temp_directory_path() / ("trellis_timing_cache_test_" + std::to_string(::getpid()));
 };
 
 TEST_F(TimingCacheTest, WarmIsCold) {
-  const auto without = bytes(timed(std::nullopt)), cold = bytes(timed(directory)), warm = bytes(timed(directory));
+  const auto without = bytes(timed(std::nullopt)), cold = bytes(timed(directory)),
+             warm = bytes(timed(directory));
   EXPECT_EQ(cold, without);
   EXPECT_EQ(warm, without);
   EXPECT_EQ(files().size(), 3u) << "one file for each distinct piece, nothing partial";
@@ -157,7 +163,8 @@ TEST_F(TimingCacheTest, DecodingNeverLeavesTheBytesNorThePiece) {
     changed[i] = static_cast<char>(changed[i] ^ 0xff);
     const std::optional<TimedPiece> other = decode(changed);
     if (!other) continue;
-    for (const sim::KernelSlice& slice : other->segment().slices) EXPECT_LT(slice.kernel, other->kernels.size()) << i;
+    for (const sim::KernelSlice& slice : other->segment().slices)
+      EXPECT_LT(slice.kernel, other->kernels.size()) << i;
   }
 }
 
@@ -167,7 +174,7 @@ TEST_F(TimingCacheTest, APlaceThatCannotBeWrittenCostsOnlyTime) {
 }
 
 TEST(CacheDirectoryTest, FollowsTheEnvironment) {
-  setenv("HOME", "/somebody", 1);
+  setenv("HOME", "/someone", 1);
   setenv("XDG_CACHE_HOME", "/caches", 1);
   setenv("TRELLIS_CACHE", "off", 1);
   EXPECT_EQ(cache_directory(), std::nullopt);
@@ -176,7 +183,7 @@ TEST(CacheDirectoryTest, FollowsTheEnvironment) {
   unsetenv("TRELLIS_CACHE");
   EXPECT_EQ(cache_directory(), fs::path("/caches/trellis"));
   unsetenv("XDG_CACHE_HOME");
-  EXPECT_EQ(cache_directory(), fs::path("/somebody/.cache/trellis"));
+  EXPECT_EQ(cache_directory(), fs::path("/someone/.cache/trellis"));
   unsetenv("HOME");
   EXPECT_EQ(cache_directory(), std::nullopt);
 }

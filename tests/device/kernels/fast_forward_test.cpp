@@ -6,16 +6,20 @@
 namespace trellis::device {
 namespace {
 
-/// Every kernel of the catalogue, in its default size: loops that are skipped and loops that are executed take the same time.
+/// Every kernel of the catalogue, in its default size: loops that are skipped and loops that are
+/// executed take the same time.
 TEST(KernelFastForward, EqualsStepByStep) {
   for (const char* instance : {"trn1.32xlarge", "trn2.48xlarge", "trn3-gen1"}) {
-    const sim::SystemConfig system = sim::load_system(instance, {.logical_core_size = 1, .overrides = {}});
+    const sim::SystemConfig system =
+        sim::load_system(instance, {.logical_core_size = 1, .overrides = {}});
     sim::Simulator simulator(system);
     for (const KernelSpec& spec : kernel_catalogue()) {
       KernelRequest request;
       request.name = spec.name;
       const auto program = build_kernel(complete(request, system), system).program;
-      EXPECT_EQ(simulator.time_program(program), simulator.time_program(program, {.fast_forward = false, .neighbour_load = {}})) << instance << ": " << spec.name;
+      EXPECT_EQ(simulator.time_program(program),
+                simulator.time_program(program, {.fast_forward = false, .neighbour_load = {}}))
+          << instance << ": " << spec.name;
     }
   }
 }

@@ -26,7 +26,8 @@ KernelTiming time(const KernelRequest& request, const sim::SystemConfig& system)
 }
 
 /// A kernel with small random sizes that it accepts, in a dtype that the machine has.
-KernelRequest random_request(const KernelSpec& spec, const sim::SystemConfig& system, std::mt19937& random) {
+KernelRequest random_request(const KernelSpec& spec, const sim::SystemConfig& system,
+                             std::mt19937& random) {
   KernelRequest request;
   request.name = spec.name;
   for (const KernelParameter& p : spec.parameters) {
@@ -35,7 +36,8 @@ KernelRequest random_request(const KernelSpec& spec, const sim::SystemConfig& sy
     } else if (p.name == "d") {
       request.sizes[p.name] = 32 << (random() % 3);
     } else if (p.name == "kv_heads" || p.name == "batch" || p.name == "k") {
-      request.sizes[p.name] = spec.name == "matmul" ? 1 + static_cast<std::int64_t>(random() % 1500) : 1;
+      request.sizes[p.name] =
+          spec.name == "matmul" ? 1 + static_cast<std::int64_t>(random() % 1500) : 1;
     } else if (p.name == "window") {
       request.sizes[p.name] = 0;
     } else if (p.name == "heads") {
@@ -43,14 +45,20 @@ KernelRequest random_request(const KernelSpec& spec, const sim::SystemConfig& sy
     } else if (spec.name == "tiled_add") {
       continue;  // its tiles must cut its elements
     } else {
-      request.sizes[p.name] = 1 + static_cast<std::int64_t>(random() % (p.name == "elements" ? 3'000'000 : p.name == "tiles" ? 64 : 1500));
+      request.sizes[p.name] =
+          1 + static_cast<std::int64_t>(random() % (p.name == "elements" ? 3'000'000
+                                                    : p.name == "tiles"  ? 64
+                                                                         : 1500));
     }
   }
   std::vector<sim::isa::DType> dtypes = spec.dtypes;
-  std::erase_if(dtypes, [&](sim::isa::DType d) { return sim::isa::first_core_version(d) > system.chip.core.limits.core_version; });
+  std::erase_if(dtypes, [&](sim::isa::DType d) {
+    return sim::isa::first_core_version(d) > system.chip.core.limits.core_version;
+  });
   const sim::isa::DType dtype = dtypes[random() % dtypes.size()];
   request.dtype = std::string(dtype_name(dtype));
-  if (sim::isa::is_mx(dtype)) request.sizes["k"] *= 32, request.sizes["lhs_transposed"] = request.sizes["rhs_transposed"] = 0;
+  if (sim::isa::is_mx(dtype))
+    request.sizes["k"] *= 32, request.sizes["lhs_transposed"] = request.sizes["rhs_transposed"] = 0;
   return request;
 }
 
@@ -72,7 +80,9 @@ TEST(Kernel, NoBoundIsBeaten) {
       EXPECT_LE(t.mfu, 1) << text(t.request);
       EXPECT_GE(t.device_time, t.compute_bound) << text(t.request);
       EXPECT_GE(t.device_time, t.memory_bound) << text(t.request);
-      EXPECT_LE(static_cast<double>(t.dma_bytes.value), seconds * system.chip.core.dma.engines * system.chip.core.dma.engine_rate.value) << text(t.request);
+      EXPECT_LE(static_cast<double>(t.dma_bytes.value),
+                seconds * system.chip.core.dma.engines * system.chip.core.dma.engine_rate.value)
+          << text(t.request);
       EXPECT_GE((t.hbm_read + t.hbm_written).value, t.operand_bytes.value) << text(t.request);
       for (const Picoseconds busy : t.busy) EXPECT_LE(busy, t.device_time) << text(t.request);
     }
@@ -84,8 +94,14 @@ TEST(Kernel, MatmulsOfAnyShapeFit) {
   for (const char* instance : {"trn1.32xlarge", "trn2.48xlarge", "trn3-gen1"}) {
     const sim::SystemConfig system = machine(instance);
     for (int i = 0; i < 60; ++i) {
-      KernelRequest request{"matmul", {{"lhs_transposed", static_cast<std::int64_t>(random() % 2)}, {"rhs_transposed", static_cast<std::int64_t>(random() % 2)}}, i % 3 == 0 ? "fp32" : "bf16", "", 1};
-      for (const char* size : {"m", "k", "n"}) request.sizes[size] = 1 + static_cast<std::int64_t>(random() % (i % 2 == 0 ? 9000 : 1200));
+      KernelRequest request{"matmul",
+                            {{"lhs_transposed", static_cast<std::int64_t>(random() % 2)},
+                             {"rhs_transposed", static_cast<std::int64_t>(random() % 2)}},
+                            i % 3 == 0 ? "fp32" : "bf16",
+                            "",
+                            1};
+      for (const char* size : {"m", "k", "n"})
+        request.sizes[size] = 1 + static_cast<std::int64_t>(random() % (i % 2 == 0 ? 9000 : 1200));
       EXPECT_NO_THROW((void)build_kernel(complete(request, system), system)) << text(request);
     }
   }
@@ -93,18 +109,26 @@ TEST(Kernel, MatmulsOfAnyShapeFit) {
 
 /// Within 1 %: an engine that is done earlier may start its stores just when loads are under way.
 TEST(Kernel, FasterHardwareSlowsNothing) {
-  const std::vector<std::string> faster{"core.dma.engine_rate=46 GB/s", "chip.hbm_bandwidth=5.8 TB/s", "core.vector.clock=1.92 GHz", "core.scalar.clock=2.4 GHz",
-                                        "core.gpsimd.clock=2.4 GHz", "core.tensor.clock=4.8 GHz"};
-  const std::vector<KernelRequest> requests{{"matmul", {{"m", 512}, {"k", 640}, {"n", 1024}}, "bf16", "tiled", 1}, {"add", {{"elements", 1 << 20}}, "bf16", "", 1},
-                                            {"transpose", {{"rows", 500}, {"columns", 700}}, "fp32", "", 1}};
+  const std::vector<std::string> faster{
+      "core.dma.engine_rate=46 GB/s", "chip.hbm_bandwidth=5.8 TB/s", "core.vector.clock=1.92 GHz",
+      "core.scalar.clock=2.4 GHz",    "core.gpsimd.clock=2.4 GHz",   "core.tensor.clock=4.8 GHz"};
+  const std::vector<KernelRequest> requests{
+      {"matmul", {{"m", 512}, {"k", 640}, {"n", 1024}}, "bf16", "tiled", 1},
+      {"add", {{"elements", 1 << 20}}, "bf16", "", 1},
+      {"transpose", {{"rows", 500}, {"columns", 700}}, "fp32", "", 1}};
   for (KernelRequest request : requests) {
-    if (request.name == "matmul") request.sizes = {{"m", 512}, {"k", 768}, {"n", 1024}, {"lhs_transposed", 1}};
+    if (request.name == "matmul")
+      request.sizes = {{"m", 512}, {"k", 768}, {"n", 1024}, {"lhs_transposed", 1}};
     const double before = to_seconds(time(request, machine("trn2.48xlarge")).device_time);
-    for (const std::string& one : faster) EXPECT_LE(to_seconds(time(request, machine("trn2.48xlarge", {one})).device_time), 1.01 * before) << text(request) << " " << one;
+    for (const std::string& one : faster)
+      EXPECT_LE(to_seconds(time(request, machine("trn2.48xlarge", {one})).device_time),
+                1.01 * before)
+          << text(request) << " " << one;
   }
 }
 
-/// The array multiplies packed operands four times as fast, and operands and results hide behind it.
+/// The array multiplies packed operands four times as fast, and operands and results are hidden by
+/// it.
 TEST(Kernel, MxProductsReachFourTimesTheRate) {
   const sim::SystemConfig system = machine("trn3-gen1");
   const std::map<std::string, std::int64_t> sizes{{"m", 2048}, {"k", 4096}, {"n", 2048}};
@@ -116,7 +140,8 @@ TEST(Kernel, MxProductsReachFourTimesTheRate) {
     EXPECT_LT(3 * mx.device_time.value, bf16.device_time.value) << dtype;
     EXPECT_LE(4 * mx.busy[0].value, 1.02 * static_cast<double>(bf16.busy[0].value)) << dtype;
   }
-  const KernelTiming narrow = time({"matmul", sizes, "mxfp4", "", 1}, system), wide = time({"matmul", sizes, "mxfp8", "", 1}, system);
+  const KernelTiming narrow = time({"matmul", sizes, "mxfp4", "", 1}, system),
+                     wide = time({"matmul", sizes, "mxfp8", "", 1}, system);
   EXPECT_EQ((wide.operand_bytes - narrow.operand_bytes).value, (2048 + 2048) * 4096 / 2);
 }
 
@@ -153,7 +178,8 @@ TEST(Kernel, AWindowCostsWhatItSees) {
 /// Each core gets the key heads of its query heads.
 TEST(Kernel, CoresShareKeyHeadsToo) {
   const sim::SystemConfig system = machine("trn2.48xlarge");
-  const std::map<std::string, std::int64_t> half{{"heads", 2}, {"kv_heads", 2}, {"queries", 512}, {"keys", 512}};
+  const std::map<std::string, std::int64_t> half{
+      {"heads", 2}, {"kv_heads", 2}, {"queries", 512}, {"keys", 512}};
   std::map<std::string, std::int64_t> whole = half;
   whole["heads"] = whole["kv_heads"] = 4;
   const KernelTiming one = time({"flash_attention", half, "bf16", "", 1}, system);
@@ -163,9 +189,11 @@ TEST(Kernel, CoresShareKeyHeadsToo) {
 }
 
 /// How much a benchmark's loop adds is one number of the machine, the same for every kernel.
-/// Compiled graphs see a logical core as one core of twice the speed: held against the two cores that it stands for.
+/// Compiled graphs see a logical core as one core of twice the speed: held against the two cores
+/// that it represents.
 TEST(Kernel, ALogicalCoreIsTimedLikeItsPair) {
-  for (const char* name : {"matmul", "softmax", "rms_norm", "silu_mul", "adamw", "flash_attention"}) {
+  for (const char* name :
+       {"matmul", "softmax", "rms_norm", "silu_mul", "adamw", "flash_attention"}) {
     KernelRequest request;
     request.name = name;
     request.cores = 2;
@@ -175,7 +203,9 @@ TEST(Kernel, ALogicalCoreIsTimedLikeItsPair) {
     request.cores = 1;
     sim::Simulator simulator(logical);
     double together = to_microseconds(logical.launch.program_start);
-    for (const auto& segment : simulator.time_program(build_kernel(complete(request, logical), logical).program).segments) together += to_microseconds(segment.duration);
+    for (const auto& segment :
+         simulator.time_program(build_kernel(complete(request, logical), logical).program).segments)
+      together += to_microseconds(segment.duration);
     EXPECT_NEAR(together / pair, 1, 0.2) << name << ": pair " << pair << " us";
   }
 }
@@ -189,10 +219,12 @@ TEST(Kernel, BenchmarkOverheadIsConstant) {
   }
 }
 
-std::string problem(const KernelRequest& request, const std::string& instance, ExitCode code = ExitCode::kConfig) {
+std::string problem(const KernelRequest& request, const std::string& instance,
+                    ExitCode code = ExitCode::kConfig) {
   try {
     const sim::SystemConfig system = machine(instance);
-    for (const KernelRequest& part : split_over_cores(complete(request, system))) (void)build_kernel(part, system);
+    for (const KernelRequest& part : split_over_cores(complete(request, system)))
+      (void)build_kernel(part, system);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code);
     return error.what();
@@ -201,44 +233,71 @@ std::string problem(const KernelRequest& request, const std::string& instance, E
 }
 
 TEST(Kernel, MistakesAreNamed) {
-  const auto has = [](const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; };
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
   EXPECT_TRUE(has(problem({"matmull", {}, "", "", 1}, "trn2.48xlarge"), "\"matmul\""));
-  EXPECT_TRUE(has(problem({"matmul", {{"m", 0}}, "", "", 1}, "trn2.48xlarge"), "matmul.m: expected at least 1, got 0"));
-  EXPECT_TRUE(has(problem({"matmul", {{"rows", 3}}, "", "", 1}, "trn2.48xlarge"), "no parameter \"rows\""));
+  EXPECT_TRUE(has(problem({"matmul", {{"m", 0}}, "", "", 1}, "trn2.48xlarge"),
+                  "matmul.m: expected at least 1, got 0"));
+  EXPECT_TRUE(
+      has(problem({"matmul", {{"rows", 3}}, "", "", 1}, "trn2.48xlarge"), "no parameter \"rows\""));
   EXPECT_TRUE(has(problem({"matmul", {}, "bf61", "", 1}, "trn2.48xlarge"), "\"bf16\""));
   EXPECT_TRUE(has(problem({"matmul", {}, "", "tilde", 1}, "trn2.48xlarge"), "\"tiled\""));
   EXPECT_TRUE(has(problem({"matmul", {}, "", "", 2}, "trn1.32xlarge"), "no logical cores of two"));
-  EXPECT_TRUE(has(problem({"matmul", {}, "mxfp8", "", 1}, "trn2.48xlarge"), "has no mxfp8: NeuronCore-v4"));
-  EXPECT_TRUE(has(problem({"matmul", {{"k", 100}}, "mxfp4", "", 1}, "trn3-gen1"), "multiple of it, got 100"));
+  EXPECT_TRUE(
+      has(problem({"matmul", {}, "mxfp8", "", 1}, "trn2.48xlarge"), "has no mxfp8: NeuronCore-v4"));
+  EXPECT_TRUE(has(problem({"matmul", {{"k", 100}}, "mxfp4", "", 1}, "trn3-gen1"),
+                  "multiple of it, got 100"));
   for (const char* side : {"lhs_transposed", "rhs_transposed"}) {
-    EXPECT_TRUE(has(problem({"matmul", {{side, 1}}, "mxfp4", "", 1}, "trn3-gen1"), "one layout only")) << side;
+    EXPECT_TRUE(
+        has(problem({"matmul", {{side, 1}}, "mxfp4", "", 1}, "trn3-gen1"), "one layout only"))
+        << side;
   }
-  EXPECT_TRUE(has(problem({"matmul", {{"lhs_transposed", 1}, {"rhs_transposed", 1}}, "", "tiled", 1}, "trn2.48xlarge"), "without --rhs-transposed"));
+  EXPECT_TRUE(
+      has(problem({"matmul", {{"lhs_transposed", 1}, {"rhs_transposed", 1}}, "", "tiled", 1},
+                  "trn2.48xlarge"),
+          "without --rhs-transposed"));
   EXPECT_TRUE(has(problem({"matmul", {}, "mxfp8", "tiled", 1}, "trn3-gen1"), "got \"tiled\""));
   EXPECT_TRUE(has(problem({"matmul", {}, "fp8e4m3fn_x4", "", 1}, "trn3-gen1"), "expected one of"));
   for (const char* kernel : {"flash_attention", "flash_attention_backward"}) {
-    EXPECT_TRUE(has(problem({kernel, {{"heads", 7}, {"kv_heads", 3}}, "", "", 1}, "trn2.48xlarge"), "kv_heads: expected a divisor of the 7 query heads, got 3"));
-    EXPECT_TRUE(has(problem({kernel, {{"d", 129}}, "", "", 1}, "trn2.48xlarge"), "d: expected at most 128"));
+    EXPECT_TRUE(has(problem({kernel, {{"heads", 7}, {"kv_heads", 3}}, "", "", 1}, "trn2.48xlarge"),
+                    "kv_heads: expected a divisor of the 7 query heads, got 3"));
+    EXPECT_TRUE(has(problem({kernel, {{"d", 129}}, "", "", 1}, "trn2.48xlarge"),
+                    "d: expected at most 128"));
   }
-  EXPECT_TRUE(has(problem({"routing", {{"k", 65}}, "", "", 1}, "trn2.48xlarge"), "routing.k: expected at most the 64 experts, got 65"));
-  for (const std::int64_t free : {std::int64_t{1} << 57, std::numeric_limits<std::int64_t>::max()}) {  // 128 times either is no int64
-    EXPECT_TRUE(has(problem({"tiled_add", {{"free", free}}, "", "", 1}, "trn2.48xlarge"), "must cut 25600 elements evenly"));
+  EXPECT_TRUE(has(problem({"routing", {{"k", 65}}, "", "", 1}, "trn2.48xlarge"),
+                  "routing.k: expected at most the 64 experts, got 65"));
+  for (const std::int64_t free :
+       {std::int64_t{1} << 57,
+        std::numeric_limits<std::int64_t>::max()}) {  // 128 times either is no int64
+    EXPECT_TRUE(has(problem({"tiled_add", {{"free", free}}, "", "", 1}, "trn2.48xlarge"),
+                    "must cut 25600 elements evenly"));
   }
-  EXPECT_TRUE(has(problem({"tiled_add", {{"elements", 128'000'000}, {"free", 1'000'000}}, "", "", 1}, "trn2.48xlarge"), "an eighth of a partition"));
+  EXPECT_TRUE(
+      has(problem({"tiled_add", {{"elements", 128'000'000}, {"free", 1'000'000}}, "", "", 1},
+                  "trn2.48xlarge"),
+          "an eighth of a partition"));
   const std::int64_t huge = std::numeric_limits<std::int64_t>::max();
-  EXPECT_TRUE(has(problem({"embedding", {{"tokens", huge}, {"width", huge}}, "", "", 1}, "trn2.48xlarge", ExitCode::kDoesNotFit), "GiB"));
-  EXPECT_TRUE(has(problem({"add", {{"elements", 1ll << 40}}, "", "", 1}, "trn2.48xlarge", ExitCode::kDoesNotFit), "6597069766656 bytes"));
+  EXPECT_TRUE(has(problem({"embedding", {{"tokens", huge}, {"width", huge}}, "", "", 1},
+                          "trn2.48xlarge", ExitCode::kDoesNotFit),
+                  "GiB"));
+  EXPECT_TRUE(has(problem({"add", {{"elements", 1ll << 40}}, "", "", 1}, "trn2.48xlarge",
+                          ExitCode::kDoesNotFit),
+                  "6597069766656 bytes"));
 }
 
-/// A trace's stretches of work add up to what the engines were busy, and the times are those of an untraced run.
+/// A trace's stretches of work add up to what the engines were busy, and the times are those of an
+/// untraced run.
 TEST(Kernel, PiecesAddUp) {
   const sim::SystemConfig system = machine("trn2.48xlarge");
   sim::Simulator simulator(system);
   const KernelRequest request{"softmax", {{"rows", 1024}, {"columns", 512}}, "bf16", "", 1};
-  const KernelTiming plain = time_kernel(request, system, simulator), traced = time_kernel(request, system, simulator, {.pieces = true});
+  const KernelTiming plain = time_kernel(request, system, simulator),
+                     traced = time_kernel(request, system, simulator, {.pieces = true});
   EXPECT_EQ(plain.device_time, traced.device_time);
   std::array<Picoseconds, sim::kNumTracks> busy{};
-  for (const sim::KernelSlice& piece : traced.cores[0].segments[0].pieces) busy[piece.track] += piece.busy;
+  for (const sim::KernelSlice& piece : traced.cores[0].segments[0].pieces)
+    busy[piece.track] += piece.busy;
   EXPECT_EQ(busy, traced.busy);
   EXPECT_TRUE(plain.cores[0].segments[0].pieces.empty());
   EXPECT_GT(kernel_timeline(traced).num_slices(), kernel_timeline(plain).num_slices());
@@ -250,7 +309,8 @@ TEST(Kernel, ReportsHaveEveryKernel) {
   const KernelTiming t = time({"matmul", {}, "", "", 1}, system);
   const nlohmann::json json = timing_json(t, "trn2.48xlarge");
   EXPECT_EQ(json.at("schema"), "trellis.kernel/1");
-  EXPECT_NEAR(json.at("device_mfu").get<double>(), static_cast<double>(t.flops) / to_seconds(t.device_time) / t.peak.value, 1e-9);
+  EXPECT_NEAR(json.at("device_mfu").get<double>(),
+              static_cast<double>(t.flops) / to_seconds(t.device_time) / t.peak.value, 1e-9);
   EXPECT_GT(kernel_timeline(t).num_slices(), 4u);
 }
 

@@ -1,5 +1,5 @@
-// A device plugin for tests: it registers the name of a device and writes down what it is told. Compiled several times: FAKE_…
-// break it.
+// A device plugin for tests: it registers the name of a device and writes down what it receives.
+// Compiled several times: FAKE_… break it.
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -51,7 +51,9 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {c10::DeviceType::PrivateUse1, index}; }
   void setDevice(c10::Device device) const override { index = device.index(); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { index = device.index(); }
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return 16; }
 };
@@ -75,7 +77,8 @@ const char* last_error(int* exit_code) {
 int configure(const char*) { return 0; }
 
 [[maybe_unused]] int bind_rank(int32_t rank) {
-  if (std::getenv("FAKE_REFUSE_RANK") != nullptr && std::atoi(std::getenv("FAKE_REFUSE_RANK")) == rank) {
+  if (std::getenv("FAKE_REFUSE_RANK") != nullptr &&
+      std::atoi(std::getenv("FAKE_REFUSE_RANK")) == rank) {
     error_text = "the fake device has no core for rank " + std::to_string(rank);
     return 1;
   }
@@ -88,7 +91,8 @@ int64_t comm_start(const trellis_comm* comm) {
   for (int i = 0; i < comm->num_ranks; ++i) ranks += std::to_string(comm->ranks[i]) + ",";
   const auto elements_of = [](void* const* tensors, int count) {
     std::string text;
-    for (int i = 0; i < count; ++i) text += std::to_string(static_cast<const at::Tensor*>(tensors[i])->numel()) + ",";
+    for (int i = 0; i < count; ++i)
+      text += std::to_string(static_cast<const at::Tensor*>(tensors[i])->numel()) + ",";
     return text;
   };
   int64_t handle;
@@ -96,9 +100,10 @@ int64_t comm_start(const trellis_comm* comm) {
     const std::lock_guard lock(mutex);
     handle = handles++;
   }
-  write("rank " + std::to_string(current_rank) + " start kind " + std::to_string(comm->kind) + " " + comm->axis + " [" + ranks +
-        "] #" + std::to_string(comm->sequence) + " elements " + std::to_string(comm->elements) + " type " +
-        std::to_string(comm->scalar_type) + " in " + elements_of(comm->inputs, comm->num_inputs) + " out " +
+  write("rank " + std::to_string(current_rank) + " start kind " + std::to_string(comm->kind) + " " +
+        comm->axis + " [" + ranks + "] #" + std::to_string(comm->sequence) + " elements " +
+        std::to_string(comm->elements) + " type " + std::to_string(comm->scalar_type) + " in " +
+        elements_of(comm->inputs, comm->num_inputs) + " out " +
         elements_of(comm->outputs, comm->num_outputs) + " -> " + std::to_string(handle));
   return handle;
 }
@@ -115,7 +120,8 @@ int memory_report(const char** report) {  // the tests' way to read what was wri
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const trellis_device_plugin_t* trellis_device_plugin(uint32_t, const char*) {
+extern "C" __attribute__((visibility("default"))) const trellis_device_plugin_t*
+trellis_device_plugin(uint32_t, const char*) {
   static trellis_device_plugin_t plugin{};
   plugin.abi_version = FAKE_ABI;
   plugin.struct_size = FAKE_SIZE;

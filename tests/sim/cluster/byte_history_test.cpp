@@ -8,14 +8,17 @@
 namespace trellis::sim {
 namespace {
 
-std::int64_t sum(const std::vector<std::int64_t>& bins) { return std::accumulate(bins.begin(), bins.end(), std::int64_t{0}); }
+std::int64_t sum(const std::vector<std::int64_t>& bins) {
+  return std::accumulate(bins.begin(), bins.end(), std::int64_t{0});
+}
 
 TEST(ByteHistory, KeepsEveryByteHoweverLongTheRun) {
   std::mt19937 random(3);
   for (int run = 0; run < 40; ++run) {
     ByteHistory history;
     std::int64_t now = 0, bytes = 0;
-    std::uniform_int_distribution<std::int64_t> gap(0, std::int64_t{1} << (10 + run)), size(0, 1 << 20);
+    std::uniform_int_distribution<std::int64_t> gap(0, std::int64_t{1} << (10 + run)),
+        size(0, 1 << 20);
     for (int i = 0; i < 200; ++i) {
       const std::int64_t start = now + gap(random), moved = size(random);
       now = start + gap(random);

@@ -8,10 +8,10 @@
 namespace trellis::sim {
 namespace {
 
-using testing::JobBuilder;
-using testing::range;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::JobBuilder;
+using testing::range;
 
 constexpr Picoseconds kUs(1'000'000);
 
@@ -35,10 +35,12 @@ std::string hang_of(Simulator& simulator, const ClusterJob& job) {
 TEST(Cluster, AgreesWithTheCollectiveOnItsOwn) {
   const SystemConfig system = load_system("trn1.32xlarge", 2);
   Simulator simulator(system);
-  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
     for (const int ranks : {2, 8, 32, 64}) {
       const auto in_a_job = static_cast<double>(time_of(simulator, kind, ranks, 8 << 20).value);
-      const auto alone = static_cast<double>(simulator.time_collective({kind, range(0, ranks), Bytes(8 << 20), 1, {}}).time.value);
+      const auto alone = static_cast<double>(
+          simulator.time_collective({kind, range(0, ranks), Bytes(8 << 20), 1, {}}).time.value);
       EXPECT_NEAR(in_a_job, alone, 1e-6 * alone) << name(kind) << " " << ranks;
     }
   }
@@ -74,12 +76,15 @@ TEST(Cluster, OverlapsCommunicationWithComputation) {
   EXPECT_EQ(t.ranks[0][2].start, t.ranks[0][2].end);  // nothing exposed
 }
 
-/// Two ranks: an all-reduce beside a segment that uses this share of HBM, three times as long as the all-reduce alone.
-ClusterTiming beside(Simulator& simulator, const SystemConfig& system, double share, Picoseconds alone, int length) {
+/// Two ranks: an all-reduce during a segment that uses this share of HBM, three times as long as
+/// the all-reduce alone.
+ClusterTiming concurrent(Simulator& simulator, const SystemConfig& system, double share,
+                         Picoseconds alone, int length) {
   JobBuilder b(2);
   const Picoseconds duration = alone * length;
   const double hbm = system.chip.hbm_bandwidth.value / system.logical_cores_per_chip();
-  const auto work = b.program(duration, Bytes(static_cast<std::int64_t>(share * hbm * to_seconds(duration))));
+  const auto work =
+      b.program(duration, Bytes(static_cast<std::int64_t>(share * hbm * to_seconds(duration))));
   const auto comm = b.comm(CollectiveKind::kAllReduce, b.group("dp", range(0, 2)), 64 << 20);
   for (int rank = 0; rank < 2; ++rank) {
     b.start(rank, comm);
@@ -94,19 +99,22 @@ TEST(Cluster, ComputationAndCommunicationSlowEachOtherOnlyWhereTheyExceedTheMach
   system.chip.core.dma.engine_rate = system.chip.core.dma.engine_rate * 100.0;  // HBM limits
   Simulator simulator(system);
   const auto alone = time_of(simulator, CollectiveKind::kAllReduce, 2, 64 << 20);
-  const double demand = 2.5 * (64 << 20) / to_seconds(alone) / (system.chip.hbm_bandwidth.value / 2);  // 2.5 touches of each byte
-  for (const double share : {0.0, 0.3, 0.85 - demand}) {  // the reduction asks for more than the average
-    const ClusterTiming t = beside(simulator, system, share, alone, 3);
+  const double demand = 2.5 * (64 << 20) / to_seconds(alone) /
+                        (system.chip.hbm_bandwidth.value / 2);  // 2.5 touches of each byte
+  for (const double share :
+       {0.0, 0.3, 0.85 - demand}) {  // the reduction asks for more than the average
+    const ClusterTiming t = concurrent(simulator, system, share, alone, 3);
     EXPECT_EQ(t.comms[0].end, alone) << share;
     EXPECT_EQ(t.makespan, alone * 3) << share;
   }
   for (const double share : {0.9, 1.0}) {
     for (const int length : {1, 3, 5}) {
-      const ClusterTiming t = beside(simulator, system, share, alone, length);
+      const ClusterTiming t = concurrent(simulator, system, share, alone, length);
       // While both run they take (share + demand) times as long; what is left runs alone.
       const double both = to_seconds(alone) * (share + demand);
       EXPECT_NEAR(to_seconds(t.comms[0].end), both, 0.01 * both) << share << " " << length;
-      EXPECT_NEAR(to_seconds(t.makespan), both + to_seconds(alone) * (length - 1), 0.01 * both) << share << " " << length;
+      EXPECT_NEAR(to_seconds(t.makespan), both + to_seconds(alone) * (length - 1), 0.01 * both)
+          << share << " " << length;
     }
   }
 }
@@ -116,7 +124,7 @@ TEST(Cluster, OverlapNeverMakesAnythingFaster) {
   Simulator simulator(system);
   const auto alone = time_of(simulator, CollectiveKind::kAllReduce, 2, 64 << 20);
   for (int tenth = 0; tenth <= 10; ++tenth) {
-    const ClusterTiming t = beside(simulator, system, tenth / 10.0, alone, 2);
+    const ClusterTiming t = concurrent(simulator, system, tenth / 10.0, alone, 2);
     EXPECT_GE(t.comms[0].end, alone);
     EXPECT_GE(t.makespan, alone * 2);
     EXPECT_EQ(t.ranks[0][1].end, t.ranks[1][1].end);
@@ -169,7 +177,10 @@ TEST(Cluster, TransfersNeedOnlyTheirSender) {
   // 0 → chip 15 is two hops: west, then north.
   EXPECT_EQ(t.links.size(), 2u);
   EXPECT_EQ(t.comms[0].wire_bytes.value, 2 * 64'000'000);
-  EXPECT_EQ(t.comms[0].end, system.launch.collective_start + system.collectives.step_time + system.collectives.message_time + system.instance.neuron_link.latency * 2 + transfer_time(Bytes(64'000'000), system.instance.neuron_link.bandwidth));
+  EXPECT_EQ(t.comms[0].end,
+            system.launch.collective_start + system.collectives.step_time +
+                system.collectives.message_time + system.instance.neuron_link.latency * 2 +
+                transfer_time(Bytes(64'000'000), system.instance.neuron_link.bandwidth));
   EXPECT_EQ(t.makespan, t.comms[0].end > kUs * 900 ? t.comms[0].end : kUs * 900);
 }
 
@@ -177,9 +188,13 @@ TEST(Cluster, BetweenInstancesEveryRanksShareOfEfaWorks) {
   const SystemConfig system = load_system("trn1.32xlarge", 2);
   Simulator simulator(system);
   const double bytes = 256e6;
-  const auto time = static_cast<double>(time_of(simulator, CollectiveKind::kAllReduce, 64, 256'000'000).value);
-  const double across = bytes / system.instance.efa_nics / (system.instance.efa.bandwidth.value * system.collectives.efa_efficiency) * 1e12;  // 2(N−1)/N · S/L with N = 2
-  const double inside = bytes / system.instance.on_chip.bandwidth.value * 1e12;  // half of it each way in the reduction and in the gathering
+  const auto time =
+      static_cast<double>(time_of(simulator, CollectiveKind::kAllReduce, 64, 256'000'000).value);
+  const double across = bytes / system.instance.efa_nics /
+                        (system.instance.efa.bandwidth.value * system.collectives.efa_efficiency) *
+                        1e12;  // 2(N−1)/N · S/L with N = 2
+  const double inside = bytes / system.instance.on_chip.bandwidth.value *
+                        1e12;  // half of it each way in the reduction and in the gathering
   EXPECT_GT(time, across + inside);
   EXPECT_LT(time, (across + inside) * 1.1);
 }
@@ -203,10 +218,12 @@ TEST(Cluster, LaunchesPayOnceForTheQueueAndEachForTheStart) {
     b.launch(0, program);
     b.compute(0, program);
   }
-  EXPECT_EQ(simulator.run_cluster(b.job()).makespan, system.launch.program_launch + system.launch.program_start * 3 + kUs * 30);
+  EXPECT_EQ(simulator.run_cluster(b.job()).makespan,
+            system.launch.program_launch + system.launch.program_start * 3 + kUs * 30);
 }
 
-/// Four programs of 10 µs, recorded ahead while the device works: the step takes the longer of both, and the first is recorded before it begins.
+/// Four programs of 10 µs, recorded ahead while the device works: the step takes the longer of
+/// both, and the first is recorded before it begins.
 TEST(Cluster, AProgramWaitsUntilTheHostHasRecordedIt) {
   SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
   system.software.trace_time = kUs;
@@ -222,9 +239,10 @@ TEST(Cluster, AProgramWaitsUntilTheHostHasRecordedIt) {
   };
   EXPECT_EQ(span({500, 2, 2, 2}), turn * 4) << "recorded in less time than the device takes";
   EXPECT_EQ(span({0, 40, 40, 40}), kUs * 120 + turn) << "the last begins when it is recorded";
-  EXPECT_EQ(span({0, 100, 2, 2}), kUs * 100 + turn * 3) << "and the device catches up with the host";
+  EXPECT_EQ(span({0, 100, 2, 2}), kUs * 100 + turn * 3)
+      << "and the device catches up with the host";
   system.software.stack = SoftwareStack::kNone;
-  EXPECT_EQ(span({0, 100, 2, 2}), turn * 4) << "nobody records";
+  EXPECT_EQ(span({0, 100, 2, 2}), turn * 4) << "no one records";
 }
 
 TEST(Cluster, AStepPaysOnceForWhatItsSoftwareDoesBetweenSteps) {
@@ -238,7 +256,8 @@ TEST(Cluster, AStepPaysOnceForWhatItsSoftwareDoesBetweenSteps) {
       b.compute(i % 2, program);
     }
     spans[stack == SoftwareStack::kMegatron] = Simulator(system).run_cluster(b.job()).makespan;
-    EXPECT_EQ(system.software.step_overhead(), stack == SoftwareStack::kMegatron ? system.software.megatron_step : Picoseconds());
+    EXPECT_EQ(system.software.step_overhead(),
+              stack == SoftwareStack::kMegatron ? system.software.megatron_step : Picoseconds());
   }
   EXPECT_EQ(spans[1], spans[0] + load_system("trn1.32xlarge").software.megatron_step);
 }
@@ -252,8 +271,9 @@ TEST(Cluster, NamesWhoIsMissing) {
     b.start(rank, comm);
     b.wait(rank, comm);
   }
-  EXPECT_THAT(hang_of(simulator, b.job()), AllOf(HasSubstr("all_reduce #0 of \"tp\" [0, 1, 2, 3]"), HasSubstr("missing rank 2"),
-      HasSubstr("rank 2 has finished"), HasSubstr("rank 0, 1, 3 waits for it")));
+  EXPECT_THAT(hang_of(simulator, b.job()),
+              AllOf(HasSubstr("all_reduce #0 of \"tp\" [0, 1, 2, 3]"), HasSubstr("missing rank 2"),
+                    HasSubstr("rank 2 has finished"), HasSubstr("rank 0, 1, 3 waits for it")));
 }
 
 TEST(Cluster, NamesTwoRanksThatWaitForEachOther) {
@@ -266,7 +286,9 @@ TEST(Cluster, NamesTwoRanksThatWaitForEachOther) {
   b.start(0, down);
   b.wait(1, down);
   b.start(1, up);
-  EXPECT_THAT(hang_of(simulator, b.job()), AllOf(HasSubstr("send_recv #0 of \"pp\" from rank 0 to rank 1"), HasSubstr("rank 0 waits at item 0 for send_recv #1")));
+  EXPECT_THAT(hang_of(simulator, b.job()),
+              AllOf(HasSubstr("send_recv #0 of \"pp\" from rank 0 to rank 1"),
+                    HasSubstr("rank 0 waits at item 0 for send_recv #1")));
 }
 
 TEST(Cluster, NamesADisagreement) {
@@ -278,7 +300,9 @@ TEST(Cluster, NamesADisagreement) {
   b.job().comms[c].sequence = 0;
   b.start(0, a);
   b.start(1, c);
-  EXPECT_THAT(hang_of(simulator, b.job()), AllOf(HasSubstr("disagree about communication #0 of group \"tp\""), HasSubstr("1024 x 1"), HasSubstr("2048 x 1")));
+  EXPECT_THAT(hang_of(simulator, b.job()),
+              AllOf(HasSubstr("disagree about communication #0 of group \"tp\""),
+                    HasSubstr("1024 x 1"), HasSubstr("2048 x 1")));
 }
 
 TEST(Cluster, NamesADoubleStart) {

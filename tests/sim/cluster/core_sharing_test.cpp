@@ -8,10 +8,13 @@ namespace {
 class CoreSharingRules : public ::testing::Test {
  protected:
   /// A second that asks for this share of the HBM of each core.
-  void enter(std::uint32_t comm, const CommPhase& phase) { sharing_.enter_phase(comm, phase.alone, phase.loads); }
+  void enter(std::uint32_t comm, const CommPhase& phase) {
+    sharing_.enter_phase(comm, phase.alone, phase.loads);
+  }
   [[nodiscard]] CommPhase phase(double share, const std::vector<int>& cores) const {
     CommPhase phase{1'000'000'000'000, {}};
-    for (const int core : cores) phase.loads.push_back({machine_.hbm_of(core), static_cast<std::int64_t>(share * hbm_)});
+    for (const int core : cores)
+      phase.loads.push_back({machine_.hbm_of(core), static_cast<std::int64_t>(share * hbm_)});
     return phase;
   }
 

@@ -39,12 +39,18 @@ class JobBuilder {
     job_.comms.push_back({CollectiveKind::kSendRecv, group, next_[group]++, bytes, 1, from, to});
     return static_cast<std::uint32_t>(job_.comms.size() - 1);
   }
-  void compute(int rank, std::uint32_t program) { add(rank, {ScheduleItem::Kind::kSegment, program, 0, 0}); }
+  void compute(int rank, std::uint32_t program) {
+    add(rank, {ScheduleItem::Kind::kSegment, program, 0, 0});
+  }
   void launch(int rank, std::uint32_t program, std::int64_t operations = 0) {
     add(rank, {.kind = ScheduleItem::Kind::kLaunch, .program = program, .operations = operations});
   }
-  void start(int rank, std::uint32_t comm) { add(rank, {ScheduleItem::Kind::kCommStart, 0, 0, comm}); }
-  void wait(int rank, std::uint32_t comm) { add(rank, {ScheduleItem::Kind::kCommWait, 0, 0, comm}); }
+  void start(int rank, std::uint32_t comm) {
+    add(rank, {ScheduleItem::Kind::kCommStart, 0, 0, comm});
+  }
+  void wait(int rank, std::uint32_t comm) {
+    add(rank, {ScheduleItem::Kind::kCommWait, 0, 0, comm});
+  }
   /// Every member starts and waits.
   void all(std::uint32_t comm) {
     for (const int rank : job_.groups[job_.comms[comm].group].ranks) {
@@ -55,7 +61,9 @@ class JobBuilder {
   ClusterJob& job() { return job_; }
 
  private:
-  void add(int rank, const ScheduleItem& item) { job_.ranks[static_cast<std::size_t>(rank)].push_back(item); }
+  void add(int rank, const ScheduleItem& item) {
+    job_.ranks[static_cast<std::size_t>(rank)].push_back(item);
+  }
 
   ClusterJob job_;
   std::vector<std::uint64_t> next_;

@@ -26,7 +26,9 @@ Loads loads_of(const std::vector<CommProfile>& profiles, ResourceId resource) {
 }
 
 std::vector<CommProfile> random_profiles(std::mt19937& random, int resources) {
-  const auto number = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const auto number = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
   std::vector<CommProfile> profiles(static_cast<std::size_t>(number(1, 4)));
   for (CommProfile& profile : profiles) {
     profile.phases.resize(static_cast<std::size_t>(number(1, 3)));
@@ -39,7 +41,7 @@ std::vector<CommProfile> random_profiles(std::mt19937& random, int resources) {
   return profiles;
 }
 
-TEST(ResourceClasses, OneStandsForThoseOfWhichTheSameIsAsked) {
+TEST(ResourceClasses, OneRepresentsThoseWithTheSameLoad) {
   const CommMachine machine(load_system("trn1.32xlarge"));
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
@@ -57,7 +59,9 @@ TEST(ResourceClasses, OneStandsForThoseOfWhichTheSameIsAsked) {
     for (const auto& [use, members] : expected) {
       EXPECT_EQ(classes.members(members.front()), members);
       EXPECT_EQ(loads_of(after, members.front()), use.second);
-      for (std::size_t m = 1; m < members.size(); ++m) EXPECT_EQ(loads_of(after, members[m]), Loads(use.second.size())) << "another one stands for it";
+      for (std::size_t m = 1; m < members.size(); ++m)
+        EXPECT_EQ(loads_of(after, members[m]), Loads(use.second.size()))
+            << "another one represents it";
     }
   }
 }

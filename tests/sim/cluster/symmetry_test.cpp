@@ -18,7 +18,8 @@ struct Mesh {
   [[nodiscard]] int world() const { return tp * dp * pp; }
 };
 
-/// One step of a pipeline: each stage computes and sums over TP, hands on, and at the end sums over DP. Representatives only.
+/// One step of a pipeline: each stage computes and sums over TP, hands on, and at the end sums over
+/// DP. Representatives only.
 ClusterJob folded_step(const Mesh& mesh) {
   const int stage = mesh.tp * mesh.dp;
   JobBuilder builder(mesh.pp);
@@ -43,7 +44,8 @@ ClusterJob folded_step(const Mesh& mesh) {
     }
     both(p, builder.comm(CollectiveKind::kAllReduce, dp_group, 5 << 20));
     if (p + 1 == mesh.pp) continue;
-    const std::uint32_t send = builder.transfer(builder.group("pp", {first, first + stage}), first, first + stage, 2 << 20);
+    const std::uint32_t send = builder.transfer(builder.group("pp", {first, first + stage}), first,
+                                                first + stage, 2 << 20);
     builder.start(p, send);
     both(p + 1, send);
     builder.wait(p, send);
@@ -51,7 +53,9 @@ ClusterJob folded_step(const Mesh& mesh) {
   return job;
 }
 
-std::vector<ItemTiming> of_rank(const ClusterTiming& timing, const RankFold& fold, int rank) { return timing.ranks[static_cast<std::size_t>(fold.seat(rank))]; }
+std::vector<ItemTiming> of_rank(const ClusterTiming& timing, const RankFold& fold, int rank) {
+  return timing.ranks[static_cast<std::size_t>(fold.seat(rank))];
+}
 
 class Symmetry : public ::testing::TestWithParam<Mesh> {};
 
@@ -69,9 +73,12 @@ Picoseconds compare(const Mesh& mesh, const std::vector<std::string>& slow) {
   EXPECT_EQ(sources.size(), equal.representatives().size());
   const ClusterJob all = unfold(folded, RankFold::with_classes(mesh.sizes(), everyone), sources);
   EXPECT_EQ(all.ranks.size(), everyone.size());
-  const ClusterTiming short_way = simulator.run_cluster(some), long_way = simulator.run_cluster(all);
+  const ClusterTiming short_way = simulator.run_cluster(some),
+                      long_way = simulator.run_cluster(all);
   EXPECT_EQ(short_way.makespan, long_way.makespan);
-  for (const int rank : everyone) EXPECT_EQ(of_rank(short_way, equal, rank), long_way.ranks[static_cast<std::size_t>(rank)]) << rank;
+  for (const int rank : everyone)
+    EXPECT_EQ(of_rank(short_way, equal, rank), long_way.ranks[static_cast<std::size_t>(rank)])
+        << rank;
   return long_way.makespan;
 }
 
@@ -88,14 +95,25 @@ TEST_P(Symmetry, SlowCoresSplitTheClassesByThemselves) {
 TEST_P(Symmetry, SlowLinksSplitTheClassesByThemselves) {
   const Picoseconds step = compare(GetParam(), {});
   EXPECT_GE(compare(GetParam(), {"link:node0.chip0.neuron_link_east=6"}), step);
-  EXPECT_GE(compare(GetParam(), {"link:node0.chip1.neuron_link_south=9.5", "link:node0.chip0.core1.to_core0=2"}), step);
+  EXPECT_GE(compare(GetParam(), {"link:node0.chip1.neuron_link_south=9.5",
+                                 "link:node0.chip0.core1.to_core0=2"}),
+            step);
 }
 
-TEST_P(Symmetry, AFactorOfOneIsNothing) { EXPECT_EQ(compare(GetParam(), {"core:0=1", "link:node0.chip0.neuron_link_east=1.0"}), compare(GetParam(), {})); }
+TEST_P(Symmetry, AFactorOfOneIsNothing) {
+  EXPECT_EQ(compare(GetParam(), {"core:0=1", "link:node0.chip0.neuron_link_east=1.0"}),
+            compare(GetParam(), {}));
+}
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Symmetry,
-                         ::testing::Values(Mesh{2, 2, 2}, Mesh{2, 4, 4}, Mesh{4, 2, 4}, Mesh{8, 4, 1}, Mesh{8, 4, 2}, Mesh{2, 3, 2}, Mesh{1, 8, 1}, Mesh{32, 2, 2}, Mesh{4, 32, 1}),
-                         [](const auto& test) { return "tp" + std::to_string(test.param.tp) + "dp" + std::to_string(test.param.dp) + "pp" + std::to_string(test.param.pp); });
+                         ::testing::Values(Mesh{2, 2, 2}, Mesh{2, 4, 4}, Mesh{4, 2, 4},
+                                           Mesh{8, 4, 1}, Mesh{8, 4, 2}, Mesh{2, 3, 2},
+                                           Mesh{1, 8, 1}, Mesh{32, 2, 2}, Mesh{4, 32, 1}),
+                         [](const auto& test) {
+                           return "tp" + std::to_string(test.param.tp) + "dp" +
+                                  std::to_string(test.param.dp) + "pp" +
+                                  std::to_string(test.param.pp);
+                         });
 
 TEST(SymmetrySplits, ReplicasWhoseTransfersMeetOthersOnTheirWay) {
   const Mesh mesh{2, 2, 2};  // a stage holds two of a row's four chips
@@ -121,7 +139,8 @@ std::string refusal(const std::string& text) {
 
 TEST(SlowParts, AreReadAsTheyAreWritten) {
   const SystemConfig system = load_system("trn1.32xlarge");
-  const SlowParts slow = read_slow_parts({"core:3=1.5", "core:31=2", "link:node0.chip2.neuron_link_west=4", "core:4=1"}, system, 32);
+  const SlowParts slow = read_slow_parts(
+      {"core:3=1.5", "core:31=2", "link:node0.chip2.neuron_link_west=4", "core:4=1"}, system, 32);
   EXPECT_EQ(slow.cores, (std::map<int, double>{{3, 1.5}, {31, 2}}));
   ASSERT_EQ(slow.links.size(), 1U);
   EXPECT_EQ(Topology(system).link_name(slow.links.begin()->first), "node0.chip2.neuron_link_west");
@@ -131,15 +150,23 @@ TEST(SlowParts, AreReadAsTheyAreWritten) {
 TEST(SlowParts, RefusalsSayWhatIsExpectedAndWhatCame) {
   using ::testing::AllOf;
   using ::testing::HasSubstr;
-  for (const char* text : {"", "core", "core:1", "core=2", "1=2"}) EXPECT_THAT(refusal(text), HasSubstr("expected KIND:NAME=FACTOR")) << text;
+  for (const char* text : {"", "core", "core:1", "core=2", "1=2"})
+    EXPECT_THAT(refusal(text), HasSubstr("expected KIND:NAME=FACTOR")) << text;
   EXPECT_THAT(refusal("chip:1=2"), HasSubstr("expected core or link, got \"chip\""));
-  for (const char* text : {"core:32=2", "core:-1=2", "core:x=2", "core:=2", "core:1.5=2"}) EXPECT_THAT(refusal(text), HasSubstr("expected a rank of 0 to 31")) << text;
-  for (const char* text : {"core:1=0.5", "core:1=", "core:1=fast", "core:1=nan", "core:1=inf", "core:1=-2", "core:1=2x"}) {
-    EXPECT_THAT(refusal(text), AllOf(HasSubstr("expected a factor of 1 to 1000000"), HasSubstr("core:RANK=FACTOR"))) << text;
+  for (const char* text : {"core:32=2", "core:-1=2", "core:x=2", "core:=2", "core:1.5=2"})
+    EXPECT_THAT(refusal(text), HasSubstr("expected a rank of 0 to 31")) << text;
+  for (const char* text : {"core:1=0.5", "core:1=", "core:1=fast", "core:1=nan", "core:1=inf",
+                           "core:1=-2", "core:1=2x"}) {
+    EXPECT_THAT(refusal(text), AllOf(HasSubstr("expected a factor of 1 to 1000000"),
+                                     HasSubstr("core:RANK=FACTOR")))
+        << text;
   }
-  EXPECT_THAT(refusal("link:node0.chip0.neuron_link_eats=2"), AllOf(HasSubstr("there is none on 1 x trn1.32xlarge"), HasSubstr("node0.chip0.neuron_link_east")));
+  EXPECT_THAT(refusal("link:node0.chip0.neuron_link_eats=2"),
+              AllOf(HasSubstr("there is none on 1 x trn1.32xlarge"),
+                    HasSubstr("node0.chip0.neuron_link_east")));
   const SystemConfig system = load_system("trn1.32xlarge");
-  EXPECT_THROW(static_cast<void>(read_slow_parts({"core:1=2", "core:1=3"}, system, 32)), ConfigError);
+  EXPECT_THROW(static_cast<void>(read_slow_parts({"core:1=2", "core:1=3"}, system, 32)),
+               ConfigError);
 }
 
 }  // namespace

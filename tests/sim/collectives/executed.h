@@ -13,7 +13,8 @@ using Buffers = std::vector<std::vector<std::int64_t>>;
 
 inline Buffers random_buffers(int members, std::int64_t elements, std::uint32_t seed) {
   std::mt19937 rng(seed);
-  Buffers buffers(static_cast<std::size_t>(members), std::vector<std::int64_t>(static_cast<std::size_t>(elements)));
+  Buffers buffers(static_cast<std::size_t>(members),
+                  std::vector<std::int64_t>(static_cast<std::size_t>(elements)));
   for (auto& buffer : buffers) {
     for (auto& x : buffer) x = static_cast<std::int64_t>(rng() % 1000);
   }

@@ -15,7 +15,8 @@ std::vector<int> first(int ranks, int step = 1) {
   return cores;
 }
 
-std::string choice(const CommMachine& machine, const std::vector<int>& cores, std::int64_t bytes, CollectiveKind kind = CollectiveKind::kAllReduce) {
+std::string choice(const CommMachine& machine, const std::vector<int>& cores, std::int64_t bytes,
+                   CollectiveKind kind = CollectiveKind::kAllReduce) {
   return describe(choose_algorithm(kind, machine.layout(cores), Bytes(bytes), machine.selection()));
 }
 
@@ -35,8 +36,9 @@ TEST(Selection, GroupsOverSeveralNodesAreHierarchical) {
   EXPECT_EQ(choice(machine, first(256), 64 << 20), "hierarchical (kangaring inside, ring across)");
   EXPECT_EQ(choice(machine, first(256), 4 << 20), "hierarchical (rdh inside, rdh across)");
   EXPECT_EQ(choice(machine, first(256), 4 << 10), "hierarchical (mesh inside, mesh across)");
-  EXPECT_EQ(choice(machine, first(192), 4 << 20), "hierarchical (rdh inside, ring across)");  // three nodes are no hypercube
-  EXPECT_EQ(choice(machine, first(4, 64), 64 << 20), "ring");                                 // one rank of each node
+  EXPECT_EQ(choice(machine, first(192), 4 << 20),
+            "hierarchical (rdh inside, ring across)");         // three nodes are no hypercube
+  EXPECT_EQ(choice(machine, first(4, 64), 64 << 20), "ring");  // one rank of each node
   EXPECT_EQ(choice(machine, first(256), 64 << 20, CollectiveKind::kBroadcast), "ring");
   EXPECT_EQ(choice(machine, first(256), 64 << 20, CollectiveKind::kAllToAll), "mesh");
 }
@@ -45,11 +47,15 @@ TEST(Selection, RowsPrintTheThresholds) {
   const auto table = rows({Bytes(512), Bytes(1'000'000), Bytes(4 << 20)});
   std::string all;
   for (const auto& row : table) all += row.algorithm + " " + row.sizes + "\n";
-  EXPECT_THAT(all, ::testing::AllOf(::testing::HasSubstr("single_step_mesh up to 512 B"), ::testing::HasSubstr("mesh up to 1 MB"), ::testing::HasSubstr("rdh up to 4 MiB")));
+  EXPECT_THAT(all, ::testing::AllOf(::testing::HasSubstr("single_step_mesh up to 512 B"),
+                                    ::testing::HasSubstr("mesh up to 1 MB"),
+                                    ::testing::HasSubstr("rdh up to 4 MiB")));
 }
 
 TEST(Selection, NamesRoundTrip) {
-  for (int a = 0; a < kNumAlgorithms; ++a) EXPECT_EQ(parse_algorithm(std::string(name(static_cast<Algorithm>(a)))), static_cast<Algorithm>(a));
+  for (int a = 0; a < kNumAlgorithms; ++a)
+    EXPECT_EQ(parse_algorithm(std::string(name(static_cast<Algorithm>(a)))),
+              static_cast<Algorithm>(a));
   EXPECT_THROW((void)parse_algorithm("kanga"), ConfigError);
 }
 

@@ -33,9 +33,11 @@ TEST(Describe, SaysWhereTheDocumentsDisagree) {
     const SystemConfig s = load_system(instance);
     ASSERT_FALSE(s.contradictions.empty()) << instance;
     EXPECT_EQ(describe(s)["contradictions"].size(), s.contradictions.size());
-    for (const Contradiction& c : s.contradictions) EXPECT_THAT(describe_text(s), HasSubstr(c.item + ": " + c.first));
+    for (const Contradiction& c : s.contradictions)
+      EXPECT_THAT(describe_text(s), HasSubstr(c.item + ": " + c.first));
   }
-  EXPECT_THAT(describe_text(load_system("trn2u.48xlarge", 4)), HasSubstr("3,200 Gbps (trn2-arch.rst)"));
+  EXPECT_THAT(describe_text(load_system("trn2u.48xlarge", 4)),
+              HasSubstr("3,200 Gbps (trn2-arch.rst)"));
 }
 
 TEST(Describe, CountsLinksNeighboursAndTheMemoryOfTheModel) {
@@ -46,14 +48,18 @@ TEST(Describe, CountsLinksNeighboursAndTheMemoryOfTheModel) {
   EXPECT_GT(fabric["model_bytes_per_chip"], 0);
   for (const auto& link : fabric["links"]) {
     EXPECT_GT(link["gb_per_s"], 0);
-    EXPECT_EQ(link["count"], link["kind"] == "on_chip" ? 16 * 12 : link["kind"] == "neuron_link" ? 64 : 16);
+    EXPECT_EQ(link["count"], link["kind"] == "on_chip"       ? 16 * 12
+                             : link["kind"] == "neuron_link" ? 64
+                                                             : 16);
   }
-  EXPECT_FALSE(describe(load_system("trn3-gen1"))["fabric"]["chips"][0].contains("numa_node"));  // not published
+  EXPECT_FALSE(describe(load_system("trn3-gen1"))["fabric"]["chips"][0].contains(
+      "numa_node"));  // not published
 }
 
 std::size_t count(const std::string& text, const std::string& pattern) {
   const std::regex regex(pattern);
-  return static_cast<std::size_t>(std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator()));
+  return static_cast<std::size_t>(
+      std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator()));
 }
 
 TEST(Drawing, ShowsEveryChipOnceAndEveryWireOfTheTorus) {
@@ -72,14 +78,17 @@ TEST(Drawing, BundlesTheLinksBetweenInstances) {
   const std::string gen1 = drawing(load_system("trn3-gen1", 4));
   EXPECT_EQ(count(gen1, "\"node\\d\" -- \"rack\\d\""), 4u);
   EXPECT_EQ(count(gen1, "\"chip\\d+\" -- \"switch\\d\""), 64u);
-  EXPECT_EQ(count(gen1, "label=\"16 x "), 4u + 4u);  // to the pairs' switches; direct links 0-2, 0-3, 1-2, 1-3
+  EXPECT_EQ(count(gen1, "label=\"16 x "),
+            4u + 4u);  // to the pairs' switches; direct links 0-2, 0-3, 1-2, 1-3
   const std::string gen2 = drawing(load_system("trn3-gen2", 36));
   EXPECT_EQ(count(gen2, "\"chip\\d+\" \\[label"), 144u);
   EXPECT_EQ(count(gen2, "\"node\\d+\" -- \"rack0\""), 36u);
   EXPECT_EQ(count(drawing(load_system("trn2.48xlarge", 2)), "\"node\\d\" -- \"network\""), 2u);
 }
 
-TEST(Drawing, IsTheSameEachTime) { EXPECT_EQ(drawing(load_system("trn3-gen1", 4)), drawing(load_system("trn3-gen1", 4))); }
+TEST(Drawing, IsTheSameEachTime) {
+  EXPECT_EQ(drawing(load_system("trn3-gen1", 4)), drawing(load_system("trn3-gen1", 4)));
+}
 
 }  // namespace
 }  // namespace trellis::sim

@@ -34,12 +34,14 @@ TEST(DmaCost, OneDescriptorARow) {
   EXPECT_EQ(t.hbm_written.value, 0);
 }
 
-/// Hardware facts 3.2, figure nki-dma-intro-3: an engine serves eight partitions, so four rows keep one engine busy.
+/// Hardware facts 3.2, figure nki-dma-intro-3: an engine serves eight partitions, so four rows keep
+/// one engine busy.
 TEST(DmaCost, EightPartitionsAnEngine) {
   struct Case {
     int partitions, start, first_engine, engines;
   };
-  for (const Case c : {Case{128, 0, 0, 16}, Case{4, 0, 0, 1}, Case{1, 96, 12, 1}, Case{20, 32, 4, 3}, Case{64, 64, 8, 8}}) {
+  for (const Case c : {Case{128, 0, 0, 16}, Case{4, 0, 0, 1}, Case{1, 96, 12, 1},
+                       Case{20, 32, 4, 3}, Case{64, 64, 8, 8}}) {
     const DmaTransfer t = testing::cost_of(load(c.partitions, 512, DType::kBf16, c.start), trn1());
     EXPECT_EQ(t.first_engine, c.first_engine) << c.partitions;
     EXPECT_EQ(t.num_engines, c.engines) << c.partitions;
@@ -108,15 +110,18 @@ TEST(DmaCost, AccumulationHalvesTheRateUntilTheFourthCore) {
   EXPECT_EQ(sum.descriptor_time, copy.descriptor_time * 2);
   EXPECT_EQ(sum.hbm_read, sum.hbm_written);
   const SystemConfig trn3 = load_system("trn3-gen1");
-  EXPECT_EQ(testing::cost_of(add, trn3).descriptor_time, transfer_time(Bytes(8192), trn3.chip.core.dma.engine_rate));
+  EXPECT_EQ(testing::cost_of(add, trn3).descriptor_time,
+            transfer_time(Bytes(8192), trn3.chip.core.dma.engine_rate));
 }
 
-/// Trn2: 90 % of the rate from HBM, half of it inside SBUF; two-byte elements by hardware descriptors, four-byte ones by static ones.
+/// Trn2: 90 % of the rate from HBM, half of it inside SBUF; two-byte elements by hardware
+/// descriptors, four-byte ones by static ones.
 TEST(DmaCost, TransposesHaveTheirOwnRate) {
   Instruction t = load(128, 4096);
   const Picoseconds copy = testing::cost_of(t, trn2()).descriptor_time;
   t.opcode = Opcode::kDmaTranspose;
-  EXPECT_NEAR(static_cast<double>(testing::cost_of(t, trn2()).descriptor_time.value), static_cast<double>(copy.value) / 0.9, 1);
+  EXPECT_NEAR(static_cast<double>(testing::cost_of(t, trn2()).descriptor_time.value),
+              static_cast<double>(copy.value) / 0.9, 1);
   EXPECT_EQ(resolve_descriptors(t, Engine::kSync, trn2().chip.core.dma), DmaDescriptors::kHardware);
   t.src0 = tile(1, DType::kBf16, 128, 4096);
   EXPECT_EQ(testing::cost_of(t, trn2()).descriptor_time, copy * 2);
@@ -124,15 +129,17 @@ TEST(DmaCost, TransposesHaveTheirOwnRate) {
   EXPECT_EQ(resolve_descriptors(t, Engine::kSync, trn2().chip.core.dma), DmaDescriptors::kStatic);
 }
 
-/// Rows that lie apart use a part of the HBM channels, the shorter the fewer; neighbours and long rows use all.
-TEST(DmaCost, RowsThatLieApartLoadHbmMore) {
+/// Rows that lie at a distance use a part of the HBM channels, the shorter the fewer; neighbours
+/// and long rows use all.
+TEST(DmaCost, RowsWithGapsLoadHbmMore) {
   const auto hbm_load = [](int columns, int stride) {
     Instruction i = load(128, columns);
     i.src0.partition_stride = stride;
     return testing::cost_of(i, trn1()).hbm_load;
   };
   EXPECT_EQ(hbm_load(512, 512), 128 * 512 * 2);
-  const double least = trn1().chip.core.dma.hbm_strided_efficiency;  // from where on shorter rows load no more channels
+  const double least = trn1().chip.core.dma.hbm_strided_efficiency;  // from where on shorter rows
+                                                                     // load no more channels
   EXPECT_NEAR(hbm_load(512, 8192), 128 * 512 * 2 / least, 1);
   EXPECT_NEAR(hbm_load(128, 8192), 128 * 128 * 2 / least, 1);
   EXPECT_EQ(hbm_load(1024, 8192), 2 * 128 * 1024 * 2);

@@ -40,15 +40,19 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(ProgramText, NamesTheLineAndTheWordOfAMistake) {
-  EXPECT_EQ(error_of("program \"p\"\nsegment\nqueue tensors\n"), "line 3: unknown engine \"tensors\"");
+  EXPECT_EQ(error_of("program \"p\"\nsegment\nqueue tensors\n"),
+            "line 3: unknown engine \"tensors\"");
   EXPECT_EQ(error_of("segment\n"
                      "queue vector\n"
                      "  tensor_copy dts=0:fp32:p0+1\n"),
-      "line 3: unknown field \"dts\" of an instruction");
-  EXPECT_EQ(error_of("segment\nqueue vector\n  tensor_copy dst=0:fp32:p0+1:o9x\n"), "line 3: expected a number, got \"9x\"");
-  EXPECT_EQ(error_of("queue vector\n"), "line 1: stands before the first segment");
-  EXPECT_EQ(error_of("segment\n  matmul\n"), "line 2: an instruction stands before the first queue of its segment");
-  EXPECT_EQ(error_of("kernel \"a\" node=99999999999\n"), "line 1: number \"99999999999\" is out of range");
+            "line 3: unknown field \"dts\" of an instruction");
+  EXPECT_EQ(error_of("segment\nqueue vector\n  tensor_copy dst=0:fp32:p0+1:o9x\n"),
+            "line 3: expected a number, got \"9x\"");
+  EXPECT_EQ(error_of("queue vector\n"), "line 1: precedes the first segment");
+  EXPECT_EQ(error_of("segment\n  matmul\n"),
+            "line 2: an instruction precedes the first queue of its segment");
+  EXPECT_EQ(error_of("kernel \"a\" node=99999999999\n"),
+            "line 1: number \"99999999999\" is out of range");
 }
 
 TEST(ProgramHash, ChangesWithEveryInstructionField) {
@@ -65,8 +69,10 @@ TEST(ProgramHash, ChangesWithEveryInstructionField) {
 }
 
 TEST(Names, AreInverseToParsing) {
-  for (int i = 0; i < 18; ++i) EXPECT_EQ(parse_name<Opcode>(name(static_cast<Opcode>(i))), static_cast<Opcode>(i));
-  for (int i = 0; i < 13; ++i) EXPECT_EQ(parse_name<DType>(name(static_cast<DType>(i))), static_cast<DType>(i));
+  for (int i = 0; i < 18; ++i)
+    EXPECT_EQ(parse_name<Opcode>(name(static_cast<Opcode>(i))), static_cast<Opcode>(i));
+  for (int i = 0; i < 13; ++i)
+    EXPECT_EQ(parse_name<DType>(name(static_cast<DType>(i))), static_cast<DType>(i));
   EXPECT_EQ(parse_name<Engine>("warp"), std::nullopt);
 }
 

@@ -26,7 +26,8 @@ TEST(BusyMeter, SplitsTimeByWhoWorks) {
   EXPECT_EQ(t.slices.back().bytes.value, 64);
 }
 
-/// Random intervals against a picture with one cell per picosecond; settling in between must change nothing.
+/// Random intervals against a picture with one cell per picosecond; settling in between must change
+/// nothing.
 TEST(BusyMeter, AgreesWithAPictureDrawnCellByCell) {
   std::mt19937 rng(7);
   BusyMeter m;

@@ -30,7 +30,8 @@ class PortsTest : public ::testing::Test {
 
   isa::Program program_ = [] {
     isa::Program p;
-    p.buffers = {{MemorySpace::kSbuf, "a", 0, -1, 0, 128, 65536, 0}, {MemorySpace::kPsum, "c", 0, -1, 0, 128, 8192, 4096}};
+    p.buffers = {{MemorySpace::kSbuf, "a", 0, -1, 0, 128, 65536, 0},
+                 {MemorySpace::kPsum, "c", 0, -1, 0, 128, 8192, 4096}};
     return p;
   }();
   CoreConfig core_;
@@ -64,7 +65,7 @@ TEST_F(PortsTest, BanksOfV3AreTakenOneByOne) {
   EXPECT_EQ(ports(Engine::kTensor, psum_, sbuf_), 0u);
 }
 
-TEST_F(PortsTest, ARingOverBanksCollidesWithNobody) {
+TEST_F(PortsTest, ARingOverBanksCollidesWithNone) {
   use("trn2.48xlarge");
   psum_.rotate_count = 2;
   psum_.rotate_stride = 512;

@@ -51,8 +51,12 @@ std::vector<int> producers(const std::vector<Instruction>& queue) {
 }
 
 TEST(Producers, AreTheNearestInTheWindow) {
-  EXPECT_EQ(producers({copy(column(1), column(0)), copy(column(2), column(0)), copy(column(3), column(1))}), (std::vector{0, 0, 2}));
-  EXPECT_EQ(producers({copy(column(1), column(0)), copy(column(1), column(0)), copy(column(3), column(1))}), (std::vector{0, 0, 1}));
+  EXPECT_EQ(producers({copy(column(1), column(0)), copy(column(2), column(0)),
+                       copy(column(3), column(1))}),
+            (std::vector{0, 0, 2}));
+  EXPECT_EQ(producers({copy(column(1), column(0)), copy(column(1), column(0)),
+                       copy(column(3), column(1))}),
+            (std::vector{0, 0, 1}));
   std::vector<Instruction> far{copy(column(1), column(0))};
   for (int i = 0; i < kProducerWindow; ++i) far.push_back(copy(column(10 + i), column(0)));
   far.push_back(copy(column(3), column(1)));
@@ -68,25 +72,35 @@ TEST(Producers, SecondResultsCount) {
 
 TEST(Producers, ReachBackIntoTheIterationBefore) {
   const auto begin = control(Opcode::kLoop, 4), end = control(Opcode::kEndLoop);
-  // c1 ← c2 at the start of the body, c2 ← c0 at its end: one instruction before, over the loop's edge.
-  EXPECT_EQ(producers({begin, copy(column(1), column(2)), copy(column(2), column(0)), end}), (std::vector{1, 0}));
-  EXPECT_EQ(producers({begin, copy(column(1), column(2)), copy(column(2), column(0)), copy(column(3), column(0)), end}), (std::vector{2, 0, 0}));
+  // c1 ← c2 at the start of the body, c2 ← c0 at its end: one instruction before, over the loop's
+  // edge.
+  EXPECT_EQ(producers({begin, copy(column(1), column(2)), copy(column(2), column(0)), end}),
+            (std::vector{1, 0}));
+  EXPECT_EQ(producers({begin, copy(column(1), column(2)), copy(column(2), column(0)),
+                       copy(column(3), column(0)), end}),
+            (std::vector{2, 0, 0}));
   // The second instruction reads what the last one of the iteration before wrote.
-  EXPECT_EQ(producers({begin, copy(column(1), column(0)), copy(column(4), column(2)), copy(column(2), column(0)), end}), (std::vector{0, 2, 0}));
+  EXPECT_EQ(producers({begin, copy(column(1), column(0)), copy(column(4), column(2)),
+                       copy(column(2), column(0)), end}),
+            (std::vector{0, 2, 0}));
 }
 
 TEST(Producers, MoveWithTheIteration) {
   const auto begin = control(Opcode::kLoop, 4), end = control(Opcode::kEndLoop);
-  // A ring of two: this iteration reads the other slot than the one that the iteration before wrote.
+  // A ring of two: this iteration reads the other slot than the one that the iteration before
+  // wrote.
   AccessPattern ring = column(0);
   ring.rotate_count = 2;
   ring.rotate_stride = 100;
-  EXPECT_EQ(producers({begin, copy(column(1), ring), copy(ring, column(2)), end}), (std::vector{0, 0}));
+  EXPECT_EQ(producers({begin, copy(column(1), ring), copy(ring, column(2)), end}),
+            (std::vector{0, 0}));
   AccessPattern moving = column(0);
   moving.loop_stride[0] = 100;
-  EXPECT_EQ(producers({begin, copy(column(1), moving), copy(moving, column(2)), end}), (std::vector{0, 0}));
+  EXPECT_EQ(producers({begin, copy(column(1), moving), copy(moving, column(2)), end}),
+            (std::vector{0, 0}));
   moving.loop_stride[0] = 0;
-  EXPECT_EQ(producers({begin, copy(column(1), moving), copy(moving, column(2)), end}), (std::vector{1, 0}));
+  EXPECT_EQ(producers({begin, copy(column(1), moving), copy(moving, column(2)), end}),
+            (std::vector{1, 0}));
 }
 
 }  // namespace

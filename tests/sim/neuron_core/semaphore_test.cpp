@@ -52,7 +52,7 @@ class Ear final : public Semaphore::Waiter {
   int heard = 0;
 };
 
-TEST(Semaphore, TellsItsWaiterAboutEveryPost) {
+TEST(Semaphore, NotifiesItsWaiterOfEveryPost) {
   Semaphore semaphore;
   Ear ear;
   semaphore.post(1, 1);

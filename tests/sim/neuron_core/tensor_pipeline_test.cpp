@@ -19,7 +19,7 @@ TensorEngineConfig with_ramp() {
   return c;
 }
 
-TEST(TensorPipeline, WeightLoadsHideBehindTheRunningMatmul) {
+TEST(TensorPipeline, WeightLoadsOverlapTheRunningMatmul) {
   TensorPipeline p;
   p.configure(without_ramp());
   p.reset(0);
@@ -77,7 +77,8 @@ TEST(TensorPipeline, APauseStartsTheRampAgain) {
   EXPECT_GT(p.stream(end + 9'000'000, 100'000).end, end + 9'150'000);
 }
 
-/// The documents judge utilisation over any window, so many small pauses keep the ramp down as one long one does.
+/// The documents judge utilisation over any window, so many small pauses keep the ramp down as one
+/// long one does.
 TEST(TensorPipeline, ALowDutyCycleNeverLeavesTheStartOfTheRamp) {
   TensorPipeline p;
   p.configure(with_ramp());
@@ -101,7 +102,8 @@ TEST(TensorPipeline, AHighDutyCycleKeepsTheFullRate) {
   EXPECT_EQ(last, 213'000);
 }
 
-/// Published (AGENT V0): 8,192 matmuls that wait for DMA in 8,602 µs keep TensorE active for 4,806 µs: half the rate, and each its latency.
+/// Published (AGENT V0): 8,192 matmuls that wait for DMA in 8,602 µs keep TensorE active for 4,806
+/// µs: half the rate, and each its latency.
 TEST(TensorPipeline, StarvedMatmulsOfTrn2TakeTheirPublishedTime) {
   LoadOptions options;
   options.logical_core_size = 1;

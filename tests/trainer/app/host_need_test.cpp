@@ -13,7 +13,7 @@
 
 #include "tests/integration/layout_run.h"
 #include "trainer/app/failed_allocation.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 
 namespace trellis::trainer {
@@ -35,19 +35,21 @@ void train(const RunConfig& config, Taken& taken) {
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     TrainerHooks hooks;
     hooks.built = [&](ParameterList& parameters) {
-      for (const Parameter& parameter : parameters) taken.weights +=
-          static_cast<std::int64_t>(parameter.tensor.nbytes());
+      for (const Parameter& parameter : parameters)
+        taken.weights += static_cast<std::int64_t>(parameter.tensor.nbytes());
     };
     hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) {
-      optimizer.for_each_gradient([&](const at::Tensor& tensor) { taken.gradients +=
-          static_cast<std::int64_t>(tensor.nbytes()); });
-      optimizer.for_each_state([&](const at::Tensor& tensor) { taken.states +=
-          static_cast<std::int64_t>(tensor.nbytes()); });
+      optimizer.for_each_gradient([&](const at::Tensor& tensor) {
+        taken.gradients += static_cast<std::int64_t>(tensor.nbytes());
+      });
+      optimizer.for_each_state([&](const at::Tensor& tensor) {
+        taken.states += static_cast<std::int64_t>(tensor.nbytes());
+      });
     };
     const ParallelSizes sizes{.tensor_model_parallel_size = config.tp(),
-        .pipeline_model_parallel_size = config.pp()};
+                              .pipeline_model_parallel_size = config.pp()};
     Trainer trainer(config, rank, std::make_shared<RandomTokens>(config),
-        ParallelState::initialize_model_parallel(rank, sizes), hooks);
+                    ParallelState::initialize_model_parallel(rank, sizes), hooks);
     trainer.fit([](const StepResult&) {});
   });
 }
@@ -65,8 +67,8 @@ TEST(HostNeed, IsWhatTheTrainersTensorsTake) {
                                          {{1, 2, 1, false, true, 2}, "bf16SR"}}) {
     RunConfig config = small_llama(c.layout, c.precision, 1);
     config.model.hidden_size = 64;
-    if (std::string(c.optimizer) != "adamw") config.model.optim =
-        default_optim_section(c.optimizer);
+    if (std::string(c.optimizer) != "adamw")
+      config.model.optim = default_optim_section(c.optimizer);
     const std::string type = c.precision;
     config.precision.weights_bf16 = type != "fp32";
     config.precision.master_weights = config.precision.fp32_grad_acc = type == "mixed_precision";
@@ -76,7 +78,8 @@ TEST(HostNeed, IsWhatTheTrainersTensorsTake) {
     const HostNeed need = host_need(config, 2);
     const auto expect_near = [&](std::int64_t got, std::int64_t expected, const char* what) {
       EXPECT_NEAR(static_cast<double>(got), static_cast<double>(expected),
-          0.03 * static_cast<double>(expected)) << what << " " << c.precision << " " << c.optimizer;
+                  0.03 * static_cast<double>(expected))
+          << what << " " << c.precision << " " << c.optimizer;
     };
     expect_near(need.weights, taken.weights, "weights");
     expect_near(need.gradients, taken.gradients, "gradients");
@@ -103,11 +106,11 @@ TEST(HostNeed, ARunThatDoesNotFitIsRefusedWithBothNumbers) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
+    EXPECT_THAT(error.what(), testing::ContainsRegex(
+                                  "needs at least [0-9.]+ [KM]iB for 4 ranks .* but [0-9.]+ [KM]iB "
+                                  "are available \\(a limit\\)"));
     EXPECT_THAT(error.what(),
-        testing::ContainsRegex("needs at least [0-9.]+ [KM]iB for 4 ranks .* but [0-9.]+ [KM]iB "
-        "are available \\(a limit\\)"));
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("`trellis simulate`"),
-        HasSubstr("`trellis memory`")));
+                testing::AllOf(HasSubstr("`trellis simulate`"), HasSubstr("`trellis memory`")));
   }
 }
 
@@ -119,9 +122,10 @@ TEST(FailedAllocation, IsRecognised) {
     const auto failed = failed_allocation(error);
     ASSERT_TRUE(failed.has_value()) << error.what();
     EXPECT_EQ(failed->code(), ExitCode::kDoesNotFit);
-    EXPECT_THAT(failed->what(),
+    EXPECT_THAT(
+        failed->what(),
         HasSubstr("the host has no memory left: you tried to allocate 288230376151711744 bytes; "
-        "`trellis simulate`"));
+                  "`trellis simulate`"));
   }
   EXPECT_TRUE(failed_allocation(std::bad_alloc()).has_value());
   EXPECT_FALSE(failed_allocation(ConfigError("another")).has_value());

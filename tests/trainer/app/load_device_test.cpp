@@ -29,7 +29,9 @@ class RunRanksOn : public ::testing::Test {
     world_.timeout = std::chrono::seconds(100);
   }
 
-  void train(runtime::RankContext& rank) { Trainer(config_, rank, make_empty_data_module(config_)).fit([](const StepResult&) {}); }
+  void train(runtime::RankContext& rank) {
+    Trainer(config_, rank, make_empty_data_module(config_)).fit([](const StepResult&) {});
+  }
 
   RunConfig config_ = testing_support::small_llama({.tp = 1, .pp = 2, .dp = 1}, "fp32", 1);
   DeviceChoice choice_;
@@ -63,7 +65,9 @@ TEST_F(RunRanksOn, RanksWhosePassesDifferRunAgainAndExecuteThem) {
 }
 
 TEST_F(RunRanksOn, OtherErrorsAreTheRuns) {
-  EXPECT_THROW(run_ranks_on(choice_, config_, world_, [](runtime::RankContext&) { throw std::runtime_error("other"); }), std::runtime_error);
+  EXPECT_THROW(run_ranks_on(choice_, config_, world_,
+                            [](runtime::RankContext&) { throw std::runtime_error("other"); }),
+               std::runtime_error);
 }
 
 }  // namespace

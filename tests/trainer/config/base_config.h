@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
@@ -63,20 +63,23 @@ inline std::string changed(const std::string& from, const std::string& to) {
   return place == std::string::npos ? text : text.replace(place, from.size(), to);
 }
 
-inline RunConfig load_text(const std::string& text, const std::vector<std::string>& overrides = {}) {
+inline RunConfig load_text(const std::string& text,
+                           const std::vector<std::string>& overrides = {}) {
   const TemporaryDirectory directory;
   return load_run_config(directory.write("run.yaml", text), overrides);
 }
 
 /// The error's lines, each without the directory of "run.yaml"; "" when there is no error.
-inline std::string problems_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+inline std::string problems_of(const std::string& text,
+                               const std::vector<std::string>& overrides = {}) {
   const TemporaryDirectory directory;
   try {
     (void)load_run_config(directory.write("run.yaml", text), overrides);
   } catch (const ConfigError& error) {
     std::string lines = error.what();
     const std::string prefix = directory.path().string() + "/";
-    for (std::size_t at = lines.find(prefix); at != std::string::npos; at = lines.find(prefix)) lines.erase(at, prefix.size());
+    for (std::size_t at = lines.find(prefix); at != std::string::npos; at = lines.find(prefix))
+      lines.erase(at, prefix.size());
     return lines;
   }
   return "";

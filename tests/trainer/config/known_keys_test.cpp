@@ -14,7 +14,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::string dotted(const KeyGroup& group, const std::string& key) { return group.section.empty() ? key : std::string(group.section) + "." + key; }
+std::string dotted(const KeyGroup& group, const std::string& key) {
+  return group.section.empty() ? key : std::string(group.section) + "." + key;
+}
 
 std::set<std::string> sections() {
   std::set<std::string> names;
@@ -35,13 +37,16 @@ void for_each_key(KeyUse use, Visitor visit) {
 TEST(KnownKeys, NameEachKeyOncePerSection) {
   for (const std::string& section : sections()) {
     std::set<std::string> seen;
-    for (const KnownKey& known : known_keys_of(section)) EXPECT_TRUE(seen.insert(known.key).second) << section << "." << known.key;
+    for (const KnownKey& known : known_keys_of(section))
+      EXPECT_TRUE(seen.insert(known.key).second) << section << "." << known.key;
   }
 }
 
 TEST(KnownKeys, SectionsAndTheirKeysBelongTogether) {
   std::set<std::string> opened = {""};
-  for_each_key(KeyUse::kSection, [&](const KeyGroup& group, const std::string& key) { opened.insert(dotted(group, key)); });
+  for_each_key(KeyUse::kSection, [&](const KeyGroup& group, const std::string& key) {
+    opened.insert(dotted(group, key));
+  });
   EXPECT_EQ(opened, sections());
 }
 
@@ -69,43 +74,53 @@ std::vector<std::string> neutral_values(const KeyGroup& group) {
 
 TEST(KnownKeys, IgnoredKeysTakeAnyValue) {
   for_each_key(KeyUse::kIgnored, [](const KeyGroup& group, const std::string& key) {
-    for (const char* value : {"anything", "null", "[1, 2]", "{a: 1}"}) EXPECT_THAT(check_with(group, key, value).problems, IsEmpty()) << key;
+    for (const char* value : {"anything", "null", "[1, 2]", "{a: 1}"})
+      EXPECT_THAT(check_with(group, key, value).problems, IsEmpty()) << key;
   });
 }
 
 TEST(KnownKeys, IgnoredKeysAreListedWithTheReason) {
   for_each_key(KeyUse::kIgnored, [](const KeyGroup& group, const std::string& key) {
     ASSERT_FALSE(group.why.empty()) << key;
-    EXPECT_THAT(check_with(group, key, "1").without_effect, testing::Contains(KeyWithoutEffect{dotted(group, key), std::string(group.why)}));
+    EXPECT_THAT(check_with(group, key, "1").without_effect,
+                testing::Contains(KeyWithoutEffect{dotted(group, key), std::string(group.why)}));
   });
   for_each_key(KeyUse::kNeutral, [](const KeyGroup& group, const std::string& key) {
-    EXPECT_THAT(check_with(group, key, neutral_values(group).front()).without_effect, IsEmpty()) << key << ": only ignored keys are listed";
+    EXPECT_THAT(check_with(group, key, neutral_values(group).front()).without_effect, IsEmpty())
+        << key << ": only ignored keys are listed";
   });
 }
 
 TEST(KnownKeys, NeutralValuesAreAcceptedAndOthersNamedWithTheReason) {
   for_each_key(KeyUse::kNeutral, [](const KeyGroup& group, const std::string& key) {
     const std::vector<std::string> neutral = neutral_values(group);
-    for (const std::string& value : neutral) EXPECT_THAT(check_with(group, key, value).problems, IsEmpty()) << key << "=" << value;
+    for (const std::string& value : neutral)
+      EXPECT_THAT(check_with(group, key, value).problems, IsEmpty()) << key << "=" << value;
     ASSERT_FALSE(group.why.empty()) << key;
     EXPECT_THAT(check_with(group, key, "something_else").problems,
-                ElementsAre("command line:" + dotted(group, key) + ": not supported (got something_else): " + std::string(group.why) +
+                ElementsAre("command line:" + dotted(group, key) +
+                            ": not supported (got something_else): " + std::string(group.why) +
                             "; remove it or set it to " + neutral.front()));
   });
 }
 
-TEST(KnownKeys, LaterKeysJoinTheListOfWhatIsNotCarriedOut) {
+TEST(KnownKeys, LaterKeysJoinTheListOfWhatIsNotSupported) {
   for_each_key(KeyUse::kLater, [](const KeyGroup& group, const std::string& key) {
     const std::vector<std::string> neutral = neutral_values(group);
-    for (const std::string& value : neutral) EXPECT_THAT(check_with(group, key, value).config.unsupported, IsEmpty()) << key << "=" << value;
+    for (const std::string& value : neutral)
+      EXPECT_THAT(check_with(group, key, value).config.unsupported, IsEmpty())
+          << key << "=" << value;
     const RunCheck check = check_with(group, key, "something_else");
     EXPECT_THAT(check.problems, IsEmpty());
-    const std::string text = std::string(group.why) + "; " + dotted(group, key) + "=" + neutral.front() + " does without";
-    EXPECT_THAT(check.config.unsupported, ElementsAre(UnsupportedFeature{dotted(group, key), text, false}));
+    const std::string text = std::string(group.why) + "; " + dotted(group, key) + "=" +
+                             neutral.front() + " does without";
+    EXPECT_THAT(check.config.unsupported,
+                ElementsAre(UnsupportedFeature{dotted(group, key), text, false}));
   });
 }
 
-/// The rows of NeMo's configuration that NxDT moved, renamed or dropped: each is answered by a text that says where to go.
+/// The rows of NeMo's configuration that NxDT moved, renamed or dropped: each is answered by a text
+/// that says where to go.
 TEST(KnownKeys, NemosKeysAreExplained) {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"restore_from_path=x", "exp_manager.resume_from_checkpoint"},
@@ -140,7 +155,8 @@ TEST(KnownKeys, NemosKeysAreExplained) {
       {"distributed_strategy.wrap_with_zero=true", "zero1"},
       {"model.zero_use_master_weight=true", "section `precision`"},
   };
-  for (const auto& [change, expected] : rows) EXPECT_THAT(problems_of(kBaseConfig, {change}), HasSubstr(expected)) << change;
+  for (const auto& [change, expected] : rows)
+    EXPECT_THAT(problems_of(kBaseConfig, {change}), HasSubstr(expected)) << change;
 }
 
 TEST(IsNeutral, ComparesValuesNotSpellings) {

@@ -14,7 +14,7 @@
 #include "tests/trainer/config/base_config.h"
 #include "trainer/config/machine.h"
 #include "trainer/config/run_plan.h"
-#include "trainer/utils/lr_scheduler.h"
+#include "trainer/config/lr_scheduler.h"
 
 namespace trellis::trainer {
 namespace {
@@ -40,10 +40,51 @@ class Mutator {
   std::size_t below(std::size_t n) { return n == 0 ? 0 : random_() % n; }
 
   std::string once(std::string text) {
-    static const char* kValues[] = {"-1", "1", "2", "3", "false", "0.5", "1.0", "full", "selective", "gelu", "learned_absolute", "manual", "autocast",
-                                    "[1, a]", "[model.layers.0]", "sgd", "adafactor", "StepLR", "'00:01:00:00'", "0", "99999999999999999999", "null", "[]", "{}", "[1, {a: b}]", "\"\"", ".inf", "1e400", "${model.num_layers}",
-                                    "${.name}", "${multiply:a, b}", "&a [*a]", "!!binary x", "true", "|", "'", "2147483647", "\"\\nforged: all is well\\n\\x1b[31m\\0\\u009b\"",
-                                    "../../etc", "/etc/passwd", "/dev/zero", "64", "1024", "9007199254740993", "=cmd()"};
+    static const char* kValues[] = {"-1",
+                                    "1",
+                                    "2",
+                                    "3",
+                                    "false",
+                                    "0.5",
+                                    "1.0",
+                                    "full",
+                                    "selective",
+                                    "gelu",
+                                    "learned_absolute",
+                                    "manual",
+                                    "autocast",
+                                    "[1, a]",
+                                    "[model.layers.0]",
+                                    "sgd",
+                                    "adafactor",
+                                    "StepLR",
+                                    "'00:01:00:00'",
+                                    "0",
+                                    "99999999999999999999",
+                                    "null",
+                                    "[]",
+                                    "{}",
+                                    "[1, {a: b}]",
+                                    "\"\"",
+                                    ".inf",
+                                    "1e400",
+                                    "${model.num_layers}",
+                                    "${.name}",
+                                    "${multiply:a, b}",
+                                    "&a [*a]",
+                                    "!!binary x",
+                                    "true",
+                                    "|",
+                                    "'",
+                                    "2147483647",
+                                    "\"\\nforged: all is well\\n\\x1b[31m\\0\\u009b\"",
+                                    "../../etc",
+                                    "/etc/passwd",
+                                    "/dev/zero",
+                                    "64",
+                                    "1024",
+                                    "9007199254740993",
+                                    "=cmd()"};
     std::vector<std::string> lines = lines_of(text);
     if (lines.empty()) return text;
     const std::size_t at = below(lines.size());
@@ -51,7 +92,10 @@ class Mutator {
       case 0: lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(at)); break;
       case 1: lines.push_back(lines[at]); break;
       case 2: std::swap(lines[at], lines[below(lines.size())]); break;
-      case 3: lines[at] = lines[at].substr(0, lines[at].find(':')) + ": " + kValues[below(std::size(kValues))]; break;
+      case 3:
+        lines[at] =
+            lines[at].substr(0, lines[at].find(':')) + ": " + kValues[below(std::size(kValues))];
+        break;
       default: {
         if (!lines[at].empty()) lines[at][below(lines[at].size())] = static_cast<char>(below(256));
       }
@@ -72,7 +116,8 @@ std::vector<std::string> seeds() {
     if (entry.path().extension() != ".yaml") continue;
     std::string text = read_all(entry.path());
     if (text.find("model_source:") == std::string::npos) continue;
-    if (const std::size_t at = text.find("model_configs/"); at != std::string::npos) text.insert(at, (examples / "nxdt").string() + "/");
+    if (const std::size_t at = text.find("model_configs/"); at != std::string::npos)
+      text.insert(at, (examples / "nxdt").string() + "/");
     texts.push_back(std::move(text));
   }
   std::ranges::sort(texts);
@@ -80,11 +125,13 @@ std::vector<std::string> seeds() {
 }
 
 void expect_sound(const std::string& text, const RunConfig& config) {
-  ASSERT_EQ(load_text(config.resolved_yaml), config) << text << "\n--- resolved:\n" << config.resolved_yaml;
+  ASSERT_EQ(load_text(config.resolved_yaml), config) << text << "\n--- resolved:\n"
+                                                     << config.resolved_yaml;
   ASSERT_GE(config.num_microbatches(), config.pp()) << text;
   ASSERT_GT(config.num_parameters(), 0) << text;
   ASSERT_GT(config.model_flops_per_step(), 0) << text;
-  ASSERT_TRUE(std::isfinite(learning_rate(config.model.optim, config.trainer.max_steps, 0))) << text;
+  ASSERT_TRUE(std::isfinite(learning_rate(config.model.optim, config.trainer.max_steps, 0)))
+      << text;
   if (config.world_size() > 1 << 14) return;  // the lists of groups are long
   const RunPlan plan = plan_run(config);
   ASSERT_EQ(plan.stages.front().first_layer, 0) << text;
@@ -92,14 +139,16 @@ void expect_sound(const std::string& text, const RunConfig& config) {
   for (const StagePlan& stage : plan.stages) ASSERT_LT(stage.first_layer, stage.end_layer) << text;
 }
 
-/// Why a message is not what a user can act on: each problem says "file:line" or "command line", and none holds controls or forged lines.
+/// Why a message is not what a user can act on: each problem says "file:line" or "command line",
+/// and none holds controls or forged lines.
 std::string fault_of(const std::string& message, const std::string& file) {
   if (message.empty()) return "no text";
   if (std::string why = fuzz::unfit(message); !why.empty()) return why;
   const std::vector<Problem> problems = parse_problems(message, file);
   for (std::size_t i = 0; i < problems.size(); ++i) {
     const Problem& problem = problems[i];
-    const bool located = problem.file == "command line" || (problem.file == file && problem.line > 0);
+    const bool located =
+        problem.file == "command line" || (problem.file == file && problem.line > 0);
     const bool count = i == kMostShownProblems && problem.text.starts_with("and ");
     if (!located && !count) return "no place: " + problem.text;
   }
@@ -113,7 +162,9 @@ void check_machine(const RunConfig& config, const std::string& instance) {
 }
 
 std::vector<std::string> overrides_of(Mutator& mutator, std::size_t number) {
-  static const char* const kOverrides[] = {"trainer.lnc=2", "trainer.num_nodes=64", "model.num_layers=2000000000", "data.global_batch_size=2000000000", "trainer.lnc: 1"};
+  static const char* const kOverrides[] = {"trainer.lnc=2", "trainer.num_nodes=64",
+                                           "model.num_layers=2000000000",
+                                           "data.global_batch_size=2000000000", "trainer.lnc: 1"};
   if (number % 3 != 0) return {};
   std::string text = kOverrides[number / 3 % std::size(kOverrides)];
   return {number % 2 == 0 ? text : mutator.mutate(text)};
@@ -143,26 +194,34 @@ TEST(Mutation, EveryFileIsAcceptedAndRoundTripsOrIsRejectedAtAPlaceAndSoon) {
     } catch (const std::exception& error) {
       fault = std::string("exception: ") + error.what();
     }
-    if (const double took = fuzz::thread_seconds() - start; took > fuzz::kMostSeconds * fuzz::slowdown()) fault = "took " + std::to_string(took) + " s";
+    if (const double took = fuzz::thread_seconds() - start;
+        took > fuzz::kMostSeconds * fuzz::slowdown())
+      fault = "took " + std::to_string(took) + " s";
     ++files;
     accepted += config ? 1 : 0;
     if (config) expect_sound(text, *config);
-    if (!fault.empty()) ADD_FAILURE() << "TRELLIS_FUZZ_SEED=" << seed << ": " << fault << "\n" << terminal_text(text);
+    if (!fault.empty())
+      ADD_FAILURE() << "TRELLIS_FUZZ_SEED=" << seed << ": " << fault << "\n" << terminal_text(text);
     return fault.empty() && !testing::Test::HasFatalFailure();
   });
-  const double minutes = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / 60;
+  const double minutes =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / 60;
   std::printf("%d files, %d accepted, %.0f files per minute\n", files, accepted, files / minutes);
   EXPECT_EQ(failures, 0);
   EXPECT_GT(accepted, files / 50);
 }
 
-/// What took seconds or printed megabytes: sizes that are no model, and a file that is none of ours.
+/// What took seconds or printed megabytes: sizes that are no model, and a file that is none of
+/// ours.
 TEST(Mutation, SizesWithoutMeaningAreRefusedAtOnce) {
   const TemporaryDirectory directory;
   const std::string file = directory.write("run.yaml", kBaseConfig);
-  for (const std::string key : {"model.num_layers", "trainer.devices", "trainer.num_nodes", "data.global_batch_size", "data.num_workers", "model.hidden_size",
-                                "model.num_attention_heads", "model.encoder_seq_length", "distributed_strategy.tensor_model_parallel_size",
-                                "distributed_strategy.pipeline_model_parallel_size", "distributed_strategy.virtual_pipeline_model_parallel_size", "trainer.lnc"}) {
+  for (const std::string key :
+       {"model.num_layers", "trainer.devices", "trainer.num_nodes", "data.global_batch_size",
+        "data.num_workers", "model.hidden_size", "model.num_attention_heads",
+        "model.encoder_seq_length", "distributed_strategy.tensor_model_parallel_size",
+        "distributed_strategy.pipeline_model_parallel_size",
+        "distributed_strategy.virtual_pipeline_model_parallel_size", "trainer.lnc"}) {
     const double start = fuzz::thread_seconds();
     try {
       (void)load_run_config(file, {key + "=2000000000"});
@@ -172,7 +231,9 @@ TEST(Mutation, SizesWithoutMeaningAreRefusedAtOnce) {
     }
     EXPECT_LT(fuzz::thread_seconds() - start, fuzz::kMostSeconds * fuzz::slowdown()) << key;
   }
-  EXPECT_EQ(problems_of(kBaseConfig, {"model.num_layers=10000"}), "command line:model.num_layers: expected at most 1024, got 10000: each layer is planned and run one by one");
+  EXPECT_EQ(problems_of(kBaseConfig, {"model.num_layers=10000"}),
+            "command line:model.num_layers: expected at most 1024, got 10000: each layer is "
+            "planned and run one by one");
 }
 
 TEST(Mutation, ManyProblemsAreCountedAndTheFirstOnesShown) {
@@ -182,7 +243,8 @@ TEST(Mutation, ManyProblemsAreCountedAndTheFirstOnesShown) {
   const std::string message = problems_of(text);
   EXPECT_LT(fuzz::thread_seconds() - start, fuzz::kMostSeconds * fuzz::slowdown());
   EXPECT_EQ(std::ranges::count(message, '\n'), 50);
-  EXPECT_TRUE(message.ends_with("\nand 19950 more, 20000 in all: correct these first")) << message.substr(message.size() - 100);
+  EXPECT_TRUE(message.ends_with("\nand 19950 more, 20000 in all: correct these first"))
+      << message.substr(message.size() - 100);
 }
 
 }  // namespace

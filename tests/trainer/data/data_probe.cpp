@@ -10,11 +10,11 @@
 #include "base/error.h"
 #include "trainer/data/hf_dataset.h"
 #include "trainer/data/megatron/blend.h"
-#include "trainer/data/samplers.h"
+#include "trainer/data/samples/samplers.h"
 #include "trainer/data/tokenizers/tokenizer.h"
 
-/// Answers questions about the data library with one JSON document on stdout, for oracles in Python. The request on stdin is a JSON object
-/// with the member "ask".
+/// Answers questions about the data library with one JSON document on stdout, for oracles in
+/// Python. The request on stdin is a JSON object with the member "ask".
 namespace trellis::trainer {
 namespace {
 
@@ -40,7 +40,8 @@ json read_all(const json& ask) {
     data.read(i, 0, data.size(i), tokens.data());
     sequences.push_back(tokens);
   }
-  for (std::int64_t i = 0; i <= data.num_documents(); ++i) documents.push_back(data.document_start(i));
+  for (std::int64_t i = 0; i <= data.num_documents(); ++i)
+    documents.push_back(data.document_start(i));
   return {{"type", name_of(data.type())}, {"sequences", sequences}, {"documents", documents}};
 }
 
@@ -49,7 +50,8 @@ json index_maps(const json& ask) {
   const IndexMapRequest request = map_request(ask);
   const std::string directory = ask.value("directory", "");
   const SampleIndex index = SampleIndex::open(data, request, directory);
-  return {{"files", index_map_prefix(data, request, directory)}, {"num_samples", index.num_samples()}};
+  return {{"files", index_map_prefix(data, request, directory)},
+          {"num_samples", index.num_samples()}};
 }
 
 json items(const json& ask) {
@@ -60,11 +62,15 @@ json items(const json& ask) {
   options.eod_id = ask.value("eod_id", 0);
   options.eod_mask_loss = ask.value("eod_mask_loss", false);
   options.reset_position_ids = ask.value("reset_position_ids", false);
-  const GptDataset data(std::make_shared<IndexedDataset>(ask.at("prefix").get<std::string>()), request, options, "");
+  const GptDataset data(std::make_shared<IndexedDataset>(ask.at("prefix").get<std::string>()),
+                        request, options, "");
   json result = json::array();
   for (const std::int64_t index : ask.at("indices").get<std::vector<std::int64_t>>()) {
     const Sample item = data.item(index);
-    result.push_back({{"tokens", item.tokens}, {"labels", item.labels}, {"position_ids", item.position_ids}, {"loss_mask", item.loss_mask}});
+    result.push_back({{"tokens", item.tokens},
+                      {"labels", item.labels},
+                      {"position_ids", item.position_ids},
+                      {"loss_mask", item.loss_mask}});
   }
   return result;
 }
@@ -81,22 +87,27 @@ json sampler(const json& ask) {
   json batches = json::array();
   if (ask.at("type") == "single") {
     const SequentialSampler sequential(shape);
-    for (std::int64_t batch = 0; batch < sequential.num_batches(consumed); ++batch) batches.push_back(sequential.indices(batch, ask.at("rank"), consumed));
+    for (std::int64_t batch = 0; batch < sequential.num_batches(consumed); ++batch)
+      batches.push_back(sequential.indices(batch, ask.at("rank"), consumed));
   } else {
     const RandomSampler random(shape, ask.value("seed", 0));
-    for (std::int64_t batch = 0; batch < ask.at("batches"); ++batch) batches.push_back(random.indices(consumed + batch * shape.global_batch_size, ask.at("rank")));
+    for (std::int64_t batch = 0; batch < ask.at("batches"); ++batch)
+      batches.push_back(random.indices(consumed + batch * shape.global_batch_size, ask.at("rank")));
   }
   return batches;
 }
 
 json blend(const json& ask) {
   const BlendPlan plan = plan_blend(ask.at("weights"), ask.at("num_samples"));
-  return {{"requests", blend_requests(ask.at("weights"), ask.at("num_samples"))}, {"dataset", plan.dataset}, {"sample", plan.sample}};
+  return {{"requests", blend_requests(ask.at("weights"), ask.at("num_samples"))},
+          {"dataset", plan.dataset},
+          {"sample", plan.sample}};
 }
 
 json split(const json& ask) {
   json ranges = json::array();
-  for (const SequenceRange& range : split_ranges(ask.at("weights"), ask.at("num_sequences"))) ranges.push_back({range.first, range.end});
+  for (const SequenceRange& range : split_ranges(ask.at("weights"), ask.at("num_sequences")))
+    ranges.push_back({range.first, range.end});
   return ranges;
 }
 
@@ -120,12 +131,17 @@ json tokenize(const json& ask) {
     texts.push_back(tokenizer->decode(encoded));
     ids.push_back(encoded);
   }
-  return {{"vocab_size", tokenizer->vocab_size()}, {"eos", id(tokenizer->eos_id())}, {"bos", id(tokenizer->bos_id())},
-          {"pad", id(tokenizer->pad_id())},        {"ids", ids},                     {"texts", texts}};
+  return {{"vocab_size", tokenizer->vocab_size()},
+          {"eos", id(tokenizer->eos_id())},
+          {"bos", id(tokenizer->bos_id())},
+          {"pad", id(tokenizer->pad_id())},
+          {"ids", ids},
+          {"texts", texts}};
 }
 
 json hf_rows(const json& ask) {
-  const auto data = open_hf_dataset(ask.at("directory"), ask.at("sequence_length"), "data.train_dir");
+  const auto data =
+      open_hf_dataset(ask.at("directory"), ask.at("sequence_length"), "data.train_dir");
   json rows = json::array();
   for (std::int64_t i = 0; i < data->num_samples(); ++i) {
     const Sample sample = data->item(i);

@@ -1,4 +1,5 @@
 """Asks data_probe. Environment: DATA_PROBE, the program."""
+
 import json
 import os
 import pathlib
@@ -10,14 +11,16 @@ PROGRAM = os.environ["DATA_PROBE"]
 
 
 def probe(**request):
-    result = subprocess.run([PROGRAM], input=json.dumps(request), capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [PROGRAM], input=json.dumps(request), capture_output=True, text=True, timeout=120
+    )
     if result.returncode != 0:
         raise RuntimeError(result.stderr)
     return json.loads(result.stdout)
 
 
 class Case(unittest.TestCase):
-    """With a folder of its own."""
+    """With a separate folder."""
 
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()

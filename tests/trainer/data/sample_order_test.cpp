@@ -1,4 +1,4 @@
-#include "trainer/data/sample_order.h"
+#include "trainer/data/samples/sample_order.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,9 +35,11 @@ TEST(EpochOrder, IsAFunctionOfSeedAndEpoch) {
 TEST(EpochOrder, ReachesEveryPermutationEvenly) {
   std::map<std::vector<std::int64_t>, int> seen;
   constexpr int kDraws = 12000;
-  for (int seed = 0; seed < kDraws; ++seed) ++seen[epoch_order(4, static_cast<std::uint64_t>(seed), 0)];
+  for (int seed = 0; seed < kDraws; ++seed)
+    ++seen[epoch_order(4, static_cast<std::uint64_t>(seed), 0)];
   ASSERT_EQ(seen.size(), 24u);
-  for (const auto& [order, count] : seen) EXPECT_NEAR(count, kDraws / 24, 6 * std::sqrt(kDraws / 24.0));
+  for (const auto& [order, count] : seen)
+    EXPECT_NEAR(count, kDraws / 24, 6 * std::sqrt(kDraws / 24.0));
 }
 
 }  // namespace

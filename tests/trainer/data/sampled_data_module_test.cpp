@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "trainer/data/data_module.h"
 #include "trainer/data/megatron/indexed_dataset_builder.h"
 
@@ -21,8 +21,10 @@ using Row = std::vector<std::int64_t>;
 
 constexpr int kSequence = 8;
 
-/// `documents` of 10 … 29 tokens; token values rise through the whole data set, so that each place is recognisable.
-std::string write_data(const TemporaryDirectory& directory, const std::string& name, int documents) {
+/// `documents` of 10 … 29 tokens; token values rise through the whole data set, so that each place
+/// is recognisable.
+std::string write_data(const TemporaryDirectory& directory, const std::string& name,
+                       int documents) {
   const std::string prefix = (directory.path() / name).string();
   IndexedDatasetBuilder builder(prefix, TokenType::kInt32);
   std::int32_t next = 100;
@@ -36,7 +38,8 @@ std::string write_data(const TemporaryDirectory& directory, const std::string& n
   return prefix;
 }
 
-RunConfig config_of(const std::string& prefix, int dp = 1, int micro_batch = 1, int global_batch = 12, int steps = 10) {
+RunConfig config_of(const std::string& prefix, int dp = 1, int micro_batch = 1,
+                    int global_batch = 12, int steps = 10) {
   RunConfig config;
   config.trainer.devices = dp;
   config.trainer.max_steps = steps;
@@ -58,8 +61,12 @@ std::vector<Row> global_rows(int dp, const std::function<std::vector<MicroBatch>
   for (int rank = 0; rank < dp; ++rank) {
     for (const MicroBatch& batch : share(rank)) {
       for (std::int64_t row = 0; row < batch.input_ids.size(0); ++row) {
-        const auto* first = batch.input_ids.const_data_ptr<std::int64_t>() + row * batch.input_ids.size(1);
-        EXPECT_TRUE(rows.emplace(batch.places.at(static_cast<std::size_t>(row)), Row(first, first + kSequence)).second) << "a place is given twice";
+        const auto* first =
+            batch.input_ids.const_data_ptr<std::int64_t>() + row * batch.input_ids.size(1);
+        EXPECT_TRUE(rows.emplace(batch.places.at(static_cast<std::size_t>(row)),
+                                 Row(first, first + kSequence))
+                        .second)
+            << "a place is given twice";
       }
     }
   }
@@ -93,9 +100,14 @@ TEST(MegatronData, OrderDoesNotDependOnTheLayoutNorOnWorkers) {
       RunConfig config = config_of(prefix, dp, micro_batch);
       config.data.num_workers = workers;
       const auto other = make_data_module(config);
-      for (const std::int64_t step : {0, 1, 7, 9}) EXPECT_EQ(step_rows(*other, step, dp), step_rows(*one, step)) << "DP " << dp << ", step " << step << ", workers " << workers;
-      EXPECT_EQ(global_rows(dp, [&](int rank) { return other->evaluation_batches(Split::kValidation, 1, rank); }),
-                global_rows(1, [&](int rank) { return one->evaluation_batches(Split::kValidation, 1, rank); }));
+      for (const std::int64_t step : {0, 1, 7, 9})
+        EXPECT_EQ(step_rows(*other, step, dp), step_rows(*one, step))
+            << "DP " << dp << ", step " << step << ", workers " << workers;
+      EXPECT_EQ(
+          global_rows(
+              dp, [&](int rank) { return other->evaluation_batches(Split::kValidation, 1, rank); }),
+          global_rows(
+              1, [&](int rank) { return one->evaluation_batches(Split::kValidation, 1, rank); }));
     }
   }
 }
@@ -130,14 +142,18 @@ TEST(MegatronData, SplitsShareNoDocument) {
   const TemporaryDirectory directory;
   const auto data = make_data_module(config_of(write_data(directory, "data", 60), 1, 12));
   // 48, 6 and 6 documents; tokens rise, so the borders are tokens.
-  std::int64_t train_last = 0, validation_first = 1 << 30, validation_last = 0, test_first = 1 << 30;
-  for (std::int64_t step = 0; step < 10; ++step) train_last = std::max(train_last, data->micro_batches(step, 0).at(0).input_ids.max().item<std::int64_t>());
+  std::int64_t train_last = 0, validation_first = 1 << 30, validation_last = 0,
+               test_first = 1 << 30;
+  for (std::int64_t step = 0; step < 10; ++step)
+    train_last = std::max(train_last,
+                          data->micro_batches(step, 0).at(0).input_ids.max().item<std::int64_t>());
   for (std::int64_t i = 0; i < data->num_evaluation_batches(Split::kValidation); ++i) {
     const at::Tensor ids = data->evaluation_batches(Split::kValidation, i, 0).at(0).input_ids;
     validation_first = std::min(validation_first, ids.min().item<std::int64_t>());
     validation_last = std::max(validation_last, ids.max().item<std::int64_t>());
   }
-  test_first = data->evaluation_batches(Split::kTest, 0, 0).at(0).input_ids.min().item<std::int64_t>();
+  test_first =
+      data->evaluation_batches(Split::kTest, 0, 0).at(0).input_ids.min().item<std::int64_t>();
   EXPECT_EQ(data->num_evaluation_batches(Split::kValidation), 2);
   EXPECT_EQ(data->num_evaluation_batches(Split::kTest), 1);
   EXPECT_LT(train_last, validation_first);
@@ -149,7 +165,8 @@ TEST(MegatronData, ResumesAtConsumedSamplesWhateverTheBatchSizeBefore) {
   const std::string prefix = write_data(directory, "data", 60);
   const auto whole = make_data_module(config_of(prefix, 1, 12));
   const auto resumed = make_data_module(config_of(prefix, 2, 3), {4, 48});
-  for (std::int64_t step = 4; step < 10; ++step) EXPECT_EQ(step_rows(*resumed, step, 2), step_rows(*whole, step));
+  for (std::int64_t step = 4; step < 10; ++step)
+    EXPECT_EQ(step_rows(*resumed, step, 2), step_rows(*whole, step));
   // 54 samples of another batch size went before: a batch may begin anywhere.
   const auto continued = make_data_module(config_of(prefix, 1, 6, 12), {6, 54});
   const auto rows = step_rows(*continued, 6);
@@ -162,7 +179,8 @@ TEST(MegatronData, ResumesAtConsumedSamplesWhateverTheBatchSizeBefore) {
 
 TEST(MegatronData, CyclicShowsEverySampleOnceAnEpochAndResumes) {
   const TemporaryDirectory directory;
-  RunConfig config = config_of(write_data(directory, "data", 40), 2, 2, 8, 12);  // 97 samples: an epoch is 12 steps
+  RunConfig config = config_of(write_data(directory, "data", 40), 2, 2, 8,
+                               12);  // 97 samples: an epoch is 12 steps
   config.data.splits = {1, 0, 0};
   config.data.cyclic = true;
   const auto data = make_data_module(config);
@@ -203,10 +221,13 @@ TEST(MegatronData, ADictionaryOfPrefixesTakesWholeDataSets) {
   const TemporaryDirectory directory;
   RunConfig config = config_of("", 1, 12);
   config.data.data_prefix.clear();
-  for (const char* split : {"train", "validation", "test"}) config.data.data_prefix_by_split[split] = {{1.0, write_data(directory, split, 60)}};
+  for (const char* split : {"train", "validation", "test"})
+    config.data.data_prefix_by_split[split] = {{1.0, write_data(directory, split, 60)}};
   EXPECT_EQ(make_data_module(config)->num_evaluation_batches(Split::kTest), 1);
   config.data.data_prefix_by_split.erase("test");
-  EXPECT_THAT(error_of(config), HasSubstr("data.data_prefix.test: missing: expected all of train, validation and test"));
+  EXPECT_THAT(
+      error_of(config),
+      HasSubstr("data.data_prefix.test: missing: expected all of train, validation and test"));
 }
 
 TEST(MegatronData, AnIncompleteValidationBatchIsFilledWithRowsWithoutLoss) {
@@ -246,17 +267,20 @@ TEST(MegatronData, MasksAndPositionsReachTheModel) {
   EXPECT_TRUE(at::equal(batch.loss_mask, is_end.logical_not().to(at::kFloat)));
   for (std::int64_t i = 1; i < kSequence; ++i) {
     const auto before = batch.position_ids[0][i - 1].item<std::int64_t>();
-    EXPECT_EQ(batch.position_ids[0][i].item<std::int64_t>(), is_end[0][i - 1].item<bool>() ? 0 : before + 1);
+    EXPECT_EQ(batch.position_ids[0][i].item<std::int64_t>(),
+              is_end[0][i - 1].item<bool>() ? 0 : before + 1);
   }
 }
 
 TEST(MegatronData, NamesWhatIsWrong) {
   const TemporaryDirectory directory;
   const std::string prefix = write_data(directory, "data", 60);
-  EXPECT_THAT(error_of(config_of(prefix + ".bin")), HasSubstr("data_prefix names it without the extension: " + prefix));
+  EXPECT_THAT(error_of(config_of(prefix + ".bin")),
+              HasSubstr("data_prefix names it without the extension: " + prefix));
   RunConfig config = config_of(prefix);
   config.data.splits = {980, 10};
-  EXPECT_THAT(error_of(config), HasSubstr("data.splits_string: expected three numbers, such as 980,10,10, got 2"));
+  EXPECT_THAT(error_of(config),
+              HasSubstr("data.splits_string: expected three numbers, such as 980,10,10, got 2"));
   config = config_of(prefix);
   config.model.encoder_seq_length = 100000;
   EXPECT_THAT(error_of(config), HasSubstr("expected 100001 or more for one sample"));
@@ -272,7 +296,9 @@ TEST(MegatronData, NamesWhatIsWrong) {
   config = config_of(prefix);
   config.data.cyclic = true;
   config.data.drop_last = false;
-  EXPECT_THAT(error_of(config), HasSubstr("data.drop_last: expected true with dataloader_type cyclic, got false: every step runs a whole global batch"));
+  EXPECT_THAT(error_of(config),
+              HasSubstr("data.drop_last: expected true with dataloader_type cyclic, got false: "
+                        "every step runs a whole global batch"));
 }
 
 TEST(TextData, HoldsOutFilesAndTakesJsonLines) {
@@ -289,13 +315,16 @@ TEST(TextData, HoldsOutFilesAndTakesJsonLines) {
   EXPECT_THAT(data->description(), HasSubstr("40 documents"));
   // 101 tokens are 11 samples of 9: two whole batches of 4.
   ASSERT_EQ(data->num_evaluation_batches(Split::kValidation), 2);
-  const auto rows = global_rows(2, [&](int rank) { return data->evaluation_batches(Split::kValidation, 0, rank); });
+  const auto rows = global_rows(
+      2, [&](int rank) { return data->evaluation_batches(Split::kValidation, 0, rank); });
   EXPECT_EQ(rows[1][0], text[9]);
   config.data.validation_drop_last = false;
   const auto padded = make_data_module(config);
   ASSERT_EQ(padded->num_evaluation_batches(Split::kValidation), 3);
-  EXPECT_EQ(padded->evaluation_batches(Split::kValidation, 2, 1).at(1).loss_mask.sum().item<double>(), 0);
-  EXPECT_EQ(padded->evaluation_batches(Split::kValidation, 2, 1).at(0).loss_mask.sum().item<double>(), 8);
+  EXPECT_EQ(
+      padded->evaluation_batches(Split::kValidation, 2, 1).at(1).loss_mask.sum().item<double>(), 0);
+  EXPECT_EQ(
+      padded->evaluation_batches(Split::kValidation, 2, 1).at(0).loss_mask.sum().item<double>(), 8);
   const auto resumed = make_data_module(config, {3, 12});
   EXPECT_EQ(step_rows(*resumed, 5, 2), step_rows(*data, 5, 2));
 }
@@ -304,10 +333,11 @@ TEST(TextData, NamesTheBrokenLineOfAJsonLinesFile) {
   const TemporaryDirectory directory;
   RunConfig config = config_of("", 1, 1, 1);
   config.data.kind = DataKind::kText;
-  const std::pair<const char*, const char*> broken[] = {{"{\"text\": \"a\"}\n\n{\"text\": ", ":3: this is no JSON"},
-                                                        {"[1]", ":1: expected an object {\"text\": \"…\"}, got array"},
-                                                        {"{\"texts\": \"a\"}", ":1: there is no member \"text\"; the line has \"texts\""},
-                                                        {"{\"text\": 3}", ":1: member \"text\": expected a text, got number"}};
+  const std::pair<const char*, const char*> broken[] = {
+      {"{\"text\": \"a\"}\n\n{\"text\": ", ":3: this is no JSON"},
+      {"[1]", ":1: expected an object {\"text\": \"…\"}, got array"},
+      {"{\"texts\": \"a\"}", ":1: there is no member \"text\"; the line has \"texts\""},
+      {"{\"text\": 3}", ":1: member \"text\": expected a text, got number"}};
   for (const auto& [content, message] : broken) {
     config.data.train_dir = directory.write("broken.jsonl", content);
     EXPECT_THAT(error_of(config), HasSubstr(config.data.train_dir + message));
@@ -326,8 +356,10 @@ TEST(Prefetch, GivesTheSameToRanksThatAskAtOnceAndThrowsWhatFails) {
   for (int rank = 0; rank < 8; ++rank) {  // two tensor-parallel ranks for each share
     ranks.emplace_back([&, rank] {
       for (std::int64_t step = 0; step < 10; ++step) {
-        const auto expected = plain->micro_batches(step, rank / 2), got = ahead->micro_batches(step, rank / 2);
-        for (std::size_t i = 0; i < expected.size(); ++i) different += at::equal(expected[i].input_ids, got[i].input_ids) ? 0 : 1;
+        const auto expected = plain->micro_batches(step, rank / 2),
+                   got = ahead->micro_batches(step, rank / 2);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          different += at::equal(expected[i].input_ids, got[i].input_ids) ? 0 : 1;
       }
     });
   }

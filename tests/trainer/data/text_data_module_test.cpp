@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "tests/trainer/temporary_directory.h"
-#include "trainer/data/byte_tokenizer.h"
+#include "tests/support/temporary_directory.h"
+#include "trainer/config/byte_vocabulary.h"
 #include "trainer/data/data_module.h"
 
 namespace trellis::trainer {
@@ -14,7 +14,8 @@ namespace {
 
 using testing::HasSubstr;
 
-RunConfig config_of(const std::string& train_dir, int dp, int micro_batch, int global_batch, int sequence) {
+RunConfig config_of(const std::string& train_dir, int dp, int micro_batch, int global_batch,
+                    int sequence) {
   RunConfig config;
   config.trainer.devices = dp;
   config.data.train_dir = train_dir;
@@ -24,22 +25,26 @@ RunConfig config_of(const std::string& train_dir, int dp, int micro_batch, int g
   return config;
 }
 
-/// A text whose every position is recognisable: 2-byte numbers, so that a sample of 2k tokens starts with its own place.
+/// A text whose every position is recognisable: 2-byte numbers, so that a sample of 2k tokens
+/// starts with its own place.
 std::string numbered_text(int count) {
   std::string text;
-  for (int i = 0; i < count; ++i) text += {static_cast<char>('A' + i / 26), static_cast<char>('a' + i % 26)};
+  for (int i = 0; i < count; ++i)
+    text += {static_cast<char>('A' + i / 26), static_cast<char>('a' + i % 26)};
   return text;
 }
 
 std::vector<std::vector<std::int64_t>> rows_of(const at::Tensor& tensor) {
   std::vector<std::vector<std::int64_t>> rows;
   const auto* data = tensor.const_data_ptr<std::int64_t>();
-  for (std::int64_t row = 0; row < tensor.size(0); ++row) rows.emplace_back(data + row * tensor.size(1), data + (row + 1) * tensor.size(1));
+  for (std::int64_t row = 0; row < tensor.size(0); ++row)
+    rows.emplace_back(data + row * tensor.size(1), data + (row + 1) * tensor.size(1));
   return rows;
 }
 
 /// Input rows of a step in global order: rank by rank, micro-batch by micro-batch.
-std::vector<std::vector<std::int64_t>> step_rows(const DataModule& data, std::int64_t step, int dp) {
+std::vector<std::vector<std::int64_t>> step_rows(const DataModule& data, std::int64_t step,
+                                                 int dp) {
   std::vector<std::vector<std::int64_t>> rows;
   for (int rank = 0; rank < dp; ++rank) {
     for (const MicroBatch& batch : data.micro_batches(step, rank)) {
@@ -57,13 +62,17 @@ TEST(TextDataModule, TokenizesBytesAndEndsDocuments) {
   EXPECT_EQ(data->num_tokens(), 7);
   const auto batches = data->micro_batches(0, 0);
   ASSERT_EQ(batches.size(), 1u);
-  EXPECT_EQ(rows_of(batches[0].input_ids), (std::vector<std::vector<std::int64_t>>{{0xC3, 0xA9, kEndOfDocument, 'x', 'y', 'z'}}));
-  EXPECT_EQ(rows_of(batches[0].labels), (std::vector<std::vector<std::int64_t>>{{0xA9, kEndOfDocument, 'x', 'y', 'z', kEndOfDocument}}));
+  EXPECT_EQ(rows_of(batches[0].input_ids),
+            (std::vector<std::vector<std::int64_t>>{{0xC3, 0xA9, kEndOfDocument, 'x', 'y', 'z'}}));
+  EXPECT_EQ(rows_of(batches[0].labels),
+            (std::vector<std::vector<std::int64_t>>{
+                {0xA9, kEndOfDocument, 'x', 'y', 'z', kEndOfDocument}}));
 }
 
 TEST(TextDataModule, ShapesAndLabelsFit) {
   const TemporaryDirectory directory;
-  const auto data = make_data_module(config_of(directory.write("text", numbered_text(200)), 2, 2, 12, 9));
+  const auto data =
+      make_data_module(config_of(directory.write("text", numbered_text(200)), 2, 2, 12, 9));
   const auto batches = data->micro_batches(0, 1);
   ASSERT_EQ(batches.size(), 3u);
   for (const MicroBatch& batch : batches) {
@@ -79,14 +88,17 @@ TEST(TextDataModule, OrderDoesNotDependOnTheLayout) {
   const auto one = make_data_module(config_of(text, 1, 12, 12, 9));
   for (const auto& [dp, micro_batch] : {std::pair{1, 1}, {2, 3}, {4, 3}, {6, 2}, {12, 1}}) {
     const auto other = make_data_module(config_of(text, dp, micro_batch, 12, 9));
-    for (const std::int64_t step : {0, 1, 6, 50}) EXPECT_EQ(step_rows(*other, step, dp), step_rows(*one, step, 1)) << "DP " << dp << ", step " << step;
+    for (const std::int64_t step : {0, 1, 6, 50})
+      EXPECT_EQ(step_rows(*other, step, dp), step_rows(*one, step, 1))
+          << "DP " << dp << ", step " << step;
   }
 }
 
 TEST(TextDataModule, EachEpochShowsEverySampleOnceInAnotherOrder) {
   const TemporaryDirectory directory;
   // 401 tokens are 40 samples of 10: 8 steps of 5 are one epoch.
-  const auto data = make_data_module(config_of(directory.write("text", numbered_text(200)), 1, 5, 5, 9));
+  const auto data =
+      make_data_module(config_of(directory.write("text", numbered_text(200)), 1, 5, 5, 9));
   std::vector<std::vector<std::vector<std::int64_t>>> epochs;
   for (int epoch = 0; epoch < 3; ++epoch) {
     std::vector<std::vector<std::int64_t>> rows;
@@ -129,13 +141,16 @@ TEST(TextDataModule, IsSafeForRanksInDifferentEpochs) {
   std::vector<std::vector<std::vector<std::int64_t>>> seen(4);
   for (int rank = 0; rank < 4; ++rank) {
     ranks.emplace_back([&, rank] {
-      for (std::int64_t step = 0; step < 100; ++step) seen[static_cast<std::size_t>(rank)].push_back(rows_of(data->micro_batches(step, rank)[0].input_ids)[0]);
+      for (std::int64_t step = 0; step < 100; ++step)
+        seen[static_cast<std::size_t>(rank)].push_back(
+            rows_of(data->micro_batches(step, rank)[0].input_ids)[0]);
     });
   }
   for (std::thread& rank : ranks) rank.join();
   for (int rank = 0; rank < 4; ++rank) {
     for (std::int64_t step = 0; step < 100; ++step) {
-      EXPECT_EQ(seen[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)], rows_of(oracle->micro_batches(step, rank)[0].input_ids)[0]);
+      EXPECT_EQ(seen[static_cast<std::size_t>(rank)][static_cast<std::size_t>(step)],
+                rows_of(oracle->micro_batches(step, rank)[0].input_ids)[0]);
     }
   }
 }
@@ -148,8 +163,11 @@ TEST(TextDataModule, TooShortATextIsNamedWithBothNumbers) {
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()),
-              "data.train_dir: " + text + " is too short for one global batch: it has 11 tokens, one step needs 40 (global_batch_size 4 × "
-              "(encoder_seq_length 9 + 1)); give a longer text, or lower data.global_batch_size or model.encoder_seq_length");
+              "data.train_dir: " + text +
+                  " is too short for one global batch: it has 11 tokens, one step needs 40 "
+                  "(global_batch_size 4 × "
+                  "(encoder_seq_length 9 + 1)); give a longer text, or lower "
+                  "data.global_batch_size or model.encoder_seq_length");
   }
   EXPECT_NO_THROW((void)make_data_module(config_of(text, 1, 1, 1, 10)));
 }
@@ -159,7 +177,8 @@ TEST(TextDataModule, DescribesWhatItRead) {
   directory.write("text/a", numbered_text(10));
   directory.write("text/b", "\xFF");
   const auto data = make_data_module(config_of((directory.path() / "text").string(), 1, 1, 1, 9));
-  EXPECT_THAT(data->description(), HasSubstr("1 documents, 21 byte-level tokens, 2 samples of 10; 1 files skipped"));
+  EXPECT_THAT(data->description(),
+              HasSubstr("1 documents, 21 byte-level tokens, 2 samples of 10; 1 files skipped"));
 }
 
 TEST(TextDataModule, DefaultIsThePythonLibrary) {

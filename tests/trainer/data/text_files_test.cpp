@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trellis::trainer {
 namespace {
@@ -23,9 +23,13 @@ std::string error_of(const std::filesystem::path& path) {
 }
 
 TEST(IsText, AcceptsUtf8AndRejectsTheRest) {
-  for (const char* text : {"", "plain", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x8C\xBF", "\xED\x9F\xBF", "\xF4\x8F\xBF\xBF"}) EXPECT_TRUE(is_text(text)) << text;
-  const char* bad[] = {"\x80",         "\xC3",         "\xC0\xAF",         "\xC1\xBF",     "\xE0\x9F\xBF", "\xE2\x82",
-                       "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"};
+  for (const char* text : {"", "plain", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x8C\xBF",
+                           "\xED\x9F\xBF", "\xF4\x8F\xBF\xBF"})
+    EXPECT_TRUE(is_text(text)) << text;
+  const char* bad[] = {
+      "\x80",     "\xC3",         "\xC0\xAF",         "\xC1\xBF",         "\xE0\x9F\xBF",
+      "\xE2\x82", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80",
+      "\xFF"};
   for (const char* bytes : bad) EXPECT_FALSE(is_text(bytes)) << testing::PrintToString(bytes);
   EXPECT_FALSE(is_text(std::string_view("a\0b", 3)));
 }
@@ -47,7 +51,8 @@ TEST(ReadTextFiles, ReadsADirectorySortedByPathAndCountsWhatItSkips) {
 TEST(ReadTextFiles, DoesNotFollowLinkedDirectories) {
   const TemporaryDirectory directory;
   directory.write("data/a.txt", "a");
-  std::filesystem::create_directory_symlink(directory.path() / "data", directory.path() / "data/loop");
+  std::filesystem::create_directory_symlink(directory.path() / "data",
+                                            directory.path() / "data/loop");
   std::filesystem::create_symlink("nowhere", directory.path() / "data/dangling");
   EXPECT_THAT(read_text_files(directory.path() / "data").documents, ElementsAre("a"));
 }
@@ -67,18 +72,19 @@ TEST(ReadTextFiles, NamesWhatCannotBeRead) {
   EXPECT_EQ(error_of(empty), prefix + empty + ": it holds no text");
   directory.write("binary/x.bin", "\xFF");
   const std::string binary = (directory.path() / "binary").string();
-  EXPECT_EQ(error_of(binary), prefix + binary + ": it holds no text (1 files skipped, such as " + binary + "/x.bin)");
+  EXPECT_EQ(error_of(binary),
+            prefix + binary + ": it holds no text (1 files skipped, such as " + binary + "/x.bin)");
 }
 
 TEST(ReadTextFiles, NamesAFileWithoutPermission) {
   const TemporaryDirectory directory;
   const std::string secret = directory.write("secret.txt", "x");
   std::filesystem::permissions(secret, std::filesystem::perms::none);
-  const uid_t user = geteuid();  // root may read everything: read as nobody
-  constexpr uid_t kNobody = 65534;
+  const uid_t user = geteuid();  // root may read everything: read as an unprivileged user
+  constexpr uid_t kUnprivileged = 65534;
   if (user == 0) {
     std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
-    ASSERT_EQ(seteuid(kNobody), 0);
+    ASSERT_EQ(seteuid(kUnprivileged), 0);
   }
   const std::string text = error_of(secret);
   if (user == 0) {
@@ -87,7 +93,8 @@ TEST(ReadTextFiles, NamesAFileWithoutPermission) {
   EXPECT_THAT(text, HasSubstr(secret + ": cannot read: Permission denied"));
 }
 
-/// <root>/bin/python3 → python3.11, <root>/lib/python3.9 and python3.11: the newest library counts; a virtual environment leads to its base.
+/// <root>/bin/python3 → python3.11, <root>/lib/python3.9 and python3.11: the newest library counts;
+/// a virtual environment leads to its base.
 class PythonLibrary : public testing::Test {
  protected:
   PythonLibrary() {
@@ -99,20 +106,24 @@ class PythonLibrary : public testing::Test {
     directory_.write("usr/lib/python3.11/LICENSE.txt", "no source");
     directory_.write("usr/lib/python3/dist-packages/x.py", "another package");
   }
-  [[nodiscard]] std::string bin(const std::string& root) const { return (directory_.path() / root / "bin").string(); }
+  [[nodiscard]] std::string bin(const std::string& root) const {
+    return (directory_.path() / root / "bin").string();
+  }
   TemporaryDirectory directory_;
 };
 
-TEST_F(PythonLibrary, IsFoundBesideTheExecutable) {
+TEST_F(PythonLibrary, IsFoundNextToTheExecutable) {
   const TextFiles files = read_python_library("/no/such/place:" + bin("usr"));
   EXPECT_THAT(files.documents, ElementsAre("def decode", "import abc"));
-  EXPECT_EQ(files.source, "the Python standard library's sources in " + (directory_.path() / "usr/lib/python3.11").string());
+  EXPECT_EQ(files.source, "the Python standard library's sources in " +
+                              (directory_.path() / "usr/lib/python3.11").string());
 }
 
 TEST_F(PythonLibrary, IsFoundFromAVirtualEnvironment) {
   std::filesystem::create_directories(directory_.path() / "venv/bin");
   std::filesystem::create_directories(directory_.path() / "venv/lib/python3.11/site-packages");
-  std::filesystem::create_symlink(directory_.path() / "usr/bin/python3", directory_.path() / "venv/bin/python3");
+  std::filesystem::create_symlink(directory_.path() / "usr/bin/python3",
+                                  directory_.path() / "venv/bin/python3");
   EXPECT_THAT(read_python_library(bin("venv")).documents, ElementsAre("def decode", "import abc"));
 }
 
@@ -121,7 +132,8 @@ TEST_F(PythonLibrary, WithoutPythonTheErrorSaysWhatToDo) {
     (void)read_python_library("/no/such/place");
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("set data.train_dir to a text file or to a directory of text files"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("set data.train_dir to a text file or to a directory of text files"));
   }
 }
 

@@ -1,4 +1,6 @@
-"""Tokenizers against Hugging Face `tokenizers`, `transformers` and `sentencepiece`, on vocabularies that the test trains."""
+"""Tokenizers against Hugging Face `tokenizers`, `transformers` and `sentencepiece`, on vocabularies
+that the test trains."""
+
 import io
 import json
 import pathlib
@@ -8,19 +10,34 @@ import unittest
 
 import numpy as np
 import sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
 from probe import Case, probe
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace("{1,3}", "")
 
 
 def corpus():
     library = pathlib.Path(sysconfig.get_paths()["stdlib"])
     files = sorted(library.glob("[a-f]*.py"))[:40]
-    other = ["Grüße aus Köln, naïve façade; 漢字かな交じり文。 Ελληνικά и русский текст 12345 ٣٤٥", "🌱🌿 don't we'll THEY'RE it's I'd",
-             "  spaces\t\ttabs\r\n\r\n newlines \n\n\n  end  ", "ÀÉ e\u0301 \u200b zero \u00a0 nbsp \u3000 wide\u2028line"]
+    other = [
+        "Grüße aus Köln, naïve façade; 漢字かな交じり文。 Ελληνικά и русский текст 12345 ٣٤٥",
+        "🌱🌿 don't we'll THEY'RE it's I'd",
+        "  spaces\t\ttabs\r\n\r\n newlines \n\n\n  end  ",
+        "ÀÉ e\u0301 \u200b zero \u00a0 nbsp \u3000 wide\u2028line",
+    ]
     return [path.read_text(encoding="utf-8", errors="ignore") for path in files] + other * 5
 
 
@@ -30,11 +47,38 @@ CORPUS = corpus()
 def odd_texts():
     """Short texts of every kind of character and of their borders."""
     rng = random.Random(5)
-    alphabet = list("aB'sdtmrevl 0123456789\t\n\r.,;!?_-<|>/éß漢字ЖЙ٣½²Ⅷ\u00a0\u3000\u2028\u200b\u0301🌱👩\u200d💻\u0085\x0b\x0c\x1c\x7f") + ["'ll", "  ", "\n ", " \n", "<|eot|>", "[tok]"]
+    alphabet = list(
+        "aB'sdtmrevl "
+        "0123456789\t\n\r.,;!?_-<|>/éß漢字ЖЙ٣½²Ⅷ"
+        "\u00a0\u3000\u2028\u200b\u0301🌱👩\u200d💻\u0085\x0b\x0c\x1c\x7f"
+    ) + ["'ll", "  ", "\n ", " \n", "<|eot|>", "[tok]"]
     texts = ["".join(rng.choice(alphabet) for _ in range(rng.randint(0, 60))) for _ in range(600)]
-    texts += ["".join(chr(rng.choice([rng.randrange(0x20, 0x250), rng.randrange(0x370, 0x2000), rng.randrange(0x3000, 0xA000), rng.randrange(0x1F300, 0x1F700)]))
-                      for _ in range(20)) for _ in range(300)]
-    return [text for text in texts if "\u180e" not in text] + ["", " ", "\n", "'", "a" * 3000, "ab" * 2000 + " " * 50, " leading", "trailing "]
+    texts += [
+        "".join(
+            chr(
+                rng.choice(
+                    [
+                        rng.randrange(0x20, 0x250),
+                        rng.randrange(0x370, 0x2000),
+                        rng.randrange(0x3000, 0xA000),
+                        rng.randrange(0x1F300, 0x1F700),
+                    ]
+                )
+            )
+            for _ in range(20)
+        )
+        for _ in range(300)
+    ]
+    return [text for text in texts if "\u180e" not in text] + [
+        "",
+        " ",
+        "\n",
+        "'",
+        "a" * 3000,
+        "ab" * 2000 + " " * 50,
+        " leading",
+        "trailing ",
+    ]
 
 
 TEXTS = odd_texts() + CORPUS[:12] + CORPUS[-4:]
@@ -45,9 +89,18 @@ def train(pre_tokenizer, byte_level=True, size=1500, normalizer=None, **model):
     tokenizer.pre_tokenizer = pre_tokenizer
     if normalizer is not None:
         tokenizer.normalizer = normalizer
-    special = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] if model.get("byte_fallback") else ["<|eot|>"]
+    special = (
+        ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+        if model.get("byte_fallback")
+        else ["<|eot|>"]
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet() if byte_level else []
-    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False))
+    tokenizer.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
+    )
     return tokenizer
 
 
@@ -62,7 +115,9 @@ class TokenizersCase(Case):
             theirs = tokenizer.encode(text, add_special_tokens=False).ids
             self.assertEqual(ours, theirs, repr(text[:200]))
             if decode:
-                self.assertEqual(back, tokenizer.decode(theirs, skip_special_tokens=False), repr(text[:200]))
+                self.assertEqual(
+                    back, tokenizer.decode(theirs, skip_special_tokens=False), repr(text[:200])
+                )
         return answer
 
 
@@ -78,7 +133,10 @@ class ByteLevel(TokenizersCase):
         self.compare(train(pre_tokenizers.ByteLevel(add_prefix_space=True)), decode=False)
 
     def llama3(self, pattern=LLAMA3, **model):
-        steps = [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        steps = [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
         tokenizer = train(pre_tokenizers.Sequence(steps), **model)
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
@@ -106,65 +164,130 @@ class ByteLevel(TokenizersCase):
         self.compare(tokenizer, library="huggingface", type=str(path))
 
     def test_digits_then_gpt2(self):
-        steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        steps = [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
         self.compare(train(pre_tokenizers.Sequence(steps)), decode=False)
 
     def test_added_tokens(self):
         tokenizer = self.llama3()
-        tokenizer.add_special_tokens(["<|a|>", "<|a|>b", AddedToken("<|left|>", lstrip=True), AddedToken("<|right|>", rstrip=True)])
-        tokenizer.add_tokens([AddedToken("word", single_word=True), AddedToken("[tok]", normalized=False), "   "])
+        tokenizer.add_special_tokens(
+            [
+                "<|a|>",
+                "<|a|>b",
+                AddedToken("<|left|>", lstrip=True),
+                AddedToken("<|right|>", rstrip=True),
+            ]
+        )
+        tokenizer.add_tokens(
+            [AddedToken("word", single_word=True), AddedToken("[tok]", normalized=False), "   "]
+        )
         rng = random.Random(1)
-        parts = ["<|a|>", "<|a|>b", "<|left|>", "<|right|>", " ", "  ", "   ", "\n", "x", "word", "words", "a_word", "é", "[tok]", "<|", "|>", "7"]
+        parts = [
+            "<|a|>",
+            "<|a|>b",
+            "<|left|>",
+            "<|right|>",
+            " ",
+            "  ",
+            "   ",
+            "\n",
+            "x",
+            "word",
+            "words",
+            "a_word",
+            "é",
+            "[tok]",
+            "<|",
+            "|>",
+            "7",
+        ]
         texts = ["".join(rng.choice(parts) for _ in range(12)) for _ in range(400)]
         self.compare(tokenizer, texts)
 
-    def test_special_tokens_are_named_by_the_files_beside_it(self):
+    def test_special_tokens_are_named_by_the_files_next_to_it(self):
         tokenizer = self.llama3()
         tokenizer.save(str(self.dir / "tokenizer.json"))
-        (self.dir / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|eot|>"}, "bos_token": None}))
-        (self.dir / "special_tokens_map.json").write_text(json.dumps({"pad_token": "a", "eos_token": "b"}))
+        (self.dir / "tokenizer_config.json").write_text(
+            json.dumps({"eos_token": {"content": "<|eot|>"}, "bos_token": None})
+        )
+        (self.dir / "special_tokens_map.json").write_text(
+            json.dumps({"pad_token": "a", "eos_token": "b"})
+        )
         answer = probe(ask="tokenize", texts=[], library="huggingface", type=str(self.dir))
-        self.assertEqual((answer["eos"], answer["bos"], answer["pad"]), (tokenizer.token_to_id("<|eot|>"), None, tokenizer.token_to_id("a")))
+        self.assertEqual(
+            (answer["eos"], answer["bos"], answer["pad"]),
+            (tokenizer.token_to_id("<|eot|>"), None, tokenizer.token_to_id("a")),
+        )
 
 
 class Gpt2Files(TokenizersCase):
     def test_equal_transformers(self):
         from transformers import GPT2Tokenizer
+
         tokenizer = train(pre_tokenizers.ByteLevel(add_prefix_space=False))
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.model.save(str(self.dir))
         vocab = json.loads((self.dir / "vocab.json").read_text())
         vocab["<|endoftext|>"] = len(vocab)
         (self.dir / "vocab.json").write_text(json.dumps(vocab))
-        files = dict(vocab_file=str(self.dir / "vocab.json"), merge_file=str(self.dir / "merges.txt"))
+        files = dict(
+            vocab_file=str(self.dir / "vocab.json"), merge_file=str(self.dir / "merges.txt")
+        )
         self.assertTrue((self.dir / "merges.txt").read_text().startswith("#version"))
         texts = TEXTS + ["end<|endoftext|>begin"]
-        answer = probe(ask="tokenize", texts=texts, library="megatron", type="GPT2BPETokenizer", **files)
+        answer = probe(
+            ask="tokenize", texts=texts, library="megatron", type="GPT2BPETokenizer", **files
+        )
         theirs = GPT2Tokenizer.from_pretrained(str(self.dir))
         self.assertEqual(answer["eos"], vocab["<|endoftext|>"])
         for text, ids in zip(texts, answer["ids"]):
             if "<|eot|>" not in text:
-                self.assertEqual(ids, theirs.encode(text, add_special_tokens=False), repr(text[:100]))
+                self.assertEqual(
+                    ids, theirs.encode(text, add_special_tokens=False), repr(text[:100])
+                )
         self.assertEqual(answer["texts"], texts)
 
 
 class SentencePieceBpe(TokenizersCase):
-    """Llama 2 and Mistral: SentencePiece's BPE as a tokenizer.json, with bytes for what has no token."""
-    DECODER = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    """Llama 2 and Mistral: SentencePiece's BPE as a tokenizer.json, with bytes for what has no
+    token."""
+
+    DECODER = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
 
     def test_metaspace_of_every_scheme(self):
         for scheme in ("always", "first", "never"):
             for split in (True, False):
                 with self.subTest(scheme=scheme, split=split):
                     steps = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
-                    tokenizer = train(pre_tokenizers.Metaspace(prepend_scheme=scheme), byte_level=False, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+                    tokenizer = train(
+                        pre_tokenizers.Metaspace(prepend_scheme=scheme),
+                        byte_level=False,
+                        byte_fallback=True,
+                        fuse_unk=True,
+                        unk_token="<unk>",
+                    )
                     tokenizer.pre_tokenizer = steps
                     tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
                     self.compare(tokenizer)
 
     def test_normalizer_without_pre_tokenizer(self):
         normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-        tokenizer = train(pre_tokenizers.Metaspace(prepend_scheme="first"), byte_level=False, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+        tokenizer = train(
+            pre_tokenizers.Metaspace(prepend_scheme="first"),
+            byte_level=False,
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token="<unk>",
+        )
         tokenizer.pre_tokenizer = None
         document = json.loads(tokenizer.to_str())
         document["pre_tokenizer"] = None
@@ -176,13 +299,24 @@ class SentencePieceBpe(TokenizersCase):
 
     def test_unknown_characters(self):
         for fuse in (True, False):
-            tokenizer = train(pre_tokenizers.WhitespaceSplit(), byte_level=False, unk_token="<|eot|>", fuse_unk=fuse)
+            tokenizer = train(
+                pre_tokenizers.WhitespaceSplit(),
+                byte_level=False,
+                unk_token="<|eot|>",
+                fuse_unk=fuse,
+            )
             texts = ["漢漢漢 abc漢漢 ok 字", "plain", "𝄞𝄞"]
             document = json.loads(tokenizer.to_str())
-            document["model"]["vocab"] = {token: id for token, id in document["model"]["vocab"].items() if token.isascii()}
-            document["model"]["merges"] = [pair for pair in document["model"]["merges"] if "".join(pair).isascii()]
+            document["model"]["vocab"] = {
+                token: id for token, id in document["model"]["vocab"].items() if token.isascii()
+            }
+            document["model"]["merges"] = [
+                pair for pair in document["model"]["merges"] if "".join(pair).isascii()
+            ]
             names = {id: new for new, id in enumerate(sorted(document["model"]["vocab"].values()))}
-            document["model"]["vocab"] = {token: names[id] for token, id in document["model"]["vocab"].items()}
+            document["model"]["vocab"] = {
+                token: names[id] for token, id in document["model"]["vocab"].items()
+            }
             document["added_tokens"] = []
             self.compare(Tokenizer.from_str(json.dumps(document)), texts, decode=False)
 
@@ -191,20 +325,49 @@ class SentencePiece(Case):
     def test_equal_its_python_package(self):
         for kind in ("unigram", "bpe"):
             model = io.BytesIO()
-            sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(line for text in CORPUS for line in text.splitlines()), model_writer=model, vocab_size=900,
-                                                     model_type=kind, byte_fallback=True, minloglevel=2, pad_id=3)
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(line for text in CORPUS for line in text.splitlines()),
+                model_writer=model,
+                vocab_size=900,
+                model_type=kind,
+                byte_fallback=True,
+                minloglevel=2,
+                pad_id=3,
+            )
             path = self.dir / f"{kind}.model"
             path.write_bytes(model.getvalue())
             theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
             texts = [text for text in TEXTS if "\0" not in text][:400] + CORPUS[-4:]
-            for request in (dict(library="sentencepiece"), dict(library="megatron", type="GPTSentencePieceTokenizer")):
+            for request in (
+                dict(library="sentencepiece"),
+                dict(library="megatron", type="GPTSentencePieceTokenizer"),
+            ):
                 answer = probe(ask="tokenize", texts=texts, model=str(path), **request)
                 for ours, text in zip(answer["ids"], texts):
                     ids = theirs.encode(text)
-                    # Equal pieces in two orders have one score, and versions of the library choose differently.
-                    self.assertTrue(ours == ids or (kind == "unigram" and sorted(ours) == sorted(ids)), repr(text[:200]))
-                self.assertEqual(answer["texts"], [theirs.decode(theirs.encode(text)) for text in texts])
-                self.assertEqual((answer["vocab_size"], answer["eos"], answer["bos"], answer["pad"]), (900, theirs.eos_id(), theirs.bos_id(), 3))
+                    # Equal pieces in two orders have one score, and versions of the library choose
+                    # differently.
+                    self.assertTrue(
+                        ours == ids or (kind == "unigram" and sorted(ours) == sorted(ids)),
+                        repr(text[:200]),
+                    )
+                self.assertEqual(
+                    answer["texts"], [theirs.decode(theirs.encode(text)) for text in texts]
+                )
+                self.assertEqual(
+                    (answer["vocab_size"], answer["eos"], answer["bos"], answer["pad"]),
+                    (900, theirs.eos_id(), theirs.bos_id(), 3),
+                )
+
+
+def put(path, value):
+    def change(document):
+        *parents, last = path.split(".")
+        for parent in parents:
+            document = document[parent]
+        document[last] = value
+
+    return change
 
 
 class BadFiles(TokenizersCase):
@@ -213,21 +376,17 @@ class BadFiles(TokenizersCase):
         change(document)
         path = self.dir / "tokenizer.json"
         path.write_text(json.dumps(document))
-        self.refused(str(path), *texts, ask="tokenize", texts=["abc"], library="huggingface", type=str(path))
+        self.refused(
+            str(path), *texts, ask="tokenize", texts=["abc"], library="huggingface", type=str(path)
+        )
 
     def test_each_is_named_with_its_place(self):
         self.good = train(pre_tokenizers.ByteLevel(add_prefix_space=False), size=400).to_str()
-
-        def put(path, value):
-            def change(document):
-                *parents, last = path.split(".")
-                for parent in parents:
-                    document = document[parent]
-                document[last] = value
-            return change
-
-        self.broken(put("model.type", "Unigram"), "model.type: the model Unigram (known: BPE) is not carried out")
-        self.broken(put("model.dropout", 0.1), "model.dropout: dropout of merges is not carried out")
+        self.broken(
+            put("model.type", "Unigram"),
+            "model.type: the model Unigram (known: BPE) is not supported",
+        )
+        self.broken(put("model.dropout", 0.1), "model.dropout: dropout of merges is not supported")
         self.broken(put("model.vocab", []), "model.vocab: expected an object")
         self.broken(put("model.vocab", {}), "the vocabulary is empty")
         self.broken(put("model.vocab.a", "x"), 'model.vocab.a: expected a token id, got "x"')
@@ -235,44 +394,113 @@ class BadFiles(TokenizersCase):
         self.broken(put("model.vocab.a", 66), "have one id, 66")
         self.broken(put("model.vocab.a", 200000000), "expected ids without large gaps")
         self.broken(put("model.merges", {}), "model.merges: expected a list of merges, got {}")
-        self.broken(put("model.merges", ["a"]), 'model.merges[0]: expected two tokens with one space between them, got "a"')
-        self.broken(put("model.merges", [["a", "b", "c"]]), 'model.merges[0]: expected "left right" or ["left", "right"]')
-        self.broken(put("model.merges", ["a zzz"]), 'merge 0 ("a" "zzz"): the token "zzz" is not in the vocabulary')
-        self.broken(put("model.unk_token", "nothere"), 'model.unk_token: "nothere" is not in the vocabulary')
-        self.broken(put("normalizer", {"type": "NFC"}), "normalizer.type: the normalizer NFC (known: Sequence, Prepend, Replace) is not carried out")
-        self.broken(put("pre_tokenizer", {"type": "BertPreTokenizer"}), "the pre-tokenizer BertPreTokenizer")
-        self.broken(put("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"}), "pattern: expected a regular expression, got (a: missing closing parenthesis")
-        self.broken(put("pre_tokenizer", {"type": "Split", "pattern": {"String": "a"}, "behavior": "Sideways"}), 'behavior: expected Isolated, Removed')
+        self.broken(
+            put("model.merges", ["a"]),
+            'model.merges[0]: expected two tokens with one space between them, got "a"',
+        )
+        self.broken(
+            put("model.merges", [["a", "b", "c"]]),
+            'model.merges[0]: expected "left right" or ["left", "right"]',
+        )
+        self.broken(
+            put("model.merges", ["a zzz"]),
+            'merge 0 ("a" "zzz"): the token "zzz" is not in the vocabulary',
+        )
+        self.broken(
+            put("model.unk_token", "nothere"), 'model.unk_token: "nothere" is not in the vocabulary'
+        )
+
+    def test_each_part_but_the_model_is_named_with_its_place(self):
+        self.good = train(pre_tokenizers.ByteLevel(add_prefix_space=False), size=400).to_str()
+        self.broken(
+            put("normalizer", {"type": "NFC"}),
+            "normalizer.type: the normalizer NFC (known: Sequence, Prepend, Replace) is not "
+            "supported",
+        )
+        self.broken(
+            put("pre_tokenizer", {"type": "BertPreTokenizer"}), "the pre-tokenizer BertPreTokenizer"
+        )
+        self.broken(
+            put(
+                "pre_tokenizer",
+                {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"},
+            ),
+            "pattern: expected a regular expression, got (a: missing closing parenthesis",
+        )
+        self.broken(
+            put(
+                "pre_tokenizer",
+                {"type": "Split", "pattern": {"String": "a"}, "behavior": "Sideways"},
+            ),
+            "behavior: expected Isolated, Removed",
+        )
         self.broken(put("decoder", {"type": "WordPiece"}), "the decoder WordPiece")
-        self.broken(put("added_tokens", [{"id": "x", "content": "a"}]), "added_tokens[0].id: expected a token id")
-        self.broken(lambda document: document.pop("model"), 'expected a tokenizer.json with the member "model"')
+        self.broken(
+            put("added_tokens", [{"id": "x", "content": "a"}]),
+            "added_tokens[0].id: expected a token id",
+        )
+        self.broken(
+            lambda document: document.pop("model"),
+            'expected a tokenizer.json with the member "model"',
+        )
 
     def test_files_that_are_not_there_or_no_json(self):
         path = self.dir / "tokenizer.json"
         ask = dict(ask="tokenize", texts=[])
-        self.refused("data.tokenizer.type:", "there is no such file", "names of models on a hub are not fetched", **ask, library="huggingface", type=str(path))
+        self.refused(
+            "data.tokenizer.type:",
+            "there is no such file",
+            "names of models on a hub are not fetched",
+            **ask,
+            library="huggingface",
+            type=str(path),
+        )
         path.write_text('{"model": {"vocab"')
         self.refused(f"{path}: this is no JSON", **ask, library="huggingface", type=str(path))
         self.refused("data.tokenizer.type: missing", **ask, library="huggingface")
         self.refused("data.tokenizer.library: expected byte-level", **ask, library="regex")
-        self.refused("expected GPT2BPETokenizer or GPTSentencePieceTokenizer", **ask, library="megatron", type="BertWordPiece")
+        self.refused(
+            "expected GPT2BPETokenizer or GPTSentencePieceTokenizer",
+            **ask,
+            library="megatron",
+            type="BertWordPiece",
+        )
         (self.dir / "vocab.json").write_text('{"a": 0, "b": 1}')
         (self.dir / "merges.txt").write_text("#version: 0.2\na b c\n")
-        self.refused("merges.txt:2: expected two tokens with one space between them", **ask, library="megatron", type="GPT2BPETokenizer",
-                     vocab_file=str(self.dir / "vocab.json"), merge_file=str(self.dir / "merges.txt"))
+        self.refused(
+            "merges.txt:2: expected two tokens with one space between them",
+            **ask,
+            library="megatron",
+            type="GPT2BPETokenizer",
+            vocab_file=str(self.dir / "vocab.json"),
+            merge_file=str(self.dir / "merges.txt"),
+        )
         model = self.dir / "x.model"
         for content in (b"", b"no model", bytes(range(200))):
             model.write_bytes(content)
-            self.refused(f"{model}: expected a SentencePiece model", **ask, library="sentencepiece", model=str(model))
+            self.refused(
+                f"{model}: expected a SentencePiece model",
+                **ask,
+                library="sentencepiece",
+                model=str(model),
+            )
 
     def test_a_sentencepiece_model_whose_character_map_leads_out_of_it(self):
         """The library follows the map's trie wherever it points."""
         from sentencepiece import sentencepiece_model_pb2
+
         rules = self.dir / "rules.tsv"
         rules.write_text("41\t61\n")
         good = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(CORPUS[-1].splitlines()), model_writer=good, vocab_size=300, hard_vocab_limit=False, minloglevel=2,
-                                                 byte_fallback=True, normalization_rule_tsv=str(rules))
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS[-1].splitlines()),
+            model_writer=good,
+            vocab_size=300,
+            hard_vocab_limit=False,
+            minloglevel=2,
+            byte_fallback=True,
+            normalization_rule_tsv=str(rules),
+        )
         path = self.dir / "map.model"
 
         def broken(change):
@@ -280,16 +508,30 @@ class BadFiles(TokenizersCase):
             model.ParseFromString(good.getvalue())
             charsmap = model.normalizer_spec.precompiled_charsmap
             size = int.from_bytes(charsmap[:4], "little")
-            units = np.frombuffer(charsmap[4:4 + size], np.uint32).copy()
+            units = np.frombuffer(charsmap[4 : 4 + size], np.uint32).copy()
             change(units)
-            model.normalizer_spec.precompiled_charsmap = charsmap[:4] + units.tobytes() + charsmap[4 + size:]
+            model.normalizer_spec.precompiled_charsmap = (
+                charsmap[:4] + units.tobytes() + charsmap[4 + size :]
+            )
             path.write_bytes(model.SerializeToString())
             return dict(ask="tokenize", texts=["A"], library="sentencepiece", model=str(path))
 
         self.assertEqual(probe(**broken(lambda units: None))["texts"], ["a"])
-        for change, text in ((lambda units: np.put(units, 0, 1 << 30), "unit 0 of its trie points to unit 1048576 of 256"),
-                             (lambda units: np.put(units, np.flatnonzero(units >> 31)[0], 1 << 31 | 1 << 20), "of its trie points to byte 1048576 of 2")):
-            self.refused(f"{path}: expected a SentencePiece model: its character map: ", text, **broken(change))
+        for change, text in (
+            (
+                lambda units: np.put(units, 0, 1 << 30),
+                "unit 0 of its trie points to unit 1048576 of 256",
+            ),
+            (
+                lambda units: np.put(units, np.flatnonzero(units >> 31)[0], 1 << 31 | 1 << 20),
+                "of its trie points to byte 1048576 of 2",
+            ),
+        ):
+            self.refused(
+                f"{path}: expected a SentencePiece model: its character map: ",
+                text,
+                **broken(change),
+            )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-// What a stage holds and reports: names, shares of tied weights, weight decay, saved logits, bad input. Its numbers are compared with
-// Hugging Face's and with formulas by transformers_test.py and megatron_test.py.
+// What a stage holds and reports: names, shares of tied weights, weight decay, saved logits, bad
+// input. Its numbers are compared with Hugging Face's and with formulas by transformers_test.py and
+// megatron_test.py.
 #include <functional>
 #include <set>
 
@@ -9,7 +10,7 @@
 
 #include "base/error.h"
 #include "trainer/config/run_config.h"
-#include "trainer/models/decoder.h"
+#include "trainer/models/decoder/decoder.h"
 #include "trainer/models/factory.h"
 
 namespace trellis::trainer {
@@ -65,21 +66,28 @@ struct Built {
 
 MicroBatch batch_of(const ModelSection& model) {
   at::Generator generator = at::detail::createCPUGenerator(3);
-  const auto tokens = [&] { return at::randint(0, model.vocab_size, {2, model.encoder_seq_length}, generator, at::kLong); };
+  const auto tokens = [&] {
+    return at::randint(0, model.vocab_size, {2, model.encoder_seq_length}, generator, at::kLong);
+  };
   return {tokens(), tokens()};
 }
 
 TEST(Decoder, NamesAreThoseOfTheModelHubAndOfMegatron) {
-  const std::set<std::string> llama = Built(small_llama()).names(), gpt = Built(small_gpt()).names();
+  const std::set<std::string> llama = Built(small_llama()).names(),
+                              gpt = Built(small_gpt()).names();
   EXPECT_EQ(llama.size(), 1u + 8u * 3u + 2u);
-  for (const char* name : {"model.embed_tokens.weight", "model.layers.2.self_attn.o_proj.weight", "model.layers.0.mlp.gate_up_proj.weight",
-                           "model.layers.1.post_attention_layernorm.weight", "model.norm.weight", "lm_head.weight"}) {
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.layers.2.self_attn.o_proj.weight",
+        "model.layers.0.mlp.gate_up_proj.weight", "model.layers.1.post_attention_layernorm.weight",
+        "model.norm.weight", "lm_head.weight"}) {
     EXPECT_EQ(llama.count(name), 1u) << name;
   }
   EXPECT_EQ(gpt.size(), 2u + 14u * 3u + 2u);
-  for (const char* name : {"language_model.embedding.position_embeddings.weight", "language_model.encoder.layers.2.self_attention.query.bias",
+  for (const char* name : {"language_model.embedding.position_embeddings.weight",
+                           "language_model.encoder.layers.2.self_attention.query.bias",
                            "language_model.encoder.layers.0.self_attention.key_value.weight",
-                           "language_model.encoder.layers.1.mlp.dense_4h_to_h.bias", "language_model.encoder.final_layernorm.bias"}) {
+                           "language_model.encoder.layers.1.mlp.dense_4h_to_h.bias",
+                           "language_model.encoder.final_layernorm.bias"}) {
     EXPECT_EQ(gpt.count(name), 1u) << name;
   }
 }
@@ -91,17 +99,21 @@ TEST(Decoder, HasAsManyParametersAsTheConfigurationCounts) {
     change(model);
     models.push_back(std::move(model));
   };
-  for (const TransformerBlock block : {TransformerBlock::kPostLn, TransformerBlock::kNormformer, TransformerBlock::kGptJ}) {
+  for (const TransformerBlock block :
+       {TransformerBlock::kPostLn, TransformerBlock::kNormformer, TransformerBlock::kGptJ}) {
     add(small_gpt(), [&](ModelSection& m) { m.transformer_block_type = block; });
   }
-  for (const Activation activation : {Activation::kOpenAiGelu, Activation::kGeglu, Activation::kReglu, Activation::kSwiglu}) {
+  for (const Activation activation :
+       {Activation::kOpenAiGelu, Activation::kGeglu, Activation::kReglu, Activation::kSwiglu}) {
     add(small_gpt(), [&](ModelSection& m) { m.activation = activation; });
   }
   for (const Normalization norm : {Normalization::kLayerNorm1P, Normalization::kRmsNorm}) {
     add(small_gpt(), [&](ModelSection& m) { m.normalization = norm; });
   }
-  add(small_gpt(), [](ModelSection& m) { m.position_embedding = PositionEmbedding::kRope, m.num_kv_heads = 6; });
-  add(small_gpt(), [](ModelSection& m) { m.has_bias = m.share_embeddings_and_output_weights = false; });
+  add(small_gpt(),
+      [](ModelSection& m) { m.position_embedding = PositionEmbedding::kRope, m.num_kv_heads = 6; });
+  add(small_gpt(),
+      [](ModelSection& m) { m.has_bias = m.share_embeddings_and_output_weights = false; });
   add(small_llama(), [](ModelSection& m) { m.head_dim = 10, m.qkv_linear = true; });
   for (const ModelSection& model : models) {
     RunConfig run;
@@ -153,14 +165,17 @@ TEST(Encoders, RefuseStagesAndBatchesOfAnotherShape) {
     return "";
   };
   for (const ModelSection& model : {small_bert(), small_vit()}) {
-    EXPECT_THAT(error_of([&] { Built(model, {0, 2, {0, 1}}); }), HasSubstr("expected 1 pipeline stage and 1 tensor-parallel rank, got 2 and 1"));
+    EXPECT_THAT(error_of([&] { Built(model, {0, 2, {0, 1}}); }),
+                HasSubstr("expected 1 pipeline stage and 1 tensor-parallel rank, got 2 and 1"));
   }
   const Built bert(small_bert()), vit(small_vit());
   MicroBatch batch = batch_of(small_bert());
   batch.input_ids = batch.input_ids.narrow(1, 0, 5);
-  EXPECT_THAT(error_of([&] { (void)bert.stage->forward({}, batch); }), HasSubstr("5 tokens per sample, expected model.encoder_seq_length"));
+  EXPECT_THAT(error_of([&] { (void)bert.stage->forward({}, batch); }),
+              HasSubstr("5 tokens per sample, expected model.encoder_seq_length"));
   batch.pixel_values = at::zeros({2, 3, 12, 8});
-  EXPECT_THAT(error_of([&] { (void)vit.stage->forward({}, batch); }), HasSubstr("expected the sizes [b, 3, 12, 12], got [2, 3, 12, 8]"));
+  EXPECT_THAT(error_of([&] { (void)vit.stage->forward({}, batch); }),
+              HasSubstr("expected the sizes [b, 3, 12, 12], got [2, 3, 12, 8]"));
 }
 
 /// A frozen weight takes no part; an adapter is marked.
@@ -174,7 +189,9 @@ TEST(Lora, OnlyAdaptersRequireAGradient) {
     if (parameter.adapter) trained.insert(parameter.name);
   }
   EXPECT_EQ(trained.size(), 3U * (3 + 1) * 2);
-  for (const char* name : {"model.layers.0.self_attn.q_proj.lora_A.weight", "model.layers.2.self_attn.v_proj.lora_B.weight", "model.layers.1.mlp.down_proj.lora_A.weight"}) {
+  for (const char* name : {"model.layers.0.self_attn.q_proj.lora_A.weight",
+                           "model.layers.2.self_attn.v_proj.lora_B.weight",
+                           "model.layers.1.mlp.down_proj.lora_A.weight"}) {
     EXPECT_TRUE(trained.contains(name)) << name;
   }
   RunConfig run;
@@ -192,7 +209,8 @@ TEST(Decoder, ATiedWeightLiesOnBothEndsOnce) {
   EXPECT_FALSE(first.parameters.front().shared);
   EXPECT_EQ(last.parameters.back().name, name);
   EXPECT_TRUE(last.parameters.back().shared);
-  EXPECT_TRUE(last.parameters.back().tensor.equal(first.parameters.front().tensor)) << "the copies start equal";
+  EXPECT_TRUE(last.parameters.back().tensor.equal(first.parameters.front().tensor))
+      << "the copies start equal";
   for (const Built* stage : {&first, &last}) ASSERT_EQ(stage->stage->tied_weights().size(), 1u);
   EXPECT_TRUE(Built(model).stage->tied_weights().empty()) << "one stage holds one tensor";
 }
@@ -221,10 +239,13 @@ TEST(Decoder, SavedLogitsAreThoseTheLossWasMadeOf) {
   EXPECT_EQ(saving.stage->forward({}, batch).item<double>(), loss);
   const at::Tensor logits = saving.stage->logits();
   EXPECT_FALSE(logits.requires_grad());
-  EXPECT_NEAR(at::cross_entropy_loss(logits.flatten(0, 1), batch.labels.t().flatten()).item<double>(), loss, 1e-12);
+  EXPECT_NEAR(
+      at::cross_entropy_loss(logits.flatten(0, 1), batch.labels.t().flatten()).item<double>(), loss,
+      1e-12);
 }
 
-/// Sum over what counts, divided by what counts: labels of −100 count nothing, a mask weighs the others.
+/// Sum over what counts, divided by what counts: labels of −100 count nothing, a mask weighs the
+/// others.
 TEST(MaskedMeanLoss, EqualsItsFormula) {
   at::Generator generator = at::detail::createCPUGenerator(1);
   const at::Tensor logits = at::randn({5, 2, 7}, generator, at::kDouble);  // [s, b, v]

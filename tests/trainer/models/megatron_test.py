@@ -1,5 +1,6 @@
-"""Megatron's models against the formulas written down with torch.nn.functional, in fp64: every block type, norm and activation, with biases,
-grouped queries, partial rotary positions and a window. And Llama in both families: the same weights, the same logits."""
+"""Megatron's models against the formulas written down with torch.nn.functional, in fp64: every
+block type, norm and activation, with biases, grouped queries, partial rotary positions and a
+window. And Llama in both families: the same weights, the same logits."""
 
 import itertools
 import math
@@ -7,9 +8,8 @@ import re
 import unittest
 
 import torch
-from torch.nn import functional
-
 import transformers_test
+from torch.nn import functional
 from transformers_test import OURS, SEQUENCE, VOCABULARY, llama_weights, run, tokens, values
 
 TOLERANCE = 1e-11
@@ -34,30 +34,50 @@ def activate(x, kind):
     if kind == "openai-gelu":
         return functional.gelu(x, approximate="tanh")
     gate, up = x.chunk(2, -1)
-    return {"geglu": functional.gelu, "reglu": functional.relu, "swiglu": functional.silu}[kind](gate) * up
+    return {"geglu": functional.gelu, "reglu": functional.relu, "swiglu": functional.silu}[kind](
+        gate
+    ) * up
 
 
 def rotary(x, percentage):
-    """[b, n, s, d]: the first part of the head turns."""
-    turning = int(x.shape[-1] * percentage)
-    frequency = 10000.0 ** (-torch.arange(0, turning, 2, dtype=x.dtype) / turning)
+    """[b, n, s, d]: the first part of the head is rotated."""
+    rotated = int(x.shape[-1] * percentage)
+    frequency = 10000.0 ** (-torch.arange(0, rotated, 2, dtype=x.dtype) / rotated)
     angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * frequency
-    a, b = x[..., :turning // 2], x[..., turning // 2:turning]
-    return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), x[..., turning:]], -1)
+    a, b = x[..., : rotated // 2], x[..., rotated // 2 : rotated]
+    return torch.cat(
+        [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin(), x[..., rotated:]], -1
+    )
 
 
 class Model:
     """The formulas. `options` in the words of the YAML."""
 
     def __init__(self, **options):
-        self.options = dict(dict(normalization="layernorm", activation="gelu", transformer_block_type="pre_ln", position_embedding="rope",
-                                 num_kv_heads=KV_HEADS, has_bias=1, rotary_percentage=1.0, window=None, tied=0, fused=1), **options)
+        self.options = dict(
+            dict(
+                normalization="layernorm",
+                activation="gelu",
+                transformer_block_type="pre_ln",
+                position_embedding="rope",
+                num_kv_heads=KV_HEADS,
+                has_bias=1,
+                rotary_percentage=1.0,
+                window=None,
+                tied=0,
+                fused=1,
+            ),
+            **options,
+        )
         torch.manual_seed(3)
         self.weights = {}
         self.make_weights()
 
     def make(self, name, *shape):
-        self.weights[name] = (torch.randn(*shape, dtype=torch.float64) * 0.3 + (0.8 if name.endswith("norm.weight") else 0)).requires_grad_()
+        self.weights[name] = (
+            torch.randn(*shape, dtype=torch.float64) * 0.3
+            + (0.8 if name.endswith("norm.weight") else 0)
+        ).requires_grad_()
 
     def make_linear(self, path, inputs, outputs):
         self.make(path + ".weight", outputs, inputs)
@@ -82,10 +102,14 @@ class Model:
                 self.make_linear(path + ".self_attention.query_key_value", HIDDEN, 3 * HEADS * HEAD)
             else:
                 self.make_linear(path + ".self_attention.query", HIDDEN, HEADS * HEAD)
-                self.make_linear(path + ".self_attention.key_value", HIDDEN, 2 * o["num_kv_heads"] * HEAD)
+                self.make_linear(
+                    path + ".self_attention.key_value", HIDDEN, 2 * o["num_kv_heads"] * HEAD
+                )
             self.make_linear(path + ".self_attention.dense", HEADS * HEAD, HIDDEN)
             gated = o["activation"] in ("geglu", "reglu", "swiglu")
-            self.make_linear(path + ".mlp.dense_h_to_4h", HIDDEN, FFN * (2 if gated and o["fused"] else 1))
+            self.make_linear(
+                path + ".mlp.dense_h_to_4h", HIDDEN, FFN * (2 if gated and o["fused"] else 1)
+            )
             if not o["fused"]:
                 self.make_linear(path + ".mlp.dense_h_to_4h_2", HIDDEN, FFN)
             self.make_linear(path + ".mlp.dense_4h_to_h", FFN, HIDDEN)
@@ -98,7 +122,9 @@ class Model:
             self.make("language_model.output_layer.weight", VOCABULARY, HIDDEN)
 
     def linear(self, x, path):
-        return functional.linear(x, self.weights[path + ".weight"], self.weights.get(path + ".bias"))
+        return functional.linear(
+            x, self.weights[path + ".weight"], self.weights.get(path + ".bias")
+        )
 
     def norm(self, x, path):
         return norm(x, self.weights, path, self.options["normalization"])
@@ -106,10 +132,16 @@ class Model:
     def attention(self, x, path):
         o, kv_heads = self.options, self.options["num_kv_heads"]
         if kv_heads == HEADS:
-            q, k, v = self.linear(x, path + ".query_key_value").unflatten(-1, (HEADS, 3 * HEAD)).chunk(3, -1)
+            q, k, v = (
+                self.linear(x, path + ".query_key_value")
+                .unflatten(-1, (HEADS, 3 * HEAD))
+                .chunk(3, -1)
+            )
         else:
             q = self.linear(x, path + ".query").unflatten(-1, (HEADS, HEAD))
-            k, v = self.linear(x, path + ".key_value").unflatten(-1, (kv_heads, 2 * HEAD)).chunk(2, -1)
+            k, v = (
+                self.linear(x, path + ".key_value").unflatten(-1, (kv_heads, 2 * HEAD)).chunk(2, -1)
+            )
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         k, v = (part.repeat_interleave(HEADS // kv_heads, 1) for part in (k, v))
         if o["position_embedding"] == "rope":
@@ -130,10 +162,19 @@ class Model:
 
     def layer(self, x, path):
         block = self.options["transformer_block_type"]
-        first = lambda t: self.norm(t, path + ".input_layernorm")
-        second = lambda t: self.norm(t, path + ".post_attention_layernorm")
-        attention = lambda t: self.attention(t, path + ".self_attention")
-        mlp = lambda t: self.mlp(t, path + ".mlp")
+
+        def first(t):
+            return self.norm(t, path + ".input_layernorm")
+
+        def second(t):
+            return self.norm(t, path + ".post_attention_layernorm")
+
+        def attention(t):
+            return self.attention(t, path + ".self_attention")
+
+        def mlp(t):
+            return self.mlp(t, path + ".mlp")
+
         if block == "gpt_j":
             return x + attention(first(x)) + mlp(second(x))
         if block == "post_ln":
@@ -157,12 +198,27 @@ class Model:
 
     def config(self, **more):
         o = self.options
-        config = dict(architecture="gpt", num_layers=LAYERS, hidden_size=HIDDEN, ffn_hidden_size=FFN, num_attention_heads=HEADS,
-                      num_kv_heads=o["num_kv_heads"], head_dim=HEAD, encoder_seq_length=SEQUENCE, max_position_embeddings=SEQUENCE + 3,
-                      vocab_size=VOCABULARY, layernorm_epsilon=EPS, has_bias=o["has_bias"], rotary_percentage=o["rotary_percentage"],
-                      normalization=NORMS.index(o["normalization"]), activation=ACTIVATIONS.index(o["activation"]),
-                      transformer_block_type=BLOCKS.index(o["transformer_block_type"]),
-                      position_embedding=POSITIONS.index(o["position_embedding"]), share_embeddings_and_output_weights=o["tied"], **more)
+        config = dict(
+            architecture="gpt",
+            num_layers=LAYERS,
+            hidden_size=HIDDEN,
+            ffn_hidden_size=FFN,
+            num_attention_heads=HEADS,
+            num_kv_heads=o["num_kv_heads"],
+            head_dim=HEAD,
+            encoder_seq_length=SEQUENCE,
+            max_position_embeddings=SEQUENCE + 3,
+            vocab_size=VOCABULARY,
+            layernorm_epsilon=EPS,
+            has_bias=o["has_bias"],
+            rotary_percentage=o["rotary_percentage"],
+            normalization=NORMS.index(o["normalization"]),
+            activation=ACTIVATIONS.index(o["activation"]),
+            transformer_block_type=BLOCKS.index(o["transformer_block_type"]),
+            position_embedding=POSITIONS.index(o["position_embedding"]),
+            share_embeddings_and_output_weights=o["tied"],
+            **more,
+        )
         return dict(config, sliding_window=o["window"]) if o["window"] else config
 
 
@@ -172,12 +228,17 @@ class Formulas(unittest.TestCase):
         logits = model.logits(batches["input_ids"][0])
         loss = functional.cross_entropy(logits.flatten(0, 1), batches["labels"][0].flatten())
         loss.backward()
-        got = run(model.config(**more), {name: weight.detach() for name, weight in model.weights.items()}, batches)
+        got = run(
+            model.config(**more),
+            {name: weight.detach() for name, weight in model.weights.items()},
+            batches,
+        )
         self.assertLess((got["logits"].transpose(0, 1) - logits).abs().max().item(), TOLERANCE)
         self.assertLess((got["losses"][0] - loss).abs().item(), TOLERANCE)
         self.assertEqual(set(got["grads"]), set(model.weights))
         for name, weight in model.weights.items():
-            # A key's bias moves all scores of a query alike: its gradient is zero, and what remains of it is rounding.
+            # A key's bias moves all scores of a query alike: its gradient is zero, and what remains
+            # of it is rounding.
             error = (got["grads"][name] - weight.grad).norm() / weight.grad.norm().clamp_min(1e-3)
             self.assertLess(error.item(), TOLERANCE * 10, name)
 
@@ -191,7 +252,7 @@ class Formulas(unittest.TestCase):
             with self.subTest(activation=activation):
                 self.check(Model(activation=activation))
 
-    def test_gates_that_are_layers_of_their_own(self):
+    def test_gates_that_are_separate_layers(self):
         for activation in ("geglu", "reglu", "swiglu"):
             with self.subTest(activation=activation):
                 self.check(Model(activation=activation, fused=0), fuse_gate_up=0)
@@ -224,16 +285,25 @@ class BothFamilies(unittest.TestCase):
         for name, tensor in tensors.items():
             if name.startswith("model.layers."):
                 path = "language_model.encoder.layers" + name.removeprefix("model.layers")
-                for theirs, ours in (("self_attn", "self_attention"), ("o_proj", "dense"), ("gate_up_proj", "dense_h_to_4h"),
-                                     ("down_proj", "dense_4h_to_h")):
+                for theirs, ours in (
+                    ("self_attn", "self_attention"),
+                    ("o_proj", "dense"),
+                    ("gate_up_proj", "dense_h_to_4h"),
+                    ("down_proj", "dense_4h_to_h"),
+                ):
                     path = path.replace(theirs, ours)
                 weights[path] = tensor
             elif name.startswith("model."):
                 weights[f"language_model.{places[name.split('.')[1]]}.weight"] = tensor
         for name in [n for n in weights if "q_proj" in n]:
-            q, k, v = (weights.pop(name.replace("q_proj", part)).unflatten(0, (-1, 8)) for part in ("q_proj", "k_proj", "v_proj"))
+            q, k, v = (
+                weights.pop(name.replace("q_proj", part)).unflatten(0, (-1, 8))
+                for part in ("q_proj", "k_proj", "v_proj")
+            )
             if fused:
-                weights[name.replace("q_proj", "query_key_value")] = torch.cat([q, k, v], 1).flatten(0, 1)
+                weights[name.replace("q_proj", "query_key_value")] = torch.cat(
+                    [q, k, v], 1
+                ).flatten(0, 1)
             else:
                 weights[name.replace("q_proj", "query")] = q.flatten(0, 1)
                 weights[name.replace("q_proj", "key_value")] = torch.cat([k, v], 1).flatten(0, 1)
@@ -241,19 +311,31 @@ class BothFamilies(unittest.TestCase):
 
     def test_same_weights_same_logits(self):
         for kv_heads in (2, 6):
-            theirs = llama_weights(values(transformers_test.Llama().model(num_key_value_heads=kv_heads)))
+            theirs = llama_weights(
+                values(transformers_test.Llama().model(num_key_value_heads=kv_heads))
+            )
             config, batches = dict(OURS, num_kv_heads=kv_heads), tokens()
             hf = run(config, theirs, batches)
-            gpt = run(dict(config, architecture="gpt"), self.megatron(theirs, kv_heads == 6), batches)
-            self.assertTrue(torch.equal(hf["losses"], gpt["losses"]), "the same operations on the same numbers: the same bits")
+            gpt = run(
+                dict(config, architecture="gpt"), self.megatron(theirs, kv_heads == 6), batches
+            )
+            self.assertTrue(
+                torch.equal(hf["losses"], gpt["losses"]),
+                "the same operations on the same numbers: the same bits",
+            )
             self.assertTrue(torch.equal(hf["logits"], gpt["logits"]))
-            replicating = {re.sub(r"([qkv])_proj\.weight", r"qkv_proj.weight_\1", name): tensor for name, tensor in theirs.items()}
+            replicating = {
+                re.sub(r"([qkv])_proj\.weight", r"qkv_proj.weight_\1", name): tensor
+                for name, tensor in theirs.items()
+            }
             linear = run(dict(config, qkv_linear=1, fuse_qkv=0), replicating, batches)
             self.assertTrue(torch.equal(hf["logits"], linear["logits"]))
-            apart = {name: tensor for name, tensor in theirs.items() if "gate_up" not in name}
+            split = {name: tensor for name, tensor in theirs.items() if "gate_up" not in name}
             for name in [n for n in theirs if "gate_up" in n]:
-                apart[name.replace("gate_up", "gate")], apart[name.replace("gate_up", "up")] = theirs[name].chunk(2)
-            separate = run(dict(config, fuse_gate_up=0), apart, batches)
+                split[name.replace("gate_up", "gate")], split[name.replace("gate_up", "up")] = (
+                    theirs[name].chunk(2)
+                )
+            separate = run(dict(config, fuse_gate_up=0), split, batches)
             self.assertLess((hf["logits"] - separate["logits"]).abs().max().item(), 1e-5, "fp32")
 
 

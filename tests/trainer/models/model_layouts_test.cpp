@@ -1,4 +1,5 @@
-// Every option of a model in every layout: three steps against one rank, in fp64. And recomputation, which may not change a bit.
+// Every option of a model in every layout: three steps against one rank, in fp64. And
+// recomputation, which may not change a bit.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -31,36 +32,54 @@ void gpt(ModelSection& model) {
   model.has_bias = true;
 }
 
-void with_dropout(ModelSection& model) { model.hidden_dropout = 0.1, model.attention_dropout = 0.2, model.ffn_dropout = 0.15; }
+void with_dropout(ModelSection& model) {
+  model.hidden_dropout = 0.1, model.attention_dropout = 0.2, model.ffn_dropout = 0.15;
+}
 
 const Variant kVariants[] = {
     {"Gpt", gpt},
     {"GptDropout", [](ModelSection& m) { gpt(m), with_dropout(m); }},
     {"GptTied", [](ModelSection& m) { gpt(m), m.share_embeddings_and_output_weights = true; }},
     {"GptFusedHeads", [](ModelSection& m) { gpt(m), m.num_kv_heads = m.num_attention_heads; }},
-    {"GptPostLn", [](ModelSection& m) { gpt(m), m.transformer_block_type = TransformerBlock::kPostLn; }},
-    {"GptGptJ", [](ModelSection& m) { gpt(m), m.transformer_block_type = TransformerBlock::kGptJ; }},
-    {"GptNormformer", [](ModelSection& m) { gpt(m), m.transformer_block_type = TransformerBlock::kNormformer; }},
+    {"GptPostLn",
+     [](ModelSection& m) { gpt(m), m.transformer_block_type = TransformerBlock::kPostLn; }},
+    {"GptGptJ",
+     [](ModelSection& m) { gpt(m), m.transformer_block_type = TransformerBlock::kGptJ; }},
+    {"GptNormformer",
+     [](ModelSection& m) { gpt(m), m.transformer_block_type = TransformerBlock::kNormformer; }},
     {"NormformerRmsNormDropout",
      [](ModelSection& m) {
        gpt(m), with_dropout(m);
        m.transformer_block_type = TransformerBlock::kNormformer;
        m.normalization = Normalization::kRmsNorm;
      }},
-    {"LayerNorm1PGeglu", [](ModelSection& m) { gpt(m), m.normalization = Normalization::kLayerNorm1P, m.activation = Activation::kGeglu; }},
+    {"LayerNorm1PGeglu",
+     [](ModelSection& m) {
+       gpt(m), m.normalization = Normalization::kLayerNorm1P, m.activation = Activation::kGeglu;
+     }},
     {"RegluRotaryHalf",
      [](ModelSection& m) {
        gpt(m);
-       m.activation = Activation::kReglu, m.position_embedding = PositionEmbedding::kRope, m.rotary_percentage = 0.5;
+       m.activation = Activation::kReglu, m.position_embedding = PositionEmbedding::kRope,
+       m.rotary_percentage = 0.5;
      }},
     {"Fp32ResidualLayerScaling",
-     [](ModelSection& m) { m.fp32_residual_connection = m.apply_query_key_layer_scaling = true, m.flash_attention = false; }},
+     [](ModelSection& m) {
+       m.fp32_residual_connection = m.apply_query_key_layer_scaling = true,
+       m.flash_attention = false;
+     }},
     {"Window", [](ModelSection& m) { m.sliding_window = 5; }},
-    {"WindowPlainAttention", [](ModelSection& m) { m.sliding_window = 5, m.flash_attention = false; }},
+    {"WindowPlainAttention",
+     [](ModelSection& m) { m.sliding_window = 5, m.flash_attention = false; }},
     {"Llama3Scaling", [](ModelSection& m) { m.rope_scaling = {"llama3", 8, 1, 4, 8}; }},
-    {"GateAndUpApart", [](ModelSection& m) { m.fuse_gate_up = false, m.has_bias = true, m.recompute = Recompute::kSelective, m.recompute_modules = {"LlamaMLP"}; }},
-    {"HeadSizeOfItsOwn", [](ModelSection& m) { m.head_dim = 6; }},
-    {"RecomputeFullDropout", [](ModelSection& m) { gpt(m), with_dropout(m), m.recompute = Recompute::kFull; }},
+    {"GateAndUpSeparate",
+     [](ModelSection& m) {
+       m.fuse_gate_up = false, m.has_bias = true, m.recompute = Recompute::kSelective,
+       m.recompute_modules = {"LlamaMLP"};
+     }},
+    {"SeparateHeadSize", [](ModelSection& m) { m.head_dim = 6; }},
+    {"RecomputeFullDropout",
+     [](ModelSection& m) { gpt(m), with_dropout(m), m.recompute = Recompute::kFull; }},
 };
 
 RunConfig small_model(const Variant& variant, const Layout& layout) {
@@ -82,28 +101,35 @@ TEST_P(ModelLayouts, EqualsOneRank) {
 }
 
 std::string layout_name(const Layout& layout) {
-  return "TP" + std::to_string(layout.tp) + "PP" + std::to_string(layout.pp) + "DP" + std::to_string(layout.dp) +
-         (layout.sequence_parallel ? "_SP" : "");
+  return "TP" + std::to_string(layout.tp) + "PP" + std::to_string(layout.pp) + "DP" +
+         std::to_string(layout.dp) + (layout.sequence_parallel ? "_SP" : "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Options, ModelLayouts,
-                         testing::Combine(testing::ValuesIn(kVariants),
-                                          testing::Values(Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}, Layout{1, 2, 2, false, true},
-                                                          Layout{2, 2, 2, true, true})),
-                         [](const auto& test) { return std::get<0>(test.param).name + ("_" + layout_name(std::get<1>(test.param))); });
+INSTANTIATE_TEST_SUITE_P(
+    Options, ModelLayouts,
+    testing::Combine(testing::ValuesIn(kVariants),
+                     testing::Values(Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true},
+                                     Layout{1, 2, 2, false, true}, Layout{2, 2, 2, true, true})),
+    [](const auto& test) {
+      return std::get<0>(test.param).name + ("_" + layout_name(std::get<1>(test.param)));
+    });
 
-/// Documents packed into each sample, positions that restart with each, and labels that do not count.
+/// Documents packed into each sample, positions that restart with each, and labels that do not
+/// count.
 class PackedDocuments final : public DataModule {
  public:
   explicit PackedDocuments(const RunConfig& config) : tokens_(config) {}
-  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                      int dp_rank) const override {
     std::vector<MicroBatch> result = tokens_.micro_batches(step, dp_rank);
     for (MicroBatch& batch : result) {
-      const std::int64_t s = batch.input_ids.size(1), cut = 3 + batch.input_ids[0][0].item<std::int64_t>() % (s - 4);
+      const std::int64_t s = batch.input_ids.size(1),
+                         cut = 3 + batch.input_ids[0][0].item<std::int64_t>() % (s - 4);
       const at::Tensor place = at::arange(s).expand_as(batch.input_ids), second = place.ge(cut);
       batch.attention_mask = second.to(at::kLong) + 1;
       batch.position_ids = place - second.to(at::kLong) * cut;
-      batch.labels = batch.labels.clone();  // a row's ids and labels may be views of the same tokens
+      batch.labels =
+          batch.labels.clone();  // a row's ids and labels may be views of the same tokens
       batch.labels.select(1, cut - 1).fill_(-100);  // the next token is another document's
       batch.loss_mask = place.remainder(3).add(1).to(at::kDouble);
     }
@@ -117,13 +143,16 @@ class PackedDocuments final : public DataModule {
 };
 
 TEST(ModelLayouts, PackedDocumentsEqualOneRank) {
-  for (const Variant& variant : {Variant{"Llama", [](ModelSection&) {}}, Variant{"Gpt", gpt}, Variant{"Window", [](ModelSection& m) { m.sliding_window = 4; }}}) {
+  for (const Variant& variant :
+       {Variant{"Llama", [](ModelSection&) {}}, Variant{"Gpt", gpt},
+        Variant{"Window", [](ModelSection& m) { m.sliding_window = 4; }}}) {
     const RunConfig one = small_model(variant, {});
     const Outcome expected = train(one, {}, {}, {}, std::make_shared<PackedDocuments>(one));
     EXPECT_GT(worst_error(train(one, {}), expected), 1e-3) << "documents must matter";
     for (const Layout& layout : {Layout{2, 2, 1, true, true}, Layout{2, 1, 2, false, true}}) {
       const RunConfig config = small_model(variant, layout);
-      const Outcome outcome = train(config, layout, {}, {}, std::make_shared<PackedDocuments>(config));
+      const Outcome outcome =
+          train(config, layout, {}, {}, std::make_shared<PackedDocuments>(config));
       EXPECT_LE(worst_error(outcome, expected), kTolerance) << variant.name;
     }
   }
@@ -133,7 +162,9 @@ TEST(ModelLayouts, PackedDocumentsEqualOneRank) {
 TEST(ModelLayouts, ReplicatedKeyValueHeadsEqualOneRank) {
   for (const bool fused : {false, true}) {  // and both families
     const auto replicated = [&](const Layout& layout) {
-      RunConfig config = small_model({"", [](ModelSection& m) { m.num_kv_heads = 2, m.qkv_linear = m.has_bias = true; }}, layout);
+      RunConfig config = small_model(
+          {"", [](ModelSection& m) { m.num_kv_heads = 2, m.qkv_linear = m.has_bias = true; }},
+          layout);
       config.model.fuse_qkv = fused;
       config.model.architecture = fused ? "gpt" : "llama";
       config.model.attention_dropout = 0.1;
@@ -141,28 +172,35 @@ TEST(ModelLayouts, ReplicatedKeyValueHeadsEqualOneRank) {
       return config;
     };
     const Outcome one_rank = train(replicated({}), {});
-    for (const Layout& layout : {Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}, Layout{4, 1, 2, false, true}, Layout{8, 1, 1, true, true},
-                                 Layout{4, 2, 1, true, true}}) {
+    for (const Layout& layout :
+         {Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}, Layout{4, 1, 2, false, true},
+          Layout{8, 1, 1, true, true}, Layout{4, 2, 1, true, true}}) {
       const Outcome outcome = train(replicated(layout), layout);
-      EXPECT_LE(worst_error(outcome, one_rank), kTolerance) << "TP " << layout.tp << " fused " << fused;
+      EXPECT_LE(worst_error(outcome, one_rank), kTolerance)
+          << "TP " << layout.tp << " fused " << fused;
       EXPECT_TRUE(outcome.replicas_equal);
     }
   }
 }
 
-void with_adapters(ModelSection& model) { model.lora = LoraSection{3, 6, 0.1, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}}; }
+void with_adapters(ModelSection& model) {
+  model.lora = LoraSection{3, 6, 0.1, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}};
+}
 
-/// Adapters on all projections, with dropout: any layout trains what one rank trains, and only the adapters.
+/// Adapters on all projections, with dropout: any layout trains what one rank trains, and only the
+/// adapters.
 TEST(ModelLora, EqualsOneRankAndMovesAdaptersOnly) {
   const Variant lora{"", with_adapters};
   RunConfig config = small_model(lora, {});
   const Outcome one_rank = train(config, {});
-  for (const Layout& layout : {Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}, Layout{2, 1, 2, true, false}}) {
+  for (const Layout& layout :
+       {Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}, Layout{2, 1, 2, true, false}}) {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       RunConfig changed = small_model(lora, layout);
       changed.model.recompute = recompute;
       const Outcome outcome = train(changed, layout);
-      EXPECT_LE(worst_error(outcome, one_rank), kTolerance) << "TP " << layout.tp << " SP " << layout.sequence_parallel;
+      EXPECT_LE(worst_error(outcome, one_rank), kTolerance)
+          << "TP " << layout.tp << " SP " << layout.sequence_parallel;
       EXPECT_TRUE(outcome.replicas_equal);
     }
   }
@@ -182,8 +220,9 @@ TEST(ModelLora, ReplicatingProjectionsAreRefused) {
   EXPECT_THROW(train(config, {}), std::exception);
 }
 
-/// The residual stream crosses the stage border in fp32: cutting a bf16 model in two changes only the order in which the gradient norm is summed
-/// (in bf16 it would lose 8 bits there), and the stream's type matters.
+/// The residual stream crosses the stage border in fp32: cutting a bf16 model in two changes only
+/// the order in which the gradient norm is summed (in bf16 it would lose 8 bits there), and the
+/// stream's type matters.
 TEST(ModelLayouts, AnFp32ResidualStreamCrossesStages) {
   const auto run = [](const Layout& layout, bool fp32_residual) {
     RunConfig config = small_model({"", [](ModelSection&) {}}, layout);
@@ -201,9 +240,11 @@ const Variant kRecomputations[] = {
     {"Full", [](ModelSection& m) { m.recompute = Recompute::kFull; }},
     {"CoreAttention", [](ModelSection& m) { m.recompute_modules = {"CoreAttention"}; }},
     {"LlamaMLP", [](ModelSection& m) { m.recompute_modules = {"LlamaMLP"}; }},
-    {"NormAndActivation", [](ModelSection& m) { m.recompute_modules = {"LlamaRMSNorm", "ActivationMultiplyMLP"}; }},
+    {"NormAndActivation",
+     [](ModelSection& m) { m.recompute_modules = {"LlamaRMSNorm", "ActivationMultiplyMLP"}; }},
     {"Layer", [](ModelSection& m) { m.recompute_modules = {"LlamaDecoderLayer"}; }},
-    {"AttentionAndMlp", [](ModelSection& m) { m.recompute_modules = {"CoreAttention", "LlamaMLP", "LlamaRMSNorm"}; }},
+    {"AttentionAndMlp",
+     [](ModelSection& m) { m.recompute_modules = {"CoreAttention", "LlamaMLP", "LlamaRMSNorm"}; }},
 };
 
 class ModelRecompute : public testing::TestWithParam<std::tuple<Variant, Layout>> {};
@@ -217,13 +258,18 @@ TEST_P(ModelRecompute, ChangesNotOneBit) {
     const Outcome kept = train(config, layout);
     config.model.recompute = Recompute::kSelective;
     recomputation.change(config.model);
-    EXPECT_EQ(worst_error(train(config, layout), kept), 0) << (dropout ? "with" : "without") << " dropout";
+    EXPECT_EQ(worst_error(train(config, layout), kept), 0)
+        << (dropout ? "with" : "without") << " dropout";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, ModelRecompute,
-                         testing::Combine(testing::ValuesIn(kRecomputations), testing::Values(Layout{}, Layout{2, 2, 1, true, true})),
-                         [](const auto& test) { return std::get<0>(test.param).name + ("_" + layout_name(std::get<1>(test.param))); });
+                         testing::Combine(testing::ValuesIn(kRecomputations),
+                                          testing::Values(Layout{}, Layout{2, 2, 1, true, true})),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name +
+                                  ("_" + layout_name(std::get<1>(test.param)));
+                         });
 
 TEST(ModelRecompute, AnUnknownModuleIsNamedWithTheValidOnes) {
   RunConfig config = small_model({"", [](ModelSection&) {}}, {});
@@ -234,17 +280,21 @@ TEST(ModelRecompute, AnUnknownModuleIsNamedWithTheValidOnes) {
     FAIL() << "LlamaMlp was accepted";
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    for (const char* part : {"LlamaMlp", "LlamaMLP", "CoreAttention", "LlamaRMSNorm", "ActivationMultiplyMLP", "LlamaDecoderLayer"}) {
+    for (const char* part : {"LlamaMlp", "LlamaMLP", "CoreAttention", "LlamaRMSNorm",
+                             "ActivationMultiplyMLP", "LlamaDecoderLayer"}) {
       EXPECT_NE(text.find(part), std::string::npos) << text;
     }
   }
 }
 
-/// Dropout must drop: the loss differs from the one without, and from step to step with the weights held.
+/// Dropout must drop: the loss differs from the one without, and from step to step with the weights
+/// held.
 TEST(ModelDropout, EachSiteChangesTheLoss) {
   RunConfig config = small_model({"", [](ModelSection&) {}}, {});
   const double without = train(config, {}).steps[0].loss;
-  for (double ModelSection::*site : {&ModelSection::hidden_dropout, &ModelSection::attention_dropout, &ModelSection::ffn_dropout}) {
+  for (double ModelSection::* site :
+       {&ModelSection::hidden_dropout, &ModelSection::attention_dropout,
+        &ModelSection::ffn_dropout}) {
     RunConfig changed = config;
     changed.model.*site = 0.3;
     EXPECT_NE(train(changed, {}).steps[0].loss, without);

@@ -1,9 +1,14 @@
-// Runs a model for another program: parity_program INPUT OUTPUT. Both files are dictionaries, readable by torch.load.
-//   INPUT   config {key: number or text}, weights {name: tensor}, input_ids and labels [steps, b, s], and when they matter loss_mask,
-//           position_ids, attention_mask, token_type_ids of the same shape, next_sentence_labels [steps, b], or pixel_values
-//           [steps, b, c, h, w] in place of input_ids; optimizer {lr, beta1, beta2, eps, weight_decay} to train
+// Runs a model for another program: parity_program INPUT OUTPUT. Both files are dictionaries,
+// readable by torch.load.
+//   INPUT   config {key: number or text}, weights {name: tensor}, input_ids and labels [steps, b,
+//           s], and when they matter loss_mask,
+//           position_ids, attention_mask, token_type_ids of the same shape, next_sentence_labels
+//             [steps, b], or pixel_values
+//           [steps, b, c, h, w] in place of input_ids; optimizer {lr, beta1, beta2, eps,
+//             weight_decay} to train
 //           The run has the type of the weights.
-//   OUTPUT  logits [s, b, v] and grads {name: tensor} of the first step, losses [steps], weights {name: tensor} after the last
+//   OUTPUT  logits [s, b, v] and grads {name: tensor} of the first step, losses [steps], weights
+//     {name: tensor} after the last
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -31,17 +36,20 @@ Dict read(const std::string& file) {
 void write(const std::string& file, const c10::IValue& value) {
   const std::vector<char> bytes = torch::jit::pickle_save(value);
   std::ofstream stream(file, std::ios::binary);
-  if (!stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush()) throw ConfigError("cannot write " + file);
+  if (!stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush())
+    throw ConfigError("cannot write " + file);
 }
 
 using Setter = std::function<void(ModelSection&, const c10::IValue&)>;
 
 template <typename T>
-Setter number(T ModelSection::*member) {
-  return [member](ModelSection& config, const c10::IValue& value) { config.*member = static_cast<T>(value.toScalar().toDouble()); };
+Setter number(T ModelSection::* member) {
+  return [member](ModelSection& config, const c10::IValue& value) {
+    config.*member = static_cast<T>(value.toScalar().toDouble());
+  };
 }
 
-Setter of_image(int ImageSection::*member) {
+Setter of_image(int ImageSection::* member) {
   return [member](ModelSection& config, const c10::IValue& value) {
     if (!config.image) config.image.emplace();
     (*config.image).*member = static_cast<int>(value.toInt());
@@ -50,7 +58,8 @@ Setter of_image(int ImageSection::*member) {
 
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table{
-      {"architecture", [](ModelSection& m, const c10::IValue& v) { m.architecture = v.toStringRef(); }},
+      {"architecture",
+       [](ModelSection& m, const c10::IValue& v) { m.architecture = v.toStringRef(); }},
       {"num_layers", number(&ModelSection::num_layers)},
       {"hidden_size", number(&ModelSection::hidden_size)},
       {"ffn_hidden_size", number(&ModelSection::ffn_hidden_size)},
@@ -68,7 +77,8 @@ const std::map<std::string, Setter>& setters() {
       {"fuse_gate_up", number(&ModelSection::fuse_gate_up)},
       {"flash_attention", number(&ModelSection::flash_attention)},
       {"has_bias", number(&ModelSection::has_bias)},
-      {"share_embeddings_and_output_weights", number(&ModelSection::share_embeddings_and_output_weights)},
+      {"share_embeddings_and_output_weights",
+       number(&ModelSection::share_embeddings_and_output_weights)},
       {"apply_query_key_layer_scaling", number(&ModelSection::apply_query_key_layer_scaling)},
       {"normalization", number(&ModelSection::normalization)},
       {"activation", number(&ModelSection::activation)},
@@ -79,16 +89,42 @@ const std::map<std::string, Setter>& setters() {
       {"patch_size", of_image(&ImageSection::patch)},
       {"num_channels", of_image(&ImageSection::channels)},
       {"num_labels", of_image(&ImageSection::labels)},
-      {"lora_rank", [](ModelSection& m, const c10::IValue& v) { m.lora = LoraSection{static_cast<int>(v.toInt()), 2.0 * static_cast<double>(v.toInt()), 0, {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}}; }},
-      {"orpo_beta", [](ModelSection& m, const c10::IValue& v) { m.orpo = OrpoSection{v.toDouble(), m.orpo && m.orpo->trl}; }},
-      {"orpo_trl", [](ModelSection& m, const c10::IValue& v) { m.orpo = OrpoSection{m.orpo.value_or(OrpoSection()).beta, v.toBool()}; }},
+      {"lora_rank",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.lora = LoraSection{static_cast<int>(v.toInt()),
+                              2.0 * static_cast<double>(v.toInt()),
+                              0,
+                              {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}};
+       }},
+      {"orpo_beta",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.orpo = OrpoSection{v.toDouble(), m.orpo && m.orpo->trl};
+       }},
+      {"orpo_trl",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.orpo = OrpoSection{m.orpo.value_or(OrpoSection()).beta, v.toBool()};
+       }},
       {"recompute", number(&ModelSection::recompute)},
-      {"sliding_window", [](ModelSection& m, const c10::IValue& v) { m.sliding_window = static_cast<int>(v.toInt()); }},
-      {"rope_type", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.type = v.toStringRef(); }},
-      {"rope_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.factor = v.toDouble(); }},
-      {"rope_low_freq_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.low_freq_factor = v.toDouble(); }},
-      {"rope_high_freq_factor", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.high_freq_factor = v.toDouble(); }},
-      {"rope_original", [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.original_max_position_embeddings = static_cast<int>(v.toInt()); }},
+      {"sliding_window",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.sliding_window = static_cast<int>(v.toInt());
+       }},
+      {"rope_type",
+       [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.type = v.toStringRef(); }},
+      {"rope_factor",
+       [](ModelSection& m, const c10::IValue& v) { m.rope_scaling.factor = v.toDouble(); }},
+      {"rope_low_freq_factor",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.rope_scaling.low_freq_factor = v.toDouble();
+       }},
+      {"rope_high_freq_factor",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.rope_scaling.high_freq_factor = v.toDouble();
+       }},
+      {"rope_original",
+       [](ModelSection& m, const c10::IValue& v) {
+         m.rope_scaling.original_max_position_embeddings = static_cast<int>(v.toInt());
+       }},
   };
   return table;
 }
@@ -98,7 +134,8 @@ ModelSection model_section(const Dict& values) {
   config.save_logits = true;
   for (const auto& entry : values) {
     const auto setter = setters().find(entry.key().toStringRef());
-    if (setter == setters().end()) throw ConfigError("unknown key of config: " + entry.key().toStringRef());
+    if (setter == setters().end())
+      throw ConfigError("unknown key of config: " + entry.key().toStringRef());
     setter->second(config, entry.value());
   }
   return config;
@@ -108,20 +145,28 @@ ModelSection model_section(const Dict& values) {
 void set_weights(ParameterList& parameters, const Dict& weights) {
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters) {
-    if (!weights.contains(parameter.name)) throw ConfigError("no weight was given for " + parameter.name);
+    if (!weights.contains(parameter.name))
+      throw ConfigError("no weight was given for " + parameter.name);
     const at::Tensor value = weights.at(parameter.name).toTensor();
     if (value.sizes() != parameter.tensor.sizes()) {
-      throw ConfigError(c10::str(parameter.name, ": expected the shape ", parameter.tensor.sizes(), ", got ", value.sizes()));
+      throw ConfigError(c10::str(parameter.name, ": expected the shape ", parameter.tensor.sizes(),
+                                 ", got ", value.sizes()));
     }
     parameter.tensor.copy_(value);
   }
-  if (weights.size() != parameters.size()) throw ConfigError(c10::str("expected ", parameters.size(), " weights, got ", weights.size()));
+  if (weights.size() != parameters.size())
+    throw ConfigError(c10::str("expected ", parameters.size(), " weights, got ", weights.size()));
 }
 
 MicroBatch batch_of(const Dict& input, std::int64_t step) {
-  const auto part = [&](const char* key) { return input.contains(key) ? input.at(key).toTensor()[step] : at::Tensor(); };
-  return {part("input_ids"), part("labels"), part("loss_mask"), part("position_ids"), part("attention_mask"), {},
-          part("token_type_ids"), part("next_sentence_labels"), part("pixel_values")};
+  const auto part = [&](const char* key) {
+    return input.contains(key) ? input.at(key).toTensor()[step] : at::Tensor();
+  };
+  return {part("input_ids"),      part("labels"),
+          part("loss_mask"),      part("position_ids"),
+          part("attention_mask"), {},
+          part("token_type_ids"), part("next_sentence_labels"),
+          part("pixel_values")};
 }
 
 OptimizerOptions adamw_options(const Dict& values) {
@@ -183,7 +228,8 @@ void run(const std::string& input_file, const std::string& output_file) {
   }
   output.insert("losses", at::stack(losses));
   Dict after = make_dict();
-  for (const Parameter& parameter : parameters) after.insert(parameter.name, parameter.tensor.detach());
+  for (const Parameter& parameter : parameters)
+    after.insert(parameter.name, parameter.tensor.detach());
   output.insert("weights", after);
   write(output_file, output);
 }
@@ -194,7 +240,8 @@ void run(const std::string& input_file, const std::string& output_file) {
 int main(int count, char** arguments) {
   try {
     if (count != 3) throw trellis::ConfigError("usage: parity_program INPUT OUTPUT");
-    at::set_num_threads(1);  // as a rank has; and two threads that make the math library's first call at once may get an exp of fewer bits
+    at::set_num_threads(1);  // as a rank has; and two threads that make the math library's first
+                             // call at once may get an exp of fewer bits
     trellis::trainer::run(arguments[1], arguments[2]);
     return 0;
   } catch (const std::exception& error) {

@@ -1,119 +1,36 @@
-"""The models against Hugging Face transformers, in fp32: the same weights give the same logits, loss and gradients, and twenty steps of
-AdamW the same losses. Weights are random numbers; norms and biases too, so that each of them matters."""
+"""The models against Hugging Face transformers, in fp32: the same weights give the same logits,
+loss and gradients, and twenty steps of AdamW the same losses. Weights are random numbers; norms and
+biases too, so that each of them matters."""
 
-import copy
-import os
-import subprocess
-import tempfile
 import unittest
 
 import torch
 import transformers
 from torch.nn import functional
-
-TOLERANCE = 1e-5
-BATCH, SEQUENCE, VOCABULARY, LAYERS = 2, 32, 97, 3
-IGNORED = -100
-
-LLAMA = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=6,
-             num_key_value_heads=2, max_position_embeddings=SEQUENCE, rms_norm_eps=1e-5, attention_dropout=0.0,
-             tie_word_embeddings=False)
-OURS = dict(num_layers=LAYERS, hidden_size=48, ffn_hidden_size=80, num_attention_heads=6, num_kv_heads=2, encoder_seq_length=SEQUENCE,
-            max_position_embeddings=SEQUENCE, vocab_size=VOCABULARY, layernorm_epsilon=1e-5)
-LLAMA3_ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                   original_max_position_embeddings=16)
-
-
-def randomize(model):
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, 0.15)
-            else:
-                parameter.normal_(0.0 if name.endswith("bias") else 1.0, 0.2)
-    return model.train()
-
-
-def tokens(steps=1):
-    generator = torch.Generator().manual_seed(9)
-    ids = torch.randint(0, VOCABULARY, (steps, BATCH, SEQUENCE + 1), generator=generator)
-    return dict(input_ids=ids[..., :-1].contiguous(), labels=ids[..., 1:].contiguous())
-
-
-def mean_loss(logits, labels, loss_mask=None):
-    losses = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED).view(labels.shape)
-    weights = (labels != IGNORED).to(losses.dtype) * (1 if loss_mask is None else loss_mask)
-    return (losses * weights).sum() / weights.sum()
-
-
-def run(config, weights, batches, **more):
-    """The C++ model on the same numbers."""
-    with tempfile.TemporaryDirectory() as directory:
-        source, result = os.path.join(directory, "in.pt"), os.path.join(directory, "out.pt")
-        torch.save(dict(config=config, weights=weights, **batches, **more), source)
-        done = subprocess.run([os.environ["PARITY_PROGRAM"], source, result], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"parity_program ended with {done.returncode}: {done.stderr}")
-        return torch.load(result, weights_only=False)  # ours: dictionaries of C++ carry a type tag
-
-
-def llama_weights(tensors):
-    """Names of Hugging Face to ours: gate and up are one weight."""
-    weights = {name: tensor for name, tensor in tensors.items() if "gate_proj" not in name and "up_proj" not in name}
-    for name in tensors:
-        if "gate_proj" in name:
-            parts = [tensors[name], tensors[name.replace("gate_proj", "up_proj")]]
-            weights[name.replace("gate_proj", "gate_up_proj")] = torch.cat(parts)
-    return weights
-
-
-def values(model, gradients=False):
-    return {name: (p.grad if gradients else p.detach()).clone() for name, p in model.named_parameters()}
-
-
-class Comparison(unittest.TestCase):
-    """What every family is held to."""
-
-    def close(self, got, expected, what):
-        worst = (got - expected).abs().max().item()
-        print(f"{self.id().split('.')[-1]}: {what}: largest difference {worst:.1e}")
-        self.assertLessEqual(worst, TOLERANCE, what)
-
-    def check_forward(self, model, config, convert, batches=None, **inputs):
-        batches = batches or tokens()
-        logits = model(batches["input_ids"][0], **inputs).logits
-        loss = mean_loss(logits, batches["labels"][0], batches["loss_mask"][0] if "loss_mask" in batches else None)
-        loss.backward()
-        got = run(config, convert(values(model)), batches)
-        self.close(got["logits"].transpose(0, 1), logits.detach(), "logits")
-        self.close(got["losses"][0], loss.detach(), "loss")
-        expected = convert(values(model, gradients=True))
-        self.assertEqual(set(got["grads"]), set(expected))
-        self.close(max((got["grads"][n] - g).norm() / g.norm() for n, g in expected.items()), torch.tensor(0.0), "gradients, relative")
-
-    def check_training(self, model, config, convert, steps=20):
-        batches = tokens(steps)
-        before = convert(values(model))
-        options = dict(lr=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
-        matrices = [p for p in model.parameters() if p.dim() > 1]
-        vectors = [p for p in model.parameters() if p.dim() == 1]
-        optimizer = torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.0)], lr=options["lr"],
-                                      betas=(options["beta1"], options["beta2"]), eps=options["eps"],
-                                      weight_decay=options["weight_decay"])
-        losses = []
-        for ids, labels in zip(batches["input_ids"], batches["labels"]):
-            optimizer.zero_grad()
-            loss = mean_loss(model(ids).logits, labels)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        self.close(run(config, before, batches, optimizer=options)["losses"], torch.stack(losses), f"losses of {steps} steps")
+from transformers_case import (
+    BATCH,
+    IGNORED,
+    LAYERS,
+    LLAMA,
+    LLAMA3_ROPE,
+    OURS,
+    SEQUENCE,
+    VOCABULARY,
+    Comparison,
+    llama_weights,
+    mean_loss,
+    randomize,
+    run,
+    tokens,
+    values,
+)
 
 
 class Llama(Comparison):
     def model(self, **changes):
-        return randomize(transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**LLAMA, **changes})))
+        return randomize(
+            transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**LLAMA, **changes}))
+        )
 
     def test_llama_2(self):
         self.check_forward(self.model(), OURS, llama_weights)
@@ -122,8 +39,15 @@ class Llama(Comparison):
         self.check_forward(self.model(), dict(OURS, flash_attention=0), llama_weights)
 
     def test_llama_3_1_scaling(self):
-        config = dict(OURS, rope_theta=500000.0, rope_type="llama3", rope_factor=8.0, rope_low_freq_factor=1.0, rope_high_freq_factor=4.0,
-                      rope_original=16)
+        config = dict(
+            OURS,
+            rope_theta=500000.0,
+            rope_type="llama3",
+            rope_factor=8.0,
+            rope_low_freq_factor=1.0,
+            rope_high_freq_factor=4.0,
+            rope_original=16,
+        )
         self.check_forward(self.model(rope_parameters=LLAMA3_ROPE), config, llama_weights)
 
     def test_linear_scaling(self):
@@ -131,17 +55,24 @@ class Llama(Comparison):
         self.check_forward(model, dict(OURS, rope_type="linear", rope_factor=2.5), llama_weights)
 
     def test_dynamic_scaling(self):
-        model = self.model(rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0), max_position_embeddings=16)
-        self.check_forward(model, dict(OURS, rope_type="dynamic", rope_factor=2.0, rope_original=16), llama_weights)
+        model = self.model(
+            rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0),
+            max_position_embeddings=16,
+        )
+        self.check_forward(
+            model, dict(OURS, rope_type="dynamic", rope_factor=2.0, rope_original=16), llama_weights
+        )
 
-    def test_head_size_of_its_own(self):
+    def test_separate_head_size(self):
         self.check_forward(self.model(head_dim=20), dict(OURS, head_dim=20), llama_weights)
 
     def test_mask_of_the_loss(self):
         """Labels of −100 and weights of the loss mask; the mean is over what counts."""
         batches = tokens()
         batches["labels"][0, 0, :11] = IGNORED
-        batches["loss_mask"] = torch.rand(batches["labels"].shape, generator=torch.Generator().manual_seed(3))
+        batches["loss_mask"] = torch.rand(
+            batches["labels"].shape, generator=torch.Generator().manual_seed(3)
+        )
         self.check_forward(self.model(), OURS, llama_weights, batches)
 
     def test_nothing_counts(self):
@@ -156,44 +87,77 @@ class Llama(Comparison):
         mask = torch.ones(BATCH, SEQUENCE, dtype=torch.long)
         mask[1, :9] = 0
         positions = (mask.cumsum(-1) - 1).clamp_min(0)
-        expected = model(batches["input_ids"][0], attention_mask=mask, position_ids=positions).logits
-        got = run(OURS, llama_weights(values(model)), dict(batches, attention_mask=mask[None], position_ids=positions[None]))
-        self.close(got["logits"].transpose(0, 1)[mask == 1], expected[mask == 1].detach(), "logits of real tokens")
+        expected = model(
+            batches["input_ids"][0], attention_mask=mask, position_ids=positions
+        ).logits
+        got = run(
+            OURS,
+            llama_weights(values(model)),
+            dict(batches, attention_mask=mask[None], position_ids=positions[None]),
+        )
+        self.close(
+            got["logits"].transpose(0, 1)[mask == 1],
+            expected[mask == 1].detach(),
+            "logits of real tokens",
+        )
 
     def test_packed_documents_are_as_if_alone(self):
         model, batches, cut = self.model(), tokens(), 13
         mask = torch.ones(1, BATCH, SEQUENCE, dtype=torch.long)
         mask[..., cut:] = 2
-        positions = torch.cat([torch.arange(cut), torch.arange(SEQUENCE - cut)]).expand(1, BATCH, -1).contiguous()
+        positions = (
+            torch.cat([torch.arange(cut), torch.arange(SEQUENCE - cut)])
+            .expand(1, BATCH, -1)
+            .contiguous()
+        )
         ids = batches["input_ids"][0]
         alone = torch.cat([model(ids[:, :cut]).logits, model(ids[:, cut:]).logits], 1)
         for flash in (0, 1):
-            got = run(dict(OURS, flash_attention=flash), llama_weights(values(model)),
-                      dict(batches, attention_mask=mask, position_ids=positions))
-            self.close(got["logits"].transpose(0, 1), alone.detach(), f"logits, flash_attention {flash}")
+            got = run(
+                dict(OURS, flash_attention=flash),
+                llama_weights(values(model)),
+                dict(batches, attention_mask=mask, position_ids=positions),
+            )
+            self.close(
+                got["logits"].transpose(0, 1), alone.detach(), f"logits, flash_attention {flash}"
+            )
 
     def test_training(self):
         self.check_training(self.model(), OURS, llama_weights)
 
     def test_training_llama_3_1(self):
-        config = dict(OURS, rope_theta=500000.0, rope_type="llama3", rope_factor=8.0, rope_low_freq_factor=1.0, rope_high_freq_factor=4.0,
-                      rope_original=16)
+        config = dict(
+            OURS,
+            rope_theta=500000.0,
+            rope_type="llama3",
+            rope_factor=8.0,
+            rope_low_freq_factor=1.0,
+            rope_high_freq_factor=4.0,
+            rope_original=16,
+        )
         self.check_training(self.model(rope_parameters=LLAMA3_ROPE), config, llama_weights)
 
 
 class Mistral(Comparison):
     def model(self, **changes):
-        config = transformers.MistralConfig(**{**LLAMA, "head_dim": 8, "sliding_window": 7, **changes})
+        config = transformers.MistralConfig(
+            **{**LLAMA, "head_dim": 8, "sliding_window": 7, **changes}
+        )
         return randomize(transformers.MistralForCausalLM(config))
 
     def test_window(self):
         for flash in (0, 1):
-            self.check_forward(self.model(), dict(OURS, sliding_window=7, flash_attention=flash), llama_weights)
+            self.check_forward(
+                self.model(), dict(OURS, sliding_window=7, flash_attention=flash), llama_weights
+            )
 
     def test_the_window_matters(self):
         """The comparison above could not fail if the window changed nothing."""
         batches, weights = tokens(), llama_weights(values(self.model()))
-        difference = run(dict(OURS, sliding_window=7), weights, batches)["logits"] - run(OURS, weights, batches)["logits"]
+        difference = (
+            run(dict(OURS, sliding_window=7), weights, batches)["logits"]
+            - run(OURS, weights, batches)["logits"]
+        )
         self.assertGreater(difference.abs().max().item(), 0.1)
 
     def test_training(self):
@@ -201,12 +165,20 @@ class Mistral(Comparison):
 
 
 def gpt2_weights(tensors, heads=6):
-    """Names of Hugging Face to Megatron's. Conv1D holds its matrix transposed; q|k|v of the whole become q|k|v of each head."""
+    """Names of Hugging Face to Megatron's. Conv1D holds its matrix transposed; q|k|v of the whole
+    become q|k|v of each head."""
+
     def per_head(tensor):
         return tensor.reshape(3, heads, -1, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
 
-    places = {"ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_attn": "self_attention.query_key_value",
-              "attn.c_proj": "self_attention.dense", "mlp.c_fc": "mlp.dense_h_to_4h", "mlp.c_proj": "mlp.dense_4h_to_h"}
+    places = {
+        "ln_1": "input_layernorm",
+        "ln_2": "post_attention_layernorm",
+        "attn.c_attn": "self_attention.query_key_value",
+        "attn.c_proj": "self_attention.dense",
+        "mlp.c_fc": "mlp.dense_h_to_4h",
+        "mlp.c_proj": "mlp.dense_4h_to_h",
+    }
     weights = {}
     for name, tensor in tensors.items():
         parts = name.split(".")
@@ -216,193 +188,119 @@ def gpt2_weights(tensors, heads=6):
             path = f"language_model.encoder.layers.{parts[2]}.{places[module]}"
             weights[f"{path}.{kind}"] = per_head(value) if module == "attn.c_attn" else value
         else:
-            places_of_ends = {"wte": "embedding.word_embeddings", "wpe": "embedding.position_embeddings", "ln_f": "encoder.final_layernorm"}
+            places_of_ends = {
+                "wte": "embedding.word_embeddings",
+                "wpe": "embedding.position_embeddings",
+                "ln_f": "encoder.final_layernorm",
+            }
             weights[f"language_model.{places_of_ends[parts[1]]}.{parts[-1]}"] = tensor
     return weights
 
 
 class Gpt2(Comparison):
     """Learned positions, LayerNorm, biases, the tanh gelu, tied weights."""
-    CONFIG = dict({key: OURS[key] for key in ("num_layers", "hidden_size", "num_attention_heads", "encoder_seq_length", "vocab_size",
-                                              "layernorm_epsilon")},
-                  architecture="gpt", num_kv_heads=6, ffn_hidden_size=192, max_position_embeddings=40, normalization=0, activation=1,
-                  position_embedding=1, has_bias=1, share_embeddings_and_output_weights=1)
+
+    CONFIG = dict(
+        {
+            key: OURS[key]
+            for key in (
+                "num_layers",
+                "hidden_size",
+                "num_attention_heads",
+                "encoder_seq_length",
+                "vocab_size",
+                "layernorm_epsilon",
+            )
+        },
+        architecture="gpt",
+        num_kv_heads=6,
+        ffn_hidden_size=192,
+        max_position_embeddings=40,
+        normalization=0,
+        activation=1,
+        position_embedding=1,
+        has_bias=1,
+        share_embeddings_and_output_weights=1,
+    )
 
     def model(self):
-        return randomize(transformers.GPT2LMHeadModel(transformers.GPT2Config(
-            vocab_size=VOCABULARY, n_positions=40, n_embd=48, n_layer=LAYERS, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)))
+        return randomize(
+            transformers.GPT2LMHeadModel(
+                transformers.GPT2Config(
+                    vocab_size=VOCABULARY,
+                    n_positions=40,
+                    n_embd=48,
+                    n_layer=LAYERS,
+                    n_head=6,
+                    resid_pdrop=0.0,
+                    embd_pdrop=0.0,
+                    attn_pdrop=0.0,
+                )
+            )
+        )
 
     def test_gpt_2(self):
         self.check_forward(self.model(), self.CONFIG, gpt2_weights)
 
     def test_plain_attention_with_layer_scaling(self):
-        self.check_forward(self.model(), dict(self.CONFIG, flash_attention=0, apply_query_key_layer_scaling=1), gpt2_weights)
+        self.check_forward(
+            self.model(),
+            dict(self.CONFIG, flash_attention=0, apply_query_key_layer_scaling=1),
+            gpt2_weights,
+        )
 
     def test_position_ids(self):
         model, batches = self.model(), tokens()
-        positions = torch.randint(0, SEQUENCE, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(1))
-        expected = model(batches["input_ids"][0], position_ids=positions, attention_mask=torch.ones(BATCH, SEQUENCE)).logits
-        got = run(self.CONFIG, gpt2_weights(values(model)), dict(batches, position_ids=positions[None]))
+        positions = torch.randint(
+            0, SEQUENCE, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(1)
+        )
+        expected = model(
+            batches["input_ids"][0],
+            position_ids=positions,
+            attention_mask=torch.ones(BATCH, SEQUENCE),
+        ).logits
+        got = run(
+            self.CONFIG, gpt2_weights(values(model)), dict(batches, position_ids=positions[None])
+        )
         self.close(got["logits"].transpose(0, 1), expected.detach(), "logits")
 
     def test_training(self):
         self.check_training(self.model(), self.CONFIG, gpt2_weights)
 
 
-def encoder_weights(places):
-    """Names of Hugging Face's encoders to ours: `places` are the modules of a layer, the others keep their names."""
-    def convert(tensors):
-        weights = {}
-        for name, tensor in tensors.items():
-            parts = name.split(".")
-            if "layer" in parts and parts[1] == "encoder":
-                name = ".".join(["", *parts[:4], places[".".join(parts[4:-1])], parts[-1]])[1:]
-            weights[name] = tensor
-        return weights
-    return convert
-
-
-BERT_PLACES = {"attention.self.query": "attention.q_proj", "attention.self.key": "attention.k_proj", "attention.self.value": "attention.v_proj",
-               "attention.output.dense": "attention.dense", "attention.output.LayerNorm": "input_layernorm", "intermediate.dense": "mlp.intermediate",
-               "output.dense": "mlp.output", "output.LayerNorm": "post_attention_layernorm"}
-VIT_PLACES = {"attention.q_proj": "attention.q_proj", "attention.k_proj": "attention.k_proj", "attention.v_proj": "attention.v_proj",
-              "attention.o_proj": "attention.dense", "layernorm_before": "input_layernorm", "mlp.fc1": "mlp.intermediate", "mlp.fc2": "mlp.output",
-              "layernorm_after": "post_attention_layernorm"}
-ENCODER = dict(num_layers=LAYERS, hidden_size=48, ffn_hidden_size=80, num_attention_heads=6, num_kv_heads=6, layernorm_epsilon=1e-12,
-               normalization=0, activation=0, position_embedding=1, has_bias=1, flash_attention=0)
-HUB_ENCODER = dict(hidden_size=48, intermediate_size=80, num_hidden_layers=LAYERS, num_attention_heads=6, layer_norm_eps=1e-12,
-                   hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-
-
-class Bert(Comparison):
-    """BertForPreTraining: both heads, types of tokens, padding."""
-    CONFIG = dict(ENCODER, architecture="bert", transformer_block_type=1, encoder_seq_length=SEQUENCE, max_position_embeddings=40,
-                  vocab_size=VOCABULARY, type_vocab_size=2, share_embeddings_and_output_weights=1)
-
-    def model(self):
-        config = transformers.BertConfig(**HUB_ENCODER, vocab_size=VOCABULARY, max_position_embeddings=40, type_vocab_size=2, attn_implementation="eager")
-        return randomize(transformers.BertForPreTraining(config))
-
-    def batches(self, steps=1):
-        batches = tokens(steps)
-        generator = torch.Generator().manual_seed(2)
-        masked = torch.rand(batches["labels"].shape, generator=generator) < 0.3
-        masked[..., 0] = True
-        batches["labels"][~masked] = IGNORED
-        batches["token_type_ids"] = torch.randint(0, 2, batches["labels"].shape, generator=generator)
-        batches["next_sentence_labels"] = torch.randint(0, 2, (steps, BATCH), generator=generator)
-        batches["attention_mask"] = torch.ones_like(batches["labels"])
-        batches["attention_mask"][:, 1, 23:] = 0
-        return batches
-
-    def output(self, model, batches, step=0):
-        return model(input_ids=batches["input_ids"][step], attention_mask=batches["attention_mask"][step], token_type_ids=batches["token_type_ids"][step],
-                     labels=batches["labels"][step], next_sentence_label=batches["next_sentence_labels"][step])
-
-    def weights(self, tensors):
-        return encoder_weights(BERT_PLACES)(tensors)
-
-    def check(self, **changes):
-        model, batches = self.model(), self.batches()
-        expected = self.output(model, batches)
-        expected.loss.backward()
-        got = run(dict(self.CONFIG, **changes), self.weights(values(model)), batches)
-        real = batches["attention_mask"][0] == 1
-        self.close(got["logits"].transpose(0, 1)[real], expected.prediction_logits.detach()[real], "logits of real tokens")
-        self.close(got["losses"][0], expected.loss.detach(), "loss")
-        grads = self.weights(values(model, gradients=True))
-        self.assertEqual(set(got["grads"]), set(grads))
-        exact = copy.deepcopy(model).double()
-        exact.zero_grad()
-        self.output(exact, batches).loss.backward()
-        truth = self.weights(values(exact, gradients=True))
-        far = lambda of, name: ((of[name].double() - truth[name]).norm() / truth[name].norm()).item()
-        for name in truth:
-            # A key's bias shifts all of a query's scores alike: of its gradient only rounding is left.
-            if not name.endswith("k_proj.bias"):
-                self.assertLess(far(got["grads"], name), max(1e-5, 4 * far(grads, name)), f"gradient of {name}, beside fp64; transformers is off by {far(grads, name):.1e}")
-
-    def test_pre_training(self):
-        self.check()
-
-    def test_fused_attention(self):
-        self.check(flash_attention=1)
-
-    def test_recomputed(self):
-        self.check(recompute=2)
-
-    def test_training(self):
-        model, batches = self.model(), self.batches(20)
-        before = self.weights(values(model))
-        options = dict(lr=2e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
-        decayed = [p for p in model.parameters() if p.dim() > 1]
-        rest = [p for p in model.parameters() if p.dim() == 1]
-        optimizer = torch.optim.AdamW([dict(params=decayed), dict(params=rest, weight_decay=0.0)], lr=options["lr"], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-        losses = []
-        for step in range(20):
-            optimizer.zero_grad()
-            loss = self.output(model, batches, step).loss
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        self.close(run(self.CONFIG, before, batches, optimizer=options)["losses"], torch.stack(losses), "losses of 20 steps")
-
-
-class Vit(Comparison):
-    CONFIG = dict(ENCODER, architecture="vit", encoder_seq_length=17, max_position_embeddings=17, image_size=32, patch_size=8, num_channels=3, num_labels=11)
-
-    def model(self):
-        config = transformers.ViTConfig(**HUB_ENCODER, image_size=32, patch_size=8, num_channels=3, num_labels=11, attn_implementation="eager")
-        return randomize(transformers.ViTForImageClassification(config))
-
-    def weights(self, tensors):
-        weights = encoder_weights(VIT_PLACES)({name.replace("vit.layers", "vit.encoder.layer"): tensor for name, tensor in tensors.items()})
-        weights["vit.embeddings.cls_token"] = weights["vit.embeddings.cls_token"][0]
-        weights["vit.embeddings.position_embeddings"] = weights["vit.embeddings.position_embeddings"][0]
-        name = "vit.embeddings.patch_embeddings.projection.weight"
-        weights[name] = weights[name].flatten(1)
-        return weights
-
-    def check(self, **changes):
-        model = self.model()
-        generator = torch.Generator().manual_seed(4)
-        pixels, labels = torch.randn(1, BATCH, 3, 32, 32, generator=generator), torch.randint(0, 11, (1, BATCH, 1), generator=generator)
-        expected = model(pixel_values=pixels[0], labels=labels[0, :, 0])
-        expected.loss.backward()
-        got = run(dict(self.CONFIG, **changes), self.weights(values(model)), dict(pixel_values=pixels, labels=labels))
-        self.close(got["logits"][0], expected.logits.detach(), "logits")
-        self.close(got["losses"][0], expected.loss.detach(), "loss")
-        grads = self.weights(values(model, gradients=True))
-        self.assertEqual(set(got["grads"]), set(grads))
-        norms = {name: grad.norm() for name, grad in grads.items() if not name.endswith("k_proj.bias")}
-        self.close(max((got["grads"][name] - grads[name]).norm() / norm for name, norm in norms.items()), torch.tensor(0.0), "gradients, relative")
-
-    def test_classification(self):
-        self.check()
-
-    def test_fused_attention(self):
-        self.check(flash_attention=1)
-
-
 class Lora(Comparison):
     """Adapters on all projections, in fp64, against the dense model of W + alpha/rank · B·A."""
+
     RANK, SCALE = 3, 2.0
-    PLACES = {"self_attn.q_proj": (48, 48), "self_attn.k_proj": (16, 48), "self_attn.v_proj": (16, 48), "self_attn.o_proj": (48, 48),
-              "mlp.gate_up_proj": (160, 48), "mlp.down_proj": (48, 80)}
+    PLACES = {
+        "self_attn.q_proj": (48, 48),
+        "self_attn.k_proj": (16, 48),
+        "self_attn.v_proj": (16, 48),
+        "self_attn.o_proj": (48, 48),
+        "mlp.gate_up_proj": (160, 48),
+        "mlp.down_proj": (48, 80),
+    }
 
     def setup_weights(self):
-        model = randomize(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, attn_implementation="eager"))).double()
+        model = randomize(
+            transformers.LlamaForCausalLM(
+                transformers.LlamaConfig(**LLAMA, attn_implementation="eager")
+            )
+        ).double()
         base = llama_weights(values(model))
         generator = torch.Generator().manual_seed(6)
         adapters = {}
         for layer in range(LAYERS):
             for place, (rows, columns) in self.PLACES.items():
                 for name, shape in (("A", (self.RANK, columns)), ("B", (rows, self.RANK))):
-                    adapters[f"model.layers.{layer}.{place}.lora_{name}.weight"] = 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+                    adapters[f"model.layers.{layer}.{place}.lora_{name}.weight"] = (
+                        0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+                    )
         return model, base, adapters
 
     def merge(self, model, adapters):
-        """Puts W + scale · B·A into the dense model; returns the merged weights by our names, as leaves of a graph that reaches the adapters."""
+        """Puts W + scale · B·A into the dense model; returns the merged weights by our names, as
+        leaves of a graph that reaches the adapters."""
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in adapters.items()}
         merged = {}
         for name, weight in llama_weights(values(model)).items():
@@ -412,7 +310,9 @@ class Lora(Comparison):
         hub = {}
         for name in dict(model.named_parameters()):
             if "gate_proj" in name or "up_proj" in name:
-                half = merged[name.replace("gate_proj", "gate_up_proj").replace(".up_proj", ".gate_up_proj")].chunk(2)
+                half = merged[
+                    name.replace("gate_proj", "gate_up_proj").replace(".up_proj", ".gate_up_proj")
+                ].chunk(2)
                 hub[name] = half[0] if "gate_proj" in name else half[1]
             else:
                 hub[name] = merged[name]
@@ -425,17 +325,25 @@ class Lora(Comparison):
         loss = loss_of(logits)
         loss.backward()
         for recompute in (0, 2):
-            got = run(dict(OURS, lora_rank=self.RANK, recompute=recompute, **config), {**base, **adapters}, batches)
+            got = run(
+                dict(OURS, lora_rank=self.RANK, recompute=recompute, **config),
+                {**base, **adapters},
+                batches,
+            )
             self.assertEqual(set(got["grads"]), set(adapters), "only adapters have gradients")
             # Hugging Face's norms and positions stay fp32 in an fp64 model.
             self.close(got["losses"][0], loss.detach(), "loss")
             self.close(got["logits"].transpose(0, 1), logits.detach(), "logits")
-            worst = max(((got["grads"][n] - leaf.grad).norm() / leaf.grad.norm()).item() for n, leaf in leaves.items())
+            worst = max(
+                ((got["grads"][n] - leaf.grad).norm() / leaf.grad.norm()).item()
+                for n, leaf in leaves.items()
+            )
             self.close(torch.tensor(worst), torch.tensor(0.0), "gradients of adapters, relative")
             self.check_chain_rule(got, base, adapters, config, batches)
 
     def check_chain_rule(self, got, base, adapters, config, batches):
-        """Exactly: with the dense gradient G of W + scale · B·A, that of A is scale · Bᵀ·G and that of B scale · G·Aᵀ."""
+        """Exactly: with the dense gradient G of W + scale · B·A, that of A is scale · Bᵀ·G and that
+        of B scale · G·Aᵀ."""
         merged = {}
         for name, weight in base.items():
             path = name.removesuffix(".weight")
@@ -446,9 +354,17 @@ class Lora(Comparison):
         for name, a in adapters.items():
             if "lora_B" in name:
                 continue
-            b, gradient = adapters[name.replace("lora_A", "lora_B")], dense["grads"][name.replace("lora_A.", "")]
-            for what, expected in ((name, self.SCALE * b.t() @ gradient), (name.replace("lora_A", "lora_B"), self.SCALE * gradient @ a.t())):
-                self.assertLessEqual(((got["grads"][what] - expected).norm() / expected.norm()).item(), 1e-10, what)
+            b, gradient = (
+                adapters[name.replace("lora_A", "lora_B")],
+                dense["grads"][name.replace("lora_A.", "")],
+            )
+            for what, expected in (
+                (name, self.SCALE * b.t() @ gradient),
+                (name.replace("lora_A", "lora_B"), self.SCALE * gradient @ a.t()),
+            ):
+                self.assertLessEqual(
+                    ((got["grads"][what] - expected).norm() / expected.norm()).item(), 1e-10, what
+                )
 
     def test_gradients_are_those_of_the_dense_formula(self):
         batches = tokens()
@@ -456,8 +372,11 @@ class Lora(Comparison):
 
     @staticmethod
     def log_odds(logits, labels, beta):
-        """Mean log-probability of each sequence's labels, and beta · log sigmoid of the log odds ratio of each pair: rows 0 … b−1 are chosen."""
-        nll = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED).view(labels.shape)
+        """Mean log-probability of each sequence's labels, and beta · log sigmoid of the log odds
+        ratio of each pair: rows 0 … b−1 are chosen."""
+        nll = functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=IGNORED
+        ).view(labels.shape)
         log_p = -nll.sum(1) / (labels != IGNORED).sum(1)
         odds = log_p - torch.log(1 - log_p.exp())
         pairs = len(log_p) // 2
@@ -475,38 +394,56 @@ class Lora(Comparison):
         self.check_gradients(loss_of, dict(orpo_beta=beta), batches)
 
     def trl_loss(self, logits, batches, beta):
-        """ORPO as TRL 0.24 has it (orpo_trainer.py): prompts count in the likelihood, not in the odds; its mean is over tokens, not sequences."""
+        """ORPO as TRL 0.24 has it (orpo_trainer.py): prompts count in the likelihood, not in the
+        odds; its mean is over tokens, not sequences."""
         labels = batches["labels"][0]
         pairs = len(labels) // 2
         ids = batches["input_ids"][0, :pairs]
         if "attention_mask" in batches:
             ids = torch.where(batches["attention_mask"][0, :pairs] == 1, ids, IGNORED)
-        nll = functional.cross_entropy(logits[:pairs, :-1].flatten(0, 1), ids[:, 1:].flatten(), ignore_index=IGNORED)
+        nll = functional.cross_entropy(
+            logits[:pairs, :-1].flatten(0, 1), ids[:, 1:].flatten(), ignore_index=IGNORED
+        )
         return nll - self.log_odds(logits, labels, beta)[1].mean()
 
     def test_preference_pairs_of_trl(self):
         batches, beta = tokens(), 0.3
         batches["labels"][0, :, :9] = IGNORED
         batches["labels"][0, :, -1] = IGNORED
-        self.check_gradients(lambda logits: self.trl_loss(logits, batches, beta), dict(orpo_beta=beta, orpo_trl=True), batches)
+        self.check_gradients(
+            lambda logits: self.trl_loss(logits, batches, beta),
+            dict(orpo_beta=beta, orpo_trl=True),
+            batches,
+        )
 
     def test_padded_preference_pairs_of_trl(self):
-        """Two pairs of unequal lengths: the formula over the logits of the program, whose padding is of no account."""
+        """Two pairs of unequal lengths: the formula over the logits of the program, whose padding
+        is of no account."""
         _, base, adapters = self.setup_weights()
         two = [tokens(), tokens()]
         batches = {key: torch.cat([two[0][key], two[1][key].flip(-1)], 1) for key in two[0]}
         mask = torch.ones_like(batches["labels"])
         for row, length in enumerate((32, 20, 25, 11)):
             mask[0, row, length:] = 0
-        batches["labels"] = torch.where(functional.pad(mask[..., 1:], (0, 1)) == 1, batches["labels"], IGNORED)
+        batches["labels"] = torch.where(
+            functional.pad(mask[..., 1:], (0, 1)) == 1, batches["labels"], IGNORED
+        )
         batches["attention_mask"] = mask
-        got = run(dict(OURS, lora_rank=self.RANK, orpo_beta=0.3, orpo_trl=True), {**base, **adapters}, batches)
-        self.close(got["losses"][0], self.trl_loss(got["logits"].transpose(0, 1), batches, 0.3), "loss")
+        got = run(
+            dict(OURS, lora_rank=self.RANK, orpo_beta=0.3, orpo_trl=True),
+            {**base, **adapters},
+            batches,
+        )
+        self.close(
+            got["losses"][0], self.trl_loss(got["logits"].transpose(0, 1), batches, 0.3), "loss"
+        )
 
     def test_frozen_weights_do_not_move(self):
         _, base, adapters = self.setup_weights()
         options = dict(lr=1e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
-        after = run(dict(OURS, lora_rank=self.RANK), {**base, **adapters}, tokens(5), optimizer=options)["weights"]
+        after = run(
+            dict(OURS, lora_rank=self.RANK), {**base, **adapters}, tokens(5), optimizer=options
+        )["weights"]
         for name, weight in base.items():
             self.assertTrue(torch.equal(after[name], weight), name)
         for name, weight in adapters.items():

@@ -28,18 +28,26 @@ RotaryTables rotary(const RotarySpec& spec, const at::Tensor& position_ids = {})
   return RotaryEmbedding(double_context(parallel, parameters), spec).tables(position_ids);
 }
 
-RotarySpec plain(double theta) { return {.head_dim = kHeadDim, .sequence_length = kSequence, .max_position_embeddings = kSequence, .theta = theta}; }
+RotarySpec plain(double theta) {
+  return {.head_dim = kHeadDim,
+          .sequence_length = kSequence,
+          .max_position_embeddings = kSequence,
+          .theta = theta};
+}
 
-at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
+at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
 
-TEST(RotaryEmbedding, EachPairTurnsByItsAngle) {
+TEST(RotaryEmbedding, EachPairRotatesByItsAngle) {
   const double theta = 100;
   const at::Tensor x = random({kSequence, 1, 1, kHeadDim}, 1);
   const at::Tensor y = apply_rotary(x, rotary(plain(theta)));
   const auto in = x.accessor<double, 4>(), out = y.accessor<double, 4>();
   for (int p = 0; p < kSequence; ++p) {
     for (int i = 0; i < kHeadDim / 2; ++i) {
-      const double angle = p * std::pow(theta, -2.0 * i / kHeadDim), a = in[p][0][0][i], b = in[p][0][0][i + kHeadDim / 2];
+      const double angle = p * std::pow(theta, -2.0 * i / kHeadDim), a = in[p][0][0][i],
+                   b = in[p][0][0][i + kHeadDim / 2];
       EXPECT_NEAR(out[p][0][0][i], a * std::cos(angle) - b * std::sin(angle), 1e-14);
       EXPECT_NEAR(out[p][0][0][i + kHeadDim / 2], b * std::cos(angle) + a * std::sin(angle), 1e-14);
     }
@@ -50,33 +58,41 @@ TEST(RotaryEmbedding, ScoresDependOnTheDistanceOnly) {
   const at::Tensor q = random({1, 1, 1, kHeadDim}, 1).expand({kSequence, 1, 1, kHeadDim});
   const at::Tensor k = random({1, 1, 1, kHeadDim}, 2).expand({kSequence, 1, 1, kHeadDim});
   const RotaryTables tables = rotary(plain(50));
-  const at::Tensor scores = apply_rotary(q, tables).view({kSequence, kHeadDim}).matmul(apply_rotary(k, tables).view({kSequence, kHeadDim}).t());
-  for (int i = 1; i < kSequence; ++i) EXPECT_NEAR(scores[i][i - 1].item<double>(), scores[1][0].item<double>(), 1e-13);
+  const at::Tensor scores = apply_rotary(q, tables)
+                                .view({kSequence, kHeadDim})
+                                .matmul(apply_rotary(k, tables).view({kSequence, kHeadDim}).t());
+  for (int i = 1; i < kSequence; ++i)
+    EXPECT_NEAR(scores[i][i - 1].item<double>(), scores[1][0].item<double>(), 1e-13);
 }
 
 TEST(RotaryEmbedding, TheGradientIsTheTransposedRotation) {
   const RotaryTables tables = rotary(plain(50));
   at::Tensor x = random({kSequence, 2, 3, kHeadDim}, 1).requires_grad_();
-  const at::Tensor grad = random({kSequence, 2, 3, kHeadDim}, 2), direction = random({kSequence, 2, 3, kHeadDim}, 3);
+  const at::Tensor grad = random({kSequence, 2, 3, kHeadDim}, 2),
+                   direction = random({kSequence, 2, 3, kHeadDim}, 3);
   apply_rotary(x, tables).backward(grad);
   // The map is linear: <grad, R·d> = <Rᵀ·grad, d>.
   const at::NoGradGuard no_grad;
-  EXPECT_NEAR((grad * apply_rotary(direction, tables)).sum().item<double>(), (x.grad() * direction).sum().item<double>(), 1e-12);
+  EXPECT_NEAR((grad * apply_rotary(direction, tables)).sum().item<double>(),
+              (x.grad() * direction).sum().item<double>(), 1e-12);
 }
 
-/// Positions start again in the middle: each token turns by its own position.
+/// Positions start again in the middle: each token rotates by its own position.
 TEST(RotaryEmbedding, PositionIdsDecideTheAngle) {
   const at::Tensor ids = at::stack({at::arange(kSequence), at::arange(kSequence).remainder(4)});
   const at::Tensor x = random({kSequence, 2, 3, kHeadDim}, 1);
-  const at::Tensor got = apply_rotary(x, rotary(plain(50), ids)), in_order = apply_rotary(x, rotary(plain(50)));
+  const at::Tensor got = apply_rotary(x, rotary(plain(50), ids)),
+                   in_order = apply_rotary(x, rotary(plain(50)));
   EXPECT_TRUE(got.select(1, 0).equal(in_order.select(1, 0)));
   for (int p = 0; p < kSequence; ++p) {
-    const at::Tensor moved = at::zeros({kSequence, 1, 3, kHeadDim}, at::kDouble).index_copy(0, at::tensor({p % 4}, at::kLong), x.narrow(0, p, 1).narrow(1, 1, 1));
+    const at::Tensor moved =
+        at::zeros({kSequence, 1, 3, kHeadDim}, at::kDouble)
+            .index_copy(0, at::tensor({p % 4}, at::kLong), x.narrow(0, p, 1).narrow(1, 1, 1));
     EXPECT_TRUE(got[p][1].equal(apply_rotary(moved, rotary(plain(50)))[p % 4][0])) << p;
   }
 }
 
-TEST(RotaryEmbedding, APartOfTheHeadTurnsAndTheRestPasses) {
+TEST(RotaryEmbedding, APartOfTheHeadRotatesAndTheRestPasses) {
   RotarySpec spec = plain(50);
   spec.head_dim = 12;
   spec.percentage = 0.5;
@@ -88,7 +104,8 @@ TEST(RotaryEmbedding, APartOfTheHeadTurnsAndTheRestPasses) {
 /// The formulas of each rope type, pair by pair.
 TEST(RotaryEmbedding, ScaledFrequenciesEqualTheirFormulas) {
   constexpr double kPi = 3.14159265358979323846;
-  RotarySpec spec{.head_dim = 64, .sequence_length = 300, .max_position_embeddings = 100, .theta = 500};
+  RotarySpec spec{
+      .head_dim = 64, .sequence_length = 300, .max_position_embeddings = 100, .theta = 500};
   const at::Tensor plain_frequency = inverse_frequencies(spec);
   spec.scaling = {"linear", 4};
   EXPECT_TRUE(at::allclose(inverse_frequencies(spec), plain_frequency / 4, 1e-14, 0));
@@ -96,8 +113,11 @@ TEST(RotaryEmbedding, ScaledFrequenciesEqualTheirFormulas) {
   const at::Tensor llama3 = inverse_frequencies(spec);
   int kept = 0, slowed = 0;
   for (int i = 0; i < 32; ++i) {
-    const double f = std::pow(500.0, -2.0 * i / 64), wave = 2 * kPi / f, smooth = (100 / wave - 1) / (4 - 1);
-    const double expected = wave < 100.0 / 4 ? f : wave > 100.0 ? f / 8 : (1 - smooth) * f / 8 + smooth * f;
+    const double f = std::pow(500.0, -2.0 * i / 64), wave = 2 * kPi / f,
+                 smooth = (100 / wave - 1) / (4 - 1);
+    const double expected = wave < 100.0 / 4 ? f
+                            : wave > 100.0   ? f / 8
+                                             : (1 - smooth) * f / 8 + smooth * f;
     kept += wave < 100.0 / 4, slowed += wave > 100.0;
     EXPECT_NEAR(llama3[i].item<double>(), expected, 1e-14 * expected) << i;
   }
@@ -106,7 +126,8 @@ TEST(RotaryEmbedding, ScaledFrequenciesEqualTheirFormulas) {
   const double theta = 500 * std::pow(2.0 * 300 / 100 - 1, 64.0 / 62);
   EXPECT_NEAR(inverse_frequencies(spec)[5].item<double>(), std::pow(theta, -10.0 / 64), 1e-14);
   spec.sequence_length = 80;
-  EXPECT_TRUE(inverse_frequencies(spec).equal(plain_frequency)) << "within the model's positions nothing is stretched";
+  EXPECT_TRUE(inverse_frequencies(spec).equal(plain_frequency))
+      << "within the model's positions nothing is stretched";
 }
 
 TEST(RotaryEmbedding, BadInputIsNamed) {
@@ -123,14 +144,16 @@ struct Attention {
   std::optional<int> window = {};
   bool layer_scaling = false;
 
-  [[nodiscard]] at::Tensor operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& documents = {}) const {
+  [[nodiscard]] at::Tensor operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      const at::Tensor& documents = {}) const {
     ParallelState parallel;
     ParameterList parameters;
     const AttentionMask mask(double_context(parallel, parameters), q.size(0), window);
     ModelSection config;
     config.flash_attention = flash;
     config.apply_query_key_layer_scaling = layer_scaling;
-    const CoreAttention attention(double_context(parallel, parameters), "attention", config, /*layer=*/6, ShardPlace::whole());
+    const CoreAttention attention(double_context(parallel, parameters), "attention", config,
+                                  /*layer=*/6, ShardPlace::whole());
     return attention.forward(q, k, v, mask.allowed(documents));
   }
 };
@@ -138,19 +161,25 @@ struct Attention {
 class CoreAttentionForms : public testing::TestWithParam<bool> {
  protected:
   Attention attention{.flash = GetParam()};
-  at::Tensor q = random({kSequence, 2, 4, kHeadDim}, 1), k = random({kSequence, 2, 2, kHeadDim}, 2), v = random({kSequence, 2, 2, kHeadDim}, 3);
+  at::Tensor q = random({kSequence, 2, 4, kHeadDim}, 1), k = random({kSequence, 2, 2, kHeadDim}, 2),
+             v = random({kSequence, 2, 2, kHeadDim}, 3);
 };
 
 TEST_P(CoreAttentionForms, GroupedQueriesEqualExplicitlyCopiedHeads) {
   const at::Tensor got = attention(q, k, v);
-  EXPECT_TRUE(at::allclose(got, attention(q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2)), 1e-14, 1e-14));
+  EXPECT_TRUE(at::allclose(got, attention(q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2)),
+                           1e-14, 1e-14));
   EXPECT_EQ(got.sizes(), (std::vector<std::int64_t>{kSequence, 2, 4 * kHeadDim}));
 }
 
-/// Which queries notice a change of one key and its value: the definition of causality, window and documents at once.
+/// Which queries notice a change of one key and its value: the definition of causality, window and
+/// documents at once.
 TEST_P(CoreAttentionForms, AQueryReadsItsWindowOfItsDocumentsPast) {
-  const at::Tensor documents = at::tensor({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0}, at::kLong).view({2, kSequence});
-  for (const std::optional<int> window : {std::optional<int>{}, std::optional<int>{1}, std::optional<int>{3}, std::optional<int>{50}}) {
+  const at::Tensor documents =
+      at::tensor({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0}, at::kLong)
+          .view({2, kSequence});
+  for (const std::optional<int> window : {std::optional<int>{}, std::optional<int>{1},
+                                          std::optional<int>{3}, std::optional<int>{50}}) {
     for (const bool packed : {false, true}) {
       attention.window = window;
       const at::Tensor mask = packed ? documents : at::Tensor();
@@ -163,7 +192,8 @@ TEST_P(CoreAttentionForms, AQueryReadsItsWindowOfItsDocumentsPast) {
         for (int sample = 0; sample < 2; ++sample) {
           for (int query = 0; query < kSequence; ++query) {
             const bool same = !packed || documents[sample][query].equal(documents[sample][key]);
-            EXPECT_EQ(changed[query][sample].item<bool>(), query >= key && query - key < window.value_or(kSequence) && same)
+            EXPECT_EQ(changed[query][sample].item<bool>(),
+                      query >= key && query - key < window.value_or(kSequence) && same)
                 << "query " << query << " key " << key << " sample " << sample;
           }
         }
@@ -172,25 +202,32 @@ TEST_P(CoreAttentionForms, AQueryReadsItsWindowOfItsDocumentsPast) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, CoreAttentionForms, testing::Bool(), [](const auto& form) { return form.param ? "flash" : "plain"; });
+INSTANTIATE_TEST_SUITE_P(Forms, CoreAttentionForms, testing::Bool(),
+                         [](const auto& form) { return form.param ? "flash" : "plain"; });
 
 TEST(CoreAttention, FlashAndPlainAreEqualWithAndWithoutAWindow) {
-  const at::Tensor q = random({kSequence, 2, 4, kHeadDim}, 1), k = random({kSequence, 2, 2, kHeadDim}, 2), v = random({kSequence, 2, 2, kHeadDim}, 3);
+  const at::Tensor q = random({kSequence, 2, 4, kHeadDim}, 1),
+                   k = random({kSequence, 2, 2, kHeadDim}, 2),
+                   v = random({kSequence, 2, 2, kHeadDim}, 3);
   for (const std::optional<int> window : {std::optional<int>{}, std::optional<int>{4}}) {
     const at::Tensor flash = Attention{.flash = true, .window = window}(q, k, v);
     for (const bool scaling : {false, true}) {
-      const at::Tensor plain_form = Attention{.flash = false, .window = window, .layer_scaling = scaling}(q, k, v);
+      const at::Tensor plain_form =
+          Attention{.flash = false, .window = window, .layer_scaling = scaling}(q, k, v);
       EXPECT_TRUE(at::allclose(flash, plain_form, 1e-13, 1e-13)) << scaling;
     }
   }
 }
 
-/// What the scaling is for: a score of 6·300·300/√6 is beyond fp16, a seventh of it is not, and the softmax in fp32 takes it back.
+/// What the scaling is for: a score of 6·300·300/√6 is beyond fp16, a seventh of it is not, and the
+/// softmax in fp32 takes it back.
 TEST(CoreAttention, LayerScalingKeepsScoresInRange) {
-  const at::Tensor q = at::full({2, 1, 1, kHeadDim}, 300, at::kHalf), v = random({2, 1, 1, kHeadDim}, 3).to(at::kHalf);
+  const at::Tensor q = at::full({2, 1, 1, kHeadDim}, 300, at::kHalf),
+                   v = random({2, 1, 1, kHeadDim}, 3).to(at::kHalf);
   EXPECT_TRUE((Attention{.flash = false}(q, q, v).isnan().any().item<bool>()));
   const at::Tensor got = Attention{.flash = false, .layer_scaling = true}(q, q, v);
-  EXPECT_TRUE(at::allclose(got[1][0], ((v[0] + v[1]) / 2).flatten(), 1e-3, 1e-3)) << "equal scores: the mean of the values";
+  EXPECT_TRUE(at::allclose(got[1][0], ((v[0] + v[1]) / 2).flatten(), 1e-3, 1e-3))
+      << "equal scores: the mean of the values";
 }
 
 TEST(QkvProjection, TooFewKeyValueHeadsAreNamed) {
@@ -200,7 +237,9 @@ TEST(QkvProjection, TooFewKeyValueHeadsAreNamed) {
   config.hidden_size = 32;
   config.num_attention_heads = 8;
   config.num_kv_heads = 2;
-  EXPECT_THROW(QkvProjection(double_context(four, parameters), "model.layers.0.self_attn", config, QkvLayout::kSeparate), ConfigError);
+  EXPECT_THROW(QkvProjection(double_context(four, parameters), "model.layers.0.self_attn", config,
+                             QkvLayout::kSeparate),
+               ConfigError);
 }
 
 }  // namespace

@@ -64,8 +64,10 @@ NxDConfig two_stages(const PipelineConfig& pipeline) {
 }
 
 TEST(NxDConfig, CutsAndAutoPartitionExcludeEachOther) {
-  EXPECT_THAT(problems_of(two_stages({})), HasSubstr("exactly one of auto_partition and pipeline_cuts, got neither"));
-  EXPECT_THAT(problems_of(two_stages({.pipeline_cuts = {"a"}, .auto_partition = true})), HasSubstr("got both"));
+  EXPECT_THAT(problems_of(two_stages({})),
+              HasSubstr("exactly one of auto_partition and pipeline_cuts, got neither"));
+  EXPECT_THAT(problems_of(two_stages({.pipeline_cuts = {"a"}, .auto_partition = true})),
+              HasSubstr("got both"));
   EXPECT_EQ(problems_of(two_stages({.pipeline_cuts = {"a"}})), "accepted");
   EXPECT_EQ(problems_of(two_stages({.auto_partition = true})), "accepted");
 }
@@ -73,24 +75,31 @@ TEST(NxDConfig, CutsAndAutoPartitionExcludeEachOther) {
 TEST(NxDConfig, SeveralStagesNeedAPipelineConfig) {
   NxDConfig config;
   config.pipeline_parallel_size = 2;
-  EXPECT_THAT(problems_of(config), HasSubstr("pipeline_config: a model of several pipeline stages needs one"));
+  EXPECT_THAT(problems_of(config),
+              HasSubstr("pipeline_config: a model of several pipeline stages needs one"));
 }
 
 TEST(NxDConfig, TheTwoFormsOfTheLossExcludeEachOther) {
-  EXPECT_THAT(problems_of(two_stages({.auto_partition = true, .return_mb_loss = true, .broadcast_and_average_loss = true})),
-              HasSubstr("exclude each other"));
+  EXPECT_THAT(
+      problems_of(two_stages(
+          {.auto_partition = true, .return_mb_loss = true, .broadcast_and_average_loss = true})),
+      HasSubstr("exclude each other"));
 }
 
 TEST(NxDConfig, MetaDeviceInitNeedsAnInitialiser) {
   NxDConfig config;
   config.model_init_config.meta_device_init = true;
   EXPECT_THAT(problems_of(config), HasSubstr("expected a param_init_fn"));
-  config.model_init_config.param_init_fn = [](const std::string&, const std::string&, at::Tensor&) {};
+  config.model_init_config.param_init_fn = [](const std::string&, const std::string&, at::Tensor&) {
+  };
   EXPECT_EQ(problems_of(config), "accepted");
 }
 
 TEST(NxDConfig, AllProblemsAreReportedTogether) {
-  NxDConfig config = two_stages({.num_microbatches = 0, .auto_partition = true, .input_names = {"inputs"}, .output_loss_value_spec = {true, true}});
+  NxDConfig config = two_stages({.num_microbatches = 0,
+                                 .auto_partition = true,
+                                 .input_names = {"inputs"},
+                                 .output_loss_value_spec = {true, true}});
   config.tensor_parallel_size = 0;
   config.expert_parallel_size = 2;
   config.context_parallel_size = 4;
@@ -99,10 +108,13 @@ TEST(NxDConfig, AllProblemsAreReportedTogether) {
   config.mixed_precision_config.use_master_weights = true;
   config.optimizer_config.max_grad_norm = 0;
   const std::string text = problems_of(config);
-  for (const char* part : {"tensor_parallel_size: expected 1 or more, got 0", "expert_parallel_size", "context_parallel_size",
-                           "sequence_parallel: expected", "num_microbatches: expected 1 or more, got 0", "got \"inputs\"",
-                           "exactly one output to be the loss, got 2", "sequential_move_factor: expected 1 … 32, got 33",
-                           "use_master_weights: works on ZeRO-1's shards", "max_grad_norm: expected more than 0"}) {
+  for (const char* part :
+       {"tensor_parallel_size: expected 1 or more, got 0", "expert_parallel_size",
+        "context_parallel_size", "sequence_parallel: expected",
+        "num_microbatches: expected 1 or more, got 0", "got \"inputs\"",
+        "exactly one output to be the loss, got 2",
+        "sequential_move_factor: expected 1 … 32, got 33",
+        "use_master_weights: works on ZeRO-1's shards", "max_grad_norm: expected more than 0"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "tests/trainer/nxd/user_model.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trellis::trainer {
 namespace {
@@ -29,7 +29,9 @@ NxDConfig config_of(int pp) {
 LTModuleArguments arguments_of(int grad_accum_steps) {
   LTModuleArguments arguments;
   arguments.model_fn = [](const ModuleContext& context) { return user_model(context); };
-  arguments.optim = {.name = "adamw", .lr = 1e-2, .sched = SchedSection{.name = "CosineAnnealing", .warmup_steps = 2}};
+  arguments.optim = {.name = "adamw",
+                     .lr = 1e-2,
+                     .sched = SchedSection{.name = "CosineAnnealing", .warmup_steps = 2}};
   arguments.max_steps = 4;
   arguments.train_batch_size = static_cast<int>(kGlobalBatch) / grad_accum_steps;
   arguments.grad_accum_steps = grad_accum_steps;
@@ -57,8 +59,11 @@ std::vector<double> losses_of(int pp, int grad_accum_steps, std::string* shown =
   std::ostringstream out;
   NeuronTQDMProgressBar bar(out);
   LightningTrainer trainer(NeuronXLAStrategy(world_of(pp), config_of(pp)));
-  const auto data = [&](std::int64_t index, const SamplerArguments&) { return part_of_batch(index, grad_accum_steps); };
-  trainer.callback(bar).fit(arguments_of(grad_accum_steps), data, [&](const LTStep& step) { losses.push_back(*step.loss); });
+  const auto data = [&](std::int64_t index, const SamplerArguments&) {
+    return part_of_batch(index, grad_accum_steps);
+  };
+  trainer.callback(bar).fit(arguments_of(grad_accum_steps), data,
+                            [&](const LTStep& step) { losses.push_back(*step.loss); });
   if (shown != nullptr) *shown = out.str();
   return losses;
 }
@@ -87,7 +92,8 @@ TEST(Lightning, MetricsComeFromTheLastStageOrOnRequestFromRankZero) {
       module.setup(rank);
       module.configure_optimizers();
       EXPECT_EQ(module.is_logging_rank(), rank.rank() == (log_rank0 ? 0 : 1));
-      EXPECT_EQ(module.training_step(part_of_batch(0, 1))->loss.has_value(), module.is_logging_rank());
+      EXPECT_EQ(module.training_step(part_of_batch(0, 1))->loss.has_value(),
+                module.is_logging_rank());
     });
   }
 }
@@ -97,9 +103,12 @@ TEST(Lightning, TheTensorBoardLoggerWritesAnEventFile) {
   {
     NeuronTensorBoardLogger logger(directory.path() / "logs");
     LightningTrainer trainer(NeuronXLAStrategy(world_of(1), config_of(1)));
-    trainer.logger(logger).fit(arguments_of(1), [](std::int64_t index, const SamplerArguments&) { return part_of_batch(index, 1); });
+    trainer.logger(logger).fit(arguments_of(1), [](std::int64_t index, const SamplerArguments&) {
+      return part_of_batch(index, 1);
+    });
   }
-  EXPECT_GT(std::filesystem::file_size(directory.path() / "logs" / "events.out.tfevents.0.trellis"), 100U);
+  EXPECT_GT(std::filesystem::file_size(directory.path() / "logs" / "events.out.tfevents.0.trellis"),
+            100U);
 }
 
 TEST(Lightning, ThePrecisionPluginMakesWeightsBf16) {
@@ -109,7 +118,8 @@ TEST(Lightning, ThePrecisionPluginMakesWeightsBf16) {
 
 TEST(Lightning, TheStrategysSizesCountWithoutAConfig) {
   EXPECT_EQ(NeuronXLAStrategy(world_of(4), {}, 2, 2).nxd_config().tensor_parallel_size, 2);
-  EXPECT_EQ(NeuronXLAStrategy(world_of(2), config_of(2), 4, 1).nxd_config().tensor_parallel_size, 1);
+  EXPECT_EQ(NeuronXLAStrategy(world_of(2), config_of(2), 4, 1).nxd_config().tensor_parallel_size,
+            1);
 }
 
 TEST(Lightning, MisuseIsNamed) {
@@ -125,9 +135,10 @@ TEST(Lightning, MisuseIsNamed) {
   arguments.nxd_config = config_of(2);
   arguments.manual_opt = false;
   arguments.logging_interval = 0;
-  EXPECT_THAT(message_of(arguments), testing::AllOf(testing::HasSubstr("manual_opt: only manual optimization works"),
-                                                    testing::HasSubstr("grad_accum_steps: pipeline stages accumulate"),
-                                                    testing::HasSubstr("logging_interval: expected 1 or more, got 0")));
+  EXPECT_THAT(message_of(arguments),
+              testing::AllOf(testing::HasSubstr("manual_opt: only manual optimization works"),
+                             testing::HasSubstr("grad_accum_steps: pipeline stages accumulate"),
+                             testing::HasSubstr("logging_interval: expected 1 or more, got 0")));
 }
 
 }  // namespace

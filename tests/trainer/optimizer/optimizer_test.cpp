@@ -1,4 +1,5 @@
-// The sharded optimizer against the same on one rank; what masters, wide gradients and parameter groups change.
+// The sharded optimizer against the same on one rank; what masters, wide gradients and parameter
+// groups change.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +10,12 @@
 namespace trellis::trainer {
 namespace {
 
-at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
+at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
 
-/// Odd first dimensions: with two or four shards every parameter needs padding, "one_row" leaves shards empty.
+/// Odd first dimensions: with two or four shards every parameter needs padding, "one_row" leaves
+/// shards empty.
 struct Model {
   explicit Model(at::ScalarType dtype = at::kDouble) {
     add("matrix", {7, 3}, true, dtype);
@@ -28,7 +32,10 @@ struct Model {
   /// loss = Σ <parameter, coefficients>: the gradient is the coefficients.
   void backward(std::uint64_t seed) {
     for (Parameter& parameter : parameters) {
-      (parameter.tensor * random(parameter.tensor.sizes(), seed++).to(parameter.tensor.scalar_type())).sum().backward();
+      (parameter.tensor *
+       random(parameter.tensor.sizes(), seed++).to(parameter.tensor.scalar_type()))
+          .sum()
+          .backward();
     }
   }
   ParameterList parameters;
@@ -44,14 +51,19 @@ OptimizerOptions options(bool zero1) {
 }
 
 constexpr int kMicroBatches = 4, kSteps = 3;
-std::uint64_t seed_of(int step, int sample) { return static_cast<std::uint64_t>(1000 * step + 10 * sample); }
+std::uint64_t seed_of(int step, int sample) {
+  return static_cast<std::uint64_t>(1000 * step + 10 * sample);
+}
 
 /// Each rank of `dp` takes its share of the micro-batches; gradients are means over them.
-void train(Model& model, NeuronZero1Optimizer& optimizer, int dp, int dp_rank, std::vector<double>& norms) {
+void train(Model& model, NeuronZero1Optimizer& optimizer, int dp, int dp_rank,
+           std::vector<double>& norms) {
   for (int step = 0; step < kSteps; ++step) {
-    for (int sample = dp_rank; sample < kMicroBatches; sample += dp) model.backward(seed_of(step, sample));
+    for (int sample = dp_rank; sample < kMicroBatches; sample += dp)
+      model.backward(seed_of(step, sample));
     optimizer.reduce_gradients();
-    norms.push_back(optimizer.step(0.01).item<double>() * dp);  // sums over the own share: the average over ranks is 1/dp of the total
+    norms.push_back(optimizer.step(0.01).item<double>() *
+                    dp);  // sums over the own share: the average over ranks is 1/dp of the total
   }
 }
 
@@ -59,7 +71,8 @@ class Zero1 : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(Zero1, EqualsOneRankAndShardsTheStates) {
   const auto [dp, zero1] = GetParam();
-  // The total gradient of one rank is dp times the average: a limit that scales with it keeps the clipped gradients equal.
+  // The total gradient of one rank is dp times the average: a limit that scales with it keeps the
+  // clipped gradients equal.
   Model reference;
   OptimizerOptions one_rank = options(true);
   one_rank.max_grad_norm = std::nullopt;
@@ -76,21 +89,28 @@ TEST_P(Zero1, EqualsOneRankAndShardsTheStates) {
     NeuronZero1Optimizer optimizer(model.parameters, state, sharded);
     std::vector<double> norms;
     train(model, optimizer, dp, rank.rank(), norms);
-    for (int i = 0; i < kSteps; ++i) EXPECT_NEAR(norms[static_cast<std::size_t>(i)], expected_norms[static_cast<std::size_t>(i)], 1e-10);
+    for (int i = 0; i < kSteps; ++i)
+      EXPECT_NEAR(norms[static_cast<std::size_t>(i)], expected_norms[static_cast<std::size_t>(i)],
+                  1e-10);
     for (std::size_t i = 0; i < model.parameters.size(); ++i) {
       // AdamW does not see the scale of the gradient, up to eps.
-      EXPECT_TRUE(at::allclose(model.parameters[i].tensor, reference.parameters[i].tensor, 1e-6, 1e-7)) << model.parameters[i].name;
+      EXPECT_TRUE(
+          at::allclose(model.parameters[i].tensor, reference.parameters[i].tensor, 1e-6, 1e-7))
+          << model.parameters[i].name;
     }
     std::int64_t state_elements = 0;
     optimizer.for_each_state([&](const at::Tensor& tensor) { state_elements += tensor.numel(); });
     const auto rows = [shards = zero1 ? dp : 1](int n) { return (n + shards - 1) / shards; };
-    EXPECT_EQ(state_elements, 2 * (rows(7) * 3 + rows(5) + rows(1) * 4)) << "two moments of one shard, padded by rows; no master of fp64";
+    EXPECT_EQ(state_elements, 2 * (rows(7) * 3 + rows(5) + rows(1) * 4))
+        << "two moments of one shard, padded by rows; no master of fp64";
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Zero1, testing::Combine(testing::Values(1, 2, 4), testing::Bool()), [](const auto& test) {
-  return "DP" + std::to_string(std::get<0>(test.param)) + (std::get<1>(test.param) ? "_ZeRO1" : "");
-});
+INSTANTIATE_TEST_SUITE_P(Ranks, Zero1, testing::Combine(testing::Values(1, 2, 4), testing::Bool()),
+                         [](const auto& test) {
+                           return "DP" + std::to_string(std::get<0>(test.param)) +
+                                  (std::get<1>(test.param) ? "_ZeRO1" : "");
+                         });
 
 TEST(MasterWeights, KeepUpdatesThatAreSmallerThanTheModelsPrecision) {
   Model half(at::kBFloat16);
@@ -105,9 +125,11 @@ TEST(MasterWeights, KeepUpdatesThatAreSmallerThanTheModelsPrecision) {
     optimizer.step(1e-5);
   };
   step();
-  EXPECT_GT(half.parameters[0].tensor.eq(before).sum().item<std::int64_t>(), 15) << "one step is lost in bfloat16";
+  EXPECT_GT(half.parameters[0].tensor.eq(before).sum().item<std::int64_t>(), 15)
+      << "one step is lost in bfloat16";
   for (int i = 0; i < 2000; ++i) step();
-  EXPECT_EQ(half.parameters[0].tensor.eq(before).sum().item<std::int64_t>(), 0) << "but not in the masters";
+  EXPECT_EQ(half.parameters[0].tensor.eq(before).sum().item<std::int64_t>(), 0)
+      << "but not in the masters";
 }
 
 TEST(GradientAccumulation, Fp32SumsKeepWhatHalfPrecisionLoses) {
@@ -120,7 +142,8 @@ TEST(GradientAccumulation, Fp32SumsKeepWhatHalfPrecisionLoses) {
     mixed.max_grad_norm = std::nullopt;
     NeuronZero1Optimizer optimizer(parameters, ParallelState(), mixed);
     for (int i = 0; i < 1024; ++i) parameters[0].tensor.sum().backward();  // each gradient is 1
-    EXPECT_FALSE(parameters[0].tensor.grad().defined()) << "the half-precision gradient is freed at once";
+    EXPECT_FALSE(parameters[0].tensor.grad().defined())
+        << "the half-precision gradient is freed at once";
     optimizer.reduce_gradients();
     return optimizer.step(0).item<double>() / 2;  // norm of four equal numbers
   };
@@ -130,7 +153,8 @@ TEST(GradientAccumulation, Fp32SumsKeepWhatHalfPrecisionLoses) {
 
 TEST(WeightDecay, LeavesTheExemptParametersAlone) {
   Model model;
-  const at::Tensor norm_before = model.parameters[1].tensor.detach().clone(), matrix_before = model.parameters[0].tensor.detach().clone();
+  const at::Tensor norm_before = model.parameters[1].tensor.detach().clone(),
+                   matrix_before = model.parameters[0].tensor.detach().clone();
   OptimizerOptions decay = options(true);
   decay.max_grad_norm = std::nullopt;
   NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), decay);

@@ -1,4 +1,5 @@
-// What each precision keeps and loses: stochastic rounding, masters, accumulation, the dtype of communications, memory.
+// What each precision keeps and loses: stochastic rounding, masters, accumulation, the dtype of
+// communications, memory.
 #include <cmath>
 #include <set>
 
@@ -15,7 +16,9 @@ namespace {
 using testing_support::SmallModel;
 using testing_support::WeightShape;
 
-const std::vector<WeightShape> kWeights = {{"column_parallel", {6, 5}, 0}, {"row_parallel", {5, 6}, 1}, {"gate_up", {8, 3}, 0, 2},
+const std::vector<WeightShape> kWeights = {{"column_parallel", {6, 5}, 0},
+                                           {"row_parallel", {5, 6}, 1},
+                                           {"gate_up", {8, 3}, 0, 2},
                                            {"norm", {7}, -1, 1, false}};
 
 OptimizerOptions bf16_sr() {
@@ -47,14 +50,18 @@ struct OneShard {
 TEST(StochasticRounding, IsUnbiasedAndChoosesANeighbour) {
   const OneShard shard(500, 400);
   const StochasticRounding rounding(shard.layout, 1, at::kCPU);
-  // bf16 has 7 bits behind the point: neighbours of 1 + x are 1 and 1 + 1/128.
+  // bf16 has 7 bits after the point: neighbours of 1 + x are 1 and 1 + 1/128.
   for (const double fraction : {0.0, 0.001, 0.1, 0.25, 0.5, 0.9, 0.999}) {
     for (const double sign : {1.0, -1.0}) {
       const double value = sign * (1 + fraction / 128);
-      const at::Tensor rounded = rounding.round(shard.layout, at::full({200'000}, value, at::kFloat), 7, "weights").to(at::kDouble);
-      EXPECT_TRUE(((rounded == sign) | (rounded == sign * (1 + 1.0 / 128))).all().item<bool>()) << value;
+      const at::Tensor rounded =
+          rounding.round(shard.layout, at::full({200'000}, value, at::kFloat), 7, "weights")
+              .to(at::kDouble);
+      EXPECT_TRUE(((rounded == sign) | (rounded == sign * (1 + 1.0 / 128))).all().item<bool>())
+          << value;
       const double share = (rounded != sign).to(at::kDouble).mean().item<double>();
-      EXPECT_NEAR(share, fraction, 5 * std::sqrt(fraction * (1 - fraction) / 200'000) + 1e-12) << "five standard deviations";
+      EXPECT_NEAR(share, fraction, 5 * std::sqrt(fraction * (1 - fraction) / 200'000) + 1e-12)
+          << "five standard deviations";
     }
   }
 }
@@ -63,7 +70,8 @@ TEST(StochasticRounding, KeepsWhatIsExactOrNotFinite) {
   const OneShard shard(1, 6);
   const StochasticRounding rounding(shard.layout, 1, at::kCPU);
   const double infinity = INFINITY;
-  const at::Tensor exact = at::tensor({0.0, -2.5, 1.0, infinity, -infinity, 3e38}, at::kDouble).to(at::kBFloat16);
+  const at::Tensor exact =
+      at::tensor({0.0, -2.5, 1.0, infinity, -infinity, 3e38}, at::kDouble).to(at::kBFloat16);
   EXPECT_TRUE(rounding.round(shard.layout, exact.to(at::kFloat), 1, "weights").equal(exact));
   const at::Tensor not_a_number = at::full({6}, std::nan(""), at::kFloat);
   EXPECT_TRUE(rounding.round(shard.layout, not_a_number, 1, "weights").isnan().all().item<bool>());
@@ -72,23 +80,29 @@ TEST(StochasticRounding, KeepsWhatIsExactOrNotFinite) {
 TEST(StochasticRounding, BitsDependOnSeedStepParameterAndStream) {
   const OneShard shard(40, 50), other(40, 50, "other");
   const at::Tensor half = at::full({2000}, 1 + 0.5 / 128, at::kFloat);
-  const auto bits = [&](const OneShard& of, std::int64_t seed, std::int64_t step, const char* stream) {
+  const auto bits = [&](const OneShard& of, std::int64_t seed, std::int64_t step,
+                        const char* stream) {
     return StochasticRounding(of.layout, seed, at::kCPU).round(of.layout, half, step, stream);
   };
   const at::Tensor first = bits(shard, 1, 1, "weights");
   EXPECT_TRUE(first.equal(bits(shard, 1, 1, "weights")));
   // Independent draws agree in half of the elements.
-  for (const at::Tensor& changed : {bits(shard, 2, 1, "weights"), bits(shard, 1, 2, "weights"), bits(other, 1, 1, "weights"),
-                                    bits(shard, 1, 1, "exp_avg")}) {
+  for (const at::Tensor& changed : {bits(shard, 2, 1, "weights"), bits(shard, 1, 2, "weights"),
+                                    bits(other, 1, 1, "weights"), bits(shard, 1, 1, "exp_avg")}) {
     EXPECT_NEAR(first.eq(changed).to(at::kDouble).mean().item<double>(), 0.5, 0.06);
   }
   // Neighbours in rows and columns are independent as well.
   const at::Tensor matrix = first.view({40, 50});
-  EXPECT_NEAR(matrix.narrow(0, 1, 39).eq(matrix.narrow(0, 0, 39)).to(at::kDouble).mean().item<double>(), 0.5, 0.06);
-  EXPECT_NEAR(matrix.narrow(1, 1, 49).eq(matrix.narrow(1, 0, 49)).to(at::kDouble).mean().item<double>(), 0.5, 0.06);
+  EXPECT_NEAR(
+      matrix.narrow(0, 1, 39).eq(matrix.narrow(0, 0, 39)).to(at::kDouble).mean().item<double>(),
+      0.5, 0.06);
+  EXPECT_NEAR(
+      matrix.narrow(1, 1, 49).eq(matrix.narrow(1, 0, 49)).to(at::kDouble).mean().item<double>(),
+      0.5, 0.06);
 }
 
-std::vector<at::Tensor> train(SmallModel& model, const ParallelState& parallel, const OptimizerOptions& options, int steps, double lr) {
+std::vector<at::Tensor> train(SmallModel& model, const ParallelState& parallel,
+                              const OptimizerOptions& options, int steps, double lr) {
   NeuronZero1Optimizer optimizer(model.parameters, parallel, options);
   for (int step = 1; step <= steps; ++step) {
     model.backward(step);
@@ -96,15 +110,18 @@ std::vector<at::Tensor> train(SmallModel& model, const ParallelState& parallel, 
     optimizer.step(lr);
   }
   std::vector<at::Tensor> weights;
-  for (const Parameter& parameter : model.parameters) weights.push_back(parameter.tensor.detach().clone());
+  for (const Parameter& parameter : model.parameters)
+    weights.push_back(parameter.tensor.detach().clone());
   return weights;
 }
 
-/// bf16 gradients of DP ranks are equal here, so that their average is exact and the layouts may be compared bit for bit.
+/// bf16 gradients of DP ranks are equal here, so that their average is exact and the layouts may be
+/// compared bit for bit.
 TEST(StochasticRounding, EveryLayoutRoundsTheSameWeightsAlike) {
   SmallModel whole(kWeights, ParallelState(), at::kBFloat16);
   const auto expected = train(whole, ParallelState(), bf16_sr(), 3, 0.01);
-  for (const auto& [tp, dp, zero1] : {std::tuple{1, 2, true}, {2, 1, true}, {2, 2, true}, {2, 2, false}, {1, 4, true}}) {
+  for (const auto& [tp, dp, zero1] :
+       {std::tuple{1, 2, true}, {2, 1, true}, {2, 2, true}, {2, 2, false}, {1, 4, true}}) {
     runtime::WorldOptions world;
     world.world_size = tp * dp;
     runtime::run_ranks(world, [&, tp = tp, zero1 = zero1](runtime::RankContext& rank) {
@@ -113,12 +130,14 @@ TEST(StochasticRounding, EveryLayoutRoundsTheSameWeightsAlike) {
       OptimizerOptions options = bf16_sr();
       options.zero1 = zero1;
       const auto weights = train(model, parallel, options, 3, 0.01);
-      for (std::size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(model.local(i, expected[i]))) << kWeights[i].name;
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        EXPECT_TRUE(weights[i].equal(model.local(i, expected[i]))) << kWeights[i].name;
     });
   }
 }
 
-/// 400 steps of a fifth of the distance to the next bf16 number: nearest rounding stays, stochastic rounding arrives on average.
+/// 400 steps of a fifth of the distance to the next bf16 number: nearest rounding stays, stochastic
+/// rounding arrives on average.
 TEST(StochasticRounding, DoesNotLoseSmallUpdates) {
   const auto mean_after = [](bool stochastic) {
     ParameterList parameters(1);
@@ -142,13 +161,19 @@ TEST(StochasticRounding, DoesNotLoseSmallUpdates) {
 }
 
 TEST(MixedPrecisionSR, RoundsTheSameMastersToOtherWeights) {
-  SmallModel nearest(kWeights, ParallelState(), at::kBFloat16), stochastic(kWeights, ParallelState(), at::kBFloat16);
+  SmallModel nearest(kWeights, ParallelState(), at::kBFloat16),
+      stochastic(kWeights, ParallelState(), at::kBFloat16);
   OptimizerOptions with_rounding = mixed();
   with_rounding.stochastic_rounding = true;
-  const auto a = train(nearest, ParallelState(), mixed(), 5, 0.01), b = train(stochastic, ParallelState(), with_rounding, 5, 0.01);
+  const auto a = train(nearest, ParallelState(), mixed(), 5, 0.01),
+             b = train(stochastic, ParallelState(), with_rounding, 5, 0.01);
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    largest = std::max(largest, (a[i].to(at::kDouble) - b[i].to(at::kDouble)).abs().div(a[i].to(at::kDouble).abs()).max().item<double>());
+    largest = std::max(largest, (a[i].to(at::kDouble) - b[i].to(at::kDouble))
+                                    .abs()
+                                    .div(a[i].to(at::kDouble).abs())
+                                    .max()
+                                    .item<double>());
   }
   EXPECT_GT(largest, 0);
   EXPECT_LE(largest, 1.0 / 128) << "masters are not affected: never further than the neighbour";
@@ -164,11 +189,13 @@ double accumulation_error(at::ScalarType grad_dtype) {
   const NeuronZero1Optimizer optimizer(parameters, ParallelState(), options);
   at::Tensor exact = at::zeros({50, 20}, at::kDouble);
   for (std::uint64_t i = 0; i < 64; ++i) {
-    const at::Tensor grad = at::rand({50, 20}, at::detail::createCPUGenerator(i), at::kFloat).to(at::kBFloat16);
+    const at::Tensor grad =
+        at::rand({50, 20}, at::detail::createCPUGenerator(i), at::kFloat).to(at::kBFloat16);
     (parameters[0].tensor * grad).sum().backward();
     exact += grad;
   }
-  return ((optimizer.main_grad(parameters[0]).to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+  return ((optimizer.main_grad(parameters[0]).to(at::kDouble) - exact).norm() / exact.norm())
+      .item<double>();
 }
 
 TEST(GradientAccumulation, Fp32Beats16BitsOver64MicroBatches) {
@@ -214,12 +241,15 @@ TEST(WithoutZero1, MastersAndWideGradientsAreErrors) {
       return error.what();
     }
   };
-  EXPECT_THAT(message(at::kBFloat16, at::kFloat), testing::HasSubstr("use_master_weights: needs zero_one_enabled"));
-  EXPECT_THAT(message(at::kFloat, at::kBFloat16), testing::HasSubstr("use_fp32_grad_acc: needs zero_one_enabled"));
+  EXPECT_THAT(message(at::kBFloat16, at::kFloat),
+              testing::HasSubstr("use_master_weights: needs zero_one_enabled"));
+  EXPECT_THAT(message(at::kFloat, at::kBFloat16),
+              testing::HasSubstr("use_fp32_grad_acc: needs zero_one_enabled"));
   EXPECT_EQ(message(at::kBFloat16, at::kBFloat16), "");
 }
 
-/// Bytes of masters and states per rank by the formula, for two moments: ZeRO-1 divides each of them by DP, padded by rows.
+/// Bytes of masters and states per rank by the formula, for two moments: ZeRO-1 divides each of
+/// them by DP, padded by rows.
 TEST(Memory, OfTheStatesIsTheFormula) {
   struct Expected {
     const char* name;
@@ -230,13 +260,16 @@ TEST(Memory, OfTheStatesIsTheFormula) {
   OptimizerOptions plain = bf16_sr();
   plain.zero1 = false;
   for (const auto& [name, options, optimizer_name, bytes] :
-       {Expected{"mixed precision: fp32 master and two moments", mixed(), "adamw", 12}, Expected{"bf16SR: two bf16 moments", bf16_sr(), "adamw", 4},
-        Expected{"fp32 states of bf16 weights", bf16_sr(), "adamw_fp32OptState", 8}, Expected{"without ZeRO-1: not divided", plain, "adamw", 4},
+       {Expected{"mixed precision: fp32 master and two moments", mixed(), "adamw", 12},
+        Expected{"bf16SR: two bf16 moments", bf16_sr(), "adamw", 4},
+        Expected{"fp32 states of bf16 weights", bf16_sr(), "adamw_fp32OptState", 8},
+        Expected{"without ZeRO-1: not divided", plain, "adamw", 4},
         Expected{"sgd has no state: the master alone", mixed(), "sgd", 4}}) {
     const int dp = 4;
     runtime::WorldOptions world;
     world.world_size = dp;
-    runtime::run_ranks(world, [&, &name = name, &given = options, &optimizer_name = optimizer_name, &bytes = bytes](runtime::RankContext& rank) {
+    runtime::run_ranks(world, [&, &name = name, &given = options, &optimizer_name = optimizer_name,
+                               &bytes = bytes](runtime::RankContext& rank) {
       const ParallelState parallel = ParallelState::initialize_model_parallel(rank, 1, 1);
       SmallModel model({{"a", {12, 5}}, {"b", {7, 3}}, {"c", {16}}}, parallel, at::kBFloat16);
       OptimizerOptions changed = given;
@@ -252,8 +285,8 @@ TEST(Memory, OfTheStatesIsTheFormula) {
   }
 }
 
-/// What a rank keeps, on the first and the last rank of a group: gradients do not know DP; shards are
-/// whole rows, one at least.
+/// What a rank keeps, on the first and the last rank of a group: gradients do not know DP; shards
+/// are whole rows, one at least.
 TEST(Memory, OfARankIsTheFormulaFromOneReplicaTo4096) {
   for (const int dp : {1, 2, 3, 4, 5, 64, 96, 100, 256, 768, 1000, 1024, 4095, 4096}) {
     for (const int rank : {0, dp - 1}) {
@@ -261,8 +294,9 @@ TEST(Memory, OfARankIsTheFormulaFromOneReplicaTo4096) {
       data.rank = rank;
       data.size = dp;
       const ParallelState parallel({}, {}, data);
-      SmallModel model({{"qkv", {768, 5}}, {"vocabulary", {100, 3}}, {"norm", {4096}, -1, 1, false}},
-                       parallel, at::kBFloat16);
+      SmallModel model(
+          {{"qkv", {768, 5}}, {"vocabulary", {100, 3}}, {"norm", {4096}, -1, 1, false}}, parallel,
+          at::kBFloat16);
       const NeuronZero1Optimizer optimizer(model.parameters, parallel, mixed());
       std::int64_t gradients = 0, states = 0;
       optimizer.for_each_gradient([&](const at::Tensor& grad) { gradients += grad.numel(); });
@@ -276,10 +310,14 @@ TEST(Memory, OfARankIsTheFormulaFromOneReplicaTo4096) {
 
 TEST(ModelDtype, FollowsTheTableOfPrecisions) {
   PrecisionSection precision;
-  for (const auto& [type, bf16, expected] :
-       {std::tuple{"mixed_precision", true, at::kBFloat16}, {"mixed_precisionSR", true, at::kBFloat16}, {"bf16SR", true, at::kBFloat16},
-        {"fp32", false, at::kFloat}, {"autocast", true, at::kBFloat16}, {"autocast", false, at::kFloat}, {"manual", false, at::kFloat},
-        {"fp64", false, at::kDouble}}) {
+  for (const auto& [type, bf16, expected] : {std::tuple{"mixed_precision", true, at::kBFloat16},
+                                             {"mixed_precisionSR", true, at::kBFloat16},
+                                             {"bf16SR", true, at::kBFloat16},
+                                             {"fp32", false, at::kFloat},
+                                             {"autocast", true, at::kBFloat16},
+                                             {"autocast", false, at::kFloat},
+                                             {"manual", false, at::kFloat},
+                                             {"fp64", false, at::kDouble}}) {
     precision.type = type;
     precision.weights_bf16 = bf16;
     EXPECT_EQ(model_dtype(precision), expected) << type;
@@ -287,8 +325,8 @@ TEST(ModelDtype, FollowsTheTableOfPrecisions) {
     EXPECT_EQ(reduce_dtype(precision), expected == at::kDouble ? at::kDouble : at::kFloat) << type;
     precision.parallel_layers_reduce_dtype = "bf16";
     const bool one_type = std::string_view(type) == "fp32" || std::string_view(type) == "fp64";
-    EXPECT_EQ(reduce_dtype(precision), one_type ? expected : at::kBFloat16) << type
-        << ": what is written is done";
+    EXPECT_EQ(reduce_dtype(precision), one_type ? expected : at::kBFloat16)
+        << type << ": what is written is done";
   }
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trainer/optimizer/optimizer_options.h"
-#include "trainer/optimizer/optimizer_table.h"
+#include "trainer/config/optimizer_table.h"
 
 namespace trellis::trainer::testing_support {
 

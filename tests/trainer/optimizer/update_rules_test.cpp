@@ -1,4 +1,5 @@
-// The eleven optimizers against PyTorch, transformers and NumPy (oracle.py), and every layout against one rank.
+// The eleven optimizers against PyTorch, transformers and NumPy (oracle.py), and every layout
+// against one rank.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -32,16 +33,19 @@ double worst_difference(const at::Tensor& got, const std::vector<double>& expect
 }
 
 TEST(UpdateRules, EveryStepOfEachEqualsItsOracle) {
-  const auto oracle = testing_support::read_oracle("trainer/optimizer/oracle.py");  // "case step parameter"
+  const auto oracle =
+      testing_support::read_oracle("trainer/optimizer/oracle.py");  // "case step parameter"
   for (const RuleCase& one : kRuleCases) {
     SmallModel model({{"matrix", {6, 4}}, {"vector", {5}}, {"one_row", {1, 3}}}, ParallelState());
     NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), options_of(one));
     for (int step = 1; step <= 20; ++step) {
       train_step(model, optimizer, step, one.lr);
       for (std::size_t i = 0; i < model.parameters.size(); ++i) {
-        const auto expected = oracle.find(one.name + " " + std::to_string(step) + " " + std::to_string(i));
+        const auto expected =
+            oracle.find(one.name + " " + std::to_string(step) + " " + std::to_string(i));
         ASSERT_NE(expected, oracle.end()) << one.name;
-        ASSERT_LE(worst_difference(model.parameters[i].tensor, expected->second), 1e-12) << one.name << " step " << step << " parameter " << i;
+        ASSERT_LE(worst_difference(model.parameters[i].tensor, expected->second), 1e-12)
+            << one.name << " step " << step << " parameter " << i;
       }
     }
   }
@@ -49,17 +53,24 @@ TEST(UpdateRules, EveryStepOfEachEqualsItsOracle) {
 
 TEST(UpdateRules, EveryOptimizerHasACase) {
   for (const OptimizerInfo& info : optimizer_table()) {
-    EXPECT_TRUE(std::ranges::any_of(kRuleCases, [&](const RuleCase& one) { return one.name == info.name; })) << info.name;
+    EXPECT_TRUE(std::ranges::any_of(kRuleCases, [&](const RuleCase& one) {
+      return one.name == info.name;
+    })) << info.name;
   }
 }
 
 /// Rows q0–q3, k0, k1 over two ranks that both hold k0 and k1.
 const std::vector<PartitionBlock> kReplicatedKeys = {{{{0, 4}}, 1}, {{{4, 2}, {4, 2}}, 2}};
 
-/// Every way in which a weight is sharded: rows, columns, fused blocks, replicated heads, a sharded vector, replicas, fewer rows than ranks.
+/// Every way in which a weight is sharded: rows, columns, fused blocks, replicated heads, a sharded
+/// vector, replicas, fewer rows than ranks.
 const std::vector<WeightShape> kWeights = {{"weight_qkv", {6, 3}, 0, 1, true, kReplicatedKeys},
-                                           {"column_parallel", {6, 5}, 0}, {"row_parallel", {5, 6}, 1},        {"gate_up", {8, 3}, 0, 2},
-                                           {"bias", {6}, 0},               {"norm", {7}, -1, 1, false}, {"router", {3, 4}},
+                                           {"column_parallel", {6, 5}, 0},
+                                           {"row_parallel", {5, 6}, 1},
+                                           {"gate_up", {8, 3}, 0, 2},
+                                           {"bias", {6}, 0},
+                                           {"norm", {7}, -1, 1, false},
+                                           {"router", {3, 4}},
                                            {"one_row", {1, 4}}};
 
 struct Ranks {
@@ -95,10 +106,11 @@ TEST_P(LayoutsOfRules, EqualTheUnshardedOptimizer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LayoutsOfRules,
-                         testing::Values(Ranks{1, 2, true}, Ranks{1, 4, true}, Ranks{2, 1, true}, Ranks{2, 2, true}, Ranks{2, 2, false},
-                                         Ranks{2, 4, true}),
+                         testing::Values(Ranks{1, 2, true}, Ranks{1, 4, true}, Ranks{2, 1, true},
+                                         Ranks{2, 2, true}, Ranks{2, 2, false}, Ranks{2, 4, true}),
                          [](const auto& test) {
-                           return "TP" + std::to_string(test.param.tp) + "DP" + std::to_string(test.param.dp) +
+                           return "TP" + std::to_string(test.param.tp) + "DP" +
+                                  std::to_string(test.param.dp) +
                                   (test.param.zero1 ? "_ZeRO1" : "");
                          });
 
@@ -108,25 +120,35 @@ TEST(OptimizerSection, EveryBrokenRuleIsNamed) {
     std::function<void(OptimSection&)> change;
     const char* message;
   };
-  const auto set = [](const char* name, double value) { return [=](OptimSection& section) { section.arguments[name] = value; }; };
+  const auto set = [](const char* name, double value) {
+    return [=](OptimSection& section) { section.arguments[name] = value; };
+  };
   const std::vector<Broken> all = {
       {"adamw", [](OptimSection& s) { s.lr = -1; }, "model.optim.lr: must not be negative, got -1"},
-      {"adamw", [](OptimSection& s) { s.weight_decay = -0.1; }, "model.optim.weight_decay: must not be negative"},
-      {"adamw", [](OptimSection& s) { s.beta1 = 1; }, "model.optim.betas: must be in [0, 1), got 1"},
-      {"adamw_fp32OptState", [](OptimSection& s) { s.beta2 = -0.5; }, "model.optim.betas: must be in [0, 1), got -0.5"},
+      {"adamw", [](OptimSection& s) { s.weight_decay = -0.1; },
+       "model.optim.weight_decay: must not be negative"},
+      {"adamw", [](OptimSection& s) { s.beta1 = 1; },
+       "model.optim.betas: must be in [0, 1), got 1"},
+      {"adamw_fp32OptState", [](OptimSection& s) { s.beta2 = -0.5; },
+       "model.optim.betas: must be in [0, 1), got -0.5"},
       {"adam", [](OptimSection& s) { s.eps = -1; }, "model.optim.eps: must not be negative"},
-      {"adam", set("momentum", 0.9), "model.optim.momentum: is no argument of adam; its own arguments: amsgrad, capturable"},
+      {"adam", set("momentum", 0.9),
+       "model.optim.momentum: is no argument of adam; its own arguments: amsgrad, capturable"},
       {"adamw", set("amsgrad", 2), "model.optim.amsgrad: must be in [0, 1]"},
       {"sgd", set("momentum", -0.1), "model.optim.momentum: must be in [0, ∞], got -0.1"},
       {"sgd", set("nesterov", 1), "model.optim.nesterov: needs a momentum above 0"},
       {"adadelta", set("rho", 1.5), "model.optim.rho: must be in [0, 1], got 1.5"},
-      {"rprop", [](OptimSection& s) { s.weight_decay = 0.1; }, "model.optim.weight_decay: rprop has none"},
-      {"rprop", set("etas_1", 0.9), "model.optim.etas: expected 0 < etas[0] < 1 < etas[1], got [0.5, 0.9]"},
+      {"rprop", [](OptimSection& s) { s.weight_decay = 0.1; },
+       "model.optim.weight_decay: rprop has none"},
+      {"rprop", set("etas_1", 0.9),
+       "model.optim.etas: expected 0 < etas[0] < 1 < etas[1], got [0.5, 0.9]"},
       {"rprop", set("step_sizes_0", 100), "model.optim.step_sizes: the smallest step"},
       {"novograd", [](OptimSection& s) { s.beta1 = 2; }, "model.optim.betas"},
-      {"adafactor", set("relative_step", 1), "model.optim.relative_step: computes the learning rate by itself"},
+      {"adafactor", set("relative_step", 1),
+       "model.optim.relative_step: computes the learning rate by itself"},
       {"adafactor", set("warmup_init", 1), "model.optim.warmup_init: needs relative_step: True"},
-      {"adafactor", [](OptimSection& s) { s.name = "AdamW"; }, "unknown optimizer `AdamW`; expected one of: adamw, adamw_fp32OptState, adam"},
+      {"adafactor", [](OptimSection& s) { s.name = "AdamW"; },
+       "unknown optimizer `AdamW`; expected one of: adamw, adamw_fp32OptState, adam"},
   };
   for (const Broken& broken : all) {
     OptimSection section = default_optim_section(broken.optimizer);
@@ -142,8 +164,13 @@ TEST(OptimizerSection, EveryBrokenRuleIsNamed) {
 
 TEST(Adafactor, NamesAWeightOfMoreThanTwoDimensions) {
   SmallModel model({{"kernel", {2, 3, 4}}}, ParallelState());
-  EXPECT_THAT([&] { NeuronZero1Optimizer optimizer(model.parameters, ParallelState(), options_of({"adafactor", {}})); },
-              testing::ThrowsMessage<ConfigError>(testing::HasSubstr("adafactor: kernel has 3 dimensions")));
+  EXPECT_THAT(
+      [&] {
+        NeuronZero1Optimizer optimizer(model.parameters, ParallelState(),
+                                       options_of({"adafactor", {}}));
+      },
+      testing::ThrowsMessage<ConfigError>(
+          testing::HasSubstr("adafactor: kernel has 3 dimensions")));
 }
 
 }  // namespace

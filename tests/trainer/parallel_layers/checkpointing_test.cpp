@@ -20,10 +20,13 @@ struct Block {
         up(rank.context, "up", 12, {{"", 16}}, {.init = 0.5, .gather_output = false}),
         down(rank.context, "down", 16, 12, {.init = 0.5, .input_is_parallel = true}),
         dropout(rank.context, "drop", 0.4) {}
-  at::Tensor plain(const at::Tensor& x) const { return dropout.forward(down.forward(up.forward(x)[0].tanh())).add(x); }
+  at::Tensor plain(const at::Tensor& x) const {
+    return dropout.forward(down.forward(up.forward(x)[0].tanh())).add(x);
+  }
   at::Tensor forward(const at::Tensor& x, bool recompute) const {
     if (!recompute) return plain(x);
-    return checkpoint(context, [this](const std::vector<at::Tensor>& in) { return plain(in[0]); }, {x});
+    return checkpoint(context, [this](const std::vector<at::Tensor>& in) { return plain(in[0]); },
+                      {x});
   }
   ModuleContext context;
   ColumnParallelLinear up;
@@ -37,7 +40,8 @@ std::vector<at::Tensor> gradients(Rank& rank, const at::Tensor& value, bool reco
   at::Tensor x = rank.region(value).clone().requires_grad_();
   *rank.context.position = {3, 5};
   const at::Tensor y = block.forward(block.forward(x, recompute), recompute);
-  *rank.context.position = {3, 6};  // by the time backward runs, another micro-batch has gone forward
+  *rank.context.position = {3,
+                            6};  // by the time backward runs, another micro-batch has gone forward
   y.backward(at::ones_like(y));
   EXPECT_EQ(rank.context.position->microbatch, 6);
   std::vector<at::Tensor> result{y.detach(), x.grad()};
@@ -52,18 +56,22 @@ TEST_P(Recomputation, GivesTheSameBits) {
   run(GetParam(), [&](Rank& rank) {
     const auto without = gradients(rank, value, false), with = gradients(rank, value, true);
     ASSERT_EQ(with.size(), 6u);
-    for (std::size_t i = 0; i < with.size(); ++i) EXPECT_EQ((with[i] - without[i]).abs().max().item<double>(), 0) << i;
+    for (std::size_t i = 0; i < with.size(); ++i)
+      EXPECT_EQ((with[i] - without[i]).abs().max().item<double>(), 0) << i;
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Recomputation, testing::Values(Setup{1}, Setup{2}, Setup{2, true}, Setup{4, true}),
+INSTANTIATE_TEST_SUITE_P(Layouts, Recomputation,
+                         testing::Values(Setup{1}, Setup{2}, Setup{2, true}, Setup{4, true}),
                          [](const auto& test) { return name_of(test.param); });
 
 TEST(Checkpoint, NestsInItself) {
   at::Tensor x = random({6}, 1).requires_grad_();
   const auto position = std::make_shared<StepPosition>();
   const auto inner = [&](const std::vector<at::Tensor>& in) { return in[0].sin().mul(in[0]); };
-  const auto outer = [&](const std::vector<at::Tensor>& in) { return checkpoint(position, inner, in).exp(); };
+  const auto outer = [&](const std::vector<at::Tensor>& in) {
+    return checkpoint(position, inner, in).exp();
+  };
   checkpoint(position, outer, {x}).sum().backward();
   at::Tensor reference = x.detach().clone().requires_grad_();
   (reference.sin() * reference).exp().sum().backward();
@@ -80,7 +88,8 @@ TEST(Checkpoint, KeepsItsInputsOnlyAndRunsTwice) {
     inside = c10::weak_intrusive_ptr<c10::TensorImpl>(middle.getIntrusivePtr());
     return middle * in[1];
   };
-  const at::Tensor y = checkpoint(std::make_shared<StepPosition>(), function, {x, at::full({}, 2.0, at::kDouble)});
+  const at::Tensor y =
+      checkpoint(std::make_shared<StepPosition>(), function, {x, at::full({}, 2.0, at::kDouble)});
   EXPECT_TRUE(inside.expired()) << "an intermediate result is still alive after forward";
   EXPECT_EQ(runs, 1);
   y.sum().backward();
@@ -106,15 +115,19 @@ TEST(Checkpoint, BothRunsSeeTheSameAutocastMode) {
 }
 
 TEST(Checkpoint, AnInputWithoutGradientIsAnError) {
-  EXPECT_THROW(checkpoint(std::make_shared<StepPosition>(), [](const auto& in) { return in[0] * 2; }, {at::ones({2})}), c10::Error);
+  EXPECT_THROW(checkpoint(std::make_shared<StepPosition>(),
+                          [](const auto& in) { return in[0] * 2; }, {at::ones({2})}),
+               c10::Error);
   const at::NoGradGuard no_grad;
-  EXPECT_NO_THROW(checkpoint(std::make_shared<StepPosition>(), [](const auto& in) { return in[0] * 2; }, {at::ones({2})}));
+  EXPECT_NO_THROW(checkpoint(std::make_shared<StepPosition>(),
+                             [](const auto& in) { return in[0] * 2; }, {at::ones({2})}));
 }
 
 TEST(Checkpoint, AnInputChangedBeforeBackwardIsNoticed) {
   at::Tensor x = at::ones({3}, at::kDouble).requires_grad_();
   at::Tensor input = x * 2;
-  const at::Tensor y = checkpoint(std::make_shared<StepPosition>(), [](const auto& in) { return in[0].sin(); }, {input});
+  const at::Tensor y = checkpoint(std::make_shared<StepPosition>(),
+                                  [](const auto& in) { return in[0].sin(); }, {input});
   input.add_(1);
   EXPECT_THROW(y.sum().backward(), c10::Error);
 }

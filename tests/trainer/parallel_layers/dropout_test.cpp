@@ -14,12 +14,15 @@ using namespace testing_support;
 class DropoutLayouts : public testing::TestWithParam<Setup> {};
 
 TEST_P(DropoutLayouts, EveryRankDropsWhatOneRankDrops) {
-  const at::Tensor hidden = random({96, 2, 5}, 1), probabilities = random({2, 24, 6, 6}, 2), grad = random({96, 2, 5}, 3);
+  const at::Tensor hidden = random({96, 2, 5}, 1), probabilities = random({2, 24, 6, 6}, 2),
+                   grad = random({96, 2, 5}, 3);
   Rank one{ParallelState()};
   at::Tensor x = hidden.clone().requires_grad_();
   const at::Tensor dense = Dropout(one.context, "a", 0.3).forward(x);
   dense.backward(grad);
-  const at::Tensor dense_heads = Dropout(one.context, "b", 0.3).forward(probabilities, ShardPlace::part(1, 24, one.context.tp()));
+  const at::Tensor dense_heads =
+      Dropout(one.context, "b", 0.3)
+          .forward(probabilities, ShardPlace::part(1, 24, one.context.tp()));
   run(GetParam(), [&](Rank& rank) {
     at::Tensor local = rank.region(hidden).clone().requires_grad_();
     const at::Tensor output = Dropout(rank.context, "a", 0.3).forward(local);
@@ -28,11 +31,14 @@ TEST_P(DropoutLayouts, EveryRankDropsWhatOneRankDrops) {
     EXPECT_TRUE(local.grad().equal(rank.region(x.grad())));
     const at::Tensor heads = rank.own(probabilities, 1);
     const ShardPlace place = ShardPlace::part(1, heads.size(1), rank.context.tp());
-    EXPECT_TRUE(Dropout(rank.context, "b", 0.3).forward(heads, place).equal(rank.own(dense_heads, 1)));
+    EXPECT_TRUE(
+        Dropout(rank.context, "b", 0.3).forward(heads, place).equal(rank.own(dense_heads, 1)));
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DropoutLayouts, testing::Values(Setup{1}, Setup{2}, Setup{2, true}, Setup{4, true}, Setup{8, true}, Setup{3, true}),
+INSTANTIATE_TEST_SUITE_P(Layouts, DropoutLayouts,
+                         testing::Values(Setup{1}, Setup{2}, Setup{2, true}, Setup{4, true},
+                                         Setup{8, true}, Setup{3, true}),
                          [](const auto& test) { return name_of(test.param); });
 
 TEST(Dropout, HeadsInAnyOrderGetTheirOwnMask) {
@@ -45,14 +51,17 @@ TEST(Dropout, HeadsInAnyOrderGetTheirOwnMask) {
 
 TEST(Dropout, TheRateAndTheScaleAreRight) {
   Rank one{ParallelState()};
-  const at::Tensor output = Dropout(one.context, "a", 0.25).forward(at::ones({1000, 10, 10}, at::kDouble));
+  const at::Tensor output =
+      Dropout(one.context, "a", 0.25).forward(at::ones({1000, 10, 10}, at::kDouble));
   EXPECT_NEAR(output.eq(0).to(at::kDouble).mean().item<double>(), 0.25, 0.01);
   EXPECT_NEAR(output.max().item<double>(), 1 / 0.75, 1e-15);
 }
 
 TEST(Dropout, SeedStepMicroBatchPathAndPlaceEachGiveANewMask) {
   Rank one{ParallelState()};
-  const auto mask = [&](const char* path) { return Dropout(one.context, path, 0.5).keep_mask({64, 8}, {0, 64, {{0, 64}}}); };
+  const auto mask = [&](const char* path) {
+    return Dropout(one.context, path, 0.5).keep_mask({64, 8}, {0, 64, {{0, 64}}});
+  };
   const at::Tensor first = mask("a");
   EXPECT_TRUE(mask("a").equal(first));
   EXPECT_FALSE(mask("b").equal(first));

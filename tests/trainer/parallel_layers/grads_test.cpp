@@ -12,11 +12,14 @@
 namespace trellis::trainer {
 namespace {
 
-/// A sharded part, a replicated part; the sharded one is spread over all three axes, the replicated one over pp and dp only.
+/// A sharded part, a replicated part; the sharded one is spread over all three axes, the replicated
+/// one over pp and dp only.
 struct Whole {
   at::Tensor sharded = at::randn({64}, at::detail::createCPUGenerator(1), at::kDouble);
   at::Tensor replicated = at::randn({16}, at::detail::createCPUGenerator(2), at::kDouble);
-  [[nodiscard]] double norm(double p = 2) const { return at::linalg_vector_norm(at::cat({sharded, replicated}), p).item<double>(); }
+  [[nodiscard]] double norm(double p = 2) const {
+    return at::linalg_vector_norm(at::cat({sharded, replicated}), p).item<double>();
+  }
 };
 
 struct Mesh {
@@ -24,16 +27,20 @@ struct Mesh {
 };
 class GradNorm : public testing::TestWithParam<Mesh> {
  protected:
-  void on_each_rank(const std::function<void(const std::vector<GradientPart>&, const GradNormGroups&)>& body) const {
+  void on_each_rank(const std::function<void(const std::vector<GradientPart>&,
+                                             const GradNormGroups&)>& body) const {
     const Mesh mesh = GetParam();
     runtime::WorldOptions world;
     world.world_size = mesh.tp * mesh.pp * mesh.dp;
     runtime::run_ranks(world, [&](runtime::RankContext& rank) {
       const ParallelState state = ParallelState::initialize_model_parallel(rank, mesh.tp, mesh.pp);
-      const GradNormGroups groups{state.get_tensor_model_parallel_group(), state.get_pipeline_model_parallel_group(),
+      const GradNormGroups groups{state.get_tensor_model_parallel_group(),
+                                  state.get_pipeline_model_parallel_group(),
                                   state.get_data_parallel_group()};
-      const at::Tensor shared = split(split(whole.replicated, 0, groups.pipeline), 0, groups.sharding);
-      const at::Tensor own = split(split(split(whole.sharded, 0, groups.pipeline), 0, groups.sharding), 0, groups.tensor);
+      const at::Tensor shared =
+          split(split(whole.replicated, 0, groups.pipeline), 0, groups.sharding);
+      const at::Tensor own = split(
+          split(split(whole.sharded, 0, groups.pipeline), 0, groups.sharding), 0, groups.tensor);
       body({{own.clone(), true}, {shared.clone(), false}}, groups);
     });
   }
@@ -42,22 +49,27 @@ class GradNorm : public testing::TestWithParam<Mesh> {
 
 TEST_P(GradNorm, EqualsTheNormOfTheWholeVector) {
   on_each_rank([this](const auto& parts, const auto& groups) {
-    EXPECT_NEAR(get_grad_norm(parts, groups).template item<double>(), whole.norm(), 1e-13 * whole.norm());
+    EXPECT_NEAR(get_grad_norm(parts, groups).template item<double>(), whole.norm(),
+                1e-13 * whole.norm());
   });
 }
 
 TEST_P(GradNorm, EveryOrderEqualsTheNormOfTheWholeVector) {
   on_each_rank([this](const auto& parts, const auto& groups) {
     for (const double p : {1.0, 1.5, 2.0, 3.0, 4.0, kInfinityNorm}) {
-      EXPECT_NEAR(get_grad_norm(parts, groups, p).template item<double>(), whole.norm(p), 1e-13 * whole.norm(p)) << p;
+      EXPECT_NEAR(get_grad_norm(parts, groups, p).template item<double>(), whole.norm(p),
+                  1e-13 * whole.norm(p))
+          << p;
     }
   });
 }
 
 TEST_P(GradNorm, InfinityWorksWithOnlyShardedOrOnlyReplicatedGradients) {
   on_each_rank([this](const auto& parts, const auto& groups) {
-    EXPECT_EQ(get_grad_norm({parts[0]}, groups, kInfinityNorm).template item<double>(), whole.sharded.abs().max().template item<double>());
-    EXPECT_EQ(get_grad_norm({parts[1]}, groups, kInfinityNorm).template item<double>(), whole.replicated.abs().max().template item<double>());
+    EXPECT_EQ(get_grad_norm({parts[0]}, groups, kInfinityNorm).template item<double>(),
+              whole.sharded.abs().max().template item<double>());
+    EXPECT_EQ(get_grad_norm({parts[1]}, groups, kInfinityNorm).template item<double>(),
+              whole.replicated.abs().max().template item<double>());
   });
 }
 
@@ -82,9 +94,13 @@ TEST_P(GradNorm, ClippingScalesToTheLimitAndLeavesSmallGradientsAlone) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, GradNorm, testing::Values(Mesh{1, 1, 1}, Mesh{2, 1, 1}, Mesh{1, 2, 1}, Mesh{1, 1, 4}, Mesh{2, 2, 2}),
+INSTANTIATE_TEST_SUITE_P(Meshes, GradNorm,
+                         testing::Values(Mesh{1, 1, 1}, Mesh{2, 1, 1}, Mesh{1, 2, 1}, Mesh{1, 1, 4},
+                                         Mesh{2, 2, 2}),
                          [](const auto& test) {
-                           return "TP" + std::to_string(test.param.tp) + "PP" + std::to_string(test.param.pp) + "DP" + std::to_string(test.param.dp);
+                           return "TP" + std::to_string(test.param.tp) + "PP" +
+                                  std::to_string(test.param.pp) + "DP" +
+                                  std::to_string(test.param.dp);
                          });
 
 TEST(GradNormInput, ANegativeOrderAndNoGradientsAreErrors) {

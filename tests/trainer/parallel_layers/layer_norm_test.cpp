@@ -14,14 +14,17 @@ using testing_support::close;
 using testing_support::random;
 using testing_support::Rank;
 
-at::Tensor formula(const at::Tensor& x, const at::Tensor& weight, double eps) { return x / (x.pow(2).mean(-1, true) + eps).sqrt() * weight; }
+at::Tensor formula(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return x / (x.pow(2).mean(-1, true) + eps).sqrt() * weight;
+}
 
 struct Sample {
   at::Tensor x, weight, grad;
 };
 Sample sample() {
   at::Generator generator = at::detail::createCPUGenerator(9);
-  return {at::randn({5, 2, 16}, generator, at::kDouble), at::randn({16}, generator, at::kDouble), at::randn({5, 2, 16}, generator, at::kDouble)};
+  return {at::randn({5, 2, 16}, generator, at::kDouble), at::randn({16}, generator, at::kDouble),
+          at::randn({5, 2, 16}, generator, at::kDouble)};
 }
 
 TEST(RmsNorm, ForwardAndGradientsEqualTheFormula) {
@@ -76,11 +79,13 @@ TEST(LayerNorms, ForwardAndGradientsEqualTheFormula) {
   norms.set("b.weight", s.weight - 1);
   const at::Tensor bias = random({16}, 3);
   for (const char* name : {"a.bias", "b.bias"}) norms.set(name, bias);
-  at::Tensor x = s.x.clone().requires_grad_(), w = s.weight.clone().requires_grad_(), b = bias.clone().requires_grad_();
+  at::Tensor x = s.x.clone().requires_grad_(), w = s.weight.clone().requires_grad_(),
+             b = bias.clone().requires_grad_();
   const at::Tensor centred = x - x.mean(-1, true);
   const at::Tensor expected = centred / (centred.pow(2).mean(-1, true) + 1e-3).sqrt() * w + b;
   expected.backward(s.grad);
-  for (const auto& [norm, path] : {std::pair{&norms.plain, std::string("a")}, std::pair{&norms.centred, std::string("b")}}) {
+  for (const auto& [norm, path] :
+       {std::pair{&norms.plain, std::string("a")}, std::pair{&norms.centred, std::string("b")}}) {
     at::Tensor local = s.x.clone().requires_grad_();
     const at::Tensor output = norm->forward(local);
     output.backward(s.grad);
@@ -95,20 +100,25 @@ TEST(LayerNorms, TheStartIsTheIdentityScaleAndAttributesAreSet) {
   Norms norms;
   const at::Tensor x = sample().x;
   EXPECT_TRUE(norms.plain.forward(x).equal(norms.centred.forward(x)));
-  EXPECT_EQ(norms.rank.parameter("b.weight").tensor.abs().sum().item<double>(), 0) << "stored as the distance from one";
+  EXPECT_EQ(norms.rank.parameter("b.weight").tensor.abs().sum().item<double>(), 0)
+      << "stored as the distance from one";
   EXPECT_TRUE(norms.rank.parameter("a.bias").weight_decay);
   EXPECT_FALSE(norms.rank.parameter("b.weight").weight_decay);
   Rank parallel(ParallelState(), /*sequence_parallel=*/true);
   const LayerNorm norm(parallel.context, "c", 16, 1e-3, true);
-  for (const Parameter& parameter : parallel.parameters) EXPECT_TRUE(parameter.sequence_parallel_enabled) << parameter.name;
+  for (const Parameter& parameter : parallel.parameters)
+    EXPECT_TRUE(parameter.sequence_parallel_enabled) << parameter.name;
 }
 
-/// The error of a half-precision norm is that of rounding its output once (and, backward, its gradients), not that of rounded statistics.
+/// The error of a half-precision norm is that of rounding its output once (and, backward, its
+/// gradients), not that of rounded statistics.
 TEST(HalfPrecisionNorms, KeepFp32StatisticsForwardAndBackward) {
   at::Generator generator = at::detail::createCPUGenerator(4);
-  const at::Tensor x = (at::randn({4, 1024}, generator) * 3 + 40).to(at::kBFloat16);  // a mean that bfloat16 statistics would spoil
+  const at::Tensor x = (at::randn({4, 1024}, generator) * 3 + 40)
+                           .to(at::kBFloat16);  // a mean that bfloat16 statistics would spoil
   const at::Tensor grad = at::randn({4, 1024}, generator).to(at::kBFloat16);
-  const at::Tensor weight = at::ones({1024}, at::kBFloat16), bias = at::zeros({1024}, at::kBFloat16);
+  const at::Tensor weight = at::ones({1024}, at::kBFloat16),
+                   bias = at::zeros({1024}, at::kBFloat16);
   const auto both = [&](at::ScalarType dtype) {
     at::Tensor input = x.to(dtype, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
     const at::Tensor output = layer_norm(input, weight.to(dtype), bias.to(dtype), 1e-5);
@@ -119,7 +129,8 @@ TEST(HalfPrecisionNorms, KeepFp32StatisticsForwardAndBackward) {
   const auto [exact, exact_grad] = both(at::kDouble);
   const double rounding = 1.0 / 256;  // half a unit in the last of bfloat16's 8 bits
   EXPECT_TRUE(((half - exact).abs() <= rounding * exact.abs() + 1e-5).all().item<bool>());
-  EXPECT_TRUE(((half_grad - exact_grad).abs() <= rounding * exact_grad.abs() + 1e-5).all().item<bool>());
+  EXPECT_TRUE(
+      ((half_grad - exact_grad).abs() <= rounding * exact_grad.abs() + 1e-5).all().item<bool>());
 }
 
 }  // namespace

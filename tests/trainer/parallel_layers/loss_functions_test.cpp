@@ -1,4 +1,5 @@
-// parallel_cross_entropy against at::cross_entropy_loss, un-sharded and sharded: label smoothing, ignored targets, log-probabilities.
+// parallel_cross_entropy against at::cross_entropy_loss, un-sharded and sharded: label smoothing,
+// ignored targets, log-probabilities.
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ struct Sample {
 /// Large logits: exp() of them overflows unless the maximum is taken off first.
 Sample sample() {
   at::Generator generator = at::detail::createCPUGenerator(5);
-  return {at::randn({6, 2, kVocab}, generator, at::kDouble) * 300, at::randint(0, kVocab, {6, 2}, generator, at::kLong),
+  return {at::randn({6, 2, kVocab}, generator, at::kDouble) * 300,
+          at::randint(0, kVocab, {6, 2}, generator, at::kLong),
           at::rand({6, 2}, generator, at::kDouble)};
 }
 
@@ -33,18 +35,24 @@ struct Case {
   bool ignored;
 };
 
-using PartOf = std::function<at::Tensor(const at::Tensor& full)>;  ///< this rank's part of the vocabulary
+using PartOf =
+    std::function<at::Tensor(const at::Tensor& full)>;  ///< this rank's part of the vocabulary
 
 class ParallelCrossEntropy : public testing::TestWithParam<Case> {
  protected:
-  void on_each_rank(const Sample& s, const std::function<void(at::Tensor logits, const PartOf&, const ParallelGroup&)>& body) {
+  void on_each_rank(
+      const Sample& s,
+      const std::function<void(at::Tensor logits, const PartOf&, const ParallelGroup&)>& body) {
     const int ranks = GetParam().ranks;
     runtime::WorldOptions world;
     world.world_size = ranks;
     runtime::run_ranks(world, [&](runtime::RankContext& rank) {
       const ParallelState state = ParallelState::initialize_model_parallel(rank, ranks, 1);
-      const auto chunk = [&](const at::Tensor& full) { return full.chunk(ranks, -1)[static_cast<std::size_t>(rank.rank())]; };
-      body(chunk(s.logits).clone().requires_grad_(), chunk, state.get_tensor_model_parallel_group());
+      const auto chunk = [&](const at::Tensor& full) {
+        return full.chunk(ranks, -1)[static_cast<std::size_t>(rank.rank())];
+      };
+      body(chunk(s.logits).clone().requires_grad_(), chunk,
+           state.get_tensor_model_parallel_group());
     });
   }
 };
@@ -55,7 +63,9 @@ TEST_P(ParallelCrossEntropy, LossAndGradientEqualTheDenseOnes) {
   const CrossEntropyOptions options{.label_smoothing = GetParam().smoothing};
   at::Tensor dense = s.logits.clone().requires_grad_();
   const at::Tensor expected =
-      at::cross_entropy_loss(dense.flatten(0, 1), s.target.flatten(), {}, at::Reduction::None, -100, options.label_smoothing).view_as(s.target);
+      at::cross_entropy_loss(dense.flatten(0, 1), s.target.flatten(), {}, at::Reduction::None, -100,
+                             options.label_smoothing)
+          .view_as(s.target);
   expected.backward(s.weight);
   on_each_rank(s, [&](at::Tensor logits, const auto& chunk, const ParallelGroup& tp) {
     const at::Tensor loss = parallel_cross_entropy(logits, s.target, tp, options);
@@ -74,7 +84,10 @@ TEST_P(ParallelCrossEntropy, LossAndGradientEqualTheDenseOnes) {
 TEST_P(ParallelCrossEntropy, LogProbabilitiesEqualTheDenseGather) {
   const Sample s = sample();  // as [b = 6, s = 2, v]: one next token each
   at::Tensor dense = s.logits.clone().requires_grad_();
-  const at::Tensor expected = dense.narrow(1, 0, 1).log_softmax(-1).gather(-1, s.target.narrow(1, 1, 1).unsqueeze(-1)).squeeze(-1);
+  const at::Tensor expected = dense.narrow(1, 0, 1)
+                                  .log_softmax(-1)
+                                  .gather(-1, s.target.narrow(1, 1, 1).unsqueeze(-1))
+                                  .squeeze(-1);
   const at::Tensor weight = s.weight.narrow(1, 0, 1).contiguous();
   expected.backward(weight);
   on_each_rank(s, [&](at::Tensor logits, const auto& chunk, const ParallelGroup& tp) {
@@ -83,15 +96,19 @@ TEST_P(ParallelCrossEntropy, LogProbabilitiesEqualTheDenseGather) {
     logprobs.backward(weight);
     EXPECT_TRUE(at::allclose(logprobs, expected.detach(), 1e-13, 1e-13));
     EXPECT_TRUE(at::allclose(logits.grad(), chunk(dense.grad()), 1e-13, 1e-13));
-    EXPECT_FALSE(from_parallel_logits_to_logprobs(logits, s.target, tp, /*inference=*/true).requires_grad());
+    EXPECT_FALSE(
+        from_parallel_logits_to_logprobs(logits, s.target, tp, /*inference=*/true).requires_grad());
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ParallelCrossEntropy,
-                         testing::Values(Case{1, 0, false}, Case{2, 0, false}, Case{4, 0, true}, Case{8, 0, true}, Case{1, 0.1, true},
-                                         Case{2, 0.1, false}, Case{4, 0.3, true}),
+                         testing::Values(Case{1, 0, false}, Case{2, 0, false}, Case{4, 0, true},
+                                         Case{8, 0, true}, Case{1, 0.1, true}, Case{2, 0.1, false},
+                                         Case{4, 0.3, true}),
                          [](const auto& test) {
-                           return "TP" + std::to_string(test.param.ranks) + (test.param.smoothing > 0 ? "_smoothing" : "") + (test.param.ignored ? "_ignored" : "");
+                           return "TP" + std::to_string(test.param.ranks) +
+                                  (test.param.smoothing > 0 ? "_smoothing" : "") +
+                                  (test.param.ignored ? "_ignored" : "");
                          });
 
 TEST(LabelSmoothing, MegatronsAlphaIsTheDocumentedRate) {
@@ -100,14 +117,18 @@ TEST(LabelSmoothing, MegatronsAlphaIsTheDocumentedRate) {
   const double alpha = 0.2, k = kVocab;
   const at::Tensor logprobs = s.logits.log_softmax(-1);
   const at::Tensor target = logprobs.gather(-1, s.target.unsqueeze(-1)).squeeze(-1);
-  const at::Tensor expected = -((1 - alpha) * target + alpha / (k - 1) * (logprobs.sum(-1) - target));
-  EXPECT_TRUE(at::allclose(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = alpha * k / (k - 1)}), expected, 1e-13, 1e-13));
+  const at::Tensor expected =
+      -((1 - alpha) * target + alpha / (k - 1) * (logprobs.sum(-1) - target));
+  EXPECT_TRUE(at::allclose(
+      parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = alpha * k / (k - 1)}),
+      expected, 1e-13, 1e-13));
 }
 
 TEST(LabelSmoothing, ARateOutsideItsRangeIsNamed) {
   const Sample s = sample();
   EXPECT_THROW(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = 1}), ConfigError);
-  EXPECT_THROW(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = -0.1}), ConfigError);
+  EXPECT_THROW(parallel_cross_entropy(s.logits, s.target, {}, {.label_smoothing = -0.1}),
+               ConfigError);
 }
 
 TEST(ParallelCrossEntropyTypes, HalfPrecisionLogitsAreComputedInFp32) {
@@ -115,20 +136,25 @@ TEST(ParallelCrossEntropyTypes, HalfPrecisionLogitsAreComputedInFp32) {
   at::Tensor logits = (s.logits / 100).to(at::kBFloat16).requires_grad_();
   const at::Tensor loss = parallel_cross_entropy(logits, s.target, ParallelGroup{});
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
-  const at::Tensor exact = at::cross_entropy_loss(logits.detach().to(at::kDouble).flatten(0, 1), s.target.flatten(), {}, at::Reduction::None);
+  const at::Tensor exact = at::cross_entropy_loss(logits.detach().to(at::kDouble).flatten(0, 1),
+                                                  s.target.flatten(), {}, at::Reduction::None);
   EXPECT_TRUE(at::allclose(loss.detach().flatten().to(at::kDouble), exact, 1e-5, 1e-5));
   loss.sum().backward();
   EXPECT_EQ(logits.grad().scalar_type(), at::kBFloat16);
 }
 
-/// Entries of bf16 have eight bits: what is summed over many of them, and what belongs to a token, stays in fp32.
+/// Entries of bf16 have eight bits: what is summed over many of them, and what belongs to a token,
+/// stays in fp32.
 TEST(ParallelCrossEntropyTypes, EntriesInBf16LeaveNumbersPerTokenInFp32) {
   const Sample s = sample();
-  at::Tensor narrow = (s.logits / 100).to(at::kBFloat16).requires_grad_(), wide = narrow.detach().clone().requires_grad_();
-  const at::Tensor loss = parallel_cross_entropy(narrow, s.target, ParallelGroup{}, {.entry_dtype = at::kBFloat16});
+  at::Tensor narrow = (s.logits / 100).to(at::kBFloat16).requires_grad_(),
+             wide = narrow.detach().clone().requires_grad_();
+  const at::Tensor loss =
+      parallel_cross_entropy(narrow, s.target, ParallelGroup{}, {.entry_dtype = at::kBFloat16});
   const at::Tensor exact = parallel_cross_entropy(wide, s.target, ParallelGroup{});
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
-  EXPECT_TRUE(at::allclose(loss.detach(), exact.detach(), 0, 0.04)) << "half a step of bf16 at a difference of logits of 8 to 16";
+  EXPECT_TRUE(at::allclose(loss.detach(), exact.detach(), 0, 0.04))
+      << "half a step of bf16 at a difference of logits of 8 to 16";
   EXPECT_FALSE(loss.detach().equal(exact.detach())) << "the option was read";
   loss.sum().backward();
   exact.sum().backward();

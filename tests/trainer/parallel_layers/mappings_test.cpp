@@ -22,15 +22,21 @@ at::Tensor sum(const std::vector<at::Tensor>& all) { return at::stack(all).sum(0
 at::Tensor part(const at::Tensor& full, int dim, int rank, std::size_t ranks) {
   return full.chunk(static_cast<std::int64_t>(ranks), dim)[static_cast<std::size_t>(rank)];
 }
-const Definition kIdentity = [](const auto& all, int rank) { return all[static_cast<std::size_t>(rank)]; };
+const Definition kIdentity = [](const auto& all, int rank) {
+  return all[static_cast<std::size_t>(rank)];
+};
 const Definition kSum = [](const auto& all, int) { return sum(all); };
 Definition split_of(int dim) {
-  return [dim](const auto& all, int rank) { return part(all[static_cast<std::size_t>(rank)], dim, rank, all.size()); };
+  return [dim](const auto& all, int rank) {
+    return part(all[static_cast<std::size_t>(rank)], dim, rank, all.size());
+  };
 }
 Definition gather_of(int dim) {
   return [dim](const auto& all, int) { return at::cat(all, dim); };
 }
-const Definition kReduceScatter = [](const auto& all, int rank) { return part(sum(all), 0, rank, all.size()); };
+const Definition kReduceScatter = [](const auto& all, int rank) {
+  return part(sum(all), 0, rank, all.size());
+};
 
 struct Case {
   const char* name;
@@ -40,15 +46,24 @@ struct Case {
 
 const Case kCases[] = {
     {"copy_to_tensor", copy_to_tensor_model_parallel_region, kIdentity, kSum},
-    {"reduce_from_tensor", [](const auto& x, const auto& g) { return reduce_from_tensor_model_parallel_region(x.mul(1), g, at::kDouble); }, kSum,
-     kIdentity},
+    {"reduce_from_tensor",
+     [](const auto& x, const auto& g) {
+       return reduce_from_tensor_model_parallel_region(x.mul(1), g, at::kDouble);
+     },
+     kSum, kIdentity},
     {"scatter_to_tensor", scatter_to_tensor_model_parallel_region, split_of(-1), gather_of(-1)},
     {"gather_from_tensor", gather_from_tensor_model_parallel_region, gather_of(-1), split_of(-1)},
     {"scatter_to_sequence", scatter_to_sequence_parallel_region, split_of(0), gather_of(0)},
-    {"gather_from_sequence", [](const auto& x, const auto& g) { return gather_from_sequence_parallel_region(x, g); }, gather_of(0), kReduceScatter},
-    {"gather_from_sequence_replicated", [](const auto& x, const auto& g) { return gather_from_sequence_parallel_region(x, g, false); },
+    {"gather_from_sequence",
+     [](const auto& x, const auto& g) { return gather_from_sequence_parallel_region(x, g); },
+     gather_of(0), kReduceScatter},
+    {"gather_from_sequence_replicated",
+     [](const auto& x, const auto& g) { return gather_from_sequence_parallel_region(x, g, false); },
      gather_of(0), split_of(0)},
-    {"reduce_scatter_to_sequence", [](const auto& x, const auto& g) { return reduce_scatter_to_sequence_parallel_region(x, g, at::kDouble); },
+    {"reduce_scatter_to_sequence",
+     [](const auto& x, const auto& g) {
+       return reduce_scatter_to_sequence_parallel_region(x, g, at::kDouble);
+     },
      kReduceScatter, gather_of(0)},
 };
 
@@ -66,21 +81,28 @@ TEST_P(Mappings, ForwardAndBackwardAreAsDefined) {
     at::Generator generator = at::detail::createCPUGenerator(i);
     at::Tensor input = at::randn({8, 3, 12}, generator, at::kDouble);
     inputs[i] = input.clone();
-    const at::Tensor output = mapping(input.requires_grad_(), state.get_tensor_model_parallel_group());
+    const at::Tensor output =
+        mapping(input.requires_grad_(), state.get_tensor_model_parallel_group());
     outputs[i] = output.detach().clone();
     grad_outputs[i] = at::randn(output.sizes(), generator, at::kDouble);
     output.backward(grad_outputs[i].clone());
     grad_inputs[i] = input.grad().clone();
   });
   for (std::size_t i = 0; i < count; ++i) {
-    EXPECT_TRUE(at::allclose(outputs[i], c.forward(inputs, static_cast<int>(i)), 1e-14, 1e-14)) << "forward, rank " << i;
-    EXPECT_TRUE(at::allclose(grad_inputs[i], c.backward(grad_outputs, static_cast<int>(i)), 1e-14, 1e-14)) << "backward, rank " << i;
+    EXPECT_TRUE(at::allclose(outputs[i], c.forward(inputs, static_cast<int>(i)), 1e-14, 1e-14))
+        << "forward, rank " << i;
+    EXPECT_TRUE(
+        at::allclose(grad_inputs[i], c.backward(grad_outputs, static_cast<int>(i)), 1e-14, 1e-14))
+        << "backward, rank " << i;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mappings, testing::Combine(testing::ValuesIn(kCases), testing::Values(2, 4)), [](const auto& test) {
-  return std::string(std::get<0>(test.param).name) + "_" + std::to_string(std::get<1>(test.param)) + "_ranks";
-});
+INSTANTIATE_TEST_SUITE_P(All, Mappings,
+                         testing::Combine(testing::ValuesIn(kCases), testing::Values(2, 4)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param).name) + "_" +
+                                  std::to_string(std::get<1>(test.param)) + "_ranks";
+                         });
 
 TEST(Mappings, AGroupOfOneIsTheIdentityAndLeavesNoTrace) {
   const at::Tensor input = at::ones({2, 2, 2}).requires_grad_();
@@ -105,7 +127,7 @@ TEST(Mappings, TheSumRunsInTheReduceType) {
       EXPECT_EQ(sum.scalar_type(), at::kBFloat16);
       EXPECT_EQ(sum[0].item<double>(), expected);
       EXPECT_EQ(reduce_scatter_to_sequence_parallel_region(input, tp, dtype).item<double>(),
-          expected);
+                expected);
     }
   });
 }
@@ -117,8 +139,9 @@ TEST(Mappings, ASumInBf16IsLessRightThanInFp32) {
   at::Tensor exact = at::zeros({32, 4, 64}, at::kDouble);
   for (int rank = 0; rank < kRanks; ++rank) {
     inputs.push_back(at::randn({32, 4, 64},
-        at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank)),
-        at::kDouble).to(at::kBFloat16));
+                               at::detail::createCPUGenerator(static_cast<std::uint64_t>(rank)),
+                               at::kDouble)
+                         .to(at::kBFloat16));
     exact += inputs.back().to(at::kDouble);
   }
   runtime::WorldOptions world;
@@ -127,8 +150,8 @@ TEST(Mappings, ASumInBf16IsLessRightThanInFp32) {
     const ParallelState state = ParallelState::initialize_model_parallel(rank, kRanks, 1);
     const auto& tp = state.get_tensor_model_parallel_group();
     const auto error = [&](at::ScalarType dtype) {
-      const at::Tensor sum =
-          reduce_from_tensor_model_parallel_region(inputs[static_cast<std::size_t>(rank.rank())].clone(), tp, dtype);
+      const at::Tensor sum = reduce_from_tensor_model_parallel_region(
+          inputs[static_cast<std::size_t>(rank.rank())].clone(), tp, dtype);
       return ((sum.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
     };
     const double wide = error(at::kFloat), narrow = error(at::kBFloat16);
@@ -143,8 +166,11 @@ TEST(Mappings, AnIndivisibleSizeIsNamed) {
   world.world_size = 2;
   EXPECT_THROW(runtime::run_ranks(world,
                                   [](runtime::RankContext& rank) {
-                                    const ParallelState state = ParallelState::initialize_model_parallel(rank, 2, 1);
-                                    scatter_to_sequence_parallel_region(at::ones({3, 1, 2}), state.get_tensor_model_parallel_group());
+                                    const ParallelState state =
+                                        ParallelState::initialize_model_parallel(rank, 2, 1);
+                                    scatter_to_sequence_parallel_region(
+                                        at::ones({3, 1, 2}),
+                                        state.get_tensor_model_parallel_group());
                                   }),
                std::exception);
 }

@@ -1,4 +1,5 @@
-// Which communication runs beside which product, in which type: the order of events of one backward pass.
+// Which communication runs concurrently with which product, in which type: the order of events of
+// one backward pass.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
@@ -24,7 +25,8 @@ std::unique_ptr<at::ObserverContext> note_product(const at::RecordFunction& func
 }
 
 struct NotedWork final : c10d::Work {
-  NotedWork(c10::intrusive_ptr<c10d::Work> inner, Log& log, std::string name) : inner_(std::move(inner)), log_(log), name_(std::move(name)) {}
+  NotedWork(c10::intrusive_ptr<c10d::Work> inner, Log& log, std::string name)
+      : inner_(std::move(inner)), log_(log), name_(std::move(name)) {}
   bool isCompleted() override { return inner_->isCompleted(); }
   bool wait(std::chrono::milliseconds timeout) override {
     log_.push_back("wait " + name_);
@@ -40,15 +42,23 @@ class NotedGroup final : public c10d::ProcessGroup {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   NotedGroup(const ParallelGroup& inner, Log& log, std::string name)
-      : ProcessGroup(inner.rank, inner.size), inner_(inner.group), log_(log), name_(std::move(name)) {}
-  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    return noted("sum " + std::string(c10::toString(tensors[0].scalar_type())), inner_->allreduce(tensors, options));
+      : ProcessGroup(inner.rank, inner.size),
+        inner_(inner.group),
+        log_(log),
+        name_(std::move(name)) {}
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors,
+                    const c10d::AllreduceOptions& options) override {
+    return noted("sum " + std::string(c10::toString(tensors[0].scalar_type())),
+                 inner_->allreduce(tensors, options));
   }
-  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
+  WorkPtr all_gather_single(at::Tensor& output, at::Tensor& input,
+                            const c10d::AllgatherOptions& options) override {
     return noted("gather", inner_->all_gather_single(output, input, options));
   }
-  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
-    return noted("scatter " + std::string(c10::toString(input.scalar_type())), inner_->reduce_scatter_single(output, input, options));
+  WorkPtr reduce_scatter_single(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override {
+    return noted("scatter " + std::string(c10::toString(input.scalar_type())),
+                 inner_->reduce_scatter_single(output, input, options));
   }
 
  private:
@@ -76,7 +86,8 @@ Log backward_of(const Setup& setup, const Forward& forward) {
     const at::Tensor y = forward(rank, x);
     log.clear();
     log_of_products = &log;
-    const auto handle = at::addThreadLocalCallback(at::RecordFunctionCallback(note_product).scopes({at::RecordScope::FUNCTION}));
+    const auto handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(note_product).scopes({at::RecordScope::FUNCTION}));
     y.backward(at::ones_like(y));
     at::removeCallback(handle);
     if (tp.rank == 0) result = log;
@@ -85,30 +96,39 @@ Log backward_of(const Setup& setup, const Forward& forward) {
 }
 
 at::Tensor column(Rank& rank, const at::Tensor& x, at::ScalarType reduce_dtype) {
-  const ColumnParallelLinear layer(rank.context, "p", 12, {{"", 8}}, {.bias = false, .gather_output = false, .reduce_dtype = reduce_dtype});
+  const ColumnParallelLinear layer(
+      rank.context, "p", 12, {{"", 8}},
+      {.bias = false, .gather_output = false, .reduce_dtype = reduce_dtype});
   return layer.forward(x)[0];
 }
 
-TEST(AsyncGradientAllReduce, RunsBesideTheWeightsGradient) {
-  for (const auto& [dtype, sum] : {std::pair{at::kFloat, "sum Float"}, std::pair{at::kBFloat16, "sum BFloat16"}}) {
-    const Log log = backward_of({2}, [dtype = dtype](Rank& rank, const at::Tensor& x) { return column(rank, x, dtype); });
+TEST(AsyncGradientAllReduce, OverlapsTheWeightsGradient) {
+  for (const auto& [dtype, sum] :
+       {std::pair{at::kFloat, "sum Float"}, std::pair{at::kBFloat16, "sum BFloat16"}}) {
+    const Log log = backward_of(
+        {2}, [dtype = dtype](Rank& rank, const at::Tensor& x) { return column(rank, x, dtype); });
     EXPECT_THAT(log, testing::ElementsAre("product", sum, "product", std::string("wait ") + sum));
   }
 }
 
-TEST(AsyncGradientAllReduce, WithSequenceParallelismTheGatherRunsBesideTheInputsGradient) {
-  const Log log = backward_of({2, true}, [](Rank& rank, const at::Tensor& x) { return column(rank, x, at::kFloat); });
-  EXPECT_THAT(log, testing::ElementsAre("gather", "product", "scatter Float", "wait gather", "product", "wait scatter Float"));
+TEST(AsyncGradientAllReduce, WithSequenceParallelismTheGatherOverlapsTheInputsGradient) {
+  const Log log = backward_of(
+      {2, true}, [](Rank& rank, const at::Tensor& x) { return column(rank, x, at::kFloat); });
+  EXPECT_THAT(log, testing::ElementsAre("gather", "product", "scatter Float", "wait gather",
+                                        "product", "wait scatter Float"));
 }
 
-TEST(AsyncGradientAllReduce, TheSumOverReplicasRunsBesideTheInputsGradient) {
+TEST(AsyncGradientAllReduce, TheSumOverReplicasOverlapsTheInputsGradient) {
   const Log log = backward_of({4, false, 2}, [](Rank& rank, const at::Tensor& x) {
     rank.context.reduce_dtype = at::kFloat;
-    const GQAQKVColumnParallelLinear layer(rank.context, "p", {12, 4, 2, 3}, {.bias = false, .gather_output = false, .kv_size_multiplier = 2});
+    const GQAQKVColumnParallelLinear layer(
+        rank.context, "p", {12, 4, 2, 3},
+        {.bias = false, .gather_output = false, .kv_size_multiplier = 2});
     const auto [q, k, v] = layer.forward(x);
     return q * k + v;
   });
-  EXPECT_THAT(log, testing::ElementsAre("kv sum Float", "product", "sum Float", "wait kv sum Float", "product", "wait sum Float"));
+  EXPECT_THAT(log, testing::ElementsAre("kv sum Float", "product", "sum Float", "wait kv sum Float",
+                                        "product", "wait sum Float"));
 }
 
 }  // namespace

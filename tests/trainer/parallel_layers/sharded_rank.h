@@ -39,9 +39,13 @@ struct Rank {
     context.seed = 4;
   }
   Rank(const Rank&) = delete;
-  [[nodiscard]] at::Tensor own(const at::Tensor& full, int dim) const { return shard_of(full, dim, 1, context.tp()); }
+  [[nodiscard]] at::Tensor own(const at::Tensor& full, int dim) const {
+    return shard_of(full, dim, 1, context.tp());
+  }
   /// What a layer outside the tensor-parallel region sees: its part of the sequence, or everything.
-  [[nodiscard]] at::Tensor region(const at::Tensor& full) const { return context.sequence_parallel ? own(full, 0).contiguous() : full; }
+  [[nodiscard]] at::Tensor region(const at::Tensor& full) const {
+    return context.sequence_parallel ? own(full, 0).contiguous() : full;
+  }
   [[nodiscard]] Parameter& parameter(const std::string& name) {
     for (Parameter& candidate : parameters) {
       if (candidate.name == name) return candidate;
@@ -57,25 +61,31 @@ struct Rank {
   ModuleContext context;
 };
 
-inline at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) { return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble); }
+inline at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
+}
 
 inline bool close(const at::Tensor& got, const at::Tensor& expected, double tolerance = 1e-12) {
   return got.sizes() == expected.sizes() && at::allclose(got, expected, tolerance, tolerance);
 }
 
 /// Runs `body` on every rank of the layout, on the devices of `world`.
-inline void run(const Setup& setup, runtime::WorldOptions world, const std::function<void(Rank&)>& body) {
+inline void run(const Setup& setup, runtime::WorldOptions world,
+                const std::function<void(Rank&)>& body) {
   world.world_size = setup.tp;
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    Rank local(ParallelState::initialize_model_parallel(rank, {.tensor_model_parallel_size = setup.tp,
-                                                               .kv_size_multiplier = setup.kv_size_multiplier,
-                                                               .kv_replica_order = setup.order}),
+    Rank local(ParallelState::initialize_model_parallel(
+                   rank, {.tensor_model_parallel_size = setup.tp,
+                          .kv_size_multiplier = setup.kv_size_multiplier,
+                          .kv_replica_order = setup.order}),
                setup.sequence_parallel);
     local.context.device = rank.device();
     local.context.shape_only = rank.shape_only();
     body(local);
   });
 }
-inline void run(const Setup& setup, const std::function<void(Rank&)>& body) { run(setup, {}, body); }
+inline void run(const Setup& setup, const std::function<void(Rank&)>& body) {
+  run(setup, {}, body);
+}
 
 }  // namespace trellis::trainer::testing_support

@@ -24,7 +24,8 @@ MicroBatch micro_batch(at::Tensor input, at::Tensor label) {
 class Multiply final : public PipelineStage {
  public:
   Multiply(at::Tensor weight, bool is_last) : weight_(std::move(weight)), is_last_(is_last) {}
-  [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override {
+  [[nodiscard]] at::Tensor forward(const at::Tensor& input,
+                                   const MicroBatch& batch) const override {
     const at::Tensor output = (input.defined() ? input : batch.input_ids) * weight_;
     return is_last_ ? (output * batch.labels).sum() : output;
   }
@@ -36,7 +37,9 @@ class Multiply final : public PipelineStage {
 
 std::vector<MicroBatch> micro_batches(int count, int dp_rank) {
   std::vector<MicroBatch> result;
-  for (int m = 0; m < count; ++m) result.push_back(micro_batch(at::full({1}, m + 1.0 + dp_rank, at::kDouble), at::full({1}, 2.0 * m - 3, at::kDouble)));
+  for (int m = 0; m < count; ++m)
+    result.push_back(micro_batch(at::full({1}, m + 1.0 + dp_rank, at::kDouble),
+                                 at::full({1}, 2.0 * m - 3, at::kDouble)));
   return result;
 }
 
@@ -55,7 +58,8 @@ struct Mesh {
 
 /// One rank's part of the toy: the weight of stage s starts as s + 2.
 struct Toy {
-  Toy(const Mesh& mesh, const ParallelState& state, PipelineOptions options = {}) : context(make_context(state)) {
+  Toy(const Mesh& mesh, const ParallelState& state, PipelineOptions options = {})
+      : context(make_context(state)) {
     const PipelineShape shape{mesh.microbatches, mesh.pp, mesh.vpp};
     std::vector<std::unique_ptr<PipelineStage>> stages;
     for (int chunk = 0; chunk < mesh.vpp; ++chunk) {
@@ -64,7 +68,8 @@ struct Toy {
       stages.push_back(std::make_unique<Multiply>(weights.back(), stage == shape.num_stages() - 1));
     }
     options.num_microbatches = mesh.microbatches;
-    if (mesh.border_given) options.border = BorderTensor{{1}, at::TensorOptions().dtype(at::kDouble)};
+    if (mesh.border_given)
+      options.border = BorderTensor{{1}, at::TensorOptions().dtype(at::kDouble)};
     model.emplace(std::move(stages), context, options);
   }
   static ModuleContext make_context(const ParallelState& state) {
@@ -86,7 +91,8 @@ double product_of_weights(const Mesh& mesh) {
 
 double mean_loss(const Mesh& mesh, int count) {
   double loss = 0;
-  for (int d = 0; d < mesh.dp; ++d) loss += product_of_weights(mesh) * mean_product(count, d) / mesh.dp;
+  for (int d = 0; d < mesh.dp; ++d)
+    loss += product_of_weights(mesh) * mean_product(count, d) / mesh.dp;
   return loss;
 }
 
@@ -94,7 +100,9 @@ template <class Body>
 void on_ranks(const Mesh& mesh, const Body& body) {
   runtime::WorldOptions world;
   world.world_size = mesh.pp * mesh.dp;
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) { body(ParallelState::initialize_model_parallel(rank, 1, mesh.pp)); });
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    body(ParallelState::initialize_model_parallel(rank, 1, mesh.pp));
+  });
 }
 
 class PipelineEngine : public testing::TestWithParam<Mesh> {};
@@ -106,12 +114,17 @@ TEST_P(PipelineEngine, LossAndGradientsAreTheMeanOverMicroBatches) {
     const int d = state.get_data_parallel_rank();
     for (int step = 1; step <= 2; ++step) {
       int reductions = 0;
-      const at::Tensor loss = toy.model->run_train(micro_batches(mesh.microbatches, d), [&] { ++reductions; });
-      EXPECT_NEAR(loss.item<double>(), mean_loss(mesh, mesh.microbatches), 1e-12 * std::abs(loss.item<double>())) << "the same on every rank";
+      const at::Tensor loss =
+          toy.model->run_train(micro_batches(mesh.microbatches, d), [&] { ++reductions; });
+      EXPECT_NEAR(loss.item<double>(), mean_loss(mesh, mesh.microbatches),
+                  1e-12 * std::abs(loss.item<double>()))
+          << "the same on every rank";
       for (int chunk = 0; chunk < mesh.vpp; ++chunk) {
         const int stage = chunk * mesh.pp + state.get_pipeline_model_parallel_rank();
-        const double expected = step * product_of_weights(mesh) / (stage + 2) * mean_product(mesh.microbatches, d);
-        EXPECT_NEAR(toy.weights[static_cast<std::size_t>(chunk)].grad().item<double>(), expected, 1e-12 * std::abs(expected));
+        const double expected =
+            step * product_of_weights(mesh) / (stage + 2) * mean_product(mesh.microbatches, d);
+        EXPECT_NEAR(toy.weights[static_cast<std::size_t>(chunk)].grad().item<double>(), expected,
+                    1e-12 * std::abs(expected));
       }
       EXPECT_EQ(reductions, 1);
     }
@@ -119,14 +132,19 @@ TEST_P(PipelineEngine, LossAndGradientsAreTheMeanOverMicroBatches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, PipelineEngine,
-                         testing::Values(Mesh{1, 1, 1, 5}, Mesh{2, 1, 1, 5}, Mesh{3, 1, 1, 5}, Mesh{7, 1, 1, 5}, Mesh{1, 2, 1, 5}, Mesh{2, 2, 1, 5},
-                                         Mesh{2, 1, 2, 4}, Mesh{2, 1, 2, 2}, Mesh{2, 2, 3, 6}, Mesh{3, 1, 2, 9}, Mesh{4, 1, 3, 4}, Mesh{4, 1, 2, 8},
-                                         Mesh{1, 1, 3, 2}, Mesh{2, 1, 1, 5, false}, Mesh{3, 2, 1, 2, false}, Mesh{2, 1, 2, 4, false},
+                         testing::Values(Mesh{1, 1, 1, 5}, Mesh{2, 1, 1, 5}, Mesh{3, 1, 1, 5},
+                                         Mesh{7, 1, 1, 5}, Mesh{1, 2, 1, 5}, Mesh{2, 2, 1, 5},
+                                         Mesh{2, 1, 2, 4}, Mesh{2, 1, 2, 2}, Mesh{2, 2, 3, 6},
+                                         Mesh{3, 1, 2, 9}, Mesh{4, 1, 3, 4}, Mesh{4, 1, 2, 8},
+                                         Mesh{1, 1, 3, 2}, Mesh{2, 1, 1, 5, false},
+                                         Mesh{3, 2, 1, 2, false}, Mesh{2, 1, 2, 4, false},
                                          Mesh{3, 1, 3, 6, false}, Mesh{1, 1, 2, 3, false}),
                          [](const auto& test) {
                            const Mesh& mesh = test.param;
-                           return "PP" + std::to_string(mesh.pp) + "VPP" + std::to_string(mesh.vpp) + "DP" + std::to_string(mesh.dp) + "M" +
-                                  std::to_string(mesh.microbatches) + (mesh.border_given ? "" : "_learned");
+                           return "PP" + std::to_string(mesh.pp) + "VPP" +
+                                  std::to_string(mesh.vpp) + "DP" + std::to_string(mesh.dp) + "M" +
+                                  std::to_string(mesh.microbatches) +
+                                  (mesh.border_given ? "" : "_learned");
                          });
 
 TEST(PipelineEngineOutput, TheMeanLossOnTheLastStageOnly) {
@@ -139,7 +157,8 @@ TEST(PipelineEngineOutput, TheMeanLossOnTheLastStageOnly) {
     const at::Tensor loss = toy.model->run_train(micro_batches(4, d), [] {});
     ASSERT_EQ(loss.defined(), state.is_pipeline_last_stage());
     if (!loss.defined()) return;
-    EXPECT_NEAR(loss.item<double>(), product_of_weights(mesh) * mean_product(4, d), 1e-12) << "of this data-parallel rank";
+    EXPECT_NEAR(loss.item<double>(), product_of_weights(mesh) * mean_product(4, d), 1e-12)
+        << "of this data-parallel rank";
   });
 }
 
@@ -152,7 +171,8 @@ TEST(PipelineEngineOutput, TheLossOfEachMicroBatch) {
     Toy toy(mesh, state, options);
     const at::Tensor losses = toy.model->run_train(micro_batches(4, 0), [] {});
     ASSERT_EQ(losses.defined(), state.is_pipeline_last_stage());
-    for (int m = 0; m < 4 && losses.defined(); ++m) EXPECT_EQ(losses[m].item<double>(), product_of_weights(mesh) * product_of(m, 0));
+    for (int m = 0; m < 4 && losses.defined(); ++m)
+      EXPECT_EQ(losses[m].item<double>(), product_of_weights(mesh) * product_of(m, 0));
   });
 }
 
@@ -165,12 +185,14 @@ TEST(PipelineEngineOutput, BothAtOnceIsRefused) {
 }
 
 TEST(PipelineEngineEval, TheLossWithoutAGradient) {
-  for (const Mesh& mesh : {Mesh{1, 1, 1, 2}, Mesh{3, 1, 1, 2}, Mesh{2, 2, 1, 2}, Mesh{3, 1, 1, 2, false}}) {
+  for (const Mesh& mesh :
+       {Mesh{1, 1, 1, 2}, Mesh{3, 1, 1, 2}, Mesh{2, 2, 1, 2}, Mesh{3, 1, 1, 2, false}}) {
     on_ranks(mesh, [&](const ParallelState& state) {
       Toy toy(mesh, state);
       const int d = state.get_data_parallel_rank();
       for (int count : {5, 1}) {
-        EXPECT_NEAR(toy.model->run_eval(micro_batches(count, d)).item<double>(), mean_loss(mesh, count), 1e-12);
+        EXPECT_NEAR(toy.model->run_eval(micro_batches(count, d)).item<double>(),
+                    mean_loss(mesh, count), 1e-12);
         EXPECT_FALSE(toy.weights[0].grad().defined());
       }
       (void)toy.model->run_train(micro_batches(2, d), [] {});
@@ -193,14 +215,16 @@ std::string message_of(const Call& call) {
 TEST(PipelineEngineEval, VirtualStagesAreANamedError) {
   on_ranks({2, 1, 2, 2}, [&](const ParallelState& state) {
     Toy toy({2, 1, 2, 2}, state);
-    EXPECT_THAT(message_of([&] { (void)toy.model->run_eval(micro_batches(2, 0)); }), testing::HasSubstr("virtual_pipeline_model_parallel_size 1, got 2"));
+    EXPECT_THAT(message_of([&] { (void)toy.model->run_eval(micro_batches(2, 0)); }),
+                testing::HasSubstr("virtual_pipeline_model_parallel_size 1, got 2"));
   });
 }
 
 TEST(PipelineEngineInput, AWrongNumberOfMicroBatchesIsNamed) {
   const ParallelState state;
   Toy toy({1, 1, 1, 3}, state);
-  EXPECT_THAT(message_of([&] { (void)toy.model->run_train(micro_batches(5, 0), [] {}); }), testing::HasSubstr("expected 3 micro-batches, got 5"));
+  EXPECT_THAT(message_of([&] { (void)toy.model->run_train(micro_batches(5, 0), [] {}); }),
+              testing::HasSubstr("expected 3 micro-batches, got 5"));
 }
 
 TEST(PipelineEngineInput, AChangeOfShapeIsNamed) {
@@ -214,8 +238,10 @@ TEST(PipelineEngineInput, AChangeOfShapeIsNamed) {
       (void)toy.model->run_train(batches, [] {});
     });
   };
-  EXPECT_THAT(message_of(run), testing::AllOf(testing::HasSubstr("stage 0 sends to stage 1 changed its shape"),
-                                              testing::HasSubstr("expected Double [1], got Double [3] (micro-batch 1)")));
+  EXPECT_THAT(
+      message_of(run),
+      testing::AllOf(testing::HasSubstr("stage 0 sends to stage 1 changed its shape"),
+                     testing::HasSubstr("expected Double [1], got Double [3] (micro-batch 1)")));
 }
 
 TEST(PipelineEngineInput, ALossOfSeveralNumbersIsNamed) {
@@ -224,10 +250,12 @@ TEST(PipelineEngineInput, ALossOfSeveralNumbersIsNamed) {
   std::vector<std::unique_ptr<PipelineStage>> stages;
   stages.push_back(std::make_unique<Multiply>(at::ones({2}, at::kDouble).requires_grad_(), false));
   NxDPPModel model(std::move(stages), context, {});
-  EXPECT_THAT(message_of([&] { (void)model.run_train(micro_batches(1, 0), [] {}); }), testing::HasSubstr("one number: got sizes [2]"));
+  EXPECT_THAT(message_of([&] { (void)model.run_train(micro_batches(1, 0), [] {}); }),
+              testing::HasSubstr("one number: got sizes [2]"));
 }
 
-/// A loss in bf16 would round each of the sums: 1/3 of three micro-batches' losses of 257 is 257, which bf16 does not have.
+/// A loss in bf16 would round each of the sums: 1/3 of three micro-batches' losses of 257 is 257,
+/// which bf16 does not have.
 TEST(PipelineEngineInput, LossesAreAveragedInFp32) {
   const ParallelState state;
   ModuleContext context = Toy::make_context(state);
@@ -238,7 +266,8 @@ TEST(PipelineEngineInput, LossesAreAveragedInFp32) {
   options.num_microbatches = 3;
   NxDPPModel model(std::move(stages), context, options);
   std::vector<MicroBatch> batches;
-  for (double x : {256.0, 256.0, 260.0}) batches.push_back(micro_batch(at::full({1}, x, at::kBFloat16), at::ones({1}, at::kBFloat16)));
+  for (double x : {256.0, 256.0, 260.0})
+    batches.push_back(micro_batch(at::full({1}, x, at::kBFloat16), at::ones({1}, at::kBFloat16)));
   const at::Tensor loss = model.run_train(batches, [] {});
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
   EXPECT_FLOAT_EQ(loss.item<float>(), 772.0F / 3);
@@ -254,7 +283,8 @@ struct Remember final : PipelineStage {
     return output;
   }
   [[nodiscard]] int alive() const {
-    return static_cast<int>(std::count_if(outputs.begin(), outputs.end(), [](const auto& output) { return !output.expired(); }));
+    return static_cast<int>(std::count_if(outputs.begin(), outputs.end(),
+                                          [](const auto& output) { return !output.expired(); }));
   }
 };
 
@@ -267,7 +297,8 @@ TEST(PipelineEngineMemory, DeallocationKeepsOnlyTheGraphOfASentOutput) {
       options.deallocate_pipeline_outputs = deallocate;
       std::vector<std::unique_ptr<PipelineStage>> stages;
       if (state.is_pipeline_last_stage()) {
-        stages.push_back(std::make_unique<Multiply>(at::ones({1}, at::kDouble).requires_grad_(), true));
+        stages.push_back(
+            std::make_unique<Multiply>(at::ones({1}, at::kDouble).requires_grad_(), true));
         (void)NxDPPModel(std::move(stages), context, options).run_train(micro_batches(4, 0), [] {});
         return;
       }

@@ -1,4 +1,5 @@
-// What only whole runs show of the engine: tied embeddings across stages, and layers that learn where in the step they are.
+// What only whole runs show of the engine: tied embeddings across stages, and layers that learn
+// where in the step they are.
 #include <gtest/gtest.h>
 
 #include "tests/integration/layout_run.h"
@@ -16,8 +17,9 @@ using testing_support::worst_error;
 
 std::string name_of(const testing::TestParamInfo<Layout>& info) {
   const Layout& l = info.param;
-  return "TP" + std::to_string(l.tp) + "PP" + std::to_string(l.pp) + "VPP" + std::to_string(l.vpp) + "DP" + std::to_string(l.dp) +
-         (l.sequence_parallel ? "_SP" : "") + (l.zero1 ? "_ZeRO1" : "");
+  return "TP" + std::to_string(l.tp) + "PP" + std::to_string(l.pp) + "VPP" + std::to_string(l.vpp) +
+         "DP" + std::to_string(l.dp) + (l.sequence_parallel ? "_SP" : "") +
+         (l.zero1 ? "_ZeRO1" : "");
 }
 
 RunConfig tied(const Layout& layout) {
@@ -31,7 +33,8 @@ class TiedEmbeddings : public testing::TestWithParam<Layout> {};
 TEST_P(TiedEmbeddings, EqualOneRankAndTheCopiesStayBitEqual) {
   const Layout& layout = GetParam();
   const Outcome one_rank = train(tied({}), {});
-  EXPECT_LE(worst_error(train(tied(layout), layout), one_rank), 1e-10) << "the gradient is the sum over the copies, its norm counts one";
+  EXPECT_LE(worst_error(train(tied(layout), layout), one_rank), 1e-10)
+      << "the gradient is the sum over the copies, its norm counts one";
   EXPECT_EQ(one_rank.weights.count("lm_head.weight"), 0U);
 
   const RunConfig config = tied(layout);
@@ -45,19 +48,27 @@ TEST_P(TiedEmbeddings, EqualOneRankAndTheCopiesStayBitEqual) {
     ranks[static_cast<std::size_t>(rank.rank())] = trainer.local_weights();
   });
   const RankMesh mesh{layout.tp, layout.pp, layout.dp};
-  const auto copy = [&](int pp, int dp, int tp) { return ranks[static_cast<std::size_t>(mesh.rank(pp, dp, tp))].at("model.embed_tokens.weight").tensor; };
+  const auto copy = [&](int pp, int dp, int tp) {
+    return ranks[static_cast<std::size_t>(mesh.rank(pp, dp, tp))]
+        .at("model.embed_tokens.weight")
+        .tensor;
+  };
   for (int dp = 0; dp < layout.dp; ++dp) {
-    for (int tp = 0; tp < layout.tp; ++tp) EXPECT_TRUE(copy(0, dp, tp).equal(copy(layout.pp - 1, dp, tp))) << "first and last stage";
+    for (int tp = 0; tp < layout.tp; ++tp)
+      EXPECT_TRUE(copy(0, dp, tp).equal(copy(layout.pp - 1, dp, tp))) << "first and last stage";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TiedEmbeddings,
-                         testing::Values(Layout{1, 2, 1, false, true}, Layout{1, 4, 1, false, true}, Layout{2, 1, 1, true, true},
-                                         Layout{1, 2, 1, false, true, 2}, Layout{2, 2, 2, true, true}, Layout{1, 2, 2, false, false},
+                         testing::Values(Layout{1, 2, 1, false, true}, Layout{1, 4, 1, false, true},
+                                         Layout{2, 1, 1, true, true},
+                                         Layout{1, 2, 1, false, true, 2},
+                                         Layout{2, 2, 2, true, true}, Layout{1, 2, 2, false, false},
                                          Layout{1, 2, 2, false, true, 2}),
                          name_of);
 
-/// A mask of dropout is drawn by step and micro-batch: a stage that is told a wrong one drops other elements.
+/// A mask of dropout is drawn by step and micro-batch: a stage that receives a wrong one drops
+/// other elements.
 RunConfig with_dropout(const Layout& layout, Recompute recompute, double probability = 0.2) {
   RunConfig config = small_llama(layout, "fp64", 3);
   config.model.architecture = "gpt";
@@ -76,12 +87,14 @@ TEST_P(StepPositions, DropoutEqualsOneRankWithAndWithoutRecomputation) {
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
     EXPECT_LE(worst_error(train(with_dropout(layout, recompute), layout), one_rank), 1e-10);
   }
-  EXPECT_GT(worst_error(train(with_dropout({}, Recompute::kNone, 0), {}), one_rank), 1e-3) << "dropout does something";
+  EXPECT_GT(worst_error(train(with_dropout({}, Recompute::kNone, 0), {}), one_rank), 1e-3)
+      << "dropout does something";
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, StepPositions,
-                         testing::Values(Layout{1, 2, 1, false, true}, Layout{1, 2, 1, false, true, 2}, Layout{2, 2, 2, true, true},
-                                         Layout{1, 1, 4, false, true}),
+                         testing::Values(Layout{1, 2, 1, false, true},
+                                         Layout{1, 2, 1, false, true, 2},
+                                         Layout{2, 2, 2, true, true}, Layout{1, 1, 4, false, true}),
                          name_of);
 
 }  // namespace

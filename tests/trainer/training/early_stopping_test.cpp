@@ -28,14 +28,17 @@ int stops_after(const EarlyStoppingSection& section, const std::vector<double>& 
 }
 
 TEST(EarlyStopping, WaitsPatienceValuesForAnImprovementOfMinDelta) {
-  const EarlyStoppingSection section = section_with([](auto& s) { s.min_delta = 0.1, s.patience = 3; });
-  EXPECT_EQ(stops_after(section, {5, 4, 3.95, 3.92, 3.91}), 5) << "smaller steps than min_delta are none";
+  const EarlyStoppingSection section =
+      section_with([](auto& s) { s.min_delta = 0.1, s.patience = 3; });
+  EXPECT_EQ(stops_after(section, {5, 4, 3.95, 3.92, 3.91}), 5)
+      << "smaller steps than min_delta are none";
   EXPECT_EQ(stops_after(section, {5, 4, 4.1, 4.2, 3.8, 3.9, 3.9}), 0);
   EXPECT_EQ(stops_after(section, {5, 4, 4.1, 4.2, 3.8, 3.9, 3.9, 3.9}), 8);
 }
 
-TEST(EarlyStopping, ModeMaxTurnsItAround) {
-  const EarlyStoppingSection section = section_with([](auto& s) { s.mode = "max", s.min_delta = 0, s.patience = 2; });
+TEST(EarlyStopping, ModeMaxReversesIt) {
+  const EarlyStoppingSection section =
+      section_with([](auto& s) { s.mode = "max", s.min_delta = 0, s.patience = 2; });
   EXPECT_EQ(stops_after(section, {1, 2, 3, 4}), 0);
   EXPECT_EQ(stops_after(section, {3, 2, 1}), 3);
 }
@@ -44,7 +47,8 @@ TEST(EarlyStopping, ThresholdsAndNonFiniteValuesEndAtOnce) {
   EXPECT_EQ(stops_after(section_with([](auto& s) { s.stopping_threshold = 1; }), {3, 2, 0.9}), 3);
   EXPECT_EQ(stops_after(section_with([](auto& s) { s.divergence_threshold = 10; }), {3, 11}), 2);
   EXPECT_EQ(stops_after({}, {3, NAN}), 2);
-  EXPECT_EQ(stops_after(section_with([](auto& s) { s.check_finite = false; }), {3, INFINITY, 2}), 0);
+  EXPECT_EQ(stops_after(section_with([](auto& s) { s.check_finite = false; }), {3, INFINITY, 2}),
+            0);
 }
 
 TEST(EarlyStopping, AnUnknownModeIsTheUsersMistake) {

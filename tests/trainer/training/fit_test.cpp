@@ -19,13 +19,21 @@ using testing_support::Layout;
 using testing_support::RandomTokens;
 using testing_support::small_llama;
 
-/// Random tokens, with `batches` global batches of held-out data that are the training data of steps 1000, 1001, …
+/// Random tokens, with `batches` global batches of held-out data that are the training data of
+/// steps 1000, 1001, …
 class WithValidation final : public DataModule {
  public:
-  WithValidation(const RunConfig& config, std::int64_t batches) : tokens_(config), batches_(batches) {}
-  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override { return tokens_.micro_batches(step, dp_rank); }
-  [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override { return split == Split::kValidation ? batches_ : 0; }
-  [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split, std::int64_t batch, int dp_rank) const override {
+  WithValidation(const RunConfig& config, std::int64_t batches)
+      : tokens_(config), batches_(batches) {}
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                      int dp_rank) const override {
+    return tokens_.micro_batches(step, dp_rank);
+  }
+  [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override {
+    return split == Split::kValidation ? batches_ : 0;
+  }
+  [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split, std::int64_t batch,
+                                                           int dp_rank) const override {
     return tokens_.micro_batches(1000 + batch, dp_rank);
   }
   [[nodiscard]] std::int64_t num_tokens() const override { return tokens_.num_tokens(); }
@@ -66,24 +74,31 @@ Training fit(const RunConfig& config, std::int64_t validation_batches = 0) {
   return fit(config, std::make_shared<WithValidation>(config, validation_batches));
 }
 
-/// Held-out rows of random tokens, of which only the first ones count in the loss; what the last global batch lacks is filled by rows without
-/// loss. Row r is the same in every layout and for every size of micro-batch.
+/// Held-out rows of random tokens, of which only the first ones count in the loss; what the last
+/// global batch does not have is filled by rows without loss. Row r is the same in every layout and
+/// for every size of micro-batch.
 class HeldOutRows final : public DataModule {
  public:
-  HeldOutRows(const RunConfig& config, std::int64_t rows) : config_(config), tokens_(config), rows_(rows) {}
-  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override { return tokens_.micro_batches(step, dp_rank); }
+  HeldOutRows(const RunConfig& config, std::int64_t rows)
+      : config_(config), tokens_(config), rows_(rows) {}
+  [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                      int dp_rank) const override {
+    return tokens_.micro_batches(step, dp_rank);
+  }
   [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override {
     const std::int64_t global = config_.data.global_batch_size;
     return split == Split::kTrain ? 0 : (rows_ + global - 1) / global;
   }
-  [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split, std::int64_t batch, int dp_rank) const override {
+  [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split, std::int64_t batch,
+                                                           int dp_rank) const override {
     const std::int64_t b = config_.data.micro_batch_size, s = config_.model.encoder_seq_length;
     std::vector<MicroBatch> result;
     for (int m = 0; m < config_.num_microbatches(); ++m) {
       MicroBatch micro{at::zeros({b, s}, at::kLong), at::zeros({b, s}, at::kLong)};
       micro.loss_mask = at::zeros({b, s}, at::kFloat);
       for (std::int64_t i = 0; i < b; ++i) {
-        const std::int64_t row = batch * config_.data.global_batch_size + (m * b + i) * config_.dp() + dp_rank;
+        const std::int64_t row =
+            batch * config_.data.global_batch_size + (m * b + i) * config_.dp() + dp_rank;
         if (row < rows_) fill(micro, i, row);
       }
       result.push_back(std::move(micro));
@@ -93,7 +108,9 @@ class HeldOutRows final : public DataModule {
   [[nodiscard]] std::int64_t num_tokens() const override { return tokens_.num_tokens(); }
   [[nodiscard]] std::string description() const override { return "held-out rows"; }
   /// Labels of row r with a loss: 1 … s.
-  [[nodiscard]] std::int64_t counted(std::int64_t row) const { return 1 + row * 7 % config_.model.encoder_seq_length; }
+  [[nodiscard]] std::int64_t counted(std::int64_t row) const {
+    return 1 + row * 7 % config_.model.encoder_seq_length;
+  }
 
  private:
   void fill(const MicroBatch& micro, std::int64_t i, std::int64_t row) const {
@@ -119,16 +136,20 @@ RunConfig with_validation(const Layout& layout, std::int64_t steps, std::int64_t
 TEST(Fit, ValLossIsTheMeanOverItsOwnPassAndTheSameInEveryLayout) {
   const Training one = fit(with_validation({}, 5, 2), 3);
   ASSERT_EQ(one.steps.size(), 5U);
-  for (const StepResult& step : one.steps) EXPECT_EQ(step.val_loss.has_value(), step.step % 2 == 0) << step.step;
+  for (const StepResult& step : one.steps)
+    EXPECT_EQ(step.val_loss.has_value(), step.step % 2 == 0) << step.step;
   EXPECT_NE(*one.steps[1].val_loss, *one.steps[3].val_loss);
-  for (const Layout& layout : {Layout{2, 1, 1, true, true}, Layout{1, 2, 1, false, true}, Layout{2, 2, 2, true, true}}) {
+  for (const Layout& layout :
+       {Layout{2, 1, 1, true, true}, Layout{1, 2, 1, false, true}, Layout{2, 2, 2, true, true}}) {
     const Training run = fit(with_validation(layout, 5, 2), 3);
-    for (const std::size_t i : {1U, 3U}) EXPECT_NEAR(*run.steps[i].val_loss, *one.steps[i].val_loss, 1e-10 * *one.steps[i].val_loss);
+    for (const std::size_t i : {1U, 3U})
+      EXPECT_NEAR(*run.steps[i].val_loss, *one.steps[i].val_loss, 1e-10 * *one.steps[i].val_loss);
   }
 }
 
-/// With a learning rate of zero every pass sees the same weights, and so gives the same number: nothing of an earlier pass is left in it. A
-/// pass over two batches is the mean of theirs, each of which a training step of that data shows.
+/// With a learning rate of zero every pass sees the same weights, and so gives the same number:
+/// nothing of an earlier pass is left in it. A pass over two batches is the mean of theirs, each of
+/// which a training step of that data shows.
 TEST(Fit, ValLossIsAMeanOverItsBatchesOnly) {
   RunConfig config = with_validation({}, 3, 1);
   config.model.optim.lr = 0;
@@ -141,10 +162,12 @@ TEST(Fit, ValLossIsAMeanOverItsBatchesOnly) {
   const double first = val_loss(1), both = val_loss(2), three = val_loss(3);
   EXPECT_NE(first, both);
   const double second = 2 * both - first, third = 3 * three - first - second;
-  for (const double loss : {first, second, third}) EXPECT_NEAR(loss, fit(config).steps[0].loss, 0.5) << "each is the loss of an untrained model";
+  for (const double loss : {first, second, third})
+    EXPECT_NEAR(loss, fit(config).steps[0].loss, 0.5) << "each is the loss of an untrained model";
 }
 
-/// Sums over labels grow by a row's own sum, whatever fills the batch; the row's mean is a plausible loss of an untrained model.
+/// Sums over labels grow by a row's own sum, whatever fills the batch; the row's mean is a
+/// plausible loss of an untrained model.
 TEST(Fit, RowsThatOnlyFillABatchWeighNothingInValidation) {
   RunConfig config = with_validation({}, 1, 1);
   config.model.optim.lr = 0;
@@ -155,7 +178,8 @@ TEST(Fit, RowsThatOnlyFillABatchWeighNothingInValidation) {
     double all = 0;
     for (std::int64_t row = 0; row < rows; ++row) all += static_cast<double>(data->counted(row));
     const double total = *fit(config, data).steps[0].val_loss * all;
-    EXPECT_NEAR((total - sum) / (all - labels), std::log(64.0), 2.0) << rows << " rows: the mean of those that came";
+    EXPECT_NEAR((total - sum) / (all - labels), std::log(64.0), 2.0)
+        << rows << " rows: the mean of those that came";
     sum = total;
     labels = all;
   }
@@ -171,8 +195,10 @@ TEST(Fit, ValLossDependsOnNeitherLayoutNorMicroBatchSize) {
   };
   for (const std::int64_t rows : {3, 13}) {
     const double one = val_loss({}, 1, rows);
-    for (const int size : {2, 4, 8}) EXPECT_NEAR(val_loss({}, size, rows), one, 1e-10 * one) << size;
-    for (const Layout& layout : {Layout{1, 1, 4, false, true}, Layout{2, 1, 2, true, true}, Layout{1, 2, 2, false, true}}) {
+    for (const int size : {2, 4, 8})
+      EXPECT_NEAR(val_loss({}, size, rows), one, 1e-10 * one) << size;
+    for (const Layout& layout : {Layout{1, 1, 4, false, true}, Layout{2, 1, 2, true, true},
+                                 Layout{1, 2, 2, false, true}}) {
       EXPECT_NEAR(val_loss(layout, 2, rows), one, 1e-10 * one);
     }
   }
@@ -182,9 +208,15 @@ TEST(Fit, HeldOutDataWithoutALabelThatCountsAreNamed) {
   class Nothing final : public DataModule {
    public:
     explicit Nothing(const RunConfig& config) : rows_(config, 1) {}
-    [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override { return rows_.micro_batches(step, dp_rank); }
-    [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override { return rows_.num_evaluation_batches(split); }
-    [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch, int dp_rank) const override {
+    [[nodiscard]] std::vector<MicroBatch> micro_batches(std::int64_t step,
+                                                        int dp_rank) const override {
+      return rows_.micro_batches(step, dp_rank);
+    }
+    [[nodiscard]] std::int64_t num_evaluation_batches(Split split) const override {
+      return rows_.num_evaluation_batches(split);
+    }
+    [[nodiscard]] std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch,
+                                                             int dp_rank) const override {
       auto batches = rows_.evaluation_batches(split, batch, dp_rank);
       for (MicroBatch& micro : batches) micro.labels.fill_(-100);
       return batches;
@@ -205,7 +237,8 @@ TEST(Fit, HeldOutDataWithoutALabelThatCountsAreNamed) {
 }
 
 TEST(Fit, ATestPassIsAValidationPassOverTheTestData) {
-  for (const Layout& layout : {Layout{}, Layout{2, 2, 1, true, true}, Layout{1, 1, 4, false, true}}) {
+  for (const Layout& layout :
+       {Layout{}, Layout{2, 2, 1, true, true}, Layout{1, 1, 4, false, true}}) {
     RunConfig config = with_validation(layout, 4, 2);
     const Training run = fit(config, std::make_shared<HeldOutRows>(config, 11));
     ASSERT_TRUE(run.test.has_value());
@@ -241,7 +274,8 @@ TEST(Fit, ValidationDataBelowAGlobalBatchAreNamed) {
   EXPECT_EQ(said.find("no validation"), said.rfind("no validation")) << "once, not by every rank";
 }
 
-/// Ranks that hold the same key/value heads: neighbours on trn2, every second one on trn1. The losses are those of one rank.
+/// Ranks that hold the same key/value heads: neighbours on trn2, every second one on trn1. The
+/// losses are those of one rank.
 TEST(Fit, CopiesOfKeyValueHeadsLieInTheOrderOfTheMachine) {
   const auto config_of = [](int tp, const std::string& hardware) {
     RunConfig config = small_llama({.tp = tp}, "fp64", 3);
@@ -256,14 +290,16 @@ TEST(Fit, CopiesOfKeyValueHeadsLieInTheOrderOfTheMachine) {
   for (const std::string hardware : {"trn1", "trn2"}) {
     const RunConfig config = config_of(4, hardware);
     const Training run = fit(config);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(run.steps[i].loss, one.steps[i].loss, 1e-10 * one.steps[i].loss);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_NEAR(run.steps[i].loss, one.steps[i].loss, 1e-10 * one.steps[i].loss);
     std::vector<at::Tensor> keys(4);
     runtime::WorldOptions world;
     world.world_size = 4;
     runtime::run_ranks(world, [&](runtime::RankContext& rank) {
       const Trainer trainer(config, rank, std::make_shared<RandomTokens>(config));
       for (const auto& [name, weight] : trainer.local_weights()) {
-        if (name.ends_with("layers.0.self_attn.qkv_proj.weight_k")) keys[static_cast<std::size_t>(rank.rank())] = weight.tensor;
+        if (name.ends_with("layers.0.self_attn.qkv_proj.weight_k"))
+          keys[static_cast<std::size_t>(rank.rank())] = weight.tensor;
       }
     });
     ASSERT_TRUE(keys[0].defined());
@@ -286,9 +322,12 @@ TEST(Fit, ValidationWithVirtualStagesIsANamedError) {
     (void)fit(with_validation(layout, 2, 1), 1);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("trainer.limit_val_batches: validation has no schedule with virtual stages"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("trainer.limit_val_batches: validation has no schedule with virtual stages"));
   }
-  EXPECT_EQ(fit(small_llama(layout, "fp64", 1)).steps.size(), 1U) << "without held-out data it trains";
+  EXPECT_EQ(fit(small_llama(layout, "fp64", 1)).steps.size(), 1U)
+      << "without held-out data it trains";
 }
 
 TEST(Fit, AStepReportsItsSamplesAndNorms) {
@@ -302,7 +341,9 @@ TEST(Fit, AStepReportsItsSamplesAndNorms) {
   RunConfig spread = small_llama({2, 2, 2, true, true}, "fp64", 3);
   spread.exp_manager.log_parameter_norm = true;
   const Training run = fit(spread);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(*run.steps[i].parameter_norm, *one.steps[i].parameter_norm, 1e-10 * *one.steps[i].parameter_norm);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(*run.steps[i].parameter_norm, *one.steps[i].parameter_norm,
+                1e-10 * *one.steps[i].parameter_norm);
 }
 
 TEST(Fit, MaxEpochsAndMaxTimeEndARun) {
@@ -313,7 +354,8 @@ TEST(Fit, MaxEpochsAndMaxTimeEndARun) {
   EXPECT_EQ(run.steps.size(), 4U);
   EXPECT_EQ(run.reason, StopReason::kMaxEpochs);
 
-  for (const Layout& layout : {Layout{}, Layout{1, 2, 2, false, true}, Layout{1, 1, 4, false, true}}) {
+  for (const Layout& layout :
+       {Layout{}, Layout{1, 2, 2, false, true}, Layout{1, 1, 4, false, true}}) {
     RunConfig timed = small_llama(layout, "fp32", 1000);
     timed.trainer.max_time_s = 0;
     run = fit(timed);
@@ -345,9 +387,11 @@ TEST(Fit, AStopRequestEndsEveryRankAtTheSameStep) {
 TEST(Fit, EarlyStoppingFollowsTheMonitoredNumber) {
   for (const Layout& layout : {Layout{}, Layout{1, 2, 2, false, true}}) {
     RunConfig config = with_validation(layout, 50, 2);
-    config.exp_manager.early_stopping = {.min_delta = 100, .patience = 2, .stopping_threshold = {}, .divergence_threshold = {}};
+    config.exp_manager.early_stopping = {
+        .min_delta = 100, .patience = 2, .stopping_threshold = {}, .divergence_threshold = {}};
     const Training run = fit(config, 1);
-    EXPECT_EQ(run.steps.size(), 6U) << "the best value and two that are no better, every second step";
+    EXPECT_EQ(run.steps.size(), 6U)
+        << "the best value and two that are no better, every second step";
     EXPECT_EQ(run.reason, StopReason::kEarlyStopping);
   }
 }
@@ -374,8 +418,8 @@ TEST(Fit, TheTypeOfSumsOverTensorParallelRanksChangesTheNumbers) {
   const std::vector<double> exact = losses({}, "fp64", "fp64");
   for (const bool sequence_parallel : {false, true}) {
     const Layout layout{4, 1, 1, sequence_parallel, true};
-    const std::vector<double> bf16 = losses(layout, "mixed_precision", "bf16"), fp32 =
-        losses(layout, "mixed_precision", "fp32");
+    const std::vector<double> bf16 = losses(layout, "mixed_precision", "bf16"),
+                              fp32 = losses(layout, "mixed_precision", "fp32");
     EXPECT_NE(bf16, fp32);
     EXPECT_EQ(bf16, losses(layout, "mixed_precision", "bf16")) << "the same bits again";
     for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -407,12 +451,15 @@ TEST(Fit, TrackGradNormLogsAnotherNorm) {
 
 TEST(Fit, EarlyStoppingMonitorsAnyScalarOfTheStep) {
   for (const Layout& layout : {Layout{}, Layout{1, 2, 2, false, true}}) {
-    for (const char* monitor : {"global_step", "consumed_samples", "lr", "gradient_norm",
-        "host_made"}) {
+    for (const char* monitor :
+         {"global_step", "consumed_samples", "lr", "gradient_norm", "host_made"}) {
       RunConfig config = small_llama(layout, "fp32", 50);
       config.model.optim.sched.reset();
-      config.exp_manager.early_stopping = {.monitor = monitor, .min_delta = 1e9, .patience = 2,
-          .stopping_threshold = {}, .divergence_threshold = {}};
+      config.exp_manager.early_stopping = {.monitor = monitor,
+                                           .min_delta = 1e9,
+                                           .patience = 2,
+                                           .stopping_threshold = {},
+                                           .divergence_threshold = {}};
       std::vector<StopReason> reasons(static_cast<std::size_t>(config.world_size()));
       std::int64_t last = 0;
       runtime::WorldOptions world;
@@ -429,17 +476,19 @@ TEST(Fit, EarlyStoppingMonitorsAnyScalarOfTheStep) {
     }
   }
   RunConfig config = small_llama({1, 1, 2, false, true}, "fp32", 5);
-  config.exp_manager.early_stopping = {.monitor = "step_time_ms", .stopping_threshold = {},
-      .divergence_threshold = {}};
+  config.exp_manager.early_stopping = {
+      .monitor = "step_time_ms", .stopping_threshold = {}, .divergence_threshold = {}};
   EXPECT_THAT([&] { (void)fit(config); },
-      testing::ThrowsMessage<ConfigError>(HasSubstr("step 1 logs no step_time_ms")))
+              testing::ThrowsMessage<ConfigError>(HasSubstr("step 1 logs no step_time_ms")))
       << "nothing is simulated here";
 }
 
 TEST(Fit, NothingEndsARunBeforeItsMinimum) {
   RunConfig config = small_llama({1, 2, 1, false, true}, "fp32", 50);
-  config.exp_manager.early_stopping = {.monitor = "global_step", .patience = 1,
-      .stopping_threshold = {}, .divergence_threshold = {}};
+  config.exp_manager.early_stopping = {.monitor = "global_step",
+                                       .patience = 1,
+                                       .stopping_threshold = {},
+                                       .divergence_threshold = {}};
   EXPECT_EQ(fit(config).steps.size(), 2U);
   config.trainer.min_steps = 7;
   Training run = fit(config);

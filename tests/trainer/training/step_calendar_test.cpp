@@ -43,7 +43,8 @@ TEST(StepCalendar, WithoutEpochsItCountsSteps) {
   trainer.check_val_every_n_epoch = std::nullopt;
   EXPECT_THAT(validations(StepCalendar(trainer, 10)), ElementsAre(4, 8, 12, 16, 20, 24));
   trainer.val_check_interval = BatchCount{.count = 12, .fraction = {}};
-  EXPECT_THAT(validations(StepCalendar(trainer, 10)), ElementsAre(12, 24)) << "longer than an epoch is legal here";
+  EXPECT_THAT(validations(StepCalendar(trainer, 10)), ElementsAre(12, 24))
+      << "longer than an epoch is legal here";
 }
 
 TEST(StepCalendar, AFractionIsOfAnEpoch) {
@@ -88,7 +89,8 @@ TEST(StepCalendar, AnIntervalLongerThanAnEpochIsTheUsersMistake) {
     const StepCalendar calendar(trainer, 10);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("expected at most 10 (batches of an epoch), got 11"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("expected at most 10 (batches of an epoch), got 11"));
   }
 }
 
@@ -110,8 +112,8 @@ TEST(StepCalendar, EverValidatesIsWhetherSomeStepDoes) {
         trainer.val_check_interval = BatchCount{.count = interval, .fraction = {}};
         trainer.check_val_every_n_epoch = epochs == 0 ? std::nullopt : std::optional(epochs);
         const StepCalendar calendar(trainer, 10);
-        EXPECT_EQ(calendar.ever_validates(), !validations(calendar).empty()) << last << " "
-            << interval << " " << epochs;
+        EXPECT_EQ(calendar.ever_validates(), !validations(calendar).empty())
+            << last << " " << interval << " " << epochs;
       }
     }
   }

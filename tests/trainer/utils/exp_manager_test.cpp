@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trellis::trainer {
 namespace {
@@ -19,9 +19,13 @@ class RunDirectoryTest : public testing::Test {
     config_.exp_manager.name = "llama";
     config_.resolved_yaml = "name: llama\n";
   }
-  trainer::RunDirectory prepare_locked() { return prepare_run_directory(config_, {"trellis", "train", "a b.yaml"}, sources_); }
+  trainer::RunDirectory prepare_locked() {
+    return prepare_run_directory(config_, {"trellis", "train", "a b.yaml"}, sources_);
+  }
   std::filesystem::path prepare() { return prepare_locked().path; }
-  [[nodiscard]] std::filesystem::path named(const std::string& version) const { return temporary_.path() / "runs" / "llama" / version; }
+  [[nodiscard]] std::filesystem::path named(const std::string& version) const {
+    return temporary_.path() / "runs" / "llama" / version;
+  }
 
   TemporaryDirectory temporary_;
   RunConfig config_;
@@ -73,7 +77,8 @@ TEST_F(RunDirectoryTest, KeepsOutputsOfEarlierRunsAndLeavesOtherFilesAlone) {
   temporary_.write("runs/llama/mine/lightning_logs.txt", "first");
   temporary_.write("runs/llama/mine/notes.txt", "of the user");
   prepare();
-  for (const char* log : {"nemo_log_globalrank-3_localrank-1.txt", "nemo_error_log.txt", "lightning_logs.txt"}) {
+  for (const char* log :
+       {"nemo_log_globalrank-3_localrank-1.txt", "nemo_error_log.txt", "lightning_logs.txt"}) {
     EXPECT_EQ(read_all(directory / "run_0" / log), "first");
     EXPECT_FALSE(std::filesystem::exists(directory / log));
   }
@@ -95,7 +100,9 @@ TEST_F(RunDirectoryTest, BelongsToOneProcessAtATime) {
       (void)prepare();
       FAIL() << "expected a ConfigError";
     } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(first.path.string() + ": another process writes there now: process " + std::to_string(::getpid()) + " on host "));
+      EXPECT_THAT(error.what(),
+                  HasSubstr(first.path.string() + ": another process writes there now: process " +
+                            std::to_string(::getpid()) + " on host "));
       EXPECT_THAT(error.what(), HasSubstr("exp_manager.explicit_log_dir"));
     }
     EXPECT_EQ(read_all(first.path / "metrics.jsonl"), "of the first");
@@ -110,7 +117,8 @@ TEST_F(RunDirectoryTest, NamesAPlaceThatCannotBeWritten) {
     prepare();
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr((temporary_.path() / "runs" / "llama").string() + ": cannot create the run directory: "));
+    EXPECT_THAT(error.what(), HasSubstr((temporary_.path() / "runs" / "llama").string() +
+                                        ": cannot create the run directory: "));
     EXPECT_THAT(error.what(), HasSubstr("exp_manager.explicit_log_dir"));
   }
 }
@@ -123,7 +131,8 @@ TEST_F(RunDirectoryTest, CopiesTheFilesThatTheUserNames) {
     (void)prepare();
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("exp_manager.files_to_copy: cannot copy /no/such/file into"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("exp_manager.files_to_copy: cannot copy /no/such/file into"));
   }
 }
 
@@ -131,7 +140,8 @@ TEST(VersionSources, DateAndTimeHasNeMosForm) {
   setenv("NEMO_EXPM_VERSION", "from_slurm", 1);
   const VersionSources sources = VersionSources::of_this_process();
   EXPECT_EQ(sources.environment, "from_slurm");
-  EXPECT_THAT(sources.date_time, testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}"));
+  EXPECT_THAT(sources.date_time,
+              testing::MatchesRegex("[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}"));
 }
 
 }  // namespace

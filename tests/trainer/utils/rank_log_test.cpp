@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "base/error.h"
-#include "tests/trainer/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace trellis::trainer {
 namespace {
@@ -25,18 +25,21 @@ RunConfig four_ranks() {
 
 std::set<std::string> files_of(const std::filesystem::path& directory) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) names.insert(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.insert(entry.path().filename().string());
   return names;
 }
 
 int times(const std::string& text, const std::string& part) {
   int count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    ++count;
   return count;
 }
 
 std::string log_of(int global_rank, int local_rank) {
-  return "nemo_log_globalrank-" + std::to_string(global_rank) + "_localrank-" + std::to_string(local_rank) + ".txt";
+  return "nemo_log_globalrank-" + std::to_string(global_rank) + "_localrank-" +
+         std::to_string(local_rank) + ".txt";
 }
 
 TEST(RankLogs, TheSwitchesChooseWhichRanksWriteAFile) {
@@ -44,7 +47,8 @@ TEST(RankLogs, TheSwitchesChooseWhichRanksWriteAFile) {
     bool local_only, global_only;
     std::vector<int> ranks;
   };
-  for (const Case& one : {Case{false, false, {0, 1, 2, 3}}, Case{true, false, {0, 2}}, Case{false, true, {0}}}) {
+  for (const Case& one :
+       {Case{false, false, {0, 1, 2, 3}}, Case{true, false, {0, 2}}, Case{false, true, {0}}}) {
     const TemporaryDirectory temporary;
     RunConfig config = four_ranks();
     config.exp_manager.log_local_rank_0_only = one.local_only;
@@ -53,11 +57,12 @@ TEST(RankLogs, TheSwitchesChooseWhichRanksWriteAFile) {
     std::set<std::string> expected = {"nemo_error_log.txt", "lightning_logs.txt"};
     for (const int rank : one.ranks) expected.insert(log_of(rank, rank % 2));
     EXPECT_EQ(files_of(temporary.path()), expected);
-    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(logs.has_file(rank), expected.contains(log_of(rank, rank % 2))) << rank;
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(logs.has_file(rank), expected.contains(log_of(rank, rank % 2))) << rank;
   }
 }
 
-TEST(RankLogs, EachMessageStandsOnceInItsRanksFileAndFromWarningsOnInTheErrorLog) {
+TEST(RankLogs, EachMessageIsOnceInItsRanksFileAndFromWarningsOnInTheErrorLog) {
   for (const bool only_rank_0 : {false, true}) {
     const TemporaryDirectory temporary;
     RunConfig config = four_ranks();
@@ -78,17 +83,21 @@ TEST(RankLogs, EachMessageStandsOnceInItsRanksFileAndFromWarningsOnInTheErrorLog
       }
       for (std::thread& rank : ranks) rank.join();
     }
-    const std::string console = testing::internal::GetCapturedStderr(), errors = read_all(temporary.path() / "nemo_error_log.txt");
+    const std::string console = testing::internal::GetCapturedStderr(),
+                      errors = read_all(temporary.path() / "nemo_error_log.txt");
     for (int rank = 0; rank < 4; ++rank) {
       const std::string name = std::to_string(rank);
       for (const char* level : {"info {} ", "warning ", "error "}) {
         EXPECT_EQ(times(errors, level + name + ";"), level[0] == 'i' ? 0 : 1) << level << name;
-        EXPECT_EQ(times(console, level + name + ";"), rank == 0 && level[0] != 'e' ? 1 : 0) << level << name;
+        EXPECT_EQ(times(console, level + name + ";"), rank == 0 && level[0] != 'e' ? 1 : 0)
+            << level << name;
       }
       if (only_rank_0 && rank > 0) continue;
       const std::string own = read_all(temporary.path() / log_of(rank, rank % 2));
-      for (int i = 0; i < 50; ++i) EXPECT_EQ(times(own, "rank " + name + ": note " + name + "." + std::to_string(i) + ";"), 1);
-      for (const char* level : {"info {} ", "warning ", "error "}) EXPECT_EQ(times(own, level + name + ";"), 1) << level << name;
+      for (int i = 0; i < 50; ++i)
+        EXPECT_EQ(times(own, "rank " + name + ": note " + name + "." + std::to_string(i) + ";"), 1);
+      for (const char* level : {"info {} ", "warning ", "error "})
+        EXPECT_EQ(times(own, level + name + ";"), 1) << level << name;
       EXPECT_EQ(times(own, ";\n"), 53) << "nothing of another rank";
     }
   }
@@ -102,9 +111,12 @@ TEST(RankLogs, ALineHasTimeLevelAndRank) {
     logs.lightning("step 1");
   }
   const std::string time = "\\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} ";
-  EXPECT_THAT(read_all(temporary.path() / log_of(3, 1)), MatchesRegex(time + "warning\\] rank 3: careful\n"));
-  EXPECT_THAT(read_all(temporary.path() / "nemo_error_log.txt"), MatchesRegex(time + "warning\\] rank 3: careful\n"));
-  EXPECT_THAT(read_all(temporary.path() / "lightning_logs.txt"), MatchesRegex(time + "info\\] step 1\n"));
+  EXPECT_THAT(read_all(temporary.path() / log_of(3, 1)),
+              MatchesRegex(time + "warning\\] rank 3: careful\n"));
+  EXPECT_THAT(read_all(temporary.path() / "nemo_error_log.txt"),
+              MatchesRegex(time + "warning\\] rank 3: careful\n"));
+  EXPECT_THAT(read_all(temporary.path() / "lightning_logs.txt"),
+              MatchesRegex(time + "info\\] step 1\n"));
 }
 
 TEST(RankLogs, WhatTheProcessSaysIsRankZerosWhileTheFilesAreOpen) {

@@ -1,4 +1,5 @@
-// What counts as a difference: relative to a tensor's own norm, or to its share when nothing but rounding is left of it.
+// What counts as a difference: relative to a tensor's own norm, or to its share when nothing but
+// rounding is left of it.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -11,13 +12,16 @@
 namespace trellis::trainer {
 namespace {
 
-at::Tensor filled(std::int64_t elements, double value) { return at::full({elements}, value, at::kDouble); }
+at::Tensor filled(std::int64_t elements, double value) {
+  return at::full({elements}, value, at::kDouble);
+}
 
 /// Two layers; gradients and weights of `first` and `second`.
 RunNumbers numbers(double first, double second) {
   RunNumbers run;
   run.names = {"layers.0.weight", "layers.1.bias"};
-  run.steps.push_back({2.5, 0.75, {{"layers.0.weight", filled(30, first)}, {"layers.1.bias", filled(10, second)}}});
+  run.steps.push_back(
+      {2.5, 0.75, {{"layers.0.weight", filled(30, first)}, {"layers.1.bias", filled(10, second)}}});
   run.weights = {{"layers.0.weight", filled(30, 0.5)}, {"layers.1.bias", filled(10, 0.5)}};
   return run;
 }
@@ -50,7 +54,8 @@ TEST(Compare, WhatNearlyVanishesIsMeasuredByItsShareOfTheNorm) {
   EXPECT_EQ(found.num_by_share, 1);
   EXPECT_TRUE(found.worst.by_share);
   EXPECT_NEAR(found.worst.error, 4e-17 / std::sqrt(30.0 / 40), 1e-20);
-  EXPECT_EQ(compare(got, expected, 0, [](const std::string&) { return 1e-10; }).num_bad, 1) << "by its own norm it is four times wrong";
+  EXPECT_EQ(compare(got, expected, 0, [](const std::string&) { return 1e-10; }).num_bad, 1)
+      << "by its own norm it is four times wrong";
 }
 
 TEST(Compare, AVanishingTensorThatGrowsIsWrong) {
@@ -65,7 +70,8 @@ TEST(Compare, TheFirstIsTheFirstThatARunComputes) {
   const Comparison found = in_fp64(got, numbers(1, 1));
   EXPECT_EQ(found.first_bad->what, "step 1: loss");
   EXPECT_EQ(found.first_bad->layer, "");
-  EXPECT_EQ(found.first_bad_tensor->what, "step 1: gradient of layers.1.bias") << "backward starts at the last layer";
+  EXPECT_EQ(found.first_bad_tensor->what, "step 1: gradient of layers.1.bias")
+      << "backward starts at the last layer";
   EXPECT_EQ(found.first_bad_tensor->layer, "layers.1");
 }
 

@@ -1,4 +1,5 @@
-// The list of layouts is all of them: what validation allows and the list lacks does not exist.
+// The list of layouts is all of them: what validation allows and the list does not have does not
+// exist.
 #include <gmock/gmock.h>
 
 #include <set>
@@ -18,7 +19,9 @@ bool is_legal(const Case& size, const Layout& layout) {
   overrides.push_back("model.num_layers=" + std::to_string(size.num_layers));
   overrides.push_back("model.vocab_size=264");  // what every TP here divides
   for (const std::string& one : overrides_of(layout)) overrides.push_back(one);
-  return check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/verify_llama.yaml", overrides).problems.empty();
+  return check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/verify_llama.yaml",
+                          overrides)
+      .problems.empty();
 }
 
 /// Every value of every key, as far as one could be legal and beyond.
@@ -31,7 +34,12 @@ std::set<std::string> legal_by_trying(const Case& size) {
         for (int copies = 1; copies <= size.ranks; ++copies) {
           for (const bool sequence_parallel : {false, true}) {
             if (sequence_parallel && tp == 1) continue;  // accepted, and the layout without it
-            const Layout layout{.tp = tp, .pp = pp, .vpp = vpp, .dp = size.ranks / tp / pp, .sequence_parallel = sequence_parallel, .kv_replicator = copies};
+            const Layout layout{.tp = tp,
+                                .pp = pp,
+                                .vpp = vpp,
+                                .dp = size.ranks / tp / pp,
+                                .sequence_parallel = sequence_parallel,
+                                .kv_replicator = copies};
             if (is_legal(size, layout)) legal.insert(to_string(layout));
           }
         }
@@ -47,7 +55,8 @@ TEST_P(AllLayouts, HasEveryLayoutThatValidationAllows) {
   const Case& size = GetParam();
   std::set<std::string> listed;
   for (const Layout& layout : all_layouts(size.ranks, size.num_layers)) {
-    if (layout.zero1 && layout.recompute == Recompute::kNone && is_legal(size, layout)) listed.insert(to_string(layout));
+    if (layout.zero1 && layout.recompute == Recompute::kNone && is_legal(size, layout))
+      listed.insert(to_string(layout));
   }
   EXPECT_EQ(listed, legal_by_trying(size));
   EXPECT_GT(listed.size(), 10U);
@@ -68,16 +77,21 @@ TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
   EXPECT_EQ(names.size(), 6 * bases.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, AllLayouts,
-                         testing::Values(Case{4, 3, {}}, Case{8, 4, {}},
-                                         Case{6, 6, {"model.hidden_size=96", "model.num_attention_heads=12", "model.num_kv_heads=2", "model.ffn_hidden_size=96",
-                                                     "model.encoder_seq_length=24", "data.global_batch_size=36"}}),
-                         [](const auto& test) { return "Ranks" + std::to_string(test.param.ranks); });
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, AllLayouts,
+    testing::Values(Case{4, 3, {}}, Case{8, 4, {}},
+                    Case{6,
+                         6,
+                         {"model.hidden_size=96", "model.num_attention_heads=12",
+                          "model.num_kv_heads=2", "model.ffn_hidden_size=96",
+                          "model.encoder_seq_length=24", "data.global_batch_size=36"}}),
+    [](const auto& test) { return "Ranks" + std::to_string(test.param.ranks); });
 
 TEST(AllLayouts, CopiesAreNotOnlyPowersOfTwo) {
   std::set<std::string> names;
   for (const Layout& layout : all_layouts(6, 1)) names.insert(to_string(layout));
-  EXPECT_THAT(names, testing::IsSupersetOf({"TP6 ZeRO1 KV3", "TP6 KV6", "TP3 DP2 SP ZeRO1 KV3 full"}));
+  EXPECT_THAT(names,
+              testing::IsSupersetOf({"TP6 ZeRO1 KV3", "TP6 KV6", "TP3 DP2 SP ZeRO1 KV3 full"}));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// How far two correct runs may differ by rounding: a size that is measured, a factor that is derived.
+// How far two correct runs may differ by rounding: a size that is measured, a factor that is
+// derived.
 #include <gmock/gmock.h>
 
 #include <cmath>

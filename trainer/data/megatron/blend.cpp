@@ -14,8 +14,13 @@ namespace {
 
 std::vector<double> normalised(const std::vector<double>& weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  const bool good = std::ranges::all_of(weights, [](double w) { return std::isfinite(w) && w >= 0; });
-  if (!good || !(sum > 0)) throw ConfigError("data.data_prefix: the weights of a blend must be 0 or more, and one above 0; got a sum of " + std::to_string(sum));
+  const bool good =
+      std::ranges::all_of(weights, [](double w) { return std::isfinite(w) && w >= 0; });
+  if (!good || !(sum > 0))
+    throw ConfigError(
+        "data.data_prefix: the weights of a blend must be 0 or more, and one above 0; got a sum "
+        "of " +
+        std::to_string(sum));
   std::vector<double> shares;
   for (const double weight : weights) shares.push_back(weight / sum);
   return shares;
@@ -23,9 +28,12 @@ std::vector<double> normalised(const std::vector<double>& weights) {
 
 }  // namespace
 
-std::vector<std::int64_t> blend_requests(const std::vector<double>& weights, std::int64_t num_samples) {
+std::vector<std::int64_t> blend_requests(const std::vector<double>& weights,
+                                         std::int64_t num_samples) {
   std::vector<std::int64_t> requests;
-  for (const double share : normalised(weights)) requests.push_back(static_cast<std::int64_t>(std::ceil(static_cast<double>(num_samples) * share * 1.005)));
+  for (const double share : normalised(weights))
+    requests.push_back(
+        static_cast<std::int64_t>(std::ceil(static_cast<double>(num_samples) * share * 1.005)));
   return requests;
 }
 
@@ -51,13 +59,16 @@ BlendPlan plan_blend(const std::vector<double>& weights, std::int64_t num_sample
   return plan;
 }
 
-BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const SampleSource>> datasets, const std::vector<double>& weights, std::int64_t num_samples)
+BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const SampleSource>> datasets,
+                               const std::vector<double>& weights, std::int64_t num_samples)
     : datasets_(std::move(datasets)), plan_(plan_blend(weights, num_samples)) {
   std::vector<std::int64_t> taken(datasets_.size());
-  for (std::size_t i = 0; i < plan_.dataset.size(); ++i) taken[plan_.dataset[i]] = plan_.sample[i] + 1;
+  for (std::size_t i = 0; i < plan_.dataset.size(); ++i)
+    taken[plan_.dataset[i]] = plan_.sample[i] + 1;
   for (std::size_t d = 0; d < datasets_.size(); ++d) {
     if (taken[d] <= datasets_[d]->num_samples()) continue;
-    log_warning("data.data_prefix: data set " + std::to_string(d) + " of the blend has " + std::to_string(datasets_[d]->num_samples()) + " samples and gives " +
+    log_warning("data.data_prefix: data set " + std::to_string(d) + " of the blend has " +
+                std::to_string(datasets_[d]->num_samples()) + " samples and gives " +
                 std::to_string(taken[d]) + ": it starts again from its first");
   }
 }

@@ -6,23 +6,34 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace trellis::trainer {
 
-/// What a token takes in a .bin file; the number is the code in the .idx file (Megatron-LM). Code 6 is float64, 7 has two meanings
-/// (float64 in NeMo, float32 in Megatron-Core): neither holds tokens, both are refused.
-enum class TokenType : std::uint8_t { kUint8 = 1, kInt8 = 2, kInt16 = 3, kInt32 = 4, kInt64 = 5, kUint16 = 8 };
+/// What a token takes in a .bin file; the number is the code in the .idx file (Megatron-LM). Code 6
+/// is float64, 7 has two meanings (float64 in NeMo, float32 in Megatron-Core): neither holds
+/// tokens, both are refused.
+enum class TokenType : std::uint8_t {
+  kUint8 = 1,
+  kInt8 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kUint16 = 8
+};
 [[nodiscard]] std::size_t size_of(TokenType type);
 [[nodiscard]] const char* name_of(TokenType type);
 /// uint16 below 65500 ids, otherwise int32: Megatron's rule.
 [[nodiscard]] TokenType token_type_for(std::int64_t vocabulary_size);
 
-/// Megatron's indexed data set `<prefix>.bin` + `<prefix>.idx`, mapped. The .idx file, little endian:
-///   "MMIDIDX\0\0" · uint64 version 1 · uint8 type code · uint64 sequences N · uint64 entries of document index D
-///   int32 sizes[N] (tokens) · int64 pointers[N] (bytes in .bin) · int64 document_index[D] (first 0, last N)
-/// The constructor checks both files completely: header, lengths, every size and pointer against the size of .bin. Throws ConfigError with
-/// file, offset, expected, got and what to do.
+/// Megatron's indexed data set `<prefix>.bin` + `<prefix>.idx`, mapped. The .idx file, little
+/// endian:
+///   "MMIDIDX\0\0" · uint64 version 1 · uint8 type code · uint64 sequences N ·
+///     uint64 entries of document index D
+///   int32 sizes[N] (tokens) · int64 pointers[N] (bytes in .bin) ·
+///     int64 document_index[D] (first 0, last N)
+/// The constructor checks both files completely: header, lengths, every size and pointer against
+/// the size of .bin. Throws ConfigError with file, offset, expected, got and what to do.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const std::string& prefix);
@@ -35,7 +46,8 @@ class IndexedDataset {
   [[nodiscard]] std::int32_t size(std::int64_t sequence) const;
   [[nodiscard]] std::int64_t document_start(std::int64_t document) const;
   /// Tokens offset … offset + length − 1 of a sequence, to `out`.
-  void read(std::int64_t sequence, std::int64_t offset, std::int64_t length, std::int64_t* out) const;
+  void read(std::int64_t sequence, std::int64_t offset, std::int64_t length,
+            std::int64_t* out) const;
 
  private:
   void read_header();

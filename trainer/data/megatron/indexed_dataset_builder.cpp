@@ -12,7 +12,8 @@ namespace {
 
 template <typename T>
 void put(std::ostream& stream, const T* values, std::size_t count) {
-  stream.write(reinterpret_cast<const char*>(values), static_cast<std::streamsize>(count * sizeof(T)));
+  stream.write(reinterpret_cast<const char*>(values),
+               static_cast<std::streamsize>(count * sizeof(T)));
 }
 
 template <typename T>
@@ -36,7 +37,10 @@ void with_type(TokenType type, Body body) {
 }  // namespace
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(std::string prefix, TokenType type)
-    : prefix_(std::move(prefix)), type_(type), tokens_(prefix_ + ".bin"), index_(prefix_ + ".idx") {}
+    : prefix_(std::move(prefix)),
+      type_(type),
+      tokens_(prefix_ + ".bin"),
+      index_(prefix_ + ".idx") {}
 
 template <typename T>
 void IndexedDatasetBuilder::write_tokens(std::span<const std::int32_t> tokens) {
@@ -44,9 +48,10 @@ void IndexedDatasetBuilder::write_tokens(std::span<const std::int32_t> tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     narrow[i] = static_cast<T>(tokens[i]);
     if (static_cast<std::int64_t>(narrow[i]) != tokens[i]) {
-      throw ConfigError(prefix_ + ".bin: token " + std::to_string(tokens[i]) + " does not fit " + name_of(type_) + ", expected " +
-                        std::to_string(std::numeric_limits<T>::min()) + " … " + std::to_string(std::numeric_limits<T>::max()) +
-                        ": build with a wider type");
+      throw ConfigError(
+          prefix_ + ".bin: token " + std::to_string(tokens[i]) + " does not fit " + name_of(type_) +
+          ", expected " + std::to_string(std::numeric_limits<T>::min()) + " … " +
+          std::to_string(std::numeric_limits<T>::max()) + ": build with a wider type");
     }
   }
   put(tokens_.stream(), narrow.data(), narrow.size());
@@ -59,14 +64,17 @@ void IndexedDatasetBuilder::add_item(std::span<const std::int32_t> tokens) {
 
 void IndexedDatasetBuilder::add_sequence(std::int64_t tokens) {
   if (tokens > std::numeric_limits<std::int32_t>::max()) {
-    throw ConfigError(prefix_ + ".idx: sequence " + std::to_string(sizes_.size()) + " has " + std::to_string(tokens) +
+    throw ConfigError(prefix_ + ".idx: sequence " + std::to_string(sizes_.size()) + " has " +
+                      std::to_string(tokens) +
                       " tokens, the format's limit is 2147483647: split the document");
   }
   sizes_.push_back(static_cast<std::int32_t>(tokens));
   num_tokens_ += tokens;
 }
 
-void IndexedDatasetBuilder::end_document() { document_index_.push_back(static_cast<std::int64_t>(sizes_.size())); }
+void IndexedDatasetBuilder::end_document() {
+  document_index_.push_back(static_cast<std::int64_t>(sizes_.size()));
+}
 
 template <typename T>
 void IndexedDatasetBuilder::write_merged(const IndexedDataset& other, std::int64_t sequence) {
@@ -78,7 +86,8 @@ void IndexedDatasetBuilder::write_merged(const IndexedDataset& other, std::int64
 
 void IndexedDatasetBuilder::merge_file(const IndexedDataset& other) {
   if (other.type() != type_) {
-    throw ConfigError(other.prefix() + ": holds " + name_of(other.type()) + ", expected " + name_of(type_) + " as in " + prefix_ +
+    throw ConfigError(other.prefix() + ": holds " + name_of(other.type()) + ", expected " +
+                      name_of(type_) + " as in " + prefix_ +
                       ": only data sets of one type can be merged");
   }
   const auto first = static_cast<std::int64_t>(sizes_.size());
@@ -86,11 +95,13 @@ void IndexedDatasetBuilder::merge_file(const IndexedDataset& other) {
     with_type(type_, [&](auto type) { write_merged<decltype(type)>(other, i); });
     add_sequence(other.size(i));
   }
-  for (std::int64_t document = 1; document <= other.num_documents(); ++document) document_index_.push_back(first + other.document_start(document));
+  for (std::int64_t document = 1; document <= other.num_documents(); ++document)
+    document_index_.push_back(first + other.document_start(document));
 }
 
 void IndexedDatasetBuilder::finalize() {
-  TRELLIS_CHECK(document_index_.back() == static_cast<std::int64_t>(sizes_.size()), "a document was not ended");
+  TRELLIS_CHECK(document_index_.back() == static_cast<std::int64_t>(sizes_.size()),
+                "a document was not ended");
   std::ostream& stream = index_.stream();
   stream.write(kIndexMagic.data(), static_cast<std::streamsize>(kIndexMagic.size()));
   put(stream, kIndexVersion);

@@ -10,8 +10,8 @@
 
 namespace trellis::trainer {
 
-/// Writes `<prefix>.bin` and `<prefix>.idx`, Megatron's builder: add_item, end_document, merge_file_, finalize. Both appear when finalize()
-/// returns, and not at all without it.
+/// Writes `<prefix>.bin` and `<prefix>.idx`, Megatron's builder: add_item, end_document,
+/// merge_file_, finalize. Both appear when finalize() returns, and not at all without it.
 class IndexedDatasetBuilder {
  public:
   IndexedDatasetBuilder(std::string prefix, TokenType type);
@@ -25,7 +25,9 @@ class IndexedDatasetBuilder {
   void finalize();
 
   [[nodiscard]] std::int64_t num_tokens() const { return num_tokens_; }
-  [[nodiscard]] std::int64_t num_documents() const { return static_cast<std::int64_t>(document_index_.size()) - 1; }
+  [[nodiscard]] std::int64_t num_documents() const {
+    return static_cast<std::int64_t>(document_index_.size()) - 1;
+  }
 
  private:
   void add_sequence(std::int64_t tokens);

@@ -7,12 +7,12 @@
 #include <variant>
 #include <vector>
 
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace trellis::trainer {
 
-/// A .npy array of whole numbers, C order, of one or two dimensions, mapped. Throws ConfigError when the header is not that of such an array
-/// or the file's length does not fit it.
+/// A .npy array of whole numbers, C order, of one or two dimensions, mapped. Throws ConfigError
+/// when the header is not that of such an array or the file's length does not fit it.
 class NpyArray {
  public:
   explicit NpyArray(const std::filesystem::path& path);
@@ -29,10 +29,12 @@ class NpyArray {
   std::size_t first_ = 0;
 };
 
-using NpyValues = std::variant<std::span<const std::int32_t>, std::span<const std::uint32_t>, std::span<const std::int64_t>>;
+using NpyValues = std::variant<std::span<const std::int32_t>, std::span<const std::uint32_t>,
+                               std::span<const std::int64_t>>;
 
-/// Written under a name of its own and renamed when complete: several processes may write the same file. Throws ConfigError when the place
-/// cannot be written. `columns` > 0: two dimensions.
-void write_npy(const std::filesystem::path& path, const NpyValues& values, std::int64_t columns = 0);
+/// Written under its own name and renamed when complete: several processes may write the same
+/// file. Throws ConfigError when the place cannot be written. `columns` > 0: two dimensions.
+void write_npy(const std::filesystem::path& path, const NpyValues& values,
+               std::int64_t columns = 0);
 
 }  // namespace trellis::trainer

@@ -16,7 +16,9 @@ std::size_t previous(std::string_view text, std::size_t place) {
   return place;
 }
 
-bool is_space(std::string_view text, std::size_t place) { return char_classes()[utf8_at(text, place).code] == CharClass::kSpace; }
+bool is_space(std::string_view text, std::size_t place) {
+  return char_classes()[utf8_at(text, place).code] == CharClass::kSpace;
+}
 
 bool is_word(std::string_view text, std::size_t place) {
   const std::uint32_t code = utf8_at(text, place).code;
@@ -24,7 +26,7 @@ bool is_word(std::string_view text, std::size_t place) {
   return kind == CharClass::kLetter || kind == CharClass::kNumber || code == '_';
 }
 
-bool stands_alone(std::string_view text, TextRange range) {
+bool is_separate_word(std::string_view text, TextRange range) {
   const bool touched_left = range.begin > 0 && is_word(text, previous(text, range.begin));
   const bool touched_right = range.end < text.size() && is_word(text, range.end);
   return !touched_left && !touched_right;
@@ -34,7 +36,8 @@ bool stands_alone(std::string_view text, TextRange range) {
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
-  std::ranges::stable_sort(tokens_, std::ranges::greater(), [](const AddedToken& token) { return token.content.size(); });
+  std::ranges::stable_sort(tokens_, std::ranges::greater(),
+                           [](const AddedToken& token) { return token.content.size(); });
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const char first = tokens_[i].content[0];
     by_first_byte_[static_cast<unsigned char>(first)].push_back(i);
@@ -50,14 +53,16 @@ const AddedToken* AddedTokens::token_at(std::string_view text, std::size_t place
 }
 
 std::size_t AddedTokens::next_candidate(std::string_view text, std::size_t place) const {
-  const std::size_t found = first_bytes_.size() == 1 ? text.find(first_bytes_[0], place) : text.find_first_of(first_bytes_, place);
+  const std::size_t found = first_bytes_.size() == 1 ? text.find(first_bytes_[0], place)
+                                                     : text.find_first_of(first_bytes_, place);
   return std::min(found, text.size());
 }
 
 std::vector<TextPart> AddedTokens::split(std::string_view text) const {
   std::vector<TextPart> parts;
   std::size_t begin = 0;  // of the text that is not yet in a part
-  for (std::size_t place = next_candidate(text, 0); place < text.size(); place = next_candidate(text, place)) {
+  for (std::size_t place = next_candidate(text, 0); place < text.size();
+       place = next_candidate(text, place)) {
     const AddedToken* token = token_at(text, place);
     if (token == nullptr) {
       ++place;
@@ -65,9 +70,11 @@ std::vector<TextPart> AddedTokens::split(std::string_view text) const {
     }
     TextRange range{place, place + token->content.size()};
     place = range.end;
-    if (token->single_word && !stands_alone(text, range)) continue;
-    while (token->lstrip && range.begin > begin && is_space(text, previous(text, range.begin))) range.begin = previous(text, range.begin);
-    while (token->rstrip && range.end < text.size() && is_space(text, range.end)) range.end += utf8_at(text, range.end).length;
+    if (token->single_word && !is_separate_word(text, range)) continue;
+    while (token->lstrip && range.begin > begin && is_space(text, previous(text, range.begin)))
+      range.begin = previous(text, range.begin);
+    while (token->rstrip && range.end < text.size() && is_space(text, range.end))
+      range.end += utf8_at(text, range.end).length;
     place = range.end;
     if (range.begin > begin) parts.push_back({{begin, range.begin}, std::nullopt});
     parts.push_back({range, token->id});

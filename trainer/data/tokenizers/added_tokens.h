@@ -14,9 +14,9 @@ namespace trellis::trainer {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;       ///< only where no letter, digit or _ touches it
+  bool single_word = false;             ///< only where no letter, digit or _ touches it
   bool lstrip = false, rstrip = false;  ///< spaces at its left or right belong to it
-  bool normalized = false;        ///< looked for behind the normalizer
+  bool normalized = false;              ///< looked for after the normalizer
   bool special = false;
 };
 
@@ -37,7 +37,7 @@ class AddedTokens {
   [[nodiscard]] const AddedToken* token_at(std::string_view text, std::size_t place) const;
   [[nodiscard]] std::size_t next_candidate(std::string_view text, std::size_t place) const;
 
-  std::vector<AddedToken> tokens_;   ///< longest first
+  std::vector<AddedToken> tokens_;  ///< longest first
   std::vector<std::size_t> by_first_byte_[256];
   std::string first_bytes_;
 };

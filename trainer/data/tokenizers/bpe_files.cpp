@@ -2,24 +2,28 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace trellis::trainer {
 namespace {
 
 std::pair<std::string, std::string> two_words(std::string_view text, const std::string& where) {
   const std::size_t space = text.find(' ');
-  if (space == 0 || space == std::string_view::npos || space + 1 == text.size() || text.find(' ', space + 1) != std::string_view::npos) {
-    throw ConfigError(where + ": expected two tokens with one space between them, got \"" + terminal_line(text.substr(0, 60)) + "\"");
+  if (space == 0 || space == std::string_view::npos || space + 1 == text.size() ||
+      text.find(' ', space + 1) != std::string_view::npos) {
+    throw ConfigError(where + ": expected two tokens with one space between them, got \"" +
+                      terminal_line(text.substr(0, 60)) + "\"");
   }
   return {std::string(text.substr(0, space)), std::string(text.substr(space + 1))};
 }
 
 /// Either spelling: "left right", or ["left", "right"].
-std::pair<std::string, std::string> read_merge(const nlohmann::json& value, const JsonReader& merges, std::size_t i) {
+std::pair<std::string, std::string> read_merge(const nlohmann::json& value,
+                                               const JsonReader& merges, std::size_t i) {
   const std::string where = merges.where() + "[" + std::to_string(i) + "]";
   if (value.is_string()) return two_words(value.get_ref<const std::string&>(), where);
-  if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string()) JsonReader(value, where).wrong("\"left right\" or [\"left\", \"right\"]");
+  if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string())
+    JsonReader(value, where).wrong("\"left right\" or [\"left\", \"right\"]");
   return {value[0].get<std::string>(), value[1].get<std::string>()};
 }
 
@@ -55,7 +59,8 @@ void read_merge_file(const std::string& file, BpeTables& tables) {
 
 BpeTables read_bpe_model(const JsonReader& model, bool byte_level) {
   // Old files name no type.
-  if (const std::string type = model["type"].text_or("BPE"); type != "BPE") model["type"].unsupported("the model " + type + " (known: BPE)");
+  if (const std::string type = model["type"].text_or("BPE"); type != "BPE")
+    model["type"].unsupported("the model " + type + " (known: BPE)");
   refuse_unless_null(model["dropout"], "dropout of merges");
   refuse_unless_null(model["continuing_subword_prefix"], "a prefix of tokens inside words");
   refuse_unless_null(model["end_of_word_suffix"], "a suffix of tokens that end words");
@@ -70,7 +75,8 @@ BpeTables read_bpe_model(const JsonReader& model, bool byte_level) {
   const JsonReader merges = model["merges"];
   if (!merges.value().is_array()) merges.wrong("a list of merges");
   tables.merges.reserve(merges.value().size());
-  for (std::size_t i = 0; i < merges.value().size(); ++i) tables.merges.push_back(read_merge(merges.value()[i], merges, i));
+  for (std::size_t i = 0; i < merges.value().size(); ++i)
+    tables.merges.push_back(read_merge(merges.value()[i], merges, i));
   return tables;
 }
 

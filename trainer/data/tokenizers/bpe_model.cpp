@@ -35,22 +35,32 @@ std::string fallback_token(int byte) {
 }  // namespace
 
 BpeModel::BpeModel(const BpeTables& tables)
-    : vocab_(tables.vocab), byte_level_(tables.byte_level), byte_fallback_(tables.byte_fallback), fuse_unk_(tables.fuse_unk), ignore_merges_(tables.ignore_merges) {
+    : vocab_(tables.vocab),
+      byte_level_(tables.byte_level),
+      byte_fallback_(tables.byte_fallback),
+      fuse_unk_(tables.fuse_unk),
+      ignore_merges_(tables.ignore_merges) {
   if (vocab_.empty()) throw ConfigError(tables.file + ": the vocabulary is empty");
   std::int32_t largest = 0;
   for (const auto& [token, id] : vocab_) largest = std::max(largest, id);
   if (static_cast<std::size_t>(largest) > 16 * vocab_.size() + (1 << 16)) {
-    throw ConfigError(tables.file + ": the vocabulary has " + std::to_string(vocab_.size()) + " tokens and an id " + std::to_string(largest) + ": expected ids without large gaps");
+    throw ConfigError(tables.file + ": the vocabulary has " + std::to_string(vocab_.size()) +
+                      " tokens and an id " + std::to_string(largest) +
+                      ": expected ids without large gaps");
   }
   tokens_.resize(static_cast<std::size_t>(largest) + 1);
   for (const auto& [token, id] : vocab_) {
     std::string& place = tokens_[static_cast<std::size_t>(id)];
-    if (!place.empty()) throw ConfigError(tables.file + ": tokens \"" + std::min(place, token) + "\" and \"" + std::max(place, token) + "\" have one id, " + std::to_string(id));
+    if (!place.empty())
+      throw ConfigError(tables.file + ": tokens \"" + std::min(place, token) + "\" and \"" +
+                        std::max(place, token) + "\" have one id, " + std::to_string(id));
     place = token;
   }
   if (tables.unk_token) {
     const auto unk = id_of(*tables.unk_token);
-    if (!unk) throw ConfigError(tables.file + ": model.unk_token: \"" + *tables.unk_token + "\" is not in the vocabulary");
+    if (!unk)
+      throw ConfigError(tables.file + ": model.unk_token: \"" + *tables.unk_token +
+                        "\" is not in the vocabulary");
     unk_ = *unk;
   }
   find_byte_ids();
@@ -67,7 +77,9 @@ BpeModel::BpeModel(const BpeTables& tables)
 
 void BpeModel::find_byte_ids() {
   for (int byte = 0; byte < 256; ++byte) {
-    byte_ids_[byte] = id_of(byte_level_ ? byte_character(static_cast<unsigned char>(byte)) : fallback_token(byte)).value_or(kNone);
+    byte_ids_[byte] =
+        id_of(byte_level_ ? byte_character(static_cast<unsigned char>(byte)) : fallback_token(byte))
+            .value_or(kNone);
   }
 }
 
@@ -81,14 +93,18 @@ void BpeModel::add_merges(const BpeTables& tables) {
     const auto named = [&](const std::string& token) {
       if (const auto id = id_of(token)) return *id;
       throw ConfigError(tables.file + ": merge " + std::to_string(rank) + " (\"" +
-                        terminal_line(left) + "\" \"" + terminal_line(right) +
-                        "\"): the token \"" + terminal_line(token) + "\" is not in the vocabulary");
+                        terminal_line(left) + "\" \"" + terminal_line(right) + "\"): the token \"" +
+                        terminal_line(token) + "\" is not in the vocabulary");
     };
     const std::int32_t left_id = named(left), right_id = named(right), result = named(left + right);
     const std::uint64_t key = key_of(left_id, right_id);
     std::uint64_t place = mix(key) & merge_mask_;
-    while (merges_[place].first != 0 && merges_[place].first != key) place = (place + 1) & merge_mask_;
-    merges_[place] = {key, {rank++, result}};  // a pair that occurs twice has the later rank, as in Hugging Face's table
+    while (merges_[place].first != 0 && merges_[place].first != key)
+      place = (place + 1) & merge_mask_;
+    merges_[place] = {
+        key,
+        {rank++,
+         result}};  // a pair that occurs twice has the later rank, as in Hugging Face's table
   }
 }
 
@@ -164,7 +180,9 @@ void BpeModel::split_characters(std::string_view word) {
       unknown_before = false;
       continue;
     }
-    const bool in_bytes = byte_fallback_ && std::ranges::all_of(character, [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] != kNone; });
+    const bool in_bytes = byte_fallback_ && std::ranges::all_of(character, [&](char c) {
+                            return byte_ids_[static_cast<unsigned char>(c)] != kNone;
+                          });
     if (in_bytes) {
       for (const char c : character) symbols_.push_back(byte_ids_[static_cast<unsigned char>(c)]);
     } else if (unk_ != kNone && !(unknown_before && fuse_unk_)) {
@@ -189,7 +207,9 @@ void BpeModel::merge_few() {
     }
     if (ranks[best] == kNoMerge) break;
     symbols_[best] = find_merge(symbols_[best], symbols_[best + 1])->result;
-    std::copy(symbols_.begin() + static_cast<std::ptrdiff_t>(best) + 2, symbols_.begin() + static_cast<std::ptrdiff_t>(count), symbols_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    std::copy(symbols_.begin() + static_cast<std::ptrdiff_t>(best) + 2,
+              symbols_.begin() + static_cast<std::ptrdiff_t>(count),
+              symbols_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
     std::copy(ranks + best + 2, ranks + count, ranks + best + 1);
     --count;
     ranks[best] = rank_at(best);
@@ -201,26 +221,34 @@ void BpeModel::merge_few() {
 void BpeModel::merge_many() {
   std::vector<Symbol> list;
   const auto count = static_cast<std::int32_t>(symbols_.size());
-  for (std::int32_t i = 0; i < count; ++i) list.push_back({symbols_[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : kNone});
+  for (std::int32_t i = 0; i < count; ++i)
+    list.push_back({symbols_[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : kNone});
   struct Candidate {
     std::uint32_t rank;
-    std::int32_t left;             ///< place in the list
+    std::int32_t left;               ///< place in the list
     std::int32_t left_id, right_id;  ///< when it was seen; another one since: out of date
-    bool operator>(const Candidate& other) const { return std::pair(rank, left) > std::pair(other.rank, other.left); }
+    bool operator>(const Candidate& other) const {
+      return std::pair(rank, left) > std::pair(other.rank, other.left);
+    }
   };
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
-  const auto at = [&](std::int32_t place) -> Symbol& { return list[static_cast<std::size_t>(place)]; };
+  const auto at = [&](std::int32_t place) -> Symbol& {
+    return list[static_cast<std::size_t>(place)];
+  };
   const auto offer = [&](std::int32_t left) {
     if (left == kNone || at(left).next == kNone) return;
     const std::int32_t right_id = at(at(left).next).id;
-    if (const Merge* merge = find_merge(at(left).id, right_id)) queue.push({merge->rank, left, at(left).id, right_id});
+    if (const Merge* merge = find_merge(at(left).id, right_id))
+      queue.push({merge->rank, left, at(left).id, right_id});
   };
   for (std::int32_t i = 0; i + 1 < count; ++i) offer(i);
   while (!queue.empty()) {
     const Candidate candidate = queue.top();
     queue.pop();
     Symbol& left = at(candidate.left);
-    if (left.id != candidate.left_id || left.next == kNone || at(left.next).id != candidate.right_id) continue;
+    if (left.id != candidate.left_id || left.next == kNone ||
+        at(left.next).id != candidate.right_id)
+      continue;
     Symbol& right = at(left.next);
     left.id = find_merge(candidate.left_id, candidate.right_id)->result;
     left.next = right.next;
@@ -230,7 +258,8 @@ void BpeModel::merge_many() {
     offer(candidate.left);
   }
   symbols_.clear();
-  for (std::int32_t place = 0; place != kNone; place = at(place).next) symbols_.push_back(at(place).id);
+  for (std::int32_t place = 0; place != kNone; place = at(place).next)
+    symbols_.push_back(at(place).id);
 }
 
 }  // namespace trellis::trainer

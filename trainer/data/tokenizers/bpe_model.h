@@ -15,30 +15,37 @@ namespace trellis::trainer {
 
 /// A vocabulary and the merges of byte-pair encoding, as files give them.
 struct BpeTables {
-  std::string file;                                           ///< named in errors
+  std::string file;  ///< named in errors
   std::unordered_map<std::string, std::int32_t> vocab;
-  std::vector<std::pair<std::string, std::string>> merges;    ///< by falling priority
-  bool byte_level = false;      ///< tokens are written in GPT-2's alphabet; symbols are bytes, otherwise characters
-  bool byte_fallback = false;   ///< a character without a token becomes <0xNN> for each of its bytes
+  std::vector<std::pair<std::string, std::string>> merges;  ///< by falling priority
+  bool byte_level =
+      false;  ///< tokens are written in GPT-2's alphabet; symbols are bytes, otherwise characters
+  bool byte_fallback = false;  ///< a character without a token becomes <0xNN> for each of its bytes
   bool fuse_unk = false;
-  bool ignore_merges = false;   ///< a word that is a token is that token
+  bool ignore_merges = false;  ///< a word that is a token is that token
   std::optional<std::string> unk_token;
 };
 
-/// Byte-pair encoding of one word at a time: symbols are joined by the merge of highest priority, the leftmost first, until none applies.
-/// Words are remembered. Not for several threads at a time.
+/// Byte-pair encoding of one word at a time: symbols are joined by the merge of highest priority,
+/// the leftmost first, until none applies. Words are remembered. Not for several threads at a time.
 class BpeModel {
  public:
-  /// Throws ConfigError when a merge names or makes a token that the vocabulary lacks, or an id occurs twice.
+  /// Throws ConfigError when a merge names or makes a token that the vocabulary does not have, or
+  /// an id occurs twice.
   explicit BpeModel(const BpeTables& tables);
 
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids);
   /// Largest id + 1.
-  [[nodiscard]] std::int32_t vocab_size() const { return static_cast<std::int32_t>(tokens_.size()); }
+  [[nodiscard]] std::int32_t vocab_size() const {
+    return static_cast<std::int32_t>(tokens_.size());
+  }
   /// A token as the vocabulary writes it; empty for an id that is not used.
-  [[nodiscard]] const std::string& token(std::int32_t id) const { return tokens_[static_cast<std::size_t>(id)]; }
+  [[nodiscard]] const std::string& token(std::int32_t id) const {
+    return tokens_[static_cast<std::size_t>(id)];
+  }
   [[nodiscard]] std::optional<std::int32_t> id_of(const std::string& token) const;
-  /// No token of several symbols holds `mark` behind another symbol: a text may be cut before each such mark without changing its tokens.
+  /// No token of several symbols holds `mark` after another symbol: a text may be cut before each
+  /// such mark without changing its tokens.
   [[nodiscard]] bool can_cut_before(std::string_view mark) const;
 
  private:
@@ -65,8 +72,9 @@ class BpeModel {
   /// Open addressing over (left, right); a key of 0 is an empty place.
   std::vector<std::pair<std::uint64_t, Merge>> merges_;
   std::uint64_t merge_mask_ = 0;
-  std::unordered_map<std::string, std::int32_t> whole_words_;  ///< when ignore_merges, in the symbols of words
-  std::int32_t byte_ids_[256];                                  ///< of a byte (byte_level) or of <0xNN>; −1: none
+  std::unordered_map<std::string, std::int32_t>
+      whole_words_;             ///< when ignore_merges, in the symbols of words
+  std::int32_t byte_ids_[256];  ///< of a byte (byte_level) or of <0xNN>; −1: none
   std::int32_t unk_ = -1;
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
   WordCache cache_;

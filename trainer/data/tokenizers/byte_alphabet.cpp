@@ -12,7 +12,8 @@ struct Alphabet {
     code_to_byte.fill(-1);
     std::uint32_t next = 0x100;
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      const bool printable =
+          (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       const std::uint32_t code = printable ? byte : next++;
       append_utf8(characters[byte], code);
       code_to_byte[code] = static_cast<int>(byte);
@@ -36,7 +37,8 @@ std::optional<std::string> bytes_of_alphabet(std::string_view text) {
   if (valid_utf8_prefix(text) != text.size()) return std::nullopt;
   for (std::size_t i = 0; i < text.size();) {
     const Utf8Char c = utf8_at(text, i);
-    if (c.code >= alphabet().code_to_byte.size() || alphabet().code_to_byte[c.code] < 0) return std::nullopt;
+    if (c.code >= alphabet().code_to_byte.size() || alphabet().code_to_byte[c.code] < 0)
+      return std::nullopt;
     bytes += static_cast<char>(alphabet().code_to_byte[c.code]);
     i += c.length;
   }

@@ -1,6 +1,6 @@
 #include "trainer/data/tokenizers/byte_tokenizer.h"
 
-#include "trainer/data/byte_tokenizer.h"
+#include "trainer/config/byte_vocabulary.h"
 
 namespace trellis::trainer {
 namespace {

@@ -64,11 +64,11 @@ std::int64_t count_of(const JsonReader& json) { return json.is_null() ? 0 : json
 
 }  // namespace
 
-Decoder::Decoder(const JsonReader& json) : joined_by_space_(json.is_null()) {
+TokenDecoder::TokenDecoder(const JsonReader& json) : joined_by_space_(json.is_null()) {
   if (!json.is_null()) add(json);
 }
 
-void Decoder::add(const JsonReader& json) {
+void TokenDecoder::add(const JsonReader& json) {
   const std::string& type = json["type"].text();
   if (type == "Sequence") {
     for (const JsonReader& step : json["decoders"].elements()) add(step);
@@ -79,7 +79,8 @@ void Decoder::add(const JsonReader& json) {
   } else if (type == "Fuse") {
     steps_.emplace_back(fuse);
   } else if (type == "Replace") {
-    if (json["pattern"]["String"].is_null()) json["pattern"].unsupported("a pattern that is no String");
+    if (json["pattern"]["String"].is_null())
+      json["pattern"].unsupported("a pattern that is no String");
     const std::string from = json["pattern"]["String"].text(), to = json["content"].text();
     if (from.empty()) json["pattern"]["String"].wrong("a text that is not empty");
     steps_.emplace_back([from, to](std::vector<std::string>& tokens) {
@@ -95,7 +96,8 @@ void Decoder::add(const JsonReader& json) {
   } else if (type == "Metaspace") {
     const std::string mark = json["replacement"].text();
     if (mark.empty()) json["replacement"].wrong("a character");
-    const bool prepends = json["prepend_scheme"].text_or(json["add_prefix_space"].flag(true) ? "always" : "never") != "never";
+    const bool prepends = json["prepend_scheme"].text_or(
+                              json["add_prefix_space"].flag(true) ? "always" : "never") != "never";
     steps_.emplace_back([mark, prepends](std::vector<std::string>& tokens) {
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (i == 0 && prepends && tokens[i].starts_with(mark)) tokens[i].erase(0, mark.size());
@@ -103,11 +105,13 @@ void Decoder::add(const JsonReader& json) {
       }
     });
   } else {
-    json["type"].unsupported("the decoder " + type + " (known: Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace)");
+    json["type"].unsupported(
+        "the decoder " + type +
+        " (known: Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace)");
   }
 }
 
-std::string Decoder::decode(std::vector<std::string> tokens) const {
+std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   for (const Step& step : steps_) step(tokens);
   std::string text;
   for (std::size_t i = 0; i < tokens.size(); ++i) {

@@ -8,11 +8,12 @@
 
 namespace trellis::trainer {
 
-/// `decoder` of a tokenizer.json: tokens → text. ByteLevel, ByteFallback, Metaspace, Replace, Strip, Fuse, or a Sequence of them; ConfigError
-/// for others. Bytes that are no UTF-8 are kept by ByteLevel, so that encoding and decoding give back every text.
-class Decoder {
+/// `decoder` of a tokenizer.json: tokens → text. ByteLevel, ByteFallback, Metaspace, Replace,
+/// Strip, Fuse, or a Sequence of them; ConfigError for others. Bytes that are no UTF-8 are kept by
+/// ByteLevel, so that encoding and decoding give back every text.
+class TokenDecoder {
  public:
-  explicit Decoder(const JsonReader& json);
+  explicit TokenDecoder(const JsonReader& json);
   [[nodiscard]] std::string decode(std::vector<std::string> tokens) const;
 
  private:

@@ -27,16 +27,22 @@ struct SpecialIds {
 /// text → added tokens and texts between → normalizer → words → BPE.
 class BpeTokenizer : public Tokenizer {
  public:
-  BpeTokenizer(const BpeTables& tables, std::vector<AddedToken> added, Normalizer normalizer, PreTokenizer pre_tokenizer, Decoder decoder)
-      : model_(tables), normalizer_(std::move(normalizer)), pre_tokenizer_(std::move(pre_tokenizer)), decoder_(std::move(decoder)),
-        raw_tokens_(select(added, false)), normalized_tokens_(select(added, true)) {
+  BpeTokenizer(const BpeTables& tables, std::vector<AddedToken> added, Normalizer normalizer,
+               PreTokenizer pre_tokenizer, TokenDecoder decoder)
+      : model_(tables),
+        normalizer_(std::move(normalizer)),
+        pre_tokenizer_(std::move(pre_tokenizer)),
+        decoder_(std::move(decoder)),
+        raw_tokens_(select(added, false)),
+        normalized_tokens_(select(added, true)) {
     for (const AddedToken& token : added) {
       vocab_size_ = std::max(vocab_size_, token.id + 1);
       added_content_[token.id] = token.content;
     }
     vocab_size_ = std::max(vocab_size_, model_.vocab_size());
     constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁, of SentencePiece
-    if (!tables.byte_level && model_.can_cut_before(kSpaceMark)) pre_tokenizer_.cut_before(kSpaceMark);
+    if (!tables.byte_level && model_.can_cut_before(kSpaceMark))
+      pre_tokenizer_.cut_before(kSpaceMark);
   }
 
   void set_special(const SpecialIds& special) { special_ = special; }
@@ -54,14 +60,16 @@ class BpeTokenizer : public Tokenizer {
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     if (const std::size_t good = valid_utf8_prefix(text); good != text.size()) {
-      throw ConfigError("a text to be tokenised is no UTF-8: byte " + std::to_string(good) + " of " + std::to_string(text.size()));
+      throw ConfigError("a text to be tokenised is no UTF-8: byte " + std::to_string(good) +
+                        " of " + std::to_string(text.size()));
     }
     if (raw_tokens_.empty()) return encode_text(text, true, ids);
     for (const TextPart& part : raw_tokens_.split(text)) {
       if (part.id) {
         ids.push_back(*part.id);
       } else {
-        encode_text(text.substr(part.range.begin, part.range.end - part.range.begin), part.range.begin == 0, ids);
+        encode_text(text.substr(part.range.begin, part.range.end - part.range.begin),
+                    part.range.begin == 0, ids);
       }
     }
   }
@@ -79,7 +87,7 @@ class BpeTokenizer : public Tokenizer {
   }
 
  private:
-  /// Those that are looked for before the normalizer, or behind it.
+  /// Those that are looked for before the normalizer, or after it.
   AddedTokens select(const std::vector<AddedToken>& added, bool normalized) const {
     std::vector<AddedToken> chosen;
     for (const AddedToken& token : added) {
@@ -101,19 +109,21 @@ class BpeTokenizer : public Tokenizer {
       if (part.id) {
         ids.push_back(*part.id);
       } else {
-        encode_words(text.substr(part.range.begin, part.range.end - part.range.begin), at_start && part.range.begin == 0, ids);
+        encode_words(text.substr(part.range.begin, part.range.end - part.range.begin),
+                     at_start && part.range.begin == 0, ids);
       }
     }
   }
 
   void encode_words(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
-    pre_tokenizer_.for_each_word(text, at_start, [&](std::string_view word) { model_.encode_word(word, ids); });
+    pre_tokenizer_.for_each_word(text, at_start,
+                                 [&](std::string_view word) { model_.encode_word(word, ids); });
   }
 
   BpeModel model_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  Decoder decoder_;
+  TokenDecoder decoder_;
   AddedTokens raw_tokens_, normalized_tokens_;
   std::unordered_map<std::int32_t, std::string> added_content_;
   std::int32_t vocab_size_ = 0;
@@ -168,23 +178,29 @@ SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& token
 
 std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
   std::error_code ignored;
-  const fs::path file = fs::is_directory(path, ignored) ? fs::path(path) / "tokenizer.json" : fs::path(path);
+  const fs::path file =
+      fs::is_directory(path, ignored) ? fs::path(path) / "tokenizer.json" : fs::path(path);
   if (const std::string why = why_no_input_file(file); !why.empty()) {
-    throw ConfigError("data.tokenizer.type: " + file.string() + ": " + why + "; expected a directory with tokenizer.json, or that file (names of models "
-                      "on a hub are not fetched: save the tokenizer with AutoTokenizer.from_pretrained(…).save_pretrained(DIRECTORY))");
+    throw ConfigError("data.tokenizer.type: " + file.string() + ": " + why +
+                      "; expected a directory with tokenizer.json, or that file (names of models "
+                      "on a hub are not fetched: save the tokenizer with "
+                      "AutoTokenizer.from_pretrained(…).save_pretrained(DIRECTORY))");
   }
   const json document = read_json_file(file.string());
   const JsonReader root(document, file.string());
-  if (!document.is_object() || !document.contains("model")) root.wrong("a tokenizer.json with the member \"model\"");
+  if (!document.is_object() || !document.contains("model"))
+    root.wrong("a tokenizer.json with the member \"model\"");
   PreTokenizer pre_tokenizer(root["pre_tokenizer"]);
   const BpeTables tables = read_bpe_model(root["model"], pre_tokenizer.byte_level());
-  auto tokenizer = std::make_unique<BpeTokenizer>(tables, read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]), std::move(pre_tokenizer),
-                                                  Decoder(root["decoder"]));
+  auto tokenizer = std::make_unique<BpeTokenizer>(
+      tables, read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
+      std::move(pre_tokenizer), TokenDecoder(root["decoder"]));
   tokenizer->set_special(read_special_ids(file.parent_path(), *tokenizer));
   return tokenizer;
 }
 
-std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file, const std::string& merge_file) {
+std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
+                                               const std::string& merge_file) {
   const std::string end_of_text = "<|endoftext|>";
   const json vocabulary = read_json_file(vocab_file);
   BpeTables tables;
@@ -194,11 +210,14 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file, co
   read_merge_file(merge_file, tables);
   std::vector<AddedToken> added;
   const auto end = tables.vocab.find(end_of_text);
-  if (end != tables.vocab.end()) added.push_back({.id = end->second, .content = end_of_text, .special = true});
+  if (end != tables.vocab.end())
+    added.push_back({.id = end->second, .content = end_of_text, .special = true});
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
   const json none;
-  auto tokenizer = std::make_unique<BpeTokenizer>(tables, std::move(added), Normalizer(JsonReader(none, vocab_file)), PreTokenizer(JsonReader(byte_level, vocab_file)),
-                                                  Decoder(JsonReader(byte_level, vocab_file)));
+  auto tokenizer = std::make_unique<BpeTokenizer>(tables, std::move(added),
+                                                  Normalizer(JsonReader(none, vocab_file)),
+                                                  PreTokenizer(JsonReader(byte_level, vocab_file)),
+                                                  TokenDecoder(JsonReader(byte_level, vocab_file)));
   if (end != tables.vocab.end()) tokenizer->set_special({end->second, end->second, std::nullopt});
   return tokenizer;
 }

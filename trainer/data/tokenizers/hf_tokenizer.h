@@ -7,11 +7,12 @@
 
 namespace trellis::trainer {
 
-/// A Hugging Face tokenizer.json with a BPE model, or a directory that holds one. Special tokens are named by tokenizer_config.json or
-/// special_tokens_map.json beside it.
+/// A Hugging Face tokenizer.json with a BPE model, or a directory that holds one. Special tokens
+/// are named by tokenizer_config.json or special_tokens_map.json next to it.
 [[nodiscard]] std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path);
 
 /// GPT-2's vocab.json and merges.txt; <|endoftext|> begins and ends documents.
-[[nodiscard]] std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file, const std::string& merge_file);
+[[nodiscard]] std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
+                                                             const std::string& merge_file);
 
 }  // namespace trellis::trainer

@@ -1,7 +1,7 @@
 #include "trainer/data/tokenizers/json_reader.h"
 
 #include "base/json_text.h"
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace trellis::trainer {
 

@@ -13,7 +13,8 @@ void Normalizer::add(const JsonReader& json) {
   } else if (type == "Prepend") {
     steps_.push_back({"", json["prepend"].text()});
   } else if (type == "Replace") {
-    if (json["pattern"]["String"].is_null()) json["pattern"].unsupported("a pattern that is no String");
+    if (json["pattern"]["String"].is_null())
+      json["pattern"].unsupported("a pattern that is no String");
     const std::string& from = json["pattern"]["String"].text();
     if (from.empty()) json["pattern"]["String"].wrong("a text that is not empty");
     steps_.push_back({from, json["content"].text()});

@@ -8,7 +8,8 @@
 
 namespace trellis::trainer {
 
-/// `normalizer` of a tokenizer.json: Prepend and Replace, or a Sequence of them. Throws ConfigError for others.
+/// `normalizer` of a tokenizer.json: Prepend and Replace, or a Sequence of them. Throws ConfigError
+/// for others.
 class Normalizer {
  public:
   explicit Normalizer(const JsonReader& json);
@@ -24,6 +25,7 @@ class Normalizer {
 };
 
 /// Every `from` in `text` becomes `to`.
-[[nodiscard]] std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
+[[nodiscard]] std::string replace_all(std::string_view text, std::string_view from,
+                                      std::string_view to);
 
 }  // namespace trellis::trainer

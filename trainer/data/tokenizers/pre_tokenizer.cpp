@@ -25,9 +25,11 @@ std::vector<TextRange> arrange(const std::vector<Part>& parts, Behavior behavior
   std::vector<TextRange> ranges;
   bool join_next = false, last_matched = false;
   for (const Part& part : parts) {
-    const bool join = (behavior == Behavior::kMergedWithPrevious && part.matched && !last_matched && !ranges.empty()) ||
-                      (behavior == Behavior::kMergedWithNext && !part.matched && join_next) ||
-                      (behavior == Behavior::kContiguous && !ranges.empty() && part.matched == last_matched);
+    const bool join =
+        (behavior == Behavior::kMergedWithPrevious && part.matched && !last_matched &&
+         !ranges.empty()) ||
+        (behavior == Behavior::kMergedWithNext && !part.matched && join_next) ||
+        (behavior == Behavior::kContiguous && !ranges.empty() && part.matched == last_matched);
     if (behavior == Behavior::kRemoved && part.matched) continue;
     if (join) {
       ranges.back().end = part.range.end;
@@ -42,11 +44,14 @@ std::vector<TextRange> arrange(const std::vector<Part>& parts, Behavior behavior
 
 class SplitStep : public PreTokenizer::Step {
  public:
-  SplitStep(FindParts find, Behavior behavior, bool invert) : find_(std::move(find)), behavior_(behavior), invert_(invert) {}
+  SplitStep(FindParts find, Behavior behavior, bool invert)
+      : find_(std::move(find)), behavior_(behavior), invert_(invert) {}
   void apply(const Piece& piece, Output& output) const override {
     std::vector<Part> parts = find_(piece.text);
     for (Part& part : parts) part.matched = part.matched != invert_;
-    for (const TextRange& range : arrange(parts, behavior_)) output.add(piece.text.substr(range.begin, range.end - range.begin), piece.at_start && range.begin == 0);
+    for (const TextRange& range : arrange(parts, behavior_))
+      output.add(piece.text.substr(range.begin, range.end - range.begin),
+                 piece.at_start && range.begin == 0);
   }
 
  private:
@@ -87,7 +92,8 @@ FindParts by_matches(Find find) {
 FindParts by_pattern(const std::string& pattern, const std::string& where) {
   if (const auto scanner = word_scanner_for(pattern)) return by_scanner(*scanner);
   const auto regex = std::make_shared<Regex>(pattern, where);
-  return by_matches([regex](std::string_view text, std::size_t place) { return regex->find(text, place); });
+  return by_matches(
+      [regex](std::string_view text, std::size_t place) { return regex->find(text, place); });
 }
 
 FindParts by_text(const std::string& mark) {
@@ -110,10 +116,12 @@ class PrefixSpace : public PreTokenizer::Step {
 class Metaspace : public PreTokenizer::Step {
  public:
   enum class Prepend { kAlways, kFirst, kNever };
-  Metaspace(std::string mark, Prepend prepend, bool split) : mark_(std::move(mark)), prepend_(prepend), split_(split) {}
+  Metaspace(std::string mark, Prepend prepend, bool split)
+      : mark_(std::move(mark)), prepend_(prepend), split_(split) {}
   void apply(const Piece& piece, Output& output) const override {
     std::string text = replace_all(piece.text, " ", mark_);
-    const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.at_start);
+    const bool wanted =
+        prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.at_start);
     if (wanted && !text.starts_with(mark_)) text.insert(0, mark_);
     output.changed->push_back(std::move(text));
     const Piece changed{output.changed->back(), piece.at_start};
@@ -129,11 +137,12 @@ class Metaspace : public PreTokenizer::Step {
 
 Behavior read_behavior(const JsonReader& json) {
   const std::string& name = json.text();
-  const std::pair<const char*, Behavior> known[] = {{"Isolated", Behavior::kIsolated},
-                                                    {"Removed", Behavior::kRemoved},
-                                                    {"MergedWithPrevious", Behavior::kMergedWithPrevious},
-                                                    {"MergedWithNext", Behavior::kMergedWithNext},
-                                                    {"Contiguous", Behavior::kContiguous}};
+  const std::pair<const char*, Behavior> known[] = {
+      {"Isolated", Behavior::kIsolated},
+      {"Removed", Behavior::kRemoved},
+      {"MergedWithPrevious", Behavior::kMergedWithPrevious},
+      {"MergedWithNext", Behavior::kMergedWithNext},
+      {"Contiguous", Behavior::kContiguous}};
   for (const auto& [word, behavior] : known) {
     if (name == word) return behavior;
   }
@@ -142,7 +151,8 @@ Behavior read_behavior(const JsonReader& json) {
 
 Metaspace::Prepend read_prepend(const JsonReader& json) {
   // Before prepend_scheme there was add_prefix_space.
-  const std::string scheme = json["prepend_scheme"].text_or(json["add_prefix_space"].flag(true) ? "always" : "never");
+  const std::string scheme =
+      json["prepend_scheme"].text_or(json["add_prefix_space"].flag(true) ? "always" : "never");
   if (scheme == "always") return Metaspace::Prepend::kAlways;
   if (scheme == "first") return Metaspace::Prepend::kFirst;
   if (scheme == "never") return Metaspace::Prepend::kNever;
@@ -160,7 +170,7 @@ PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 
 void PreTokenizer::add(const JsonReader& json) {
   const std::string& type = json["type"].text();
-  if (byte_level_) json.unsupported("a pre-tokenizer behind ByteLevel");
+  if (byte_level_) json.unsupported("a pre-tokenizer after ByteLevel");
   if (type == "Sequence") {
     for (const JsonReader& step : json["pretokenizers"].elements()) add(step);
   } else if (type == "ByteLevel") {
@@ -170,17 +180,23 @@ void PreTokenizer::add(const JsonReader& json) {
   } else if (type == "Metaspace") {
     const std::string& mark = json["replacement"].text();
     if (mark.empty()) json["replacement"].wrong("a character");
-    steps_.push_back(std::make_unique<Metaspace>(mark, read_prepend(json), json["split"].flag(true)));
+    steps_.push_back(
+        std::make_unique<Metaspace>(mark, read_prepend(json), json["split"].flag(true)));
     only_scanner_ = nullptr;
   } else if (type == "Digits") {
-    const Behavior behavior = json["individual_digits"].flag(false) ? Behavior::kIsolated : Behavior::kContiguous;
-    steps_.push_back(std::make_unique<SplitStep>(by_pattern("\\p{N}", json.where()), behavior, false));
+    const Behavior behavior =
+        json["individual_digits"].flag(false) ? Behavior::kIsolated : Behavior::kContiguous;
+    steps_.push_back(
+        std::make_unique<SplitStep>(by_pattern("\\p{N}", json.where()), behavior, false));
     only_scanner_ = nullptr;
   } else if (type == "WhitespaceSplit") {
-    steps_.push_back(std::make_unique<SplitStep>(by_pattern("\\s", json.where()), Behavior::kRemoved, false));
+    steps_.push_back(
+        std::make_unique<SplitStep>(by_pattern("\\s", json.where()), Behavior::kRemoved, false));
     only_scanner_ = nullptr;
   } else {
-    json["type"].unsupported("the pre-tokenizer " + type + " (known: Sequence, ByteLevel, Split, Metaspace, Digits, WhitespaceSplit)");
+    json["type"].unsupported(
+        "the pre-tokenizer " + type +
+        " (known: Sequence, ByteLevel, Split, Metaspace, Digits, WhitespaceSplit)");
   }
 }
 
@@ -190,7 +206,8 @@ void PreTokenizer::add_byte_level(const JsonReader& json) {
     only_scanner_ = nullptr;
   }
   if (json["use_regex"].flag(true)) {
-    steps_.push_back(std::make_unique<SplitStep>(by_pattern(kGpt2Pattern, json.where()), Behavior::kIsolated, false));
+    steps_.push_back(std::make_unique<SplitStep>(by_pattern(kGpt2Pattern, json.where()),
+                                                 Behavior::kIsolated, false));
     only_scanner_ = steps_.size() == 1 ? *word_scanner_for(kGpt2Pattern) : nullptr;
   }
   byte_level_ = true;
@@ -208,9 +225,11 @@ void PreTokenizer::add_split(const JsonReader& json) {
     return;
   }
   const std::string& regex = pattern["Regex"].text();
-  steps_.push_back(std::make_unique<SplitStep>(by_pattern(regex, pattern.where()), behavior, invert));
+  steps_.push_back(
+      std::make_unique<SplitStep>(by_pattern(regex, pattern.where()), behavior, invert));
   const auto scanner = word_scanner_for(regex);
-  only_scanner_ = steps_.size() == 1 && scanner && behavior == Behavior::kIsolated ? *scanner : nullptr;
+  only_scanner_ =
+      steps_.size() == 1 && scanner && behavior == Behavior::kIsolated ? *scanner : nullptr;
 }
 
 std::vector<std::string_view> PreTokenizer::words_of(std::string_view text, bool at_start) {
@@ -224,10 +243,12 @@ std::vector<std::string_view> PreTokenizer::words_of(std::string_view text, bool
   std::vector<std::string_view> words;
   for (const Piece& piece : output.pieces) {
     std::size_t begin = 0;
-    for (std::size_t place = mark_.empty() ? std::string_view::npos : piece.text.find(mark_); place != std::string_view::npos; place = piece.text.find(mark_, place)) {
+    for (std::size_t place = mark_.empty() ? std::string_view::npos : piece.text.find(mark_);
+         place != std::string_view::npos; place = piece.text.find(mark_, place)) {
       if (place > begin) words.push_back(piece.text.substr(begin, place - begin));
       begin = place;
-      while (piece.text.compare(place, mark_.size(), mark_) == 0) place += mark_.size();  // a run of marks stays with the word behind it
+      while (piece.text.compare(place, mark_.size(), mark_) == 0)
+        place += mark_.size();  // a run of marks stays with the word after it
     }
     words.push_back(piece.text.substr(begin));
   }

@@ -13,8 +13,9 @@
 
 namespace trellis::trainer {
 
-/// `pre_tokenizer` of a tokenizer.json: cuts a text into the words that are encoded one by one. ByteLevel, Split, Metaspace, Digits,
-/// WhitespaceSplit, or a Sequence of them; ConfigError for others. Not for several threads at a time.
+/// `pre_tokenizer` of a tokenizer.json: cuts a text into the words that are encoded one by one.
+/// ByteLevel, Split, Metaspace, Digits, WhitespaceSplit, or a Sequence of them; ConfigError for
+/// others. Not for several threads at a time.
 class PreTokenizer {
  public:
   explicit PreTokenizer(const JsonReader& json);
@@ -23,9 +24,11 @@ class PreTokenizer {
 
   /// Tokens are written in GPT-2's alphabet.
   [[nodiscard]] bool byte_level() const { return byte_level_; }
-  /// Words may also be cut before each run of this text; exact when the merges allow it (BpeModel::can_cut_before).
+  /// Words may also be cut before each run of this text; exact when the merges allow it
+  /// (BpeModel::can_cut_before).
   void cut_before(std::string mark) { mark_ = std::move(mark); }
-  /// Calls body(word) in order. `at_start`: the text begins the document. Words are valid during the call.
+  /// Calls body(word) in order. `at_start`: the text begins the document. Words are valid during
+  /// the call.
   template <typename Body>
   void for_each_word(std::string_view text, bool at_start, Body body) {
     if (only_scanner_) {

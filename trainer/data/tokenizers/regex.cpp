@@ -27,14 +27,17 @@ std::string message_of(int error) {
 
 }  // namespace
 
-Regex::Regex(const std::string& pattern, const std::string& where) : compiled_(std::make_unique<Compiled>()) {
+Regex::Regex(const std::string& pattern, const std::string& where)
+    : compiled_(std::make_unique<Compiled>()) {
   compiled_->pattern = pattern;
   compiled_->where = where;
   int error = 0;
   std::size_t offset = 0;
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
+  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                  PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (compiled_->code == nullptr) {
-    throw ConfigError(where + ": expected a regular expression, got " + pattern + ": " + message_of(error) + " at character " + std::to_string(offset));
+    throw ConfigError(where + ": expected a regular expression, got " + pattern + ": " +
+                      message_of(error) + " at character " + std::to_string(offset));
   }
   pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);  // where it fails the interpreter serves
   compiled_->match = pcre2_match_data_create_from_pattern(compiled_->code, nullptr);
@@ -46,11 +49,14 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 
 std::optional<TextRange> Regex::find(std::string_view text, std::size_t place) const {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const int found = pcre2_match(compiled_->code, subject, text.size(), place, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, compiled_->match, nullptr);
+  const int found = pcre2_match(compiled_->code, subject, text.size(), place,
+                                PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, compiled_->match, nullptr);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  if (found < 0) throw ConfigError(compiled_->where + ": the regular expression " + compiled_->pattern + " failed on a text: " + message_of(found));
+  if (found < 0)
+    throw ConfigError(compiled_->where + ": the regular expression " + compiled_->pattern +
+                      " failed on a text: " + message_of(found));
   const std::size_t* range = pcre2_get_ovector_pointer(compiled_->match);
-  if (range[0] >= range[1]) return std::nullopt;  // \K can move the start behind the end
+  if (range[0] >= range[1]) return std::nullopt;  // \K can move the start after the end
   return TextRange{range[0], range[1]};
 }
 

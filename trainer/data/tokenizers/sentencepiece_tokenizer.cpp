@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
-#include "trainer/data/mapped_file.h"
+#include "base/mapped_file.h"
 #include "trainer/data/tokenizers/character_map.h"
 
 namespace trellis::trainer {
@@ -15,8 +15,11 @@ class SentencePieceTokenizer : public Tokenizer {
   explicit SentencePieceTokenizer(const std::string& model_file) {
     const MappedFile file(model_file);
     if (file.size() == 0) refuse(model_file, "the file is empty");
-    if (const std::string problem = problem_of_character_maps(file.text()); !problem.empty()) refuse(model_file, problem);
-    if (const auto status = processor_.LoadFromSerializedProto({file.text().data(), file.size()}); !status.ok()) refuse(model_file, status.ToString());
+    if (const std::string problem = problem_of_character_maps(file.text()); !problem.empty())
+      refuse(model_file, problem);
+    if (const auto status = processor_.LoadFromSerializedProto({file.text().data(), file.size()});
+        !status.ok())
+      refuse(model_file, status.ToString());
   }
 
   std::int32_t vocab_size() const override { return processor_.GetPieceSize(); }
@@ -26,7 +29,8 @@ class SentencePieceTokenizer : public Tokenizer {
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     std::vector<int> pieces;
-    if (const auto status = processor_.Encode({text.data(), text.size()}, &pieces); !status.ok()) throw ConfigError("SentencePiece cannot encode a text: " + status.ToString());
+    if (const auto status = processor_.Encode({text.data(), text.size()}, &pieces); !status.ok())
+      throw ConfigError("SentencePiece cannot encode a text: " + status.ToString());
     ids.insert(ids.end(), pieces.begin(), pieces.end());
   }
 
@@ -36,20 +40,26 @@ class SentencePieceTokenizer : public Tokenizer {
       if (id >= 0 && id < vocab_size()) pieces.push_back(id);
     }
     std::string text;
-    if (const auto status = processor_.Decode(pieces, &text); !status.ok()) throw ConfigError("SentencePiece cannot decode ids: " + status.ToString());
+    if (const auto status = processor_.Decode(pieces, &text); !status.ok())
+      throw ConfigError("SentencePiece cannot decode ids: " + status.ToString());
     return text;
   }
 
  private:
   [[noreturn]] static void refuse(const std::string& model_file, const std::string& why) {
-    throw ConfigError(model_file + ": expected a SentencePiece model: " + terminal_line(why) + "; set data.tokenizer.model to a tokenizer.model file");
+    throw ConfigError(model_file + ": expected a SentencePiece model: " + terminal_line(why) +
+                      "; set data.tokenizer.model to a tokenizer.model file");
   }
-  static std::optional<std::int32_t> known(int id) { return id < 0 ? std::nullopt : std::optional<std::int32_t>(id); }
+  static std::optional<std::int32_t> known(int id) {
+    return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
+  }
   sentencepiece::SentencePieceProcessor processor_;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file) { return std::make_unique<SentencePieceTokenizer>(model_file); }
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file) {
+  return std::make_unique<SentencePieceTokenizer>(model_file);
+}
 
 }  // namespace trellis::trainer

@@ -12,7 +12,8 @@
 
 namespace trellis::trainer {
 
-/// Text ↔ token ids. Not for several threads at a time, because it remembers words: make one for each.
+/// Text ↔ token ids. Not for several threads at a time, because it remembers words: make one for
+/// each.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -21,16 +22,20 @@ class Tokenizer {
   [[nodiscard]] virtual std::optional<std::int32_t> eos_id() const = 0;
   [[nodiscard]] virtual std::optional<std::int32_t> bos_id() const = 0;
   [[nodiscard]] virtual std::optional<std::int32_t> pad_id() const = 0;
-  /// Appends the ids of a UTF-8 text; no special token is added around it. Throws ConfigError for a text that the tokenizer cannot represent.
+  /// Appends the ids of a UTF-8 text; no special token is added around it. Throws ConfigError for a
+  /// text that the tokenizer cannot represent.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids) = 0;
   /// The text of ids; special tokens are kept. Ids outside of the vocabulary give nothing.
   [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
 
-/// By `library` and what it needs; throws ConfigError when a file is missing, corrupt, or asks for something that is not carried out.
+/// By `library` and what it needs; throws ConfigError when a file is missing, corrupt, or asks for
+/// something that is not supported.
 ///   byte-level     a byte is its id, 256 ends a document
-///   huggingface    type: tokenizer.json or a directory that holds it (and tokenizer_config.json with the special tokens)
-///   megatron       type GPT2BPETokenizer: vocab_file, merge_file; type GPTSentencePieceTokenizer: model
+///   huggingface    type: tokenizer.json or a directory that holds it (and tokenizer_config.json
+///                  with the special tokens)
+///   megatron       type GPT2BPETokenizer: vocab_file, merge_file;
+///                  type GPTSentencePieceTokenizer: model
 ///   sentencepiece  model
 [[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSection& section);
 

@@ -13,7 +13,11 @@ constexpr std::uint32_t kCodes = 0x110000;
 /// Length of the valid character at `place`, or 0.
 std::size_t valid_length(std::string_view text, std::size_t place) {
   const auto first = static_cast<unsigned char>(text[place]);
-  const std::size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0) == 0xE0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+  const std::size_t length = first < 0x80                    ? 1
+                             : first >= 0xC2 && first < 0xE0 ? 2
+                             : (first & 0xF0) == 0xE0        ? 3
+                             : first >= 0xF0 && first < 0xF5 ? 4
+                                                             : 0;
   if (length == 0 || place + length > text.size()) return 0;
   for (std::size_t i = 1; i < length; ++i) {
     if ((static_cast<unsigned char>(text[place + i]) & 0xC0) != 0x80) return 0;
@@ -23,7 +27,8 @@ std::size_t valid_length(std::string_view text, std::size_t place) {
   return overlong || (code >= 0xD800 && code < 0xE000) || code >= kCodes ? 0 : length;
 }
 
-void mark(std::vector<CharClass>& classes, const std::string& all, const char* pattern, CharClass value) {
+void mark(std::vector<CharClass>& classes, const std::string& all, const char* pattern,
+          CharClass value) {
   const Regex regex(pattern, "Unicode table");
   for (auto match = regex.find(all, 0); match; match = regex.find(all, match->end)) {
     for (std::size_t i = match->begin; i < match->end;) {
@@ -43,7 +48,10 @@ std::vector<CharClass> make_classes() {
   mark(classes, all, "\\p{L}+", CharClass::kLetter);
   mark(classes, all, "\\p{N}+", CharClass::kNumber);
   // White_Space: PCRE2's own \s also takes U+180E, which Unicode has taken out.
-  mark(classes, all, "[\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}]+", CharClass::kSpace);
+  mark(classes, all,
+       "[\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
+       "\\x{205F}\\x{3000}]+",
+       CharClass::kSpace);
   return classes;
 }
 

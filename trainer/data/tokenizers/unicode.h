@@ -7,7 +7,8 @@
 
 namespace trellis::trainer {
 
-/// What the regular expressions of pre-tokenizers ask of a character: \p{L}, \p{N}, \s (White_Space), or none of them.
+/// What the regular expressions of pre-tokenizers ask of a character: \p{L}, \p{N}, \s
+/// (White_Space), or none of them.
 enum class CharClass : std::uint8_t { kOther, kLetter, kNumber, kSpace };
 
 /// The class of any character: 1.1 MB, from the Unicode tables of PCRE2, made at the first call.
@@ -19,12 +20,15 @@ struct Utf8Char {
 };
 /// The character that starts at `place` of a valid UTF-8 text.
 [[nodiscard]] inline Utf8Char utf8_at(std::string_view text, std::size_t place) {
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text[place + i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<std::uint32_t>(static_cast<unsigned char>(text[place + i]));
+  };
   const std::uint32_t first = byte(0);
   if (first < 0x80) return {first, 1};
   if (first < 0xE0) return {(first & 0x1F) << 6 | (byte(1) & 0x3F), 2};
   if (first < 0xF0) return {(first & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3};
-  return {(first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
+  return {(first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F),
+          4};
 }
 
 /// Bytes before the first one that is no UTF-8; text.size() when all is well.

@@ -7,17 +7,20 @@
 
 namespace trellis::trainer {
 
-/// Words that were encoded before, with their ids. Open addressing; when it is full it starts again empty, so that memory stays bounded.
+/// Words that were encoded before, with their ids. Open addressing; when it is full it starts again
+/// empty, so that memory stays bounded.
 class WordCache {
  public:
   WordCache();
   [[nodiscard]] static std::uint64_t hash(std::string_view word);
   /// The ids, or an empty span. Valid until the next insert().
-  [[nodiscard]] std::span<const std::int32_t> find(std::string_view word, std::uint64_t hash) const {
+  [[nodiscard]] std::span<const std::int32_t> find(std::string_view word,
+                                                   std::uint64_t hash) const {
     for (std::uint64_t place = hash & kMask;; place = (place + 1) & kMask) {
       const Entry& entry = entries_[place];
       if (entry.num_ids == 0) return {};
-      if (entry.hash == static_cast<std::uint32_t>(hash >> 32) && word == std::string_view(text_.data() + entry.text, entry.length)) {
+      if (entry.hash == static_cast<std::uint32_t>(hash >> 32) &&
+          word == std::string_view(text_.data() + entry.text, entry.length)) {
         return {ids_.data() + entry.ids, entry.num_ids};
       }
     }

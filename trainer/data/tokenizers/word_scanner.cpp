@@ -8,12 +8,17 @@ namespace {
 /// A place in a text, with the class of the character there.
 class Cursor {
  public:
-  Cursor(std::string_view text, std::size_t place) : text_(text), classes_(char_classes()), place_(place) { look(); }
+  Cursor(std::string_view text, std::size_t place)
+      : text_(text), classes_(char_classes()), place_(place) {
+    look();
+  }
   [[nodiscard]] bool at_end() const { return place_ >= text_.size(); }
   [[nodiscard]] std::size_t place() const { return place_; }
   [[nodiscard]] std::uint32_t code() const { return current_.code; }
   [[nodiscard]] bool is(CharClass kind) const { return !at_end() && class_ == kind; }
-  [[nodiscard]] bool is_line_end() const { return !at_end() && (current_.code == '\r' || current_.code == '\n'); }
+  [[nodiscard]] bool is_line_end() const {
+    return !at_end() && (current_.code == '\r' || current_.code == '\n');
+  }
   void step() {
     place_ += current_.length;
     look();
@@ -58,13 +63,15 @@ std::size_t contraction(Cursor at, bool fold) {
   at.step();
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return at.place() - begin;
   const std::uint32_t second = letter(at);
-  const bool two = (first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l');
+  const bool two = (first == 'r' && second == 'e') || (first == 'v' && second == 'e') ||
+                   (first == 'l' && second == 'l');
   if (!two) return 0;
   at.step();
   return at.place() - begin;
 }
 
-/// \s+(?!\S)|\s+ : spaces up to the last one, which goes with the word behind it, unless it is the only one.
+/// \s+(?!\S)|\s+ : spaces up to the last one, which goes with the word after it, unless it is the
+/// only one.
 std::size_t end_of_spaces(Cursor at) {
   std::size_t last = at.place();
   const std::size_t begin = last;
@@ -85,7 +92,9 @@ std::size_t gpt2_word_end(std::string_view text, std::size_t begin) {
   } else if (at.is(CharClass::kSpace)) {
     return end_of_spaces(at);
   }
-  at.skip(at.is(CharClass::kLetter) ? CharClass::kLetter : at.is(CharClass::kNumber) ? CharClass::kNumber : CharClass::kOther);
+  at.skip(at.is(CharClass::kLetter)   ? CharClass::kLetter
+          : at.is(CharClass::kNumber) ? CharClass::kNumber
+                                      : CharClass::kOther);
   return at.place();
 }
 

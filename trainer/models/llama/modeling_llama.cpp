@@ -3,7 +3,7 @@
 namespace trellis::trainer {
 namespace {
 
-constexpr ModuleNames kNames{
+constexpr ModuleNames kLlamaNames{
     .embedding = "model.embed_tokens",
     .position_embedding = "",
     .layers = "model.layers",
@@ -20,9 +20,10 @@ constexpr ModuleNames kNames{
 
 }  // namespace
 
-LlamaForCausalLM::LlamaForCausalLM(const ModelSection& config, const ModuleContext& context, const StageSlot& slot)
-    : Decoder(config, kNames, context, slot) {}
+LlamaForCausalLM::LlamaForCausalLM(const ModelSection& config, const ModuleContext& context,
+                                   const StageSlot& slot)
+    : Decoder(config, kLlamaNames, context, slot) {}
 
-const ModuleNames& LlamaForCausalLM::names() { return kNames; }
+const ModuleNames& LlamaForCausalLM::names() { return kLlamaNames; }
 
 }  // namespace trellis::trainer

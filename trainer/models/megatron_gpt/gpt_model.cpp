@@ -3,7 +3,7 @@
 namespace trellis::trainer {
 namespace {
 
-constexpr ModuleNames kNames{
+constexpr ModuleNames kGptNames{
     .embedding = "language_model.embedding.word_embeddings",
     .position_embedding = "language_model.embedding.position_embeddings",
     .layers = "language_model.encoder.layers",
@@ -20,8 +20,9 @@ constexpr ModuleNames kNames{
 
 }  // namespace
 
-GPTModel::GPTModel(const ModelSection& config, const ModuleContext& context, const StageSlot& slot) : Decoder(config, kNames, context, slot) {}
+GPTModel::GPTModel(const ModelSection& config, const ModuleContext& context, const StageSlot& slot)
+    : Decoder(config, kGptNames, context, slot) {}
 
-const ModuleNames& GPTModel::names() { return kNames; }
+const ModuleNames& GPTModel::names() { return kGptNames; }
 
 }  // namespace trellis::trainer

@@ -9,11 +9,13 @@
 
 namespace trellis::trainer {
 
-/// Hugging Face's ViTForImageClassification: square patches, each multiplied into a token, behind a token for the class; learned places, a
-/// transformer with its norms in front, and a head on the class's token. The whole model is one stage.
+/// Hugging Face's ViTForImageClassification: square patches, each multiplied into a token, after a
+/// token for the class; learned places, a transformer with its norms in front, and a head on the
+/// class's token. The whole model is one stage.
 class ViTForImageClassification final : public PipelineStage {
  public:
-  ViTForImageClassification(const ModelSection& config, const ModuleContext& context, const StageSlot& slot);
+  ViTForImageClassification(const ModelSection& config, const ModuleContext& context,
+                            const StageSlot& slot);
   static const ModuleNames& names();
   /// `batch`: pixel_values and labels.
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override;

@@ -1,0 +1,247 @@
+#include "analysis/calibrate/measurements.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/nearest.h"
+#include "sim/config/system_config.h"
+#include "trainer/config/run_config.h"
+
+namespace trellis::analysis {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kRequired = {"config", "instance", "step_s", "use"};
+const std::vector<std::string> kOptional = {"nodes", "overrides", "id"};
+
+template <typename T>
+bool parse(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  return first == std::string::npos
+             ? ""
+             : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+/// One line, whose problems are reported with its place.
+class Row {
+ public:
+  Row(std::string where, std::map<std::string, std::string> cells, Problems& problems)
+      : where_(std::move(where)), cells_(std::move(cells)), problems_(problems) {}
+
+  [[nodiscard]] std::string text(const std::string& column) const {
+    const auto found = cells_.find(column);
+    return found == cells_.end() ? "" : found->second;
+  }
+  /// A required cell.
+  [[nodiscard]] std::string required(const std::string& column) const {
+    const std::string value = text(column);
+    if (value.empty()) problem(column, "is missing");
+    return value;
+  }
+  void problem(const std::string& column, const std::string& what) const {
+    problems_.add(where_ + ":" + column, what);
+  }
+
+ private:
+  std::string where_;
+  std::map<std::string, std::string> cells_;
+  Problems& problems_;
+};
+
+double read_time(const Row& row) {
+  const std::string text = row.required("step_s");
+  double seconds = 0;
+  const bool good = parse(text, seconds) && std::isfinite(seconds) && seconds > 0;
+  if (!good && !text.empty())
+    row.problem("step_s", fmt::format("expected the seconds of one step, above 0, got '{}'", text));
+  return good ? seconds : 1;
+}
+
+int read_nodes(const Row& row) {
+  const std::string text = row.text("nodes");
+  int nodes = 1;
+  if (!text.empty() && (!parse(text, nodes) || nodes < 1)) {
+    row.problem("nodes",
+                fmt::format("expected a number of instances of at least 1, got '{}'", text));
+    return 1;
+  }
+  return nodes;
+}
+
+std::string read_instance(const Row& row) {
+  const std::string name = row.required("instance");
+  const std::vector<std::string> known = sim::instance_names();
+  if (!name.empty() && std::find(known.begin(), known.end(), name) == known.end()) {
+    const std::string nearest = nearest_name(name, known);
+    row.problem("instance",
+                fmt::format("unknown machine '{}'{}; `trellis describe` lists them", name,
+                            nearest.empty() ? "" : ", did you mean '" + nearest + "'?"));
+    return "";
+  }
+  return name;
+}
+
+RowUse read_use(const Row& row) {
+  const std::string use = row.required("use");
+  if (use == "fit") return RowUse::kFit;
+  if (use != "test" && !use.empty())
+    row.problem("use", fmt::format("expected fit or test, got '{}'", use));
+  return RowUse::kTest;
+}
+
+/// The configuration as the run will read it; a step in which its FLOPs cannot be done on the
+/// machine is no measurement.
+void check_run(const Row& row, const TrainingRun& run) {
+  if (!fs::is_regular_file(run.config))
+    return row.problem("config", fmt::format("no such configuration: {}", run.config.string()));
+  try {
+    const trainer::RunConfig config = trainer::load_run_config(run.config.string(), run.overrides);
+    sim::LoadOptions load;
+    load.nodes = run.nodes;
+    load.logical_core_size = config.trainer.lnc;
+    if (run.row.instance.empty()) return;
+    const sim::SystemConfig system = sim::load_system(run.row.instance, load);
+    trainer::check_fits_machine(config, system);
+    const double shortest = config.model_flops_per_step() /
+                            (system.peak_per_logical_core().value * config.world_size());
+    if (run.row.time_us * 1e-6 < shortest) {
+      row.problem("step_s",
+                  fmt::format("{:.6g} s is impossible: the model's FLOPs alone take {:.6g} s at "
+                              "the bf16 peak of {} cores (wrong unit, nodes or overrides?)",
+                              run.row.time_us * 1e-6, shortest, config.world_size()));
+    }
+  } catch (const ConfigError& error) {
+    row.problem(run.overrides.empty() ? "config" : "overrides", error.what());
+  }
+}
+
+TrainingRun read_run(const Row& row, const fs::path& folder, std::size_t line) {
+  TrainingRun run;
+  run.row.id = row.text("id").empty() ? fmt::format("line-{}", line) : row.text("id");
+  // Its simulation has a folder of that name.
+  if (std::filesystem::path(run.row.id).filename() != run.row.id || run.row.id == "." ||
+      run.row.id == "..")
+    row.problem("id", fmt::format("expected a plain name, got \"{}\"", run.row.id));
+  run.row.instance = read_instance(row);
+  run.row.group = "instance " + run.row.instance;
+  run.row.source = "own measurement";
+  run.row.size = "measured";
+  run.row.use = read_use(row);
+  run.row.time_us = read_time(row) * 1e6;
+  run.nodes = read_nodes(row);
+  std::istringstream words(row.text("overrides"));
+  for (std::string word; words >> word;) run.overrides.push_back(word);
+  const std::string config = row.required("config");
+  run.config = fs::path(config).is_absolute() ? fs::path(config) : folder / config;
+  if (!config.empty()) check_run(row, run);
+  return run;
+}
+
+std::vector<std::string> read_head(const std::string& where, const std::string& line,
+                                   Problems& problems) {
+  std::vector<std::string> columns;
+  if (!split_csv(line, columns)) problems.add(where, "a quote does not end");
+  std::vector<std::string> known = kRequired;
+  known.insert(known.end(), kOptional.begin(), kOptional.end());
+  for (const std::string& column : columns) {
+    if (std::find(known.begin(), known.end(), column) == known.end()) {
+      const std::string nearest = nearest_name(column, known);
+      problems.add(where + ":" + column,
+                   fmt::format("unknown column{}; known are {}",
+                               nearest.empty() ? "" : ", did you mean " + nearest + "?",
+                               fmt::join(known, ", ")));
+    }
+    if (std::count(columns.begin(), columns.end(), column) > 1)
+      problems.add(where + ":" + column, "occurs twice");
+  }
+  for (const std::string& column : kRequired) {
+    if (std::find(columns.begin(), columns.end(), column) == columns.end())
+      problems.add(where, fmt::format("the head has no column {}: expected at least {}", column,
+                                      fmt::join(kRequired, ", ")));
+  }
+  return columns;
+}
+
+}  // namespace
+
+bool split_csv(const std::string& line, std::vector<std::string>& cells) {
+  cells.assign(1, "");
+  bool quoted = false, was_quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
+      cells.back() += line[++i];
+    } else if (c == '"' && (quoted || trimmed(cells.back()).empty())) {
+      quoted = !quoted;
+      was_quoted = true;
+    } else if (c == ',' && !quoted) {
+      cells.emplace_back();
+      was_quoted = false;
+    } else if (!was_quoted || quoted) {
+      cells.back() += c;
+    }
+  }
+  for (std::string& cell : cells) cell = trimmed(cell);
+  return !quoted;
+}
+
+std::vector<TrainingRun> read_measurements(const fs::path& file) {
+  std::istringstream stream(read_input_file(file));
+  Problems problems;
+  std::vector<std::string> columns;
+  std::vector<TrainingRun> runs;
+  std::size_t number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    const std::string where = fmt::format("{}:{}", file.string(), ++number);
+    if (trimmed(line).empty() || trimmed(line).front() == '#') continue;
+    if (columns.empty()) {
+      columns = read_head(where, line, problems);
+      if (!problems.empty()) break;
+      continue;
+    }
+    std::vector<std::string> cells;
+    if (!split_csv(line, cells)) {
+      problems.add(where, "a quote does not end");
+      continue;
+    }
+    if (cells.size() != columns.size()) {
+      problems.add(where, fmt::format("expected {} cells ({}), got {}", columns.size(),
+                                      fmt::join(columns, ", "), cells.size()));
+      continue;
+    }
+    std::map<std::string, std::string> named;
+    for (std::size_t i = 0; i < cells.size(); ++i) named[columns[i]] = cells[i];
+    runs.push_back(read_run(Row(where, named, problems), file.parent_path(), number));
+  }
+  problems.throw_if_any();
+  const auto fitted = std::count_if(
+      runs.begin(), runs.end(), [](const TrainingRun& run) { return run.row.use == RowUse::kFit; });
+  if (fitted < 2)
+    throw ConfigError(fmt::format(
+        "{}: {} row{} of use fit: expected at least 2, else a factor is that one row's error",
+        file.string(), fitted, fitted == 1 ? "" : "s"));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (runs[i].row.id == runs[j].row.id)
+        throw ConfigError(
+            fmt::format("{}: the id \"{}\" is there twice", file.string(), runs[i].row.id));
+    }
+  }
+  return runs;
+}
+
+}  // namespace trellis::analysis

@@ -1,0 +1,109 @@
+#include "analysis/report/calibration.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/yaml.h"
+#include "analysis/report/run_report.h"
+#include "analysis/report/text_table.h"
+
+namespace trellis::analysis {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSchema = "trellis.calibration/1";
+
+double read_factor(const YamlMap& map, const char* key) {
+  const auto factor = map.required<double>(key);
+  const bool good = factor >= StepFactors::kLeast && factor <= StepFactors::kMost;
+  if (!good && map.has(key))
+    map.problem(key, fmt::format("must be between {} and {}, got {}", StepFactors::kLeast,
+                                 StepFactors::kMost, factor));
+  return good ? factor : 1;
+}
+
+}  // namespace
+
+StepParts parts_of(const StepView& step) {
+  StepParts parts;
+  for (const NamedTime& part : step.parts) {
+    const bool communication = part.name.ends_with(" comm");
+    (communication ? parts.communication_s : parts.compute_s) +=
+        static_cast<double>(part.ps) * 1e-12;
+  }
+  return parts;
+}
+
+std::string to_yaml(const Calibration& calibration) {
+  return fmt::format(
+             "# A user's measurements as factors on simulated steps. Written by `trellis "
+             "calibrate`, applied by `trellis simulate --calibration`.\n"
+             "# compute: matmul, other compute, bubble, optimizer, other; communication: what the "
+             "step waits for over TP, PP and DP.\n"
+             "schema: {}\nevidence: fitted (user)\nsource: \"{}\"\nfitted_rows: {}\nheld_out_rows: "
+             "{}\ncommunication_fitted: {}\nfactors: {{compute: {:.6g}, communication: {:.6g}}}\n",
+             kSchema, calibration.source, calibration.fitted_rows, calibration.held_out_rows,
+             calibration.communication_fitted, calibration.factors.compute,
+             calibration.factors.communication) +
+         groups_yaml(calibration.record);
+}
+
+Calibration read_calibration(const std::filesystem::path& file) {
+  const YamlDocument document = YamlDocument::load(file);
+  const YamlMap root = document.root();
+  if (const auto schema = root.required<std::string>("schema");
+      schema != kSchema && root.has("schema")) {
+    root.problem("schema", fmt::format("expected {}, which `trellis calibrate` writes, got {}",
+                                       kSchema, schema));
+  }
+  (void)root.required<std::string>("evidence");
+  Calibration calibration;
+  calibration.source = root.required<std::string>("source");
+  calibration.fitted_rows = root.required<std::int64_t>("fitted_rows");
+  calibration.held_out_rows = root.required<std::int64_t>("held_out_rows");
+  calibration.communication_fitted = root.required<bool>("communication_fitted");
+  const YamlMap factors = root.map("factors");
+  calibration.factors = {read_factor(factors, "compute"), read_factor(factors, "communication")};
+  factors.reject_unknown();
+  calibration.record = read_groups(root);
+  root.reject_unknown();
+  document.problems().throw_if_any();
+  return calibration;
+}
+
+json calibrated_json(const Calibration& calibration, const json& step_report,
+                     const StepPlace& place, std::int64_t tokens_per_step) {
+  const double seconds = parts_of(view_step(step_report)).seconds(calibration.factors);
+  return {{"evidence", "fitted (user)"},
+          {"source", calibration.source},
+          {"factors",
+           {{"compute", calibration.factors.compute},
+            {"communication", calibration.factors.communication}}},
+          {"step_time_ms", seconds * 1e3},
+          {"tokens_per_s", seconds > 0 ? static_cast<double>(tokens_per_step) / seconds : 0},
+          {"validity", to_json(judge_validity(calibration.record, place), seconds * 1e3)}};
+}
+
+std::string calibrated_text(const json& report) {
+  const auto found = report.find("calibrated");
+  if (found == report.end()) return "";
+  const json& range = found->at("validity").value("step_time_range_ms", json());
+  return fmt::format(
+      "Calibrated step {} ms{}, {} tokens/s, evidence: fitted (user): compute × {:.4g}, "
+      "communication × {:.4g} ({})\n{}",
+      significant(found->at("step_time_ms").get<double>()),
+      range.is_null() ? ""
+                      : fmt::format(" (range {} to {} ms)", short_number(range[0].get<double>()),
+                                    short_number(range[1].get<double>())),
+      rate_text(found->at("tokens_per_s").get<double>()),
+      found->at("factors").at("compute").get<double>(),
+      found->at("factors").at("communication").get<double>(),
+      found->at("source").get<std::string>(), validity_line(found->at("validity")));
+}
+
+}  // namespace trellis::analysis

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace trellis::analysis {
+
+/// What published software's memory depends on in addition to what this trainer's does.
+struct SoftwareFacts {
+  std::string name = "none";  ///< key `software`
+  bool functionalization =
+      false;  ///< of PyTorch/XLA 2.1 to 2.4: gradients that accumulate are not aliased
+  std::int64_t logits_at_cut_bytes = 0;  ///< of a micro-batch on a rank, where the software ends a
+                                         ///< graph between loss and derivative; 0: one graph
+};
+
+/// What a run of published training software takes from a core's HBM, next to what this trainer
+/// takes: "inputs and outputs" (parameters, gradients, optimizer states, data: those of this
+/// trainer) + scratch (what this trainer's operators hold, times what neuronx-cc reserved for the
+/// same graph over it) + gradients that functionalization does not alias + what lives between loss
+/// and derivative, where they are two graphs + the runtime's own. Of the rank and the phase that
+/// take most. Null for software whose scratch no published figure gives: none, megatron. `ranks`:
+/// those of trellis.memory/1. "verdict": does_not_fit above the core's capacity, tight within the
+/// estimate's error, else fits.
+[[nodiscard]] nlohmann::json software_memory(const SoftwareFacts& facts,
+                                             const nlohmann::json& ranks);
+
+/// Bytes that the runtime takes from a core in addition to tensors, one row each with its source.
+[[nodiscard]] nlohmann::json runtime_memory();
+/// Their sum.
+[[nodiscard]] std::int64_t runtime_bytes();
+
+/// An estimate that leaves less than this share of a core is "tight": its largest error on
+/// published runs that fit and fill more than half of a core
+/// (`trellis accuracy memory`: D02 −13.2 %, C01 +6.8 %, C01-4096 −3.3 %, D08 −1.3 %, D01 −0.6 %,
+/// C05 +0.4 %).
+inline constexpr double kSoftwareMemoryError = 0.14;
+
+}  // namespace trellis::analysis

@@ -1,0 +1,18 @@
+#include "analysis/report/step_place.h"
+
+namespace trellis::analysis {
+
+StepPlace step_place(const trainer::RunConfig& config, const std::string& instance, int nodes) {
+  StepPlace place;
+  place.instance = instance;
+  place.parameters = config.num_parameters();
+  place.sequence_length = config.model.encoder_seq_length;
+  place.nodes = nodes;
+  place.tp = config.tp();
+  place.pp = config.pp();
+  place.experts = config.model.moe ? config.model.moe->num_experts : 0;
+  place.lora = config.model.lora ? 1 : 0;
+  return place;
+}
+
+}  // namespace trellis::analysis

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trainer/config/run_config.h"
+
+namespace trellis::analysis {
+
+/// Least work and least memory of one virtual pipeline stage on one tensor-parallel rank, for one
+/// micro-batch: what every program that computes this model must do, whatever the compiler makes of
+/// it. Work that is not certain is left out: norms, rotation, loss, experts, padding, what adapters
+/// (LoRA) add.
+struct StageWork {
+  double forward_flops = 0;
+  double backward_flops = 0;  ///< with what full recomputation repeats
+  double backward_chain_flops =
+      0;  ///< of it what gradients of inputs need, one layer after the other
+  std::int64_t weight_bytes = 0;  ///< of the multiplied matrices, in the type that they are kept in
+  std::int64_t parameters = 0;    ///< held, norms and embeddings too
+  std::int64_t trained_parameters = 0;  ///< 0 with LoRA, whose adapters are not counted
+  int sums_forward = 0;  ///< of the hidden state over TP, each between two matrix products that
+                         ///< depend on each other
+  int sums_backward = 0;
+  std::int64_t saved_bytes = 0;  ///< activations that the backward of one micro-batch needs
+};
+
+/// One for each of PP · VPP stages, in the order of the layers. REQUIRES: a configuration without
+/// problems.
+[[nodiscard]] std::vector<StageWork> stage_work(const trainer::RunConfig& config);
+
+/// Bytes of the hidden state of one micro-batch, whole.
+[[nodiscard]] std::int64_t hidden_bytes(const trainer::RunConfig& config);
+/// Bytes of an element of weights, gradients and activations.
+[[nodiscard]] int weight_element_bytes(const trainer::RunConfig& config);
+[[nodiscard]] int gradient_element_bytes(const trainer::RunConfig& config);
+[[nodiscard]] int activation_element_bytes(const trainer::RunConfig& config);
+/// Logits of one micro-batch on one tensor-parallel rank, which the last stage holds for the loss.
+[[nodiscard]] std::int64_t logits_bytes(const trainer::RunConfig& config);
+
+}  // namespace trellis::analysis

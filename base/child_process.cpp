@@ -1,0 +1,67 @@
+#include "base/child_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+extern char** environ;
+
+namespace trellis {
+
+pid_t start_child(const ChildProcess& child) {
+  std::vector<std::string> words = {child.program == "/proc/self/exe" ? "trellis"
+                                                                      : child.program.string()};
+  words.insert(words.end(), child.arguments.begin(), child.arguments.end());
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  if (child.out >= 0) posix_spawn_file_actions_adddup2(&files, child.out, STDOUT_FILENO);
+  if (child.err >= 0) posix_spawn_file_actions_adddup2(&files, child.err, STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (child.own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t id = 0;
+  const int failed =
+      ::posix_spawn(&id, child.program.c_str(), &files, &attributes, pointers.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (failed != 0)
+    throw ConfigError(fmt::format("cannot run {} {}: {}", words[0],
+                                  child.arguments.empty() ? "" : child.arguments[0],
+                                  std::strerror(failed)));
+  return id;
+}
+
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR)
+      throw Error(ExitCode::kInternal, fmt::format("waitpid: {}", std::strerror(errno)));
+  }
+  return exit_code_of(status);
+}
+
+OutputFile::OutputFile(const std::filesystem::path& file)
+    : descriptor_(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) {
+  if (descriptor_ < 0)
+    throw ConfigError(
+        fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+}
+
+OutputFile::~OutputFile() { ::close(descriptor_); }
+
+}  // namespace trellis

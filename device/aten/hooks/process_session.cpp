@@ -1,0 +1,266 @@
+#include "device/aten/hooks/process_session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "device/aten/state/rank_state.h"
+
+namespace trellis::device {
+namespace {
+
+constexpr const char* kSchema = "trellis.device_options/1";
+constexpr const char* kDefaultInstance = "trn2.48xlarge";
+
+/// Never destroyed at the end of the process: tensors, and with them recorders, are used up to
+/// then.
+std::atomic<Session*> current{nullptr};
+std::recursive_mutex configuring;
+
+template <typename T>
+void read(const nlohmann::json& options, const char* key, T& value) {
+  const auto found = options.find(key);
+  if (found == options.end()) return;
+  try {
+    found->get_to(value);
+  } catch (const nlohmann::json::exception&) {
+    throw ConfigError("device options: " + std::string(key) + ": unexpected value " +
+                      found->dump());
+  }
+}
+
+void check_keys(const nlohmann::json& json) {
+  for (const auto& [key, value] : json.items()) {
+    if (key != "schema" && key != "instance" && key != "nodes" && key != "world_size" &&
+        key != "shape_only" && key != "record" && key != "logical_core_size" &&
+        key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
+        key != "calibrated" && key != "unlimited_memory" && key != "replay" && key != "slow" &&
+        key != "software") {
+      throw ConfigError("device options: unknown key " + key +
+                        "; known are instance, nodes, logical_core_size, world_size, equal_ranks, "
+                        "shape_only, record, estimate_unknown, hardware, calibrated, "
+                        "unlimited_memory, replay, slow, software");
+    }
+  }
+}
+
+sim::SoftwareStack read_software(const nlohmann::json& json) {
+  std::string name = "none";
+  read(json, "software", name);
+  if (const auto profile = sim::software_profile(name)) return profile->stack;
+  std::string known;
+  for (const sim::SoftwareProfile& each : sim::software_profiles())
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
+  throw ConfigError("device options: software: expected one of " + known + ", got \"" + name +
+                    "\"");
+}
+
+sim::RankFold read_equal_ranks(const nlohmann::json& json) {
+  std::vector<int> mesh;
+  std::vector<bool> along;
+  if (json.is_object()) {
+    read(json, "mesh", mesh);
+    read(json, "along", along);
+  }
+  if (mesh.empty() || mesh.size() != along.size()) {
+    throw ConfigError(
+        "device options: equal_ranks: expected {\"mesh\": [sizes, fastest first], \"along\": [per "
+        "axis, whether ranks along it are equal]}, got " +
+        json.dump());
+  }
+  return sim::RankFold::along_axes(mesh, along);
+}
+
+/// As many ranks as the machine has logical cores and LibTorch has device indices.
+int all_cores(const SessionOptions& options) {
+  return std::min(load_system(options).logical_cores(), kMaxDevices);
+}
+
+[[noreturn]] void reject_variable(const char* name, const char* value, const char* expected) {
+  throw ConfigError(std::string("environment variable ") + name + ": expected " + expected +
+                    ", got \"" + value + "\"");
+}
+
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+int read_number(const char* name, const char* text, std::string_view digits, const char* expected) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size() || number < 0)
+    reject_variable(name, text, expected);
+  return number;
+}
+
+void read_number(const char* name, int& number) {
+  const char* const text = variable(name);
+  if (text == nullptr) return;
+  number = read_number(name, text, text, "a whole number of at least 1");
+  if (number < 1) reject_variable(name, text, "a whole number of at least 1");
+}
+
+void read_switch(const char* name, bool& value) {
+  const char* const text = variable(name);
+  if (text == nullptr) return;
+  const std::string_view word = text;
+  if (word != "0" && word != "1") reject_variable(name, text, "0 or 1");
+  value = word == "1";
+}
+
+/// "4", "0-7", "0,2,5-6": how many cores are named.
+int count_cores(const char* name, std::string_view list) {
+  constexpr const char* kExpected = "cores such as 0-7 or 0,2,4";
+  const std::string text(list);
+  int count = 0;
+  while (true) {
+    const std::string_view item = list.substr(0, list.find(','));
+    const std::size_t dash = item.find('-');
+    const int first = read_number(name, text.c_str(), item.substr(0, dash), kExpected);
+    const int last = dash == std::string_view::npos
+                         ? first
+                         : read_number(name, text.c_str(), item.substr(dash + 1), kExpected);
+    if (last < first) reject_variable(name, text.c_str(), kExpected);
+    count += last - first + 1;
+    if (item.size() == list.size()) return count;
+    list.remove_prefix(item.size() + 1);
+  }
+}
+
+/// NEURON_RT_VISIBLE_CORES goes before NEURON_RT_NUM_CORES, as in the Neuron runtime. The emulated
+/// machine numbers what is visible from 0.
+int visible_cores(int all) {
+  int count = all;
+  if (const char* const cores = variable("NEURON_RT_VISIBLE_CORES")) {
+    count = count_cores("NEURON_RT_VISIBLE_CORES", cores);
+  } else {
+    read_number("NEURON_RT_NUM_CORES", count);
+  }
+  if (count > all) {
+    throw ConfigError("NEURON_RT_VISIBLE_CORES or NEURON_RT_NUM_CORES ask for " +
+                      std::to_string(count) + " cores, the machine has " + std::to_string(all));
+  }
+  return count;
+}
+
+struct RegisterDefault {
+  RegisterDefault() {
+    set_default_configuration(+[] { static_cast<void>(session()); });
+  }
+} const register_default;
+
+}  // namespace
+
+SessionOptions parse_options(std::string_view text) {
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(std::string("device options: not JSON: ") + error.what());
+  }
+  if (!json.is_object() || json.value("schema", "") != kSchema) {
+    throw ConfigError(std::string("device options: expected an object with \"schema\": \"") +
+                      kSchema + "\", got " + json.dump());
+  }
+  check_keys(json);
+  SessionOptions options;
+  read(json, "instance", options.instance);
+  read(json, "nodes", options.nodes);
+  read(json, "logical_core_size", options.logical_core_size);
+  read(json, "shape_only", options.shape_only);
+  read(json, "record", options.record);
+  read(json, "hardware", options.hardware);
+  read(json, "calibrated", options.calibrated);
+  options.software = read_software(json);
+  read(json, "estimate_unknown", options.estimate_unknown);
+  read(json, "unlimited_memory", options.unlimited_memory);
+  read(json, "replay", options.replay);
+  if (!json.contains("world_size")) options.world_size = all_cores(options);
+  read(json, "world_size", options.world_size);
+  read(json, "slow", options.slow);
+  if (json.contains("equal_ranks")) options.fold = read_equal_ranks(json.at("equal_ranks"));
+  const int running = options.fold.empty()
+                          ? options.world_size
+                          : static_cast<int>(options.fold.representatives().size());
+  if (running < 1 || running > kMaxDevices) {
+    throw ConfigError("device options: world_size: expected 1 to " + std::to_string(kMaxDevices) +
+                      " ranks in one process, got " + std::to_string(running) +
+                      ": LibTorch's device index is a signed byte; reduce the number of ranks");
+  }
+  if (!options.fold.empty() && !options.shape_only)
+    throw ConfigError(
+        "device options: equal_ranks: expected shape_only, because ranks that do not run have no "
+        "data");
+  if (options.replay && !(options.shape_only && options.record))
+    throw ConfigError(
+        "device options: replay: expected shape_only and record, because what is not executed "
+        "computes nothing");
+  if (options.unlimited_memory && !options.shape_only)
+    throw ConfigError(
+        "device options: unlimited_memory: expected shape_only, because data would take the host's "
+        "memory");
+  return options;
+}
+
+SessionOptions default_options() {
+  SessionOptions options;
+  options.estimate_unknown = true;  // any program may come
+  const char* const instance = variable("TRELLIS_INSTANCE");
+  options.instance = instance == nullptr ? kDefaultInstance : instance;
+  read_number("TRELLIS_NODES", options.nodes);
+  read_number("NEURON_LOGICAL_NC_CONFIG", options.logical_core_size);
+  read_switch("TRELLIS_SHAPE_ONLY", options.shape_only);
+  read_switch("TRELLIS_RECORD", options.record);
+  options.world_size = visible_cores(all_cores(options));
+  return options;
+}
+
+void configure_session(const SessionOptions& options) {
+  const std::lock_guard lock(configuring);
+  check_no_tensor_alive();
+  auto fresh = std::make_unique<Session>(options);
+  std::vector<DeviceRank> ranks;
+  for (int rank = 0; rank < fresh->ranks(); ++rank)
+    ranks.push_back({&fresh->rank(rank), options.shape_only});
+  configure_devices(ranks);
+  delete current.exchange(fresh.release());
+  if (current_device() >= device_count()) set_current_device(0);
+}
+
+Session& session() {
+  if (Session* const there = current.load(std::memory_order_acquire)) return *there;
+  const std::lock_guard lock(configuring);
+  if (current.load() == nullptr) configure_session(default_options());
+  return *current.load();
+}
+
+bool is_configured() { return current.load(std::memory_order_acquire) != nullptr; }
+
+void end_step_on_this_thread(std::int64_t step) {
+  if (owned_ranks().empty()) {
+    throw Error(ExitCode::kInternal,
+                "neuron: end_step needs a thread that owns a rank: use the device on it, or call "
+                "bind_rank() first");
+  }
+  for (RankState* const rank : owned_ranks()) {
+    if (!rank->owned_by_this_thread()) continue;  // bound to another thread since
+    rank->settle();
+    session().end_step(rank->rank(), step);
+  }
+}
+
+void discard_step_on_this_thread() {
+  for (RankState* const rank : owned_ranks()) {
+    if (rank->owned_by_this_thread()) rank->recorder().discard();
+  }
+}
+
+}  // namespace trellis::device

@@ -1,0 +1,158 @@
+#include <atomic>
+#include <string>
+
+#include <ATen/core/Generator.h>
+#include <nlohmann/json.hpp>
+#include <torch/library.h>
+
+#include "base/activity.h"
+#include "base/error.h"
+#include "device/aten/hooks/process_session.h"
+#include "device/aten/state/rank_state.h"
+
+/// What the Python package asks of the session: torch.ops.trellis.*. Documents are JSON texts with
+/// a "schema".
+namespace trellis::device {
+namespace {
+
+/// The user's mistakes become ValueError in Python, the rest RuntimeError.
+template <typename Body>
+auto translated(Body body) -> std::invoke_result_t<Body> {
+  try {
+    return body();
+  } catch (const Error& error) {
+    TORCH_CHECK_VALUE(error.code() != ExitCode::kConfig, error.what());
+    TORCH_CHECK(false, error.what());
+  }
+}
+
+c10::DeviceIndex to_index(std::int64_t device) {
+  TORCH_CHECK(device >= 0 && device < available_devices(), "neuron: invalid device index ", device,
+              ": expected 0 to ", available_devices() - 1);
+  return static_cast<c10::DeviceIndex>(device);
+}
+
+at::Generator& generator_of(std::int64_t device) {
+  return rank_state(to_index(device)).generator();
+}
+
+void configure(const std::string& options) {
+  translated([&] { configure_session(parse_options(options)); });
+}
+
+void configure_default(std::int64_t world_size) {
+  translated([&] {
+    SessionOptions options = default_options();
+    options.world_size = static_cast<int>(world_size);
+    configure_session(options);
+  });
+}
+
+void bind_rank(std::int64_t rank) {
+  translated([&] { bind_this_thread(static_cast<int>(rank)); });
+}
+
+/// Throws what available_devices() only logs: a wrong environment variable, an unknown instance.
+std::int64_t count_devices() {
+  return translated([] { return static_cast<std::int64_t>(session().options().world_size); });
+}
+
+void end_step(std::int64_t step) {
+  translated([&] { end_step_on_this_thread(step); });
+}
+
+void discard_step() { discard_step_on_this_thread(); }
+
+std::string simulate_step(std::int64_t step) {
+  return translated([&] { return session().simulate_step(step).dump(); });
+}
+
+/// What the Python package does until it says something else; "": nothing.
+void say_activity(const std::string& what) {
+  static std::atomic<Activity*> under_way{
+      nullptr};  // not destroyed at the end of the process: a fork has none of its threads
+  if (what.empty()) {
+    delete under_way.exchange(nullptr);
+  } else if (Activity* activity = under_way.load()) {
+    activity->now(what);
+  } else {
+    under_way = new Activity(what);
+  }
+}
+
+void write_trace(const std::string& path, const std::string& format) {
+  translated([&] { session().write_trace(path, format); });
+}
+
+std::string memory_report() {
+  return translated([] { return session().memory_report().dump(); });
+}
+
+std::string portability_report() {
+  return translated([] { return session().portability_report().dump(); });
+}
+
+std::string session_options() {
+  return translated([] {
+    const SessionOptions& options = session().options();
+    const sim::SystemConfig& system = session().system();
+    return nlohmann::json{{"schema", "trellis.session/1"},
+                          {"instance", options.instance},
+                          {"nodes", options.nodes},
+                          {"logical_core_size", system.instance.logical_core_size},
+                          {"world_size", options.world_size},
+                          {"shape_only", options.shape_only},
+                          {"record", options.record},
+                          {"estimate_unknown", options.estimate_unknown},
+                          {"unlimited_memory", options.unlimited_memory},
+                          {"chip", system.chip.generation},
+                          {"logical_cores", system.logical_cores()},
+                          {"memory_per_core_bytes", system.hbm_per_logical_core().value}}
+        .dump();
+  });
+}
+
+at::Tensor get_rng_state(std::int64_t device) {
+  at::Generator& generator = generator_of(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_rng_state(const at::Tensor& state, std::int64_t device) {
+  at::Generator& generator = generator_of(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+void manual_seed(std::int64_t seed, std::int64_t device) {
+  at::Generator& generator = generator_of(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(static_cast<std::uint64_t>(seed));
+}
+
+std::int64_t initial_seed(std::int64_t device) {
+  return static_cast<std::int64_t>(generator_of(device).current_seed());
+}
+
+TORCH_LIBRARY_FRAGMENT(trellis, m) {
+  m.def("configure(str options) -> ()", &configure);
+  m.def("configure_default(int world_size) -> ()", &configure_default);
+  m.def("is_configured() -> bool", &is_configured);
+  m.def("session_options() -> str", &session_options);
+  m.def("bind_rank(int rank) -> ()", &bind_rank);
+  m.def("device_count() -> int", &count_devices);
+  m.def("end_step(int step) -> ()", &end_step);
+  m.def("discard_step() -> ()", &discard_step);
+  m.def("simulate_step(int step) -> str", &simulate_step);
+  m.def("say_activity(str what) -> ()", &say_activity);
+  m.def("write_trace(str path, str format) -> ()", &write_trace);
+  m.def("memory_report() -> str", &memory_report);
+  m.def("portability_report() -> str", &portability_report);
+  m.def("get_rng_state(int device) -> Tensor", &get_rng_state);
+  m.def("set_rng_state(Tensor state, int device) -> ()", &set_rng_state);
+  m.def("manual_seed(int seed, int device) -> ()", &manual_seed);
+  m.def("initial_seed(int device) -> int", &initial_seed);
+}
+
+}  // namespace
+}  // namespace trellis::device

@@ -1,0 +1,273 @@
+"""docs/accuracy.md, the one page with figures of accuracy.
+
+It is made of accuracy_page.md and two records in benchmarks/published: predicted.json and
+validated.yaml.
+"""
+
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+
+import yaml
+from docs_tools.commands import SOURCE
+from docs_tools.reference import NOTE
+
+RECORD = SOURCE / "benchmarks/published/predicted.json"
+TEMPLATE = pathlib.Path(__file__).with_name("accuracy_page.md")
+VALIDATED = SOURCE / "benchmarks/published/validated.yaml"
+QUICK = ("kernels", "dma", "collectives")
+UNPRINTED = "70B-one-node"  # its layout is not published
+
+
+def short(value):
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def measure(workplace, subject, *options):
+    """What `trellis accuracy SUBJECT --json` says, without what no page shows."""
+    command = [workplace.folder / "bin/trellis", "accuracy", subject, "--json", *options]
+    done = subprocess.run(
+        command,
+        env=workplace.environment,
+        cwd=workplace.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    document = json.loads(done.stdout)
+    names = (
+        "id",
+        "group",
+        "instance",
+        "nodes",
+        "parameters",
+        "groups",
+        "use",
+        "error",
+        "published_s",
+        "predicted_s",
+        "published_us",
+        "model_us",
+        "verdict",
+        "result",
+        "published_fits",
+        "published_gib_per_core",
+        "needed_gib",
+    )
+    rows = [{name: short(row[name]) for name in names if name in row} for row in document["rows"]]
+    record = {"rows": sorted(rows, key=lambda row: row["id"])}
+    for name in ("summaries", "trend"):
+        if name in document:
+            record[name] = json.loads(
+                json.dumps(document[name]), parse_float=lambda text: short(float(text))
+            )
+    if "leave_one_family_out" in document:
+        record["leave_one_family_out"] = {
+            name: short(document["leave_one_family_out"][name])
+            for name in ("median", "p90", "worst")
+        }
+    return record
+
+
+def measure_all(workplace, subjects):
+    """The record with new measurements of these subjects."""
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    for subject in subjects:
+        record[subject] = measure(workplace, subject)
+        if subject in QUICK:
+            record[subject]["published_only"] = summary(
+                measure(workplace, subject, "--published-only"), "all"
+            )
+    return record
+
+
+def as_text(record):
+    """One row a line, so that a change is a change of lines."""
+    parts = []
+    for subject in sorted(record):
+        members = []
+        for name, value in sorted(record[subject].items()):
+            lines = (
+                ",\n".join(
+                    "   " + json.dumps(row, ensure_ascii=False, sort_keys=True) for row in value
+                )
+                if isinstance(value, list)
+                else None
+            )
+            members.append(
+                f"  {json.dumps(name)}: "
+                + (f"[\n{lines}\n  ]" if lines else json.dumps(value, sort_keys=True))
+            )
+        parts.append(f" {json.dumps(subject)}: {{\n" + ",\n".join(members) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def percent(value):
+    """Two digits."""
+    value = 100 * value
+    return (
+        f"{value:.0f} %"
+        if value >= 9.95
+        else f"{value:.1f} %"
+        if value >= 0.995
+        else f"{value:.2f} %"
+    )
+
+
+def signed(value):
+    return f"{100 * value:+.1f} %".replace("-", "−")
+
+
+def number(name, generation="trn1"):
+    """`software.NAME` of a generation: the fitted value, or that of the hardware file."""
+    fitted = yaml.safe_load((SOURCE / f"sim/config/calibration/{generation}.yaml").read_text())[
+        "parameters"
+    ].get(f"software.{name}")
+    entry = (
+        fitted
+        or yaml.safe_load((SOURCE / f"sim/configs/{generation}.yaml").read_text())["software"][name]
+    )
+    return str(entry["value"]).replace(" us", " µs")
+
+
+def summary(record, group):
+    return next(row for row in record["summaries"] if row["group"] == group)
+
+
+def bytes_of(row_id):
+    """The message size in the name of a row, such as T1-32-64MiB; None: it has none."""
+    match = re.search(r"(\d+)(B|KiB|MiB|GiB)\b", row_id)
+    return (
+        int(match[1]) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[match[2]]
+        if match
+        else None
+    )
+
+
+def table(rows):
+    """Rows of a Markdown table."""
+    return "".join("| " + " | ".join(str(cell) for cell in row) + " |\n" for row in rows)
+
+
+def errors_row(name, rows):
+    errors = sorted(abs(row["error"]) for row in rows)
+    return name, len(errors), percent(statistics.median(errors)), percent(errors[-1])
+
+
+def kernel_fields(record):
+    kernels, dma, collectives = (record[name]["rows"] for name in QUICK)
+    products = [row for row in kernels if row["group"] == "matmul"]
+    others = [row for row in kernels if row["group"] != "matmul"]
+    large = [row for row in collectives if (bytes_of(row["id"]) or 0) >= 2**20]
+    small = [row for row in collectives if row not in large]
+    rows = [
+        errors_row("`kernels`: matrix products on Trn1 and Trn2", products),
+        errors_row("`kernels`: attention, norms, element-wise, third-party kernels", others),
+        errors_row("`dma`: payload curves, timelines, rates", dma),
+        errors_row("`collectives` from 1 MiB, Trn1 and Trn2, 2 to 64 ranks", large),
+        errors_row("`collectives` below 1 MiB", small),
+    ]
+    without = [(name, record[name]["published_only"]) for name in QUICK]
+    only = [(f"`{name}`", percent(row["median"]), percent(row["worst"])) for name, row in without]
+    return {"kernels": table(rows), "published_only": table(only)}
+
+
+def step_row(row):
+    groups = dict(group.split(" ", 1) for group in row["groups"])
+    parameters = row["parameters"]
+    large = parameters >= 1e9
+    size = f"{parameters / 1e9:.3g} B" if large else f"{parameters / 1e6:.0f} M"
+    return (
+        row["id"],
+        groups["family"],
+        size,
+        row["instance"],
+        row["nodes"],
+        groups["path"],
+        row["use"],
+        f"{row['published_s']:.4g} s",
+        f"{row['predicted_s']:.4g} s",
+        signed(row["error"]),
+    )
+
+
+def training_fields(training):
+    everything = summary(training, "all")
+    held_out = summary(training, "all, test rows")
+    family = training["leave_one_family_out"] | {"rows": everything["rows"]}
+    names = {
+        "all published steps": everything,
+        "the same, with the fitted numbers found without the row's model family": family,
+        "rows that nothing was fitted on": held_out,
+    }
+    rows = [
+        (name, row["rows"], percent(row["median"]), percent(row["p90"]))
+        for name, row in names.items()
+    ]
+    steps = sorted(training["rows"], key=lambda row: (row["groups"][0], row["id"]))
+    return {
+        "training": table(rows),
+        "steps": table(step_row(row) for row in steps),
+        "megatron_step": number("megatron_step"),
+        "fine_tuning": number("fine_tuning_stretch"),
+        "fine_tuning_trn2": number("fine_tuning_stretch", "trn2"),
+        "stretch": number("multi_node_stretch"),
+        "trace_time": number("trace_time"),
+    }
+
+
+def range_row(group):
+    return (
+        group["instance"],
+        group["size"].replace("<", "below "),
+        group["rows"],
+        percent(group["median_error"]),
+        percent(group["p90_error"]),
+        group["p90_factor"],
+        group["worst_factor"],
+    )
+
+
+def memory_row(row):
+    published = row.get("published_gib_per_core")
+    return (
+        row["id"],
+        "fitted" if row["published_fits"] else "out of memory",
+        row["verdict"],
+        f"{row['needed_gib']:.4g} GiB",
+        f"{published:.4g} GiB" if published else "–",
+        row["result"],
+    )
+
+
+def memory_fields(rows):
+    def span(fits):
+        sized = [row for row in rows if row.get("published_gib_per_core", 0) > 8]
+        errors = [
+            row["needed_gib"] / row["published_gib_per_core"] - 1
+            for row in sized
+            if row["published_fits"] == fits and row["id"] != UNPRINTED
+        ]
+        return f"{signed(min(errors))} and {signed(max(errors))}"
+
+    return {
+        "memory_rows": len(rows),
+        "memory_right": sum(row["result"] == "right" for row in rows),
+        "fitted": span(True),
+        "refused": span(False),
+        "memory": table(memory_row(row) for row in rows),
+    }
+
+
+def page():
+    record = json.loads(RECORD.read_text())
+    validated = yaml.safe_load(VALIDATED.read_text())
+    fields = {
+        **kernel_fields(record),
+        **training_fields(record["training"]),
+        "ranges": table(range_row(row) for row in [*validated["groups"], validated["all"]]),
+        **memory_fields(record["memory"]["rows"]),
+    }
+    return NOTE + TEMPLATE.read_text().format(**fields)

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace trellis::sim {
+
+/// Which ranks of a world are equal, so that one of them represents all. The ranks form a mesh, the
+/// first axis fastest: rank = c0 + n0·(c1 + n1·…); of equal ranks the lowest is the representative.
+/// An empty fold: every rank is itself.
+class RankFold {
+ public:
+  RankFold() = default;
+  /// Ranks are equal that differ along `folded` axes only. Throws ConfigError when an axis has no
+  /// extent.
+  static RankFold along_axes(const std::vector<int>& mesh, const std::vector<bool>& folded);
+  /// `equal_to[rank]`: the lowest rank that it is equal to. Throws ConfigError when it is not that.
+  static RankFold with_classes(std::vector<int> mesh, const std::vector<int>& equal_to);
+
+  [[nodiscard]] bool empty() const { return seats_.empty(); }
+  [[nodiscard]] const std::vector<int>& mesh() const { return mesh_; }
+  [[nodiscard]] int world_size() const { return static_cast<int>(seats_.size()); }
+  /// Ascending.
+  [[nodiscard]] const std::vector<int>& representatives() const { return representatives_; }
+  /// Place of a rank's representative in representatives(); the rank itself for an empty fold.
+  [[nodiscard]] int seat(int rank) const {
+    return empty() ? rank : seats_[static_cast<std::size_t>(rank)];
+  }
+  /// How many ranks the representative at a seat represents, itself included.
+  [[nodiscard]] int represents(int seat) const {
+    return empty() ? 1 : counts_[static_cast<std::size_t>(seat)];
+  }
+  /// All groups of the world that do what this group does at the same moment, itself first: those
+  /// that lie in the mesh as it does and whose members are, one by one, equal to its members.
+  [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group) const;
+  /// Those of them that have a member among `near`, itself first whether it has one or not.
+  [[nodiscard]] std::vector<std::vector<int>> equal_groups(const std::vector<int>& group,
+                                                           const std::vector<int>& near) const;
+  auto operator<=>(const RankFold&) const = default;
+
+ private:
+  /// By axis: how far the group can be moved along it, ascending.
+  [[nodiscard]] std::vector<std::vector<int>> shifts_of(const std::vector<int>& group) const;
+  [[nodiscard]] bool is_equal(const std::vector<int>& group, const std::vector<int>& other) const;
+
+  std::vector<int> mesh_;
+  std::vector<int> seats_;  ///< by rank
+  std::vector<int> representatives_;
+  std::vector<int> counts_;  ///< by seat
+};
+
+}  // namespace trellis::sim

@@ -1,0 +1,89 @@
+#include <atomic>
+#include <optional>
+
+#include "base/error.h"
+#include "sim/systemc/cluster_run.h"
+#include "sim/cluster/collective_timing.h"
+#include "sim/cluster/symmetry.h"
+#include "sim/systemc/kernel_thread.h"
+#include "sim/systemc/core_pair.h"
+#include "sim/sim.h"
+
+namespace trellis::sim {
+namespace {
+
+/// Everything that SystemC elaborates. Built once, on the kernel's thread, and configured again by
+/// each Simulator.
+struct Model {
+  CorePair pair{"pair"};
+  Network network{"network"};
+};
+
+/// REQUIRES: kernel thread.
+Model& model() {
+  // Never destroyed: SystemC's own registry outlives no static of ours.
+  static auto* the_model = new Model;
+  return *the_model;
+}
+
+std::atomic<bool> simulator_exists = false;
+
+}  // namespace
+
+struct Simulator::Impl {
+  explicit Impl(const SystemConfig& config) : system(config), machine(system) {
+    KernelThread::instance().run([this] {
+      model().pair.configure(system);
+      model().network.configure(machine);
+    });
+  }
+
+  const SystemConfig system;
+  const CommMachine machine;
+};
+
+Simulator::Simulator(const SystemConfig& config) {
+  if (simulator_exists.exchange(true)) {
+    throw Error(ExitCode::kInternal,
+                "a Simulator exists already in this process: SystemC has one kernel, so destroy "
+                "the other one first");
+  }
+  try {
+    impl_ = std::make_unique<Impl>(config);
+  } catch (...) {
+    simulator_exists = false;
+    throw;
+  }
+}
+
+Simulator::~Simulator() { simulator_exists = false; }
+
+CoreTiming Simulator::time_program(const isa::Program& program, const TimeOptions& options) {
+  CoreTiming timing;
+  KernelThread::instance().run([&] { timing = model().pair.time(program, options); });
+  return timing;
+}
+
+PairTiming Simulator::time_pair(const isa::Program& core0, const isa::Program& core1,
+                                const TimeOptions& options) {
+  PairTiming timing;
+  KernelThread::instance().run([&] { timing = model().pair.time_both(core0, core1, options); });
+  return timing;
+}
+
+ClusterTiming Simulator::run_cluster(const ClusterJob& job) {
+  ClusterTiming timing;
+  KernelThread::instance().run(
+      [&] { timing = ClusterRun(impl_->system, impl_->machine, model().network, job).run(); });
+  return timing;
+}
+
+RankFold Simulator::equal_ranks(const ClusterJob& job) const {
+  return sim::equal_ranks(job, impl_->machine);
+}
+
+CollectiveTiming Simulator::time_collective(const CollectiveRequest& request) const {
+  return sim::time_collective(impl_->machine, request);
+}
+
+}  // namespace trellis::sim

@@ -1,0 +1,146 @@
+#include "analysis/runs/kept_runs.h"
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iterator>
+
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/byte_codec.h"
+#include "base/cache_file.h"
+
+/// Kept runs never touch a file that they did not make, and never answer with a file that is not
+/// the run's.
+namespace trellis::analysis {
+namespace {
+
+namespace fs = std::filesystem;
+
+class KeptRunsTest : public testing::Test {
+ protected:
+  KeptRunsTest() {
+    fs::create_directories(run_);
+    write(run_ / "report.json", "{\"step_time_ps\": 1}\n");
+    write(run_ / "trace.txt", std::string("a\0b", 3));
+    write(run_ / "hparams.yaml", "of the call");
+    write(run_ / "cmd-args.log", "of the call");
+    fs::create_directories(run_ / "run_0");
+  }
+  ~KeptRunsTest() override { fs::remove_all(folder_); }
+
+  static void write(const fs::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+  static std::string read(const fs::path& path) {
+    std::ifstream stream(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  [[nodiscard]] fs::path file_of(const ContentHash& key) const {
+    return kept_ / (key.to_string() + ".run");
+  }
+
+  fs::path folder_ =
+      fs::temp_directory_path() / ("trellis_kept_runs_" + std::to_string(::getpid()));
+  fs::path cache_ = folder_ / "cache", kept_ = cache_ / "trellis_kept_runs", run_ = folder_ / "run";
+  KeptRuns runs_{cache_};
+  RunFiles files_{{"report.json", "{\"step_time_ps\": 1}\n"},
+                  {"trace.txt", std::string("a\0b", 3)}};
+};
+
+TEST_F(KeptRunsTest, GivesTheFilesOfTheRunAgain) {
+  EXPECT_EQ(runs_.find({1, 1}), std::nullopt);
+  runs_.store({1, 1}, run_);
+  EXPECT_EQ(runs_.find({1, 1}), files_);
+  EXPECT_EQ(runs_.find({1, 2}), std::nullopt);
+  EXPECT_EQ(KeptRuns(std::nullopt).find({1, 1}), std::nullopt);
+}
+
+TEST_F(KeptRunsTest, OnlyItsOwnFilesAreDeleted) {
+  std::vector<fs::path> of_user;
+  for (const fs::path& place : {cache_ / "runs", kept_}) {
+    for (int i = 0; i < 70; ++i) {
+      fs::create_directories(place / ("user" + std::to_string(i)));
+      write(place / ("user" + std::to_string(i)) / "notes.txt", "of the user");
+      of_user.push_back(place / ("user" + std::to_string(i)) / "notes.txt");
+      of_user.push_back(place / (ContentHash{9, static_cast<std::uint64_t>(i)}.to_string() +
+                                 ".run"));  // the name of an entry, another content
+      write(of_user.back(), "of the user");
+    }
+    fs::create_directories(place / (ContentHash{8, 8}.to_string() + ".run"));
+  }
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1000);
+  for (std::uint64_t i = 0; i < 70; ++i) {
+    runs_.store({1, i}, run_);
+    fs::last_write_time(file_of({1, i}), long_ago + std::chrono::seconds(i));
+  }
+  runs_.store({1, 70}, run_);
+  for (const fs::path& file : of_user) EXPECT_EQ(read(file), "of the user") << file;
+  EXPECT_TRUE(fs::is_directory(kept_ / (ContentHash{8, 8}.to_string() + ".run")));
+  for (std::uint64_t i = 0; i <= 70; ++i) EXPECT_EQ(fs::exists(file_of({1, i})), i >= 7) << i;
+}
+
+TEST_F(KeptRunsTest, ChangedFilesAreMisses) {
+  runs_.store({1, 1}, run_);
+  write(run_ / "report.json", "{\"step_time_ps\": 2}\n");
+  runs_.store({1, 2}, run_);
+  const std::string whole = read(file_of({1, 1})), other = read(file_of({1, 2}));
+  const auto expect_miss = [&](const std::string& bytes, const std::string& what) {
+    write(file_of({1, 1}), bytes);
+    EXPECT_EQ(runs_.find({1, 1}), std::nullopt) << what;
+  };
+  expect_miss(other, "another run");
+  expect_miss("{\"files\":{}}", "foreign");
+  expect_miss("", "empty");
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    expect_miss(whole.substr(0, i), "cut off");
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    expect_miss(changed, "changed");
+  }
+  fs::remove(file_of({1, 1}));
+  fs::create_directories(file_of({1, 1}));
+  EXPECT_EQ(runs_.find({1, 1}), std::nullopt);
+  runs_.store({1, 1}, run_);  // a warning, since the folder is not ours
+  EXPECT_TRUE(fs::is_directory(file_of({1, 1})));
+}
+
+TEST_F(KeptRunsTest, ANameThatLeavesTheFolderIsNoRun) {
+  for (const std::string& name :
+       {std::string("../../x"), std::string(".."), std::string("."), std::string(""),
+        std::string("/x"), std::string("a/b"), std::string("x\0y", 3)}) {
+    RunFiles files = files_;
+    files[name] = "y";
+    EXPECT_EQ(decode(encode(files)), std::nullopt) << name;
+    write_cache_file(file_of({1, 1}), "trellis.kept_run/2", {1, 1}, encode(files));
+    EXPECT_EQ(runs_.find({1, 1}), std::nullopt) << name;
+  }
+}
+
+TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
+  const std::string whole = encode(files_);
+  EXPECT_EQ(decode(whole), files_);
+  for (std::size_t i = 0; i < whole.size(); ++i)
+    EXPECT_EQ(decode(std::string_view(whole).substr(0, i)), std::nullopt) << i;
+  EXPECT_EQ(decode(whole + "x"), std::nullopt);
+  EXPECT_EQ(decode(encode({{"trace.txt", "x"}})), std::nullopt) << "without a report";
+  ByteWriter twice;
+  twice(std::uint64_t{2});
+  for (int i = 0; i < 2; ++i) twice("report.json"), twice("{}");
+  EXPECT_EQ(decode(twice.bytes()), std::nullopt);
+  ByteWriter many;
+  many(~std::uint64_t{0});
+  EXPECT_EQ(decode(many.bytes()), std::nullopt);
+}
+
+TEST_F(KeptRunsTest, ALargeRunIsNotKept) {
+  fs::resize_file(run_ / "trace.txt", (std::uintmax_t{64} << 20) + 1);
+  runs_.store({1, 1}, run_);
+  EXPECT_FALSE(fs::exists(kept_));
+}
+
+}  // namespace
+}  // namespace trellis::analysis

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""`trellis train` saves, is cut, and goes on: the same losses as without the cut."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+SMALL = [
+    "model.num_layers=2",
+    "model.hidden_size=32",
+    "model.ffn_hidden_size=48",
+    "model.num_attention_heads=4",
+    "model.num_kv_heads=2",
+    "model.encoder_seq_length=16",
+    "model.hidden_dropout=0.1",
+    "data.global_batch_size=8",
+    "data.micro_batch_size=1",
+    "data.num_workers=2",
+    "precision.type=fp32",
+    "--device",
+    "cpu",
+]
+PARAMS = (
+    "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: -1, "
+    "save_last: false, every_n_train_steps: 2, filename: 'm--{step}'}"
+)
+SAVES = ["exp_manager.create_checkpoint_callback=true", PARAMS]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = pathlib.Path(temporary.name)
+        # Three global batches and a little more: steps 4 and 7 begin a new epoch.
+        self.text = self.dir / "text.txt"
+        self.text.write_text("".join(chr(97 + i * i % 23) for i in range(3 * 8 * 17 + 40)))
+
+    def command(self, folder, *args):
+        return [
+            TRELLIS,
+            "train",
+            SOURCE / "examples/quickstart.yaml",
+            *SMALL,
+            f"data.train_dir={self.text}",
+            f"exp_manager.explicit_log_dir={folder}",
+            *args,
+        ]
+
+    def train(self, folder, *args, returncode=0):
+        result = subprocess.run(
+            list(map(str, self.command(folder, *args))),
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, returncode, result.stderr[-3000:])
+        return result
+
+    def losses(self, folder):
+        """By step: loss, norm of the gradients, learning rate, samples."""
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return {
+            row["step"]: (row["loss"], row["grad_norm"], row["lr"], row["consumed_samples"])
+            for row in rows
+        }
+
+
+class Resume(Case):
+    def test_a_cut_run_goes_on_bit_for_bit(self):
+        whole = self.dir / "whole"
+        self.train(whole, "trainer.max_steps=8", *SAVES)
+        expected = self.losses(whole)
+        for step in (2, 4, 6):  # in the middle of an epoch, and after its end
+            part = self.dir / f"from_{step}"
+            self.train(
+                part,
+                "trainer.max_steps=8",
+                f"exp_manager.resume_from_checkpoint={whole}/checkpoints/m--step={step}.ckpt",
+            )
+            self.assertEqual(
+                self.losses(part),
+                {number: row for number, row in expected.items() if number > step},
+            )
+
+    def test_interrupted_and_resumed_in_one_folder(self):
+        whole, cut = self.dir / "whole", self.dir / "cut"
+        steps = ["trainer.max_steps=40", *SAVES]
+        self.train(whole, "trainer.max_steps=40")
+        process = subprocess.Popen(
+            list(map(str, self.command(cut, *steps))),
+            cwd=self.dir,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while not list(cut.glob("checkpoints/*.ckpt/done")):
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=120), 130, process.stderr.read())
+        process.stderr.close()
+        self.assertEqual(len(list(cut.glob("checkpoints/*-last.ckpt/done"))), 1)
+        self.train(cut, *steps, "--resume")
+        first = self.losses(cut / "run_0")
+        rest = self.losses(cut)
+        self.assertEqual(min(rest), max(first) + 1)
+        self.assertEqual({**first, **rest}, self.losses(whole))
+
+    def test_killed_runs_go_on_from_the_last_complete_checkpoint(self):
+        cut = self.dir / "cut"
+        steps = ["trainer.max_steps=30", *SAVES]
+        process = subprocess.Popen(
+            list(map(str, self.command(cut, *steps))),
+            cwd=self.dir,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while len(list(cut.glob("checkpoints/*.ckpt/done"))) < 2:
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        self.train(cut, *steps, "exp_manager.resume_if_exists=true")
+        self.assertEqual(max(self.losses(cut)), 30)
+        self.assertEqual(list(cut.glob("checkpoints/*-unfinished")), [])
+        self.assertTrue(all((tag / "done").exists() for tag in cut.glob("checkpoints/*.ckpt")))
+
+    def test_nothing_to_resume(self):
+        folder = self.dir / "none"
+        result = self.train(folder, "exp_manager.resume_if_exists=true", returncode=2)
+        self.assertIn("has no complete checkpoint", result.stderr)
+        self.train(
+            folder,
+            "exp_manager.resume_if_exists=true",
+            "exp_manager.resume_ignore_no_checkpoint=true",
+            "trainer.max_steps=1",
+        )
+
+    def test_init_from_takes_the_weights_alone(self):
+        whole, tuned = self.dir / "whole", self.dir / "tuned"
+        self.train(whole, "trainer.max_steps=2", *SAVES)
+        self.train(
+            tuned, "trainer.max_steps=1", "--init-from", f"{whole}/checkpoints/m--step=2.ckpt"
+        )
+        self.assertEqual(list(self.losses(tuned)), [1])
+
+
+class Verbs(Case):
+    def checkpoint(self, *args, returncode=0):
+        result = subprocess.run(
+            [TRELLIS, "checkpoint", *map(str, args)], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(result.returncode, returncode, result.stderr)
+        return result
+
+    def test_list_inspect_and_verify(self):
+        run = self.dir / "run"
+        self.train(run, "trainer.max_steps=2", *SAVES)
+        folder = run / "checkpoints"
+        listed = json.loads(self.checkpoint("list", folder, "--json").stdout)["checkpoints"]
+        self.assertEqual([row["step"] for row in listed], [2, 2])  # one, and its -last copy
+        self.assertEqual({row["layout"]["tp"] for row in listed}, {2})
+        tag = folder / listed[0]["tag"]
+        self.assertIn(listed[0]["tag"], self.checkpoint("list", folder).stdout)
+
+        shown = json.loads(self.checkpoint("inspect", tag, "--json").stdout)
+        on_disk = {str(f.relative_to(tag)) for f in tag.rglob("*") if f.is_file()}
+        self.assertEqual(
+            {file["path"] for file in shown["files"]},
+            on_disk - {"checkpoint", "done", "manifest.json"},
+        )
+        embedding = [t for t in shown["tensors"] if "embed" in t["key"] and "state" not in t["key"]]
+        self.assertEqual({t["shape"][1] for t in embedding if len(t["shape"]) == 2}, {32})
+        self.assertIn("embed", self.checkpoint("inspect", tag).stdout)
+
+        self.assertIn(": 0 damaged", self.checkpoint("verify", tag).stdout)
+        victim = sorted(tag.glob("model/*.pt"))[0]
+        content = bytearray(victim.read_bytes())
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+        found = self.checkpoint("verify", tag, returncode=2).stdout
+        self.assertIn(f"model/{victim.name}: expected the checksum", found)
+        victim.unlink()
+        self.assertIn("is missing", self.checkpoint("verify", tag, returncode=2).stdout)
+
+    def test_other_folders_are_named(self):
+        result = self.checkpoint("inspect", self.dir, returncode=2)
+        self.assertIn("expected the folder of one checkpoint", result.stderr)
+        self.assertIn("holds no complete checkpoint", self.checkpoint("list", self.dir).stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(argv=[sys.argv[0], *sys.argv[1:]], verbosity=2))

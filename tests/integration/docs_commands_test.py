@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Every command that the documents show is run, in the order of its page; outputs are compared.
+
+The folder has examples/ and benchmarks/ only. scripts/refresh-outputs puts the outputs of now into
+the pages. How blocks are marked: scripts/docs_tools/commands.py.
+"""
+
+import difflib
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(SOURCE / "scripts"))
+from docs_tools import accuracy, commands, generated  # noqa: E402
+
+REPAIR = "if the new text is right: scripts/refresh-outputs"
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        folder, cache = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(cache.cleanup)
+        self.workplace = commands.Workplace(folder.name, TRELLIS, cache.name)
+
+    def assert_same(self, name, expected, got):
+        if expected != got:
+            self.fail(
+                "\n".join(
+                    [
+                        f"{name} differs; {REPAIR}",
+                        *difflib.unified_diff(
+                            expected.split("\n"), got.split("\n"), "page", "now", lineterm="", n=1
+                        ),
+                    ]
+                )
+            )
+
+    def check(self, *names):
+        skipped = 0
+        for name in names:
+            text = (SOURCE / name).read_text()
+            skipped += sum("not run" in block.options for _, block in commands.blocks(text))
+            self.assert_same(name, text, commands.refreshed(text, self.workplace))
+        print(
+            f"{', '.join(names)}: {skipped} blocks are not run, with their reasons", file=sys.stderr
+        )
+
+
+# A class is a test of ctest; `python` of a page's commands is that of .venv.
+class Readme(Case):
+    def test_page(self):
+        self.check("README.md")
+
+
+class Start(Case):
+    def test_page(self):
+        self.check("docs/index.md")
+
+
+class Planning(Case):
+    def test_page(self):
+        self.check("docs/guides/planning.md")
+
+
+class ContinuousIntegration(Case):
+    def test_page(self):
+        self.check("docs/guides/ci.md")
+
+
+class Guides(Case):
+    def test_traces(self):
+        self.check("docs/guides/traces.md")
+
+    def test_pytorch(self):
+        self.check("docs/guides/pytorch.md")
+
+    def test_trainer(self):
+        self.check("docs/guides/trainer.md")
+
+    def test_checkpoints(self):
+        self.check("docs/guides/checkpoints.md")
+
+    def test_data(self):
+        self.check("docs/guides/data.md")
+
+
+class Others(Case):
+    def test_no_page_is_left_out(self):
+        checked = (SOURCE / __file__).read_text()
+        for page in commands.pages():
+            name = str(page.relative_to(SOURCE))
+            runs = [
+                block
+                for _, block in commands.blocks(page.read_text())
+                if "not run" not in block.options
+            ]
+            if runs and f'"{name}"' not in checked:
+                self.fail(
+                    f"{name}:{runs[0].line}: no test runs its commands: name it in {__file__}"
+                )
+
+    def test_commands_are_in_marked_blocks(self):
+        """A block without a language could hide a command from this test."""
+        for page in commands.pages():
+            fence = None
+            for number, line in enumerate(page.read_text().splitlines(), 1):
+                if line.lstrip().startswith("```"):
+                    fence = line.strip() if fence is None else None
+                elif fence == "```" and line.startswith(("$ ", "trellis ")):
+                    self.fail(f"{page}:{number}: a command in a block without a language")
+
+    def test_readme_is_short(self):
+        text = (SOURCE / "README.md").read_text()
+        self.assertLessEqual(len(text.splitlines()), 90)
+        for _, block in commands.blocks(text):
+            for command, output in block.steps():
+                self.assertLessEqual(len(output.splitlines()), 5, command)
+
+    def test_a_changed_output_a_failing_command_and_an_unknown_mark_are_noticed(self):
+        good = "```console\n$ echo a; echo b\na\nb\n```\n"
+        self.assertEqual(commands.refreshed(good, self.workplace), good)
+        self.assertNotEqual(
+            commands.refreshed(good.replace("\nb\n", "\nc\n"), self.workplace),
+            good.replace("\nb\n", "\nc\n"),
+        )
+        kept = "<!-- keep 2 -->\n```console\n$ echo a; echo b\n…\nb\n```\n"
+        self.assertEqual(commands.refreshed(kept, self.workplace), kept)
+        varies = "<!-- output varies: the date -->\n```console\n$ date\ntoday\n```\n"
+        self.assertEqual(commands.refreshed(varies, self.workplace), varies)
+        with self.assertRaisesRegex(commands.DocumentError, "expected exit code 0, got 3"):
+            commands.refreshed("```sh\nexit 3\n```\n", self.workplace)
+        commands.refreshed("<!-- exits 3 -->\n```sh\nexit 3\n```\n", self.workplace)
+        commands.refreshed("<!-- not run: it fails -->\n```sh\nexit 3\n```\n", self.workplace)
+        with self.assertRaisesRegex(commands.DocumentError, "unknown option"):
+            commands.refreshed("<!-- keep all -->\n```sh\nexit 3\n```\n", self.workplace)
+
+
+class Generated(Case):
+    def test_pages_are_those_of_the_program(self):
+        for path, text in generated.pages(self.workplace).items():
+            self.assert_same(str(path.relative_to(SOURCE)), path.read_text(), text)
+
+    def test_the_record_of_accuracy_is_that_of_the_program(self):
+        """Of what takes seconds; whole steps are compared with the other record of them."""
+        record = accuracy.as_text(accuracy.measure_all(self.workplace, accuracy.QUICK))
+        self.assert_same(
+            str(accuracy.RECORD.relative_to(SOURCE)), accuracy.RECORD.read_text(), record
+        )
+
+    def test_both_records_of_training_agree(self):
+        import json
+
+        import yaml
+
+        everything = yaml.safe_load(accuracy.VALIDATED.read_text())["all"]
+        training = accuracy.summary(json.loads(accuracy.RECORD.read_text())["training"], "all")
+        self.assertEqual(everything["rows"], training["rows"])
+        self.assertAlmostEqual(everything["median_error"], training["median"], 3)
+        self.assertAlmostEqual(everything["p90_error"], training["p90"], 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,471 @@
+// Saving and loading whole trainings: exact resume, every layout into every layout, lifecycle.
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/trainer/checkpoint/training_run.h"
+#include "tests/trainer/python_oracle.h"
+#include "tests/support/temporary_directory.h"
+#include "trainer/config/optimizer_table.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::Canonical;
+using testing_support::train;
+using testing_support::TrainingRun;
+using trainer::RunConfig;
+using trainer::testing_support::Layout;
+using trainer::testing_support::small_llama;
+namespace fs = std::filesystem;
+
+/// How a run is spread; copies of key/value heads too.
+struct Spread {
+  Layout layout;
+  int kv_replicator = 1;
+  bool fused = false;  ///< qkv_linear with fuse_qkv
+  const char* hardware = "trn2";
+};
+
+RunConfig config_of(const Spread& spread, const std::string& precision, std::int64_t steps) {
+  RunConfig config = small_llama(spread.layout, precision, steps);
+  config.distributed_strategy.kv_replicator = spread.kv_replicator;
+  config.hardware = spread.hardware;
+  config.model.qkv_linear = spread.fused || spread.kv_replicator > 1;
+  config.model.fuse_qkv = spread.fused;
+  trainer::CheckpointSection& section = config.exp_manager.checkpoints;
+  section.create = true;
+  section.filename = "m--{step}-{consumed_samples}";
+  section.monitor = "step";
+  section.mode = "max";
+  section.save_top_k = -1;
+  section.save_last = false;
+  return config;
+}
+
+/// The same run from the checkpoint of a step.
+RunConfig resumed(RunConfig config, const std::string& folder, std::int64_t step) {
+  const std::string samples = std::to_string(step * config.data.global_batch_size);
+  config.exp_manager.checkpoints.create = false;
+  config.exp_manager.checkpoints.resume_from_checkpoint =
+      folder + "/m--step=" + std::to_string(step) + "-consumed_samples=" + samples + ".0.ckpt";
+  return config;
+}
+
+void expect_bit_equal(const Canonical& got, const Canonical& expected, std::int64_t step) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [key, tensor] : expected)
+    ASSERT_TRUE(got.at(key).equal(tensor)) << key << " after step " << step;
+}
+
+double worst_difference(const Canonical& got, const Canonical& expected) {
+  double worst = 0;
+  for (const auto& [key, tensor] : expected) {
+    const auto found = got.find(key);
+    if (found == got.end()) return INFINITY;
+    const double scale = std::max(tensor.abs().max().item<double>(), 1e-12);
+    worst = std::max(worst, (found->second - tensor).abs().max().item<double>() / scale);
+  }
+  return worst;
+}
+
+const Spread kEightRanks{{2, 2, 2, true, true}};
+
+RunConfig with_precision(const std::string& type) {
+  RunConfig config = config_of(kEightRanks, type, 7);
+  const bool masters = type == "mixed_precision";
+  config.precision = {.type = type,
+                      .weights_bf16 = type != "fp32",
+                      .stochastic_rounding = type == "bf16SR",
+                      .master_weights = masters,
+                      .fp32_grad_acc = masters};
+  config.exp_manager.ema = trainer::EmaSection{.decay = 0.9};
+  config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+  config.exp_manager.checkpoints.every_n_train_steps = 3;
+  config.exp_manager.checkpoints.every_n_epochs = 0;
+  return config;
+}
+
+class ExactResume : public testing::TestWithParam<const char*> {};
+
+TEST_P(ExactResume, EightRanksWithDropoutGoOnBitForBit) {
+  const TemporaryDirectory folder;
+  const RunConfig config = with_precision(GetParam());
+  const TrainingRun whole = train(config, folder.path());
+  const TrainingRun cut = train(resumed(config, folder.path(), 3), folder.path());
+  ASSERT_EQ(cut.losses.begin()->first, 4);
+  for (const auto& [step, loss] : cut.losses) {
+    EXPECT_EQ(loss, whole.losses.at(step)) << "step " << step;
+    expect_bit_equal(cut.states.at(step), whole.states.at(step), step);
+  }
+  EXPECT_EQ(cut.losses.rbegin()->first, 7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precision, ExactResume,
+                         testing::Values("fp32", "bf16SR", "mixed_precision"));
+
+TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
+  const std::vector<Spread> spreads = {
+      {{1, 1, 1}},
+      {{2, 2, 2, true, true}},
+      {{4, 1, 2, false, true}},
+      {{1, 4, 2, false, false}},
+      {{2, 1, 4, true, true}, 1, true},
+      {{1, 2, 2, false, true, 2}},
+      {{2, 2, 1, false, false, 2}},
+      {{8, 1, 1, false, true}, 2},
+      {{8, 1, 1, true, true}, 2, true, "trn1"},
+      {{4, 2, 1, false, true}, 2, true},
+      {{1, 1, 8, false, true}},
+  };
+  constexpr std::int64_t kSave = 5, kSteps = 10;
+  std::map<std::size_t, TrainingRun> whole;
+  const TemporaryDirectory folder;
+  const auto folder_of = [&](std::size_t i) {
+    return (folder.path() / std::to_string(i)).string();
+  };
+  const auto reference = [&](std::size_t i) -> const TrainingRun& {
+    if (!whole.contains(i)) {
+      RunConfig config = config_of(spreads[i], "fp64", kSteps);
+      config.exp_manager.checkpoints.every_n_train_steps = kSave;
+      config.exp_manager.checkpoints.every_n_epochs = 0;
+      whole[i] = train(config, folder_of(i));
+    }
+    return whole.at(i);
+  };
+  std::mt19937 random(7);
+  for (int pair = 0; pair < 30; ++pair) {
+    const std::size_t from = random() % spreads.size(), to = random() % spreads.size();
+    const TrainingRun& expected = reference(from);
+    const RunConfig config =
+        resumed(config_of(spreads[to], "fp64", kSteps), folder_of(from), kSave);
+    const TrainingRun got = train(config, folder_of(to));
+    EXPECT_LE(worst_difference(got.states.at(kSteps), expected.states.at(kSteps)), 1e-10)
+        << from << " to " << to;
+    EXPECT_NEAR(got.losses.at(kSteps), expected.losses.at(kSteps), 1e-10);
+  }
+}
+
+TEST(Reshard, StatesOfEveryOptimizerMoveWithTheWeights) {
+  for (const trainer::OptimizerInfo& info : trainer::optimizer_table()) {
+    const TemporaryDirectory folder;
+    const auto config_for = [&](const Spread& spread) {
+      RunConfig config = config_of(spread, "fp64", 4);
+      trainer::OptimSection optim = trainer::default_optim_section(info.name);
+      optim.lr = info.name == "rprop" ? 1e-4 : 3e-3;
+      optim.weight_decay = info.has_weight_decay ? 0.1 : 0;
+      if (info.name == "sgd") optim.arguments["momentum"] = 0.9;
+      config.model.optim = optim;
+      config.exp_manager.checkpoints.every_n_train_steps = 2;
+      config.exp_manager.checkpoints.every_n_epochs = 0;
+      return config;
+    };
+    const TrainingRun whole = train(config_for(kEightRanks), folder.path());
+    const TrainingRun got =
+        train(resumed(config_for({{4, 1, 1, false, false}}), folder.path(), 2), folder.path());
+    EXPECT_LE(worst_difference(got.states.at(4), whole.states.at(4)), 1e-10) << info.name;
+  }
+}
+
+TEST(Reshard, APaddedVocabularyIsStrippedOrFilledWithZeros) {
+  const TemporaryDirectory folder;
+  RunConfig config = config_of({{2, 1, 1}}, "fp64", 2);
+  config.exp_manager.checkpoints.every_n_train_steps = 2;
+  const TrainingRun saved = train(config, folder.path());
+  for (const int vocabulary : {56, 72}) {
+    RunConfig other = resumed(config, folder.path(), 2);
+    other.trainer.max_steps = 3;
+    other.model.vocab_size = vocabulary;
+    RunCheckpoints checkpoints(other, folder.path(), find_resume(other, folder.path()));
+    testing_support::Watched watched(checkpoints);
+    runtime::WorldOptions world;
+    world.world_size = 2;
+    const auto data = std::make_shared<trainer::testing_support::RandomTokens>(other);
+    runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+      trainer::Trainer trainer(other, rank, data, {nullptr, &watched});
+      trainer.fit([](const trainer::StepResult&) {});
+    });
+    const at::Tensor got = watched.after(2).at("lm_head.weight"),
+                     expected = saved.states.at(2).at("lm_head.weight");
+    EXPECT_TRUE(got.narrow(0, 0, 56).equal(expected.narrow(0, 0, 56)));
+    if (vocabulary == 72) {
+      EXPECT_EQ(got.narrow(0, 64, 8).abs().max().item<double>(), 0);
+    }
+  }
+}
+
+std::vector<std::string> folders_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+RunConfig small_run(std::int64_t steps) {
+  RunConfig config = config_of({{2, 1, 2, false, true}}, "mixed_precision", steps);
+  config.exp_manager.checkpoints.every_n_train_steps = 2;
+  return config;
+}
+
+TEST(Files, AreNxDsAndOpenWithTorchLoad) {
+  for (const bool xser : {false, true}) {
+    const TemporaryDirectory folder;
+    RunConfig config = small_run(2);
+    config.exp_manager.checkpoints.save_xser = xser;
+    const TrainingRun run = train(config, folder.path());
+    const fs::path tag = folder.path() / "m--step=2-consumed_samples=16.0.ckpt";
+    for (const char* file :
+         {"checkpoint", "done", "user_content.pt", "model/dp_rank_00_tp_rank_01_pp_rank_00.pt",
+          "optim/dp_rank_01_tp_rank_01_pp_rank_00.pt"})
+      EXPECT_TRUE(fs::exists(tag / file)) << file;
+    EXPECT_EQ(fs::exists(tag / "optim/dp_rank_01_tp_rank_01_pp_rank_00.pt.tensors/tensor_0.pt"),
+              xser);
+    const auto sums =
+        trainer::testing_support::read_oracle("trainer/checkpoint/torch_load.py " + tag.string());
+    EXPECT_EQ(sums.at("user_content"), (std::vector<double>{2, 16, 2}));
+    double total = 0, expected = 0;
+    for (const auto& [path, values] : sums) {
+      if (path.starts_with("model/") && values.size() == 1) total += values[0];
+    }
+    for (const auto& [key, tensor] : run.states.at(2)) {
+      if (key.starts_with(kStatePrefix)) continue;
+      const bool replicated = tensor.dim() == 1 && !key.ends_with(".bias");
+      expected += tensor.to(at::kDouble).sum().item<double>() * (replicated ? 2 : 1);
+    }
+    EXPECT_NEAR(total, expected, 1e-6);
+    if (!xser)
+      EXPECT_TRUE(
+          sums.contains("optim/dp_rank_00_tp_rank_00_pp_rank_00.pt/sharded_master_weights/0"));
+    const TrainingRun cut = train(
+        [&] {
+          RunConfig longer = resumed(config, folder.path(), 2);
+          longer.trainer.max_steps = 3;
+          return longer;
+        }(),
+        folder.path());
+    EXPECT_EQ(cut.losses.size(), 1U);
+  }
+}
+
+TEST(Lifecycle, KeepsTheNewestAndTheLast) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(5);
+  config.exp_manager.checkpoints.save_top_k = 1;
+  config.exp_manager.checkpoints.every_n_train_steps = 1;
+  config.exp_manager.checkpoints.save_last = true;
+  for (const bool async : {false, true}) {
+    config.exp_manager.checkpoints.async = async;
+    (void)train(config, folder.path());
+    // The second run saves a checkpoint of the same name, next to which the first one stays until
+    // the new one is complete.
+    EXPECT_THAT(folders_in(folder.path()),
+                testing::ElementsAre("m--step=5-consumed_samples=40.0-last.ckpt",
+                                     std::string("m--step=5-consumed_samples=40.0") +
+                                         (async ? "-v1.ckpt" : ".ckpt")));
+  }
+}
+
+TEST(Lifecycle, TheEndIsAlwaysSavedAndResumesIfItExists) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(3);
+  config.exp_manager.checkpoints.resume_if_exists = true;
+  EXPECT_THAT([&] { (void)find_resume(config, folder.path()); },
+              testing::ThrowsMessage<ConfigError>(HasSubstr("has no complete checkpoint")));
+  config.exp_manager.checkpoints.resume_ignore_no_checkpoint = true;
+  const TrainingRun first = train(config, folder.path());
+  EXPECT_EQ(first.losses.size(), 3U);
+  config.trainer.max_steps = 5;
+  const TrainingRun second = train(config, folder.path());
+  EXPECT_EQ(second.losses.begin()->first, 4) << "from the -last of step 3, not from step 2";
+  EXPECT_EQ(train(config, folder.path()).losses.size(), 0U) << "it had ended";
+}
+
+TEST(Lifecycle, AsynchronousSavesHoldTheStateAtTheirCall) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(4);
+  config.exp_manager.checkpoints.async = true;
+  const TrainingRun whole = train(config, folder.path());
+  const TrainingRun cut = train(resumed(config, folder.path(), 2), folder.path());
+  EXPECT_EQ(cut.losses.at(4), whole.losses.at(4));
+  expect_bit_equal(cut.states.at(4), whole.states.at(4), 4);
+}
+
+TEST(Lifecycle, IncompleteCheckpointsAreNoneAndGo) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(4);
+  (void)train(config, folder.path());
+  const fs::path newest = folder.path() / "m--step=4-consumed_samples=32.0-last.ckpt";
+  const fs::path before = folder.path() / "m--step=4-consumed_samples=32.0.ckpt";
+  fs::remove(newest / "done");
+  for (const fs::path& tag : {newest, before}) std::ofstream(tag.string() + "-unfinished") << "1";
+  const fs::path foreign = folder.path() / "of_the_user";
+  fs::create_directories(foreign);
+  std::ofstream(foreign / "checkpoint") << "of TensorFlow";
+  EXPECT_THAT([&] { (void)find_resume(resumed(config, folder.path(), 4), folder.path()); },
+              testing::ThrowsMessage<ConfigError>(HasSubstr("the checkpoint is incomplete")));
+  config.exp_manager.checkpoints.resume_if_exists = true;
+  EXPECT_EQ(find_resume(config, folder.path())->point.step, 2);
+  const RunCheckpoints next(config, folder.path(), std::nullopt);
+  EXPECT_THAT(folders_in(folder.path()),
+              testing::ElementsAre("m--step=2-consumed_samples=16.0.ckpt", "of_the_user"))
+      << "only what our marks name is removed";
+}
+
+TEST(Lifecycle, FoldersOfTheSameNameAreNotOverwritten) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(2);
+  config.exp_manager.checkpoints.filename = "m";
+  const fs::path foreign = folder.path() / "m-last.ckpt";
+  fs::create_directories(foreign);
+  std::ofstream(foreign / "notes.txt") << "of the user";
+  (void)train(config, folder.path());
+  EXPECT_TRUE(fs::exists(foreign / "notes.txt"));
+  EXPECT_TRUE(fs::exists(folder.path() / "m-v1-last.ckpt" / "done"));
+}
+
+/// Every change of a save, and of the removal of an older checkpoint, as the last one of a process.
+void stop_at_every_change(const std::string& filename) {
+  RunConfig config = config_of({{1, 1, 2, false, true}}, "fp32", 3);
+  config.model.num_layers = 1;
+  config.exp_manager.checkpoints.every_n_train_steps = 1;
+  config.exp_manager.checkpoints.save_top_k = 1;
+  config.exp_manager.checkpoints.filename = filename;
+  config.exp_manager.checkpoints.resume_if_exists = true;
+  config.exp_manager.checkpoints.resume_ignore_no_checkpoint = true;
+  const TemporaryDirectory complete;
+  const TrainingRun whole = train(config, complete.path());
+  bool stopped = true;
+  for (std::int64_t last = 1; stopped; ++last) {
+    const TemporaryDirectory folder;
+    std::int64_t saved = 0;  // steps that were done, except for the removal of their marker
+    stopped = false;
+    try {
+      (void)train(config, folder.path(), [&](RunCheckpoints& checkpoints) {
+        checkpoints.storage().faults().set_hook([&](const FaultPoint& point) {
+          if (point.number >= last) stopped = true;
+          if (point.number >= last) throw StorageStopped();
+          const bool is_done =
+              point.kind == FaultPoint::Kind::kDelete && point.path.ends_with("-unfinished");
+          saved += is_done ? 1 : 0;
+        });
+      });
+    } catch (const std::exception&) {
+      EXPECT_TRUE(stopped);
+    }
+    const CheckpointFolder left(open_storage(folder.path()));
+    const std::int64_t step = left.newest() ? left.newest()->step : 0;
+    EXPECT_GE(step, std::min<std::int64_t>(saved, 3) - 1) << "change " << last;
+    const TrainingRun rest = train(config, folder.path());
+    if (step < 3) EXPECT_EQ(rest.losses.at(3), whole.losses.at(3)) << "change " << last;
+    for (const std::string& name : folders_in(folder.path()))
+      EXPECT_TRUE(fs::exists(folder.path() / name / "done")) << name << ", change " << last;
+  }
+}
+
+TEST(Lifecycle, AStopAtAnyChangeLeavesTheLastCompleteCheckpoint) {
+  stop_at_every_change("m--{step}");
+}
+
+TEST(Lifecycle, AStopAtAnyChangeLeavesTheLastCompleteCheckpointOfOneName) {
+  stop_at_every_change("m");
+}
+
+TEST(Lifecycle, StepsTimeAndEpochsTrigger) {
+  const auto saved = [](const std::function<void(RunConfig&)>& change) {
+    const TemporaryDirectory folder;
+    RunConfig config = config_of({}, "fp32", 5);
+    config.exp_manager.checkpoints.filename = "{step}";
+    config.exp_manager.checkpoints.auto_insert_metric_name = false;
+    config.exp_manager.checkpoints.every_n_epochs = 0;
+    change(config);
+    (void)train(config, folder.path());
+    return folders_in(folder.path());
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(saved([](auto& c) { c.exp_manager.checkpoints.every_n_train_steps = 2; }),
+              ElementsAre("2.ckpt", "4.ckpt", "5-last.ckpt"));
+  EXPECT_THAT(saved([](auto& c) { c.exp_manager.checkpoints.train_time_interval_s = 1e-9; }),
+              ElementsAre("1.ckpt", "2.ckpt", "3.ckpt", "4.ckpt", "5-last.ckpt", "5.ckpt"));
+  EXPECT_THAT(saved([](auto& c) { c.exp_manager.checkpoints.train_time_interval_s = 1e9; }),
+              ElementsAre("5-last.ckpt"));
+  EXPECT_THAT(saved([](auto& c) {
+                c.exp_manager.checkpoints.every_n_epochs = 2;
+                c.trainer.limit_train_batches = trainer::BatchCount{2, {}};
+              }),
+              ElementsAre("4.ckpt", "5-last.ckpt"));
+  EXPECT_THAT(saved([](auto& c) {
+                c.exp_manager.checkpoints.every_n_train_steps = 1;
+                c.exp_manager.checkpoints.monitor = "lr";
+                c.exp_manager.checkpoints.save_top_k = 2;
+              }),
+              ElementsAre("4.ckpt", "5-last.ckpt", "5.ckpt"))
+      << "the learning rate rises for four steps: the largest two";
+}
+
+TEST(Lifecycle, EarlyStoppingGoesOnCounting) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(9);
+  config.exp_manager.early_stopping = trainer::EarlyStoppingSection{
+      .monitor = "reduced_train_loss", .min_delta = 100, .patience = 4};
+  EXPECT_EQ(train(config, folder.path()).losses.rbegin()->first, 5);
+  EXPECT_EQ(train(resumed(config, folder.path(), 2), folder.path()).losses.rbegin()->first, 5);
+}
+
+TEST(Lifecycle, AFlippedByteIsNamed) {
+  const TemporaryDirectory folder;
+  const RunConfig config = small_run(2);
+  (void)train(config, folder.path());
+  const fs::path file = folder.path() / "m--step=2-consumed_samples=16.0.ckpt" /
+                        "optim/dp_rank_01_tp_rank_00_pp_rank_00.pt";
+  {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(fs::file_size(file) / 2));
+    const int byte = stream.peek();
+    stream.seekp(static_cast<std::streamoff>(fs::file_size(file) / 2));
+    stream.put(static_cast<char>(byte ^ 1));
+  }
+  EXPECT_THAT([&] { (void)train(resumed(config, folder.path(), 2), folder.path()); },
+              testing::ThrowsMessage<ConfigError>(
+                  testing::AllOf(HasSubstr("optim/dp_rank_01_tp_rank_00_pp_rank_00.pt"),
+                                 HasSubstr("its content is not what was saved"))));
+}
+
+TEST(Lifecycle, WeightInitOnlyStartsANewTraining) {
+  const TemporaryDirectory folder;
+  const RunConfig config = small_run(2);
+  const TrainingRun saved = train(config, folder.path());
+  RunConfig tuned = resumed(config, folder.path(), 2);
+  tuned.model.weight_init_only = true;
+  tuned.model.optim.lr = 0;
+  tuned.model.optim.sched.reset();
+  tuned.trainer.max_steps = 1;
+  const TrainingRun run = train(tuned, folder.path());
+  EXPECT_EQ(run.losses.begin()->first, 1);
+  for (const auto& [key, tensor] : saved.states.at(2)) {
+    if (key.starts_with(kStatePrefix)) continue;
+    EXPECT_TRUE(run.states.at(1).at(key).equal(tensor)) << key;
+  }
+}
+
+TEST(Lifecycle, AnotherModelsCheckpointIsNamedByItsWeights) {
+  const TemporaryDirectory folder;
+  const RunConfig config = small_run(2);
+  (void)train(config, folder.path());
+  RunConfig wider = resumed(config, folder.path(), 2);
+  wider.model.ffn_hidden_size = 64;
+  EXPECT_THAT([&] { (void)train(wider, folder.path()); },
+              testing::ThrowsMessage<ConfigError>(HasSubstr("gate_proj.weight has the shape")));
+  RunConfig deeper = resumed(config, folder.path(), 2);
+  deeper.model.num_layers = 6;
+  EXPECT_THAT([&] { (void)train(deeper, folder.path()); },
+              testing::ThrowsMessage<ConfigError>(HasSubstr("has no model.layers.5.")));
+}
+
+}  // namespace
+}  // namespace trellis::checkpoint

@@ -1,0 +1,164 @@
+#include "trainer/checkpoint/formats/native/manifest.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "trainer/checkpoint/storage/storage.h"
+
+namespace trellis::checkpoint::native {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSchema = "trellis.checkpoint/1";
+
+json json_of(const StoredPart& part) {
+  return {part.key, part.global_shape, part.global_offset, part.local.offset, part.local.shape};
+}
+
+json json_of(const StoredTensor& tensor) {
+  json path = json::array(), parts = json::array();
+  for (const PathKey& key : tensor.path)
+    std::visit([&](const auto& value) { path.push_back(value); }, key);
+  for (const StoredPart& part : tensor.parts) parts.push_back(json_of(part));
+  return {{"file", tensor.file},
+          {"path", path},
+          {"dtype", name(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"parts", parts}};
+}
+
+[[noreturn]] void refuse(const std::string& where, const std::string& text) {
+  throw ConfigError(where + ": " + text + "; the checkpoint is damaged, load another one");
+}
+
+bool lies_in(const Box& box, const Shape& shape) {
+  if (box.offset.size() != shape.size() || box.shape.size() != shape.size()) return false;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    if (box.offset[axis] < 0 || box.shape[axis] < 0 || box.shape[axis] > shape[axis] ||
+        box.offset[axis] > shape[axis] - box.shape[axis])
+      return false;
+  }
+  return true;
+}
+
+/// Of the text that the same content always has.
+std::string hash_of(const std::string& content) {
+  ContentHasher hasher;
+  hasher.bytes(content.data(), content.size());
+  return hasher.finish().to_string();
+}
+
+StoredPart part_from(const json& row, const StoredTensor& tensor, const std::string& where) {
+  StoredPart part{row.at(0).get<std::string>(),
+                  row.at(1).get<Shape>(),
+                  row.at(2).get<Shape>(),
+                  {row.at(3).get<Shape>(), row.at(4).get<Shape>()}};
+  check_shape({.dtype = tensor.dtype, .shape = part.global_shape}, where);
+  if (!lies_in(part.local, tensor.shape) ||
+      !lies_in({part.global_offset, part.local.shape}, part.global_shape))
+    refuse(where, "a part of " + tensor.id() + " leaves its tensor");
+  return part;
+}
+
+StoredTensor tensor_from(const json& row, const std::string& where) {
+  StoredTensor tensor;
+  tensor.file = row.at("file").get<std::string>();
+  check_relative_path(tensor.file, where);
+  for (const json& key : row.at("path")) {
+    if (key.is_string()) {
+      tensor.path.emplace_back(key.get<std::string>());
+    } else {
+      tensor.path.emplace_back(key.get<std::int64_t>());
+    }
+  }
+  const std::optional<DType> dtype = dtype_named(row.at("dtype").get<std::string>());
+  if (!dtype) refuse(where, "no dtype is called " + row.at("dtype").get<std::string>());
+  tensor.dtype = *dtype;
+  tensor.shape = row.at("shape").get<Shape>();
+  check_shape({.dtype = tensor.dtype, .shape = tensor.shape}, where);
+  for (const json& part : row.at("parts")) tensor.parts.push_back(part_from(part, tensor, where));
+  return tensor;
+}
+
+Manifest manifest_from(const json& document, const std::string& where) {
+  if (document.at("schema") != kSchema)
+    refuse(where,
+           std::string("expected schema ") + kSchema + ", got " + document.at("schema").dump());
+  Manifest manifest;
+  manifest.step = document.at("step").get<std::int64_t>();
+  manifest.consumed_samples = document.at("consumed_samples").get<std::int64_t>();
+  manifest.sequence = document.at("sequence").get<std::int64_t>();
+  if (const json& metric = document.at("metric"); !metric.is_null())
+    manifest.metric = metric.get<double>();
+  manifest.layout = document.at("layout").get<std::map<std::string, std::int64_t>>();
+  for (const auto& [file, row] : document.at("files").items()) {
+    check_relative_path(file, where);
+    manifest.files[file] = {row.at("bytes").get<std::int64_t>(),
+                            row.at("xxh3_128").get<std::string>()};
+  }
+  for (const json& row : document.at("tensors")) {
+    manifest.tensors.push_back(tensor_from(row, where));
+    if (!manifest.files.contains(manifest.tensors.back().file))
+      refuse(where, manifest.tensors.back().file + " is in no list of files");
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string StoredTensor::id() const {
+  std::string text = file + ":";
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    text += i == 0 ? "" : "/";
+    const auto* word = std::get_if<std::string>(&path[i]);
+    text += word != nullptr ? *word : std::to_string(std::get<std::int64_t>(path[i]));
+  }
+  return text;
+}
+
+std::string Manifest::to_json() const {
+  json document{{"schema", kSchema},
+                {"step", step},
+                {"consumed_samples", consumed_samples},
+                {"sequence", sequence},
+                {"metric", nullptr},
+                {"layout", layout},
+                {"files", json::object()},
+                {"tensors", json::array()}};
+  if (metric) document["metric"] = *metric;
+  for (const auto& [file, stored] : files)
+    document["files"][file] = {{"bytes", stored.bytes}, {"xxh3_128", stored.xxh3_128}};
+  for (const StoredTensor& tensor : tensors) document["tensors"].push_back(json_of(tensor));
+  const std::string content = document.dump();
+  return R"({"content":)" + content + R"(,"xxh3_128":")" + hash_of(content) + "\"}\n";
+}
+
+Manifest Manifest::from_json(const std::string& text, const std::string& where) {
+  try {
+    const json document = json::parse(text);
+    const json& content = document.at("content");
+    if (hash_of(content.dump()) != document.at("xxh3_128"))
+      refuse(where, "its content is not what was saved");
+    return manifest_from(content, where);
+  } catch (const json::exception& error) {
+    refuse(where, error.what());
+  }
+}
+
+StoredFile hash_file(const ReadableFile& file) {
+  constexpr std::int64_t kPiece = std::int64_t{4} << 20;
+  ContentHasher hasher;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPiece, file.size())));
+  for (std::int64_t offset = 0; offset < file.size(); offset += kPiece) {
+    const auto size = static_cast<std::size_t>(std::min(kPiece, file.size() - offset));
+    file.read(offset, {buffer.data(), size});
+    hasher.bytes(buffer.data(), size);
+  }
+  return {file.size(), hasher.finish().to_string()};
+}
+
+}  // namespace trellis::checkpoint::native

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/content_hash.h"
+#include "trainer/checkpoint/containers/dtype.h"
+#include "trainer/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/checkpoint/storage/storage.h"
+
+namespace trellis::checkpoint::native {
+
+/// A key on the way from the root of a .pt file to a tensor: of a dict.
+using PathKey = std::variant<std::string, std::int64_t>;
+
+/// A part of a stored tensor and the layout-independent one that it belongs to.
+struct StoredPart {
+  std::string key;
+  Shape global_shape, global_offset;
+  Box local;
+  bool operator==(const StoredPart&) const = default;
+};
+
+/// A tensor in a file of the checkpoint.
+struct StoredTensor {
+  std::string file;  ///< relative to the tag
+  std::vector<PathKey> path;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::vector<StoredPart> parts;  ///< those of which it is the main replica
+  [[nodiscard]] std::int64_t bytes() const { return elements_of(shape) * element_bytes(dtype); }
+  [[nodiscard]] std::string id() const;  ///< "optim/….pt:base_state/3/exp_avg"
+  bool operator==(const StoredTensor&) const = default;
+};
+
+struct StoredFile {
+  std::int64_t bytes = 0;
+  std::string xxh3_128;  ///< ContentHash over the bytes, in hexadecimal digits
+  bool operator==(const StoredFile&) const = default;
+};
+
+/// XXH3-128 of a whole file; reads it in pieces.
+[[nodiscard]] StoredFile hash_file(const ReadableFile& file);
+
+/// What a checkpoint is, in one file that is written after all others but `done`: enough to load it
+/// in every layout, to check every byte, and to rank it among others.
+struct Manifest {
+  std::int64_t step = 0, consumed_samples = 0;
+  std::int64_t sequence = 0;  ///< 1, 2, … in the order in which the folder's checkpoints were saved
+  std::optional<double> metric;                ///< the monitored number; none: it was not there
+  std::map<std::string, std::int64_t> layout;  ///< tp, pp, vpp, dp, zero1, kv_replicator
+  std::map<std::string, StoredFile> files;
+  std::vector<StoredTensor> tensors;  ///< by id
+
+  [[nodiscard]] std::string to_json() const;
+  /// Throws ConfigError with `where` for anything that no Manifest::to_json wrote: another version,
+  /// a part outside its tensor, a path that leaves the folder, sizes that no memory holds.
+  static Manifest from_json(const std::string& text, const std::string& where);
+  bool operator==(const Manifest&) const = default;
+};
+
+}  // namespace trellis::checkpoint::native

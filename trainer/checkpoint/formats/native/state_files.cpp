@@ -1,0 +1,222 @@
+#include "trainer/checkpoint/formats/native/state_files.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <ATen/ops/full.h>
+
+#include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/state/torch_dtype.h"
+
+namespace trellis::checkpoint::native {
+namespace {
+
+/// Counts and hashes what goes to another file.
+class HashingFile final : public WritableFile {
+ public:
+  struct Result {
+    ContentHasher hasher;
+    std::int64_t bytes = 0;
+  };
+  HashingFile(std::unique_ptr<WritableFile> file, std::shared_ptr<Result> result)
+      : file_(std::move(file)), result_(std::move(result)) {}
+  void write(std::span<const std::byte> bytes) override {
+    result_->hasher.bytes(bytes.data(), bytes.size());
+    result_->bytes += static_cast<std::int64_t>(bytes.size());
+    file_->write(bytes);
+  }
+  void close() override { file_->close(); }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+  std::shared_ptr<Result> result_;
+};
+
+std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, bool any_dp_copy) {
+  std::vector<StoredPart> stored;
+  for (const ShardedPart& part : parts) {
+    ReplicaId id = part.tensor.replica_id;
+    if (any_dp_copy) id.back() = 0;
+    if (!is_main_replica(id)) continue;
+    stored.push_back(
+        {part.tensor.key, part.tensor.global_shape, part.tensor.global_offset, part.local});
+  }
+  return stored;
+}
+
+/// Puts tensors into files: into one, or, for xser, each into its own.
+class JobBuilder {
+ public:
+  JobBuilder(std::string path, std::vector<int> holders, const FileOptions& options)
+      : path_(std::move(path)), holders_(std::move(holders)), xser_(options.use_xser) {}
+
+  /// The value that represents the tensor in the root.
+  Value add(const at::Tensor& tensor, std::vector<PathKey> path, std::vector<StoredPart> parts) {
+    const auto number = static_cast<std::int64_t>(count_++);
+    StoredTensor stored{xser_ ? xser_tensor_file(path_, number) : path_,
+                        xser_ ? std::vector<PathKey>{} : std::move(path),
+                        dtype_of(tensor.scalar_type()), tensor.sizes().vec(), std::move(parts)};
+    if (!xser_) {
+      main_.tensors.push_back(tensor);
+      if (!stored.parts.empty()) main_.stored.push_back(std::move(stored));
+      return Value::tensor(number);
+    }
+    info_.emplace_back(Value(number), Value::dict({{"dtype", Value::dtype(stored.dtype)},
+                                                   {"shape", Value::size(stored.shape)},
+                                                   {"expert_model_parallel", Value(false)}}));
+    FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_};
+    if (!stored.parts.empty()) job.stored.push_back(std::move(stored));
+    jobs_.push_back(std::move(job));
+    return Value::instance("torch_xla.utils.serialization.TensorReference",
+                           Value::dict({{"tid", Value(number)}}));
+  }
+
+  std::vector<FileJob> finish(Value root) {
+    main_.path = path_;
+    main_.root = std::move(root);
+    main_.holders = holders_;
+    jobs_.push_back(std::move(main_));
+    if (xser_)
+      jobs_.push_back({xser_info_file(path_), Value::dict(std::move(info_)), {}, {}, holders_});
+    return std::move(jobs_);
+  }
+
+ private:
+  std::string path_;
+  std::vector<int> holders_;
+  bool xser_;
+  std::size_t count_ = 0;
+  FileJob main_;
+  std::vector<FileJob> jobs_;
+  std::vector<std::pair<Value, Value>> info_;
+};
+
+/// Number of the parameter → values.
+class ById {
+ public:
+  Value& of(std::int64_t id) { return values_[id]; }
+  [[nodiscard]] Value value() const {
+    std::vector<std::pair<Value, Value>> items;
+    for (const auto& [id, value] : values_) items.emplace_back(Value(id), value);
+    return Value::dict(std::move(items));
+  }
+
+ private:
+  std::map<std::int64_t, Value> values_;
+};
+
+Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer,
+                      double lr) {
+  std::multimap<std::string, std::int64_t> ids;
+  for (const LiveTensor& tensor : live.model) ids.emplace(tensor.parameter, tensor.id);
+  Value::List groups;
+  for (const auto& group : optimizer.param_groups()) {
+    Value::List params, names;
+    std::set<std::string> seen;
+    for (const std::string& parameter : group.names) {
+      if (!seen.insert(parameter).second) continue;
+      const auto [first, end] = ids.equal_range(parameter);
+      for (auto it = first; it != end; ++it) {
+        params.emplace_back(it->second);
+        names.emplace_back(parameter);
+      }
+    }
+    groups.push_back(Value::dict({{"lr", Value(lr * group.numbers.lr_scale)},
+                                  {"weight_decay", Value(group.numbers.weight_decay)},
+                                  {"params", Value::list(std::move(params))},
+                                  {"param_names", Value::list(std::move(names))}}));
+  }
+  return Value::list(std::move(groups));
+}
+
+const char* folder_of(const std::string& state) {
+  if (state == "fp32_param") return "sharded_master_weights";
+  return state == "ema" ? "ema_weights" : "base_state";
+}
+
+}  // namespace
+
+std::int64_t FileJob::bytes() const {
+  std::int64_t total = 0;
+  for (const at::Tensor& tensor : tensors)
+    total += tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+  return total;
+}
+
+std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
+                                const FileOptions& options) {
+  JobBuilder builder(model_file(place.place.tp_rank, place.pp_rank), place.dp_ranks, options);
+  std::vector<std::pair<Value, Value>> items;
+  std::set<std::string> names;
+  for (const LiveTensor& tensor : live.model) {
+    if (!names.insert(tensor.parameter).second) continue;
+    const at::Tensor values = options.save_bf16 && tensor.values.is_floating_point()
+                                  ? tensor.values.to(at::kBFloat16)
+                                  : tensor.values;
+    items.emplace_back(tensor.parameter,
+                       builder.add(values, {tensor.parameter}, main_parts(tensor.parts, true)));
+  }
+  return builder.finish(Value::ordered_dict(std::move(items)));
+}
+
+std::vector<FileJob> optimizer_jobs(const LiveState& live,
+                                    const trainer::NeuronZero1Optimizer& optimizer, double lr,
+                                    const FilePlace& place, const FileOptions& options) {
+  const bool zero1 = place.place.zero1;
+  const std::vector<int> holders =
+      zero1 ? std::vector<int>{place.dp_ranks[static_cast<std::size_t>(place.place.dp_rank)]}
+            : place.dp_ranks;
+  JobBuilder builder(
+      optimizer_file(zero1 ? place.place.dp_rank : 0, place.place.tp_rank, place.pp_rank), holders,
+      options);
+  std::map<std::string, ById> folders;
+  folders["base_state"];
+  ById shapes;
+  for (const LiveTensor& tensor : live.optimizer) {
+    const std::string folder = folder_of(tensor.state);
+    const bool nested = folder == "base_state";
+    std::vector<PathKey> path{folder, tensor.id};
+    if (nested) path.emplace_back(tensor.state);
+    const Value value = builder.add(tensor.values, path, main_parts(tensor.parts, !zero1));
+    Value& of_id = folders[folder].of(tensor.id);
+    if (nested && of_id.is_none()) of_id = Value::dict();
+    nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);
+  }
+  const at::Tensor step = at::full({}, static_cast<double>(optimizer.steps()), at::kFloat);
+  const Value step_value = builder.add(step, {"step"}, {});
+  optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
+    for (const LiveTensor& tensor : live.model) {
+      if (tensor.values.data_ptr() != slot.parameter->tensor.data_ptr()) continue;
+      shapes.of(tensor.id) = Value::size(slot.parameter->tensor.sizes().vec());
+      Value& state = folders["base_state"].of(tensor.id);
+      if (state.is_none()) state = Value::dict();
+      state.set("step", step_value);
+    }
+  });
+  std::vector<std::pair<Value, Value>> root{{"state", Value::dict()},
+                                            {"shape_info", shapes.value()},
+                                            {"param_groups", param_groups_of(live, optimizer, lr)}};
+  for (const auto& [folder, values] : folders) root.emplace_back(folder, values.value());
+  return builder.finish(Value::dict(std::move(root)));
+}
+
+StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job) {
+  auto result = std::make_shared<HashingFile::Result>();
+  TorchFileWriter writer(
+      std::make_unique<HashingFile>(storage.create(join_path(folder, job.path)), result));
+  for (const at::Tensor& tensor : job.tensors) {
+    const at::Tensor host = tensor.detach().cpu().contiguous();
+    writer.add_tensor({.dtype = dtype_of(host.scalar_type()), .shape = host.sizes().vec()},
+                      {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
+  }
+  writer.finish(job.root);
+  return {result->bytes, result->hasher.finish().to_string()};
+}
+
+StoredFile write_value(Storage& storage, const std::string& path, const Value& value) {
+  return write_job(storage, "", {path, value, {}, {}, {}});
+}
+
+}  // namespace trellis::checkpoint::native

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trainer/checkpoint/containers/value.h"
+#include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/storage/storage.h"
+#include "trainer/checkpoint/state/live_state.h"
+
+namespace trellis::checkpoint::native {
+
+/// A .pt file that is to be written, of which some ranks hold the same content.
+struct FileJob {
+  std::string path;                  ///< relative to the tag
+  Value root;                        ///< its tensors are indices of `tensors`
+  std::vector<at::Tensor> tensors;   ///< on any device
+  std::vector<StoredTensor> stored;  ///< for the manifest
+  std::vector<int> holders;          ///< global ranks, ascending
+  [[nodiscard]] std::int64_t bytes() const;
+};
+
+/// Which ranks hold copies of a rank's files.
+struct FilePlace {
+  RankPlace place;
+  int pp_rank = 0;
+  std::vector<int> dp_ranks;  ///< global, in the order of their DP rank
+};
+
+/// How files are written.
+struct FileOptions {
+  bool use_xser = false;   ///< a file per tensor, and one with references to them
+  bool save_bf16 = false;  ///< weights are rounded to bf16
+};
+
+/// A state dict of this rank's weights. A tied copy on the rank of its original is left out.
+[[nodiscard]] std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
+                                              const FileOptions& options);
+/// NxD's dict of a ZeRO-1 optimizer: state, base_state (by the number of the parameter),
+/// shape_info, param_groups, sharded_master_weights; and ema_weights.
+[[nodiscard]] std::vector<FileJob> optimizer_jobs(const LiveState& live,
+                                                  const trainer::NeuronZero1Optimizer& optimizer,
+                                                  double lr, const FilePlace& place,
+                                                  const FileOptions& options);
+
+/// Writes the file under `folder`, and what the manifest says of it. Throws OutputError.
+StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job);
+/// The same for a file of one value without tensors.
+StoredFile write_value(Storage& storage, const std::string& path, const Value& value);
+
+}  // namespace trellis::checkpoint::native

@@ -1,0 +1,99 @@
+#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/lifecycle/checkpoint_name.h"
+
+namespace trellis::checkpoint {
+
+using native::Manifest;
+
+CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage)
+    : storage_(std::move(storage)) {
+  for (const std::string& tag : tags()) {
+    const std::string path = join_path(tag, native::kManifestFile);
+    if (!is_complete(tag) || !storage_->exists(path)) continue;
+    try {
+      const Manifest manifest =
+          Manifest::from_json(storage_->read_text(path), storage_->address() + "/" + path);
+      add({tag, manifest.step, manifest.sequence, manifest.metric});
+    } catch (const Error& error) {
+      log_warning(error.what());
+    }
+  }
+}
+
+/// Folders that a save has begun, with or without its end.
+std::vector<std::string> CheckpointFolder::tags() const {
+  std::vector<std::string> tags;
+  if (!storage_->exists("")) return tags;
+  for (const Entry& entry : storage_->list("", false)) {
+    if (entry.is_directory && storage_->exists(join_path(entry.path, native::kBeginFile)))
+      tags.push_back(entry.path);
+  }
+  return tags;
+}
+
+bool CheckpointFolder::is_complete(const std::string& tag) const {
+  return storage_->exists(join_path(tag, native::kDoneFile)) &&
+         !storage_->exists(native::unfinished_marker(tag));
+}
+
+std::optional<KeptCheckpoint> CheckpointFolder::newest() const {
+  if (complete_.empty()) return std::nullopt;
+  return complete_.back();
+}
+
+std::int64_t CheckpointFolder::next_sequence() const {
+  return complete_.empty() ? 1 : complete_.back().sequence + 1;
+}
+
+void CheckpointFolder::clean_up() {
+  if (!storage_->exists("")) return;
+  // Every save and deletion is marked from before its first change to after its last one. A folder
+  // without a mark is not ours to remove, whatever is missing in it: a folder of TensorFlow also
+  // has a file `checkpoint`, and other software may save here.
+  const std::string end = native::unfinished_marker(kCheckpointSuffix);
+  const std::string marker = native::unfinished_marker("");
+  for (const Entry& entry : storage_->list("", false)) {
+    if (entry.is_directory || !entry.path.ends_with(end)) continue;
+    const std::string tag = entry.path.substr(0, entry.path.size() - marker.size());
+    log_info(storage_->address() + "/" + tag + ": removed: its save or deletion was interrupted");
+    storage_->remove_directory(tag);
+    storage_->remove_file(entry.path);
+  }
+  storage_->remove_unfinished("");
+}
+
+CheckpointFolder::FreeTag CheckpointFolder::free_tag(const std::string& name, bool last) {
+  const std::string end = std::string(last ? kLastSuffix : "") + kCheckpointSuffix;
+  FreeTag free;
+  for (int version = 0;; ++version) {
+    free.tag = name + (version == 0 ? "" : "-v" + std::to_string(version)) + end;
+    if (!storage_->exists(free.tag)) return free;
+    const auto is_same = [&](const KeptCheckpoint& kept) { return kept.tag == free.tag; };
+    if (std::ranges::any_of(complete_, is_same)) free.replaced.push_back(free.tag);
+  }
+}
+
+void CheckpointFolder::add(KeptCheckpoint checkpoint) {
+  std::erase_if(complete_, [&](const auto& other) { return other.tag == checkpoint.tag; });
+  const auto place =
+      std::upper_bound(complete_.begin(), complete_.end(), checkpoint,
+                       [](const auto& a, const auto& b) { return a.sequence < b.sequence; });
+  complete_.insert(place, std::move(checkpoint));
+}
+
+void CheckpointFolder::remove(const std::string& tag) {
+  std::erase_if(complete_, [&](const auto& other) { return other.tag == tag; });
+  storage_->write_text(native::unfinished_marker(tag), "1");
+  storage_->remove_file(join_path(tag, native::kDoneFile));
+  storage_->remove_directory(tag);
+  storage_->remove_file(native::unfinished_marker(tag));
+}
+
+}  // namespace trellis::checkpoint

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/lifecycle/retention.h"
+#include "trainer/checkpoint/storage/storage.h"
+
+namespace trellis::checkpoint {
+
+/// The checkpoints of a run: tags in one folder, of which each is complete, or the remainder of an
+/// interrupted save or deletion. Of one thread at a time.
+class CheckpointFolder {
+ public:
+  /// Need not exist.
+  explicit CheckpointFolder(std::shared_ptr<Storage> storage);
+
+  /// Complete ones, in the order in which they were saved. A folder whose manifest cannot be read
+  /// is left out with a warning.
+  [[nodiscard]] const std::vector<KeptCheckpoint>& complete() const { return complete_; }
+  /// The newest complete one by its sequence number: clocks may jump.
+  [[nodiscard]] std::optional<KeptCheckpoint> newest() const;
+  [[nodiscard]] std::int64_t next_sequence() const;
+  /// Removes what interrupted saves and deletions left, by their marks; nothing else. REQUIRES: no
+  /// one else writes there.
+  void clean_up();
+  struct FreeTag {
+    std::string tag;
+    std::vector<std::string> replaced;  ///< ours of the same name, to be removed after the save
+  };
+  /// Where a checkpoint of this name is saved: "<name>.ckpt", or "<name>-v1.ckpt", … (Lightning's
+  /// form) while that is taken, so that a save never begins with a loss. `last`: with "-last" at
+  /// the end of the name.
+  [[nodiscard]] FreeTag free_tag(const std::string& name, bool last);
+  /// A checkpoint of this tag is complete.
+  void add(KeptCheckpoint checkpoint);
+  /// Marked as unfinished meanwhile; first the mark of completeness goes. Throws OutputError.
+  void remove(const std::string& tag);
+  [[nodiscard]] Storage& storage() { return *storage_; }
+  [[nodiscard]] const std::shared_ptr<Storage>& shared_storage() const { return storage_; }
+
+ private:
+  [[nodiscard]] std::vector<std::string> tags() const;
+  [[nodiscard]] bool is_complete(const std::string& tag) const;
+  std::shared_ptr<Storage> storage_;
+  std::vector<KeptCheckpoint> complete_;
+};
+
+}  // namespace trellis::checkpoint

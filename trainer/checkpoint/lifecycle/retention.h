@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trellis::checkpoint {
+
+/// A complete checkpoint as the rules of keeping see it.
+struct KeptCheckpoint {
+  std::string tag;
+  std::int64_t step = 0;
+  std::int64_t sequence = 0;     ///< 1, 2, … in the order in which they were saved into the folder
+  std::optional<double> metric;  ///< none: worse than any
+  [[nodiscard]] bool is_last() const;  ///< a "-last" copy
+  bool operator==(const KeptCheckpoint&) const = default;
+};
+
+/// How many checkpoints stay, by which number.
+struct KeepRule {
+  int save_top_k = 3;  ///< −1: all; 0: none
+  bool mode_max = false;
+};
+
+/// Whether a new checkpoint with this metric would be among the best; of equals the newest is.
+[[nodiscard]] bool is_worth_keeping(const std::vector<KeptCheckpoint>& kept,
+                                    std::optional<double> metric, const KeepRule& rule);
+/// Tags to remove: all but the best save_top_k, and all "-last" copies but the newest. The worst
+/// first.
+[[nodiscard]] std::vector<std::string> tags_to_remove(std::vector<KeptCheckpoint> kept,
+                                                      const KeepRule& rule);
+
+}  // namespace trellis::checkpoint

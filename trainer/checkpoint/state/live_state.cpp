@@ -1,0 +1,62 @@
+#include "trainer/checkpoint/state/live_state.h"
+
+#include <map>
+
+#include "trainer/checkpoint/state/torch_dtype.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using trainer::NeuronZero1Optimizer;
+using trainer::Parameter;
+using trainer::ShardSlot;
+using trainer::StateExtent;
+
+/// As it is stored: NxD keeps a shard in the parameter's shape, with other rows.
+at::Tensor in_stored_shape(const NeuronZero1Optimizer::ParameterState& state) {
+  if (state.extent != StateExtent::kElements) return state.values;
+  std::vector<std::int64_t> shape = state.slot.parameter->tensor.sizes().vec();
+  shape[0] = state.slot.elements / state.slot.row_elements;
+  return state.values.view(shape);
+}
+
+}  // namespace
+
+std::string state_prefix(const std::string& state) { return kStatePrefix + state + "."; }
+
+RankPlace place_of(const trainer::ParallelState& parallel, bool zero1) {
+  return {parallel.get_tensor_model_parallel_rank(), parallel.get_tensor_model_parallel_size(),
+          parallel.get_data_parallel_rank(), parallel.get_data_parallel_size(), zero1};
+}
+
+LiveState live_state(const trainer::ParameterList& parameters,
+                     const NeuronZero1Optimizer& optimizer,
+                     const trainer::ParallelState& parallel) {
+  const RankPlace place = place_of(parallel, optimizer.is_sharded());
+  LiveState live;
+  std::map<const Parameter*, std::int64_t> ids;
+  for (const Parameter& parameter : parameters) {
+    const auto id = static_cast<std::int64_t>(ids.size());
+    ids.emplace(&parameter, id);
+    const at::Tensor values = parameter.tensor.detach();
+    const ParameterSpan all{0, values.size(0), StateExtent::kElements};
+    live.model.push_back(
+        {parameter.name, id, "", values,
+         parts_of(parameter, all, place, place.dp_rank, dtype_of(values.scalar_type()), ""),
+         parameter.adapter});
+  }
+  optimizer.for_each_parameter_state([&](const NeuronZero1Optimizer::ParameterState& state) {
+    const Parameter& parameter = *state.slot.parameter;
+    const ParameterSpan span{state.slot.first_row, state.slot.rows, state.extent};
+    const bool split = place.zero1 && (state.extent == StateExtent::kElements ||
+                                       state.extent == StateExtent::kRows);
+    live.optimizer.push_back(
+        {parameter.name, ids.at(&parameter), state.name, in_stored_shape(state),
+         parts_of(parameter, span, place, split ? 0 : place.dp_rank,
+                  dtype_of(state.values.scalar_type()), state_prefix(state.name)),
+         parameter.adapter});
+  });
+  return live;
+}
+
+}  // namespace trellis::checkpoint

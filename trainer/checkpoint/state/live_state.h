@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trainer/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/checkpoint/state/parameter_parts.h"
+#include "trainer/optimizer/zero_redundancy_optimizer.h"
+#include "trainer/parallel_layers/parallel_state.h"
+#include "trainer/parallel_layers/parameter.h"
+
+namespace trellis::checkpoint {
+
+/// Keys of optimizer states: "optimizer.state.exp_avg.<weight>", as Megatron's; masters are
+/// fp32_param.
+inline constexpr const char* kStatePrefix = "optimizer.state.";
+[[nodiscard]] std::string state_prefix(const std::string& state);  ///< "optimizer.state.exp_avg."
+
+/// A tensor of a rank's training, with what it is in the layout-independent checkpoint.
+struct LiveTensor {
+  std::string parameter;  ///< name
+  std::int64_t id = 0;    ///< of the parameter on this rank, in its order
+  std::string state;      ///< of the optimizer; "": the weight itself
+  at::Tensor values;      ///< shares memory with training; its shape is the stored one
+  std::vector<ShardedPart> parts;
+  bool optional = false;  ///< an adapter: a checkpoint of the model without it may be loaded
+};
+
+/// Weights and optimizer states of a rank, in a fixed order.
+struct LiveState {
+  std::vector<LiveTensor> model, optimizer;
+};
+
+[[nodiscard]] RankPlace place_of(const trainer::ParallelState& parallel, bool zero1);
+[[nodiscard]] LiveState live_state(const trainer::ParameterList& parameters,
+                                   const trainer::NeuronZero1Optimizer& optimizer,
+                                   const trainer::ParallelState& parallel);
+
+}  // namespace trellis::checkpoint

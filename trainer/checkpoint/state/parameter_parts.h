@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/optimizer/update_rule.h"
+#include "trainer/parallel_layers/parameter.h"
+
+namespace trellis::checkpoint {
+
+/// Which one a rank is of those that hold parts or copies.
+struct RankPlace {
+  int tp_rank = 0, tp_size = 1;
+  int dp_rank = 0, dp_size = 1;
+  bool zero1 = false;  ///< optimizer states are split over DP
+};
+
+/// Which part of a rank's parameter a tensor covers, and what it has per parameter.
+struct ParameterSpan {
+  std::int64_t first_row = 0, rows = 0;  ///< of dimension 0 of this rank's parameter
+  trainer::StateExtent extent = trainer::StateExtent::kElements;
+};
+
+/// What the elements of `span` are of the layout-independent weights: boxes that do not depend on
+/// TP, PP, VPP, DP, ZeRO-1 or the copies of key/value heads. Fused projections are the separate
+/// ones of the un-fused model: weight_qkv is q_proj, k_proj and v_proj; gate_up_proj is gate_proj
+/// and up_proj. Rows of padding belong to no box. `prefix` precedes each key; `dp_copy`: which
+/// of equal copies over DP this is.
+///
+///   TP 2, rank 1, gate_up_proj [4, h] of rows 2 3 | 6 7:
+///     gate_proj rows 2–3 ← local rows 0–1      up_proj rows 2–3 ← local rows 2–3
+[[nodiscard]] std::vector<ShardedPart> parts_of(const trainer::Parameter& parameter,
+                                                const ParameterSpan& span, const RankPlace& place,
+                                                int dp_copy, DType dtype,
+                                                const std::string& prefix);
+
+/// Whether a weight has a row per token, so that its rows may be padded to another number.
+[[nodiscard]] bool is_vocabulary_weight(const std::string& name);
+
+}  // namespace trellis::checkpoint

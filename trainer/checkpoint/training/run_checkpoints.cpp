@@ -1,0 +1,242 @@
+#include "trainer/checkpoint/training/run_checkpoints.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/world.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/lifecycle/checkpoint_name.h"
+#include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/training/user_content.h"
+#include "trainer/trainer.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using trainer::CheckpointSection;
+using trainer::RunConfig;
+using trainer::StepResult;
+using trainer::TrainingState;
+
+/// The folder around a path, and its last part. An address of S3 keeps its options.
+std::pair<std::string, std::string> split_address(const std::string& address) {
+  const std::size_t query = std::min(address.find('?'), address.size());
+  std::string path = address.substr(0, query);
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return {".", path};
+  return {path.substr(0, std::max<std::size_t>(slash, 1)) + address.substr(query),
+          path.substr(slash + 1)};
+}
+
+using LoaderPtr = std::unique_ptr<native::Loader>;
+
+/// Null: there is none.
+LoaderPtr newest_of(const std::string& folder, int world_size) {
+  const CheckpointFolder checkpoints(open_storage(folder));
+  const std::optional<KeptCheckpoint> newest = checkpoints.newest();
+  if (!newest) return nullptr;
+  return std::make_unique<native::Loader>(checkpoints.shared_storage(), newest->tag, world_size);
+}
+
+LoaderPtr named_checkpoint(const std::string& address, int world_size) {
+  const auto [parent, tag] = split_address(address);
+  std::shared_ptr<Storage> storage = open_storage(parent);
+  if (storage->exists(join_path(tag, native::kBeginFile)))
+    return std::make_unique<native::Loader>(std::move(storage), tag, world_size);
+  if (LoaderPtr newest = newest_of(address, world_size)) return newest;
+  throw ConfigError("exp_manager.resume_from_checkpoint: " + address +
+                    ": expected a checkpoint, or a folder with a complete one, found neither; "
+                    "correct the path");
+}
+
+std::string default_pattern(const RunConfig& config) {
+  return config.exp_manager.name + "--{" + config.exp_manager.checkpoints.monitor + ":.4f}-{epoch}";
+}
+
+std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
+  return {{"tp", config.tp()},
+          {"pp", config.pp()},
+          {"vpp", config.vpp()},
+          {"dp", config.dp()},
+          {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
+          {"kv_replicator", config.distributed_strategy.kv_replicator}};
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const RunConfig& config, const std::string& folder) {
+  const CheckpointSection& section = config.exp_manager.checkpoints;
+  LoaderPtr loader;
+  if (!section.resume_from_checkpoint.empty()) {
+    loader = named_checkpoint(section.resume_from_checkpoint, config.world_size());
+  } else if (section.resume_if_exists) {
+    loader = newest_of(folder, config.world_size());
+  } else {
+    return std::nullopt;
+  }
+  if (loader) {
+    const native::Manifest& manifest = loader->manifest();
+    Resume resume{std::move(loader), {manifest.step, manifest.consumed_samples}};
+    if (config.model.weight_init_only) resume.point = {};
+    return resume;
+  }
+  const std::string text =
+      "exp_manager.resume_if_exists: " + folder + " has no complete checkpoint";
+  if (!section.resume_ignore_no_checkpoint)
+    throw ConfigError(text +
+                      "; correct the folder, or set exp_manager.resume_ignore_no_checkpoint to "
+                      "start a new training");
+  log_warning(text + ": training starts from the beginning (resume_ignore_no_checkpoint)");
+  return std::nullopt;
+}
+
+RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folder,
+                               std::optional<Resume> resume)
+    : config_(config),
+      section_(config.exp_manager.checkpoints),
+      pattern_(section_.filename.empty() ? default_pattern(config) : section_.filename),
+      rule_{section_.save_top_k, section_.mode == "max"},
+      resume_(std::move(resume)) {
+  if (resume_) resume_point_ = resume_->point;
+  if (!section_.create) return;
+  (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
+  folder_.emplace(open_storage(folder));
+  folder_->clean_up();
+  saver_.emplace(folder_->shared_storage(), config.world_size(), section_.async);
+}
+
+RunCheckpoints::~RunCheckpoints() = default;
+
+std::int64_t RunCheckpoints::restore(const TrainingState& state) {
+  if (!resume_) return 0;
+  native::Loader& loader = *resume_->loader;
+  LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
+  const bool weights_only = config_.model.weight_init_only;
+  std::vector<LiveTensor> wanted = std::move(live.model);
+  for (LiveTensor& tensor : live.optimizer) {
+    // Masters and averages start with the weights.
+    if (!weights_only || tensor.state == "fp32_param" || tensor.state == "ema")
+      wanted.push_back(std::move(tensor));
+  }
+  loader.load(state.rank, wanted);
+  if (!weights_only) restore_user_content(loader.user_content(), state, loader.address());
+  if (state.rank.rank() == 0)
+    log_info(loader.address() + ": loaded" +
+             (weights_only ? ", the weights alone"
+                           : "; step " + std::to_string(resume_point_.step) + " is done"));
+  return resume_point_.step;
+}
+
+std::int64_t RunCheckpoints::consumed_samples(std::int64_t step) const {
+  return resume_point_.consumed_samples +
+         (step - resume_point_.step) * config_.data.global_batch_size;
+}
+
+bool RunCheckpoints::is_due(const TrainingState& state, std::int64_t step) {
+  bool due = section_.every_n_train_steps && step % *section_.every_n_train_steps == 0;
+  if (section_.every_n_epochs > 0)
+    due = due || step % (state.batches_per_epoch * section_.every_n_epochs) == 0;
+  if (section_.train_time_interval_s) {
+    const std::chrono::duration<double> elapsed = Clock::now() - last_save_time_;
+    due = state.rank.agree(elapsed.count() >= *section_.train_time_interval_s) || due;
+  }
+  return due;
+}
+
+/// Of the metric that ranks checkpoints; none where this step did not measure it.
+std::optional<double> RunCheckpoints::metric(std::int64_t step, std::int64_t epoch) const {
+  if (section_.monitor == "step") return static_cast<double>(step);
+  if (section_.monitor == "epoch") return static_cast<double>(epoch);
+  const auto found = scalars_.find(section_.monitor);
+  return found == scalars_.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool RunCheckpoints::decide(const TrainingState& state, std::int64_t step) {
+  state.rank.host_barrier(kStorageTimeout);
+  if (state.rank.rank() == 0) {
+    saver_->wait();  // it changes the folder
+    decision_ = is_worth_keeping(folder_->complete(),
+                                 metric(step, (step - 1) / state.batches_per_epoch), rule_);
+    last_save_time_ = Clock::now();
+  }
+  state.rank.host_barrier(kStorageTimeout);
+  return decision_;
+}
+
+void RunCheckpoints::after_step(const TrainingState& state, const StepResult& result) {
+  if (!saver_) return;
+  if (state.rank.rank() == 0) {
+    scalars_ = result.scalars;
+    lr_ = result.lr;
+  }
+  if (!is_due(state, result.step)) return;
+  if (decide(state, result.step)) save(state, result.step, /*last=*/false);
+  if (section_.save_last) save(state, result.step, /*last=*/true);
+}
+
+void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
+  if (!saver_) return;
+  state.rank.host_barrier(kStorageTimeout);
+  const bool is_saved = last_saved_ == step || step == resume_point_.step;
+  if (!is_saved) save(state, step, /*last=*/true);
+  if (state.rank.rank() == 0) saver_->wait();
+  state.rank.host_barrier(kStorageTimeout);
+}
+
+native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t step, bool last) {
+  const std::int64_t epoch = (step - 1) / state.batches_per_epoch;
+  NameMetrics metrics = scalars_;
+  metrics["step"] = static_cast<double>(step);
+  metrics["epoch"] = static_cast<double>(epoch);
+  native::SaveHead head;
+  const CheckpointFolder::FreeTag free =
+      folder_->free_tag(checkpoint_name(pattern_, metrics, section_.auto_insert_metric_name), last);
+  head.tag = free.tag;
+  head.manifest.step = step;
+  head.manifest.consumed_samples = consumed_samples(step);
+  head.manifest.sequence = folder_->next_sequence();
+  head.manifest.metric = metric(step, epoch);
+  head.manifest.layout = layout_of(config_);
+  head.user_content = user_content_of(state, {step, head.manifest.consumed_samples, lr_});
+  head.complete = [this, replaced = free.replaced,
+                   kept = KeptCheckpoint{head.tag, step, head.manifest.sequence,
+                                         head.manifest.metric}] { complete(kept, replaced); };
+  return head;
+}
+
+void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool last) {
+  const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
+  std::vector<int> dp_ranks;
+  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp()};
+  dp_ranks = mesh.dp_ranks(state.rank.rank());
+  const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
+                                state.parallel.get_pipeline_model_parallel_rank(), dp_ranks};
+  const native::FileOptions options{section_.save_xser, section_.save_bf16};
+  std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
+  if (!section_.save_weights_only)
+    std::ranges::move(native::optimizer_jobs(live, state.optimizer, lr_, place, options),
+                      std::back_inserter(jobs));
+  std::vector<ShardedTensor> shards;
+  for (const auto* list : {&live.model, &live.optimizer}) {
+    for (const LiveTensor& tensor : *list) {
+      for (const ShardedPart& part : tensor.parts) shards.push_back(part.tensor);
+    }
+  }
+  saver_->save(state.rank, std::move(jobs), shards, [&] { return head(state, step, last); });
+  if (state.rank.rank() == 0 && last) last_saved_ = step;
+}
+
+void RunCheckpoints::complete(const KeptCheckpoint& checkpoint,
+                              const std::vector<std::string>& replaced) {
+  folder_->add(checkpoint);
+  for (const std::string& tag : replaced) folder_->remove(tag);
+  log_info(folder_->storage().address() + "/" + checkpoint.tag + ": checkpoint of step " +
+           std::to_string(checkpoint.step) + " saved");
+  for (const std::string& tag : tags_to_remove(folder_->complete(), rule_)) folder_->remove(tag);
+}
+
+}  // namespace trellis::checkpoint

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trainer/checkpoint/formats/native/loader.h"
+#include "trainer/checkpoint/formats/native/saver.h"
+#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/config/run_config.h"
+#include "trainer/data/data_module.h"
+#include "trainer/training_checkpoints.h"
+
+namespace trellis::checkpoint {
+
+/// A checkpoint that a run begins with.
+struct Resume {
+  std::unique_ptr<native::Loader> loader;
+  trainer::ResumePoint point;  ///< where the data go on: 0, 0 with model.weight_init_only
+};
+
+/// What exp_manager asks for: resume_from_checkpoint (a checkpoint, or a folder of which the newest
+/// complete one is taken) before resume_if_exists (the newest complete one of `folder`, the run's
+/// own). None: a new training. Throws ConfigError when there is nothing to resume and
+/// resume_ignore_no_checkpoint is false; with it there is a warning.
+[[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
+                                                const std::string& folder);
+
+/// Checkpoints of a run by exp_manager's rules, one object for all its ranks.
+class RunCheckpoints final : public trainer::TrainingCheckpoints {
+ public:
+  /// `folder`: address of the run's checkpoints; nothing is written there without
+  /// create_checkpoint_callback. What interrupted saves left there is removed. Throws ConfigError
+  /// for a file name that cannot be made.
+  RunCheckpoints(const trainer::RunConfig& config, const std::string& folder,
+                 std::optional<Resume> resume);
+  ~RunCheckpoints() override;
+
+  /// Where they are saved. REQUIRES: create_checkpoint_callback.
+  [[nodiscard]] Storage& storage() { return folder_->storage(); }
+
+  std::int64_t restore(const trainer::TrainingState& state) override;
+  [[nodiscard]] std::int64_t consumed_samples(std::int64_t step) const override;
+  void after_step(const trainer::TrainingState& state, const trainer::StepResult& result) override;
+  void at_end(const trainer::TrainingState& state, std::int64_t step) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
+  /// Of rank 0, for all.
+  [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
+  void save(const trainer::TrainingState& state, std::int64_t step, bool last);
+  [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,
+                                      bool last);
+  [[nodiscard]] std::optional<double> metric(std::int64_t step, std::int64_t epoch) const;
+  /// `replaced`: tags of older ones of the same name.
+  void complete(const KeptCheckpoint& checkpoint, const std::vector<std::string>& replaced);
+
+  const trainer::RunConfig& config_;
+  const trainer::CheckpointSection& section_;
+  std::string pattern_;
+  KeepRule rule_;
+  std::optional<Resume> resume_;
+  trainer::ResumePoint resume_point_;
+  std::optional<CheckpointFolder> folder_;
+  std::optional<native::Saver> saver_;  ///< after folder_, which its thread uses
+  // Written by rank 0 between barriers.
+  bool decision_ = false;
+  std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
+  Clock::time_point last_save_time_ = Clock::now();
+  std::map<std::string, double> scalars_;  ///< of the last step
+  double lr_ = 0;
+};
+
+}  // namespace trellis::checkpoint

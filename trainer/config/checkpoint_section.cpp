@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include "trainer/config/sections.h"
+
+namespace trellis::trainer {
+namespace {
+
+/// When checkpoints are saved. Epochs count where neither steps nor time do, as in NxDT.
+void read_triggers(SectionReader& params, CheckpointSection& section) {
+  if (const auto steps = params.optional<std::int64_t>("every_n_train_steps");
+      steps && *steps != 0) {
+    section.every_n_train_steps = *steps;
+    if (*steps < 0)
+      params.problem("every_n_train_steps", fmt::format("must not be negative, got {}", *steps));
+  }
+  if (params.is_map("train_time_interval")) {
+    section.train_time_interval_s = read_duration(params, "train_time_interval");
+  } else if (const auto seconds = params.optional<double>("train_time_interval")) {
+    section.train_time_interval_s = *seconds;
+    if (*seconds <= 0)
+      params.problem("train_time_interval",
+                     fmt::format("expected seconds above 0, got {}", *seconds));
+  }
+  section.every_n_epochs = params.non_negative("every_n_epochs", section.every_n_epochs);
+  if (section.every_n_train_steps || section.train_time_interval_s) section.every_n_epochs = 0;
+}
+
+void read_params(SectionReader params, CheckpointSection& section) {
+  section.dirpath = params.get<std::string>("dirpath", "");
+  section.filename = params.get<std::string>("filename", "");
+  section.monitor = params.get<std::string>("monitor", section.monitor);
+  section.mode = params.one_of("mode", section.mode, {"min", "max"});
+  section.save_top_k = params.get<int>("save_top_k", section.save_top_k);
+  if (section.save_top_k < -1)
+    params.problem("save_top_k", fmt::format("expected -1 (all), 0 (none) or how many are kept, "
+                                             "got {}",
+                                             section.save_top_k));
+  section.save_last = params.get<bool>("save_last", section.save_last);
+  section.save_weights_only = params.get<bool>("save_weights_only", section.save_weights_only);
+  section.auto_insert_metric_name =
+      params.get<bool>("auto_insert_metric_name", section.auto_insert_metric_name);
+  section.async = params.get<bool>("async_save", false);
+  read_triggers(params, section);
+}
+
+}  // namespace
+
+CheckpointSection read_checkpoints(SectionReader& exp_manager) {
+  CheckpointSection section;
+  section.create = exp_manager.get<bool>("create_checkpoint_callback", section.create);
+  read_params(exp_manager.section("checkpoint_callback_params"), section);
+  section.save_xser = exp_manager.get<bool>("save_xser", section.save_xser);
+  section.save_bf16 = exp_manager.get<bool>("save_bf16", section.save_bf16);
+  section.async = exp_manager.get<bool>("async_checkpointing", section.async) || section.async;
+  section.resume_if_exists = exp_manager.get<bool>("resume_if_exists", section.resume_if_exists);
+  section.resume_ignore_no_checkpoint =
+      exp_manager.get<bool>("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
+  section.resume_from_checkpoint = exp_manager.get<std::string>("resume_from_checkpoint", "");
+  return section;
+}
+
+}  // namespace trellis::trainer

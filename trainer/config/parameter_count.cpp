@@ -1,0 +1,116 @@
+#include "trainer/config/parameter_count.h"
+
+namespace trellis::trainer {
+namespace {
+
+struct Sizes {
+  std::int64_t hidden, ffn, query, key_value, gates, tp;
+};
+
+/// Adapters on outputs of a layer that is cut by its outputs: A whole on each rank, one for
+/// each output. See parallel_layers/lora.h.
+std::int64_t column_adapters(const ModelSection& model, const char* target, std::int64_t inputs,
+                             std::int64_t outputs, std::int64_t weights, std::int64_t tp) {
+  if (!model.lora || !model.lora->targets_layer(target)) return 0;
+  return model.lora->rank * (weights * inputs + outputs / tp);
+}
+
+/// Next to one that is cut by its inputs: B whole on each rank.
+std::int64_t row_adapter(const ModelSection& model, const char* target, std::int64_t inputs,
+                         std::int64_t outputs, std::int64_t tp) {
+  if (!model.lora || !model.lora->targets_layer(target)) return 0;
+  return model.lora->rank * (inputs / tp + outputs);
+}
+
+/// Queries, keys and values are cut by heads, the output projection by its input; its bias is whole
+/// on each rank.
+std::int64_t attention(const ModelSection& model, const Sizes& s) {
+  const std::int64_t qkv = s.query + 2 * s.key_value;
+  const std::int64_t biases = model.has_bias ? qkv / s.tp + s.hidden : 0;
+  const std::int64_t qkv_adapters =
+      model.qkv_linear
+          ? 0
+          : column_adapters(model, "qkv_proj", s.hidden, qkv, 3, s.tp);  // that layer takes none
+  const std::int64_t adapters =
+      qkv_adapters + row_adapter(model, "o_proj", s.query, s.hidden, s.tp);
+  return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases + adapters;
+}
+
+std::int64_t mlp(const ModelSection& model, const Sizes& s) {
+  const std::int64_t biases = model.has_bias ? s.gates * s.ffn / s.tp + s.hidden : 0;
+  const std::int64_t adapters =
+      column_adapters(model, "gate_up_proj", s.hidden, s.gates * s.ffn, 1, s.tp) +
+      row_adapter(model, "down_proj", s.ffn, s.hidden, s.tp);
+  return (s.gates + 1) * s.hidden * s.ffn / s.tp + biases + adapters;
+}
+
+std::int64_t norm(const ModelSection& model, std::int64_t size) {
+  return model.normalization == Normalization::kRmsNorm ? size : 2 * size;
+}
+
+/// Those of the residual stream are whole on each rank; Normformer's inside the MLP is cut with
+/// what it normalizes.
+std::int64_t norms(const ModelSection& model, const Sizes& s) {
+  const bool normformer = model.transformer_block_type == TransformerBlock::kNormformer;
+  return 2 * norm(model, s.hidden) +
+         (normformer ? norm(model, s.hidden) + norm(model, s.ffn / s.tp) : 0);
+}
+
+/// models/bert and models/vit.
+void count_encoder(const ModelSection& model, const Sizes& s, ParameterCounts& counts) {
+  if (model.architecture == "bert") {
+    counts.positions += model.type_vocab_size * s.hidden + norm(model, s.hidden);
+    counts.token_head = s.hidden * s.hidden + s.hidden + norm(model, s.hidden);
+    counts.sample_head = s.hidden * s.hidden + s.hidden + 2 * s.hidden + 2 + model.vocab_size;
+    return;
+  }
+  counts.embedding = model.image->values_per_patch() * s.hidden + s.hidden;
+  counts.positions += s.hidden;  // the token of the class
+  counts.head = 0;
+  counts.sample_head = model.image->labels * (s.hidden + 1);
+}
+
+}  // namespace
+
+bool is_moe_layer(const ModelSection& model, int index) {
+  return model.moe && index % model.moe->frequency == model.moe->first_layer;
+}
+
+std::int64_t ParameterCounts::layer(const ModelSection& model, int index) const {
+  return is_moe_layer(model, index) ? moe_layer : dense_layer;
+}
+
+ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copies) {
+  const std::int64_t head =
+      model.head_dim > 0 ? model.head_dim : model.hidden_size / model.num_attention_heads;
+  const Sizes s{model.hidden_size,
+                model.ffn_hidden_size,
+                model.num_attention_heads * head,
+                model.num_kv_heads * head * kv_copies,
+                is_gated(model.activation) ? 2 : 1,
+                tp};
+  ParameterCounts counts;
+  counts.embedding = counts.head = std::int64_t{model.vocab_size} * s.hidden / tp;
+  if (model.position_embedding == PositionEmbedding::kLearnedAbsolute)
+    counts.positions = std::int64_t{model.max_position_embeddings} * s.hidden;
+  counts.dense_layer = attention(model, s) + mlp(model, s) + norms(model, s);
+  if (model.moe) {
+    const std::int64_t experts = model.moe->num_experts, router = s.hidden * experts;
+    counts.moe_layer = attention(model, s) + experts * mlp(model, s) + router + norms(model, s);
+    counts.idle_experts = (experts - model.moe->top_k) * mlp(model, s);
+  }
+  if (model.transformer_block_type != TransformerBlock::kPostLn)
+    counts.final_norm = norm(model, s.hidden);
+  if (is_encoder(model)) count_encoder(model, s, counts);
+  return counts;
+}
+
+std::int64_t count_all(const ModelSection& model) {
+  const ParameterCounts counts = count_parameters(model);
+  std::int64_t total = counts.embedding + counts.positions + counts.final_norm + counts.token_head +
+                       counts.sample_head;
+  for (int layer = 0; layer < model.num_layers; ++layer) total += counts.layer(model, layer);
+  return model.share_embeddings_and_output_weights ? total : total + counts.head;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace trellis::trainer {
+
+/// What every sampler must know. Throws ConfigError: no samples, sizes that are not positive, a
+/// global batch that micro-batches and data-parallel ranks do not divide.
+struct SamplerShape {
+  std::int64_t total_samples = 0;
+  std::int64_t micro_batch_size = 1;
+  std::int64_t global_batch_size = 1;
+  int data_parallel_size = 1;
+  bool drop_last = true;
+  bool pad_samples_to_global_batch_size = false;
+
+  void check() const;
+  void check_rank(
+      int data_parallel_rank) const;  ///< throws ConfigError unless 0 ≤ rank < data_parallel_size
+  [[nodiscard]] std::int64_t per_rank() const { return global_batch_size / data_parallel_size; }
+};
+
+/// NeMo's MegatronPretrainingBatchSampler (`single`), and what a distributed sampler gives for
+/// Hugging Face data. Batch b of a pass takes consecutive samples; rank r gets the places r, r +
+/// DP, r + 2·DP, … of it. Returns nothing after the pass's last batch. Without drop_last a pass
+/// ends with a shorter batch, filled up with −1 when `pad_samples_to_global_batch_size`.
+class SequentialSampler {
+ public:
+  explicit SequentialSampler(const SamplerShape& shape);
+  [[nodiscard]] std::int64_t num_batches(
+      std::int64_t consumed_samples = 0) const;  ///< left in the pass
+  /// Batch `batch` counted from `consumed_samples`.
+  [[nodiscard]] std::vector<std::int64_t> indices(std::int64_t batch, int data_parallel_rank,
+                                                  std::int64_t consumed_samples = 0) const;
+
+ private:
+  SamplerShape shape_;
+};
+
+/// NeMo's MegatronPretrainingRandomBatchSampler (`cyclic`). Each rank owns a bucket of (total /
+/// (mbs · DP)) · mbs samples and draws it in the order of torch.randperm, seeded with seed + epoch;
+/// NxDT's seed is always 0. An epoch is total − total mod gbs samples.
+class RandomSampler {
+ public:
+  /// Throws ConfigError also for drop_last false with mbs · DP > 1, and for padding.
+  explicit RandomSampler(const SamplerShape& shape, std::uint64_t seed = 0);
+  /// The rank's share of the global batch that starts after `consumed_samples`, which must be whole
+  /// micro-batches of all ranks.
+  [[nodiscard]] std::vector<std::int64_t> indices(std::int64_t consumed_samples,
+                                                  int data_parallel_rank) const;
+
+ private:
+  using Order = std::shared_ptr<const std::vector<std::int64_t>>;
+  [[nodiscard]] Order order_of(std::int64_t epoch) const;
+
+  SamplerShape shape_;
+  std::uint64_t seed_;
+  std::int64_t bucket_;
+  mutable std::mutex mutex_;
+  mutable std::int64_t kept_epoch_ =
+      -1;  ///< the order of one epoch is kept: it is as long as a rank's share of the data
+  mutable Order kept_;
+};
+
+/// torch.randperm(count, generator=torch.Generator().manual_seed(seed)) on the CPU.
+[[nodiscard]] std::vector<std::int64_t> torch_randperm(std::int64_t count, std::uint64_t seed);
+
+}  // namespace trellis::trainer

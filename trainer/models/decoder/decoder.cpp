@@ -1,0 +1,146 @@
+#include "trainer/models/decoder/decoder.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include "base/error.h"
+#include "trainer/parallel_layers/loss_functions.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
+
+RotarySpec rotary_spec(const ModelSection& config) {
+  RotarySpec spec;
+  spec.head_dim = head_dim(config);
+  spec.sequence_length = config.encoder_seq_length;
+  spec.max_position_embeddings = config.max_position_embeddings;
+  spec.theta = config.rope_theta;
+  spec.percentage = config.rotary_percentage;
+  spec.scaling = config.rope_scaling;
+  return spec;
+}
+
+/// Of the first `count` rows, [s, count]; −100 where none follows, and for padding.
+at::Tensor next_tokens(const MicroBatch& batch, std::int64_t count) {
+  at::Tensor tokens = batch.input_ids.narrow(0, 0, count);
+  if (batch.attention_mask.defined())
+    tokens = tokens.masked_fill(batch.attention_mask.narrow(0, 0, count).eq(0), kIgnored);
+  return at::constant_pad_nd(tokens.narrow(1, 1, tokens.size(1) - 1), {0, 1}, kIgnored).t();
+}
+
+}  // namespace
+
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
+                            const EntropyContext& context) {
+  const at::Tensor labels = batch.labels.t();
+  const at::Tensor losses = parallel_cross_entropy(
+      logits, labels, context.tp, {.entry_dtype = context.entry_dtype, .ignore_index = kIgnored});
+  at::Tensor weights = labels.ne(kIgnored).to(losses.scalar_type());
+  if (batch.loss_mask.defined()) weights = weights * batch.loss_mask.t().to(losses.scalar_type());
+  const at::Tensor total = weights.sum();
+  return (losses * weights).sum() /
+         (total + total.eq(0).to(total.scalar_type()));  // 0, not 0/0, when nothing counts
+}
+
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch,
+                           const EntropyContext& context, const OrpoSection& orpo) {
+  CrossEntropyOptions options{.entry_dtype = context.entry_dtype, .ignore_index = kIgnored};
+  if (orpo.trl) options.entry_dtype = logits.scalar_type();
+  const at::Tensor labels = batch.labels.t();
+  const at::Tensor losses = parallel_cross_entropy(logits, labels, context.tp, options);
+  const at::Tensor counts = labels.ne(kIgnored).sum(0).to(losses.scalar_type());
+  const at::Tensor log_probability = losses.sum(0).neg() / counts;  // [2·b]
+  const at::Tensor odds = log_probability - log_probability.exp().neg().log1p();
+  const std::int64_t pairs = odds.size(0) / 2;
+  const at::Tensor difference = odds.narrow(0, 0, pairs) - odds.narrow(0, pairs, pairs);
+  const at::Tensor ratio =
+      difference.clamp_max(0) -
+      difference.abs().neg().exp().log1p();  // log sigmoid, which does not overflow
+  if (!orpo.trl) return (log_probability.narrow(0, 0, pairs) + ratio * orpo.beta).mean().neg();
+  const at::Tensor tokens = next_tokens(batch, pairs);
+  const at::Tensor nll =
+      parallel_cross_entropy(logits.narrow(1, 0, pairs), tokens, context.tp, options);
+  return nll.sum() / tokens.ne(kIgnored).sum().to(nll.scalar_type()) - ratio.mean() * orpo.beta;
+}
+
+Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context,
+                 const StageSlot& slot)
+    : entropy_{context.tp(), context.wide_dtype},
+      sequence_length_(config.encoder_seq_length),
+      save_logits_(config.save_logits),
+      frozen_(config.lora.has_value()),
+      orpo_(config.orpo),
+      mask_(context, config.encoder_seq_length, config.sliding_window),
+      head_scope_(context.scope(names.head)),
+      loss_scope_(context.scope("loss")) {
+  if (config.position_embedding == PositionEmbedding::kRope)
+    rotary_.emplace(context, rotary_spec(config));
+  if (slot.is_first()) embedding_.emplace(context, config, names);
+  for (int layer = slot.layers.first; layer < slot.layers.end; ++layer)
+    layers_.emplace_back(context, config, names, layer);
+  if (slot.is_last()) make_head(config, names, context);
+  if (config.share_embeddings_and_output_weights && slot.count > 1 &&
+      (slot.is_first() || slot.is_last())) {
+    const std::string weight = std::string(names.embedding) + ".weight";
+    tied_.push_back({{{0, weight}, {slot.count - 1, weight}}});
+  }
+}
+
+void Decoder::make_head(const ModelSection& config, const ModuleNames& names,
+                        const ModuleContext& context) {
+  if (config.transformer_block_type != TransformerBlock::kPostLn)
+    final_norm_.emplace(context, names.final_norm, config);
+  const bool tied = config.share_embeddings_and_output_weights;
+  at::Tensor weight;
+  if (tied && embedding_) {
+    weight = embedding_->word_weight();
+  } else {
+    const std::string path = tied ? names.embedding : names.head;
+    Parameter& parameter = make_parameter(
+        context,
+        {path + ".weight", {config.vocab_size, config.hidden_size}, 0, 1, config.init_method_std});
+    parameter.shared = tied;
+    weight = parameter.tensor;
+  }
+  head_ = ColumnShards{{weight}, {}, entropy_.tp, context.sequence_parallel, context.reduce_dtype};
+}
+
+at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) const {
+  if (embedding_ && batch.input_ids.size(1) != sequence_length_) {
+    throw ConfigError(c10::str("data: a batch has ", batch.input_ids.size(1),
+                               " tokens per sample, expected model.encoder_seq_length ",
+                               sequence_length_,
+                               "; make the data's sequences of this length or change the model's"));
+  }
+  const SequenceContext sequence = sequence_context(batch);
+  at::Tensor hidden = embedding_ ? embedding_->forward(batch) : input;
+  // A frozen embedding ends backward; recomputed layers need an input that has a gradient.
+  if (embedding_ && frozen_ && at::GradMode::is_enabled())
+    hidden = hidden.detach().requires_grad_();
+  for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
+  if (!head_) return hidden;
+  return loss(final_norm_ ? final_norm_->forward(hidden) : hidden, batch);
+}
+
+SequenceContext Decoder::sequence_context(const MicroBatch& batch) const {
+  SequenceContext sequence;
+  sequence.allowed = mask_.allowed(batch.attention_mask);
+  if (rotary_) sequence.rotary = rotary_->tables(batch.position_ids);
+  return sequence;
+}
+
+at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) const {
+  at::Tensor logits;
+  {
+    const Scope scope = head_scope_.enter();
+    logits = head_scope_.leave(linear_with_async_communication(hidden, *head_)[0]);
+  }
+  if (save_logits_) logits_ = logits.detach();
+  const Scope scope = loss_scope_.enter();
+  return loss_scope_.leave(orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
+                                 : masked_mean_loss(logits, batch, entropy_));
+}
+
+}  // namespace trellis::trainer

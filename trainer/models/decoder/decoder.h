@@ -1,0 +1,65 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+
+#include "trainer/config/model_section.h"
+#include "trainer/modules/embedding.h"
+#include "trainer/modules/transformer_layer.h"
+#include "trainer/parallel_layers/loss_functions.h"
+#include "trainer/pipeline/stage.h"
+
+namespace trellis::trainer {
+
+/// Σ loss · weight / Σ weight over the labels that are not −100; 0 when none counts. Logits [s, b,
+/// v/TP]; the weights are batch.loss_mask.
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
+                            const EntropyContext& context);
+
+/// Odds-ratio preference optimization over pairs: logits [s, 2·b, v/TP], the chosen sequences
+/// first. With p the mean log-probability of a sequence's labels and odds(p) = p − log(1 − eᵖ): NLL
+/// − beta · mean over pairs of log sigmoid(odds(p_chosen) − odds(p_rejected)). NLL is the mean of
+/// −p_chosen (NxDT, base_orpo.py). `trl` (TRL 0.24, orpo_trainer.py): it is the mean cross entropy
+/// of every next token of the chosen sequences that is not padding, and entries of the vocabulary
+/// have the logits' dtype.
+at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch,
+                           const EntropyContext& context, const OrpoSection& orpo);
+
+/// One pipeline stage of a decoder: embedding on the first stage, its layers, final norm, head and
+/// loss on the last one (post_ln has no final norm). Parameter names are global:
+/// "model.layers.3.self_attn.o_proj.weight" on whichever stage.
+///
+/// share_embeddings_and_output_weights: the head reads the word embedding. When they lie on two
+/// stages the last one holds a copy under the same name, marked Parameter::shared: tied_weights().
+class Decoder : public PipelineStage {
+ public:
+  Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context,
+          const StageSlot& slot);
+  /// Throws ConfigError for samples of another length than the model's.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override;
+  [[nodiscard]] at::Tensor logits() const override { return logits_; }
+  [[nodiscard]] std::vector<TiedWeight> tied_weights() const override { return tied_; }
+
+ private:
+  void make_head(const ModelSection& config, const ModuleNames& names,
+                 const ModuleContext& context);
+  [[nodiscard]] SequenceContext sequence_context(const MicroBatch& batch) const;
+  [[nodiscard]] at::Tensor loss(const at::Tensor& hidden, const MicroBatch& batch) const;
+
+  EntropyContext entropy_;
+  std::int64_t sequence_length_;
+  bool save_logits_, frozen_;  ///< frozen: only adapters are trained
+  std::optional<OrpoSection> orpo_;
+  AttentionMask mask_;
+  std::optional<RotaryEmbedding> rotary_;
+  std::optional<LanguageModelEmbedding> embedding_;
+  std::deque<TransformerLayer> layers_;
+  std::optional<Norm> final_norm_;
+  std::optional<ColumnShards> head_;
+  LayerScope head_scope_;
+  LayerScope loss_scope_;
+  std::vector<TiedWeight> tied_;
+  mutable at::Tensor logits_;
+};
+
+}  // namespace trellis::trainer
