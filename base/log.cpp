@@ -63,7 +63,7 @@ void log(LogLevel level, std::string_view text) {
 }
 
 struct LogTap::Impl {
-  std::shared_ptr<TapSink> sink;
+  spdlog::sink_ptr sink;
 };
 
 LogTap::LogTap(Sink sink)

@@ -63,10 +63,10 @@ std::vector<std::string> simulation(const CostOptions& options, const std::strin
   return arguments;
 }
 
-ReportFile simulated_run(const CostOptions& options, const std::string& json) {
+ReportFile simulated_run(const CostOptions& options, const std::string& report) {
   ReportFile file;
   file.path = options.source;
-  file.report = nlohmann::json::parse(json);
+  file.report = nlohmann::json::parse(report);
   analysis::check_run_report(file.report, options.source);
   return file;
 }

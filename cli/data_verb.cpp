@@ -85,7 +85,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
       "inspect",
       "facts of a Megatron data set PREFIX, or what a step of a configuration reads, decoded");
   auto prefix = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
+  auto json_output = std::make_shared<bool>(false);
   auto request = std::make_shared<DataInspectRequest>();
   auto tokenizer = std::make_shared<trainer::TokenizerSection>();
   verb->add_option("data", *prefix,
@@ -107,7 +107,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
       ->capture_default_str()
       ->check(at_least(0));
   tokenizer_options(*verb, *tokenizer);
-  verb->add_flag("--json", *json, "one JSON document on stdout");
+  verb->add_flag("--json", *json_output, "one JSON document on stdout");
   verb->footer(
       "Examples:\n  trellis data inspect data/corpus --tokenizer huggingface --type "
       "llama3/tokenizer.json\n"
@@ -115,7 +115,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
   verb->callback([=, &exit_code] {
     if (prefix->ends_with(".yaml") || prefix->ends_with(".yml")) {
       request->config_file = *prefix;
-      request->json = *json;
+      request->json = *json_output;
       exit_code = call_trainer<trellis_data_inspect_fn>("trellis_data_inspect", request.get());
       return;
     }
@@ -123,7 +123,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
     const bool decode = verb->count("--tokenizer") > 0;
     const trainer::DatasetFacts facts =
         trainer::inspect_dataset(*prefix, decode ? tokenizer.get() : nullptr, request->rows);
-    std::cout << (*json ? facts.json().dump(1) : facts.text()) << "\n";
+    std::cout << (*json_output ? facts.json().dump(1) : facts.text()) << "\n";
     exit_code = static_cast<int>(ExitCode::kOk);
   });
 }

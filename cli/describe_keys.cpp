@@ -45,17 +45,17 @@ std::vector<KeyDoc> keys_of(const std::string& section) {
 }
 
 nlohmann::json as_json(const KeyDoc& doc) {
-  nlohmann::json json = {{"section", doc.section},
-                         {"key", doc.key},
-                         {"use", trainer::name_of(doc.use)},
-                         {"origin", doc.origin}};
+  nlohmann::json fields = {{"section", doc.section},
+                           {"key", doc.key},
+                           {"use", trainer::name_of(doc.use)},
+                           {"origin", doc.origin}};
   if (doc.use == KeyUse::kSupported) {
-    json["type"] = doc.type;
-    json["default"] = doc.default_value;
+    fields["type"] = doc.type;
+    fields["default"] = doc.default_value;
   }
-  if (!doc.neutral.empty()) json["accepted"] = doc.neutral;
-  if (!doc.why.empty()) json["why"] = doc.why;
-  return json;
+  if (!doc.neutral.empty()) fields["accepted"] = doc.neutral;
+  if (!doc.why.empty()) fields["why"] = doc.why;
+  return fields;
 }
 
 std::string line_of(const KeyDoc& doc) {
@@ -70,9 +70,9 @@ std::string line_of(const KeyDoc& doc) {
 
 }  // namespace
 
-std::string describe_keys(const std::string& section, bool json) {
+std::string describe_keys(const std::string& section, bool json_output) {
   const std::vector<KeyDoc> docs = keys_of(section);
-  if (json) {
+  if (json_output) {
     nlohmann::json document = {{"schema", "trellis.keys/1"}, {"keys", nlohmann::json::array()}};
     for (const KeyDoc& doc : docs) document["keys"].push_back(as_json(doc));
     return document.dump(1) + "\n";

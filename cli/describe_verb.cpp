@@ -24,9 +24,9 @@ struct DescribeOptions {
   bool json = false;
 };
 
-void list_instances(bool json) {
+void list_instances(bool json_output) {
   const std::vector<std::string> names = sim::instance_names();
-  if (json) {
+  if (json_output) {
     std::cout << nlohmann::json({{"schema", "trellis.instances/1"}, {"instances", names}}).dump(1)
               << "\n";
     return;
@@ -50,11 +50,12 @@ CLI::App* add_keys(CLI::App& describe) {
   CLI::App* verb = describe.add_subcommand(
       "keys", "the keys of a configuration: type, default, and which have no effect");
   auto section = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
+  auto json_output = std::make_shared<bool>(false);
   verb->add_option("section", *section, "e.g. model.optim; top: the top level; none: all sections");
-  verb->add_flag("--json", *json, "one JSON document (schema trellis.keys/1)");
+  verb->add_flag("--json", *json_output, "one JSON document (schema trellis.keys/1)");
   verb->footer("Example: trellis describe keys distributed_strategy");
-  verb->callback([section, json] { std::cout << describe_keys(*section, *json) << std::flush; });
+  verb->callback(
+      [section, json_output] { std::cout << describe_keys(*section, *json_output) << std::flush; });
   return verb;
 }
 

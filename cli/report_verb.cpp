@@ -33,8 +33,8 @@ nlohmann::json with_summary(const ReportFile& file) {
   return document;
 }
 
-void report_one(const ReportFile& file, bool json) {
-  if (json) {
+void report_one(const ReportFile& file, bool json_output) {
+  if (json_output) {
     std::cout << with_summary(file).dump(1) << "\n";
     return;
   }
@@ -43,8 +43,8 @@ void report_one(const ReportFile& file, bool json) {
     std::cout << analysis::summary_text(file, analysis::summarize(file));
 }
 
-void report_columns(const std::vector<ReportFile>& files, bool json) {
-  if (!json) {
+void report_columns(const std::vector<ReportFile>& files, bool json_output) {
+  if (!json_output) {
     std::cout << analysis::columns_text(files);
     return;
   }

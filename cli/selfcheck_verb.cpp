@@ -31,7 +31,7 @@ analysis::Finding run_one(const analysis::SanityCheck& check) {
   }
 }
 
-int run(bool json) {
+int run(bool json_output) {
   nlohmann::json document = {{"schema", "trellis.selfcheck/1"},
                              {"checks", nlohmann::json::array()}};
   int failed = 0;
@@ -42,7 +42,7 @@ int run(bool json) {
     const double took =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     failed += finding.holds ? 0 : 1;
-    if (json) {
+    if (json_output) {
       document["checks"].push_back({{"id", check.id},
                                     {"claim", check.claim},
                                     {"holds", finding.holds},
@@ -55,7 +55,7 @@ int run(bool json) {
     }
   }
   document["failed"] = failed;
-  if (json) std::cout << document.dump(1) << "\n";
+  if (json_output) std::cout << document.dump(1) << "\n";
   if (failed == 0) return 0;
   std::cerr << fmt::format(
       "error: {} of the laws do not hold: the model, or the numbers that TRELLIS_CONFIG_DIR names, "
@@ -69,10 +69,10 @@ int run(bool json) {
 void add_selfcheck(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
       "selfcheck", "physical laws that any machine obeys, tried on the model; less than a minute");
-  auto json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *json, "one JSON document (schema trellis.selfcheck/1)");
+  auto json_output = std::make_shared<bool>(false);
+  verb->add_flag("--json", *json_output, "one JSON document (schema trellis.selfcheck/1)");
   verb->footer("Exit code 0: all hold; 1: one does not.\nExample:\n  trellis selfcheck");
-  verb->callback([json, &exit_code] { exit_code = run(*json); });
+  verb->callback([json_output, &exit_code] { exit_code = run(*json_output); });
 }
 
 }  // namespace trellis::cli

@@ -14,11 +14,11 @@ fail() {
   exit 2
 }
 
-build() { # build PRESET [TARGET…]
+build() { # build PRESET [TARGET…]; TRELLIS_WERROR=ON: warnings are errors
   local preset=$1; shift
   say "configuring ($preset)"
   mkdir -p "build/$preset"
-  cmake --preset "$preset" >"build/$preset/configure.log" 2>&1 || {
+  cmake --preset "$preset" ${TRELLIS_WERROR:+"-DTRELLIS_WERROR=$TRELLIS_WERROR"} >"build/$preset/configure.log" 2>&1 || {
     cat "build/$preset/configure.log" >&2
     fail "CMake could not configure" "see the lines above"
   }

@@ -38,7 +38,7 @@ TEST(Representatives, NoneWaitsForRanksThatDoNotRun) {
     Tensors all{at::zeros({4})};
     tp->allreduce(all)->wait();
     at::Tensor shard = at::zeros({2}), whole = at::zeros({4});
-    dp->_allgather_base(whole, shard)->wait();
+    dp->all_gather_single(whole, shard)->wait();
     auto across = context.new_group("pp", {first, first + 3});
     Tensors message{at::zeros({3})};
     if (first == 0) across->send(message, 1, 0)->wait();

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include <c10/util/Exception.h>
+#include <oneapi/dnnl/dnnl_common.hpp>
 
 namespace trellis::trainer {
 namespace {
@@ -27,11 +28,21 @@ Error error_of(const std::string& what) {
           "fewer ranks, --threads 1 or a smaller model"};
 }
 
+bool is_of_memory(dnnl_status_t status) {
+  return status == dnnl_out_of_memory || status == dnnl_runtime_error;
+}
+
 }  // namespace
 
 std::optional<Error> failed_allocation(const std::exception& thrown) {
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
     return error_of("an allocation failed");
+  }
+  // oneDNN, which multiplies matrices for LibTorch, has its own type; its code generator reports
+  // kernels that it has no memory for as failures at run time.
+  if (const auto* failed = dynamic_cast<const dnnl::error*>(&thrown);
+      failed != nullptr && is_of_memory(failed->status)) {
+    return error_of(std::string("oneDNN ") + failed->message);
   }
   const auto* error = dynamic_cast<const c10::Error*>(&thrown);
   if (error == nullptr) return std::nullopt;

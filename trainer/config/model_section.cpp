@@ -38,22 +38,24 @@ HfModelConfig read_model_config(SectionReader& reader, const ModelSurroundings& 
 
 /// kv_channels, config.json's head_dim, or hidden_size / heads. config.json's holds for
 /// config.json's sizes only: a smaller hidden_size in the YAML makes smaller heads.
-int read_head_dim(SectionReader& reader, const ModelSection& section, const HfModelConfig& json) {
+int read_head_dim(SectionReader& reader, const ModelSection& section,
+                  const HfModelConfig& published) {
   if (const auto channels = reader.optional_positive("kv_channels")) return *channels;
   const int derived = section.hidden_size / std::max(1, section.num_attention_heads);
-  if (!json.head_dim) return derived;
-  const bool follows_sizes = json.hidden_size && json.num_attention_heads &&
-                             *json.head_dim == *json.hidden_size / *json.num_attention_heads;
-  return follows_sizes ? derived : *json.head_dim;
+  if (!published.head_dim) return derived;
+  const bool follows_sizes =
+      published.hidden_size && published.num_attention_heads &&
+      *published.head_dim == *published.hidden_size / *published.num_attention_heads;
+  return follows_sizes ? derived : *published.head_dim;
 }
 
 /// An image has a token per patch, and one for its class.
-ImageSection read_image(SectionReader& reader, const HfModelConfig& json) {
+ImageSection read_image(SectionReader& reader, const HfModelConfig& published) {
   ImageSection image;
-  image.size = reader.positive("image_size", json.image_size.value_or(image.size));
-  image.patch = reader.positive("patch_size", json.patch_size.value_or(image.patch));
-  image.channels = reader.positive("num_channels", json.num_channels.value_or(image.channels));
-  image.labels = reader.positive("num_labels", json.num_labels.value_or(image.labels));
+  image.size = reader.positive("image_size", published.image_size.value_or(image.size));
+  image.patch = reader.positive("patch_size", published.patch_size.value_or(image.patch));
+  image.channels = reader.positive("num_channels", published.num_channels.value_or(image.channels));
+  image.labels = reader.positive("num_labels", published.num_labels.value_or(image.labels));
   if (image.size % image.patch != 0) {
     reader.problem("image_size",
                    fmt::format("{} is not divisible by patch_size {}", image.size, image.patch));
@@ -70,9 +72,9 @@ ImageSection read_image(SectionReader& reader, const HfModelConfig& json) {
   return image;
 }
 
-void read_lengths(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
+void read_lengths(SectionReader& reader, const HfModelConfig& published, ModelSection& section) {
   if (section.architecture == "vit") {
-    section.image = read_image(reader, json);
+    section.image = read_image(reader, published);
     const int tokens = section.image->patches() + 1;
     section.encoder_seq_length = reader.positive("encoder_seq_length", tokens);
     section.max_position_embeddings = reader.positive("max_position_embeddings", tokens);
@@ -87,49 +89,52 @@ void read_lengths(SectionReader& reader, const HfModelConfig& json, ModelSection
     return;
   }
   section.encoder_seq_length = reader.required_positive("encoder_seq_length");
-  section.max_position_embeddings = reader.positive(
-      "max_position_embeddings", json.max_position_embeddings.value_or(section.encoder_seq_length));
+  section.max_position_embeddings =
+      reader.positive("max_position_embeddings",
+                      published.max_position_embeddings.value_or(section.encoder_seq_length));
   if (section.architecture == "bert")
-    section.type_vocab_size = reader.positive("type_vocab_size", json.type_vocab_size.value_or(2));
+    section.type_vocab_size =
+        reader.positive("type_vocab_size", published.type_vocab_size.value_or(2));
 }
 
 /// What is built: of an hf model by its type, of a Megatron model by its structure
 /// (read_structure).
-std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfig& json) {
+std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfig& published) {
   if (!hf && reader.has("model_type"))
     reader.problem("model_type",
                    "belongs to model_source hf; Megatron models say what they are made of");
-  const std::string otherwise = json.model_type.empty() ? "llama" : json.model_type;
+  const std::string otherwise = published.model_type.empty() ? "llama" : published.model_type;
   // Mixtral's sizes of its experts are in config.json or in section `moe`.
   const std::string type =
       otherwise == "mixtral" && !reader.has("model_type")
           ? otherwise
           : reader.one_of("model_type", otherwise, {"llama", "mistral", "bert", "vit"});
-  if (!json.model_type.empty() && type != json.model_type) {
+  if (!published.model_type.empty() && type != published.model_type) {
     reader.problem("model_type", fmt::format("{} contradicts {} of model_config; remove it", type,
-                                             json.model_type));
+                                             published.model_type));
   }
   return hf && (type == "bert" || type == "vit") ? type : "llama";
 }
 
-void read_sizes(SectionReader& reader, const HfModelConfig& json, ModelSection& section) {
+void read_sizes(SectionReader& reader, const HfModelConfig& published, ModelSection& section) {
   section.num_layers =
-      reader.at_most("num_layers", read_size(reader, "num_layers", json.num_hidden_layers),
+      reader.at_most("num_layers", read_size(reader, "num_layers", published.num_hidden_layers),
                      kMostLayers, "each layer is planned and run one by one");
-  section.hidden_size = read_size(reader, "hidden_size", json.hidden_size);
-  section.ffn_hidden_size = read_size(reader, "ffn_hidden_size", json.intermediate_size);
-  section.num_attention_heads = read_size(reader, "num_attention_heads", json.num_attention_heads);
+  section.hidden_size = read_size(reader, "hidden_size", published.hidden_size);
+  section.ffn_hidden_size = read_size(reader, "ffn_hidden_size", published.intermediate_size);
+  section.num_attention_heads =
+      read_size(reader, "num_attention_heads", published.num_attention_heads);
   section.num_kv_heads = reader.positive(
-      "num_kv_heads", json.num_key_value_heads.value_or(section.num_attention_heads));
-  section.head_dim = read_head_dim(reader, section, json);
-  read_lengths(reader, json, section);
+      "num_kv_heads", published.num_key_value_heads.value_or(section.num_attention_heads));
+  section.head_dim = read_head_dim(reader, section, published);
+  read_lengths(reader, published, section);
   const double epsilon = is_encoder(section) ? 1e-12 : section.layernorm_epsilon;
   section.layernorm_epsilon =
-      reader.positive("layernorm_epsilon", json.rms_norm_eps.value_or(epsilon));
-  section.init_method_std =
-      reader.positive("init_method_std", json.initializer_range.value_or(section.init_method_std));
+      reader.positive("layernorm_epsilon", published.rms_norm_eps.value_or(epsilon));
+  section.init_method_std = reader.positive(
+      "init_method_std", published.initializer_range.value_or(section.init_method_std));
   section.sliding_window = reader.optional_positive("sliding_window_size");
-  if (!reader.has("sliding_window_size")) section.sliding_window = json.sliding_window;
+  if (!reader.has("sliding_window_size")) section.sliding_window = published.sliding_window;
 }
 
 /// Megatron models call it position_freq_base (times position_abf_factor), Hugging Face models
@@ -166,8 +171,8 @@ RopeScaling read_rope_section(SectionReader scaling) {
   return section;
 }
 
-RopeScaling read_rope_scaling(SectionReader& reader, const HfModelConfig& json) {
-  RopeScaling section = json.rope_scaling.value_or(RopeScaling{});
+RopeScaling read_rope_scaling(SectionReader& reader, const HfModelConfig& published) {
+  RopeScaling section = published.rope_scaling.value_or(RopeScaling{});
   const double factor = reader.positive("positition_interpolation_factor", 1.0);
   if (factor != 1) section = {.type = "linear", .factor = factor};
   SectionReader scaling = reader.section("rope_scaling");
@@ -235,25 +240,26 @@ void refuse_foreign_keys(SectionReader& reader, const ModelSection& section) {
 
 ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) {
   const bool hf = surroundings.hf;
-  const HfModelConfig json = read_model_config(reader, surroundings);
+  const HfModelConfig published = read_model_config(reader, surroundings);
   ModelSection section;
-  section.architecture = read_architecture(reader, hf, json);
-  read_sizes(reader, json, section);
+  section.architecture = read_architecture(reader, hf, published);
+  read_sizes(reader, published, section);
   if (!section.image)
     read_vocabulary(reader,
-                    {json.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size,
+                    {published.vocab_size, hf, surroundings.strategy->tensor_model_parallel_size,
                      surroundings.tokenizer},
                     section);
-  section.rope_theta = read_rope_theta(reader, hf, json.rope_theta.value_or(kDefaultRopeTheta));
-  section.rope_scaling = read_rope_scaling(reader, json);
+  section.rope_theta =
+      read_rope_theta(reader, hf, published.rope_theta.value_or(kDefaultRopeTheta));
+  section.rope_scaling = read_rope_scaling(reader, published);
   finish_rope_scaling(reader, section);
   read_attention(reader, section);
   read_norm_decay(reader, section);
-  section.attention_dropout = json.attention_dropout.value_or(0);
-  section.hidden_dropout = json.hidden_dropout.value_or(hf ? 0 : 0.1);
-  section.share_embeddings_and_output_weights = json.tie_word_embeddings;
+  section.attention_dropout = published.attention_dropout.value_or(0);
+  section.hidden_dropout = published.hidden_dropout.value_or(hf ? 0 : 0.1);
+  section.share_embeddings_and_output_weights = published.tie_word_embeddings;
   section.moe = read_moe(reader, !hf);
-  if (!section.moe && json.moe && !reader.has("moe")) section.moe = json.moe;
+  if (!section.moe && published.moe && !reader.has("moe")) section.moe = published.moe;
   read_structure(reader, hf, section);
   refuse_foreign_keys(reader, section);
   if (is_encoder(section)) {
@@ -269,8 +275,8 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   read_pipeline_cuts(reader, section);
   section.weight_init_only = reader.get<bool>("weight_init_only", section.weight_init_only);
   section.skip_nan_grad = reader.get<bool>("skip_nan_grad", section.skip_nan_grad);
-  const std::string dtype =
-      reader.one_of("torch_dtype", json.bf16 ? "bfloat16" : "float32", {"bfloat16", "float32"});
+  const std::string dtype = reader.one_of("torch_dtype", published.bf16 ? "bfloat16" : "float32",
+                                          {"bfloat16", "float32"});
   surroundings.bf16_checkpoint = hf && dtype == "bfloat16";
   return section;
 }

@@ -148,7 +148,9 @@ TEST(CommProfiler, DomainsThatAreLeftOutAreLikeOneThatIsKept) {
               for (const auto& [resource, bytes] : all) {
                 const bool here = machine.is_link(resource) &&
                                   near.contains(machine.topology().node_of_link(resource));
-                if (here) EXPECT_EQ(kept[resource], bytes) << machine.name(resource);
+                if (here) {
+                  EXPECT_EQ(kept[resource], bytes) << machine.name(resource);
+                }
               }
             }
           }

@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <oneapi/dnnl/dnnl_common.hpp>
 
 #include "tests/integration/layout_run.h"
 #include "trainer/app/failed_allocation.h"
@@ -128,6 +129,8 @@ TEST(FailedAllocation, IsRecognised) {
                   "`trellis simulate`"));
   }
   EXPECT_TRUE(failed_allocation(std::bad_alloc()).has_value());
+  EXPECT_TRUE(failed_allocation(dnnl::error(dnnl_out_of_memory, "could not create a primitive")));
+  EXPECT_FALSE(failed_allocation(dnnl::error(dnnl_invalid_arguments, "wrong shapes")));
   EXPECT_FALSE(failed_allocation(ConfigError("another")).has_value());
 }
 

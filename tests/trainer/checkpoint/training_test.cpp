@@ -239,9 +239,10 @@ TEST(Files, AreNxDsAndOpenWithTorchLoad) {
       expected += tensor.to(at::kDouble).sum().item<double>() * (replicated ? 2 : 1);
     }
     EXPECT_NEAR(total, expected, 1e-6);
-    if (!xser)
+    if (!xser) {
       EXPECT_TRUE(
           sums.contains("optim/dp_rank_00_tp_rank_00_pp_rank_00.pt/sharded_master_weights/0"));
+    }
     const TrainingRun cut = train(
         [&] {
           RunConfig longer = resumed(config, folder.path(), 2);
@@ -362,7 +363,9 @@ void stop_at_every_change(const std::string& filename) {
     const std::int64_t step = left.newest() ? left.newest()->step : 0;
     EXPECT_GE(step, std::min<std::int64_t>(saved, 3) - 1) << "change " << last;
     const TrainingRun rest = train(config, folder.path());
-    if (step < 3) EXPECT_EQ(rest.losses.at(3), whole.losses.at(3)) << "change " << last;
+    if (step < 3) {
+      EXPECT_EQ(rest.losses.at(3), whole.losses.at(3)) << "change " << last;
+    }
     for (const std::string& name : folders_in(folder.path()))
       EXPECT_TRUE(fs::exists(folder.path() / name / "done")) << name << ", change " << last;
   }

@@ -58,9 +58,10 @@ TEST(Activations, EachEqualsItsFormulaAndItsGradientTheSlope) {
     EXPECT_TRUE(at::allclose(y, formula(activation, value), 1e-13, 1e-13))
         << static_cast<int>(activation);
     EXPECT_EQ(y.size(-1), is_gated(activation) ? 4 : 8);
-    if (is_gated(activation))
+    if (is_gated(activation)) {
       EXPECT_TRUE(at::allclose(
           y, activate(activation, value.chunk(2, -1)[0], value.chunk(2, -1)[1]), 1e-13, 1e-13));
+    }
     y.sum().backward();
     const double h = 1e-6;
     const at::Tensor slope = (formula(activation, value + h * direction).sum() -

@@ -93,9 +93,10 @@ Outcome train(const Layout& layout, With with) {
         EXPECT_TRUE(tensor.defined()) << name;
     }
   });
-  if (layout.tied)
+  if (layout.tied) {
     EXPECT_TRUE(outcome.weights.at("embed.weight").equal(outcome.weights.at("head.weight")))
         << "copies stay bit-equal";
+  }
   return outcome;
 }
 

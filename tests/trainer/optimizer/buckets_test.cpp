@@ -121,12 +121,15 @@ TEST(Overlap, AndBucketSizesChangeNoBit) {
           const Trained run = train(rank, parallel, options);
           for (std::size_t i = 0; i < kWeights.size(); ++i) {
             const bool same_buckets = cap > 1000;
-            if (same_buckets)
+            if (same_buckets) {
               EXPECT_TRUE(run.weights[i].equal(expected.weights[i])) << kWeights[i].name;
+            }
             EXPECT_TRUE(at::allclose(run.weights[i], expected.weights[i], 1e-5, 1e-6))
                 << "the norm is summed in another order";
           }
-          if (cap > 1000) EXPECT_EQ(run.norms, expected.norms);
+          if (cap > 1000) {
+            EXPECT_EQ(run.norms, expected.norms);
+          }
         }
       }
     });

@@ -193,8 +193,9 @@ TEST(ParallelState, ContextAndExpertGroupsWorkAndMessagesSayWho) {
     EXPECT_EQ(sum_of(state.get_expert_data_parallel_group()), expected(ParallelAxis::kExpertData));
     EXPECT_EQ(sum_of(state.get_zero1_sharding_group()), expected(ParallelAxis::kZero1Sharding));
     EXPECT_EQ(state.get_kv_shared_group().size, 2);
-    if (rank.rank() == 5)
+    if (rank.rank() == 5) {
       EXPECT_EQ(state.rmsg("loss is NaN"), "[rank_5_pp0_tp1_dp1_cp0] loss is NaN");
+    }
     EXPECT_EQ(state.is_global_rank_zero(), rank.rank() == 0);
   });
 }

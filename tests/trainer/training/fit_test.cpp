@@ -437,7 +437,9 @@ TEST(Fit, TrackGradNormLogsAnotherNorm) {
     const StepResult step = fit(config).steps[0];
     norms[type] = *step.tracked_grad_norm;
     EXPECT_EQ(step.scalars.at(tag_of_grad_norm(type)), norms[type]);
-    if (type == 2) EXPECT_EQ(step.grad_norm, norms[2]);
+    if (type == 2) {
+      EXPECT_EQ(step.grad_norm, norms[2]);
+    }
   }
   EXPECT_GT(norms[1], norms[2]);
   EXPECT_GT(norms[2], norms[static_cast<double>(INFINITY)]);

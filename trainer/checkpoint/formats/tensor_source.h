@@ -34,8 +34,7 @@ class TensorSource {
   /// The elements of `box` of a tensor, row-major, in its own type. REQUIRES: the entry is one of
   /// tensors(), the box lies in it, and `into` has its bytes. Throws ConfigError that names the
   /// file and the key when the bytes are missing or damaged.
-  virtual void read(const TensorEntry& tensor, const Box& box,
-                    std::span<std::byte> into) const = 0;
+  virtual void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const = 0;
 };
 
 }  // namespace trellis::checkpoint
