@@ -18,7 +18,8 @@ build() { # build PRESET [TARGET…]; TRELLIS_WERROR=ON: warnings are errors
   local preset=$1; shift
   say "configuring ($preset)"
   mkdir -p "build/$preset"
-  cmake --preset "$preset" ${TRELLIS_WERROR:+"-DTRELLIS_WERROR=$TRELLIS_WERROR"} >"build/$preset/configure.log" 2>&1 || {
+  local options=(${TRELLIS_WERROR:+"-DTRELLIS_WERROR=$TRELLIS_WERROR"})
+  cmake --preset "$preset" "${options[@]}" >"build/$preset/configure.log" 2>&1 || {
     cat "build/$preset/configure.log" >&2
     fail "CMake could not configure" "see the lines above"
   }
