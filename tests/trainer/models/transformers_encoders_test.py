@@ -148,8 +148,16 @@ class Bert(Comparison):
         self.output(exact, batches).loss.backward()
         truth = self.weights(values(exact, gradients=True))
 
+        def size(name):
+            # The terms of a bias's gradient may cancel; in that of its weight they are weighed by
+            # activations of about one, and do not.
+            weight = truth.get(name.removesuffix("bias") + "weight")
+            if weight is None:  # of a norm, or tied
+                return truth[name].norm()
+            return max(truth[name].norm(), weight.norm() / weight.shape[-1] ** 0.5)
+
         def far(of, name):
-            return ((of[name].double() - truth[name]).norm() / truth[name].norm()).item()
+            return ((of[name].double() - truth[name]).norm() / size(name)).item()
 
         for name in truth:
             # A key's bias shifts all of a query's scores alike: of its gradient only rounding is
