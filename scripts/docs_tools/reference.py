@@ -39,6 +39,10 @@ FORMATS = {
         "`trellis collectives --json`",
         "a row per message size: time, bandwidth, algorithm",
     ),
+    "trellis.checkpoint_plan/1": (
+        "the record of a run's saves",
+        "which bytes each rank writes and reads, when, and to which storage",
+    ),
     "trellis.cost/1": ("`trellis cost --json`", "days, node-hours and money of a run"),
     "trellis.costs/1": (
         "`trellis cost --json` of several instances",
@@ -129,6 +133,10 @@ FORMATS = {
     "trellis.step_report/1": (
         "`report.json`, member `simulated`",
         "a step in parts that add up to it, in picoseconds",
+    ),
+    "trellis.storages/1": (
+        "`trellis describe storage --json`",
+        "where checkpoints may lie: every number with unit, source and evidence",
     ),
     "trellis.sweep/1": ("`trellis sweep --json`", "every layout with status and reason"),
     "trellis.sweep_journal/1": (
