@@ -17,7 +17,9 @@ std::vector<int> EqualRanks::representatives() const {
 }
 
 EqualRanks equal_ranks(const RunConfig& config) {
-  return {{config.tp(), 1, config.dp(), config.pp()}, {true, true, true, false}};
+  // Routers without data share their tokens evenly; context parallelism lies within the third axis.
+  return {{config.tp(), config.ep(), config.dp() * config.cp() / config.ep(), config.pp()},
+          {true, true, true, false}};
 }
 
 std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config) {

@@ -146,6 +146,9 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
 }
 
 void check_orpo(const RunConfig& config, SectionReaders& r) {
+  if (config.model.orpo && config.model.moe && config.model.moe->output_router_logits) {
+    r.alignment.unsupported("orpo", "an auxiliary loss of the routers (output_router_logits)");
+  }
   if (!config.model.orpo || !config.model.orpo->trl || config.pp() == 1) return;
   r.alignment.section("orpo").problem(
       "implementation", fmt::format("`trl` has no pipeline; expected nxdt with "

@@ -42,16 +42,6 @@ DistributedStrategySection read_distributed_strategy(SectionReader& reader) {
                        fmt::format("context parallelism (context_parallel_size {})",
                                    section.context_parallel_size));
   }
-  if (section.expert_model_parallel_size > 1) {
-    reader.unsupported("expert_model_parallel_size",
-                       fmt::format("expert parallelism (expert_model_parallel_size {})",
-                                   section.expert_model_parallel_size));
-  }
-  if (section.token_shuffle_group_size > 1) {
-    reader.unsupported("token_shuffle_group_size",
-                       fmt::format("token shuffling (token_shuffle_group_size {})",
-                                   section.token_shuffle_group_size));
-  }
   return section;
 }
 
