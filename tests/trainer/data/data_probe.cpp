@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "trainer/data/chat/chat_template.h"
 #include "trainer/data/hf_dataset.h"
 #include "trainer/data/megatron/blend.h"
 #include "trainer/data/samples/samplers.h"
@@ -150,8 +151,25 @@ json hf_rows(const json& ask) {
   return rows;
 }
 
+/// "chats": a text of JSON, which keeps the order of members.
+json chats(const json& ask) {
+  const ChatTemplate chat_template(ask.at("tokenizer"),
+                                   std::chrono::milliseconds(ask.value("limit_ms", 5000)));
+  std::vector<Chat> chats;
+  const auto texts = nlohmann::ordered_json::parse(ask.at("chats").get<std::string>());
+  for (const nlohmann::ordered_json& chat : texts) {
+    chats.push_back({chat.at("messages"), chat.value("tools", nlohmann::ordered_json()),
+                     chat.value("add_generation_prompt", false)});
+  }
+  json result = json::array();
+  for (const RenderedChat& chat : chat_template.render(chats, "data.jsonl:7"))
+    result.push_back({{"text", chat.text}, {"generated", chat.generated}});
+  return result;
+}
+
 json answer(const json& ask) {
   const std::string what = ask.at("ask");
+  if (what == "chats") return chats(ask);
   if (what == "read") return read_all(ask);
   if (what == "index_maps") return index_maps(ask);
   if (what == "items") return items(ask);
