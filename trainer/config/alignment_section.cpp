@@ -7,6 +7,19 @@
 namespace trellis::trainer {
 namespace {
 
+/// Of prompt and answer. Which length the prompt has is checked with that of the sequence.
+void read_pairs(SectionReader reader, RecordSection& records) {
+  records.max_prompt_length = reader.positive("max_prompt_length", records.max_prompt_length);
+  records.truncation_mode =
+      reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
+}
+
+void read_sft(SectionReader reader, RecordSection& records) {
+  records.packing = reader.get<bool>("packing", records.packing);
+  records.truncation_mode =
+      reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
+}
+
 void check_dpo(SectionReader reader) {
   (void)reader.one_of("loss_type", "sigmoid", {"sigmoid"});
   if (!reader.get<bool>("precompute_ref_log_probs", true)) {
@@ -68,12 +81,11 @@ AlignmentSection read_alignment(SectionReader& reader) {
   check_dpo(reader.section("dpo"));
   const OrpoSection orpo = read_orpo(reader.section("orpo"));
   if (chosen == "orpo") section.orpo = orpo;
+  if (chosen == "sft") read_sft(reader.section("sft"), section.records);
+  if (chosen == "dpo" || chosen == "orpo") read_pairs(reader.section(chosen), section.records);
   if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
-  // Steps of SFT and ORPO are supported, on no data; DPO's reads log-probabilities of a reference
-  // model.
-  if (!chosen.empty())
-    reader.unsupported(chosen, fmt::format("model alignment ({})", chosen),
-                       /*changes_step=*/chosen == "dpo");
+  // A step of DPO reads log-probabilities of a reference model.
+  if (chosen == "dpo") reader.unsupported(chosen, "model alignment (dpo)");
   return section;
 }
 

@@ -62,7 +62,7 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
   const AlignmentSection alignment = read_alignment(readers.alignment);
   config.alignment = alignment.strategy;
-  config.data = read_data(readers.data, hf, !config.alignment.empty());
+  config.data = read_data(readers.data, hf, alignment);
   const bool tokenized = config.data.kind == DataKind::kHfDataset;
   ModelSurroundings surroundings{hf, directory, &config.distributed_strategy,
                                  tokenized ? nullptr : &config.data.tokenizer};

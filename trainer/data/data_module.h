@@ -13,7 +13,8 @@ namespace trellis::trainer {
 
 /// One micro-batch of one data-parallel rank, on the CPU. b = micro_batch_size, s =
 /// encoder_seq_length. The tensors are shared: read only. Preference pairs
-/// (model_alignment_strategy.orpo): 2·b rows, the chosen sequences and then the rejected ones.
+/// (model_alignment_strategy.dpo, orpo): 2·b rows, the chosen sequences and then the rejected ones,
+/// and `places` of b pairs.
 struct MicroBatch {
   at::Tensor input_ids;       ///< [b, s] int64
   at::Tensor labels;          ///< [b, s] int64, input_ids shifted left by one; −100: no loss there
@@ -27,6 +28,9 @@ struct MicroBatch {
   /// whatever the layout. Text keeps rows of a rank together; Megatron and Hugging Face data deal
   /// them out, so that rank r of DP has places r, r + DP, r + 2·DP, …
   std::vector<std::int64_t> places = {};
+  /// [b, s] int64, preferences: labels of all tokens but padding, the prompt's too, of each row;
+  /// only for model_alignment_strategy.orpo.implementation trl.
+  at::Tensor next_tokens = {};
   // Encoders. An attention mask of theirs is Hugging Face's: 0 where no token may look.
   at::Tensor token_type_ids = {};        ///< bert: [b, s] int64; undefined: type 0 everywhere
   at::Tensor next_sentence_labels = {};  ///< bert: [b] int64
