@@ -20,12 +20,16 @@ void read_sft(SectionReader reader, RecordSection& records) {
       reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
 }
 
-void check_dpo(SectionReader reader) {
+DpoSection read_dpo(SectionReader reader) {
+  DpoSection dpo;
+  dpo.beta = reader.positive("kl_beta", dpo.beta);
+  dpo.ref_cache = reader.get<std::string>("ref_log_probs_cache", "");
   (void)reader.one_of("loss_type", "sigmoid", {"sigmoid"});
   if (!reader.get<bool>("precompute_ref_log_probs", true)) {
     reader.problem("precompute_ref_log_probs",
                    "must be true: the reference model is run once, before training");
   }
+  return dpo;
 }
 
 OrpoSection read_orpo(SectionReader reader) {
@@ -42,6 +46,9 @@ LoraSection read_peft(SectionReader reader) {
   lora.rank = reader.positive("lora_rank", lora.rank);
   lora.alpha = reader.positive("lora_alpha", lora.alpha);
   lora.dropout = reader.fraction("lora_dropout", lora.dropout);
+  lora.use_rslora = reader.get<bool>("use_rslora", lora.use_rslora);
+  lora.gaussian =
+      reader.one_of("init_lora_weights", "default", {"default", "gaussian"}) == "gaussian";
   const std::string biases = reader.one_of("lora_bias", "none", {"none", "all", "lora_only"});
   if (biases != "none")
     reader.unsupported("lora_bias", fmt::format("training biases with LoRA adapters ({})", biases));
@@ -78,14 +85,13 @@ AlignmentSection read_alignment(SectionReader& reader) {
   }
   if (reader.empty()) return {};
   if (chosen.empty()) reader.problem("sft", "one of dpo, sft and orpo is required and missing");
-  check_dpo(reader.section("dpo"));
+  const DpoSection dpo = read_dpo(reader.section("dpo"));
+  if (chosen == "dpo") section.dpo = dpo;
   const OrpoSection orpo = read_orpo(reader.section("orpo"));
   if (chosen == "orpo") section.orpo = orpo;
   if (chosen == "sft") read_sft(reader.section("sft"), section.records);
   if (chosen == "dpo" || chosen == "orpo") read_pairs(reader.section(chosen), section.records);
   if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
-  // A step of DPO reads log-probabilities of a reference model.
-  if (chosen == "dpo") reader.unsupported(chosen, "model alignment (dpo)");
   return section;
 }
 

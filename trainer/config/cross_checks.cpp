@@ -131,14 +131,11 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   const auto later = [&](bool wanted, const std::string& what) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
-  later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"),
-        "the replicating projection of model.qkv_linear");
   later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"),
         "separate gates (model.fuse_gate_up: false)");
-  later(config.model.architecture != "llama",
+  later(config.model.architecture != "llama" && config.model.architecture != "gpt",
         fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
-  later(config.pp() > 1,
-        fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
+  later(config.model.moe.has_value(), "mixtures of experts");
 }
 
 /// A prompt leaves place for an answer.

@@ -69,6 +69,7 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   config.model = read_model(readers.model, surroundings);
   config.model.lora = alignment.lora;
   config.model.orpo = alignment.orpo;
+  config.model.dpo = alignment.dpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
   config.precision = read_precision(readers.precision, config.distributed_strategy.zero1,
                                     surroundings.bf16_checkpoint);

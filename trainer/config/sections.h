@@ -30,6 +30,7 @@ struct AlignmentSection {
   std::string strategy;             ///< "", dpo, sft or orpo
   std::optional<LoraSection> lora;  ///< peft
   std::optional<OrpoSection> orpo;
+  std::optional<DpoSection> dpo;
   RecordSection records;  ///< what of it shapes samples; `data` has the rest
 };
 [[nodiscard]] AlignmentSection read_alignment(SectionReader& reader);

@@ -41,6 +41,7 @@ class EmptyDataModule : public DataModule {
     if (parts.position_ids) batch.position_ids = tokens;
     if (parts.documents) batch.attention_mask = tokens;
     if (parts.next_tokens) batch.next_tokens = tokens;
+    if (model.dpo) batch.reference_log_probs = at::zeros({rows}, at::kDouble);
     if (model.architecture == "bert") {
       batch.attention_mask = at::ones_like(tokens);
       batch.token_type_ids = tokens;
@@ -102,6 +103,10 @@ const char* name_of(Split split) {
 
 std::vector<MicroBatch> DataModule::evaluation_batches(Split split, std::int64_t, int) const {
   TORCH_INTERNAL_ASSERT(false, "these data have no ", name_of(split), " split");
+}
+
+std::vector<MicroBatch> DataModule::pairs_in_order(Split split, std::int64_t, int) const {
+  TORCH_INTERNAL_ASSERT(false, "these data have no pairs in their ", name_of(split), " split");
 }
 
 std::shared_ptr<const DataModule> make_data_module(const RunConfig& config,

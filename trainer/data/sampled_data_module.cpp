@@ -139,6 +139,19 @@ class SampledDataModule : public DataModule {
   }
 
   std::int64_t num_tokens() const override { return train_->source->num_tokens(); }
+  std::int64_t num_pairs(Split split) const override {
+    return parts_.sequences == 2 && has(split) ? source_of(split).num_samples() : 0;
+  }
+  std::vector<MicroBatch> pairs_in_order(Split split, std::int64_t first,
+                                         int dp_rank) const override {
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = dp_rank; i < shape_.global_batch; i += shape_.dp)
+      indices.push_back(first + i < num_pairs(split) ? first + i : -1);
+    return cut(source_of(split), indices, dp_rank, /*loss_mask=*/false);
+  }
+  std::string place_of_pair(Split split, std::int64_t pair) const override {
+    return source_of(split).where(pair);
+  }
   std::string description() const override { return description_; }
 
  private:
@@ -152,14 +165,26 @@ class SampledDataModule : public DataModule {
     return split == Split::kValidation ? validation_ : test_;
   }
 
+  [[nodiscard]] bool has(Split split) const {
+    return split == Split::kTrain || held_out(split).reader.has_value();
+  }
+  [[nodiscard]] const SampleSource& source_of(Split split) const {
+    return *(split == Split::kTrain ? *train_ : *held_out(split).reader).source;
+  }
+
   [[nodiscard]] std::vector<MicroBatch> cut(const SplitReader& data, std::int64_t consumed,
                                             int dp_rank, bool loss_mask) const {
-    const std::vector<std::int64_t> indices = data.sampler.indices(consumed, dp_rank);
+    return cut(*data.source, data.sampler.indices(consumed, dp_rank), dp_rank, loss_mask);
+  }
+
+  [[nodiscard]] std::vector<MicroBatch> cut(const SampleSource& source,
+                                            const std::vector<std::int64_t>& indices, int dp_rank,
+                                            bool loss_mask) const {
     TORCH_INTERNAL_ASSERT(static_cast<std::int64_t>(indices.size()) == shape_.per_rank(),
                           "a rank's share of a batch");
     std::vector<MicroBatch> batches;
     for (std::int64_t first = 0; first < shape_.per_rank(); first += shape_.micro_batch)
-      batches.push_back(micro_batch(*data.source, indices, first, dp_rank, loss_mask));
+      batches.push_back(micro_batch(source, indices, first, dp_rank, loss_mask));
     return batches;
   }
 
@@ -177,6 +202,7 @@ class SampledDataModule : public DataModule {
         fill_row(rejected, shape_.micro_batch + row, batch);
       }
       batch.places.push_back(dp_rank + (first + row) * shape_.dp);
+      if (parts_.sequences == 2) batch.samples.push_back(index);
     }
     return batch;
   }
