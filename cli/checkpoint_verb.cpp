@@ -12,16 +12,23 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/checkpoint_parts.h"
 #include "cli/verbs.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 
 namespace trellis::cli {
 namespace {
 
 using analysis::TextTable;
+using checkpoint::TensorEntry;
+using checkpoint::TensorSource;
 using checkpoint::native::Manifest;
+using checkpoint::native::NativeSource;
+using checkpoint::native::read_manifest;
 using checkpoint::native::StoredFile;
 using checkpoint::native::StoredTensor;
 using nlohmann::json;
@@ -31,16 +38,6 @@ struct CheckpointOptions {
   std::string address;
   bool json = false;
 };
-
-Manifest read_manifest(checkpoint::Storage& storage, const std::string& tag) {
-  const std::string path = checkpoint::join_path(tag, checkpoint::native::kManifestFile);
-  if (!storage.exists(path)) {
-    throw ConfigError(storage.address() + "/" + path +
-                      ": there is no such file; expected the folder of one checkpoint that "
-                      "`trellis train` wrote (`trellis checkpoint list` shows them)");
-  }
-  return Manifest::from_json(storage.read_text(path), storage.address() + "/" + path);
-}
 
 std::int64_t total_bytes(const Manifest& manifest) {
   std::int64_t bytes = 0;
@@ -91,53 +88,69 @@ void list_checkpoints(const CheckpointOptions& options) {
   }
 }
 
-/// A tensor of the model or of an optimizer state, whatever files its parts are in.
-struct WholeTensor {
-  checkpoint::DType dtype = checkpoint::DType::kFloat32;
-  checkpoint::Shape shape;
-  std::int64_t parts = 0;
-};
-
-std::map<std::string, WholeTensor> whole_tensors(const Manifest& manifest) {
-  std::map<std::string, WholeTensor> all;
+/// In how many places of files the parts of each tensor are.
+std::map<std::string, std::int64_t> part_counts(const Manifest& manifest) {
+  std::map<std::string, std::int64_t> counts;
   for (const StoredTensor& stored : manifest.tensors) {
-    for (const checkpoint::native::StoredPart& part : stored.parts) {
-      WholeTensor& whole = all[part.key];
-      whole.dtype = stored.dtype;
-      whole.shape = part.global_shape;
-      ++whole.parts;
-    }
+    for (const checkpoint::native::StoredPart& part : stored.parts) ++counts[part.key];
   }
-  return all;
+  return counts;
+}
+
+json contents(const CheckpointOptions& options, const TensorSource& source,
+              const NativeSource* native) {
+  json report{{"tag", options.address}};
+  if (native != nullptr) {
+    report = summary(options.address, native->manifest());
+    for (const auto& [path, file] : native->manifest().files)
+      report["files"].push_back(
+          {{"path", path}, {"bytes", file.bytes}, {"xxh3_128", file.xxh3_128}});
+  }
+  report["schema"] = "trellis.checkpoint_contents/1";
+  report["format"] = source.format();
+  const auto counts =
+      native != nullptr ? part_counts(native->manifest()) : std::map<std::string, std::int64_t>{};
+  for (const TensorEntry& entry : source.tensors()) {
+    json row{{"key", entry.key}, {"dtype", checkpoint::name(entry.dtype)}, {"shape", entry.shape}};
+    if (native != nullptr) row["parts"] = counts.at(entry.key);
+    report["tensors"].push_back(std::move(row));
+  }
+  return report;
+}
+
+std::string head_line(const TensorSource& source, const NativeSource* native) {
+  if (native != nullptr) {
+    const Manifest& manifest = native->manifest();
+    return fmt::format("step {}, {} samples, {} in {} files; {}", manifest.step,
+                       manifest.consumed_samples, analysis::human_bytes(total_bytes(manifest)),
+                       manifest.files.size(), layout_text(manifest));
+  }
+  std::int64_t bytes = 0;
+  for (const TensorEntry& entry : source.tensors())
+    bytes += checkpoint::elements_of(entry.shape) * checkpoint::element_bytes(entry.dtype);
+  return fmt::format("format {}: {} in {} tensors", source.format(), analysis::human_bytes(bytes),
+                     source.tensors().size());
 }
 
 void inspect_checkpoint(const CheckpointOptions& options) {
-  const auto storage = checkpoint::open_storage(options.address);
-  const Manifest manifest = read_manifest(*storage, "");
-  const std::map<std::string, WholeTensor> tensors = whole_tensors(manifest);
+  const auto source = checkpoint::open_checkpoint(options.address);
+  const auto* native = dynamic_cast<const NativeSource*>(source.get());
   if (options.json) {
-    json report = summary(options.address, manifest);
-    report["schema"] = "trellis.checkpoint_contents/1";
-    for (const auto& [path, file] : manifest.files)
-      report["files"].push_back(
-          {{"path", path}, {"bytes", file.bytes}, {"xxh3_128", file.xxh3_128}});
-    for (const auto& [key, whole] : tensors) {
-      report["tensors"].push_back({{"key", key},
-                                   {"dtype", checkpoint::name(whole.dtype)},
-                                   {"shape", whole.shape},
-                                   {"parts", whole.parts}});
-    }
-    std::cout << report.dump(1) << "\n";
+    std::cout << contents(options, *source, native).dump(1) << "\n";
     return;
   }
-  std::cout << fmt::format("step {}, {} samples, {} in {} files; {}\n\n", manifest.step,
-                           manifest.consumed_samples, analysis::human_bytes(total_bytes(manifest)),
-                           manifest.files.size(), layout_text(manifest));
-  TextTable table(
-      {{"tensor", Align::kLeft}, {"type", Align::kLeft}, {"shape", Align::kLeft}, {"parts"}});
-  for (const auto& [key, whole] : tensors) {
-    table.add({terminal_line(key), std::string(checkpoint::name(whole.dtype)),
-               checkpoint::text_of(whole.shape), std::to_string(whole.parts)});
+  std::cout << head_line(*source, native) << "\n\n";
+  std::vector<TextTable::Column> columns{
+      {"tensor", Align::kLeft}, {"type", Align::kLeft}, {"shape", Align::kLeft}};
+  if (native != nullptr) columns.push_back({"parts"});
+  TextTable table(columns);
+  const auto counts =
+      native != nullptr ? part_counts(native->manifest()) : std::map<std::string, std::int64_t>{};
+  for (const TensorEntry& entry : source->tensors()) {
+    std::vector<std::string> row{terminal_line(entry.key), checkpoint::name(entry.dtype),
+                                 checkpoint::text_of(entry.shape)};
+    if (native != nullptr) row.push_back(std::to_string(counts.at(entry.key)));
+    table.add(row);
   }
   std::cout << table.text();
 }
@@ -154,9 +167,16 @@ std::string damage(checkpoint::Storage& storage, const std::string& path,
   return "";
 }
 
+/// Of a checkpoint whose save may have been interrupted.
+Manifest saved_manifest(checkpoint::Storage& storage) {
+  const char* const file = checkpoint::native::kManifestFile;
+  if (!storage.exists(file)) return read_manifest(storage, "");  // which says what is wrong
+  return Manifest::from_json(storage.read_text(file), storage.address() + "/" + file);
+}
+
 int verify_checkpoint(const CheckpointOptions& options) {
   const auto storage = checkpoint::open_storage(options.address);
-  const Manifest manifest = read_manifest(*storage, "");
+  const Manifest manifest = saved_manifest(*storage);
   Activity activity("reading files of the checkpoint");
   json damaged = json::array();
   std::int64_t done = 0;
@@ -198,21 +218,22 @@ void add_part(CLI::App& verb, const std::string& name, const std::string& what,
 
 void add_checkpoint(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
-      "checkpoint", "what `trellis train` saved: lists it, shows what is in it, checks every byte");
+      "checkpoint", "lists, shows, checks and compares checkpoints of every format");
   verb->require_subcommand(1);
   add_part(*verb, "list", "the complete checkpoints of a folder, the oldest first", "folder",
            [&exit_code](const CheckpointOptions& options) {
              list_checkpoints(options);
              exit_code = 0;
            });
-  add_part(*verb, "inspect", "one checkpoint: step, layout, every tensor", "checkpoint",
-           [&exit_code](const CheckpointOptions& options) {
+  add_part(*verb, "inspect", "one checkpoint of any format: step, layout, every tensor",
+           "checkpoint", [&exit_code](const CheckpointOptions& options) {
              inspect_checkpoint(options);
              exit_code = 0;
            });
   add_part(
       *verb, "verify", "reads every file and compares it with what was saved", "checkpoint",
       [&exit_code](const CheckpointOptions& options) { exit_code = verify_checkpoint(options); });
+  add_checkpoint_diff(*verb, exit_code);
   verb->footer(
       "Examples:\n  trellis checkpoint list run/checkpoints\n  trellis checkpoint verify "
       "run/checkpoints/<name>.ckpt\n"

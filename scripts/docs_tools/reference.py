@@ -74,6 +74,10 @@ FORMATS = {
         "what one checkpoint holds",
     ),
     "trellis.checkpoint_check/1": ("`trellis checkpoint verify --json`", "files that are damaged"),
+    "trellis.checkpoint_diff/1": (
+        "`trellis checkpoint diff --json`",
+        "the tensors that differ between two checkpoints",
+    ),
     "trellis.doctor/1": ("`trellis doctor --json`", "what is missing in the environment"),
     "trellis.gate/1": ("`trellis gate --json`", "the judgement, with each limit"),
     "trellis.gate_baseline/1": ("`trellis gate --update-baseline`", "the baseline file of a gate"),

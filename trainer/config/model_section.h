@@ -92,12 +92,12 @@ struct LoraSection {
   int rank = 16;
   double alpha = 32;
   double dropout = 0.05;  ///< of what A reads
+  std::vector<std::string> targets = {
+      "qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
   bool use_rslora = false;
   bool gaussian = false;  ///< init_lora_weights: A normal with deviation 1/rank, not
                           ///< Kaiming-uniform
   [[nodiscard]] double scale() const { return alpha / (use_rslora ? std::sqrt(rank) : rank); }
-  std::vector<std::string> targets = {
-      "qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
   [[nodiscard]] bool targets_layer(const std::string& name) const {
     return std::ranges::find(targets, name) != targets.end();
   }

@@ -22,8 +22,6 @@ at::Tensor in_stored_shape(const NeuronZero1Optimizer::ParameterState& state) {
 
 }  // namespace
 
-std::string state_prefix(const std::string& state) { return kStatePrefix + state + "."; }
-
 RankPlace place_of(const trainer::ParallelState& parallel, bool zero1) {
   return {parallel.get_tensor_model_parallel_rank(), parallel.get_tensor_model_parallel_size(),
           parallel.get_data_parallel_rank(), parallel.get_data_parallel_size(), zero1};

@@ -6,17 +6,13 @@
 #include <ATen/core/Tensor.h>
 
 #include "trainer/checkpoint/sharding/sharded_tensor.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/state/parameter_parts.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::checkpoint {
-
-/// Keys of optimizer states: "optimizer.state.exp_avg.<weight>", as Megatron's; masters are
-/// fp32_param.
-inline constexpr const char* kStatePrefix = "optimizer.state.";
-[[nodiscard]] std::string state_prefix(const std::string& state);  ///< "optimizer.state.exp_avg."
 
 /// A tensor of a rank's training, with what it is in the layout-independent checkpoint.
 struct LiveTensor {

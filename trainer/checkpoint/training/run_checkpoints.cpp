@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/trainer.h"
 
@@ -20,17 +21,6 @@ using trainer::CheckpointSection;
 using trainer::RunConfig;
 using trainer::StepResult;
 using trainer::TrainingState;
-
-/// The folder around a path, and its last part. An address of S3 keeps its options.
-std::pair<std::string, std::string> split_address(const std::string& address) {
-  const std::size_t query = std::min(address.find('?'), address.size());
-  std::string path = address.substr(0, query);
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return {".", path};
-  return {path.substr(0, std::max<std::size_t>(slash, 1)) + address.substr(query),
-          path.substr(slash + 1)};
-}
 
 using LoaderPtr = std::unique_ptr<native::Loader>;
 
@@ -43,10 +33,9 @@ LoaderPtr newest_of(const std::string& folder, int world_size) {
 }
 
 LoaderPtr named_checkpoint(const std::string& address, int world_size) {
-  const auto [parent, tag] = split_address(address);
-  std::shared_ptr<Storage> storage = open_storage(parent);
-  if (storage->exists(join_path(tag, native::kBeginFile)))
-    return std::make_unique<native::Loader>(std::move(storage), tag, world_size);
+  const Place place = open_place(address);
+  if (place.has(native::kBeginFile))
+    return std::make_unique<native::Loader>(place.storage, place.path, world_size);
   if (LoaderPtr newest = newest_of(address, world_size)) return newest;
   throw ConfigError("exp_manager.resume_from_checkpoint: " + address +
                     ": expected a checkpoint, or a folder with a complete one, found neither; "

@@ -13,8 +13,6 @@
 namespace trellis::trainer {
 namespace {
 
-constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
-
 RotarySpec rotary_spec(const ModelSection& config) {
   RotarySpec spec;
   spec.head_dim = head_dim(config);

@@ -7,8 +7,6 @@
 namespace trellis::trainer {
 namespace {
 
-constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
-
 struct Pair {
   at::Tensor chosen, rejected;  ///< [b]
   explicit Pair(const at::Tensor& both)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 #include "trainer/config/model_section.h"
@@ -7,6 +9,8 @@
 #include "trainer/parallel_layers/loss_functions.h"
 
 namespace trellis::trainer {
+
+inline constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
 
 /// What a micro-batch of preference pairs gives.
 struct PreferenceLoss {

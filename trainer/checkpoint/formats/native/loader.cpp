@@ -22,37 +22,13 @@ at::Tensor box_of(at::Tensor tensor, const Shape& offset, const Shape& shape) {
   return tensor;
 }
 
-/// `state` of a key "optimizer.state.<state>.<weight>" and the weight.
-bool split_state_key(const std::string& key, const std::string& state, std::string& weight) {
-  const std::string prefix = state_prefix(state);
-  if (!key.starts_with(prefix)) return false;
-  weight = key.substr(prefix.size());
-  return true;
-}
-
-std::string manifest_text(Storage& storage, const std::string& tag) {
-  const std::string where = storage.address() + "/" + tag;
-  if (!storage.exists(join_path(tag, kManifestFile)) && !storage.exists(join_path(tag, kBeginFile)))
-    throw ConfigError(where + ": expected a checkpoint's folder with a file `" +
-                      std::string(kBeginFile) + "`, found none; correct the path");
-  if (!storage.exists(join_path(tag, kDoneFile)) || storage.exists(unfinished_marker(tag)))
-    throw ConfigError(where +
-                      ": the checkpoint is incomplete: its save was interrupted (no file `" +
-                      std::string(kDoneFile) + "`); load an earlier one");
-  if (!storage.exists(join_path(tag, kManifestFile)))
-    throw ConfigError(where + ": no " + std::string(kManifestFile) +
-                      ": not written by this program; import it first");
-  return storage.read_text(join_path(tag, kManifestFile));
-}
-
 }  // namespace
 
 Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size)
     : storage_(std::move(storage)),
       tag_(std::move(tag)),
       address_(tag_.empty() ? storage_->address() : storage_->address() + "/" + tag_),
-      manifest_(
-          Manifest::from_json(manifest_text(*storage_, tag_), address_ + "/" + kManifestFile)),
+      manifest_(read_manifest(*storage_, tag_)),
       wanted_(static_cast<std::size_t>(world_size)) {
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
     for (const StoredPart& part : manifest_.tensors[i].parts)
@@ -72,21 +48,12 @@ Value Loader::user_content() const {
 
 /// The stored tensor that a part is read from; "" when there is none.
 std::string Loader::key_of(const ShardedPart& part) const {
-  const std::string& key = part.tensor.key;
-  const auto has = [&](const std::string& other) { return index_.contains(other); };
-  std::string weight;
-  if (split_state_key(key, "fp32_param", weight)) return has(key) ? key : has(weight) ? weight : "";
-  const auto of_weight = [&](const std::string& name) -> std::string {
-    const std::string master = state_prefix("fp32_param") + name;
-    const auto found = index_.find(name);
-    if (found == index_.end()) return has(master) ? master : "";
-    const DType stored = manifest_.tensors[found->second.front().tensor].dtype;
-    const bool narrower = element_bytes(stored) < element_bytes(part.tensor.dtype);
-    return narrower && has(master) ? master : name;
-  };
-  if (split_state_key(key, "ema", weight)) return has(key) ? key : of_weight(weight);
-  if (key.starts_with(kStatePrefix)) return has(key) ? key : "";
-  return of_weight(key);
+  return source_key(part.tensor.key, part.tensor.dtype,
+                    [&](const std::string& key) -> std::optional<DType> {
+                      const auto found = index_.find(key);
+                      if (found == index_.end()) return std::nullopt;
+                      return manifest_.tensors[found->second.front().tensor].dtype;
+                    });
 }
 
 std::vector<Loader::Copies> Loader::plan_copies(const std::vector<LiveTensor>& wanted) const {

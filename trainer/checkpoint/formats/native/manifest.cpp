@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint::native {
@@ -147,6 +148,25 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
   } catch (const json::exception& error) {
     refuse(where, error.what());
   }
+}
+
+Manifest read_manifest(Storage& storage, const std::string& tag) {
+  const std::string where = join_path(storage.address(), tag);
+  const auto has = [&](const char* file) { return storage.exists(join_path(tag, file)); };
+  if (!has(kManifestFile) && !has(kBeginFile))
+    throw ConfigError(where + ": expected a checkpoint's folder with a file `" +
+                      std::string(kBeginFile) +
+                      "`, found none; correct the path (`trellis checkpoint list` shows those of a "
+                      "run)");
+  if (!has(kDoneFile) || storage.exists(unfinished_marker(tag)))
+    throw ConfigError(where +
+                      ": the checkpoint is incomplete: its save was interrupted (no file `" +
+                      std::string(kDoneFile) + "`); load an earlier one");
+  if (!has(kManifestFile))
+    throw ConfigError(where + ": no " + std::string(kManifestFile) +
+                      ": not written by this program; import it first");
+  return Manifest::from_json(storage.read_text(join_path(tag, kManifestFile)),
+                             where + "/" + kManifestFile);
 }
 
 StoredFile hash_file(const ReadableFile& file) {

@@ -63,4 +63,8 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
+/// Of the complete checkpoint `tag`. Throws ConfigError: no checkpoint there, an incomplete one, a
+/// damaged manifest.
+[[nodiscard]] Manifest read_manifest(Storage& storage, const std::string& tag);
+
 }  // namespace trellis::checkpoint::native

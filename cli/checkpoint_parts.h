@@ -1,0 +1,12 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+/// Parts of the verb `checkpoint`: each function adds one, as those of cli/verbs.h do.
+namespace trellis::cli {
+
+void add_checkpoint_diff(CLI::App& checkpoint, int& exit_code);
+
+}  // namespace trellis::cli

@@ -1,0 +1,236 @@
+// What opens, compares and converts checkpoints: boxes, types, formats.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/support/temporary_directory.h"
+#include "trainer/checkpoint/containers/convert.h"
+#include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/plan/boxes.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/checkpoint/storage/place.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <typename T>
+std::span<std::byte> bytes_of(std::vector<T>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+TEST(Boxes, RandomOnesMoveTheSameElementsAsALoopOverIndices) {
+  std::mt19937 random(3);
+  const auto below = [&](std::int64_t limit) {
+    return static_cast<std::int64_t>(random() % static_cast<unsigned>(limit));
+  };
+  for (int round = 0; round < 300; ++round) {
+    BoxCopy copy;
+    const std::int64_t axes = below(5);
+    for (std::int64_t axis = 0; axis < axes; ++axis) {
+      const std::int64_t size = 1 + below(4), before_a = below(3), before_b = below(3);
+      copy.shape.push_back(size);
+      copy.from_offset.push_back(before_a);
+      copy.from_shape.push_back(before_a + size + below(2));
+      copy.into_offset.push_back(before_b);
+      copy.into_shape.push_back(before_b + size + below(2));
+    }
+    std::vector<std::int32_t> from(static_cast<std::size_t>(elements_of(copy.from_shape))),
+        got(static_cast<std::size_t>(elements_of(copy.into_shape)), -1), expected = got;
+    std::iota(from.begin(), from.end(), 0);
+    for (std::int64_t i = 0; i < elements_of(copy.shape); ++i) {
+      std::int64_t rest = i, a = 0, b = 0, step_a = 1, step_b = 1;
+      for (std::size_t axis = copy.shape.size(); axis-- > 0; rest /= copy.shape[axis]) {
+        a += (copy.from_offset[axis] + rest % copy.shape[axis]) * step_a;
+        b += (copy.into_offset[axis] + rest % copy.shape[axis]) * step_b;
+        step_a *= copy.from_shape[axis];
+        step_b *= copy.into_shape[axis];
+      }
+      expected[static_cast<std::size_t>(b)] = from[static_cast<std::size_t>(a)];
+    }
+    const std::span<const std::byte> source = bytes_of(from);
+    read_box(
+        copy, 4,
+        [&](std::int64_t first, std::span<std::byte> into) {
+          std::memcpy(into.data(), source.data() + first, into.size());
+        },
+        bytes_of(got));
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST(Boxes, PiecesFollowEachOtherAndAreSmall) {
+  for (const Shape& shape : {Shape{}, Shape{7}, Shape{5, 3}, Shape{2, 3, 4}, Shape{3, 0, 2}}) {
+    for (const std::int64_t most : {1, 2, 5, 12, 100}) {
+      std::int64_t next = 0;
+      for_each_piece(shape, most, [&](const Box& piece) {
+        EXPECT_LE(piece.elements(), most);
+        for_each_run({shape, piece.offset, piece.shape, Shape(shape.size(), 0), piece.shape},
+                     [&](std::int64_t from, std::int64_t, std::int64_t count) {
+                       EXPECT_EQ(from, next);
+                       next += count;
+                     });
+      });
+      EXPECT_EQ(next, elements_of(shape));
+    }
+  }
+}
+
+std::uint16_t narrow_bits(float value, DType type) {
+  std::uint16_t bits = 0;
+  convert_elements(DType::kFloat32, std::as_bytes(std::span(&value, 1)), type,
+                   std::as_writable_bytes(std::span(&bits, 1)));
+  return bits;
+}
+
+TEST(Convert, EveryHalfPrecisionNumberComesBackFromFp32) {
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    for (std::uint32_t i = 0; i < 0x10000; ++i) {
+      const auto bits = static_cast<std::uint16_t>(i);
+      float wide = 0;
+      convert_elements(type, std::as_bytes(std::span(&bits, 1)), DType::kFloat32,
+                       std::as_writable_bytes(std::span(&wide, 1)));
+      if (std::isnan(wide)) continue;
+      ASSERT_EQ(narrow_bits(wide, type), bits) << name(type) << " " << wide;
+      // Half-way to the next number: to the even one; a little more: to the next one.
+      const std::uint16_t next = bits + 1;
+      float above = 0;
+      convert_elements(type, std::as_bytes(std::span(&next, 1)), DType::kFloat32,
+                       std::as_writable_bytes(std::span(&above, 1)));
+      if (!std::isfinite(above) || !std::isfinite(wide) || bits == 0x8000) continue;
+      const float half = static_cast<float>((static_cast<double>(wide) + above) / 2);
+      if (half == wide || half == above) continue;  // smaller than the numbers of fp32
+      EXPECT_EQ(narrow_bits(half, type), bits % 2 == 0 ? bits : next) << name(type) << " " << half;
+      EXPECT_EQ(narrow_bits(std::nextafter(half, above), type), next);
+    }
+    EXPECT_EQ(narrow_bits(std::numeric_limits<float>::max(), type),
+              type == DType::kFloat16 ? 0x7C00 : 0x7F80);
+  }
+  EXPECT_EQ(narrow_bits(65520.0F, DType::kFloat16), 0x7C00);
+  EXPECT_EQ(narrow_bits(65519.0F, DType::kFloat16), 0x7BFF);
+  EXPECT_FALSE(is_convertible(DType::kInt64, DType::kFloat32));
+}
+
+TEST(StateKeys, ComeFromMastersAndWeightsButMomentsFromNothingElse) {
+  std::map<std::string, DType> all{{"w", DType::kBFloat16},
+                                   {"optimizer.state.fp32_param.w", DType::kFloat32},
+                                   {"v", DType::kFloat32}};
+  const StoredType stored = [&](const std::string& key) -> std::optional<DType> {
+    const auto found = all.find(key);
+    return found == all.end() ? std::nullopt : std::optional(found->second);
+  };
+  EXPECT_EQ(source_key("w", DType::kBFloat16, stored), "w");
+  EXPECT_EQ(source_key("w", DType::kFloat32, stored), "optimizer.state.fp32_param.w");
+  EXPECT_EQ(source_key("optimizer.state.fp32_param.v", DType::kFloat32, stored), "v");
+  EXPECT_EQ(source_key("optimizer.state.ema.w", DType::kFloat32, stored),
+            "optimizer.state.fp32_param.w");
+  EXPECT_EQ(source_key("optimizer.state.exp_avg.w", DType::kFloat32, stored), "");
+  all.erase("w");
+  EXPECT_EQ(source_key("w", DType::kBFloat16, stored), "optimizer.state.fp32_param.w");
+  EXPECT_EQ(parse_state_key("optimizer.state.exp_avg.a.b"), (StateKey{"exp_avg", "a.b"}));
+  EXPECT_EQ(parse_state_key("optimizer.state.exp_avg.a.b").text(), "optimizer.state.exp_avg.a.b");
+}
+
+TEST(OpenPlace, SplitsAddresses) {
+  const TemporaryDirectory folder;
+  const std::string root = folder.path().string();
+  for (const char* end : {"/a.ckpt", "/a.ckpt/", "/b/../a.ckpt"}) {
+    const Place place = open_place(root + end);
+    EXPECT_EQ(place.path, "a.ckpt");
+    EXPECT_EQ(place.storage->address(), root);
+  }
+}
+
+/// A file of whole tensors.
+void write_full(const std::string& folder, const std::vector<std::pair<std::string, float>>& values,
+                DType dtype = DType::kFloat32) {
+  const auto storage = open_storage(folder);
+  TorchFileWriter writer(storage->create("checkpoint.pt"));
+  Value root = Value::dict();
+  for (const auto& [key, value] : values) {
+    std::vector<float> numbers(6, value);
+    std::vector<std::byte> bytes(6 * static_cast<std::size_t>(element_bytes(dtype)));
+    convert_elements(DType::kFloat32, bytes_of(numbers), dtype, bytes);
+    root.set(key, Value::tensor(writer.add_tensor({.dtype = dtype, .shape = {2, 3}}, bytes)));
+  }
+  writer.finish(root);
+}
+
+Comparison compared(const TemporaryDirectory& folder, const CompareOptions& options = {}) {
+  return compare(*open_checkpoint((folder.path() / "a").string()),
+                 *open_checkpoint((folder.path() / "b").string()), options,
+                 [](std::int64_t, std::int64_t) {});
+}
+
+TEST(Compare, SaysWhatDiffersAndByHowMuch) {
+  const TemporaryDirectory folder;
+  const std::string a = folder.path() / "a", b = folder.path() / "b";
+  write_full(a, {{"same", 1}, {"w", 2}, {"only", 3}, {"optimizer.state.exp_avg.w", 4}});
+  write_full(b, {{"same", 1}, {"w", 2.5}, {"more", 3}, {"optimizer.state.exp_avg.w", 5}});
+  const Comparison all = compared(folder);
+  EXPECT_EQ(all.tensors, 5);
+  std::vector<std::string> rows;
+  for (const TensorDifference& each : all.differences)
+    rows.push_back(each.key + " " + name(each.kind) + " " + std::to_string(each.elements));
+  EXPECT_THAT(rows, ElementsAre("more only in B 0", "only only in A 0",
+                                "optimizer.state.exp_avg.w values 6", "w values 6"));
+  EXPECT_EQ(all.differences.back().max_abs, 0.5);
+  EXPECT_EQ(all.differences.back().max_rel, 0.2);
+  EXPECT_EQ(compared(folder, {.weights_only = true}).tensors, 4);
+  EXPECT_EQ(compared(folder, {.tolerance = 0.2}).differences.size(), 2U);
+}
+
+TEST(Compare, TypesCountUnlessTheyAreIgnored) {
+  const TemporaryDirectory folder;
+  write_full(folder.path() / "a", {{"w", 1.5}});
+  write_full(folder.path() / "b", {{"w", 1.5}}, DType::kBFloat16);
+  const Comparison strict = compared(folder);
+  ASSERT_EQ(strict.differences.size(), 1U);
+  EXPECT_EQ(strict.differences[0].kind, TensorDifference::Kind::kDType);
+  EXPECT_EQ(strict.differences[0].elements, 0);
+  EXPECT_TRUE(compared(folder, {.ignore_dtypes = true}).differences.empty());
+}
+
+TEST(Compare, NotANumberEqualsItselfAndNothingElse) {
+  const TemporaryDirectory folder;
+  write_full(folder.path() / "a", {{"w", NAN}, {"z", 0.0F}});
+  write_full(folder.path() / "b", {{"w", -NAN}, {"z", -0.0F}});
+  EXPECT_TRUE(compared(folder).differences.empty());
+  write_full(folder.path() / "b", {{"w", 1}, {"z", NAN}});
+  const Comparison result = compared(folder, {.tolerance = 1e9});
+  ASSERT_EQ(result.differences.size(), 2U);
+  EXPECT_EQ(result.differences[0].elements, 6);
+  EXPECT_EQ(result.differences[0].max_abs, INFINITY);
+}
+
+TEST(OpenCheckpoint, NamesTheFormatsAndWhatIsThere) {
+  const TemporaryDirectory folder;
+  const auto storage = open_storage(folder.path().string());
+  storage->write_text("x/readme.txt", "no checkpoint");
+  try {
+    (void)open_checkpoint((folder.path() / "x").string());
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("manifest.json"));
+    EXPECT_THAT(error.what(), HasSubstr("checkpoint.pt"));
+    EXPECT_THAT(error.what(), HasSubstr("found readme.txt"));
+  }
+  EXPECT_THROW((void)open_checkpoint((folder.path() / "nothing").string()), ConfigError);
+  storage->write_text("y/checkpoint.pt", "no torch file");
+  EXPECT_THROW((void)open_checkpoint((folder.path() / "y").string()), ConfigError);
+  storage->write_text("z/checkpoint", "1");  // a save that was interrupted
+  EXPECT_THROW((void)open_checkpoint((folder.path() / "z").string()), ConfigError);
+}
+
+}  // namespace
+}  // namespace trellis::checkpoint

@@ -1,0 +1,72 @@
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/escape.h"
+#include "trainer/checkpoint/conversion/format_table.h"
+#include "trainer/checkpoint/formats/full/full_source.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/native_source.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+constexpr std::size_t kMostNames = 12;
+
+const Format kFormats[] = {
+    {"trellis", "manifest.json, or the file `checkpoint`",
+     [](const Place& place) {
+       return place.has(native::kManifestFile) || place.has(native::kBeginFile);
+     },
+     [](const Place& place) -> std::unique_ptr<TensorSource> {
+       return std::make_unique<native::NativeSource>(place);
+     }},
+    {"full", "checkpoint.pt, or a file *.pt with a dict of tensors",
+     [](const Place& place) { return !full::file_at(place).empty(); },
+     [](const Place& place) -> std::unique_ptr<TensorSource> {
+       return std::make_unique<full::FullSource>(place);
+     }},
+};
+
+/// "a.txt, b/, …"
+std::string contents_of(const Place& place) {
+  std::vector<Entry> entries;
+  try {
+    entries = place.storage->list(place.path, /*recursive=*/false);
+  } catch (const ConfigError&) {
+    return place.storage->exists(place.path) ? "a file" : "nothing";
+  }
+  std::string text;
+  for (std::size_t i = 0; i < std::min(entries.size(), kMostNames); ++i) {
+    std::string name = entries[i].path;
+    if (!place.path.empty()) name.erase(0, place.path.size() + 1);
+    text += (i == 0 ? "" : ", ") + terminal_line(name) + (entries[i].is_directory ? "/" : "");
+  }
+  if (entries.size() > kMostNames) text += ", …";
+  return text.empty() ? "an empty folder" : text;
+}
+
+[[noreturn]] void refuse(const Place& place) {
+  std::string expected;
+  for (const Format& format : kFormats)
+    expected +=
+        std::string(expected.empty() ? "" : "; ") + format.name + " (" + format.evidence + ")";
+  throw ConfigError(place.address() + ": is no checkpoint of a known format: expected " + expected +
+                    "; found " + contents_of(place) + "; correct the path");
+}
+
+}  // namespace
+
+std::span<const Format> format_table() { return kFormats; }
+
+std::unique_ptr<TensorSource> open_checkpoint(const std::string& address) {
+  const Place place = open_place(address);
+  for (const Format& format : kFormats) {
+    if (format.is_at(place)) return format.open(place);
+  }
+  refuse(place);
+}
+
+}  // namespace trellis::checkpoint

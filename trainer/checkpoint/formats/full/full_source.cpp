@@ -1,0 +1,53 @@
+#include "trainer/checkpoint/formats/full/full_source.h"
+
+#include "base/error.h"
+#include "trainer/checkpoint/plan/boxes.h"
+
+namespace trellis::checkpoint::full {
+namespace {
+
+const Value& state_dict_of(const Value& root) {
+  for (const char* key : {"model", "state_dict"}) {
+    const Value* below = root.find(Value(key));
+    if (below != nullptr && below->is_dict()) return *below;
+  }
+  return root;
+}
+
+}  // namespace
+
+std::string file_at(const Place& place) {
+  if (place.has(kFileName)) return join_path(place.path, kFileName);
+  const bool is_file = place.path.ends_with(".pt") && place.storage->exists(place.path) &&
+                       !place.has("done") && !place.has("checkpoint");
+  return is_file ? place.path : "";
+}
+
+FullSource::FullSource(const Place& place)
+    : reader_(std::make_unique<TorchFileReader>(place.storage->open(file_at(place)))) {
+  const Value& values = state_dict_of(reader_->root());
+  if (!values.is_dict())
+    throw ConfigError(address() + ": expected a dict of tensors, got " + reader_->root().text(80));
+  for (const auto& [key, value] : values.as_dict()) {
+    if (key.is_string() && value.is_tensor()) numbers_[key.as_string()] = value.as_tensor();
+  }
+  if (numbers_.empty())
+    throw ConfigError(address() + ": expected a dict of tensors, found none in " + values.text(80));
+  for (const auto& [key, number] : numbers_) {
+    const TensorMeta& meta = reader_->tensors().at(static_cast<std::size_t>(number)).meta;
+    tensors_.push_back({key, meta.dtype, meta.shape});
+  }
+}
+
+void FullSource::read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const {
+  const std::int64_t number = numbers_.at(tensor.key);
+  read_box(
+      {tensor.shape, box.offset, box.shape, Shape(box.shape.size(), 0), box.shape},
+      element_bytes(tensor.dtype),
+      [&](std::int64_t first_byte, std::span<std::byte> bytes) {
+        reader_->read_bytes(number, first_byte, bytes);
+      },
+      into);
+}
+
+}  // namespace trellis::checkpoint::full

@@ -1,0 +1,35 @@
+#include "trainer/checkpoint/sharding/state_keys.h"
+
+#include <string_view>
+
+namespace trellis::checkpoint {
+
+std::string state_prefix(const std::string& state) { return kStatePrefix + state + "."; }
+
+std::string StateKey::text() const { return state.empty() ? weight : state_prefix(state) + weight; }
+
+StateKey parse_state_key(const std::string& key) {
+  constexpr std::string_view kPrefix = kStatePrefix;
+  if (!key.starts_with(kPrefix)) return {"", key};
+  const std::size_t end = key.find('.', kPrefix.size());
+  if (end == std::string::npos) return {key.substr(kPrefix.size()), ""};
+  return {key.substr(kPrefix.size(), end - kPrefix.size()), key.substr(end + 1)};
+}
+
+std::string source_key(const std::string& key, DType dtype, const StoredType& stored) {
+  const StateKey wanted = parse_state_key(key);
+  const auto has = [&](const std::string& other) { return stored(other).has_value(); };
+  const bool is_average = wanted.state == kEmaState;
+  if (!wanted.state.empty()) {
+    if (has(key)) return key;
+    if (wanted.state == kMasterState) return has(wanted.weight) ? wanted.weight : "";
+    if (!is_average) return "";
+  }
+  const std::string master = state_prefix(kMasterState) + wanted.weight;
+  const std::optional<DType> weight = stored(wanted.weight);
+  if (!weight) return has(master) ? master : "";
+  const bool is_narrower = element_bytes(*weight) < element_bytes(dtype);
+  return is_narrower && has(master) ? master : wanted.weight;
+}
+
+}  // namespace trellis::checkpoint
