@@ -168,7 +168,7 @@ class Training(unittest.TestCase):
         done = self.accuracy("--rows", "d*")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("Not run:\nd_bias ", done.stdout)
-        self.assertIn("model_alignment_strategy.peft.lora_bias: training biases with LoRA adapters (all)", done.stdout)
+        self.assertIn("peft.lora_bias: training biases with LoRA adapters", done.stdout)
         self.assertRegex(done.stdout, r"\ndecoder +0\.0100 ")
 
     def test_mistakes(self):

@@ -30,7 +30,10 @@ def ids(text):
 
 def records(count, seed=1, most=16):
     rng = random.Random(seed)
-    text = lambda: "".join(rng.choice("abc äé漢🌱") for _ in range(rng.randint(1, most)))  # noqa: E731
+
+    def text():
+        return "".join(rng.choice("abc äé漢🌱") for _ in range(rng.randint(1, most)))
+
     return [{"input": text(), "output": text()} for _ in range(count)]
 
 

@@ -91,11 +91,10 @@ const std::map<std::string, Setter>& setters() {
       {"num_labels", of_image(&ImageSection::labels)},
       {"lora_rank",
        [](ModelSection& m, const c10::IValue& v) {
-         m.lora = LoraSection{
-             .rank = static_cast<int>(v.toInt()),
-             .alpha = 2.0 * static_cast<double>(v.toInt()),
-             .dropout = 0,
-             .targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}};
+         m.lora = LoraSection{.rank = static_cast<int>(v.toInt()),
+                              .alpha = 2.0 * static_cast<double>(v.toInt()),
+                              .dropout = 0,
+                              .targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}};
        }},
       {"orpo_beta",
        [](ModelSection& m, const c10::IValue& v) {

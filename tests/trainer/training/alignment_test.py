@@ -62,7 +62,10 @@ def ids(text):
 
 def pairs(count=44):
     rng = random.Random(4)
-    text = lambda most: "".join(rng.choice("abcdef gh") for _ in range(rng.randint(1, most)))  # noqa: E731
+
+    def text(most):
+        return "".join(rng.choice("abcdef gh") for _ in range(rng.randint(1, most)))
+
     return [
         dict(prompt=text(12), chosen=text(14), rejected=text(14), input=text(9), output=text(11))
         for _ in range(count)

@@ -23,11 +23,30 @@ def say(answer):
     sys.stdout.flush()
 
 
-def make_environment():
-    import jinja2
-    import jinja2.ext
-    import jinja2.sandbox
+def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
+
+def raise_exception(message):
+    import jinja2
+
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def strftime_now(form):
+    # Builds that must repeat name their day.
+    day = os.environ.get("SOURCE_DATE_EPOCH")
+    now = datetime.fromtimestamp(int(day), timezone.utc) if day else datetime.now()
+    return now.strftime(form)
+
+
+def generation_blocks(jinja2):
     class Generation(jinja2.ext.Extension):
         """{% generation %} … {% endgeneration %}: marks what the assistant wrote."""
 
@@ -51,6 +70,10 @@ def make_environment():
                 self.environment.generated.append((begin, begin + len(text)))
             return text
 
+    return Generation
+
+
+def restricted_types(jinja2):
     class Dict:
         def __call__(self, *args, **kwargs):
             return dict(*args, **kwargs)
@@ -75,32 +98,23 @@ def make_environment():
             if isinstance(name, str) and name.startswith("_"):
                 raise jinja2.exceptions.SecurityError(f"a namespace has no attribute {name!r}")
 
-    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(
-            value,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
+    return Dict(), Namespace
 
-    def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
 
-    def strftime_now(form):
-        # Builds that must repeat name their day.
-        day = os.environ.get("SOURCE_DATE_EPOCH")
-        now = datetime.fromtimestamp(int(day), timezone.utc) if day else datetime.now()
-        return now.strftime(form)
+def make_environment():
+    import jinja2
+    import jinja2.ext
+    import jinja2.sandbox
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[generation_blocks(jinja2), jinja2.ext.loopcontrols],
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = strftime_now
-    environment.globals["dict"] = Dict()
-    environment.globals["namespace"] = Namespace
+    environment.globals["dict"], environment.globals["namespace"] = restricted_types(jinja2)
     return environment
 
 

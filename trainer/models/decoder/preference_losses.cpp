@@ -15,7 +15,9 @@ struct Pair {
 };
 
 /// log sigmoid, which does not overflow.
-at::Tensor log_of_sigmoid(const at::Tensor& x) { return x.clamp_max(0) - x.abs().neg().exp().log1p(); }
+at::Tensor log_of_sigmoid(const at::Tensor& x) {
+  return x.clamp_max(0) - x.abs().neg().exp().log1p();
+}
 
 /// Over pairs; rows that only fill a batch do not count.
 class MeanOverPairs {
