@@ -26,8 +26,9 @@ class ScratchFolder {
   ScratchFolder() {
     std::string name = (fs::temp_directory_path() / "trellis_resume_XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr)
-      throw Error(ExitCode::kOutput, name + ": no folder can be made there for the checkpoints; "
-                                            "name another one with --folder");
+      throw Error(ExitCode::kOutput, name +
+                                         ": no folder can be made there for the checkpoints; "
+                                         "name another one with --folder");
     path_ = name;
   }
   ~ScratchFolder() { remove(path_); }

@@ -111,6 +111,10 @@ FORMATS = {
         "`trellis report --json`, member `summary`",
         "shares, bottlenecks, MFU and HFU",
     ),
+    "trellis.resume_check/1": (
+        "`trellis resume-check --json`",
+        "the first difference of a cut run; a hash of everything after each step",
+    ),
     "trellis.run/1": ("`Simulation.as_dict()` in Python", "simulated steps of a PyTorch program"),
     "trellis.run_report/1": (
         "`report.json` of a run; `train --json`, `simulate --json`",
@@ -239,7 +243,7 @@ EXIT_CODES = {
     "kConfig": "a configuration, option or input is wrong; `gate`: the two runs cannot be compared",
     "kDoesNotFit": "a device runs out of modelled memory (`train`, `simulate`, `memory`)",
     "kHang": "a rank never arrived at a communication, or ranks disagree about one",
-    "kParity": "`verify`: a layout is not equal to one rank",
+    "kParity": "`verify`: a layout is not equal to one rank; `resume-check`: a cut run differs",
     "kPerfGate": "`gate`: past a limit",
     "kOutput": "an output could not be written, such as a full disk; the others are complete",
     "kInterrupted": "interrupted: `train` leaves complete files, `simulate` none",

@@ -128,9 +128,7 @@ class Layouts(Case):
         for name, (before, keys) in after.items():
             options = [part for key in keys for part in ("--after-cut", key)]
             base = [*flat, *before] if name.startswith("DP") else before
-            found = self.check(
-                *base, "--steps", 6, "--cut", 3, "precision.type=fp64", *options
-            )
+            found = self.check(*base, "--steps", 6, "--cut", 3, "precision.type=fp64", *options)
             self.assertFalse(found["bit_by_bit"])
             self.assertTrue(found["equal"], name)
             self.assertIsNone(found["first_difference"])
@@ -197,10 +195,8 @@ class BadInput(Case):
         self.assertEqual(sorted(folder.rglob("*")), before)
 
     def test_what_a_checkpoint_leaves_out_is_named(self):
-        found = self.run_check(
-            "--steps", 4, "--cut", 2, returncode=2,
-            *["exp_manager.checkpoint_callback_params={save_weights_only: true}"],
-        )  # fmt: skip
+        weights_only = "exp_manager.checkpoint_callback_params={save_weights_only: true}"
+        found = self.run_check("--steps", 4, "--cut", 2, weights_only, returncode=2)
         self.assertIn("has no optimizer.state.", found.stderr)
 
 

@@ -20,13 +20,11 @@ namespace {
 using nlohmann::json;
 
 json to_json(const RecordDifference& difference) {
-  return {{"step", difference.step},
-          {"as_resumed", difference.resumed},
-          {"item", difference.item},
-          {"rank", difference.rank < 0 ? json() : json(difference.rank)},
-          {"tensor", difference.tensor},
-          {"expected", difference.expected},
-          {"got", difference.got}};
+  return {
+      {"step", difference.step},     {"as_resumed", difference.resumed},
+      {"item", difference.item},     {"rank", difference.rank < 0 ? json() : json(difference.rank)},
+      {"tensor", difference.tensor}, {"expected", difference.expected},
+      {"got", difference.got}};
 }
 
 json to_json(const ResumeCheckRequest& request, const ResumeCheckResult& result) {
@@ -49,12 +47,11 @@ json to_json(const ResumeCheckRequest& request, const ResumeCheckResult& result)
 }
 
 void print(const ResumeCheckRequest& request, const ResumeCheckResult& result, double seconds) {
-  std::cout << fmt::format("{} steps, cut after {} and resumed{}, in {:.0f} s: {}\n", request.steps,
-                           fmt::join(request.cuts, ", "),
-                           request.after_cut.empty()
-                               ? ""
-                               : fmt::format(" with {}", fmt::join(request.after_cut, " ")),
-                           seconds, result.equal() ? "equal" : "DIFFERS");
+  std::cout << fmt::format(
+      "{} steps, cut after {} and resumed{}, in {:.0f} s: {}\n", request.steps,
+      fmt::join(request.cuts, ", "),
+      request.after_cut.empty() ? "" : fmt::format(" with {}", fmt::join(request.after_cut, " ")),
+      seconds, result.equal() ? "equal" : "DIFFERS");
   if (result.first) {
     std::cout << "first difference " << terminal_line(result.first->text()) << "\n";
   } else if (result.exact) {
@@ -95,8 +92,8 @@ int run(const ResumeCheckRequest& request) {
     running = name;
     activity.count(done, of);
   };
-  const ResumeCheckResult result = resume_check(
-      request, [&](RunConfig& config) { return world_of(request, config); }, progress);
+  const ResumeCheckResult result =
+      resume_check(request, [&](RunConfig& config) { return world_of(request, config); }, progress);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (request.json) {

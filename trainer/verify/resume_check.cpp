@@ -29,8 +29,7 @@ double default_tolerance(const std::string& precision) {
 /// Saves and restores as the run's checkpoints do, records, and puts the defect in.
 class Recorded final : public TrainingCheckpoints {
  public:
-  Recorded(TrainingCheckpoints& checkpoints, TrainingRecorder& recorder,
-           const ResumeDefect* defect)
+  Recorded(TrainingCheckpoints& checkpoints, TrainingRecorder& recorder, const ResumeDefect* defect)
       : checkpoints_(checkpoints), recorder_(recorder), defect_(defect) {}
   std::int64_t restore(const TrainingState& state) override {
     const std::int64_t step = checkpoints_.restore(state);
@@ -83,18 +82,17 @@ class ResumeCheck {
   }
 
   ResumeCheckResult run() {
-    const TrainingRecord expected =
-        record({.name = "uninterrupted", .gathers = !result_.exact});
+    const TrainingRecord expected = record({.name = "uninterrupted", .gathers = !result_.exact});
     for (const auto& [step, recorded] : expected.steps) result_.hashes[step] = recorded.hash();
     for (std::size_t i = 0; i <= request_.cuts.size() && !result_.first; ++i) {
       const bool last = i == request_.cuts.size();
-      const Segment segment{
-          .name = last ? "resumed to the end"
-                       : fmt::format("to the cut after step {}", request_.cuts[i]),
-          .cut = last ? 0 : request_.cuts[i],
-          .resumes = i > 0,
-          .saves = !last,
-          .gathers = last && !result_.exact};
+      const Segment segment{.name = last
+                                        ? "resumed to the end"
+                                        : fmt::format("to the cut after step {}", request_.cuts[i]),
+                            .cut = last ? 0 : request_.cuts[i],
+                            .resumes = i > 0,
+                            .saves = !last,
+                            .gathers = last && !result_.exact};
       const TrainingRecord got = record(segment);
       judge(got, expected, segment);
     }
@@ -189,8 +187,8 @@ class ResumeCheck {
     const ResumeDefect* const defect = segment.resumes ? defect_ : nullptr;
     if (defect != nullptr && defect->data) defect->data(point);
     if (segment.cut > 0 && segment.cut <= point.step)
-      throw ConfigError(fmt::format("--cut {}: the run itself begins after step {}", segment.cut,
-                                    point.step));
+      throw ConfigError(
+          fmt::format("--cut {}: the run itself begins after step {}", segment.cut, point.step));
     TrainingRecorder recorder(config.world_size(), segment.gathers ? request_.steps : 0);
     const auto data = recorder.watched(make_data_module(config, point));
     checkpoint::RunCheckpoints checkpoints(config, request_.folder, std::move(resume));
@@ -234,8 +232,7 @@ class ResumeCheck {
 
   /// Kind by kind: a tensor that nearly vanishes is measured by its share of its kind.
   void judge_tensors(const NamedTensors& got, const NamedTensors& expected) {
-    const double vanishing =
-        before_.precision.type == "fp64" ? kVanishingInFp64 : kVanishing;
+    const double vanishing = before_.precision.type == "fp64" ? kVanishingInFp64 : kVanishing;
     std::map<std::string, std::pair<RunNumbers, RunNumbers>> kinds;
     for (const auto& [key, tensor] : expected) {
       auto& [of_got, of_expected] = kinds[kind_of(key)];

@@ -13,7 +13,7 @@ struct ResumeCheckRequest {
   std::vector<std::string> overrides;  ///< key.path=value
   std::int64_t steps = 6;
   std::vector<std::int64_t> cuts = {3};  ///< steps after which the run is cut; ascending
-  std::vector<std::string> after_cut;  ///< overrides of the runs that go on: another layout
+  std::vector<std::string> after_cut;    ///< overrides of the runs that go on: another layout
   double tolerance = 0;  ///< relative, in another layout; 0: by precision, see resume_check.h
   std::string folder;    ///< where the checkpoints are saved; local or s3://
   std::string device = "cpu";

@@ -25,28 +25,33 @@ void zero_states(const TrainingState& state, bool (*chooses)(const std::string& 
 
 std::vector<ResumeDefect> make_defects() {
   return {
-      {"moments-restart", "optimizer states are zeros after a cut", "state",
+      {"moments-restart",
+       "optimizer states are zeros after a cut",
+       "state",
        [](const TrainingState& state) {
-         zero_states(state, [](const std::string& name) {
-           return name != "fp32_param" && name != "ema";
-         });
+         zero_states(state,
+                     [](const std::string& name) { return name != "fp32_param" && name != "ema"; });
        },
        {}},
-      {"masters-restart", "masters are rounded to the weights after a cut", "master",
+      {"masters-restart",
+       "masters are rounded to the weights after a cut",
+       "master",
        [](const TrainingState& state) {
          const at::NoGradGuard no_grad;
          state.optimizer.for_each_parameter_state([](const ParameterState& one) {
-           if (one.name == "fp32_param")
-             at::Tensor(one.values).copy_(one.values.to(at::kBFloat16));
+           if (one.name == "fp32_param") at::Tensor(one.values).copy_(one.values.to(at::kBFloat16));
          });
        },
        {}},
-      {"averages-restart", "moving averages are zeros after a cut", "moving average",
+      {"averages-restart",
+       "moving averages are zeros after a cut",
+       "moving average",
        [](const TrainingState& state) {
          zero_states(state, [](const std::string& name) { return name == "ema"; });
        },
        {}},
-      {"weight-bit-flipped", "the last bit of one weight of the last rank is another one",
+      {"weight-bit-flipped",
+       "the last bit of one weight of the last rank is another one",
        "weight",
        [](const TrainingState& state) {
          if (state.rank.rank() + 1 != state.rank.world_size()) return;
@@ -56,13 +61,19 @@ std::vector<ResumeDefect> make_defects() {
          bytes.narrow(0, 0, 1).bitwise_xor_(1);
        },
        {}},
-      {"step-restarts", "the optimizer counts its steps from 0 after a cut", "step",
+      {"step-restarts",
+       "the optimizer counts its steps from 0 after a cut",
+       "step",
        [](const TrainingState& state) { state.optimizer.continue_after(0); },
        {}},
-      {"dropout-restarts", "random numbers are those of the first steps again", "random state",
+      {"dropout-restarts",
+       "random numbers are those of the first steps again",
+       "random state",
        [](const TrainingState& state) { state.position.step = 0; },
        {}},
-      {"schedule-restarts", "the schedule forgets the epochs that it has seen", "schedule",
+      {"schedule-restarts",
+       "the schedule forgets the epochs that it has seen",
+       "schedule",
        [](const TrainingState& state) {
          LrScheduler::State schedule = state.scheduler.state();
          schedule.epochs = 0;
@@ -70,14 +81,22 @@ std::vector<ResumeDefect> make_defects() {
          state.scheduler.restore(schedule);
        },
        {}},
-      {"callbacks-restart", "early stopping forgets the best value", "callbacks",
+      {"callbacks-restart",
+       "early stopping forgets the best value",
+       "callbacks",
        [](const TrainingState& state) {
          if (state.early_stopping != nullptr) state.early_stopping->restore({});
        },
        {}},
-      {"samples-restart", "the data begin again at the first sample", "samples", {},
+      {"samples-restart",
+       "the data begin again at the first sample",
+       "samples",
+       {},
        [](ResumePoint& point) { point.consumed_samples = 0; }},
-      {"sample-skipped", "one sample is never read", "samples", {},
+      {"sample-skipped",
+       "one sample is never read",
+       "samples",
+       {},
        [](ResumePoint& point) { ++point.consumed_samples; }},
   };
 }

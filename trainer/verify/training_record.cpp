@@ -49,9 +49,9 @@ std::vector<RecordedNumber> numbers_of(const TrainingState& state, const StepRes
   std::vector<RecordedNumber> numbers = {
       {"step", fmt::format("{} of the optimizer", state.optimizer.steps())},
       {"random state", fmt::format("seed {}, step {}", state.config.seed, state.position.step)},
-      {"schedule", fmt::format("best {}, {} epochs, {} bad ones, cooldown {}, rate {}",
-                               schedule.best, schedule.epochs, schedule.bad_epochs,
-                               schedule.cooldown, schedule.lr)},
+      {"schedule",
+       fmt::format("best {}, {} epochs, {} bad ones, cooldown {}, rate {}", schedule.best,
+                   schedule.epochs, schedule.bad_epochs, schedule.cooldown, schedule.lr)},
       {"callbacks", callbacks_text(state)}};
   if (result == nullptr) return numbers;
   const auto number = [&](const char* item, auto value) {
@@ -110,8 +110,7 @@ Found numbers_differ(const RecordedStep& got, const RecordedStep& expected) {
   const RecordedNumber none{"", "none"};
   for (std::size_t rank = 0; rank < got.numbers.size(); ++rank) {
     const auto &values = got.numbers[rank], &wanted = expected.numbers.at(rank);
-    const std::size_t count =
-        got.resumed ? values.size() : std::max(values.size(), wanted.size());
+    const std::size_t count = got.resumed ? values.size() : std::max(values.size(), wanted.size());
     for (std::size_t i = 0; i < count; ++i) {
       const RecordedNumber& value = i < values.size() ? values[i] : none;
       const RecordedNumber& number = i < wanted.size() ? wanted[i] : none;
@@ -260,8 +259,7 @@ void TrainingRecorder::add(const TrainingState& state, std::int64_t step,
                            const StepResult* result) {
   const at::NoGradGuard no_grad;
   const auto rank = static_cast<std::size_t>(state.rank.rank());
-  const LiveState live =
-      checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
+  const LiveState live = checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
   std::vector<RecordedTensor> tensors;
   std::vector<ContentHash> hashes;
   for (const auto* list : {&live.model, &live.optimizer}) {
@@ -283,8 +281,7 @@ void TrainingRecorder::add(const TrainingState& state, std::int64_t step,
 }
 
 void TrainingRecorder::gather(const TrainingState& state) {
-  const LiveState live =
-      checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
+  const LiveState live = checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
   for (const auto* list : {&live.model, &live.optimizer}) {
     for (const LiveTensor& tensor : *list) {
       const at::Tensor values = tensor.values.detach().cpu();

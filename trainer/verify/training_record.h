@@ -28,12 +28,12 @@ struct RecordedTensor {
 
 /// What all ranks were after a step, or when they went on after one.
 struct RecordedStep {
-  bool resumed = false;                               ///< before the first step of a run
-  std::vector<std::vector<RecordedNumber>> numbers;   ///< by rank
-  std::vector<std::vector<ContentHash>> tensors;      ///< by rank, as TrainingRecord::tensors
-  std::map<std::int64_t, ContentHash> samples;        ///< by place in the global batch
+  bool resumed = false;                              ///< before the first step of a run
+  std::vector<std::vector<RecordedNumber>> numbers;  ///< by rank
+  std::vector<std::vector<ContentHash>> tensors;     ///< by rank, as TrainingRecord::tensors
+  std::map<std::int64_t, ContentHash> samples;       ///< by place in the global batch
   double loss = 0;
-  [[nodiscard]] ContentHash hash() const;             ///< of everything
+  [[nodiscard]] ContentHash hash() const;  ///< of everything
 };
 
 /// What a training run was, step by step: hashes of weights, masters, optimizer states and moving
