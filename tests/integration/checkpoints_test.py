@@ -196,7 +196,7 @@ class Verbs(Case):
     def test_other_folders_are_named(self):
         result = self.checkpoint("inspect", self.dir, returncode=2)
         self.assertIn("is no checkpoint of a known format", result.stderr)
-        self.assertIn("found an empty folder", result.stderr)
+        self.assertIn("found text.txt", result.stderr)
         self.assertIn("holds no complete checkpoint", self.checkpoint("list", self.dir).stdout)
 
 
