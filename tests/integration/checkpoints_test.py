@@ -193,6 +193,26 @@ class Verbs(Case):
         victim.unlink()
         self.assertIn("is missing", self.checkpoint("verify", tag, returncode=2).stdout)
 
+    def test_diff_compares_tensors_of_any_two_layouts(self):
+        one, other = self.dir / "one", self.dir / "other"
+        self.train(one, "trainer.max_steps=2", *SAVES)
+        self.train(
+            other,
+            "trainer.max_steps=2",
+            "distributed_strategy.tensor_model_parallel_size=1",
+            "distributed_strategy.pipeline_model_parallel_size=1",
+            "model.make_vocab_size_divisible_by=16",  # the padding of two tensor-parallel ranks
+            *SAVES,
+        )
+        a, copy = sorted((one / "checkpoints").iterdir())[:2]
+        b = sorted((other / "checkpoints").iterdir())[0]
+        self.assertIn(": 0 differ", self.checkpoint("diff", a, copy).stdout)
+        # Both trained the same model: every tensor is in both, and differs by rounding at most.
+        close = self.checkpoint("diff", a, b, "--weights-only", "--tolerance", "0.02")
+        self.assertIn(": 0 differ", close.stdout)
+        found = json.loads(self.checkpoint("diff", a, b, "--json", returncode=5).stdout)
+        self.assertEqual({row["difference"] for row in found["differences"]}, {"values"})
+
     def test_other_folders_are_named(self):
         result = self.checkpoint("inspect", self.dir, returncode=2)
         self.assertIn("is no checkpoint of a known format", result.stderr)
