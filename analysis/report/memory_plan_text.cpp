@@ -76,7 +76,7 @@ std::string software_verdict_text(const json& plan, const std::string& of,
     text += fmt::format(
         "  the headroom is less than {:.0f} % of the core, by which the estimate is off on "
         "published runs that fit: a device may refuse this run\n",
-        100 * kSoftwareMemoryError);
+        100 * software.at("relative_error").get<double>());
   text += fmt::format(
       "  = {} of inputs and outputs (weights, gradients, states, data) + {} of scratch",
       gib(bytes(software, "inputs_outputs_bytes")), gib(bytes(software, "scratch_bytes")));

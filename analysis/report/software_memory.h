@@ -23,7 +23,7 @@ struct SoftwareFacts {
 /// and derivative, where they are two graphs + the runtime's own. Of the rank and the phase that
 /// take most. Null for software whose scratch no published figure gives: none, megatron. `ranks`:
 /// those of trellis.memory/1. "verdict": does_not_fit above the core's capacity, tight within the
-/// estimate's error, else fits.
+/// estimate's error ("relative_error"), else fits.
 [[nodiscard]] nlohmann::json software_memory(const SoftwareFacts& facts,
                                              const nlohmann::json& ranks);
 
@@ -31,11 +31,5 @@ struct SoftwareFacts {
 [[nodiscard]] nlohmann::json runtime_memory();
 /// Their sum.
 [[nodiscard]] std::int64_t runtime_bytes();
-
-/// An estimate that leaves less than this share of a core is "tight": its largest error on
-/// published runs that fit and fill more than half of a core
-/// (`trellis accuracy memory`: D02 −13.2 %, C01 +6.8 %, C01-4096 −3.3 %, D08 −1.3 %, D01 −0.6 %,
-/// C05 +0.4 %).
-inline constexpr double kSoftwareMemoryError = 0.14;
 
 }  // namespace trellis::analysis

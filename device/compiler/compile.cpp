@@ -112,11 +112,11 @@ class Compiler {
       lower(lowering_, node, index);
       return;
     }
-    const double passes = estimated_passes(name);
+    const double passes = estimated_passes(name, kinds());
     if (passes > 0) return lower_estimate(lowering_, node, index, passes);
     if (estimates_ == Estimates::kKnown) throw UnsupportedOp(expanded_.graph, node);
     unknown_.push_back(name);
-    lower_estimate(lowering_, node, index, kUnknownPasses);
+    lower_estimate(lowering_, node, index, kinds().unknown);
   }
 
   /// An operation that no lowering is asked for. Complex arithmetic is about four real operations
@@ -124,13 +124,15 @@ class Compiler {
   void estimate(const Node& node, std::uint32_t index, const std::string& name) {
     flush();
     if (is_empty(node)) return;
-    const double passes = estimated_passes(name);
+    const double passes = estimated_passes(name, kinds());
     if (passes == 0) unknown_.push_back(name);
     lower_estimate(lowering_, node, index,
                    passes > 0            ? passes
-                   : find_chain_op(name) ? 4
-                                         : kUnknownPasses);
+                   : find_chain_op(name) ? kinds().complex
+                                         : kinds().unknown);
   }
+
+  const sim::OperationPasses& kinds() { return lowering_.builder().core().passes; }
 
   bool has_complex_operand(const Node& node) const {
     const auto complex = [&](std::uint32_t v) {

@@ -33,11 +33,9 @@ struct CompiledGraph {
 enum class Estimates : std::uint8_t {
   kKnown,       ///< those with a row in estimated_passes(); any other without lowering is an
                 ///< UnsupportedOp
-  kUnknownToo,  ///< an operation without lowering or row as kUnknownPasses passes
+  kUnknownToo,  ///< an operation without lowering or row as OperationPasses::unknown
   kEverything,  ///< no operation is lowered: for a graph that the lowerings cannot take
 };
-inline constexpr double kUnknownPasses =
-    8;  ///< the upper end of the table's rows for single operations
 
 /// Lowers a graph for one core. Throws UnsupportedOp for an operation that has neither a lowering
 /// nor an estimate. The result satisfies validate() for the core's limits (checked here: a

@@ -114,6 +114,40 @@ CompilerRules read_compiler(ParameterReader r) {
   return c;
 }
 
+PlanningConfig read_planning(ParameterReader r) {
+  PlanningConfig c;
+  c.product_time = r.read<Picoseconds>("product_time");
+  c.product_block_time = r.read<Picoseconds>("product_block_time");
+  c.product_panel_time = r.read<Picoseconds>("product_panel_time");
+  c.product_panels_ahead = r.read<double>("product_panels_ahead");
+  c.product_transfer_share = r.read<double>("product_transfer_share");
+  c.product_cut_gain = r.read<double>("product_cut_gain");
+  c.chain_unit_cycles = r.read<double>("chain_unit_cycles");
+  c.chain_latency_cycles = r.read<double>("chain_latency_cycles");
+  c.chain_lag_gain = r.read<double>("chain_lag_gain");
+  c.chain_scalar_pass = r.read<double>("chain_scalar_pass");
+  r.reject_unknown();
+  return c;
+}
+
+OperationPasses read_passes(ParameterReader r) {
+  OperationPasses c;
+  c.copy = r.read<double>("copy");
+  c.scan = r.read<double>("scan");
+  c.select = r.read<double>("select");
+  c.function = r.read<double>("function");
+  c.normal = r.read<double>("normal");
+  c.search = r.read<double>("search");
+  c.sort = r.read<double>("sort");
+  c.attention = r.read<double>("attention");
+  c.convolution = r.read<double>("convolution");
+  c.convolution_backward = r.read<double>("convolution_backward");
+  c.complex = r.read<double>("complex");
+  c.unknown = r.read<double>("unknown");
+  r.reject_unknown();
+  return c;
+}
+
 CoreConfig read_core(ParameterReader r) {
   CoreConfig c;
   c.sbuf = r.read<Bytes>("sbuf");
@@ -131,6 +165,8 @@ CoreConfig read_core(ParameterReader r) {
   c.costs = read_costs(r.section("costs"));
   c.dma = read_dma(r.section("dma"));
   c.compiler = read_compiler(r.section("compiler"));
+  c.planning = read_planning(r.section("planning"));
+  c.passes = read_passes(r.section("passes"));
   r.reject_unknown();
   c.limits.sbuf_bytes_per_partition = c.sbuf.value / c.limits.partitions;
   c.limits.psum_bytes_per_partition = c.psum.value / c.limits.partitions;

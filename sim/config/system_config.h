@@ -129,8 +129,32 @@ struct CompilerRules {
                               ///< its way out of PSUM
 };
 
+/// What the compiler expects of plans between which it chooses. The simulated program decides how
+/// long a plan takes.
+struct PlanningConfig {
+  Picoseconds product_time;  ///< of a matrix product, in addition to what is counted
+  Picoseconds product_block_time, product_panel_time;
+  double product_panels_ahead = 0;    ///< panels in whose time the next block arrives
+  double product_transfer_share = 0;  ///< of the counted time of transfers, where only they count
+  double product_cut_gain = 0;        ///< K is cut further when it takes less than this share
+  double chain_unit_cycles = 0;       ///< of Vector: the shortest instruction
+  double chain_latency_cycles = 0;    ///< from one engine's result to another one's start
+  double chain_lag_gain = 0;     ///< a longer lag of the second window takes less than this share
+  double chain_scalar_pass = 0;  ///< a pass of Scalar or GpSimd, in passes of Vector
+};
+
+/// Passes over all elements on GpSimd that operations without an executable lowering cost, by kind.
+struct OperationPasses {
+  double copy = 0, scan = 0, select = 0, function = 0, normal = 0, search = 0, sort = 0;
+  double attention = 0, convolution = 0, convolution_backward = 0;
+  double complex = 0;  ///< of an element-wise operation on complex numbers
+  double unknown = 0;
+};
+
 struct CoreConfig {
   CompilerRules compiler;
+  PlanningConfig planning;
+  OperationPasses passes;
   TensorEngineConfig tensor;
   EngineConfig vector, scalar, gpsimd;
   InstructionCosts costs;

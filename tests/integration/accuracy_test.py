@@ -216,7 +216,7 @@ class Memory(unittest.TestCase):
         for row in sizes:
             limit = (
                 0.14 if row["published_fits"] else 0.15
-            )  # the first: kSoftwareMemoryError, below which a verdict is `tight`
+            )  # the first: `error` of sim/configs/software/memory.yaml
             self.assertLess(
                 abs(row["needed_gib"] / row["published_gib_per_core"] - 1), limit, row["id"]
             )

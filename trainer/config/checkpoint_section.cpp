@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "trainer/config/sections.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::trainer {
 namespace {
@@ -57,6 +58,30 @@ CheckpointSection read_checkpoints(SectionReader& exp_manager) {
       exp_manager.get<bool>("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
   section.resume_from_checkpoint = exp_manager.get<std::string>("resume_from_checkpoint", "");
   return section;
+}
+
+void write_checkpoints(YamlWriter& out, const CheckpointSection& section, const YamlMap& source) {
+  out.boolean("create_checkpoint_callback", section.create);
+  out.boolean("resume_if_exists", section.resume_if_exists);
+  out.boolean("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
+  out.text_or_null("resume_from_checkpoint", section.resume_from_checkpoint);
+  out.boolean("save_xser", section.save_xser);
+  out.boolean("save_bf16", section.save_bf16);
+  out.boolean("async_checkpointing", section.async);
+  out.open("checkpoint_callback_params");
+  out.text_or_null("dirpath", section.dirpath);
+  out.text_or_null("filename", section.filename);
+  out.text("monitor", section.monitor);
+  out.text("mode", section.mode);
+  out.integer("save_top_k", section.save_top_k);
+  out.boolean("save_last", section.save_last);
+  out.boolean("save_weights_only", section.save_weights_only);
+  out.boolean("auto_insert_metric_name", section.auto_insert_metric_name);
+  out.integer("every_n_epochs", section.every_n_epochs);
+  out.integer_or_null("every_n_train_steps", section.every_n_train_steps);
+  out.number_or_null("train_time_interval", section.train_time_interval_s);
+  out.keep(source.map("checkpoint_callback_params"), "exp_manager.checkpoint_callback_params");
+  out.close();
 }
 
 }  // namespace trellis::trainer

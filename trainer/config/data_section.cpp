@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
@@ -18,16 +19,26 @@ std::optional<double> as_number(const std::string& text) {
   return value;
 }
 
+void tokenizer_fields(Fields& fields, TokenizerSection& s) {
+  fields.form(
+      "library",
+      [&](SectionReader& r) {
+        // NxDT's alignment data modules read nothing but the type.
+        const std::string unnamed = r.has_value("type") ? "huggingface" : s.library;
+        s.library = r.one_of("library", unnamed,
+                             {"byte-level", "huggingface", "megatron", "sentencepiece"});
+      },
+      [&](YamlWriter& out) { out.text("library", s.library); });
+  fields.text_or_null("type", s.type);
+  fields.text_or_null("model", s.model);
+  fields.text_or_null("vocab_file", s.vocab_file);
+  fields.text_or_null("merge_file", s.merge_file);
+}
+
 TokenizerSection read_tokenizer(SectionReader reader) {
   TokenizerSection section;
-  // NxDT's alignment data modules read nothing but the type.
-  const std::string unnamed = reader.has_value("type") ? "huggingface" : section.library;
-  section.library =
-      reader.one_of("library", unnamed, {"byte-level", "huggingface", "megatron", "sentencepiece"});
-  section.type = reader.get<std::string>("type", "");
-  section.model = reader.get<std::string>("model", "");
-  section.vocab_file = reader.get<std::string>("vocab_file", "");
-  section.merge_file = reader.get<std::string>("merge_file", "");
+  Fields fields = Fields::reading(reader);
+  tokenizer_fields(fields, section);
   if (!reader.good({"library"})) return section;
   const auto needs = [&](const char* key, const std::string& value, const char* example) {
     if (value.empty() && reader.good({key})) {
@@ -192,6 +203,19 @@ DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
   }
   warn_of_unread_keys(reader, section);
   return section;
+}
+
+void write_tokenizer(YamlWriter& out, TokenizerSection section, const YamlMap& source) {
+  out.open("tokenizer");
+  Fields fields = Fields::writing(out);
+  tokenizer_fields(fields, section);
+  out.keep(source, "data.tokenizer");
+  out.close();
+}
+
+void list_tokenizer_keys(Fields& fields) {
+  TokenizerSection section;
+  tokenizer_fields(fields, section);
 }
 
 }  // namespace trellis::trainer

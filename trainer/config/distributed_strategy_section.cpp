@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
@@ -12,47 +13,62 @@ int read_kv_replicator(SectionReader& reader) {
   return reader.positive("kv_replicator", 1);
 }
 
+void check_sequence_parallel(SectionReader& reader, DistributedStrategySection& s) {
+  if (!s.sequence_parallel || s.tensor_model_parallel_size > 1 ||
+      !reader.good({"tensor_model_parallel_size"}))
+    return;
+  reader.warn("sequence_parallel",
+              "has no effect: there is one tensor-parallel rank, which holds the whole sequence");
+  s.sequence_parallel = false;
+}
+
+/// What this version does not train with.
+void note_unsupported(SectionReader& reader, const DistributedStrategySection& s) {
+  const auto note = [&](const char* key, const char* what, int size) {
+    if (size > 1) reader.unsupported(key, fmt::format("{} ({} {})", what, key, size));
+  };
+  note("context_parallel_size", "context parallelism", s.context_parallel_size);
+  note("expert_model_parallel_size", "expert parallelism", s.expert_model_parallel_size);
+  note("token_shuffle_group_size", "token shuffling", s.token_shuffle_group_size);
+}
+
+void strategy_fields(Fields& fields, DistributedStrategySection& s) {
+  fields.positive("tensor_model_parallel_size", s.tensor_model_parallel_size);
+  fields.positive("pipeline_model_parallel_size", s.pipeline_model_parallel_size);
+  fields.positive("virtual_pipeline_model_parallel_size", s.virtual_pipeline_model_parallel_size);
+  fields.positive("context_parallel_size", s.context_parallel_size);
+  fields.positive("expert_model_parallel_size", s.expert_model_parallel_size);
+  fields.positive("token_shuffle_group_size", s.token_shuffle_group_size);
+  fields.boolean("zero1", s.zero1);
+  fields.boolean("sequence_parallel", s.sequence_parallel);
+  fields.form(
+      "kv_replicator", [&](SectionReader& r) { s.kv_replicator = read_kv_replicator(r); },
+      [&](YamlWriter& out) { out.integer("kv_replicator", s.kv_replicator); });
+  fields.rule([&](SectionReader& r) {
+    check_sequence_parallel(r, s);
+    note_unsupported(r, s);
+  });
+}
+
 }  // namespace
 
 DistributedStrategySection read_distributed_strategy(SectionReader& reader) {
   DistributedStrategySection section;
-  section.tensor_model_parallel_size =
-      reader.positive("tensor_model_parallel_size", section.tensor_model_parallel_size);
-  section.pipeline_model_parallel_size =
-      reader.positive("pipeline_model_parallel_size", section.pipeline_model_parallel_size);
-  section.virtual_pipeline_model_parallel_size = reader.positive(
-      "virtual_pipeline_model_parallel_size", section.virtual_pipeline_model_parallel_size);
-  section.context_parallel_size =
-      reader.positive("context_parallel_size", section.context_parallel_size);
-  section.expert_model_parallel_size =
-      reader.positive("expert_model_parallel_size", section.expert_model_parallel_size);
-  section.token_shuffle_group_size =
-      reader.positive("token_shuffle_group_size", section.token_shuffle_group_size);
-  section.sequence_parallel = reader.get<bool>("sequence_parallel", section.sequence_parallel);
-  if (section.sequence_parallel && section.tensor_model_parallel_size == 1 &&
-      reader.good({"tensor_model_parallel_size"})) {
-    reader.warn("sequence_parallel",
-                "has no effect: there is one tensor-parallel rank, which holds the whole sequence");
-    section.sequence_parallel = false;
-  }
-  section.zero1 = reader.get<bool>("zero1", section.zero1);
-  section.kv_replicator = read_kv_replicator(reader);
-  if (section.context_parallel_size > 1) {
-    reader.unsupported("context_parallel_size",
-                       fmt::format("context parallelism (context_parallel_size {})",
-                                   section.context_parallel_size));
-  }
-  if (section.expert_model_parallel_size > 1) {
-    reader.unsupported("expert_model_parallel_size",
-                       fmt::format("expert parallelism (expert_model_parallel_size {})",
-                                   section.expert_model_parallel_size));
-  }
-  if (section.token_shuffle_group_size > 1) {
-    reader.unsupported("token_shuffle_group_size",
-                       fmt::format("token shuffling (token_shuffle_group_size {})",
-                                   section.token_shuffle_group_size));
-  }
+  Fields fields = Fields::reading(reader);
+  strategy_fields(fields, section);
   return section;
+}
+
+void write_distributed_strategy(YamlWriter& out, DistributedStrategySection section) {
+  out.open("distributed_strategy");
+  Fields fields = Fields::writing(out);
+  strategy_fields(fields, section);
+  out.close();
+}
+
+void list_distributed_strategy_keys(Fields& fields) {
+  DistributedStrategySection section;
+  strategy_fields(fields, section);
 }
 
 }  // namespace trellis::trainer

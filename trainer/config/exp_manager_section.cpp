@@ -5,44 +5,75 @@
 #include <utility>
 
 #include "base/escape.h"
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
 namespace {
 
+void early_stopping_fields(Fields& fields, EarlyStoppingSection& s) {
+  fields.text("monitor", s.monitor);
+  fields.one_of("mode", s.mode, {"min", "max"});
+  fields.non_negative("min_delta", s.min_delta);
+  fields.integer("patience", s.patience);
+  fields.rule([&](SectionReader& r) {
+    if (s.patience < 0)
+      r.problem("patience", fmt::format("must not be negative, got {}", s.patience));
+  });
+  fields.boolean("check_finite", s.check_finite);
+  fields.number("stopping_threshold", s.stopping_threshold);
+  fields.number("divergence_threshold", s.divergence_threshold);
+}
+
+void ema_fields(Fields& fields, bool& enable, EmaSection& s) {
+  fields.boolean("enable", enable);
+  fields.fraction("decay", s.decay);
+  fields.positive("apply_ema_every_n_steps", s.apply_ema_every_n_steps);
+  fields.only_read("every_n_steps", [&](SectionReader& r) {  // its name in newer NeMo
+    if (!r.has("every_n_steps")) return;
+    s.apply_ema_every_n_steps = r.positive("every_n_steps", EmaSection().apply_ema_every_n_steps);
+    if (r.has("apply_ema_every_n_steps"))
+      r.problem("apply_ema_every_n_steps",
+                "is the older name of every_n_steps; remove one of them");
+  });
+  fields.non_negative("start_step", s.start_step);
+  fields.boolean("evaluate_ema_weights_instead", s.evaluate_ema_weights_instead);
+}
+
 std::optional<EarlyStoppingSection> read_early_stopping(SectionReader& reader) {
   SectionReader params = reader.section("early_stopping_callback_params");
   EarlyStoppingSection section;
-  section.monitor = params.get<std::string>("monitor", section.monitor);
-  section.mode = params.one_of("mode", section.mode, {"min", "max"});
-  section.min_delta = params.non_negative("min_delta", section.min_delta);
-  section.patience = params.get<int>("patience", section.patience);
-  if (section.patience < 0)
-    params.problem("patience", fmt::format("must not be negative, got {}", section.patience));
-  section.check_finite = params.get<bool>("check_finite", section.check_finite);
-  section.stopping_threshold = params.optional<double>("stopping_threshold");
-  section.divergence_threshold = params.optional<double>("divergence_threshold");
+  Fields fields = Fields::reading(params);
+  early_stopping_fields(fields, section);
   if (reader.get<bool>("create_early_stopping_callback", false)) return section;
   return std::nullopt;
+}
+
+void write_early_stopping(YamlWriter& out, std::optional<EarlyStoppingSection> section) {
+  out.boolean("create_early_stopping_callback", section.has_value());
+  if (!section) return;
+  out.open("early_stopping_callback_params");
+  Fields fields = Fields::writing(out);
+  early_stopping_fields(fields, *section);
+  out.close();
 }
 
 std::optional<EmaSection> read_ema(SectionReader& reader) {
   SectionReader ema = reader.section("ema");
   EmaSection section;
-  section.decay = ema.fraction("decay", section.decay);
-  const char* period = ema.has("every_n_steps")
-                           ? "every_n_steps"
-                           : "apply_ema_every_n_steps";  // newer and older NeMo
-  section.apply_ema_every_n_steps = ema.positive(period, section.apply_ema_every_n_steps);
-  if (ema.has("every_n_steps") && ema.has("apply_ema_every_n_steps")) {
-    ema.problem("apply_ema_every_n_steps",
-                "is the older name of every_n_steps; remove one of them");
-  }
-  section.start_step = ema.non_negative("start_step", section.start_step);
-  section.evaluate_ema_weights_instead =
-      ema.get<bool>("evaluate_ema_weights_instead", section.evaluate_ema_weights_instead);
-  if (ema.get<bool>("enable", false)) return section;
-  return std::nullopt;
+  bool enable = false;
+  Fields fields = Fields::reading(ema);
+  ema_fields(fields, enable, section);
+  return enable ? std::optional(section) : std::nullopt;
+}
+
+void write_ema(YamlWriter& out, std::optional<EmaSection> section) {
+  if (!section) return;
+  out.open("ema");
+  bool enable = true;
+  Fields fields = Fields::writing(out);
+  ema_fields(fields, enable, *section);
+  out.close();
 }
 
 void check_paths(SectionReader& reader, const ExpManagerSection& section) {
@@ -90,26 +121,40 @@ std::string why_no_folder_below(const std::string& name) {
              : "expected a name without control characters, got '" + name + "'";
 }
 
+namespace {
+
+void exp_manager_fields(Fields& fields, ExpManagerSection& s) {
+  fields.text_or_null("explicit_log_dir", s.explicit_log_dir);
+  fields.text("exp_dir", s.exp_dir);
+  fields.text("name", s.name);
+  fields.text_or_null("version", s.version);
+  fields.boolean("use_datetime_version", s.use_datetime_version);
+  fields.boolean("create_tensorboard_logger", s.create_tensorboard_logger);
+  fields.boolean("log_step_timing", s.log_step_timing);
+  fields.boolean("log_parameter_norm", s.log_parameter_norm);
+  fields.boolean("log_gradient_norm", s.log_gradient_norm);
+  fields.boolean("log_local_rank_0_only", s.log_local_rank_0_only);
+  fields.boolean("log_global_rank_0_only", s.log_global_rank_0_only);
+  fields.texts("files_to_copy", s.files_to_copy);
+  fields.form(
+      "create_early_stopping_callback",
+      [&](SectionReader& r) { s.early_stopping = read_early_stopping(r); },
+      [&](YamlWriter& out) {
+        write_early_stopping(out, s.early_stopping);
+        write_ema(out, s.ema);
+      });
+  fields.rule([&](SectionReader& r) { s.ema = read_ema(r); });
+  // NeMo's other names of trainer.max_time.
+  fields.only_read("max_time_per_run");
+  fields.only_read("max_time");
+}
+
+}  // namespace
+
 ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer) {
   ExpManagerSection section;
-  section.explicit_log_dir = reader.get<std::string>("explicit_log_dir", "");
-  section.exp_dir = reader.get<std::string>("exp_dir", section.exp_dir);
-  section.name = reader.get<std::string>("name", section.name);
-  section.version = reader.get<std::string>("version", "");
-  section.use_datetime_version =
-      reader.get<bool>("use_datetime_version", section.use_datetime_version);
-  section.create_tensorboard_logger =
-      reader.get<bool>("create_tensorboard_logger", section.create_tensorboard_logger);
-  section.log_step_timing = reader.get<bool>("log_step_timing", section.log_step_timing);
-  section.log_parameter_norm = reader.get<bool>("log_parameter_norm", section.log_parameter_norm);
-  section.log_gradient_norm = reader.get<bool>("log_gradient_norm", section.log_gradient_norm);
-  section.log_local_rank_0_only =
-      reader.get<bool>("log_local_rank_0_only", section.log_local_rank_0_only);
-  section.log_global_rank_0_only =
-      reader.get<bool>("log_global_rank_0_only", section.log_global_rank_0_only);
-  section.files_to_copy = reader.get<std::vector<std::string>>("files_to_copy", {});
-  section.early_stopping = read_early_stopping(reader);
-  section.ema = read_ema(reader);
+  Fields fields = Fields::reading(reader);
+  exp_manager_fields(fields, section);
   section.checkpoints = read_checkpoints(reader);
   read_time_limit(reader, trainer);
   check_paths(reader, section);
@@ -119,6 +164,31 @@ ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& traine
         "excludes log_local_rank_0_only: one file per job, or one per node; remove one of them");
   }
   return section;
+}
+
+void write_exp_manager(YamlWriter& out, ExpManagerSection section, const YamlMap& source) {
+  out.open("exp_manager");
+  Fields fields = Fields::writing(out);
+  exp_manager_fields(fields, section);
+  write_checkpoints(out, section.checkpoints, source);
+  out.keep(source, "exp_manager");
+  out.close();
+}
+
+void list_exp_manager_keys(Fields& fields) {
+  ExpManagerSection section;
+  exp_manager_fields(fields, section);
+}
+
+void list_early_stopping_keys(Fields& fields) {
+  EarlyStoppingSection section;
+  early_stopping_fields(fields, section);
+}
+
+void list_ema_keys(Fields& fields) {
+  bool enable = false;
+  EmaSection section;
+  ema_fields(fields, enable, section);
 }
 
 }  // namespace trellis::trainer

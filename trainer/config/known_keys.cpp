@@ -5,6 +5,9 @@
 #include <charconv>
 #include <optional>
 
+#include "trainer/config/fields.h"
+#include "trainer/config/sections.h"
+
 namespace trellis::trainer {
 namespace {
 
@@ -13,6 +16,7 @@ using enum KeyUse;
 constexpr std::string_view kNoAlignmentData =
     "alignment data are not read in this version: `train` refuses the strategy, `simulate` needs "
     "no data";
+constexpr std::string_view kNxdt = KeyGroup().origin;
 constexpr KeyGroup kGroups[] = {
     // The top level.
     {"", kSupported, "name model_source"},
@@ -32,13 +36,7 @@ constexpr KeyGroup kGroups[] = {
     {"", kNeutral, "restore_from_path", "null",
      "weights of an earlier run come through exp_manager.resume_from_checkpoint"},
 
-    {"trainer", kSupported,
-     "devices num_nodes max_steps max_epochs max_time log_every_n_steps gradient_clip_val "
-     "enable_progress_bar"},
-    {"trainer", kSupported, "val_check_interval check_val_every_n_epoch num_sanity_val_steps"},
-    {"trainer", kSupported, "min_steps min_epochs track_grad_norm"},
-    {"trainer", kSupported,
-     "limit_train_batches limit_val_batches limit_test_batches lnc sequential_move_factor"},
+    {"trainer", kSupported, "", "", "", kNxdt, &list_trainer_keys},
     {"trainer", kIgnored, "limit_predict_batches", "", "nothing predicts"},
     {"trainer", kIgnored, "multiple_trainloader_mode", "", "there is one loader of training data"},
     {"trainer", kIgnored, "inference_mode", "", "validation never records gradients"},
@@ -69,13 +67,7 @@ constexpr KeyGroup kGroups[] = {
      "the order of samples is fixed by the seed"},
     {"trainer", kNeutral, "overfit_batches", "0|null", "use trainer.limit_train_batches"},
 
-    {"exp_manager", kSupported,
-     "explicit_log_dir exp_dir name version use_datetime_version create_tensorboard_logger"},
-    {"exp_manager", kSupported,
-     "log_step_timing log_parameter_norm log_gradient_norm log_local_rank_0_only "
-     "log_global_rank_0_only"},
-    {"exp_manager", kSupported,
-     "files_to_copy create_early_stopping_callback max_time_per_run max_time"},
+    {"exp_manager", kSupported, "", "", "", kNxdt, &list_exp_manager_keys},
     {"exp_manager", kSection,
      "checkpoint_callback_params early_stopping_callback_params step_timing_kwargs ema"},
     {"exp_manager", kSupported,
@@ -126,8 +118,8 @@ constexpr KeyGroup kGroups[] = {
      "a checkpoint of the same name is replaced"},
     {"exp_manager.checkpoint_callback_params", kIgnored, "use_master_weights_in_ckpt", "",
      "master weights are always part of the optimizer states"},
-    {"exp_manager.early_stopping_callback_params", kSupported,
-     "monitor mode min_delta patience check_finite stopping_threshold divergence_threshold"},
+    {"exp_manager.early_stopping_callback_params", kSupported, "", "", "", kNxdt,
+     &list_early_stopping_keys},
     {"exp_manager.early_stopping_callback_params", kIgnored, "verbose log_rank_zero_only", "",
      "why a run ends is on the console and in the log of rank 0"},
     {"exp_manager.early_stopping_callback_params", kIgnored, "strict", "",
@@ -140,19 +132,13 @@ constexpr KeyGroup kGroups[] = {
      "times are logged step by step"},
     {"exp_manager.step_timing_kwargs", kNeutral, "buffer_size", "1|null",
      "times are logged step by step"},
-    {"exp_manager.ema", kSupported,
-     "enable decay apply_ema_every_n_steps every_n_steps start_step evaluate_ema_weights_instead"},
+    {"exp_manager.ema", kSupported, "", "", "", kNxdt, &list_ema_keys},
     {"exp_manager.ema", kIgnored, "cpu_offload", "",
      "averages stay in the optimizer's shards on the device"},
     {"exp_manager.ema", kNeutral, "validate_original_weights", "false|null",
      "use evaluate_ema_weights_instead"},
 
-    {"distributed_strategy", kSupported,
-     "tensor_model_parallel_size pipeline_model_parallel_size "
-     "virtual_pipeline_model_parallel_size"},
-    {"distributed_strategy", kSupported,
-     "context_parallel_size expert_model_parallel_size token_shuffle_group_size"},
-    {"distributed_strategy", kSupported, "zero1 sequence_parallel kv_replicator"},
+    {"distributed_strategy", kSupported, "", "", "", kNxdt, &list_distributed_strategy_keys},
     {"distributed_strategy", kNeutral, "pipeline_model_parallel_split_rank", "0|null",
      "no model has an encoder and a decoder"},
     {"distributed_strategy", kNeutral, "wrap_with_zero", "null", "its name is `zero1`"},
@@ -184,7 +170,7 @@ constexpr KeyGroup kGroups[] = {
     {"data", kNeutral, "train_ds validation_ds test_ds", "null",
      "use train_dir, val_dir and test_dir"},
 
-    {"data.tokenizer", kSupported, "library type model vocab_file merge_file"},
+    {"data.tokenizer", kSupported, "", "", "", kNxdt, &list_tokenizer_keys},
     {"data.tokenizer", kIgnored, "sentencepiece_legacy use_fast", "",
      "there is one implementation of each tokenizer"},
     {"data.tokenizer", kNeutral, "delimiter", "null", "no tokenizer here splits by a delimiter"},
@@ -340,6 +326,15 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::vector<std::string> keys_of(const KeyGroup& group) {
+  std::vector<std::string> keys = split(group.keys, ' ');
+  if (group.fields != nullptr) {
+    Fields fields = Fields::naming(keys);
+    group.fields(fields);
+  }
+  return keys;
+}
+
 std::string lower(std::string_view text) {
   std::string result(text);
   std::ranges::transform(result, result.begin(),
@@ -368,7 +363,7 @@ std::vector<KnownKey> known_keys_of(std::string_view section) {
   std::vector<KnownKey> known;
   for (const KeyGroup& group : kGroups) {
     if (group.section != section) continue;
-    for (std::string& key : split(group.keys, ' ')) known.push_back({std::move(key), &group});
+    for (std::string& key : keys_of(group)) known.push_back({std::move(key), &group});
   }
   return known;
 }
@@ -376,7 +371,7 @@ std::vector<KnownKey> known_keys_of(std::string_view section) {
 std::vector<std::string> sections_that_know(std::string_view key) {
   std::vector<std::string> sections;
   for (const KeyGroup& group : kGroups) {
-    const auto keys = split(group.keys, ' ');
+    const auto keys = keys_of(group);
     if (group.use == kNeutral || std::ranges::find(keys, key) == keys.end()) continue;
     sections.push_back(group.section.empty() ? "the top level"
                                              : "section `" + std::string(group.section) + "`");

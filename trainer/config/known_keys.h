@@ -7,6 +7,8 @@
 
 namespace trellis::trainer {
 
+class Fields;
+
 /// What this version does with a key of the NxDT and NeMo schemas.
 enum class KeyUse {
   kSupported,  ///< its section's reader reads it
@@ -27,6 +29,8 @@ struct KeyGroup {
   std::string_view why = "";  ///< kIgnored: why it has no effect; kLater and kNeutral: what is
                               ///< missing, or what to use instead
   std::string_view origin = "NxDT";  ///< whose key it is: NxDT (with NeMo), or Trellis
+  /// Lists more keys: those that the section's reader visits.
+  void (*fields)(Fields& fields) = nullptr;
 };
 
 /// The origin of keys that NxDT does not have.

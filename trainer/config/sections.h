@@ -11,13 +11,16 @@
 /// are in cross_checks.h.
 namespace trellis::trainer {
 
+class Fields;
+class YamlWriter;
+
 /// `instance`: whose logical cores `devices: auto` counts.
 [[nodiscard]] TrainerSection read_trainer(SectionReader& reader, const std::string& instance);
-/// `trainer`: receives exp_manager.max_time_per_run, NeMo's other name of trainer.max_time.
-[[nodiscard]]  /// Why a text cannot name a folder below another one: it is absolute, goes up, or
-               /// holds control characters; "" when it can.
+/// Why a text cannot name a folder below another one: it is absolute, goes up, or holds control
+/// characters; "" when it can.
 [[nodiscard]] std::string why_no_folder_below(const std::string& name);
-ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
+/// `trainer`: receives exp_manager.max_time_per_run, NeMo's other name of trainer.max_time.
+[[nodiscard]] ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
 /// Keys of `exp_manager` and of its checkpoint_callback_params.
 [[nodiscard]] CheckpointSection read_checkpoints(SectionReader& exp_manager);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
@@ -51,5 +54,21 @@ struct ModelSurroundings {
 
 /// "00:04:00:00" (DD:HH:MM:SS) or {hours: 4} in seconds; none when absent or wrong.
 [[nodiscard]] std::optional<double> read_duration(SectionReader& reader, const std::string& key);
+
+/// The sections of the resolved YAML; `source`: the section as the file has it, of which keys
+/// without a field stay.
+void write_trainer(YamlWriter& out, TrainerSection section, const YamlMap& source);
+void write_exp_manager(YamlWriter& out, ExpManagerSection section, const YamlMap& source);
+void write_checkpoints(YamlWriter& out, const CheckpointSection& section, const YamlMap& source);
+void write_distributed_strategy(YamlWriter& out, DistributedStrategySection section);
+void write_tokenizer(YamlWriter& out, TokenizerSection section, const YamlMap& source);
+
+/// The keys of a section, for the table of known keys.
+void list_trainer_keys(Fields& fields);
+void list_exp_manager_keys(Fields& fields);
+void list_early_stopping_keys(Fields& fields);
+void list_ema_keys(Fields& fields);
+void list_distributed_strategy_keys(Fields& fields);
+void list_tokenizer_keys(Fields& fields);
 
 }  // namespace trellis::trainer

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <map>
 
 #include <fmt/format.h>
 
 #include "sim/config/system_config.h"
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
 namespace trellis::trainer {
@@ -78,21 +80,6 @@ int read_max_epochs(SectionReader& reader) {
   return -1;
 }
 
-void read_validation(SectionReader& reader, TrainerSection& section) {
-  section.val_check_interval = read_batch_count(reader, "val_check_interval", 1);
-  if (reader.has("check_val_every_n_epoch"))
-    section.check_val_every_n_epoch = reader.optional_positive("check_val_every_n_epoch");
-  section.num_sanity_val_steps =
-      reader.get<int>("num_sanity_val_steps", section.num_sanity_val_steps);
-  if (section.num_sanity_val_steps < -1) {
-    reader.problem("num_sanity_val_steps", fmt::format("must be at least 0, or -1 for all; got {}",
-                                                       section.num_sanity_val_steps));
-  }
-  section.limit_train_batches = read_batch_count(reader, "limit_train_batches", 1);
-  section.limit_val_batches = read_batch_count(reader, "limit_val_batches", 0);
-  section.limit_test_batches = read_batch_count(reader, "limit_test_batches", 0);
-}
-
 std::optional<int> read_lnc(SectionReader& reader) {
   const auto lnc = reader.optional<int>("lnc");
   if (!lnc || *lnc == 1 || *lnc == 2) return lnc;
@@ -132,6 +119,30 @@ std::optional<double> read_timedelta(SectionReader parts, const Report& report) 
   return std::nullopt;
 }
 
+void write_batch_count(YamlWriter& out, std::string_view key,
+                       const std::optional<BatchCount>& value) {
+  if (!value) return out.raw(key, "null");
+  if (value->count) return out.integer(key, *value->count);
+  const std::string text = fmt::format("{}", *value->fraction);
+  out.raw(key, text.find_first_of(".e") == std::string::npos
+                   ? text + ".0"
+                   : text);  // an integer would be a count
+}
+
+void write_duration(YamlWriter& out, std::string_view key, const std::optional<double>& seconds) {
+  if (!seconds) return out.raw(key, "null");
+  if (*seconds != std::floor(*seconds))
+    return out.raw(key, fmt::format("{{seconds: {}}}", *seconds));
+  const auto s = static_cast<std::int64_t>(std::llround(*seconds));
+  out.text(key,
+           fmt::format("{:02}:{:02}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60));
+}
+
+void write_norm_type(YamlWriter& out, const std::optional<double>& norm) {
+  if (!norm) return;
+  std::isinf(*norm) ? out.text("track_grad_norm", "inf") : out.number("track_grad_norm", *norm);
+}
+
 }  // namespace
 
 std::optional<double> read_duration(SectionReader& reader, const std::string& key) {
@@ -164,30 +175,106 @@ std::optional<double> read_duration(SectionReader& reader, const std::string& ke
   return std::nullopt;
 }
 
+namespace {
+
+void batch_counts(Fields& fields, TrainerSection& s) {
+  const auto count = [&](const char* key, std::optional<BatchCount>& value, double lowest) {
+    fields.form(
+        key, [&, lowest](SectionReader& r) { value = read_batch_count(r, key, lowest); },
+        [&](YamlWriter& out) { write_batch_count(out, key, value); });
+  };
+  count("val_check_interval", s.val_check_interval, 1);
+  fields.form(
+      "check_val_every_n_epoch",
+      [&](SectionReader& r) {
+        if (r.has("check_val_every_n_epoch"))
+          s.check_val_every_n_epoch = r.optional_positive("check_val_every_n_epoch");
+      },
+      [&](YamlWriter& out) {
+        out.integer_or_null("check_val_every_n_epoch", s.check_val_every_n_epoch);
+      });
+  fields.integer("num_sanity_val_steps", s.num_sanity_val_steps);
+  fields.rule([&](SectionReader& r) {
+    if (s.num_sanity_val_steps < -1) {
+      r.problem("num_sanity_val_steps",
+                fmt::format("must be at least 0, or -1 for all; got {}", s.num_sanity_val_steps));
+    }
+  });
+  count("limit_train_batches", s.limit_train_batches, 1);
+  count("limit_val_batches", s.limit_val_batches, 0);
+  count("limit_test_batches", s.limit_test_batches, 0);
+}
+
+/// How long a run lasts.
+void length_fields(Fields& fields, TrainerSection& s) {
+  fields.form(
+      "max_steps", [&](SectionReader& r) { s.max_steps = read_max_steps(r); },
+      [&](YamlWriter& out) { out.integer("max_steps", s.max_steps); });
+  fields.form(
+      "max_epochs", [&](SectionReader& r) { s.max_epochs = read_max_epochs(r); },
+      [&](YamlWriter& out) { out.integer("max_epochs", s.max_epochs); });
+  for (const auto& [key, value] :
+       {std::pair{"min_epochs", &s.min_epochs}, std::pair{"min_steps", &s.min_steps}}) {
+    fields.form(
+        key, [&](SectionReader& r) { *value = read_minimum(r, key); },
+        [&](YamlWriter& out) { out.integer_or_null(key, *value); });
+  }
+  fields.form(
+      "max_time", [&](SectionReader& r) { s.max_time_s = read_duration(r, "max_time"); },
+      [&](YamlWriter& out) { write_duration(out, "max_time", s.max_time_s); });
+}
+
+void gradient_fields(Fields& fields, TrainerSection& s) {
+  fields.number("gradient_clip_val", s.gradient_clip_val);
+  fields.rule([&](SectionReader& r) {
+    if (s.gradient_clip_val && *s.gradient_clip_val <= 0) {
+      r.problem("gradient_clip_val",
+                fmt::format("must be greater than 0, got {}; null switches clipping off",
+                            *s.gradient_clip_val));
+    }
+  });
+  fields.form(
+      "track_grad_norm", [&](SectionReader& r) { s.track_grad_norm = read_track_grad_norm(r); },
+      [&](YamlWriter& out) { write_norm_type(out, s.track_grad_norm); });
+}
+
+/// `instance`: whose logical cores `devices: auto` counts.
+void trainer_fields(Fields& fields, TrainerSection& s, const std::string& instance) {
+  fields.rule([&](SectionReader& r) { s.lnc = read_lnc(r); });
+  fields.form(
+      "devices", [&](SectionReader& r) { s.devices = read_devices(r, instance, s.lnc); },
+      [&](YamlWriter& out) { out.integer("devices", s.devices); });
+  fields.positive("num_nodes", s.num_nodes);
+  length_fields(fields, s);
+  fields.positive("log_every_n_steps", s.log_every_n_steps);
+  batch_counts(fields, s);
+  gradient_fields(fields, s);
+  fields.boolean("enable_progress_bar", s.enable_progress_bar);
+  fields.form(
+      "lnc", [](SectionReader&) {}, [&](YamlWriter& out) { out.integer_or_null("lnc", s.lnc); });
+  fields.positive("sequential_move_factor", s.sequential_move_factor);
+}
+
+}  // namespace
+
 TrainerSection read_trainer(SectionReader& reader, const std::string& instance) {
   TrainerSection section;
-  section.lnc = read_lnc(reader);
-  section.devices = read_devices(reader, instance, section.lnc);
-  section.num_nodes = reader.positive("num_nodes", section.num_nodes);
-  section.max_steps = read_max_steps(reader);
-  section.max_epochs = read_max_epochs(reader);
-  section.min_steps = read_minimum(reader, "min_steps");
-  section.min_epochs = read_minimum(reader, "min_epochs");
-  section.max_time_s = read_duration(reader, "max_time");
-  section.log_every_n_steps = reader.positive("log_every_n_steps", section.log_every_n_steps);
-  section.gradient_clip_val = reader.optional<double>("gradient_clip_val");
-  if (section.gradient_clip_val && *section.gradient_clip_val <= 0) {
-    reader.problem("gradient_clip_val",
-                   fmt::format("must be greater than 0, got {}; null switches clipping off",
-                               *section.gradient_clip_val));
-  }
-  read_validation(reader, section);
-  section.track_grad_norm = read_track_grad_norm(reader);
-  section.enable_progress_bar =
-      reader.get<bool>("enable_progress_bar", section.enable_progress_bar);
-  section.sequential_move_factor =
-      reader.positive("sequential_move_factor", section.sequential_move_factor);
+  Fields fields = Fields::reading(reader);
+  trainer_fields(fields, section, instance);
   return section;
+}
+
+void write_trainer(YamlWriter& out, TrainerSection section, const YamlMap& source) {
+  out.open("trainer");
+  Fields fields = Fields::writing(out);
+  trainer_fields(fields, section, "");
+  out.keep(source, "trainer");
+  out.close();
+}
+
+void list_trainer_keys(Fields& fields) {
+  TrainerSection section;
+  trainer_fields(fields, section, "");
 }
 
 }  // namespace trellis::trainer

@@ -100,6 +100,7 @@ ChainEmitter::ChainEmitter(Phase& phase, const Chain& chain, const ChainSpace& s
   classify();
   find_last_uses(0, chain.steps.size());
   find_pairs();
+  planning_ = core.planning;
   fast_mode_ = std::max(1.0, core.vector.bf16_speedup);
   gpsimd_stops_vector_ = core.costs.vector_gpsimd_share_sbuf;
   choose_engines();

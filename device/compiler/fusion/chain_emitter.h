@@ -172,6 +172,7 @@ class ChainEmitter {
   Slots slots_;
   static constexpr int kRowDepth =
       4;  ///< numbers per row take no room: who makes them may be far ahead of who stores them
+  sim::PlanningConfig planning_;
   double fast_mode_ = 1;  ///< of Vector with 16-bit operands
   bool gpsimd_stops_vector_ = false;
   std::vector<int> operand_of_;  ///< value → operand number, −1: computed

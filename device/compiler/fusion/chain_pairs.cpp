@@ -9,10 +9,7 @@
 namespace trellis::device {
 
 namespace {
-// Cycles of the shortest instruction, and from one engine's result to another one's start.
-constexpr double kShortest = 64, kLatency = 200;
 constexpr int kTurns = 3;
-constexpr double kWorthIt = 0.99;
 }  // namespace
 
 void ChainEmitter::in_pairs(std::int64_t width) {
@@ -121,9 +118,10 @@ double ChainEmitter::turn_cycles(std::size_t lag, const Window& window) const {
                                     ? 0
                                     : lane.ready[static_cast<std::size_t>(v)]);
     }
-    engine = start + std::max(kShortest, work.passes * elements);
+    engine = start + std::max(planning_.chain_unit_cycles, work.passes * elements);
     for (std::size_t s = unit.first; s < unit.end; ++s) {
-      lane.ready[static_cast<std::size_t>(chain_.steps[s].dst)] = engine + kLatency;
+      lane.ready[static_cast<std::size_t>(chain_.steps[s].dst)] =
+          engine + planning_.chain_latency_cycles;
       for (const int v : {chain_.steps[s].a, chain_.steps[s].b}) {
         if (v >= 0)
           lane.read[static_cast<std::size_t>(v)] =
@@ -148,7 +146,7 @@ std::size_t ChainEmitter::best_lag(const Window& window) const {
   double least = turn_cycles(0, window);
   for (std::size_t lag = 1; lag <= units; ++lag) {
     const double cycles = turn_cycles(lag, window);
-    if (cycles < least * kWorthIt) best = lag, least = cycles;
+    if (cycles < least * planning_.chain_lag_gain) best = lag, least = cycles;
   }
   return best;
 }

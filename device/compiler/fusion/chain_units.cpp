@@ -13,10 +13,6 @@ using isa::Opcode;
 
 namespace {
 
-// A pass of Scalar or GpSimd over the elements, in Vector's cycles: their clocks are a quarter
-// faster. That is no number of the machine: a faster engine must not change the code.
-constexpr double kScalarPass = 0.8;
-
 /// Scalar multiplies and adds numbers too.
 bool on_scalar(AluOp alu) {
   return alu == AluOp::kNone || alu == AluOp::kAdd || alu == AluOp::kSubtract ||
@@ -137,8 +133,8 @@ void ChainEmitter::choose_engines() {
   }
   for (const Unit& unit : movable) {
     const double cost = work_of(unit).passes;
-    const bool moves = scalar + kScalarPass < vector + cost;
-    (moves ? scalar : vector) += moves ? kScalarPass : cost;
+    const bool moves = scalar + planning_.chain_scalar_pass < vector + cost;
+    (moves ? scalar : vector) += moves ? planning_.chain_scalar_pass : cost;
     if (moves)
       std::fill(engines_.begin() + static_cast<std::ptrdiff_t>(unit.first),
                 engines_.begin() + static_cast<std::ptrdiff_t>(unit.end), Engine::kScalar);
@@ -153,9 +149,9 @@ ChainEmitter::Work ChainEmitter::work_of(const Unit& unit) const {
     return v < 0 || isa::size_bytes(chain_.values[static_cast<std::size_t>(v)].dtype) == 2;
   };
   const bool few = is_row(step.dst) && step.opcode != Opcode::kTensorReduce;
-  if (step.opcode == Opcode::kRandom) return {Engine::kGpSimd, kScalarPass};
+  if (step.opcode == Opcode::kRandom) return {Engine::kGpSimd, planning_.chain_scalar_pass};
   if (last.opcode == Opcode::kActivation || engines_[unit.first] == Engine::kScalar)
-    return {Engine::kScalar, few ? 0 : kScalarPass};
+    return {Engine::kScalar, few ? 0 : planning_.chain_scalar_pass};
   if (few) return {Engine::kVector, 0};
   const bool two = step.opcode == Opcode::kSelect ||
                    (step.opcode == Opcode::kTensorTensor && !(by_columns() && is_affine(step)));

@@ -533,13 +533,12 @@ std::vector<Gemm> best_slices(ProgramBuilder& builder, const Gemm& gemm) {
                      most = std::max(least, std::min<std::int64_t>(4 * least, k / 1024));
   HbmView sum = contiguous(0, DType::kFp32, gemm.c.sizes);
   std::vector<Gemm> best;
-  constexpr double kClearly = 0.92;
   double shortest = std::numeric_limits<double>::infinity();
   for (std::int64_t count = least; count <= most; count *= 2) {
     std::vector<Gemm> parts = sliced(gemm, count, sum);
     double seconds = 0;
     for (const Gemm& part : parts) seconds += seconds_of(part, builder);
-    if (seconds < shortest * (best.empty() ? 1 : kClearly))
+    if (seconds < shortest * (best.empty() ? 1 : builder.core().planning.product_cut_gain))
       shortest = seconds, best = std::move(parts);
   }
   TRELLIS_CHECK(!best.empty(), "no block of a matrix product fits in SBUF");

@@ -11,13 +11,6 @@ namespace trellis::device {
 namespace {
 
 constexpr std::array<std::int64_t, 9> kBlocks{4096, 2048, 1536, 1024, 768, 512, 256, 128, 64};
-// What simulated products of 21 shapes, each with all plans, take in addition to what is counted;
-// of 21 choices by it the worst takes 6 % more than the best plan, all together 1 %. Seconds: of a
-// product, of each block, of each panel.
-constexpr double kProduct = 9.5e-6, kBlock = 2.7e-6, kPanel = 0.6e-6;
-constexpr double kAhead = 1.8;  // panels in whose time the next block arrives
-constexpr double kDmaShare =
-    0.86;  // of the counted time of transfers, where they are all that is waited for
 constexpr std::array<std::int64_t, 5> kPanels{1024, 512, 256, 128, 64};
 
 std::int64_t rounded(std::int64_t a, std::int64_t to) { return ceil_div(a, to) * to; }
@@ -85,6 +78,7 @@ double product_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreCon
 }  // namespace
 
 double estimated_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreConfig& core) {
+  const sim::PlanningConfig& plan = core.planning;
   const PlannedSide stay = staying(s, p), stream = streaming(s, p);
   const auto blocks = static_cast<double>(ceil_div(stay.rows, p.block)),
              panels = blocks * static_cast<double>(ceil_div(stream.rows, p.panel));
@@ -100,12 +94,15 @@ double estimated_seconds(const GemmShape& s, const GemmPlan& p, const sim::CoreC
   const double transpose_block = transpose_seconds(s, stay, p.block, Transposing::kAlone, core);
   const double start = std::max(load_block, transpose_block);
   // The next block and its first panels come while the last panels of this one are multiplied.
-  const double next =
-      p.copies == 1 ? start
-                    : transpose_block + std::max(0.0, load_block + 2 * load_panel - kAhead * array);
+  const double next = p.copies == 1
+                          ? start
+                          : transpose_block + std::max(0.0, load_block + 2 * load_panel -
+                                                                plan.product_panels_ahead * array);
   return load_panel + transpose_seconds(s, stream, p.panel, Transposing::kAlone, core) + start +
-         (blocks - 1) * next + panels * std::max(array, kDmaShare * (load_panel + results)) +
-         kProduct + kBlock * blocks + kPanel * panels;
+         (blocks - 1) * next +
+         panels * std::max(array, plan.product_transfer_share * (load_panel + results)) +
+         to_seconds(plan.product_time) + to_seconds(plan.product_block_time) * blocks +
+         to_seconds(plan.product_panel_time) * panels;
 }
 
 std::int64_t gemm_chunk(std::int64_t k, int bytes) {

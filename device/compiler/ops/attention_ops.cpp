@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::int64_t kWidestHead =
     128;  ///< the contraction of one score tile fits the partitions
-constexpr double kEstimatedPasses = 8;
 
 double softmax_scale(const Scalars& scalars, const HbmView& q) {
   return scalars.number("scale", 1 / std::sqrt(static_cast<double>(q.sizes.back())));
@@ -36,7 +35,7 @@ void lower_attention(Lowering& lowering, const Node& node, std::uint32_t index) 
   const Scalars scalars(node.scalars);
   const HbmView q = lowering.input(node, 0);
   if (!has_flash_form(node, scalars, q, 3))
-    return lower_estimate(lowering, node, index, kEstimatedPasses);
+    return lower_estimate(lowering, node, index, lowering.builder().core().passes.attention);
   const Attention attention{
       q,
       lowering.input(node, 1),
@@ -58,7 +57,7 @@ void lower_attention_backward(Lowering& lowering, const Node& node, std::uint32_
   const HbmView q = lowering.input(node, 1);
   const bool drops = scalars.has("keep");
   if (!has_flash_form(node, scalars, q, drops ? 7 : 6) || node.outputs.size() < 3)
-    return lower_estimate(lowering, node, index, kEstimatedPasses);
+    return lower_estimate(lowering, node, index, lowering.builder().core().passes.attention);
   const AttentionBackward attention{
       lowering.input(node, 0),
       q,

@@ -281,7 +281,9 @@ bool lower_last_dim_add(Lowering& lowering, const Node& node, std::uint32_t inde
 
 void lower_rows_gather(Lowering& lowering, const Node& node, std::uint32_t index) {
   const std::string name = plain_name(node.op);
-  const auto estimate = [&] { lower_estimate(lowering, node, index, 2); };
+  const auto estimate = [&] {
+    lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
+  };
   if (name == "gather" && node.inputs.size() == 2 && lower_last_dim_gather(lowering, node, index))
     return;
   if (node.inputs.size() != 2 || name == "gather") return estimate();
@@ -301,7 +303,8 @@ void lower_embedding_backward(Lowering& lowering, const Node& node, std::uint32_
                 out = lowering.output(node, 0);
   const auto target = as_rows(out);
   const auto stride = flat_stride(indices), grad_stride = flat_stride(grad);
-  if (!target || !stride || grad_stride != 1) return lower_estimate(lowering, node, index, 2);
+  if (!target || !stride || grad_stride != 1)
+    return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   const auto kernel = lowering.kernel(plain_name(node.op), index, grad.elements());
   fill_view(lowering, kernel, out, 0);
   const std::int64_t padding = Scalars(node.scalars).integer("padding_idx", -1);
@@ -318,14 +321,15 @@ void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index) {
     return;
   const bool rows = (name == "index_add" && scalars.integer("dim", 0) == 0) ||
                     (name == "index_put" && scalars.flag("accumulate", false));
-  if (!rows || node.inputs.size() != 3) return lower_estimate(lowering, node, index, 2);
+  if (!rows || node.inputs.size() != 3)
+    return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   const HbmView self = lowering.input(node, 0), indices = lowering.input(node, 1),
                 source = lowering.input(node, 2), out = lowering.output(node, 0);
   const auto target = as_rows(out), from = as_rows(source);
   const auto stride = flat_stride(indices);
   if (!target || !from || !stride || indices.rank() != 1 || indices.dtype != DType::kInt32 ||
       from->width != target->width || source.dtype != out.dtype) {
-    return lower_estimate(lowering, node, index, 2);
+    return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   }
   const auto kernel = lowering.kernel(name, index, source.elements());
   if (self.buffer != out.buffer) copy_view(lowering, kernel, out, self);
@@ -335,7 +339,9 @@ void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index) {
 }
 
 void lower_nll_loss(Lowering& lowering, const Node& node, std::uint32_t index) {
-  if (node.inputs.size() != 2) return lower_estimate(lowering, node, index, 2);  // class weights
+  if (node.inputs.size() != 2)
+    return lower_estimate(lowering, node, index,
+                          lowering.builder().core().passes.scan);  // class weights
   const Targets t = targets_of(lowering, lowering.input(node, 0), lowering.input(node, 1), node);
   const std::int64_t reduction = Scalars(node.scalars).integer("reduction", 1);
   const HbmView out = lowering.output(node, 0);
@@ -372,7 +378,8 @@ void lower_nll_loss(Lowering& lowering, const Node& node, std::uint32_t index) {
 
 /// grad_output, logits, target, total_weight
 void lower_nll_loss_backward(Lowering& lowering, const Node& node, std::uint32_t index) {
-  if (node.inputs.size() != 4) return lower_estimate(lowering, node, index, 2);
+  if (node.inputs.size() != 4)
+    return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   const HbmView grad = lowering.input(node, 0), weight = lowering.input(node, 3),
                 out = lowering.output(node, 0);
   const Targets t = targets_of(lowering, out, lowering.input(node, 2), node);

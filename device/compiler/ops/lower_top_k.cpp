@@ -19,8 +19,7 @@ constexpr std::int64_t kEight = 8, kWidest = 16384;
 constexpr std::int64_t kMostSortedPerPartition =
     32;  // rows of a block that follow each other on a partition
 constexpr std::int64_t kBlockBytes =
-    32 * 1024;                 // of a partition: enough to hide the next block's load
-constexpr double kPasses = 4;  // of the estimate: hardware.md §2.8, 4n + K
+    32 * 1024;  // of a partition: enough to hide the next block's load
 
 /// SortedRows of one length, at a distance of `stride`; elements of a row are neighbours.
 struct SortedRows {
@@ -144,7 +143,8 @@ void lower_top_k(Lowering& lowering, const Node& node, std::uint32_t index) {
                         scalars.flag("largest", true) && rows->length >= kEight &&
                         rows->length <= kWidest && is_float(in.dtype) && values.dtype == in.dtype &&
                         indices.dtype == DType::kInt32;
-  if (!searched) return lower_estimate(lowering, node, index, kPasses);
+  if (!searched)
+    return lower_estimate(lowering, node, index, lowering.builder().core().costs.top_k_passes);
   const auto kernel =
       lowering.kernel(plain_name(node.op), index, node_flops(lowering.graph(), node));
   lowering.builder().append(TopK(kernel, *rows, *found, *places).run());

@@ -54,7 +54,8 @@ using LowerFunction = void (*)(Lowering& lowering, const Node& node, std::uint32
 [[nodiscard]] LowerFunction find_lowering(std::string_view plain_name);
 /// Passes over its elements that an operation costs that has no executable lowering; 0: unknown
 /// operation.
-[[nodiscard]] double estimated_passes(std::string_view plain_name);
+[[nodiscard]] double estimated_passes(std::string_view plain_name,
+                                      const sim::OperationPasses& passes);
 
 void lower_matmul(Lowering& lowering, const Node& node, std::uint32_t index);
 void lower_attention(Lowering& lowering, const Node& node, std::uint32_t index);
