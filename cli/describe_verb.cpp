@@ -8,11 +8,15 @@
 #include "cli/describe_keys.h"
 #include "cli/graphviz.h"
 #include "cli/not_empty.h"
+#include "cli/number_range.h"
 #include "cli/output_files.h"
 #include "cli/verbs.h"
+#include "sim/config/storage_config.h"
 #include "sim/config/system_config.h"
 #include "sim/describe/describe.h"
 #include "sim/describe/drawing.h"
+#include "sim/describe/parameters.h"
+#include "sim/describe/storage_text.h"
 
 namespace trellis::cli {
 namespace {
@@ -59,13 +63,72 @@ CLI::App* add_keys(CLI::App& describe) {
   return verb;
 }
 
+struct StorageOptions {
+  std::string name, instance = "trn1.32xlarge";
+  std::vector<std::string> overrides;
+  int nodes = 1;
+  bool json = false;
+};
+
+void describe_storage(const StorageOptions& options) {
+  const sim::SystemConfig system = sim::load_system(options.instance, options.nodes);
+  const sim::StorageOverrides overrides = sim::split_overrides(options.overrides);
+  if (!overrides.machine.empty())
+    throw ConfigError("--set " + overrides.machine.front() +
+                      ": expected a number of the storage, storage.KEY=VALUE");
+  const std::vector<std::string> names =
+      options.name.empty() ? sim::storage_names() : std::vector{options.name};
+  nlohmann::json rows = nlohmann::json::array();
+  std::string text;
+  for (const std::string& name : names) {
+    const sim::StorageConfig storage = sim::load_storage(name, system, overrides.storage);
+    rows.push_back(sim::storage_json(storage));
+    text += sim::storage_text(storage, system) + "\n";
+  }
+  const sim::HostCosts host = sim::load_host_costs(overrides.host);
+  text += "Host, whatever the storage: " + sim::parameters_text(host.parameters);
+  std::cout << (options.json ? nlohmann::json({{"schema", "trellis.storages/1"},
+                                               {"instance", options.instance},
+                                               {"nodes", options.nodes},
+                                               {"storages", rows},
+                                               {"host", sim::parameters_json(host.parameters)}})
+                                       .dump(1) +
+                                   "\n"
+                             : text)
+            << std::flush;
+}
+
+CLI::App* add_storage(CLI::App& describe) {
+  CLI::App* verb = describe.add_subcommand(
+      "storage", "where checkpoints may lie: rates, latencies, with source and evidence");
+  auto options = std::make_shared<StorageOptions>();
+  verb->add_option("name", options->name,
+                   "nvme, fsx, s3, or a file FILE.yaml in the form of sim/configs/storage; none: "
+                   "the shipped ones");
+  verb->add_option("--instance", options->instance, "as seen from this instance type")
+      ->capture_default_str();
+  verb->add_option("--nodes", options->nodes, "instances that share it")
+      ->capture_default_str()
+      ->check(between(1, kMostNodes, "more than any cluster has"));
+  verb->add_option(
+          "--set", options->overrides,
+          "another number, e.g. storage.capacity=\"12 TiB\", host.restart.compile=\"600 s\"")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  verb->add_flag("--json", options->json, "one JSON document (schema trellis.storages/1)");
+  verb->footer(
+      "Example: trellis describe storage fsx --nodes 16 --set storage.capacity=\"24 TiB\"");
+  verb->callback([options] { describe_storage(*options); });
+  return verb;
+}
+
 }  // namespace
 
 void add_describe(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
       "describe",
       "what hardware is modelled: every parameter with unit, source and evidence, totals, wiring; "
-      "keys of a configuration");
+      "keys of a configuration; storage for checkpoints");
   auto options = std::make_shared<DescribeOptions>();
   verb->add_option("instance", options->instance,
                    "e.g. trn1.32xlarge; none: the list of instances");
@@ -86,9 +149,10 @@ void add_describe(CLI::App& app, int& exit_code) {
       "Examples:\n  trellis describe trn2u.48xlarge --nodes 4 --topology ultraserver.svg\n"
       "  trellis describe keys model.optim");
   const CLI::App* keys = add_keys(*verb);
-  verb->callback([verb, keys, options, &exit_code] {
+  const CLI::App* storage = add_storage(*verb);
+  verb->callback([verb, keys, storage, options, &exit_code] {
     exit_code = 0;
-    if (keys->parsed()) return;
+    if (keys->parsed() || storage->parsed()) return;
     if (!options->instance.empty()) return describe_instance(*options);
     for (const char* option : {"--nodes", "--lnc", "--set", "--topology"}) {
       if (verb->count(option) > 0)

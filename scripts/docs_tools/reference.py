@@ -39,6 +39,10 @@ FORMATS = {
         "`trellis collectives --json`",
         "a row per message size: time, bandwidth, algorithm",
     ),
+    "trellis.checkpoint_plan/1": (
+        "the record of a run's saves",
+        "which bytes each rank writes and reads, when, and to which storage",
+    ),
     "trellis.cost/1": ("`trellis cost --json`", "days, node-hours and money of a run"),
     "trellis.costs/1": (
         "`trellis cost --json` of several instances",
@@ -115,6 +119,10 @@ FORMATS = {
         "`trellis report --json`, member `summary`",
         "shares, bottlenecks, MFU and HFU",
     ),
+    "trellis.resume_check/1": (
+        "`trellis resume-check --json`",
+        "the first difference of a cut run; a hash of everything after each step",
+    ),
     "trellis.run/1": ("`Simulation.as_dict()` in Python", "simulated steps of a PyTorch program"),
     "trellis.run_report/1": (
         "`report.json` of a run; `train --json`, `simulate --json`",
@@ -133,6 +141,10 @@ FORMATS = {
     "trellis.step_report/1": (
         "`report.json`, member `simulated`",
         "a step in parts that add up to it, in picoseconds",
+    ),
+    "trellis.storages/1": (
+        "`trellis describe storage --json`",
+        "where checkpoints may lie: every number with unit, source and evidence",
     ),
     "trellis.sweep/1": ("`trellis sweep --json`", "every layout with status and reason"),
     "trellis.sweep_journal/1": (
@@ -243,7 +255,7 @@ EXIT_CODES = {
     "kConfig": "a configuration, option or input is wrong; `gate`: the two runs cannot be compared",
     "kDoesNotFit": "a device runs out of modelled memory (`train`, `simulate`, `memory`)",
     "kHang": "a rank never arrived at a communication, or ranks disagree about one",
-    "kParity": "`verify`: a layout is not equal to one rank",
+    "kParity": "`verify`: a layout is not equal to one rank; `resume-check`: a cut run differs",
     "kPerfGate": "`gate`: past a limit",
     "kOutput": "an output could not be written, such as a full disk; the others are complete",
     "kInterrupted": "interrupted: `train` leaves complete files, `simulate` none",

@@ -8,6 +8,7 @@
 
 #include "sim/cluster/byte_server.h"
 #include "sim/cluster/comm_machine.h"
+#include "sim/describe/parameters.h"
 #include "sim/describe/totals.h"
 
 namespace trellis::sim {
@@ -152,35 +153,6 @@ std::string fabric_tables(const SystemConfig& system) {
   return text + fmt::format("  memory of the model: {} bytes per chip\n", bytes_per_chip(machine));
 }
 
-/// "70 spec, 12 measured, 3 calibrated, 20 estimated"
-std::string evidence_text(const SystemConfig& system) {
-  std::string text;
-  for (const Evidence evidence :
-       {Evidence::kSpec, Evidence::kMeasured, Evidence::kCalibrated, Evidence::kEstimated}) {
-    const auto count =
-        std::count_if(system.parameters.begin(), system.parameters.end(),
-                      [evidence](const Parameter& p) { return p.evidence == evidence; });
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name(evidence));
-  }
-  return text;
-}
-
-std::string parameters_text(const SystemConfig& system) {
-  std::size_t key_width = 0;
-  std::size_t value_width = 0;
-  for (const Parameter& p : system.parameters) {
-    key_width = std::max(key_width, p.key.size());
-    value_width = std::max(value_width, p.value.size());
-  }
-  std::string text = fmt::format("Parameters, per physical core where they name a core: {}\n",
-                                 evidence_text(system));
-  for (const Parameter& p : system.parameters) {
-    text += fmt::format("  {:<{}}  {:<{}}  {:<10}  {}{}\n", p.key, key_width, p.value, value_width,
-                        name(p.evidence), p.source, p.range.empty() ? "" : " [" + p.range + "]");
-  }
-  return text;
-}
-
 std::string contradictions_text(const SystemConfig& system) {
   std::string text = "Where the documents disagree\n";
   for (const Contradiction& c : system.contradictions)
@@ -196,14 +168,7 @@ nlohmann::json describe(const SystemConfig& system) {
                         {"generation", system.chip.generation},
                         {"nodes", system.nodes},
                         {"worst_evidence", name(system.worst_evidence())}};
-  auto& parameters = out["parameters"] = nlohmann::json::array();
-  for (const Parameter& p : system.parameters) {
-    parameters.push_back({{"key", p.key},
-                          {"value", p.value},
-                          {"source", p.source},
-                          {"evidence", name(p.evidence)},
-                          {"range", p.range}});
-  }
+  out["parameters"] = parameters_json(system.parameters);
   out["derived"] = derived_json(system);
   out["fabric"] = fabric_json(system);
   auto& contradictions = out["contradictions"] = nlohmann::json::array();
@@ -216,8 +181,9 @@ nlohmann::json describe(const SystemConfig& system) {
 std::string describe_text(const SystemConfig& system) {
   return fmt::format("{} ({}), {} node{}\n\n", system.instance.name, system.chip.generation,
                      system.nodes, system.nodes == 1 ? "" : "s") +
-         totals_text(system) + "\n" + fabric_tables(system) + "\n" + parameters_text(system) +
-         "\n" + contradictions_text(system);
+         totals_text(system) + "\n" + fabric_tables(system) + "\n" +
+         "Parameters, per physical core where they name a core: " +
+         parameters_text(system.parameters) + "\n" + contradictions_text(system);
 }
 
 }  // namespace trellis::sim
