@@ -19,6 +19,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
 void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
 void add_validate(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
+void add_resume_check(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_kernel(CLI::App& app, int& exit_code);
 void add_describe(CLI::App& app, int& exit_code);
