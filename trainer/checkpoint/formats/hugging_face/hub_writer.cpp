@@ -1,7 +1,7 @@
 #include "trainer/checkpoint/formats/hugging_face/hub_writer.h"
 
 #include <algorithm>
-#include <set>
+#include <span>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -146,6 +146,20 @@ void write_index(const ExportPlan& plan, const Place& out) {
   out.storage->write_text(join_path(out.path, kSafetensorsIndexFile), index.dump(2) + "\n");
 }
 
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",      "tokenizer_config.json",
+                                           "tokenizer.model",     "special_tokens_map.json",
+                                           "added_tokens.json",   "vocab.json",
+                                           "merges.txt",          "vocab.txt",
+                                           "chat_template.jinja", "chat_template.json"};
+
+SideFiles files_named(const Place& folder, std::span<const char* const> names) {
+  SideFiles files;
+  for (const char* name : names) {
+    if (folder.has(name)) files[name] = folder.storage->read_text(join_path(folder.path, name));
+  }
+  return files;
+}
+
 }  // namespace
 
 void write_export(const TensorSource& source, const ExportPlan& plan, const SideFiles& side_files,
@@ -178,19 +192,18 @@ void write_export(const TensorSource& source, const ExportPlan& plan, const Side
 }
 
 SideFiles tokenizer_files(const Place& folder) {
-  constexpr const char* kNames[] = {"tokenizer.json",      "tokenizer_config.json",
-                                    "tokenizer.model",     "special_tokens_map.json",
-                                    "added_tokens.json",   "vocab.json",
-                                    "merges.txt",          "vocab.txt",
-                                    "chat_template.jinja", "chat_template.json"};
-  SideFiles files;
-  for (const char* name : kNames) {
-    if (folder.has(name)) files[name] = folder.storage->read_text(join_path(folder.path, name));
-  }
+  SideFiles files = files_named(folder, kTokenizerFiles);
   if (files.empty())
     throw ConfigError(folder.address() +
                       ": expected a folder with a tokenizer's files, such as tokenizer.json or "
                       "tokenizer.model, found none; correct the path");
+  return files;
+}
+
+SideFiles files_next_to_weights(const Place& folder) {
+  SideFiles files = files_named(folder, kTokenizerFiles);
+  constexpr const char* kConfigs[] = {kConfigFile, kGenerationConfigFile};
+  files.merge(files_named(folder, kConfigs));
   return files;
 }
 

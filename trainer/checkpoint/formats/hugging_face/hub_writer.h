@@ -67,8 +67,9 @@ void write_export(const TensorSource& source, const ExportPlan& plan, const Side
                   const Place& out,
                   const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
-/// Files of a tokenizer in a folder; also its generation_config.json when `generation`. Throws
-/// ConfigError when there is no tokenizer.
+/// The files of a tokenizer in a folder. Throws ConfigError when there are none.
 [[nodiscard]] SideFiles tokenizer_files(const Place& folder);
+/// Those, if there are any, and config.json and generation_config.json.
+[[nodiscard]] SideFiles files_next_to_weights(const Place& folder);
 
 }  // namespace trellis::checkpoint::hugging_face
