@@ -78,6 +78,10 @@ FORMATS = {
         "what one checkpoint holds",
     ),
     "trellis.checkpoint_check/1": ("`trellis checkpoint verify --json`", "files that are damaged"),
+    "trellis.checkpoint_export/1": (
+        "`trellis checkpoint export-hf --json`",
+        "the folder of weights that was written",
+    ),
     "trellis.checkpoint_diff/1": (
         "`trellis checkpoint diff --json`",
         "the tensors that differ between two checkpoints",
