@@ -189,7 +189,7 @@ def subcommands(help_text):
     if "\nSubcommands:\n" not in help_text:
         return []
     part = help_text.split("\nSubcommands:\n")[1].split("\n\n")[0]
-    return re.findall(r"^  (\w+)\b", part, re.M)
+    return re.findall(r"^  ([\w-]+)", part, re.M)
 
 
 def commands_page(workplace):
