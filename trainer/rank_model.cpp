@@ -2,7 +2,9 @@
 
 #include "trainer/models/factory.h"
 #include "trainer/modules/module_names.h"
+#include "trainer/optimizer/optimizer_options.h"
 #include "trainer/schedule/partition.h"
+#include "trainer/schedule/tasks.h"
 
 namespace trellis::trainer {
 namespace {
