@@ -53,9 +53,8 @@ void add_target(CLI::App& verb, ReshardRequest& request) {
 checkpoint::megatron::AttentionSizes attention_of(const ConvertRequest& request,
                                                   const TensorSource& source) {
   if (request.heads > 0) return {request.heads, request.kv_heads};
-  const checkpoint::ConfigFile file(source, request.native.config_file);
   const trainer::RunConfig config =
-      trainer::load_run_config(file.path(), request.native.overrides, request.native.instance);
+      checkpoint::config_of(source, request.native.config_file, request.native.overrides);
   return {config.model.num_attention_heads, config.model.num_kv_heads};
 }
 

@@ -43,8 +43,8 @@ DType dtype_of(const TensorSource& source) {
 /// A config.json for the configuration of the training.
 void make_config(const TensorSource& source, const HubExportRequest& request,
                  hub::ExportOptions& options) {
-  const checkpoint::ConfigFile file(source, request.config_file);
-  const trainer::RunConfig config = trainer::load_run_config(file.path(), request.overrides);
+  const trainer::RunConfig config =
+      checkpoint::config_of(source, request.config_file, request.overrides);
   const std::int64_t vocabulary =
       request.vocab_size > 0 ? request.vocab_size : config.model.vocab_size;
   options.config_text =

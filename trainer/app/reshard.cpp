@@ -21,8 +21,8 @@ namespace {
 using checkpoint::TensorSource;
 
 RunConfig target_config(const ReshardRequest& request, const TensorSource& source) {
-  const checkpoint::ConfigFile file(source, request.config_file);
-  RunConfig config = load_run_config(file.path(), request.overrides, request.instance);
+  RunConfig config =
+      checkpoint::config_of(source, request.config_file, request.overrides, request.instance);
   refuse_unsupported(config, /*simulate=*/false);
   use_machine({.device = "cpu", .instance = request.instance}, config);
   return config;

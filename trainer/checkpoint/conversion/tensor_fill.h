@@ -25,7 +25,7 @@ class TensorFill {
   TensorFill(const TensorSource& source, const TensorIndex& index)
       : source_(source), index_(index) {}
 
-  /// What stands in the way of filling the part in the type `dtype`; "" when nothing does.
+  /// Why the part cannot be filled in the type `dtype`; "" when it can.
   [[nodiscard]] std::string problem(const ShardedPart& part, DType dtype) const;
   /// Writes the tensor in pieces; needs memory for one of them. REQUIRES: no part has a problem.
   void write(const TensorMeta& meta, const std::vector<ShardedPart>& parts,
