@@ -19,6 +19,7 @@ SMALL = [
     "model.hidden_size=32",
     "model.ffn_hidden_size=48",
     "model.num_kv_heads=4",
+    "precision.type=fp32",
     "model.encoder_seq_length=16",
     "data.global_batch_size=8",
     "data.micro_batch_size=1",
