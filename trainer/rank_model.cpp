@@ -17,13 +17,6 @@ std::vector<LayerRange> partition(const RunConfig& config) {
 
 }  // namespace
 
-ParallelSizes parallel_sizes(const RunConfig& config) {
-  return {.tensor_model_parallel_size = config.tp(),
-          .pipeline_model_parallel_size = config.pp(),
-          .kv_size_multiplier = config.distributed_strategy.kv_replicator,
-          .kv_replica_order = replica_order_of(config.hardware)};
-}
-
 ModuleContext module_context(const RunConfig& config, const ModelPlace& place,
                              const ParallelState& parallel, ParameterList& parameters) {
   ModuleContext context;

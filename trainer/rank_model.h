@@ -5,14 +5,11 @@
 
 #include "trainer/config/run_config.h"
 #include "trainer/parallel_layers/parameter.h"
-#include "trainer/parallel_layers/rank_mesh.h"
 #include "trainer/pipeline/stage.h"
 
 /// What a rank builds of a configuration's model: for its training, and for those that need the
 /// shapes of all ranks and no values.
 namespace trellis::trainer {
-
-[[nodiscard]] ParallelSizes parallel_sizes(const RunConfig& config);
 
 /// Where a rank's model is made.
 struct ModelPlace {

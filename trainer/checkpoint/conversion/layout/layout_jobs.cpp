@@ -10,6 +10,7 @@
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/rank_model.h"
+#include "trainer/trainer.h"
 
 namespace trellis::checkpoint {
 namespace {
