@@ -249,6 +249,8 @@ struct RunConfig {
     return distributed_strategy.virtual_pipeline_model_parallel_size;
   }
   [[nodiscard]] int cp() const { return distributed_strategy.context_parallel_size; }
+  /// expert parallelism lies within data × context parallelism: it takes no further ranks
+  [[nodiscard]] int ep() const { return distributed_strategy.expert_model_parallel_size; }
   [[nodiscard]] int dp() const { return world_size() / (tp() * pp() * cp()); }
   [[nodiscard]] std::int64_t tokens_per_step() const {
     return std::int64_t{data.global_batch_size} * sequences_per_sample(model) *
