@@ -174,32 +174,44 @@ class ModelNames {
   std::int64_t first_layer_ = 0;
 };
 
-std::vector<std::vector<std::int64_t>> groups_of(const Value& root, const std::string& where) {
-  std::vector<std::vector<std::int64_t>> groups;
+struct ParameterGroup {
+  std::vector<std::int64_t> ids;
+  std::vector<std::string> names;  ///< those of this program have them
+};
+
+std::vector<ParameterGroup> groups_of(const Value& root, const std::string& where) {
+  std::vector<ParameterGroup> groups;
   try {
-    for (const Value& group : root.at("param_groups").items())
-      groups.push_back(group.at("params").as_ints());
+    for (const Value& group : root.at("param_groups").items()) {
+      ParameterGroup& added = groups.emplace_back();
+      added.ids = group.at("params").as_ints();
+      const Value* names = group.find("param_names");
+      if (names == nullptr) continue;
+      for (const Value& name : names->items()) added.names.push_back(name.as_string());
+    }
   } catch (const ConfigError& error) {
     throw ConfigError(where + ": param_groups: " + error.what());
   }
   return groups;
 }
 
-/// Our number of a parameter → theirs: groups are the same, and in each the order.
+/// Our number of a parameter → theirs. Groups are the same; in each, torch numbers the parameters
+/// in the order of the model.
 std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const FileJob& job) {
-  const auto ours = groups_of(job.root, file.name()), theirs = groups_of(file.root(), file.name());
+  auto ours = groups_of(job.root, file.name());
+  const auto theirs = groups_of(file.root(), file.name());
   std::map<std::int64_t, std::int64_t> ids;
   bool fits = ours.size() == theirs.size();
   for (std::size_t group = 0; fits && group < ours.size(); ++group) {
-    fits = ours[group].size() == theirs[group].size();
-    for (std::size_t i = 0; fits && i < ours[group].size(); ++i)
-      ids[ours[group][i]] = theirs[group][i];
+    fits = ours[group].ids.size() == theirs[group].ids.size();
+    if (ours[group].names != theirs[group].names) std::ranges::sort(ours[group].ids);
+    for (std::size_t i = 0; fits && i < ours[group].ids.size(); ++i)
+      ids[ours[group].ids[i]] = theirs[group].ids[i];
   }
   if (!fits)
     throw ConfigError(file.name() +
                       ": param_groups: the optimizer of the configuration has other groups of "
-                      "parameters; correct the configuration, or take the weights alone "
-                      "(--weights-only)");
+                      "parameters; correct the configuration");
   return ids;
 }
 
