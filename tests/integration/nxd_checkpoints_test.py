@@ -85,14 +85,14 @@ def save(file, state, xser):
     torch.save(info, f"{file}.info.pt")
 
 
-def whole_weights(seed):
+def whole_weights(seed, kv_heads=2):
     config = transformers.LlamaConfig(
         vocab_size=ROWS,
         hidden_size=HIDDEN,
         intermediate_size=FFN,
         num_hidden_layers=LAYERS,
         num_attention_heads=4,
-        num_key_value_heads=2,
+        num_key_value_heads=kv_heads,
     )
     torch.manual_seed(seed)
     model = transformers.LlamaForCausalLM(config)
@@ -294,6 +294,46 @@ class Nnm(Case):
             save(path / "model_optim_rng.ckpt", {"state_dict": state, "epoch": 0}, xser=False)
         self.convert("nnm.ckpt", *GPT, *ONE_RANK, "--weights-only")
         self.trellis("checkpoint", "diff", "expected", "native")
+
+    def test_a_llama_of_nxdts_megatron_class(self):
+        """Its own names; query, key and value of each head are neighbours."""
+        whole, head = whole_weights(1, kv_heads=4), HIDDEN // 4
+
+        def attention(layer):
+            path = f"model.layers.{layer}.self_attn."
+            parts = [whole[f"{path}{part}_proj.weight"] for part in "qkv"]
+            return torch.cat([part.view(4, 1, head, HIDDEN) for part in parts], 1)
+
+        for pp in range(PP):
+            for tp in range(TP):
+                path = f"model.layers.{pp}."  # one of each stage
+                names = {
+                    "encoder.layers.0.input_layernorm": f"{path}input_layernorm",
+                    "encoder.layers.0.post_attention_layernorm": f"{path}post_attention_layernorm",
+                    "encoder.layers.0.self_attention.dense": f"{path}self_attn.o_proj",
+                    "encoder.layers.0.mlp.dense_4h_to_h": f"{path}mlp.down_proj",
+                }
+                if pp == 0:
+                    names["embedding.word_embeddings"] = "model.embed_tokens"
+                if pp == PP - 1:
+                    names["encoder.final_layernorm"] = "model.norm"
+                    names["output_layer"] = "lm_head"
+                state = {
+                    f"{theirs}.weight": shard(ours, whole[f"{ours}.weight"], tp)
+                    for theirs, ours in names.items()
+                }
+                gate_up = [whole[f"{path}mlp.{part}_proj.weight"] for part in ("gate", "up")]
+                state["encoder.layers.0.mlp.dense_h_to_4h.weight"] = torch.cat(
+                    [part.chunk(TP)[tp] for part in gate_up]
+                )
+                state["encoder.layers.0.self_attention.query_key_value.weight"] = (
+                    attention(pp).chunk(TP)[tp].reshape(-1, HIDDEN).clone()
+                )
+                state = {f"model.language_model.{name}": t for name, t in state.items()}
+                folder = self.dir / f"nnm.ckpt/tp_rank_{tp:02d}_pp_rank_{pp:03d}"
+                save(folder / "model_optim_rng.ckpt", {"state_dict": state}, xser=False)
+        self.convert("nnm.ckpt", "model.num_kv_heads=4", *ONE_RANK, "--weights-only")
+        self.check(whole)
 
 
 class Refused(Case):

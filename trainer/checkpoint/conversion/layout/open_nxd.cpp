@@ -14,6 +14,7 @@
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/formats/megatron/as_llama.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
@@ -263,6 +264,20 @@ void take_vocabulary(const RankFile& file, const FileJob& job, NxdFolder::Kind k
   }
 }
 
+/// NxDT has one class for all Megatron models; here one that is a Llama has the names of a Llama.
+bool has_megatron_names(const Place& place, const NxdFolder& folder) {
+  const RankFile file(place, folder.model_file(place, 0, 0));
+  const Value* root = &file.root();
+  for (const char* key : {"state_dict", "model"}) {
+    const Value* below = root->find(key);
+    if (below != nullptr && below->is_dict()) root = below;
+  }
+  return root->is_dict() && std::ranges::any_of(root->as_dict(), [](const auto& item) {
+           return item.first.is_string() &&
+                  item.first.as_string().find("language_model.") != std::string::npos;
+         });
+}
+
 /// The files of all ranks.
 native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunConfig saved) {
   native::Manifest manifest;
@@ -299,9 +314,14 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
 std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config) {
   const std::optional<NxdFolder> folder = nxd::find_nxd_folder(place);
   TRELLIS_CHECK(folder.has_value(), "a folder of NxD");
-  native::Manifest manifest = manifest_of(place, *folder, saved_config(config, *folder));
-  return std::make_unique<native::NativeSource>(place, std::move(manifest), nxd::name(folder->kind),
-                                                nxd::known_classes());
+  RunConfig saved = saved_config(config, *folder);
+  const bool is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
+  if (is_renamed) saved.model.architecture = "gpt";
+  auto source = std::make_unique<native::NativeSource>(
+      place, manifest_of(place, *folder, saved), nxd::name(folder->kind), nxd::known_classes());
+  if (!is_renamed) return source;
+  return megatron::as_llama(std::move(source),
+                            {config.model.num_attention_heads, config.model.num_kv_heads});
 }
 
 std::unique_ptr<TensorSource> open_checkpoint(const std::string& address, const RunConfig& config) {
