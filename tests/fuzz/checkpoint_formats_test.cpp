@@ -10,7 +10,7 @@
 #include "trainer/checkpoint/containers/safetensors.h"
 #include "trainer/checkpoint/conversion/full_writer.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
-#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_config.h"

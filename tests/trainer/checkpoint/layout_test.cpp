@@ -12,7 +12,7 @@
 #include "tests/trainer/checkpoint/spread.h"
 #include "trainer/checkpoint/conversion/compare.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
-#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"

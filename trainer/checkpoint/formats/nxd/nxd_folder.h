@@ -13,7 +13,7 @@ namespace trellis::checkpoint::nxd {
 
 /// What is where. Paths are relative to the folder.
 ///
-///   kNxd     model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt, optim/dp_rank_DD_…   (save_checkpoint; NxDT)
+///   kNxd     model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt, optim/dp_rank_DD_… (NxDT too)
 ///   kLegacy  tp_rank_TT_pp_rank_PP/checkpoint.pt, or the file tp_rank_TT_pp_rank_PP (xser)
 ///   kNnm     tp_rank_TT_pp_rank_PPP/model_optim_rng.ckpt, or mp_rank_TT/…
 struct NxdFolder {

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/training/write_native.h"
 
 #include <algorithm>
 #include <atomic>
