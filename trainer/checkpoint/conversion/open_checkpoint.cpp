@@ -33,7 +33,7 @@ const Format kFormats[] = {
        throw ConfigError(
            place.address() +
            ": a checkpoint of NxD, NxDT or NNM: what its tensors are parts of follows "
-           "from a configuration: write it with `trellis checkpoint convert "
+           "from a configuration: convert it with `trellis checkpoint convert "
            "--to native --config YAML`");
      }},
     {"hugging_face", "config.json next to model.safetensors, pytorch_model.bin or their index",

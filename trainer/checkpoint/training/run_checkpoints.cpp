@@ -67,8 +67,8 @@ Resume named_checkpoint(const std::string& address, const RunConfig& config) {
       return {.weights = std::make_unique<SourceLoader>(std::move(source), world_size)};
     throw ConfigError(
         key + ": expected a checkpoint of this program, got one of the format " + source->format() +
-        "; take its weights alone with --init-from (model.weight_init_only), or write "
-        "it anew with `trellis checkpoint convert --to native`");
+        "; take its weights alone with --init-from (model.weight_init_only), or convert "
+        "it with `trellis checkpoint convert --to native`");
   }
   if (LoaderPtr newest = newest_of(address, world_size))
     return resume_of(std::move(newest), weights_only);
