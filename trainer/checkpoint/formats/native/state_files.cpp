@@ -77,11 +77,6 @@ class JobBuilder {
   std::vector<std::pair<Value, Value>> info_;
 };
 
-/// Whether both are the same elements; on the device meta, too, where tensors have no address.
-bool is_same(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
-}
-
 /// Number of the parameter → values.
 class ById {
  public:
@@ -118,6 +113,11 @@ Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer
                                   {"param_names", Value::list(std::move(names))}}));
   }
   return Value::list(std::move(groups));
+}
+
+/// Without their addresses: tensors of shapes alone have none.
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
 }
 
 const char* folder_of(const std::string& state) {
@@ -177,7 +177,7 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
   const Value step_value = builder.add(step, {"step"}, {}, true);
   optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
     for (const LiveTensor& tensor : live.model) {
-      if (!is_same(tensor.values, slot.parameter->tensor)) continue;
+      if (!is_same_memory(tensor.values, slot.parameter->tensor)) continue;
       shapes.of(tensor.id) = Value::size(slot.parameter->tensor.sizes().vec());
       Value& state = folders["base_state"].of(tensor.id);
       if (state.is_none()) state = Value::dict();
