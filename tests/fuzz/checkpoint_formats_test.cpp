@@ -114,6 +114,7 @@ TEST_F(CheckpointFormats, Full) {
 /// A training's files, with our manifest and, as NxD has them, without it.
 TEST_F(CheckpointFormats, NativeAndNxd) {
   trainer::RunConfig config = config_of({{2, 1, 1, false, true}}, "fp32", 1);
+  config.model.num_layers = 1;
   config.exp_manager.checkpoints.every_n_train_steps = 1;
   (void)checkpoint::testing_support::train(config, directory.path().string());
   for (const bool xser : {false, true}) {
