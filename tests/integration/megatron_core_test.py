@@ -237,6 +237,8 @@ class OurFolders(Case):
             *("--config", config, "--out", "back.ckpt"),
         )
         self.trellis("checkpoint", "diff", saved, "back.ckpt")
+        said = json.loads(self.trellis("checkpoint", "inspect", "back.ckpt", "--json").stdout)
+        self.assertEqual((said["step"], said["consumed_samples"]), (2, 32))
 
 
 class TheirFolders(Case):

@@ -12,7 +12,6 @@
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/new_folder.h"
 #include "trainer/checkpoint/formats/megatron/megatron_source.h"
-#include "trainer/checkpoint/formats/native/native_source.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 
 namespace trellis::checkpoint {
@@ -194,13 +193,8 @@ Value arguments_of(const std::vector<MegatronWeight>& weights,
 void write_common(const TensorSource& source, const Place& place,
                   const std::vector<MegatronWeight>& weights,
                   const megatron::AttentionSizes& attention) {
-  const auto* training = dynamic_cast<const native::NativeSource*>(&source);
   Value arguments = arguments_of(weights, attention);
-  std::int64_t step = 0, samples = 0;
-  if (training != nullptr) {
-    step = training->manifest().step;
-    samples = training->manifest().consumed_samples;
-  }
+  const auto [step, samples] = source.point();
   Value common = Value::dict({{"args", arguments},
                               {"checkpoint_version", Value(3.0)},
                               {"iteration", step},

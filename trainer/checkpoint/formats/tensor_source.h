@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,11 @@ struct TensorEntry {
   bool operator==(const TensorEntry&) const = default;
 };
 
+/// Where the training was that saved a checkpoint; 0, 0: the checkpoint says nothing of one.
+struct SavedPoint {
+  std::int64_t step = 0, consumed_samples = 0;
+};
+
 /// An opened checkpoint of any format: its global tensors under the keys of the native format.
 /// Writers of formats pull from it in the order of their files, so a conversion needs the memory of
 /// the boxes that it asks for, not of the model. All members are safe to call from several threads
@@ -31,6 +37,7 @@ class TensorSource {
   [[nodiscard]] virtual const char* format() const = 0;
   /// By key, each once.
   [[nodiscard]] virtual const std::vector<TensorEntry>& tensors() const = 0;
+  [[nodiscard]] virtual SavedPoint point() const { return {}; }
   /// The elements of `box` of a tensor, row-major, in its own type. REQUIRES: the entry is one of
   /// tensors(), the box lies in it, and `into` has its bytes. Throws ConfigError that names the
   /// file and the key when the bytes are missing or damaged.

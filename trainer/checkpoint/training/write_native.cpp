@@ -95,11 +95,9 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
   head.manifest.sequence = CheckpointFolder(place.storage).next_sequence();
   head.manifest.layout = layout_of(config);
   const auto* files = dynamic_cast<const native::NativeSource*>(&source);
-  if (files != nullptr) {
-    head.manifest.step = head.numbers.optimizer_steps = files->manifest().step;
-    head.manifest.consumed_samples = files->manifest().consumed_samples;
-    head.manifest.metric = files->manifest().metric;
-  }
+  head.manifest.step = head.numbers.optimizer_steps = source.point().step;
+  head.manifest.consumed_samples = source.point().consumed_samples;
+  if (files != nullptr) head.manifest.metric = files->manifest().metric;
   if (files != nullptr && files->is_ours()) {
     take_content(*files, config, head);
   } else {

@@ -32,6 +32,8 @@ class LlamaView final : public TensorSource {
   [[nodiscard]] const char* format() const override { return source_->format(); }
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const override { return tensors_; }
 
+  [[nodiscard]] SavedPoint point() const override { return source_->point(); }
+
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override {
     if (box.elements() == 0) return;
     const std::size_t row_bytes = into.size() / static_cast<std::size_t>(box.shape[0]);

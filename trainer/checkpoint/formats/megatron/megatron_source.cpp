@@ -82,7 +82,9 @@ bool is_layer_number(const std::string& key) {
 
 std::int64_t number_of(const Value& arguments, const char* name) {
   const Value* value = arguments.find(Value(name));
-  return value != nullptr && value->is(Value::Kind::kInt) ? value->as_int() : 0;
+  return value != nullptr && value->is(Value::Kind::kInt)
+             ? std::max<std::int64_t>(0, value->as_int())
+             : 0;
 }
 
 }  // namespace
@@ -129,6 +131,10 @@ void MegatronSource::read_common(const Place& place) {
   const Value* grouped = arguments->find(Value("group_query_attention"));
   if (grouped != nullptr && grouped->is(Value::Kind::kBool) && grouped->as_bool())
     attention_.kv_heads = number_of(*arguments, "num_query_groups");
+}
+
+SavedPoint MegatronSource::point() const {
+  return {number_of(common_, "iteration"), number_of(common_, "consumed_train_samples")};
 }
 
 /// A tensor with an axis of layers gives one weight per layer.

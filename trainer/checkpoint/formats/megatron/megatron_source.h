@@ -35,6 +35,8 @@ class MegatronSource final : public TensorSource {
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const override { return tensors_; }
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override;
 
+  [[nodiscard]] SavedPoint point() const override;
+
   /// The content of common.pt; None when there is none.
   [[nodiscard]] const Value& common() const { return common_; }
 

@@ -32,6 +32,10 @@ class NativeSource final : public TensorSource {
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const override { return tensors_; }
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override;
 
+  [[nodiscard]] SavedPoint point() const override {
+    return {manifest_.step, manifest_.consumed_samples};
+  }
+
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   /// Whether a training of this program saved it.
   [[nodiscard]] bool is_ours() const { return !manifest_.files.empty(); }
