@@ -29,6 +29,7 @@ struct RunRequest {
   std::string trace_format = "perfetto";
   bool fold = true;              ///< simulate: of equal ranks one runs and represents the others
   bool replay = true;            ///< simulate: passes that repeat are not executed
+  std::string routing;           ///< simulate: see parse_routing(); "": balanced
   std::string calibration;       ///< file of `trellis calibrate`; "": none
   bool memory_timeline = false;  ///< also memory_timeline.json of the fullest rank
   std::function<void(const std::string& directory)>

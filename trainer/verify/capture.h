@@ -37,6 +37,7 @@ struct RunNumbers {
 
 /// Wrong parts that a run may be given on purpose; all optional.
 struct RunChanges {
+  std::function<void(RunConfig&)> config;  ///< after it was read, by all ranks
   std::function<ParallelState(const ParallelState&)> groups;
   std::function<void(ParameterList&, const ParallelState&)> parameters;
   std::function<std::shared_ptr<const DataModule>(std::shared_ptr<const DataModule>)> data;

@@ -22,6 +22,7 @@ class Verification {
     if (!request.seed_bug.empty()) bug_ = &find_seeded_bug(request.seed_bug);
     const RunConfig base = load(Layout{}, "");
     num_layers_ = base.model.num_layers;
+    num_experts_ = base.model.moe ? base.model.moe->num_experts : 0;
     result_.precision = base.precision.type;
     const int unit = base.model.make_vocab_size_divisible_by * request.ranks;
     result_.vocab_size = (base.model.vocab_size + unit - 1) / unit * unit;
@@ -68,7 +69,7 @@ class Verification {
   }
 
   void choose() {
-    for (const Layout& layout : all_layouts(request_.ranks, num_layers_)) {
+    for (const Layout& layout : all_layouts(request_.ranks, num_layers_, num_experts_)) {
       if (!filter_.chooses(layout)) continue;
       LayoutResult result{layout, "fp64", {}, {}};
       try {
@@ -163,7 +164,7 @@ class Verification {
   const VerifyRequest& request_;
   LayoutFilter filter_;
   const SeededBug* bug_ = nullptr;
-  int num_layers_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
+  int num_layers_ = 0, num_experts_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
   runtime::WorldOptions one_rank_;
   VerifyMachine machine_;
   std::map<int, std::shared_ptr<const DataModule>> data_by_dp_;

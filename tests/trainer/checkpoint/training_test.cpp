@@ -172,6 +172,36 @@ TEST(Reshard, StatesOfEveryOptimizerMoveWithTheWeights) {
   }
 }
 
+TEST(Reshard, ExpertsMoveBetweenExpertParallelSizes) {
+  const auto mixture = [](Layout layout, int ep, const char* optimizer) {
+    RunConfig config = config_of({layout}, "fp64", 4);
+    config.distributed_strategy.expert_model_parallel_size = ep;
+    config.model.head_dim = config.model.hidden_size / config.model.num_attention_heads;
+    config.model.moe = trainer::MoeSection{.num_experts = 8, .top_k = 2, .dropless = true};
+    trainer::OptimSection optim = trainer::default_optim_section(optimizer);
+    optim.lr = 3e-3;
+    config.model.optim = optim;
+    config.exp_manager.checkpoints.every_n_train_steps = 2;
+    config.exp_manager.checkpoints.every_n_epochs = 0;
+    return config;
+  };
+  for (const char* optimizer : {"adamw", "adafactor"}) {
+    const RunConfig configs[] = {
+        mixture({1, 1, 8, false, true}, 8, optimizer), mixture({2, 1, 4, true, true}, 2, optimizer),
+        mixture({1, 2, 4, false, false}, 4, optimizer), mixture({1, 1, 1}, 1, optimizer)};
+    for (const RunConfig& from : configs) {
+      const TemporaryDirectory folder;
+      const TrainingRun whole = train(from, folder.path());
+      for (const RunConfig& to : configs) {
+        SCOPED_TRACE(std::string(optimizer) + " EP " + std::to_string(from.ep()) + " to " +
+                     std::to_string(to.ep()));
+        const TrainingRun got = train(resumed(to, folder.path(), 2), folder.path());
+        EXPECT_LE(worst_difference(got.states.at(4), whole.states.at(4)), 1e-10);
+      }
+    }
+  }
+}
+
 TEST(Reshard, APaddedVocabularyIsStrippedOrFilledWithZeros) {
   const TemporaryDirectory folder;
   RunConfig config = config_of({{2, 1, 1}}, "fp64", 2);

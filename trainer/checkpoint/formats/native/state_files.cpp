@@ -34,9 +34,12 @@ class HashingFile final : public WritableFile {
   std::shared_ptr<Result> result_;
 };
 
-std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, bool any_dp_copy) {
+/// `any_dp_copy`: the file is one of the ranks of a DP group together; with EP there is one for
+/// each expert-parallel rank, and that of the first one counts for what all of them hold.
+std::vector<StoredPart> main_parts(const LiveTensor& tensor, bool any_dp_copy, int ep_rank) {
   std::vector<StoredPart> stored;
-  for (const ShardedPart& part : parts) {
+  if (any_dp_copy && ep_rank > 0 && !tensor.of_experts) return stored;
+  for (const ShardedPart& part : tensor.parts) {
     ReplicaId id = part.tensor.replica_id;
     if (any_dp_copy) id.back() = 0;
     if (!is_main_replica(id)) continue;
@@ -53,7 +56,8 @@ class JobBuilder {
       : path_(std::move(path)), holders_(std::move(holders)), xser_(options.use_xser) {}
 
   /// The value that represents the tensor in the root.
-  Value add(const at::Tensor& tensor, std::vector<PathKey> path, std::vector<StoredPart> parts) {
+  Value add(const at::Tensor& tensor, std::vector<PathKey> path, std::vector<StoredPart> parts,
+            bool of_experts = false) {
     const auto number = static_cast<std::int64_t>(count_++);
     StoredTensor stored{xser_ ? xser_tensor_file(path_, number) : path_,
                         xser_ ? std::vector<PathKey>{} : std::move(path),
@@ -65,7 +69,7 @@ class JobBuilder {
     }
     info_.emplace_back(Value(number), Value::dict({{"dtype", Value::dtype(stored.dtype)},
                                                    {"shape", Value::size(stored.shape)},
-                                                   {"expert_model_parallel", Value(false)}}));
+                                                   {"expert_model_parallel", Value(of_experts)}}));
     FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_};
     if (!stored.parts.empty()) job.stored.push_back(std::move(stored));
     jobs_.push_back(std::move(job));
@@ -131,6 +135,11 @@ Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer
   return Value::list(std::move(groups));
 }
 
+/// As names of files have it: none without EP.
+std::optional<int> ep_of(const RankPlace& place) {
+  return place.ep_size > 1 ? std::optional(place.ep_rank) : std::nullopt;
+}
+
 const char* folder_of(const std::string& state) {
   if (state == "fp32_param") return "sharded_master_weights";
   return state == "ema" ? "ema_weights" : "base_state";
@@ -147,7 +156,8 @@ std::int64_t FileJob::bytes() const {
 
 std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
                                 const FileOptions& options) {
-  JobBuilder builder(model_file(place.place.tp_rank, place.pp_rank), place.dp_ranks, options);
+  const RankPlace& rank = place.place;
+  JobBuilder builder(model_file(rank.tp_rank, place.pp_rank, ep_of(rank)), place.copies, options);
   std::vector<std::pair<Value, Value>> items;
   std::set<std::string> names;
   for (const LiveTensor& tensor : live.model) {
@@ -156,7 +166,8 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
                                   ? tensor.values.to(at::kBFloat16)
                                   : tensor.values;
     items.emplace_back(tensor.parameter,
-                       builder.add(values, {tensor.parameter}, main_parts(tensor.parts, true)));
+                       builder.add(values, {tensor.parameter},
+                                   main_parts(tensor, true, rank.ep_rank), tensor.of_experts));
   }
   return builder.finish(Value::ordered_dict(std::move(items)));
 }
@@ -164,13 +175,11 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
 std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                     const trainer::NeuronZero1Optimizer& optimizer, double lr,
                                     const FilePlace& place, const FileOptions& options) {
-  const bool zero1 = place.place.zero1;
-  const std::vector<int> holders =
-      zero1 ? std::vector<int>{place.dp_ranks[static_cast<std::size_t>(place.place.dp_rank)]}
-            : place.dp_ranks;
-  JobBuilder builder(
-      optimizer_file(zero1 ? place.place.dp_rank : 0, place.place.tp_rank, place.pp_rank), holders,
-      options);
+  const RankPlace& rank = place.place;
+  const bool zero1 = rank.zero1;
+  JobBuilder builder(zero1 ? optimizer_file(rank.dp_rank, rank.tp_rank, place.pp_rank)
+                           : optimizer_file(0, rank.tp_rank, place.pp_rank, ep_of(rank)),
+                     zero1 ? std::vector<int>{place.self} : place.copies, options);
   std::map<std::string, ById> folders;
   folders["base_state"];
   ById shapes;
@@ -179,7 +188,8 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
     const bool nested = folder == "base_state";
     std::vector<PathKey> path{folder, tensor.id};
     if (nested) path.emplace_back(tensor.state);
-    const Value value = builder.add(tensor.values, path, main_parts(tensor.parts, !zero1));
+    const Value value = builder.add(tensor.values, path, main_parts(tensor, !zero1, rank.ep_rank),
+                                    tensor.of_experts);
     Value& of_id = folders[folder].of(tensor.id);
     if (nested && of_id.is_none()) of_id = Value::dict();
     nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);
