@@ -116,8 +116,14 @@ at::Tensor to_slots(const at::Tensor& tokens, const DispatchPlan& plan) {
 }
 
 at::Tensor from_slots(const at::Tensor& slots, const DispatchPlan& plan) {
-  return select_rows(slots, plan.pick_slot, plan.slot_pick)
-      .view({plan.tokens, plan.top_k, slots.size(1)});
+  const std::int64_t picks = plan.tokens * plan.top_k;
+  const at::TensorOptions numbers = plan.pick_slot.options();
+  const at::Tensor place =
+      at::arange(picks, numbers).view({plan.top_k, plan.tokens}).t().reshape(-1);
+  const at::Tensor place_of_pick = at::cat({place, at::full({1}, picks, numbers)});
+  return select_rows(slots, plan.pick_slot.view({plan.tokens, plan.top_k}).t().reshape(-1),
+                     place_of_pick.index_select(0, plan.slot_pick))
+      .view({plan.top_k, plan.tokens, slots.size(1)});
 }
 
 at::Tensor exchange_rows(const at::Tensor& rows, const ParallelGroup& group,

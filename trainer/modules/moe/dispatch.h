@@ -34,7 +34,8 @@ struct DispatchPlan {
 
 /// [T, h] → [slots, h]; empty slots are zero.
 [[nodiscard]] at::Tensor to_slots(const at::Tensor& tokens, const DispatchPlan& plan);
-/// [slots, h] → [T, k, h]; what was dropped is zero.
+/// [slots, h] → [k, T, h]: the first picks of all tokens, then the second ones …; what was dropped
+/// is zero.
 [[nodiscard]] at::Tensor from_slots(const at::Tensor& slots, const DispatchPlan& plan);
 
 /// Rows of each member's tensor for each other member. Data: the receiving side's numbers are the

@@ -86,8 +86,13 @@ at::Tensor MoeLayer::mix(const at::Tensor& tokens,
   record->layers[layer_].kept = plan.kept;
   const at::Tensor slots = to_slots(tokens, plan);
   const at::Tensor done = capacity > 0 ? run_experts(slots, plan) : run_dropless(slots, plan);
-  const at::Tensor weights = weights_of(choice, plan).to(done.scalar_type());
-  return (from_slots(done, plan) * weights.unsqueeze(2)).sum(1);
+  // A pick after the other: the sum over a short inner dimension would be slow.
+  const std::vector<at::Tensor> results = from_slots(done, plan).unbind(0);
+  const std::vector<at::Tensor> weights =
+      weights_of(choice, plan).to(done.scalar_type()).t().unsqueeze(2).unbind(0);
+  at::Tensor sum = results[0] * weights[0];
+  for (std::size_t i = 1; i < results.size(); ++i) sum = sum + results[i] * weights[i];
+  return sum;
 }
 
 /// [tokens, k]: 0 for what was dropped; of sum 1 when they are normalised, over what was kept.

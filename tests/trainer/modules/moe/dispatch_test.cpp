@@ -64,15 +64,17 @@ TEST(Dispatch, RowsAndTheirGradientsGoWhereTheyBelong) {
     const at::Tensor tokens = random({kTokens, 4}, 1).requires_grad_();
     const at::Tensor weights = random({plan.slots, 4}, 2);
     const at::Tensor back = from_slots(to_slots(tokens, plan) * weights, plan);
-    const at::Tensor loss = random({kTokens, kTop, 4}, 3);
+    const at::Tensor loss = random({kTop, kTokens, 4}, 3);
     (back * loss).sum().backward();
 
     const at::Tensor plain = tokens.detach().clone().requires_grad_();
     const at::Tensor repeated = plain.repeat_interleave(kTop, 0);
     const at::Tensor zero = at::zeros({1, 4}, repeated.options());
     const at::Tensor slots = at::cat({repeated, zero}).index_select(0, plan.slot_pick) * weights;
-    const at::Tensor expected =
-        at::cat({slots, zero}).index_select(0, plan.pick_slot).view({kTokens, kTop, 4});
+    const at::Tensor expected = at::cat({slots, zero})
+                                    .index_select(0, plan.pick_slot)
+                                    .view({kTokens, kTop, 4})
+                                    .transpose(0, 1);
     (expected * loss).sum().backward();
     EXPECT_TRUE(at::equal(back, expected));
     EXPECT_TRUE(at::allclose(tokens.grad(), plain.grad(), 1e-13, 1e-13));
