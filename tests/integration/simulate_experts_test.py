@@ -57,7 +57,10 @@ class Routing(unittest.TestCase):
             self.assertEqual(row["assigned"], [TOKENS * TOP // EXPERTS] * EXPERTS)
             self.assertEqual(row["routed_tokens"], TOKENS * TOP)
             self.assertEqual((row["dropped_tokens"], row["imbalance"]), (0, 1))
-        self.assertEqual(list(self.ranks(report)), [0], "one rank represents all")
+        ranks = self.ranks(report).values()  # a chip's place in its row may set it apart
+        self.assertLess(len(ranks), RANKS)
+        self.assertEqual(sum(one["represents"] for one in ranks), RANKS)
+        self.assertEqual(len({one["matmul_ps"] for one in ranks}), 1)
         same = self.simulate(*WIDE, "--routing", "balanced")
         self.assertEqual(same["simulated"]["step_time_ps"], report["simulated"]["step_time_ps"])
 
