@@ -100,6 +100,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
   }
   if (section == "model.moe") {
     add(kMoe);
+    add({"model.moe.num_experts=8"});
     add(joined(kMoe, {"model.moe.top_k=1"}));
     add(joined(kMoe, {"model.moe.routing_algorithm=sinkhorn", "model.moe.top_k=1"}));
     add(joined(kMoe, {"model.moe.routing_algorithm=group_limited", "model.moe.num_groups=4"}));
