@@ -57,7 +57,7 @@ class Routing(unittest.TestCase):
             self.assertEqual(row["assigned"], [TOKENS * TOP // EXPERTS] * EXPERTS)
             self.assertEqual(row["routed_tokens"], TOKENS * TOP)
             self.assertEqual((row["dropped_tokens"], row["imbalance"]), (0, 1))
-        ranks = self.ranks(report).values()  # a chip's place in its row may set it apart
+        ranks = self.ranks(report).values()  # a chip's place in its row may distinguish it
         self.assertLess(len(ranks), RANKS)
         self.assertEqual(sum(one["represents"] for one in ranks), RANKS)
         self.assertEqual(len({one["matmul_ps"] for one in ranks}), 1)
