@@ -141,6 +141,7 @@ RunNumbers train_and_gather(const RunConfig& given, std::shared_ptr<const DataMo
   if (changes.config) changes.config(config);
   std::vector<RankNumbers> ranks(static_cast<std::size_t>(config.world_size()));
   RunNumbers result;
+  RoutingLedger routing;
   world.world_size = config.world_size();
   if (changes.data) data = changes.data(data);
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
@@ -155,9 +156,11 @@ RunNumbers train_and_gather(const RunConfig& given, std::shared_ptr<const DataMo
     hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) {
       mine.gradients.push_back(gradients_of(optimizer));
     };
-    Trainer trainer(config, rank, data, groups, hooks);
-    trainer.fit(
-        [&](const StepResult& step) { result.steps.push_back({step.loss, step.grad_norm, {}}); });
+    Trainer trainer(config, rank, data, groups, hooks,
+                    {.routing = config.model.moe ? &routing : nullptr});
+    trainer.fit([&](const StepResult& step) {
+      result.steps.push_back({step.loss, step.grad_norm, {}, step.routed_tokens});
+    });
     mine.weights = trainer.local_weights();
   });
   Gatherer(config, ranks).gather(result);

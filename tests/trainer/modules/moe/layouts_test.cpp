@@ -24,15 +24,25 @@ void small_groups(RunConfig& config) {
   moe.routed_scaling_factor = 1.5;
 }
 
+const Variant kMainVariants[] = {
+    {"Drops", [](RunConfig& c) { c.model.moe->capacity_factor = 0.8; }},
+    {"Dropless", [](RunConfig& c) { c.model.moe->dropless = true; }},
+    {"AuxiliaryLossRecomputed",
+     [](RunConfig& c) {
+       c.model.moe->output_router_logits = true;
+       c.model.moe->router_aux_loss_coef = 0.5;
+       c.model.moe->capacity_factor = 1.0;
+       c.model.recompute = Recompute::kFull;
+     }},
+};
+
 const Variant kVariants[] = {
     {"AllExperts", [](RunConfig& c) { c.model.moe->capacity_factor.reset(); }},
-    {"Drops", [](RunConfig& c) { c.model.moe->capacity_factor = 0.8; }},
     {"DropsNotNormalised",
      [](RunConfig& c) {
        c.model.moe->capacity_factor = 1.0;
        c.model.moe->normalize_top_k_affinities = false;
      }},
-    {"Dropless", [](RunConfig& c) { c.model.moe->dropless = true; }},
     {"DroplessShuffled", [](RunConfig& c) { c.model.moe->dropless = true; }},
     {"Sinkhorn",
      [](RunConfig& c) {
@@ -49,13 +59,6 @@ const Variant kVariants[] = {
        c.model.moe->output_router_logits = true;
        c.model.moe->router_aux_loss_coef = 0.5;
        c.model.moe->dropless = true;
-     }},
-    {"AuxiliaryLossRecomputed",
-     [](RunConfig& c) {
-       c.model.moe->output_router_logits = true;
-       c.model.moe->router_aux_loss_coef = 0.5;
-       c.model.moe->capacity_factor = 1.0;
-       c.model.recompute = Recompute::kFull;
      }},
     {"SelectiveRecomputation",
      [](RunConfig& c) {
@@ -101,29 +104,13 @@ RunConfig small_mixture(const Variant& variant, const Layout& layout) {
   return config;
 }
 
-struct Outcome {
-  RunNumbers numbers;
-  std::vector<RoutedTokens> routed;  ///< by step
-};
-
-Outcome train(const RunConfig& config) {
-  Outcome outcome;
-  const auto data = std::make_shared<testing_support::RandomTokens>(config);
-  outcome.numbers = train_and_gather(config, data);
-  RoutingLedger ledger;
-  runtime::WorldOptions world;
-  world.world_size = config.world_size();
-  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    Trainer(config, rank, data, TrainerServices{.routing = &ledger}).fit([&](StepResult& step) {
-      outcome.routed.push_back(step.routed_tokens);
-    });
-  });
-  return outcome;
+RunNumbers train(const RunConfig& config) {
+  return train_and_gather(config, std::make_shared<testing_support::RandomTokens>(config));
 }
 
 /// Of one rank, made once for each variant.
-const Outcome& reference(const Variant& variant) {
-  static auto* const made = new std::map<std::string, Outcome>();
+const RunNumbers& reference(const Variant& variant) {
+  static auto* const made = new std::map<std::string, RunNumbers>();
   const auto found = made->find(variant.name);
   return found != made->end()
              ? found->second
@@ -135,46 +122,52 @@ class MixtureLayouts : public testing::TestWithParam<std::tuple<Variant, Layout>
 TEST_P(MixtureLayouts, EqualsOneRank) {
   const auto& [variant, layout] = GetParam();
   const RunConfig config = small_mixture(variant, layout);
-  const Outcome& expected = reference(variant);
-  const Outcome got = train(config);
   const Comparison comparison =
-      compare(got.numbers, expected.numbers, 1e-6, [](const std::string&) { return 1e-10; });
+      compare(train(config), reference(variant), 1e-6, [](const std::string&) { return 1e-10; });
   EXPECT_EQ(comparison.num_bad, 0)
       << comparison.first_bad->what << " " << comparison.first_bad->error;
   EXPECT_GT(comparison.num_compared, 100);
-  EXPECT_EQ(got.routed, expected.routed) << "which expert got how many tokens";
 }
 
 /// Each layer of each step; what one rank does is what every layout does.
 TEST(Mixture, RoutesTokensTimesKMinusDrops) {
-  for (const Variant& variant : kVariants) {
+  std::vector<Variant> all(std::begin(kMainVariants), std::end(kMainVariants));
+  all.insert(all.end(), std::begin(kVariants), std::end(kVariants));
+  for (const Variant& variant : all) {
     SCOPED_TRACE(variant.name);
     const MoeSection moe = *small_mixture(variant, {}).model.moe;
-    const Outcome& outcome = reference(variant);
-    ASSERT_EQ(std::ssize(outcome.routed), kSteps);
-    for (const RoutedTokens& step : outcome.routed) {
-      EXPECT_EQ(std::ssize(step), 4 / moe.frequency);
-      for (const auto& [layer, load] : step) {
+    const RunNumbers& run = reference(variant);
+    ASSERT_EQ(std::ssize(run.steps), kSteps);
+    for (const ComputedStep& step : run.steps) {
+      EXPECT_EQ(std::ssize(step.routed_tokens), 4 / moe.frequency);
+      for (const auto& [layer, load] : step.routed_tokens) {
         EXPECT_EQ(layer % moe.frequency, 0);
         EXPECT_EQ(load.routed(), 8 * 16 * moe.top_k - load.dropped());
         EXPECT_TRUE(load.dropped() == 0 || moe.capacity_factor.value_or(0) > 0);
       }
     }
     if (std::string_view(variant.name) == "Drops") {
-      EXPECT_GT(outcome.routed[0].at(0).dropped(), 0);
+      EXPECT_GT(run.steps[0].routed_tokens.at(0).dropped(), 0);
     }
   }
 }
 
+std::string name_of(const testing::TestParamInfo<std::tuple<Variant, Layout>>& test) {
+  const Layout& l = std::get<1>(test.param);
+  return std::string(std::get<0>(test.param).name) + "_TP" + std::to_string(l.tp) + "PP" +
+         std::to_string(l.pp) + "DP" + std::to_string(l.dp) + "EP" + std::to_string(l.ep);
+}
+
+/// The first ones in every layout, the others in two that use every axis.
+INSTANTIATE_TEST_SUITE_P(Main, MixtureLayouts,
+                         testing::Combine(testing::ValuesIn(kMainVariants),
+                                          testing::ValuesIn(kLayouts)),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Options, MixtureLayouts,
                          testing::Combine(testing::ValuesIn(kVariants),
-                                          testing::ValuesIn(kLayouts)),
-                         [](const auto& test) {
-                           const Layout& l = std::get<1>(test.param);
-                           return std::string(std::get<0>(test.param).name) + "_TP" +
-                                  std::to_string(l.tp) + "PP" + std::to_string(l.pp) + "DP" +
-                                  std::to_string(l.dp) + "EP" + std::to_string(l.ep);
-                         });
+                                          testing::Values(Layout{2, 1, 4, 2, true},
+                                                          Layout{1, 2, 4, 2, false, true, 2})),
+                         name_of);
 
 }  // namespace
 }  // namespace trellis::trainer
