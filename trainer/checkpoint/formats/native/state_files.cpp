@@ -8,40 +8,26 @@
 
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/hashing_file.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {
 
-/// Counts and hashes what goes to another file.
-class HashingFile final : public WritableFile {
- public:
-  struct Result {
-    ContentHasher hasher;
-    std::int64_t bytes = 0;
-  };
-  HashingFile(std::unique_ptr<WritableFile> file, std::shared_ptr<Result> result)
-      : file_(std::move(file)), result_(std::move(result)) {}
-  void write(std::span<const std::byte> bytes) override {
-    result_->hasher.bytes(bytes.data(), bytes.size());
-    result_->bytes += static_cast<std::int64_t>(bytes.size());
-    file_->write(bytes);
-  }
-  void close() override { file_->close(); }
-
- private:
-  std::unique_ptr<WritableFile> file_;
-  std::shared_ptr<Result> result_;
+/// Whose file a tensor goes to.
+struct Owner {
+  bool any_dp_copy = false;  ///< a data-parallel group's, which holds it alike
+  int ep_rank = 0;  ///< with EP there is such a file for each of these: the first one counts for
+                    ///< what all of them hold
+  bool of_experts = false;
 };
 
-/// `any_dp_copy`: the file is one of the ranks of a DP group together; with EP there is one for
-/// each expert-parallel rank, and that of the first one counts for what all of them hold.
-std::vector<StoredPart> main_parts(const LiveTensor& tensor, bool any_dp_copy, int ep_rank) {
+std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, const Owner& owner) {
   std::vector<StoredPart> stored;
-  if (any_dp_copy && ep_rank > 0 && !tensor.of_experts) return stored;
-  for (const ShardedPart& part : tensor.parts) {
+  if (owner.any_dp_copy && owner.ep_rank > 0 && !owner.of_experts) return stored;
+  for (const ShardedPart& part : parts) {
     ReplicaId id = part.tensor.replica_id;
-    if (any_dp_copy) id.back() = 0;
+    if (owner.any_dp_copy) id.back() = 0;
     if (!is_main_replica(id)) continue;
     stored.push_back(
         {part.tensor.key, part.tensor.global_shape, part.tensor.global_offset, part.local});
@@ -56,21 +42,24 @@ class JobBuilder {
       : path_(std::move(path)), holders_(std::move(holders)), xser_(options.use_xser) {}
 
   /// The value that represents the tensor in the root.
-  Value add(const at::Tensor& tensor, std::vector<PathKey> path, std::vector<StoredPart> parts,
-            bool of_experts = false) {
+  Value add(const at::Tensor& tensor, std::vector<PathKey> path,
+            const std::vector<ShardedPart>& parts, const Owner& owner) {
     const auto number = static_cast<std::int64_t>(count_++);
     StoredTensor stored{xser_ ? xser_tensor_file(path_, number) : path_,
                         xser_ ? std::vector<PathKey>{} : std::move(path),
-                        dtype_of(tensor.scalar_type()), tensor.sizes().vec(), std::move(parts)};
+                        dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
+                        main_parts(parts, owner)};
     if (!xser_) {
       main_.tensors.push_back(tensor);
+      main_.parts.push_back(parts);
       if (!stored.parts.empty()) main_.stored.push_back(std::move(stored));
       return Value::tensor(number);
     }
-    info_.emplace_back(Value(number), Value::dict({{"dtype", Value::dtype(stored.dtype)},
-                                                   {"shape", Value::size(stored.shape)},
-                                                   {"expert_model_parallel", Value(of_experts)}}));
-    FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_};
+    info_.emplace_back(Value(number),
+                       Value::dict({{"dtype", Value::dtype(stored.dtype)},
+                                    {"shape", Value::size(stored.shape)},
+                                    {"expert_model_parallel", Value(owner.of_experts)}}));
+    FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_, {parts}};
     if (!stored.parts.empty()) job.stored.push_back(std::move(stored));
     jobs_.push_back(std::move(job));
     return Value::instance("torch_xla.utils.serialization.TensorReference",
@@ -170,9 +159,8 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
     const at::Tensor values = options.save_bf16 && tensor.values.is_floating_point()
                                   ? tensor.values.to(at::kBFloat16)
                                   : tensor.values;
-    items.emplace_back(tensor.parameter,
-                       builder.add(values, {tensor.parameter},
-                                   main_parts(tensor, true, rank.ep_rank), tensor.of_experts));
+    items.emplace_back(tensor.parameter, builder.add(values, {tensor.parameter}, tensor.parts,
+                                                     {true, rank.ep_rank, tensor.of_experts}));
   }
   return builder.finish(Value::ordered_dict(std::move(items)));
 }
@@ -193,14 +181,14 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
     const bool nested = folder == "base_state";
     std::vector<PathKey> path{folder, tensor.id};
     if (nested) path.emplace_back(tensor.state);
-    const Value value = builder.add(tensor.values, path, main_parts(tensor, !zero1, rank.ep_rank),
-                                    tensor.of_experts);
+    const Value value =
+        builder.add(tensor.values, path, tensor.parts, {!zero1, rank.ep_rank, tensor.of_experts});
     Value& of_id = folders[folder].of(tensor.id);
     if (nested && of_id.is_none()) of_id = Value::dict();
     nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);
   }
   const at::Tensor step = at::full({}, static_cast<double>(optimizer.steps()), at::kFloat);
-  const Value step_value = builder.add(step, {"step"}, {});
+  const Value step_value = builder.add(step, {"step"}, {}, {});
   optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
     for (const LiveTensor& tensor : live.model) {
       if (!is_same_memory(tensor.values, slot.parameter->tensor)) continue;
@@ -227,7 +215,7 @@ StoredFile write_job(Storage& storage, const std::string& folder, const FileJob&
                       {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
   }
   writer.finish(job.root);
-  return {result->bytes, result->hasher.finish().to_string()};
+  return result->stored();
 }
 
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value) {
