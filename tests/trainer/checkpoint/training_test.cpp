@@ -26,6 +26,7 @@ using testing_support::train;
 using testing_support::TrainingRun;
 using testing_support::worst_difference;
 using trainer::RunConfig;
+using trainer::testing_support::Layout;
 namespace fs = std::filesystem;
 
 /// The same run from the checkpoint of a step.
