@@ -142,7 +142,7 @@ class Simulation:
         self, folder, *, name: str = "python", tokens_per_step: int | None = None
     ) -> pathlib.Path:
         """Writes report.json and trace.pftrace, which `trellis report`, `diff`, `gate`, `cost` and
-        `calibrate` read. tokens_per_step: over all ranks; None: what simulate() was told. Returns
+        `calibrate` read. tokens_per_step: over all ranks; None: the number that simulate() got. Returns
         the folder. Raises ValueError when neither says it, RuntimeError when no step ended."""
         tokens = tokens_per_step if tokens_per_step is not None else self._tokens
         if tokens is None:
