@@ -141,9 +141,9 @@ class Simulation:
     def save(
         self, folder, *, name: str = "python", tokens_per_step: int | None = None
     ) -> pathlib.Path:
-        """Writes report.json and trace.pftrace, which `trellis report`, `diff`, `gate`, `cost` and
-        `calibrate` read. tokens_per_step: over all ranks; None: the number that simulate() got. Returns
-        the folder. Raises ValueError when neither says it, RuntimeError when no step ended."""
+        """Writes report.json and trace.pftrace, which `trellis report`, `diff`, `gate` and `cost`
+        read. tokens_per_step: over all ranks; None: the number that simulate() got. Returns the
+        folder. Raises ValueError when neither has it, RuntimeError when no step ended."""
         tokens = tokens_per_step if tokens_per_step is not None else self._tokens
         if tokens is None:
             raise ValueError(
