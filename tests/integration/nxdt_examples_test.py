@@ -43,6 +43,18 @@ SMALL = {
     "megatron_llama_7B": (2, 1, 2, 1, 4, 2),
     "megatron_llama_70b": (2, 2, 1, 1, 2, 2),
     "megatron_mistral": (2, 1, 2, 1, 2, 2, "model.sliding_window_size=8"),
+    "hf_mixtral_8x7b": (2, 2, 2, 1, 2, 2, "distributed_strategy.expert_model_parallel_size=2"),
+    "hf_mixtral_8x7b_dropless": (2, 1, 2, 1, 2, 2),
+    "megatron_mixtral_8x7b": (2, 1, 2, 1, 2, 2),
+    "megatron_mixtral_8x7b_dropless": (
+        1,
+        2,
+        2,
+        1,
+        2,
+        2,
+        "distributed_strategy.expert_model_parallel_size=2",
+    ),
 }
 # What a file asks for that this version does not support.
 REFUSED = {
@@ -59,11 +71,7 @@ REFUSED = {
     },
     "hf_llama3_8B_DPO": {"model_alignment_strategy.dpo": "model alignment (dpo)"},
     "hf_llama3_8B_ORPO": {"model_alignment_strategy.orpo": "model alignment (orpo)"},
-    "hf_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},
-    "hf_mixtral_8x7b_dropless": {"model.moe": "mixture of experts (8 experts)"},
     "megatron_llama2_7B_SFT": {"model_alignment_strategy.sft": "model alignment (sft)"},
-    "megatron_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},
-    "megatron_mixtral_8x7b_dropless": {"model.moe": "mixture of experts (8 experts)"},
 }
 NO_CHECKPOINTS = [
     "exp_manager.create_checkpoint_callback=false",
@@ -179,7 +187,7 @@ class Trains(Case):
         )
         self.assertEqual(len(SMALL) + len(REFUSED), 22)
 
-    def test_each_of_the_dense_ones(self):
+    def test_each_of_those_in_scope(self):
         for name in SMALL:
             with self.subTest(name):
                 steps = self.train(name, "--device", "cpu")
@@ -189,6 +197,9 @@ class Trains(Case):
                     self.assertGreater(step["grad_norm"], 0)
                 self.assertGreater(steps[-1]["lr"], steps[0]["lr"])  # they all warm up
                 self.assertEqual(steps[-1]["consumed_samples"], 8)
+                if "mixtral" in name:  # 2 layers × 4 sequences × 2 experts per token
+                    routed = steps[0]["routed_tokens"] + steps[0]["dropped_tokens"]
+                    self.assertEqual(routed, 2 * 4 * SEQUENCE * 2)
 
     def test_emulated_cores_give_the_losses_of_the_cpu(self):
         machine = ["--device", "neuron", "--instance", "trn2.48xlarge"]

@@ -135,6 +135,7 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   const auto later = [&](bool wanted, const std::string& what) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
+  later(config.model.moe.has_value(), "a mixture of experts");
   later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"),
         "the replicating projection of model.qkv_linear");
   later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"),
@@ -146,6 +147,9 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
 }
 
 void check_orpo(const RunConfig& config, SectionReaders& r) {
+  if (config.model.orpo && config.model.moe && config.model.moe->output_router_logits) {
+    r.alignment.unsupported("orpo", "an auxiliary loss of the routers (output_router_logits)");
+  }
   if (!config.model.orpo || !config.model.orpo->trl || config.pp() == 1) return;
   r.alignment.section("orpo").problem(
       "implementation", fmt::format("`trl` has no pipeline; expected nxdt with "
