@@ -278,7 +278,7 @@ TEST(Decoder, BadInputIsNamed) {
     EXPECT_THAT(error.what(), HasSubstr("9"));
     EXPECT_THAT(error.what(), HasSubstr("encoder_seq_length 11"));
   }
-  model.architecture = "mixtral";
+  model.architecture = "retnet";
   EXPECT_THROW(Built{model}, ConfigError);
 }
 
