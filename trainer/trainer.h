@@ -22,6 +22,9 @@ class ParallelState;
 class RankLogs;
 class TrainingCheckpoints;
 
+/// What a configuration asks of the ranks.
+[[nodiscard]] ParallelSizes parallel_sizes(const RunConfig& config);
+
 /// What `trellis verify` and tests may watch, or change, on each rank of a run.
 struct TrainerHooks {
   std::function<void(ParameterList&)> built;  ///< the model is there; the optimizer is not
@@ -33,6 +36,7 @@ struct TrainerHooks {
 struct TrainerServices {
   RankLogs* logs = nullptr;                    ///< the run's log files
   TrainingCheckpoints* checkpoints = nullptr;  ///< saves and restores; fit() starts with it
+  std::string directory = {};                  ///< of the run's files; "": it keeps none
 };
 
 /// What a step produced on a rank; loss and grad_norm are the same on all ranks.
@@ -52,7 +56,8 @@ struct StepResult {
       parameter_norm;  ///< after the step, when exp_manager.log_parameter_norm asks for it
   std::optional<double> val_loss;  ///< of the validation that follows this step
   std::int64_t validation_batches = 0;
-  double validation_s = 0;  ///< host time of all of them
+  double validation_s = 0;                ///< host time of all of them
+  std::map<std::string, double> metrics;  ///< preference_tags(); the same on all ranks
   /// by tag, of rank 0; empty without data. Early stopping monitors one of them.
   std::map<std::string, double> scalars;
 };

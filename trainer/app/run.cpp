@@ -218,7 +218,7 @@ class Run {
     say_step(1);
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
-        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints_.get()});
+        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints_.get(), directory_.string()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
           result.scalars = log_step(progress, result, seconds_since(last));

@@ -35,6 +35,9 @@ class NeuronZero1Optimizer {
   /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before
   /// the last micro-batch of the step.
   void skip_gradients(int microbatches);
+  /// What this step's gradients are multiplied with when they are read: a number on the device, the
+  /// same on every rank; undefined: nothing. REQUIRES: after reduce_gradients().
+  void scale_gradients(at::Tensor factor) { gradient_scale_ = std::move(factor); }
   /// L2 or other norm of the whole reduced gradient, on the device, the same on every rank.
   /// REQUIRES: between reduce_gradients() and step().
   [[nodiscard]] at::Tensor grad_norm(double norm_type = 2) const;
@@ -101,6 +104,7 @@ class NeuronZero1Optimizer {
 
   ParallelState parallel_;
   OptimizerOptions options_;
+  at::Tensor gradient_scale_;  ///< of this step; travels with the clipping, in one pass
   std::int64_t steps_ = 0;
   bool shows_ema_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;

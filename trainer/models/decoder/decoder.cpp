@@ -1,15 +1,17 @@
 #include "trainer/models/decoder/decoder.h"
 
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "trainer/config/logged_scalars.h"
 #include "trainer/parallel_layers/loss_functions.h"
 
 namespace trellis::trainer {
 namespace {
-
-constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
 
 RotarySpec rotary_spec(const ModelSection& config) {
   RotarySpec spec;
@@ -22,47 +24,21 @@ RotarySpec rotary_spec(const ModelSection& config) {
   return spec;
 }
 
-/// Of the first `count` rows, [s, count]; −100 where none follows, and for padding.
-at::Tensor next_tokens(const MicroBatch& batch, std::int64_t count) {
-  at::Tensor tokens = batch.input_ids.narrow(0, 0, count);
-  if (batch.attention_mask.defined())
-    tokens = tokens.masked_fill(batch.attention_mask.narrow(0, 0, count).eq(0), kIgnored);
-  return at::constant_pad_nd(tokens.narrow(1, 1, tokens.size(1) - 1), {0, 1}, kIgnored).t();
-}
-
 }  // namespace
 
-at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
+at::Tensor masked_loss_sums(const at::Tensor& logits, const MicroBatch& batch,
                             const EntropyContext& context) {
   const at::Tensor labels = batch.labels.t();
   const at::Tensor losses = parallel_cross_entropy(
       logits, labels, context.tp, {.entry_dtype = context.entry_dtype, .ignore_index = kIgnored});
   at::Tensor weights = labels.ne(kIgnored).to(losses.scalar_type());
   if (batch.loss_mask.defined()) weights = weights * batch.loss_mask.t().to(losses.scalar_type());
-  const at::Tensor total = weights.sum();
-  return (losses * weights).sum() /
-         (total + total.eq(0).to(total.scalar_type()));  // 0, not 0/0, when nothing counts
+  return at::stack({(losses * weights).sum(), weights.sum()});
 }
 
-at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch,
-                           const EntropyContext& context, const OrpoSection& orpo) {
-  CrossEntropyOptions options{.entry_dtype = context.entry_dtype, .ignore_index = kIgnored};
-  if (orpo.trl) options.entry_dtype = logits.scalar_type();
-  const at::Tensor labels = batch.labels.t();
-  const at::Tensor losses = parallel_cross_entropy(logits, labels, context.tp, options);
-  const at::Tensor counts = labels.ne(kIgnored).sum(0).to(losses.scalar_type());
-  const at::Tensor log_probability = losses.sum(0).neg() / counts;  // [2·b]
-  const at::Tensor odds = log_probability - log_probability.exp().neg().log1p();
-  const std::int64_t pairs = odds.size(0) / 2;
-  const at::Tensor difference = odds.narrow(0, 0, pairs) - odds.narrow(0, pairs, pairs);
-  const at::Tensor ratio =
-      difference.clamp_max(0) -
-      difference.abs().neg().exp().log1p();  // log sigmoid, which does not overflow
-  if (!orpo.trl) return (log_probability.narrow(0, 0, pairs) + ratio * orpo.beta).mean().neg();
-  const at::Tensor tokens = next_tokens(batch, pairs);
-  const at::Tensor nll =
-      parallel_cross_entropy(logits.narrow(1, 0, pairs), tokens, context.tp, options);
-  return nll.sum() / tokens.ne(kIgnored).sum().to(nll.scalar_type()) - ratio.mean() * orpo.beta;
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
+                            const EntropyContext& context) {
+  return weighted_mean(masked_loss_sums(logits, batch, context));
 }
 
 Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context,
@@ -72,6 +48,8 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       save_logits_(config.save_logits),
       frozen_(config.lora.has_value()),
       orpo_(config.orpo),
+      dpo_(config.dpo),
+      num_metrics_(std::ssize(preference_tags(config))),
       mask_(context, config.encoder_seq_length, config.sliding_window),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
@@ -139,8 +117,10 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) cons
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  return loss_scope_.leave(orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
-                                 : masked_mean_loss(logits, batch, entropy_));
+  if (!orpo_ && !dpo_) return loss_scope_.leave(masked_loss_sums(logits, batch, entropy_));
+  preference_ = orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
+                      : direct_preference_loss(logits, batch, entropy_, *dpo_);
+  return loss_scope_.leave(std::exchange(preference_.loss, {}));
 }
 
 }  // namespace trellis::trainer
