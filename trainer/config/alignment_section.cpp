@@ -7,12 +7,29 @@
 namespace trellis::trainer {
 namespace {
 
-void check_dpo(SectionReader reader) {
+/// Of prompt and answer. Which length the prompt has is checked with that of the sequence.
+void read_pairs(SectionReader reader, RecordSection& records) {
+  records.max_prompt_length = reader.positive("max_prompt_length", records.max_prompt_length);
+  records.truncation_mode =
+      reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
+}
+
+void read_sft(SectionReader reader, RecordSection& records) {
+  records.packing = reader.get<bool>("packing", records.packing);
+  records.truncation_mode =
+      reader.one_of("truncation_mode", records.truncation_mode, {"keep_start", "keep_end"});
+}
+
+DpoSection read_dpo(SectionReader reader) {
+  DpoSection dpo;
+  dpo.beta = reader.positive("kl_beta", dpo.beta);
+  dpo.ref_cache = reader.get<std::string>("ref_log_probs_cache", "");
   (void)reader.one_of("loss_type", "sigmoid", {"sigmoid"});
   if (!reader.get<bool>("precompute_ref_log_probs", true)) {
     reader.problem("precompute_ref_log_probs",
                    "must be true: the reference model is run once, before training");
   }
+  return dpo;
 }
 
 OrpoSection read_orpo(SectionReader reader) {
@@ -29,6 +46,9 @@ LoraSection read_peft(SectionReader reader) {
   lora.rank = reader.positive("lora_rank", lora.rank);
   lora.alpha = reader.positive("lora_alpha", lora.alpha);
   lora.dropout = reader.fraction("lora_dropout", lora.dropout);
+  lora.use_rslora = reader.get<bool>("use_rslora", lora.use_rslora);
+  lora.gaussian =
+      reader.one_of("init_lora_weights", "default", {"default", "gaussian"}) == "gaussian";
   const std::string biases = reader.one_of("lora_bias", "none", {"none", "all", "lora_only"});
   if (biases != "none")
     reader.unsupported("lora_bias", fmt::format("training biases with LoRA adapters ({})", biases));
@@ -65,12 +85,14 @@ AlignmentSection read_alignment(SectionReader& reader) {
   }
   if (reader.empty()) return {};
   if (chosen.empty()) reader.problem("sft", "one of dpo, sft and orpo is required and missing");
-  check_dpo(reader.section("dpo"));
+  const DpoSection dpo = read_dpo(reader.section("dpo"));
+  if (chosen == "dpo") section.dpo = dpo;
   const OrpoSection orpo = read_orpo(reader.section("orpo"));
   if (chosen == "orpo") section.orpo = orpo;
+  if (chosen == "sft") read_sft(reader.section("sft"), section.records);
+  if (chosen == "dpo" || chosen == "orpo") read_pairs(reader.section(chosen), section.records);
   if (reader.has_value("peft")) section.lora = read_peft(reader.section("peft"));
-  // Steps of SFT and ORPO are supported, on no data; DPO's reads log-probabilities of a reference
-  // model.
+  // Steps of SFT and ORPO are supported; DPO's reads log-probabilities of a reference model.
   if (!chosen.empty())
     reader.unsupported(chosen, fmt::format("model alignment ({})", chosen),
                        /*changes_step=*/chosen == "dpo");

@@ -67,10 +67,6 @@ void check_megatron(const RunConfig& config, SectionReaders& r) {
           "belongs to model_source hf: Megatron models have their own query-key-value projection");
   };
   only_hf("qkv_linear");
-  if (config.alignment == "dpo" || config.alignment == "orpo") {
-    r.alignment.problem(config.alignment,
-                        "Megatron models are fine-tuned with sft only; use model_source hf");
-  }
   if (!config.model.moe) return;
   const ModelSection& m = config.model;
   const auto moe_needs = [&](const char* key, bool legal, const char* value) {
@@ -135,22 +131,26 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   const auto later = [&](bool wanted, const std::string& what) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
-  later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"),
-        "the replicating projection of model.qkv_linear");
   later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"),
         "separate gates (model.fuse_gate_up: false)");
-  later(config.model.architecture != "llama",
+  later(config.model.architecture != "llama" && config.model.architecture != "gpt",
         fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
-  later(config.pp() > 1,
-        fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
+  later(config.model.moe.has_value(), "mixtures of experts");
 }
 
-void check_orpo(const RunConfig& config, SectionReaders& r) {
-  if (!config.model.orpo || !config.model.orpo->trl || config.pp() == 1) return;
-  r.alignment.section("orpo").problem(
-      "implementation", fmt::format("`trl` has no pipeline; expected nxdt with "
-                                    "pipeline_model_parallel_size {}, or set that to 1",
-                                    config.pp()));
+/// A prompt leaves place for an answer.
+void check_prompt(const RunConfig& config, SectionReaders& r) {
+  if (config.alignment != "dpo" && config.alignment != "orpo") return;
+  SectionReader section = r.alignment.section(config.alignment);
+  const int prompt = config.data.records.max_prompt_length,
+            sequence = config.model.encoder_seq_length;
+  if (prompt < sequence || !section.good({"max_prompt_length"}) ||
+      !r.model.good({"encoder_seq_length"}))
+    return;
+  section.problem("max_prompt_length",
+                  fmt::format("{} leaves no token of the sequence for an answer: expected less "
+                              "than model.encoder_seq_length {}",
+                              prompt, sequence));
 }
 
 /// Encoders are no models of NxDT's, and none of their layers is cut.
@@ -256,7 +256,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_encoder(config, readers);
   check_gate(config, readers);
   check_lora(config, readers);
-  check_orpo(config, readers);
+  check_prompt(config, readers);
   check_end(config, readers);
   check_early_stopping(config, readers);
   check_precision(config, readers);

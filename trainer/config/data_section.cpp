@@ -171,6 +171,13 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
     warn("eod_mask_loss", section.eod_mask_loss, kOnlyMegatron);
     warn("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens, kOnlyMegatron);
   }
+  if (section.kind != DataKind::kAlignment) {
+    constexpr const char* kOnlyRecords = "only records of model_alignment_strategy have";
+    warn("dev_choose_samples", section.records.dev_choose_samples > 0, kOnlyRecords);
+    warn("shuffle", !section.records.shuffle, kOnlyRecords);
+  } else {
+    warn("dataloader_type", section.cyclic, "records are shuffled as `shuffle` says, without");
+  }
   if (section.kind == DataKind::kText)
     warn("dataloader_type", section.cyclic,
          "text is shuffled in every epoch; indexed and Hugging Face data read");
@@ -179,7 +186,7 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
 
 }  // namespace
 
-DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
+DataSection read_data(SectionReader& reader, bool hf, const AlignmentSection& alignment) {
   DataSection section;
   section.micro_batch_size = reader.required_positive("micro_batch_size");
   section.global_batch_size = reader.required_positive("global_batch_size");
@@ -189,7 +196,10 @@ DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
   section.tokenizer = read_tokenizer(reader.section("tokenizer"));
   read_flags(reader, section);
   const bool tokenizes = !reader.section("tokenizer").empty();
-  if (alignment) {
+  section.records = alignment.records;
+  section.records.dev_choose_samples = reader.optional_positive("dev_choose_samples").value_or(0);
+  section.records.shuffle = reader.get<bool>("shuffle", section.records.shuffle);
+  if (!alignment.strategy.empty()) {
     section.kind = DataKind::kAlignment;
   } else if (reader.has_value("data_prefix")) {
     read_megatron(reader, section);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -85,7 +86,7 @@ struct ImageSection {
   bool operator==(const ImageSection&) const = default;
 };
 
-/// `model_alignment_strategy.peft`: W·x + alpha/rank · B·A·x next to the layers that it names,
+/// `model_alignment_strategy.peft`: W·x + scale() · B·A·x next to the layers that it names,
 /// whose own weights are frozen.
 struct LoraSection {
   int rank = 16;
@@ -93,10 +94,22 @@ struct LoraSection {
   double dropout = 0.05;  ///< of what A reads
   std::vector<std::string> targets = {
       "qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
+  bool use_rslora = false;
+  bool gaussian = false;  ///< init_lora_weights: A normal with deviation 1/rank, not
+                          ///< Kaiming-uniform
+  [[nodiscard]] double scale() const { return alpha / (use_rslora ? std::sqrt(rank) : rank); }
   [[nodiscard]] bool targets_layer(const std::string& name) const {
     return std::ranges::find(targets, name) != targets.end();
   }
   bool operator==(const LoraSection&) const = default;
+};
+
+/// `model_alignment_strategy.dpo`.
+struct DpoSection {
+  double beta = 0.01;     ///< YAML: kl_beta
+  std::string ref_cache;  ///< file of the reference model's log-probabilities; "": in the run's
+                          ///< directory
+  bool operator==(const DpoSection&) const = default;
 };
 
 /// `model_alignment_strategy.orpo`.
@@ -165,6 +178,7 @@ struct ModelSection {
   std::optional<LoraSection> lora;    ///< model_alignment_strategy.peft
   std::optional<OrpoSection>
       orpo;  ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
+  std::optional<DpoSection> dpo;  ///< model_alignment_strategy.dpo, the same
   OptimSection optim;
   bool operator==(const ModelSection&) const = default;
 };
@@ -181,7 +195,7 @@ struct ModelSection {
   return model.architecture == "bert" || model.architecture == "vit";
 }
 [[nodiscard]] inline int sequences_per_sample(const ModelSection& model) {
-  return model.orpo ? 2 : 1;
+  return model.orpo || model.dpo ? 2 : 1;
 }
 
 }  // namespace trellis::trainer

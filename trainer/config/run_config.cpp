@@ -62,13 +62,14 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
   const AlignmentSection alignment = read_alignment(readers.alignment);
   config.alignment = alignment.strategy;
-  config.data = read_data(readers.data, hf, !config.alignment.empty());
+  config.data = read_data(readers.data, hf, alignment);
   const bool tokenized = config.data.kind == DataKind::kHfDataset;
   ModelSurroundings surroundings{hf, directory, &config.distributed_strategy,
                                  tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
   config.model.lora = alignment.lora;
   config.model.orpo = alignment.orpo;
+  config.model.dpo = alignment.dpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
   config.precision = read_precision(readers.precision, config.distributed_strategy.zero1,
                                     surroundings.bf16_checkpoint);

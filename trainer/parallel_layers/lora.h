@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,13 +10,14 @@
 #include "trainer/config/model_section.h"
 #include "trainer/parallel_layers/dropout.h"
 #include "trainer/parallel_layers/layers.h"
+#include "trainer/parallel_layers/qkv_linear.h"
 
 namespace trellis::trainer {
 
-/// Low-rank adapters on a ColumnParallelLinear: output_i += alpha/rank · B_i · A_i ·
+/// Low-rank adapters on a ColumnParallelLinear: output_i += scale · B_i · A_i ·
 /// dropout(input), with A_i [rank, in] on every rank and the rows of B_i sharded as those of the
-/// weight. A starts Kaiming-uniform, B at zero: at first the layer is as it was. Weights that lie
-/// in one (gate and up) share an A.
+/// weight. A starts Kaiming-uniform, or normal, B at zero: at first the layer is as it was. Weights
+/// that lie in one (gate and up) share an A.
 class ColumnParallelLora {
  public:
   /// `path`, `outputs`, `stride`: the layer's. Names: "<path>.<output>.lora_A.weight",
@@ -28,9 +31,31 @@ class ColumnParallelLora {
 
  private:
   double scale_;
+  std::shared_ptr<StepPosition> position_;
   Dropout dropout_;
   std::vector<at::Tensor> a_;
   std::vector<ColumnShards> b_;
+};
+
+/// The same next to a GQAQKVColumnParallelLinear: one A for all three, B is such a layer, whose
+/// key/value rows have the copies of the weight's. Names: "<path>.lora_A.weight",
+/// "<path>.lora_B.weight_qkv", or "….weight_q", "….weight_k", "….weight_v".
+class GqaQkvLora {
+ public:
+  /// `path`, `shape`, `options`: the layer's.
+  GqaQkvLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
+             const AttentionShape& shape, const QkvLinearOptions& options);
+  /// `input`: the layer's.
+  void add_to(GQAQKVColumnParallelLinear::Output& output, const at::Tensor& input) const;
+
+ private:
+  double scale_;
+  std::shared_ptr<StepPosition> position_;
+  Dropout dropout_;
+  at::Tensor a_;
+  std::optional<GQAQKVColumnParallelLinear> b_;
+  bool sequence_parallel_;
+  ParallelGroup tp_;
 };
 
 /// The same next to a RowParallelLinear: the columns of A are sharded as those of the weight, B
@@ -45,6 +70,7 @@ class RowParallelLora {
 
  private:
   double scale_;
+  std::shared_ptr<StepPosition> position_;
   Dropout dropout_;
   RowParallelLinear a_;
   at::Tensor b_;

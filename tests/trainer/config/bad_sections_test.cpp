@@ -205,14 +205,14 @@ const std::vector<Broken>& broken_files() {
       {{{"model_source: megatron", "model_source: hf"},
         {"seed: 7", "seed: 7\nmodel_alignment_strategy: {peft: {lora_rank: 4}}"}},
        "run.yaml:4:model_alignment_strategy.sft: one of dpo, sft and orpo is required and missing"},
-      {{{"seed: 7", "seed: 7\nmodel_alignment_strategy: {dpo: {kl_beta: 0.1}}"}},
-       "run.yaml:4:model_alignment_strategy.dpo: Megatron models are fine-tuned with sft only; use "
-       "model_source hf"},
       {{{"model_source: megatron", "model_source: hf"},
-        {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {implementation: trl}}"}},
-       "run.yaml:4:model_alignment_strategy.orpo.implementation: `trl` has no pipeline; expected "
-       "nxdt with pipeline_model_parallel_size 2, or set "
-       "that to 1"},
+        {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {max_prompt_length: 32}}"}},
+       "run.yaml:4:model_alignment_strategy.orpo.max_prompt_length: 32 leaves no token of the "
+       "sequence for an answer: expected less than model.encoder_seq_length 32"},
+      {{{"model_source: megatron", "model_source: hf"},
+        {"seed: 7", "seed: 7\nmodel_alignment_strategy: {sft: {truncation_mode: keep}}"}},
+       "run.yaml:4:model_alignment_strategy.sft.truncation_mode: unknown value `keep`; expected "
+       "keep_start or keep_end"},
       {{{"model_source: megatron", "model_source: hf"},
         {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {implementation: liger}}"}},
        "run.yaml:4:model_alignment_strategy.orpo.implementation: unknown value `liger`; expected "
