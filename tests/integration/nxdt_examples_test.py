@@ -52,11 +52,7 @@ REFUSED = {
         "model.fusions.ring_attention": "ring attention",
     },
     "hf_llama3_8B_SFT": {"model_alignment_strategy.sft": "model alignment (sft)"},
-    "hf_llama3_8B_SFT_lora": {
-        "model_alignment_strategy.sft": "model alignment (sft)",
-        "model_alignment_strategy.peft": "LoRA adapters on the replicating projection of "
-        "model.qkv_linear",
-    },
+    "hf_llama3_8B_SFT_lora": {"model_alignment_strategy.sft": "model alignment (sft)"},
     "hf_llama3_8B_DPO": {"model_alignment_strategy.dpo": "model alignment (dpo)"},
     "hf_llama3_8B_ORPO": {"model_alignment_strategy.orpo": "model alignment (orpo)"},
     "hf_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},

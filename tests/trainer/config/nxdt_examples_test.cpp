@@ -503,7 +503,7 @@ TEST(NxdtExamples, OnlyWhatThisVersionSupportsIsNotListed) {
   EXPECT_EQ(keys(check("hf_llama3_70B_CP").config),
             (Keys{"distributed_strategy.context_parallel_size", "model.fusions.ring_attention"}));
   EXPECT_EQ(keys(check("hf_mixtral_8x7b").config), Keys{"model.moe"});
-  EXPECT_EQ(keys(check("hf_llama3_8B_DPO").config), Keys{});
+  EXPECT_EQ(keys(check("hf_llama3_8B_DPO").config), Keys{"model_alignment_strategy.dpo"});
   EXPECT_EQ(keys(check("hf_llama3_8B_SFT_lora").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_8B_SFT").config), Keys{});
   EXPECT_NO_THROW(refuse_unsupported(check("hf_llama3_70B").config, /*simulate=*/true));
