@@ -15,8 +15,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kStartLimit{60000};  ///< a Python starts, on a busy machine
-
 /// A document of a tokenizer's folder; an empty object when there is no such file.
 json read_document(const fs::path& file) {
   if (!why_no_input_file(file).empty()) return json::object();
@@ -96,7 +94,7 @@ void ChatTemplate::start(Variant& variant) const {
   first["template"] = variant.text;
   first["special"] = special_;
   std::string answer;
-  const auto end = variant.child->ask(line_of(first), kStartLimit, answer);
+  const auto end = variant.child->ask(line_of(first), TemplateChild::kStartLimit, answer);
   const json document = end == TemplateChild::End::kAnswered
                             ? json::parse(answer, nullptr, /*allow_exceptions=*/false)
                             : json();

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
+
 #include "base/child_process.h"
 #include "base/error.h"
 
@@ -70,6 +72,19 @@ std::string find_python() {
         "chat templates are rendered by a Python with jinja2, and there is none: expected a "
         "python3 in PATH, or its path in TRELLIS_PYTHON");
   return python;
+}
+
+std::string why_no_templates() {
+  try {
+    TemplateChild child;
+    std::string answer;
+    const auto end =
+        child.ask("{\"template\": \"\", \"special\": {}}\n", TemplateChild::kStartLimit, answer);
+    if (end != TemplateChild::End::kAnswered) return find_python() + " did not start";
+    return nlohmann::json::parse(answer).value("error", "");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
 }
 
 TemplateChild::TemplateChild() {

@@ -21,6 +21,8 @@ class TemplateChild {
   TemplateChild(const TemplateChild&) = delete;
   TemplateChild& operator=(const TemplateChild&) = delete;
 
+  static constexpr std::chrono::milliseconds kStartLimit{60000};  ///< on a busy machine
+
   enum class End { kAnswered, kTooLate, kDied };
   /// Sends `line` and waits for the answer's line, which goes to `answer`. After another end than
   /// kAnswered the child is no more.
@@ -38,5 +40,8 @@ class TemplateChild {
 /// whose packages include Jinja; else the first python3 of PATH. Throws ConfigError when there is
 /// none.
 [[nodiscard]] std::string find_python();
+
+/// What that Python misses to render templates; "" when it does.
+[[nodiscard]] std::string why_no_templates();
 
 }  // namespace trellis::trainer
