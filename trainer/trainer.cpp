@@ -265,7 +265,7 @@ struct Trainer::Impl {
       file = std::filesystem::path(directory) / "reference_log_probs.json";
     reference.emplace(
         ReferenceLogProbs::Run{*model, context, rank, *data, config.data.global_batch_size,
-                               config.model.lora.has_value()},
+                               config.model.lora && config.model.lora->keeps_base()},
         file, steps_done);
     log.note("reference log-probabilities: " + (file.empty() ? "not kept" : file.string()));
   }

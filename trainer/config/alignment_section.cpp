@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <regex>
 
 #include <fmt/format.h>
 
@@ -39,9 +39,36 @@ OrpoSection read_orpo(SectionReader reader) {
   return orpo;
 }
 
+/// A list, or one text: a regular expression. Null: the model decides.
+void read_targets(SectionReader& reader, LoraSection& lora) {
+  if (!reader.has("target_modules")) return;
+  if (!reader.has_value("target_modules")) {
+    lora.targets.clear();
+    return;
+  }
+  lora.target_regex = reader.raw("target_modules");
+  if (lora.target_regex.empty()) {
+    lora.targets = reader.get<std::vector<std::string>>("target_modules", lora.targets);
+    if (lora.targets.empty())
+      reader.problem("target_modules",
+                     "names no layer, so nothing would be trained; expected some such as q_proj, "
+                     "or null for those that the kind of model has by default");
+    return;
+  }
+  (void)reader.get<std::string>("target_modules", "");
+  lora.targets.clear();
+  try {
+    (void)std::regex(lora.target_regex);
+  } catch (const std::regex_error& error) {
+    reader.problem("target_modules",
+                   fmt::format("expected a list of names, or a regular expression for whole paths "
+                               "of modules, got `{}`: {}",
+                               lora.target_regex, error.what()));
+    lora.target_regex.clear();
+  }
+}
+
 LoraSection read_peft(SectionReader reader) {
-  static const std::vector<std::string> kTargets = {"qkv_proj", "o_proj", "gate_up_proj",
-                                                    "down_proj"};
   LoraSection lora;
   lora.rank = reader.positive("lora_rank", lora.rank);
   lora.alpha = reader.positive("lora_alpha", lora.alpha);
@@ -49,19 +76,10 @@ LoraSection read_peft(SectionReader reader) {
   lora.use_rslora = reader.get<bool>("use_rslora", lora.use_rslora);
   lora.gaussian =
       reader.one_of("init_lora_weights", "default", {"default", "gaussian"}) == "gaussian";
-  const std::string biases = reader.one_of("lora_bias", "none", {"none", "all", "lora_only"});
-  if (biases != "none")
-    reader.unsupported("lora_bias", fmt::format("training biases with LoRA adapters ({})", biases));
-  lora.targets = reader.get<std::vector<std::string>>("target_modules", lora.targets);
-  for (const std::string& target : lora.targets) {
-    if (std::ranges::find(kTargets, target) != kTargets.end()) continue;
-    reader.problem("target_modules",
-                   fmt::format("`{}` takes no adapter; expected {}", target, join_names(kTargets)));
-  }
-  if (lora.targets.empty())
-    reader.problem(
-        "target_modules",
-        "names no layer, so nothing would be trained; expected some of " + join_names(kTargets));
+  lora.bias = reader.one_of("lora_bias", lora.bias, {"none", "all", "lora_only"});
+  read_targets(reader, lora);
+  lora.modules_to_save =
+      reader.get<std::vector<std::string>>("modules_to_save", lora.modules_to_save);
   if (reader.get<bool>("load_lora_from_ckpt", false)) {
     reader.unsupported("load_lora_from_ckpt", "checkpoints are not read in this version",
                        /*changes_step=*/false);

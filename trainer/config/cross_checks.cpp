@@ -7,6 +7,7 @@
 #include "base/nearest.h"
 #include "trainer/config/layout_checks.h"
 #include "trainer/config/logged_scalars.h"
+#include "trainer/config/lora_targets.h"
 
 namespace trellis::trainer {
 namespace {
@@ -131,11 +132,15 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   const auto later = [&](bool wanted, const std::string& what) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
-  later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"),
-        "separate gates (model.fuse_gate_up: false)");
   later(config.model.architecture != "llama" && config.model.architecture != "gpt",
         fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
   later(config.model.moe.has_value(), "mixtures of experts");
+  SectionReader section = r.alignment.section("peft");
+  if (is_encoder(config.model) || config.model.moe || !section.good({"target_modules"})) return;
+  if (const std::string why = why_no_targets(config.model); !why.empty())
+    section.problem("target_modules", why);
+  if (const std::string why = why_not_saved(config.model); !why.empty())
+    section.problem("modules_to_save", why);
 }
 
 /// A prompt leaves place for an answer.

@@ -92,15 +92,21 @@ struct LoraSection {
   int rank = 16;
   double alpha = 32;
   double dropout = 0.05;  ///< of what A reads
-  std::vector<std::string> targets = {
-      "qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
+  /// Modules by their path or its end: "q_proj", "layers.0.self_attn.q_proj". NxDT's names
+  /// qkv_proj, o_proj, gate_up_proj and down_proj mean such layers of every model.
+  std::vector<std::string> targets = {"qkv_proj"};
+  std::string target_regex;  ///< target_modules as one text: whole paths match it; "": targets
+  std::vector<std::string> modules_to_save;  ///< are trained as a whole
+  std::string bias = "none";  ///< which biases are trained: none, all, lora_only (of the targets)
   bool use_rslora = false;
   bool gaussian = false;  ///< init_lora_weights: A normal with deviation 1/rank, not
                           ///< Kaiming-uniform
   [[nodiscard]] double scale() const { return alpha / (use_rslora ? std::sqrt(rank) : rank); }
-  [[nodiscard]] bool targets_layer(const std::string& name) const {
-    return std::ranges::find(targets, name) != targets.end();
-  }
+  /// `alias`: NxDT's name of such a layer, or "".
+  [[nodiscard]] bool targets_module(const std::string& path, const std::string& alias = "") const;
+  [[nodiscard]] bool saves_module(const std::string& path) const;
+  /// Whether without its adapters the model is what it was before training.
+  [[nodiscard]] bool keeps_base() const { return bias == "none" && modules_to_save.empty(); }
   bool operator==(const LoraSection&) const = default;
 };
 

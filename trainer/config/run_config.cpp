@@ -12,6 +12,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/key_docs.h"
+#include "trainer/config/lora_targets.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/run_config_file.h"
 #include "trainer/config/sections.h"
@@ -68,6 +69,8 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
                                  tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
   config.model.lora = alignment.lora;
+  if (alignment.lora && alignment.lora->targets.empty() && alignment.lora->target_regex.empty())
+    config.model.lora->targets = default_lora_targets(config.model);
   config.model.orpo = alignment.orpo;
   config.model.dpo = alignment.dpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);

@@ -68,14 +68,12 @@ QkvProjection::QkvProjection(const ModuleContext& context, const std::string& pa
       head_dim_(head_dim(config)),
       projections_(make_projections(context, path, config, layout)) {
   const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_);
-  if (config.lora && config.lora->targets_layer("qkv_proj")) {
-    if (replicating != nullptr) {
-      gqa_lora_.emplace(context, *config.lora, path + ".qkv_proj", gqa_shape(config),
-                        gqa_options(context, config));
-    } else {
-      lora_.emplace(context, *config.lora, path, config.hidden_size,
-                    outputs_of(config, layout, context.tp().size, path));
-    }
+  if (config.lora && replicating == nullptr) {
+    lora_.emplace(context, *config.lora, path, config.hidden_size,
+                  outputs_of(config, layout, context.tp().size, path), "qkv_proj");
+  } else if (config.lora && config.lora->targets_module(path + ".qkv_proj")) {
+    gqa_lora_.emplace(context, *config.lora, path + ".qkv_proj", gqa_shape(config),
+                      gqa_options(context, config));
   }
   query_columns_ = replicating != nullptr
                        ? replicating->query_columns()
@@ -112,10 +110,10 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
               .input_is_parallel = true,
               .partition = qkv_.query_columns()}),
       scope_(context.scope(path)) {
-  if (config.lora && config.lora->targets_layer("o_proj")) {
-    dense_lora_.emplace(context, *config.lora, path + "." + names.attention_output,
-                        config.num_attention_heads * head_dim(config), config.hidden_size);
-  }
+  const std::string dense = path + "." + names.attention_output;
+  if (config.lora && config.lora->targets_module(dense, "o_proj"))
+    dense_lora_.emplace(context, *config.lora, dense, config.num_attention_heads * head_dim(config),
+                        config.hidden_size, qkv_.query_columns());
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {

@@ -29,12 +29,15 @@ ShardPlace place_of(const at::Tensor& input, int dim, bool is_part, const Parall
 ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraSection& lora,
                                        const std::string& path, std::int64_t input_size,
                                        const std::vector<ColumnParallelLinear::Output>& outputs,
-                                       int stride)
+                                       const std::string& alias, int stride)
     : scale_(lora.scale()),
       position_(context.position),
       dropout_(context, path + ".lora_dropout", lora.dropout) {
-  for (const ColumnParallelLinear::Output& output : outputs) {
+  for (std::size_t place = 0; place < outputs.size(); ++place) {
+    const ColumnParallelLinear::Output& output = outputs[place];
     const std::string name = output.name.empty() ? path : path + "." + output.name;
+    if (!lora.targets_module(name, alias)) continue;
+    places_.push_back(place);
     a_.push_back(
         make_adapter(context,
                      {name + ".lora_A.weight", {lora.rank, input_size}, -1, 1, init_of(lora)})
@@ -49,23 +52,25 @@ ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraS
 }
 
 void ColumnParallelLora::add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const {
-  if (!position_->adapters) return;
+  if (!position_->adapters || places_.empty()) return;
   const at::Tensor dropped =
       dropout_.forward(input, place_of(input, 0, b_.front().sequence_parallel, b_.front().tp));
-  for (std::size_t i = 0; i < a_.size(); ++i) {
-    outputs[i] = outputs[i] +
-                 linear_with_async_communication(at::linear(dropped, a_[i]).mul(scale_), b_[i])[0];
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& output = outputs[places_[i]];
+    output =
+        output + linear_with_async_communication(at::linear(dropped, a_[i]).mul(scale_), b_[i])[0];
   }
 }
 
 RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection& lora,
                                  const std::string& path, std::int64_t input_size,
-                                 std::int64_t output_size)
+                                 std::int64_t output_size,
+                                 const std::optional<Partition>& partition)
     : scale_(lora.scale()),
       position_(context.position),
       dropout_(context, path + ".lora_dropout", lora.dropout),
       a_(context, path + ".lora_A", input_size, lora.rank,
-         {.init = init_of(lora), .bias = false, .input_is_parallel = true}),
+         {.init = init_of(lora), .bias = false, .input_is_parallel = true, .partition = partition}),
       tp_(context.tp()) {
   context.parameters->back().adapter = true;
   b_ = make_adapter(context,
@@ -77,6 +82,23 @@ at::Tensor RowParallelLora::add_to(const at::Tensor& output, const at::Tensor& i
   if (!position_->adapters) return output;
   const at::Tensor dropped = dropout_.forward(input, place_of(input, 2, true, tp_));
   return output + at::linear(a_.forward(dropped).mul(scale_), b_);
+}
+
+EmbeddingLora::EmbeddingLora(const ModuleContext& context, const LoraSection& lora,
+                             const std::string& path, std::int64_t num_embeddings,
+                             std::int64_t embedding_dim)
+    : scale_(lora.scale()),
+      position_(context.position),
+      a_(context, path + ".lora_A", num_embeddings, lora.rank, WeightInit::zeros()) {
+  context.parameters->back().adapter = true;
+  b_ = make_adapter(context,
+                    {path + ".lora_B.weight", {embedding_dim, lora.rank}, -1, 1, WeightInit(1.0)})
+           .tensor;
+}
+
+at::Tensor EmbeddingLora::add_to(const at::Tensor& output, const at::Tensor& input_ids) const {
+  if (!position_->adapters) return output;
+  return output + at::linear(a_.forward(input_ids), b_).mul(scale_);
 }
 
 GqaQkvLora::GqaQkvLora(const ModuleContext& context, const LoraSection& lora,

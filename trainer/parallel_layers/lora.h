@@ -20,11 +20,12 @@ namespace trellis::trainer {
 /// that lie in one (gate and up) share an A.
 class ColumnParallelLora {
  public:
-  /// `path`, `outputs`, `stride`: the layer's. Names: "<path>.<output>.lora_A.weight",
-  /// "….lora_B.weight".
+  /// `path`, `outputs`, `stride`: the layer's; those of `outputs` get adapters that `lora` targets,
+  /// under their name or `alias`. Names: "<path>.<output>.lora_A.weight", "….lora_B.weight".
   ColumnParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
                      std::int64_t input_size,
-                     const std::vector<ColumnParallelLinear::Output>& outputs, int stride = 1);
+                     const std::vector<ColumnParallelLinear::Output>& outputs,
+                     const std::string& alias, int stride = 1);
   /// `input`: the layer's, [s, b, in] ([s/TP, b, in] with sequence parallelism: only its product
   /// with A is gathered).
   void add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const;
@@ -33,6 +34,7 @@ class ColumnParallelLora {
   double scale_;
   std::shared_ptr<StepPosition> position_;
   Dropout dropout_;
+  std::vector<std::size_t> places_;  ///< of the layer's outputs
   std::vector<at::Tensor> a_;
   std::vector<ColumnShards> b_;
 };
@@ -58,12 +60,30 @@ class GqaQkvLora {
   ParallelGroup tp_;
 };
 
+/// The same next to a ParallelEmbedding: A [vocabulary, rank], whose rows are sharded as those of
+/// the weight, starts at zero, B [h, rank] normal. Tokens are not dropped.
+class EmbeddingLora {
+ public:
+  EmbeddingLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
+                std::int64_t num_embeddings, std::int64_t embedding_dim);
+  /// `output`: the layer's of `input_ids`.
+  [[nodiscard]] at::Tensor add_to(const at::Tensor& output, const at::Tensor& input_ids) const;
+
+ private:
+  double scale_;
+  std::shared_ptr<StepPosition> position_;
+  ParallelEmbedding a_;
+  at::Tensor b_;
+};
+
 /// The same next to a RowParallelLinear: the columns of A are sharded as those of the weight, B
 /// [out, rank] lies on every rank.
 class RowParallelLora {
  public:
+  /// `partition`: of the input's columns, the layer's; none: parts of equal size.
   RowParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
-                  std::int64_t input_size, std::int64_t output_size);
+                  std::int64_t input_size, std::int64_t output_size,
+                  const std::optional<Partition>& partition = {});
   /// `input`: [s, b, in/TP] → `output` with the adapter's product, [s, b, out] ([s/TP, b, out] with
   /// sequence parallelism).
   [[nodiscard]] at::Tensor add_to(const at::Tensor& output, const at::Tensor& input) const;

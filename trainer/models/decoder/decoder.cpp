@@ -83,6 +83,10 @@ void Decoder::make_head(const ModelSection& config, const ModuleNames& names,
     weight = parameter.tensor;
   }
   head_ = ColumnShards{{weight}, {}, entropy_.tp, context.sequence_parallel, context.reduce_dtype};
+  if (config.lora && !tied && config.lora->targets_module(names.head))
+    head_lora_.emplace(
+        context, *config.lora, names.head, config.hidden_size,
+        std::vector<ColumnParallelLinear::Output>{{"", std::int64_t{config.vocab_size}}}, "");
 }
 
 at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) const {
@@ -95,7 +99,7 @@ at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) co
   const SequenceContext sequence = sequence_context(batch);
   at::Tensor hidden = embedding_ ? embedding_->forward(batch) : input;
   // A frozen embedding ends backward; recomputed layers need an input that has a gradient.
-  if (embedding_ && frozen_ && at::GradMode::is_enabled())
+  if (embedding_ && frozen_ && at::GradMode::is_enabled() && !hidden.requires_grad())
     hidden = hidden.detach().requires_grad_();
   for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
   if (!head_) return hidden;
@@ -113,7 +117,9 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) cons
   at::Tensor logits;
   {
     const Scope scope = head_scope_.enter();
-    logits = head_scope_.leave(linear_with_async_communication(hidden, *head_)[0]);
+    std::vector<at::Tensor> outputs = linear_with_async_communication(hidden, *head_);
+    if (head_lora_) head_lora_->add_to(outputs, hidden);
+    logits = head_scope_.leave(outputs[0]);
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();

@@ -7,6 +7,7 @@
 #include "trainer/models/decoder/preference_losses.h"
 #include "trainer/modules/embedding.h"
 #include "trainer/modules/transformer_layer.h"
+#include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 
@@ -57,6 +58,7 @@ class Decoder : public PipelineStage {
   std::deque<TransformerLayer> layers_;
   std::optional<Norm> final_norm_;
   std::optional<ColumnShards> head_;
+  std::optional<ColumnParallelLora> head_lora_;
   LayerScope head_scope_;
   LayerScope loss_scope_;
   std::vector<TiedWeight> tied_;
