@@ -32,7 +32,7 @@ double smallest_of_all_ranks(double value, const ModuleContext& context) {
       at::full({}, -value, at::TensorOptions().dtype(at::kDouble).device(context.device));
   negative = all_reduce_max(negative, context.parallel->get_tensor_model_parallel_group());
   negative = all_reduce_max(negative, context.parallel->get_pipeline_model_parallel_group());
-  negative = all_reduce_max(negative, context.parallel->get_data_parallel_group());
+  negative = all_reduce_max(negative, context.parallel->get_zero1_sharding_group());
   return -negative.item<double>();
 }
 

@@ -38,13 +38,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-ParallelSizes parallel_sizes(const RunConfig& config) {
-  return {.tensor_model_parallel_size = config.tp(),
-          .pipeline_model_parallel_size = config.pp(),
-          .kv_size_multiplier = config.distributed_strategy.kv_replicator,
-          .kv_replica_order = replica_order_of(config.hardware)};
-}
-
 ModuleContext module_context(const RunConfig& config, const runtime::RankContext& rank,
                              const ParallelState& parallel, ParameterList& parameters) {
   ModuleContext context;
@@ -103,6 +96,17 @@ std::int64_t batches_per_epoch(const RunConfig& config, const DataModule& data, 
 }
 
 }  // namespace
+
+ParallelSizes parallel_sizes(const RunConfig& config) {
+  const DistributedStrategySection& strategy = config.distributed_strategy;
+  return {.tensor_model_parallel_size = config.tp(),
+          .pipeline_model_parallel_size = config.pp(),
+          .context_parallel_size = config.cp(),
+          .expert_model_parallel_size = config.ep(),
+          .kv_size_multiplier = strategy.kv_replicator,
+          .token_shuffle_group_size = strategy.token_shuffle_group_size,
+          .kv_replica_order = replica_order_of(config.hardware)};
+}
 
 struct Trainer::Impl {
   Impl(const RunConfig& run, runtime::RankContext& rank_context,
@@ -360,6 +364,7 @@ struct Trainer::Impl {
     const at::Tensor loss = with_autocast(
         [&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
     result.backward_s = model->backward_s();
+    optimizer->scale_gradients(model->gradient_scale());
     if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);
     const at::Tensor numbers = update(loss, result, micro_batches);
     context.position->step = result.step;

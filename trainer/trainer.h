@@ -22,6 +22,9 @@ class ParallelState;
 class RankLogs;
 class TrainingCheckpoints;
 
+/// What a configuration asks of the ranks.
+[[nodiscard]] ParallelSizes parallel_sizes(const RunConfig& config);
+
 /// What `trellis verify` and tests may watch, or change, on each rank of a run.
 struct TrainerHooks {
   std::function<void(ParameterList&)> built;  ///< the model is there; the optimizer is not

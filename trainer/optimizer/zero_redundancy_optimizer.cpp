@@ -94,7 +94,7 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
 NeuronZero1Optimizer::~NeuronZero1Optimizer() = default;
 
 ParallelGroup NeuronZero1Optimizer::sharding_group() const {
-  return options_.zero1 ? parallel_.get_data_parallel_group() : ParallelGroup{};
+  return options_.zero1 ? parallel_.get_zero1_sharding_group() : ParallelGroup{};
 }
 
 OptimizerGroup NeuronZero1Optimizer::group_of(const Shard& shard) const {
@@ -121,7 +121,7 @@ void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
     shard->rounding.emplace(bucket.layout(), options_.seed, like.device());
   if (options_.ema) shard->ema = bucket.shard_of_parameters(compute_dtype(shard->dtype));
   Shard* address = shard.get();
-  if (options_.gradients_per_step > 0 && parallel_.get_data_parallel_size() > 1 &&
+  if (options_.gradients_per_step > 0 && parallel_.get_zero1_sharding_group().size > 1 &&
       !bucket.kind().tied) {
     shard->bucket->on_complete(options_.gradients_per_step,
                                [this, address] { start_reduction(*address); });
@@ -153,7 +153,7 @@ void NeuronZero1Optimizer::end_padded_reductions(const ParameterBucket& next) {
 void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   const at::NoGradGuard no_grad;
   const ParameterBucket& bucket = *shard.bucket;
-  const ParallelGroup& data = parallel_.get_data_parallel_group();
+  const ParallelGroup& data = parallel_.get_zero1_sharding_group();
   at::Tensor grad = bucket.main_grad();
   const at::ScalarType dtype = options_.reduce_dtype.value_or(grad.scalar_type());
   if (bucket.kind().sequence_parallel_enabled)
@@ -181,7 +181,7 @@ void NeuronZero1Optimizer::reduce_gradients() {
     if (!shard->reduction) start_reduction(*shard);
   }
   padded_reductions_.clear();
-  const int data_parallel = parallel_.get_data_parallel_size();
+  const int data_parallel = parallel_.get_zero1_sharding_group().size;
   for (const auto& shard : shards_) {
     shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
     shard->reduction.reset();
@@ -218,14 +218,15 @@ at::Tensor NeuronZero1Optimizer::grad_norm(double norm_type) const {
   std::vector<GradientPart> counted = norm_parts();
   // A rank may have nothing but tied copies or padding: it adds zero.
   if (counted.empty()) counted.push_back({shards_.front()->grad.new_zeros({1}), true});
-  return get_grad_norm(counted, groups, norm_type);
+  at::Tensor norm = get_grad_norm(counted, groups, norm_type);
+  return gradient_scale_.defined() ? norm.mul_(gradient_scale_.to(norm.scalar_type())) : norm;
 }
 
 void NeuronZero1Optimizer::clip(const at::Tensor& norm) const {
-  if (!options_.max_grad_norm) return;
+  if (!options_.max_grad_norm && !gradient_scale_.defined()) return;
   std::vector<GradientPart> all;
   for (const auto& shard : shards_) all.push_back({shard->grad});
-  clip_grads_with_norm(all, *options_.max_grad_norm, norm);
+  clip_grads_with_norm(all, options_.max_grad_norm.value_or(kInfinityNorm), norm, gradient_scale_);
 }
 
 at::Tensor NeuronZero1Optimizer::step(double lr) {
@@ -236,6 +237,7 @@ at::Tensor NeuronZero1Optimizer::step(double lr) {
 
 void NeuronZero1Optimizer::skip_step() {
   for (const auto& shard : shards_) shard->grad.reset();
+  gradient_scale_.reset();
 }
 
 void NeuronZero1Optimizer::step(double lr, const at::Tensor& norm) {
@@ -244,6 +246,7 @@ void NeuronZero1Optimizer::step(double lr, const at::Tensor& norm) {
   TORCH_CHECK(!shows_ema_,
               "step: the weights show their moving average; call swap_ema_weights() first");
   clip(norm);
+  gradient_scale_.reset();
   Numbers numbers(options_, ++steps_, lr);
   Gathers gathers;
   for (const auto& shard : shards_) {

@@ -35,6 +35,10 @@ class NeuronZero1Optimizer {
   /// Without data: the gradients of as many micro-batches count as accumulated. REQUIRES: before
   /// the last micro-batch of the step.
   void skip_gradients(int microbatches);
+  /// What this step's gradients are multiplied with when they are read: a number on the device, the
+  /// same on every rank; undefined: nothing. REQUIRES: after reduce_gradients().
+  void scale_gradients(at::Tensor factor) { gradient_scale_ = std::move(factor); }
+  [[nodiscard]] const at::Tensor& gradient_scale() const { return gradient_scale_; }
   /// L2 or other norm of the whole reduced gradient, on the device, the same on every rank.
   /// REQUIRES: between reduce_gradients() and step().
   [[nodiscard]] at::Tensor grad_norm(double norm_type = 2) const;
@@ -55,7 +59,8 @@ class NeuronZero1Optimizer {
   /// options.ema.
   void swap_ema_weights();
 
-  /// This rank's rows of each reduced gradient, flat, without padding. REQUIRES: between
+  /// This rank's rows of each reduced gradient, flat, without padding, not yet multiplied with
+  /// gradient_scale(); they share memory with what step() reads. REQUIRES: between
   /// reduce_gradients() and step().
   void for_each_reduced_gradient(
       const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const;
@@ -101,6 +106,7 @@ class NeuronZero1Optimizer {
 
   ParallelState parallel_;
   OptimizerOptions options_;
+  at::Tensor gradient_scale_;  ///< of this step; travels with the clipping, in one pass
   std::int64_t steps_ = 0;
   bool shows_ema_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;

@@ -85,8 +85,10 @@ at::Tensor get_grad_norm(const std::vector<GradientPart>& parts, const GradNormG
 }
 
 void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_norm,
-                          const at::Tensor& norm) {
-  const at::Tensor coefficient = norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1);
+                          const at::Tensor& norm, const at::Tensor& scale) {
+  at::Tensor coefficient =
+      std::isinf(max_norm) ? scale : norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1);
+  if (scale.defined() && !std::isinf(max_norm)) coefficient = coefficient * scale;
   for (const GradientPart& part : parts) part.grad.mul_(coefficient);
 }
 

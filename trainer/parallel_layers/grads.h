@@ -40,10 +40,10 @@ inline constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
 /// norm_type > 0, c10::Error without gradients.
 at::Tensor get_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
                          double norm_type = 2);
-/// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1. Needs no word
-/// from the host.
+/// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1, and by `scale`
+/// where it is defined: `norm` is that of the scaled gradients. Needs no word from the host.
 void clip_grads_with_norm(const std::vector<GradientPart>& parts, double max_norm,
-                          const at::Tensor& norm);
+                          const at::Tensor& norm, const at::Tensor& scale = {});
 /// Both; returns the norm before clipping.
 at::Tensor clip_grad_norm(const std::vector<GradientPart>& parts, const GradNormGroups& groups,
                           double max_norm, double norm_type = 2);

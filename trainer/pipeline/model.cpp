@@ -40,7 +40,8 @@ NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages,
       comm_(parallel_.get_pipeline_model_parallel_group(), shape_, context.device, options.border),
       replay_(options.replay && options.trace_file_path.empty() ? plan_replay(shape_)
                                                                 : std::nullopt),
-      training_(training_pass()) {
+      training_(training_pass()),
+      weighs_(stages_.front()->weighs_its_loss()) {
   TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss,
               "return_mb_loss and broadcast_and_average_loss exclude each other");
   reserve_for(options.num_microbatches);
@@ -88,18 +89,16 @@ at::Tensor NxDPPModel::run_train(const std::vector<MicroBatch>& micro_batches,
               "run_train: expected ", shape_.num_microbatches, " micro-batches, got ",
               micro_batches.size());
   run(training_, micro_batches, reduce_grads);
-  return loss_of_pass();
+  return loss_of_pass(micro_batches.front());
 }
 
 at::Tensor NxDPPModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
   evaluate(micro_batches);
-  if (options_.return_mb_loss) return losses_.empty() ? at::Tensor() : at::stack(losses_);
+  if (options_.return_mb_loss) return losses_of_micro_batches();
   if (!options_.broadcast_and_average_loss && losses_.empty()) return {};
-  const at::Tensor sums = options_.broadcast_and_average_loss
-                              ? everywhere(weighted_sums(micro_batches))
-                              : weighted_sums(micro_batches);
-  return sums[0] /
-         (sums[1] + sums[1].eq(0).to(sums.scalar_type()));  // 0, not 0/0, when nothing counts
+  return weighted_mean(options_.broadcast_and_average_loss
+                           ? everywhere(weighted_sums(micro_batches))
+                           : weighted_sums(micro_batches));
 }
 
 at::Tensor NxDPPModel::run_eval_sums(const std::vector<MicroBatch>& micro_batches) {
@@ -204,7 +203,7 @@ void NxDPPModel::execute(const Task& task, const MicroBatch& micro_batch) {
     case TaskKind::kBackwardPreprocess:
       flight.gradient = comm_.receive(*received_by(task, shape_, rank_));
       break;
-    case TaskKind::kBackwardStep: backward(task); break;
+    case TaskKind::kBackwardStep: backward(task, micro_batch); break;
     case TaskKind::kBackwardPostprocess:
       TORCH_CHECK(flight.input.grad().defined(), "pipeline stage ", shape_.stage(rank_, task.chunk),
                   " does not use its input: it has no gradient");
@@ -234,13 +233,13 @@ void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
   flight.value = stages_[static_cast<std::size_t>(task.chunk)]->forward(
       flight.input, on_device(micro_batch, stage == 0, is_last));
   if (is_last) {
-    TORCH_CHECK(
-        flight.value.numel() == 1,
-        "the last pipeline stage must return the micro-batch's loss, one number: got sizes ",
-        flight.value.sizes());
+    TORCH_CHECK(flight.value.numel() == (weighs_ ? 2 : 1),
+                "the last pipeline stage must return the micro-batch's loss, ",
+                weighs_ ? "a sum and a sum of weights" : "one number", ": got sizes ",
+                flight.value.sizes());
     // The division by M and the mean over micro-batches happen in fp32 at least.
     if (flight.value.scalar_type() != at::kDouble) flight.value = flight.value.to(at::kFloat);
-    if (flight.value.dim() > 0) flight.value = flight.value.reshape({});
+    if (!weighs_ && flight.value.dim() > 0) flight.value = flight.value.reshape({});
     losses_.push_back(flight.value.detach());
   }
   if (at::GradMode::is_enabled()) {
@@ -251,12 +250,15 @@ void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
 }
 
 /// The loss is divided by the number of micro-batches where backward starts: its gradient is 1/M
-/// instead of 1.
-void NxDPPModel::backward(const Task& task) {
+/// instead of 1. A sum is divided by all labels, whether they count or not: the same number in each
+/// pass. How many count is known when all passes have ended: gradient_scale().
+void NxDPPModel::backward(const Task& task, const MicroBatch& micro_batch) {
   InFlight& flight = in_flight(task);
   at::Tensor gradient = std::move(flight.gradient);
-  if (is_last_stage(task.chunk))
-    gradient = at::full({}, 1.0 / shape_.num_microbatches, flight.value.options());
+  if (is_last_stage(task.chunk)) {
+    const double parts = weighs_ ? labels_of_rank(micro_batch) : shape_.num_microbatches;
+    gradient = at::full(flight.value.sizes(), 1.0 / parts, flight.value.options());
+  }
   const torch::autograd::Edge root = std::move(flight.output);
   flight.value.reset();
   const auto start = std::chrono::steady_clock::now();
@@ -267,11 +269,30 @@ void NxDPPModel::backward(const Task& task) {
   if (context_.backward) context_.backward->close();
 }
 
-at::Tensor NxDPPModel::loss_of_pass() {
-  if (options_.broadcast_and_average_loss) return average_loss();
+double NxDPPModel::labels_of_rank(const MicroBatch& micro_batch) const {
+  return static_cast<double>(micro_batch.labels.numel()) * shape_.num_microbatches;
+}
+
+/// On the last stage; undefined elsewhere.
+at::Tensor NxDPPModel::losses_of_micro_batches() const {
   if (losses_.empty()) return {};
   const at::Tensor losses = at::stack(losses_);
-  return options_.return_mb_loss ? losses : losses.mean();
+  return weighs_ ? weighted_mean(losses.t()) : losses;
+}
+
+at::Tensor NxDPPModel::loss_of_pass(const MicroBatch& micro_batch) {
+  at::Tensor sums;
+  if (weighs_) {
+    const Scope scope("phase=grad_reduce");
+    sums = everywhere(losses_.empty() ? at::zeros({2}, loss_options()) : at::stack(losses_).sum(0));
+    const at::Tensor counted = sums[1] + sums[1].eq(0).to(sums.scalar_type());
+    const int parts = parallel_.get_zero1_sharding_group().size;
+    gradient_scale_ = at::full({}, labels_of_rank(micro_batch) * parts, loss_options()) / counted;
+    if (options_.broadcast_and_average_loss) return sums[0] / counted;
+  }
+  if (options_.broadcast_and_average_loss) return average_loss();
+  if (losses_.empty() || options_.return_mb_loss) return losses_of_micro_batches();
+  return weighs_ ? weighted_mean(at::stack(losses_).sum(0)) : at::stack(losses_).mean();
 }
 
 at::TensorOptions NxDPPModel::loss_options() const {
@@ -282,7 +303,7 @@ at::TensorOptions NxDPPModel::loss_options() const {
 
 at::Tensor NxDPPModel::average_loss() {
   const Scope scope("phase=grad_reduce");
-  const ParallelGroup& data = parallel_.get_data_parallel_group();
+  const ParallelGroup& data = parallel_.get_zero1_sharding_group();
   at::Tensor loss;
   if (losses_.empty()) {
     loss = at::zeros({}, loss_options());
@@ -298,6 +319,7 @@ at::Tensor NxDPPModel::average_loss() {
 /// Weights are a tensor: the operations of a pass do not depend on what is in its batches.
 at::Tensor NxDPPModel::weighted_sums(const std::vector<MicroBatch>& micro_batches) const {
   if (losses_.empty()) return at::zeros({2}, loss_options());
+  if (weighs_) return at::stack(losses_).sum(0);
   std::vector<double> host;
   for (const MicroBatch& micro_batch : micro_batches) host.push_back(loss_weight(micro_batch));
   const at::Tensor losses = at::stack(losses_);
@@ -307,7 +329,7 @@ at::Tensor NxDPPModel::weighted_sums(const std::vector<MicroBatch>& micro_batche
 
 /// Only the last stage has a loss: its sums over data-parallel ranks go to every stage.
 at::Tensor NxDPPModel::everywhere(at::Tensor sums) {
-  if (!losses_.empty()) sums = all_reduce(std::move(sums), parallel_.get_data_parallel_group());
+  if (!losses_.empty()) sums = all_reduce(std::move(sums), parallel_.get_zero1_sharding_group());
   return all_reduce(std::move(sums), parallel_.get_pipeline_model_parallel_group());
 }
 

@@ -49,10 +49,17 @@ class NxDPPModel {
 
   /// Forward and backward of a training step. The loss, on the device: as PipelineOptions say, by
   /// default the mean over micro-batches and data-parallel ranks on every rank; otherwise the mean
-  /// over micro-batches on the last stage and an undefined tensor elsewhere. `reduce_grads` runs as
-  /// the schedule's last task.
+  /// over micro-batches on the last stage and an undefined tensor elsewhere. Where stages weigh
+  /// their loss it is the mean over all labels that count in the global batch, not over
+  /// micro-batches. `reduce_grads` runs as the schedule's last task.
   at::Tensor run_train(const std::vector<MicroBatch>& micro_batches,
                        const std::function<void()>& reduce_grads);
+
+  /// What the gradients of the last run_train, averaged over data-parallel ranks, are to be
+  /// multiplied with: labels of the global batch / labels that count in it. One number on the
+  /// device, the same on every rank; exactly 1 when all count; undefined where stages do not weigh
+  /// their loss.
+  [[nodiscard]] const at::Tensor& gradient_scale() const { return gradient_scale_; }
 
   /// Forward only, without gradients, of any number of micro-batches; the loss as of run_train, but
   /// each micro-batch weighs as much as the labels that count in it: rows that only fill a batch
@@ -107,9 +114,13 @@ class NxDPPModel {
   void evaluate(const std::vector<MicroBatch>& micro_batches);
   void execute(const Task& task, const MicroBatch& micro_batch);
   void forward(const Task& task, const MicroBatch& micro_batch);
-  void backward(const Task& task);
-  at::Tensor loss_of_pass();
+  void backward(const Task& task, const MicroBatch& micro_batch);
+  at::Tensor loss_of_pass(const MicroBatch& micro_batch);
   at::Tensor average_loss();
+  [[nodiscard]] at::Tensor losses_of_micro_batches() const;
+  /// Labels of the step, those of one rank: what a gradient is divided by before it is known how
+  /// many count.
+  [[nodiscard]] double labels_of_rank(const MicroBatch& micro_batch) const;
   [[nodiscard]] at::Tensor weighted_sums(const std::vector<MicroBatch>& micro_batches) const;
   at::Tensor everywhere(at::Tensor sums);
   [[nodiscard]] at::TensorOptions loss_options() const;
@@ -138,6 +149,8 @@ class NxDPPModel {
   Position position_;
   std::optional<PipelineTimeline> timeline_;
   double backward_s_ = 0;
+  bool weighs_;  ///< PipelineStage::weighs_its_loss
+  at::Tensor gradient_scale_;
   std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make
                                     ///< the first forward pass differ
   std::size_t losses_at_mark_ = 0;  ///< how many there were when the last period ended

@@ -20,6 +20,11 @@ struct StageSlot {
   [[nodiscard]] bool is_last() const { return index == count - 1; }
 };
 
+/// What [Σ weight · loss, Σ weight] says of the loss; 0, not 0/0, when nothing counts.
+[[nodiscard]] inline at::Tensor weighted_mean(const at::Tensor& sums) {
+  return sums[0] / (sums[1] + sums[1].eq(0).to(sums.scalar_type()));
+}
+
 /// A weight of which several places of the model hold a copy: an embedding that is also the head.
 struct TiedWeight {
   struct Copy {
@@ -37,10 +42,14 @@ class PipelineStage {
   /// `input`: the previous stage's output; undefined on the first stage, which reads
   /// `batch.input_ids`. `batch` is on the device; only what the stage may read is defined: ids on
   /// the first stage, labels and loss mask on the last, positions and attention mask on all.
-  /// Returns this stage's output; on the last stage the micro-batch's mean loss over the labels
-  /// that count (one number).
+  /// Returns this stage's output; on the last stage the micro-batch's loss: one number, or two
+  /// when weighs_its_loss().
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& input,
                                            const MicroBatch& batch) const = 0;
+  /// Whether the last stage's forward() returns [Σ weight · loss, Σ weight] over the labels that
+  /// count: the loss of a step is then the first sum over its global batch, divided by the second
+  /// once. Otherwise each micro-batch counts alike. The same on every stage.
+  [[nodiscard]] virtual bool weighs_its_loss() const { return false; }
   /// Of the last forward pass, [s, b, v/TP] without a gradient, when the model was asked to save
   /// them (model.save_logits); else undefined.
   [[nodiscard]] virtual at::Tensor logits() const { return {}; }

@@ -97,19 +97,14 @@ class Gatherer {
   const std::vector<RankNumbers>& ranks_;
 };
 
-ParallelState groups_of(runtime::RankContext& rank, const RunConfig& config) {
-  return ParallelState::initialize_model_parallel(
-      rank, {.tensor_model_parallel_size = config.tp(),
-             .pipeline_model_parallel_size = config.pp(),
-             .kv_size_multiplier = config.distributed_strategy.kv_replicator});
-}
-
 std::map<std::string, GradientRows> gradients_of(const NeuronZero1Optimizer& optimizer) {
   std::map<std::string, GradientRows> gradients;
   optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
     const Parameter& parameter = *slot.parameter;
+    const at::Tensor& scale = optimizer.gradient_scale();
     gradients[parameter.name] = {
-        rows.to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+        (scale.defined() ? rows * scale : rows)
+            .to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
         slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
   });
   return gradients;
@@ -125,7 +120,7 @@ RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataM
   if (changes.data) data = changes.data(data);
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     RankNumbers& mine = ranks[static_cast<std::size_t>(rank.rank())];
-    ParallelState groups = groups_of(rank, config);
+    ParallelState groups = ParallelState::initialize_model_parallel(rank, parallel_sizes(config));
     if (changes.groups) groups = changes.groups(groups);
     TrainerHooks hooks;
     hooks.built = [&](ParameterList& parameters) {

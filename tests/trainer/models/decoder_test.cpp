@@ -232,11 +232,11 @@ TEST(Decoder, SavedLogitsAreThoseTheLossWasMadeOf) {
   ModelSection model = small_llama();
   const MicroBatch batch = batch_of(model);
   const Built silent(model);
-  const double loss = silent.stage->forward({}, batch).item<double>();
+  const double loss = weighted_mean(silent.stage->forward({}, batch)).item<double>();
   EXPECT_FALSE(silent.stage->logits().defined());
   model.save_logits = true;
   const Built saving(model);
-  EXPECT_EQ(saving.stage->forward({}, batch).item<double>(), loss);
+  EXPECT_EQ(weighted_mean(saving.stage->forward({}, batch)).item<double>(), loss);
   const at::Tensor logits = saving.stage->logits();
   EXPECT_FALSE(logits.requires_grad());
   EXPECT_NEAR(

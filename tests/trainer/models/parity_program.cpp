@@ -215,7 +215,8 @@ void run(const std::string& input_file, const std::string& output_file) {
   }
   std::vector<at::Tensor> losses;
   for (std::int64_t step = 0; step < input.at("labels").toTensor().size(0); ++step) {
-    const at::Tensor loss = model->forward({}, batch_of(input, step));
+    const at::Tensor returned = model->forward({}, batch_of(input, step));
+    const at::Tensor loss = model->weighs_its_loss() ? weighted_mean(returned) : returned;
     losses.push_back(loss.detach());
     if (step == 0) output.insert("logits", model->logits());
     loss.backward();

@@ -1,6 +1,7 @@
 #include "trainer/models/decoder/decoder.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
@@ -32,16 +33,19 @@ at::Tensor next_tokens(const MicroBatch& batch, std::int64_t count) {
 
 }  // namespace
 
-at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
+at::Tensor masked_loss_sums(const at::Tensor& logits, const MicroBatch& batch,
                             const EntropyContext& context) {
   const at::Tensor labels = batch.labels.t();
   const at::Tensor losses = parallel_cross_entropy(
       logits, labels, context.tp, {.entry_dtype = context.entry_dtype, .ignore_index = kIgnored});
   at::Tensor weights = labels.ne(kIgnored).to(losses.scalar_type());
   if (batch.loss_mask.defined()) weights = weights * batch.loss_mask.t().to(losses.scalar_type());
-  const at::Tensor total = weights.sum();
-  return (losses * weights).sum() /
-         (total + total.eq(0).to(total.scalar_type()));  // 0, not 0/0, when nothing counts
+  return at::stack({(losses * weights).sum(), weights.sum()});
+}
+
+at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
+                            const EntropyContext& context) {
+  return weighted_mean(masked_loss_sums(logits, batch, context));
 }
 
 at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch,
@@ -140,7 +144,7 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) cons
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
   return loss_scope_.leave(orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
-                                 : masked_mean_loss(logits, batch, entropy_));
+                                 : masked_loss_sums(logits, batch, entropy_));
 }
 
 }  // namespace trellis::trainer

@@ -11,8 +11,11 @@
 
 namespace trellis::trainer {
 
-/// Σ loss · weight / Σ weight over the labels that are not −100; 0 when none counts. Logits [s, b,
-/// v/TP]; the weights are batch.loss_mask.
+/// [Σ loss · weight, Σ weight] over the labels that are not −100. Logits [s, b, v/TP]; the weights
+/// are batch.loss_mask.
+at::Tensor masked_loss_sums(const at::Tensor& logits, const MicroBatch& batch,
+                            const EntropyContext& context);
+/// The first of these sums divided by the second; 0 when no label counts.
 at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
                             const EntropyContext& context);
 
@@ -37,6 +40,7 @@ class Decoder : public PipelineStage {
           const StageSlot& slot);
   /// Throws ConfigError for samples of another length than the model's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override;
+  [[nodiscard]] bool weighs_its_loss() const override { return !orpo_; }
   [[nodiscard]] at::Tensor logits() const override { return logits_; }
   [[nodiscard]] std::vector<TiedWeight> tied_weights() const override { return tied_; }
 
