@@ -218,7 +218,7 @@ void add_part(CLI::App& verb, const std::string& name, const std::string& what,
 
 void add_checkpoint(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
-      "checkpoint", "lists, shows, checks and compares checkpoints of every format");
+      "checkpoint", "lists, shows, checks, compares and writes checkpoints of every format");
   verb->require_subcommand(1);
   add_part(*verb, "list", "the complete checkpoints of a folder, the oldest first", "folder",
            [&exit_code](const CheckpointOptions& options) {
@@ -234,6 +234,7 @@ void add_checkpoint(CLI::App& app, int& exit_code) {
       *verb, "verify", "reads every file and compares it with what was saved", "checkpoint",
       [&exit_code](const CheckpointOptions& options) { exit_code = verify_checkpoint(options); });
   add_checkpoint_diff(*verb, exit_code);
+  add_checkpoint_export_hf(*verb, exit_code);
   verb->footer(
       "Examples:\n  trellis checkpoint list run/checkpoints\n  trellis checkpoint verify "
       "run/checkpoints/<name>.ckpt\n"

@@ -24,7 +24,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSchema = "trellis.reference_log_probs/1";
-constexpr Split kSplits[] = {Split::kTrain, Split::kValidation};
+constexpr Split kSplits[] = {Split::kTrain, Split::kValidation, Split::kTest};
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 /// Of a log-probability that another layout or type gives.
 constexpr double kSameWeights = 2e-2;

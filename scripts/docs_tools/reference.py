@@ -78,6 +78,10 @@ FORMATS = {
         "what one checkpoint holds",
     ),
     "trellis.checkpoint_check/1": ("`trellis checkpoint verify --json`", "files that are damaged"),
+    "trellis.checkpoint_export/1": (
+        "`trellis checkpoint export-hf --json`",
+        "the folder of weights that was written",
+    ),
     "trellis.checkpoint_diff/1": (
         "`trellis checkpoint diff --json`",
         "the tensors that differ between two checkpoints",
@@ -185,7 +189,7 @@ def subcommands(help_text):
     if "\nSubcommands:\n" not in help_text:
         return []
     part = help_text.split("\nSubcommands:\n")[1].split("\n\n")[0]
-    return re.findall(r"^  (\w+)\b", part, re.M)
+    return re.findall(r"^  ([\w-]+)", part, re.M)
 
 
 def commands_page(workplace):

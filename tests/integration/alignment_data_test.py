@@ -58,13 +58,14 @@ class Inspect(Case):
             "{sft: {packing: true}}",
             self.records(rows),
             "data.global_batch_size=2",
+            "trainer.devices=4",
             "data.shuffle=false",
         )
         first = document["rows"][0]
         self.assertEqual(first["documents"], [1] * 11 + [2] * 13 + [3] * 15 + [0] * 9)
         self.assertEqual(first["position_ids"][:24], [*range(11), *range(13)])
         self.assertIn("3 documents, 9 tokens of padding", text)
-        self.assertRegex(document["description"], r"8 records in \d sequences of 48 tokens")
+        self.assertIn("8 records packed into 4 sequences of 48", document["description"])
 
     def test_chats_and_pairs(self):
         tokenizer = self.chat_tokenizer(TEMPLATE)

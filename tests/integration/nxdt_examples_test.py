@@ -51,10 +51,6 @@ REFUSED = {
         "(context_parallel_size 2)",
         "model.fusions.ring_attention": "ring attention",
     },
-    "hf_llama3_8B_SFT_lora": {
-        "model_alignment_strategy.peft": "LoRA adapters on the replicating projection of "
-        "model.qkv_linear",
-    },
     "hf_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},
     "hf_mixtral_8x7b_dropless": {"model.moe": "mixture of experts (8 experts)"},
     "megatron_mixtral_8x7b": {"model.moe": "mixture of experts (8 experts)"},

@@ -332,10 +332,8 @@ at::Tensor NeuronZero1Optimizer::main_grad(const Parameter& parameter) const {
 void NeuronZero1Optimizer::for_each_reduced_gradient(
     const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const {
   for (const auto& shard : shards_) {
-    for (const ShardSlot& slot : shard->bucket->layout().slots) {
-      const at::Tensor rows = shard->grad.narrow(0, slot.offset, slot.valid_elements());
-      visit(slot, gradient_scale_.defined() ? rows * gradient_scale_ : rows);
-    }
+    for (const ShardSlot& slot : shard->bucket->layout().slots)
+      visit(slot, shard->grad.narrow(0, slot.offset, slot.valid_elements()));
   }
 }
 

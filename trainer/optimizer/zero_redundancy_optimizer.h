@@ -38,6 +38,7 @@ class NeuronZero1Optimizer {
   /// What this step's gradients are multiplied with when they are read: a number on the device, the
   /// same on every rank; undefined: nothing. REQUIRES: after reduce_gradients().
   void scale_gradients(at::Tensor factor) { gradient_scale_ = std::move(factor); }
+  [[nodiscard]] const at::Tensor& gradient_scale() const { return gradient_scale_; }
   /// L2 or other norm of the whole reduced gradient, on the device, the same on every rank.
   /// REQUIRES: between reduce_gradients() and step().
   [[nodiscard]] at::Tensor grad_norm(double norm_type = 2) const;
@@ -58,7 +59,8 @@ class NeuronZero1Optimizer {
   /// options.ema.
   void swap_ema_weights();
 
-  /// This rank's rows of each reduced gradient, flat, without padding. REQUIRES: between
+  /// This rank's rows of each reduced gradient, flat, without padding, not yet multiplied with
+  /// gradient_scale(); they share memory with what step() reads. REQUIRES: between
   /// reduce_gradients() and step().
   void for_each_reduced_gradient(
       const std::function<void(const ShardSlot&, const at::Tensor& rows)>& visit) const;

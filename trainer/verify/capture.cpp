@@ -101,8 +101,10 @@ std::map<std::string, GradientRows> gradients_of(const NeuronZero1Optimizer& opt
   std::map<std::string, GradientRows> gradients;
   optimizer.for_each_reduced_gradient([&](const ShardSlot& slot, const at::Tensor& rows) {
     const Parameter& parameter = *slot.parameter;
+    const at::Tensor& scale = optimizer.gradient_scale();
     gradients[parameter.name] = {
-        rows.to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
+        (scale.defined() ? rows * scale : rows)
+            .to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
         slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
   });
   return gradients;

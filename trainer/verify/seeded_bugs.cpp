@@ -83,7 +83,8 @@ std::vector<MicroBatch> places_of_rank_0(std::vector<MicroBatch> own,
 /// Sums over the vocabulary are per token, [.., 1]; activations are [s, b, h].
 bool is_per_token(const at::Tensor& tensor) { return tensor.dim() >= 3 && tensor.size(-1) == 1; }
 bool is_activation(const at::Tensor& tensor) { return tensor.dim() == 3 && tensor.size(-1) > 1; }
-bool is_weight_sized(const at::Tensor& tensor) { return tensor.dim() >= 1 && tensor.numel() > 1; }
+/// Sums of losses and of their weights are two numbers.
+bool is_weight_sized(const at::Tensor& tensor) { return tensor.dim() >= 1 && tensor.numel() > 2; }
 
 bool has_tensor(const Layout& layout, const RunConfig&) { return layout.tp > 1; }
 bool has_pipeline(const Layout& layout, const RunConfig&) { return layout.pp > 1; }

@@ -7,6 +7,7 @@
 #include "base/escape.h"
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/formats/full/full_source.h"
+#include "trainer/checkpoint/formats/hugging_face/hugging_face_source.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 
@@ -22,6 +23,11 @@ const Format kFormats[] = {
      },
      [](const Place& place) -> std::unique_ptr<TensorSource> {
        return std::make_unique<native::NativeSource>(place);
+     }},
+    {"hugging_face", "config.json next to model.safetensors, pytorch_model.bin or their index",
+     &hugging_face::is_hub_folder,
+     [](const Place& place) -> std::unique_ptr<TensorSource> {
+       return std::make_unique<hugging_face::HuggingFaceSource>(place);
      }},
     {"full", "checkpoint.pt, or a file *.pt with a dict of tensors",
      [](const Place& place) { return !full::file_at(place).empty(); },

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/world.h"
+#include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
@@ -32,14 +34,47 @@ LoaderPtr newest_of(const std::string& folder, int world_size) {
   return std::make_unique<native::Loader>(checkpoints.shared_storage(), newest->tag, world_size);
 }
 
-LoaderPtr named_checkpoint(const std::string& address, int world_size) {
+/// Null: there is none of another program.
+std::unique_ptr<TensorSource> foreign_checkpoint(const Place& place) {
+  for (const Format& format : format_table()) {
+    if (std::string_view(format.name) != "trellis" && format.is_at(place))
+      return format.open(place);
+  }
+  return nullptr;
+}
+
+Resume resume_of(LoaderPtr loader, bool weights_only) {
+  const native::Manifest& manifest = loader->manifest();
+  Resume resume{.loader = std::move(loader)};
+  if (!weights_only) resume.point = {manifest.step, manifest.consumed_samples};
+  return resume;
+}
+
+Resume named_checkpoint(const std::string& address, const RunConfig& config) {
+  const int world_size = config.world_size();
+  const bool weights_only = config.model.weight_init_only;
   const Place place = open_place(address);
-  if (place.has(native::kBeginFile))
-    return std::make_unique<native::Loader>(place.storage, place.path, world_size);
-  if (LoaderPtr newest = newest_of(address, world_size)) return newest;
-  throw ConfigError("exp_manager.resume_from_checkpoint: " + address +
+  if (place.has(native::kManifestFile) || place.has(native::kBeginFile))
+    return resume_of(std::make_unique<native::Loader>(place.storage, place.path, world_size),
+                     weights_only);
+  const std::string key = "exp_manager.resume_from_checkpoint: " + address;
+  if (std::unique_ptr<TensorSource> source = foreign_checkpoint(place)) {
+    if (weights_only)
+      return {.weights = std::make_unique<SourceLoader>(std::move(source), world_size)};
+    throw ConfigError(key + ": expected a checkpoint of this program, got one of the format " +
+                      source->format() +
+                      ", which has no state of a training; take its weights alone with "
+                      "--init-from (model.weight_init_only)");
+  }
+  if (LoaderPtr newest = newest_of(address, world_size))
+    return resume_of(std::move(newest), weights_only);
+  throw ConfigError(key +
                     ": expected a checkpoint, or a folder with a complete one, found neither; "
                     "correct the path");
+}
+
+const std::string& address_of(const Resume& resume) {
+  return resume.weights ? resume.weights->source().address() : resume.loader->address();
 }
 
 std::string default_pattern(const RunConfig& config) {
@@ -59,20 +94,11 @@ std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
 
 std::optional<Resume> find_resume(const RunConfig& config, const std::string& folder) {
   const CheckpointSection& section = config.exp_manager.checkpoints;
-  LoaderPtr loader;
-  if (!section.resume_from_checkpoint.empty()) {
-    loader = named_checkpoint(section.resume_from_checkpoint, config.world_size());
-  } else if (section.resume_if_exists) {
-    loader = newest_of(folder, config.world_size());
-  } else {
-    return std::nullopt;
-  }
-  if (loader) {
-    const native::Manifest& manifest = loader->manifest();
-    Resume resume{std::move(loader), {manifest.step, manifest.consumed_samples}};
-    if (config.model.weight_init_only) resume.point = {};
-    return resume;
-  }
+  if (!section.resume_from_checkpoint.empty())
+    return named_checkpoint(section.resume_from_checkpoint, config);
+  if (!section.resume_if_exists) return std::nullopt;
+  if (LoaderPtr loader = newest_of(folder, config.world_size()))
+    return resume_of(std::move(loader), config.model.weight_init_only);
   const std::string text =
       "exp_manager.resume_if_exists: " + folder + " has no complete checkpoint";
   if (!section.resume_ignore_no_checkpoint)
@@ -102,7 +128,6 @@ RunCheckpoints::~RunCheckpoints() = default;
 
 std::int64_t RunCheckpoints::restore(const TrainingState& state) {
   if (!resume_) return 0;
-  native::Loader& loader = *resume_->loader;
   LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
   const bool weights_only = config_.model.weight_init_only;
   std::vector<LiveTensor> wanted = std::move(live.model);
@@ -111,10 +136,15 @@ std::int64_t RunCheckpoints::restore(const TrainingState& state) {
     if (!weights_only || tensor.state == "fp32_param" || tensor.state == "ema")
       wanted.push_back(std::move(tensor));
   }
-  loader.load(state.rank, wanted);
-  if (!weights_only) restore_user_content(loader.user_content(), state, loader.address());
+  if (resume_->weights) {
+    resume_->weights->load(state.rank, wanted);
+  } else {
+    native::Loader& loader = *resume_->loader;
+    loader.load(state.rank, wanted);
+    if (!weights_only) restore_user_content(loader.user_content(), state, loader.address());
+  }
   if (state.rank.rank() == 0)
-    log_info(loader.address() + ": loaded" +
+    log_info(address_of(*resume_) + ": loaded" +
              (weights_only ? ", the weights alone"
                            : "; step " + std::to_string(resume_point_.step) + " is done"));
   return resume_point_.step;

@@ -9,6 +9,7 @@
 #include "trainer/checkpoint/formats/native/loader.h"
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/training/source_loader.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/training_checkpoints.h"
@@ -17,14 +18,17 @@ namespace trellis::checkpoint {
 
 /// A checkpoint that a run begins with.
 struct Resume {
-  std::unique_ptr<native::Loader> loader;
-  trainer::ResumePoint point;  ///< where the data go on: 0, 0 with model.weight_init_only
+  std::unique_ptr<native::Loader> loader = {};  ///< null: `weights`
+  /// of another format, with model.weight_init_only
+  std::unique_ptr<SourceLoader> weights = {};
+  trainer::ResumePoint point = {};  ///< where the data go on: 0, 0 with model.weight_init_only
 };
 
 /// What exp_manager asks for: resume_from_checkpoint (a checkpoint, or a folder of which the newest
-/// complete one is taken) before resume_if_exists (the newest complete one of `folder`, the run's
-/// own). None: a new training. Throws ConfigError when there is nothing to resume and
-/// resume_ignore_no_checkpoint is false; with it there is a warning.
+/// complete one is taken; with model.weight_init_only also one of another format) before
+/// resume_if_exists (the newest complete one of `folder`, the run's own). None: a new training.
+/// Throws ConfigError when there is nothing to resume and resume_ignore_no_checkpoint is false;
+/// with it there is a warning.
 [[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
                                                 const std::string& folder);
 

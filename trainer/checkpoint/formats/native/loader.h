@@ -11,9 +11,9 @@
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/plan/read_plan.h"
-#include "trainer/checkpoint/plan/transfer_plan.h"
-#include "trainer/checkpoint/storage/storage.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/state/shared_load.h"
+#include "trainer/checkpoint/storage/storage.h"
 
 namespace trellis::checkpoint::native {
 
@@ -36,30 +36,21 @@ class Loader {
   /// has another shape or a wrong hash.
   void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
   /// Who reads what; of the last load.
-  [[nodiscard]] const TransferPlan& plan() const { return plan_; }
+  [[nodiscard]] const TransferPlan& plan() const { return shared_.plan(); }
 
  private:
-  struct Copies {
-    const LiveTensor* into = nullptr;
-    PartReads reads;
-  };
-  [[nodiscard]] std::string key_of(const ShardedPart& part) const;
-  [[nodiscard]] std::vector<Copies> plan_copies(const std::vector<LiveTensor>& wanted) const;
-  void plan_waves();
-  void check_files(const runtime::RankContext& rank);
+  void check_files(const runtime::RankContext& rank, const std::set<std::size_t>& tensors);
   [[nodiscard]] at::Tensor read(std::size_t tensor);
   [[nodiscard]] std::shared_ptr<const TorchFileReader> reader_of(const std::string& file);
 
   std::shared_ptr<Storage> storage_;
   std::string tag_, address_;
+  int world_size_;
   Manifest manifest_;
   SourceIndex index_;
-  std::vector<std::set<std::size_t>> wanted_;  ///< stored tensors, by rank
-  std::vector<std::vector<std::size_t>> waves_;
-  TransferPlan plan_;
+  SharedLoad shared_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<const TorchFileReader>> readers_;
-  std::map<std::size_t, at::Tensor> read_;  ///< of the present wave
 };
 
 }  // namespace trellis::checkpoint::native

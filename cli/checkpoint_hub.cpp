@@ -1,0 +1,157 @@
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/report/run_report.h"
+#include "base/activity.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "cli/checkpoint_parts.h"
+#include "cli/not_empty.h"
+#include "cli/number_range.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/conversion/saved_config.h"
+#include "trainer/checkpoint/formats/hugging_face/hub_config.h"
+#include "trainer/checkpoint/formats/hugging_face/hub_folder.h"
+#include "trainer/checkpoint/formats/hugging_face/hub_writer.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
+
+namespace trellis::cli {
+namespace {
+
+namespace hub = checkpoint::hugging_face;
+using checkpoint::DType;
+using checkpoint::Place;
+using checkpoint::TensorEntry;
+using checkpoint::TensorSource;
+
+struct ExportRequest {
+  std::string checkpoint, out, like, tokenizer, config_file, dtype;
+  std::vector<std::string> overrides;
+  std::int64_t vocab_size = 0;  ///< 0: as the configuration pads it
+  double max_shard_gb = static_cast<double>(hub::kDefaultShardBytes) / 1e9;
+  bool json = false;
+};
+
+/// Of the weights, as they are.
+DType dtype_of(const TensorSource& source) {
+  for (const TensorEntry& entry : source.tensors()) {
+    if (checkpoint::parse_state_key(entry.key).state.empty()) return entry.dtype;
+  }
+  return DType::kFloat32;
+}
+
+/// A config.json for the configuration of the training.
+void make_config(const TensorSource& source, const ExportRequest& request,
+                 hub::ExportOptions& options) {
+  const checkpoint::ConfigFile file(source, request.config_file);
+  const trainer::RunConfig config = trainer::load_run_config(file.path(), request.overrides);
+  const std::int64_t vocabulary =
+      request.vocab_size > 0 ? request.vocab_size : config.model.vocab_size;
+  options.config_text =
+      hub::hub_config_text(config.model, vocabulary, options.dtype.value_or(dtype_of(source)));
+  options.config_place = request.config_file.empty() ? source.address() : request.config_file;
+}
+
+/// What is next to the weights: files of another folder as they are, or made from the
+/// configuration.
+hub::SideFiles side_files(const TensorSource& source, const ExportRequest& request,
+                          hub::ExportOptions& options) {
+  hub::SideFiles files;
+  if (request.like.empty()) {
+    make_config(source, request, options);
+    files[hub::kGenerationConfigFile] = hub::generation_config_text(options.config_text);
+  } else {
+    const Place like = checkpoint::open_place(request.like);
+    options.config_place = like.address() + "/" + hub::kConfigFile;
+    files = hub::files_next_to_weights(like);
+    const auto config = files.find(hub::kConfigFile);
+    if (config == files.end()) throw ConfigError(options.config_place + ": there is no such file");
+    options.config_text = config->second;
+  }
+  files[hub::kConfigFile] = options.config_text;
+  if (!request.tokenizer.empty())
+    files.merge(hub::tokenizer_files(checkpoint::open_place(request.tokenizer)));
+  return files;
+}
+
+void export_hub(const ExportRequest& request) {
+  Activity activity("opening the checkpoint");
+  const auto source = checkpoint::open_checkpoint(request.checkpoint);
+  hub::ExportOptions options;
+  options.max_shard_bytes = static_cast<std::int64_t>(request.max_shard_gb * 1e9);
+  if (!request.dtype.empty()) options.dtype = checkpoint::dtype_named(request.dtype);
+  const hub::SideFiles files = side_files(*source, request, options);
+  const hub::ExportPlan plan = hub::plan_export(*source, options);
+  const Place out = checkpoint::open_place(request.out);
+  activity.now("writing weights, bytes");
+  hub::write_export(*source, plan, files, out,
+                    [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
+  if (request.json) {
+    std::cout << nlohmann::json({{"schema", "trellis.checkpoint_export/1"},
+                                 {"folder", out.address()},
+                                 {"bytes", plan.bytes},
+                                 {"parameters", plan.parameters},
+                                 {"files", plan.shards.size()}})
+                     .dump(1)
+              << "\n";
+  } else {
+    std::cout << fmt::format("{}: {} parameters, {} in {} files of weights\n",
+                             terminal_line(out.address()), plan.parameters,
+                             analysis::human_bytes(plan.bytes), plan.shards.size());
+  }
+}
+
+}  // namespace
+
+void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code) {
+  CLI::App* verb = checkpoint.add_subcommand(
+      "export-hf", "writes the weights of any checkpoint as a folder that transformers loads");
+  auto request = std::make_shared<ExportRequest>();
+  verb->add_option("checkpoint", request->checkpoint, "of any format")->required();
+  verb->add_option("--out", request->out, "a new folder, local or s3://bucket/prefix")
+      ->check(not_empty("a folder"))
+      ->required();
+  verb->add_option("--like", request->like,
+                   "a folder of Hugging Face: config.json, generation_config.json and the "
+                   "tokenizer's files are taken from it as they are")
+      ->type_name("FOLDER");
+  verb->add_option("--tokenizer", request->tokenizer, "a folder with the tokenizer's files")
+      ->type_name("FOLDER");
+  verb->add_option("--config", request->config_file,
+                   "NxDT YAML that config.json is made from, in place of the one that the "
+                   "checkpoint was saved with")
+      ->type_name("YAML")
+      ->excludes("--like");
+  verb->add_option("--set", request->overrides, "key.path=value of that configuration")
+      ->type_name("KEY=VALUE")
+      ->excludes("--like");
+  verb->add_option("--vocab-size", request->vocab_size,
+                   "tokens of the vocabulary: rows that pad it are cut")
+      ->check(at_least(1))
+      ->excludes("--like");
+  verb->add_option("--dtype", request->dtype, "of all weights; none: as they are")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  verb->add_option("--max-shard-size", request->max_shard_gb,
+                   "GB of a file of weights; a larger tensor has its own file")
+      ->capture_default_str()
+      ->check(above_zero());
+  verb->add_flag("--json", request->json, "one JSON document");
+  verb->footer(
+      "Examples:\n  trellis checkpoint export-hf run/checkpoints/a.ckpt --out llama-hf\n"
+      "  trellis checkpoint export-hf run/checkpoints/a.ckpt --out llama-hf --like Llama-3-8B "
+      "--dtype bfloat16\n"
+      "An export that was interrupted goes on after the files that it finished.");
+  verb->callback([request, &exit_code] {
+    export_hub(*request);
+    exit_code = 0;
+  });
+}
+
+}  // namespace trellis::cli

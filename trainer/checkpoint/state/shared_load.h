@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/world.h"
+#include "trainer/checkpoint/plan/read_plan.h"
+#include "trainer/checkpoint/plan/transfer_plan.h"
+#include "trainer/checkpoint/state/live_state.h"
+
+namespace trellis::checkpoint {
+
+/// Something that is read as a whole: a stored tensor, or a piece of a large one.
+struct LoadItem {
+  std::string id;  ///< unique
+  std::int64_t bytes = 0;
+};
+
+/// What fills a tensor of training. Items are the `tensor` of the copies.
+struct LoadCopy {
+  const LiveTensor* into = nullptr;
+  PartReads reads;
+};
+
+/// What fills each of `wanted`, by source_key()'s rules; elements that nothing fills become zero.
+/// Throws ConfigError, with `address`, that names every tensor which the index does not have.
+[[nodiscard]] std::vector<LoadCopy> plan_copies(
+    const std::vector<LiveTensor>& wanted, const SourceIndex& index,
+    const std::function<DType(std::size_t item)>& dtype_of, const std::string& address);
+
+/// Ranks that load the same items: each is read by one of those that need it, and taken by the
+/// others in waves of bounded size. All ranks share one.
+class SharedLoad {
+ public:
+  SharedLoad(std::vector<LoadItem> items, int world_size);
+
+  /// The content of an item, on the CPU; called by several threads at once.
+  using Read = std::function<at::Tensor(std::size_t item)>;
+  /// Of a rank, before the first read, with all items that any rank needs.
+  using Check = std::function<void(const std::set<std::size_t>& items)>;
+  /// Collective. Throws what they throw.
+  void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies, const Read& read,
+            const Check& check = {});
+  /// Who reads what; of the last load.
+  [[nodiscard]] const TransferPlan& plan() const { return plan_; }
+
+ private:
+  void plan_waves();
+  void read_wave(int rank, const std::vector<std::size_t>& wave, const Read& read);
+  void take_wave(const std::vector<std::size_t>& wave, const std::vector<LoadCopy>& copies) const;
+
+  std::vector<LoadItem> items_;
+  std::vector<std::set<std::size_t>> wanted_;  ///< items, by rank
+  std::set<std::size_t> wanted_by_any_;
+  std::vector<std::vector<std::size_t>> waves_;
+  TransferPlan plan_;
+  std::mutex mutex_;
+  std::map<std::size_t, at::Tensor> read_;  ///< of the present wave
+};
+
+}  // namespace trellis::checkpoint

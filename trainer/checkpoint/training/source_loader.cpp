@@ -1,0 +1,48 @@
+#include "trainer/checkpoint/training/source_loader.h"
+
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "trainer/checkpoint/plan/boxes.h"
+#include "trainer/checkpoint/state/torch_dtype.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+/// Large tensors are read in pieces, which several ranks share.
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
+
+}  // namespace
+
+SourceLoader::SourceLoader(std::unique_ptr<TensorSource> source, int world_size)
+    : source_(std::move(source)) {
+  std::vector<LoadItem> items;
+  for (const TensorEntry& entry : source_->tensors()) {
+    const std::int64_t width = element_bytes(entry.dtype);
+    for_each_piece(entry.shape, kPieceBytes / width, [&](const Box& box) {
+      index_[entry.key].push_back(
+          {pieces_.size(), entry.shape, box.offset, {Shape(box.shape.size(), 0), box.shape}});
+      items.push_back({entry.key + " " + text_of(box.offset), box.elements() * width});
+      pieces_.push_back({&entry, box});
+    });
+  }
+  shared_ = std::make_unique<SharedLoad>(std::move(items), world_size);
+}
+
+at::Tensor SourceLoader::read(const Piece& piece) const {
+  at::Tensor content =
+      at::empty(piece.box.shape, at::TensorOptions().dtype(scalar_type_of(piece.entry->dtype)));
+  source_->read(*piece.entry, piece.box,
+                {static_cast<std::byte*>(content.mutable_data_ptr()), content.nbytes()});
+  return content;
+}
+
+void SourceLoader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
+  const std::vector<LoadCopy> copies = plan_copies(
+      wanted, index_, [this](std::size_t item) { return pieces_[item].entry->dtype; },
+      source_->address());
+  shared_->load(rank, copies, [this](std::size_t item) { return read(pieces_[item]); });
+}
+
+}  // namespace trellis::checkpoint
