@@ -47,7 +47,8 @@ precision: {{type: fp32}}
 """
 HF = "fusions: {flash_attention: true}"
 MEGATRON = (
-    "normalization: rmsnorm, activation: swiglu, position_embedding_type: rope, has_bias: false"
+    "normalization: rmsnorm, activation: swiglu, position_embedding_type: rope, "
+    "has_bias: false, make_vocab_size_divisible_by: 1"
 )
 ONE = dict(tp=1, pp=1, devices=1, sp="false")
 EIGHT = dict(tp=2, pp=2, devices=8, sp="true")

@@ -139,7 +139,7 @@ AnsweredText RecordTexts::answered(std::int64_t index) const {
     if (!texts[1].starts_with(texts[0]))
       wrong(index, "the chat template writes the prompt differently when the completion follows");
     result = {{{texts[0], false}, {texts[1].substr(texts[0].size()), true}}, true};
-  } else if (has(record, "prompt") || has(record, "completion")) {
+  } else if (has(record, "completion") || (has(record, "prompt") && !has(record, "output"))) {
     result.segments = {{text(record, "prompt", index), false},
                        {text(record, "completion", index), true}};
   } else if (has(record, "input") || has(record, "output")) {
