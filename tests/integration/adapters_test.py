@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A Hugging Face folder and a file of records in, an adapter that PEFT loads and a merged model that
-transformers loads out: the same logits, whatever layout trained them."""
+"""A Hugging Face folder and a file of records in; an adapter that PEFT loads and a merged model
+that transformers loads out: the same logits, whatever layout trained them."""
 
 import json
 import os
