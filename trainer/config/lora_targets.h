@@ -21,7 +21,7 @@ struct NamedModule {
 /// NxD's choice for a kind of model when target_modules is null.
 [[nodiscard]] std::vector<std::string> default_lora_targets(const ModelSection& model);
 
-/// What is wrong with target_modules and modules_to_save for this model; "" when each finds a
+/// What is wrong with target_modules and with modules_to_save; "" when each finds a
 /// module.
 [[nodiscard]] std::string why_no_targets(const ModelSection& model);
 [[nodiscard]] std::string why_not_saved(const ModelSection& model);
