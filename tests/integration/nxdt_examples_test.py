@@ -44,6 +44,14 @@ SMALL = {
     "megatron_llama_70b": (2, 2, 1, 1, 2, 2),
     "megatron_mistral": (2, 1, 2, 1, 2, 2, "model.sliding_window_size=8"),
 }
+# The same of fine-tuning, on records of the repository.
+ALIGNED = {
+    "hf_llama3_8B_SFT": (4, 1, 1, 2, 2, 2),
+    "hf_llama3_8B_SFT_lora": (4, 1, 1, 2, 2, 2),
+    "hf_llama3_8B_DPO": (2, 1, 2, 2, 1, 2, "model_alignment_strategy.dpo.max_prompt_length=20"),
+    "hf_llama3_8B_ORPO": (2, 2, 1, 2, 1, 2, "model_alignment_strategy.orpo.max_prompt_length=20"),
+    "megatron_llama2_7B_SFT": (2, 2, 1, 1, 4, 2),
+}
 # What a file asks for that this version does not support.
 REFUSED = {
     "hf_llama3_70B_CP": {
@@ -118,6 +126,15 @@ class Trains(Case):
         )
 
     def data(self, name):
+        if name in ALIGNED:
+            file = "preferences" if name.endswith(("DPO", "ORPO")) else "answers"
+            return [
+                f"data.train_dir={SOURCE}/examples/alignment/{file}.jsonl",
+                "data.val_dir=null",
+                "data.tokenizer={library: byte-level}",
+                "model.weight_init_only=false",
+                "exp_manager.resume_from_checkpoint=null",
+            ]
         if name.startswith("hf_"):
             return [f"data.train_dir={self.dir}/arrow"]
         return [
@@ -127,7 +144,7 @@ class Trains(Case):
         ]
 
     def overrides(self, name):
-        tp, pp, dp, copies, kv_heads, layers, *own = SMALL[name]
+        tp, pp, dp, copies, kv_heads, layers, *own = {**SMALL, **ALIGNED}[name]
         megatron_keys = (
             [] if name.startswith("megatron_") else [f"distributed_strategy.kv_replicator={copies}"]
         )
@@ -166,9 +183,10 @@ class Trains(Case):
 
     def test_every_file_is_in_one_of_the_tables(self):
         self.assertEqual(
-            {*map(file_of, SMALL), *map(file_of, REFUSED)}, set(EXAMPLES.glob("*.yaml"))
+            {file_of(name) for table in (SMALL, ALIGNED, REFUSED) for name in table},
+            set(EXAMPLES.glob("*.yaml")),
         )
-        self.assertEqual(len(SMALL) + len(REFUSED), 22)
+        self.assertEqual(len(SMALL) + len(ALIGNED) + len(REFUSED), 22)
 
     def test_each_of_the_dense_ones(self):
         for name in SMALL:
@@ -180,6 +198,25 @@ class Trains(Case):
                     self.assertGreater(step["grad_norm"], 0)
                 self.assertGreater(steps[-1]["lr"], steps[0]["lr"])  # they all warm up
                 self.assertEqual(steps[-1]["consumed_samples"], 8)
+
+    def test_each_of_fine_tuning(self):
+        for name in ALIGNED:
+            with self.subTest(name):
+                steps = self.train(name, "--device", "cpu")
+                self.assertEqual(len(steps), STEPS)
+                if name.endswith("DPO"):
+                    self.assertAlmostEqual(steps[0]["loss"], math.log(2), places=4)
+                    self.assertAlmostEqual(steps[0]["rewards/margins"], 0, places=4)
+                else:
+                    self.assertAlmostEqual(steps[0]["loss"], math.log(VOCABULARY), delta=0.5)
+                self.assertGreater(steps[0]["grad_norm"], 0)
+
+    def test_each_of_fine_tuning_is_simulated_at_full_size(self):
+        for name in ALIGNED:
+            with self.subTest(name):
+                done = self.trellis("simulate", file_of(name), "--json")
+                self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+                self.assertGreater(json.loads(done.stdout)["simulated"]["step_time_ps"], 0)
 
     def test_emulated_cores_give_the_losses_of_the_cpu(self):
         machine = ["--device", "neuron", "--instance", "trn2.48xlarge"]

@@ -313,7 +313,8 @@ constexpr KeyGroup kGroups[] = {
      "weight-decomposed adapters (DoRA) are not supported"},
     {"model_alignment_strategy.peft", kIgnored,
      "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora", "",
-     "a checkpoint holds the base weights and the adapters, each under its name"},
+     "a checkpoint holds the base weights and the adapters; `checkpoint export-adapter` and "
+     "`export-hf --merge-adapters` write the adapters alone, or merged"},
     {"model_alignment_strategy.peft", kIgnored, "lora_verbose", "",
      "`trellis validate` prints which layers get adapters"},
 };

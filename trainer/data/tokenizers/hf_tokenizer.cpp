@@ -11,6 +11,7 @@
 #include "trainer/data/tokenizers/bpe_files.h"
 #include "trainer/data/tokenizers/decoder.h"
 #include "trainer/data/tokenizers/normalizer.h"
+#include "trainer/data/tokenizers/piece_models.h"
 #include "trainer/data/tokenizers/pre_tokenizer.h"
 #include "trainer/data/tokenizers/unicode.h"
 
@@ -24,12 +25,12 @@ struct SpecialIds {
   std::optional<std::int32_t> eos, bos, pad;
 };
 
-/// text → added tokens and texts between → normalizer → words → BPE.
-class BpeTokenizer : public Tokenizer {
+/// text → added tokens and texts between → normalizer → words → tokens.
+class WordTokenizer : public Tokenizer {
  public:
-  BpeTokenizer(const BpeTables& tables, std::vector<AddedToken> added, Normalizer normalizer,
-               PreTokenizer pre_tokenizer, TokenDecoder decoder)
-      : model_(tables),
+  WordTokenizer(std::unique_ptr<WordModel> model, std::vector<AddedToken> added,
+                Normalizer normalizer, PreTokenizer pre_tokenizer, TokenDecoder decoder)
+      : model_(std::move(model)),
         normalizer_(std::move(normalizer)),
         pre_tokenizer_(std::move(pre_tokenizer)),
         decoder_(std::move(decoder)),
@@ -39,9 +40,9 @@ class BpeTokenizer : public Tokenizer {
       vocab_size_ = std::max(vocab_size_, token.id + 1);
       added_content_[token.id] = token.content;
     }
-    vocab_size_ = std::max(vocab_size_, model_.vocab_size());
+    vocab_size_ = std::max(vocab_size_, model_->vocab_size());
     constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁, of SentencePiece
-    if (!tables.byte_level && model_.can_cut_before(kSpaceMark))
+    if (!pre_tokenizer_.byte_level() && model_->can_cut_before(kSpaceMark))
       pre_tokenizer_.cut_before(kSpaceMark);
   }
 
@@ -50,7 +51,7 @@ class BpeTokenizer : public Tokenizer {
     for (const auto& [id, content] : added_content_) {
       if (content == token) return id;
     }
-    return model_.id_of(token);
+    return model_->id_of(token);
   }
 
   std::int32_t vocab_size() const override { return vocab_size_; }
@@ -79,8 +80,8 @@ class BpeTokenizer : public Tokenizer {
     for (const std::int32_t id : ids) {
       if (const auto added = added_content_.find(id); added != added_content_.end()) {
         tokens.push_back(added->second);
-      } else if (id >= 0 && id < model_.vocab_size()) {
-        tokens.push_back(model_.token(id));
+      } else if (id >= 0 && id < model_->vocab_size()) {
+        tokens.push_back(model_->token(id));
       }
     }
     return decoder_.decode(std::move(tokens));
@@ -117,10 +118,10 @@ class BpeTokenizer : public Tokenizer {
 
   void encode_words(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
     pre_tokenizer_.for_each_word(text, at_start,
-                                 [&](std::string_view word) { model_.encode_word(word, ids); });
+                                 [&](std::string_view word) { model_->encode_word(word, ids); });
   }
 
-  BpeModel model_;
+  std::unique_ptr<WordModel> model_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   TokenDecoder decoder_;
@@ -154,7 +155,7 @@ std::optional<std::string> special_text(const JsonReader& token) {
 }
 
 /// Special tokens by name, from the first of two files that names each.
-SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& tokenizer) {
+SpecialIds read_special_ids(const fs::path& directory, const WordTokenizer& tokenizer) {
   SpecialIds special;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::string file = (directory / name).string();
@@ -174,6 +175,15 @@ SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& token
   return special;
 }
 
+std::unique_ptr<WordModel> read_model(const JsonReader& model, bool byte_level) {
+  const std::string type = model["type"].text_or("BPE");  // old files name no type
+  if (type == "BPE") return std::make_unique<BpeModel>(read_bpe_model(model, byte_level));
+  if (type != "WordPiece" && type != "Unigram")
+    model["type"].unsupported("the model " + type + " (known: BPE, WordPiece, Unigram)");
+  if (byte_level) model["type"].unsupported("the model " + type + " after ByteLevel");
+  return type == "WordPiece" ? make_word_piece(model) : make_unigram(model);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
@@ -191,9 +201,9 @@ std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
   if (!document.is_object() || !document.contains("model"))
     root.wrong("a tokenizer.json with the member \"model\"");
   PreTokenizer pre_tokenizer(root["pre_tokenizer"]);
-  const BpeTables tables = read_bpe_model(root["model"], pre_tokenizer.byte_level());
-  auto tokenizer = std::make_unique<BpeTokenizer>(
-      tables, read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
+  auto tokenizer = std::make_unique<WordTokenizer>(
+      read_model(root["model"], pre_tokenizer.byte_level()),
+      read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
       std::move(pre_tokenizer), TokenDecoder(root["decoder"]));
   tokenizer->set_special(read_special_ids(file.parent_path(), *tokenizer));
   return tokenizer;
@@ -214,10 +224,10 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
     added.push_back({.id = end->second, .content = end_of_text, .special = true});
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
   const json none;
-  auto tokenizer = std::make_unique<BpeTokenizer>(tables, std::move(added),
-                                                  Normalizer(JsonReader(none, vocab_file)),
-                                                  PreTokenizer(JsonReader(byte_level, vocab_file)),
-                                                  TokenDecoder(JsonReader(byte_level, vocab_file)));
+  auto tokenizer = std::make_unique<WordTokenizer>(
+      std::make_unique<BpeModel>(tables), std::move(added),
+      Normalizer(JsonReader(none, vocab_file)), PreTokenizer(JsonReader(byte_level, vocab_file)),
+      TokenDecoder(JsonReader(byte_level, vocab_file)));
   if (end != tables.vocab.end()) tokenizer->set_special({end->second, end->second, std::nullopt});
   return tokenizer;
 }
