@@ -20,6 +20,7 @@
 #include "cli/output_files.h"
 #include "base/run_self.h"
 #include "cli/verbs.h"
+#include "analysis/report/checkpoint_report.h"
 #include "analysis/report/report_file.h"
 #include "analysis/report/report_summary.h"
 
@@ -29,11 +30,10 @@ namespace {
 using analysis::ReportFile;
 
 struct CostOptions {
-  std::string source, prices, steps, tokens, html, csv, mtbf,
-      restart_time = "0s", checkpoint_interval, checkpoint_time, checkpoint_bandwidth,
-      validation_time, error;
+  std::string source, prices, steps, tokens, html, csv, mtbf, restart_time, checkpoint_interval,
+      checkpoint_time, checkpoint_bandwidth, checkpoint_storage, validation_time, error;
   std::vector<std::string> overrides, instances;
-  std::int64_t validation_every = 0;
+  std::int64_t validation_every = 0, checkpoint_every = 0;
   int nodes = 0;
   bool json = false;
 };
@@ -44,9 +44,12 @@ bool is_run(const std::string& source) {
 
 /// A finished run's report.
 ReportFile finished_run(const CostOptions& options) {
-  if (!options.instances.empty() || options.nodes > 0 || !options.overrides.empty()) {
-    throw ConfigError("--instance, --nodes and overrides belong to a configuration: " +
-                      options.source + " is a finished run, of which the report says all that");
+  if (!options.instances.empty() || options.nodes > 0 || !options.overrides.empty() ||
+      options.checkpoint_every > 0 || !options.checkpoint_storage.empty()) {
+    throw ConfigError(
+        "--instance, --nodes, --checkpoint-every, --checkpoint-storage and overrides belong to a "
+        "configuration: " +
+        options.source + " is a finished run, of which the report says all that");
   }
   return analysis::read_report_file(options.source);
 }
@@ -59,6 +62,11 @@ std::vector<std::string> simulation(const CostOptions& options, const std::strin
   if (!instance.empty()) arguments.insert(arguments.end(), {"--instance", instance});
   if (options.nodes > 0)
     arguments.insert(arguments.end(), {"--nodes", std::to_string(options.nodes)});
+  if (options.checkpoint_every > 0)
+    arguments.insert(arguments.end(),
+                     {"--checkpoint-every", std::to_string(options.checkpoint_every)});
+  if (!options.checkpoint_storage.empty())
+    arguments.insert(arguments.end(), {"--checkpoint-storage", options.checkpoint_storage});
   arguments.emplace_back("--json");
   return arguments;
 }
@@ -88,11 +96,27 @@ double checkpoint_bytes(const nlohmann::json& report) {
   return report.at("parameters").get<double>() * each;
 }
 
+/// What the report says of its checkpoints; the user's own figures come before them.
+void take_simulated(const nlohmann::json& checkpoints, analysis::CostReport& cost) {
+  const analysis::CheckpointCost simulated = analysis::checkpoint_cost(checkpoints);
+  cost.checkpoint_bytes = static_cast<double>(simulated.bytes);
+  cost.inputs.checkpoint_s = simulated.wait_s;
+  cost.inputs.interval_s = static_cast<double>(simulated.every_n_steps) * cost.step_s;
+  cost.inputs.restart_s = simulated.restart_s;
+  cost.notes.emplace_back(
+      "checkpoints: simulated waiting and interval of the report; a restart starts processes, "
+      "loads "
+      "compiled programs and reads the checkpoint");
+}
+
 void read_checkpoints(const CostOptions& options, analysis::CostReport& cost,
                       const nlohmann::json& report) {
   if (!options.checkpoint_time.empty() && !options.checkpoint_bandwidth.empty())
     throw ConfigError(
         "--checkpoint-time and --checkpoint-bandwidth say the same twice: expected one of them");
+  if (report.contains("checkpoints") && options.checkpoint_time.empty() &&
+      options.checkpoint_bandwidth.empty())
+    take_simulated(report.at("checkpoints"), cost);
   if (!options.checkpoint_time.empty())
     cost.inputs.checkpoint_s =
         analysis::parse_duration("--checkpoint-time", options.checkpoint_time);
@@ -119,7 +143,8 @@ void read_checkpoints(const CostOptions& options, analysis::CostReport& cost,
 }
 
 void read_failures(const CostOptions& options, analysis::CostReport& cost) {
-  cost.inputs.restart_s = analysis::parse_duration("--restart-time", options.restart_time);
+  if (!options.restart_time.empty())
+    cost.inputs.restart_s = analysis::parse_duration("--restart-time", options.restart_time);
   if (!options.mtbf.empty()) {
     cost.inputs.node_mtbf_s = analysis::parse_duration("--mtbf", options.mtbf);
     if (!(*cost.inputs.node_mtbf_s > 0))
@@ -127,7 +152,7 @@ void read_failures(const CostOptions& options, analysis::CostReport& cost) {
   } else {
     cost.notes.emplace_back(
         "no failures are counted: --mtbf 30d says that a node fails once in 30 days");
-    if (cost.inputs.restart_s > 0)
+    if (!options.restart_time.empty() && cost.inputs.restart_s > 0)
       throw ConfigError("--restart-time: nothing restarts without failures: give --mtbf too");
   }
   if ((options.validation_every > 0) == options.validation_time.empty())
@@ -281,8 +306,18 @@ constexpr const char* kCostFooter =
 /// How a run may fail and be validated.
 void failure_options(CLI::App& verb, CostOptions& options) {
   verb.add_option("--mtbf", options.mtbf, "mean time between failures of one node, e.g. 30d");
-  verb.add_option("--restart-time", options.restart_time, "from a failure to the first step again")
-      ->capture_default_str();
+  verb.add_option("--restart-time", options.restart_time,
+                  "from a failure to the first step again; none: what the simulated checkpoints "
+                  "say, else 0");
+  verb.add_option("--checkpoint-every", options.checkpoint_every,
+                  "of a configuration: steps between checkpoints, whose time is simulated")
+      ->type_name("N")
+      ->check(at_least(1));
+  verb.add_option("--checkpoint-storage", options.checkpoint_storage,
+                  "of a configuration: where simulated checkpoints go (see `trellis describe "
+                  "storage`)")
+      ->type_name("STORAGE")
+      ->check(not_empty("a storage"));
   verb.add_option("--checkpoint-interval", options.checkpoint_interval,
                   "time between checkpoints, e.g. 30min; none with --mtbf: Daly's optimum");
   verb.add_option("--checkpoint-time", options.checkpoint_time,

@@ -19,6 +19,7 @@
 #include "cli/output_files.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
+#include "sim/config/storage_config.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/run_config.h"
 #include "analysis/report/report_file.h"
@@ -51,6 +52,8 @@ std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& reques
                                {},
                                analysis::program_binaries()};
   if (!request.calibration.empty()) sources.files.emplace_back(request.calibration);
+  if (request.checkpoint_storage.ends_with(".yaml"))
+    sources.files.emplace_back(request.checkpoint_storage);
   if (request.memory_timeline) sources.options.emplace_back("with memory_timeline.json");
   for (const CLI::Option* option : verb.get_options()) {
     if (option->count() == 0 || kNeutral.contains(option->get_name())) continue;
@@ -123,6 +126,12 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
   return 0;
 }
 
+std::string storages() {
+  std::string text;
+  for (const std::string& name : sim::storage_names()) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 void common_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("config", request.config_file,
                   "NxDT YAML with the sections trainer, exp_manager, distributed_strategy, data, "
@@ -153,6 +162,21 @@ void common_options(CLI::App& verb, RunRequest& request) {
       ->check(above_zero());
   verb.add_flag("--json", request.json,
                 "print the report as one JSON document on stdout (schema trellis.run_report/1)");
+}
+
+void checkpoint_options(CLI::App& verb, RunRequest& request) {
+  verb.add_option("--checkpoint-every", request.checkpoint_every,
+                  "also what saving a checkpoint every N steps costs, and a restart; none: "
+                  "exp_manager.checkpoint_callback_params.every_n_train_steps, with "
+                  "--checkpoint-storage")
+      ->type_name("N")
+      ->check(between(1, kMostSimulatedSteps, "more steps than a run has"));
+  verb.add_option("--checkpoint-storage", request.checkpoint_storage,
+                  "where they go: " + storages() +
+                      " (see `trellis describe storage`), or your own file.yaml; none: nvme. "
+                      "--set storage.KEY=VALUE and host.KEY=VALUE change its numbers")
+      ->type_name("STORAGE")
+      ->check(not_empty("a storage"));
 }
 
 }  // namespace
@@ -241,6 +265,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
                    "(a link, named as in the report's list, has 1/FACTOR of its bandwidth)")
       ->type_name("PART=FACTOR")
       ->allow_extra_args(false);
+  checkpoint_options(*verb, *request);
   verb->add_flag("!--no-fold", request->fold,
                  "run every rank (at most 127), where one of those that do the same would be "
                  "for all; same figures, later");

@@ -67,8 +67,9 @@ constexpr std::int32_t kExplicitOrdering = 3;
 constexpr std::int32_t kNeverMerge = 2;  ///< equal names are different tracks here
 constexpr std::int32_t kUnitSizeBytes = 3;
 constexpr std::uint32_t kStateCleared = 1, kNeedsState = 2;
-constexpr std::uint32_t kSequence =
-    1;  ///< everything is one packet sequence: one set of interned texts
+/// Of the first part. A part is one packet sequence: one set of interned texts.
+constexpr std::uint32_t kSequence = 1;
+constexpr std::int32_t kProcessesOfAPart = 1 << 20;
 
 /// Interned ids of one kind: 1, 2, … in the order of first use; 0 is no id.
 class InternedIds {
@@ -99,9 +100,10 @@ std::int64_t floor_ns(Picoseconds time) { return time.value / 1000; }
 
 class Writer {
  public:
-  Writer(const Timeline& timeline, std::ostream& out)
+  Writer(const Timeline& timeline, std::ostream& out, std::uint32_t part)
       : timeline_(timeline),
         out_(out),
+        part_(part),
         names_(timeline.num_texts()),
         categories_(timeline.num_texts()),
         keys_(timeline.num_texts()),
@@ -120,13 +122,14 @@ class Writer {
 
  private:
   // uuids are dense: 1.. processes, tracks, counters, then the track of the warning; 0 is
-  // Perfetto's global track.
-  [[nodiscard]] std::uint64_t uuid(ProcessId id) const { return 1 + id.v; }
+  // Perfetto's global track. A part has the upper half.
+  [[nodiscard]] std::uint64_t first_uuid() const { return (std::uint64_t{part_} << 32) + 1; }
+  [[nodiscard]] std::uint64_t uuid(ProcessId id) const { return first_uuid() + id.v; }
   [[nodiscard]] std::uint64_t uuid(TrackId id) const {
-    return 1 + timeline_.processes().size() + id.v;
+    return first_uuid() + timeline_.processes().size() + id.v;
   }
   [[nodiscard]] std::uint64_t uuid(CounterId id) const {
-    return 1 + timeline_.processes().size() + timeline_.tracks().size() + id.v;
+    return first_uuid() + timeline_.processes().size() + timeline_.tracks().size() + id.v;
   }
   [[nodiscard]] std::uint64_t warning_uuid() const {
     return uuid(CounterId{static_cast<std::uint32_t>(timeline_.counters().size())});
@@ -165,7 +168,7 @@ class Writer {
     pbf_writer trace(buffer_);
     {
       pbf_writer one(trace, kTrace_packet);
-      one.add_uint32(kPacket_trusted_packet_sequence_id, kSequence);
+      one.add_uint32(kPacket_trusted_packet_sequence_id, kSequence + part_);
       if (flags != 0) one.add_uint32(kPacket_sequence_flags, flags);
       fill(one);
     }
@@ -211,7 +214,7 @@ class Writer {
   }
 
   void write_processes() {
-    std::int32_t rank = 0;
+    std::int32_t rank = static_cast<std::int32_t>(part_) * kProcessesOfAPart;
     for (const ProcessId id : timeline_.processes_in_order()) {
       descriptor(uuid(id), [&](pbf_writer& track) {
         track.add_enum(kDescriptor_child_ordering, kExplicitOrdering);
@@ -401,6 +404,7 @@ class Writer {
 
   const Timeline& timeline_;
   std::ostream& out_;
+  std::uint32_t part_;
   InternedIds names_, categories_, keys_, values_;
   std::vector<SliceFlow> flows_;
   std::string buffer_;
@@ -408,6 +412,8 @@ class Writer {
 
 }  // namespace
 
-void write_perfetto(const Timeline& timeline, std::ostream& out) { Writer(timeline, out).write(); }
+void write_perfetto(const Timeline& timeline, std::ostream& out, std::uint32_t part) {
+  Writer(timeline, out, part).write();
+}
 
 }  // namespace trellis::traces

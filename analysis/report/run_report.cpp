@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/report/checkpoint_report.h"
 #include "analysis/report/step_parts.h"
 #include "analysis/report/text_table.h"
 #include "analysis/report/unused_cores.h"
@@ -260,7 +261,7 @@ SimulatedRates simulated_rates(const json& step_report, const RunFacts& facts) {
 }
 
 json run_report(const RunFacts& facts, const json& step_report, const json& memory,
-                const json& portability) {
+                const json& portability, const json& checkpoints) {
   json report = {{"schema", "trellis.run_report/1"},
                  {"verb", facts.verb},
                  {"name", facts.name},
@@ -304,6 +305,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
       !software.is_null())
     report["memory"]["software"] = std::move(software);
   if (!portability.is_null()) report["portability"] = lacking_rows(portability);
+  if (!checkpoints.is_null()) report["checkpoints"] = checkpoints;
   return report;
 }
 
@@ -365,6 +367,7 @@ std::string print_run_report(const json& raw) {
     if (report.at("simulated").contains("attribution"))
       text += print_attribution(report.at("simulated")) + "\n";
     if (report.contains("memory")) text += print_memory(report.at("memory")) + "\n";
+    if (report.contains("checkpoints")) text += print_checkpoints(report.at("checkpoints")) + "\n";
     text += print_coverage(report.at("simulated").at("coverage"));
     if (report.contains("portability")) text += print_portability(report.at("portability"));
   }

@@ -68,11 +68,13 @@ struct SimulatedRates {
                                              const RunFacts& facts);
 
 /// `step_report`, `memory`, `portability`: the device's last documents; null on a device that times
-/// itself. Of the last one the report keeps what the hardware does not have. "memory" also has what
+/// itself. Of `portability` the report keeps what the hardware does not have. `checkpoints`: see
+/// checkpoint_report.h; null: none are saved. "memory" also has what
 /// `facts.software` takes, where it is known: software_memory.h.
 [[nodiscard]] nlohmann::json run_report(const RunFacts& facts, const nlohmann::json& step_report,
                                         const nlohmann::json& memory,
-                                        const nlohmann::json& portability);
+                                        const nlohmann::json& portability,
+                                        const nlohmann::json& checkpoints);
 
 /// The final table: facts, where the simulated step went per rank, memory per rank, coverage. Takes
 /// a trellis.run_report/1 document; throws ConfigError when it is something else.

@@ -85,8 +85,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 def _package_files():
     """(path in the wheel, content), in a fixed order."""
-    for file in sorted((HERE / PACKAGE).glob("*.py")):
-        yield f"{PACKAGE}/{file.name}", file.read_bytes()
+    for file in sorted((HERE / PACKAGE).rglob("*.py")):
+        yield f"{PACKAGE}/{file.relative_to(HERE / PACKAGE)}", file.read_bytes()
     program, libraries, bundled = _binaries()
     yield f"{PACKAGE}/bin/trellis", _relocated(program, "$ORIGIN/../lib")
     for file in libraries:

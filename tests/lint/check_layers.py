@@ -25,6 +25,7 @@ PLAIN_SIM = (
     "sim/collectives/",
     "sim/describe/",
     "sim/job/",
+    "sim/storage/",
     "sim/sim.h",
 )
 # Without LibTorch: for analysis and the program's verbs.

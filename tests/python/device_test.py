@@ -13,7 +13,8 @@ import trellis_neuron  # noqa: F401
 NAMES = """is_available is_initialized init device_count current_device set_device device
 get_device_name get_device_properties synchronize Stream Event stream current_stream
 default_stream set_stream manual_seed manual_seed_all seed seed_all initial_seed
-get_rng_state set_rng_state get_amp_supported_dtype _is_in_bad_fork memory_stats
+get_rng_state set_rng_state get_amp_supported_dtype is_bf16_supported mem_get_info
+_is_in_bad_fork memory_stats
 memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_summary
 reset_peak_memory_stats reset_accumulated_memory_stats empty_cache""".split()
 
@@ -277,7 +278,8 @@ arguments = {"set_device": [0], "manual_seed": [1], "manual_seed_all": [1],
              "set_rng_state": [state], "set_rng_state_all": [[state]], "set_stream": [stream],
              "stream": [stream], "keep_memory_events": [5], "configure_default": [2], "device": [0],
              "device_of": [state.to("neuron")]}
-answer = {"is_available", "is_initialized", "get_amp_supported_dtype", "DeviceProperties"}
+answer = {"is_available", "is_initialized", "get_amp_supported_dtype", "is_bf16_supported",
+          "DeviceProperties"}
 own = {name for name, value in vars(torch.neuron).items()
        if not name.startswith("_") and callable(value)
        and getattr(value, "__module__", "").startswith("trellis_neuron.")

@@ -30,6 +30,7 @@
 #include "trainer/app/host_need.h"
 #include "trainer/app/load_device.h"
 #include "trainer/app/memory_timeline.h"
+#include "trainer/app/planned_saves.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/app/software_facts.h"
@@ -156,6 +157,12 @@ std::string seconds_text(double seconds) {
   return text.data();
 }
 
+/// The numbers of storage and host belong to checkpoints: without them they are unknown.
+sim::StorageOverrides overrides_of(const RunRequest& request) {
+  return has_planned_saves(request) ? sim::split_overrides(request.hardware)
+                                    : sim::StorageOverrides{request.hardware, {}, {}};
+}
+
 constexpr const char* kCheckpoints = "checkpoints";  ///< in the run's directory
 
 /// One run from configuration to files.
@@ -165,13 +172,15 @@ class Run {
       : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only)
       throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    const sim::StorageOverrides numbers = overrides_of(request);
     device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
-               /*record=*/true, request.hardware, request.calibrated};
+               /*record=*/true, numbers.machine,  request.calibrated};
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
     device_.replay = request.shape_only && request.replay;
     device_.slow = request.slow;
+    if (has_planned_saves(request)) planned_saves_.emplace(request, config_, device_, numbers);
     representatives_ = device_.equal_ranks.representatives();
     const VersionSources sources = VersionSources::of_this_process();
     auto resume = find_checkpoint(sources);
@@ -218,7 +227,7 @@ class Run {
     say_step(1);
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
-        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints_.get(), directory_.string()});
+        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints(), directory_.string()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
           result.scalars = log_step(progress, result, seconds_since(last));
@@ -418,6 +427,23 @@ class Run {
     return json::parse(text);
   }
 
+  /// Null: none.
+  [[nodiscard]] TrainingCheckpoints* checkpoints() {
+    if (planned_saves_) return &planned_saves_->recorder();
+    return checkpoints_.get();
+  }
+
+  void write_trace() {
+    const Activity device_says("");
+    const bool text = request_.trace_format == "text";
+    const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
+    plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
+    if (planned_saves_)
+      planned_saves_->add_to_trace(trace, request_.trace_format, step_report_.at("step_time_ps"));
+    log_info("trace of the last step: " + trace.string() +
+             (text ? "" : " (open it at ui.perfetto.dev)"));
+  }
+
   void write_results() {
     activity_.now("writing trace and report");
     json memory, portability;
@@ -431,14 +457,8 @@ class Run {
       write_file_atomically(directory_ / "memory_timeline.json", timeline.dump() + "\n");
     if (!portability.is_null())
       write_file_atomically(directory_ / "portability.json", portability.dump(1) + "\n");
-    if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null()) {
-      const Activity device_says("");
-      const bool text = request_.trace_format == "text";
-      const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
-      plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
-      log_info("trace of the last step: " + trace.string() +
-               (text ? "" : " (open it at ui.perfetto.dev)"));
-    }
+    if (plugin_ != nullptr && plugin_->api().write_trace != nullptr && !step_report_.is_null())
+      write_trace();
     log_info(host_memory_text(host_, facts_, memory));
     if (!request_.shape_only) {
       log_info("data: rank 0 waited " + seconds_text(host_.data_wait_s) + " of " +
@@ -446,7 +466,9 @@ class Run {
                " of host time for samples; simulated time has no reading of data");
     }
     write_file_atomically(directory_ / "host.json", analysis::host_report(host_).dump(1) + "\n");
-    const json report = analysis::run_report(facts_, step_report_, memory, portability);
+    const json saves =
+        planned_saves_ ? planned_saves_->report(step_report_.at("step_time_ps")) : json(nullptr);
+    const json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     const std::string text =
         request_.json ? report.dump(1) + "\n" : analysis::print_run_report(report);
@@ -467,6 +489,7 @@ class Run {
   std::optional<RunLock> lock_;             ///< of directory_
   std::optional<RunLock> checkpoint_lock_;  ///< of checkpoint_callback_params.dirpath
   std::unique_ptr<checkpoint::RunCheckpoints> checkpoints_;  ///< null: none are saved or loaded
+  std::optional<PlannedSaves> planned_saves_;                ///< of a simulated run
   std::optional<RankLogs> logs_;
   LastResort last_resort_;
   json step_report_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,10 +28,12 @@ struct RunRequest {
   double timeout_s = 100;
   bool json = false;  ///< one JSON document on stdout
   std::string trace_format = "perfetto";
-  bool fold = true;              ///< simulate: of equal ranks one runs and represents the others
-  bool replay = true;            ///< simulate: passes that repeat are not executed
-  std::string calibration;       ///< file of `trellis calibrate`; "": none
-  bool memory_timeline = false;  ///< also memory_timeline.json of the fullest rank
+  bool fold = true;         ///< simulate: of equal ranks one runs and represents the others
+  bool replay = true;       ///< simulate: passes that repeat are not executed
+  std::string calibration;  ///< file of `trellis calibrate`; "": none
+  std::int64_t checkpoint_every = 0;  ///< simulate: steps between saves; 0: as the file says
+  std::string checkpoint_storage;     ///< simulate: where they go; "": none, or nvme with _every
+  bool memory_timeline = false;       ///< also memory_timeline.json of the fullest rank
   std::function<void(const std::string& directory)>
       began;  ///< when set: called with the place where the run writes its files before it does
   /// When set: gets what would be printed, when all files of the run are written and its folder is

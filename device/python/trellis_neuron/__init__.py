@@ -36,10 +36,11 @@ def _register():
 
 _register()
 
-from . import distributed  # noqa: E402
+from . import distributed, integrations  # noqa: E402
 from .ranks import run_ranks  # noqa: E402
 from .simulation import Simulation, simulate  # noqa: E402
 
 distributed.register()
+integrations.register()
 
 __all__ = ["Simulation", "neuron", "run_ranks", "simulate"]

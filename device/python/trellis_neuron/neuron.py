@@ -159,6 +159,16 @@ def simulated_time_ps(device=None) -> int:
     return _ops.simulated_time_ps(index_of(device))
 
 
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    return True
+
+
+def mem_get_info(device=None) -> tuple[int, int]:
+    """Free and total bytes of HBM of one logical core."""
+    total = get_device_properties(device).total_memory
+    return total - memory_reserved(device), total
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float32, torch.float16, torch.bfloat16]
 

@@ -131,6 +131,11 @@ Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer
   return Value::list(std::move(groups));
 }
 
+/// Without their addresses: tensors of shapes alone have none.
+bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
+}
+
 const char* folder_of(const std::string& state) {
   if (state == "fp32_param") return "sharded_master_weights";
   return state == "ema" ? "ema_weights" : "base_state";
@@ -188,7 +193,7 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
   const Value step_value = builder.add(step, {"step"}, {});
   optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
     for (const LiveTensor& tensor : live.model) {
-      if (tensor.values.data_ptr() != slot.parameter->tensor.data_ptr()) continue;
+      if (!is_same_memory(tensor.values, slot.parameter->tensor)) continue;
       shapes.of(tensor.id) = Value::size(slot.parameter->tensor.sizes().vec());
       Value& state = folders["base_state"].of(tensor.id);
       if (state.is_none()) state = Value::dict();

@@ -1,0 +1,145 @@
+#include "trainer/checkpoint/training/planned_checkpoints.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "runtime/world.h"
+#include "trainer/checkpoint/formats/native/state_files.h"
+#include "trainer/checkpoint/plan/transfer_plan.h"
+#include "trainer/checkpoint/state/live_state.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+std::int64_t bytes_of(const at::Tensor& tensor, bool as_bf16 = false) {
+  const auto each = as_bf16 && tensor.is_floating_point()
+                        ? std::int64_t{2}
+                        : static_cast<std::int64_t>(tensor.element_size());
+  return tensor.numel() * each;
+}
+
+/// Index of a class with the same files; adds one.
+int class_of(sim::CheckpointPlan& plan, sim::RankFiles files) {
+  const auto found = std::ranges::find(plan.classes, files);
+  const auto index = static_cast<int>(found - plan.classes.begin());
+  if (found == plan.classes.end()) plan.classes.push_back(std::move(files));
+  return index;
+}
+
+}  // namespace
+
+PlannedCheckpoints::PlannedCheckpoints(const trainer::RunConfig& config)
+    : config_(config), ranks_(static_cast<std::size_t>(config.world_size())) {}
+
+std::int64_t PlannedCheckpoints::consumed_samples(std::int64_t step) const {
+  return step * config_.data.global_batch_size;
+}
+
+void PlannedCheckpoints::after_step(const trainer::TrainingState& state,
+                                    const trainer::StepResult&) {
+  Rank& own = ranks_[static_cast<std::size_t>(state.rank.rank())];
+  if (own.files.empty()) own = rank_of(state);
+}
+
+PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingState& state) const {
+  const trainer::CheckpointSection& section = config_.exp_manager.checkpoints;
+  const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
+  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp()};
+  const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
+                                state.parallel.get_pipeline_model_parallel_rank(),
+                                mesh.dp_ranks(state.rank.rank())};
+  // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
+  const native::FileOptions options{section.save_xser, /*save_bf16=*/false};
+  Rank rank;
+  const auto add = [&](const std::vector<native::FileJob>& jobs, bool as_bf16) {
+    for (const native::FileJob& job : jobs) {
+      File file;
+      file.shared = job.holders.size() > 1;
+      file.tensors = static_cast<std::int64_t>(job.tensors.size());
+      for (const at::Tensor& tensor : job.tensors) {
+        file.bytes += bytes_of(tensor, as_bf16);
+        file.largest_tensor = std::max(file.largest_tensor, bytes_of(tensor, as_bf16));
+      }
+      rank.files.push_back(file);
+    }
+  };
+  add(native::model_jobs(live, place, options), section.save_bf16);
+  if (!section.save_weights_only)
+    add(native::optimizer_jobs(live, state.optimizer, /*lr=*/0, place, options), false);
+  for (const auto* tensors : {&live.model, &live.optimizer}) {
+    for (const LiveTensor& tensor : *tensors) rank.state_bytes += bytes_of(tensor.values);
+    rank.state_tensors += static_cast<std::int64_t>(tensors->size());
+  }
+  return rank;
+}
+
+/// Of a data-parallel group: its shared files are distributed as Saver distributes them. No file is
+/// shared with a rank of another group.
+std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
+    const std::vector<const Rank*>& group) const {
+  const auto id_of = [](std::size_t rank, std::size_t file) {
+    return std::to_string(rank) + "/" + std::to_string(file);
+  };
+  std::vector<int> all(group.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  std::vector<Transfer> transfers;
+  std::map<std::string, const File*> files;
+  for (std::size_t rank = 0; rank < group.size(); ++rank) {
+    for (std::size_t i = 0; i < group[rank]->files.size(); ++i) {
+      const File& file = group[rank]->files[i];
+      if (file.shared && rank > 0) continue;
+      const std::string id = id_of(rank, i);
+      files.emplace(id, &file);
+      transfers.push_back(
+          {id, file.bytes, file.shared ? all : std::vector{static_cast<int>(rank)}, false});
+    }
+  }
+  std::vector<sim::RankFiles> shares(group.size());
+  for (const TransferPlan::Item& item : distribute(std::move(transfers)).items) {
+    sim::RankFiles& share = shares[static_cast<std::size_t>(item.rank)];
+    const File& file = *files.at(item.id);
+    share.files.push_back(file.bytes);
+    share.tensors += file.tensors;
+    share.largest_tensor = std::max(share.largest_tensor, file.largest_tensor);
+    share.read_bytes += file.bytes;
+    share.read_files += file.tensors > 0 ? 1 : 0;
+  }
+  for (std::size_t rank = 0; rank < group.size(); ++rank) {
+    std::ranges::sort(shares[rank].files, std::greater<>());
+    shares[rank].state_bytes = group[rank]->state_bytes;
+    shares[rank].state_tensors = group[rank]->state_tensors;
+  }
+  return shares;
+}
+
+sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented_by) const {
+  const trainer::CheckpointSection& section = config_.exp_manager.checkpoints;
+  sim::CheckpointPlan plan;
+  plan.asynchronous = section.async;
+  plan.fully_parallel = section.save_xser;
+  plan.class_of.assign(ranks_.size(), 0);
+  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp()};
+  std::map<std::vector<const Rank*>, std::vector<int>> classes;  // of groups that are equal
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const std::vector<int> members = mesh.dp_ranks(static_cast<int>(rank));
+    if (members.front() != static_cast<int>(rank)) continue;
+    std::vector<const Rank*> group;
+    for (const int member : members) {
+      const auto at = static_cast<std::size_t>(member);
+      group.push_back(
+          &ranks_[represented_by.empty() ? at : static_cast<std::size_t>(represented_by[at])]);
+    }
+    auto [known, is_new] = classes.try_emplace(group);
+    if (is_new) {
+      for (sim::RankFiles& share : shared_out(group))
+        known->second.push_back(class_of(plan, std::move(share)));
+    }
+    for (std::size_t i = 0; i < members.size(); ++i)
+      plan.class_of[static_cast<std::size_t>(members[i])] = known->second[i];
+  }
+  return plan;
+}
+
+}  // namespace trellis::checkpoint
