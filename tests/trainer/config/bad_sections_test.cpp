@@ -228,10 +228,10 @@ const std::vector<Broken>& broken_files() {
       {{{"model_source: megatron", "model_source: hf"},
         {"seed: 7",
          "seed: 7\nmodel_alignment_strategy: {sft: {packing: true}, peft: {target_modules: "
-         "[q_proj]}}"}},
-       "run.yaml:4:model_alignment_strategy.peft.target_modules: `q_proj` takes no adapter; "
-       "expected qkv_proj, o_proj, gate_up_proj or "
-       "down_proj"},
+         "[qproj]}}"}},
+       "run.yaml:4:model_alignment_strategy.peft.target_modules: `qproj` names no module of this "
+       "model; expected some of down_proj, embed_tokens, gate_up_proj, k_proj, lm_head, o_proj, "
+       "q_proj or v_proj"},
       {{{"activation: swiglu", "activation: gelu"},
         {"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  fuse_gate_up: false"}},
        "run.yaml:27:model.fuse_gate_up: separates the two halves of a gated activation: expected "

@@ -169,6 +169,7 @@ std::vector<std::string> values_of(const std::string& key) {
       {"model_alignment_strategy.peft.lora_bias", {"all"}},
       {"model_alignment_strategy.peft.init_lora_weights", {"gaussian"}},
       {"model_alignment_strategy.peft.target_modules", {"[o_proj]"}},
+      {"model_alignment_strategy.peft.modules_to_save", {"[lm_head]"}},
   };
   const auto found = kWords.find(key);
   if (found != kWords.end()) return found->second;
