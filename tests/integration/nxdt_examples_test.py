@@ -131,6 +131,7 @@ class Trains(Case):
             return [
                 f"data.train_dir={SOURCE}/examples/alignment/{file}.jsonl",
                 "data.val_dir=null",
+                *([f"data.seq_length={SEQUENCE}"] if name.startswith("hf_") else []),
                 "data.tokenizer={library: byte-level}",
                 "model.weight_init_only=false",
                 "exp_manager.resume_from_checkpoint=null",

@@ -65,6 +65,16 @@ json target_modules(const TensorSource& source, const std::vector<AdapterSlice>&
   return ends;
 }
 
+/// Whole paths: PEFT takes every module whose path ends in the letters of a name.
+json modules_to_save(const TensorSource& source, const trainer::LoraSection& lora) {
+  std::set<std::string> modules;
+  for (const TensorEntry& entry : source.tensors()) {
+    if (parse_state_key(entry.key).state.empty() && lora.saves_module(module_of(entry.key)))
+      modules.insert(module_of(entry.key));
+  }
+  return modules.empty() ? json() : json(modules);
+}
+
 json config_of(const TensorSource& source, const trainer::LoraSection& lora,
                const std::vector<AdapterSlice>& slices, const std::string& base_model) {
   return {{"peft_type", "LORA"},
@@ -79,7 +89,7 @@ json config_of(const TensorSource& source, const trainer::LoraSection& lora,
           {"bias", lora.bias},
           {"init_lora_weights", lora.gaussian ? json("gaussian") : json(true)},
           {"target_modules", target_modules(source, slices)},
-          {"modules_to_save", lora.modules_to_save.empty() ? json() : json(lora.modules_to_save)}};
+          {"modules_to_save", modules_to_save(source, lora)}};
 }
 
 void write_weights(const TensorSource& source, const std::vector<Piece>& pieces, const Place& out) {
