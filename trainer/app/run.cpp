@@ -397,6 +397,7 @@ class Run {
     log.grad_norm = result.grad_norm;
     log.skipped = result.skipped;
     log.scalars = result.scalars;
+    log.metrics = result.metrics;
     log.parameter_norm = result.parameter_norm;
     log.val_loss = result.val_loss;
     log.validation_batches = result.validation_batches;
