@@ -25,8 +25,9 @@ void tokenizer_fields(Fields& fields, TokenizerSection& s) {
       [&](SectionReader& r) {
         // NxDT's alignment data modules read nothing but the type.
         const std::string unnamed = r.has_value("type") ? "huggingface" : s.library;
-        s.library = r.one_of("library", unnamed,
-                             {"byte-level", "huggingface", "megatron", "sentencepiece"});
+        s.library =
+            r.one_of("library", unnamed,
+                     {"byte-level", "huggingface", "megatron", "sentencepiece", "tiktoken"});
       },
       [&](YamlWriter& out) { out.text("library", s.library); });
   fields.text_or_null("type", s.type);
@@ -49,6 +50,7 @@ TokenizerSection read_tokenizer(SectionReader reader) {
   if (section.library == "huggingface")
     needs("type", section.type, "a directory with tokenizer.json");
   if (section.library == "sentencepiece") needs("model", section.model, "/path/to/tokenizer.model");
+  if (section.library == "tiktoken") needs("model", section.model, "/path/to/tokenizer.model");
   if (section.library == "megatron") needs("type", section.type, "GPT2BPETokenizer");
   if (section.library == "megatron" && section.type == "GPTSentencePieceTokenizer")
     needs("model", section.model, "/path/to/tokenizer.model");

@@ -140,7 +140,7 @@ const std::vector<Broken>& broken_files() {
       {{{"library: byte-level", "library: sentencepice"}},
        "run.yaml:18:data.tokenizer.library: unknown value `sentencepice`, did you mean "
        "`sentencepiece`?; expected byte-level, huggingface, "
-       "megatron or sentencepiece"},
+       "megatron, sentencepiece or tiktoken"},
       {{{"library: byte-level", "library: huggingface"}},
        "run.yaml:17:data.tokenizer.type: the library huggingface needs it, such as a directory "
        "with tokenizer.json"},

@@ -1,11 +1,14 @@
 """WordPiece and Unigram tokenizers, and the normal forms of Unicode, against Hugging Face
 `tokenizers`."""
 
+import base64
 import json
 import unittest
 
+from probe import probe
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from tokenizers_oracle import CORPUS, TokenizersCase, train
+from tokenizers_oracle import CORPUS, LLAMA3, TokenizersCase, train
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
 class WordPiece(TokenizersCase):
@@ -88,6 +91,67 @@ class Unigram(TokenizersCase):
             self.refused(
                 str(path), text, ask="tokenize", texts=["a"], library="huggingface", type=str(path)
             )
+
+
+class Tiktoken(TokenizersCase):
+    """The file is made of a trained vocabulary; the oracle is the tokenizer that transformers'
+    TikTokenConverter makes of it."""
+
+    def ranks(self):
+        trained = train(pre_tokenizers.ByteLevel(add_prefix_space=False), size=900)
+        back = {c: bytes([b]) for b, c in bytes_to_unicode().items()}
+        tokens = [t for t in trained.get_vocab() if t != "<|eot|>"]
+        tokens = [b"".join(back[c] for c in token) for token in tokens]
+        return sorted(tokens, key=lambda token: (len(token), token))
+
+    def write(self, tokens):
+        path = self.dir / "tokenizer.model"
+        lines = [f"{base64.b64encode(t).decode()} {i}\n" for i, t in enumerate(tokens)]
+        path.write_text("".join(lines))
+        return path
+
+    def test_equals_transformers(self):
+        tokens = self.ranks()
+        path = self.write(tokens)
+        ranks = {token: i for i, token in enumerate(tokens)}
+        letters = bytes_to_unicode()
+        word = lambda token: "".join(letters[b] for b in token)  # noqa: E731
+        merges = []
+        for token, rank in ranks.items():
+            cuts = [(token[:i], token[i:]) for i in range(1, len(token))]
+            cuts = [(a, b) for a, b in cuts if a in ranks and b in ranks]
+            cuts.sort(key=lambda cut: (ranks[cut[0]], ranks[cut[1]]))
+            merges += [(rank, word(a), word(b)) for a, b in cuts]
+        merges = [(a, b) for _, a, b in sorted(merges, key=lambda merge: merge[0])]
+        vocabulary = {word(token): rank for token, rank in ranks.items()}
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        request = dict(library="tiktoken", model=str(path))
+        self.compare(tokenizer, **request)
+        answer = probe(ask="tokenize", texts=["a<|end_of_text|>"], type="llama3", **request)
+        self.assertEqual(answer["eos"], len(tokens) + 1)
+        self.assertEqual(answer["ids"][0][-1], len(tokens) + 1)
+        self.assertEqual(answer["vocab_size"], len(tokens) + 256)
+
+    def test_what_is_wrong_is_named(self):
+        tokens = self.ranks()
+        ask = dict(ask="tokenize", texts=["a"], library="tiktoken")
+        path = self.write(tokens[1:])
+        self.refused(
+            str(path), "expected a token for each byte; 0 has none", model=str(path), **ask
+        )
+        path = self.write(tokens)
+        self.refused("llama3 or cl100k_base", model=str(path), type="gpt9", **ask)
+        path.write_text(path.read_text() + "@@@@ 7\n")
+        self.refused(
+            f"{path}:{len(tokens) + 1}: expected a token in base64", model=str(path), **ask
+        )
 
 
 class NormalForms(TokenizersCase):

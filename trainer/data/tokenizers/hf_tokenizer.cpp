@@ -13,6 +13,7 @@
 #include "trainer/data/tokenizers/normalizer.h"
 #include "trainer/data/tokenizers/piece_models.h"
 #include "trainer/data/tokenizers/pre_tokenizer.h"
+#include "trainer/data/tokenizers/tiktoken_file.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace trellis::trainer {
@@ -20,6 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+/// Of cl100k_base and Llama 3.
+constexpr const char* kTiktokenPattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 struct SpecialIds {
   std::optional<std::int32_t> eos, bos, pad;
@@ -206,6 +212,43 @@ std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
       read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
       std::move(pre_tokenizer), TokenDecoder(root["decoder"]));
   tokenizer->set_special(read_special_ids(file.parent_path(), *tokenizer));
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(const std::string& file,
+                                                   const std::string& type) {
+  const BpeTables tables = read_tiktoken_file(file);
+  auto model = std::make_unique<BpeModel>(tables);
+  std::vector<AddedToken> added;
+  SpecialIds special;
+  const std::int32_t next = model->vocab_size();
+  if (type == "llama3") {
+    const char* first[] = {"<|begin_of_text|>", "<|end_of_text|>"};
+    for (std::int32_t i = 0; i < 256; ++i)
+      added.push_back(
+          {.id = next + i,
+           .content = i < 2 ? first[i] : "<|reserved_special_token_" + std::to_string(i - 2) + "|>",
+           .special = true});
+    special = {next + 1, next, std::nullopt};
+  } else if (type == "cl100k_base") {
+    added.push_back({.id = next + 1, .content = "<|endoftext|>", .special = true});
+    special = {next + 1, std::nullopt, std::nullopt};
+  } else if (!type.empty()) {
+    throw ConfigError(
+        "data.tokenizer.type: expected llama3 or cl100k_base with library tiktoken, "
+        "or none, got \"" +
+        type + "\"");
+  }
+  const json words = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", kTiktokenPattern}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  const json decoder = {{"type", "ByteLevel"}}, none;
+  auto tokenizer = std::make_unique<WordTokenizer>(
+      std::move(model), std::move(added), Normalizer(JsonReader(none, file)),
+      PreTokenizer(JsonReader(words, file)), TokenDecoder(JsonReader(decoder, file)));
+  tokenizer->set_special(special);
   return tokenizer;
 }
 
