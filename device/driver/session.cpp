@@ -105,6 +105,13 @@ RankRecorder& Session::rank(int rank) {
 
 void Session::end_step(int rank, std::int64_t) { this->rank(rank).end_step(); }
 
+void Session::forget_steps() {
+  impl_->last.reset();
+  impl_->streams.clear();
+  impl_->graphs.clear();
+  for (const auto& recorder : impl_->ranks) recorder->impl().finished = {};
+}
+
 namespace {
 
 void refuse_forgotten(int rank, const StepStream& step) {

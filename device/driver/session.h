@@ -182,6 +182,9 @@ class Session {
   /// for it.
   [[nodiscard]] int index_of(int world_rank) const;
   void end_step(int rank, std::int64_t step);
+  /// Steps that ended before belong to no simulation that begins now: a rank that ends none has
+  /// done nothing.
+  void forget_steps();
   /// Compiles what is new, times it, runs the cluster; schema trellis.step_report/1.
   nlohmann::json simulate_step(std::int64_t step);
   void write_trace(const std::filesystem::path& path, const std::string& format);

@@ -128,6 +128,19 @@ class Steps(unittest.TestCase):
         first, second = (run.report().breakdown_ms(rank)[0] for rank in (0, 1))
         self.assertEqual(first["matmul"], second["matmul"])
 
+    def test_a_simulation_begins_without_steps_of_the_one_before(self):
+        def rank_program(rank):
+            torch.distributed.init_process_group("neuron")
+            value = torch.ones(8, device="neuron") @ torch.ones(8, 8, device="neuron")
+            torch.distributed.all_reduce(value)
+
+        with trellis_neuron.simulate("trn1.2xlarge", steps="manual") as two:
+            trellis_neuron.run_ranks(lambda rank: (rank_program(rank), two.step()), 2)
+        self.assertEqual(two.report().ranks(), [0, 1])
+        with trellis_neuron.simulate("trn1.2xlarge", steps="manual") as one:
+            (torch.ones(8, device="neuron:0") @ torch.ones(8, 8, device="neuron:0")).sum()
+        self.assertEqual(one.report().ranks(), [0])
+
     def test_memory_peak(self):
         with trellis_neuron.simulate(steps="manual") as run:
             big = torch.ones(1 << 20, device="neuron")

@@ -63,6 +63,8 @@ void end_step(std::int64_t step) {
 
 void discard_step() { discard_step_on_this_thread(); }
 
+void forget_steps() { session().forget_steps(); }
+
 std::string simulate_step(std::int64_t step) {
   return translated([&] { return session().simulate_step(step).dump(); });
 }
@@ -143,6 +145,7 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.def("device_count() -> int", &count_devices);
   m.def("end_step(int step) -> ()", &end_step);
   m.def("discard_step() -> ()", &discard_step);
+  m.def("forget_steps() -> ()", &forget_steps);
   m.def("simulate_step(int step) -> str", &simulate_step);
   m.def("say_activity(str what) -> ()", &say_activity);
   m.def("write_trace(str path, str format) -> ()", &write_trace);

@@ -3,6 +3,7 @@
 
 import json
 import threading
+import warnings
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class Simulation:
         self._options, self._steps, self._tokens = options, steps, tokens_per_step
         self._hooks: list[Any] = []
         self._forwarded = threading.local()
+        self._places: set[str] = set()  # devices of the modules that ran
         self._log = StepLog(keep_steps)
         self._result: RunReport | None = None
 
@@ -38,6 +40,7 @@ class Simulation:
         if _active is not None:
             raise RuntimeError("simulate: another simulation is active in this process")
         _configure(self._options)
+        _ops.forget_steps()
         _ops.discard_step()
         for index in range(neuron.device_count()):
             torch.accelerator.reset_peak_memory_stats(index)
@@ -58,8 +61,19 @@ class Simulation:
             if not len(self._log) and ranks.current() is None:
                 self.step()  # a body without steps is one step
             self._result = self._gather()
+            self._warn_if_elsewhere()
         _ops.discard_step()
         return False
+
+    def _warn_if_elsewhere(self) -> None:
+        places = ", ".join(sorted(self._places))
+        if places and not self._result.ranks():
+            warnings.warn(
+                f"simulate(): nothing ran on neuron: the modules of this program ran on {places}. "
+                'Move model and batches to torch.device("neuron"); a library that chooses its '
+                "device itself must be imported after trellis_neuron",
+                stacklevel=3,
+            )
 
     def step(self) -> None:
         """Ends a training step of the calling thread's ranks. In run_ranks(), every rank must end
@@ -92,11 +106,13 @@ class Simulation:
         if _active is self:
             _ops.say_activity(f"simulate(): the program runs step {len(self._log)}")
 
-    def _before_forward(self, *_):
+    def _before_forward(self, module, *_):
         """What comes before the first forward pass builds the model: it belongs to no step."""
         if not getattr(self._forwarded, "seen", False):
             self._forwarded.seen = True
             _ops.discard_step()
+            if (first := next(module.parameters(), None)) is not None:
+                self._places.add(first.device.type)
 
     def _gather(self) -> RunReport:
         return RunReport(

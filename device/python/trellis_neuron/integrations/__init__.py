@@ -3,7 +3,8 @@ alone."""
 
 import os
 
-from . import import_hooks, lightning, module_names
+from . import compilation, fake_tensors, lightning, module_names
+from .import_hooks import after_import
 
 
 def register() -> None:
@@ -11,4 +12,7 @@ def register() -> None:
         return
     module_names.register()
     for name in lightning.MODULES:
-        import_hooks.after_import(name, lightning.register)
+        after_import(name, lightning.register)
+    after_import(fake_tensors.MODULE, fake_tensors.register)
+    after_import(compilation.BACKENDS, compilation.register_backend)
+    after_import(compilation.INDUCTOR, compilation.register_default)

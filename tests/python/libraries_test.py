@@ -1,0 +1,134 @@
+"""Other libraries train on neuron as on the CPU, unmodified except for `import trellis_neuron`. The
+cases are the rows of docs/guides/libraries.md; `--write` puts them there."""
+
+import importlib
+import importlib.metadata
+import math
+import pathlib
+import sys
+import unittest
+import warnings
+
+import torch
+import trellis_neuron
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = SOURCE / "examples/python/libraries"
+PAGE = SOURCE / "docs/guides/libraries.md"
+BEGIN, END = "<!-- cases -->\n", "<!-- end of cases -->\n"
+torch.set_num_threads(1)
+sys.path.insert(0, str(EXAMPLES))
+
+# Library, feature, module in examples/python/libraries, arguments of train(), tolerance and why.
+SUMS = "sums over ranks in another order than one rank's"
+FEW_BITS = "at most the last bits of fp32 differ; the operator was not traced"
+CASES = [
+    ("transformers", "Trainer", "transformers_trainer", {}, 0, ""),
+    ("transformers", "Trainer, bf16", "transformers_trainer", {"bf16": True}, 0, ""),
+    ("accelerate", "a custom loop", "accelerate_loop", {}, 0, ""),
+    ("accelerate", "mixed_precision bf16", "accelerate_loop", {"mixed_precision": "bf16"}, 0, ""),
+    ("trl", "SFTTrainer", "trl_sft", {}, 1e-6, FEW_BITS),
+    ("trl", "DPOTrainer", "trl_dpo", {}, 1e-6, FEW_BITS),
+    ("peft", "LoRA in transformers' Trainer", "peft_lora", {}, 0, ""),
+    ("lightning", 'Trainer(accelerator="neuron")', "lightning_fit", {}, 0, ""),
+    ("diffusers", "UNet2DModel with attention", "diffusers_unet", {}, 1e-6, ""),
+    ("torch", 'compile, backend "eager"', "torch_compile", {"backend": "eager"}, 0, ""),
+    ("torch", 'compile, backend "aot_eager"', "torch_compile", {"backend": "aot_eager"}, 0, ""),
+    ("torch", "compile, default backend", "torch_compile", {"backend": "inductor"}, 0, ""),
+    ("torch", 'compile, backend "neuron"', "torch_compile", {"backend": "neuron"}, 0, ""),
+    ("torch", "DistributedDataParallel", "torch_distributed", {"kind": "ddp"}, 1e-6, SUMS),
+    ("torch", "FullyShardedDataParallel", "torch_distributed", {"kind": "fsdp"}, 1e-6, SUMS),
+    ("torch", "fully_shard (FSDP2)", "torch_distributed", {"kind": "fully_shard"}, 1e-6, SUMS),
+    (
+        "torch",
+        "parallelize_module (tensor parallelism)",
+        "torch_distributed",
+        {"kind": "tensor_parallel"},
+        1e-6,
+        SUMS,
+    ),
+    ("torch", "distributed.pipelining", "torch_distributed", {"kind": "pipelining"}, 1e-6, SUMS),
+]
+
+
+def table() -> str:
+    lines = ["| library | version | feature | losses against the CPU | example |"]
+    lines.append("|---|---|---|---|---|")
+    for library, feature, module, _, tolerance, why in CASES:
+        version = importlib.metadata.version(library).split("+")[0]
+        equal = f"within {tolerance:g} relative" if tolerance else "equal bits"
+        equal += f": {why}" if why else ""
+        lines.append(f"| {library} | {version} | {feature} | {equal} | `{module}.py` |")
+    return "\n".join(lines) + "\n"
+
+
+class Losses(unittest.TestCase):
+    def test_every_example_is_a_case(self):
+        examples = {path.stem for path in EXAMPLES.glob("*.py")} - {"small_llama"}
+        self.assertEqual(examples, {module for _, _, module, *_ in CASES})
+
+
+def check(module, arguments, tolerance):
+    def run(self):
+        train = importlib.import_module(module).train
+        own = {} if module in ("torch_compile", "torch_distributed") else arguments
+        expected = train("cpu", **own)
+        with warnings.catch_warnings(), trellis_neuron.simulate("trn2.48xlarge") as simulation:
+            warnings.simplefilter("ignore")
+            got = train("neuron", **arguments)
+        self.assertEqual(len(got), len(expected))
+        self.assertTrue(all(map(math.isfinite, got)), got)
+        for of_device, of_cpu in zip(got, expected):
+            self.assertLessEqual(abs(of_device - of_cpu), tolerance * abs(of_cpu))
+        report = simulation.report()
+        self.assertTrue(report.ranks(), "nothing ran on the device")
+        self.assertGreater(report.step_times_ms()[-1], 0)
+
+    return run
+
+
+for _, _, module, arguments, tolerance, _ in CASES:
+    name = "_".join([module, *(str(value) for value in arguments.values())])
+    setattr(Losses, f"test_{name}", check(module, arguments, tolerance))
+
+
+class Page(unittest.TestCase):
+    def test_lists_these_cases(self):
+        text = PAGE.read_text()
+        self.assertIn(BEGIN + "\n" + table() + "\n" + END, text, f"{__file__} --write")
+
+
+class Switch(unittest.TestCase):
+    def test_integrations_can_be_switched_off(self):
+        import os
+        import subprocess
+
+        program = (
+            "import importlib.util, torch, trellis_neuron;"
+            "print(importlib.util.find_spec('torch_neuronx') is not None)"
+        )
+        for value, expected in (("1", "True"), ("0", "False")):
+            done = subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, "TRELLIS_INTEGRATIONS": value},
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(done.stdout.strip(), expected, done.stderr)
+
+
+class NothingRan(unittest.TestCase):
+    def test_simulate_says_where_the_program_ran(self):
+        with self.assertWarnsRegex(UserWarning, "nothing ran on neuron.*cpu"):
+            with trellis_neuron.simulate("trn2.48xlarge"):
+                torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+
+
+def write():
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n" + table() + "\n" + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    write() if "--write" in sys.argv else unittest.main()
