@@ -24,12 +24,11 @@ void for_each_character(std::string_view text, Visit visit) {
 
 bool is_space(std::uint32_t code) { return char_classes()[code] == CharClass::kSpace; }
 
-/// Rust's is_other: control, format, surrogate, private use, unassigned.
+/// Control, format, surrogate, private use: what `tokenizers` calls other.
 bool is_other(std::uint32_t code) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_CC:
     case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_CO:
     case UTF8PROC_CATEGORY_CS: return true;
     default: return false;
