@@ -60,6 +60,7 @@ json json_of(const DiffOptions& options, const Comparison& result) {
           {"tolerance", options.compare.tolerance},
           {"tensors", result.tensors},
           {"bytes", result.bytes},
+          {"padded", result.padded},
           {"different", result.differences.size()},
           {"differences", rows}};
 }
@@ -96,6 +97,9 @@ void print(const DiffOptions& options, const Comparison& result) {
   const auto different = static_cast<std::int64_t>(result.differences.size());
   if (different > options.top)
     std::cout << fmt::format("… {} more (--top)\n", different - options.top);
+  if (result.padded > 0)
+    std::cout << fmt::format("{} tables of vocabularies of different sizes: rows of both count\n",
+                             result.padded);
   std::cout << fmt::format("{} tensors, {} compared: {} differ\n", result.tensors,
                            analysis::human_bytes(result.bytes), different);
 }

@@ -13,6 +13,7 @@
 #include "base/activity.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/checkpoint_hub.h"
 #include "cli/checkpoint_parts.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
@@ -33,14 +34,6 @@ using checkpoint::Place;
 using checkpoint::TensorEntry;
 using checkpoint::TensorSource;
 
-struct ExportRequest {
-  std::string checkpoint, out, like, tokenizer, config_file, dtype;
-  std::vector<std::string> overrides;
-  std::int64_t vocab_size = 0;  ///< 0: as the configuration pads it
-  double max_shard_gb = static_cast<double>(hub::kDefaultShardBytes) / 1e9;
-  bool merge_adapters = false, json = false;
-};
-
 /// Of the weights, as they are.
 DType dtype_of(const TensorSource& source) {
   for (const TensorEntry& entry : source.tensors()) {
@@ -50,10 +43,10 @@ DType dtype_of(const TensorSource& source) {
 }
 
 /// A config.json for the configuration of the training.
-void make_config(const TensorSource& source, const ExportRequest& request,
+void make_config(const TensorSource& source, const HubExportRequest& request,
                  hub::ExportOptions& options) {
-  const checkpoint::ConfigFile file(source, request.config_file);
-  const trainer::RunConfig config = trainer::load_run_config(file.path(), request.overrides);
+  const trainer::RunConfig config =
+      checkpoint::config_of(source, request.config_file, request.overrides);
   const std::int64_t vocabulary =
       request.vocab_size > 0 ? request.vocab_size : config.model.vocab_size;
   options.config_text =
@@ -63,7 +56,7 @@ void make_config(const TensorSource& source, const ExportRequest& request,
 
 /// What is next to the weights: files of another folder as they are, or made from the
 /// configuration.
-hub::SideFiles side_files(const TensorSource& source, const ExportRequest& request,
+hub::SideFiles side_files(const TensorSource& source, const HubExportRequest& request,
                           hub::ExportOptions& options) {
   hub::SideFiles files;
   if (request.like.empty()) {
@@ -84,7 +77,7 @@ hub::SideFiles side_files(const TensorSource& source, const ExportRequest& reque
 }
 
 /// The checkpoint with its adapters in the weights, when there are some.
-std::unique_ptr<TensorSource> merged(const TensorSource& source, const ExportRequest& request) {
+std::unique_ptr<TensorSource> merged(const TensorSource& source, const HubExportRequest& request) {
   const bool adapts = std::ranges::any_of(source.tensors(), [](const TensorEntry& entry) {
     return checkpoint::adapters::is_adapter_key(entry.key);
   });
@@ -103,7 +96,9 @@ std::unique_ptr<TensorSource> merged(const TensorSource& source, const ExportReq
   return std::make_unique<checkpoint::adapters::MergedSource>(source, config.model.lora->scale());
 }
 
-void export_hub(const ExportRequest& request) {
+}  // namespace
+
+void export_hub(const HubExportRequest& request) {
   Activity activity("opening the checkpoint");
   const auto opened = checkpoint::open_checkpoint(request.checkpoint);
   const auto with_adapters = merged(*opened, request);
@@ -132,12 +127,10 @@ void export_hub(const ExportRequest& request) {
   }
 }
 
-}  // namespace
-
 void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code) {
   CLI::App* verb = checkpoint.add_subcommand(
       "export-hf", "writes the weights of any checkpoint as a folder that transformers loads");
-  auto request = std::make_shared<ExportRequest>();
+  auto request = std::make_shared<HubExportRequest>();
   verb->add_option("checkpoint", request->checkpoint, "of any format")->required();
   verb->add_option("--out", request->out, "a new folder, local or s3://bucket/prefix")
       ->check(not_empty("a folder"))

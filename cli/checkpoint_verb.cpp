@@ -236,6 +236,9 @@ void add_checkpoint(CLI::App& app, int& exit_code) {
   add_checkpoint_diff(*verb, exit_code);
   add_checkpoint_export_hf(*verb, exit_code);
   add_checkpoint_export_adapter(*verb, exit_code);
+  add_checkpoint_import_hf(*verb, exit_code);
+  add_checkpoint_reshard(*verb, exit_code);
+  add_checkpoint_convert(*verb, exit_code);
   verb->footer(
       "Examples:\n  trellis checkpoint list run/checkpoints\n  trellis checkpoint verify "
       "run/checkpoints/<name>.ckpt\n"

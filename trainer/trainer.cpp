@@ -17,12 +17,11 @@
 #include "trainer/config/logged_scalars.h"
 #include "trainer/early_stopping.h"
 #include "trainer/first_non_finite.h"
-#include "trainer/models/factory.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/model.h"
+#include "trainer/rank_model.h"
 #include "trainer/reference_log_probs.h"
-#include "trainer/schedule/partition.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/step_calendar.h"
 #include "trainer/training_checkpoints.h"
@@ -41,23 +40,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-ModuleContext module_context(const RunConfig& config, const runtime::RankContext& rank,
-                             const ParallelState& parallel, ParameterList& parameters) {
-  ModuleContext context;
-  context.parallel = &parallel;
-  context.parameters = &parameters;
-  context.backward = std::make_shared<BackwardLayer>();
-  context.device = rank.device();
-  context.dtype = model_dtype(config.precision);
-  context.wide_dtype = wide_dtype(config.precision);
-  context.reduce_dtype = reduce_dtype(config.precision);
-  context.decay_biases = config.model.do_layer_norm_weight_decay;
-  context.sequence_parallel = config.distributed_strategy.sequence_parallel && config.tp() > 1;
-  context.shape_only = rank.shape_only();
-  context.seed = config.seed;
-  return context;
-}
-
 BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
   return {{config.model.encoder_seq_length / share,
@@ -66,29 +48,6 @@ BorderTensor stage_border(const RunConfig& config, const ModuleContext& context)
           at::TensorOptions()
               .dtype(residual_dtype(config.model, context.dtype))
               .device(context.device)};
-}
-
-std::vector<LayerRange> partition(const RunConfig& config) {
-  const int stages = config.pp() * config.vpp();
-  if (config.model.pipeline_cuts.empty()) return partition_layers(config.model.num_layers, stages);
-  return partition_layers(layer_names(config.model), config.model.pipeline_cuts, stages);
-}
-
-/// This rank's virtual stages, the first chunk first.
-std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config,
-                                                         const ModuleContext& context) {
-  const std::vector<LayerRange> ranges = partition(config);
-  const PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
-  std::vector<std::unique_ptr<PipelineStage>> stages;
-  for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
-    const int stage = shape.stage(context.parallel->get_pipeline_model_parallel_rank(), chunk);
-    const StageSlot slot{stage, shape.num_stages(), ranges[static_cast<std::size_t>(stage)]};
-    const std::size_t before = context.parameters->size();
-    stages.push_back(make_pipeline_stage(config.model, context, slot));
-    for (std::size_t i = before; i < context.parameters->size(); ++i)
-      (*context.parameters)[i].stage = stage;
-  }
-  return stages;
 }
 
 /// Global batches of an epoch. A shape-only run has no data, and so no end of them.
@@ -123,7 +82,7 @@ struct Trainer::Impl {
         data(std::move(data_module)),
         hooks(std::move(trainer_hooks)),
         parallel(state),
-        context(module_context(config, rank, parallel, parameters)),
+        context(module_context(config, {rank.device(), rank.shape_only()}, parallel, parameters)),
         calendar(config.trainer, batches_per_epoch(config, *data, rank.shape_only())),
         scheduler(config.model.optim, config.trainer.max_steps) {
     if (config.exp_manager.early_stopping)

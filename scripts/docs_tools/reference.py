@@ -78,6 +78,14 @@ FORMATS = {
         "what one checkpoint holds",
     ),
     "trellis.checkpoint_check/1": ("`trellis checkpoint verify --json`", "files that are damaged"),
+    "trellis.checkpoint_reshard/1": (
+        "`trellis checkpoint reshard --json`, `import-hf --json`",
+        "the checkpoint that was written, and its layout",
+    ),
+    "trellis.checkpoint_convert/1": (
+        "`trellis checkpoint convert --json`",
+        "the checkpoint that was written, and its format",
+    ),
     "trellis.checkpoint_export/1": (
         "`trellis checkpoint export-hf --json`",
         "the folder of weights that was written",

@@ -195,6 +195,32 @@ class Llama(Case):
         )
 
 
+class Import(Case):
+    def test_import_hf_gives_every_byte_back(self):
+        hub = self.save(llama())
+        config = SOURCE / "examples/quickstart.yaml"
+        ours = [option for option in OURS if option not in ("--device", "cpu")]
+        self.trellis(
+            *("checkpoint", "import-hf", hub, *ours, "--config", config, "--out", "imported.ckpt")
+        )
+        self.assertEqual(len(list((self.dir / "imported.ckpt/model").iterdir())), 4)
+        self.trellis(
+            *("checkpoint", "export-hf", "imported.ckpt", "--like", hub, "--out", "back"),
+            *("--max-shard-size", 30_000 / 1e9),
+        )
+        for file in hub.glob("model*"):
+            self.assertEqual(file.read_bytes(), (self.dir / "back" / file.name).read_bytes())
+        # A training starts from it as from the folder itself.
+        for run, place in (("a", hub), ("b", self.dir / "imported.ckpt")):
+            self.train(run, "--init-from", place, steps=1)
+        self.assertEqual(self.losses("a"), self.losses("b"))
+        error = self.trellis(
+            *("checkpoint", "import-hf", "imported.ckpt", "--config", config, "--out", "c"),
+            returncode=2,
+        ).stderr
+        self.assertIn("expected a checkpoint of the format hugging_face, got trellis", error)
+
+
 class Mistral(Case):
     def test_sliding_window(self):
         config = transformers.MistralConfig(**SIZES, sliding_window=7)

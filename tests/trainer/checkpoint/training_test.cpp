@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "tests/trainer/checkpoint/training_run.h"
+#include "tests/trainer/checkpoint/spread.h"
 #include "tests/trainer/python_oracle.h"
 #include "tests/support/temporary_directory.h"
 #include "trainer/config/optimizer_table.h"
@@ -17,61 +17,26 @@ namespace {
 
 using testing::HasSubstr;
 using testing_support::Canonical;
+using testing_support::checkpoint_of;
+using testing_support::config_of;
+using testing_support::resumed_from;
+using testing_support::Spread;
+using testing_support::spreads;
 using testing_support::train;
 using testing_support::TrainingRun;
+using testing_support::worst_difference;
 using trainer::RunConfig;
-using trainer::testing_support::Layout;
-using trainer::testing_support::small_llama;
 namespace fs = std::filesystem;
 
-/// How a run is spread; copies of key/value heads too.
-struct Spread {
-  Layout layout;
-  int kv_replicator = 1;
-  bool fused = false;  ///< qkv_linear with fuse_qkv
-  const char* hardware = "trn2";
-};
-
-RunConfig config_of(const Spread& spread, const std::string& precision, std::int64_t steps) {
-  RunConfig config = small_llama(spread.layout, precision, steps);
-  config.distributed_strategy.kv_replicator = spread.kv_replicator;
-  config.hardware = spread.hardware;
-  config.model.qkv_linear = spread.fused || spread.kv_replicator > 1;
-  config.model.fuse_qkv = spread.fused;
-  trainer::CheckpointSection& section = config.exp_manager.checkpoints;
-  section.create = true;
-  section.filename = "m--{step}-{consumed_samples}";
-  section.monitor = "step";
-  section.mode = "max";
-  section.save_top_k = -1;
-  section.save_last = false;
-  return config;
-}
-
 /// The same run from the checkpoint of a step.
-RunConfig resumed(RunConfig config, const std::string& folder, std::int64_t step) {
-  const std::string samples = std::to_string(step * config.data.global_batch_size);
-  config.exp_manager.checkpoints.create = false;
-  config.exp_manager.checkpoints.resume_from_checkpoint =
-      folder + "/m--step=" + std::to_string(step) + "-consumed_samples=" + samples + ".0.ckpt";
-  return config;
+RunConfig resumed(const RunConfig& config, const std::string& folder, std::int64_t step) {
+  return resumed_from(config, checkpoint_of(config, folder, step));
 }
 
 void expect_bit_equal(const Canonical& got, const Canonical& expected, std::int64_t step) {
   ASSERT_EQ(got.size(), expected.size());
   for (const auto& [key, tensor] : expected)
     ASSERT_TRUE(got.at(key).equal(tensor)) << key << " after step " << step;
-}
-
-double worst_difference(const Canonical& got, const Canonical& expected) {
-  double worst = 0;
-  for (const auto& [key, tensor] : expected) {
-    const auto found = got.find(key);
-    if (found == got.end()) return INFINITY;
-    const double scale = std::max(tensor.abs().max().item<double>(), 1e-12);
-    worst = std::max(worst, (found->second - tensor).abs().max().item<double>() / scale);
-  }
-  return worst;
 }
 
 const Spread kEightRanks{{2, 2, 2, true, true}};
@@ -110,19 +75,6 @@ INSTANTIATE_TEST_SUITE_P(Precision, ExactResume,
                          testing::Values("fp32", "bf16SR", "mixed_precision"));
 
 TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
-  const std::vector<Spread> spreads = {
-      {{1, 1, 1}},
-      {{2, 2, 2, true, true}},
-      {{4, 1, 2, false, true}},
-      {{1, 4, 2, false, false}},
-      {{2, 1, 4, true, true}, 1, true},
-      {{1, 2, 2, false, true, 2}},
-      {{2, 2, 1, false, false, 2}},
-      {{8, 1, 1, false, true}, 2},
-      {{8, 1, 1, true, true}, 2, true, "trn1"},
-      {{4, 2, 1, false, true}, 2, true},
-      {{1, 1, 8, false, true}},
-  };
   constexpr std::int64_t kSave = 5, kSteps = 10;
   std::map<std::size_t, TrainingRun> whole;
   const TemporaryDirectory folder;
@@ -131,7 +83,7 @@ TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
   };
   const auto reference = [&](std::size_t i) -> const TrainingRun& {
     if (!whole.contains(i)) {
-      RunConfig config = config_of(spreads[i], "fp64", kSteps);
+      RunConfig config = config_of(spreads()[i], "fp64", kSteps);
       config.exp_manager.checkpoints.every_n_train_steps = kSave;
       config.exp_manager.checkpoints.every_n_epochs = 0;
       whole[i] = train(config, folder_of(i));
@@ -140,10 +92,10 @@ TEST(Reshard, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
   };
   std::mt19937 random(7);
   for (int pair = 0; pair < 30; ++pair) {
-    const std::size_t from = random() % spreads.size(), to = random() % spreads.size();
+    const std::size_t from = random() % spreads().size(), to = random() % spreads().size();
     const TrainingRun& expected = reference(from);
     const RunConfig config =
-        resumed(config_of(spreads[to], "fp64", kSteps), folder_of(from), kSave);
+        resumed(config_of(spreads()[to], "fp64", kSteps), folder_of(from), kSave);
     const TrainingRun got = train(config, folder_of(to));
     EXPECT_LE(worst_difference(got.states.at(kSteps), expected.states.at(kSteps)), 1e-10)
         << from << " to " << to;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "trainer/checkpoint/containers/convert.h"
@@ -42,8 +43,9 @@ class TensorComparison {
   TensorComparison(const TensorSource& a, const TensorSource& b, double tolerance)
       : a_(a), b_(b), tolerance_(tolerance) {}
 
-  void values(TensorDifference& result) {
-    for_each_piece(result.a.shape, kPieceElements, [&](const Box& box) {
+  /// Of the box at the beginning of both.
+  void values(TensorDifference& result, const Shape& shape) {
+    for_each_piece(shape, kPieceElements, [&](const Box& box) {
       piece_a_.read(a_, result.a, box);
       piece_b_.read(b_, result.b, box);
       const bool same_bits =
@@ -86,6 +88,18 @@ class TensorComparison {
   double tolerance_;
   Piece piece_a_, piece_b_;
 };
+
+/// What two tables with a row per token have in common: vocabularies are padded for their layout.
+/// None: other tensors of different shapes.
+std::optional<Shape> common_shape(const std::string& key, const Shape& a, const Shape& b) {
+  if (a == b) return a;
+  const bool is_table =
+      is_vocabulary_weight(parse_state_key(key).weight) && a.size() == b.size() && !a.empty();
+  if (!is_table || !std::equal(a.begin() + 1, a.end(), b.begin() + 1)) return std::nullopt;
+  Shape shape = a;
+  shape[0] = std::min(a[0], b[0]);
+  return shape;
+}
 
 struct Pair {
   const TensorEntry *a = nullptr, *b = nullptr;
@@ -134,11 +148,12 @@ Comparison compare(const TensorSource& a, const TensorSource& b, const CompareOp
       difference.kind = Kind::kOnlyInA;
     } else if (pair.a == nullptr) {
       difference.kind = Kind::kOnlyInB;
-    } else if (pair.a->shape != pair.b->shape) {
+    } else if (const auto shape = common_shape(key, pair.a->shape, pair.b->shape); !shape) {
       difference.kind = Kind::kShape;
     } else {
-      comparison.values(difference);
-      result.bytes += elements_of(pair.a->shape) * element_bytes(pair.a->dtype);
+      comparison.values(difference, *shape);
+      result.padded += pair.a->shape == pair.b->shape ? 0 : 1;
+      result.bytes += elements_of(*shape) * element_bytes(pair.a->dtype);
       const bool types = !options.ignore_dtypes && pair.a->dtype != pair.b->dtype;
       difference.kind = types ? Kind::kDType : Kind::kValues;
       differs = types || difference.elements > 0;

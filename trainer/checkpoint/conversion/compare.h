@@ -30,8 +30,9 @@ struct TensorDifference {
 [[nodiscard]] const char* name(TensorDifference::Kind kind);
 
 struct Comparison {
-  std::int64_t tensors = 0;                   ///< names in either
-  std::int64_t bytes = 0;                     ///< compared, of one side
+  std::int64_t tensors = 0;  ///< names in either
+  std::int64_t bytes = 0;    ///< compared, of one side
+  std::int64_t padded = 0;   ///< tables of vocabularies of different sizes: the rows of both count
   std::vector<TensorDifference> differences;  ///< by key
 };
 

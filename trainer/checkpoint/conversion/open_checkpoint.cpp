@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/formats/full/full_source.h"
 #include "trainer/checkpoint/formats/hugging_face/hugging_face_source.h"
+#include "trainer/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
 
@@ -28,6 +29,11 @@ const Format kFormats[] = {
      &hugging_face::is_hub_folder,
      [](const Place& place) -> std::unique_ptr<TensorSource> {
        return std::make_unique<hugging_face::HuggingFaceSource>(place);
+     }},
+    {"megatron", "metadata.json next to .metadata, of megatron.core.dist_checkpointing",
+     &megatron::is_at,
+     [](const Place& place) -> std::unique_ptr<TensorSource> {
+       return std::make_unique<megatron::MegatronSource>(place);
      }},
     {"full", "checkpoint.pt, or a file *.pt with a dict of tensors",
      [](const Place& place) { return !full::file_at(place).empty(); },

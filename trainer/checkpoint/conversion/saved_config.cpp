@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <utility>
+#include <system_error>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -27,22 +27,47 @@ std::string saved_text(const TensorSource& source) {
   }
 }
 
-}  // namespace
+/// Exists for as long as this lives.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text)
+      : path_((std::filesystem::temp_directory_path() / "trellis_config_XXXXXX").string()) {
+    const int descriptor = mkstemp(path_.data());
+    if (descriptor < 0) throw Error(ExitCode::kOutput, path_ + ": cannot be written");
+    close(descriptor);
+    write_file_atomically(path_, text);
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
 
-ConfigFile::ConfigFile(const TensorSource& source, std::string file) : path_(std::move(file)) {
-  if (!path_.empty()) return;
-  const std::string text = saved_text(source);
-  path_ = (std::filesystem::temp_directory_path() / "trellis_config_XXXXXX").string();
-  const int descriptor = mkstemp(path_.data());
-  if (descriptor < 0) throw Error(ExitCode::kOutput, path_ + ": cannot be written");
-  close(descriptor);
-  is_temporary_ = true;
-  write_file_atomically(path_, text);
+ private:
+  std::string path_;
+};
+
+std::string replaced(std::string text, const std::string& what, const std::string& with) {
+  for (std::size_t at = text.find(what); at != std::string::npos;
+       at = text.find(what, at + with.size()))
+    text.replace(at, what.size(), with);
+  return text;
 }
 
-ConfigFile::~ConfigFile() {
-  std::error_code ignored;
-  if (is_temporary_) std::filesystem::remove(path_, ignored);
+}  // namespace
+
+trainer::RunConfig config_of(const TensorSource& source, const std::string& file,
+                             const std::vector<std::string>& overrides,
+                             const std::string& instance) {
+  if (!file.empty()) return trainer::load_run_config(file, overrides, instance);
+  const TemporaryFile saved(saved_text(source));
+  try {
+    return trainer::load_run_config(saved.path(), overrides, instance);
+  } catch (const ConfigError& error) {
+    throw ConfigError(replaced(error.what(), saved.path(), source.address() + "'s configuration"));
+  }
 }
 
 }  // namespace trellis::checkpoint

@@ -8,20 +8,10 @@
 
 namespace trellis::checkpoint {
 
-/// The configuration file of a conversion: a named one, or that which a checkpoint was saved with,
-/// as a file for as long as this lives.
-class ConfigFile {
- public:
-  /// `file` "": the source's. Throws ConfigError when the source has none.
-  ConfigFile(const TensorSource& source, std::string file);
-  ~ConfigFile();
-  ConfigFile(const ConfigFile&) = delete;
-  ConfigFile& operator=(const ConfigFile&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool is_temporary_ = false;
-};
+/// The configuration of a conversion: of `file`, or, when that is "", the one that the checkpoint
+/// was saved with. Throws ConfigError as load_run_config, and when the source has none.
+[[nodiscard]] trainer::RunConfig config_of(const TensorSource& source, const std::string& file,
+                                           const std::vector<std::string>& overrides,
+                                           const std::string& instance = trainer::kDefaultInstance);
 
 }  // namespace trellis::checkpoint

@@ -1,5 +1,7 @@
 #include "trainer/checkpoint/sharding/state_keys.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 
 namespace trellis::checkpoint {
@@ -30,6 +32,13 @@ std::string source_key(const std::string& key, DType dtype, const StoredType& st
   if (!weight) return has(master) ? master : "";
   const bool is_narrower = element_bytes(*weight) < element_bytes(dtype);
   return is_narrower && has(master) ? master : wanted.weight;
+}
+
+bool is_vocabulary_weight(const std::string& name) {
+  constexpr const char* kEnds[] = {"embed_tokens.weight", "word_embeddings.weight",
+                                   "lm_head.weight", "output_layer.weight", "cls.predictions.bias"};
+  return std::any_of(std::begin(kEnds), std::end(kEnds),
+                     [&](const char* end) { return name.ends_with(end); });
 }
 
 }  // namespace trellis::checkpoint

@@ -23,6 +23,9 @@ struct StateKey {
 };
 [[nodiscard]] StateKey parse_state_key(const std::string& key);
 
+/// Whether a weight has a row per token, so that its rows may be padded to another number.
+[[nodiscard]] bool is_vocabulary_weight(const std::string& name);
+
 /// The type of a key that a checkpoint has; none: it has none of that name.
 using StoredType = std::function<std::optional<DType>(const std::string& key)>;
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
+
+#include "trainer/checkpoint/sharding/state_keys.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -159,13 +162,6 @@ class PartMaker {
 };
 
 }  // namespace
-
-bool is_vocabulary_weight(const std::string& name) {
-  constexpr const char* kEnds[] = {"embed_tokens.weight", "word_embeddings.weight",
-                                   "lm_head.weight", "output_layer.weight", "cls.predictions.bias"};
-  return std::any_of(std::begin(kEnds), std::end(kEnds),
-                     [&](const char* end) { return name.ends_with(end); });
-}
 
 std::vector<ShardedPart> parts_of(const Parameter& parameter, const ParameterSpan& span,
                                   const RankPlace& place, int dp_copy, DType dtype,

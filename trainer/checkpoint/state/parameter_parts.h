@@ -36,7 +36,4 @@ struct ParameterSpan {
                                                 int dp_copy, DType dtype,
                                                 const std::string& prefix);
 
-/// Whether a weight has a row per token, so that its rows may be padded to another number.
-[[nodiscard]] bool is_vocabulary_weight(const std::string& name);
-
 }  // namespace trellis::checkpoint

@@ -81,6 +81,8 @@ std::string default_pattern(const RunConfig& config) {
   return config.exp_manager.name + "--{" + config.exp_manager.checkpoints.monitor + ":.4f}-{epoch}";
 }
 
+}  // namespace
+
 std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
   return {{"tp", config.tp()},
           {"pp", config.pp()},
@@ -89,8 +91,6 @@ std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
           {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
           {"kv_replicator", config.distributed_strategy.kv_replicator}};
 }
-
-}  // namespace
 
 std::optional<Resume> find_resume(const RunConfig& config, const std::string& folder) {
   const CheckpointSection& section = config.exp_manager.checkpoints;

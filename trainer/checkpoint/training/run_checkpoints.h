@@ -32,6 +32,9 @@ struct Resume {
 [[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
                                                 const std::string& folder);
 
+/// Of the manifest: tp, pp, vpp, dp, zero1, kv_replicator.
+[[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
+
 /// Checkpoints of a run by exp_manager's rules, one object for all its ranks.
 class RunCheckpoints final : public trainer::TrainingCheckpoints {
  public:

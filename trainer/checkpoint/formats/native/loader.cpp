@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/state_files.h"
+#include "trainer/checkpoint/formats/native/stored_tensor.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
@@ -74,15 +75,7 @@ std::shared_ptr<const TorchFileReader> Loader::reader_of(const std::string& file
 at::Tensor Loader::read(std::size_t tensor) {
   const StoredTensor& stored = manifest_.tensors[tensor];
   const auto reader = reader_of(stored.file);
-  const Value* value = &reader->root();
-  for (const PathKey& key : stored.path)
-    value = &value->at(std::visit([](const auto& word) { return Value(word); }, key));
-  const std::int64_t number = value->as_tensor();
-  const TensorMeta& meta = reader->tensors().at(static_cast<std::size_t>(number)).meta;
-  if (meta.dtype != stored.dtype || meta.shape != stored.shape)
-    throw ConfigError(address_ + ": " + stored.id() + " is not as " + kManifestFile +
-                      " says: expected " + name(stored.dtype) + " " + text_of(stored.shape) +
-                      ", got " + name(meta.dtype) + " " + text_of(meta.shape));
+  const std::int64_t number = tensor_number(*reader, stored, address_);
   at::Tensor content =
       at::empty(stored.shape, at::TensorOptions().dtype(scalar_type_of(stored.dtype)));
   reader->read_tensor(number,

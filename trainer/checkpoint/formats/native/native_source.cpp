@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/stored_tensor.h"
 #include "trainer/checkpoint/plan/boxes.h"
 
 namespace trellis::checkpoint::native {
@@ -115,15 +116,7 @@ void NativeSource::read(const TensorEntry& tensor, const Box& box,
   for (const CopyStep& copy : plan_reads(wanted, tensor.key, index_).copies) {
     const StoredTensor& stored = manifest_.tensors[copy.tensor];
     const auto reader = files_->open(stored.file);
-    const Value* value = &reader->root();
-    for (const PathKey& key : stored.path)
-      value = &value->at(std::visit([](const auto& word) { return Value(word); }, key));
-    const std::int64_t number = value->as_tensor();
-    const TensorMeta& meta = reader->tensors().at(static_cast<std::size_t>(number)).meta;
-    if (meta.dtype != stored.dtype || meta.shape != stored.shape)
-      throw ConfigError(address_ + ": " + stored.id() + " is not as " + kManifestFile +
-                        " says: expected " + name(stored.dtype) + " " + text_of(stored.shape) +
-                        ", got " + name(meta.dtype) + " " + text_of(meta.shape));
+    const std::int64_t number = tensor_number(*reader, stored, address_);
     read_box(
         {stored.shape, copy.from.offset, box.shape, copy.into, copy.from.shape},
         element_bytes(stored.dtype),

@@ -8,31 +8,11 @@
 
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/hashing_file.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 
 namespace trellis::checkpoint::native {
 namespace {
-
-/// Counts and hashes what goes to another file.
-class HashingFile final : public WritableFile {
- public:
-  struct Result {
-    ContentHasher hasher;
-    std::int64_t bytes = 0;
-  };
-  HashingFile(std::unique_ptr<WritableFile> file, std::shared_ptr<Result> result)
-      : file_(std::move(file)), result_(std::move(result)) {}
-  void write(std::span<const std::byte> bytes) override {
-    result_->hasher.bytes(bytes.data(), bytes.size());
-    result_->bytes += static_cast<std::int64_t>(bytes.size());
-    file_->write(bytes);
-  }
-  void close() override { file_->close(); }
-
- private:
-  std::unique_ptr<WritableFile> file_;
-  std::shared_ptr<Result> result_;
-};
 
 std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, bool any_dp_copy) {
   std::vector<StoredPart> stored;
@@ -52,21 +32,25 @@ class JobBuilder {
   JobBuilder(std::string path, std::vector<int> holders, const FileOptions& options)
       : path_(std::move(path)), holders_(std::move(holders)), xser_(options.use_xser) {}
 
-  /// The value that represents the tensor in the root.
-  Value add(const at::Tensor& tensor, std::vector<PathKey> path, std::vector<StoredPart> parts) {
+  /// The value that represents the tensor in the root. `any_dp_copy`: all ranks of DP hold the
+  /// same.
+  Value add(const at::Tensor& tensor, std::vector<PathKey> path,
+            const std::vector<ShardedPart>& parts, bool any_dp_copy) {
     const auto number = static_cast<std::int64_t>(count_++);
     StoredTensor stored{xser_ ? xser_tensor_file(path_, number) : path_,
                         xser_ ? std::vector<PathKey>{} : std::move(path),
-                        dtype_of(tensor.scalar_type()), tensor.sizes().vec(), std::move(parts)};
+                        dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
+                        main_parts(parts, any_dp_copy)};
     if (!xser_) {
       main_.tensors.push_back(tensor);
+      main_.parts.push_back(parts);
       if (!stored.parts.empty()) main_.stored.push_back(std::move(stored));
       return Value::tensor(number);
     }
     info_.emplace_back(Value(number), Value::dict({{"dtype", Value::dtype(stored.dtype)},
                                                    {"shape", Value::size(stored.shape)},
                                                    {"expert_model_parallel", Value(false)}}));
-    FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_};
+    FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_, {parts}};
     if (!stored.parts.empty()) job.stored.push_back(std::move(stored));
     jobs_.push_back(std::move(job));
     return Value::instance("torch_xla.utils.serialization.TensorReference",
@@ -161,7 +145,7 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
                                   ? tensor.values.to(at::kBFloat16)
                                   : tensor.values;
     items.emplace_back(tensor.parameter,
-                       builder.add(values, {tensor.parameter}, main_parts(tensor.parts, true)));
+                       builder.add(values, {tensor.parameter}, tensor.parts, true));
   }
   return builder.finish(Value::ordered_dict(std::move(items)));
 }
@@ -184,13 +168,13 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
     const bool nested = folder == "base_state";
     std::vector<PathKey> path{folder, tensor.id};
     if (nested) path.emplace_back(tensor.state);
-    const Value value = builder.add(tensor.values, path, main_parts(tensor.parts, !zero1));
+    const Value value = builder.add(tensor.values, path, tensor.parts, !zero1);
     Value& of_id = folders[folder].of(tensor.id);
     if (nested && of_id.is_none()) of_id = Value::dict();
     nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);
   }
   const at::Tensor step = at::full({}, static_cast<double>(optimizer.steps()), at::kFloat);
-  const Value step_value = builder.add(step, {"step"}, {});
+  const Value step_value = builder.add(step, {"step"}, {}, true);
   optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
     for (const LiveTensor& tensor : live.model) {
       if (!is_same_memory(tensor.values, slot.parameter->tensor)) continue;
@@ -217,7 +201,7 @@ StoredFile write_job(Storage& storage, const std::string& folder, const FileJob&
                       {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
   }
   writer.finish(job.root);
-  return {result->bytes, result->hasher.finish().to_string()};
+  return result->stored();
 }
 
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value) {

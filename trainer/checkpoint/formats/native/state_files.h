@@ -20,6 +20,8 @@ struct FileJob {
   std::vector<at::Tensor> tensors;   ///< on any device
   std::vector<StoredTensor> stored;  ///< for the manifest
   std::vector<int> holders;          ///< global ranks, ascending
+  /// Of each tensor: what it is of the layout-independent ones, copies too.
+  std::vector<std::vector<ShardedPart>> parts = {};
   [[nodiscard]] std::int64_t bytes() const;
 };
 

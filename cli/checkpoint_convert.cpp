@@ -1,0 +1,180 @@
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/report/run_report.h"
+#include "base/activity.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "cli/checkpoint_hub.h"
+#include "cli/checkpoint_parts.h"
+#include "cli/load_trainer.h"
+#include "cli/not_empty.h"
+#include "cli/number_range.h"
+#include "trainer/app/reshard_request.h"
+#include "trainer/checkpoint/conversion/full_writer.h"
+#include "trainer/checkpoint/conversion/megatron_writer.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/conversion/saved_config.h"
+
+namespace trellis::cli {
+namespace {
+
+using checkpoint::Place;
+using checkpoint::TensorSource;
+using trainer::ReshardRequest;
+
+struct ConvertRequest {
+  ReshardRequest native;  ///< what all of them share
+  std::string to, dtype;
+  int heads = 0, kv_heads = 0;
+};
+
+int reshard(const ReshardRequest& request) {
+  return call_trainer<trellis_checkpoint_reshard_fn>("trellis_checkpoint_reshard", &request);
+}
+
+void add_target(CLI::App& verb, ReshardRequest& request) {
+  verb.add_option("--out", request.destination, "a new folder, local or s3://bucket/prefix")
+      ->check(not_empty("a folder"))
+      ->required();
+  verb.add_option("--config", request.config_file,
+                  "NxDT YAML; none: the one that the checkpoint was saved with")
+      ->type_name("YAML");
+  verb.add_flag("--weights-only", request.weights_only, "no optimizer states");
+  verb.add_flag("--json", request.json, "one JSON document");
+}
+
+/// As options say, or as the configuration.
+checkpoint::megatron::AttentionSizes attention_of(const ConvertRequest& request,
+                                                  const TensorSource& source) {
+  if (request.heads > 0) return {request.heads, request.kv_heads};
+  const trainer::RunConfig config =
+      checkpoint::config_of(source, request.native.config_file, request.native.overrides);
+  return {config.model.num_attention_heads, config.model.num_kv_heads};
+}
+
+void convert_plain(const ConvertRequest& request) {
+  Activity activity("opening the checkpoint");
+  const auto source = checkpoint::open_checkpoint(request.native.source);
+  checkpoint::ConvertOptions options{.weights_only = request.native.weights_only};
+  if (!request.dtype.empty()) options.dtype = checkpoint::dtype_named(request.dtype);
+  const Place place = checkpoint::open_place(request.native.destination);
+  std::int64_t bytes = 0;
+  const auto progress = [&](std::int64_t done, std::int64_t of) {
+    activity.count(done, of);
+    bytes = of;
+  };
+  if (request.to == "full") {
+    activity.now("writing tensors, bytes");
+    checkpoint::write_full(*source, place, options, progress);
+  } else {
+    const auto attention = attention_of(request, *source);
+    activity.now("writing tensors, bytes");
+    checkpoint::write_megatron(*source, place, options, attention, progress);
+  }
+  if (request.native.json) {
+    std::cout << nlohmann::json({{"schema", "trellis.checkpoint_convert/1"},
+                                 {"checkpoint", place.address()},
+                                 {"format", request.to},
+                                 {"bytes", bytes}})
+                     .dump(1)
+              << "\n";
+  } else {
+    std::cout << fmt::format("{}: {} of tensors in the format {}\n", terminal_line(place.address()),
+                             analysis::human_bytes(bytes), request.to);
+  }
+}
+
+int convert(const ConvertRequest& request) {
+  if (request.to == "native") return reshard(request.native);
+  if (request.to == "hf") {
+    export_hub({.checkpoint = request.native.source,
+                .out = request.native.destination,
+                .config_file = request.native.config_file,
+                .dtype = request.dtype,
+                .overrides = request.native.overrides,
+                .json = request.native.json});
+  } else {
+    convert_plain(request);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_checkpoint_reshard(CLI::App& checkpoint, int& exit_code) {
+  CLI::App* verb = checkpoint.add_subcommand(
+      "reshard", "writes a checkpoint in another layout, optimizer states too");
+  auto request = std::make_shared<ReshardRequest>();
+  verb->add_option("checkpoint", request->source, "of any format")->required();
+  verb->add_option("overrides", request->overrides,
+                   "key.path=value of the new layout, e.g. "
+                   "distributed_strategy.tensor_model_parallel_size=4");
+  verb->add_option("--instance", request->instance, "whose order copies of key/value heads have")
+      ->capture_default_str();
+  add_target(*verb, *request);
+  verb->footer(
+      "Examples:\n  trellis checkpoint reshard a.ckpt trainer.devices=4 "
+      "distributed_strategy.tensor_model_parallel_size=4 --out b.ckpt\n"
+      "  trellis checkpoint reshard a.ckpt --config other.yaml --out b.ckpt\n"
+      "Training loads every layout by itself; this saves it the work at each start. Until it is "
+      "complete the result is marked as unfinished, and the same command begins again.");
+  verb->callback([request, &exit_code] { exit_code = reshard(*request); });
+}
+
+void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
+  CLI::App* verb = checkpoint.add_subcommand(
+      "import-hf", "writes a folder of Hugging Face as a checkpoint of the configuration's layout");
+  auto request = std::make_shared<ReshardRequest>();
+  request->source_format = "hugging_face";
+  request->weights_only = true;
+  verb->add_option("folder", request->source, "with config.json and weights")->required();
+  verb->add_option("overrides", request->overrides, "key.path=value of the configuration");
+  verb->add_option("--out", request->destination, "a new folder, local or s3://bucket/prefix")
+      ->check(not_empty("a folder"))
+      ->required();
+  verb->add_option("--config", request->config_file, "NxDT YAML: model, layout and precision")
+      ->type_name("YAML")
+      ->required();
+  verb->add_flag("--json", request->json, "one JSON document");
+  verb->footer(
+      "Example:\n  trellis checkpoint import-hf Llama-3-8B --config llama.yaml --out llama.ckpt\n"
+      "`train --init-from` takes the result, or the folder itself.");
+  verb->callback([request, &exit_code] { exit_code = reshard(*request); });
+}
+
+void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {
+  CLI::App* verb =
+      checkpoint.add_subcommand("convert", "writes a checkpoint of any format in another one");
+  auto request = std::make_shared<ConvertRequest>();
+  verb->add_option("checkpoint", request->native.source, "of any format")->required();
+  verb->add_option("overrides", request->native.overrides, "key.path=value of the configuration");
+  verb->add_option("--to", request->to,
+                   "full: one file of torch.save; megatron: a folder of "
+                   "megatron.core.dist_checkpointing; hf: weights for transformers (export-hf has "
+                   "more options); native: files per rank (as reshard)")
+      ->check(CLI::IsMember({"full", "megatron", "hf", "native"}))
+      ->required();
+  add_target(*verb, request->native);
+  verb->add_option("--dtype", request->dtype, "of the weights; none: as they are")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  verb->add_option("--heads", request->heads,
+                   "attention heads, which the fused weights of megatron need; none: the "
+                   "configuration's")
+      ->check(at_least(1));
+  verb->add_option("--kv-heads", request->kv_heads, "key/value heads; none: as many")
+      ->check(at_least(1))
+      ->needs("--heads");
+  verb->footer(
+      "Examples:\n  trellis checkpoint convert a.ckpt --to full --out whole.pt\n"
+      "  trellis checkpoint convert a.ckpt --to megatron --out iter_0000100\n"
+      "  trellis checkpoint convert iter_0000100 --to native --config llama.yaml --out b.ckpt");
+  verb->callback([request, &exit_code] { exit_code = convert(*request); });
+}
+
+}  // namespace trellis::cli

@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""Folders of megatron-core go in and out: its GPTModel loads what we write and computes the logits
+of transformers, and what it saves comes back."""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+import transformers
+
+warnings.filterwarnings("ignore")
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+TOLERANCE = 1e-5
+SEQUENCE, VOCABULARY, LAYERS, HIDDEN, FFN, HEADS, KV_HEADS = 16, 272, 2, 32, 48, 4, 2
+LAYOUT = [
+    "distributed_strategy.tensor_model_parallel_size=2",
+    "distributed_strategy.pipeline_model_parallel_size=2",
+]
+OURS = [
+    f"model.num_layers={LAYERS}",
+    f"model.hidden_size={HIDDEN}",
+    f"model.ffn_hidden_size={FFN}",
+    f"model.num_attention_heads={HEADS}",
+    f"model.num_kv_heads={KV_HEADS}",
+    f"model.encoder_seq_length={SEQUENCE}",
+    "precision.type=fp32",
+]
+
+
+def on_the_cpu():
+    """megatron-core asks for CUDA, which this PyTorch does not have."""
+    if dist.is_initialized():
+        return
+    rendezvous = tempfile.mktemp()
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=0, world_size=1)
+    torch.cuda.current_device = lambda: "cpu"
+    torch.cuda.synchronize = lambda *_: None
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import random
+
+    random.CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
+    parallel_state.initialize_model_parallel()
+
+
+def megatron_model(family, groups=KV_HEADS):
+    on_the_cpu()
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import TransformerConfig
+
+    llama = family == "llama"
+    norm = "RMSNorm" if llama else "LayerNorm"
+    config = TransformerConfig(
+        num_layers=LAYERS,
+        hidden_size=HIDDEN,
+        num_attention_heads=HEADS,
+        num_query_groups=groups,
+        ffn_hidden_size=FFN,
+        use_cpu_initialization=True,
+        gated_linear_unit=llama,
+        activation_func=torch.nn.functional.silu if llama else torch.nn.functional.gelu,
+        add_bias_linear=not llama,
+        normalization=norm,
+        attention_dropout=0,
+        hidden_dropout=0,
+        layernorm_epsilon=1e-5,
+        gradient_accumulation_fusion=False,
+        bias_dropout_fusion=False,
+        bias_activation_fusion=False,
+        masked_softmax_fusion=False,
+    )
+    model = GPTModel(
+        config,
+        get_gpt_layer_local_spec(normalization=norm),
+        vocab_size=VOCABULARY,
+        max_sequence_length=SEQUENCE,
+        position_embedding_type="rope" if llama else "learned_absolute",
+        share_embeddings_and_output_weights=not llama,
+    )
+    return randomize(model)
+
+
+def randomize(model):
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.15)
+            else:
+                parameter.normal_(0.0 if name.endswith("bias") else 1.0, 0.2)
+    return model.eval()
+
+
+def transformers_model(family):
+    if family == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=FFN,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=KV_HEADS,
+            max_position_embeddings=SEQUENCE,
+            rms_norm_eps=1e-5,
+        )
+        return randomize(transformers.LlamaForCausalLM(config))
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=SEQUENCE,
+        n_embd=HIDDEN,
+        n_inner=FFN,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        activation_function="gelu",
+    )
+    return randomize(transformers.GPT2LMHeadModel(config))
+
+
+@torch.no_grad()
+def logits_of(model):
+    tokens = torch.randint(0, VOCABULARY, (3, SEQUENCE), generator=torch.Generator())
+    if isinstance(model, transformers.PreTrainedModel):
+        return model(tokens).logits
+    positions = torch.arange(SEQUENCE)[None].expand(3, -1)
+    mask = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE), 1).bool()
+    return model(tokens, positions, mask)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = pathlib.Path(temporary.name)
+
+    def trellis(self, *args, returncode=0):
+        result = subprocess.run(
+            [str(TRELLIS), *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
+        return result
+
+    def close(self, a, b):
+        self.assertLessEqual((a - b).abs().max().item(), TOLERANCE)
+
+    def save(self, model, groups=KV_HEADS):
+        """As Megatron-LM does, with the arguments of the training in common.pt."""
+        from megatron.core import dist_checkpointing
+
+        folder = self.dir / "megatron"
+        folder.mkdir()
+        arguments = argparse.Namespace(
+            num_attention_heads=HEADS,
+            group_query_attention=groups != HEADS,
+            num_query_groups=groups,
+            num_layers=LAYERS,
+        )
+        state = {**model.sharded_state_dict(), "args": arguments, "iteration": 7}
+        dist_checkpointing.save(state, str(folder))
+        return folder
+
+
+class OurFolders(Case):
+    def check(self, family):
+        from megatron.core import dist_checkpointing
+
+        model = transformers_model(family)
+        model.save_pretrained(self.dir / "hub")
+        self.trellis(
+            *("checkpoint", "convert", "hub", "--to", "megatron", "--out", "ours"),
+            *("--heads", HEADS, "--kv-heads", KV_HEADS if family == "llama" else HEADS),
+        )
+        theirs = megatron_model(family, KV_HEADS if family == "llama" else HEADS)
+        state = dist_checkpointing.load(theirs.sharded_state_dict(), str(self.dir / "ours"))
+        theirs.load_state_dict({k: v for k, v in state.items() if k in theirs.state_dict()})
+        self.close(logits_of(theirs), logits_of(model))
+        arguments = vars(dist_checkpointing.load_common_state_dict(self.dir / "ours")["args"])
+        self.assertEqual(arguments["num_attention_heads"], HEADS)
+        self.assertEqual(arguments["padded_vocab_size"], VOCABULARY)
+        self.assertEqual(arguments["swiglu"], family == "llama")
+        self.trellis("checkpoint", "diff", "hub", "ours")
+
+    def test_llama(self):
+        on_the_cpu()
+        self.check("llama")
+
+    def test_gpt(self):
+        on_the_cpu()
+        self.check("gpt")
+
+    def test_a_training_with_its_states(self):
+        """Every state has the place of its weight; the way back gives each bit again."""
+        on_the_cpu()
+        from megatron.core import dist_checkpointing
+
+        self.trellis(
+            *("train", SOURCE / "examples/quickstart.yaml", *OURS, "trainer.max_steps=2"),
+            *("exp_manager.create_checkpoint_callback=true", "--device", "cpu"),
+            *("exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",),
+            f"exp_manager.explicit_log_dir={self.dir / 'run'}",
+        )
+        (saved,) = (self.dir / "run/checkpoints").glob("*-last.ckpt")
+        self.trellis("checkpoint", "convert", saved, "--to", "megatron", "--out", "ours")
+        self.trellis("checkpoint", "diff", saved, "ours")
+        plain = dist_checkpointing.load_plain_tensors(str(self.dir / "ours"))
+        self.trellis("checkpoint", "convert", saved, "--to", "full", "--out", "whole.pt")
+        whole = torch.load(self.dir / "whole.pt", weights_only=True)
+        for state in ("", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq."):
+            for layer in range(LAYERS):
+                path = f"{state}model.layers.{layer}."
+                got = plain[f"{state}decoder.layers.mlp.linear_fc1.weight"][layer]
+                parts = [whole[f"{path}mlp.{part}_proj.weight"] for part in ("gate", "up")]
+                self.assertTrue(torch.equal(got, torch.cat(parts)))
+                # Per group of heads: its queries, its key, its value.
+                qkv = plain[f"{state}decoder.layers.self_attention.linear_qkv.weight"][layer]
+                groups = [
+                    whole[f"{path}self_attn.{part}_proj.weight"].view(KV_HEADS, -1, HIDDEN)
+                    for part in "qkv"
+                ]
+                self.assertTrue(torch.equal(qkv, torch.cat(groups, 1).flatten(0, 1)))
+        config = self.dir / "config.yaml"
+        config.write_text((SOURCE / "examples/quickstart.yaml").read_text())
+        self.trellis(
+            *("checkpoint", "convert", "ours", *OURS, *LAYOUT, "--to", "native"),
+            *("--config", config, "--out", "back.ckpt"),
+        )
+        self.trellis("checkpoint", "diff", saved, "back.ckpt")
+
+
+class TheirFolders(Case):
+    def test_llama(self):
+        model = megatron_model("llama")
+        folder = self.save(model)
+        transformers_model("llama").save_pretrained(self.dir / "like")
+        self.trellis("checkpoint", "export-hf", folder, "--like", "like", "--out", "hub")
+        hub = transformers.AutoModelForCausalLM.from_pretrained(self.dir / "hub").eval()
+        self.close(logits_of(hub), logits_of(model))
+        said = json.loads(self.trellis("checkpoint", "inspect", folder, "--json").stdout)
+        self.assertEqual(said["format"], "megatron")
+
+    def test_gpt(self):
+        model = megatron_model("gpt", HEADS)
+        folder = self.save(model, HEADS)
+        transformers_model("gpt").save_pretrained(self.dir / "like")
+        self.trellis("checkpoint", "export-hf", folder, "--like", "like", "--out", "hub")
+        hub = transformers.AutoModelForCausalLM.from_pretrained(self.dir / "hub").eval()
+        self.close(logits_of(hub), logits_of(model))
+
+
+class Refused(Case):
+    def refused(self, path, *texts):
+        error = self.trellis("checkpoint", "inspect", path, returncode=2).stderr
+        for text in texts:
+            self.assertIn(text, error)
+
+    def test_nemo_archives(self):
+        (self.dir / "model.nemo").write_bytes(b"a tar archive")
+        self.refused("model.nemo", ".nemo", "torch_dist")
+
+    def test_folders_of_ranks_and_zarr(self):
+        (self.dir / "old/mp_rank_00").mkdir(parents=True)
+        self.refused("old", "mp_rank_", "--ckpt-format torch_dist")
+        (self.dir / "zarr").mkdir()
+        (self.dir / "zarr/metadata.json").write_text('{"sharded_backend": "zarr"}')
+        self.refused("zarr", "'zarr'", "expected torch_dist")
+
+    def test_an_interrupted_save(self):
+        folder = self.save(megatron_model("llama"))
+        (folder / "metadata.json").unlink()
+        self.refused(folder, "the save was interrupted")
+
+    def test_a_missing_data_file(self):
+        folder = self.save(megatron_model("llama"))
+        for file in folder.glob("*.distcp"):
+            file.unlink()
+        self.trellis(
+            *("checkpoint", "convert", folder, "--to", "full", "--out", "a.pt"), returncode=2
+        )
+        self.assertFalse((self.dir / "a.pt").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

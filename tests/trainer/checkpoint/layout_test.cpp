@@ -1,0 +1,203 @@
+// Checkpoints that are written in another layout without a training.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/trainer/checkpoint/spread.h"
+#include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/storage/fault_points.h"
+#include "trainer/config/optimizer_table.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_support::checkpoint_of;
+using testing_support::config_of;
+using testing_support::resumed_from;
+using testing_support::Spread;
+using testing_support::spreads;
+using testing_support::train;
+using testing_support::TrainingRun;
+using testing_support::worst_difference;
+using trainer::RunConfig;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kSave = 5, kSteps = 10;
+
+RunConfig saving(const Spread& spread, std::int64_t every = kSave, std::int64_t steps = kSteps) {
+  RunConfig config = config_of(spread, "fp64", steps);
+  config.exp_manager.checkpoints.every_n_train_steps = every;
+  config.exp_manager.checkpoints.every_n_epochs = 0;
+  return config;
+}
+
+void reshard(const std::string& from, const std::string& to, const RunConfig& config,
+             const NativeOptions& options = {}) {
+  (void)write_native(*open_checkpoint(from), open_place(to), config, options, {});
+}
+
+std::vector<std::string> differences(const std::string& a, const std::string& b) {
+  std::vector<std::string> names;
+  const auto progress = [](std::int64_t, std::int64_t) {};
+  for (const TensorDifference& each :
+       compare(*open_checkpoint(a), *open_checkpoint(b), {}, progress).differences)
+    names.push_back(each.key + ": " + name(each.kind));
+  return names;
+}
+
+std::string content(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Path in the folder → bytes.
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file())
+      files[fs::relative(entry.path(), folder).string()] = content(entry.path());
+  }
+  return files;
+}
+
+TEST(WriteNative, RandomPairsOfLayoutsGoOnAsTheUninterruptedRun) {
+  const TemporaryDirectory folder;
+  const auto folder_of = [&](const std::string& name) { return (folder.path() / name).string(); };
+  std::map<std::size_t, TrainingRun> whole;
+  std::mt19937 random(11);
+  for (int pair = 0; pair < 30; ++pair) {
+    const std::size_t from = random() % spreads().size(), to = random() % spreads().size();
+    const RunConfig source = saving(spreads()[from]), target = saving(spreads()[to]);
+    const std::string run = folder_of(std::to_string(from));
+    if (!whole.contains(from)) whole[from] = train(source, run);
+    const std::string saved = checkpoint_of(source, run, kSave);
+    const std::string written = folder_of("pair" + std::to_string(pair));
+    reshard(saved, written, target);
+    EXPECT_THAT(differences(saved, written), ElementsAre()) << from << " to " << to;
+    const TrainingRun got = train(resumed_from(target, written), folder_of("none"));
+    ASSERT_EQ(got.losses.begin()->first, kSave + 1);
+    EXPECT_LE(worst_difference(got.states.at(kSteps), whole.at(from).states.at(kSteps)), 1e-10)
+        << from << " to " << to;
+    fs::remove_all(written);
+  }
+}
+
+TEST(WriteNative, TheSameLayoutGivesTheSameFiles) {
+  for (const bool xser : {false, true}) {
+    for (const std::size_t i : {1U, 5U, 8U}) {
+      const TemporaryDirectory folder;
+      RunConfig config = saving(spreads()[i], 2, 2);
+      config.exp_manager.checkpoints.save_xser = xser;
+      (void)train(config, folder.path());
+      const std::string saved = checkpoint_of(config, folder.path(), 2);
+      const std::string written = (folder.path() / "again").string();
+      reshard(saved, written, config, {.files = {.use_xser = xser}});
+      auto expected = files_of(saved), got = files_of(written);
+      for (auto* files : {&expected, &got}) {
+        files->erase("manifest.json");    // counts the folder's checkpoints
+        files->erase("user_content.pt");  // has the configuration
+      }
+      ASSERT_EQ(got.size(), expected.size());
+      for (const auto& [path, bytes] : expected) EXPECT_EQ(got.at(path), bytes) << path;
+    }
+  }
+}
+
+TEST(WriteNative, StatesOfEveryOptimizerMoveWithTheWeights) {
+  for (const trainer::OptimizerInfo& info : trainer::optimizer_table()) {
+    const TemporaryDirectory folder;
+    const auto with_optimizer = [&](const Spread& spread) {
+      RunConfig config = saving(spread, 2, 2);
+      config.model.optim = trainer::default_optim_section(info.name);
+      config.model.optim.lr = 1e-3;
+      return config;
+    };
+    const RunConfig source = with_optimizer(spreads()[1]);
+    (void)train(source, folder.path());
+    const std::string saved = checkpoint_of(source, folder.path(), 2);
+    const std::string there = (folder.path() / "there").string(),
+                      back = (folder.path() / "back").string();
+    reshard(saved, there, with_optimizer(spreads()[3]));
+    EXPECT_THAT(differences(saved, there), ElementsAre()) << info.name;
+    reshard(there, back, source);
+    for (const auto& [path, bytes] : files_of(fs::path(saved) / "optim"))
+      EXPECT_EQ(content(fs::path(back) / "optim" / path), bytes) << info.name << " " << path;
+  }
+}
+
+TEST(WriteNative, TakesWeightsOfAnotherPaddingAndPrecision) {
+  const TemporaryDirectory folder;
+  const RunConfig source = saving(spreads()[1], 2, 2);
+  (void)train(source, folder.path());
+  const std::string saved = checkpoint_of(source, folder.path(), 2);
+  RunConfig target = config_of(spreads()[2], "fp32", 2);
+  target.model.vocab_size += 8;
+  const std::string written = (folder.path() / "written").string();
+  reshard(saved, written, target, {.weights_only = true});
+  const auto progress = [](std::int64_t, std::int64_t) {};
+  const Comparison result =
+      compare(*open_checkpoint(saved), *open_checkpoint(written),
+              {.tolerance = 1e-7, .weights_only = true, .ignore_dtypes = true}, progress);
+  EXPECT_TRUE(result.differences.empty());
+  EXPECT_EQ(result.padded, 2);
+  EXPECT_FALSE(fs::exists(fs::path(written) / "optim"));
+}
+
+TEST(WriteNative, AllThatIsMissingIsNamedBeforeAnythingIsWritten) {
+  const TemporaryDirectory folder;
+  RunConfig source = saving(spreads()[0], 2, 2);
+  source.exp_manager.checkpoints.save_weights_only = true;
+  (void)train(source, folder.path());
+  RunConfig target = saving(spreads()[1]);
+  target.model.num_layers = 6;
+  const std::string written = (folder.path() / "written").string();
+  try {
+    reshard(checkpoint_of(source, folder.path(), 2), written, target);
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no model.layers.5.self_attn.q_proj.weight"));
+    EXPECT_THAT(error.what(), HasSubstr("has no optimizer.state.exp_avg."));
+    EXPECT_THAT(error.what(), HasSubstr("--weights-only"));
+  }
+  EXPECT_FALSE(fs::exists(written));
+}
+
+TEST(WriteNative, BeginsAgainAfterAnInterruptionAndOverwritesNothingElse) {
+  const TemporaryDirectory folder;
+  const RunConfig source = saving(spreads()[0], 2, 2), target = saving(spreads()[1], 2, 2);
+  (void)train(source, folder.path());
+  const std::string saved = checkpoint_of(source, folder.path(), 2);
+  const std::string written = (folder.path() / "written").string();
+  for (int stop = 1;; ++stop) {
+    const Place place = open_place(written);
+    place.storage->faults().set_hook([stop](const FaultPoint& point) {
+      if (point.number == stop) throw StorageStopped();
+    });
+    bool stopped = false;
+    try {
+      (void)write_native(*open_checkpoint(saved), place, target, {.threads = 1}, {});
+    } catch (const StorageStopped&) {
+      stopped = true;
+    }
+    if (!stopped) break;
+    ASSERT_LT(stop, 1000);
+    EXPECT_THROW((void)open_checkpoint(written), ConfigError) << "stopped at " << stop;
+  }
+  EXPECT_THAT(differences(saved, written), ElementsAre());
+  EXPECT_THROW(reshard(saved, written, target), ConfigError);
+  EXPECT_THROW(reshard(saved, saved, target), ConfigError);
+  EXPECT_THAT(differences(saved, written), ElementsAre());
+}
+
+}  // namespace
+}  // namespace trellis::checkpoint

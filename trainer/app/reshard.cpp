@@ -1,0 +1,75 @@
+#include "trainer/app/reshard_request.h"
+
+#include <algorithm>
+#include <iostream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "base/activity.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "trainer/app/guarded.h"
+#include "trainer/app/load_device.h"
+#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/conversion/saved_config.h"
+
+namespace trellis::trainer {
+namespace {
+
+using checkpoint::TensorSource;
+
+RunConfig target_config(const ReshardRequest& request, const TensorSource& source) {
+  RunConfig config =
+      checkpoint::config_of(source, request.config_file, request.overrides, request.instance);
+  refuse_unsupported(config, /*simulate=*/false);
+  use_machine({.device = "cpu", .instance = request.instance}, config);
+  return config;
+}
+
+int reshard(const ReshardRequest& request) {
+  Activity activity("opening the checkpoint");
+  const auto source = checkpoint::open_checkpoint(request.source);
+  if (!request.source_format.empty() && request.source_format != source->format())
+    throw ConfigError(source->address() + ": expected a checkpoint of the format " +
+                      request.source_format + ", got " + source->format());
+  const RunConfig config = target_config(request, *source);
+  const CheckpointSection& section = config.exp_manager.checkpoints;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const checkpoint::NativeOptions options{
+      .weights_only = request.weights_only || section.save_weights_only,
+      .files = {section.save_xser, section.save_bf16},
+      .threads = std::clamp(cores, 1, 4)};
+  const checkpoint::Place place = checkpoint::open_place(request.destination);
+  activity.now("writing the checkpoint, bytes");
+  const std::int64_t bytes = checkpoint::write_native(
+      *source, place, config, options,
+      [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
+  const nlohmann::json layout{{"tp", config.tp()},
+                              {"pp", config.pp()},
+                              {"vpp", config.vpp()},
+                              {"dp", config.dp()},
+                              {"zero1", config.distributed_strategy.zero1}};
+  if (request.json) {
+    std::cout << nlohmann::json({{"schema", "trellis.checkpoint_reshard/1"},
+                                 {"checkpoint", place.address()},
+                                 {"bytes", bytes},
+                                 {"layout", layout}})
+                     .dump(1)
+              << "\n";
+  } else {
+    std::cout << terminal_line(place.address()) << ": " << bytes << " bytes of tensors, tp "
+              << config.tp() << ", pp " << config.pp() << ", vpp " << config.vpp() << ", dp "
+              << config.dp() << (config.distributed_strategy.zero1 ? ", ZeRO-1" : "") << "\n";
+  }
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+extern "C" __attribute__((visibility("default"))) int trellis_checkpoint_reshard(
+    const trellis::trainer::ReshardRequest* request) {
+  return trellis::trainer::guarded([request] { return trellis::trainer::reshard(*request); });
+}

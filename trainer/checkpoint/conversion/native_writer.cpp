@@ -1,0 +1,76 @@
+#include "trainer/checkpoint/conversion/native_writer.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "trainer/checkpoint/conversion/new_folder.h"
+#include "trainer/checkpoint/conversion/tensor_fill.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/hashing_file.h"
+
+namespace trellis::checkpoint {
+
+std::int64_t PlannedFile::bytes() const {
+  std::int64_t total = 0;
+  for (const PlannedTensor& tensor : tensors) total += tensor.meta.bytes();
+  return total;
+}
+
+NativeWriter::NativeWriter(const TensorSource& source, Place place)
+    : source_(source), place_(std::move(place)), index_(index_of(source)) {
+  check_new_folder(place_, native::kDoneFile);
+}
+
+std::vector<std::string> NativeWriter::problems(const PlannedFile& file) const {
+  const TensorFill fill(source_, index_);
+  std::set<std::string> found;
+  for (const PlannedTensor& tensor : file.tensors) {
+    for (const ShardedPart& part : tensor.parts) {
+      if (std::string problem = fill.problem(part, tensor.meta.dtype); !problem.empty())
+        found.insert(std::move(problem));
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+void NativeWriter::begin() {
+  begin_new_folder(place_);
+  place_.storage->write_text(join_path(place_.path, native::kBeginFile), "1");
+}
+
+void NativeWriter::write(const PlannedFile& file) {
+  auto result = std::make_shared<native::HashingFile::Result>();
+  TorchFileWriter writer(std::make_unique<native::HashingFile>(
+      place_.storage->create(join_path(place_.path, file.path)), result));
+  TensorFill fill(source_, index_);
+  for (const PlannedTensor& tensor : file.tensors) {
+    writer.add_tensor(tensor.meta);
+    if (!tensor.content.empty()) {
+      writer.write(tensor.content);
+    } else {
+      fill.write(tensor.meta, tensor.parts,
+                 [&](std::span<const std::byte> bytes) { writer.write(bytes); });
+    }
+  }
+  writer.finish(file.root);
+  const std::scoped_lock lock(mutex_);
+  manifest_.files[file.path] = result->stored();
+  manifest_.tensors.insert(manifest_.tensors.end(), file.stored.begin(), file.stored.end());
+}
+
+void NativeWriter::finish(native::Manifest head, const Value& user_content) {
+  write({native::kUserContentFile, user_content, {}, {}});
+  head.files = std::move(manifest_.files);
+  head.tensors = std::move(manifest_.tensors);
+  std::sort(
+      head.tensors.begin(), head.tensors.end(),
+      [](const native::StoredTensor& a, const native::StoredTensor& b) { return a.id() < b.id(); });
+  place_.storage->write_text(join_path(place_.path, native::kManifestFile), head.to_json());
+  place_.storage->write_text(join_path(place_.path, native::kDoneFile), "1");
+  end_new_folder(place_);
+}
+
+}  // namespace trellis::checkpoint

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/formats/native/manifest.h"
+
+namespace trellis::checkpoint::native {
+
+/// Number of the tensor in its file. Throws ConfigError, with the checkpoint's `address`, when the
+/// file holds another one than the manifest says.
+[[nodiscard]] std::int64_t tensor_number(const TorchFileReader& reader, const StoredTensor& stored,
+                                         const std::string& address);
+
+}  // namespace trellis::checkpoint::native

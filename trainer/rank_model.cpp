@@ -1,0 +1,53 @@
+#include "trainer/rank_model.h"
+
+#include "trainer/models/factory.h"
+#include "trainer/modules/module_names.h"
+#include "trainer/optimizer/optimizer_options.h"
+#include "trainer/schedule/partition.h"
+#include "trainer/schedule/tasks.h"
+
+namespace trellis::trainer {
+namespace {
+
+std::vector<LayerRange> partition(const RunConfig& config) {
+  const int stages = config.pp() * config.vpp();
+  if (config.model.pipeline_cuts.empty()) return partition_layers(config.model.num_layers, stages);
+  return partition_layers(layer_names(config.model), config.model.pipeline_cuts, stages);
+}
+
+}  // namespace
+
+ModuleContext module_context(const RunConfig& config, const ModelPlace& place,
+                             const ParallelState& parallel, ParameterList& parameters) {
+  ModuleContext context;
+  context.parallel = &parallel;
+  context.parameters = &parameters;
+  context.backward = std::make_shared<BackwardLayer>();
+  context.device = place.device;
+  context.dtype = model_dtype(config.precision);
+  context.wide_dtype = wide_dtype(config.precision);
+  context.reduce_dtype = reduce_dtype(config.precision);
+  context.decay_biases = config.model.do_layer_norm_weight_decay;
+  context.sequence_parallel = config.distributed_strategy.sequence_parallel && config.tp() > 1;
+  context.shape_only = place.shape_only;
+  context.seed = config.seed;
+  return context;
+}
+
+std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config,
+                                                         const ModuleContext& context) {
+  const std::vector<LayerRange> ranges = partition(config);
+  const PipelineShape shape{config.num_microbatches(), config.pp(), config.vpp()};
+  std::vector<std::unique_ptr<PipelineStage>> stages;
+  for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
+    const int stage = shape.stage(context.parallel->get_pipeline_model_parallel_rank(), chunk);
+    const StageSlot slot{stage, shape.num_stages(), ranges[static_cast<std::size_t>(stage)]};
+    const std::size_t before = context.parameters->size();
+    stages.push_back(make_pipeline_stage(config.model, context, slot));
+    for (std::size_t i = before; i < context.parameters->size(); ++i)
+      (*context.parameters)[i].stage = stage;
+  }
+  return stages;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "trainer/config/run_config.h"
+#include "trainer/parallel_layers/parameter.h"
+#include "trainer/pipeline/stage.h"
+
+/// What a rank builds of a configuration's model: for its training, and for those that need the
+/// shapes of all ranks and no values.
+namespace trellis::trainer {
+
+/// Where a rank's model is made.
+struct ModelPlace {
+  at::Device device = at::kCPU;
+  bool shape_only = false;
+};
+[[nodiscard]] ModuleContext module_context(const RunConfig& config, const ModelPlace& place,
+                                           const ParallelState& parallel,
+                                           ParameterList& parameters);
+
+/// This rank's virtual stages, the first chunk first.
+[[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(
+    const RunConfig& config, const ModuleContext& context);
+
+}  // namespace trellis::trainer
