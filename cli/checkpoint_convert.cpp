@@ -45,6 +45,10 @@ void add_target(CLI::App& verb, ReshardRequest& request) {
   verb.add_option("--config", request.config_file,
                   "NxDT YAML; none: the one that the checkpoint was saved with")
       ->type_name("YAML");
+  verb.add_option("--saved-with", request.saved_with,
+                  "NxDT YAML of the training that saved a checkpoint of NxD, NxDT or NNM; none: "
+                  "--config. Degrees are those of its files")
+      ->type_name("YAML");
   verb.add_flag("--weights-only", request.weights_only, "no optimizer states");
   verb.add_flag("--json", request.json, "one JSON document");
 }

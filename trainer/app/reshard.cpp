@@ -11,9 +11,11 @@
 #include "base/escape.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
-#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
+#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 
 namespace trellis::trainer {
 namespace {
@@ -28,9 +30,20 @@ RunConfig target_config(const ReshardRequest& request, const TensorSource& sourc
   return config;
 }
 
+std::unique_ptr<TensorSource> open_source(const ReshardRequest& request) {
+  const std::string& saved = request.saved_with.empty() ? request.config_file : request.saved_with;
+  if (saved.empty() || !checkpoint::nxd::is_nxd_folder(checkpoint::open_place(request.source)))
+    return checkpoint::open_checkpoint(request.source);
+  RunConfig config = load_run_config(
+      saved, request.saved_with.empty() ? request.overrides : std::vector<std::string>(),
+      request.instance);
+  use_machine({.device = "cpu", .instance = request.instance}, config);
+  return checkpoint::open_nxd(checkpoint::open_place(request.source), config);
+}
+
 int reshard(const ReshardRequest& request) {
   Activity activity("opening the checkpoint");
-  const auto source = checkpoint::open_checkpoint(request.source);
+  const auto source = open_source(request);
   if (!request.source_format.empty() && request.source_format != source->format())
     throw ConfigError(source->address() + ": expected a checkpoint of the format " +
                       request.source_format + ", got " + source->format());

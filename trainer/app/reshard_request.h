@@ -9,7 +9,9 @@ namespace trellis::trainer {
 /// libtrellis_trainer.so.
 struct ReshardRequest {
   std::string source, destination;
-  std::string config_file;                 ///< "": the configuration that the source was saved with
+  std::string config_file;  ///< "": the configuration that the source was saved with
+  /// Of a checkpoint of NxD, NxDT or NNM: the configuration of its training; "": config_file.
+  std::string saved_with;
   std::vector<std::string> overrides;      ///< key.path=value
   std::string instance = "trn1.32xlarge";  ///< orders the copies of key/value heads
   std::string source_format;               ///< that it must be of; "": any

@@ -11,7 +11,8 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
 #include "trainer/checkpoint/conversion/compare.h"
-#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
@@ -109,6 +110,37 @@ TEST(WriteNative, TheSameLayoutGivesTheSameFiles) {
       }
       ASSERT_EQ(got.size(), expected.size());
       for (const auto& [path, bytes] : expected) EXPECT_EQ(got.at(path), bytes) << path;
+    }
+  }
+}
+
+/// Without our manifest the folder is one of NxD: what each tensor is follows from the
+/// configuration.
+TEST(OpenNxd, TheConfigurationSaysWhatTheManifestSaid) {
+  for (const bool xser : {false, true}) {
+    for (std::size_t i = 0; i < spreads().size(); i += xser ? 4 : 1) {
+      const TemporaryDirectory folder;
+      RunConfig config = saving(spreads()[i], 1, 1);
+      config.exp_manager.checkpoints.save_xser = xser;
+      (void)train(config, folder.path());
+      const std::string saved = checkpoint_of(config, folder.path(), 1);
+      const auto ours = open_checkpoint(saved);
+      const std::string without = (folder.path() / "without--step=1.ckpt").string();
+      fs::copy(saved, without, fs::copy_options::recursive);
+      fs::remove(fs::path(without) / "manifest.json");
+      fs::remove(fs::path(without) / "user_content.pt");
+      EXPECT_THROW((void)open_checkpoint(without), ConfigError);
+      // Degrees and the padding of the vocabulary are those of the files.
+      RunConfig other = config;
+      other.trainer.devices = 1;
+      other.distributed_strategy.tensor_model_parallel_size = 1;
+      other.distributed_strategy.pipeline_model_parallel_size = 1;
+      other.model.vocab_size += 16;
+      const auto theirs = open_checkpoint(without, other);
+      EXPECT_STREQ(theirs->format(), "nxd");
+      EXPECT_EQ(theirs->tensors(), ours->tensors()) << i;
+      const auto progress = [](std::int64_t, std::int64_t) {};
+      EXPECT_TRUE(compare(*ours, *theirs, {}, progress).differences.empty()) << i;
     }
   }
 }

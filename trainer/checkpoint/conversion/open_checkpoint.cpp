@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
+#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -20,10 +21,20 @@ constexpr std::size_t kMostNames = 12;
 const Format kFormats[] = {
     {"trellis", "manifest.json, or the file `checkpoint`",
      [](const Place& place) {
-       return place.has(native::kManifestFile) || place.has(native::kBeginFile);
+       return place.has(native::kManifestFile) ||
+              (place.has(native::kBeginFile) && !nxd::is_nxd_folder(place));
      },
      [](const Place& place) -> std::unique_ptr<TensorSource> {
        return std::make_unique<native::NativeSource>(place);
+     }},
+    {"nxd", "model/ without manifest.json, or tp_rank_00_pp_rank_00, of NxD, NxDT or NNM",
+     &nxd::is_nxd_folder,
+     [](const Place& place) -> std::unique_ptr<TensorSource> {
+       throw ConfigError(
+           place.address() +
+           ": a checkpoint of NxD, NxDT or NNM: what its tensors are parts of follows "
+           "from a configuration: convert it with `trellis checkpoint convert "
+           "--to native --config YAML`");
      }},
     {"hugging_face", "config.json next to model.safetensors, pytorch_model.bin or their index",
      &hugging_face::is_hub_folder,

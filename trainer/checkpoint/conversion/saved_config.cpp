@@ -16,7 +16,7 @@ namespace {
 
 std::string saved_text(const TensorSource& source) {
   const auto* training = dynamic_cast<const native::NativeSource*>(&source);
-  if (training == nullptr)
+  if (training == nullptr || !training->is_ours())
     throw ConfigError(source.address() + ": a checkpoint of the format " + source.format() +
                       " has no configuration of a training; name one with --config");
   try {

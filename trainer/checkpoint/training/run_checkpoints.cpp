@@ -9,7 +9,9 @@
 #include "base/log.h"
 #include "runtime/world.h"
 #include "trainer/checkpoint/conversion/format_table.h"
+#include "trainer/checkpoint/conversion/layout/open_nxd.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/storage/place.h"
@@ -54,17 +56,19 @@ Resume named_checkpoint(const std::string& address, const RunConfig& config) {
   const int world_size = config.world_size();
   const bool weights_only = config.model.weight_init_only;
   const Place place = open_place(address);
-  if (place.has(native::kManifestFile) || place.has(native::kBeginFile))
+  const bool is_nxd = nxd::is_nxd_folder(place);
+  if (place.has(native::kManifestFile) || (place.has(native::kBeginFile) && !is_nxd))
     return resume_of(std::make_unique<native::Loader>(place.storage, place.path, world_size),
                      weights_only);
   const std::string key = "exp_manager.resume_from_checkpoint: " + address;
-  if (std::unique_ptr<TensorSource> source = foreign_checkpoint(place)) {
+  if (std::unique_ptr<TensorSource> source =
+          is_nxd ? open_nxd(place, config) : foreign_checkpoint(place)) {
     if (weights_only)
       return {.weights = std::make_unique<SourceLoader>(std::move(source), world_size)};
-    throw ConfigError(key + ": expected a checkpoint of this program, got one of the format " +
-                      source->format() +
-                      ", which has no state of a training; take its weights alone with "
-                      "--init-from (model.weight_init_only)");
+    throw ConfigError(
+        key + ": expected a checkpoint of this program, got one of the format " + source->format() +
+        "; take its weights alone with --init-from (model.weight_init_only), or convert "
+        "it with `trellis checkpoint convert --to native`");
   }
   if (LoaderPtr newest = newest_of(address, world_size))
     return resume_of(std::move(newest), weights_only);

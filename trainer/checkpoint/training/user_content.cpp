@@ -54,23 +54,37 @@ void restore_early_stopping(const Value& content, const TrainingState& state) {
   if (state.rank.rank() == 0) state.stop_requested = value->at("stop_requested").as_bool();
 }
 
+Value content_of(const trainer::RunConfig& config, const LrScheduler::State& scheduler,
+                 const UserNumbers& numbers) {
+  return Value::dict({{"epoch", Value(0)},
+                      {"global_step", Value(numbers.step)},
+                      {"pytorch-lightning_version", Value(kLightningVersion)},
+                      {"callbacks", Value::dict()},
+                      {"lr_schedulers", Value::list({scheduler_value(scheduler, numbers)})},
+                      {"hyper_parameters", Value::dict({{"cfg", Value(config.resolved_yaml)}})},
+                      {"consumed_samples", Value(numbers.consumed_samples)},
+                      {"optimizer_steps", Value(numbers.step)},
+                      {"rng", Value::dict({{"seed", Value(config.seed)}})}});
+}
+
 }  // namespace
 
 Value user_content_of(const TrainingState& state, const UserNumbers& numbers) {
-  Value callbacks = Value::dict();
-  if (state.early_stopping != nullptr)
+  Value content = content_of(state.config, state.scheduler.state(), numbers);
+  content.set("epoch", Value(numbers.step / state.batches_per_epoch));
+  content.set("optimizer_steps", Value(state.optimizer.steps()));
+  if (state.early_stopping != nullptr) {
+    Value callbacks = Value::dict();
     callbacks.set(kEarlyStopping,
                   early_stopping_value(*state.early_stopping, state.stop_requested));
-  return Value::dict(
-      {{"epoch", Value(numbers.step / state.batches_per_epoch)},
-       {"global_step", Value(numbers.step)},
-       {"pytorch-lightning_version", Value(kLightningVersion)},
-       {"callbacks", callbacks},
-       {"lr_schedulers", Value::list({scheduler_value(state.scheduler.state(), numbers)})},
-       {"hyper_parameters", Value::dict({{"cfg", Value(state.config.resolved_yaml)}})},
-       {"consumed_samples", Value(numbers.consumed_samples)},
-       {"optimizer_steps", Value(state.optimizer.steps())},
-       {"rng", Value::dict({{"seed", Value(state.config.seed)}})}});
+    content.set("callbacks", std::move(callbacks));
+  }
+  return content;
+}
+
+Value user_content_of(const trainer::RunConfig& config, const UserNumbers& numbers) {
+  return content_of(config, LrScheduler(config.model.optim, config.trainer.max_steps).state(),
+                    numbers);
 }
 
 void restore_user_content(const Value& content, const TrainingState& state,

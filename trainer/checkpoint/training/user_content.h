@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trainer/checkpoint/containers/value.h"
+#include "trainer/config/run_config.h"
 #include "trainer/training_checkpoints.h"
 
 namespace trellis::checkpoint {
@@ -20,6 +21,8 @@ struct UserNumbers {
 /// from the seed, the step and names.
 [[nodiscard]] Value user_content_of(const trainer::TrainingState& state,
                                     const UserNumbers& numbers);
+/// The same of a training that went on elsewhere, or that has not begun.
+[[nodiscard]] Value user_content_of(const trainer::RunConfig& config, const UserNumbers& numbers);
 /// Puts it back. the ConfigError contains `where`, about content that no run has written.
 void restore_user_content(const Value& content, const trainer::TrainingState& state,
                           const std::string& where);

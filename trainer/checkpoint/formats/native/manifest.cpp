@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/storage/storage.h"
 
@@ -146,7 +147,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
       refuse(where, "its content is not what was saved");
     return manifest_from(content, where);
   } catch (const json::exception& error) {
-    refuse(where, error.what());
+    refuse(where, terminal_line(error.what()));
   }
 }
 

@@ -19,16 +19,17 @@ constexpr std::size_t kMostOpen = 64;
 /// Opened and checked at their first use. A file is hashed by one thread while others wait for it.
 class NativeSource::Files {
  public:
-  Files(const Place& place, const Manifest& manifest) : place_(place), manifest_(manifest) {}
+  Files(const Place& place, const Manifest& manifest, std::set<std::string> classes)
+      : place_(place), manifest_(manifest), classes_(std::move(classes)) {}
 
   std::shared_ptr<const TorchFileReader> open(const std::string& path) {
     const std::shared_ptr<Slot> slot = slot_of(path);
     const std::scoped_lock lock(slot->mutex);
     if (slot->reader) return slot->reader;
     const auto file = place_.storage->open(join_path(place_.path, path));
-    if (!slot->checked) check(path, *file);
+    if (!slot->checked && !manifest_.files.empty()) check(path, *file);
     slot->checked = true;
-    slot->reader = std::make_shared<const TorchFileReader>(file);
+    slot->reader = std::make_shared<const TorchFileReader>(file, classes_);
     return slot->reader;
   }
 
@@ -71,6 +72,7 @@ class NativeSource::Files {
 
   const Place& place_;
   const Manifest& manifest_;
+  std::set<std::string> classes_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Slot>> slots_;
   std::vector<std::string> order_;  ///< of the last openings
@@ -79,8 +81,23 @@ class NativeSource::Files {
 NativeSource::NativeSource(Place place)
     : place_(std::move(place)),
       address_(place_.address()),
+      format_("trellis"),
       manifest_(read_manifest(*place_.storage, place_.path)),
-      files_(std::make_unique<Files>(place_, manifest_)) {
+      files_(std::make_unique<Files>(place_, manifest_, std::set<std::string>{})) {
+  make_index();
+}
+
+NativeSource::NativeSource(Place place, Manifest manifest, const char* format,
+                           std::set<std::string> classes)
+    : place_(std::move(place)),
+      address_(place_.address()),
+      format_(format),
+      manifest_(std::move(manifest)),
+      files_(std::make_unique<Files>(place_, manifest_, std::move(classes))) {
+  make_index();
+}
+
+void NativeSource::make_index() {
   std::map<std::string, TensorEntry> entries;
   Problems problems;
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {

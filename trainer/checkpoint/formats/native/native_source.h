@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,22 +22,29 @@ class NativeSource final : public TensorSource {
  public:
   /// Throws ConfigError as read_manifest, and for parts of one tensor that contradict each other.
   explicit NativeSource(Place place);
+  /// Files that another program wrote, which are not hashed: the manifest says what is in them.
+  /// `classes` as TorchFileReader has it.
+  NativeSource(Place place, Manifest manifest, const char* format, std::set<std::string> classes);
   ~NativeSource() override;
 
   [[nodiscard]] const std::string& address() const override { return address_; }
-  [[nodiscard]] const char* format() const override { return "trellis"; }
+  [[nodiscard]] const char* format() const override { return format_; }
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const override { return tensors_; }
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override;
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
-  /// What else training needs.
+  /// Whether a training of this program saved it.
+  [[nodiscard]] bool is_ours() const { return !manifest_.files.empty(); }
+  /// What else training needs. REQUIRES: is_ours().
   [[nodiscard]] Value user_content() const;
 
  private:
   class Files;
+  void make_index();
 
   Place place_;
   std::string address_;
+  const char* format_;
   Manifest manifest_;
   SourceIndex index_;
   std::vector<TensorEntry> tensors_;

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/conversion/layout/write_native.h"
+#include "trainer/checkpoint/training/write_native.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +17,7 @@
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/torch_dtype.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
+#include "trainer/checkpoint/training/user_content.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -65,33 +66,15 @@ void for_each_rank(int ranks, int threads, const std::function<void(int)>& visit
   if (error) std::rethrow_exception(error);
 }
 
-/// What a source without a training says of one: it has not begun.
-Value new_content(const RunConfig& config) {
-  return Value::dict({{"global_step", Value(0)},
-                      {"consumed_samples", Value(0)},
-                      {"optimizer_steps", Value(0)},
-                      {"hyper_parameters", Value::dict({{"cfg", Value(config.resolved_yaml)}})}});
-}
-
 struct Head {
   native::Manifest manifest;
   Value content;
   LayoutNumbers numbers;
 };
 
-Head head_of(const TensorSource& source, const Place& place, const RunConfig& config) {
-  Head head;
-  head.manifest.sequence = CheckpointFolder(place.storage).next_sequence();
-  head.manifest.layout = layout_of(config);
-  const auto* training = dynamic_cast<const native::NativeSource*>(&source);
-  if (training == nullptr) {
-    head.content = new_content(config);
-    return head;
-  }
-  head.manifest.step = training->manifest().step;
-  head.manifest.consumed_samples = training->manifest().consumed_samples;
-  head.manifest.metric = training->manifest().metric;
-  head.content = training->user_content();
+/// What a training that saved the source has in addition to tensors.
+void take_content(const native::NativeSource& training, const RunConfig& config, Head& head) {
+  head.content = training.user_content();
   try {
     Value parameters = head.content.at("hyper_parameters");
     parameters.set("cfg", Value(config.resolved_yaml));
@@ -103,7 +86,24 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
       if (!rates.empty()) head.numbers.lr = rates.front().as_double();
     }
   } catch (const ConfigError& error) {
-    throw ConfigError(source.address() + "/" + native::kUserContentFile + ": " + error.what());
+    throw ConfigError(training.address() + "/" + native::kUserContentFile + ": " + error.what());
+  }
+}
+
+Head head_of(const TensorSource& source, const Place& place, const RunConfig& config) {
+  Head head;
+  head.manifest.sequence = CheckpointFolder(place.storage).next_sequence();
+  head.manifest.layout = layout_of(config);
+  const auto* files = dynamic_cast<const native::NativeSource*>(&source);
+  if (files != nullptr) {
+    head.manifest.step = head.numbers.optimizer_steps = files->manifest().step;
+    head.manifest.consumed_samples = files->manifest().consumed_samples;
+    head.manifest.metric = files->manifest().metric;
+  }
+  if (files != nullptr && files->is_ours()) {
+    take_content(*files, config, head);
+  } else {
+    head.content = user_content_of(config, {head.manifest.step, head.manifest.consumed_samples, 0});
   }
   return head;
 }

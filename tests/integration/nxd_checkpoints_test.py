@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""Checkpoints of NxD, NxDT and NeMo Megatron for Neuron, as their documents describe the files, go
+into any layout. The folders are made here, from whole tensors, without the program."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+
+import torch
+import transformers
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+QUICKSTART = SOURCE / "examples/quickstart.yaml"
+LAYERS, HIDDEN, FFN, ROWS, SEQUENCE = 2, 32, 48, 272, 16
+TP, PP, DP = 2, 2, 2
+OURS = [
+    f"model.num_layers={LAYERS}",
+    f"model.hidden_size={HIDDEN}",
+    f"model.ffn_hidden_size={FFN}",
+    f"model.encoder_seq_length={SEQUENCE}",
+    "precision.type=fp32",
+    "data.global_batch_size=8",
+    "data.micro_batch_size=1",
+]
+ONE_RANK = [
+    "trainer.devices=1",
+    "distributed_strategy.tensor_model_parallel_size=1",
+    "distributed_strategy.pipeline_model_parallel_size=1",
+    "model.make_vocab_size_divisible_by=16",  # the same 272 rows
+]
+GPT = [
+    "model.num_kv_heads=4",
+    "model.normalization=layernorm",
+    "model.activation=gelu",
+    "model.has_bias=true",
+    "model.position_embedding_type=learned_absolute",
+    "model.share_embeddings_and_output_weights=true",
+]
+
+
+class TensorReference:
+    """In place of the class of torch_xla."""
+
+    def __init__(self, tid):
+        self.tid = tid
+
+
+TensorReference.__module__ = "torch_xla.utils.serialization"
+TensorReference.__qualname__ = "TensorReference"
+for name in ("torch_xla", "torch_xla.utils", "torch_xla.utils.serialization"):
+    sys.modules.setdefault(name, types.ModuleType(name))
+sys.modules["torch_xla.utils.serialization"].TensorReference = TensorReference
+
+
+def save(file, state, xser):
+    """As torch.save, or as NxD's xser: a file per tensor."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not xser:
+        torch.save(state, file)
+        return
+    tensors = []
+
+    def referenced(value):
+        if isinstance(value, torch.Tensor):
+            tensors.append(value.clone())
+            return TensorReference(len(tensors) - 1)
+        if isinstance(value, dict):
+            return {key: referenced(below) for key, below in value.items()}
+        return value
+
+    torch.save(referenced(state), file)
+    folder = pathlib.Path(f"{file}.tensors")
+    folder.mkdir()
+    for number, tensor in enumerate(tensors):
+        torch.save(tensor, folder / f"tensor_{number}.pt")
+    info = {
+        i: {"dtype": t.dtype, "shape": t.shape, "expert_model_parallel": False}
+        for i, t in enumerate(tensors)
+    }
+    torch.save(info, f"{file}.info.pt")
+
+
+def whole_weights(seed, kv_heads=2):
+    config = transformers.LlamaConfig(
+        vocab_size=ROWS,
+        hidden_size=HIDDEN,
+        intermediate_size=FFN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+    )
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(config)
+    return {name: torch.rand_like(p) for name, p in model.named_parameters()}
+
+
+def shard(name, tensor, tp):
+    """Of Megatron's parallel layers: columns of what comes after a sum, else rows."""
+    if tensor.dim() == 1:
+        return tensor.clone()
+    axis = 1 if "o_proj" in name or "down_proj" in name else 0
+    return tensor.chunk(TP, axis)[tp].clone()
+
+
+def local_weights(whole, tp, pp):
+    """The state dict of a rank, in the order of the model: gate and up are one weight."""
+    local = {}
+    for name, tensor in whole.items():
+        layer = int(name.split(".")[2]) if ".layers." in name else None
+        stage = 0 if "embed" in name else PP - 1 if layer is None else layer * PP // LAYERS
+        if stage != pp or "up_proj" in name:
+            continue
+        part = shard(name, tensor, tp)
+        if "gate_proj" in name:
+            up = shard(name, whole[name.replace("gate_proj", "up_proj")], tp)
+            name, part = name.replace("gate_proj", "gate_up_proj"), torch.cat([part, up])
+        local[name] = part
+    return local
+
+
+def optimizer_state(states, tp, pp, dp, step):
+    """NxD's ZeRO-1: numbers count through the groups, those with weight decay first."""
+    locals_ = {state: local_weights(whole, tp, pp) for state, whole in states.items()}
+    names = list(next(iter(locals_.values())))
+    groups = [
+        [n for n in names if locals_["exp_avg"][n].dim() > 1],
+        [n for n in names if locals_["exp_avg"][n].dim() == 1],
+    ]
+    base, shapes, param_groups = {}, {}, []
+    for group, decay in zip(groups, (0.1, 0.0)):
+        first = len(base)
+        for number, name in enumerate(group, first):
+            base[number] = {
+                state: local[name].chunk(DP)[dp].clone() for state, local in locals_.items()
+            }
+            base[number]["step"] = torch.tensor(float(step))
+            shapes[number] = locals_["exp_avg"][name].shape
+        ids = list(range(first, first + len(group)))
+        param_groups.append({"lr": 1e-3, "weight_decay": decay, "params": ids})
+    return {
+        "state": {},
+        "base_state": base,
+        "shape_info": shapes,
+        "param_groups": param_groups,
+    }
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = pathlib.Path(temporary.name)
+
+    def trellis(self, *args, returncode=0):
+        result = subprocess.run(
+            [str(TRELLIS), *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
+        return result
+
+    def convert(self, source, *options, returncode=0):
+        return self.trellis(
+            *("checkpoint", "convert", source, *OURS, *options, "--to", "native"),
+            *("--config", QUICKSTART, "--out", "native"),
+            returncode=returncode,
+        )
+
+    def check(self, weights, states=None):
+        """The result as one file, against the whole tensors."""
+        self.trellis("checkpoint", "convert", "native", "--to", "full", "--out", "whole.pt")
+        got = torch.load(self.dir / "whole.pt", weights_only=True)
+        expected = dict(weights)
+        for state, tensors in (states or {}).items():
+            expected.update({f"optimizer.state.{state}.{n}": t for n, t in tensors.items()})
+        self.assertEqual(set(got), set(expected))
+        for name, tensor in expected.items():
+            self.assertTrue(torch.equal(got[name], tensor), name)
+
+    def nxdt(self, xser, prefix="", with_optimizer=True):
+        """A folder of NxDT; whole weights and states."""
+        folder = self.dir / "llama--step=5-consumed_samples=160.0.ckpt"
+        weights = whole_weights(1)
+        states = {"exp_avg": whole_weights(2), "exp_avg_sq": whole_weights(3)}
+        for pp in range(PP):
+            for tp in range(TP):
+                rank = f"tp_rank_{tp:02d}_pp_rank_{pp:02d}.pt"
+                local = {prefix + n: t for n, t in local_weights(weights, tp, pp).items()}
+                save(folder / f"model/dp_rank_00_{rank}", local, xser)
+                for dp in range(DP if with_optimizer else 0):
+                    state = optimizer_state(states, tp, pp, dp, 5)
+                    save(folder / f"optim/dp_rank_{dp:02d}_{rank}", state, xser)
+        (folder / "checkpoint").write_text("1")
+        (folder / "done").write_text("1")
+        return folder, weights, states
+
+
+class Nxdt(Case):
+    def test_files_per_rank_with_states(self):
+        folder, weights, states = self.nxdt(xser=False)
+        self.convert(folder, *ONE_RANK)
+        self.check(weights, states)
+        said = json.loads(self.trellis("checkpoint", "inspect", "native", "--json").stdout)
+        self.assertEqual((said["step"], said["consumed_samples"]), (5, 160))
+        # A training goes on from it.
+        result = self.trellis(
+            *("train", QUICKSTART, *OURS, "trainer.max_steps=6", "--device", "cpu"),
+            f"exp_manager.resume_from_checkpoint={self.dir / 'native'}",
+            f"exp_manager.explicit_log_dir={self.dir / 'run'}",
+        )
+        self.assertIn("step 5 is done", result.stdout + result.stderr)
+        (line,) = (self.dir / "run/metrics.jsonl").read_text().splitlines()
+        self.assertEqual(json.loads(line)["step"], 6)
+
+    def test_xser_with_states(self):
+        folder, weights, states = self.nxdt(xser=True)
+        self.convert(folder, *ONE_RANK)
+        self.check(weights, states)
+
+    def test_names_with_a_prefix_and_weights_alone(self):
+        folder, weights, _ = self.nxdt(xser=False, prefix="module.", with_optimizer=False)
+        self.convert(folder, "--weights-only")
+        self.check(weights)
+
+    def test_init_from_is_as_from_whole_weights(self):
+        folder, weights, _ = self.nxdt(xser=True)
+        torch.save(weights, self.dir / "weights.pt")
+        losses = []
+        for run, place in (("a", folder), ("b", self.dir / "weights.pt")):
+            self.trellis(
+                *("train", QUICKSTART, *OURS, "trainer.max_steps=1", "--device", "cpu"),
+                *(f"exp_manager.explicit_log_dir={self.dir / run}", "--init-from", place),
+            )
+            losses.append(json.loads((self.dir / run / "metrics.jsonl").read_text())["loss"])
+        self.assertEqual(losses[0], losses[1])
+
+
+class LegacyNxd(Case):
+    def legacy(self, xser):
+        folder, weights = self.dir / "legacy", whole_weights(1)
+        for pp in range(PP):
+            for tp in range(TP):
+                path = folder / f"tp_rank_{tp:02d}_pp_rank_{pp:02d}"
+                state = {"model": local_weights(weights, tp, pp), "step": 5}
+                save(path if xser else path / "checkpoint.pt", state, xser)
+        return folder, weights
+
+    def test_folders(self):
+        folder, weights = self.legacy(xser=False)
+        self.convert(folder, "--weights-only", *ONE_RANK)
+        self.check(weights)
+
+    def test_xser(self):
+        folder, weights = self.legacy(xser=True)
+        for file in folder.glob("*.info.pt"):
+            file.unlink()  # NxD 0.6 and older wrote none
+        self.convert(folder, "--weights-only", *ONE_RANK)
+        self.check(weights)
+
+
+class Nnm(Case):
+    def test_layers_count_from_zero_in_each_stage(self):
+        """From files of a GPT whose names are those of Megatron, here and there."""
+        config = transformers.GPT2Config(
+            vocab_size=ROWS,
+            n_positions=SEQUENCE,
+            n_embd=HIDDEN,
+            n_inner=FFN,
+            n_layer=LAYERS,
+            n_head=4,
+            activation_function="gelu",
+        )
+        torch.manual_seed(1)
+        transformers.GPT2LMHeadModel(config).save_pretrained(self.dir / "hub")
+        self.trellis(
+            *("checkpoint", "import-hf", "hub", *OURS, *GPT, "--config", QUICKSTART),
+            *("--out", "expected"),
+        )
+        for file in (self.dir / "expected/model").iterdir():
+            tp, pp = int(file.name[19:21]), int(file.name[30:32])
+            state = {
+                "model." + name.replace(f".layers.{pp}.", ".layers.0."): tensor
+                for name, tensor in torch.load(file, weights_only=True).items()
+            }
+            path = self.dir / f"nnm.ckpt/tp_rank_{tp:02d}_pp_rank_{pp:03d}"
+            save(path / "model_optim_rng.ckpt", {"state_dict": state, "epoch": 0}, xser=False)
+        self.convert("nnm.ckpt", *GPT, *ONE_RANK, "--weights-only")
+        self.trellis("checkpoint", "diff", "expected", "native")
+
+    def test_a_llama_of_nxdts_megatron_class(self):
+        """Its own names; query, key and value of each head are neighbours."""
+        whole, head = whole_weights(1, kv_heads=4), HIDDEN // 4
+
+        def attention(layer):
+            path = f"model.layers.{layer}.self_attn."
+            parts = [whole[f"{path}{part}_proj.weight"] for part in "qkv"]
+            return torch.cat([part.view(4, 1, head, HIDDEN) for part in parts], 1)
+
+        for pp in range(PP):
+            for tp in range(TP):
+                path = f"model.layers.{pp}."  # one of each stage
+                names = {
+                    "encoder.layers.0.input_layernorm": f"{path}input_layernorm",
+                    "encoder.layers.0.post_attention_layernorm": f"{path}post_attention_layernorm",
+                    "encoder.layers.0.self_attention.dense": f"{path}self_attn.o_proj",
+                    "encoder.layers.0.mlp.dense_4h_to_h": f"{path}mlp.down_proj",
+                }
+                if pp == 0:
+                    names["embedding.word_embeddings"] = "model.embed_tokens"
+                if pp == PP - 1:
+                    names["encoder.final_layernorm"] = "model.norm"
+                    names["output_layer"] = "lm_head"
+                state = {
+                    f"{theirs}.weight": shard(ours, whole[f"{ours}.weight"], tp)
+                    for theirs, ours in names.items()
+                }
+                gate_up = [whole[f"{path}mlp.{part}_proj.weight"] for part in ("gate", "up")]
+                state["encoder.layers.0.mlp.dense_h_to_4h.weight"] = torch.cat(
+                    [part.chunk(TP)[tp] for part in gate_up]
+                )
+                state["encoder.layers.0.self_attention.query_key_value.weight"] = (
+                    attention(pp).chunk(TP)[tp].reshape(-1, HIDDEN).clone()
+                )
+                state = {f"model.language_model.{name}": t for name, t in state.items()}
+                folder = self.dir / f"nnm.ckpt/tp_rank_{tp:02d}_pp_rank_{pp:03d}"
+                save(folder / "model_optim_rng.ckpt", {"state_dict": state}, xser=False)
+        self.convert("nnm.ckpt", "model.num_kv_heads=4", *ONE_RANK, "--weights-only")
+        self.check(whole)
+
+
+class Refused(Case):
+    def test_without_a_configuration(self):
+        folder, _, _ = self.nxdt(xser=False)
+        error = self.trellis("checkpoint", "inspect", folder, returncode=2).stderr
+        self.assertIn("convert --to native --config", error)
+
+    def test_all_missing_files_are_named(self):
+        folder, _, _ = self.nxdt(xser=False)
+        for name in (
+            "model/dp_rank_00_tp_rank_01_pp_rank_00.pt",
+            "optim/dp_rank_01_tp_rank_00_pp_rank_01.pt",
+        ):
+            (folder / name).unlink()
+        error = self.convert(folder, returncode=2).stderr
+        self.assertIn("model/dp_rank_00_tp_rank_01_pp_rank_00.pt: is missing", error)
+        self.assertIn("optim/dp_rank_01_tp_rank_00_pp_rank_01.pt: is missing", error)
+
+    def test_another_model_is_named_by_its_shapes(self):
+        folder, _, _ = self.nxdt(xser=False, with_optimizer=False)
+        error = self.convert(
+            folder, "model.ffn_hidden_size=64", "--weights-only", returncode=2
+        ).stderr
+        self.assertIn("gate_up_proj.weight: expected the shape [64, 32] by the config", error)
+        self.assertIn("got [48, 32]", error)
+
+    def test_pickles_run_nothing(self):
+        folder, _, _ = self.nxdt(xser=False, with_optimizer=False)
+        evil = self.dir / "evil"
+
+        class Evil:
+            def __reduce__(self):
+                return os.mkdir, (str(evil),)
+
+        file = folder / "model/dp_rank_00_tp_rank_00_pp_rank_00.pt"
+        torch.save({"model.norm.weight": Evil()}, file)
+        self.assertIn(file.name, self.convert(folder, "--weights-only", returncode=2).stderr)
+        self.assertFalse(evil.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

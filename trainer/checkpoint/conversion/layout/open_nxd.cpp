@@ -1,0 +1,332 @@
+#include "trainer/checkpoint/conversion/layout/open_nxd.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/conversion/layout/layout_jobs.h"
+#include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/formats/megatron/as_llama.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/native/native_source.h"
+#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/parallel_layers/rank_mesh.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using native::FileJob;
+using native::PathKey;
+using native::StoredTensor;
+using nxd::NxdFolder;
+using trainer::RunConfig;
+
+constexpr const char* kLayerWord = ".layers.";
+
+/// The number of "….layers.3.…" and where it is written; −1: none.
+struct LayerNumber {
+  std::int64_t layer = -1;
+  std::size_t begin = 0, end = 0;
+};
+
+LayerNumber layer_of(const std::string& name) {
+  LayerNumber number;
+  const std::size_t word = name.find(kLayerWord);
+  if (word == std::string::npos) return number;
+  number.begin = word + std::string_view(kLayerWord).size();
+  const char* first = name.data() + number.begin;
+  const auto [end, error] = std::from_chars(first, name.data() + name.size(), number.layer);
+  if (error != std::errc()) number.layer = -1;
+  number.end = static_cast<std::size_t>(end - name.data());
+  return number;
+}
+
+/// A file of one rank: where our tensors are in it.
+class RankFile {
+ public:
+  RankFile(const Place& place, std::string path)
+      : place_(place),
+        path_(std::move(path)),
+        reader_(place.storage->open(join_path(place.path, path_)), nxd::known_classes()) {
+    const std::string info = native::xser_info_file(path_);
+    if (place.has(info))
+      info_.emplace(place.storage->open(join_path(place.path, info)), nxd::known_classes());
+  }
+  [[nodiscard]] const std::string& name() const { return reader_.name(); }
+  [[nodiscard]] const Value& root() const { return reader_.root(); }
+
+  /// Points `stored` at the value below `keys`; its shape there. Throws ConfigError.
+  Shape point(StoredTensor& stored, std::vector<PathKey> keys) const {
+    const Value* value = &root();
+    for (const PathKey& key : keys) {
+      value = value->find(std::visit([](const auto& word) { return Value(word); }, key));
+      if (value == nullptr) throw ConfigError("has no " + text_of_path(keys));
+    }
+    TensorMeta meta;
+    stored.file = path_;
+    if (value->is_tensor()) {
+      meta = reader_.tensors().at(static_cast<std::size_t>(value->as_tensor())).meta;
+      stored.path = std::move(keys);
+    } else {
+      const std::int64_t number = value->at("tid").as_int();
+      stored.file = native::xser_tensor_file(path_, number);
+      stored.path.clear();
+      meta = meta_of(number, stored.file);
+    }
+    stored.dtype = meta.dtype;
+    return meta.shape;
+  }
+  /// The same, when the shape is the expected one; else a problem.
+  void add(StoredTensor stored, const std::vector<PathKey>& keys, native::Manifest& manifest,
+           Problems& problems) const {
+    try {
+      const Shape got = point(stored, keys);
+      if (got != stored.shape)
+        problems.add(name(), text_of_path(keys) + ": expected the shape " + text_of(stored.shape) +
+                                 " by the configuration, got " + text_of(got));
+      manifest.tensors.push_back(std::move(stored));
+    } catch (const ConfigError& error) {
+      problems.add(name(), error.what());
+    }
+  }
+
+ private:
+  static std::string text_of_path(const std::vector<PathKey>& keys) {
+    std::string text;
+    for (const PathKey& key : keys) {
+      const auto* word = std::get_if<std::string>(&key);
+      text += (text.empty() ? "" : "/") +
+              (word != nullptr ? *word : std::to_string(std::get<std::int64_t>(key)));
+    }
+    return terminal_line(text);
+  }
+
+  [[nodiscard]] TensorMeta meta_of(std::int64_t number, const std::string& file) const {
+    if (info_) {
+      const Value* said = info_->root().find(number);
+      if (said != nullptr)
+        return {.dtype = said->at("dtype").as_dtype(), .shape = said->at("shape").as_ints()};
+    }
+    const TorchFileReader tensor(place_.storage->open(join_path(place_.path, file)));
+    return tensor.tensors().at(static_cast<std::size_t>(tensor.root().as_tensor())).meta;
+  }
+
+  const Place& place_;
+  std::string path_;
+  TorchFileReader reader_;
+  std::optional<TorchFileReader> info_;
+};
+
+/// Where the weights are: a prefix of all names, below some keys.
+class ModelNames {
+ public:
+  ModelNames(const RankFile& file, const FileJob& job, NxdFolder::Kind kind) {
+    const Value* root = &file.root();
+    for (const char* key : {"state_dict", "model"}) {
+      const Value* below = root->find(key);
+      if (below == nullptr || !below->is_dict()) continue;
+      below_.emplace_back(key);
+      root = below;
+      break;
+    }
+    // NNM counts the layers of a stage from 0.
+    if (kind == NxdFolder::Kind::kNnm) first_layer_ = first_layer(job);
+    if (job.stored.empty() || !root->is_dict()) return;
+    const std::string known = renumbered(std::get<std::string>(job.stored.front().path.front()));
+    for (const auto& [key, value] : root->as_dict()) {
+      if (!key.is_string() || !key.as_string().ends_with(known)) continue;
+      const std::string prefix = key.as_string().substr(0, key.as_string().size() - known.size());
+      if (prefix.empty() || prefix.ends_with('.')) prefix_ = prefix;
+    }
+  }
+  [[nodiscard]] std::vector<PathKey> path_of(const StoredTensor& stored) const {
+    std::vector<PathKey> path = below_;
+    path.emplace_back(prefix_ + renumbered(std::get<std::string>(stored.path.front())));
+    return path;
+  }
+
+ private:
+  static std::int64_t first_layer(const FileJob& job) {
+    std::int64_t first = -1;
+    for (const StoredTensor& stored : job.stored) {
+      const std::int64_t layer = layer_of(std::get<std::string>(stored.path.front())).layer;
+      if (layer >= 0) first = first < 0 ? layer : std::min(first, layer);
+    }
+    return std::max<std::int64_t>(0, first);
+  }
+  [[nodiscard]] std::string renumbered(const std::string& name) const {
+    const LayerNumber number = layer_of(name);
+    if (number.layer < 0 || first_layer_ == 0) return name;
+    return name.substr(0, number.begin) + std::to_string(number.layer - first_layer_) +
+           name.substr(number.end);
+  }
+
+  std::vector<PathKey> below_;
+  std::string prefix_;
+  std::int64_t first_layer_ = 0;
+};
+
+struct ParameterGroup {
+  std::vector<std::int64_t> ids;
+  std::vector<std::string> names;  ///< those of this program have them
+};
+
+std::vector<ParameterGroup> groups_of(const Value& root, const std::string& where) {
+  std::vector<ParameterGroup> groups;
+  try {
+    for (const Value& group : root.at("param_groups").items()) {
+      ParameterGroup& added = groups.emplace_back();
+      added.ids = group.at("params").as_ints();
+      const Value* names = group.find("param_names");
+      if (names == nullptr) continue;
+      for (const Value& name : names->items()) added.names.push_back(name.as_string());
+    }
+  } catch (const ConfigError& error) {
+    throw ConfigError(where + ": param_groups: " + error.what());
+  }
+  return groups;
+}
+
+/// Our number of a parameter → theirs. Groups are the same; in each, torch numbers the parameters
+/// in the order of the model.
+std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const FileJob& job) {
+  auto ours = groups_of(job.root, file.name());
+  const auto theirs = groups_of(file.root(), file.name());
+  std::map<std::int64_t, std::int64_t> ids;
+  bool fits = ours.size() == theirs.size();
+  for (std::size_t group = 0; fits && group < ours.size(); ++group) {
+    fits = ours[group].ids.size() == theirs[group].ids.size();
+    if (ours[group].names != theirs[group].names) std::ranges::sort(ours[group].ids);
+    for (std::size_t i = 0; fits && i < ours[group].ids.size(); ++i)
+      ids[ours[group].ids[i]] = theirs[group].ids[i];
+  }
+  if (!fits)
+    throw ConfigError(file.name() +
+                      ": param_groups: the optimizer of the configuration has other groups of "
+                      "parameters; correct the configuration");
+  return ids;
+}
+
+void add_model(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
+               native::Manifest& manifest, Problems& problems) {
+  const ModelNames names(file, job, kind);
+  for (const StoredTensor& stored : job.stored)
+    file.add(stored, names.path_of(stored), manifest, problems);
+}
+
+void add_optimizer(const RankFile& file, const FileJob& job, native::Manifest& manifest,
+                   Problems& problems) {
+  const std::map<std::int64_t, std::int64_t> ids = ids_of(file, job);
+  const bool is_plain = file.root().find("base_state") == nullptr;
+  for (const StoredTensor& stored : job.stored) {
+    std::vector<PathKey> path = stored.path;
+    path[1] = ids.at(std::get<std::int64_t>(path[1]));
+    // Without ZeRO-1: torch's own dict.
+    if (is_plain && path[0] == PathKey("base_state")) path[0] = "state";
+    file.add(stored, path, manifest, problems);
+  }
+}
+
+/// The configuration of the training that wrote the folder.
+RunConfig saved_config(const RunConfig& config, const NxdFolder& folder) {
+  RunConfig saved = config;
+  saved.distributed_strategy.tensor_model_parallel_size = folder.tp;
+  saved.distributed_strategy.pipeline_model_parallel_size = folder.pp;
+  if (folder.has_optimizer)
+    saved.distributed_strategy.zero1 = folder.dp > 1 || config.distributed_strategy.zero1;
+  saved.trainer.num_nodes = 1;
+  saved.trainer.devices = folder.tp * folder.pp * folder.dp;
+  saved.data.global_batch_size = std::max(1, saved.data.micro_batch_size) * folder.dp;
+  return saved;
+}
+
+/// Rows of the word embedding, whose padding depends on TP and on who wrote it.
+void take_vocabulary(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
+                     RunConfig& saved) {
+  const ModelNames names(file, job, kind);
+  for (StoredTensor stored : job.stored) {
+    if (stored.path.size() != 1 || !is_vocabulary_weight(std::get<std::string>(stored.path[0])))
+      continue;
+    const Shape got = file.point(stored, names.path_of(stored));
+    constexpr std::int64_t kMostRows = std::int64_t{1} << 24;
+    if (!got.empty() && got[0] > 0 && got[0] <= kMostRows)
+      saved.model.vocab_size = static_cast<int>(got[0]) * saved.tp();
+    return;
+  }
+}
+
+/// NxDT has one class for all Megatron models; here one that is a Llama has the names of a Llama.
+bool has_megatron_names(const Place& place, const NxdFolder& folder) {
+  const RankFile file(place, folder.model_file(place, 0, 0));
+  const Value* root = &file.root();
+  for (const char* key : {"state_dict", "model"}) {
+    const Value* below = root->find(key);
+    if (below != nullptr && below->is_dict()) root = below;
+  }
+  return root->is_dict() && std::ranges::any_of(root->as_dict(), [](const auto& item) {
+           return item.first.is_string() &&
+                  item.first.as_string().find("language_model.") != std::string::npos;
+         });
+}
+
+/// The files of all ranks.
+native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunConfig saved) {
+  native::Manifest manifest;
+  const nxd::NameNumbers numbers = nxd::numbers_of_name(place.path);
+  manifest.step = numbers.step;
+  manifest.consumed_samples = numbers.consumed_samples;
+  Problems problems;
+  for (int rank = 0; rank < saved.world_size(); ++rank) {
+    const auto jobs_of = [&] {
+      return layout_jobs(saved, rank, {}, {.optimizer_steps = numbers.step}, !folder.has_optimizer);
+    };
+    std::vector<FileJob> jobs = jobs_of();
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const bool is_model = jobs[i].path.starts_with("model/");
+      const trainer::RankMesh mesh{saved.tp(), saved.pp(), saved.dp()};
+      const RankFile file(
+          place, is_model ? folder.model_file(place, mesh.tp_rank(rank), mesh.pp_rank(rank))
+                          : jobs[i].path);
+      if (rank == 0 && is_model) {
+        take_vocabulary(file, jobs[i], folder.kind, saved);
+        jobs = jobs_of();
+      }
+      is_model ? add_model(file, jobs[i], folder.kind, manifest, problems)
+               : add_optimizer(file, jobs[i], manifest, problems);
+    }
+  }
+  problems.throw_if_any();
+  std::ranges::sort(manifest.tensors, {}, &StoredTensor::id);
+  return manifest;
+}
+
+}  // namespace
+
+std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config) {
+  const std::optional<NxdFolder> folder = nxd::find_nxd_folder(place);
+  TRELLIS_CHECK(folder.has_value(), "a folder of NxD");
+  RunConfig saved = saved_config(config, *folder);
+  const bool is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
+  if (is_renamed) saved.model.architecture = "gpt";
+  auto source = std::make_unique<native::NativeSource>(
+      place, manifest_of(place, *folder, saved), nxd::name(folder->kind), nxd::known_classes());
+  if (!is_renamed) return source;
+  return megatron::as_llama(std::move(source),
+                            {config.model.num_attention_heads, config.model.num_kv_heads});
+}
+
+std::unique_ptr<TensorSource> open_checkpoint(const std::string& address, const RunConfig& config) {
+  const Place place = open_place(address);
+  return nxd::is_nxd_folder(place) ? open_nxd(place, config) : open_checkpoint(address);
+}
+
+}  // namespace trellis::checkpoint

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/checkpoint/storage/place.h"
+#include "trainer/config/run_config.h"
+
+namespace trellis::checkpoint {
+
+/// Opens a folder of NxD, NxDT or NNM (formats/nxd), of weights and, in that of NxD, optimizer
+/// states. `config`: of the training that wrote it; TP, PP, DP, ZeRO-1 and the padding of the
+/// vocabulary are those of the files. Opens every file once. Throws ConfigError with every tensor
+/// that is missing or has another shape. REQUIRES: nxd::is_nxd_folder(place).
+[[nodiscard]] std::unique_ptr<TensorSource> open_nxd(const Place& place,
+                                                     const trainer::RunConfig& config);
+
+/// open_checkpoint(), and with the configuration those, too.
+[[nodiscard]] std::unique_ptr<TensorSource> open_checkpoint(const std::string& address,
+                                                            const trainer::RunConfig& config);
+
+}  // namespace trellis::checkpoint

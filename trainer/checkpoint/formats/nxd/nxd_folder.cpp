@@ -1,0 +1,182 @@
+#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <regex>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/escape.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+
+namespace trellis::checkpoint::nxd {
+namespace {
+
+constexpr const char* kFirstModelFile = "model/dp_rank_00_tp_rank_00_pp_rank_00.pt";
+constexpr const char* kNnmFile = "model_optim_rng.ckpt";
+/// No cluster has more.
+constexpr int kMostRanks = 99'999;
+
+std::string legacy_path(int tp_rank, int pp_rank) {
+  return fmt::format("tp_rank_{:02}_pp_rank_{:02}", tp_rank, pp_rank);
+}
+
+std::string nnm_path(const Place& place, int tp_rank, int pp_rank) {
+  const std::string alone = fmt::format("mp_rank_{:02}/{}", tp_rank, kNnmFile);
+  if (pp_rank == 0 && place.has(alone)) return alone;
+  return fmt::format("tp_rank_{:02}_pp_rank_{:03}/{}", tp_rank, pp_rank, kNnmFile);
+}
+
+/// Last parts of the paths in a folder of the checkpoint.
+std::vector<std::string> names_in(const Place& place, const std::string& folder) {
+  std::vector<std::string> names;
+  const std::string path = join_path(place.path, folder);
+  for (const Entry& entry : place.storage->list(path, /*recursive=*/false)) {
+    const std::size_t slash = entry.path.rfind('/');
+    names.push_back(slash == std::string::npos ? entry.path : entry.path.substr(slash + 1));
+  }
+  return names;
+}
+
+/// One more than the largest number of each group of the pattern; 0: no name matches.
+std::vector<int> counts(const std::vector<std::string>& names, const std::regex& pattern,
+                        std::size_t groups) {
+  std::vector<int> most(groups, 0);
+  for (const std::string& name : names) {
+    std::smatch match;
+    if (name.size() > 80 || !std::regex_match(name, match, pattern)) continue;
+    for (std::size_t i = 0; i < groups; ++i) {
+      if (match[i + 1].matched && match[i + 1].length() <= 5)
+        most[i] = std::max(most[i], std::stoi(match[i + 1]) + 1);
+    }
+  }
+  return most;
+}
+
+void refuse_experts(const Place& place, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name.find("_ep_rank_") != std::string::npos)
+      throw ConfigError(place.address() + ": " + terminal_line(name) +
+                        ": files of expert-parallel ranks are not read in this version");
+  }
+}
+
+NxdFolder nxd_folder(const Place& place) {
+  static const std::regex model(R"(dp_rank_00_tp_rank_(\d+)_pp_rank_(\d+)\.pt)"),
+      optimizer(R"(dp_rank_(\d+)_tp_rank_\d+_pp_rank_\d+\.pt)");
+  const std::vector<std::string> models = names_in(place, "model");
+  refuse_experts(place, models);
+  NxdFolder folder;
+  const std::vector<int> ranks = counts(models, model, 2);
+  folder.tp = ranks[0];
+  folder.pp = ranks[1];
+  if (place.has("optim")) {
+    const std::vector<int> copies = counts(names_in(place, "optim"), optimizer, 1);
+    folder.has_optimizer = copies[0] > 0;
+    folder.dp = std::max(1, copies[0]);
+  }
+  return folder;
+}
+
+NxdFolder ranks_of(NxdFolder::Kind kind, const Place& place) {
+  static const std::regex pattern(R"((?:tp|mp)_rank_(\d+)(?:_pp_rank_(\d+))?)");
+  const std::vector<int> ranks = counts(names_in(place, ""), pattern, 2);
+  return {.kind = kind, .tp = ranks[0], .pp = std::max(1, ranks[1])};
+}
+
+void check_files(const Place& place, const NxdFolder& folder) {
+  Problems problems;
+  if (std::int64_t{folder.tp} * folder.pp * folder.dp > kMostRanks)
+    throw ConfigError(place.address() + ": files of more than " + std::to_string(kMostRanks) +
+                      " ranks");
+  for (int pp = 0; pp < folder.pp; ++pp) {
+    for (int tp = 0; tp < folder.tp; ++tp) {
+      if (const std::string file = folder.model_file(place, tp, pp); !place.has(file))
+        problems.add(join_path(place.address(), file), "is missing");
+      for (int dp = 0; folder.has_optimizer && dp < folder.dp; ++dp) {
+        if (const std::string file = native::optimizer_file(dp, tp, pp); !place.has(file))
+          problems.add(join_path(place.address(), file), "is missing");
+      }
+    }
+  }
+  problems.throw_if_any();
+}
+
+/// None: of another format.
+std::optional<NxdFolder::Kind> kind_of(const Place& place) {
+  // Our saves have a manifest, and one that was interrupted has no `done`.
+  if (place.has(native::kManifestFile)) return std::nullopt;
+  if (place.has(kFirstModelFile)) {
+    const bool complete = place.has(native::kDoneFile) || !place.has(native::kBeginFile);
+    return complete ? std::optional(NxdFolder::Kind::kNxd) : std::nullopt;
+  }
+  if (place.has(nnm_path(place, 0, 0))) return NxdFolder::Kind::kNnm;
+  if (place.has(legacy_path(0, 0))) return NxdFolder::Kind::kLegacy;
+  return std::nullopt;
+}
+
+}  // namespace
+
+const char* name(NxdFolder::Kind kind) {
+  switch (kind) {
+    case NxdFolder::Kind::kNxd: return "nxd";
+    case NxdFolder::Kind::kLegacy: return "nxd_legacy";
+    case NxdFolder::Kind::kNnm: break;
+  }
+  return "nnm";
+}
+
+std::string NxdFolder::model_file(const Place& place, int tp_rank, int pp_rank) const {
+  switch (kind) {
+    case Kind::kNxd: return native::model_file(tp_rank, pp_rank);
+    case Kind::kNnm: return nnm_path(place, tp_rank, pp_rank);
+    case Kind::kLegacy: break;
+  }
+  const std::string path = legacy_path(tp_rank, pp_rank);
+  return place.has(path + "/checkpoint.pt") ? path + "/checkpoint.pt" : path;
+}
+
+bool is_nxd_folder(const Place& place) { return kind_of(place).has_value(); }
+
+std::optional<NxdFolder> find_nxd_folder(const Place& place) {
+  const std::optional<NxdFolder::Kind> kind = kind_of(place);
+  if (!kind) return std::nullopt;
+  const NxdFolder folder =
+      *kind == NxdFolder::Kind::kNxd ? nxd_folder(place) : ranks_of(*kind, place);
+  check_files(place, folder);
+  return folder;
+}
+
+const std::set<std::string>& known_classes() {
+  static const std::set<std::string> classes{
+      "torch_xla.utils.serialization.TensorReference",
+      "argparse.Namespace",
+      "omegaconf.dictconfig.DictConfig",
+      "omegaconf.listconfig.ListConfig",
+      "omegaconf.base.ContainerMetadata",
+      "omegaconf.base.Metadata",
+      "omegaconf.nodes.AnyNode",
+      "omegaconf.nodes.ValueNode",
+      "pytorch_lightning.utilities.parsing.AttributeDict",
+      "lightning_fabric.utilities.data.AttributeDict",
+      "typing.Any",
+  };
+  return classes;
+}
+
+NameNumbers numbers_of_name(const std::string& folder) {
+  const auto number = [&](const char* key) -> std::int64_t {
+    const std::size_t at = folder.rfind(key);
+    if (at == std::string::npos) return 0;
+    const double value = std::strtod(folder.c_str() + at + std::string_view(key).size(), nullptr);
+    return std::isfinite(value) && value >= 0 && value < 1e15 ? static_cast<std::int64_t>(value)
+                                                              : 0;
+  };
+  return {number("step="), number("consumed_samples=")};
+}
+
+}  // namespace trellis::checkpoint::nxd

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "trainer/checkpoint/storage/place.h"
+
+/// Folders that NxD, NxDT and NeMo Megatron for Neuron (NNM) wrote: a file per rank, and nothing
+/// that says which part of which weight a tensor is. That follows from the configuration of the
+/// training.
+namespace trellis::checkpoint::nxd {
+
+/// What is where. Paths are relative to the folder.
+///
+///   kNxd     model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt, optim/dp_rank_DD_… (NxDT too)
+///   kLegacy  tp_rank_TT_pp_rank_PP/checkpoint.pt, or the file tp_rank_TT_pp_rank_PP (xser)
+///   kNnm     tp_rank_TT_pp_rank_PPP/model_optim_rng.ckpt, or mp_rank_TT/…
+struct NxdFolder {
+  enum class Kind { kNxd, kLegacy, kNnm };
+  Kind kind = Kind::kNxd;
+  int tp = 1, pp = 1;
+  int dp = 1;  ///< of the optimizer's files: 1 without ZeRO-1
+  bool has_optimizer = false;
+
+  [[nodiscard]] std::string model_file(const Place& place, int tp_rank, int pp_rank) const;
+  bool operator==(const NxdFolder&) const = default;
+};
+/// "nxd", "nxd_legacy", "nnm"
+[[nodiscard]] const char* name(NxdFolder::Kind kind);
+
+/// None: the folder is none of them, or has our manifest. Throws ConfigError with every file that
+/// is missing, and for files of experts.
+[[nodiscard]] std::optional<NxdFolder> find_nxd_folder(const Place& place);
+/// Whether it looks like one.
+[[nodiscard]] bool is_nxd_folder(const Place& place);
+
+/// Classes that files of these programs name next to tensors. They stay names: nothing is imported.
+[[nodiscard]] const std::set<std::string>& known_classes();
+
+/// Step and samples, of the folder's name: "a--step=5-consumed_samples=160.0.ckpt"; 0: it says
+/// nothing.
+struct NameNumbers {
+  std::int64_t step = 0, consumed_samples = 0;
+};
+[[nodiscard]] NameNumbers numbers_of_name(const std::string& folder);
+
+}  // namespace trellis::checkpoint::nxd
