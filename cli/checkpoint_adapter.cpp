@@ -29,10 +29,10 @@ struct AdapterRequest {
 void export_adapter(const AdapterRequest& request) {
   const Activity activity("writing adapters");
   const auto source = checkpoint::open_checkpoint(request.checkpoint);
-  const checkpoint::ConfigFile file(*source, request.config_file);
-  const trainer::RunConfig config = trainer::load_run_config(file.path(), request.overrides);
+  const trainer::RunConfig config =
+      checkpoint::config_of(*source, request.config_file, request.overrides);
   if (!config.model.lora)
-    throw ConfigError(file.path() +
+    throw ConfigError((request.config_file.empty() ? source->address() : request.config_file) +
                       ":model_alignment_strategy.peft: missing: expected that of the training, "
                       "which has the adapters' rank and scale");
   const checkpoint::Place out = checkpoint::open_place(request.out);

@@ -87,10 +87,10 @@ std::unique_ptr<TensorSource> merged(const TensorSource& source, const HubExport
     throw ConfigError(source.address() +
                       ": it holds LoRA adapters: add --merge-adapters, which makes them part of "
                       "the weights, or write them alone with `trellis checkpoint export-adapter`");
-  const checkpoint::ConfigFile file(source, request.config_file);
-  const trainer::RunConfig config = trainer::load_run_config(file.path(), request.overrides);
+  const trainer::RunConfig config =
+      checkpoint::config_of(source, request.config_file, request.overrides);
   if (!config.model.lora)
-    throw ConfigError(file.path() +
+    throw ConfigError((request.config_file.empty() ? source.address() : request.config_file) +
                       ":model_alignment_strategy.peft: missing: expected that of the training, "
                       "which has the adapters' scale");
   return std::make_unique<checkpoint::adapters::MergedSource>(source, config.model.lora->scale());
