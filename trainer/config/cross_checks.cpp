@@ -149,8 +149,8 @@ void check_prompt(const RunConfig& config, SectionReaders& r) {
   SectionReader section = r.alignment.section(config.alignment);
   const int prompt = config.data.records.max_prompt_length,
             sequence = config.model.encoder_seq_length;
-  if (prompt < sequence || !section.good({"max_prompt_length"}) ||
-      !r.model.good({"encoder_seq_length"}))
+  if (prompt < sequence || !section.has_value("max_prompt_length") ||
+      !section.good({"max_prompt_length"}) || !r.model.good({"encoder_seq_length"}))
     return;
   section.problem("max_prompt_length",
                   fmt::format("{} leaves no token of the sequence for an answer: expected less "
