@@ -164,6 +164,29 @@ void common_options(CLI::App& verb, RunRequest& request) {
                 "print the report as one JSON document on stdout (schema trellis.run_report/1)");
 }
 
+/// How ranks differ, and which of them run.
+void rank_options(CLI::App& verb, RunRequest& request) {
+  verb.add_option("--slow", request.slow,
+                  "a part that is slower than its kind: core:RANK=FACTOR (what the rank computes "
+                  "takes FACTOR times as long) or link:NAME=FACTOR "
+                  "(a link, named as in the report's list, has 1/FACTOR of its bandwidth)")
+      ->type_name("PART=FACTOR")
+      ->allow_extra_args(false);
+  verb.add_option("--routing", request.routing,
+                  "how the routers of a mixture of experts share the tokens: balanced, zipf:S "
+                  "(expert e gets a share in proportion to 1/(e+1)^S) or hot:EXPERT=SHARE (of the "
+                  "picks). Of all layers and ranks alike; expert-parallel ranks with other loads "
+                  "are simulated separately")
+      ->type_name("ROUTING")
+      ->check(not_empty("a routing"));
+  verb.add_flag("!--no-fold", request.fold,
+                "run every rank (at most 127), where one of those that do the same would be "
+                "for all; same figures, later");
+  verb.add_flag("!--no-replay", request.replay,
+                "execute every micro-batch, where those that only repeat others would be "
+                "replayed; same figures, later");
+}
+
 void checkpoint_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("--checkpoint-every", request.checkpoint_every,
                   "also what saving a checkpoint every N steps costs, and a restart; none: "
@@ -259,25 +282,17 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   verb->add_flag("!--no-cache", *cached,
                  "simulate although an equal run of this program was kept ($TRELLIS_CACHE, the "
                  "last 64), and keep nothing");
-  verb->add_option("--slow", request->slow,
-                   "a part that is slower than its kind: core:RANK=FACTOR (what the rank computes "
-                   "takes FACTOR times as long) or link:NAME=FACTOR "
-                   "(a link, named as in the report's list, has 1/FACTOR of its bandwidth)")
-      ->type_name("PART=FACTOR")
-      ->allow_extra_args(false);
+  rank_options(*verb, *request);
   checkpoint_options(*verb, *request);
-  verb->add_flag("!--no-fold", request->fold,
-                 "run every rank (at most 127), where one of those that do the same would be "
-                 "for all; same figures, later");
-  verb->add_flag("!--no-replay", request->replay,
-                 "execute every micro-batch, where those that only repeat others would be "
-                 "replayed; same figures, later");
   verb->footer(
       "Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
       "  trellis simulate examples/llama3_8b_trn1.yaml trainer.num_nodes=16 "
       "data.global_batch_size=512\n"
       "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow "
       "link:node0.chip0.neuron_link_east=4\n"
+      "  trellis simulate examples/nxdt/hf_mixtral_8x7b_dropless_config.yaml "
+      "distributed_strategy.tensor_model_parallel_size=8 "
+      "distributed_strategy.expert_model_parallel_size=8 --routing zipf:1\n"
       "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of "
       "them runs, whatever the size of the cluster.");
   verb->callback([verb, request, html, cached, &exit_code] {

@@ -1,5 +1,6 @@
 #include "runtime/process_group_neuron.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "device/plugin.h"
@@ -482,10 +483,10 @@ ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::alltoall_base(
   side.output_splits = split_elements(output, output_splits, size_);
   const Tensors inputs{input};
   const Tensors outputs{output};
-  return start_collective(
-      {OpType::ALLTOALL_BASE, make_call(CommOp::kAllToAll, inputs, input.numel()), inputs, outputs,
-       opts.timeout, opts.asyncOp},
-      std::move(side), outputs);
+  const std::int64_t busier_side = std::max(input.numel(), output.numel());
+  return start_collective({OpType::ALLTOALL_BASE, make_call(CommOp::kAllToAll, inputs, busier_side),
+                           inputs, outputs, opts.timeout, opts.asyncOp},
+                          std::move(side), outputs);
 }
 
 ProcessGroupNeuron::WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {

@@ -1,5 +1,7 @@
 #include "runtime/relay_group.h"
 
+#include <algorithm>
+
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -253,7 +255,11 @@ RelayGroup::WorkPtr RelayGroup::alltoall_base(at::Tensor& output, at::Tensor& in
   at::Tensor host_output = on_host(output);
   at::Tensor host_input = on_host(input);
   return started(
-      {OpType::ALLTOALL_BASE, TRELLIS_ALL_TO_ALL, input.numel(), {input}, {output}},
+      {OpType::ALLTOALL_BASE,
+       TRELLIS_ALL_TO_ALL,
+       std::max(input.numel(), output.numel()),
+       {input},
+       {output}},
       carrier_->alltoall_base(host_output, host_input, output_splits, input_splits, opts));
 }
 

@@ -18,6 +18,7 @@
 #include "trainer/early_stopping.h"
 #include "trainer/first_non_finite.h"
 #include "trainer/modules/module_names.h"
+#include "trainer/modules/moe/router_record.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/model.h"
 #include "trainer/rank_model.h"
@@ -42,12 +43,15 @@ double seconds_since(Clock::time_point start) {
 
 BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
-  return {{config.model.encoder_seq_length / share,
-           std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
-           config.model.hidden_size},
-          at::TensorOptions()
-              .dtype(residual_dtype(config.model, context.dtype))
-              .device(context.device)};
+  const at::ScalarType dtype = residual_dtype(config.model, context.dtype);
+  std::vector<std::int64_t> sizes = {
+      config.model.encoder_seq_length / share,
+      std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
+      config.model.hidden_size};
+  const AuxiliaryLoss auxiliary = auxiliary_loss_of(config.model);
+  if (auxiliary.is_on())
+    sizes = {c10::multiply_integers(sizes) + packed_elements(auxiliary, dtype)};
+  return {sizes, at::TensorOptions().dtype(dtype).device(context.device)};
 }
 
 /// Global batches of an epoch. A shape-only run has no data, and so no end of them.
@@ -78,6 +82,7 @@ struct Trainer::Impl {
         rank(rank_context),
         log(rank.rank(), services.logs),
         checkpoints(services.checkpoints),
+        routing(services.routing),
         directory(services.directory),
         data(std::move(data_module)),
         hooks(std::move(trainer_hooks)),
@@ -283,6 +288,7 @@ struct Trainer::Impl {
     bool stops = false;
     rank.host_barrier();
     if (rank.rank() == 0) {
+      if (routing != nullptr) result.routed_tokens = routing->take();
       if (!rank.shape_only()) result.scalars = scalars_of(result);
       on_step(result);
       stops = watches && rank.agree(stops_early(result));
@@ -300,9 +306,20 @@ struct Trainer::Impl {
     scalars.insert(result.metrics.begin(), result.metrics.end());
     if (result.parameter_norm) scalars["parameter_norm"] = *result.parameter_norm;
     if (result.val_loss) scalars["val_loss"] = *result.val_loss;
+    if (!result.routed_tokens.empty()) add_routing(result.routed_tokens, scalars);
     if (result.tracked_grad_norm)
       scalars[tag_of_grad_norm(*config.trainer.track_grad_norm)] = *result.tracked_grad_norm;
     return scalars;
+  }
+
+  /// Over all layers; imbalance is the worst layer's.
+  static void add_routing(const RoutedTokens& layers, std::map<std::string, double>& scalars) {
+    for (const auto& [layer, load] : layers) {
+      scalars["routed_tokens"] += static_cast<double>(load.routed());
+      scalars["dropped_tokens"] += static_cast<double>(load.dropped());
+      double& worst = scalars["expert_imbalance"];
+      worst = std::max(worst, load.imbalance());
+    }
   }
 
   bool stops_early(const StepResult& result) {
@@ -343,6 +360,7 @@ struct Trainer::Impl {
     result.backward_s = model->backward_s();
     optimizer->scale_gradients(model->gradient_scale());
     if (hooks.gradients_reduced) hooks.gradients_reduced(*optimizer);
+    if (routing != nullptr && parallel.get_tensor_model_parallel_rank() == 0) add_routed_tokens();
     const at::Tensor numbers = update(loss, result, micro_batches);
     context.position->step = result.step;
     // The second read waits for the update: a step ends when the device has done it.
@@ -350,6 +368,17 @@ struct Trainer::Impl {
     const at::Tensor last = (norms ? parameter_norm(parameters, parallel) : numbers).cpu();
     if (norms) result.parameter_norm = last.item<double>();
     return result;
+  }
+
+  void add_routed_tokens() {
+    for (const auto& stage : model->stages()) {
+      for (const auto& [layer, counts] : stage->take_routed_tokens()) {
+        const at::Tensor host = counts.cpu();
+        const auto* first = host.const_data_ptr<std::int64_t>();
+        const auto experts = static_cast<std::ptrdiff_t>(host.size(1));
+        routing->add(layer, {{first, first + experts}, {first + experts, first + 2 * experts}});
+      }
+    }
   }
 
   /// The host reads loss and norm before the optimizer spreads a bad number over all weights.
@@ -492,6 +521,7 @@ struct Trainer::Impl {
   runtime::RankContext& rank;
   RankLog log;
   TrainingCheckpoints* checkpoints;
+  RoutingLedger* routing;
   std::string directory;
   std::shared_ptr<const DataModule> data;
   TrainerHooks hooks;
@@ -543,7 +573,7 @@ std::map<std::string, Trainer::LocalWeight> Trainer::local_weights() const {
   std::map<std::string, LocalWeight> weights;
   for (const Parameter& parameter : impl_->parameters) {
     weights[parameter.name] = {parameter.tensor.detach().cpu().clone(), parameter.partition_dim,
-                               parameter.partition_stride, parameter.partition};
+                               parameter.partition_stride, parameter.partition, parameter.experts};
   }
   return weights;
 }

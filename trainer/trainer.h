@@ -13,6 +13,7 @@
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
+#include "trainer/modules/moe/routing_ledger.h"
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
@@ -36,6 +37,7 @@ struct TrainerHooks {
 struct TrainerServices {
   RankLogs* logs = nullptr;                    ///< the run's log files
   TrainingCheckpoints* checkpoints = nullptr;  ///< saves and restores; fit() starts with it
+  RoutingLedger* routing = nullptr;            ///< counts what the routers of all ranks do
   std::string directory = {};                  ///< of the run's files; "": it keeps none
 };
 
@@ -57,6 +59,7 @@ struct StepResult {
   std::optional<double> val_loss;  ///< of the validation that follows this step
   std::int64_t validation_batches = 0;
   double validation_s = 0;                ///< host time of all of them
+  RoutedTokens routed_tokens;             ///< of rank 0, when there is a ledger
   std::map<std::string, double> metrics;  ///< preference_tags(); the same on all ranks
   /// by tag, of rank 0; empty without data. Early stopping monitors one of them.
   std::map<std::string, double> scalars;
@@ -105,6 +108,7 @@ class Trainer {
     int partition_stride =
         1;                ///< blocks that were sharded each for itself; join_shards() undoes it
     Partition partition;  ///< the same with replicated key/value heads
+    ExpertRange experts;  ///< of experts' weights: which ones
   };
   [[nodiscard]] std::map<std::string, LocalWeight> local_weights() const;
 

@@ -114,7 +114,8 @@ void read_shares(const json& report, SimulatedRow& into) {
   double least = 1;
   for (const json& rank : step.value("breakdown", json::array())) {
     double waits = 0;
-    for (const char* part : {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "launch_ps"})
+    for (const char* part :
+         {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "exposed_ep_ps", "launch_ps"})
       waits += rank.at(part).get<double>();
     const double whole = step.at("step_time_ps").get<double>();
     if (waits / whole >= least) continue;

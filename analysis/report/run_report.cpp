@@ -84,9 +84,10 @@ class RankTable {
 
 std::string print_breakdown(const json& simulated) {
   const json& breakdown = simulated.at("breakdown");
-  const auto is_shown = [&](const std::string& key) {  // one instance has no such part
+  const auto is_shown = [&](const std::string& key) {  // one instance, or no EP, has no such part
     const auto has = [&](const json& row) { return row.value(key, std::int64_t{0}) != 0; };
-    return key != "multi_node_ps" || std::ranges::any_of(breakdown, has);
+    return (key != "multi_node_ps" && key != "exposed_ep_ps") ||
+           std::ranges::any_of(breakdown, has);
   };
   std::vector<TextTable::Column> columns;
   for (const auto& [key, title] : kStepParts) {
@@ -283,6 +284,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;
   if (facts.test_loss) report["test_loss"] = *facts.test_loss;
+  if (!facts.routing.empty()) report["routing"] = expert_load_json(facts.routing);
   if (!step_report.is_null()) {
     const SimulatedRates rates = simulated_rates(step_report, facts);
     report["instance"] = facts.instance;
@@ -350,6 +352,7 @@ std::string print_run_report(const json& raw) {
                         report.at("steps").get<std::int64_t>(),
                         report.at("interrupted").get<bool>() ? " (interrupted)" : "");
   }
+  if (report.contains("routing")) text += print_expert_load(report.at("routing"));
   if (report.contains("simulated")) {
     text += fmt::format(
         "Simulated step {}, {} tokens/s, MFU {} of {:.1f} TFLOPS (bf16 peak of {} cores)\n",

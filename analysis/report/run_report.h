@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "analysis/report/calibration.h"
+#include "analysis/report/expert_load.h"
 #include "analysis/report/software_memory.h"
 #include "analysis/report/validity.h"
 
@@ -38,6 +39,7 @@ struct RunFacts {
       hardware;  ///< every number of the emulated machine, with its unit; empty: none is emulated
   std::vector<std::string> slow;  ///< its parts that are slower than their kind: "core:3=1.3"
   SoftwareFacts software;
+  std::vector<ExpertLoad> routing;  ///< of the last step, by layer; empty: no mixture of experts
 };
 
 /// What a run took on the host. It differs between equal runs, so it is in a separate file:

@@ -31,6 +31,11 @@ class Layout {
     step_.job.fold = world_.fold;
     for (int rank = 0; rank < world_.size; ++rank) step_.job.cores.push_back(rank);
     for (std::size_t rank = 0; rank < streams_.size(); ++rank) add_rank(rank);
+    for (sim::ClusterComm& c : step_.job.comms) {
+      const auto members = static_cast<std::int64_t>(step_.job.groups[c.group].ranks.size());
+      if (c.kind == sim::CollectiveKind::kAllToAll)
+        c.elements = (c.elements + members - 1) / members * members;
+    }
     return std::move(step_);
   }
 
@@ -92,8 +97,12 @@ class Layout {
       }
       step_.job.comms.push_back(c);
     }
-    const sim::ClusterComm& known = step_.job.comms[it->second];
-    TRELLIS_CHECK(known.kind == request.kind && known.elements == request.elements,
+    sim::ClusterComm& known = step_.job.comms[it->second];
+    // An uneven exchange ends when its busiest member has sent and received: it counts as an even
+    // one of that member's size.
+    const bool uneven = known.kind == sim::CollectiveKind::kAllToAll;
+    if (uneven) known.elements = std::max(known.elements, request.elements);
+    TRELLIS_CHECK(known.kind == request.kind && (uneven || known.elements == request.elements),
                   "ranks disagree about a communication");
     return it->second;
   }

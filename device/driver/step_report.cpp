@@ -46,6 +46,8 @@ void charge_wait(Breakdown& b, const std::string& axis, const sim::ItemTiming& i
     const Picoseconds idle = bubble_of_wait(item, comm);
     b.bubble += idle;
     b.exposed_pp += duration - idle;
+  } else if (axis == "ep" || axis == "shuffle") {
+    b.exposed_ep += duration;
   } else {
     b.exposed_dp += duration;
   }
@@ -91,6 +93,7 @@ nlohmann::json to_json(const Breakdown& b) {
           {"exposed_tp_ps", b.exposed_tp.value},
           {"exposed_pp_ps", b.exposed_pp.value},
           {"exposed_dp_ps", b.exposed_dp.value},
+          {"exposed_ep_ps", b.exposed_ep.value},
           {"bubble_ps", b.bubble.value},
           {"optimizer_ps", b.optimizer.value},
           {"data_ps", b.data.value},

@@ -57,6 +57,8 @@ struct StepTiming {
 /// picoseconds).
 struct Breakdown {
   Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer;
+  Picoseconds exposed_ep;  ///< exchanges of tokens between experts, with the wait for the rank that
+                           ///< has most of them
   Picoseconds data;    ///< waits for inputs that are copied from the host's memory to the device's;
                        ///< what reading them costs the host is not in it
   Picoseconds launch;  ///< of programs: their start, waits for the host that records them, what
@@ -66,8 +68,8 @@ struct Breakdown {
   Picoseconds other;
   Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
   [[nodiscard]] Picoseconds total() const {
-    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + bubble + optimizer +
-           data + launch + multi_node + other;
+    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + exposed_ep + bubble +
+           optimizer + data + launch + multi_node + other;
   }
   bool operator==(const Breakdown&) const = default;
 };

@@ -11,6 +11,7 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 LLAMA = SOURCE / "examples/verify_llama.yaml"
+MIXTRAL = SOURCE / "examples/verify_mixtral.yaml"
 SMALL = [
     "model.hidden_size=32",
     "model.ffn_hidden_size=48",
@@ -32,6 +33,16 @@ BUGS = {
     "weights-not-gathered": ("DP4.ZeRO1", ""),
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
+    "expert-gradients-scaled": ("DP2.EP2.TP2,DP4.EP4", "mlp_op"),
+    "auxiliary-loss-per-rank": ("TP2.DP2", "step 1: "),
+    "permutation-not-inverted": ("DP4.EP2", "step 1: loss"),
+    "capacity-after-exchange": ("DP4.EP4", "step 1: loss"),
+}
+OF_EXPERTS = {
+    "expert-gradients-scaled",
+    "auxiliary-loss-per-rank",
+    "permutation-not-inverted",
+    "capacity-after-exchange",
 }
 # A few norm weights that count twice change the norm of all gradients by less than half precision
 # does: only fp64 shows it.
@@ -120,6 +131,54 @@ class Layouts(unittest.TestCase):
             r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: \d\.\d\d × the noise of "
             r"rounding, number by number",
         )
+
+
+class Experts(unittest.TestCase):
+    def test_layouts_with_expert_parallelism_equal_one_rank(self):
+        """Without recomputation and copies of heads; the others are in the C++ tests."""
+        result = verify(
+            MIXTRAL,
+            *SMALL,
+            "--ranks",
+            8,
+            "--layouts",
+            "EP2.TP2.SP.ZeRO1,EP2.PP2.ZeRO1,EP4.PP2,EP8,EP4.TP2.ZeRO1.full",
+            "--steps",
+            2,
+            "precision=null",
+            "precision.type=fp64",
+            "--json",
+        )
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
+        self.assertLessEqual(max(one["worst"]["error"] for one in run), 1e-10)
+        chosen = {one["layout"] for one in run}
+        for layout in ("TP2 DP4 EP2 SP ZeRO1", "PP2 DP4 EP4", "DP8 EP8 ZeRO1"):
+            self.assertIn(layout, chosen)
+
+    def test_uneven_exchanges_between_emulated_cores_equal_one_cpu_rank(self):
+        result = verify(
+            MIXTRAL,
+            *SMALL,
+            "model.moe.dropless=true",
+            "model.moe.capacity_factor=0.0",
+            "--ranks",
+            4,
+            "--layouts",
+            "DP4.EP4.ZeRO1,TP2.EP2.SP",
+            "--device",
+            "neuron",
+            "precision=null",
+            "precision.type=fp64",
+            "--json",
+        )
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+
+    def test_half_precision_is_not_compared_and_that_is_said(self):
+        args = (MIXTRAL, *SMALL, "--ranks", 2, "--layouts", "DP2.EP2.ZeRO1", "--steps", 1)
+        document = json.loads(verify(*args, "--json").stdout)
+        self.assertEqual({one["precision"] for one in document["layouts"]}, {"fp64"})
+        self.assertIn("mixed_precision: not compared: a rounding may send", verify(*args).stdout)
 
 
 class FalseAlarms(unittest.TestCase):
@@ -211,7 +270,7 @@ class SeededBugs(unittest.TestCase):
             with self.subTest(bug):
                 self.assertIn(bug, listed)
                 model = {"tied-embedding-missed": TIED, "dropout-seed-shared": DROPOUT}.get(
-                    bug, [LLAMA]
+                    bug, [MIXTRAL if bug in OF_EXPERTS else LLAMA]
                 )
                 result = verify(
                     *model,

@@ -17,7 +17,11 @@ std::vector<int> EqualRanks::representatives() const {
 }
 
 EqualRanks equal_ranks(const RunConfig& config) {
-  return {{config.tp(), 1, config.dp(), config.pp()}, {true, true, true, false}};
+  // Expert-parallel ranks are equal when their experts get equally many tokens; context parallelism
+  // lies within the third axis.
+  const bool even = !config.model.moe || config.model.moe->simulated_shares.empty();
+  return {{config.tp(), config.ep(), config.dp() * config.cp() / config.ep(), config.pp()},
+          {true, even, true, false}};
 }
 
 std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config) {

@@ -126,7 +126,8 @@ std::map<std::string, double> Progress::step(const StepLog& log,
     row["consumed_samples"] = log.consumed_samples;
     if (log.skipped) row["skipped"] = true;
     for (const auto& [tag, value] : log.scalars) {
-      if (tag.ends_with("_norm_total")) row[tag] = value;
+      const bool of_routers = tag.ends_with("ed_tokens") || tag == "expert_imbalance";
+      if (of_routers || tag.ends_with("_norm_total")) row[tag] = value;
     }
     for (const auto& [tag, value] : log.metrics) row[tag] = value;
     if (log.parameter_norm) row["parameter_norm"] = *log.parameter_norm;

@@ -30,12 +30,14 @@
 #include "trainer/app/host_need.h"
 #include "trainer/app/load_device.h"
 #include "trainer/app/memory_timeline.h"
+#include "trainer/app/planned_load.h"
 #include "trainer/app/planned_saves.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/app/software_facts.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
+#include "trainer/config/simulated_routing.h"
 #include "trainer/data/data_module.h"
 #include "analysis/report/run_report.h"
 #include "analysis/report/step_place.h"
@@ -227,7 +229,8 @@ class Run {
     say_step(1);
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
-        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints(), directory_.string()});
+        Trainer trainer(config_, rank, data_,
+                        {&*logs_, checkpoints(), routing(), directory_.string()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
           result.scalars = log_step(progress, result, seconds_since(last));
@@ -252,7 +255,17 @@ class Run {
           load_run_config(request_.config_file, overrides_to_resume(config), request_.instance);
     refuse_unsupported(config, request_.shape_only);
     if (request_.steps > 0) config.trainer.max_steps = request_.steps;
+    if (!request_.routing.empty()) set_routing(config);
     return config;
+  }
+
+  void set_routing(RunConfig& config) const {
+    if (!config.model.moe) {
+      throw ConfigError("--routing " + request_.routing + ": " + request_.config_file +
+                        " has no mixture of experts: expected section model.moe; leave it out");
+    }
+    MoeSection& moe = *config.model.moe;
+    moe.simulated_shares = parse_routing(request_.routing, moe.num_experts, moe.top_k);
   }
 
   /// Whether the run's checkpoints are neither in a directory that the file names nor in the one
@@ -341,6 +354,18 @@ class Run {
     throw error;
   }
 
+  /// Null: no routers, or routers without data.
+  [[nodiscard]] RoutingLedger* routing() {
+    return config_.model.moe && !request_.shape_only ? &routing_ : nullptr;
+  }
+
+  void note_routing(const RoutedTokens& layers) {
+    facts_.routing =
+        request_.shape_only ? planned_load(config_) : std::vector<analysis::ExpertLoad>();
+    for (const auto& [layer, load] : layers)
+      facts_.routing.push_back({layer, load.assigned, load.kept});
+  }
+
   void end_training(StopReason reason) {
     facts_.interrupted = reason == StopReason::kInterrupted;
     logs_->lightning("training ended after step " + std::to_string(facts_.steps) + ": " +
@@ -413,6 +438,7 @@ class Run {
     std::map<std::string, double> scalars = progress.step(log, step_report_);
     say_step(result.step + 1);
     facts_.steps = result.step;
+    note_routing(result.routed_tokens);
     if (log.has_loss) {
       if (!facts_.first_loss) facts_.first_loss = result.loss;
       facts_.last_loss = result.loss;
@@ -492,6 +518,7 @@ class Run {
   std::unique_ptr<checkpoint::RunCheckpoints> checkpoints_;  ///< null: none are saved or loaded
   std::optional<PlannedSaves> planned_saves_;                ///< of a simulated run
   std::optional<RankLogs> logs_;
+  RoutingLedger routing_;
   LastResort last_resort_;
   json step_report_;
 };

@@ -30,6 +30,7 @@ struct RunRequest {
   std::string trace_format = "perfetto";
   bool fold = true;         ///< simulate: of equal ranks one runs and represents the others
   bool replay = true;       ///< simulate: passes that repeat are not executed
+  std::string routing;      ///< simulate: see parse_routing(); "": balanced
   std::string calibration;  ///< file of `trellis calibrate`; "": none
   std::int64_t checkpoint_every = 0;  ///< simulate: steps between saves; 0: as the file says
   std::string checkpoint_storage;     ///< simulate: where they go; "": none, or nvme with _every

@@ -64,17 +64,19 @@ json to_json(const VerifyRequest& request, const VerifyResult& result) {
     }
     layouts.push_back(std::move(entry));
   }
-  return {{"schema", "trellis.verify/1"},
-          {"device", request.device},
-          {"ranks", request.ranks},
-          {"vocab_size", result.vocab_size},
-          {"derived_tolerances",
-           {{"smallest", result.derived.smallest},
-            {"largest", result.derived.largest},
-            {"times_the_noise", result.derived.times_the_noise},
-            {"capped", result.derived.num_capped}}},
-          {"failed", result.num_failed()},
-          {"layouts", std::move(layouts)}};
+  json document = {{"schema", "trellis.verify/1"},
+                   {"device", request.device},
+                   {"ranks", request.ranks},
+                   {"vocab_size", result.vocab_size},
+                   {"derived_tolerances",
+                    {{"smallest", result.derived.smallest},
+                     {"largest", result.derived.largest},
+                     {"times_the_noise", result.derived.times_the_noise},
+                     {"capped", result.derived.num_capped}}},
+                   {"failed", result.num_failed()},
+                   {"layouts", std::move(layouts)}};
+  if (!result.why_fp64_only.empty()) document["why_fp64_only"] = result.why_fp64_only;
+  return document;
 }
 
 void print_worst(const VerifyResult& result, const std::string& precision) {
@@ -129,6 +131,8 @@ void print_summary(const VerifyRequest& request, const VerifyResult& result, dou
   print_worst(result, "fp64");
   if (result.precision != "fp64") print_worst(result, result.precision);
   print_derived(result);
+  if (!result.why_fp64_only.empty())
+    std::cout << result.precision << ": not compared: " << result.why_fp64_only << "\n";
   for (const LayoutResult& one : result.layouts) {
     if (!one.passed()) print_failure(one);
   }

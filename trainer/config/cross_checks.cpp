@@ -134,7 +134,7 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   };
   later(config.model.architecture != "llama" && config.model.architecture != "gpt",
         fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
-  later(config.model.moe.has_value(), "mixtures of experts");
+  later(config.model.moe.has_value(), "a mixture of experts");
   SectionReader section = r.alignment.section("peft");
   if (is_encoder(config.model) || config.model.moe || !section.good({"target_modules"})) return;
   if (const std::string why = why_no_targets(config.model); !why.empty())
@@ -156,6 +156,15 @@ void check_prompt(const RunConfig& config, SectionReaders& r) {
                   fmt::format("{} leaves no token of the sequence for an answer: expected less "
                               "than model.encoder_seq_length {}",
                               prompt, sequence));
+}
+
+/// What preference pairs are not combined with, in this version.
+void check_preferences(const RunConfig& config, SectionReaders& r) {
+  if ((config.model.orpo || config.model.dpo) && config.model.moe &&
+      config.model.moe->output_router_logits) {
+    r.alignment.unsupported(config.alignment,
+                            "an auxiliary loss of the routers (output_router_logits)");
+  }
 }
 
 /// Encoders are no models of NxDT's, and none of their layers is cut.
@@ -262,6 +271,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_gate(config, readers);
   check_lora(config, readers);
   check_prompt(config, readers);
+  check_preferences(config, readers);
   check_end(config, readers);
   check_early_stopping(config, readers);
   check_precision(config, readers);

@@ -24,12 +24,11 @@ void check_sequence_parallel(SectionReader& reader, DistributedStrategySection& 
 
 /// What this version does not train with.
 void note_unsupported(SectionReader& reader, const DistributedStrategySection& s) {
-  const auto note = [&](const char* key, const char* what, int size) {
-    if (size > 1) reader.unsupported(key, fmt::format("{} ({} {})", what, key, size));
-  };
-  note("context_parallel_size", "context parallelism", s.context_parallel_size);
-  note("expert_model_parallel_size", "expert parallelism", s.expert_model_parallel_size);
-  note("token_shuffle_group_size", "token shuffling", s.token_shuffle_group_size);
+  if (s.context_parallel_size > 1) {
+    reader.unsupported(
+        "context_parallel_size",
+        fmt::format("context parallelism (context_parallel_size {})", s.context_parallel_size));
+  }
 }
 
 void strategy_fields(Fields& fields, DistributedStrategySection& s) {

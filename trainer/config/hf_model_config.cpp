@@ -150,6 +150,7 @@ void read_mixtral(JsonReader& fields, HfModelConfig& config) {
   moe.num_experts = experts.value_or(8);
   moe.top_k = top_k.value_or(moe.top_k);
   moe.normalize_top_k_affinities = moe.top_k > 1;
+  moe.output_router_logits = fields.boolean("output_router_logits");
   moe.router_aux_loss_coef = coefficient.value_or(moe.router_aux_loss_coef);
   config.moe = moe;
 }

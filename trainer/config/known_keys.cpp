@@ -260,6 +260,9 @@ constexpr KeyGroup kGroups[] = {
     {"model.moe", kSupported,
      "sinkhorn_iterations sinkhorn_tol output_router_logits router_aux_loss_coef "
      "normalize_top_k_affinities glu_mlp"},
+    {"model.moe", kSupported,
+     "num_groups top_k_groups routed_scaling_factor num_shared_experts jitter_eps", "", "",
+     kOwnKey},
     {"model.moe", kNeutral, "dropout moe_dropout", "0|null", "experts have no dropout"},
 
     {"model.optim", kSupported, "name lr weight_decay betas eps"},

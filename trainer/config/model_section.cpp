@@ -268,9 +268,6 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
                                    section.architecture),
                        /*changes_step=*/false);
   }
-  if (section.moe)
-    reader.unsupported("moe",
-                       fmt::format("mixture of experts ({} experts)", section.moe->num_experts));
   read_recompute(reader, hf, section);
   read_pipeline_cuts(reader, section);
   section.weight_init_only = reader.get<bool>("weight_init_only", section.weight_init_only);

@@ -64,7 +64,7 @@ struct MoeSection {
   std::optional<double> capacity_factor;  ///< tokens per expert, in units of an even share; none:
                                           ///< every expert sees all tokens
   bool dropless = false;
-  std::string routing_algorithm = "top_k";    ///< top_k, sinkhorn
+  std::string routing_algorithm = "top_k";    ///< top_k, sinkhorn, group_limited
   std::string router_activation = "sigmoid";  ///< sigmoid, softmax; sinkhorn only
   int sinkhorn_iterations = 30;
   std::optional<double> sinkhorn_tol;
@@ -72,6 +72,13 @@ struct MoeSection {
   double router_aux_loss_coef = 0.02;
   bool normalize_top_k_affinities = true;
   bool glu_mlp = true;
+  // Keys that NxDT does not have.
+  int num_groups = 1, top_k_groups = 1;  ///< group_limited: of how many groups tokens choose
+  double routed_scaling_factor = 1;      ///< times the weights of the routed experts
+  int num_shared_experts = 0;            ///< which see every token, of ffn_hidden_size each
+  double jitter_eps = 0;  ///< in training the router reads tokens times 1 − eps … 1 + eps
+  /// Of a step without data, which no file says: the experts' shares of the picks; empty: even.
+  std::vector<double> simulated_shares = {};
   bool operator==(const MoeSection&) const = default;
 };
 

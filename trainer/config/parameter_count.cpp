@@ -90,7 +90,7 @@ std::int64_t ParameterCounts::layer(const ModelSection& model, int index) const 
   return is_moe_layer(model, index) ? moe_layer : dense_layer;
 }
 
-ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copies) {
+ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copies, int ep) {
   const std::int64_t head =
       model.head_dim > 0 ? model.head_dim : model.hidden_size / model.num_attention_heads;
   const Sizes s{model.hidden_size,
@@ -106,7 +106,9 @@ ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copie
   counts.dense_layer = attention(model, s) + mlp(model, s) + norms(model, s);
   if (model.moe) {
     const std::int64_t experts = model.moe->num_experts, router = s.hidden * experts;
-    counts.moe_layer = attention(model, s) + experts * mlp(model, s) + router + norms(model, s);
+    const std::int64_t shared = model.moe->num_shared_experts * mlp(model, s);
+    counts.moe_layer =
+        attention(model, s) + experts / ep * mlp(model, s) + shared + router + norms(model, s);
     counts.idle_experts = (experts - model.moe->top_k) * mlp(model, s);
   }
   if (model.transformer_block_type != TransformerBlock::kPostLn)

@@ -24,10 +24,10 @@ struct ParameterCounts {
   [[nodiscard]] std::int64_t layer(const ModelSection& model, int index) const;
 };
 
-/// `tp`: ranks that share each layer; `kv_copies`: how often each key/value head is held. (1, 1)
-/// counts the whole model.
+/// `tp`: ranks that share each layer; `kv_copies`: how often each key/value head is held; `ep`:
+/// ranks that share the experts. (1, 1, 1) counts the whole model.
 [[nodiscard]] ParameterCounts count_parameters(const ModelSection& model, int tp = 1,
-                                               int kv_copies = 1);
+                                               int kv_copies = 1, int ep = 1);
 /// Whether layer `index` (from 0) is a mixture of experts.
 [[nodiscard]] bool is_moe_layer(const ModelSection& model, int index);
 /// Distinct parameters: copies and a shared head count once.

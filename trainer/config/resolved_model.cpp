@@ -127,6 +127,13 @@ void write_moe(YamlWriter& out, const MoeSection& moe) {
   out.number("router_aux_loss_coef", moe.router_aux_loss_coef);
   out.boolean("normalize_top_k_affinities", moe.normalize_top_k_affinities);
   out.boolean("glu_mlp", moe.glu_mlp);
+  if (moe.routing_algorithm == "group_limited") {
+    out.integer("num_groups", moe.num_groups);
+    out.integer("top_k_groups", moe.top_k_groups);
+  }
+  out.number("routed_scaling_factor", moe.routed_scaling_factor);
+  out.integer("num_shared_experts", moe.num_shared_experts);
+  out.number("jitter_eps", moe.jitter_eps);
   out.close();
 }
 

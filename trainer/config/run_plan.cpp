@@ -10,7 +10,7 @@ namespace {
 std::vector<StagePlan> plan_stages(const RunConfig& config) {
   const ModelSection& model = config.model;
   const ParameterCounts counts =
-      count_parameters(model, config.tp(), config.distributed_strategy.kv_replicator);
+      count_parameters(model, config.tp(), config.distributed_strategy.kv_replicator, config.ep());
   const auto ranges = layers_of_stages(config);
   std::vector<StagePlan> stages;
   for (std::size_t i = 0; i < ranges.size(); ++i) {

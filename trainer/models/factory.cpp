@@ -12,21 +12,29 @@
 namespace trellis::trainer {
 namespace {
 
+/// Mixtral's names are Llama's; a Megatron mixture with learned positions has GPT's.
+bool is_llama_mixture(const ModelSection& config) {
+  return config.architecture == "mixtral" && config.position_embedding == PositionEmbedding::kRope;
+}
+
 std::unique_ptr<PipelineStage> build(const ModelSection& config, const ModuleContext& context,
                                      const StageSlot& slot) {
-  if (config.architecture == "llama")
+  if (config.architecture == "llama" || is_llama_mixture(config))
     return std::make_unique<LlamaForCausalLM>(config, context, slot);
-  if (config.architecture == "gpt") return std::make_unique<GPTModel>(config, context, slot);
+  if (config.architecture == "gpt" || config.architecture == "mixtral")
+    return std::make_unique<GPTModel>(config, context, slot);
   if (config.architecture == "bert")
     return std::make_unique<BertForPreTraining>(config, context, slot);
   if (config.architecture == "vit")
     return std::make_unique<ViTForImageClassification>(config, context, slot);
   throw ConfigError("model: architecture " + config.architecture +
-                    " is not built by this version; expected llama, gpt, bert or vit");
+                    " is not built by this version; expected llama, gpt, mixtral, bert or vit");
 }
 
-const ModuleNames& names_of(const std::string& architecture) {
-  if (architecture == "gpt") return GPTModel::names();
+const ModuleNames& names_of(const ModelSection& config) {
+  const std::string& architecture = config.architecture;
+  if (architecture == "gpt" || (architecture == "mixtral" && !is_llama_mixture(config)))
+    return GPTModel::names();
   if (architecture == "bert") return BertForPreTraining::names();
   return architecture == "vit" ? ViTForImageClassification::names() : LlamaForCausalLM::names();
 }
@@ -68,7 +76,7 @@ std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config,
 }
 
 std::vector<std::string> layer_names(const ModelSection& config) {
-  const ModuleNames& names = names_of(config.architecture);
+  const ModuleNames& names = names_of(config);
   std::vector<std::string> layers;
   for (int i = 0; i < config.num_layers; ++i)
     layers.push_back(names.layers + ("." + std::to_string(i)));

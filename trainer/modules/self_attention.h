@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -16,10 +17,13 @@
 
 namespace trellis::trainer {
 
+struct RouterRecord;
+
 /// What all layers of a micro-batch share.
 struct SequenceContext {
-  RotaryTables rotary;  ///< undefined tensors: positions are in the embedding
-  at::Tensor allowed;   ///< AttentionMask::allowed()
+  RotaryTables rotary;                   ///< undefined tensors: positions are in the embedding
+  at::Tensor allowed;                    ///< AttentionMask::allowed()
+  std::shared_ptr<RouterRecord> router;  ///< of a model with experts
 };
 
 /// Queries, keys and values from one input, sharded by heads; the sequence is gathered once.

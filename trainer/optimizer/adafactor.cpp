@@ -75,8 +75,10 @@ class Adafactor final : public UpdateRule {
 
   static double whole_rows(const ShardSlot& slot) {
     const Partition& partition = slot.parameter->partition;
-    return static_cast<double>(partition.dim == 0 ? unsharded_size(partition)
-                                                  : slot.parameter->tensor.size(0));
+    const ExpertRange& experts = slot.parameter->experts;
+    const std::int64_t own =
+        partition.dim == 0 ? unsharded_size(partition) : slot.parameter->tensor.size(0);
+    return static_cast<double>(experts.is_stacked() ? own / experts.count * experts.total : own);
   }
   static double whole_columns(const ShardSlot& slot) {
     const Partition& partition = slot.parameter->partition;

@@ -47,13 +47,10 @@ BucketCaps bucket_caps(const RunConfig& config) {
 }
 
 BucketKind kind_of(const Parameter& parameter) {
-  return {parameter.tensor.scalar_type(),
-          parameter.weight_decay,
-          parameter.tensor_model_parallel,
-          parameter.sequence_parallel_enabled,
-          parameter.tied,
-          parameter.shared,
-          parameter.group};
+  return {
+      parameter.tensor.scalar_type(),      parameter.weight_decay, parameter.tensor_model_parallel,
+      parameter.sequence_parallel_enabled, parameter.tied,         parameter.shared,
+      parameter.experts.is_stacked(),      parameter.group};
 }
 
 std::int64_t rows_per_shard(const at::Tensor& parameter, int shards) {
@@ -62,7 +59,7 @@ std::int64_t rows_per_shard(const at::Tensor& parameter, int shards) {
 
 std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters,
                                                   at::ScalarType grad_dtype, std::int64_t cap_bytes,
-                                                  int shards) {
+                                                  int shards, int expert_shards) {
   struct Open {
     std::size_t bucket;
     std::int64_t bytes;
@@ -73,8 +70,9 @@ std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters,
     if (!parameter->tensor.requires_grad()) continue;
     const at::Tensor& tensor = parameter->tensor;
     const at::ScalarType dtype = c10::promoteTypes(grad_dtype, tensor.scalar_type());
+    const int ranks = parameter->experts.is_stacked() && expert_shards > 0 ? expert_shards : shards;
     const std::int64_t padded =
-        rows_per_shard(tensor, shards) * shards * (tensor.numel() / tensor.size(0));
+        rows_per_shard(tensor, ranks) * ranks * (tensor.numel() / tensor.size(0));
     const std::int64_t bytes = padded * static_cast<std::int64_t>(c10::elementSize(dtype));
     auto found = open.find(kind_of(*parameter));
     if (found == open.end() || found->second.bytes + bytes > cap_bytes) {

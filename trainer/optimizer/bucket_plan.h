@@ -26,7 +26,7 @@ struct BucketCaps {
 struct BucketKind {
   at::ScalarType dtype = at::kFloat;
   bool weight_decay = false, tensor_model_parallel = false, sequence_parallel_enabled = false,
-       tied = false, shared = false;
+       tied = false, shared = false, expert = false;
   std::optional<OptimizerGroup> group = {};
   auto operator<=>(const BucketKind&) const = default;
 };
@@ -38,9 +38,11 @@ struct BucketKind {
 
 /// Splits the parameters into buckets of one kind each, last parameter first: the order in which
 /// backward gives their gradients. A bucket is closed where the next gradient, padded for `shards`
-/// ranks as it travels, would not fit; a gradient that is larger than the cap is alone.
+/// ranks as it travels (those of experts for `expert_shards`; 0: for as many), would not fit; a
+/// gradient that is larger than the cap is alone.
 [[nodiscard]] std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters,
                                                                 at::ScalarType grad_dtype,
-                                                                std::int64_t cap_bytes, int shards);
+                                                                std::int64_t cap_bytes, int shards,
+                                                                int expert_shards = 0);
 
 }  // namespace trellis::trainer

@@ -27,8 +27,10 @@ class ParameterBucket::AccumulateMainGrad final : public torch::autograd::PostAc
 };
 
 ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor,
-                                 ParallelGroup sharding, at::ScalarType grad_dtype)
-    : sharding_(sharding), layout_{{}, 0, std::move(tensor), std::move(sharding)} {
+                                 ParallelGroup sharding, at::ScalarType grad_dtype,
+                                 ParallelGroup expert)
+    : sharding_(sharding),
+      layout_{{}, 0, std::move(tensor), std::move(sharding), std::move(expert)} {
   for (Parameter* parameter : parameters) add_slot(parameter);
   const at::TensorOptions options = kind().tensor.options().dtype(grad_dtype).requires_grad(false);
   std::int64_t elements = 0;

@@ -29,8 +29,9 @@ namespace trellis::trainer {
 class ParameterBucket {
  public:
   /// Takes over the parameters' gradients: backward adds each one to main_grad and frees it.
+  /// `expert`: over which other experts' weights lie, for rules that need whole tensors.
   ParameterBucket(std::vector<Parameter*> parameters, ParallelGroup tensor, ParallelGroup sharding,
-                  at::ScalarType grad_dtype);
+                  at::ScalarType grad_dtype, ParallelGroup expert = {});
   ParameterBucket(const ParameterBucket&) = delete;
   ParameterBucket& operator=(const ParameterBucket&) = delete;
   ~ParameterBucket();

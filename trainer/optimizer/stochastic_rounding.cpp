@@ -53,12 +53,15 @@ GlobalNumbers global_numbers(const Parameter& parameter, const ParallelGroup& te
   const Partition& partition = parameter.partition;
   if (partition.is_sharded())
     shape[static_cast<std::size_t>(partition.dim)] = unsharded_size(partition);
-  at::Tensor rows = at::arange(shape[0], at::kLong);
+  const std::int64_t whole_rows = shape[0];
+  at::Tensor rows = at::arange(whole_rows, at::kLong);
   std::int64_t count = 1;
   for (std::size_t i = 1; i < shape.size(); ++i) count *= shape[i];
   shape.erase(shape.begin());
   at::Tensor columns = at::arange(count, at::kLong).view(shape);
   if (partition.dim == 0) rows = shard_of(rows, partition, tensor.rank, tensor.size);
+  if (parameter.experts.is_stacked())
+    rows = rows + parameter.experts.first * (whole_rows / parameter.experts.count);
   if (partition.dim > 0)
     columns = shard_of(columns, {partition.dim - 1, partition.blocks}, tensor.rank, tensor.size);
   return {rows.contiguous(), columns.reshape(-1).contiguous()};

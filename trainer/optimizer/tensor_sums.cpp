@@ -19,6 +19,8 @@ bool has_split_columns(const Parameter& parameter) { return parameter.partition.
 
 bool any(const Parameter&) { return true; }
 
+bool is_stacked(const Parameter& parameter) { return parameter.experts.is_stacked(); }
+
 void sum_over_group(const ShardLayout& layout, std::vector<at::Tensor>& parts,
                     const ParallelGroup& group, const Selection& selected) {
   if (group.size == 1) return;
@@ -43,11 +45,13 @@ void sum_over_group(const ShardLayout& layout, std::vector<at::Tensor>& parts,
 void sum_over_parameters(const ShardLayout& layout, std::vector<at::Tensor>& parts) {
   sum_over_group(layout, parts, layout.tensor, is_split);
   sum_over_group(layout, parts, layout.sharding, any);
+  sum_over_group(layout, parts, layout.expert, is_stacked);
 }
 
 void sum_over_rows(const ShardLayout& layout, std::vector<at::Tensor>& parts) {
   sum_over_group(layout, parts, layout.tensor, has_split_rows);
   sum_over_group(layout, parts, layout.sharding, any);
+  sum_over_group(layout, parts, layout.expert, is_stacked);
 }
 
 void sum_over_columns(const ShardLayout& layout, std::vector<at::Tensor>& parts) {

@@ -40,6 +40,7 @@ struct ShardLayout {
   ParallelGroup tensor;       ///< over which parameters with tensor_model_parallel are sharded
   ParallelGroup
       sharding;  ///< over which dimension 0 is split once more (ZeRO-1); one member without
+  ParallelGroup expert = {};  ///< over which experts' weights have other experts
 };
 
 /// What a state has one number for.

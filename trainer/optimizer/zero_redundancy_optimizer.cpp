@@ -90,15 +90,21 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
     gradients_ = first.options().dtype(c10::promoteTypes(options_.grad_dtype, first.scalar_type()));
   }
   const std::int64_t cap = options_.zero1 ? options_.caps.reduce_scatter : options_.caps.all_reduce;
-  for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap, sharding_group().size)) {
+  const int dense = options_.zero1 ? data_parallel_size() : 1,
+            expert = options_.zero1 ? parallel_.get_expert_data_parallel_group().size : 1;
+  for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap, dense, expert))
     add_shard(std::move(bucket));
-  }
 }
 
 NeuronZero1Optimizer::~NeuronZero1Optimizer() = default;
 
-ParallelGroup NeuronZero1Optimizer::sharding_group() const {
-  return options_.zero1 ? parallel_.get_zero1_sharding_group() : ParallelGroup{};
+const ParallelGroup& NeuronZero1Optimizer::holders_of(const Parameter& parameter) const {
+  return parameter.experts.is_stacked() ? parallel_.get_expert_data_parallel_group()
+                                        : parallel_.get_zero1_sharding_group();
+}
+
+ParallelGroup NeuronZero1Optimizer::sharding_group_of(const Parameter& parameter) const {
+  return options_.zero1 ? holders_of(parameter) : ParallelGroup{};
 }
 
 OptimizerGroup NeuronZero1Optimizer::group_of(const Shard& shard) const {
@@ -110,10 +116,11 @@ OptimizerGroup NeuronZero1Optimizer::group_of(const Shard& shard) const {
 void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
   auto shard = std::make_unique<Shard>();
   const at::ScalarType weights = parameters.front()->tensor.scalar_type();
+  const ParallelGroup sharding = sharding_group_of(*parameters.front());
   shard->dtype = c10::promoteTypes(options_.master_dtype, weights);
   shard->bucket = std::make_unique<ParameterBucket>(
-      std::move(parameters), parallel_.get_tensor_model_parallel_group(), sharding_group(),
-      c10::promoteTypes(options_.grad_dtype, weights));
+      std::move(parameters), parallel_.get_tensor_model_parallel_group(), sharding,
+      c10::promoteTypes(options_.grad_dtype, weights), parallel_.get_expert_model_parallel_group());
   check_dtypes_without_zero1(*shard);
   const ParameterBucket& bucket = *shard->bucket;
   if (shard->dtype != weights) shard->master = bucket.shard_of_parameters(shard->dtype);
@@ -125,8 +132,7 @@ void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
     shard->rounding.emplace(bucket.layout(), options_.seed, like.device());
   if (options_.ema) shard->ema = bucket.shard_of_parameters(compute_dtype(shard->dtype));
   Shard* address = shard.get();
-  if (options_.gradients_per_step > 0 && parallel_.get_zero1_sharding_group().size > 1 &&
-      !bucket.kind().tied) {
+  if (options_.gradients_per_step > 0 && data_parallel_size() > 1 && !bucket.kind().tied) {
     shard->bucket->on_complete(options_.gradients_per_step,
                                [this, address] { start_reduction(*address); });
   }
@@ -157,7 +163,6 @@ void NeuronZero1Optimizer::end_padded_reductions(const ParameterBucket& next) {
 void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   const at::NoGradGuard no_grad;
   const ParameterBucket& bucket = *shard.bucket;
-  const ParallelGroup& data = parallel_.get_zero1_sharding_group();
   at::Tensor grad = bucket.main_grad();
   const at::ScalarType dtype = options_.reduce_dtype.value_or(grad.scalar_type());
   if (bucket.kind().sequence_parallel_enabled)
@@ -167,9 +172,10 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
     shard.reduction = bucket.start_reduce_scatter(dtype);
     if (bucket.is_padded()) padded_reductions_.push_back(&shard);
   } else {
-    if (data.size > 1) grad.mul_(1.0 / data.size);
+    if (data_parallel_size() > 1) grad.mul_(1.0 / data_parallel_size());
+    const ParallelGroup& holders = holders_of(bucket.kind());
     shard.reduction =
-        data.size > 1 ? start_all_reduce(grad.to(dtype), data) : PendingCollective(grad);
+        holders.size > 1 ? start_all_reduce(grad.to(dtype), holders) : PendingCollective(grad);
   }
 }
 
@@ -185,7 +191,8 @@ void NeuronZero1Optimizer::reduce_gradients() {
     if (!shard->reduction) start_reduction(*shard);
   }
   padded_reductions_.clear();
-  const int data_parallel = parallel_.get_zero1_sharding_group().size;
+  // Experts too: their sum is over the tokens of all data-parallel ranks, which were sent to them.
+  const int data_parallel = data_parallel_size();
   for (const auto& shard : shards_) {
     shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
     shard->reduction.reset();
@@ -199,16 +206,21 @@ std::vector<GradientPart> NeuronZero1Optimizer::norm_parts() const {
   for (const auto& shard : shards_) {
     const Parameter& kind = shard->bucket->kind();
     if (kind.shared) continue;
+    const bool everywhere = !options_.zero1 && !kind.experts.is_stacked();
+    const int holders = everywhere ? parallel_.get_expert_model_parallel_size() : 1;
     const std::vector<ShardSlot>& slots = shard->bucket->layout().slots;
     if (std::ranges::none_of(slots,
                              [](const ShardSlot& slot) { return slot.row_weights.defined(); })) {
-      parts.push_back({shard->grad, kind.tensor_model_parallel});
+      parts.push_back({shard->grad, kind.tensor_model_parallel, 1, holders});
       continue;
     }
     for (const ShardSlot& slot : slots) {
       const at::Tensor values = shard->grad.narrow(0, slot.offset, slot.valid_elements());
-      std::ranges::move(gradient_parts(*slot.parameter, values, slot.first_row * slot.row_elements),
-                        std::back_inserter(parts));
+      for (GradientPart& part :
+           gradient_parts(*slot.parameter, values, slot.first_row * slot.row_elements)) {
+        part.holders = holders;
+        parts.push_back(std::move(part));
+      }
     }
   }
   return parts;
@@ -218,7 +230,9 @@ at::Tensor NeuronZero1Optimizer::grad_norm(double norm_type) const {
   const Scope scope("phase=optimizer");
   const at::NoGradGuard no_grad;
   const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(),
-                              parallel_.get_pipeline_model_parallel_group(), sharding_group()};
+                              parallel_.get_pipeline_model_parallel_group(),
+                              options_.zero1 ? parallel_.get_zero1_sharding_group()
+                                             : parallel_.get_expert_model_parallel_group()};
   std::vector<GradientPart> counted = norm_parts();
   // A rank may have nothing but tied copies, padding, or frozen weights: it adds zero.
   if (counted.empty()) counted.push_back({at::zeros({1}, gradients_), true});
@@ -409,15 +423,17 @@ at::Tensor parameter_norm(const ParameterList& parameters, const ParallelState& 
   const at::NoGradGuard no_grad;
   std::vector<GradientPart> parts;
   for (const Parameter& parameter : parameters) {
-    std::ranges::move(gradient_parts(parameter, parameter.tensor.detach()),
-                      std::back_inserter(parts));
+    for (GradientPart& part : gradient_parts(parameter, parameter.tensor.detach())) {
+      part.holders = parameter.experts.is_stacked() ? 1 : parallel.get_expert_model_parallel_size();
+      parts.push_back(std::move(part));
+    }
   }
   if (parts.empty())
     parts.push_back(
         {at::zeros({1}, parameters.front().tensor.options().requires_grad(false)), true});
   return get_grad_norm(parts, {parallel.get_tensor_model_parallel_group(),
                                parallel.get_pipeline_model_parallel_group(),
-                               {}});
+                               parallel.get_expert_model_parallel_group()});
 }
 
 }  // namespace trellis::trainer

@@ -102,7 +102,10 @@ class NeuronZero1Optimizer {
   void update_states(Shard& shard, const at::Tensor& values, const StepNumbers& numbers);
   void update_ema(Shard& shard, const at::Tensor& weights) const;
   [[nodiscard]] at::Tensor as_weights(const Shard& shard, const at::Tensor& values) const;
-  [[nodiscard]] ParallelGroup sharding_group() const;
+  /// The ranks that hold the same weights, of experts or dense ones.
+  [[nodiscard]] const ParallelGroup& holders_of(const Parameter& parameter) const;
+  [[nodiscard]] ParallelGroup sharding_group_of(const Parameter& parameter) const;
+  [[nodiscard]] int data_parallel_size() const { return parallel_.get_zero1_sharding_group().size; }
 
   ParallelState parallel_;
   OptimizerOptions options_;

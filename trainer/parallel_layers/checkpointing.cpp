@@ -122,6 +122,8 @@ at::Tensor checkpoint(const std::shared_ptr<StepPosition>& position,
   for (const at::Tensor& input : inputs)
     TORCH_CHECK(!output.is_same(input),
                 "checkpoint: the function must not return one of its inputs");
+  // Autograd lets no one write to a view that was made without it, which the next layer may.
+  if (output.is_view()) output = output.detach();
   const Autocast autocast(output.device().type());
   const auto node = c10::make_intrusive<CheckpointBackward>(position, function, inputs, autocast);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));

@@ -27,13 +27,6 @@ std::int64_t chunk_count(std::int64_t total) {
   return count;
 }
 
-at::Generator generator_on(at::Device device, std::uint64_t seed) {
-  if (device.is_cpu()) return at::detail::createCPUGenerator(seed);
-  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
-  generator.set_current_seed(seed);
-  return generator;
-}
-
 class DropoutBackward final : public Derivative {
  public:
   DropoutBackward(const at::Tensor& mask, double scale) : scale_(scale) { save(mask); }
@@ -44,6 +37,13 @@ class DropoutBackward final : public Derivative {
 };
 
 }  // namespace
+
+at::Generator generator_on(at::Device device, std::uint64_t seed) {
+  if (device.is_cpu()) return at::detail::createCPUGenerator(seed);
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return generator;
+}
 
 ShardPlace ShardPlace::part(int dim, std::int64_t size, const ParallelGroup& tp) {
   return {dim, size * tp.size, {{tp.rank * size, size}}};

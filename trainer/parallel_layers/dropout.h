@@ -23,6 +23,9 @@ struct ShardPlace {
   static ShardPlace part(int dim, std::int64_t size, const ParallelGroup& tp);
 };
 
+/// A stream of random numbers on a device.
+[[nodiscard]] at::Generator generator_on(at::Device device, std::uint64_t seed);
+
 /// Dropout whose mask does not depend on the layout. It is a function of (seed, step, micro-batch,
 /// path, place in the un-sharded tensor): TP ranks draw different parts of one mask in sharded
 /// regions and equal masks outside; recompute draws the same mask again; any layout drops what one

@@ -26,7 +26,7 @@ at::Tensor norm_of(const GradientPart& part, int tp, double norm_type) {
   const at::ScalarType dtype = part.grad.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor norm = at::linalg_vector_norm(part.grad, norm_type, at::OptionalIntArrayRef(),
                                            /*keepdim=*/false, dtype);
-  const int copies = part.tensor_model_parallel ? part.copies : tp;
+  const int copies = (part.tensor_model_parallel ? part.copies : tp) * part.holders;
   return copies > 1 && std::isfinite(norm_type)
              ? norm.mul_(std::pow(static_cast<double>(copies), -1 / norm_type))
              : norm;

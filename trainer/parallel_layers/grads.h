@@ -17,13 +17,15 @@ struct GradientPart {
       false;  ///< sharded over TP; otherwise every TP rank holds the same values
   int copies =
       1;  ///< when sharded: TP ranks that hold the same values (replicated key/value heads)
+  int holders = 1;  ///< members of GradNormGroups::sharding that hold the same values
 };
 
 /// Over which axes the gradient vector is spread.
 struct GradNormGroups {
   ParallelGroup tensor;
   ParallelGroup pipeline;
-  ParallelGroup sharding;  ///< data parallel with ZeRO-1; a group of one without
+  ParallelGroup sharding;  ///< data × context parallel with ZeRO-1, which expert parallelism lies
+                           ///< within; expert parallel without
 };
 
 inline constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();

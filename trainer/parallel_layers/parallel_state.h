@@ -32,6 +32,7 @@ class ParallelState {
       : tensor_(std::move(tensor)),
         pipeline_(std::move(pipeline)),
         data_(std::move(data)),
+        expert_data_(data_),
         zero1_sharding_(data_) {}
 
   /// Builds the groups of `rank`; every rank of the world must call it. Throws ConfigError when the
@@ -41,6 +42,25 @@ class ParallelState {
                                                  int pipeline_model_parallel_size);
   static ParallelState initialize_model_parallel(runtime::RankContext& rank,
                                                  const ParallelSizes& sizes);
+  /// The same with groups of the expert view.
+  [[nodiscard]] ParallelState with_expert_groups(ParallelGroup expert,
+                                                 ParallelGroup expert_data) const {
+    ParallelState state = *this;
+    state.expert_ = std::move(expert);
+    state.expert_data_ = std::move(expert_data);
+    return state;
+  }
+  /// The same with other groups of the dense view.
+  [[nodiscard]] ParallelState with_dense_groups(ParallelGroup tensor, ParallelGroup pipeline,
+                                                ParallelGroup data) const {
+    ParallelState state = *this;
+    state.tensor_ = std::move(tensor);
+    state.pipeline_ = std::move(pipeline);
+    if (context_.size == 1) state.zero1_sharding_ = data;
+    if (context_.size == 1 && expert_.size == 1) state.expert_data_ = data;
+    state.data_ = std::move(data);
+    return state;
+  }
   /// With another group of ranks that hold the same key/value heads.
   [[nodiscard]] ParallelState with_kv_shared_group(ParallelGroup group, ReplicaOrder order) const {
     ParallelState state = *this;
@@ -67,6 +87,8 @@ class ParallelState {
   [[nodiscard]] const ParallelGroup& get_expert_data_parallel_group() const { return expert_data_; }
   /// Over which ZeRO-1 shards dense weights: data × context parallel.
   [[nodiscard]] const ParallelGroup& get_zero1_sharding_group() const { return zero1_sharding_; }
+  /// The consecutive data-parallel ranks among which tokens are shuffled.
+  [[nodiscard]] const ParallelGroup& get_token_shuffle_group() const { return token_shuffle_; }
   /// The TP ranks that hold the same key/value heads; a group of one without replication.
   [[nodiscard]] const ParallelGroup& get_kv_shared_group() const { return kv_shared_; }
   [[nodiscard]] ReplicaOrder kv_replica_order() const { return kv_replica_order_; }
@@ -80,7 +102,7 @@ class ParallelState {
 
  private:
   ParallelGroup tensor_, pipeline_, data_, context_, expert_, expert_data_, zero1_sharding_,
-      kv_shared_;
+      token_shuffle_, kv_shared_;
   ReplicaOrder kv_replica_order_ = ReplicaOrder::kAdjacent;
   int global_rank_ = 0;
 };

@@ -24,6 +24,14 @@ struct OptimizerGroup {
   auto operator<=>(const OptimizerGroup&) const = default;
 };
 
+/// Weights of experts first … first + count − 1 of `total`, stacked along dimension 0: the part of
+/// an expert-parallel rank.
+struct ExpertRange {
+  int first = 0, count = 0, total = 0;
+  [[nodiscard]] bool is_stacked() const { return total > 0; }
+  bool operator==(const ExpertRange&) const = default;
+};
+
 /// A weight: this rank's shard, with what NxD attaches to a parameter as attributes.
 struct Parameter {
   std::string name;  ///< global: the same whatever the stage and the layout
@@ -35,7 +43,10 @@ struct Parameter {
   Partition partition;  ///< the whole truth: which un-sharded rows each rank holds; join_shards()
                         ///< undoes it
   bool sequence_parallel_enabled =
-      false;             ///< each TP rank has a part of its gradient: to be summed over TP
+      false;            ///< each TP rank has a part of its gradient: to be summed over TP
+  ExpertRange experts;  ///< none for everything that is not an expert's. Its gradient is the sum of
+                        ///< what all ranks of its EP group sent here: reduced over the ranks that
+                        ///< hold the same experts only
   bool adapter = false;  ///< of LoRA. A weight that is none takes no part in a fine-tuning: its
                          ///< tensor requires no gradient.
   bool weight_decay = true;

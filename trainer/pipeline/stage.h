@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,9 @@ class PipelineStage {
   /// Of the last forward pass over preference pairs, [rows]: the log-probability of each row's
   /// labels; on the last stage.
   [[nodiscard]] virtual at::Tensor log_probs() const { return {}; }
+  /// What the routers of its layers did in the training passes since the last call, by layer of the
+  /// whole model: [2, experts] int64, picks and those that were computed. Empty without data.
+  [[nodiscard]] virtual std::map<int, at::Tensor> take_routed_tokens() const { return {}; }
   /// Those of which this stage holds a copy, with all their copies. Whoever builds the model keeps
   /// them equal: see TiedWeights.
   [[nodiscard]] virtual std::vector<TiedWeight> tied_weights() const { return {}; }

@@ -46,12 +46,14 @@ NewPipelineGroup pipeline_group_factory(runtime::RankContext& rank, const Parall
     if (group.size == 1) return group;
     if (group.size == pipeline.size) return pipeline;
     const RankMesh mesh{parallel.get_tensor_model_parallel_size(), pipeline.size,
-                        parallel.get_data_parallel_size()};
+                        parallel.get_data_parallel_size(),
+                        parallel.get_context_model_parallel_size()};
     std::vector<int> ranks;
     for (std::size_t i = 0; i < pipeline_ranks.size(); ++i) {
       if (pipeline_ranks[i] == pipeline.rank) group.rank = static_cast<int>(i);
       ranks.push_back(mesh.rank(pipeline_ranks[i], parallel.get_data_parallel_rank(),
-                                parallel.get_tensor_model_parallel_rank()));
+                                parallel.get_tensor_model_parallel_rank(),
+                                parallel.get_context_model_parallel_rank()));
     }
     group.group = rank.new_group("pp", ranks);
     return group;

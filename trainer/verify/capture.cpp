@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/equal.h>
 
@@ -19,6 +20,7 @@ struct GradientRows {
   std::int64_t first_row = 0;
   std::vector<std::int64_t> sizes;  ///< of the whole local gradient
   Partition partition;
+  ExpertRange experts;
 };
 
 /// What one rank saw.
@@ -31,7 +33,7 @@ struct RankNumbers {
 class Gatherer {
  public:
   Gatherer(const RunConfig& config, const std::vector<RankNumbers>& ranks)
-      : mesh_{config.tp(), config.pp(), config.dp()}, ranks_(ranks) {}
+      : mesh_{config.tp(), config.pp(), config.dp(), config.cp(), config.ep()}, ranks_(ranks) {}
 
   void gather(RunNumbers& result) const {
     std::set<std::string> unequal;
@@ -54,22 +56,34 @@ class Gatherer {
     return ranks_[static_cast<std::size_t>(mesh_.rank(pp, dp, tp))];
   }
 
+  /// Data-parallel ranks dp, dp + step, … hold the same values; of those below step each has its
+  /// own experts.
+  [[nodiscard]] int step_of(const ExpertRange& experts) const {
+    return experts.is_stacked() ? mesh_.ep : 1;
+  }
+
   void gather_weight(int pp, const std::string& name, NamedTensors& weights,
                      std::set<std::string>& unequal) const {
-    const Partition& partition = of(pp, 0, 0).weights.at(name).partition;
-    std::vector<at::Tensor> shards;
-    for (int tp = 0; tp < mesh_.tp; ++tp) {
-      shards.push_back(of(pp, 0, tp).weights.at(name).tensor);
-      for (int dp = 1; dp < mesh_.dp; ++dp) {
-        if (!at::equal(shards.back(), of(pp, dp, tp).weights.at(name).tensor)) unequal.insert(name);
+    const Trainer::LocalWeight& like = of(pp, 0, 0).weights.at(name);
+    const int step = step_of(like.experts);
+    std::vector<at::Tensor> parts;
+    for (int own = 0; own < step; ++own) {
+      std::vector<at::Tensor> shards;
+      for (int tp = 0; tp < mesh_.tp; ++tp) {
+        shards.push_back(of(pp, own, tp).weights.at(name).tensor);
+        for (int dp = own + step; dp < mesh_.dp; dp += step) {
+          if (!at::equal(shards.back(), of(pp, dp, tp).weights.at(name).tensor))
+            unequal.insert(name);
+        }
+      }
+      parts.push_back(join_shards(shards, like.partition));
+      for (int tp = 0; tp < mesh_.tp; ++tp) {
+        if (!at::equal(shards[static_cast<std::size_t>(tp)],
+                       shard_of(parts.back(), like.partition, tp, mesh_.tp)))
+          unequal.insert(name);
       }
     }
-    const at::Tensor whole = join_shards(shards, partition);
-    for (int tp = 0; tp < mesh_.tp; ++tp) {
-      if (!at::equal(shards[static_cast<std::size_t>(tp)],
-                     shard_of(whole, partition, tp, mesh_.tp)))
-        unequal.insert(name);
-    }
+    const at::Tensor whole = step == 1 ? parts[0] : at::cat(parts);
     const auto [known, is_new] = weights.emplace(name, whole);
     if (!is_new && !at::equal(known->second, whole))
       unequal.insert(name);  // a tied weight of another stage
@@ -79,18 +93,27 @@ class Gatherer {
   /// later ranks fill in, or repeat.
   [[nodiscard]] at::Tensor gather_gradient(int pp, std::size_t step,
                                            const std::string& name) const {
-    std::vector<at::Tensor> shards;
-    for (int tp = 0; tp < mesh_.tp; ++tp) {
-      const GradientRows& like = of(pp, 0, tp).gradients[step].at(name);
-      at::Tensor local = at::zeros(like.sizes, like.rows.options());
-      for (int dp = 0; dp < mesh_.dp; ++dp) {
-        const GradientRows& part = of(pp, dp, tp).gradients[step].at(name);
-        const std::int64_t row_elements = local.numel() / local.size(0);
-        local.view(-1).narrow(0, part.first_row * row_elements, part.rows.numel()).copy_(part.rows);
+    const GradientRows& like = of(pp, 0, 0).gradients[step].at(name);
+    const int stride = step_of(like.experts);
+    std::vector<at::Tensor> parts;
+    for (int own = 0; own < stride; ++own) {
+      std::vector<at::Tensor> shards;
+      for (int tp = 0; tp < mesh_.tp; ++tp) {
+        at::Tensor local =
+            at::zeros(of(pp, own, tp).gradients[step].at(name).sizes, like.rows.options());
+        for (int dp = own; dp < mesh_.dp; dp += stride) fill_in(local, of(pp, dp, tp), step, name);
+        shards.push_back(local);
       }
-      shards.push_back(local);
+      parts.push_back(join_shards(shards, like.partition));
     }
-    return join_shards(shards, of(pp, 0, 0).gradients[step].at(name).partition);
+    return stride == 1 ? parts[0] : at::cat(parts);
+  }
+
+  static void fill_in(const at::Tensor& local, const RankNumbers& rank, std::size_t step,
+                      const std::string& name) {
+    const GradientRows& part = rank.gradients[step].at(name);
+    const std::int64_t row_elements = local.numel() / local.size(0);
+    local.view(-1).narrow(0, part.first_row * row_elements, part.rows.numel()).copy_(part.rows);
   }
 
   RankMesh mesh_;
@@ -105,17 +128,20 @@ std::map<std::string, GradientRows> gradients_of(const NeuronZero1Optimizer& opt
     gradients[parameter.name] = {
         (scale.defined() ? rows * scale : rows)
             .to(at::kCPU, rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true),
-        slot.first_row, parameter.tensor.sizes().vec(), parameter.partition};
+        slot.first_row, parameter.tensor.sizes().vec(), parameter.partition, parameter.experts};
   });
   return gradients;
 }
 
 }  // namespace
 
-RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataModule> data,
+RunNumbers train_and_gather(const RunConfig& given, std::shared_ptr<const DataModule> data,
                             const RunChanges& changes, runtime::WorldOptions world) {
+  RunConfig config = given;
+  if (changes.config) changes.config(config);
   std::vector<RankNumbers> ranks(static_cast<std::size_t>(config.world_size()));
   RunNumbers result;
+  RoutingLedger routing;
   world.world_size = config.world_size();
   if (changes.data) data = changes.data(data);
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
@@ -130,9 +156,11 @@ RunNumbers train_and_gather(const RunConfig& config, std::shared_ptr<const DataM
     hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) {
       mine.gradients.push_back(gradients_of(optimizer));
     };
-    Trainer trainer(config, rank, data, groups, hooks);
-    trainer.fit(
-        [&](const StepResult& step) { result.steps.push_back({step.loss, step.grad_norm, {}}); });
+    Trainer trainer(config, rank, data, groups, hooks,
+                    {.routing = config.model.moe ? &routing : nullptr});
+    trainer.fit([&](const StepResult& step) {
+      result.steps.push_back({step.loss, step.grad_norm, {}, step.routed_tokens});
+    });
     mine.weights = trainer.local_weights();
   });
   Gatherer(config, ranks).gather(result);

@@ -12,6 +12,7 @@
 #include "runtime/world.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
+#include "trainer/modules/moe/routing_ledger.h"
 #include "trainer/parallel_layers/parameter.h"
 
 namespace trellis::trainer {
@@ -22,7 +23,8 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 struct ComputedStep {
   double loss = 0;
   double grad_norm = 0;
-  NamedTensors gradients;  ///< reduced over all ranks, before clipping
+  NamedTensors gradients;      ///< reduced over all ranks, before clipping
+  RoutedTokens routed_tokens;  ///< of a mixture of experts, over all ranks
 };
 
 /// All that a training run computed, as if it had run on one rank.
@@ -37,6 +39,7 @@ struct RunNumbers {
 
 /// Wrong parts that a run may be given on purpose; all optional.
 struct RunChanges {
+  std::function<void(RunConfig&)> config;  ///< after it was read, by all ranks
   std::function<ParallelState(const ParallelState&)> groups;
   std::function<void(ParameterList&, const ParallelState&)> parameters;
   std::function<std::shared_ptr<const DataModule>(std::shared_ptr<const DataModule>)> data;

@@ -64,6 +64,12 @@ class Differences {
       tensor(step + "gradient of ", *name, got.gradients, expected.gradients.at(*name), mean);
     }
     number(step + "gradient norm", got.grad_norm, expected.grad_norm);
+    for (const auto& [layer, load] : expected.routed_tokens) {
+      const auto found = got.routed_tokens.find(layer);
+      const bool equal = found != got.routed_tokens.end() && found->second == load;
+      visit_({step + "tokens of each expert of layer " + std::to_string(layer), "",
+              equal ? 0 : kInfinity, false, 0});
+    }
   }
 
   void number(const std::string& what, double got, double expected) const {

@@ -29,6 +29,7 @@ std::vector<std::string> parts_of(const Layout& layout) {
   factor("PP", layout.pp);
   factor("VPP", layout.vpp);
   factor("DP", layout.dp);
+  factor("EP", layout.ep);
   if (layout.sequence_parallel) parts.emplace_back("SP");
   if (layout.zero1) parts.emplace_back("ZeRO1");
   factor("KV", layout.kv_replicator);
@@ -47,7 +48,7 @@ bool is_part(const std::string& part) {
   for (const char* word : {"sp", "zero1", "selective", "full"}) {
     if (part == word) return true;
   }
-  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "kv"}) {
+  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "ep", "kv"}) {
     const bool digits =
         part.size() > factor.size() &&
         std::all_of(part.begin() + static_cast<std::ptrdiff_t>(factor.size()), part.end(),
@@ -76,6 +77,26 @@ void for_each_factorisation(int ranks, int num_layers, Visit visit) {
   }
 }
 
+/// What does not change the factors.
+void add_variants(Layout layout, std::vector<Layout>& layouts) {
+  for (const bool sequence_parallel : {false, true}) {
+    if (sequence_parallel && layout.tp == 1) continue;
+    for (const bool zero1 : {false, true}) {
+      for (int copies = 1; copies <= layout.tp; ++copies) {
+        if (layout.tp % copies != 0) continue;
+        for (const Recompute recompute :
+             {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          layout.sequence_parallel = sequence_parallel;
+          layout.zero1 = zero1;
+          layout.kv_replicator = copies;
+          layout.recompute = recompute;
+          layouts.push_back(layout);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::string to_string(const Layout& layout) {
@@ -84,24 +105,14 @@ std::string to_string(const Layout& layout) {
   return text.empty() ? "one rank" : text;
 }
 
-std::vector<Layout> all_layouts(int ranks, int num_layers) {
+std::vector<Layout> all_layouts(int ranks, int num_layers, int num_experts) {
   std::vector<Layout> layouts;
-  for_each_factorisation(ranks, num_layers, [&](Layout layout) {
-    for (const bool sequence_parallel : {false, true}) {
-      if (sequence_parallel && layout.tp == 1) continue;
-      for (const bool zero1 : {false, true}) {
-        for (int copies = 1; copies <= layout.tp; ++copies) {
-          if (layout.tp % copies != 0) continue;
-          for (const Recompute recompute :
-               {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
-            layout.sequence_parallel = sequence_parallel;
-            layout.zero1 = zero1;
-            layout.kv_replicator = copies;
-            layout.recompute = recompute;
-            layouts.push_back(layout);
-          }
-        }
-      }
+  for_each_factorisation(ranks, num_layers, [&](const Layout& factors) {
+    for (int ep = 1; ep <= factors.dp; ++ep) {
+      if (factors.dp % ep != 0 || (ep > 1 && (num_experts == 0 || num_experts % ep != 0))) continue;
+      Layout layout = factors;
+      layout.ep = ep;
+      add_variants(layout, layouts);
     }
   });
   return layouts;
@@ -116,7 +127,8 @@ LayoutFilter::LayoutFilter(std::string_view text) {
       if (is_part(parts.back())) continue;
       throw ConfigError(
           "--layouts " + std::string(text) + ": \"" + part +
-          "\": expected TP2, PP2, VPP2, DP2, KV2 (any numbers from 2 on), SP, ZeRO1, selective or "
+          "\": expected TP2, PP2, VPP2, DP2, EP2, KV2 (any numbers from 2 on), SP, ZeRO1, "
+          "selective or "
           "full; "
           "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
     }
@@ -146,6 +158,7 @@ std::vector<std::string> overrides_of(const Layout& layout) {
       set("distributed_strategy.tensor_model_parallel_size", std::to_string(layout.tp)),
       set("distributed_strategy.pipeline_model_parallel_size", std::to_string(layout.pp)),
       set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(layout.vpp)),
+      set("distributed_strategy.expert_model_parallel_size", std::to_string(layout.ep)),
       set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
       set("distributed_strategy.zero1", flag(layout.zero1)),
       set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),

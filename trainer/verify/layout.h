@@ -16,20 +16,22 @@ struct Layout {
   bool sequence_parallel = false;
   bool zero1 = true;
   int kv_replicator = 1;
+  int ep = 1;  ///< lies within DP
   Recompute recompute = Recompute::kNone;
   [[nodiscard]] int world_size() const { return tp * pp * dp; }
   bool operator==(const Layout&) const = default;
 };
 
-/// "TP2 PP2 VPP2 DP2 SP ZeRO1 KV2 full": factors of one and features that are off are left out;
+/// "TP2 PP2 VPP2 DP2 EP2 SP ZeRO1 KV2 full": factors of one and features that are off are left out;
 /// "one rank" when nothing is left.
 [[nodiscard]] std::string to_string(const Layout& layout);
 
 /// Every product TP · PP · DP = ranks with VPP up to the layers (PP > 1), with and without sequence
-/// parallelism (TP > 1) and ZeRO-1, each number of copies of key/value heads that divides TP, and
-/// each recompute mode. Whether one is legal for a configuration is for its validation to say; a
-/// combination that is not here is legal for none.
-[[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers);
+/// parallelism (TP > 1) and ZeRO-1, each number of copies of key/value heads that divides TP, each
+/// recompute mode and, with experts, each EP that divides DP and the experts. Whether one is legal
+/// for a configuration is for its validation to say; a combination that is not here is legal for
+/// none.
+[[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers, int num_experts = 0);
 
 /// "TP2.DP4,PP4": a layout is chosen when it has every part of one of the items. "all" or "": every
 /// layout. Throws ConfigError for a part that no layout can have.

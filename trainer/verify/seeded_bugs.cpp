@@ -11,7 +11,7 @@ namespace trellis::trainer {
 namespace {
 
 /// Which group of a rank a mistake is about.
-enum class Axis { kTensor, kPipeline, kData, kKvShared };
+enum class Axis { kTensor, kPipeline, kData, kKvShared, kExpert };
 
 RunChanges wrong_group(Axis axis, const Tampering& tampering) {
   RunChanges changes;
@@ -19,11 +19,14 @@ RunChanges wrong_group(Axis axis, const Tampering& tampering) {
     const auto group_of = [&](Axis which, const ParallelGroup& group) {
       return which == axis ? tampered(group, tampering) : group;
     };
-    const ParallelState groups(group_of(Axis::kTensor, state.get_tensor_model_parallel_group()),
-                               group_of(Axis::kPipeline, state.get_pipeline_model_parallel_group()),
-                               group_of(Axis::kData, state.get_data_parallel_group()));
-    return groups.with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()),
-                                       state.kv_replica_order());
+    return state
+        .with_dense_groups(group_of(Axis::kTensor, state.get_tensor_model_parallel_group()),
+                           group_of(Axis::kPipeline, state.get_pipeline_model_parallel_group()),
+                           group_of(Axis::kData, state.get_data_parallel_group()))
+        .with_expert_groups(group_of(Axis::kExpert, state.get_expert_model_parallel_group()),
+                            group_of(Axis::kData, state.get_expert_data_parallel_group()))
+        .with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()),
+                              state.kv_replica_order());
   };
   return changes;
 }
@@ -35,6 +38,12 @@ RunChanges wrong_parameters(std::function<void(Parameter&, const ParallelState&)
     const at::NoGradGuard no_grad;
     for (Parameter& parameter : parameters) change(parameter, state);
   };
+  return changes;
+}
+
+RunChanges wrong_config(std::function<void(RunConfig&)> change) {
+  RunChanges changes;
+  changes.config = std::move(change);
   return changes;
 }
 
@@ -99,6 +108,13 @@ bool has_sequence_parallel(const Layout& layout, const RunConfig&) {
 }
 bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
 bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
+bool has_experts_of_ranks(const Layout& layout, const RunConfig&) { return layout.ep > 1; }
+bool has_auxiliary_loss(const Layout& layout, const RunConfig& config) {
+  return layout.tp > 1 && config.model.moe && config.model.moe->output_router_logits;
+}
+bool has_capacity(const Layout& layout, const RunConfig& config) {
+  return layout.ep > 1 && config.model.moe->capacity_factor.value_or(0) > 0;
+}
 bool has_tied_stages(const Layout& layout, const RunConfig& config) {
   return layout.pp > 1 && config.model.share_embeddings_and_output_weights;
 }
@@ -151,6 +167,28 @@ std::vector<SeededBug> make_bugs() {
       {"weights-not-gathered",
        "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
        wrong_group(Axis::kData, {.leaves_out_gather = true})},
+      {"expert-gradients-scaled",
+       "gradients of experts are averaged over the ranks that hold them, not over all whose tokens "
+       "they saw: they are EP times too large",
+       &has_experts_of_ranks,
+       wrong_parameters([](Parameter& parameter, const ParallelState& state) {
+         if (!parameter.experts.is_stacked()) return;
+         const double factor = state.get_expert_model_parallel_size();
+         parameter.tensor.register_hook([factor](const at::Tensor& grad) { return grad * factor; });
+       })},
+      {"auxiliary-loss-per-rank",
+       "each TP rank adds the whole gradient of the routers' auxiliary loss, and they are summed",
+       &has_auxiliary_loss, wrong_config([](RunConfig& config) {
+         config.model.moe->router_aux_loss_coef *= config.tp();
+       })},
+      {"permutation-not-inverted",
+       "the experts' results come back from the all-to-all in other rows than they left",
+       &has_experts_of_ranks, wrong_group(Axis::kExpert, {.misplaces_returns = true})},
+      {"capacity-after-exchange",
+       "the capacity of an expert is counted with the tokens of all expert-parallel ranks, after "
+       "the exchange, where each rank's own tokens decide",
+       &has_capacity,
+       wrong_config([](RunConfig& config) { *config.model.moe->capacity_factor *= config.ep(); })},
       {"activations-arrive-late",
        "a pipeline stage works on the message before the one that it should have", &has_pipeline,
        wrong_group(Axis::kPipeline, {.receives_late = true})},

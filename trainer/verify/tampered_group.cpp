@@ -74,6 +74,16 @@ class TamperedGroup final : public c10d::ProcessGroup {
     }
     return scaled(inner_->reduce_scatter_single_coalesced(outputs, inputs, options), outputs);
   }
+  WorkPtr all_to_all_single(at::Tensor& output, at::Tensor& input,
+                            std::vector<std::int64_t>& output_splits,
+                            std::vector<std::int64_t>& input_splits,
+                            const c10d::AllToAllOptions& options) override {
+    WorkPtr work = inner_->all_to_all_single(output, input, output_splits, input_splits, options);
+    const bool returns = output.is_floating_point() && exchanges_++ % 2 == 1;
+    if (!tampering_.misplaces_returns || !returns) return work;
+    return c10::make_intrusive<ThenWork>(std::move(work),
+                                         [output] { output.copy_(output.roll(1, 0)); });
+  }
   WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override {
     return inner_->send(tensors, to, tag);
   }
@@ -110,6 +120,7 @@ class TamperedGroup final : public c10d::ProcessGroup {
 
   c10::intrusive_ptr<c10d::ProcessGroup> inner_;
   Tampering tampering_;
+  std::int64_t exchanges_ = 0;
   std::map<int, at::Tensor> last_;
 };
 

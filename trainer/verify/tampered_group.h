@@ -14,7 +14,8 @@ struct Tampering {
       {};  ///< all-reduce or reduce-scatter of this tensor (an all-reduce that is no sum is kept)
   bool leaves_out_gather = false;  ///< all-gather: only the own part arrives
   std::function<double(const at::Tensor&)> scales_sum =
-      {};  ///< the factor on a sum's result; empty: 1
+      {};                          ///< the factor on a sum's result; empty: 1
+  bool misplaces_returns = false;  ///< every second all-to-all: its rows arrive one place too late
   bool receives_late =
       false;  ///< each receive gives what the one before it was sent; the first gives zeros
 };

@@ -32,6 +32,7 @@ struct VerifyResult {
   int vocab_size = 0;         ///< one for all layouts: a multiple of what the largest TP needs
   DerivedTolerances derived;  ///< all 0 when nothing ran in the configured precision
   std::string precision;      ///< the configured one
+  std::string why_fp64_only;  ///< "" when layouts ran in the configured precision, too
   std::vector<LayoutResult> layouts;
   [[nodiscard]] int num_failed() const;
   [[nodiscard]] int num_run() const;
@@ -51,7 +52,8 @@ using VerifyWorld = std::function<VerifyMachine(const RunConfig& one_rank)>;
 inline constexpr double kLargestTolerance = 0.5;
 
 /// Trains the configuration on one CPU rank and in every chosen layout, in fp64, and compares every
-/// number; then the layouts without recompute once more in the configured precision. There a number
+/// number; then the layouts without recompute once more in the configured precision, except for a
+/// mixture of experts, in which a rounding may send a token to another expert. There a number
 /// may differ from fp64 by as many times the noise of rounding (measured on one rank, with ZeRO-1
 /// or without, as the layout) as tolerance.h derives; at least by one rounding of the precision, at
 /// most by kLargestTolerance. A tensor that nearly vanishes is measured against its share of the

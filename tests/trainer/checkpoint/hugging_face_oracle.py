@@ -136,13 +136,13 @@ class Read(HubCase):
         (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": index}))
         self.check_read(folder, dict(model.state_dict()))
 
-    def test_mixtral_has_a_tensor_per_projection(self):
+    def test_mixtral_stacks_its_experts(self):
         config = transformers.MixtralConfig(**SIZES, num_local_experts=3)
         folder = self.save(make(transformers.MixtralForCausalLM, config))
         hub, got = stored(folder), probe("dump", folder)
         path = "model.layers.1.block_sparse_moe.experts."
-        for part, name in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
-            expected = torch.stack([hub[f"{path}{i}.{part}.weight"].t() for i in range(3)])
+        for name, parts in (("gate_up_proj", ("w1", "w3")), ("down_proj", ("w2",))):
+            expected = torch.cat([hub[f"{path}{i}.{w}.weight"] for i in range(3) for w in parts])
             key = f"model.layers.1.mlp.expert_mlps.mlp_op.{name}.weight"
             self.assertEqual(got[key]["shape"], list(expected.shape))
             self.assertEqual(got[key]["data"], raw(expected))

@@ -26,6 +26,7 @@ using testing_support::train;
 using testing_support::TrainingRun;
 using testing_support::worst_difference;
 using trainer::RunConfig;
+using trainer::testing_support::Layout;
 namespace fs = std::filesystem;
 
 /// The same run from the checkpoint of a step.
@@ -122,6 +123,35 @@ TEST(Reshard, StatesOfEveryOptimizerMoveWithTheWeights) {
         train(resumed(config_for({{4, 1, 1, false, false}}), folder.path(), 2), folder.path());
     EXPECT_LE(worst_difference(got.states.at(4), whole.states.at(4)), 1e-10) << info.name;
   }
+}
+
+TEST(Reshard, ExpertsMoveBetweenExpertParallelSizes) {
+  const auto mixture = [](Layout layout, int ep, const char* optimizer) {
+    RunConfig config = config_of({layout}, "fp64", 4);
+    config.distributed_strategy.expert_model_parallel_size = ep;
+    config.model.head_dim = config.model.hidden_size / config.model.num_attention_heads;
+    config.model.moe = trainer::MoeSection{.num_experts = 8, .top_k = 2, .dropless = true};
+    trainer::OptimSection optim = trainer::default_optim_section(optimizer);
+    optim.lr = 3e-3;
+    config.model.optim = optim;
+    config.exp_manager.checkpoints.every_n_train_steps = 2;
+    config.exp_manager.checkpoints.every_n_epochs = 0;
+    return config;
+  };
+  const auto moves = [&](const RunConfig& from, std::initializer_list<RunConfig> targets) {
+    const TemporaryDirectory folder;
+    const TrainingRun whole = train(from, folder.path());
+    for (const RunConfig& to : targets) {
+      SCOPED_TRACE("EP " + std::to_string(from.ep()) + " to " + std::to_string(to.ep()));
+      const TrainingRun got = train(resumed(to, folder.path(), 2), folder.path());
+      EXPECT_LE(worst_difference(got.states.at(4), whole.states.at(4)), 1e-10);
+    }
+  };
+  const Layout wide{1, 1, 8, false, true}, mixed{2, 1, 4, true, true},
+      staged{1, 2, 4, false, false};
+  moves(mixture(wide, 8, "adamw"), {mixture(mixed, 2, "adamw"), mixture({}, 1, "adamw")});
+  moves(mixture(staged, 4, "adamw"), {mixture(wide, 8, "adamw"), mixture(mixed, 2, "adamw")});
+  moves(mixture(mixed, 2, "adafactor"), {mixture(staged, 4, "adafactor")});
 }
 
 TEST(Reshard, APaddedVocabularyIsStrippedOrFilledWithZeros) {

@@ -298,6 +298,31 @@ const std::vector<Broken>& broken_files() {
          "  max_position_embeddings: 64\n  moe: {num_experts: 8, dropout: 0.1}"}},
        "run.yaml:27:model.moe.dropout: not supported (got 0.1): experts have no dropout; remove it "
        "or set it to 0"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, dropless: true, capacity_factor: "
+         "2}"}},
+       "run.yaml:27:model.moe.capacity_factor: 2 contradicts dropless: true, which drops no token; "
+       "set it to 0.0, or dropless to false"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, top_k: 1, "
+         "normalize_top_k_affinities: true}"}},
+       "run.yaml:27:model.moe.normalize_top_k_affinities: true makes the one affinity of a token "
+       "1, without a gradient for the router: expected false with top_k 1"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, routing_algorithm: group_limited, "
+         "num_groups: 3}"}},
+       "run.yaml:27:model.moe.num_groups: 3 must divide num_experts 8"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, routing_algorithm: group_limited, "
+         "num_groups: 2, top_k_groups: 3}"}},
+       "run.yaml:27:model.moe.top_k_groups: must not exceed num_groups: 3 > 2"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, top_k: 3, routing_algorithm: "
+         "group_limited, num_groups: 4, top_k_groups: 1}"}},
+       "run.yaml:27:model.moe.top_k: 3 exceeds the 2 experts of top_k_groups 1 groups of 2"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, num_groups: 2}"}},
+       "run.yaml:27:model.moe.num_groups: 2 needs routing_algorithm group_limited, got top_k"},
       {{{"swiglu", "gelu"},
         {"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  moe: {num_experts: 8}"}},

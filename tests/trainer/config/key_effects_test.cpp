@@ -100,8 +100,10 @@ std::vector<Overrides> contexts_of(const std::string& section) {
   }
   if (section == "model.moe") {
     add(kMoe);
+    add({"model.moe.num_experts=8"});
     add(joined(kMoe, {"model.moe.top_k=1"}));
     add(joined(kMoe, {"model.moe.routing_algorithm=sinkhorn", "model.moe.top_k=1"}));
+    add(joined(kMoe, {"model.moe.routing_algorithm=group_limited", "model.moe.num_groups=4"}));
   }
   for (const Overrides& context : contexts_of_model_part(section)) add(context);
   if (section == "precision") add({"precision.type=manual", "precision.xla_downcast_bf16='1'"});

@@ -503,7 +503,7 @@ TEST(NxdtExamples, OnlyWhatThisVersionSupportsIsNotListed) {
   EXPECT_EQ(keys(check("megatron_gpt").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_70B_CP").config),
             (Keys{"distributed_strategy.context_parallel_size", "model.fusions.ring_attention"}));
-  EXPECT_EQ(keys(check("hf_mixtral_8x7b").config), Keys{"model.moe"});
+  EXPECT_EQ(keys(check("hf_mixtral_8x7b").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_8B_DPO").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_8B_SFT_lora").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_8B_SFT").config), Keys{});
@@ -580,6 +580,12 @@ TEST(ParameterCounts, OfTheRanksAddUp) {
                 whole.moe_layer - replicated_per_layer - router);
     }
     EXPECT_EQ(shard.head * config.tp(), whole.head);
+    if (model.moe) {
+      const std::int64_t idle = whole.idle_experts / (model.moe->num_experts - model.moe->top_k);
+      EXPECT_EQ(whole.moe_layer - count_parameters(model, 1, 1, 4).moe_layer,
+                (model.moe->num_experts - model.moe->num_experts / 4) * idle)
+          << "EP 4";
+    }
   }
 }
 

@@ -244,13 +244,13 @@ TEST(Model, AnyNumberOfVirtualStagesUpToTheLayersIsLegal) {
 }
 
 TEST(Unsupported, IsLegalListedAndRefusedByName) {
-  const RunConfig config = load_text(
-      kBaseConfig,
-      {"model.moe={num_experts: 8}", "exp_manager.enable_recovery_time_instrumentation=true"});
+  const RunConfig config =
+      load_text(kBaseConfig, {"model.moe={num_experts: 8, glu_mlp: false}",
+                              "exp_manager.enable_recovery_time_instrumentation=true"});
   EXPECT_THAT(
       config.unsupported,
       testing::ElementsAre(
-          UnsupportedFeature{"model.moe", "mixture of experts (8 experts)", true},
+          UnsupportedFeature{"model.moe.glu_mlp", "experts without a gate (glu_mlp false)", true},
           UnsupportedFeature{"exp_manager.enable_recovery_time_instrumentation",
                              "no recovery is timed in this version; "
                              "exp_manager.enable_recovery_time_instrumentation=false does without",
@@ -264,9 +264,9 @@ TEST(Unsupported, IsLegalListedAndRefusedByName) {
     return "";
   };
   EXPECT_THAT(refusal(false),
-              testing::AllOf(HasSubstr("command line:model.moe: mixture of experts"),
+              testing::AllOf(HasSubstr("model.moe.glu_mlp: experts without a gate"),
                              HasSubstr("exp_manager.enable_recovery_time_instrumentation")));
-  EXPECT_THAT(refusal(true), testing::AllOf(HasSubstr("model.moe: mixture of experts"),
+  EXPECT_THAT(refusal(true), testing::AllOf(HasSubstr("model.moe.glu_mlp: experts without a gate"),
                                             testing::Not(HasSubstr("recovery_time"))));
 }
 

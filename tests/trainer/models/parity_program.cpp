@@ -56,6 +56,14 @@ Setter of_image(int ImageSection::* member) {
   };
 }
 
+template <typename T>
+Setter of_mixture(T MoeSection::* member) {
+  return [member](ModelSection& config, const c10::IValue& value) {
+    if (!config.moe) config.moe.emplace();
+    (*config.moe).*member = static_cast<T>(value.toScalar().toDouble());
+  };
+}
+
 const std::map<std::string, Setter>& setters() {
   static const std::map<std::string, Setter> table{
       {"architecture",
@@ -89,6 +97,21 @@ const std::map<std::string, Setter>& setters() {
       {"patch_size", of_image(&ImageSection::patch)},
       {"num_channels", of_image(&ImageSection::channels)},
       {"num_labels", of_image(&ImageSection::labels)},
+      {"moe_num_experts", of_mixture(&MoeSection::num_experts)},
+      {"moe_top_k", of_mixture(&MoeSection::top_k)},
+      {"moe_dropless", of_mixture(&MoeSection::dropless)},
+      {"moe_capacity_factor", of_mixture(&MoeSection::capacity_factor)},
+      {"moe_output_router_logits", of_mixture(&MoeSection::output_router_logits)},
+      {"moe_router_aux_loss_coef", of_mixture(&MoeSection::router_aux_loss_coef)},
+      {"moe_routing_algorithm",
+       [](ModelSection& m, const c10::IValue& v) {
+         if (!m.moe) m.moe.emplace();
+         m.moe->routing_algorithm = v.toStringRef();
+       }},
+      {"moe_num_groups", of_mixture(&MoeSection::num_groups)},
+      {"moe_top_k_groups", of_mixture(&MoeSection::top_k_groups)},
+      {"moe_num_shared_experts", of_mixture(&MoeSection::num_shared_experts)},
+      {"moe_routed_scaling_factor", of_mixture(&MoeSection::routed_scaling_factor)},
       {"lora_rank",
        [](ModelSection& m, const c10::IValue& v) {
          m.lora = LoraSection{.rank = static_cast<int>(v.toInt()),

@@ -106,6 +106,9 @@ def values(model, gradients=False):
 class Comparison(unittest.TestCase):
     """What every family is held to."""
 
+    def loss_of(self, outputs, labels, loss_mask=None):
+        return mean_loss(outputs.logits, labels, loss_mask)
+
     def close(self, got, expected, what):
         worst = (got - expected).abs().max().item()
         print(f"{self.id().split('.')[-1]}: {what}: largest difference {worst:.1e}")
@@ -113,9 +116,10 @@ class Comparison(unittest.TestCase):
 
     def check_forward(self, model, config, convert, batches=None, **inputs):
         batches = batches or tokens()
-        logits = model(batches["input_ids"][0], **inputs).logits
-        loss = mean_loss(
-            logits,
+        outputs = model(batches["input_ids"][0], **inputs)
+        logits = outputs.logits
+        loss = self.loss_of(
+            outputs,
             batches["labels"][0],
             batches["loss_mask"][0] if "loss_mask" in batches else None,
         )
@@ -147,7 +151,7 @@ class Comparison(unittest.TestCase):
         losses = []
         for ids, labels in zip(batches["input_ids"], batches["labels"]):
             optimizer.zero_grad()
-            loss = mean_loss(model(ids).logits, labels)
+            loss = self.loss_of(model(ids), labels)
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())

@@ -39,7 +39,7 @@ void run(const std::string& config_file, const std::string& output, const std::s
   runtime::WorldOptions world;
   world.world_size = config.world_size();
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
-    Trainer trainer(config, rank, data, {nullptr, nullptr, directory});
+    Trainer trainer(config, rank, data, {nullptr, nullptr, nullptr, directory});
     if (world.world_size == 1) {
       for (const auto& [name, weight] : trainer.local_weights())
         weights.insert(name, weight.tensor);

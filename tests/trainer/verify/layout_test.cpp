@@ -12,6 +12,7 @@ namespace {
 struct Case {
   int ranks, num_layers;
   std::vector<std::string> sizes;
+  int num_experts = 0;
 };
 
 bool is_legal(const Case& size, const Layout& layout) {
@@ -19,8 +20,8 @@ bool is_legal(const Case& size, const Layout& layout) {
   overrides.push_back("model.num_layers=" + std::to_string(size.num_layers));
   overrides.push_back("model.vocab_size=264");  // what every TP here divides
   for (const std::string& one : overrides_of(layout)) overrides.push_back(one);
-  return check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/verify_llama.yaml",
-                          overrides)
+  const std::string file = size.num_experts > 0 ? "verify_mixtral.yaml" : "verify_llama.yaml";
+  return check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/" + file, overrides)
       .problems.empty();
 }
 
@@ -34,13 +35,16 @@ std::set<std::string> legal_by_trying(const Case& size) {
         for (int copies = 1; copies <= size.ranks; ++copies) {
           for (const bool sequence_parallel : {false, true}) {
             if (sequence_parallel && tp == 1) continue;  // accepted, and the layout without it
-            const Layout layout{.tp = tp,
-                                .pp = pp,
-                                .vpp = vpp,
-                                .dp = size.ranks / tp / pp,
-                                .sequence_parallel = sequence_parallel,
-                                .kv_replicator = copies};
-            if (is_legal(size, layout)) legal.insert(to_string(layout));
+            for (int ep = 1; ep <= (size.num_experts > 0 ? size.ranks + 1 : 1); ++ep) {
+              const Layout layout{.tp = tp,
+                                  .pp = pp,
+                                  .vpp = vpp,
+                                  .dp = size.ranks / tp / pp,
+                                  .sequence_parallel = sequence_parallel,
+                                  .kv_replicator = copies,
+                                  .ep = ep};
+              if (is_legal(size, layout)) legal.insert(to_string(layout));
+            }
           }
         }
       }
@@ -54,7 +58,7 @@ class AllLayouts : public testing::TestWithParam<Case> {};
 TEST_P(AllLayouts, HasEveryLayoutThatValidationAllows) {
   const Case& size = GetParam();
   std::set<std::string> listed;
-  for (const Layout& layout : all_layouts(size.ranks, size.num_layers)) {
+  for (const Layout& layout : all_layouts(size.ranks, size.num_layers, size.num_experts)) {
     if (layout.zero1 && layout.recompute == Recompute::kNone && is_legal(size, layout))
       listed.insert(to_string(layout));
   }
@@ -66,7 +70,7 @@ TEST_P(AllLayouts, HasEveryLayoutThatValidationAllows) {
 TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
   const Case& size = GetParam();
   std::set<std::string> names, bases;
-  const std::vector<Layout> all = all_layouts(size.ranks, size.num_layers);
+  const std::vector<Layout> all = all_layouts(size.ranks, size.num_layers, size.num_experts);
   for (Layout layout : all) {
     EXPECT_TRUE(names.insert(to_string(layout)).second) << to_string(layout) << " twice";
     EXPECT_EQ(layout.world_size(), size.ranks);
@@ -79,13 +83,16 @@ TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, AllLayouts,
-    testing::Values(Case{4, 3, {}}, Case{8, 4, {}},
+    testing::Values(Case{4, 3, {}}, Case{8, 4, {}}, Case{8, 2, {"model.moe.num_experts=6"}, 6},
                     Case{6,
                          6,
                          {"model.hidden_size=96", "model.num_attention_heads=12",
                           "model.num_kv_heads=2", "model.ffn_hidden_size=96",
                           "model.encoder_seq_length=24", "data.global_batch_size=36"}}),
-    [](const auto& test) { return "Ranks" + std::to_string(test.param.ranks); });
+    [](const auto& test) {
+      return "Ranks" + std::to_string(test.param.ranks) +
+             (test.param.num_experts > 0 ? "Experts" : "");
+    });
 
 TEST(AllLayouts, CopiesAreNotOnlyPowersOfTwo) {
   std::set<std::string> names;

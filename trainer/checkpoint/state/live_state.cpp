@@ -23,8 +23,14 @@ at::Tensor in_stored_shape(const NeuronZero1Optimizer::ParameterState& state) {
 }  // namespace
 
 RankPlace place_of(const trainer::ParallelState& parallel, bool zero1) {
-  return {parallel.get_tensor_model_parallel_rank(), parallel.get_tensor_model_parallel_size(),
-          parallel.get_data_parallel_rank(), parallel.get_data_parallel_size(), zero1};
+  return {parallel.get_tensor_model_parallel_rank(),
+          parallel.get_tensor_model_parallel_size(),
+          parallel.get_data_parallel_rank(),
+          parallel.get_data_parallel_size(),
+          zero1,
+          parallel.get_expert_model_parallel_rank(),
+          parallel.get_expert_model_parallel_size(),
+          parallel.get_expert_data_parallel_group().rank};
 }
 
 LiveState live_state(const trainer::ParameterList& parameters,
@@ -38,21 +44,24 @@ LiveState live_state(const trainer::ParameterList& parameters,
     ids.emplace(&parameter, id);
     const at::Tensor values = parameter.tensor.detach();
     const ParameterSpan all{0, values.size(0), StateExtent::kElements};
-    live.model.push_back(
-        {parameter.name, id, "", values,
-         parts_of(parameter, all, place, place.dp_rank, dtype_of(values.scalar_type()), ""),
-         parameter.adapter});
+    live.model.push_back({parameter.name, id, "", values,
+                          parts_of(parameter, all, place, place.copy_of(parameter),
+                                   dtype_of(values.scalar_type()), ""),
+                          parameter.adapter, parameter.experts.is_stacked()});
   }
   optimizer.for_each_parameter_state([&](const NeuronZero1Optimizer::ParameterState& state) {
     const Parameter& parameter = *state.slot.parameter;
     const ParameterSpan span{state.slot.first_row, state.slot.rows, state.extent};
-    const bool split = place.zero1 && (state.extent == StateExtent::kElements ||
-                                       state.extent == StateExtent::kRows);
+    const bool of_rows =
+        state.extent == StateExtent::kElements || state.extent == StateExtent::kRows;
+    const bool split = place.zero1 && of_rows;
+    // All ranks have the sums over a whole tensor, which other ranks' experts are part of.
+    const int copy = split ? 0 : of_rows ? place.copy_of(parameter) : place.dp_rank;
     live.optimizer.push_back(
         {parameter.name, ids.at(&parameter), state.name, in_stored_shape(state),
-         parts_of(parameter, span, place, split ? 0 : place.dp_rank,
-                  dtype_of(state.values.scalar_type()), state_prefix(state.name)),
-         parameter.adapter});
+         parts_of(parameter, span, place, copy, dtype_of(state.values.scalar_type()),
+                  state_prefix(state.name)),
+         parameter.adapter, of_rows && parameter.experts.is_stacked()});
   });
   return live;
 }

@@ -57,8 +57,26 @@ struct BlockKey {
   std::int64_t base = 0, size = 0;
 };
 
+/// Dimension 0 of a parameter that other ranks have other experts of.
+struct ExpertRows {
+  std::int64_t first = 0, total = 0;  ///< un-sharded: where this rank's begin, and all
+};
+
+ExpertRows expert_rows(const Parameter& parameter) {
+  const std::int64_t own = parameter.partition.dim == 0
+                               ? trainer::unsharded_size(parameter.partition)
+                               : parameter.tensor.size(0);
+  if (!parameter.experts.is_stacked()) return {0, own};
+  const std::int64_t of_one = own / parameter.experts.count;
+  return {parameter.experts.first * of_one, parameter.experts.total * of_one};
+}
+
 std::vector<BlockKey> block_keys(const Parameter& parameter) {
   const std::vector<PartitionBlock>& blocks = parameter.partition.blocks;
+  if (parameter.experts.is_stacked() && parameter.partition.dim == 0) {
+    const ExpertRows rows = expert_rows(parameter);
+    return std::vector<BlockKey>(blocks.size(), {parameter.name, -rows.first, rows.total});
+  }
   for (const FusedName& fused : kFusedNames) {
     if (!parameter.name.ends_with(fused.end) || fused.count != blocks.size()) continue;
     const std::string path =
@@ -117,6 +135,12 @@ AxisRun whole_run(const std::string& key, std::int64_t size, const RankPlace& pl
   return {key, 0, size, 0, size, place.tp_rank};
 }
 
+/// Dimension 0 when TP does not split it.
+AxisRun row_run(const std::string& key, const Parameter& parameter, const RankPlace& place) {
+  const ExpertRows rows = expert_rows(parameter);
+  return {key, 0, parameter.tensor.size(0), rows.first, rows.total, place.tp_rank};
+}
+
 /// Takes a run along `axis` of a tensor of `local_shape`, and of its first axis the rows of `span`.
 class PartMaker {
  public:
@@ -142,6 +166,11 @@ class PartMaker {
     if (local.elements() == 0) return;
     tensor.global_offset = local.offset;
     if (!local_shape.empty()) tensor.global_offset[axis] += run.global_first - run.local_first;
+    if (split_rows && axis > 0) {
+      const ExpertRows rows = expert_rows(parameter_);
+      tensor.global_shape[0] = rows.total;
+      tensor.global_offset[0] += rows.first;
+    }
     if (split_rows) local.offset[0] -= span_.first_row;
     tensor.key = prefix_ + run.key;
     tensor.dtype = dtype_;
@@ -172,7 +201,7 @@ std::vector<ShardedPart> parts_of(const Parameter& parameter, const ParameterSpa
   const auto axis = static_cast<std::size_t>(std::max(dim, 0));
   const std::vector<AxisRun> runs =
       dim >= 0 ? sharded_runs(parameter, place)
-               : std::vector<AxisRun>{whole_run(parameter.name, shape[0], place)};
+               : std::vector<AxisRun>{row_run(parameter.name, parameter, place)};
   switch (span.extent) {
     case StateExtent::kElements:
       for (const AxisRun& run : runs) maker.add(run, axis, shape, true);
@@ -181,7 +210,7 @@ std::vector<ShardedPart> parts_of(const Parameter& parameter, const ParameterSpa
       if (dim <= 0) {
         for (const AxisRun& run : runs) maker.add(run, 0, {shape[0]}, true);
       } else {
-        maker.add(whole_run(block_keys(parameter).front().key, shape[0], place), 0, {shape[0]},
+        maker.add(row_run(block_keys(parameter).front().key, parameter, place), 0, {shape[0]},
                   true);
       }
       break;

@@ -14,7 +14,14 @@ namespace trellis::checkpoint {
 struct RankPlace {
   int tp_rank = 0, tp_size = 1;
   int dp_rank = 0, dp_size = 1;
-  bool zero1 = false;  ///< optimizer states are split over DP
+  bool zero1 = false;            ///< optimizer states are split over DP
+  int ep_rank = 0, ep_size = 1;  ///< experts; lies within DP
+  int edp_rank = 0;              ///< among the ranks that hold the same experts
+
+  /// Which copy over DP this rank has of a parameter.
+  [[nodiscard]] int copy_of(const trainer::Parameter& parameter) const {
+    return parameter.experts.is_stacked() ? edp_rank : dp_rank;
+  }
 };
 
 /// Which part of a rank's parameter a tensor covers, and what it has per parameter.
@@ -26,8 +33,9 @@ struct ParameterSpan {
 /// What the elements of `span` are of the layout-independent weights: boxes that do not depend on
 /// TP, PP, VPP, DP, ZeRO-1 or the copies of key/value heads. Fused projections are the separate
 /// ones of the un-fused model: weight_qkv is q_proj, k_proj and v_proj; gate_up_proj is gate_proj
-/// and up_proj. Rows of padding belong to no box. `prefix` precedes each key; `dp_copy`: which
-/// of equal copies over DP this is.
+/// and up_proj. Experts are stacked in one tensor, in their order: EP is a cut of its dimension 0.
+/// Rows of padding belong to no box. `prefix` precedes each key; `dp_copy`: which of equal copies
+/// over DP this is.
 ///
 ///   TP 2, rank 1, gate_up_proj [4, h] of rows 2 3 | 6 7:
 ///     gate_proj rows 2–3 ← local rows 0–1      up_proj rows 2–3 ← local rows 2–3

@@ -20,6 +20,12 @@ std::int64_t bytes_of(const at::Tensor& tensor, bool as_bf16 = false) {
   return tensor.numel() * each;
 }
 
+/// The ranks that hold the same weights, itself too: those that share files.
+std::vector<int> copies_of(const trainer::RunConfig& config, int rank) {
+  const trainer::RankMesh mesh{config.tp(), config.pp(), config.dp(), config.cp(), config.ep()};
+  return mesh.ranks(trainer::ParallelAxis::kExpertData, rank);
+}
+
 /// Index of a class with the same files; adds one.
 int class_of(sim::CheckpointPlan& plan, sim::RankFiles files) {
   const auto found = std::ranges::find(plan.classes, files);
@@ -46,10 +52,10 @@ void PlannedCheckpoints::after_step(const trainer::TrainingState& state,
 PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingState& state) const {
   const trainer::CheckpointSection& section = config_.exp_manager.checkpoints;
   const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
-  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp()};
+  const int self = state.rank.rank();
   const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
-                                state.parallel.get_pipeline_model_parallel_rank(),
-                                mesh.dp_ranks(state.rank.rank())};
+                                state.parallel.get_pipeline_model_parallel_rank(), self,
+                                copies_of(config_, self)};
   // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
   const native::FileOptions options{section.save_xser, /*save_bf16=*/false};
   Rank rank;
@@ -75,7 +81,7 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
   return rank;
 }
 
-/// Of a data-parallel group: its shared files are distributed as Saver distributes them. No file is
+/// Of a group of copies: its shared files are distributed as Saver distributes them. No file is
 /// shared with a rank of another group.
 std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
     const std::vector<const Rank*>& group) const {
@@ -120,10 +126,9 @@ sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented
   plan.asynchronous = section.async;
   plan.fully_parallel = section.save_xser;
   plan.class_of.assign(ranks_.size(), 0);
-  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp()};
   std::map<std::vector<const Rank*>, std::vector<int>> classes;  // of groups that are equal
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const std::vector<int> members = mesh.dp_ranks(static_cast<int>(rank));
+    const std::vector<int> members = copies_of(config_, static_cast<int>(rank));
     if (members.front() != static_cast<int>(rank)) continue;
     std::vector<const Rank*> group;
     for (const int member : members) {

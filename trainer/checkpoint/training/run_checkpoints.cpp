@@ -92,6 +92,7 @@ std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
           {"pp", config.pp()},
           {"vpp", config.vpp()},
           {"dp", config.dp()},
+          {"ep", config.ep()},
           {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
           {"kv_replicator", config.distributed_strategy.kv_replicator}};
 }
@@ -233,11 +234,12 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
 
 void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool last) {
   const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
-  std::vector<int> dp_ranks;
-  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp()};
-  dp_ranks = mesh.dp_ranks(state.rank.rank());
+  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp(), config_.cp(),
+                               config_.ep()};
+  const int self = state.rank.rank();
   const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
-                                state.parallel.get_pipeline_model_parallel_rank(), dp_ranks};
+                                state.parallel.get_pipeline_model_parallel_rank(), self,
+                                mesh.ranks(trainer::ParallelAxis::kExpertData, self)};
   const native::FileOptions options{section_.save_xser, section_.save_bf16};
   std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
   if (!section_.save_weights_only)

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "trainer/config/model_section.h"
-#include "trainer/modules/transformer_layer.h"
+#include "trainer/modules/transformer/transformer_layer.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 

@@ -50,6 +50,12 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       orpo_(config.orpo),
       dpo_(config.dpo),
       num_metrics_(std::ssize(preference_tags(config))),
+      auxiliary_(auxiliary_loss_of(config)),
+      counts_tokens_(config.moe && !context.shape_only),
+      hidden_size_(config.hidden_size),
+      local_length_(config.encoder_seq_length /
+                    (context.sequence_parallel ? context.tp().size : 1)),
+      position_(context.position),
       mask_(context, config.encoder_seq_length, config.sliding_window),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
@@ -97,23 +103,46 @@ at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) co
                                "; make the data's sequences of this length or change the model's"));
   }
   const SequenceContext sequence = sequence_context(batch);
-  at::Tensor hidden = embedding_ ? embedding_->forward(batch) : input;
+  const bool is_packed = auxiliary_.is_on();
+  at::Tensor hidden = embedding_  ? embedding_->forward(batch)
+                      : is_packed ? unpack(input, sequence.router)
+                                  : input;
   // A frozen embedding ends backward; recomputed layers need an input that has a gradient.
   if (embedding_ && frozen_ && at::GradMode::is_enabled() && !hidden.requires_grad())
     hidden = hidden.detach().requires_grad_();
   for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
-  if (!head_) return hidden;
-  return loss(final_norm_ ? final_norm_->forward(hidden) : hidden, batch);
+  if (counts_tokens_ && position_->training) count_routed_tokens(*sequence.router);
+  if (!head_) return is_packed ? pack_border(hidden, sequence.router) : hidden;
+  return loss(final_norm_ ? final_norm_->forward(hidden) : hidden, batch, sequence.router);
+}
+
+at::Tensor Decoder::unpack(const at::Tensor& border,
+                           const std::shared_ptr<RouterRecord>& record) const {
+  const std::int64_t elements = border.size(0) - packed_elements(auxiliary_, border.scalar_type());
+  return unpack_border(border,
+                       {local_length_, elements / (local_length_ * hidden_size_), hidden_size_},
+                       auxiliary_.experts, record);
+}
+
+void Decoder::count_routed_tokens(const RouterRecord& record) const {
+  const at::NoGradGuard no_grad;
+  for (const auto& [index, layer] : record.layers) {
+    const at::Tensor counts = at::stack({layer.assigned, layer.kept});
+    at::Tensor& sum = routed_[index];
+    sum = sum.defined() ? sum + counts : counts;
+  }
 }
 
 SequenceContext Decoder::sequence_context(const MicroBatch& batch) const {
   SequenceContext sequence;
+  sequence.router = std::make_shared<RouterRecord>();
   sequence.allowed = mask_.allowed(batch.attention_mask);
   if (rotary_) sequence.rotary = rotary_->tables(batch.position_ids);
   return sequence;
 }
 
-at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) const {
+at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch,
+                         const std::shared_ptr<RouterRecord>& record) const {
   at::Tensor logits;
   {
     const Scope scope = head_scope_.enter();
@@ -123,10 +152,15 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch) cons
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  if (!orpo_ && !dpo_) return loss_scope_.leave(masked_loss_sums(logits, batch, entropy_));
-  preference_ = orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
-                      : direct_preference_loss(logits, batch, entropy_, *dpo_);
-  return loss_scope_.leave(std::exchange(preference_.loss, {}));
+  if (orpo_ || dpo_) {
+    preference_ = orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
+                        : direct_preference_loss(logits, batch, entropy_, *dpo_);
+    return loss_scope_.leave(std::exchange(preference_.loss, {}));
+  }
+  const at::Tensor sums = masked_loss_sums(logits, batch, entropy_);
+  return loss_scope_.leave(auxiliary_.is_on()
+                               ? with_auxiliary_loss(sums, auxiliary_, batch.labels.numel(), record)
+                               : sums);
 }
 
 }  // namespace trellis::trainer

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "trainer/config/model_section.h"
 #include "trainer/models/decoder/preference_losses.h"
 #include "trainer/modules/embedding.h"
-#include "trainer/modules/transformer_layer.h"
+#include "trainer/modules/moe/router_record.h"
+#include "trainer/modules/transformer/transformer_layer.h"
 #include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
@@ -25,6 +28,9 @@ at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
 /// loss on the last one (post_ln has no final norm). Parameter names are global:
 /// "model.layers.3.self_attn.o_proj.weight" on whichever stage.
 ///
+/// With an auxiliary loss the border to the next stage is flat: activations and the sums of the
+/// routers so far, see pack_border().
+///
 /// share_embeddings_and_output_weights: the head reads the word embedding. When they lie on two
 /// stages the last one holds a copy under the same name, marked Parameter::shared: tied_weights().
 class Decoder : public PipelineStage {
@@ -38,13 +44,20 @@ class Decoder : public PipelineStage {
   [[nodiscard]] at::Tensor metrics() const override { return preference_.metrics; }
   [[nodiscard]] at::Tensor log_probs() const override { return preference_.log_probs; }
   [[nodiscard]] at::Tensor logits() const override { return logits_; }
+  [[nodiscard]] std::map<int, at::Tensor> take_routed_tokens() const override {
+    return std::exchange(routed_, {});
+  }
   [[nodiscard]] std::vector<TiedWeight> tied_weights() const override { return tied_; }
 
  private:
   void make_head(const ModelSection& config, const ModuleNames& names,
                  const ModuleContext& context);
   [[nodiscard]] SequenceContext sequence_context(const MicroBatch& batch) const;
-  [[nodiscard]] at::Tensor loss(const at::Tensor& hidden, const MicroBatch& batch) const;
+  [[nodiscard]] at::Tensor loss(const at::Tensor& hidden, const MicroBatch& batch,
+                                const std::shared_ptr<RouterRecord>& record) const;
+  [[nodiscard]] at::Tensor unpack(const at::Tensor& border,
+                                  const std::shared_ptr<RouterRecord>& record) const;
+  void count_routed_tokens(const RouterRecord& record) const;
 
   EntropyContext entropy_;
   std::int64_t sequence_length_;
@@ -52,6 +65,10 @@ class Decoder : public PipelineStage {
   std::optional<OrpoSection> orpo_;
   std::optional<DpoSection> dpo_;
   std::int64_t num_metrics_;
+  AuxiliaryLoss auxiliary_;
+  bool counts_tokens_;  ///< of routers
+  std::int64_t hidden_size_, local_length_;
+  std::shared_ptr<StepPosition> position_;
   AttentionMask mask_;
   std::optional<RotaryEmbedding> rotary_;
   std::optional<LanguageModelEmbedding> embedding_;
@@ -62,6 +79,7 @@ class Decoder : public PipelineStage {
   LayerScope head_scope_;
   LayerScope loss_scope_;
   std::vector<TiedWeight> tied_;
+  mutable std::map<int, at::Tensor> routed_;
   mutable at::Tensor logits_;
   mutable PreferenceLoss preference_;  ///< of the last forward pass; its loss has left
 };

@@ -3,7 +3,7 @@
 #include <deque>
 
 #include "trainer/config/model_section.h"
-#include "trainer/modules/transformer_layer.h"
+#include "trainer/modules/transformer/transformer_layer.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 

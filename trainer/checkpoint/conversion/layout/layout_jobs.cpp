@@ -30,6 +30,7 @@ ParallelState silent_state(const RankMesh& mesh, int rank, const trainer::Parall
   const auto group = [&](ParallelAxis axis) { return silent_group(mesh.ranks(axis, rank), rank); };
   return ParallelState(group(ParallelAxis::kTensor), group(ParallelAxis::kPipeline),
                        group(ParallelAxis::kData))
+      .with_expert_groups(group(ParallelAxis::kExpert), group(ParallelAxis::kExpertData))
       .with_kv_shared_group(
           silent_group(mesh.kv_shared_ranks(rank, sizes.kv_size_multiplier, sizes.kv_replica_order),
                        rank),
@@ -56,7 +57,8 @@ std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int r
   optimizer.continue_after(numbers.optimizer_steps);
   const LiveState live = live_state(parameters, optimizer, parallel);
   const native::FilePlace place{place_of(parallel, optimizer.is_sharded()),
-                                parallel.get_pipeline_model_parallel_rank(), mesh.dp_ranks(rank)};
+                                parallel.get_pipeline_model_parallel_rank(), rank,
+                                mesh.ranks(ParallelAxis::kExpertData, rank)};
   std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
   if (!weights_only)
     std::ranges::move(native::optimizer_jobs(live, optimizer, numbers.lr, place, options),

@@ -54,16 +54,14 @@ class Builder {
       }
     }
   }
-  /// A native tensor [experts, in, out] of which the hub has a matrix [out, in] per expert.
+  /// A native tensor whose rows are those of the hub's matrices one after the other.
   std::size_t stacked(const std::string& native, const Shape& shape) {
     map_.native.push_back({native, shape});
     return map_.native.size() - 1;
   }
-  void expert(const std::string& hub, std::size_t native, std::int64_t expert, std::int64_t in,
-              std::int64_t out) {
-    add(hub, {out, in});
-    map_.pieces.push_back(
-        {map_.hub.size() - 1, native, whole({out, in}), {{expert, 0, 0}, {1, in, out}}, true});
+  void rows(const std::string& hub, const Shape& shape, std::size_t native, std::int64_t first) {
+    add(hub, shape);
+    map_.pieces.push_back({map_.hub.size() - 1, native, whole(shape), {{first, 0}, shape}, false});
   }
   WeightMap take() { return std::move(map_); }
 
@@ -81,14 +79,13 @@ void add_experts(Builder& builder, const HubConfig& config, const std::string& h
   const std::int64_t experts = config.experts, hidden = config.hidden, ffn = config.ffn;
   builder.same(hub + "gate.weight", native + "router.linear_router.weight", {experts, hidden});
   const std::string mlps = native + "expert_mlps.mlp_op.";
-  const std::size_t gate = builder.stacked(mlps + "gate_proj.weight", {experts, hidden, ffn});
-  const std::size_t down = builder.stacked(mlps + "down_proj.weight", {experts, ffn, hidden});
-  const std::size_t up = builder.stacked(mlps + "up_proj.weight", {experts, hidden, ffn});
+  const std::size_t up = builder.stacked(mlps + "gate_up_proj.weight", {experts * 2 * ffn, hidden});
+  const std::size_t down = builder.stacked(mlps + "down_proj.weight", {experts * hidden, ffn});
   for (std::int64_t expert = 0; expert < experts; ++expert) {
     const std::string path = hub + "experts." + std::to_string(expert) + ".";
-    builder.expert(path + "w1.weight", gate, expert, hidden, ffn);
-    builder.expert(path + "w2.weight", down, expert, ffn, hidden);
-    builder.expert(path + "w3.weight", up, expert, hidden, ffn);
+    builder.rows(path + "w1.weight", {ffn, hidden}, up, expert * 2 * ffn);
+    builder.rows(path + "w2.weight", {hidden, ffn}, down, expert * hidden);
+    builder.rows(path + "w3.weight", {ffn, hidden}, up, (expert * 2 + 1) * ffn);
   }
 }
 

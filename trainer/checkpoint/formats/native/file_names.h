@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 /// NxD's folder of one checkpoint, below the folder of all of them:
@@ -21,10 +22,13 @@ inline constexpr const char* kManifestFile = "manifest.json";
 
 /// Name of the marker, in the folder of the tag, of a save that is under way.
 [[nodiscard]] std::string unfinished_marker(const std::string& tag);
-/// "model/dp_rank_00_tp_rank_01_pp_rank_03.pt"
-[[nodiscard]] std::string model_file(int tp_rank, int pp_rank);
-/// "optim/dp_rank_02_tp_rank_01_pp_rank_03.pt"; without ZeRO-1 all ranks of DP have that of rank 0.
-[[nodiscard]] std::string optimizer_file(int dp_rank, int tp_rank, int pp_rank);
+/// "model/dp_rank_00_tp_rank_01_pp_rank_03.pt"; with expert parallelism
+/// "model/dp_rank_00_ep_rank_01_tp_rank_01_pp_rank_03.pt"
+[[nodiscard]] std::string model_file(int tp_rank, int pp_rank, std::optional<int> ep_rank = {});
+/// "optim/dp_rank_02_tp_rank_01_pp_rank_03.pt"; without ZeRO-1 all ranks of DP have that of rank 0,
+/// with an ep_rank where there is expert parallelism.
+[[nodiscard]] std::string optimizer_file(int dp_rank, int tp_rank, int pp_rank,
+                                         std::optional<int> ep_rank = {});
 /// Of xser: the file of one tensor of `file`, and what describes all of them.
 [[nodiscard]] std::string xser_tensor_file(const std::string& file, std::int64_t tensor);
 [[nodiscard]] std::string xser_info_file(const std::string& file);

@@ -14,11 +14,20 @@
 namespace trellis::checkpoint::native {
 namespace {
 
-std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, bool any_dp_copy) {
+/// Whose file a tensor goes to.
+struct Owner {
+  bool any_dp_copy = false;  ///< a data-parallel group's, which holds it alike
+  int ep_rank = 0;  ///< with EP there is such a file for each of these: the first one counts for
+                    ///< what all of them hold
+  bool of_experts = false;
+};
+
+std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, const Owner& owner) {
   std::vector<StoredPart> stored;
+  if (owner.any_dp_copy && owner.ep_rank > 0 && !owner.of_experts) return stored;
   for (const ShardedPart& part : parts) {
     ReplicaId id = part.tensor.replica_id;
-    if (any_dp_copy) id.back() = 0;
+    if (owner.any_dp_copy) id.back() = 0;
     if (!is_main_replica(id)) continue;
     stored.push_back(
         {part.tensor.key, part.tensor.global_shape, part.tensor.global_offset, part.local});
@@ -32,24 +41,24 @@ class JobBuilder {
   JobBuilder(std::string path, std::vector<int> holders, const FileOptions& options)
       : path_(std::move(path)), holders_(std::move(holders)), xser_(options.use_xser) {}
 
-  /// The value that represents the tensor in the root. `any_dp_copy`: all ranks of DP hold the
-  /// same.
+  /// The value that represents the tensor in the root.
   Value add(const at::Tensor& tensor, std::vector<PathKey> path,
-            const std::vector<ShardedPart>& parts, bool any_dp_copy) {
+            const std::vector<ShardedPart>& parts, const Owner& owner) {
     const auto number = static_cast<std::int64_t>(count_++);
     StoredTensor stored{xser_ ? xser_tensor_file(path_, number) : path_,
                         xser_ ? std::vector<PathKey>{} : std::move(path),
                         dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
-                        main_parts(parts, any_dp_copy)};
+                        main_parts(parts, owner)};
     if (!xser_) {
       main_.tensors.push_back(tensor);
       main_.parts.push_back(parts);
       if (!stored.parts.empty()) main_.stored.push_back(std::move(stored));
       return Value::tensor(number);
     }
-    info_.emplace_back(Value(number), Value::dict({{"dtype", Value::dtype(stored.dtype)},
-                                                   {"shape", Value::size(stored.shape)},
-                                                   {"expert_model_parallel", Value(false)}}));
+    info_.emplace_back(Value(number),
+                       Value::dict({{"dtype", Value::dtype(stored.dtype)},
+                                    {"shape", Value::size(stored.shape)},
+                                    {"expert_model_parallel", Value(owner.of_experts)}}));
     FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_, {parts}};
     if (!stored.parts.empty()) job.stored.push_back(std::move(stored));
     jobs_.push_back(std::move(job));
@@ -115,6 +124,11 @@ Value param_groups_of(const LiveState& live, const trainer::NeuronZero1Optimizer
   return Value::list(std::move(groups));
 }
 
+/// As names of files have it: none without EP.
+std::optional<int> ep_of(const RankPlace& place) {
+  return place.ep_size > 1 ? std::optional(place.ep_rank) : std::nullopt;
+}
+
 /// Without their addresses: tensors of shapes alone have none.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
@@ -136,7 +150,8 @@ std::int64_t FileJob::bytes() const {
 
 std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
                                 const FileOptions& options) {
-  JobBuilder builder(model_file(place.place.tp_rank, place.pp_rank), place.dp_ranks, options);
+  const RankPlace& rank = place.place;
+  JobBuilder builder(model_file(rank.tp_rank, place.pp_rank, ep_of(rank)), place.copies, options);
   std::vector<std::pair<Value, Value>> items;
   std::set<std::string> names;
   for (const LiveTensor& tensor : live.model) {
@@ -144,8 +159,8 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
     const at::Tensor values = options.save_bf16 && tensor.values.is_floating_point()
                                   ? tensor.values.to(at::kBFloat16)
                                   : tensor.values;
-    items.emplace_back(tensor.parameter,
-                       builder.add(values, {tensor.parameter}, tensor.parts, true));
+    items.emplace_back(tensor.parameter, builder.add(values, {tensor.parameter}, tensor.parts,
+                                                     {true, rank.ep_rank, tensor.of_experts}));
   }
   return builder.finish(Value::ordered_dict(std::move(items)));
 }
@@ -153,13 +168,11 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
 std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                     const trainer::NeuronZero1Optimizer& optimizer, double lr,
                                     const FilePlace& place, const FileOptions& options) {
-  const bool zero1 = place.place.zero1;
-  const std::vector<int> holders =
-      zero1 ? std::vector<int>{place.dp_ranks[static_cast<std::size_t>(place.place.dp_rank)]}
-            : place.dp_ranks;
-  JobBuilder builder(
-      optimizer_file(zero1 ? place.place.dp_rank : 0, place.place.tp_rank, place.pp_rank), holders,
-      options);
+  const RankPlace& rank = place.place;
+  const bool zero1 = rank.zero1;
+  JobBuilder builder(zero1 ? optimizer_file(rank.dp_rank, rank.tp_rank, place.pp_rank)
+                           : optimizer_file(0, rank.tp_rank, place.pp_rank, ep_of(rank)),
+                     zero1 ? std::vector<int>{place.self} : place.copies, options);
   std::map<std::string, ById> folders;
   folders["base_state"];
   ById shapes;
@@ -168,13 +181,14 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
     const bool nested = folder == "base_state";
     std::vector<PathKey> path{folder, tensor.id};
     if (nested) path.emplace_back(tensor.state);
-    const Value value = builder.add(tensor.values, path, tensor.parts, !zero1);
+    const Value value =
+        builder.add(tensor.values, path, tensor.parts, {!zero1, rank.ep_rank, tensor.of_experts});
     Value& of_id = folders[folder].of(tensor.id);
     if (nested && of_id.is_none()) of_id = Value::dict();
     nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);
   }
   const at::Tensor step = at::full({}, static_cast<double>(optimizer.steps()), at::kFloat);
-  const Value step_value = builder.add(step, {"step"}, {}, true);
+  const Value step_value = builder.add(step, {"step"}, {}, {});
   optimizer.for_each_slot([&](const trainer::ShardSlot& slot) {
     for (const LiveTensor& tensor : live.model) {
       if (!is_same_memory(tensor.values, slot.parameter->tensor)) continue;

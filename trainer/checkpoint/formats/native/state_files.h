@@ -29,7 +29,8 @@ struct FileJob {
 struct FilePlace {
   RankPlace place;
   int pp_rank = 0;
-  std::vector<int> dp_ranks;  ///< global, in the order of their DP rank
+  int self = 0;             ///< global
+  std::vector<int> copies;  ///< global ranks with the same weights, itself too, ascending
 };
 
 /// How files are written.

@@ -7,13 +7,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "trainer/modules/mlp.h"
+#include "trainer/modules/moe/moe_layer.h"
 #include "trainer/modules/norm.h"
 #include "trainer/modules/self_attention.h"
 #include "trainer/parallel_layers/dropout.h"
 
 namespace trellis::trainer {
 
-/// Attention A and MLP M around the residual stream; N1, N2, N3 are norms, D is dropout:
+/// Attention A and MLP M (or a mixture of experts) around the residual stream; N1, N2, N3 are
+/// norms, D is dropout:
 ///
 ///   pre_ln      y = x + D(A(N1 x))         y + D(M(N2 y))
 ///   post_ln     y = N1(x + D(A x))         N2(y + D(M y))
@@ -34,7 +36,7 @@ class TransformerLayer {
   [[nodiscard]] at::Tensor run(const at::Tensor& input, const SequenceContext& sequence) const;
   [[nodiscard]] at::Tensor attention(const at::Tensor& input,
                                      const SequenceContext& sequence) const;
-  [[nodiscard]] at::Tensor mlp(const at::Tensor& input) const;
+  [[nodiscard]] at::Tensor mlp(const at::Tensor& input, const SequenceContext& sequence) const;
 
   TransformerBlock block_;
   at::ScalarType dtype_;
@@ -45,7 +47,8 @@ class TransformerLayer {
   std::optional<Norm> normformer_norm_;
   Dropout attention_dropout_;
   Norm post_attention_layernorm_;
-  ParallelMLP mlp_;
+  std::optional<ParallelMLP> mlp_;  ///< exactly one of the two
+  std::optional<MoeLayer> moe_;
   Dropout mlp_dropout_;
   LayerScope scope_;
 };

@@ -1,6 +1,8 @@
-#include "trainer/modules/transformer_layer.h"
+#include "trainer/modules/transformer/transformer_layer.h"
 
 #include <cmath>
+
+#include "trainer/config/parameter_count.h"
 
 namespace trellis::trainer {
 namespace {
@@ -36,9 +38,11 @@ TransformerLayer::TransformerLayer(const ModuleContext& context, const std::stri
       attention_dropout_(context, path + ".attention_output_dropout", config.hidden_dropout),
       post_attention_layernorm_(context, path + ".post_attention_layernorm", config,
                                 recompute_.norm),
-      mlp_(context, path + ".mlp", config, names),
       mlp_dropout_(context, path + ".mlp_output_dropout", config.hidden_dropout),
       scope_(context.scope(path)) {
+  is_moe_layer(config, layer)
+      ? static_cast<void>(moe_.emplace(context, path + ".mlp", config, names, layer))
+      : static_cast<void>(mlp_.emplace(context, path + ".mlp", config, names));
   if (block_ == TransformerBlock::kNormformer)
     normformer_norm_.emplace(context, path + ".post_attention_normformer_norm", config,
                              recompute_.norm);
@@ -57,20 +61,20 @@ at::Tensor TransformerLayer::run(const at::Tensor& input, const SequenceContext&
     case TransformerBlock::kPostLn: {
       const at::Tensor attended =
           input_layernorm_.forward(add_residual(attention(input.to(dtype_), sequence), input));
-      return post_attention_layernorm_.forward(add_residual(mlp(attended), attended))
+      return post_attention_layernorm_.forward(add_residual(mlp(attended, sequence), attended))
           .to(input.scalar_type());
     }
     case TransformerBlock::kGptJ: {
       const at::Tensor attended =
           add_residual(attention(input_layernorm_.forward(input), sequence), input);
-      return add_residual(mlp(post_attention_layernorm_.forward(input)), attended);
+      return add_residual(mlp(post_attention_layernorm_.forward(input), sequence), attended);
     }
     case TransformerBlock::kPreLn:
     case TransformerBlock::kNormformer: break;
   }
   const at::Tensor attended =
       add_residual(attention(input_layernorm_.forward(input), sequence), input);
-  return add_residual(mlp(post_attention_layernorm_.forward(attended)), attended);
+  return add_residual(mlp(post_attention_layernorm_.forward(attended), sequence), attended);
 }
 
 at::Tensor TransformerLayer::attention(const at::Tensor& input,
@@ -79,8 +83,8 @@ at::Tensor TransformerLayer::attention(const at::Tensor& input,
   return attention_dropout_.forward(normformer_norm_ ? normformer_norm_->forward(output) : output);
 }
 
-at::Tensor TransformerLayer::mlp(const at::Tensor& input) const {
-  return mlp_dropout_.forward(mlp_.forward(input));
+at::Tensor TransformerLayer::mlp(const at::Tensor& input, const SequenceContext& sequence) const {
+  return mlp_dropout_.forward(moe_ ? moe_->forward(input, sequence.router) : mlp_->forward(input));
 }
 
 }  // namespace trellis::trainer

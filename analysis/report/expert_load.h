@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace trellis::analysis {
+
+/// What the routers of one layer of a mixture of experts did in a step, over all ranks: picks of
+/// the routers, and those that were computed. Σ kept = tokens · k − drops.
+struct ExpertLoad {
+  int layer = 0;                             ///< in the whole model, from 0
+  std::vector<std::int64_t> assigned, kept;  ///< tokens, by expert
+};
+
+/// A row per layer: layer, routed_tokens, dropped_tokens, imbalance (the busiest expert's share of
+/// the picks in units of an even one), assigned and kept by expert.
+[[nodiscard]] nlohmann::json expert_load_json(const std::vector<ExpertLoad>& loads);
+/// Of these rows; layers with equal numbers are one row of the text.
+[[nodiscard]] std::string print_expert_load(const nlohmann::json& rows);
+
+}  // namespace trellis::analysis

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""`trellis simulate` of mixtures of experts: what an uneven routing costs, and who waits for
+whom."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+MIXTRAL = SOURCE / "examples/verify_mixtral.yaml"
+EXPERTS, TOP, LAYERS, RANKS, SEQUENCE = 8, 2, 2, 4, 256
+TOKENS = RANKS * SEQUENCE  # of a step: one micro-batch of one sequence on each rank
+WIDE = [
+    "trainer.devices=4",
+    "distributed_strategy.tensor_model_parallel_size=1",
+    "distributed_strategy.pipeline_model_parallel_size=1",
+    "distributed_strategy.sequence_parallel=false",
+    "distributed_strategy.expert_model_parallel_size=4",
+    f"data.global_batch_size={RANKS}",
+    f"model.num_layers={LAYERS}",
+    "model.hidden_size=512",
+    "model.ffn_hidden_size=1024",
+    "model.moe.dropless=true",
+    "model.moe.capacity_factor=0.0",
+    f"model.encoder_seq_length={SEQUENCE}",
+    f"model.max_position_embeddings={SEQUENCE}",
+]
+
+
+class Routing(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+
+    def simulate(self, *args, code=0, file=MIXTRAL):
+        result = subprocess.run(
+            [TRELLIS, "simulate", file, "--json", "--no-cache", *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=self.temporary.name,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, code, result.stderr[-3000:])
+        return json.loads(result.stdout) if code == 0 else result.stderr
+
+    def ranks(self, report):
+        return {row["rank"]: row for row in report["simulated"]["breakdown"]}
+
+    def test_balanced_experts_have_equal_loads_and_ranks(self):
+        report = self.simulate(*WIDE)
+        self.assertEqual([row["layer"] for row in report["routing"]], list(range(LAYERS)))
+        for row in report["routing"]:
+            self.assertEqual(row["assigned"], [TOKENS * TOP // EXPERTS] * EXPERTS)
+            self.assertEqual(row["routed_tokens"], TOKENS * TOP)
+            self.assertEqual((row["dropped_tokens"], row["imbalance"]), (0, 1))
+        ranks = self.ranks(report).values()  # a chip's place in its row may distinguish it
+        self.assertLess(len(ranks), RANKS)
+        self.assertEqual(sum(one["represents"] for one in ranks), RANKS)
+        self.assertEqual(len({one["matmul_ps"] for one in ranks}), 1)
+        same = self.simulate(*WIDE, "--routing", "balanced")
+        self.assertEqual(same["simulated"]["step_time_ps"], report["simulated"]["step_time_ps"])
+
+    def test_the_rank_of_the_hot_expert_computes_longest_and_the_others_wait(self):
+        even = self.simulate(*WIDE)
+        hot = self.simulate(*WIDE, "--routing", "hot:5=0.5")  # experts 4 and 5 are on rank 2
+        row = hot["routing"][0]
+        self.assertEqual(row["assigned"][5], TOKENS)
+        self.assertEqual(row["routed_tokens"], TOKENS * TOP)
+        self.assertEqual(row["imbalance"], EXPERTS / TOP)
+        ranks = self.ranks(hot)
+        self.assertEqual(sorted(ranks), list(range(RANKS)), "ranks with other loads run separately")
+        busy = max(ranks.values(), key=lambda one: one["matmul_ps"])
+        self.assertEqual(busy["rank"], 2)
+        waits = {rank: one["exposed_ep_ps"] for rank, one in ranks.items()}
+        self.assertEqual(min(waits, key=waits.get), 2, "the others wait for it")
+        self.assertGreater(hot["simulated"]["step_time_ps"], even["simulated"]["step_time_ps"])
+        peaks = {one["rank"]: one["peak_bytes"] for one in hot["memory"]["ranks"]}
+        self.assertEqual(max(peaks, key=peaks.get), 2, "the memory of the hottest rank")
+        self.assertGreater(peaks[2], even["memory"]["ranks"][0]["peak_bytes"])
+
+    def test_a_steeper_zipf_takes_longer(self):
+        times = [
+            self.simulate(*WIDE, "--routing", f"zipf:{s}")["simulated"]["step_time_ps"]
+            for s in (0, 1, 3)
+        ]
+        self.assertEqual(times, sorted(times))
+        self.assertLess(times[0], times[-1])
+
+    def test_a_capacity_drops_what_an_uneven_routing_sends_it(self):
+        capacity = [*WIDE[:-2], "model.moe.dropless=false", "model.moe.capacity_factor=1.0"]
+        row = self.simulate(*capacity, *WIDE[-2:], "--routing", "hot:0=0.5")["routing"][0]
+        share = SEQUENCE * TOP // EXPERTS  # slots of an expert on each rank
+        self.assertEqual(row["assigned"][0], TOKENS)
+        self.assertEqual(row["kept"][0], share * RANKS)
+        self.assertEqual(row["dropped_tokens"], TOKENS - share * RANKS)
+        self.assertEqual(row["routed_tokens"], TOKENS * TOP - row["dropped_tokens"])
+
+    def test_bad_input_is_named(self):
+        for routing, text in (
+            ("hot:8=0.2", "expected an expert from 0 to 7, got 8"),
+            ("uniform", "expected balanced, zipf:S or hot:EXPERT=SHARE"),
+        ):
+            self.assertIn(text, self.simulate(*WIDE, "--routing", routing, code=2))
+        llama = SOURCE / "examples/verify_llama.yaml"
+        error = self.simulate("--routing", "zipf:1", code=2, file=llama)
+        self.assertIn("has no mixture of experts: expected section model.moe", error)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,185 @@
+#include "trainer/modules/moe/moe_layer.h"
+
+#include <numeric>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include "trainer/config/simulated_routing.h"
+#include "trainer/parallel_layers/mappings.h"
+#include "trainer/parallel_layers/sequence_parallel.h"
+
+namespace trellis::trainer {
+namespace {
+
+ModelSection shared_mlp(const ModelSection& config) {
+  ModelSection mlp = config;
+  mlp.ffn_hidden_size = config.ffn_hidden_size * config.moe->num_shared_experts;
+  return mlp;
+}
+
+std::int64_t total_of(const std::vector<std::int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
+}
+
+}  // namespace
+
+struct MoeLayer::Arrivals {
+  RowExchange exchange;
+  std::vector<std::int64_t> counts;     ///< by own expert, of all members
+  std::vector<std::int64_t> by_expert;  ///< places, by expert, of rows that arrive by member
+  std::vector<std::int64_t> by_member;  ///< the inverse
+};
+
+MoeLayer::MoeLayer(const ModuleContext& context, const std::string& path,
+                   const ModelSection& config, const ModuleNames& names, int layer)
+    : moe_(*config.moe),
+      layer_(layer),
+      tp_(context.tp()),
+      ep_(context.parallel->get_expert_model_parallel_group()),
+      sequence_parallel_(context.sequence_parallel),
+      shape_only_(context.shape_only),
+      reduce_dtype_(context.reduce_dtype),
+      recompute_(RecomputePlan::of(config)),
+      position_(context.position),
+      shuffle_(context, path + ".token_shuffle"),
+      router_(context, path + ".router", config),
+      experts_(context, path + ".expert_mlps.mlp_op", config),
+      scope_(context.scope(path)) {
+  if (moe_.num_shared_experts > 0)
+    shared_.emplace(context, path + ".shared_experts", shared_mlp(config), names);
+}
+
+at::Tensor MoeLayer::forward(const at::Tensor& input,
+                             const std::shared_ptr<RouterRecord>& record) const {
+  const Scope scope = scope_.enter();
+  at::Tensor output = maybe_checkpoint(
+      recompute_.mlp, position_, {input},
+      [this, record](const std::vector<at::Tensor>& inputs) { return run(inputs[0], record); });
+  if (shared_) output = output + shared_->forward(input);
+  return scope_.leave(output);
+}
+
+at::Tensor MoeLayer::run(const at::Tensor& input,
+                         const std::shared_ptr<RouterRecord>& record) const {
+  const at::Tensor whole = sequence_parallel_ ? gather_from_sequence_parallel_region(input, tp_)
+                                              : copy_to_tensor_model_parallel_region(input, tp_);
+  const at::Tensor tokens = whole.reshape({-1, whole.size(-1)});
+  const TokenShuffle::Order order = shuffle_.order(tokens.size(0));
+  const at::Tensor mixed =
+      shuffle_.put_back(mix(shuffle_.shuffle(tokens, order), record), order).view(whole.sizes());
+  return sequence_parallel_ ? reduce_scatter_to_sequence_parallel_region(mixed, tp_, reduce_dtype_)
+                            : reduce_from_tensor_model_parallel_region(mixed, tp_, reduce_dtype_);
+}
+
+at::Tensor MoeLayer::mix(const at::Tensor& tokens,
+                         const std::shared_ptr<RouterRecord>& record) const {
+  const Choice choice = router_.forward(tokens, layer_, record);
+  const std::int64_t count = tokens.size(0);
+  const std::int64_t capacity =
+      moe_.dropless ? 0
+      : moe_.capacity_factor
+          ? expert_capacity(count, moe_.top_k, *moe_.capacity_factor, moe_.num_experts)
+          : count;
+  const DispatchPlan plan = plan_dispatch(choice.experts, moe_.num_experts, capacity);
+  record->layers[layer_].assigned = plan.assigned;
+  record->layers[layer_].kept = plan.kept;
+  const at::Tensor slots = to_slots(tokens, plan);
+  const at::Tensor done = capacity > 0 ? run_experts(slots, plan) : run_dropless(slots, plan);
+  // A pick after the other: the sum over a short inner dimension would be slow.
+  const std::vector<at::Tensor> results = from_slots(done, plan).unbind(0);
+  const std::vector<at::Tensor> weights =
+      weights_of(choice, plan).to(done.scalar_type()).t().unsqueeze(2).unbind(0);
+  at::Tensor sum = results[0] * weights[0];
+  for (std::size_t i = 1; i < results.size(); ++i) sum = sum + results[i] * weights[i];
+  return sum;
+}
+
+/// [tokens, k]: 0 for what was dropped; of sum 1 when they are normalised, over what was kept.
+at::Tensor MoeLayer::weights_of(const Choice& choice, const DispatchPlan& plan) const {
+  at::Tensor weights = choice.affinities;
+  if (plan.capacity > 0)
+    weights =
+        weights * plan.pick_slot.lt(plan.slots).view(weights.sizes()).to(weights.scalar_type());
+  if (moe_.normalize_top_k_affinities) {
+    const at::Tensor sum = weights.sum(1, /*keepdim=*/true);
+    weights = weights / (sum + sum.eq(0).to(sum.scalar_type()));
+  }
+  return moe_.routed_scaling_factor == 1 ? weights : weights * moe_.routed_scaling_factor;
+}
+
+at::Tensor MoeLayer::run_experts(const at::Tensor& slots, const DispatchPlan& plan) const {
+  const std::int64_t own = experts_.count(), h = slots.size(1), c = plan.capacity;
+  const at::Tensor arrived = exchange_rows(slots, ep_)
+                                 .view({ep_.size, own, c, h})
+                                 .transpose(0, 1)
+                                 .reshape({own, ep_.size * c, h});
+  const at::Tensor done = experts_.forward(arrived)
+                              .view({own, ep_.size, c, h})
+                              .transpose(0, 1)
+                              .reshape({ep_.size * own * c, h});
+  return exchange_rows(done, ep_);
+}
+
+at::Tensor MoeLayer::run_dropless(const at::Tensor& slots, const DispatchPlan& plan) const {
+  const Arrivals found = arrivals(plan);
+  if (ep_.size == 1) return experts_.forward(slots, found.counts);
+  const auto on_device = [&](const std::vector<std::int64_t>& numbers) {
+    return at::tensor(numbers, at::kLong).to(slots.device());
+  };
+  const at::Tensor by_expert = on_device(found.by_expert), by_member = on_device(found.by_member);
+  const at::Tensor arrived = exchange_rows(slots, ep_, found.exchange);
+  const at::Tensor done =
+      experts_.forward(select_rows(arrived, by_member, by_expert), found.counts);
+  return exchange_rows(select_rows(done, by_expert, by_member), ep_,
+                       {found.exchange.received, found.exchange.sent});
+}
+
+/// The ranks exchange their counts; the host reads them, because they are sizes. Without data they
+/// are those of moe_.simulated_shares, on each rank.
+MoeLayer::Arrivals MoeLayer::arrivals(const DispatchPlan& plan) const {
+  const std::int64_t own = experts_.count(), experts = own * ep_.size;
+  at::Tensor sent = plan.kept,
+             received = ep_.size == 1 ? sent : exchange_rows(plan.kept.view({experts, 1}), ep_);
+  if (!shape_only_) sent = sent.cpu(), received = received.cpu();
+  const std::vector<std::int64_t> planned =
+      shape_only_
+          ? picks_of_experts(moe_.simulated_shares, moe_.num_experts, plan.tokens, moe_.top_k)
+          : std::vector<std::int64_t>();
+  const auto count_of = [&](const at::Tensor& counts, std::int64_t member, std::int64_t expert,
+                            std::int64_t global) {
+    if (shape_only_) return planned[static_cast<std::size_t>(global)];
+    return counts.const_data_ptr<std::int64_t>()[member * own + expert];
+  };
+  Arrivals result;
+  result.counts.assign(static_cast<std::size_t>(own), 0);
+  std::vector<std::vector<std::int64_t>> arrived;
+  for (std::int64_t member = 0; member < ep_.size; ++member) {
+    std::vector<std::int64_t> row;
+    std::int64_t out = 0;
+    for (std::int64_t expert = 0; expert < own; ++expert) {
+      out += count_of(sent, member, expert, member * own + expert);
+      row.push_back(count_of(received, member, expert, ep_.rank * own + expert));
+      result.counts[static_cast<std::size_t>(expert)] += row.back();
+    }
+    result.exchange.sent.push_back(out);
+    result.exchange.received.push_back(total_of(row));
+    arrived.push_back(std::move(row));
+  }
+  result.by_expert.resize(static_cast<std::size_t>(total_of(result.counts)));
+  std::vector<std::int64_t> next(static_cast<std::size_t>(own), 0);
+  std::partial_sum(result.counts.begin(), result.counts.end() - 1, next.begin() + 1);
+  result.by_member.resize(result.by_expert.size());
+  std::int64_t place = 0;
+  for (const std::vector<std::int64_t>& row : arrived) {
+    for (std::size_t expert = 0; expert < row.size(); ++expert) {
+      for (std::int64_t i = 0; i < row[expert]; ++i, ++place) {
+        result.by_expert[static_cast<std::size_t>(place)] = next[expert];
+        result.by_member[static_cast<std::size_t>(next[expert]++)] = place;
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "trainer/modules/mlp.h"
+#include "trainer/modules/moe/dispatch.h"
+#include "trainer/modules/moe/experts.h"
+#include "trainer/modules/moe/router.h"
+#include "trainer/modules/moe/token_shuffle.h"
+
+namespace trellis::trainer {
+
+/// A mixture of experts in place of an MLP. [s, b, h] → [s, b, h] (with sequence parallelism
+/// [s/TP, b, h], gathered before and reduce-scattered after all experts):
+///
+///   tokens ─ shuffle ─ router ─ slots by expert ─ all-to-all over EP ─ experts ─ all-to-all ─
+///     weighted sum of each token's experts ─ shuffle back ─ sum over TP     (+ shared experts)
+///
+/// Capacities are counted on the rank that has the tokens, before the exchange: what is dropped
+/// does not depend on EP or TP.
+class MoeLayer {
+ public:
+  /// `layer`: index in the whole model.
+  MoeLayer(const ModuleContext& context, const std::string& path, const ModelSection& config,
+           const ModuleNames& names, int layer);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& input,
+                                   const std::shared_ptr<RouterRecord>& record) const;
+
+ private:
+  /// What arrives on a rank without capacities: from each member of the EP group, for each own
+  /// expert.
+  struct Arrivals;
+  [[nodiscard]] at::Tensor run(const at::Tensor& input,
+                               const std::shared_ptr<RouterRecord>& record) const;
+  [[nodiscard]] at::Tensor mix(const at::Tensor& tokens,
+                               const std::shared_ptr<RouterRecord>& record) const;
+  [[nodiscard]] at::Tensor run_experts(const at::Tensor& slots, const DispatchPlan& plan) const;
+  [[nodiscard]] at::Tensor run_dropless(const at::Tensor& slots, const DispatchPlan& plan) const;
+  [[nodiscard]] Arrivals arrivals(const DispatchPlan& plan) const;
+  [[nodiscard]] at::Tensor weights_of(const Choice& choice, const DispatchPlan& plan) const;
+
+  MoeSection moe_;
+  int layer_;
+  ParallelGroup tp_, ep_;
+  bool sequence_parallel_, shape_only_;
+  at::ScalarType reduce_dtype_;
+  RecomputePlan recompute_;
+  std::shared_ptr<StepPosition> position_;
+  TokenShuffle shuffle_;
+  Router router_;
+  ExpertMlps experts_;
+  std::optional<ParallelMLP> shared_;
+  LayerScope scope_;
+};
+
+}  // namespace trellis::trainer
