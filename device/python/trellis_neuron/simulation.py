@@ -2,6 +2,7 @@
 `print(run)`."""
 
 import json
+import pathlib
 import threading
 import warnings
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import neuron, ranks
+from . import neuron, ranks, run_report
 from ._index import ops as _ops
 from .report import RunReport, StepLog
 
@@ -31,6 +32,7 @@ class Simulation:
         self._options, self._steps, self._tokens = options, steps, tokens_per_step
         self._hooks: list[Any] = []
         self._forwarded = threading.local()
+        self._parameters = 0  # of the first module that ran, at most over the ranks
         self._places: set[str] = set()  # devices of the modules that ran
         self._log = StepLog(keep_steps)
         self._result: RunReport | None = None
@@ -111,8 +113,9 @@ class Simulation:
         if not getattr(self._forwarded, "seen", False):
             self._forwarded.seen = True
             _ops.discard_step()
-            if (first := next(module.parameters(), None)) is not None:
-                self._places.add(first.device.type)
+            parameters = list(module.parameters())
+            self._places |= {parameter.device.type for parameter in parameters[:1]}
+            self._parameters = max(self._parameters, sum(p.numel() for p in parameters))
 
     def _gather(self) -> RunReport:
         return RunReport(
@@ -134,6 +137,25 @@ class Simulation:
 
     def __str__(self) -> str:
         return str(self.report())
+
+    def save(
+        self, folder, *, name: str = "python", tokens_per_step: int | None = None
+    ) -> pathlib.Path:
+        """Writes report.json and trace.pftrace, which `trellis report`, `diff`, `gate` and `cost`
+        read. tokens_per_step: over all ranks; None: the number that simulate() got. Returns the
+        folder. Raises ValueError when neither has it, RuntimeError when no step ended."""
+        tokens = tokens_per_step if tokens_per_step is not None else self._tokens
+        if tokens is None:
+            raise ValueError(
+                "save: how many tokens has a step? Pass tokens_per_step to simulate() or save()"
+            )
+        folder = pathlib.Path(folder)
+        content = run_report.run_report(
+            self.report(), name=name, parameters=self._parameters, tokens_per_step=tokens
+        )
+        run_report.write(folder, content)
+        self.write_trace(folder / "trace.pftrace")
+        return folder
 
     def write_trace(self, path, format: str = "perfetto") -> None:
         """The timeline of the last simulated step; format: "perfetto" (ui.perfetto.dev) or
