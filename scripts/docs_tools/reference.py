@@ -39,10 +39,6 @@ FORMATS = {
         "`trellis collectives --json`",
         "a row per message size: time, bandwidth, algorithm",
     ),
-    "trellis.checkpoint_plan/1": (
-        "the record of a run's saves",
-        "which bytes each rank writes and reads, when, and to which storage",
-    ),
     "trellis.cost/1": ("`trellis cost --json`", "days, node-hours and money of a run"),
     "trellis.costs/1": (
         "`trellis cost --json` of several instances",

@@ -24,24 +24,19 @@ struct RankFiles {
 
 /// The saves of a run as data: when, where, and what every rank writes.
 struct CheckpointPlan {
-  std::int64_t every_n_steps = 0;  ///< 0: every_s says when
-  double every_s = 0;
+  std::int64_t every_n_steps = 0;
   bool asynchronous = false;
-  bool fully_parallel = false;         ///< xser: data-parallel ranks share the files of weights
-  std::string storage = "nvme";        ///< load_storage
-  std::vector<std::string> overrides;  ///< of storage and host
-  Bytes buffer;                        ///< of an instance, for asynchronous copies; 0: host.yaml's
-  std::vector<RankFiles> classes;      ///< ranks that do the same
-  std::vector<int> class_of;           ///< by rank
+  bool fully_parallel = false;     ///< xser: data-parallel ranks share the files of weights
+  std::string storage = "nvme";    ///< load_storage
+  Bytes buffer;                    ///< of an instance, for asynchronous copies; 0: host.yaml's
+  std::vector<RankFiles> classes;  ///< ranks that do the same
+  std::vector<int> class_of;       ///< by rank
 
   [[nodiscard]] const RankFiles& of(std::size_t rank) const {
     return classes.at(static_cast<std::size_t>(class_of.at(rank)));
   }
   [[nodiscard]] std::int64_t bytes() const;
   [[nodiscard]] std::int64_t files() const;
-  /// Schema trellis.checkpoint_plan/1, and back. from_json throws ConfigError for another document.
-  [[nodiscard]] std::string to_json() const;
-  static CheckpointPlan from_json(const std::string& text);
   bool operator==(const CheckpointPlan&) const = default;
 };
 

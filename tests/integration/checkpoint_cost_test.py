@@ -3,17 +3,12 @@
 storage, and `cost` takes it."""
 
 import json
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
+import cli_case
 import torch
+from cli_case import QUICKSTART, SOURCE
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
-QUICKSTART = SOURCE / "examples/quickstart.yaml"
 LLAMA = SOURCE / "examples/llama3_8b_trn1.yaml"
 SMALL = [
     "model.num_layers=2",
@@ -33,24 +28,7 @@ SAVES = [
 ]
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = pathlib.Path(temporary.name)
-
-    def trellis(self, *args, returncode=0):
-        result = subprocess.run(
-            list(map(str, [TRELLIS, *args])),
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=300,
-            env={**os.environ, "TRELLIS_CACHE": ""},
-        )
-        self.assertEqual(result.returncode, returncode, result.stderr[-3000:])
-        return result
-
+class Case(cli_case.CheckedCase):
     def simulate(self, config, *args):
         log = f"exp_manager.explicit_log_dir={self.dir}/run"
         return json.loads(self.trellis("simulate", config, log, "--json", *args).stdout)

@@ -53,3 +53,12 @@ class Case(unittest.TestCase):
         for text in texts:
             self.assertIn(text, result.stderr)
         self.assertEqual(list(self.dir.rglob("*.partial")), [])
+
+
+class CheckedCase(Case):
+    """Its runs of the program have the exit code that is asked for."""
+
+    def trellis(self, *args, returncode=0, **kwargs):
+        result = super().trellis(*args, **kwargs)
+        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
+        return result

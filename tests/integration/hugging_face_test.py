@@ -4,18 +4,14 @@ same losses, the same logits. Models are small and random."""
 
 import filecmp
 import json
-import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
+import cli_case
 import torch
 import transformers
+from cli_case import SOURCE
 from torch.nn import functional
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 TOLERANCE = 1e-5
 SEQUENCE, BATCH = 16, 8
 # Byte-level tokens; 8 · TP 2 divides the rows of the tables in a training: 272 of them.
@@ -88,25 +84,12 @@ def llama(**changes):
     )
 
 
-class Case(unittest.TestCase):
+class Case(cli_case.CheckedCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = pathlib.Path(temporary.name)
+        super().setUp()
         # With the end of the document one global batch, in whatever order.
         self.text = "".join(chr(97 + i * i % 23) for i in range(BATCH * (SEQUENCE + 1) - 1))
         (self.dir / "text.txt").write_text(self.text)
-
-    def trellis(self, *args, returncode=0):
-        result = subprocess.run(
-            [str(TRELLIS), *map(str, args)],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=300,
-        )
-        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
-        return result
 
     def save(self, model):
         folder = self.dir / "hub"

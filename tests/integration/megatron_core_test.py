@@ -5,20 +5,17 @@ of transformers, and what it saves comes back."""
 import argparse
 import contextlib
 import json
-import os
-import pathlib
-import subprocess
 import tempfile
 import unittest
 import warnings
 
+import cli_case
 import torch
 import torch.distributed as dist
 import transformers
+from cli_case import SOURCE
 
 warnings.filterwarnings("ignore")
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 TOLERANCE = 1e-5
 SEQUENCE, VOCABULARY, LAYERS, HIDDEN, FFN, HEADS, KV_HEADS = 16, 272, 2, 32, 48, 4, 2
 LAYOUT = [
@@ -135,23 +132,7 @@ def logits_of(model):
     return model(tokens, positions, mask)
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = pathlib.Path(temporary.name)
-
-    def trellis(self, *args, returncode=0):
-        result = subprocess.run(
-            [str(TRELLIS), *map(str, args)],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=300,
-        )
-        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
-        return result
-
+class Case(cli_case.CheckedCase):
     def close(self, a, b):
         self.assertLessEqual((a - b).abs().max().item(), TOLERANCE)
 

@@ -5,18 +5,15 @@ into any layout. The folders are made here, from whole tensors, without the prog
 import json
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 import types
 import unittest
 
+import cli_case
 import torch
 import transformers
+from cli_case import QUICKSTART
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
-QUICKSTART = SOURCE / "examples/quickstart.yaml"
 LAYERS, HIDDEN, FFN, ROWS, SEQUENCE = 2, 32, 48, 272, 16
 TP, PP, DP = 2, 2, 2
 OURS = [
@@ -151,23 +148,7 @@ def optimizer_state(states, tp, pp, dp, step):
     }
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = pathlib.Path(temporary.name)
-
-    def trellis(self, *args, returncode=0):
-        result = subprocess.run(
-            [str(TRELLIS), *map(str, args)],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=300,
-        )
-        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
-        return result
-
+class Case(cli_case.CheckedCase):
     def convert(self, source, *options, returncode=0):
         return self.trellis(
             *("checkpoint", "convert", source, *OURS, *options, "--to", "native"),

@@ -67,9 +67,6 @@ PlannedSaves::PlannedSaves(const RunRequest& request, const RunConfig& config,
       cores_(static_cast<std::size_t>(config.world_size())) {
   settings_.storage =
       request.checkpoint_storage.empty() ? kDefaultStorage : request.checkpoint_storage;
-  settings_.overrides = overrides.storage;
-  settings_.overrides.insert(settings_.overrides.end(), overrides.host.begin(),
-                             overrides.host.end());
   storage_ = sim::load_storage(settings_.storage, system_, overrides.storage);
   settings_.every_n_steps = steps_between(request, config);
   std::iota(cores_.begin(), cores_.end(), 0);
@@ -79,7 +76,6 @@ sim::CheckpointPlan PlannedSaves::plan() const {
   sim::CheckpointPlan plan = recorder_.plan(represented_by_);
   plan.every_n_steps = settings_.every_n_steps;
   plan.storage = settings_.storage;
-  plan.overrides = settings_.overrides;
   return plan;
 }
 
