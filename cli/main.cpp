@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/activity.h"
+#include "base/launch.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/standard_output.h"
@@ -13,6 +14,20 @@
 #include "cli/verbs.h"
 
 namespace {
+
+/// Of several processes of one job the first speaks. Wrong variables are the verb's to refuse.
+bool speaks() {
+  try {
+    const auto launch = trellis::find_launch(trellis::process_environment);
+    return !launch || launch->process == 0;
+  } catch (const trellis::ConfigError&) {
+    return true;
+  }
+}
+
+std::string first_words(int argc, char** argv) {
+  return argc > 1 ? std::string("trellis ") + argv[1] : "trellis";
+}
 
 /// Such an argument would forge lines of every message that repeats it; "": there is none.
 std::string argument_with_controls(const std::vector<std::string>& arguments) {
@@ -68,7 +83,7 @@ int run(int argc, char** argv) {
   }
   add_verbs(app, command_line, exit_code);
   try {
-    const trellis::Activity activity(argc > 1 ? std::string("trellis ") + argv[1] : "trellis");
+    const trellis::Activity activity(speaks() ? first_words(argc, argv) : std::string());
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
     return app.exit(done);

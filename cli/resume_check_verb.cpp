@@ -119,7 +119,7 @@ void add_resume_check(CLI::App& app, int& exit_code) {
       "Exit code 0: all equal; 5: the first difference is named with its step, item, rank and "
       "tensor.");
   verb->callback([request, &exit_code] {
-    refuse_several_processes();
+    refuse_several_processes("resume-check");
     request->instance =
         machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;
     exit_code = check(*request);

@@ -230,6 +230,10 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
       "Examples:\n  trellis train examples/quickstart.yaml\n"
       "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
       "  trellis train examples/quickstart.yaml --device cpu\n"
+      "  torchrun --nproc-per-node 8 --no-python trellis train examples/quickstart.yaml\n"
+      "Several processes (torchrun, srun, mpirun, an indexed job of Kubernetes) share the ranks "
+      "out; "
+      "rank 0's writes the files.\n"
       "Files in the run's folder: hparams.yaml, metrics.jsonl, TensorBoard events, trace.pftrace, "
       "report.json, host.json,\n"
       "nemo_log_globalrank-G_localrank-L.txt (what each rank says), nemo_error_log.txt, "
@@ -237,7 +241,6 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
       "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and "
       "the wall times and *_timing scalars of the events.");
   verb->callback([request, init_from, &exit_code] {
-    refuse_several_processes();
     std::vector<std::string>& overrides = request->overrides;
     if (request->resume) overrides.emplace_back("exp_manager.resume_if_exists=true");
     if (!init_from->empty()) {
@@ -296,7 +299,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
       "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of "
       "them runs, whatever the size of the cluster.");
   verb->callback([verb, request, html, cached, &exit_code] {
-    refuse_several_processes();
+    refuse_several_processes("simulate");
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     exit_code = simulate(*verb, *request, *html, *cached);
   });

@@ -1,6 +1,7 @@
 #include "runtime/rendezvous.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <c10/util/Exception.h>
 
@@ -52,6 +53,19 @@ Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::millise
   for (int rank : running_) host_group_ = &join("host", running_, rank);
 }
 
+Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout,
+                       ProcessLink& link)
+    : running_(std::move(ranks)),
+      threads_(static_cast<int>(running_.size()), permits),
+      timeout_(timeout),
+      ranks_(running_.size()),
+      link_(&link),
+      processes_done_(static_cast<std::size_t>(link.processes())) {
+  std::vector<int> everyone(running_.size() * processes_done_.size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  for (int rank : running_) host_group_ = &join("host", everyone, rank);
+}
+
 int Rendezvous::seat(int rank) const {
   const auto place = std::lower_bound(running_.begin(), running_.end(), rank);
   return place == running_.end() || *place != rank ? -1
@@ -60,13 +74,15 @@ int Rendezvous::seat(int rank) const {
 
 void Rendezvous::make_ready(const std::vector<int>& ranks) {
   std::vector<int> seats;
-  for (int rank : ranks) seats.push_back(seat(rank));
+  for (int rank : ranks) {
+    if (seat(rank) >= 0) seats.push_back(seat(rank));
+  }
   threads_.make_ready(seats);
 }
 
 std::vector<int> Rendezvous::missing_that_run(const Transfer& transfer) const {
   std::vector<int> missing = transfer.missing();
-  std::erase_if(missing, [this](int rank) { return seat(rank) < 0; });
+  std::erase_if(missing, [this](int rank) { return !takes_part(rank); });
   return missing;
 }
 
@@ -78,7 +94,7 @@ void Rendezvous::enter(int rank) {
 void Rendezvous::end(int rank) {
   Lock lock(mutex_);
   threads_.end(seat(rank));
-  if (!threads_.is_last_awake(seat(rank))) return;
+  if (!none_can_wake(rank)) return;
   // Ranks that still wait would wait forever: one of them must wake to say so.
   for (int other = 0; other < threads_.ranks(); ++other) {
     if (threads_.state(other) == HostThreads::State::kBlocked) return threads_.make_ready(other);
@@ -98,11 +114,14 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
   } catch (const std::exception& error) {
     text += c10::str(": ", error.what());
   } catch (...) {}
-  Lock lock(mutex_);
-  of(rank).failure = std::move(cause);
-  cancelled_ = true;
-  world_is_over(text, code);
-  threads_.make_all_ready();
+  {
+    Lock lock(mutex_);
+    of(rank).failure = std::move(cause);
+    cancelled_ = true;
+    world_is_over(text, code);
+    threads_.make_all_ready();
+  }
+  announce_failure(rank, text, code);
 }
 
 void Rendezvous::world_is_over(const std::string& cause, ExitCode code) {
@@ -120,9 +139,11 @@ void Rendezvous::declare_hang(const std::string& text) {
 }
 
 void Rendezvous::rethrow_first_failure() const {
-  for (const RankState& rank : ranks_) {
-    if (rank.failure) std::rethrow_exception(rank.failure);
+  auto failures = remote_failures_;
+  for (std::size_t seat = 0; seat < ranks_.size(); ++seat) {
+    if (ranks_[seat].failure) failures[running_[seat]] = ranks_[seat].failure;
   }
+  if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
 }
 
 void Rendezvous::begin_step(int rank, std::int64_t step) {
@@ -135,10 +156,17 @@ bool Rendezvous::stop_requested(int rank) {
   if (cancelled_) return true;
   const std::int64_t query = of(rank).stop_queries++;
   if (stop_from_ < 0 && query > last_go_on_) {
-    if (runtime::stop_requested()) {
+    bool stops = runtime::stop_requested();
+    if (link_ != nullptr) {
+      lock.unlock();
+      if (stops) link_->raise_flag("stop");
+      stops = link_->first_answer("stop/" + std::to_string(query), link_->is_raised("stop"));
+      lock.lock();
+    }
+    if (stops) {
       stop_from_ = query;
     } else {
-      last_go_on_ = query;
+      last_go_on_ = std::max(last_go_on_, query);
     }
   }
   return stop_from_ >= 0 && query >= stop_from_;
@@ -147,6 +175,10 @@ bool Rendezvous::stop_requested(int rank) {
 bool Rendezvous::agree(int rank, bool said) {
   Lock lock(mutex_);
   const std::size_t query = of(rank).agreements++;
+  if (link_ != nullptr) {
+    lock.unlock();
+    return link_->first_answer("agree/" + std::to_string(query), said);
+  }
   if (query == agreed_.size()) agreed_.push_back(said);
   return agreed_[query];
 }
@@ -162,10 +194,19 @@ Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<i
                                     int rank) {
   Lock lock(mutex_);
   const int instance = of(rank).groups_made[{axis, ranks}]++;
+  Group& group = group_of(axis, ranks, instance);
+  const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  group.joined[static_cast<std::size_t>(member)] = true;
+  return group;
+}
+
+/// REQUIRES the world's mutex.
+Rendezvous::Group& Rendezvous::group_of(const std::string& axis, const std::vector<int>& ranks,
+                                        int instance) {
   auto& group = groups_[{axis, ranks, instance}];
   if (!group) {
-    const auto running =
-        std::count_if(ranks.begin(), ranks.end(), [this](int member) { return seat(member) >= 0; });
+    const auto running = std::count_if(ranks.begin(), ranks.end(),
+                                       [this](int member) { return takes_part(member); });
     GroupInfo info{axis, ranks, instance, static_cast<int>(running),
                    c10::str(axis, " [", c10::Join(", ", ranks), "]")};
     if (instance > 0) info.label += c10::str(" (instance ", instance, ")");
@@ -173,8 +214,6 @@ Rendezvous::Group& Rendezvous::join(const std::string& axis, const std::vector<i
     group->joined.resize(ranks.size());
     group->info = std::make_shared<const GroupInfo>(std::move(info));
   }
-  const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-  group->joined[static_cast<std::size_t>(member)] = true;
   return *group;
 }
 
@@ -204,18 +243,34 @@ std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::ui
   Lock lock(mutex_);
   check_caller(rank);
   throw_if_cancelled();
+  const std::shared_ptr<Exchange> exchange = exchange_of(group, sequence);
+  remember(rank, side.call, exchange);
+  if (link_ != nullptr) {
+    lock.unlock();
+    announce_side(group, member, sequence, side);
+    lock.lock();
+    throw_if_cancelled();
+  }
+  if (exchange->error) std::rethrow_exception(exchange->error);
+  arrive(lock, group, member, exchange, std::move(side));
+  return exchange;
+}
+
+/// REQUIRES the world's mutex.
+std::shared_ptr<Exchange> Rendezvous::exchange_of(Group& group, std::uint64_t sequence) {
   auto& slot = group.exchanges[sequence];
   if (!slot) slot = std::make_shared<Exchange>(group.info, sequence);
-  const std::shared_ptr<Exchange> exchange = slot;
-  remember(rank, side.call, exchange);
-  if (exchange->error) std::rethrow_exception(exchange->error);
+  return slot;
+}
+
+void Rendezvous::arrive(Lock& lock, Group& group, int member,
+                        const std::shared_ptr<Exchange>& exchange, Side side) {
   check_agreement(*exchange, member, side);
   exchange->sides[static_cast<std::size_t>(member)] = std::move(side);
-  if (++exchange->arrivals < group.info->running) return exchange;
+  if (++exchange->arrivals < group.info->running) return;
   if (exchange->arrivals == static_cast<int>(exchange->sides.size())) check_splits(*exchange);
-  group.exchanges.erase(sequence);
+  group.exchanges.erase(exchange->sequence);
   move(lock, *exchange);
-  return exchange;
 }
 
 void Rendezvous::check_agreement(Exchange& exchange, int member, const Side& side) {
@@ -303,8 +358,10 @@ void Rendezvous::help(Lock& lock, Exchange& exchange) {
   lock.lock();
   if (!finished) return;
   const auto item = static_cast<std::int64_t>(c10::elementSize(exchange.call.dtype));
-  for (std::size_t m = 0; m < exchange.sides.size(); ++m)
-    of(exchange.group->ranks[m]).bytes_sent += exchange.movement->sent[m] * item;
+  for (std::size_t m = 0; m < exchange.sides.size(); ++m) {
+    const int rank = exchange.group->ranks[m];
+    if (seat(rank) >= 0) of(rank).bytes_sent += exchange.movement->sent[m] * item;
+  }
   complete(exchange);
 }
 
@@ -333,7 +390,7 @@ void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds ti
         help(lock, static_cast<Exchange&>(transfer));  // only exchanges have work
         continue;
       }
-      if (threads_.is_last_awake(seat(rank))) throw_hang(rank, transfer, began, true);
+      if (none_can_wake(rank)) throw_hang(rank, transfer, began, true);
       transfer.waiting.push_back(rank);
       const bool woken = threads_.block(lock, seat(rank), deadline);
       std::erase(transfer.waiting, rank);
@@ -352,6 +409,10 @@ Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer,
                                                      std::chrono::milliseconds timeout) const {
   auto next = Clock::now() + timeout;
   for (int rank : missing_that_run(transfer)) {
+    if (is_remote(rank)) {
+      next = std::min(next, began + timeout);
+      continue;
+    }
     if (threads_.state(seat(rank)) != HostThreads::State::kRunning) continue;
     next = std::min(next, std::max(threads_.since(seat(rank)), began) + timeout);
   }
@@ -361,8 +422,8 @@ Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer,
 void Rendezvous::host_barrier(int rank, std::chrono::milliseconds timeout) {
   Side side;
   side.call.op = CommOp::kBarrier;
-  wait(rank, *exchange(*host_group_, seat(rank), of(rank).host_barriers++, std::move(side)),
-       timeout);
+  const int member = link_ != nullptr ? rank : seat(rank);
+  wait(rank, *exchange(*host_group_, member, of(rank).host_barriers++, std::move(side)), timeout);
 }
 
 }  // namespace trellis::runtime

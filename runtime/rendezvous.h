@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "runtime/flight_recorder.h"
 #include "runtime/host_threads.h"
+#include "runtime/process_link.h"
 #include "runtime/transfer.h"
 
 namespace trellis::runtime {
@@ -28,14 +29,24 @@ class Cancelled final : public std::exception {
   }
 };
 
-/// The in-process meeting point of the ranks of one world: collectives meet by group and sequence
-/// number, messages by ordered pair. Every rank speaks for itself, on its own thread.
+/// The meeting point of the ranks of one world: collectives meet by group and sequence number,
+/// messages by ordered pair. Every rank speaks for itself, on its own thread. Each process has one
+/// for its ranks; with a link, those of the other processes arrive by message, with their bytes,
+/// and every process moves what its own ranks receive: sums are those of one process, bit for bit.
 class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
  public:
   using Clock = HostThreads::Clock;
   /// `ranks`: those that run, ascending. A group's other members count as arrived, wherever they
   /// would be waited for.
   Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout);
+  /// Ranks of one process among others: as many in each, in order. `link` outlives this.
+  Rendezvous(std::vector<int> ranks, int permits, std::chrono::milliseconds timeout,
+             ProcessLink& link);
+  /// Messages of other processes are received from here on. REQUIRES: a link; a shared_ptr owns
+  /// this.
+  void listen();
+  /// This process's ranks have ended: waits for those of the others.
+  void leave();
 
   // --- ranks ---
   void enter(int rank);  ///< the calling thread is `rank` from here on; waits for its permit to run
@@ -105,6 +116,30 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     std::exception_ptr failure;
   };
 
+  Group& group_of(const std::string& axis, const std::vector<int>& ranks, int instance);
+  void arrive(Lock& lock, Group& group, int member, const std::shared_ptr<Exchange>& exchange,
+              Side side);
+  std::shared_ptr<Exchange> exchange_of(Group& group, std::uint64_t sequence);
+
+  // --- with other processes ---
+  [[nodiscard]] int process_of(int rank) const {
+    return rank / static_cast<int>(running_.size());  // as many ranks in each
+  }
+  [[nodiscard]] bool is_remote(int rank) const { return link_ != nullptr && seat(rank) < 0; }
+  /// Whether it runs, here or in another process.
+  [[nodiscard]] bool takes_part(int rank) const { return link_ != nullptr || seat(rank) >= 0; }
+  [[nodiscard]] bool none_can_wake(int rank) const {
+    return link_ == nullptr && threads_.is_last_awake(seat(rank));
+  }
+  void announce_side(const Group& group, int member, std::uint64_t sequence, const Side& side);
+  void announce_message(const Group& group, const Message& message);
+  void announce_failure(int rank, const std::string& text, ExitCode code);
+  void received(int process, const nlohmann::json& what, const at::Tensor& data);
+  void received_side(const nlohmann::json& what, const at::Tensor& data);
+  void received_message(const nlohmann::json& what, const at::Tensor& data);
+  void lost(int process, const std::string& why);
+  void fail_remote(int rank, std::exception_ptr cause, const std::string& text, ExitCode code);
+
   void check_caller(int rank) const;
   void throw_if_cancelled() const;
   void remember(int rank, const CommCall& call, const std::shared_ptr<Transfer>& transfer);
@@ -148,6 +183,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::map<MovementKey, std::shared_ptr<const Movement>>
       movements_;                ///< plans of past calls: training repeats itself
   Group* host_group_ = nullptr;  ///< of host_barrier
+  ProcessLink* link_ = nullptr;  ///< null: no other processes
+  std::map<int, std::exception_ptr> remote_failures_;  ///< by rank
+  std::vector<bool> processes_done_;                   ///< whether their ranks ended or failed
   std::atomic<bool> cancelled_{false};
   struct Verdict {
     std::string cause;

@@ -56,9 +56,15 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
   remember(rank, side.call, message);
   message->content = std::move(content);
   message->sent = side.call;
-  if (message->posted) {
+  if (is_remote(message->receiver)) {
+    lock.unlock();
+    announce_message(group, *message);
+    lock.lock();
+    of(rank).bytes_sent += static_cast<std::int64_t>(message->content.size());
+    settle(group, *message);
+  } else if (message->posted) {
     deliver(lock, group, *message);
-  } else if (seat(message->receiver) < 0) {
+  } else if (!takes_part(message->receiver)) {
     settle(group, *message);
   }
   return message;
@@ -77,7 +83,7 @@ std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from
   message->posted = std::move(side);
   if (message->sent) {
     deliver(lock, group, *message);
-  } else if (seat(message->sender) < 0) {
+  } else if (!takes_part(message->sender)) {
     settle(group, *message);
   }
   return message;
@@ -102,7 +108,8 @@ void Rendezvous::deliver(Lock& lock, Group& group, Message& message) {
     unpack(message.content.data(), posted);
     write_back(posted);
     lock.lock();
-    of(message.sender).bytes_sent += static_cast<std::int64_t>(message.content.size());
+    if (seat(message.sender) >= 0)
+      of(message.sender).bytes_sent += static_cast<std::int64_t>(message.content.size());
   }
   complete(message);
 }

@@ -22,6 +22,7 @@ std::string seconds(HostThreads::Clock::duration elapsed) {
 /// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7]
 /// (complete), step 2"
 std::string Rendezvous::whereabouts(int rank) const {
+  if (is_remote(rank)) return c10::str("runs in process ", process_of(rank), ": see its output");
   const auto since = seconds(HostThreads::Clock::now() - threads_.since(seat(rank)));
   const std::string last = "; last: " + of(rank).recorder.last();
   switch (threads_.state(seat(rank))) {
@@ -35,6 +36,7 @@ std::string Rendezvous::whereabouts(int rank) const {
 }
 
 bool Rendezvous::has_joined(const GroupInfo& info, int rank) const {
+  if (is_remote(rank)) return true;  // unknown here
   const auto& joined = groups_.at({info.axis, info.ranks, info.instance})->joined;
   const auto member = std::find(info.ranks.begin(), info.ranks.end(), rank) - info.ranks.begin();
   return joined[static_cast<std::size_t>(member)];
@@ -121,7 +123,9 @@ std::string Rendezvous::disagreement(const Transfer& transfer, int rank, const C
   constexpr std::size_t kShown = 3;
   const auto line = [&](int who, const CommCall& call) {
     return c10::str("  rank ", who, ": ", describe(call), "; before it:\n",
-                    of(who).recorder.recent_before(transfer, kShown, "    "));
+                    is_remote(who)
+                        ? c10::str("    unknown here: it runs in process ", process_of(who), "\n")
+                        : of(who).recorder.recent_before(transfer, kShown, "    "));
   };
   return c10::str("communication mismatch: #", transfer.sequence, " of ", transfer.group->label,
                   ": expected ", describe(expected), " (rank ", rank, "), got ", describe(got),

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "runtime/device_plugin.h"
 #include "runtime/hang_watch.h"
+#include "runtime/process_link.h"
 #include "runtime/process_group_neuron.h"
 #include "runtime/rank_thread.h"
 #include "runtime/rendezvous.h"
@@ -37,9 +38,25 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 std::vector<int> ranks_that_run(const WorldOptions& options) {
   if (!options.representatives.empty()) return options.representatives;
-  std::vector<int> everyone(static_cast<std::size_t>(options.world_size));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return everyone;
+  const int processes = options.link == nullptr ? 1 : options.link->processes();
+  const int each = options.world_size / processes;
+  std::vector<int> ranks(static_cast<std::size_t>(each));
+  std::iota(ranks.begin(), ranks.end(),
+            options.link == nullptr ? 0 : options.link->process() * each);
+  return ranks;
+}
+
+void check_processes(const WorldOptions& options) {
+  if (options.link == nullptr) return;
+  const int processes = options.link->processes();
+  if (options.world_size % processes != 0) {
+    throw ConfigError(c10::str("expected as many ranks in every process, got ", options.world_size,
+                               " ranks and ", processes,
+                               " processes: start a number of processes "
+                               "that divides the ranks (trainer.devices × trainer.num_nodes)"));
+  }
+  if (options.shape_only)
+    throw ConfigError("shapes without data need no other process: start one process");
 }
 
 void check_representatives(const WorldOptions& options) {
@@ -59,6 +76,7 @@ void check_representatives(const WorldOptions& options) {
 }
 
 void check_options(const WorldOptions& options) {
+  check_processes(options);
   check_representatives(options);
   if (options.replay && !options.shape_only)
     throw ConfigError(
@@ -86,9 +104,12 @@ void check_options(const WorldOptions& options) {
                                ": its plugin repeats no passes: execute them all"));
   }
   constexpr std::size_t kMostIndices = 127;  // c10::DeviceIndex is a signed byte
-  if (ranks_that_run(options).size() > kMostIndices) {
+  const std::size_t indices = options.link != nullptr ? static_cast<std::size_t>(options.world_size)
+                                                      : ranks_that_run(options).size();
+  if (indices > kMostIndices) {
     throw ConfigError(c10::str("device ", options.device_type, ": expected at most ", kMostIndices,
-                               " ranks in a process, got ", ranks_that_run(options).size()));
+                               " ranks in a ", options.link != nullptr ? "job" : "process",
+                               ", got ", indices));
   }
 }
 
@@ -229,28 +250,43 @@ void share_heaps(std::size_t ranks, int permits) {
 
 }  // namespace
 
+namespace {
+
+std::shared_ptr<Rendezvous> make_rendezvous(const WorldOptions& options,
+                                            const std::vector<int>& ranks) {
+  if (options.link == nullptr)
+    return std::make_shared<Rendezvous>(ranks, permits(options), options.timeout);
+  auto rendezvous =
+      std::make_shared<Rendezvous>(ranks, permits(options), options.timeout, *options.link);
+  rendezvous->listen();
+  return rendezvous;
+}
+
+}  // namespace
+
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body) {
   check_options(options);
   at::set_num_threads(1);
   settle_math_library();
   const std::vector<int> ranks = ranks_that_run(options);
   share_heaps(ranks.size(), permits(options));
-  const auto rendezvous = std::make_shared<Rendezvous>(ranks, permits(options), options.timeout);
+  const auto rendezvous = make_rendezvous(options, ranks);
   {
     const HangWatch watch(rendezvous, {.exit = options.exit_when_stuck});
     std::vector<std::unique_ptr<RankThread>> threads;
     for (std::size_t seat = 0; seat < ranks.size(); ++seat) {
       const int rank = ranks[seat];
+      const int index = options.link == nullptr ? static_cast<int>(seat) : rank;
       try {
-        threads.push_back(std::make_unique<RankThread>([&, rank, seat] {
-          run_rank(rank, static_cast<int>(seat), options, *rendezvous, body);
-        }));
+        threads.push_back(std::make_unique<RankThread>(
+            [&, rank, index] { run_rank(rank, index, options, *rendezvous, body); }));
       } catch (...) {
         rendezvous->fail(rank, std::current_exception());
         break;
       }
     }
   }
+  if (options.link != nullptr) rendezvous->leave();
   rendezvous->rethrow_first_failure();
   rendezvous->check_complete();
 }

@@ -17,6 +17,7 @@ class ProcessGroup;
 namespace trellis::runtime {
 
 class DevicePlugin;
+class ProcessLink;
 class Rendezvous;  // in-process meeting point of the rank threads
 
 struct WorldOptions {
@@ -31,6 +32,9 @@ struct WorldOptions {
   bool replay = false;  ///< the plugin may be asked to repeat_period. Needs shape_only.
   std::chrono::milliseconds timeout{
       100000};  ///< a rank that is later than this at a communication is named (exit code 4)
+  /// The other processes of the job, which run as many ranks each, in order; one world per link.
+  /// Null: all ranks run in this process.
+  ProcessLink* link = nullptr;
   bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the
                                  ///< process (exit code 4): see HangWatch
 };
@@ -41,8 +45,9 @@ class RankContext {
   RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous);
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return options_.world_size; }
-  [[nodiscard]] c10::Device device() const;  ///< "cpu", or index = the rank's place among those
-                                             ///< that run, of the plugin's device type
+  /// "cpu", or of the plugin's device type; its index is the rank's place among those that run, and
+  /// with several processes the rank.
+  [[nodiscard]] c10::Device device() const;
   [[nodiscard]] bool shape_only() const { return options_.shape_only; }
   [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
   /// Whether passes that repeat may be left to the plugin's repeat_period.
@@ -76,9 +81,10 @@ class RankContext {
 };
 
 /// Runs `body` once per rank that runs, each on its own thread with autograd multithreading off and
-/// one intra-op thread. Returns when all ended. When a rank throws, the others are woken from their
-/// communications and end; the first error (lowest rank among the causes) is rethrown. Throws
-/// Error(kHang) when all ended, but a send or a group has no other side.
+/// one intra-op thread. Returns when all ended, those of other processes too. When a rank throws,
+/// the others are woken from their communications and end; the first error (lowest rank among the
+/// causes) is rethrown. Throws Error(kHang) when all ended, but a send or a group has no other
+/// side.
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body);
 
 /// Asks every rank of every running world to stop at its next step border (async-signal-safe: only

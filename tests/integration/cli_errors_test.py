@@ -17,31 +17,26 @@ class BadInput(Case):
         self.fails(self.trellis("train", "nowhere.yaml"), 2, "nowhere.yaml")
 
     def test_one_of_several_processes(self):
-        """A launcher would train as many complete jobs into one folder."""
+        """A launcher would simulate as many complete jobs into one folder."""
         launchers = {
             "torchrun": ("WORLD_SIZE", "RANK"),
             "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
             "mpirun": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-            "mpiexec": ("PMI_SIZE", "PMI_RANK"),
         }
         for launcher, (size, rank) in launchers.items():
-            for verb in ("train", "simulate"):
-                result = self.trellis(
-                    verb,
-                    QUICKSTART,
-                    f"exp_manager.explicit_log_dir={self.dir / 'run'}",
-                    env={size: "2", rank: "1"},
-                )
-                self.fails(
-                    result,
-                    2,
-                    f"{size}=2, {rank}=1",
-                    "one process",
-                    launcher,
-                    f"unset {size}",
-                    "trainer.devices",
-                )
-                self.assertFalse((self.dir / "run").exists())
+            result = self.trellis(
+                "simulate",
+                QUICKSTART,
+                f"exp_manager.explicit_log_dir={self.dir / 'run'}",
+                env={size: "2", rank: "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"},
+            )
+            self.fails(result, 2, "one process", launcher, "started 2", "unset")
+            self.assertFalse((self.dir / "run").exists())
+        for verb in ("train", "simulate"):
+            result = self.trellis(verb, QUICKSTART, env={"WORLD_SIZE": "2", "RANK": "1"})
+            self.fails(result, 2, "MASTER_ADDR is not", "RANK=1")
+            result = self.trellis(verb, QUICKSTART, env={"PMI_SIZE": "2", "PMI_RANK": "1"})
+            self.fails(result, 2, "MPICH", "unset PMI_SIZE")
         # One process is no launcher's group; a batch script of Slurm has these too.
         alone = {
             "WORLD_SIZE": "1",

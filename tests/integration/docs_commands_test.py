@@ -91,6 +91,9 @@ class Guides(Case):
     def test_data(self):
         self.check("docs/guides/data.md")
 
+    def test_fine_tuning(self):
+        self.check("docs/guides/fine-tuning.md")
+
 
 class Others(Case):
     def test_no_page_is_left_out(self):

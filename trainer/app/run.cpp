@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <functional>
 #include <iterator>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -28,6 +30,7 @@
 #include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/host_need.h"
+#include "trainer/app/job.h"
 #include "trainer/app/load_device.h"
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/planned_load.h"
@@ -174,9 +177,16 @@ class Run {
       : request_(request), config_(load()), facts_(facts_of(request, config_)) {
     if (request.device == "cpu" && request.shape_only)
       throw ConfigError("simulate needs the emulated device: leave --device at neuron");
+    if (!request.shape_only) link_ = join_job(request, config_);
+    if (!is_first()) be_quiet();
     const sim::StorageOverrides numbers = overrides_of(request);
-    device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
-               /*record=*/true, numbers.machine,  request.calibrated};
+    device_ = {request.device,
+               request.instance,
+               request.nodes,
+               request.shape_only,
+               /*record=*/link_ == nullptr,
+               numbers.machine,
+               request.calibrated};
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
@@ -186,8 +196,11 @@ class Run {
     representatives_ = device_.equal_ranks.representatives();
     const VersionSources sources = VersionSources::of_this_process();
     auto resume = find_checkpoint(sources);
-    data_ = request.shape_only ? make_empty_data_module(config_)
-                               : make_data_module(config_, resume ? resume->point : ResumePoint{});
+    after_first("data", [&] {
+      data_ = request.shape_only
+                  ? make_empty_data_module(config_)
+                  : make_data_module(config_, resume ? resume->point : ResumePoint{});
+    });
     if (request.test && data_->num_evaluation_batches(Split::kTest) == 0) {
       throw ConfigError(
           "--test: there are no test data: expected data.test_dir, or a third part above 0 in "
@@ -195,13 +208,10 @@ class Run {
           "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
-    RunDirectory place =
-        prepare_run_directory(config_, request.command_line, sources, request.began);
-    directory_ = std::move(place.path);
-    lock_.emplace(std::move(place.lock));
+    open_directory(sources);
     open_checkpoints(std::move(resume));
-    representatives_.empty() ? logs_.emplace(directory_, config_)
-                             : logs_.emplace(directory_, config_, representatives_);
+    const std::vector<int> ranks = ranks_with_logs();
+    ranks.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, ranks);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
     log_info("data: " + data_->description());
@@ -210,8 +220,10 @@ class Run {
   int execute() {
     const StopOnSignal guard;
     const Clock::time_point start = Clock::now();
-    Progress progress(facts_, directory_, progress_options());
+    std::optional<Progress> progress;
+    if (is_first()) progress.emplace(facts_, directory_, progress_options());
     runtime::WorldOptions world;
+    world.link = link_.get();
     world.world_size = config_.world_size();
     world.device_type = request_.device;
     world.plugin = plugin_;
@@ -223,31 +235,70 @@ class Run {
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
     const std::int64_t steps = config_.trainer.max_steps;
-    logs_->lightning("training: " + (steps > 0 ? std::to_string(steps) + " " : "") + "steps of " +
-                     std::to_string(config_.data.global_batch_size) + " sequences on " +
-                     std::to_string(world.world_size) + " ranks");
-    say_step(1);
+    if (is_first()) {
+      logs_->lightning("training: " + (steps > 0 ? std::to_string(steps) + " " : "") + "steps of " +
+                       std::to_string(config_.data.global_batch_size) + " sequences on " +
+                       std::to_string(world.world_size) + " ranks");
+      say_step(1);
+    }
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
         Trainer trainer(config_, rank, data_,
                         {&*logs_, checkpoints(), routing(), directory_.string()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
-          result.scalars = log_step(progress, result, seconds_since(last));
+          result.scalars = log_step(*progress, result, seconds_since(last));
           last = Clock::now();
         });
         if (rank.rank() == 0) end_training(reason);
+        if (reason == StopReason::kInterrupted) interrupted_ = true;
         if (request_.test && reason != StopReason::kInterrupted) test(progress, trainer, rank);
       });
     });
     host_.wall_s = seconds_since(start);
     host_.bytes_peak = peak_resident_bytes();
-    host_.steps = progress.host_steps();
-    write_results();
-    return static_cast<int>(facts_.interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
+    if (is_first()) {
+      host_.steps = progress->host_steps();
+      write_results();
+    }
+    return static_cast<int>(interrupted_ ? ExitCode::kInterrupted : ExitCode::kOk);
   }
 
  private:
+  /// Whether this process runs rank 0, and so speaks and writes for the job.
+  [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
+
+  /// Errors are for those who look at this process's output.
+  void be_quiet() {
+    set_log_level(LogLevel::kError);
+    activity_.now("");
+  }
+
+  /// First in the first process, because the others then find what it left in caches.
+  void after_first(const std::string& name, const std::function<void()>& work) {
+    if (!is_first()) (void)link_->from_first(name, "");
+    work();
+    if (link_ && is_first()) (void)link_->from_first(name, "ready");
+  }
+
+  void open_directory(const VersionSources& sources) {
+    if (is_first()) {
+      RunDirectory place =
+          prepare_run_directory(config_, request_.command_line, sources, request_.began);
+      directory_ = std::move(place.path);
+      lock_.emplace(std::move(place.lock));
+    }
+    if (link_) directory_ = link_->from_first("directory", directory_.string());
+  }
+
+  /// Those that run here; empty: all of the world.
+  [[nodiscard]] std::vector<int> ranks_with_logs() const {
+    if (!link_) return representatives_;
+    std::vector<int> ranks(static_cast<std::size_t>(config_.world_size() / link_->processes()));
+    std::iota(ranks.begin(), ranks.end(), link_->process() * static_cast<int>(ranks.size()));
+    return ranks;
+  }
+
   RunConfig load() const {
     RunConfig config = load_run_config(request_.config_file, request_.overrides, request_.instance);
     if (request_.resume && had_new_directories(config))
@@ -372,15 +423,15 @@ class Run {
                      name_of(reason));
   }
 
-  void test(Progress& progress, Trainer& trainer, const runtime::RankContext& rank) {
+  void test(std::optional<Progress>& progress, Trainer& trainer, const runtime::RankContext& rank) {
     const std::optional<Evaluation> result = trainer.test();
     if (rank.rank() != 0) return;
     facts_.test_loss = result.value().loss;
-    progress.test({facts_.steps, result->loss, result->batches, result->host_s});
+    progress->test({facts_.steps, result->loss, result->batches, result->host_s});
   }
 
   [[nodiscard]] bool emulated() const {
-    return plugin_ != nullptr && plugin_->api().simulate_step != nullptr;
+    return plugin_ != nullptr && plugin_->api().simulate_step != nullptr && device_.record;
   }
 
   /// A run without lines of progress has none of these.
@@ -474,7 +525,7 @@ class Run {
   void write_results() {
     activity_.now("writing trace and report");
     json memory, portability;
-    if (plugin_ != nullptr) {
+    if (plugin_ != nullptr && link_ == nullptr) {  // its ranks are this process's
       memory = ask(plugin_->api().memory_report);
       portability = ask(plugin_->api().portability_report);
     }
@@ -506,6 +557,7 @@ class Run {
   EarlyMessages early_messages_;  ///< first: it receives what the others say
   const RunRequest& request_;
   RunConfig config_;
+  std::unique_ptr<runtime::ProcessLink> link_;  ///< null: no other processes
   DeviceChoice device_;
   analysis::RunFacts facts_;
   analysis::HostFacts host_;
@@ -520,6 +572,7 @@ class Run {
   std::optional<RankLogs> logs_;
   RoutingLedger routing_;
   LastResort last_resort_;
+  std::atomic<bool> interrupted_ = false;
   json step_report_;
 };
 

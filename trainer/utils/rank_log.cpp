@@ -81,7 +81,9 @@ RankLogs::RankLogs(const fs::path& directory, const RunConfig& config,
   }
   impl_->errors = open(directory / "nemo_error_log.txt");
   impl_->lightning = open(directory / "lightning_logs.txt");
-  impl_->tap.emplace([this](LogLevel level, std::string_view text) { write(0, level, text); });
+  impl_->tap.emplace([this, first = ranks.front()](LogLevel level, std::string_view text) {
+    write(first, level, text);
+  });
 }
 
 RankLogs::~RankLogs() = default;

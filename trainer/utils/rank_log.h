@@ -19,7 +19,7 @@ namespace trellis::trainer {
 ///   lightning_logs.txt                      the training loop: steps, validation, why it ended
 ///
 /// Lines are "[date time level] rank G: text". What the process logs outside its ranks (base/log.h)
-/// is said by rank 0.
+/// is said by the first of its ranks.
 class RankLogs {
  public:
   /// Creates the files. Throws ConfigError when the place cannot be written.

@@ -1,0 +1,250 @@
+// LibTorch's wheel holds ProcessGroupGloo, not Gloo's headers: those are the system's.
+#define USE_C10D_GLOO
+#include "runtime/process_link.h"
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/error.h"
+
+namespace trellis::runtime {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::hours kNever(24 * 365);
+/// A message is one block of this many bytes, which most fit in, and the rest.
+constexpr std::size_t kBlock = 2048;
+constexpr std::size_t kAlignment = 64;
+constexpr const char* kGoodbye = "goodbye";
+
+/// In front of a message.
+struct Head {
+  std::uint64_t what = 0;  ///< bytes of the description
+  std::uint64_t data = 0;  ///< bytes of data
+  [[nodiscard]] std::size_t data_begin() const {
+    return (sizeof(Head) + what + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  [[nodiscard]] std::size_t total() const { return data_begin() + data; }
+};
+
+at::Tensor bytes_tensor(std::size_t size) {
+  return at::empty({static_cast<std::int64_t>(size)}, at::kByte);
+}
+
+std::byte* begin_of(const at::Tensor& tensor) {
+  return reinterpret_cast<std::byte*>(tensor.data_ptr<std::uint8_t>());
+}
+
+std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address.starts_with("127.");
+}
+
+std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch) {
+  const std::string interface = process_environment("GLOO_SOCKET_IFNAME");
+  if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  if (is_loopback(launch.address))
+    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch,
+                                           std::chrono::milliseconds patience) {
+  const std::string place = launch.address + ":" + std::to_string(launch.port);
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(launch.port);
+  options.isServer = launch.process == 0 && !launch.store_is_there;
+  options.waitWorkers = false;
+  options.timeout = patience;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>(launch.address, options);
+    return c10::make_intrusive<c10d::PrefixStore>("trellis/" + std::to_string(launch.restart),
+                                                  store);
+  } catch (const c10::Error& error) {
+    const std::string why = error.what_without_backtrace();
+    throw ConfigError(
+        options.isServer
+            ? "cannot listen at " + place + ": " + why.substr(0, why.find('\n')) +
+                  "\n  what to do: another program may use the port: set MASTER_PORT to a free one "
+                  "for all processes"
+            : "process " + std::to_string(launch.process) + " of " +
+                  std::to_string(launch.processes) + " found no process 0 at " + place + ": " +
+                  why.substr(0, why.find('\n')) +
+                  "\n  what to do: check that it runs and that MASTER_ADDR and MASTER_PORT are the "
+                  "same everywhere");
+  }
+}
+
+}  // namespace
+
+ProcessLink::ProcessLink(const Launch& launch, std::chrono::milliseconds patience,
+                         const std::vector<std::pair<std::string, std::string>>& identity)
+    : launch_(launch),
+      store_(open_store(launch, patience)),
+      sending_(static_cast<std::size_t>(launch.processes)),
+      gone_(static_cast<std::size_t>(launch.processes)) {
+  check_identity(identity);
+  auto options = c10d::ProcessGroupGloo::Options::create(patience);
+  options->devices = {gloo_device(launch)};
+  const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
+  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(gloo_store, launch.process,
+                                                           launch.processes, options);
+  gloo_ = std::move(group);
+}
+
+ProcessLink::~ProcessLink() { close(); }
+
+void ProcessLink::check_identity(const std::vector<std::pair<std::string, std::string>>& identity) {
+  const auto key = [](int process) { return "identity/" + std::to_string(process); };
+  const json mine = identity;
+  store_->set(key(process()), bytes_of(mine.dump()));
+  std::vector<json> all;
+  for (int other = 0; other < processes(); ++other) {
+    try {
+      all.push_back(json::parse(store_->get(key(other))));
+    } catch (const c10::Error&) {
+      throw ConfigError("process " + std::to_string(other) + " of " + std::to_string(processes()) +
+                        " did not come: process " + std::to_string(process()) +
+                        " waited for it: look at its output, and start as many processes as the "
+                        "launcher says");
+    }
+  }
+  meet("identity");  // the store ends with process 0
+  for (int other = 0; other < processes(); ++other) {
+    const json& theirs = all[static_cast<std::size_t>(other)];
+    for (std::size_t i = 0; i < identity.size(); ++i) {
+      if (theirs.at(i) == mine.at(i)) continue;
+      throw ConfigError("processes of one job differ in their " + identity[i].first + ": process " +
+                        std::to_string(process()) + " has " + identity[i].second + ", process " +
+                        std::to_string(other) + " has " + theirs.at(i).at(1).get<std::string>() +
+                        ": start all with the same program, file and overrides");
+    }
+  }
+}
+
+std::string ProcessLink::from_first(const std::string& name, const std::string& said) {
+  if (process() == 0) {
+    store_->set(name, bytes_of(said));
+    return said;
+  }
+  const std::vector<std::uint8_t> text = store_->get(name);
+  return {text.begin(), text.end()};
+}
+
+bool ProcessLink::first_answer(const std::string& question, bool said) {
+  return store_->compareSet(question, {}, bytes_of(said ? "1" : "0")) == bytes_of("1");
+}
+
+void ProcessLink::raise_flag(const std::string& name) { store_->set(name, bytes_of("1")); }
+
+bool ProcessLink::is_raised(const std::string& name) { return store_->check({name}); }
+
+void ProcessLink::listen(Listener listener) {
+  listener_ = std::move(listener);
+  for (int other = 0; other < processes(); ++other) {
+    if (other != process()) receivers_.emplace_back([this, other] { receive_from(other); });
+  }
+}
+
+void ProcessLink::send(int process, const json& what, const std::vector<Bytes>& data) {
+  const std::vector<std::uint8_t> description = json::to_cbor(what);
+  Head head{description.size(), 0};
+  for (const auto& [begin, size] : data) head.data += size;
+  const at::Tensor message = bytes_tensor(std::max(kBlock, head.total()));
+  std::byte* place = begin_of(message);
+  std::memcpy(place, &head, sizeof head);
+  std::memcpy(place + sizeof head, description.data(), description.size());
+  place += head.data_begin();
+  for (const auto& [begin, size] : data) {
+    std::memcpy(place, begin, size);
+    place += size;
+  }
+  if (gone_[static_cast<std::size_t>(process)]) return;
+  const std::lock_guard lock(sending_[static_cast<std::size_t>(process)]);
+  const auto size = static_cast<std::int64_t>(kBlock);
+  try {
+    std::vector<at::Tensor> first{message.narrow(0, 0, size)};
+    gloo_->send(first, process, 0)->wait(kNever);
+    if (message.numel() == size) return;
+    std::vector<at::Tensor> rest{message.narrow(0, size, message.numel() - size)};
+    gloo_->send(rest, process, 0)->wait(kNever);
+  } catch (const std::exception& error) {
+    note_lost(process, error.what());
+  }
+}
+
+void ProcessLink::send_to_all(const json& what) {
+  for (int other = 0; other < processes(); ++other) {
+    if (other != process()) send(other, what, {});
+  }
+}
+
+void ProcessLink::receive_from(int process) {
+  const auto size = static_cast<std::int64_t>(kBlock);
+  try {
+    while (true) {
+      at::Tensor message = bytes_tensor(kBlock);
+      std::vector<at::Tensor> first{message};
+      gloo_->recv(first, process, 0)->wait(kNever);
+      Head head;
+      std::memcpy(&head, begin_of(message), sizeof head);
+      if (head.total() > kBlock) {
+        const at::Tensor whole = bytes_tensor(head.total());
+        whole.narrow(0, 0, size).copy_(message);
+        std::vector<at::Tensor> rest{whole.narrow(0, size, whole.numel() - size)};
+        gloo_->recv(rest, process, 0)->wait(kNever);
+        message = whole;
+      }
+      const auto* text = reinterpret_cast<const std::uint8_t*>(begin_of(message)) + sizeof head;
+      const json what = json::from_cbor(text, text + head.what);
+      if (what == kGoodbye) {
+        return listener_.lost(process, "it has left the job");
+      }
+      listener_.received(process, what,
+                         message.narrow(0, static_cast<std::int64_t>(head.data_begin()),
+                                        static_cast<std::int64_t>(head.data)));
+    }
+  } catch (const std::exception& error) {
+    note_lost(process, error.what());
+  }
+}
+
+void ProcessLink::note_lost(int process, const std::string& why) {
+  if (gone_[static_cast<std::size_t>(process)].exchange(true)) return;
+  has_lost_ = true;
+  if (listener_.lost) listener_.lost(process, why.substr(0, why.find('\n')));
+}
+
+void ProcessLink::close() {
+  if (std::exchange(closed_, true)) return;
+  if (gloo_) send_to_all(kGoodbye);
+  for (std::thread& receiver : receivers_) receiver.join();
+  // A connection that one side closes may lose what the other has not read yet.
+  if (gloo_ && !has_lost_) meet("closed");
+}
+
+/// Returns when all processes were here, or some never come.
+void ProcessLink::meet(const std::string& where) {
+  constexpr std::chrono::seconds kPatience(10);
+  constexpr std::chrono::milliseconds kPause(2);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  try {
+    auto arrived = store_->add(where, 1);
+    while (arrived < processes() && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kPause);
+      arrived = store_->add(where, 0);
+    }
+  } catch (const c10::Error&) {
+    // The store ends with process 0, when all have been there.
+  }
+}
+
+}  // namespace trellis::runtime

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json_fwd.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "base/launch.h"
+
+namespace trellis::runtime {
+
+/// The processes of one job: LibTorch's TCPStore for what they agree on, its Gloo for what they
+/// send each other. Messages from one process to another arrive in their order.
+class ProcessLink {
+ public:
+  /// Bytes somewhere in memory.
+  using Bytes = std::pair<const std::byte*, std::size_t>;
+  struct Listener {
+    /// On a thread per process; must not send. `data`: uint8 [bytes], aligned for any type.
+    std::function<void(int process, const nlohmann::json& what, at::Tensor data)> received;
+    /// The process has closed, or is gone; `why` is a text for an error.
+    std::function<void(int process, const std::string& why)> lost;
+  };
+
+  /// Meets all processes of `launch`; waits `patience` for the last. Throws ConfigError: the port
+  /// is in use, the host is unknown, a process never came, or one differs in `identity` (name and
+  /// value: version, configuration, …), with the first difference.
+  ProcessLink(const Launch& launch, std::chrono::milliseconds patience,
+              const std::vector<std::pair<std::string, std::string>>& identity);
+  ~ProcessLink();
+
+  [[nodiscard]] int process() const { return launch_.process; }
+  [[nodiscard]] int processes() const { return launch_.processes; }
+  [[nodiscard]] const Launch& launch() const { return launch_; }
+
+  /// What process 0 said under this name; the others wait for it.
+  [[nodiscard]] std::string from_first(const std::string& name, const std::string& said);
+  /// What the first process to ask said.
+  [[nodiscard]] bool first_answer(const std::string& question, bool said);
+  void raise_flag(const std::string& name);
+  [[nodiscard]] bool is_raised(const std::string& name);
+
+  /// Messages are received from here on. Once.
+  void listen(Listener listener);
+  /// Blocks until the other has taken it. Nothing is thrown for a process that is gone.
+  void send(int process, const nlohmann::json& what, const std::vector<Bytes>& data);
+  void send_to_all(const nlohmann::json& what);
+  /// Waits until every process closes or is gone.
+  void close();
+
+ private:
+  void check_identity(const std::vector<std::pair<std::string, std::string>>& identity);
+  void receive_from(int process);
+  void meet(const std::string& where);
+  void note_lost(int process, const std::string& why);
+
+  Launch launch_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Backend> gloo_;
+  Listener listener_;
+  std::vector<std::mutex> sending_;      ///< by process
+  std::vector<std::atomic<bool>> gone_;  ///< by process
+  std::vector<std::thread> receivers_;
+  std::atomic<bool> has_lost_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace trellis::runtime
