@@ -40,8 +40,11 @@ class CommMachine {
   [[nodiscard]] const SlowParts& slow() const { return slow_; }
   /// Of a sum into memory by the DMA engines of one logical core: two reads, one write.
   [[nodiscard]] BytesPerSecond reduce_rate() const { return reduce_rate_; }
+  /// Of one of a rank's channels: a share of its DMA engines.
+  [[nodiscard]] BytesPerSecond channel_rate() const { return channel_rate_; }
   [[nodiscard]] SelectionTable selection() const {
-    return {costs_.single_step_max, costs_.mesh_max, costs_.rdh_max};
+    return {costs_.single_step_max, costs_.mesh_max, costs_.all_reduce_mesh_max, costs_.rdh_max,
+            costs_.part_kanga_ring};
   }
   /// Where these cores (ascending) lie.
   [[nodiscard]] GroupLayout layout(const std::vector<int>& cores) const;
@@ -52,6 +55,7 @@ class CommMachine {
   Picoseconds start_;
   SlowParts slow_;
   BytesPerSecond reduce_rate_;
+  BytesPerSecond channel_rate_;
   std::vector<BytesPerSecond> rates_;
 };
 

@@ -12,8 +12,19 @@ bool available(Algorithm algorithm, CollectiveKind kind, const GroupLayout& layo
   return why_unavailable(algorithm, kind, layout).empty();
 }
 
+/// The thresholds for a kind, and for a group over some of the chips of an instance.
+SelectionTable for_group(SelectionTable table, CollectiveKind kind, const GroupLayout& layout) {
+  if (kind == CollectiveKind::kAllReduce) table.mesh_max = table.all_reduce_mesh_max;
+  const int chips = layout.chips();
+  if (chips <= 1 || chips >= layout.chips_per_node) return table;
+  table.mesh_max = Bytes(table.mesh_max.value * chips / layout.chips_per_node);
+  table.rdh_max = Bytes(table.rdh_max.value * chips / layout.chips_per_node);
+  return table;
+}
+
 Algorithm inside_choice(CollectiveKind kind, const GroupLayout& layout, Bytes size,
-                        const SelectionTable& table) {
+                        const SelectionTable& whole) {
+  const SelectionTable table = for_group(whole, kind, layout);
   const bool one_chip = layout.members_per_chip() == layout.members();
   if (one_chip && size <= table.single_step_max &&
       available(Algorithm::kSingleStepMesh, kind, layout))
@@ -23,14 +34,15 @@ Algorithm inside_choice(CollectiveKind kind, const GroupLayout& layout, Bytes si
   if (size <= table.mesh_max && available(Algorithm::kMesh, kind, layout)) return Algorithm::kMesh;
   if (size <= table.rdh_max && available(Algorithm::kHalvingDoubling, kind, layout))
     return one_chip ? Algorithm::kMesh : Algorithm::kHalvingDoubling;
-  if (size > table.rdh_max && available(Algorithm::kKangaRing, kind, layout))
+  const bool kanga_ring = table.part_kanga_ring || layout.chips() == layout.chips_per_node;
+  if (size > table.rdh_max && kanga_ring && available(Algorithm::kKangaRing, kind, layout))
     return Algorithm::kKangaRing;
   return Algorithm::kRing;
 }
 
 /// The nodes as one line: a hypercube when they are a power of two.
 Algorithm across_choice(const GroupLayout& layout, Bytes size, const SelectionTable& table) {
-  if (size <= table.mesh_max) return Algorithm::kMesh;
+  if (size <= table.all_reduce_mesh_max) return Algorithm::kMesh;
   const bool hypercube = available(Algorithm::kHalvingDoubling, CollectiveKind::kAllReduce,
                                    flat_layout(layout.nodes()));
   return size <= table.rdh_max && hypercube ? Algorithm::kHalvingDoubling : Algorithm::kRing;
@@ -73,17 +85,24 @@ AlgorithmChoice choose_algorithm(CollectiveKind kind, const GroupLayout& layout,
 }
 
 std::vector<SelectionRow> rows(const SelectionTable& table) {
-  const std::string mesh = size_text(table.mesh_max);
+  std::string mesh = size_text(table.mesh_max);
+  if (table.all_reduce_mesh_max != table.mesh_max)
+    mesh += ", all_reduce " + size_text(table.all_reduce_mesh_max);
   const std::string rdh = size_text(table.rdh_max);
   return {
       {"hierarchical", "any",
        "several nodes with equally many members: the rows below inside a node; across: mesh, rdh "
        "(a power of two of nodes) or ring"},
       {"single_step_mesh", "up to " + size_text(table.single_step_max), "all_reduce on one chip"},
-      {"mesh", "up to " + mesh, "any group; all_to_all at any size"},
+      {"mesh", "up to " + mesh,
+       "any group; all_to_all at any size; over some of an instance's chips: that share of this "
+       "size"},
       {"rdh", "up to " + rdh,
-       "a power of two of chips, equally many members on each; on one chip: mesh"},
-      {"kangaring", "above " + rdh, "whole chips, at least two"},
+       "a power of two of chips, equally many members on each; on one chip: mesh; over some of an "
+       "instance's chips: that share of this size"},
+      {"kangaring", "above " + rdh,
+       table.part_kanga_ring ? "whole chips, at least two" : "all chips of an instance"},
+
       {"ring", "any", "everything else"}};
 }
 

@@ -81,7 +81,7 @@ TEST(CollectiveTiming, NothingBeatsItsBounds) {
 TEST(CollectiveTiming, DoublingAnyBandwidthNeverSlows) {
   std::mt19937 rng(12);
   using Change = void (*)(SystemConfig&);
-  static constexpr std::array<Change, 7> kChanges = {
+  static constexpr std::array<Change, 8> kChanges = {
       [](SystemConfig& s) {
         s.instance.neuron_link.bandwidth = s.instance.neuron_link.bandwidth * 2.0;
       },
@@ -92,6 +92,7 @@ TEST(CollectiveTiming, DoublingAnyBandwidthNeverSlows) {
       },
       [](SystemConfig& s) { s.chip.hbm_bandwidth = s.chip.hbm_bandwidth * 2.0; },
       [](SystemConfig& s) { s.collectives.core_rate = s.collectives.core_rate * 2.0; },
+      [](SystemConfig& s) { s.collectives.channel_rate = s.collectives.channel_rate * 2.0; },
       [](SystemConfig& s) { s.chip.core.dma.engine_rate = s.chip.core.dma.engine_rate * 2.0; }};
   for (int i = 0; i < 100; ++i) {
     const Draw d = draw(rng);
@@ -109,8 +110,8 @@ TEST(CollectiveTiming, DoublingAnyBandwidthNeverSlows) {
 TEST(CollectiveTiming, RingAllReduceIsTheFormula) {
   SystemConfig system = load_system("trn1.32xlarge");
   // Only the links between the chips limit.
-  system.instance.on_chip.bandwidth = system.collectives.core_rate = system.chip.hbm_bandwidth =
-      BytesPerSecond(1e15);
+  system.instance.on_chip.bandwidth = system.collectives.core_rate =
+      system.collectives.channel_rate = system.chip.hbm_bandwidth = BytesPerSecond(1e15);
   system.chip.core.dma.engine_rate = BytesPerSecond(1e15);
   for (const int n : {8, 32}) {  // a row of the torus, all of it
     const Bytes size(256'000'000LL / (4 * n) * 4 * n);
@@ -149,6 +150,63 @@ TEST(CollectiveTiming, AllReduceIsReduceScatterAndAllGather) {
                 time(CollectiveKind::kReduceScatter) + time(CollectiveKind::kAllGather) - start,
                 1e-3);
   }
+}
+
+/// A ring over some of the chips has one cycle, a ring over all of them two: half of the bandwidth,
+/// whatever the links and engines could carry, because a channel has a part of a rank's engines.
+TEST(CollectiveTiming, PartOfAnInstanceHasTheBandwidthOfItsChannels) {
+  for (const char* instance : {"trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge"}) {
+    const SystemConfig system = load_system(instance);
+    const double channel =
+        system.collectives.channel_rate.value * system.instance.logical_core_size;
+    const int per_chip = system.logical_cores_per_chip();
+    for (int chips = 2; chips <= system.instance.chips; ++chips) {
+      const int ranks = chips * per_chip;
+      if (ranks == 16 && per_chip == 2) continue;  // no such group on Trn1
+      const std::int64_t bytes = (1 << 28) / (4 * ranks) * 4 * ranks;
+      const double channels = chips == system.instance.chips ? 4 : 2;
+      const double least =
+          2.0 * (ranks - 1) / ranks * static_cast<double>(bytes) * 1e6 / (channels * channel);
+      EXPECT_GE(
+          us(system, {CollectiveKind::kAllReduce, first(ranks), Bytes(bytes), 4, Algorithm::kRing}),
+          least)
+          << instance << ", " << chips << " chips";
+    }
+  }
+}
+
+/// Sums read what has arrived and what is there; copies do not.
+TEST(CollectiveTiming, ReducingIsNeverFasterThanGathering) {
+  for (const char* instance : {"trn1.32xlarge", "trn2.48xlarge"}) {
+    const SystemConfig system = load_system(instance);
+    for (const int ranks : {2, 8, 32}) {
+      for (std::int64_t bytes = 1 << 10; bytes <= 1 << 30; bytes *= 2) {
+        const auto time = [&](CollectiveKind kind) {
+          return us(system, {kind, first(ranks), Bytes(bytes), 4, {}});
+        };
+        EXPECT_GE(time(CollectiveKind::kReduceScatter), time(CollectiveKind::kAllGather))
+            << instance << ", " << ranks << " ranks, " << bytes << " bytes";
+      }
+    }
+  }
+}
+
+/// Tables that no parameter was fitted on: all-reduces of four chips, reduce-scatters.
+TEST(CollectiveTiming, GroupsOfEightAndReduceScatterAreWithinTenPercent) {
+  const SystemConfig trn1 = load_system("trn1.32xlarge");
+  const SystemConfig trn2 = load_system("trn2.48xlarge");
+  const auto near = [](double model, double published) {
+    EXPECT_NEAR(model, published, 0.1 * published);
+  };
+  const auto eight = [&](std::int64_t mib) {
+    return us(trn1, {CollectiveKind::kAllReduce, first(8), Bytes(mib << 20), 4, {}});
+  };
+  near(eight(16), 466.4), near(eight(256), 7007.5), near(eight(2048), 56035.3);
+  const auto scatter = [&](std::int64_t mib) {
+    return us(trn2, {CollectiveKind::kReduceScatter, first(64), Bytes(mib << 20), 4, {}});
+  };
+  near(scatter(4), 65.36), near(scatter(32), 252), near(scatter(256), 1060.62);
+  near(scatter(2048), 7805.91);
 }
 
 /// Published times (nccom-test) that the parameters were fitted on or near; the test keeps them
