@@ -155,8 +155,7 @@ std::string known_operations() {
 
 std::vector<sim::SelectionRow> selection_rows(const CollectiveSweep& request) {
   const sim::CollectiveConfig costs = sim::load_system(request.instance, request.load).collectives;
-  return sim::rows({costs.single_step_max, costs.mesh_max, costs.all_reduce_mesh_max, costs.rdh_max,
-                    costs.part_kanga_ring});
+  return sim::rows({costs.single_step_max, costs.mesh_max, costs.rdh_max});
 }
 
 CollectiveSweepResult sweep(const CollectiveSweep& request) {

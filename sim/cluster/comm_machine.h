@@ -40,11 +40,10 @@ class CommMachine {
   [[nodiscard]] const SlowParts& slow() const { return slow_; }
   /// Of a sum into memory by the DMA engines of one logical core: two reads, one write.
   [[nodiscard]] BytesPerSecond reduce_rate() const { return reduce_rate_; }
-  /// Of one of a rank's channels: a share of its DMA engines.
+  /// Of one of a rank's four channels: its quarter of the DMA engines reads and writes every byte.
   [[nodiscard]] BytesPerSecond channel_rate() const { return channel_rate_; }
   [[nodiscard]] SelectionTable selection() const {
-    return {costs_.single_step_max, costs_.mesh_max, costs_.all_reduce_mesh_max, costs_.rdh_max,
-            costs_.part_kanga_ring};
+    return {costs_.single_step_max, costs_.mesh_max, costs_.rdh_max};
   }
   /// Where these cores (ascending) lie.
   [[nodiscard]] GroupLayout layout(const std::vector<int>& cores) const;

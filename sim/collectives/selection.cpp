@@ -12,9 +12,8 @@ bool available(Algorithm algorithm, CollectiveKind kind, const GroupLayout& layo
   return why_unavailable(algorithm, kind, layout).empty();
 }
 
-/// The thresholds for a kind, and for a group over some of the chips of an instance.
-SelectionTable for_group(SelectionTable table, CollectiveKind kind, const GroupLayout& layout) {
-  if (kind == CollectiveKind::kAllReduce) table.mesh_max = table.all_reduce_mesh_max;
+/// The thresholds of a group over some of the chips of an instance.
+SelectionTable for_group(SelectionTable table, const GroupLayout& layout) {
   const int chips = layout.chips();
   if (chips <= 1 || chips >= layout.chips_per_node) return table;
   table.mesh_max = Bytes(table.mesh_max.value * chips / layout.chips_per_node);
@@ -24,7 +23,7 @@ SelectionTable for_group(SelectionTable table, CollectiveKind kind, const GroupL
 
 Algorithm inside_choice(CollectiveKind kind, const GroupLayout& layout, Bytes size,
                         const SelectionTable& whole) {
-  const SelectionTable table = for_group(whole, kind, layout);
+  const SelectionTable table = for_group(whole, layout);
   const bool one_chip = layout.members_per_chip() == layout.members();
   if (one_chip && size <= table.single_step_max &&
       available(Algorithm::kSingleStepMesh, kind, layout))
@@ -34,15 +33,16 @@ Algorithm inside_choice(CollectiveKind kind, const GroupLayout& layout, Bytes si
   if (size <= table.mesh_max && available(Algorithm::kMesh, kind, layout)) return Algorithm::kMesh;
   if (size <= table.rdh_max && available(Algorithm::kHalvingDoubling, kind, layout))
     return one_chip ? Algorithm::kMesh : Algorithm::kHalvingDoubling;
-  const bool kanga_ring = table.part_kanga_ring || layout.chips() == layout.chips_per_node;
-  if (size > table.rdh_max && kanga_ring && available(Algorithm::kKangaRing, kind, layout))
+  // Over one cycle a ring's channels carry less than those of pairs.
+  const bool two_cycles = layout.chips() == layout.chips_per_node;
+  if (size > table.rdh_max && two_cycles && available(Algorithm::kKangaRing, kind, layout))
     return Algorithm::kKangaRing;
   return Algorithm::kRing;
 }
 
 /// The nodes as one line: a hypercube when they are a power of two.
 Algorithm across_choice(const GroupLayout& layout, Bytes size, const SelectionTable& table) {
-  if (size <= table.all_reduce_mesh_max) return Algorithm::kMesh;
+  if (size <= table.mesh_max) return Algorithm::kMesh;
   const bool hypercube = available(Algorithm::kHalvingDoubling, CollectiveKind::kAllReduce,
                                    flat_layout(layout.nodes()));
   return size <= table.rdh_max && hypercube ? Algorithm::kHalvingDoubling : Algorithm::kRing;
@@ -85,9 +85,7 @@ AlgorithmChoice choose_algorithm(CollectiveKind kind, const GroupLayout& layout,
 }
 
 std::vector<SelectionRow> rows(const SelectionTable& table) {
-  std::string mesh = size_text(table.mesh_max);
-  if (table.all_reduce_mesh_max != table.mesh_max)
-    mesh += ", all_reduce " + size_text(table.all_reduce_mesh_max);
+  const std::string mesh = size_text(table.mesh_max);
   const std::string rdh = size_text(table.rdh_max);
   return {
       {"hierarchical", "any",
@@ -100,9 +98,7 @@ std::vector<SelectionRow> rows(const SelectionTable& table) {
       {"rdh", "up to " + rdh,
        "a power of two of chips, equally many members on each; on one chip: mesh; over some of an "
        "instance's chips: that share of this size"},
-      {"kangaring", "above " + rdh,
-       table.part_kanga_ring ? "whole chips, at least two" : "all chips of an instance"},
-
+      {"kangaring", "above " + rdh, "all chips of an instance, whole"},
       {"ring", "any", "everything else"}};
 }
 

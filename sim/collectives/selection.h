@@ -15,12 +15,10 @@ namespace trellis::sim {
 /// row that applies is taken. mesh_max and rdh_max are those of a whole instance: a group over some
 /// of its chips has that share of them, so that a rank's part is the same.
 struct SelectionTable {
-  Bytes single_step_max;      ///< up to here, on one chip: single-step mesh
-  Bytes mesh_max;             ///< up to here: mesh
-  Bytes all_reduce_mesh_max;  ///< the same for all-reduces
+  Bytes single_step_max;  ///< up to here, on one chip: single-step mesh
+  Bytes mesh_max;         ///< up to here: mesh
   Bytes rdh_max;  ///< up to here: recursive halving and doubling; above: KangaRing for whole chips,
                   ///< ring otherwise
-  bool part_kanga_ring = true;  ///< also over part of an instance's chips
 };
 
 /// Throws ConfigError when `wanted` cannot run on this group.

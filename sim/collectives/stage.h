@@ -85,7 +85,7 @@ struct StageTraffic {
   /// Elements that a member reduces when the data of their round have arrived: all of a round whose
   /// result the next one sends on, else those of the last round.
   std::int64_t reduced_last = 0;
-  bool waits_for_sum = false;  ///< each round ends with a sum, which is a transfer of its own
+  bool waits_for_sum = false;  ///< each round ends with a sum, which is another transfer
   std::int64_t channel = 0;    ///< elements that the busiest channel carries
   std::vector<Flow> flows;     ///< without empty ones
   std::vector<DirectLine> direct;

@@ -202,14 +202,11 @@ CollectiveConfig read_collectives(ParameterReader r) {
   c.message_time = r.read<Picoseconds>("message_time");
   c.exchange_time = r.read<Picoseconds>("exchange_time");
   c.core_rate = r.read<BytesPerSecond>("core_rate");
-  c.channel_rate = r.read<BytesPerSecond>("channel_rate");
   c.hbm_efficiency = r.read<double>("hbm_efficiency");
   c.efa_efficiency = r.read<double>("efa_efficiency");
   c.single_step_max = r.read<Bytes>("single_step_max");
   c.mesh_max = r.read<Bytes>("mesh_max");
-  c.all_reduce_mesh_max = r.read<Bytes>("all_reduce_mesh_max");
   c.rdh_max = r.read<Bytes>("rdh_max");
-  c.part_kanga_ring = r.read<bool>("part_kanga_ring");
   r.reject_unknown();
   return c;
 }

@@ -300,15 +300,13 @@ inline constexpr const char* kSoftwarePrefix = "software.";
 struct CollectiveConfig {
   Picoseconds
       step_time;  ///< a round's handshake: semaphores seen by the CC-core, next DMA rings started
-  Picoseconds message_time;     ///< a member issues the messages of a round one after the other
-  Picoseconds exchange_time;    ///< partners of recursive halving and doubling agree on a round
-  BytesPerSecond core_rate;     ///< what a physical core's DMA engines send for collectives
-  BytesPerSecond channel_rate;  ///< what those of one of its four channels send
-  double hbm_efficiency = 1;    ///< share of the chip's HBM bandwidth that collectives reach
-  double efa_efficiency = 1;    ///< share of a NIC's line rate
-  Bytes single_step_max, mesh_max, all_reduce_mesh_max,
-      rdh_max;                  ///< thresholds of the selection table (sim/collectives/selection.h)
-  bool part_kanga_ring = true;  ///< also for groups over part of an instance's chips
+  Picoseconds message_time;   ///< a member issues the messages of a round one after the other
+  Picoseconds exchange_time;  ///< partners of recursive halving and doubling agree on a round
+  BytesPerSecond core_rate;   ///< what a physical core's DMA engines send for collectives
+  double hbm_efficiency = 1;  ///< share of the chip's HBM bandwidth that collectives reach
+  double efa_efficiency = 1;  ///< share of a NIC's line rate
+  Bytes single_step_max, mesh_max,
+      rdh_max;  ///< thresholds of the selection table (sim/collectives/selection.h)
 };
 
 /// What is slower than its kind, and how many times as long its work takes; all factors above 1.

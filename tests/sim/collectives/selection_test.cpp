@@ -23,9 +23,7 @@ std::string choice(const CommMachine& machine, const std::vector<int>& cores, st
 TEST(Selection, FollowsTheThresholdsInsideANode) {
   const CommMachine trn2(load_system("trn2.48xlarge"));
   EXPECT_EQ(choice(trn2, first(64), 999'999), "mesh");
-  EXPECT_EQ(choice(trn2, first(64), 1 << 20), "mesh");  // an all-reduce
-  EXPECT_EQ(choice(trn2, first(64), 1 << 20, CollectiveKind::kAllGather), "rdh");
-  EXPECT_EQ(choice(trn2, first(64), 2 << 20), "rdh");
+  EXPECT_EQ(choice(trn2, first(64), 1 << 20), "rdh");
   EXPECT_EQ(choice(trn2, first(64), 56'000'000), "rdh");
   EXPECT_EQ(choice(trn2, first(64), 56'000'001), "kangaring");
   EXPECT_EQ(choice(trn2, first(16, 4), 64 << 20), "ring");  // one core of each chip
@@ -34,7 +32,7 @@ TEST(Selection, FollowsTheThresholdsInsideANode) {
 }
 
 /// The thresholds are those of a rank's part (T1: 32 ranks leave the mesh above 4 MiB, 8 ranks have
-/// left it there; T7: 16 ranks run rdh at 2 MiB and kangaring at 32 MiB).
+/// left it there; T7: 16 ranks have left the mesh at 2 MiB and rdh at 32 MiB).
 TEST(Selection, ThresholdsOfAGroupFollowItsChips) {
   const CommMachine trn1(load_system("trn1.32xlarge"));
   EXPECT_EQ(choice(trn1, first(32), 4 << 20), "mesh");
@@ -45,7 +43,7 @@ TEST(Selection, ThresholdsOfAGroupFollowItsChips) {
   const CommMachine trn2(load_system("trn2.48xlarge"));
   EXPECT_EQ(choice(trn2, first(16), 128 << 10), "mesh");
   EXPECT_EQ(choice(trn2, first(16), 2 << 20), "rdh");
-  EXPECT_EQ(choice(trn2, first(16), 32 << 20), "kangaring");
+  EXPECT_EQ(choice(trn2, first(16), 32 << 20), "ring");
 }
 
 TEST(Selection, GroupsOverSeveralNodesAreHierarchical) {
@@ -61,11 +59,11 @@ TEST(Selection, GroupsOverSeveralNodesAreHierarchical) {
 }
 
 TEST(Selection, RowsPrintTheThresholds) {
-  const auto table = rows({Bytes(512), Bytes(1'000'000), Bytes(1 << 20), Bytes(4 << 20)});
+  const auto table = rows({Bytes(512), Bytes(1'000'000), Bytes(4 << 20)});
   std::string all;
   for (const auto& row : table) all += row.algorithm + " " + row.sizes + "\n";
   EXPECT_THAT(all, ::testing::AllOf(::testing::HasSubstr("single_step_mesh up to 512 B"),
-                                    ::testing::HasSubstr("mesh up to 1 MB, all_reduce 1 MiB"),
+                                    ::testing::HasSubstr("mesh up to 1 MB"),
                                     ::testing::HasSubstr("rdh up to 4 MiB")));
 }
 
