@@ -29,6 +29,7 @@ ModuleContext module_context(const RunConfig& config, const ModelPlace& place,
   context.reduce_dtype = reduce_dtype(config.precision);
   context.decay_biases = config.model.do_layer_norm_weight_decay;
   context.sequence_parallel = config.distributed_strategy.sequence_parallel && config.tp() > 1;
+  context.balanced_context = config.distributed_strategy.context_parallel_order == "balanced";
   context.shape_only = place.shape_only;
   context.seed = config.seed;
   return context;

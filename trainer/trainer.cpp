@@ -42,13 +42,24 @@ BorderTensor stage_border(const RunConfig& config, const ModuleContext& context)
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
   const at::ScalarType dtype = residual_dtype(config.model, context.dtype);
   std::vector<std::int64_t> sizes = {
-      config.model.encoder_seq_length / share,
+      config.model.encoder_seq_length / config.cp() / share,
       std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
       config.model.hidden_size};
   const AuxiliaryLoss auxiliary = auxiliary_loss_of(config.model);
   if (auxiliary.is_on())
     sizes = {c10::multiply_integers(sizes) + packed_elements(auxiliary, dtype)};
   return {sizes, at::TensorOptions().dtype(dtype).device(context.device)};
+}
+
+/// Labels follow their tokens. An attention mask stays whole: it says which tokens of other ranks a
+/// query may read.
+MicroBatch sequence_part(MicroBatch batch, const ModuleContext& context) {
+  const SequenceShard sequence = context.sequence(batch.input_ids.size(1));
+  for (at::Tensor* tensor :
+       {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids}) {
+    if (tensor->defined()) *tensor = sequence.take(*tensor, 1);
+  }
+  return batch;
 }
 
 /// Global batches of an epoch. A shape-only run has no data, and so no end of them.
@@ -328,6 +339,13 @@ struct Trainer::Impl {
     return stop_requested && result.step >= calendar.least_step();
   }
 
+  /// Context-parallel ranks read the same samples; each takes its part of them.
+  [[nodiscard]] std::vector<MicroBatch> own_part(std::vector<MicroBatch> batches) const {
+    if (config.cp() == 1) return batches;
+    for (MicroBatch& batch : batches) batch = sequence_part(batch, context);
+    return batches;
+  }
+
   StepResult training_step(std::int64_t step) {
     StepResult result;
     result.step = step + 1;
@@ -335,7 +353,8 @@ struct Trainer::Impl {
     result.consumed_samples = checkpoints != nullptr ? checkpoints->consumed_samples(result.step)
                                                      : result.step * config.data.global_batch_size;
     const auto before_data = Clock::now();
-    const auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
+    const auto micro_batches =
+        own_part(data->micro_batches(step, parallel.get_data_parallel_rank()));
     result.data_wait_s = seconds_since(before_data);
     const at::Tensor loss = with_autocast(
         [&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
@@ -455,7 +474,7 @@ struct Trainer::Impl {
     std::vector<at::Tensor> sums;
     for (std::int64_t batch = 0; batch < batches; ++batch) {
       const auto micro_batches =
-          data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
+          own_part(data->evaluation_batches(split, batch, parallel.get_data_parallel_rank()));
       sums.push_back(with_autocast([&] { return model->run_eval_sums(micro_batches); }));
     }
     if (with_ema) optimizer->swap_ema_weights();

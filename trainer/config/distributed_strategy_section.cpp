@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
@@ -22,20 +20,12 @@ void check_sequence_parallel(SectionReader& reader, DistributedStrategySection& 
   s.sequence_parallel = false;
 }
 
-/// What this version does not train with.
-void note_unsupported(SectionReader& reader, const DistributedStrategySection& s) {
-  if (s.context_parallel_size > 1) {
-    reader.unsupported(
-        "context_parallel_size",
-        fmt::format("context parallelism (context_parallel_size {})", s.context_parallel_size));
-  }
-}
-
 void strategy_fields(Fields& fields, DistributedStrategySection& s) {
   fields.positive("tensor_model_parallel_size", s.tensor_model_parallel_size);
   fields.positive("pipeline_model_parallel_size", s.pipeline_model_parallel_size);
   fields.positive("virtual_pipeline_model_parallel_size", s.virtual_pipeline_model_parallel_size);
   fields.positive("context_parallel_size", s.context_parallel_size);
+  fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
   fields.positive("expert_model_parallel_size", s.expert_model_parallel_size);
   fields.positive("token_shuffle_group_size", s.token_shuffle_group_size);
   fields.boolean("zero1", s.zero1);
@@ -43,10 +33,7 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
   fields.form(
       "kv_replicator", [&](SectionReader& r) { s.kv_replicator = read_kv_replicator(r); },
       [&](YamlWriter& out) { out.integer("kv_replicator", s.kv_replicator); });
-  fields.rule([&](SectionReader& r) {
-    check_sequence_parallel(r, s);
-    note_unsupported(r, s);
-  });
+  fields.rule([&](SectionReader& r) { check_sequence_parallel(r, s); });
 }
 
 }  // namespace
