@@ -25,6 +25,7 @@ pid_t start_child(const ChildProcess& child) {
   pointers.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
+  if (child.in >= 0) posix_spawn_file_actions_adddup2(&files, child.in, STDIN_FILENO);
   if (child.out >= 0) posix_spawn_file_actions_adddup2(&files, child.out, STDOUT_FILENO);
   if (child.err >= 0) posix_spawn_file_actions_adddup2(&files, child.err, STDERR_FILENO);
   posix_spawnattr_t attributes;

@@ -12,7 +12,7 @@ namespace trellis {
 struct ChildProcess {
   std::filesystem::path program = "/proc/self/exe";  ///< this one
   std::vector<std::string> arguments;                ///< without the program's name
-  int out = -1, err = -1;                            ///< file descriptors; −1: this program's own
+  int in = -1, out = -1, err = -1;                   ///< file descriptors; −1: this program's own
   bool own_group = false;                            ///< a Ctrl-C of the terminal does not reach it
 };
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "cli/checkpoint_parts.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
+#include "trainer/checkpoint/adapters/merged_source.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_config.h"
@@ -74,19 +76,41 @@ hub::SideFiles side_files(const TensorSource& source, const HubExportRequest& re
   return files;
 }
 
+/// The checkpoint with its adapters in the weights, when there are some.
+std::unique_ptr<TensorSource> merged(const TensorSource& source, const HubExportRequest& request) {
+  const bool adapts = std::ranges::any_of(source.tensors(), [](const TensorEntry& entry) {
+    return checkpoint::adapters::is_adapter_key(entry.key);
+  });
+  if (!adapts && !request.merge_adapters) return nullptr;
+  if (!adapts) throw ConfigError(source.address() + ": it holds no adapters to be merged");
+  if (!request.merge_adapters)
+    throw ConfigError(source.address() +
+                      ": it holds LoRA adapters: add --merge-adapters, which makes them part of "
+                      "the weights, or write them alone with `trellis checkpoint export-adapter`");
+  const trainer::RunConfig config =
+      checkpoint::config_of(source, request.config_file, request.overrides);
+  if (!config.model.lora)
+    throw ConfigError((request.config_file.empty() ? source.address() : request.config_file) +
+                      ":model_alignment_strategy.peft: missing: expected that of the training, "
+                      "which has the adapters' scale");
+  return std::make_unique<checkpoint::adapters::MergedSource>(source, config.model.lora->scale());
+}
+
 }  // namespace
 
 void export_hub(const HubExportRequest& request) {
   Activity activity("opening the checkpoint");
-  const auto source = checkpoint::open_checkpoint(request.checkpoint);
+  const auto opened = checkpoint::open_checkpoint(request.checkpoint);
+  const auto with_adapters = merged(*opened, request);
+  const TensorSource& weights = with_adapters ? *with_adapters : *opened;
   hub::ExportOptions options;
   options.max_shard_bytes = static_cast<std::int64_t>(request.max_shard_gb * 1e9);
   if (!request.dtype.empty()) options.dtype = checkpoint::dtype_named(request.dtype);
-  const hub::SideFiles files = side_files(*source, request, options);
-  const hub::ExportPlan plan = hub::plan_export(*source, options);
+  const hub::SideFiles files = side_files(*opened, request, options);
+  const hub::ExportPlan plan = hub::plan_export(weights, options);
   const Place out = checkpoint::open_place(request.out);
   activity.now("writing weights, bytes");
-  hub::write_export(*source, plan, files, out,
+  hub::write_export(weights, plan, files, out,
                     [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
   if (request.json) {
     std::cout << nlohmann::json({{"schema", "trellis.checkpoint_export/1"},
@@ -135,6 +159,8 @@ void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code) {
                    "GB of a file of weights; a larger tensor has its own file")
       ->capture_default_str()
       ->check(above_zero());
+  verb->add_flag("--merge-adapters", request->merge_adapters,
+                 "W + scale · B · A in place of each weight that LoRA adapters belong to");
   verb->add_flag("--json", request->json, "one JSON document");
   verb->footer(
       "Examples:\n  trellis checkpoint export-hf run/checkpoints/a.ckpt --out llama-hf\n"

@@ -12,7 +12,7 @@ struct HubExportRequest {
   std::vector<std::string> overrides = {};
   std::int64_t vocab_size = 0;  ///< 0: as the configuration pads it
   double max_shard_gb = 5;
-  bool json = false;
+  bool merge_adapters = false, json = false;
 };
 
 /// Writes the folder and prints. Throws ConfigError, OutputError.

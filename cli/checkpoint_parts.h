@@ -8,6 +8,7 @@ class App;
 namespace trellis::cli {
 
 void add_checkpoint_diff(CLI::App& checkpoint, int& exit_code);
+void add_checkpoint_export_adapter(CLI::App& checkpoint, int& exit_code);
 void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code);
 void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code);
 void add_checkpoint_reshard(CLI::App& checkpoint, int& exit_code);

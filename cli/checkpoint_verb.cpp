@@ -235,6 +235,7 @@ void add_checkpoint(CLI::App& app, int& exit_code) {
       [&exit_code](const CheckpointOptions& options) { exit_code = verify_checkpoint(options); });
   add_checkpoint_diff(*verb, exit_code);
   add_checkpoint_export_hf(*verb, exit_code);
+  add_checkpoint_export_adapter(*verb, exit_code);
   add_checkpoint_import_hf(*verb, exit_code);
   add_checkpoint_reshard(*verb, exit_code);
   add_checkpoint_convert(*verb, exit_code);

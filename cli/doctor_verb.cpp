@@ -25,6 +25,7 @@
 #include "cli/load_trainer.h"
 #include "cli/verbs.h"
 #include "sim/config/system_config.h"
+#include "trainer/data/chat/template_child.h"
 
 namespace trellis::cli {
 namespace {
@@ -151,6 +152,14 @@ Diagnosis graphviz() {
           "only --topology FILE.svg needs it: install graphviz, or write FILE.dot"};
 }
 
+Diagnosis chat_templates() {
+  const std::string why = trainer::why_no_templates();
+  if (why.empty()) return {"chat templates", Health::kOk, trainer::find_python(), ""};
+  return {"chat templates", Health::kWarning, why,
+          "only fine-tuning on chats needs it: pip install jinja2, or name a Python 3 that has it "
+          "in TRELLIS_PYTHON"};
+}
+
 std::vector<Diagnosis> examine() {
   std::vector<Diagnosis> all{
       library("libtrellis_trainer.so", "train, simulate, verify, memory"),
@@ -159,6 +168,7 @@ std::vector<Diagnosis> examine() {
       library("libtrellis_s3.so", "checkpoints at s3://"),
       loaded_library("libtorch_cpu"),
       loaded_library("libarrow"),
+      chat_templates(),
       hardware(),
       published(),
       cache(),

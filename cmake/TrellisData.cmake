@@ -16,5 +16,6 @@ file(GLOB TRELLIS_ARROW_S3_LIBRARY ${TRELLIS_PYARROW_DIR}/libarrow_s3.so.*)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
 # sentencepiece.pc would link the trainer's library too.
 find_library(TRELLIS_SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)

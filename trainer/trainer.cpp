@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <optional>
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 
 #include "base/error.h"
@@ -20,6 +22,7 @@
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/pipeline/model.h"
 #include "trainer/rank_model.h"
+#include "trainer/reference_log_probs.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/step_calendar.h"
 #include "trainer/training_checkpoints.h"
@@ -91,6 +94,7 @@ struct Trainer::Impl {
         log(rank.rank(), services.logs),
         checkpoints(services.checkpoints),
         routing(services.routing),
+        directory(services.directory),
         data(std::move(data_module)),
         hooks(std::move(trainer_hooks)),
         parallel(state),
@@ -220,6 +224,7 @@ struct Trainer::Impl {
       const Scope scope("phase=init");
       steps_done = checkpoints->restore(training_state());
     }
+    if (config.model.dpo && !rank.shape_only()) open_reference();
     const StopReason reason = run_steps(on_step);
     log.note("training ended after step " + std::to_string(steps_done) + ": " + name_of(reason));
     if (checkpoints != nullptr) {
@@ -227,6 +232,17 @@ struct Trainer::Impl {
       checkpoints->at_end(training_state(), steps_done);
     }
     return reason;
+  }
+
+  void open_reference() {
+    std::filesystem::path file = config.model.dpo->ref_cache;
+    if (file.empty() && !directory.empty())
+      file = std::filesystem::path(directory) / "reference_log_probs.json";
+    reference.emplace(
+        ReferenceLogProbs::Run{*model, context, rank, *data, config.data.global_batch_size,
+                               config.model.lora && config.model.lora->keeps_base()},
+        file, steps_done);
+    log.note("reference log-probabilities: " + (file.empty() ? "not kept" : file.string()));
   }
 
   [[nodiscard]] TrainingState training_state() {
@@ -298,6 +314,7 @@ struct Trainer::Impl {
                                              {"gradient_norm", result.grad_norm}};
     scalars["consumed_samples"] = static_cast<double>(result.consumed_samples);
     scalars["global_step"] = static_cast<double>(result.step);
+    scalars.insert(result.metrics.begin(), result.metrics.end());
     if (result.parameter_norm) scalars["parameter_norm"] = *result.parameter_norm;
     if (result.val_loss) scalars["val_loss"] = *result.val_loss;
     if (!result.routed_tokens.empty()) add_routing(result.routed_tokens, scalars);
@@ -353,8 +370,9 @@ struct Trainer::Impl {
     result.consumed_samples = checkpoints != nullptr ? checkpoints->consumed_samples(result.step)
                                                      : result.step * config.data.global_batch_size;
     const auto before_data = Clock::now();
-    const auto micro_batches =
-        own_part(data->micro_batches(step, parallel.get_data_parallel_rank()));
+    auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
+    if (reference) reference->add_to(micro_batches, Split::kTrain);
+    micro_batches = own_part(std::move(micro_batches));
     result.data_wait_s = seconds_since(before_data);
     const at::Tensor loss = with_autocast(
         [&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
@@ -394,14 +412,24 @@ struct Trainer::Impl {
     {
       const Scope scope("phase=optimizer");
       on_device = at::stack(numbers);
+      if (model->metrics().defined())
+        on_device = at::cat({on_device, model->metrics().to(on_device.scalar_type())});
       read = on_device.cpu();
     }
+    read_metrics(read.narrow(0, std::ssize(numbers), read.size(0) - std::ssize(numbers)), result);
     result.loss = read[0].item<double>();
     result.grad_norm = read[1].item<double>();
     if (tracked) result.tracked_grad_norm = read[*tracked == 2 ? 1 : 2].item<double>();
     result.skipped = !is_finite(result, micro_batches);
     result.skipped ? optimizer->skip_step() : optimizer->step(result.lr, norm);
     return on_device;
+  }
+
+  void read_metrics(const at::Tensor& values, StepResult& result) const {
+    if (values.numel() == 0) return;
+    const std::vector<std::string> tags = preference_tags(config.model);
+    for (std::size_t i = 0; i < tags.size(); ++i)
+      result.metrics[tags[i]] = values[static_cast<std::int64_t>(i)].item<double>();
   }
 
   void reduce_gradients() {
@@ -473,8 +501,10 @@ struct Trainer::Impl {
     if (with_ema) optimizer->swap_ema_weights();
     std::vector<at::Tensor> sums;
     for (std::int64_t batch = 0; batch < batches; ++batch) {
-      const auto micro_batches =
-          own_part(data->evaluation_batches(split, batch, parallel.get_data_parallel_rank()));
+      auto micro_batches =
+          data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
+      if (reference) reference->add_to(micro_batches, split);
+      micro_batches = own_part(std::move(micro_batches));
       sums.push_back(with_autocast([&] { return model->run_eval_sums(micro_batches); }));
     }
     if (with_ema) optimizer->swap_ema_weights();
@@ -512,6 +542,7 @@ struct Trainer::Impl {
   RankLog log;
   TrainingCheckpoints* checkpoints;
   RoutingLedger* routing;
+  std::string directory;
   std::shared_ptr<const DataModule> data;
   TrainerHooks hooks;
   ParallelState parallel;
@@ -523,6 +554,7 @@ struct Trainer::Impl {
   bool stop_requested = false;  ///< early stopping has said so, of rank 0
   std::int64_t steps_done = 0;
   std::optional<NxDPPModel> model;
+  std::optional<ReferenceLogProbs> reference;  ///< model_alignment_strategy.dpo, with data
   std::optional<TiedWeights> tied;
   std::optional<NeuronZero1Optimizer> optimizer;
 };

@@ -38,6 +38,7 @@ struct TrainerServices {
   RankLogs* logs = nullptr;                    ///< the run's log files
   TrainingCheckpoints* checkpoints = nullptr;  ///< saves and restores; fit() starts with it
   RoutingLedger* routing = nullptr;            ///< counts what the routers of all ranks do
+  std::string directory = {};                  ///< of the run's files; "": it keeps none
 };
 
 /// What a step produced on a rank; loss and grad_norm are the same on all ranks.
@@ -57,8 +58,9 @@ struct StepResult {
       parameter_norm;  ///< after the step, when exp_manager.log_parameter_norm asks for it
   std::optional<double> val_loss;  ///< of the validation that follows this step
   std::int64_t validation_batches = 0;
-  double validation_s = 0;     ///< host time of all of them
-  RoutedTokens routed_tokens;  ///< of rank 0, when there is a ledger
+  double validation_s = 0;                ///< host time of all of them
+  RoutedTokens routed_tokens;             ///< of rank 0, when there is a ledger
+  std::map<std::string, double> metrics;  ///< preference_tags(); the same on all ranks
   /// by tag, of rank 0; empty without data. Early stopping monitors one of them.
   std::map<std::string, double> scalars;
 };

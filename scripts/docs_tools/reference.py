@@ -82,6 +82,10 @@ FORMATS = {
         "`trellis checkpoint convert --json`",
         "the checkpoint that was written, and its format",
     ),
+    "trellis.checkpoint_adapter/1": (
+        "`trellis checkpoint export-adapter --json`",
+        "the adapters that were written",
+    ),
     "trellis.checkpoint_export/1": (
         "`trellis checkpoint export-hf --json`",
         "the folder of weights that was written",
@@ -119,6 +123,10 @@ FORMATS = {
         "counters of the caching allocator",
     ),
     "trellis.memory_timeline/1": ("`memory_timeline.json` of a run", "allocations over a step"),
+    "trellis.reference_log_probs/1": (
+        "`reference_log_probs.json` of a run",
+        "what DPO compares with: log-probabilities and a hash of each pair",
+    ),
     "trellis.portability/1": (
         "`portability.json` of a run",
         "operators × types that the hardware treats otherwise",

@@ -50,7 +50,7 @@ CONFIGS = {
     "bert": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "bf16SR"),
     "bert_fp32": ENCODER % ("bert", "encoder_seq_length: 128, vocab_size: 500", "fp32"),
     "vit": ENCODER % ("vit", "image_size: 32, patch_size: 8, num_labels: 10", "bf16SR"),
-    "dpo": LORA % "dpo: {kl_beta: 0.1}",
+    "d_lora": (LORA % "sft: {}").replace("[qkv_proj, o_proj, gate_up_proj, down_proj]", "[other]"),
 }
 
 
@@ -167,8 +167,8 @@ class Training(unittest.TestCase):
     def test_a_row_that_cannot_be_run_is_listed_and_ends_with_its_exit_code(self):
         done = self.accuracy("--rows", "d*")
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("Not run:\ndpo ", done.stdout)
-        self.assertIn("model_alignment_strategy.dpo: model alignment (dpo)", done.stdout)
+        self.assertIn("Not run:\nd_lora ", done.stdout)
+        self.assertIn("peft.target_modules: `other` names no module of this model", done.stdout)
         self.assertRegex(done.stdout, r"\ndecoder +0\.0100 ")
 
     def test_mistakes(self):

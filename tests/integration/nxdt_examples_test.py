@@ -56,6 +56,14 @@ SMALL = {
         "distributed_strategy.expert_model_parallel_size=2",
     ),
 }
+# The same of fine-tuning, on records of the repository.
+ALIGNED = {
+    "hf_llama3_8B_SFT": (4, 1, 1, 2, 2, 2),
+    "hf_llama3_8B_SFT_lora": (4, 1, 1, 2, 2, 2),
+    "hf_llama3_8B_DPO": (2, 1, 2, 2, 1, 2, "model_alignment_strategy.dpo.max_prompt_length=20"),
+    "hf_llama3_8B_ORPO": (2, 2, 1, 2, 1, 2, "model_alignment_strategy.orpo.max_prompt_length=20"),
+    "megatron_llama2_7B_SFT": (2, 2, 1, 1, 4, 2),
+}
 # What a file asks for that this version does not support.
 REFUSED = {
     "hf_llama3_70B_CP": {
@@ -63,15 +71,6 @@ REFUSED = {
         "(context_parallel_size 2)",
         "model.fusions.ring_attention": "ring attention",
     },
-    "hf_llama3_8B_SFT": {"model_alignment_strategy.sft": "model alignment (sft)"},
-    "hf_llama3_8B_SFT_lora": {
-        "model_alignment_strategy.sft": "model alignment (sft)",
-        "model_alignment_strategy.peft": "LoRA adapters on the replicating projection of "
-        "model.qkv_linear",
-    },
-    "hf_llama3_8B_DPO": {"model_alignment_strategy.dpo": "model alignment (dpo)"},
-    "hf_llama3_8B_ORPO": {"model_alignment_strategy.orpo": "model alignment (orpo)"},
-    "megatron_llama2_7B_SFT": {"model_alignment_strategy.sft": "model alignment (sft)"},
 }
 NO_CHECKPOINTS = [
     "exp_manager.create_checkpoint_callback=false",
@@ -135,6 +134,16 @@ class Trains(Case):
         )
 
     def data(self, name):
+        if name in ALIGNED:
+            file = "preferences" if name.endswith(("DPO", "ORPO")) else "answers"
+            return [
+                f"data.train_dir={SOURCE}/examples/alignment/{file}.jsonl",
+                "data.val_dir=null",
+                *([f"data.seq_length={SEQUENCE}"] if name.startswith("hf_") else []),
+                "data.tokenizer={library: byte-level}",
+                "model.weight_init_only=false",
+                "exp_manager.resume_from_checkpoint=null",
+            ]
         if name.startswith("hf_"):
             return [f"data.train_dir={self.dir}/arrow"]
         return [
@@ -144,7 +153,7 @@ class Trains(Case):
         ]
 
     def overrides(self, name):
-        tp, pp, dp, copies, kv_heads, layers, *own = SMALL[name]
+        tp, pp, dp, copies, kv_heads, layers, *own = {**SMALL, **ALIGNED}[name]
         megatron_keys = (
             [] if name.startswith("megatron_") else [f"distributed_strategy.kv_replicator={copies}"]
         )
@@ -183,9 +192,10 @@ class Trains(Case):
 
     def test_every_file_is_in_one_of_the_tables(self):
         self.assertEqual(
-            {*map(file_of, SMALL), *map(file_of, REFUSED)}, set(EXAMPLES.glob("*.yaml"))
+            {file_of(name) for table in (SMALL, ALIGNED, REFUSED) for name in table},
+            set(EXAMPLES.glob("*.yaml")),
         )
-        self.assertEqual(len(SMALL) + len(REFUSED), 22)
+        self.assertEqual(len(SMALL) + len(ALIGNED) + len(REFUSED), 22)
 
     def test_each_of_those_in_scope(self):
         for name in SMALL:
@@ -200,6 +210,25 @@ class Trains(Case):
                 if "mixtral" in name:  # 2 layers × 4 sequences × 2 experts per token
                     routed = steps[0]["routed_tokens"] + steps[0]["dropped_tokens"]
                     self.assertEqual(routed, 2 * 4 * SEQUENCE * 2)
+
+    def test_each_of_fine_tuning(self):
+        for name in ALIGNED:
+            with self.subTest(name):
+                steps = self.train(name, "--device", "cpu")
+                self.assertEqual(len(steps), STEPS)
+                if name.endswith("DPO"):
+                    self.assertAlmostEqual(steps[0]["loss"], math.log(2), places=4)
+                    self.assertAlmostEqual(steps[0]["rewards/margins"], 0, places=4)
+                else:
+                    self.assertAlmostEqual(steps[0]["loss"], math.log(VOCABULARY), delta=0.5)
+                self.assertGreater(steps[0]["grad_norm"], 0)
+
+    def test_each_of_fine_tuning_is_simulated_at_full_size(self):
+        for name in ALIGNED:
+            with self.subTest(name):
+                done = self.trellis("simulate", file_of(name), "--json")
+                self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+                self.assertGreater(json.loads(done.stdout)["simulated"]["step_time_ps"], 0)
 
     def test_emulated_cores_give_the_losses_of_the_cpu(self):
         machine = ["--device", "neuron", "--instance", "trn2.48xlarge"]

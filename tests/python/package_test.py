@@ -113,6 +113,7 @@ print("ok")
         empty.mkdir()
         for words, expected in (
             (["doctor"], "ok       libtrellis_parquet.so"),
+            (["doctor"], "ok       chat templates"),
             (["quickstart", "trainer.max_steps=1"], "Simulated step"),
         ):
             done = subprocess.run(

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <iostream>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -33,6 +36,42 @@ std::int64_t counted(const MicroBatch& batch, std::int64_t row) {
   return count;
 }
 
+/// Consecutive tokens that are all learned, or all only read. A token is learned when it is the
+/// label of the one before it.
+json parts_of(const std::vector<std::int32_t>& ids, const MicroBatch& batch, std::int64_t row,
+              const Tokenizer& tokenizer) {
+  const std::int64_t length = batch.labels.size(1);
+  const auto* labels = batch.labels.const_data_ptr<std::int64_t>() + row * length;
+  const auto is_learned = [&](std::int64_t token) {
+    return token > 0 && labels[token - 1] != -100;
+  };
+  json parts = json::array();
+  for (std::int64_t begin = 0, end = 0; begin < length; begin = end) {
+    for (end = begin + 1; end < length && is_learned(end) == is_learned(begin);) ++end;
+    const std::span part(ids.data() + begin, static_cast<std::size_t>(end - begin));
+    parts.push_back({{"learned", is_learned(begin)},
+                     {"first", begin},
+                     {"tokens", end - begin},
+                     {"text", terminal_line(tokenizer.decode(part))}});
+  }
+  return parts;
+}
+
+json row_of(const MicroBatch& batch, std::int64_t row, const Tokenizer& tokenizer) {
+  const std::int64_t samples = std::ssize(batch.places);
+  const auto ids = row_of(batch.input_ids, row);
+  json result = {{"place", batch.places.at(static_cast<std::size_t>(row % samples))},
+                 {"labels_with_loss", counted(batch, row)},
+                 {"input_ids", ids},
+                 {"labels", row_of(batch.labels, row)},
+                 {"parts", parts_of(ids, batch, row, tokenizer)},
+                 {"text", terminal_line(tokenizer.decode(ids))}};
+  if (batch.input_ids.size(0) > samples) result["answer"] = row < samples ? "chosen" : "rejected";
+  if (batch.position_ids.defined()) result["position_ids"] = row_of(batch.position_ids, row);
+  if (batch.attention_mask.defined()) result["documents"] = row_of(batch.attention_mask, row);
+  return result;
+}
+
 json rows_of(const DataModule& data, const DataInspectRequest& request,
              const Tokenizer& tokenizer) {
   json rows = json::array();
@@ -40,16 +79,26 @@ json rows_of(const DataModule& data, const DataInspectRequest& request,
   for (const MicroBatch& batch : data.micro_batches(request.step, request.data_parallel_rank)) {
     for (std::int64_t row = 0; row < batch.input_ids.size(0); ++row) {
       if (static_cast<std::int64_t>(rows.size()) == request.rows) return rows;
-      const auto ids = row_of(batch.input_ids, row);
-      rows.push_back({{"micro_batch", number},
-                      {"place", batch.places.at(static_cast<std::size_t>(row))},
-                      {"labels_with_loss", counted(batch, row)},
-                      {"input_ids", ids},
-                      {"text", terminal_line(tokenizer.decode(ids))}});
+      rows.push_back(row_of(batch, row, tokenizer));
+      rows.back()["micro_batch"] = number;
     }
     ++number;
   }
   return rows;
+}
+
+/// Where not every token is learned, or documents share a row.
+void print_parts(const json& row) {
+  if (row.contains("documents")) {
+    const auto documents = row["documents"].get<std::vector<std::int64_t>>();
+    std::cout << "  " << *std::ranges::max_element(documents) << " documents, "
+              << std::ranges::count(documents, 0) << " tokens of padding\n";
+  }
+  for (const json& part : row["parts"]) {
+    std::cout << "  " << (part["learned"].get<bool>() ? "learns " : "reads ") << part["tokens"]
+              << " tokens from " << part["first"] << ": \"" << part["text"].get<std::string>()
+              << "\"\n";
+  }
 }
 
 void print(const json& document) {
@@ -60,8 +109,14 @@ void print(const json& document) {
             << document["sequence_length"] << " tokens\n";
   for (const json& row : document["rows"]) {
     std::cout << "micro-batch " << row["micro_batch"] << ", place " << row["place"]
-              << " of the global batch, " << row["labels_with_loss"] << " labels with loss:\n  \""
-              << row["text"].get<std::string>() << "\"\n";
+              << " of the global batch, "
+              << (row.contains("answer") ? row["answer"].get<std::string>() + " answer, " : "")
+              << row["labels_with_loss"] << " labels with loss:\n";
+    if (row["parts"].size() > 2 || row["parts"][0]["tokens"] > 1) {
+      print_parts(row);
+    } else {
+      std::cout << "  \"" << row["text"].get<std::string>() << "\"\n";
+    }
   }
 }
 

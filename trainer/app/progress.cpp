@@ -71,6 +71,10 @@ std::string line(const StepLog& log, const Throughput& throughput, std::int64_t 
   if (log.has_loss)
     text +=
         fmt::format("  loss {:.4f}  lr {:.3e}  grad norm {:.4f}", log.loss, log.lr, log.grad_norm);
+  if (const auto margin = log.metrics.find("rewards/margins");
+      log.has_loss && margin != log.metrics.end())
+    text += fmt::format("  margin {:.4f}  accuracy {:.2f}", margin->second,
+                        log.metrics.at("rewards/accuracies"));
   if (log.has_loss && log.val_loss) text += fmt::format("  val loss {:.4f}", *log.val_loss);
   text += fmt::format("  host {:.2f} s/step, {:.3g} sequences/s", log.host_s,
                       throughput.sequences_per_s());
@@ -125,6 +129,7 @@ std::map<std::string, double> Progress::step(const StepLog& log,
       const bool of_routers = tag.ends_with("ed_tokens") || tag == "expert_imbalance";
       if (of_routers || tag.ends_with("_norm_total")) row[tag] = value;
     }
+    for (const auto& [tag, value] : log.metrics) row[tag] = value;
     if (log.parameter_norm) row["parameter_norm"] = *log.parameter_norm;
     if (log.val_loss) row["val_loss"] = *log.val_loss;
   }

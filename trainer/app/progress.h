@@ -28,6 +28,7 @@ struct StepLog {
   std::int64_t sequences = 0;             ///< of this step
   bool skipped = false;                   ///< its gradients were not finite and changed nothing
   std::map<std::string, double> scalars;  ///< the trainer's, by tag
+  std::map<std::string, double> metrics;  ///< those of them that the loss gives: rewards, …
   bool has_loss = true;                   ///< false in shape-only runs: there are no numbers
   double host_s = 0;                      ///< validation included
   std::optional<analysis::SimulatedRates> simulated;

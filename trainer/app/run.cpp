@@ -229,7 +229,8 @@ class Run {
     say_step(1);
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
-        Trainer trainer(config_, rank, data_, {&*logs_, checkpoints(), routing()});
+        Trainer trainer(config_, rank, data_,
+                        {&*logs_, checkpoints(), routing(), directory_.string()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           simulate(result.step);
           result.scalars = log_step(progress, result, seconds_since(last));
@@ -421,6 +422,7 @@ class Run {
     log.grad_norm = result.grad_norm;
     log.skipped = result.skipped;
     log.scalars = result.scalars;
+    log.metrics = result.metrics;
     log.parameter_norm = result.parameter_norm;
     log.val_loss = result.val_loss;
     log.validation_batches = result.validation_batches;

@@ -58,7 +58,7 @@ void note_unsupported(const RunConfig& config, SectionReaders& r) {
         fmt::format("context parallelism (context_parallel_size {}) with {}", config.cp(), what));
   };
   if (m.moe) with("a mixture of experts (model.moe)");
-  if (m.orpo) with("preference pairs (model_alignment_strategy)");
+  if (m.orpo || m.dpo) with("preference pairs (model_alignment_strategy)");
   const bool adapters_drop = m.lora && m.lora->dropout > 0;
   if (m.hidden_dropout > 0 || m.attention_dropout > 0 || m.ffn_dropout > 0 || adapters_drop) {
     with(fmt::format(

@@ -7,6 +7,7 @@
 #include "base/nearest.h"
 #include "trainer/config/layout_checks.h"
 #include "trainer/config/logged_scalars.h"
+#include "trainer/config/lora_targets.h"
 
 namespace trellis::trainer {
 namespace {
@@ -67,10 +68,6 @@ void check_megatron(const RunConfig& config, SectionReaders& r) {
           "belongs to model_source hf: Megatron models have their own query-key-value projection");
   };
   only_hf("qkv_linear");
-  if (config.alignment == "dpo" || config.alignment == "orpo") {
-    r.alignment.problem(config.alignment,
-                        "Megatron models are fine-tuned with sft only; use model_source hf");
-  }
   if (!config.model.moe) return;
   const ModelSection& m = config.model;
   const auto moe_needs = [&](const char* key, bool legal, const char* value) {
@@ -135,26 +132,39 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   const auto later = [&](bool wanted, const std::string& what) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
-  later(config.model.moe.has_value(), "a mixture of experts");
-  later(config.model.qkv_linear && config.model.lora->targets_layer("qkv_proj"),
-        "the replicating projection of model.qkv_linear");
-  later(!config.model.fuse_gate_up && config.model.lora->targets_layer("gate_up_proj"),
-        "separate gates (model.fuse_gate_up: false)");
-  later(config.model.architecture != "llama",
+  later(config.model.architecture != "llama" && config.model.architecture != "gpt",
         fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
-  later(config.pp() > 1,
-        fmt::format("pipeline stages (pipeline_model_parallel_size {})", config.pp()));
+  later(config.model.moe.has_value(), "a mixture of experts");
+  SectionReader section = r.alignment.section("peft");
+  if (is_encoder(config.model) || config.model.moe || !section.good({"target_modules"})) return;
+  if (const std::string why = why_no_targets(config.model); !why.empty())
+    section.problem("target_modules", why);
+  if (const std::string why = why_not_saved(config.model); !why.empty())
+    section.problem("modules_to_save", why);
 }
 
-void check_orpo(const RunConfig& config, SectionReaders& r) {
-  if (config.model.orpo && config.model.moe && config.model.moe->output_router_logits) {
-    r.alignment.unsupported("orpo", "an auxiliary loss of the routers (output_router_logits)");
+/// A prompt leaves place for an answer.
+void check_prompt(const RunConfig& config, SectionReaders& r) {
+  if (config.alignment != "dpo" && config.alignment != "orpo") return;
+  SectionReader section = r.alignment.section(config.alignment);
+  const int prompt = config.data.records.max_prompt_length,
+            sequence = config.model.encoder_seq_length;
+  if (prompt < sequence || !section.has_value("max_prompt_length") ||
+      !section.good({"max_prompt_length"}) || !r.model.good({"encoder_seq_length"}))
+    return;
+  section.problem("max_prompt_length",
+                  fmt::format("{} leaves no token of the sequence for an answer: expected less "
+                              "than model.encoder_seq_length {}",
+                              prompt, sequence));
+}
+
+/// What preference pairs are not combined with, in this version.
+void check_preferences(const RunConfig& config, SectionReaders& r) {
+  if ((config.model.orpo || config.model.dpo) && config.model.moe &&
+      config.model.moe->output_router_logits) {
+    r.alignment.unsupported(config.alignment,
+                            "an auxiliary loss of the routers (output_router_logits)");
   }
-  if (!config.model.orpo || !config.model.orpo->trl || config.pp() == 1) return;
-  r.alignment.section("orpo").problem(
-      "implementation", fmt::format("`trl` has no pipeline; expected nxdt with "
-                                    "pipeline_model_parallel_size {}, or set that to 1",
-                                    config.pp()));
 }
 
 /// Encoders are no models of NxDT's, and none of their layers is cut.
@@ -255,7 +265,8 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_encoder(config, readers);
   check_gate(config, readers);
   check_lora(config, readers);
-  check_orpo(config, readers);
+  check_prompt(config, readers);
+  check_preferences(config, readers);
   check_end(config, readers);
   check_early_stopping(config, readers);
   check_precision(config, readers);

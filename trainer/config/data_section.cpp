@@ -25,8 +25,9 @@ void tokenizer_fields(Fields& fields, TokenizerSection& s) {
       [&](SectionReader& r) {
         // NxDT's alignment data modules read nothing but the type.
         const std::string unnamed = r.has_value("type") ? "huggingface" : s.library;
-        s.library = r.one_of("library", unnamed,
-                             {"byte-level", "huggingface", "megatron", "sentencepiece"});
+        s.library =
+            r.one_of("library", unnamed,
+                     {"byte-level", "huggingface", "megatron", "sentencepiece", "tiktoken"});
       },
       [&](YamlWriter& out) { out.text("library", s.library); });
   fields.text_or_null("type", s.type);
@@ -49,6 +50,7 @@ TokenizerSection read_tokenizer(SectionReader reader) {
   if (section.library == "huggingface")
     needs("type", section.type, "a directory with tokenizer.json");
   if (section.library == "sentencepiece") needs("model", section.model, "/path/to/tokenizer.model");
+  if (section.library == "tiktoken") needs("model", section.model, "/path/to/tokenizer.model");
   if (section.library == "megatron") needs("type", section.type, "GPT2BPETokenizer");
   if (section.library == "megatron" && section.type == "GPTSentencePieceTokenizer")
     needs("model", section.model, "/path/to/tokenizer.model");
@@ -171,6 +173,13 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
     warn("eod_mask_loss", section.eod_mask_loss, kOnlyMegatron);
     warn("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens, kOnlyMegatron);
   }
+  if (section.kind != DataKind::kAlignment) {
+    constexpr const char* kOnlyRecords = "only records of model_alignment_strategy have";
+    warn("dev_choose_samples", section.records.dev_choose_samples > 0, kOnlyRecords);
+    warn("shuffle", !section.records.shuffle, kOnlyRecords);
+  } else {
+    warn("dataloader_type", section.cyclic, "records are shuffled as `shuffle` says, without");
+  }
   if (section.kind == DataKind::kText)
     warn("dataloader_type", section.cyclic,
          "text is shuffled in every epoch; indexed and Hugging Face data read");
@@ -179,7 +188,7 @@ void warn_of_unread_keys(SectionReader& reader, const DataSection& section) {
 
 }  // namespace
 
-DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
+DataSection read_data(SectionReader& reader, bool hf, const AlignmentSection& alignment) {
   DataSection section;
   section.micro_batch_size = reader.required_positive("micro_batch_size");
   section.global_batch_size = reader.required_positive("global_batch_size");
@@ -189,7 +198,10 @@ DataSection read_data(SectionReader& reader, bool hf, bool alignment) {
   section.tokenizer = read_tokenizer(reader.section("tokenizer"));
   read_flags(reader, section);
   const bool tokenizes = !reader.section("tokenizer").empty();
-  if (alignment) {
+  section.records = alignment.records;
+  section.records.dev_choose_samples = reader.optional_positive("dev_choose_samples").value_or(0);
+  section.records.shuffle = reader.get<bool>("shuffle", section.records.shuffle);
+  if (!alignment.strategy.empty()) {
     section.kind = DataKind::kAlignment;
   } else if (reader.has_value("data_prefix")) {
     read_megatron(reader, section);

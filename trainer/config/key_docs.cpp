@@ -27,6 +27,7 @@ constexpr std::array kOthers = {
     " model_alignment_strategy: {orpo: {beta: 0.1}, peft: {lora_rank: 4}}}",
     "{model_source: hf, trainer: {devices: 1}, model: {model_type: bert},"
     " model_alignment_strategy: {dpo: {}}}",
+    "{model_source: hf, trainer: {devices: 1}, model_alignment_strategy: {sft: {}}}",
 };
 
 /// Keys whose readers look at the text itself.
@@ -66,6 +67,10 @@ constexpr Special kSpecial[] = {
     {"model.optim.betas", "[number in [0, 1), number in [0, 1)]", "by optimizer"},
     {"model.optim.eps", "number ≥ 0", "by optimizer"},
     {"model.optim.sched.name", "one of the schedules", "required in the section"},
+    {"model_alignment_strategy.peft.target_modules",
+     "[name, …], or a text: a regular expression for whole paths of modules; null: by kind of "
+     "model",
+     "[qkv_proj]"},
     {"precision.master_weights", "boolean, with type manual", "by type"},
     {"precision.fp32_grad_acc", "boolean, with type manual", "by type"},
     {"precision.parallel_layers_reduce_dtype", "bf16 or fp32", "by type"},

@@ -13,9 +13,6 @@ namespace {
 
 using enum KeyUse;
 
-constexpr std::string_view kNoAlignmentData =
-    "alignment data are not read in this version: `train` refuses the strategy, `simulate` needs "
-    "no data";
 constexpr std::string_view kNxdt = KeyGroup().origin;
 constexpr KeyGroup kGroups[] = {
     // The top level.
@@ -150,8 +147,11 @@ constexpr KeyGroup kGroups[] = {
      "index_mapping_dir dataloader_type drop_last validation_drop_last reset_position_ids "
      "eod_mask_loss"},
     {"data", kSupported, "no_seqlen_plus_one_input_tokens num_workers"},
-    {"data", kIgnored, "dev_choose_samples dataset_name prompt_name subset_name", "",
-     kNoAlignmentData},
+    {"data", kSupported, "dev_choose_samples"},
+    {"data", kSupported, "shuffle", "", "", kOwnKey},
+    {"data", kIgnored, "dataset_name prompt_name subset_name", "",
+     "no templates of promptsource are applied: give records of formatted texts, or of messages "
+     "for the tokenizer's chat template"},
     {"data", kSection, "tokenizer"},
     {"data", kIgnored, "pad_samples_to_global_batch_size", "",
      "with validation_drop_last false a last batch is always filled, with rows that do not count"},
@@ -301,20 +301,23 @@ constexpr KeyGroup kGroups[] = {
 
     {"model_alignment_strategy", kSection, "dpo sft orpo peft"},
     {"model_alignment_strategy.dpo", kSupported, "loss_type precompute_ref_log_probs"},
-    {"model_alignment_strategy.dpo", kIgnored, "kl_beta", "",
-     "steps of DPO are not computed in this version"},
-    {"model_alignment_strategy.dpo", kIgnored, "max_prompt_length truncation_mode", "",
-     kNoAlignmentData},
-    {"model_alignment_strategy.sft", kIgnored, "packing", "", kNoAlignmentData},
-    {"model_alignment_strategy.orpo", kSupported, "beta"},
+    {"model_alignment_strategy.dpo", kSupported, "kl_beta max_prompt_length truncation_mode"},
+    {"model_alignment_strategy.dpo", kSupported, "ref_log_probs_cache", "", "", kOwnKey},
+    {"model_alignment_strategy.sft", kSupported, "packing"},
+    {"model_alignment_strategy.sft", kSupported, "truncation_mode", "", "", kOwnKey},
+    {"model_alignment_strategy.orpo", kSupported, "beta max_prompt_length truncation_mode"},
     {"model_alignment_strategy.orpo", kSupported, "implementation", "", "", kOwnKey},
-    {"model_alignment_strategy.orpo", kIgnored, "max_prompt_length truncation_mode", "",
-     kNoAlignmentData},
     {"model_alignment_strategy.peft", kSupported,
      "lora_rank lora_alpha lora_dropout lora_bias target_modules load_lora_from_ckpt"},
+    // NxD's LoraConfig has them, NxDT's YAML does not.
+    {"model_alignment_strategy.peft", kSupported, "use_rslora init_lora_weights modules_to_save",
+     "", "", kOwnKey},
+    {"model_alignment_strategy.peft", kNeutral, "use_dora", "false|null",
+     "weight-decomposed adapters (DoRA) are not supported"},
     {"model_alignment_strategy.peft", kIgnored,
      "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora", "",
-     "a checkpoint holds the base weights and the adapters, each under its name"},
+     "a checkpoint holds the base weights and the adapters; `checkpoint export-adapter` and "
+     "`export-hf --merge-adapters` write the adapters alone, or merged"},
     {"model_alignment_strategy.peft", kIgnored, "lora_verbose", "",
      "`trellis validate` prints which layers get adapters"},
 };

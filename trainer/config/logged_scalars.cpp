@@ -7,10 +7,21 @@
 
 namespace trellis::trainer {
 
+std::vector<std::string> preference_tags(const ModelSection& model) {
+  if (!model.dpo && !model.orpo) return {};
+  std::vector<std::string> tags = {"rewards/chosen",  "rewards/rejected", "rewards/accuracies",
+                                   "rewards/margins", "logps/chosen",     "logps/rejected"};
+  if (model.orpo)
+    for (const char* tag : {"nll_loss", "log_odds_ratio", "log_odds_chosen"})
+      tags.emplace_back(tag);
+  return tags;
+}
+
 std::vector<std::string> logged_scalars(const RunConfig& config) {
   std::vector<std::string> tags = {"consumed_samples",   "global_step",  "gradient_norm", "lr",
                                    "reduced_train_loss", "throughput",   "val_loss",      "mfu",
                                    "throughput_peak",    "step_time_ms", "tokens_per_s"};
+  for (std::string& tag : preference_tags(config.model)) tags.push_back(std::move(tag));
   if (config.exp_manager.log_parameter_norm) tags.emplace_back("parameter_norm");
   const std::optional<double>& norm_type = config.trainer.track_grad_norm;
   if (norm_type) tags.push_back(tag_of_grad_norm(*norm_type));

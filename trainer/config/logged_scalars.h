@@ -12,6 +12,10 @@ namespace trellis::trainer {
 /// simulated ones on an emulated device.
 [[nodiscard]] std::vector<std::string> logged_scalars(const RunConfig& config);
 
+/// Of preference optimization, in the order in which a model gives them; TRL's names. Empty for
+/// other objectives.
+[[nodiscard]] std::vector<std::string> preference_tags(const ModelSection& model);
+
 /// Lightning's tag of trainer.track_grad_norm: grad_2.0_norm_total, grad_inf_norm_total.
 [[nodiscard]] std::string tag_of_grad_norm(double norm_type);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -92,18 +93,36 @@ struct ImageSection {
   bool operator==(const ImageSection&) const = default;
 };
 
-/// `model_alignment_strategy.peft`: W·x + alpha/rank · B·A·x next to the layers that it names,
+/// `model_alignment_strategy.peft`: W·x + scale() · B·A·x next to the layers that it names,
 /// whose own weights are frozen.
 struct LoraSection {
   int rank = 16;
   double alpha = 32;
   double dropout = 0.05;  ///< of what A reads
-  std::vector<std::string> targets = {
-      "qkv_proj"};  ///< of qkv_proj, o_proj, gate_up_proj, down_proj
-  [[nodiscard]] bool targets_layer(const std::string& name) const {
-    return std::ranges::find(targets, name) != targets.end();
-  }
+  /// Modules by their path or its end: "q_proj", "layers.0.self_attn.q_proj". NxDT's names
+  /// qkv_proj, o_proj, gate_up_proj and down_proj mean such layers of every model.
+  std::vector<std::string> targets = {"qkv_proj"};
+  std::string target_regex;  ///< target_modules as one text: whole paths match it; "": targets
+  std::vector<std::string> modules_to_save;  ///< are trained as a whole
+  std::string bias = "none";  ///< which biases are trained: none, all, lora_only (of the targets)
+  bool use_rslora = false;
+  bool gaussian = false;  ///< init_lora_weights: A normal with deviation 1/rank, not
+                          ///< Kaiming-uniform
+  [[nodiscard]] double scale() const { return alpha / (use_rslora ? std::sqrt(rank) : rank); }
+  /// `alias`: NxDT's name of such a layer, or "".
+  [[nodiscard]] bool targets_module(const std::string& path, const std::string& alias = "") const;
+  [[nodiscard]] bool saves_module(const std::string& path) const;
+  /// Whether without its adapters the model is what it was before training.
+  [[nodiscard]] bool keeps_base() const { return bias == "none" && modules_to_save.empty(); }
   bool operator==(const LoraSection&) const = default;
+};
+
+/// `model_alignment_strategy.dpo`.
+struct DpoSection {
+  double beta = 0.01;     ///< YAML: kl_beta
+  std::string ref_cache;  ///< file of the reference model's log-probabilities; "": in the run's
+                          ///< directory
+  bool operator==(const DpoSection&) const = default;
 };
 
 /// `model_alignment_strategy.orpo`.
@@ -172,6 +191,7 @@ struct ModelSection {
   std::optional<LoraSection> lora;    ///< model_alignment_strategy.peft
   std::optional<OrpoSection>
       orpo;  ///< model_alignment_strategy.orpo: a sample is a chosen and a rejected sequence
+  std::optional<DpoSection> dpo;  ///< model_alignment_strategy.dpo, the same
   OptimSection optim;
   bool operator==(const ModelSection&) const = default;
 };
@@ -188,7 +208,7 @@ struct ModelSection {
   return model.architecture == "bert" || model.architecture == "vit";
 }
 [[nodiscard]] inline int sequences_per_sample(const ModelSection& model) {
-  return model.orpo ? 2 : 1;
+  return model.orpo || model.dpo ? 2 : 1;
 }
 
 }  // namespace trellis::trainer

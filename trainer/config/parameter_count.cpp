@@ -1,5 +1,9 @@
 #include "trainer/config/parameter_count.h"
 
+#include <string>
+
+#include "trainer/config/lora_targets.h"
+
 namespace trellis::trainer {
 namespace {
 
@@ -7,19 +11,34 @@ struct Sizes {
   std::int64_t hidden, ffn, query, key_value, gates, tp;
 };
 
-/// Adapters on outputs of a layer that is cut by its outputs: A whole on each rank, one for
-/// each output. See parallel_layers/lora.h.
-std::int64_t column_adapters(const ModelSection& model, const char* target, std::int64_t inputs,
-                             std::int64_t outputs, std::int64_t weights, std::int64_t tp) {
-  if (!model.lora || !model.lora->targets_layer(target)) return 0;
-  return model.lora->rank * (weights * inputs + outputs / tp);
+/// Of the adapter of a module: A whole on each rank next to a layer that is cut by its outputs, B
+/// next to one that is cut by its inputs. See parallel_layers/lora.h.
+std::int64_t adapter(const ModelSection& model, const Sizes& s, const std::string& name) {
+  const auto columns = [&](std::int64_t outputs) { return s.hidden + outputs / s.tp; };
+  const auto rows = [&](std::int64_t inputs) { return inputs / s.tp + s.hidden; };
+  if (name == "embed_tokens" || name == "word_embeddings") return rows(model.vocab_size);
+  if (name == "lm_head" || name == "output_layer") return columns(model.vocab_size);
+  if (name == "o_proj" || name == "dense") return rows(s.query);
+  if (name == "down_proj" || name == "dense_4h_to_h") return rows(s.ffn);
+  if (name == "q_proj" || name == "query") return columns(s.query);
+  if (name == "k_proj" || name == "v_proj") return columns(s.key_value);
+  if (name == "key_value") return columns(2 * s.key_value);
+  if (name == "qkv_proj" || name == "query_key_value") return columns(s.query + 2 * s.key_value);
+  return columns(model.fuse_gate_up ? s.gates * s.ffn : s.ffn);
 }
 
-/// Next to one that is cut by its inputs: B whole on each rank.
-std::int64_t row_adapter(const ModelSection& model, const char* target, std::int64_t inputs,
-                         std::int64_t outputs, std::int64_t tp) {
-  if (!model.lora || !model.lora->targets_layer(target)) return 0;
-  return model.lora->rank * (inputs / tp + outputs);
+/// Layers with different adapters count as their mean.
+void count_adapters(const ModelSection& model, const Sizes& s, ParameterCounts& counts) {
+  std::int64_t in_layers = 0;
+  for (const NamedModule& module : modules_of(model)) {
+    if (!module.linear || !model.lora->targets_module(module.path, module.alias)) continue;
+    const std::string name = module.path.substr(module.path.rfind('.') + 1);
+    const std::int64_t count = model.lora->rank * adapter(model, s, name);
+    const bool is_head = name == "lm_head" || name == "output_layer";
+    const bool is_table = name == "embed_tokens" || name == "word_embeddings";
+    (is_head ? counts.head : is_table ? counts.embedding : in_layers) += count;
+  }
+  counts.dense_layer += in_layers / model.num_layers;
 }
 
 /// Queries, keys and values are cut by heads, the output projection by its input; its bias is whole
@@ -27,21 +46,12 @@ std::int64_t row_adapter(const ModelSection& model, const char* target, std::int
 std::int64_t attention(const ModelSection& model, const Sizes& s) {
   const std::int64_t qkv = s.query + 2 * s.key_value;
   const std::int64_t biases = model.has_bias ? qkv / s.tp + s.hidden : 0;
-  const std::int64_t qkv_adapters =
-      model.qkv_linear
-          ? 0
-          : column_adapters(model, "qkv_proj", s.hidden, qkv, 3, s.tp);  // that layer takes none
-  const std::int64_t adapters =
-      qkv_adapters + row_adapter(model, "o_proj", s.query, s.hidden, s.tp);
-  return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases + adapters;
+  return s.hidden * qkv / s.tp + s.query * s.hidden / s.tp + biases;
 }
 
 std::int64_t mlp(const ModelSection& model, const Sizes& s) {
   const std::int64_t biases = model.has_bias ? s.gates * s.ffn / s.tp + s.hidden : 0;
-  const std::int64_t adapters =
-      column_adapters(model, "gate_up_proj", s.hidden, s.gates * s.ffn, 1, s.tp) +
-      row_adapter(model, "down_proj", s.ffn, s.hidden, s.tp);
-  return (s.gates + 1) * s.hidden * s.ffn / s.tp + biases + adapters;
+  return (s.gates + 1) * s.hidden * s.ffn / s.tp + biases;
 }
 
 std::int64_t norm(const ModelSection& model, std::int64_t size) {
@@ -103,6 +113,7 @@ ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copie
   }
   if (model.transformer_block_type != TransformerBlock::kPostLn)
     counts.final_norm = norm(model, s.hidden);
+  if (model.lora && !is_encoder(model)) count_adapters(model, s, counts);
   if (is_encoder(model)) count_encoder(model, s, counts);
   return counts;
 }

@@ -49,6 +49,11 @@ void write_data(YamlWriter& out, const DataSection& section, const YamlMap& sour
   out.boolean("eod_mask_loss", section.eod_mask_loss);
   out.boolean("no_seqlen_plus_one_input_tokens", section.no_seqlen_plus_one_input_tokens);
   out.integer("num_workers", section.num_workers);
+  if (section.kind == DataKind::kAlignment) {
+    if (section.records.dev_choose_samples > 0)
+      out.integer("dev_choose_samples", section.records.dev_choose_samples);
+    out.boolean("shuffle", section.records.shuffle);
+  }
   // With a tokenizer, an hf model's train_dir would be text.
   if (section.kind != DataKind::kHfDataset)
     write_tokenizer(out, section.tokenizer, source.map("tokenizer"));

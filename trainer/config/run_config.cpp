@@ -1,5 +1,6 @@
 #include "trainer/config/run_config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/key_docs.h"
+#include "trainer/config/lora_targets.h"
 #include "trainer/config/resolved_yaml.h"
 #include "trainer/config/run_config_file.h"
 #include "trainer/config/sections.h"
@@ -62,13 +64,20 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   config.distributed_strategy = read_distributed_strategy(readers.distributed_strategy);
   const AlignmentSection alignment = read_alignment(readers.alignment);
   config.alignment = alignment.strategy;
-  config.data = read_data(readers.data, hf, !config.alignment.empty());
+  config.data = read_data(readers.data, hf, alignment);
   const bool tokenized = config.data.kind == DataKind::kHfDataset;
   ModelSurroundings surroundings{hf, directory, &config.distributed_strategy,
                                  tokenized ? nullptr : &config.data.tokenizer};
   config.model = read_model(readers.model, surroundings);
+  if (!alignment.strategy.empty() &&
+      !readers.alignment.section(alignment.strategy).has_value("max_prompt_length"))
+    config.data.records.max_prompt_length =
+        std::min(config.data.records.max_prompt_length, config.model.encoder_seq_length / 2);
   config.model.lora = alignment.lora;
+  if (alignment.lora && alignment.lora->targets.empty() && alignment.lora->target_regex.empty())
+    config.model.lora->targets = default_lora_targets(config.model);
   config.model.orpo = alignment.orpo;
+  config.model.dpo = alignment.dpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
   config.precision = read_precision(readers.precision, config.distributed_strategy.zero1,
                                     surroundings.bf16_checkpoint);

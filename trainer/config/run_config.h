@@ -148,13 +148,23 @@ struct DataPrefix {
 /// present.
 enum class DataKind { kText, kHfDataset, kMegatron, kAlignment };
 
+/// How records of fine-tuning become samples: keys of `model_alignment_strategy` and of `data`.
+struct RecordSection {
+  bool packing = false;                        ///< sft: several records in a sequence
+  std::string truncation_mode = "keep_start";  ///< of longer records: keep_start, keep_end
+  int max_prompt_length = 2048;                ///< dpo, orpo: tokens
+  int dev_choose_samples = 0;                  ///< only the first records; 0: all
+  bool shuffle = true;                         ///< training samples, in each epoch
+  bool operator==(const RecordSection&) const = default;
+};
+
 /// Section `data`.
 struct DataSection {
   int micro_batch_size = 1;
   int global_batch_size = 1;
   DataKind kind = DataKind::kText;
-  // kText and kHfDataset. kText: file or directory of text or JSONL; "" = the Python standard
-  // library's sources.
+  // kText, kHfDataset and kAlignment. kText: file or directory of text or JSONL; "" = the Python
+  // standard library's sources. kAlignment: file or directory of records.
   std::string train_dir, val_dir, test_dir;
   // kMegatron. One list split by `splits_string`, or one list for each of train, validation and
   // test.
@@ -168,6 +178,7 @@ struct DataSection {
   bool eod_mask_loss = false;
   bool no_seqlen_plus_one_input_tokens = false;
   int num_workers = 0;
+  RecordSection records;
   TokenizerSection tokenizer;
   bool operator==(const DataSection&) const = default;
 };

@@ -24,8 +24,6 @@ class YamlWriter;
 /// Keys of `exp_manager` and of its checkpoint_callback_params.
 [[nodiscard]] CheckpointSection read_checkpoints(SectionReader& exp_manager);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
-/// `hf`: model_source is hf; `alignment`: a strategy is asked for.
-[[nodiscard]] DataSection read_data(SectionReader& reader, bool hf, bool alignment);
 /// `max_steps`: the schedule's length, by which NxDT resolves warmup_ratio and constant_ratio.
 [[nodiscard]] OptimSection read_optim(SectionReader& reader, std::int64_t max_steps);
 /// `model.moe`; none when the section is absent or empty.
@@ -35,8 +33,13 @@ struct AlignmentSection {
   std::string strategy;             ///< "", dpo, sft or orpo
   std::optional<LoraSection> lora;  ///< peft
   std::optional<OrpoSection> orpo;
+  std::optional<DpoSection> dpo;
+  RecordSection records;  ///< what of it shapes samples; `data` has the rest
 };
 [[nodiscard]] AlignmentSection read_alignment(SectionReader& reader);
+/// `hf`: model_source is hf.
+[[nodiscard]] DataSection read_data(SectionReader& reader, bool hf,
+                                    const AlignmentSection& alignment);
 /// `bf16_checkpoint`: what torch_dtype of config.json says of an hf model.
 [[nodiscard]] PrecisionSection read_precision(SectionReader& reader, bool zero1,
                                               bool bf16_checkpoint);

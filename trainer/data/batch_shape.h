@@ -29,6 +29,21 @@ struct BatchShape {
   }
 };
 
+/// Which tensors the micro-batches of a run have; with and without data.
+struct BatchParts {
+  bool loss_mask = false;  ///< of training batches
+  bool position_ids = false, documents = false, next_tokens = false;
+  std::int64_t sequences = 1;  ///< rows of a sample
+
+  static BatchParts of(const RunConfig& config) {
+    const DataSection& data = config.data;
+    const bool packed = data.kind == DataKind::kAlignment && data.records.packing;
+    return {data.eod_mask_loss || data.no_seqlen_plus_one_input_tokens,
+            data.reset_position_ids || packed, packed, config.model.orpo && config.model.orpo->trl,
+            sequences_per_sample(config.model)};
+  }
+};
+
 /// The limit on a pass over held-out data of `available` global batches. Throws ConfigError when a
 /// fraction leaves none.
 [[nodiscard]] std::int64_t limited_batches(const std::optional<BatchCount>& limit,

@@ -16,7 +16,8 @@ namespace {
 class EmptyDataModule : public DataModule {
  public:
   explicit EmptyDataModule(const RunConfig& config)
-      : shape_(BatchShape::of(config)), sample_(empty_sample(config.model)) {}
+      : shape_(BatchShape::of(config)),
+        sample_(empty_sample(config.model, BatchParts::of(config))) {}
 
   std::vector<MicroBatch> micro_batches(std::int64_t step, int dp_rank) const override {
     shape_.check(step, dp_rank);
@@ -32,10 +33,15 @@ class EmptyDataModule : public DataModule {
   std::string description() const override { return "no data: zeros of the right shape"; }
 
  private:
-  [[nodiscard]] MicroBatch empty_sample(const ModelSection& model) const {
-    const std::int64_t rows = shape_.micro_batch * sequences_per_sample(model);
+  [[nodiscard]] MicroBatch empty_sample(const ModelSection& model, const BatchParts& parts) const {
+    const std::int64_t rows = shape_.micro_batch * parts.sequences;
     const at::Tensor tokens = at::zeros({rows, shape_.sequence}, at::kLong);
     MicroBatch batch{tokens, tokens};
+    if (parts.loss_mask) batch.loss_mask = at::zeros({rows, shape_.sequence});
+    if (parts.position_ids) batch.position_ids = tokens;
+    if (parts.documents) batch.attention_mask = tokens;
+    if (parts.next_tokens) batch.next_tokens = tokens;
+    if (model.dpo) batch.reference_log_probs = at::zeros({rows}, at::kDouble);
     if (model.architecture == "bert") {
       batch.attention_mask = at::ones_like(tokens);
       batch.token_type_ids = tokens;
@@ -85,9 +91,7 @@ std::shared_ptr<const DataModule> open_data(const RunConfig& config, const Resum
       return make_sampled_data_module(config, open_megatron_sources(config), resume);
     case DataKind::kAlignment: break;
   }
-  throw ConfigError(
-      "model_alignment_strategy: alignment data are not supported by this version: remove the "
-      "section to pre-train");
+  return make_sampled_data_module(config, open_alignment_sources(config), resume);
 }
 
 }  // namespace
@@ -99,6 +103,10 @@ const char* name_of(Split split) {
 
 std::vector<MicroBatch> DataModule::evaluation_batches(Split split, std::int64_t, int) const {
   TORCH_INTERNAL_ASSERT(false, "these data have no ", name_of(split), " split");
+}
+
+std::vector<MicroBatch> DataModule::pairs_in_order(Split split, std::int64_t, int) const {
+  TORCH_INTERNAL_ASSERT(false, "these data have no pairs in their ", name_of(split), " split");
 }
 
 std::shared_ptr<const DataModule> make_data_module(const RunConfig& config,

@@ -13,7 +13,8 @@ namespace trellis::trainer {
 
 /// One micro-batch of one data-parallel rank, on the CPU. b = micro_batch_size, s =
 /// encoder_seq_length. The tensors are shared: read only. Preference pairs
-/// (model_alignment_strategy.orpo): 2·b rows, the chosen sequences and then the rejected ones.
+/// (model_alignment_strategy.dpo, orpo): 2·b rows, the chosen sequences and then the rejected ones,
+/// and `places` of b pairs.
 struct MicroBatch {
   at::Tensor input_ids;       ///< [b, s] int64
   at::Tensor labels;          ///< [b, s] int64, input_ids shifted left by one; −100: no loss there
@@ -32,6 +33,15 @@ struct MicroBatch {
   at::Tensor next_sentence_labels = {};  ///< bert: [b] int64
   at::Tensor pixel_values = {};          ///< vit: [b, channels, height, width] float, in place of
                                          ///< input_ids; its labels are [b, 1]
+  // Preference pairs.
+  /// [2·b, s] int64: labels of all tokens but padding, the prompt's too; only for
+  /// model_alignment_strategy.orpo.implementation trl
+  at::Tensor next_tokens = {};
+  /// [2·b] double, model_alignment_strategy.dpo: the reference model's log-probability of each
+  /// row's labels; the trainer adds it
+  at::Tensor reference_log_probs = {};
+  /// [b] numbers of the samples in their split, from 0; −1: the row only fills the batch
+  std::vector<std::int64_t> samples = {};
 };
 
 enum class Split { kTrain, kValidation, kTest };
@@ -63,6 +73,14 @@ class DataModule {
   [[nodiscard]] virtual std::vector<MicroBatch> evaluation_batches(Split split, std::int64_t batch,
                                                                    int dp_rank) const;
   [[nodiscard]] virtual std::int64_t num_tokens() const = 0;
+  /// Preference pairs: how many a split has; 0 for other data.
+  [[nodiscard]] virtual std::int64_t num_pairs(Split) const { return 0; }
+  /// Pairs first … first + global_batch_size − 1 in the order of the file, as a global batch; what
+  /// is past the end only fills it.
+  [[nodiscard]] virtual std::vector<MicroBatch> pairs_in_order(Split split, std::int64_t first,
+                                                               int dp_rank) const;
+  /// The place of a pair in its file, for people.
+  [[nodiscard]] virtual std::string place_of_pair(Split, std::int64_t) const { return ""; }
   [[nodiscard]] virtual std::string description() const = 0;
 };
 

@@ -2,7 +2,9 @@
 #include <string>
 
 #include <arrow/api.h>
+#include <arrow/io/file.h>
 #include <arrow/io/memory.h>
+#include <parquet/arrow/reader.h>
 #include <parquet/arrow/writer.h>
 
 #include "trainer/data/table_request.h"
@@ -48,6 +50,13 @@ arrow::Result<std::string> content_of(const TableRequest& request) {
   return content->ToString();
 }
 
+arrow::Result<std::shared_ptr<arrow::Table>> table_of(const std::string& path) {
+  ARROW_ASSIGN_OR_RAISE(auto file,
+                        arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ));
+  ARROW_ASSIGN_OR_RAISE(auto reader, parquet::arrow::OpenFile(file, arrow::default_memory_pool()));
+  return reader->ReadTable();
+}
+
 }  // namespace
 }  // namespace trellis::trainer
 
@@ -58,6 +67,20 @@ extern "C" __attribute__((visibility("default"))) const char* trellis_write_parq
     arrow::Result<std::string> content = trellis::trainer::content_of(*request);
     text = content.ok() ? "" : content.status().ToString();
     if (content.ok()) *file = content.MoveValueUnsafe();
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  return text.c_str();
+}
+
+/// The whole file as a table. Returns "" or what is wrong, valid until the thread's next call.
+extern "C" __attribute__((visibility("default"))) const char* trellis_read_parquet(
+    const char* path, std::shared_ptr<arrow::Table>* table) {
+  static thread_local std::string text;
+  try {
+    arrow::Result<std::shared_ptr<arrow::Table>> read = trellis::trainer::table_of(path);
+    text = read.ok() ? "" : read.status().ToString();
+    if (read.ok()) *table = read.MoveValueUnsafe();
   } catch (const std::exception& error) {
     text = error.what();
   }

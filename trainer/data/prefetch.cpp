@@ -43,6 +43,14 @@ class PrefetchingDataModule : public DataModule {
     return data_->evaluation_batches(split, batch, dp_rank);
   }
   std::int64_t num_tokens() const override { return data_->num_tokens(); }
+  std::int64_t num_pairs(Split split) const override { return data_->num_pairs(split); }
+  std::vector<MicroBatch> pairs_in_order(Split split, std::int64_t first,
+                                         int dp_rank) const override {
+    return data_->pairs_in_order(split, first, dp_rank);
+  }
+  std::string place_of_pair(Split split, std::int64_t pair) const override {
+    return data_->place_of_pair(split, pair);
+  }
   std::string description() const override { return data_->description(); }
 
  private:

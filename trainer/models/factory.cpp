@@ -1,6 +1,9 @@
 #include "trainer/models/factory.h"
 
+#include <map>
+
 #include "base/error.h"
+#include "trainer/config/lora_targets.h"
 #include "trainer/models/bert/modeling_bert.h"
 #include "trainer/models/llama/modeling_llama.h"
 #include "trainer/models/megatron_gpt/gpt_model.h"
@@ -36,6 +39,28 @@ const ModuleNames& names_of(const ModelSection& config) {
   return architecture == "vit" ? ViTForImageClassification::names() : LlamaForCausalLM::names();
 }
 
+/// Which weights a fine-tuning with adapters changes.
+class Trained {
+ public:
+  explicit Trained(const ModelSection& config) : lora_(*config.lora) {
+    for (NamedModule& module : modules_of(config)) aliases_[module.path] = module.alias;
+  }
+  bool operator()(const Parameter& parameter) const {
+    if (parameter.adapter) return true;
+    const std::size_t dot = parameter.name.rfind('.');
+    const std::string module = parameter.name.substr(0, dot);
+    if (lora_.saves_module(module)) return true;
+    if (lora_.bias == "none" || parameter.name.compare(dot + 1, 4, "bias") != 0) return false;
+    const auto found = aliases_.find(module);
+    return lora_.bias == "all" ||
+           (found != aliases_.end() && lora_.targets_module(module, found->second));
+  }
+
+ private:
+  const LoraSection& lora_;
+  std::map<std::string, std::string> aliases_;
+};
+
 }  // namespace
 
 std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config,
@@ -43,8 +68,9 @@ std::unique_ptr<PipelineStage> make_pipeline_stage(const ModelSection& config,
                                                    const StageSlot& slot) {
   auto stage = build(config, context, slot);
   if (config.lora) {
+    const Trained trained(config);
     for (Parameter& parameter : *context.parameters)
-      parameter.tensor.set_requires_grad(parameter.adapter);
+      parameter.tensor.set_requires_grad(trained(parameter));
   }
   return stage;
 }

@@ -33,10 +33,14 @@ LanguageModelEmbedding::LanguageModelEmbedding(const ModuleContext& context,
       residual_dtype_(residual_dtype(config, context.dtype)),
       sequence_(context.sequence(config.encoder_seq_length)),
       tp_(context.tp()),
-      sequence_parallel_(context.sequence_parallel) {}
+      sequence_parallel_(context.sequence_parallel) {
+  if (config.lora && config.lora->targets_module(names.embedding))
+    lora_.emplace(context, *config.lora, names.embedding, config.vocab_size, config.hidden_size);
+}
 
 at::Tensor LanguageModelEmbedding::forward(const MicroBatch& batch) const {
   at::Tensor hidden = words_.forward(batch.input_ids);
+  if (lora_) hidden = lora_->add_to(hidden, batch.input_ids);
   if (position_weight_.defined()) hidden = hidden + positions(batch.position_ids);
   return dropout_.forward(hidden.to(residual_dtype_));
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 
 #include "trainer/config/model_section.h"
@@ -7,6 +9,7 @@
 #include "trainer/modules/module_names.h"
 #include "trainer/parallel_layers/dropout.h"
 #include "trainer/parallel_layers/layers.h"
+#include "trainer/parallel_layers/lora.h"
 
 namespace trellis::trainer {
 
@@ -25,6 +28,7 @@ class LanguageModelEmbedding {
   [[nodiscard]] at::Tensor positions(const at::Tensor& position_ids) const;
 
   ParallelEmbedding words_;
+  std::optional<EmbeddingLora> lora_;
   at::Tensor
       position_weight_;  ///< [max_position_embeddings, h]; undefined without learned positions
   Dropout dropout_;

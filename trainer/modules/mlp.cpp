@@ -41,14 +41,16 @@ ParallelMLP::ParallelMLP(const ModuleContext& context, const std::string& path,
     norm_.emplace(context, path + ".normalization", config, config.ffn_hidden_size);
   }
   if (!config.lora) return;
-  const std::int64_t inner = parts(config) * std::int64_t{config.ffn_hidden_size};
-  if (config.lora->targets_layer("gate_up_proj")) {
-    input_lora_.emplace(context, *config.lora, path + "." + names.mlp_input, config.hidden_size,
-                        std::vector<ColumnParallelLinear::Output>{{"", inner}}, parts(config));
-  }
-  if (config.lora->targets_layer("down_proj"))
-    output_lora_.emplace(context, *config.lora, path + "." + names.mlp_output,
-                         config.ffn_hidden_size, config.hidden_size);
+  const bool fused = config.fuse_gate_up || !is_gated(config.activation);
+  const std::int64_t ffn = config.ffn_hidden_size;
+  const std::vector<ColumnParallelLinear::Output> outputs =
+      fused ? std::vector<ColumnParallelLinear::Output>{{names.mlp_input, parts(config) * ffn}}
+            : std::vector<ColumnParallelLinear::Output>{{names.mlp_gate, ffn}, {names.mlp_up, ffn}};
+  input_lora_.emplace(context, *config.lora, path, config.hidden_size, outputs, "gate_up_proj",
+                      fused ? parts(config) : 1);
+  const std::string output = path + "." + names.mlp_output;
+  if (config.lora->targets_module(output, "down_proj"))
+    output_lora_.emplace(context, *config.lora, output, ffn, config.hidden_size);
 }
 
 at::Tensor ParallelMLP::forward(const at::Tensor& input) const {

@@ -22,20 +22,24 @@ Outputs outputs_of(const ModelSection& config, QkvLayout layout, int tp, const s
   return {{"query", query}, {"key_value", 2 * kv}};
 }
 
+AttentionShape gqa_shape(const ModelSection& config) {
+  return {config.hidden_size, config.num_attention_heads, config.num_kv_heads, head_dim(config)};
+}
+
+QkvLinearOptions gqa_options(const ModuleContext& context, const ModelSection& config) {
+  return {.init = config.init_method_std,
+          .bias = config.has_bias,
+          .gather_output = false,
+          .kv_size_multiplier = context.parallel->get_kv_shared_group().size,
+          .fuse_qkv = config.fuse_qkv};
+}
+
 std::variant<ColumnParallelLinear, GQAQKVColumnParallelLinear> make_projections(
     const ModuleContext& context, const std::string& path, const ModelSection& config,
     QkvLayout layout) {
-  if (config.qkv_linear) {
-    const AttentionShape shape{config.hidden_size, config.num_attention_heads, config.num_kv_heads,
-                               head_dim(config)};
-    const QkvLinearOptions options{
-        .init = config.init_method_std,
-        .bias = config.has_bias,
-        .gather_output = false,
-        .kv_size_multiplier = context.parallel->get_kv_shared_group().size,
-        .fuse_qkv = config.fuse_qkv};
-    return GQAQKVColumnParallelLinear(context, path + ".qkv_proj", shape, options);
-  }
+  if (config.qkv_linear)
+    return GQAQKVColumnParallelLinear(context, path + ".qkv_proj", gqa_shape(config),
+                                      gqa_options(context, config));
   const ColumnParallelLinearOptions options{
       .init = config.init_method_std, .bias = config.has_bias, .gather_output = false};
   return ColumnParallelLinear(context, path, config.hidden_size,
@@ -64,13 +68,12 @@ QkvProjection::QkvProjection(const ModuleContext& context, const std::string& pa
       head_dim_(head_dim(config)),
       projections_(make_projections(context, path, config, layout)) {
   const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_);
-  if (config.lora && config.lora->targets_layer("qkv_proj")) {
-    if (replicating != nullptr)
-      throw ConfigError(path +
-                        ": LoRA adapters on the replicating projection of model.qkv_linear are "
-                        "not supported in this version");
+  if (config.lora && replicating == nullptr) {
     lora_.emplace(context, *config.lora, path, config.hidden_size,
-                  outputs_of(config, layout, context.tp().size, path));
+                  outputs_of(config, layout, context.tp().size, path), "qkv_proj");
+  } else if (config.lora && config.lora->targets_module(path + ".qkv_proj")) {
+    gqa_lora_.emplace(context, *config.lora, path + ".qkv_proj", gqa_shape(config),
+                      gqa_options(context, config));
   }
   query_columns_ = replicating != nullptr
                        ? replicating->query_columns()
@@ -78,8 +81,11 @@ QkvProjection::QkvProjection(const ModuleContext& context, const std::string& pa
 }
 
 QkvProjection::Output QkvProjection::forward(const at::Tensor& input) const {
-  if (const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_))
-    return replicating->forward(input);
+  if (const auto* replicating = std::get_if<GQAQKVColumnParallelLinear>(&projections_)) {
+    Output output = replicating->forward(input);
+    if (gqa_lora_) gqa_lora_->add_to(output, input);
+    return output;
+  }
   std::vector<at::Tensor> outputs = std::get<ColumnParallelLinear>(projections_).forward(input);
   if (lora_) lora_->add_to(outputs, input);
   // Megatron's weights hold the parts of one head side by side: [.., heads, parts · d].
@@ -104,10 +110,10 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
               .input_is_parallel = true,
               .partition = qkv_.query_columns()}),
       scope_(context.scope(path)) {
-  if (config.lora && config.lora->targets_layer("o_proj")) {
-    dense_lora_.emplace(context, *config.lora, path + "." + names.attention_output,
-                        config.num_attention_heads * head_dim(config), config.hidden_size);
-  }
+  const std::string dense = path + "." + names.attention_output;
+  if (config.lora && config.lora->targets_module(dense, "o_proj"))
+    dense_lora_.emplace(context, *config.lora, dense, config.num_attention_heads * head_dim(config),
+                        config.hidden_size, qkv_.query_columns());
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {

@@ -44,6 +44,7 @@ class QkvProjection {
   std::int64_t head_dim_;
   std::variant<ColumnParallelLinear, GQAQKVColumnParallelLinear> projections_;
   std::optional<ColumnParallelLora> lora_;
+  std::optional<GqaQkvLora> gqa_lora_;
   Partition query_columns_;
 };
 

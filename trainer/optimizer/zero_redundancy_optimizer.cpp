@@ -85,6 +85,10 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
     : parallel_(parallel), options_(options) {
   if (options_.rule == nullptr) options_.rule = make_update_rule(OptimSection());
   const at::NoGradGuard no_grad;
+  if (!parameters.empty()) {
+    const at::Tensor& first = parameters.front().tensor;
+    gradients_ = first.options().dtype(c10::promoteTypes(options_.grad_dtype, first.scalar_type()));
+  }
   const std::int64_t cap = options_.zero1 ? options_.caps.reduce_scatter : options_.caps.all_reduce;
   const int dense = options_.zero1 ? data_parallel_size() : 1,
             expert = options_.zero1 ? parallel_.get_expert_data_parallel_group().size : 1;
@@ -230,8 +234,8 @@ at::Tensor NeuronZero1Optimizer::grad_norm(double norm_type) const {
                               options_.zero1 ? parallel_.get_zero1_sharding_group()
                                              : parallel_.get_expert_model_parallel_group()};
   std::vector<GradientPart> counted = norm_parts();
-  // A rank may have nothing but tied copies or padding: it adds zero.
-  if (counted.empty()) counted.push_back({shards_.front()->grad.new_zeros({1}), true});
+  // A rank may have nothing but tied copies, padding, or frozen weights: it adds zero.
+  if (counted.empty()) counted.push_back({at::zeros({1}, gradients_), true});
   at::Tensor norm = get_grad_norm(counted, groups, norm_type);
   return gradient_scale_.defined() ? norm.mul_(gradient_scale_.to(norm.scalar_type())) : norm;
 }

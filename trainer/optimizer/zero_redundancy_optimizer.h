@@ -109,7 +109,8 @@ class NeuronZero1Optimizer {
 
   ParallelState parallel_;
   OptimizerOptions options_;
-  at::Tensor gradient_scale_;  ///< of this step; travels with the clipping, in one pass
+  at::TensorOptions gradients_;  ///< their type and device, also where this rank trains nothing
+  at::Tensor gradient_scale_;    ///< of this step; travels with the clipping, in one pass
   std::int64_t steps_ = 0;
   bool shows_ema_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;

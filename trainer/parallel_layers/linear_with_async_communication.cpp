@@ -33,7 +33,8 @@ class LinearWithAsyncCommunication final : public Derivative {
         num_weights_(layer_.weights.size()),
         columns_(input.size(-1)),
         dtype_(input.scalar_type()),
-        frozen_(!torch::autograd::any_variable_requires_grad(layer_.weights)) {
+        frozen_(!torch::autograd::any_variable_requires_grad(layer_.weights)),
+        trains_biases_(torch::autograd::any_variable_requires_grad(layer_.biases)) {
     save(frozen_ ? at::Tensor() : input);
     for (const at::Tensor& weight : layer_.weights) save(weight);
     layer_.weights.clear();
@@ -61,10 +62,13 @@ class LinearWithAsyncCommunication final : public Derivative {
 
   void append_weight_gradients(Tensors& result, const at::Tensor& total,
                                const Tensors& grad_rows) const {
-    if (frozen_) return result.resize(1 + num_weights_ + layer_.biases.size());
-    const at::Tensor total_rows = rows(total);
-    for (const at::Tensor& grad : grad_rows) result.push_back(at::mm(grad.t(), total_rows));
-    if (layer_.biases.empty()) return;
+    if (frozen_) {
+      result.resize(1 + num_weights_);
+    } else {
+      const at::Tensor total_rows = rows(total);
+      for (const at::Tensor& grad : grad_rows) result.push_back(at::mm(grad.t(), total_rows));
+    }
+    if (!trains_biases_) return result.resize(1 + num_weights_ + layer_.biases.size());
     for (const at::Tensor& grad : grad_rows) result.push_back(grad.sum(0));
   }
 
@@ -75,7 +79,8 @@ class LinearWithAsyncCommunication final : public Derivative {
   }
 
   [[nodiscard]] bool has_replicas() const {
-    return !frozen_ && !layer_.replicated_rows.empty() && layer_.kv_shared.size > 1;
+    return (!frozen_ || trains_biases_) && !layer_.replicated_rows.empty() &&
+           layer_.kv_shared.size > 1;
   }
 
   /// One sum for the replicated columns of all gradients.
@@ -112,7 +117,7 @@ class LinearWithAsyncCommunication final : public Derivative {
   std::size_t num_weights_;
   std::int64_t columns_;  ///< of the input
   at::ScalarType dtype_;  ///< of the input
-  bool frozen_;
+  bool frozen_, trains_biases_;
 };
 
 /// What autocast would do to a tensor here: the derivative above runs outside of it, so the types

@@ -5,6 +5,11 @@
 namespace trellis::trainer {
 namespace {
 
+/// Of A.
+WeightInit init_of(const LoraSection& lora) {
+  return lora.gaussian ? WeightInit(1.0 / lora.rank) : WeightInit{};
+}
+
 Parameter& make_adapter(const ModuleContext& context, const WeightSpec& spec) {
   Parameter& parameter = make_parameter(context, spec);
   parameter.adapter = true;
@@ -24,11 +29,19 @@ ShardPlace place_of(const at::Tensor& input, int dim, bool is_part, const Parall
 ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraSection& lora,
                                        const std::string& path, std::int64_t input_size,
                                        const std::vector<ColumnParallelLinear::Output>& outputs,
-                                       int stride)
-    : scale_(lora.alpha / lora.rank), dropout_(context, path + ".lora_dropout", lora.dropout) {
-  for (const ColumnParallelLinear::Output& output : outputs) {
+                                       const std::string& alias, int stride)
+    : scale_(lora.scale()),
+      position_(context.position),
+      dropout_(context, path + ".lora_dropout", lora.dropout) {
+  for (std::size_t place = 0; place < outputs.size(); ++place) {
+    const ColumnParallelLinear::Output& output = outputs[place];
     const std::string name = output.name.empty() ? path : path + "." + output.name;
-    a_.push_back(make_adapter(context, {name + ".lora_A.weight", {lora.rank, input_size}}).tensor);
+    if (!lora.targets_module(name, alias)) continue;
+    places_.push_back(place);
+    a_.push_back(
+        make_adapter(context,
+                     {name + ".lora_A.weight", {lora.rank, input_size}, -1, 1, init_of(lora)})
+            .tensor);
     const at::Tensor b =
         make_adapter(
             context,
@@ -39,21 +52,25 @@ ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraS
 }
 
 void ColumnParallelLora::add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const {
+  if (!position_->adapters || places_.empty()) return;
   const at::Tensor dropped =
       dropout_.forward(input, place_of(input, 0, b_.front().sequence_parallel, b_.front().tp));
-  for (std::size_t i = 0; i < a_.size(); ++i) {
-    outputs[i] = outputs[i] +
-                 linear_with_async_communication(at::linear(dropped, a_[i]).mul(scale_), b_[i])[0];
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    at::Tensor& output = outputs[places_[i]];
+    output =
+        output + linear_with_async_communication(at::linear(dropped, a_[i]).mul(scale_), b_[i])[0];
   }
 }
 
 RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection& lora,
                                  const std::string& path, std::int64_t input_size,
-                                 std::int64_t output_size)
-    : scale_(lora.alpha / lora.rank),
+                                 std::int64_t output_size,
+                                 const std::optional<Partition>& partition)
+    : scale_(lora.scale()),
+      position_(context.position),
       dropout_(context, path + ".lora_dropout", lora.dropout),
       a_(context, path + ".lora_A", input_size, lora.rank,
-         {.bias = false, .input_is_parallel = true}),
+         {.init = init_of(lora), .bias = false, .input_is_parallel = true, .partition = partition}),
       tp_(context.tp()) {
   context.parameters->back().adapter = true;
   b_ = make_adapter(context,
@@ -62,8 +79,56 @@ RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection
 }
 
 at::Tensor RowParallelLora::add_to(const at::Tensor& output, const at::Tensor& input) const {
+  if (!position_->adapters) return output;
   const at::Tensor dropped = dropout_.forward(input, place_of(input, 2, true, tp_));
   return output + at::linear(a_.forward(dropped).mul(scale_), b_);
+}
+
+EmbeddingLora::EmbeddingLora(const ModuleContext& context, const LoraSection& lora,
+                             const std::string& path, std::int64_t num_embeddings,
+                             std::int64_t embedding_dim)
+    : scale_(lora.scale()),
+      position_(context.position),
+      a_(context, path + ".lora_A", num_embeddings, lora.rank, WeightInit::zeros()) {
+  context.parameters->back().adapter = true;
+  b_ = make_adapter(context,
+                    {path + ".lora_B.weight", {embedding_dim, lora.rank}, -1, 1, WeightInit(1.0)})
+           .tensor;
+}
+
+at::Tensor EmbeddingLora::add_to(const at::Tensor& output, const at::Tensor& input_ids) const {
+  if (!position_->adapters) return output;
+  return output + at::linear(a_.forward(input_ids), b_).mul(scale_);
+}
+
+GqaQkvLora::GqaQkvLora(const ModuleContext& context, const LoraSection& lora,
+                       const std::string& path, const AttentionShape& shape,
+                       const QkvLinearOptions& options)
+    : scale_(lora.scale()),
+      position_(context.position),
+      dropout_(context, path + ".lora_dropout", lora.dropout),
+      a_(make_adapter(
+             context,
+             {path + ".lora_A.weight", {lora.rank, shape.hidden_size}, -1, 1, init_of(lora)})
+             .tensor),
+      sequence_parallel_(context.sequence_parallel),
+      tp_(context.tp()) {
+  AttentionShape inner = shape;
+  inner.hidden_size = lora.rank;
+  QkvLinearOptions of_b = options;
+  of_b.init = WeightInit::zeros();
+  of_b.bias = false;
+  const std::size_t before = context.parameters->size();
+  b_.emplace(context, path + ".lora_B", inner, of_b);
+  for (std::size_t i = before; i < context.parameters->size(); ++i)
+    (*context.parameters)[i].adapter = true;
+}
+
+void GqaQkvLora::add_to(GQAQKVColumnParallelLinear::Output& output, const at::Tensor& input) const {
+  if (!position_->adapters) return;
+  const at::Tensor dropped = dropout_.forward(input, place_of(input, 0, sequence_parallel_, tp_));
+  const auto [query, key, value] = b_->forward(at::linear(dropped, a_).mul(scale_));
+  output = {output.query + query, output.key + key, output.value + value};
 }
 
 }  // namespace trellis::trainer

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,43 +10,87 @@
 #include "trainer/config/model_section.h"
 #include "trainer/parallel_layers/dropout.h"
 #include "trainer/parallel_layers/layers.h"
+#include "trainer/parallel_layers/qkv_linear.h"
 
 namespace trellis::trainer {
 
-/// Low-rank adapters on a ColumnParallelLinear: output_i += alpha/rank · B_i · A_i ·
+/// Low-rank adapters on a ColumnParallelLinear: output_i += scale · B_i · A_i ·
 /// dropout(input), with A_i [rank, in] on every rank and the rows of B_i sharded as those of the
-/// weight. A starts Kaiming-uniform, B at zero: at first the layer is as it was. Weights that lie
-/// in one (gate and up) share an A.
+/// weight. A starts Kaiming-uniform, or normal, B at zero: at first the layer is as it was. Weights
+/// that lie in one (gate and up) share an A.
 class ColumnParallelLora {
  public:
-  /// `path`, `outputs`, `stride`: the layer's. Names: "<path>.<output>.lora_A.weight",
-  /// "….lora_B.weight".
+  /// `path`, `outputs`, `stride`: the layer's; those of `outputs` get adapters that `lora` targets,
+  /// under their name or `alias`. Names: "<path>.<output>.lora_A.weight", "….lora_B.weight".
   ColumnParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
                      std::int64_t input_size,
-                     const std::vector<ColumnParallelLinear::Output>& outputs, int stride = 1);
+                     const std::vector<ColumnParallelLinear::Output>& outputs,
+                     const std::string& alias, int stride = 1);
   /// `input`: the layer's, [s, b, in] ([s/TP, b, in] with sequence parallelism: only its product
   /// with A is gathered).
   void add_to(std::vector<at::Tensor>& outputs, const at::Tensor& input) const;
 
  private:
   double scale_;
+  std::shared_ptr<StepPosition> position_;
   Dropout dropout_;
+  std::vector<std::size_t> places_;  ///< of the layer's outputs
   std::vector<at::Tensor> a_;
   std::vector<ColumnShards> b_;
+};
+
+/// The same next to a GQAQKVColumnParallelLinear: one A for all three, B is such a layer, whose
+/// key/value rows have the copies of the weight's. Names: "<path>.lora_A.weight",
+/// "<path>.lora_B.weight_qkv", or "….weight_q", "….weight_k", "….weight_v".
+class GqaQkvLora {
+ public:
+  /// `path`, `shape`, `options`: the layer's.
+  GqaQkvLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
+             const AttentionShape& shape, const QkvLinearOptions& options);
+  /// `input`: the layer's.
+  void add_to(GQAQKVColumnParallelLinear::Output& output, const at::Tensor& input) const;
+
+ private:
+  double scale_;
+  std::shared_ptr<StepPosition> position_;
+  Dropout dropout_;
+  at::Tensor a_;
+  std::optional<GQAQKVColumnParallelLinear> b_;
+  bool sequence_parallel_;
+  ParallelGroup tp_;
+};
+
+/// The same next to a ParallelEmbedding: A [vocabulary, rank], whose rows are sharded as those of
+/// the weight, starts at zero, B [h, rank] normal. Tokens are not dropped.
+class EmbeddingLora {
+ public:
+  EmbeddingLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
+                std::int64_t num_embeddings, std::int64_t embedding_dim);
+  /// `output`: the layer's of `input_ids`.
+  [[nodiscard]] at::Tensor add_to(const at::Tensor& output, const at::Tensor& input_ids) const;
+
+ private:
+  double scale_;
+  std::shared_ptr<StepPosition> position_;
+  ParallelEmbedding a_;
+  at::Tensor b_;
 };
 
 /// The same next to a RowParallelLinear: the columns of A are sharded as those of the weight, B
 /// [out, rank] lies on every rank.
 class RowParallelLora {
  public:
+  /// `partition`: of the input's columns, the layer's; none: parts of equal size.
   RowParallelLora(const ModuleContext& context, const LoraSection& lora, const std::string& path,
-                  std::int64_t input_size, std::int64_t output_size);
+                  std::int64_t input_size, std::int64_t output_size,
+                  const std::optional<Partition>& partition = {});
   /// `input`: [s, b, in/TP] → `output` with the adapter's product, [s, b, out] ([s/TP, b, out] with
   /// sequence parallelism).
   [[nodiscard]] at::Tensor add_to(const at::Tensor& output, const at::Tensor& input) const;
 
  private:
   double scale_;
+  std::shared_ptr<StepPosition> position_;
   Dropout dropout_;
   RowParallelLinear a_;
   at::Tensor b_;

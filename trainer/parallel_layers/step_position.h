@@ -10,6 +10,7 @@ struct StepPosition {
   std::int64_t step = 0;  ///< optimizer steps done
   std::int64_t microbatch =
       0;  ///< in the global batch's order: with data parallelism, m · DP + data-parallel rank
+  bool adapters = true;  ///< false: LoRA's adapters are left out, as in DPO's reference model
   bool training = true;  ///< false in an evaluation: dropout lets everything through
 };
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -41,7 +42,8 @@ NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages,
       replay_(options.replay && options.trace_file_path.empty() ? plan_replay(shape_)
                                                                 : std::nullopt),
       training_(training_pass()),
-      weighs_(stages_.front()->weighs_its_loss()) {
+      weighs_(stages_.front()->weighs_its_loss()),
+      num_metrics_(stages_.front()->num_metrics()) {
   TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss,
               "return_mb_loss and broadcast_and_average_loss exclude each other");
   reserve_for(options.num_microbatches);
@@ -104,6 +106,19 @@ at::Tensor NxDPPModel::run_eval(const std::vector<MicroBatch>& micro_batches) {
 at::Tensor NxDPPModel::run_eval_sums(const std::vector<MicroBatch>& micro_batches) {
   evaluate(micro_batches);
   return everywhere(weighted_sums(micro_batches));
+}
+
+at::Tensor NxDPPModel::run_log_probs(const std::vector<MicroBatch>& micro_batches) {
+  log_probs_.clear();
+  keeps_log_probs_ = true;
+  evaluate(micro_batches);
+  keeps_log_probs_ = false;
+  std::int64_t rows = 0;
+  for (const MicroBatch& micro_batch : micro_batches) rows += micro_batch.input_ids.size(0);
+  at::Tensor all = log_probs_.empty() ? at::zeros({rows}, loss_options())
+                                      : at::cat(log_probs_).to(loss_options().dtype());
+  log_probs_.clear();
+  return all_reduce(std::move(all), parallel_.get_pipeline_model_parallel_group());
 }
 
 void NxDPPModel::evaluate(const std::vector<MicroBatch>& micro_batches) {
@@ -219,11 +234,12 @@ MicroBatch NxDPPModel::on_device(const MicroBatch& host, bool first, bool last) 
   const auto copy = [this](bool wanted, const at::Tensor& tensor) {
     return wanted && tensor.defined() ? tensor.to(context_.device) : at::Tensor();
   };
-  return {copy(first, host.input_ids),      copy(last, host.labels),
-          copy(last, host.loss_mask),       copy(true, host.position_ids),
-          copy(true, host.attention_mask),  {},
-          copy(first, host.token_type_ids), copy(last, host.next_sentence_labels),
-          copy(first, host.pixel_values)};
+  return {copy(first, host.input_ids),         copy(last, host.labels),
+          copy(last, host.loss_mask),          copy(true, host.position_ids),
+          copy(true, host.attention_mask),     {},
+          copy(first, host.token_type_ids),    copy(last, host.next_sentence_labels),
+          copy(first, host.pixel_values),      copy(last, host.next_tokens),
+          copy(last, host.reference_log_probs)};
 }
 
 void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
@@ -240,13 +256,21 @@ void NxDPPModel::forward(const Task& task, const MicroBatch& micro_batch) {
     // The division by M and the mean over micro-batches happen in fp32 at least.
     if (flight.value.scalar_type() != at::kDouble) flight.value = flight.value.to(at::kFloat);
     if (!weighs_ && flight.value.dim() > 0) flight.value = flight.value.reshape({});
-    losses_.push_back(flight.value.detach());
+    keep_loss(flight.value.detach(), *stages_[static_cast<std::size_t>(task.chunk)]);
   }
   if (at::GradMode::is_enabled()) {
     flight.output = torch::autograd::impl::gradient_edge(flight.value);
   } else {
     flight.input.reset();
   }
+}
+
+/// Metrics travel with the loss, in the same communications.
+void NxDPPModel::keep_loss(const at::Tensor& loss, const PipelineStage& stage) {
+  losses_.push_back(num_metrics_ == 0
+                        ? loss
+                        : at::cat({loss.reshape({1}), stage.metrics().to(loss.scalar_type())}));
+  if (keeps_log_probs_) log_probs_.push_back(stage.log_probs());
 }
 
 /// The loss is divided by the number of micro-batches where backward starts: its gradient is 1/M
@@ -276,7 +300,8 @@ double NxDPPModel::labels_of_rank(const MicroBatch& micro_batch) const {
 /// On the last stage; undefined elsewhere.
 at::Tensor NxDPPModel::losses_of_micro_batches() const {
   if (losses_.empty()) return {};
-  const at::Tensor losses = at::stack(losses_);
+  at::Tensor losses = at::stack(losses_);
+  if (num_metrics_ > 0) losses = losses.select(1, 0);
   return weighs_ ? weighted_mean(losses.t()) : losses;
 }
 
@@ -292,7 +317,7 @@ at::Tensor NxDPPModel::loss_of_pass(const MicroBatch& micro_batch) {
   }
   if (options_.broadcast_and_average_loss) return average_loss();
   if (losses_.empty() || options_.return_mb_loss) return losses_of_micro_batches();
-  return weighs_ ? weighted_mean(at::stack(losses_).sum(0)) : at::stack(losses_).mean();
+  return weighs_ ? weighted_mean(at::stack(losses_).sum(0)) : losses_of_micro_batches().mean();
 }
 
 at::TensorOptions NxDPPModel::loss_options() const {
@@ -306,14 +331,19 @@ at::Tensor NxDPPModel::average_loss() {
   const ParallelGroup& data = parallel_.get_zero1_sharding_group();
   at::Tensor loss;
   if (losses_.empty()) {
-    loss = at::zeros({}, loss_options());
+    loss = num_metrics_ > 0 ? at::zeros({1 + num_metrics_}, loss_options())
+                            : at::zeros({}, loss_options());
   } else {
     const double count = static_cast<double>(losses_.size()) * data.size;
-    loss = all_reduce(at::stack(losses_).sum(), data).mul_(1.0 / count);
+    const at::Tensor losses = at::stack(losses_);
+    loss = all_reduce(num_metrics_ > 0 ? losses.sum(0) : losses.sum(), data).mul_(1.0 / count);
   }
-  return all_reduce(
-      std::move(loss),
-      parallel_.get_pipeline_model_parallel_group());  // stages without a loss add zero
+  loss =
+      all_reduce(std::move(loss),
+                 parallel_.get_pipeline_model_parallel_group());  // stages without a loss add zero
+  if (num_metrics_ == 0) return loss;
+  metrics_ = loss.narrow(0, 1, num_metrics_);
+  return loss[0];
 }
 
 /// Weights are a tensor: the operations of a pass do not depend on what is in its batches.
@@ -322,7 +352,7 @@ at::Tensor NxDPPModel::weighted_sums(const std::vector<MicroBatch>& micro_batche
   if (weighs_) return at::stack(losses_).sum(0);
   std::vector<double> host;
   for (const MicroBatch& micro_batch : micro_batches) host.push_back(loss_weight(micro_batch));
-  const at::Tensor losses = at::stack(losses_);
+  const at::Tensor losses = losses_of_micro_batches();
   const at::Tensor weights = at::tensor(host, losses.scalar_type()).to(context_.device);
   return at::stack({(losses * weights).sum(), weights.sum()});
 }
@@ -335,6 +365,9 @@ at::Tensor NxDPPModel::everywhere(at::Tensor sums) {
 
 double loss_weight(const MicroBatch& micro_batch) {
   const at::Tensor& labels = micro_batch.labels;
+  if (!micro_batch.samples.empty())
+    return static_cast<double>(std::ranges::count_if(
+        micro_batch.samples, [](std::int64_t sample) { return sample >= 0; }));
   if (!labels.defined()) return static_cast<double>(micro_batch.input_ids.size(0));
   at::Tensor weights = labels.ne(-100).to(at::kDouble);
   if (micro_batch.loss_mask.defined()) weights = weights * micro_batch.loss_mask;

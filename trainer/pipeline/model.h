@@ -69,6 +69,12 @@ class NxDPPModel {
   /// every rank: sums of passes make a mean.
   at::Tensor run_eval_sums(const std::vector<MicroBatch>& micro_batches);
 
+  /// The same pass over preference pairs: the log-probabilities of their rows, micro-batch after
+  /// micro-batch, [M · rows] on every rank of the pipeline.
+  at::Tensor run_log_probs(const std::vector<MicroBatch>& micro_batches);
+  /// Of the last run_train: PipelineStage::metrics(), averaged as the loss is; undefined without.
+  [[nodiscard]] const at::Tensor& metrics() const { return metrics_; }
+
   [[nodiscard]] const std::vector<std::unique_ptr<PipelineStage>>& stages() const {
     return stages_;
   }
@@ -118,6 +124,7 @@ class NxDPPModel {
   at::Tensor loss_of_pass(const MicroBatch& micro_batch);
   at::Tensor average_loss();
   [[nodiscard]] at::Tensor losses_of_micro_batches() const;
+  void keep_loss(const at::Tensor& loss, const PipelineStage& stage);
   /// Labels of the step, those of one rank: what a gradient is divided by before it is known how
   /// many count.
   [[nodiscard]] double labels_of_rank(const MicroBatch& micro_batch) const;
@@ -150,13 +157,18 @@ class NxDPPModel {
   std::optional<PipelineTimeline> timeline_;
   double backward_s_ = 0;
   bool weighs_;  ///< PipelineStage::weighs_its_loss
+  std::int64_t num_metrics_;
+  at::Tensor metrics_;
+  std::vector<at::Tensor> log_probs_;  ///< one per micro-batch, while they are asked for
+  bool keeps_log_probs_ = false;
   at::Tensor gradient_scale_;
   std::vector<at::Tensor> losses_;  ///< one per micro-batch: adding them up as they come would make
                                     ///< the first forward pass differ
   std::size_t losses_at_mark_ = 0;  ///< how many there were when the last period ended
 };
 
-/// Labels with a loss, each by its weight in loss_mask; rows where there are no labels.
+/// Labels with a loss, each by its weight in loss_mask; rows where there are no labels; preference
+/// pairs.
 [[nodiscard]] double loss_weight(const MicroBatch& micro_batch);
 
 }  // namespace trellis::trainer

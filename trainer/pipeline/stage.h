@@ -54,6 +54,14 @@ class PipelineStage {
   /// Of the last forward pass, [s, b, v/TP] without a gradient, when the model was asked to save
   /// them (model.save_logits); else undefined.
   [[nodiscard]] virtual at::Tensor logits() const { return {}; }
+  /// Numbers that each micro-batch gives next to its loss, such as rewards; the same on every
+  /// stage.
+  [[nodiscard]] virtual std::int64_t num_metrics() const { return 0; }
+  /// Those of the last forward pass, [num_metrics()] without a gradient; on the last stage.
+  [[nodiscard]] virtual at::Tensor metrics() const { return {}; }
+  /// Of the last forward pass over preference pairs, [rows]: the log-probability of each row's
+  /// labels; on the last stage.
+  [[nodiscard]] virtual at::Tensor log_probs() const { return {}; }
   /// What the routers of its layers did in the training passes since the last call, by layer of the
   /// whole model: [2, experts] int64, picks and those that were computed. Empty without data.
   [[nodiscard]] virtual std::map<int, at::Tensor> take_routed_tokens() const { return {}; }

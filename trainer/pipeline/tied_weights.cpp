@@ -100,6 +100,7 @@ void TiedWeights::sum_gradients(
   const Scope scope("phase=grad_reduce");
   const at::NoGradGuard no_grad;
   for (const Tied& tied : tied_) {
+    if (!tied.copies.front()->tensor.requires_grad()) continue;  // frozen next to adapters
     std::vector<at::Tensor> gradients;
     for (const Parameter* copy : tied.copies) {
       gradients.push_back(gradient_of(*copy));

@@ -140,7 +140,7 @@ const std::vector<Broken>& broken_files() {
       {{{"library: byte-level", "library: sentencepice"}},
        "run.yaml:18:data.tokenizer.library: unknown value `sentencepice`, did you mean "
        "`sentencepiece`?; expected byte-level, huggingface, "
-       "megatron or sentencepiece"},
+       "megatron, sentencepiece or tiktoken"},
       {{{"library: byte-level", "library: huggingface"}},
        "run.yaml:17:data.tokenizer.type: the library huggingface needs it, such as a directory "
        "with tokenizer.json"},
@@ -205,14 +205,14 @@ const std::vector<Broken>& broken_files() {
       {{{"model_source: megatron", "model_source: hf"},
         {"seed: 7", "seed: 7\nmodel_alignment_strategy: {peft: {lora_rank: 4}}"}},
        "run.yaml:4:model_alignment_strategy.sft: one of dpo, sft and orpo is required and missing"},
-      {{{"seed: 7", "seed: 7\nmodel_alignment_strategy: {dpo: {kl_beta: 0.1}}"}},
-       "run.yaml:4:model_alignment_strategy.dpo: Megatron models are fine-tuned with sft only; use "
-       "model_source hf"},
       {{{"model_source: megatron", "model_source: hf"},
-        {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {implementation: trl}}"}},
-       "run.yaml:4:model_alignment_strategy.orpo.implementation: `trl` has no pipeline; expected "
-       "nxdt with pipeline_model_parallel_size 2, or set "
-       "that to 1"},
+        {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {max_prompt_length: 32}}"}},
+       "run.yaml:4:model_alignment_strategy.orpo.max_prompt_length: 32 leaves no token of the "
+       "sequence for an answer: expected less than model.encoder_seq_length 32"},
+      {{{"model_source: megatron", "model_source: hf"},
+        {"seed: 7", "seed: 7\nmodel_alignment_strategy: {sft: {truncation_mode: keep}}"}},
+       "run.yaml:4:model_alignment_strategy.sft.truncation_mode: unknown value `keep`; expected "
+       "keep_start or keep_end"},
       {{{"model_source: megatron", "model_source: hf"},
         {"seed: 7", "seed: 7\nmodel_alignment_strategy: {orpo: {implementation: liger}}"}},
        "run.yaml:4:model_alignment_strategy.orpo.implementation: unknown value `liger`; expected "
@@ -228,10 +228,10 @@ const std::vector<Broken>& broken_files() {
       {{{"model_source: megatron", "model_source: hf"},
         {"seed: 7",
          "seed: 7\nmodel_alignment_strategy: {sft: {packing: true}, peft: {target_modules: "
-         "[q_proj]}}"}},
-       "run.yaml:4:model_alignment_strategy.peft.target_modules: `q_proj` takes no adapter; "
-       "expected qkv_proj, o_proj, gate_up_proj or "
-       "down_proj"},
+         "[qproj]}}"}},
+       "run.yaml:4:model_alignment_strategy.peft.target_modules: `qproj` names no module of this "
+       "model; expected some of down_proj, embed_tokens, gate_up_proj, k_proj, lm_head, o_proj, "
+       "q_proj or v_proj"},
       {{{"activation: swiglu", "activation: gelu"},
         {"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  fuse_gate_up: false"}},
        "run.yaml:27:model.fuse_gate_up: separates the two halves of a gated activation: expected "

@@ -165,8 +165,13 @@ std::vector<std::string> values_of(const std::string& key) {
       {"precision.xla_downcast_bf16", {"'0'"}},
       {"precision.neuron_rt_stochastic_rounding_en", {"'1'"}},
       {"model_alignment_strategy.orpo.implementation", {"trl"}},
+      {"model_alignment_strategy.orpo.truncation_mode", {"keep_end"}},
+      {"model_alignment_strategy.dpo.truncation_mode", {"keep_end"}},
+      {"model_alignment_strategy.sft.truncation_mode", {"keep_end"}},
       {"model_alignment_strategy.peft.lora_bias", {"all"}},
+      {"model_alignment_strategy.peft.init_lora_weights", {"gaussian"}},
       {"model_alignment_strategy.peft.target_modules", {"[o_proj]"}},
+      {"model_alignment_strategy.peft.modules_to_save", {"[lm_head]"}},
   };
   const auto found = kWords.find(key);
   if (found != kWords.end()) return found->second;
@@ -250,11 +255,10 @@ TEST_F(KeyEffects, AKeyWithoutEffectIsFound) {
 TEST_F(KeyEffects, KeysOfAlignmentDataAreListed) {
   const Overrides sft =
       joined(joined(kHf, kOneRank), {"model_alignment_strategy={sft: {packing: true}}",
-                                     "data.dev_choose_samples=10", "data.prompt_name=p"});
+                                     "data.subset_name=s", "data.prompt_name=p"});
   std::vector<std::string> listed;
   for (const KeyWithoutEffect& key : check(file_, sft).without_effect) listed.push_back(key.key);
-  EXPECT_THAT(listed, testing::IsSupersetOf({"data.dev_choose_samples", "data.prompt_name",
-                                             "model_alignment_strategy.sft.packing"}));
+  EXPECT_THAT(listed, testing::IsSupersetOf({"data.subset_name", "data.prompt_name"}));
 }
 
 }  // namespace

@@ -69,14 +69,15 @@ TEST(PublishedTraining, HasThePublishedLayoutsAndSizes) {
   }
 }
 
-/// The adapters of C01 are on gate_up_proj too, which these two layers do not have.
-TEST(PublishedTraining, AdaptersOfGateAndUpNeedTheFusedLayer) {
-  const auto adapters = testing::Contains(
-      UnsupportedFeature{"model_alignment_strategy.peft",
-                         "LoRA adapters on separate gates (model.fuse_gate_up: false)", true});
-  EXPECT_THAT(check_run_config(file_of("C01"), {}).config.unsupported, testing::Not(adapters));
-  EXPECT_THAT(check_run_config(file_of("C01"), {"model.fuse_gate_up=false"}).config.unsupported,
-              adapters);
+/// Separate layers each have an A.
+TEST(PublishedTraining, AdaptersOfGateAndUpFollowTheLayers) {
+  const RunConfig fused = check_run_config(file_of("C01"), {}).config;
+  const RunConfig separate = check_run_config(file_of("C01"), {"model.fuse_gate_up=false"}).config;
+  ASSERT_TRUE(fused.model.lora.has_value());
+  EXPECT_THAT(separate.unsupported, testing::IsEmpty());
+  EXPECT_EQ(
+      count_parameters(separate.model).dense_layer - count_parameters(fused.model).dense_layer,
+      std::int64_t{fused.model.lora->rank} * fused.model.hidden_size);
 }
 
 }  // namespace

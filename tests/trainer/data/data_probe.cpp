@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "trainer/data/alignment/alignment_samples.h"
+#include "trainer/data/chat/chat_template.h"
 #include "trainer/data/hf_dataset.h"
 #include "trainer/data/megatron/blend.h"
 #include "trainer/data/samples/samplers.h"
@@ -89,6 +91,11 @@ json sampler(const json& ask) {
     const SequentialSampler sequential(shape);
     for (std::int64_t batch = 0; batch < sequential.num_batches(consumed); ++batch)
       batches.push_back(sequential.indices(batch, ask.at("rank"), consumed));
+  } else if (ask.at("type") == "shuffled") {
+    const ShuffledSampler shuffled(shape);
+    for (std::int64_t batch = 0; batch < ask.at("batches"); ++batch)
+      batches.push_back(
+          shuffled.indices(consumed + batch * shape.global_batch_size, ask.at("rank")));
   } else {
     const RandomSampler random(shape, ask.value("seed", 0));
     for (std::int64_t batch = 0; batch < ask.at("batches"); ++batch)
@@ -121,6 +128,44 @@ TokenizerSection tokenizer_section(const json& ask) {
   return section;
 }
 
+json row_of(const Sample& sample) {
+  json row = {{"tokens", sample.tokens}, {"labels", sample.labels}};
+  if (!sample.position_ids.empty()) row["position_ids"] = sample.position_ids;
+  if (!sample.documents.empty()) row["documents"] = sample.documents;
+  if (!sample.next_tokens.empty()) row["next_tokens"] = sample.next_tokens;
+  for (const Sample& rejected : sample.rejected) row["rejected"] = row_of(rejected);
+  return row;
+}
+
+/// Samples of records, "preferences" or supervised ones.
+json alignment_rows(const json& ask) {
+  AlignmentSampleOptions options;
+  options.sequence = ask.at("sequence_length");
+  options.most_records = ask.value("dev_choose_samples", 0);
+  options.packing = ask.value("packing", false);
+  options.max_prompt_length = ask.value("max_prompt_length", 0);
+  options.next_tokens = ask.value("next_tokens", false);
+  options.truncation = ask.value("keep_end", false) ? Truncation::kKeepEnd : Truncation::kKeepStart;
+  const TokenizerSection tokenizer = tokenizer_section(ask);
+  auto tokens = std::make_shared<const RecordTokens>(
+      std::make_shared<const RecordTexts>(open_records(ask.at("path"), "data.train_dir"),
+                                          tokenizer.type),
+      tokenizer);
+  std::shared_ptr<const SampleSource> samples;
+  std::string description;
+  if (ask.value("preferences", false)) {
+    samples = std::make_shared<const PreferenceSamples>(tokens, options);
+  } else {
+    auto answered = std::make_shared<const AnsweredSamples>(tokens, options);
+    description = answered->description();
+    samples = std::move(answered);
+  }
+  json rows = json::array();
+  for (std::int64_t i = 0; i < samples->num_samples(); ++i)
+    rows.push_back(row_of(samples->item(i)));
+  return {{"rows", rows}, {"description", description}};
+}
+
 json tokenize(const json& ask) {
   const auto tokenizer = make_tokenizer(tokenizer_section(ask));
   const auto id = [](std::optional<std::int32_t> value) { return value ? json(*value) : json(); };
@@ -150,8 +195,26 @@ json hf_rows(const json& ask) {
   return rows;
 }
 
+/// "chats": a text of JSON, which keeps the order of members.
+json chats(const json& ask) {
+  const ChatTemplate chat_template(ask.at("tokenizer"),
+                                   std::chrono::milliseconds(ask.value("limit_ms", 5000)));
+  std::vector<Chat> chats;
+  const auto texts = nlohmann::ordered_json::parse(ask.at("chats").get<std::string>());
+  for (const nlohmann::ordered_json& chat : texts) {
+    chats.push_back({chat.at("messages"), chat.value("tools", nlohmann::ordered_json()),
+                     chat.value("add_generation_prompt", false)});
+  }
+  json result = json::array();
+  for (const RenderedChat& chat : chat_template.render(chats, "data.jsonl:7"))
+    result.push_back({{"text", chat.text}, {"generated", chat.generated}});
+  return result;
+}
+
 json answer(const json& ask) {
   const std::string what = ask.at("ask");
+  if (what == "chats") return chats(ask);
+  if (what == "alignment_rows") return alignment_rows(ask);
   if (what == "read") return read_all(ask);
   if (what == "index_maps") return index_maps(ask);
   if (what == "items") return items(ask);

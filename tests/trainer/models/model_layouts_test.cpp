@@ -214,10 +214,26 @@ TEST(ModelLora, TheFirstLossIsTheBaseModels) {
   EXPECT_NE(adapted.steps[2].loss, base);
 }
 
-TEST(ModelLora, ReplicatingProjectionsAreRefused) {
-  RunConfig config = small_model({"", with_adapters}, {});
-  config.model.qkv_linear = true;
-  EXPECT_THROW(train(config, {}), std::exception);
+/// Query, key and value of one layer of their own, with key and value replicated where TP exceeds
+/// their heads.
+TEST(ModelLora, ReplicatedKeysAndValuesEqualOneRank) {
+  const auto replicated = [](const Layout& layout) {
+    RunConfig config = small_model({"",
+                                    [](ModelSection& m) {
+                                      with_adapters(m);
+                                      m.num_kv_heads = 2;
+                                      m.qkv_linear = true;
+                                    }},
+                                   layout);
+    config.distributed_strategy.kv_replicator = std::max(1, layout.tp / 2);
+    return config;
+  };
+  const Outcome one_rank = train(replicated({}), {});
+  for (const Layout& layout : {Layout{2, 1, 1, false, true}, Layout{4, 1, 1, true, true}}) {
+    const Outcome outcome = train(replicated(layout), layout);
+    EXPECT_LE(worst_error(outcome, one_rank), kTolerance) << "TP " << layout.tp;
+    EXPECT_TRUE(outcome.replicas_equal);
+  }
 }
 
 /// The residual stream crosses the stage border in fp32: cutting a bf16 model in two changes only

@@ -114,10 +114,10 @@ const std::map<std::string, Setter>& setters() {
       {"moe_routed_scaling_factor", of_mixture(&MoeSection::routed_scaling_factor)},
       {"lora_rank",
        [](ModelSection& m, const c10::IValue& v) {
-         m.lora = LoraSection{static_cast<int>(v.toInt()),
-                              2.0 * static_cast<double>(v.toInt()),
-                              0,
-                              {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}};
+         m.lora = LoraSection{.rank = static_cast<int>(v.toInt()),
+                              .alpha = 2.0 * static_cast<double>(v.toInt()),
+                              .dropout = 0,
+                              .targets = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}};
        }},
       {"orpo_beta",
        [](ModelSection& m, const c10::IValue& v) {
@@ -181,15 +181,25 @@ void set_weights(ParameterList& parameters, const Dict& weights) {
     throw ConfigError(c10::str("expected ", parameters.size(), " weights, got ", weights.size()));
 }
 
+/// Labels of every token that is not padding, as TRL's ORPO has them.
+at::Tensor next_tokens(const MicroBatch& batch) {
+  at::Tensor tokens = batch.input_ids;
+  if (batch.attention_mask.defined()) tokens = tokens.masked_fill(batch.attention_mask.eq(0), -100);
+  return at::constant_pad_nd(tokens.narrow(1, 1, tokens.size(1) - 1), {0, 1}, -100);
+}
+
 MicroBatch batch_of(const Dict& input, std::int64_t step) {
   const auto part = [&](const char* key) {
     return input.contains(key) ? input.at(key).toTensor()[step] : at::Tensor();
   };
-  return {part("input_ids"),      part("labels"),
-          part("loss_mask"),      part("position_ids"),
-          part("attention_mask"), {},
-          part("token_type_ids"), part("next_sentence_labels"),
-          part("pixel_values")};
+  MicroBatch batch{part("input_ids"),      part("labels"),
+                   part("loss_mask"),      part("position_ids"),
+                   part("attention_mask"), {},
+                   part("token_type_ids"), part("next_sentence_labels"),
+                   part("pixel_values")};
+  batch.reference_log_probs = part("reference_log_probs");
+  if (batch.input_ids.defined()) batch.next_tokens = next_tokens(batch);
+  return batch;
 }
 
 OptimizerOptions adamw_options(const Dict& values) {

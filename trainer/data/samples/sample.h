@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace trellis::trainer {
@@ -10,6 +11,9 @@ struct Sample {
   std::vector<std::int64_t> tokens, labels;
   std::vector<std::int64_t> position_ids;  ///< empty: 0 … s − 1
   std::vector<float> loss_mask;            ///< empty: 1 everywhere
+  std::vector<std::int64_t> documents;     ///< MicroBatch::attention_mask; empty: one document
+  std::vector<std::int64_t> next_tokens;   ///< MicroBatch::next_tokens; empty: not asked for
+  std::vector<Sample> rejected;            ///< preference pairs: one, the other answer
 };
 
 /// Something with numbered samples: a part of a data set, or a blend. Safe for several threads.
@@ -20,6 +24,8 @@ class SampleSource {
   /// `index` from 0. Negative: a row that only fills a batch, whose loss_mask is 0.
   [[nodiscard]] virtual Sample item(std::int64_t index) const = 0;
   [[nodiscard]] virtual std::int64_t num_tokens() const = 0;  ///< of one epoch
+  /// The place of a sample in its file, for people; "" where samples are no records.
+  [[nodiscard]] virtual std::string where(std::int64_t) const { return ""; }
 };
 
 }  // namespace trellis::trainer

@@ -113,6 +113,43 @@ RandomSampler::Order RandomSampler::order_of(std::int64_t epoch) const {
   return kept_;
 }
 
+ShuffledSampler::ShuffledSampler(const SamplerShape& shape, std::uint64_t seed)
+    : shape_(shape), seed_(seed) {
+  shape_.check();
+  if (shape_.total_samples < shape_.global_batch_size) {
+    throw ConfigError("samples of the data: expected at least one global batch of " +
+                      std::to_string(shape_.global_batch_size) + ", got " +
+                      std::to_string(shape_.total_samples));
+  }
+}
+
+std::vector<std::int64_t> ShuffledSampler::indices(std::int64_t consumed_samples,
+                                                   int data_parallel_rank) const {
+  shape_.check_rank(data_parallel_rank);
+  const std::int64_t batch = shape_.global_batch_size,
+                     active = shape_.total_samples - shape_.total_samples % batch;
+  std::int64_t epoch = consumed_samples / active, first = consumed_samples % active;
+  if (first + batch > shape_.total_samples) {
+    ++epoch;
+    first = 0;
+  }
+  const Order order = order_of(epoch);
+  std::vector<std::int64_t> indices;
+  for (std::int64_t i = data_parallel_rank; i < batch; i += shape_.data_parallel_size)
+    indices.push_back((*order)[static_cast<std::size_t>(first + i)]);
+  return indices;
+}
+
+ShuffledSampler::Order ShuffledSampler::order_of(std::int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  if (kept_epoch_ != epoch) {
+    kept_ = std::make_shared<const std::vector<std::int64_t>>(
+        torch_randperm(shape_.total_samples, seed_ + static_cast<std::uint64_t>(epoch)));
+    kept_epoch_ = epoch;
+  }
+  return kept_;
+}
+
 std::vector<std::int64_t> torch_randperm(std::int64_t count, std::uint64_t seed) {
   std::mt19937 generator(static_cast<std::uint32_t>(seed));
   std::vector<std::int64_t> order(static_cast<std::size_t>(count));

@@ -65,6 +65,30 @@ class RandomSampler {
   mutable Order kept_;
 };
 
+/// torch's DistributedSampler(shuffle=True, drop_last=True), as NxDT's alignment data use it, in
+/// global batches: an epoch is total − total mod gbs samples in the order of torch.randperm, seeded
+/// with seed + epoch; rank r gets the places r, r + DP, r + 2·DP, … of a batch. The order does not
+/// depend on the layout.
+class ShuffledSampler {
+ public:
+  /// Throws ConfigError when there is no global batch of samples.
+  explicit ShuffledSampler(const SamplerShape& shape, std::uint64_t seed = 0);
+  /// The rank's share of the global batch that starts after `consumed_samples`. After another
+  /// global batch size an epoch may end with less than a batch: the next one starts instead.
+  [[nodiscard]] std::vector<std::int64_t> indices(std::int64_t consumed_samples,
+                                                  int data_parallel_rank) const;
+
+ private:
+  using Order = std::shared_ptr<const std::vector<std::int64_t>>;
+  [[nodiscard]] Order order_of(std::int64_t epoch) const;
+
+  SamplerShape shape_;
+  std::uint64_t seed_;
+  mutable std::mutex mutex_;
+  mutable std::int64_t kept_epoch_ = -1;
+  mutable Order kept_;
+};
+
 /// torch.randperm(count, generator=torch.Generator().manual_seed(seed)) on the CPU.
 [[nodiscard]] std::vector<std::int64_t> torch_randperm(std::int64_t count, std::uint64_t seed);
 

@@ -58,9 +58,6 @@ void read_merge_file(const std::string& file, BpeTables& tables) {
 }
 
 BpeTables read_bpe_model(const JsonReader& model, bool byte_level) {
-  // Old files name no type.
-  if (const std::string type = model["type"].text_or("BPE"); type != "BPE")
-    model["type"].unsupported("the model " + type + " (known: BPE)");
   refuse_unless_null(model["dropout"], "dropout of merges");
   refuse_unless_null(model["continuing_subword_prefix"], "a prefix of tokens inside words");
   refuse_unless_null(model["end_of_word_suffix"], "a suffix of tokens that end words");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trainer/data/tokenizers/word_cache.h"
+#include "trainer/data/tokenizers/word_model.h"
 
 namespace trellis::trainer {
 
@@ -28,25 +29,23 @@ struct BpeTables {
 
 /// Byte-pair encoding of one word at a time: symbols are joined by the merge of highest priority,
 /// the leftmost first, until none applies. Words are remembered. Not for several threads at a time.
-class BpeModel {
+class BpeModel : public WordModel {
  public:
   /// Throws ConfigError when a merge names or makes a token that the vocabulary does not have, or
   /// an id occurs twice.
   explicit BpeModel(const BpeTables& tables);
 
-  void encode_word(std::string_view word, std::vector<std::int32_t>& ids);
-  /// Largest id + 1.
-  [[nodiscard]] std::int32_t vocab_size() const {
+  void encode_word(std::string_view word, std::vector<std::int32_t>& ids) override;
+  [[nodiscard]] std::int32_t vocab_size() const override {
     return static_cast<std::int32_t>(tokens_.size());
   }
-  /// A token as the vocabulary writes it; empty for an id that is not used.
-  [[nodiscard]] const std::string& token(std::int32_t id) const {
+  [[nodiscard]] const std::string& token(std::int32_t id) const override {
     return tokens_[static_cast<std::size_t>(id)];
   }
-  [[nodiscard]] std::optional<std::int32_t> id_of(const std::string& token) const;
+  [[nodiscard]] std::optional<std::int32_t> id_of(const std::string& token) const override;
   /// No token of several symbols holds `mark` after another symbol: a text may be cut before each
   /// such mark without changing its tokens.
-  [[nodiscard]] bool can_cut_before(std::string_view mark) const;
+  [[nodiscard]] bool can_cut_before(std::string_view mark) const override;
 
  private:
   struct Merge {

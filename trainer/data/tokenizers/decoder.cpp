@@ -60,6 +60,23 @@ void fuse(std::vector<std::string>& tokens) {
   tokens.assign(1, text);
 }
 
+/// A space before a token that begins a word; `cleans`: none before marks and English suffixes.
+void join_word_piece(std::string& token, bool first, const std::string& prefix, bool cleans) {
+  if (!first) {
+    if (token.starts_with(prefix)) {
+      token.erase(0, prefix.size());
+    } else {
+      token.insert(0, " ");
+    }
+  }
+  if (!cleans) return;
+  constexpr std::pair<const char*, const char*> kMarks[] = {
+      {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+      {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+      {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kMarks) token = replace_all(token, from, to);
+}
+
 std::int64_t count_of(const JsonReader& json) { return json.is_null() ? 0 : json.id(); }
 
 }  // namespace
@@ -104,10 +121,18 @@ void TokenDecoder::add(const JsonReader& json) {
         tokens[i] = replace_all(tokens[i], mark, " ");
       }
     });
+  } else if (type == "WordPiece") {
+    const std::string prefix = json["prefix"].text_or("##");
+    const bool cleans = json["cleanup"].flag(true);
+    steps_.emplace_back([prefix, cleans](std::vector<std::string>& tokens) {
+      for (std::size_t i = 0; i < tokens.size(); ++i)
+        join_word_piece(tokens[i], i == 0, prefix, cleans);
+    });
   } else {
     json["type"].unsupported(
         "the decoder " + type +
-        " (known: Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace)");
+        " (known: Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, "
+        "WordPiece)");
   }
 }
 

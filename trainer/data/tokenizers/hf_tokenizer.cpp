@@ -11,7 +11,9 @@
 #include "trainer/data/tokenizers/bpe_files.h"
 #include "trainer/data/tokenizers/decoder.h"
 #include "trainer/data/tokenizers/normalizer.h"
+#include "trainer/data/tokenizers/piece_models.h"
 #include "trainer/data/tokenizers/pre_tokenizer.h"
+#include "trainer/data/tokenizers/tiktoken_file.h"
 #include "trainer/data/tokenizers/unicode.h"
 
 namespace trellis::trainer {
@@ -20,16 +22,21 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// Of cl100k_base and Llama 3.
+constexpr const char* kTiktokenPattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
 struct SpecialIds {
   std::optional<std::int32_t> eos, bos, pad;
 };
 
-/// text → added tokens and texts between → normalizer → words → BPE.
-class BpeTokenizer : public Tokenizer {
+/// text → added tokens and texts between → normalizer → words → tokens.
+class WordTokenizer : public Tokenizer {
  public:
-  BpeTokenizer(const BpeTables& tables, std::vector<AddedToken> added, Normalizer normalizer,
-               PreTokenizer pre_tokenizer, TokenDecoder decoder)
-      : model_(tables),
+  WordTokenizer(std::unique_ptr<WordModel> model, std::vector<AddedToken> added,
+                Normalizer normalizer, PreTokenizer pre_tokenizer, TokenDecoder decoder)
+      : model_(std::move(model)),
         normalizer_(std::move(normalizer)),
         pre_tokenizer_(std::move(pre_tokenizer)),
         decoder_(std::move(decoder)),
@@ -39,9 +46,9 @@ class BpeTokenizer : public Tokenizer {
       vocab_size_ = std::max(vocab_size_, token.id + 1);
       added_content_[token.id] = token.content;
     }
-    vocab_size_ = std::max(vocab_size_, model_.vocab_size());
+    vocab_size_ = std::max(vocab_size_, model_->vocab_size());
     constexpr const char* kSpaceMark = "\xE2\x96\x81";  // ▁, of SentencePiece
-    if (!tables.byte_level && model_.can_cut_before(kSpaceMark))
+    if (!pre_tokenizer_.byte_level() && model_->can_cut_before(kSpaceMark))
       pre_tokenizer_.cut_before(kSpaceMark);
   }
 
@@ -50,7 +57,7 @@ class BpeTokenizer : public Tokenizer {
     for (const auto& [id, content] : added_content_) {
       if (content == token) return id;
     }
-    return model_.id_of(token);
+    return model_->id_of(token);
   }
 
   std::int32_t vocab_size() const override { return vocab_size_; }
@@ -79,8 +86,8 @@ class BpeTokenizer : public Tokenizer {
     for (const std::int32_t id : ids) {
       if (const auto added = added_content_.find(id); added != added_content_.end()) {
         tokens.push_back(added->second);
-      } else if (id >= 0 && id < model_.vocab_size()) {
-        tokens.push_back(model_.token(id));
+      } else if (id >= 0 && id < model_->vocab_size()) {
+        tokens.push_back(model_->token(id));
       }
     }
     return decoder_.decode(std::move(tokens));
@@ -117,10 +124,10 @@ class BpeTokenizer : public Tokenizer {
 
   void encode_words(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) {
     pre_tokenizer_.for_each_word(text, at_start,
-                                 [&](std::string_view word) { model_.encode_word(word, ids); });
+                                 [&](std::string_view word) { model_->encode_word(word, ids); });
   }
 
-  BpeModel model_;
+  std::unique_ptr<WordModel> model_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   TokenDecoder decoder_;
@@ -154,7 +161,7 @@ std::optional<std::string> special_text(const JsonReader& token) {
 }
 
 /// Special tokens by name, from the first of two files that names each.
-SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& tokenizer) {
+SpecialIds read_special_ids(const fs::path& directory, const WordTokenizer& tokenizer) {
   SpecialIds special;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::string file = (directory / name).string();
@@ -174,6 +181,15 @@ SpecialIds read_special_ids(const fs::path& directory, const BpeTokenizer& token
   return special;
 }
 
+std::unique_ptr<WordModel> read_model(const JsonReader& model, bool byte_level) {
+  const std::string type = model["type"].text_or("BPE");  // old files name no type
+  if (type == "BPE") return std::make_unique<BpeModel>(read_bpe_model(model, byte_level));
+  if (type != "WordPiece" && type != "Unigram")
+    model["type"].unsupported("the model " + type + " (known: BPE, WordPiece, Unigram)");
+  if (byte_level) model["type"].unsupported("the model " + type + " after ByteLevel");
+  return type == "WordPiece" ? make_word_piece(model) : make_unigram(model);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
@@ -191,11 +207,48 @@ std::unique_ptr<Tokenizer> make_hf_tokenizer(const std::string& path) {
   if (!document.is_object() || !document.contains("model"))
     root.wrong("a tokenizer.json with the member \"model\"");
   PreTokenizer pre_tokenizer(root["pre_tokenizer"]);
-  const BpeTables tables = read_bpe_model(root["model"], pre_tokenizer.byte_level());
-  auto tokenizer = std::make_unique<BpeTokenizer>(
-      tables, read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
+  auto tokenizer = std::make_unique<WordTokenizer>(
+      read_model(root["model"], pre_tokenizer.byte_level()),
+      read_added_tokens(root["added_tokens"]), Normalizer(root["normalizer"]),
       std::move(pre_tokenizer), TokenDecoder(root["decoder"]));
   tokenizer->set_special(read_special_ids(file.parent_path(), *tokenizer));
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(const std::string& file,
+                                                   const std::string& type) {
+  const BpeTables tables = read_tiktoken_file(file);
+  auto model = std::make_unique<BpeModel>(tables);
+  std::vector<AddedToken> added;
+  SpecialIds special;
+  const std::int32_t next = model->vocab_size();
+  if (type == "llama3") {
+    const char* first[] = {"<|begin_of_text|>", "<|end_of_text|>"};
+    for (std::int32_t i = 0; i < 256; ++i)
+      added.push_back(
+          {.id = next + i,
+           .content = i < 2 ? first[i] : "<|reserved_special_token_" + std::to_string(i - 2) + "|>",
+           .special = true});
+    special = {next + 1, next, std::nullopt};
+  } else if (type == "cl100k_base") {
+    added.push_back({.id = next + 1, .content = "<|endoftext|>", .special = true});
+    special = {next + 1, std::nullopt, std::nullopt};
+  } else if (!type.empty()) {
+    throw ConfigError(
+        "data.tokenizer.type: expected llama3 or cl100k_base with library tiktoken, "
+        "or none, got \"" +
+        type + "\"");
+  }
+  const json words = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", kTiktokenPattern}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  const json decoder = {{"type", "ByteLevel"}}, none;
+  auto tokenizer = std::make_unique<WordTokenizer>(
+      std::move(model), std::move(added), Normalizer(JsonReader(none, file)),
+      PreTokenizer(JsonReader(words, file)), TokenDecoder(JsonReader(decoder, file)));
+  tokenizer->set_special(special);
   return tokenizer;
 }
 
@@ -214,10 +267,10 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
     added.push_back({.id = end->second, .content = end_of_text, .special = true});
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
   const json none;
-  auto tokenizer = std::make_unique<BpeTokenizer>(tables, std::move(added),
-                                                  Normalizer(JsonReader(none, vocab_file)),
-                                                  PreTokenizer(JsonReader(byte_level, vocab_file)),
-                                                  TokenDecoder(JsonReader(byte_level, vocab_file)));
+  auto tokenizer = std::make_unique<WordTokenizer>(
+      std::make_unique<BpeModel>(tables), std::move(added),
+      Normalizer(JsonReader(none, vocab_file)), PreTokenizer(JsonReader(byte_level, vocab_file)),
+      TokenDecoder(JsonReader(byte_level, vocab_file)));
   if (end != tables.vocab.end()) tokenizer->set_special({end->second, end->second, std::nullopt});
   return tokenizer;
 }

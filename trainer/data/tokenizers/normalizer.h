@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,8 +9,8 @@
 
 namespace trellis::trainer {
 
-/// `normalizer` of a tokenizer.json: Prepend and Replace, or a Sequence of them. Throws ConfigError
-/// for others.
+/// `normalizer` of a tokenizer.json: Prepend, Replace, Lowercase, Strip, StripAccents, NFC, NFD,
+/// NFKC, NFKD and BertNormalizer, or a Sequence of them. Throws ConfigError for others.
 class Normalizer {
  public:
   explicit Normalizer(const JsonReader& json);
@@ -18,9 +19,9 @@ class Normalizer {
 
  private:
   void add(const JsonReader& json);
-  struct Step {
-    std::string from, to;  ///< from "": `to` is put before a text that is not empty
-  };
+  void add_replace(const JsonReader& json);
+  void add_bert(const JsonReader& json);
+  using Step = std::function<std::string(std::string text)>;
   std::vector<Step> steps_;
 };
 

@@ -104,6 +104,16 @@ FindParts by_text(const std::string& mark) {
   });
 }
 
+/// ASCII's, and Unicode's category P.
+constexpr const char* kPunctuation = "[\\p{P}!-/:-@\\[-`{-~]";
+
+/// \\w+|[^\\w\\s]+, where \\w is Unicode's: alphabetic, marks, digits, connectors, joiners.
+constexpr const char* kWordsAndMarks =
+    "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}]+|"
+    "[^\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}\\s]+";
+
 class PrefixSpace : public PreTokenizer::Step {
  public:
   void apply(const Piece& piece, Output& output) const override {
@@ -170,6 +180,12 @@ PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 
 void PreTokenizer::add(const JsonReader& json) {
   const std::string& type = json["type"].text();
+  const auto add_step = [this](const char* pattern, const JsonReader& at, Behavior behavior,
+                               bool invert) {
+    steps_.push_back(
+        std::make_unique<SplitStep>(by_pattern(pattern, at.where()), behavior, invert));
+    only_scanner_ = nullptr;
+  };
   if (byte_level_) json.unsupported("a pre-tokenizer after ByteLevel");
   if (type == "Sequence") {
     for (const JsonReader& step : json["pretokenizers"].elements()) add(step);
@@ -184,19 +200,21 @@ void PreTokenizer::add(const JsonReader& json) {
         std::make_unique<Metaspace>(mark, read_prepend(json), json["split"].flag(true)));
     only_scanner_ = nullptr;
   } else if (type == "Digits") {
-    const Behavior behavior =
-        json["individual_digits"].flag(false) ? Behavior::kIsolated : Behavior::kContiguous;
-    steps_.push_back(
-        std::make_unique<SplitStep>(by_pattern("\\p{N}", json.where()), behavior, false));
-    only_scanner_ = nullptr;
+    const bool each = json["individual_digits"].flag(false);
+    add_step("\\p{N}", json, each ? Behavior::kIsolated : Behavior::kContiguous, false);
   } else if (type == "WhitespaceSplit") {
-    steps_.push_back(
-        std::make_unique<SplitStep>(by_pattern("\\s", json.where()), Behavior::kRemoved, false));
-    only_scanner_ = nullptr;
+    add_step("\\s", json, Behavior::kRemoved, false);
+  } else if (type == "Whitespace") {
+    add_step(kWordsAndMarks, json, Behavior::kRemoved, true);
+  } else if (type == "Punctuation") {
+    add_step(kPunctuation, json, read_behavior(json["behavior"]), false);
+  } else if (type == "BertPreTokenizer") {
+    add_step("\\s", json, Behavior::kRemoved, false);
+    add_step(kPunctuation, json, Behavior::kIsolated, false);
   } else {
-    json["type"].unsupported(
-        "the pre-tokenizer " + type +
-        " (known: Sequence, ByteLevel, Split, Metaspace, Digits, WhitespaceSplit)");
+    json["type"].unsupported("the pre-tokenizer " + type +
+                             " (known: Sequence, ByteLevel, Split, Metaspace, Digits, Whitespace, "
+                             "WhitespaceSplit, Punctuation, BertPreTokenizer)");
   }
 }
 

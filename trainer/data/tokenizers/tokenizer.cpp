@@ -36,9 +36,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSection& section) {
   if (section.library == "megatron") return make_megatron_tokenizer(section);
   if (section.library == "sentencepiece")
     return make_sentencepiece_tokenizer(required(section.model, "model", "library sentencepiece"));
+  if (section.library == "tiktoken")
+    return make_tiktoken_tokenizer(required(section.model, "model", "library tiktoken"),
+                                   section.type);
   throw ConfigError(
-      "data.tokenizer.library: expected byte-level, huggingface, megatron or sentencepiece, got "
-      "\"" +
+      "data.tokenizer.library: expected byte-level, huggingface, megatron, sentencepiece or "
+      "tiktoken, got \"" +
       section.library + "\"");
 }
 

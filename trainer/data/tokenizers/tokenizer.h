@@ -37,6 +37,7 @@ class Tokenizer {
 ///   megatron       type GPT2BPETokenizer: vocab_file, merge_file;
 ///                  type GPTSentencePieceTokenizer: model
 ///   sentencepiece  model
+///   tiktoken       model; type llama3 or cl100k_base, for their special tokens
 [[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerSection& section);
 
 }  // namespace trellis::trainer

@@ -1,16 +1,17 @@
 #include "trainer/models/decoder/decoder.h"
 
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "trainer/config/logged_scalars.h"
 #include "trainer/parallel_layers/loss_functions.h"
 
 namespace trellis::trainer {
 namespace {
-
-constexpr std::int64_t kIgnored = -100;  ///< label of a token without a loss
 
 RotarySpec rotary_spec(const ModelSection& config) {
   RotarySpec spec;
@@ -21,14 +22,6 @@ RotarySpec rotary_spec(const ModelSection& config) {
   spec.percentage = config.rotary_percentage;
   spec.scaling = config.rope_scaling;
   return spec;
-}
-
-/// Of the first `count` rows, [s, count]; −100 where none follows, and for padding.
-at::Tensor next_tokens(const MicroBatch& batch, std::int64_t count) {
-  at::Tensor tokens = batch.input_ids.narrow(0, 0, count);
-  if (batch.attention_mask.defined())
-    tokens = tokens.masked_fill(batch.attention_mask.narrow(0, 0, count).eq(0), kIgnored);
-  return at::constant_pad_nd(tokens.narrow(1, 1, tokens.size(1) - 1), {0, 1}, kIgnored).t();
 }
 
 }  // namespace
@@ -48,27 +41,6 @@ at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
   return weighted_mean(masked_loss_sums(logits, batch, context));
 }
 
-at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch,
-                           const EntropyContext& context, const OrpoSection& orpo) {
-  CrossEntropyOptions options{.entry_dtype = context.entry_dtype, .ignore_index = kIgnored};
-  if (orpo.trl) options.entry_dtype = logits.scalar_type();
-  const at::Tensor labels = batch.labels.t();
-  const at::Tensor losses = parallel_cross_entropy(logits, labels, context.tp, options);
-  const at::Tensor counts = labels.ne(kIgnored).sum(0).to(losses.scalar_type());
-  const at::Tensor log_probability = losses.sum(0).neg() / counts;  // [2·b]
-  const at::Tensor odds = log_probability - log_probability.exp().neg().log1p();
-  const std::int64_t pairs = odds.size(0) / 2;
-  const at::Tensor difference = odds.narrow(0, 0, pairs) - odds.narrow(0, pairs, pairs);
-  const at::Tensor ratio =
-      difference.clamp_max(0) -
-      difference.abs().neg().exp().log1p();  // log sigmoid, which does not overflow
-  if (!orpo.trl) return (log_probability.narrow(0, 0, pairs) + ratio * orpo.beta).mean().neg();
-  const at::Tensor tokens = next_tokens(batch, pairs);
-  const at::Tensor nll =
-      parallel_cross_entropy(logits.narrow(1, 0, pairs), tokens, context.tp, options);
-  return nll.sum() / tokens.ne(kIgnored).sum().to(nll.scalar_type()) - ratio.mean() * orpo.beta;
-}
-
 Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context,
                  const StageSlot& slot)
     : entropy_{context.tp(), context.wide_dtype},
@@ -76,6 +48,8 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       save_logits_(config.save_logits),
       frozen_(config.lora.has_value()),
       orpo_(config.orpo),
+      dpo_(config.dpo),
+      num_metrics_(std::ssize(preference_tags(config))),
       auxiliary_(auxiliary_loss_of(config)),
       counts_tokens_(config.moe && !context.shape_only),
       hidden_size_(config.hidden_size),
@@ -125,6 +99,10 @@ void Decoder::make_head(const ModelSection& config, const ModuleNames& names,
     weight = parameter.tensor;
   }
   head_ = ColumnShards{{weight}, {}, entropy_.tp, context.sequence_parallel, context.reduce_dtype};
+  if (config.lora && !tied && config.lora->targets_module(names.head))
+    head_lora_.emplace(
+        context, *config.lora, names.head, config.hidden_size,
+        std::vector<ColumnParallelLinear::Output>{{"", std::int64_t{config.vocab_size}}}, "");
 }
 
 at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) const {
@@ -140,7 +118,7 @@ at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) co
                       : is_packed ? unpack(input, sequence.router)
                                   : input;
   // A frozen embedding ends backward; recomputed layers need an input that has a gradient.
-  if (embedding_ && frozen_ && at::GradMode::is_enabled())
+  if (embedding_ && frozen_ && at::GradMode::is_enabled() && !hidden.requires_grad())
     hidden = hidden.detach().requires_grad_();
   for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
   if (counts_tokens_ && position_->training) count_routed_tokens(*sequence.router);
@@ -179,11 +157,17 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch,
   at::Tensor logits;
   {
     const Scope scope = head_scope_.enter();
-    logits = head_scope_.leave(linear_with_async_communication(hidden, *head_)[0]);
+    std::vector<at::Tensor> outputs = linear_with_async_communication(hidden, *head_);
+    if (head_lora_) head_lora_->add_to(outputs, hidden);
+    logits = head_scope_.leave(outputs[0]);
   }
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
-  if (orpo_) return loss_scope_.leave(odds_ratio_loss(logits, batch, entropy_, *orpo_));
+  if (orpo_ || dpo_) {
+    preference_ = orpo_ ? odds_ratio_loss(logits, batch, entropy_, *orpo_)
+                        : direct_preference_loss(logits, batch, entropy_, *dpo_);
+    return loss_scope_.leave(std::exchange(preference_.loss, {}));
+  }
   const at::Tensor sums = masked_loss_sums(logits, batch, entropy_);
   return loss_scope_.leave(auxiliary_.is_on()
                                ? with_auxiliary_loss(sums, auxiliary_, batch.labels.numel(), record)

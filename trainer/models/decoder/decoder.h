@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "trainer/config/model_section.h"
+#include "trainer/models/decoder/preference_losses.h"
 #include "trainer/modules/embedding.h"
 #include "trainer/modules/moe/router_record.h"
 #include "trainer/modules/transformer/transformer_layer.h"
+#include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
 
@@ -21,15 +23,6 @@ at::Tensor masked_loss_sums(const at::Tensor& logits, const MicroBatch& batch,
 /// The first of these sums divided by the second; 0 when no label counts.
 at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
                             const EntropyContext& context);
-
-/// Odds-ratio preference optimization over pairs: logits [s, 2·b, v/TP], the chosen sequences
-/// first. With p the mean log-probability of a sequence's labels and odds(p) = p − log(1 − eᵖ): NLL
-/// − beta · mean over pairs of log sigmoid(odds(p_chosen) − odds(p_rejected)). NLL is the mean of
-/// −p_chosen (NxDT, base_orpo.py). `trl` (TRL 0.24, orpo_trainer.py): it is the mean cross entropy
-/// of every next token of the chosen sequences that is not padding, and entries of the vocabulary
-/// have the logits' dtype.
-at::Tensor odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch,
-                           const EntropyContext& context, const OrpoSection& orpo);
 
 /// One pipeline stage of a decoder: embedding on the first stage, its layers, final norm, head and
 /// loss on the last one (post_ln has no final norm). Parameter names are global:
@@ -46,7 +39,10 @@ class Decoder : public PipelineStage {
           const StageSlot& slot);
   /// Throws ConfigError for samples of another length than the model's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override;
-  [[nodiscard]] bool weighs_its_loss() const override { return !orpo_; }
+  [[nodiscard]] bool weighs_its_loss() const override { return !orpo_ && !dpo_; }
+  [[nodiscard]] std::int64_t num_metrics() const override { return num_metrics_; }
+  [[nodiscard]] at::Tensor metrics() const override { return preference_.metrics; }
+  [[nodiscard]] at::Tensor log_probs() const override { return preference_.log_probs; }
   [[nodiscard]] at::Tensor logits() const override { return logits_; }
   [[nodiscard]] std::map<int, at::Tensor> take_routed_tokens() const override {
     return std::exchange(routed_, {});
@@ -68,6 +64,8 @@ class Decoder : public PipelineStage {
   SequenceShard sequence_;
   bool save_logits_, frozen_;  ///< frozen: only adapters are trained
   std::optional<OrpoSection> orpo_;
+  std::optional<DpoSection> dpo_;
+  std::int64_t num_metrics_;
   AuxiliaryLoss auxiliary_;
   bool counts_tokens_;  ///< of routers
   std::int64_t hidden_size_, local_length_;
@@ -79,11 +77,13 @@ class Decoder : public PipelineStage {
   std::deque<TransformerLayer> layers_;
   std::optional<Norm> final_norm_;
   std::optional<ColumnShards> head_;
+  std::optional<ColumnParallelLora> head_lora_;
   LayerScope head_scope_;
   LayerScope loss_scope_;
   std::vector<TiedWeight> tied_;
   mutable std::map<int, at::Tensor> routed_;
   mutable at::Tensor logits_;
+  mutable PreferenceLoss preference_;  ///< of the last forward pass; its loss has left
 };
 
 }  // namespace trellis::trainer

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Records of fine-tuning through the YAML: `data inspect` shows what a step reads and what it
+learns; mistakes name file and record."""
+
+import json
+import unittest
+
+from cli_case import SOURCE, Case
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+SHARED = [
+    SOURCE / "examples/verify_llama.yaml",
+    "data.global_batch_size=4",
+    "model.encoder_seq_length=48",
+    "model.vocab_size=null",
+]
+
+
+class Inspect(Case):
+    def records(self, rows, name="data.jsonl"):
+        (self.dir / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return f"data.train_dir={self.dir / name}"
+
+    def chat_tokenizer(self, template):
+        alphabet = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+        inner = Tokenizer(models.BPE(alphabet, []))
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        inner.decoder = decoders.ByteLevel()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(self.dir / "tokenizer")
+        return f"data.tokenizer={{library: huggingface, type: {self.dir / 'tokenizer'}}}"
+
+    def inspect(self, strategy, *more):
+        """The document, after what is for people has been printed too."""
+        args = ["data", "inspect", *SHARED, f"model_alignment_strategy={strategy}", *more]
+        text = self.trellis(*args)
+        self.assertEqual(text.returncode, 0, text.stderr)
+        return json.loads(self.trellis(*args, "--json").stdout), text.stdout
+
+    def test_an_answer_is_learned_and_its_prompt_is_read(self):
+        rows = [{"input": f"Question {i}?", "output": f"Answer {i}."} for i in range(4)]
+        document, text = self.inspect("{sft: {}}", self.records(rows), "data.shuffle=false")
+        for i, row in enumerate(document["rows"]):
+            learned = [part["text"] for part in row["parts"] if part["learned"]]
+            self.assertEqual(row["labels_with_loss"], len("Answer 0.") + 1)
+            self.assertEqual([part[:9] for part in learned], [f"Answer {2 * i}."])
+        self.assertIn('learns 10 tokens from 11: "Answer 0.', text)
+
+    def test_packed_records_are_documents_and_padding_is_counted(self):
+        rows = [{"input": "a" * n, "output": "b" * n} for n in (5, 6, 7, 8, 9, 10, 11, 12)]
+        document, text = self.inspect(
+            "{sft: {packing: true}}",
+            self.records(rows),
+            "data.global_batch_size=2",
+            "trainer.devices=4",
+            "data.shuffle=false",
+        )
+        first = document["rows"][0]
+        self.assertEqual(first["documents"], [1] * 11 + [2] * 13 + [3] * 15 + [0] * 9)
+        self.assertEqual(first["position_ids"][:24], [*range(11), *range(13)])
+        self.assertIn("3 documents, 9 tokens of padding", text)
+        self.assertIn("8 records packed into 4 sequences of 48", document["description"])
+
+    def test_chats_and_pairs(self):
+        tokenizer = self.chat_tokenizer(TEMPLATE)
+        user = {"role": "user", "content": "Hi"}
+        good, bad = ({"role": "assistant", "content": text} for text in ("Yes", "No!"))
+        rows = [{"messages": [user, good]}] * 4
+        document, _ = self.inspect("{sft: {}}", self.records(rows), tokenizer)
+        learned = [part["text"] for part in document["rows"][0]["parts"] if part["learned"]]
+        self.assertEqual(learned, ["Yes</s>"])
+        rows = [{"prompt": [user], "chosen": [good], "rejected": [bad]}] * 4
+        for strategy in ("dpo", "orpo"):
+            document, text = self.inspect(
+                f"{{{strategy}: {{max_prompt_length: 40}}}}", self.records(rows), tokenizer
+            )
+            answers = {
+                row["answer"]: [part["text"] for part in row["parts"] if part["learned"]]
+                for row in document["rows"]
+            }
+            self.assertEqual(answers, {"chosen": ["Yes</s>"], "rejected": ["No!</s>"]})
+            self.assertIn("rejected answer, ", text)
+
+    def test_mistakes_name_file_and_record(self):
+        def fails(strategy, rows, *texts):
+            args = [*SHARED, f"model_alignment_strategy={strategy}", self.records(rows), *more]
+            self.fails(self.trellis("data", "inspect", *args), 2, *texts)
+
+        more = []
+        good = {"input": "a", "output": "b"}
+        fails("{sft: {packing: true}}", [good, good, {"input": "x"}], "data.jsonl:3", "`output`")
+        fails("{sft: {packing: true}}", [good, {**good, "output": ""}], "data.jsonl:2", "empty")
+        more = [self.chat_tokenizer("{% for m in messages %}")]
+        chats = [{"messages": [{"role": "assistant", "content": "x"}]}] * 4
+        fails("{sft: {}}", chats, "chat_template.jinja", "does not parse")
+        more = [self.chat_tokenizer("{% for i in range(10**9) %}{{ i }}{% endfor %}")]
+        fails("{sft: {}}", chats, "data.jsonl:", "refuses this record", "range")
+
+
+class Doctor(Case):
+    def test_it_names_the_python_of_chat_templates(self):
+        self.assertRegex(self.trellis("doctor").stdout, r"ok +chat templates +/.*python3")
+        done = self.trellis("doctor", env={"TRELLIS_PYTHON": "/bin/false"})
+        self.assertEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"warning +chat templates +/bin/false")
+        self.assertIn("pip install jinja2", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

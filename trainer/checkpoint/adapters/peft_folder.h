@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/checkpoint/storage/place.h"
+#include "trainer/config/model_section.h"
+
+namespace trellis::checkpoint::adapters {
+
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
+
+struct PeftFolder {
+  std::int64_t adapters = 0, parameters = 0, bytes = 0;
+};
+
+/// Writes the adapters of a training's checkpoint, and what it trained as a whole
+/// (modules_to_save), as a folder that PEFT loads on `base_model`, a name or a folder for
+/// adapter_config.json. Throws ConfigError: the checkpoint has no adapters, or some of another
+/// rank, as adapters_of(), and a folder that has an adapter.
+PeftFolder write_peft_folder(const TensorSource& source, const trainer::LoraSection& lora,
+                             const std::string& base_model, const Place& out);
+
+}  // namespace trellis::checkpoint::adapters

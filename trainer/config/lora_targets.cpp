@@ -1,0 +1,162 @@
+#include "trainer/config/lora_targets.h"
+
+#include <algorithm>
+#include <regex>
+
+#include <fmt/format.h>
+
+#include "trainer/config/section_reader.h"
+
+namespace trellis::trainer {
+namespace {
+
+/// Without the layers' path; `alias` as in NamedModule.
+struct LayerModule {
+  const char *path, *alias;
+  bool linear = true;
+};
+
+std::vector<LayerModule> llama_layer(const ModelSection& model) {
+  std::vector<LayerModule> layer = {{"input_layernorm", "", false},
+                                    {"self_attn.o_proj", "o_proj"},
+                                    {"post_attention_layernorm", "", false},
+                                    {"mlp.down_proj", "down_proj"}};
+  if (model.qkv_linear) {
+    layer.push_back({"self_attn.qkv_proj", "qkv_proj"});
+  } else {
+    for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
+      layer.push_back({name, "qkv_proj"});
+  }
+  if (model.fuse_gate_up) {
+    layer.push_back({"mlp.gate_up_proj", "gate_up_proj"});
+  } else {
+    layer.push_back({"mlp.gate_proj", "gate_up_proj"});
+    layer.push_back({"mlp.up_proj", "gate_up_proj"});
+  }
+  return layer;
+}
+
+std::vector<LayerModule> megatron_layer(const ModelSection& model) {
+  std::vector<LayerModule> layer = {{"input_layernorm", "", false},
+                                    {"self_attention.dense", "o_proj"},
+                                    {"post_attention_layernorm", "", false},
+                                    {"mlp.dense_h_to_4h", "gate_up_proj"},
+                                    {"mlp.dense_4h_to_h", "down_proj"}};
+  if (is_gated(model.activation) && !model.fuse_gate_up)
+    layer.push_back({"mlp.dense_h_to_4h_2", "gate_up_proj"});
+  if (model.num_kv_heads == model.num_attention_heads) {
+    layer.push_back({"self_attention.query_key_value", "qkv_proj"});
+  } else {
+    layer.push_back({"self_attention.query", "qkv_proj"});
+    layer.push_back({"self_attention.key_value", "qkv_proj"});
+  }
+  if (model.transformer_block_type == TransformerBlock::kNormformer) {
+    layer.push_back({"post_attention_normformer_norm", "", false});
+    layer.push_back({"mlp.normalization", "", false});
+  }
+  return layer;
+}
+
+/// Names without what differs from layer to layer, each once: "o_proj, qkv_proj".
+std::string ends_of(const std::vector<NamedModule>& modules, bool only_linear) {
+  std::vector<std::string> ends;
+  for (const NamedModule& module : modules) {
+    if (!module.linear && only_linear) continue;
+    ends.push_back(module.path.substr(module.path.rfind('.') + 1));
+  }
+  std::ranges::sort(ends);
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return join_names(ends);
+}
+
+}  // namespace
+
+std::vector<NamedModule> modules_of(const ModelSection& model) {
+  const bool megatron = model.architecture == "gpt";
+  const std::string front = megatron ? "language_model.encoder." : "model.";
+  std::vector<NamedModule> modules;
+  modules.push_back(
+      {megatron ? "language_model.embedding.word_embeddings" : "model.embed_tokens", ""});
+  if (megatron && model.position_embedding == PositionEmbedding::kLearnedAbsolute)
+    modules.push_back({"language_model.embedding.position_embeddings", "", false});
+  const auto layer = megatron ? megatron_layer(model) : llama_layer(model);
+  for (int i = 0; i < model.num_layers; ++i) {
+    for (const LayerModule& module : layer)
+      modules.push_back(
+          {fmt::format("{}layers.{}.{}", front, i, module.path), module.alias, module.linear});
+  }
+  if (model.transformer_block_type != TransformerBlock::kPostLn)
+    modules.push_back({front + (megatron ? "final_layernorm" : "norm"), "", false});
+  if (!model.share_embeddings_and_output_weights)
+    modules.push_back({megatron ? "language_model.output_layer" : "lm_head", ""});
+  return modules;
+}
+
+bool names_module(const std::string& entry, const std::string& path) {
+  return path == entry || path.ends_with("." + entry);
+}
+
+bool LoraSection::targets_module(const std::string& path, const std::string& alias) const {
+  if (!target_regex.empty()) return std::regex_match(path, std::regex(target_regex));
+  return std::ranges::any_of(targets, [&](const std::string& entry) {
+    return names_module(entry, path) || (!alias.empty() && entry == alias);
+  });
+}
+
+bool LoraSection::saves_module(const std::string& path) const {
+  return std::ranges::any_of(modules_to_save,
+                             [&](const std::string& entry) { return names_module(entry, path); });
+}
+
+std::vector<std::string> default_lora_targets(const ModelSection& model) {
+  if (model.architecture == "gpt" || model.qkv_linear) return {"qkv_proj"};
+  return {"q_proj", "v_proj"};  // of llama, mistral and mixtral
+}
+
+std::string why_no_targets(const ModelSection& model) {
+  const auto modules = modules_of(model);
+  const auto any = [&](const LoraSection& lora) {
+    return std::ranges::any_of(modules, [&](const NamedModule& module) {
+      return module.linear && lora.targets_module(module.path, module.alias);
+    });
+  };
+  const std::string expected = ends_of(modules, /*only_linear=*/true);
+  for (const NamedModule& module : modules) {
+    if (!module.linear && model.lora->targets_module(module.path, module.alias))
+      return fmt::format("{} takes no adapter; expected some of {}", module.path, expected);
+  }
+  if (!model.lora->target_regex.empty())
+    return any(*model.lora) ? ""
+                            : fmt::format(
+                                  "no whole path of a module matches `{}`; expected a "
+                                  "pattern such as .*\\.(q_proj|v_proj) for some of {}",
+                                  model.lora->target_regex, expected);
+  for (const std::string& entry : model.lora->targets) {
+    LoraSection one = *model.lora;
+    one.targets = {entry};
+    if (!any(one))
+      return fmt::format("`{}` names no module of this model; expected some of {}", entry,
+                         expected);
+  }
+  return "";
+}
+
+std::string why_not_saved(const ModelSection& model) {
+  const auto modules = modules_of(model);
+  for (const std::string& entry : model.lora->modules_to_save) {
+    const bool found = std::ranges::any_of(
+        modules, [&](const NamedModule& module) { return names_module(entry, module.path); });
+    if (!found)
+      return fmt::format("`{}` names no module of this model; expected some of {}", entry,
+                         ends_of(modules, /*only_linear=*/false));
+  }
+  for (const NamedModule& module : modules) {
+    if (model.lora->saves_module(module.path) &&
+        model.lora->targets_module(module.path, module.alias))
+      return fmt::format("{} is in target_modules too: it is trained as a whole, or by an adapter",
+                         module.path);
+  }
+  return "";
+}
+
+}  // namespace trellis::trainer

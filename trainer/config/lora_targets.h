@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trainer/config/model_section.h"
+
+namespace trellis::trainer {
+
+/// A module of a decoder that has weights, whatever stage it is on.
+struct NamedModule {
+  std::string path;    ///< "model.layers.0.self_attn.q_proj"
+  std::string alias;   ///< NxDT's name of such a layer in every model, "qkv_proj"; "": it has none
+  bool linear = true;  ///< false: a norm, or learned positions, which take no adapter
+};
+[[nodiscard]] std::vector<NamedModule> modules_of(const ModelSection& model);
+
+/// Whether `entry` names the module: its whole path, or the end of it from a '.' on.
+[[nodiscard]] bool names_module(const std::string& entry, const std::string& path);
+
+/// NxD's choice for a kind of model when target_modules is null.
+[[nodiscard]] std::vector<std::string> default_lora_targets(const ModelSection& model);
+
+/// What is wrong with target_modules and with modules_to_save; "" when each finds a
+/// module.
+[[nodiscard]] std::string why_no_targets(const ModelSection& model);
+[[nodiscard]] std::string why_not_saved(const ModelSection& model);
+
+}  // namespace trellis::trainer

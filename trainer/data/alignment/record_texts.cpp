@@ -1,0 +1,197 @@
+#include "trainer/data/alignment/record_texts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/escape.h"
+
+namespace trellis::trainer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string columns_of(const Json& record) {
+  std::string names;
+  for (const auto& member : record.items())
+    names += (names.empty() ? "" : ", ") + terminal_line(member.key()).substr(0, 60);
+  return names.empty() ? "none" : names.substr(0, 300);
+}
+
+bool has(const Json& record, const char* column) {
+  const auto found = record.find(column);
+  return found != record.end() && !found->is_null();
+}
+
+/// `tools`: a list, or its JSON as a text, for columns of one type.
+Json tools_of(const Json& record) {
+  if (!has(record, "tools")) return nullptr;
+  const Json& tools = record.at("tools");
+  return tools.is_string() ? Json::parse(tools.get<std::string>(), nullptr, false) : tools;
+}
+
+/// The first `count` messages, and those of `more`.
+Json joined(const Json& messages, std::size_t count, const Json& more = Json::array()) {
+  Json result = Json::array();
+  for (std::size_t i = 0; i < count; ++i) result.push_back(messages[i]);
+  for (const Json& message : more) result.push_back(message);
+  return result;
+}
+
+Json without_first(const Json& messages, std::size_t count) {
+  Json result = Json::array();
+  for (std::size_t i = count; i < messages.size(); ++i) result.push_back(messages[i]);
+  return result;
+}
+
+std::size_t common_messages(const Json& a, const Json& b) {
+  std::size_t count = 0;
+  while (count < a.size() && count < b.size() && a[count] == b[count]) ++count;
+  return count;
+}
+
+/// A text cut at the ranges of its answers.
+std::vector<Segment> cut(const std::string& text,
+                         const std::vector<std::pair<std::size_t, std::size_t>>& answers) {
+  std::vector<Segment> segments;
+  std::size_t begin = 0;
+  const auto add = [&](std::size_t end, bool answer) {
+    if (end > begin) segments.push_back({text.substr(begin, end - begin), answer});
+    begin = std::max(begin, end);
+  };
+  for (const auto& [first, end] : answers) {
+    add(first, false);
+    add(end, true);
+  }
+  add(text.size(), false);
+  return segments;
+}
+
+}  // namespace
+
+RecordTexts::RecordTexts(std::shared_ptr<const RecordFile> records, std::string tokenizer)
+    : records_(std::move(records)), tokenizer_(std::move(tokenizer)) {}
+
+void RecordTexts::wrong(std::int64_t index, const std::string& what) const {
+  throw ConfigError(where(index) + ": " + what);
+}
+
+const ChatTemplate& RecordTexts::chat_template() const {
+  std::call_once(opened_, [this] { template_ = std::make_unique<const ChatTemplate>(tokenizer_); });
+  return *template_;
+}
+
+std::vector<std::string> RecordTexts::render(const std::vector<Chat>& chats,
+                                             std::int64_t index) const {
+  std::vector<std::string> texts;
+  for (RenderedChat& chat : chat_template().render(chats, where(index)))
+    texts.push_back(std::move(chat.text));
+  return texts;
+}
+
+std::string RecordTexts::text(const Json& record, const char* column, std::int64_t index) const {
+  if (!has(record, column))
+    wrong(index,
+          std::string("there is no column `") + column + "`; the record has " + columns_of(record));
+  const Json& value = record.at(column);
+  if (!value.is_string())
+    wrong(index, std::string("column ") + column + ": expected a text, got " + value.type_name());
+  return value.get<std::string>();
+}
+
+AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::int64_t index) const {
+  if (!messages.is_array()) wrong(index, "column messages: expected a list of {role, content}");
+  std::vector<Chat> chats = {{messages, tools, false}};
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object() || messages[i].value("role", Json()) != "assistant") continue;
+    chats.push_back({joined(messages, i), tools, true});
+    chats.push_back({joined(messages, i + 1), tools, false});
+  }
+  if (chats.size() == 1) wrong(index, "column messages: no turn is of the assistant");
+  // A template that marks the answers itself may write earlier turns differently.
+  const RenderedChat whole = chat_template().render({chats[0]}, where(index)).at(0);
+  if (!whole.generated.empty()) return {cut(whole.text, whole.generated), true};
+  const auto texts = render({chats.begin() + 1, chats.end()}, index);
+  std::vector<std::pair<std::size_t, std::size_t>> answers;
+  for (std::size_t i = 0; i < texts.size(); i += 2) {
+    if (!texts[i + 1].starts_with(texts[i]) || !whole.text.starts_with(texts[i + 1]))
+      wrong(index,
+            "the chat template writes answer " + std::to_string(i / 2 + 1) +
+                " differently when more turns follow, so that its place is unknown: mark answers "
+                "in the template by {% generation %}, or give `prompt` and `completion`");
+    answers.emplace_back(texts[i].size(), texts[i + 1].size());
+  }
+  return {cut(whole.text, answers), true};
+}
+
+AnsweredText RecordTexts::answered(std::int64_t index) const {
+  const Json record = records_->record(index);
+  AnsweredText result;
+  if (has(record, "messages")) {
+    result = turns(record.at("messages"), tools_of(record), index);
+  } else if (has(record, "prompt") && record.at("prompt").is_array()) {
+    if (!has(record, "completion") || !record.at("completion").is_array())
+      wrong(index, "column prompt is a list of messages: expected one in column completion");
+    const Json &prompt = record.at("prompt"), &completion = record.at("completion");
+    const auto texts = render({{prompt, tools_of(record), true},
+                               {joined(prompt, prompt.size(), completion), tools_of(record)}},
+                              index);
+    if (!texts[1].starts_with(texts[0]))
+      wrong(index, "the chat template writes the prompt differently when the completion follows");
+    result = {{{texts[0], false}, {texts[1].substr(texts[0].size()), true}}, true};
+  } else if (has(record, "completion") || (has(record, "prompt") && !has(record, "output"))) {
+    result.segments = {{text(record, "prompt", index), false},
+                       {text(record, "completion", index), true}};
+  } else if (has(record, "input") || has(record, "output")) {
+    result.segments = {{text(record, "input", index), false},
+                       {text(record, "output", index), true}};
+  } else if (has(record, "text")) {
+    result.segments = {{text(record, "text", index), true}};
+  } else {
+    wrong(index,
+          "expected the columns `input` and `output`, `prompt` and `completion`, `messages` or "
+          "`text`; the record has " +
+              columns_of(record));
+  }
+  const bool answers = std::ranges::any_of(
+      result.segments, [](const Segment& part) { return part.answer && !part.text.empty(); });
+  if (!answers) wrong(index, "the answer is empty, so that nothing would be learned from it");
+  return result;
+}
+
+PreferenceText RecordTexts::preference(std::int64_t index) const {
+  const Json record = records_->record(index);
+  PreferenceText result;
+  if (has(record, "chosen") && record.at("chosen").is_array()) {
+    if (!has(record, "rejected") || !record.at("rejected").is_array())
+      wrong(index, "column chosen is a list of messages: expected one in column rejected");
+    Json chosen = record.at("chosen"), rejected = record.at("rejected"), prompt;
+    if (has(record, "prompt")) {
+      prompt = record.at("prompt");
+      if (!prompt.is_array()) wrong(index, "column prompt: expected a list of messages");
+    } else {
+      const std::size_t shared = common_messages(chosen, rejected);
+      prompt = joined(chosen, shared);
+      chosen = without_first(chosen, shared);
+      rejected = without_first(rejected, shared);
+    }
+    const Json tools = tools_of(record);
+    const auto texts = render({{prompt, tools, true},
+                               {joined(prompt, prompt.size(), chosen), tools},
+                               {joined(prompt, prompt.size(), rejected), tools}},
+                              index);
+    if (!texts[1].starts_with(texts[0]) || !texts[2].starts_with(texts[0]))
+      wrong(index, "the chat template writes the prompt differently when an answer follows");
+    result = {texts[0], texts[1].substr(texts[0].size()), texts[2].substr(texts[0].size()), true};
+  } else {
+    result = {text(record, "prompt", index), text(record, "chosen", index),
+              text(record, "rejected", index), false};
+  }
+  for (const auto& [name, answer] :
+       {std::pair{"chosen", &result.chosen}, std::pair{"rejected", &result.rejected}}) {
+    if (answer->empty()) wrong(index, std::string("the answer in column ") + name + " is empty");
+  }
+  return result;
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "trainer/data/chat/chat_template.h"
+#include "trainer/data/records/record_file.h"
+
+namespace trellis::trainer {
+
+/// A part of a training text: what the model reads, or what it learns to say.
+struct Segment {
+  std::string text;
+  bool answer = false;
+};
+
+/// A record of supervised fine-tuning as text. The prompt comes first.
+struct AnsweredText {
+  std::vector<Segment> segments;
+  bool is_chat = false;  ///< a template wrote the special tokens; else they are to be added
+};
+
+/// A record of preference optimization as text.
+struct PreferenceText {
+  std::string prompt, chosen, rejected;
+  bool is_chat = false;
+};
+
+/// Records as texts. Columns are found by their names, record by record; messages are lists of
+/// {"role", "content", …}, rendered by the tokenizer's chat template with the record's `tools`.
+/// For several threads. Members throw ConfigError, which names file and record, when a column is
+/// missing or of the wrong type, or an answer is empty.
+class RecordTexts {
+ public:
+  /// `tokenizer`: data.tokenizer.type; its template is read when the first chat is.
+  RecordTexts(std::shared_ptr<const RecordFile> records, std::string tokenizer);
+
+  /// `messages`: every turn of the assistant is an answer, or what the template marks by {%
+  /// generation %}; `prompt` and `completion`, both texts or both messages; `input` and `output`;
+  /// or `text`, an answer as a whole.
+  [[nodiscard]] AnsweredText answered(std::int64_t index) const;
+  /// `prompt`, `chosen` and `rejected`, all texts or all messages; messages may repeat the prompt
+  /// in `chosen` and `rejected` instead.
+  [[nodiscard]] PreferenceText preference(std::int64_t index) const;
+
+  [[nodiscard]] std::int64_t num_records() const { return records_->num_records(); }
+  [[nodiscard]] std::string where(std::int64_t index) const { return records_->where(index); }
+
+ private:
+  using Json = nlohmann::ordered_json;
+  [[nodiscard]] std::vector<std::string> render(const std::vector<Chat>& chats,
+                                                std::int64_t index) const;
+  [[nodiscard]] AnsweredText turns(const Json& messages, const Json& tools,
+                                   std::int64_t index) const;
+  [[nodiscard]] const ChatTemplate& chat_template() const;
+  [[nodiscard]] std::string text(const Json& record, const char* column, std::int64_t index) const;
+  [[noreturn]] void wrong(std::int64_t index, const std::string& what) const;
+
+  std::shared_ptr<const RecordFile> records_;
+  std::string tokenizer_;
+  mutable std::once_flag opened_;
+  mutable std::unique_ptr<const ChatTemplate> template_;
+};
+
+}  // namespace trellis::trainer

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "trainer/data/alignment/record_texts.h"
+#include "trainer/data/tokenizers/tokenizer.h"
+
+namespace trellis::trainer {
+
+/// A record as tokens.
+struct AnsweredTokens {
+  std::vector<std::int32_t> ids;
+  std::vector<bool> answer;  ///< of each token: it is learned
+};
+struct PreferenceTokens {
+  std::vector<std::int32_t> prompt, chosen, rejected;
+};
+
+/// What is left of a record that is longer than the sequence.
+enum class Truncation { kKeepStart, kKeepEnd };
+
+/// Records as tokens. Prompt and answers are encoded separately, as TRL and NxDT do; a
+/// beginning-of- sequence token, if the tokenizer has one, and an end-of-sequence token are added
+/// to what no chat template wrote. For several threads, of which each has a tokenizer for itself.
+class RecordTokens {
+ public:
+  /// Throws ConfigError when a tokenizer cannot be made, or names no end-of-sequence token.
+  RecordTokens(std::shared_ptr<const RecordTexts> texts, TokenizerSection tokenizer);
+
+  /// At most `length` tokens. Throws ConfigError, which names file and record, when nothing of the
+  /// answer is left.
+  [[nodiscard]] AnsweredTokens answered(std::int64_t index, std::int64_t length,
+                                        Truncation truncation) const;
+  /// TRL's rule: when prompt and longer answer exceed `length`, `max_prompt_length` tokens of the
+  /// prompt stay, its first or last ones; when they still do, length − max_prompt_length tokens of
+  /// each answer.
+  [[nodiscard]] PreferenceTokens preference(std::int64_t index, std::int64_t length,
+                                            std::int64_t max_prompt_length,
+                                            Truncation truncation) const;
+  [[nodiscard]] std::int32_t pad_id() const { return pad_id_; }
+  [[nodiscard]] const RecordTexts& texts() const { return *texts_; }
+
+ private:
+  /// A tokenizer remembers words: each is used by one thread at a time, and goes back.
+  class Lease;
+  std::shared_ptr<const RecordTexts> texts_;
+  TokenizerSection section_;
+  std::int32_t eos_id_ = 0, pad_id_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Tokenizer>> free_;
+};
+
+}  // namespace trellis::trainer

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace trellis::trainer {
+
+class TemplateChild;
+
+/// What Hugging Face's apply_chat_template takes. Ordered: templates print tools as JSON.
+struct Chat {
+  nlohmann::ordered_json messages;  ///< [{"role": …, "content": …}, …]
+  nlohmann::ordered_json tools;     ///< null: none
+  bool add_generation_prompt = false;
+};
+
+struct RenderedChat {
+  std::string text;
+  /// Bytes between {% generation %} and {% endgeneration %}: what the assistant wrote. Empty when
+  /// the template does not say.
+  std::vector<std::pair<std::size_t, std::size_t>> generated;
+};
+
+/// The chat template of a Hugging Face tokenizer. Rendered by Jinja in a sandbox, in a process that
+/// is ended when it takes longer than the limit. For several threads.
+class ChatTemplate {
+ public:
+  static constexpr std::chrono::milliseconds kLimit{5000};  ///< of the chats of one record
+
+  /// `tokenizer`: a directory with chat_template.jinja, or with the member "chat_template" in its
+  /// tokenizer_config.json; or a file next to them. Throws ConfigError when there is none.
+  explicit ChatTemplate(const std::string& tokenizer, std::chrono::milliseconds limit = kLimit);
+  ~ChatTemplate();
+
+  /// `where` names the record in errors. Throws ConfigError: the template does not parse, raises an
+  /// error for these messages, or does not end within the limit.
+  [[nodiscard]] std::vector<RenderedChat> render(const std::vector<Chat>& chats,
+                                                 const std::string& where) const;
+
+ private:
+  /// A template and the process that renders it, started when it is first used.
+  struct Variant {
+    std::string file, text;
+    std::unique_ptr<TemplateChild> child;
+  };
+  void read(const std::string& directory);
+  void start(Variant& variant) const;
+  [[nodiscard]] nlohmann::json ask(Variant& variant, const std::string& line,
+                                   const std::string& where) const;
+
+  std::chrono::milliseconds limit_;
+  nlohmann::json special_;  ///< {"bos_token": "<s>", …}
+  mutable std::mutex mutex_;
+  mutable Variant default_;
+  mutable Variant tool_use_;  ///< a separate template for chats with tools; no text: there is none
+};
+
+}  // namespace trellis::trainer

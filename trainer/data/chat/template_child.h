@@ -1,0 +1,47 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+namespace trellis::trainer {
+
+/// The Python program that renders templates; a generated source holds it.
+extern const std::string_view kRenderChats;
+
+/// A Python that answers one line for each line it is given, and is ended when it does not. Not for
+/// several threads at a time.
+class TemplateChild {
+ public:
+  /// Starts it. Throws ConfigError when there is no Python.
+  TemplateChild();
+  ~TemplateChild();
+  TemplateChild(const TemplateChild&) = delete;
+  TemplateChild& operator=(const TemplateChild&) = delete;
+
+  static constexpr std::chrono::milliseconds kStartLimit{60000};  ///< on a busy machine
+
+  enum class End { kAnswered, kTooLate, kDied };
+  /// Sends `line` and waits for the answer's line, which goes to `answer`. After another end than
+  /// kAnswered the child is no more.
+  [[nodiscard]] End ask(const std::string& line, std::chrono::milliseconds limit,
+                        std::string& answer);
+
+ private:
+  void kill();
+  pid_t child_ = -1;
+  int socket_ = -1;
+  std::string received_;
+};
+
+/// $TRELLIS_PYTHON; else that of the environment in which LibTorch or Arrow of this process are,
+/// whose packages include Jinja; else the first python3 of PATH. Throws ConfigError when there is
+/// none.
+[[nodiscard]] std::string find_python();
+
+/// What that Python misses to render templates; "" when it does.
+[[nodiscard]] std::string why_no_templates();
+
+}  // namespace trellis::trainer

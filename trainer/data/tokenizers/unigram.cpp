@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "trainer/data/tokenizers/piece_models.h"
+#include "trainer/data/tokenizers/unicode.h"
+#include "trainer/data/tokenizers/vocabulary.h"
+#include "trainer/data/tokenizers/word_cache.h"
+
+namespace trellis::trainer {
+namespace {
+
+constexpr double kUnknownPenalty = 10;  ///< below the smallest score; SentencePiece's number
+
+class Unigram : public WordModel {
+ public:
+  explicit Unigram(const JsonReader& model) : byte_fallback_(model["byte_fallback"].flag(false)) {
+    const JsonReader list = model["vocab"];
+    if (!list.value().is_array() || list.value().empty())
+      list.wrong("a list of [\"piece\", score] that is not empty");
+    for (std::size_t i = 0; i < list.value().size(); ++i) {
+      const nlohmann::json& pair = list.value()[i];
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number())
+        JsonReader(pair, list.where() + "[" + std::to_string(i) + "]").wrong("[\"piece\", score]");
+      pieces_.append(pair[0].get_ref<const std::string&>());
+      scores_.push_back(pair[1].get<double>());
+      longest_ = std::max(longest_, pair[0].get_ref<const std::string&>().size());
+    }
+    least_ = std::ranges::min(scores_);
+    if (!model["unk_id"].is_null()) {
+      unknown_ = model["unk_id"].id();
+      if (unknown_ >= pieces_.size()) model["unk_id"].wrong("an id of the vocabulary");
+    }
+    where_ = model["unk_id"].where();
+  }
+
+  void encode_word(std::string_view word, std::vector<std::int32_t>& ids) override {
+    const std::uint64_t hash = WordCache::hash(word);
+    if (const auto known = cache_.find(word, hash); !known.empty()) {
+      ids.insert(ids.end(), known.begin(), known.end());
+      return;
+    }
+    const std::size_t first = ids.size();
+    encode_new_word(word, ids);
+    cache_.insert(word, hash, std::span(ids).subspan(first));
+  }
+  std::int32_t vocab_size() const override { return pieces_.size(); }
+  const std::string& token(std::int32_t id) const override { return pieces_.token(id); }
+  std::optional<std::int32_t> id_of(const std::string& token) const override {
+    return pieces_.id_of(token);
+  }
+
+ private:
+  /// The best way to cut what is before a place.
+  struct Best {
+    double score = 0;
+    std::size_t begin = std::string::npos;  ///< of its last piece; npos: no way is known
+    std::int32_t id = -1;
+  };
+
+  static void offer(Best& best, const Best& other) {
+    if (best.begin == std::string::npos || other.score > best.score) best = other;
+  }
+
+  void find_best(std::string_view word) {
+    best_.assign(word.size() + 1, {});
+    for (std::size_t begin = 0; begin < word.size();) {
+      const double before = best_[begin].score;
+      const std::size_t character = utf8_at(word, begin).length;
+      bool has_single = false;
+      for (std::size_t end = begin; end < word.size();) {
+        end += utf8_at(word, end).length;
+        if (end - begin > longest_) break;
+        const auto id = pieces_.id_of(std::string(word.substr(begin, end - begin)));
+        if (!id) continue;
+        offer(best_[end], {before + scores_[static_cast<std::size_t>(*id)], begin, *id});
+        has_single = has_single || end - begin == character;
+      }
+      if (!has_single)
+        offer(best_[begin + character], {before + least_ - kUnknownPenalty, begin, unknown_});
+      begin += character;
+    }
+  }
+
+  void encode_new_word(std::string_view word, std::vector<std::int32_t>& ids) {
+    find_best(word);
+    std::vector<std::string_view> cut;
+    for (std::size_t end = word.size(); end > 0;) {
+      std::size_t begin = best_[end].begin;
+      if (best_[end].id == unknown_) {  // neighbours are one
+        while (begin > 0 && best_[begin].id == unknown_) begin = best_[begin].begin;
+      }
+      cut.push_back(word.substr(begin, end - begin));
+      end = begin;
+    }
+    for (auto piece = cut.rbegin(); piece != cut.rend(); ++piece) add(*piece, ids);
+  }
+
+  void add(std::string_view piece, std::vector<std::int32_t>& ids) const {
+    if (const auto id = pieces_.id_of(std::string(piece))) {
+      ids.push_back(*id);
+    } else if (!byte_fallback_ || !add_bytes(piece, ids)) {
+      if (unknown_ < 0)
+        throw ConfigError(where_ + ": missing: expected a piece for \"" + std::string(piece) +
+                          "\", which the vocabulary does not have");
+      ids.push_back(unknown_);
+    }
+  }
+
+  bool add_bytes(std::string_view piece, std::vector<std::int32_t>& ids) const {
+    constexpr std::string_view kDigits = "0123456789ABCDEF";
+    std::vector<std::int32_t> bytes;
+    for (const char c : piece) {
+      const auto byte = static_cast<unsigned char>(c);
+      const auto id = pieces_.id_of({'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'});
+      if (!id) return false;
+      bytes.push_back(*id);
+    }
+    ids.insert(ids.end(), bytes.begin(), bytes.end());
+    return true;
+  }
+
+  Vocabulary pieces_;
+  std::vector<double> scores_;
+  std::size_t longest_ = 0;  ///< piece, in bytes
+  double least_ = 0;
+  std::int32_t unknown_ = -1;
+  bool byte_fallback_;
+  std::string where_;
+  WordCache cache_;
+  std::vector<Best> best_;
+};
+
+}  // namespace
+
+std::unique_ptr<WordModel> make_unigram(const JsonReader& model) {
+  return std::make_unique<Unigram>(model);
+}
+
+}  // namespace trellis::trainer

@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <unordered_map>
+
+#include "trainer/data/tokenizers/piece_models.h"
+#include "trainer/data/tokenizers/unicode.h"
+#include "trainer/data/tokenizers/vocabulary.h"
+#include "trainer/data/tokenizers/word_cache.h"
+
+namespace trellis::trainer {
+namespace {
+
+class WordPiece : public WordModel {
+ public:
+  explicit WordPiece(const JsonReader& model)
+      : vocabulary_(model["vocab"]),
+        prefix_(model["continuing_subword_prefix"].text_or("##")),
+        most_(model["max_input_chars_per_word"].is_null()
+                  ? 100
+                  : model["max_input_chars_per_word"].id()) {
+    const std::string unknown = model["unk_token"].text_or("[UNK]");
+    const auto id = vocabulary_.id_of(unknown);
+    if (!id) model["unk_token"].wrong("a token of the vocabulary");
+    unknown_ = *id;
+  }
+
+  void encode_word(std::string_view word, std::vector<std::int32_t>& ids) override {
+    const std::uint64_t hash = WordCache::hash(word);
+    if (const auto known = cache_.find(word, hash); !known.empty()) {
+      ids.insert(ids.end(), known.begin(), known.end());
+      return;
+    }
+    pieces_.clear();
+    if (!cut(word)) pieces_.assign(1, unknown_);
+    ids.insert(ids.end(), pieces_.begin(), pieces_.end());
+    cache_.insert(word, hash, pieces_);
+  }
+  std::int32_t vocab_size() const override { return vocabulary_.size(); }
+  const std::string& token(std::int32_t id) const override { return vocabulary_.token(id); }
+  std::optional<std::int32_t> id_of(const std::string& token) const override {
+    return vocabulary_.id_of(token);
+  }
+
+ private:
+  /// Whether it comes out; its tokens in pieces_.
+  bool cut(std::string_view word) {
+    std::vector<std::size_t> ends;
+    for (std::size_t i = 0; i < word.size();) {
+      i += utf8_at(word, i).length;
+      ends.push_back(i);
+    }
+    if (std::ssize(ends) > most_) return false;
+    for (std::size_t begin = 0; begin < word.size();) {
+      const auto first = std::ranges::upper_bound(ends, begin);
+      std::size_t end = begin;
+      for (auto last = ends.end(); last != first && end == begin;) {
+        --last;
+        std::string piece(begin > 0 ? prefix_ : "");
+        piece += word.substr(begin, *last - begin);
+        if (const auto id = vocabulary_.id_of(piece)) {
+          pieces_.push_back(*id);
+          end = *last;
+        }
+      }
+      if (end == begin) return false;
+      begin = end;
+    }
+    return true;
+  }
+
+  Vocabulary vocabulary_;
+  std::string prefix_;
+  std::int64_t most_;
+  std::int32_t unknown_ = 0;
+  WordCache cache_;
+  std::vector<std::int32_t> pieces_;
+};
+
+}  // namespace
+
+std::unique_ptr<WordModel> make_word_piece(const JsonReader& model) {
+  return std::make_unique<WordPiece>(model);
+}
+
+}  // namespace trellis::trainer
