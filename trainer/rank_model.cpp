@@ -51,4 +51,15 @@ std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config
   return stages;
 }
 
+void take_sequence_parts(std::vector<MicroBatch>& batches, const ModuleContext& context) {
+  if (context.parallel->get_context_model_parallel_size() == 1) return;
+  for (MicroBatch& batch : batches) {
+    const SequenceShard sequence = context.sequence(batch.input_ids.size(1));
+    for (at::Tensor* tensor :
+         {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids}) {
+      if (tensor->defined()) *tensor = sequence.take(*tensor, 1);
+    }
+  }
+}
+
 }  // namespace trellis::trainer

@@ -54,17 +54,6 @@ BorderTensor stage_border(const RunConfig& config, const ModuleContext& context)
   return {sizes, at::TensorOptions().dtype(dtype).device(context.device)};
 }
 
-/// Labels follow their tokens. An attention mask stays whole: it says which tokens of other ranks a
-/// query may read.
-MicroBatch sequence_part(MicroBatch batch, const ModuleContext& context) {
-  const SequenceShard sequence = context.sequence(batch.input_ids.size(1));
-  for (at::Tensor* tensor :
-       {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids}) {
-    if (tensor->defined()) *tensor = sequence.take(*tensor, 1);
-  }
-  return batch;
-}
-
 /// Global batches of an epoch. A shape-only run has no data, and so no end of them.
 std::int64_t batches_per_epoch(const RunConfig& config, const DataModule& data, bool shape_only) {
   if (shape_only) return std::int64_t{1} << 40;
@@ -356,13 +345,6 @@ struct Trainer::Impl {
     return stop_requested && result.step >= calendar.least_step();
   }
 
-  /// Context-parallel ranks read the same samples; each takes its part of them.
-  [[nodiscard]] std::vector<MicroBatch> own_part(std::vector<MicroBatch> batches) const {
-    if (config.cp() == 1) return batches;
-    for (MicroBatch& batch : batches) batch = sequence_part(batch, context);
-    return batches;
-  }
-
   StepResult training_step(std::int64_t step) {
     StepResult result;
     result.step = step + 1;
@@ -372,7 +354,7 @@ struct Trainer::Impl {
     const auto before_data = Clock::now();
     auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
     if (reference) reference->add_to(micro_batches, Split::kTrain);
-    micro_batches = own_part(std::move(micro_batches));
+    take_sequence_parts(micro_batches, context);
     result.data_wait_s = seconds_since(before_data);
     const at::Tensor loss = with_autocast(
         [&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
@@ -504,7 +486,7 @@ struct Trainer::Impl {
       auto micro_batches =
           data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
       if (reference) reference->add_to(micro_batches, split);
-      micro_batches = own_part(std::move(micro_batches));
+      take_sequence_parts(micro_batches, context);
       sums.push_back(with_autocast([&] { return model->run_eval_sums(micro_batches); }));
     }
     if (with_ema) optimizer->swap_ema_weights();

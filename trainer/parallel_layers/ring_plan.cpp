@@ -9,7 +9,7 @@ namespace {
 std::int64_t reach(const SequenceShard& shard, std::optional<std::int64_t> window) {
   const std::int64_t all = shard.size - 1;
   if (!window) return all;
-  // The first query at distance d lies (d − 1) · local + 1 behind the last key.
+  // The first query at distance d lies (d − 1) · local + 1 after the last key.
   return *window < 2 ? 0 : std::min(all, (*window - 2) / shard.local_length() + 1);
 }
 

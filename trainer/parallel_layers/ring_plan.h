@@ -22,7 +22,7 @@ struct RingStep {
 
 /// Causal attention over a sequence that lies on the ranks of a ring. Blocks of keys and values
 /// travel from each rank to the next one, as far as someone reads them: a block in contiguous order
-/// ends at the last rank, or where the sliding window has left it behind; no rank has a step for a
+/// ends at the last rank, or where it lies before the sliding window; no rank has a step for a
 /// block that lies in its future. Gradients of a block travel with it and return to its owner from
 /// where it ended.
 struct RingPlan {

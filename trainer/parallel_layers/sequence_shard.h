@@ -12,7 +12,7 @@ namespace trellis::trainer {
 /// Which positions of a sequence one context-parallel rank holds, CP = 2 with eight positions:
 ///
 ///   contiguous   rank 0   0 1 2 3     rank 1   4 5 6 7      NxDT's order
-///   balanced     rank 0   0 1 6 7     rank 1   2 3 4 5      causal attention costs every rank alike
+///   balanced     rank 0   0 1 6 7     rank 1   2 3 4 5      attention costs all ranks alike
 ///
 /// Positions of a rank always ascend.
 struct SequenceShard {

@@ -28,7 +28,7 @@ struct Layout {
 /// are left out; "one rank" when nothing is left.
 [[nodiscard]] std::string to_string(const Layout& layout);
 
-/// What a model can be spread over besides TP, PP and DP.
+/// What a model can be spread over in addition to TP, PP and DP.
 struct ModelAxes {
   int experts = 0;
   bool ring_attention = false;  ///< CP

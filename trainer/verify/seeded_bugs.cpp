@@ -189,7 +189,7 @@ std::vector<SeededBug> make_bugs() {
        "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
        wrong_group(Axis::kData, {.leaves_out_gather = true})},
       {"context-counts-own-labels",
-       "a context-parallel rank divides by the labels of its own part of the sequence: gradients "
+       "a context-parallel rank divides by the labels of one part of the sequence: gradients "
        "are CP times too large",
        &has_context, local_count_of_labels()},
       {"blocks-arrive-late",

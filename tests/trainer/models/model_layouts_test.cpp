@@ -214,7 +214,7 @@ TEST(ModelLora, TheFirstLossIsTheBaseModels) {
   EXPECT_NE(adapted.steps[2].loss, base);
 }
 
-/// Query, key and value of one layer of their own, with key and value replicated where TP exceeds
+/// Query, key and value of one separate layer, with key and value replicated where TP exceeds
 /// their heads.
 TEST(ModelLora, ReplicatedKeysAndValuesEqualOneRank) {
   const auto replicated = [](const Layout& layout) {
