@@ -25,7 +25,6 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
   fields.positive("pipeline_model_parallel_size", s.pipeline_model_parallel_size);
   fields.positive("virtual_pipeline_model_parallel_size", s.virtual_pipeline_model_parallel_size);
   fields.positive("context_parallel_size", s.context_parallel_size);
-  fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
   fields.positive("expert_model_parallel_size", s.expert_model_parallel_size);
   fields.positive("token_shuffle_group_size", s.token_shuffle_group_size);
   fields.boolean("zero1", s.zero1);
@@ -36,12 +35,18 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
   fields.rule([&](SectionReader& r) { check_sequence_parallel(r, s); });
 }
 
+/// Keys that NxDT does not have.
+void own_fields(Fields& fields, DistributedStrategySection& s) {
+  fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
+}
+
 }  // namespace
 
 DistributedStrategySection read_distributed_strategy(SectionReader& reader) {
   DistributedStrategySection section;
   Fields fields = Fields::reading(reader);
   strategy_fields(fields, section);
+  own_fields(fields, section);
   return section;
 }
 
@@ -49,12 +54,18 @@ void write_distributed_strategy(YamlWriter& out, DistributedStrategySection sect
   out.open("distributed_strategy");
   Fields fields = Fields::writing(out);
   strategy_fields(fields, section);
+  own_fields(fields, section);
   out.close();
 }
 
 void list_distributed_strategy_keys(Fields& fields) {
   DistributedStrategySection section;
   strategy_fields(fields, section);
+}
+
+void list_own_strategy_keys(Fields& fields) {
+  DistributedStrategySection section;
+  own_fields(fields, section);
 }
 
 }  // namespace trellis::trainer
