@@ -34,7 +34,7 @@ BUGS = {
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
     "context-counts-own-labels": ("CP2.TP2,CP4", "gradient of"),
-    "blocks-arrive-late": ("CP2.DP2,CP4", "step 1: loss"),
+    "blocks-arrive-late": ("CP2.DP2,CP4", "step 1: "),
     "expert-gradients-scaled": ("DP2.EP2.TP2,DP4.EP4", "mlp_op"),
     "auxiliary-loss-per-rank": ("TP2.DP2", "step 1: "),
     "permutation-not-inverted": ("DP4.EP2", "step 1: loss"),

@@ -135,7 +135,7 @@ const std::vector<Broken>& broken_files() {
       {{{"pipeline_model_parallel_size: 2",
          "pipeline_model_parallel_size: 2\n  context_parallel_order: zigzag"}},
        "run.yaml:13:distributed_strategy.context_parallel_order: unknown value `zigzag`; expected "
-       "contiguous, balanced"},
+       "contiguous or balanced"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  fusions: {ring_attention: true, flash_attention: "
          "true}"}},
