@@ -17,15 +17,6 @@ void check_ring_attention(const RunConfig& config, SectionReaders& r) {
                   config.cp()));
 }
 
-void check_decoder(const RunConfig& config, SectionReaders& r) {
-  if (!is_encoder(config.model)) return;
-  r.distributed_strategy.problem(
-      "context_parallel_size",
-      fmt::format("{} needs a model whose attention is causal: a {} model has no ring attention; "
-                  "set it to 1",
-                  config.cp(), config.model.architecture));
-}
-
 /// Where sequence parallelism cuts the parts further, it asks for more.
 void check_length(const RunConfig& config, SectionReaders& r) {
   const bool cut_further = config.distributed_strategy.sequence_parallel && !is_balanced(config);
@@ -71,9 +62,10 @@ void note_unsupported(const RunConfig& config, SectionReaders& r) {
 }  // namespace
 
 void check_context_parallel(const RunConfig& config, SectionReaders& readers) {
-  if (config.cp() == 1 || !readers.distributed_strategy.good({"context_parallel_size"})) return;
+  if (config.cp() == 1 || is_encoder(config.model) ||
+      !readers.distributed_strategy.good({"context_parallel_size"}))
+    return;
   check_ring_attention(config, readers);
-  check_decoder(config, readers);
   check_length(config, readers);
   check_window(config, readers);
   note_unsupported(config, readers);
