@@ -135,8 +135,14 @@ std::string ProcessLink::from_first(const std::string& name, const std::string& 
     store_->set(name, bytes_of(said));
     return said;
   }
-  const std::vector<std::uint8_t> text = store_->get(name);
-  return {text.begin(), text.end()};
+  try {
+    const std::vector<std::uint8_t> text = store_->get(name);
+    return {text.begin(), text.end()};
+  } catch (const c10::Error&) {
+    throw Error(ExitCode::kInternal, "process " + std::to_string(process()) +
+                                         " waited for what process 0 has to say (" + name +
+                                         "), but it ended: look at its output");
+  }
 }
 
 bool ProcessLink::first_answer(const std::string& question, bool said) {
@@ -224,11 +230,12 @@ void ProcessLink::note_lost(int process, const std::string& why) {
 }
 
 void ProcessLink::close() {
-  if (std::exchange(closed_, true)) return;
-  if (gloo_) send_to_all(kGoodbye);
+  // Without a listener no one may take a goodbye: the others notice the closed connection.
+  if (std::exchange(closed_, true) || receivers_.empty()) return;
+  send_to_all(kGoodbye);
   for (std::thread& receiver : receivers_) receiver.join();
   // A connection that one side closes may lose what the other has not read yet.
-  if (gloo_ && !has_lost_) meet("closed");
+  if (!has_lost_) meet("closed");
 }
 
 /// Returns when all processes were here, or some never come.

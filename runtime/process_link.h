@@ -44,7 +44,7 @@ class ProcessLink {
   [[nodiscard]] int processes() const { return launch_.processes; }
   [[nodiscard]] const Launch& launch() const { return launch_; }
 
-  /// What process 0 said under this name; the others wait for it.
+  /// What process 0 said under this name; the others wait for it. Throws Error when it ended.
   [[nodiscard]] std::string from_first(const std::string& name, const std::string& said);
   /// What the first process to ask said.
   [[nodiscard]] bool first_answer(const std::string& question, bool said);

@@ -68,6 +68,13 @@ class ProcessesCase(Case):
             results.append((job.returncode, out, err))
         return results
 
+    def wait_for_a_step(self, log):
+        metrics = self.dir / log / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        while not metrics.exists() or not metrics.read_text():
+            self.assertLess(time.monotonic(), deadline, "the first step never came")
+            time.sleep(0.05)
+
     def losses(self, log):
         lines = (self.dir / log / "metrics.jsonl").read_text().splitlines()
         keys = ("step", "loss", "lr", "grad_norm")
@@ -149,11 +156,7 @@ class Launchers(ProcessesCase):
 class Failures(ProcessesCase):
     def test_a_killed_process_is_named_and_ends_the_others(self):
         jobs = self.start(4, "run", "--device", "cpu", "trainer.max_steps=100000")
-        metrics = self.dir / "run/metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while not metrics.exists() or not metrics.read_text():
-            self.assertLess(time.monotonic(), deadline, "the first step never came")
-            time.sleep(0.05)
+        self.wait_for_a_step("run")
         jobs[2].send_signal(signal.SIGKILL)
         killed = time.monotonic()
         results = self.ends(jobs)
@@ -165,11 +168,7 @@ class Failures(ProcessesCase):
 
     def test_sigterm_on_any_process_stops_all_at_one_step(self):
         jobs = self.start(2, "run", "--device", "cpu", "trainer.max_steps=100000")
-        metrics = self.dir / "run/metrics.jsonl"
-        deadline = time.monotonic() + 120
-        while not metrics.exists() or not metrics.read_text():
-            self.assertLess(time.monotonic(), deadline, "the first step never came")
-            time.sleep(0.05)
+        self.wait_for_a_step("run")
         jobs[1].send_signal(signal.SIGTERM)
         for code, _, err in self.ends(jobs):
             self.assertEqual(code, 130, err[-2000:])
@@ -180,6 +179,17 @@ class Failures(ProcessesCase):
         for code, _, err in self.ends(jobs):
             self.assertEqual(code, 2, err[-2000:])
             self.assertIn("processes of one job differ in their seed", err)
+
+    def test_an_error_before_the_first_step_ends_all(self):
+        began = time.monotonic()
+        missing = self.dir / "nowhere"
+        jobs = self.start(2, "run", "--device", "cpu", f"data.train_dir={missing}")
+        results = self.ends(jobs)
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertEqual(results[0][0], 2, results[0][2])
+        self.assertIn(str(missing), results[0][2])
+        self.assertEqual(results[1][0], 1, results[1][2])
+        self.assertIn("process 0", results[1][2])
 
     def test_what_works_in_one_process_only_is_refused_by_name(self):
         env = self.environment(0, 2, free_port())
