@@ -9,6 +9,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
 
 #include "trainer/modules/recompute.h"
 
@@ -26,15 +27,31 @@ at::Tensor expand_kv_heads(const at::Tensor& input, std::int64_t num_heads) {
   return heads.unsqueeze(2).expand({-1, -1, copies, -1, -1}).flatten(1, 2);
 }
 
+bool is_fused(const ModelSection& config) {
+  return config.flash_attention && config.attention_dropout == 0;
+}
+
 }  // namespace
 
-AttentionMask::AttentionMask(const ModuleContext& context, std::int64_t sequence_length,
-                             std::optional<int> window)
-    : positions_(at::empty({sequence_length},
+AttentionMask::AttentionMask(const ModuleContext& context, const ModelSection& config)
+    : positions_(at::empty({config.encoder_seq_length},
                            at::TensorOptions().dtype(at::kLong).device(context.device))) {
-  if (!context.shape_only) positions_.copy_(at::arange(sequence_length, at::kLong));
-  if (window && *window < sequence_length) window_ = window;
-  if (window_) table_ = causal_table();
+  if (is_fused(config)) added_ = context.dtype;
+  const std::optional<int> window = config.sliding_window;
+  if (!context.shape_only) positions_.copy_(at::arange(positions_.size(0), at::kLong));
+  if (window && *window < positions_.size(0)) window_ = window;
+  if (!window_) return;
+  table_ = causal_table();
+  window_only_ = as_attention_takes_it(table_);
+}
+
+/// LibTorch would make the summand in every layer, and each layer would keep its own for the
+/// backward pass.
+at::Tensor AttentionMask::as_attention_takes_it(const at::Tensor& table) const {
+  if (!added_) return table;
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  return at::zeros(table.sizes(), table.options().dtype(*added_))
+      .masked_fill_(table.logical_not(), kNever);
 }
 
 at::Tensor AttentionMask::causal_table() const {
@@ -45,14 +62,15 @@ at::Tensor AttentionMask::causal_table() const {
 }
 
 at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
-  if (!attention_mask.defined()) return table_;
+  if (!attention_mask.defined()) return window_only_;
   const at::Tensor same_document = attention_mask.unsqueeze(2).eq(attention_mask.unsqueeze(1));
-  return same_document.logical_and(table_.defined() ? table_ : causal_table()).unsqueeze(1);
+  return as_attention_takes_it(
+      same_document.logical_and(table_.defined() ? table_ : causal_table()).unsqueeze(1));
 }
 
 CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path,
                              const ModelSection& config, int layer, ShardPlace query_heads)
-    : explicit_(!config.flash_attention || config.attention_dropout > 0),
+    : explicit_(!is_fused(config)),
       causal_(!is_encoder(config)),
       wide_dtype_(context.wide_dtype),
       layer_scaling_(config.apply_query_key_layer_scaling ? layer + 1 : 1),

@@ -17,18 +17,21 @@ namespace trellis::trainer {
 /// itself included; with an attention mask those of its document.
 class AttentionMask {
  public:
-  AttentionMask(const ModuleContext& context, std::int64_t sequence_length,
-                std::optional<int> window);
-  /// Table of one micro-batch, the same for all layers: [s, s] or [b, 1, s, s] bool, true where a
-  /// query (row) may read a key (column). Undefined: causal, nothing more. `attention_mask`: see
-  /// MicroBatch.
+  AttentionMask(const ModuleContext& context, const ModelSection& config);
+  /// Table of one micro-batch, the same for all layers: [s, s] or [b, 1, s, s]. For an explicit
+  /// softmax bool, true where a query (row) may read a key (column); for a fused attention what is
+  /// added to the scores, 0 there and −∞ elsewhere, of the activations' dtype. Undefined: causal,
+  /// nothing more. `attention_mask`: see MicroBatch.
   [[nodiscard]] at::Tensor allowed(const at::Tensor& attention_mask) const;
 
  private:
   [[nodiscard]] at::Tensor causal_table() const;
-  at::Tensor positions_;       ///< [s] int64
-  std::optional<int> window_;  ///< only one that is shorter than the sequence
+  [[nodiscard]] at::Tensor as_attention_takes_it(const at::Tensor& table) const;
+  std::optional<at::ScalarType> added_;  ///< dtype of what is added to scores; none: bool
+  at::Tensor positions_;                 ///< [s] int64
+  std::optional<int> window_;            ///< only one that is shorter than the sequence
   at::Tensor table_;  ///< [s, s] bool; undefined when a micro-batch without documents needs none
+  at::Tensor window_only_;  ///< table_, as attention takes it
 };
 
 /// softmax(Q·Kᵀ/sqrt(d)) · V: query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of

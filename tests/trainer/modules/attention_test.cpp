@@ -148,12 +148,14 @@ struct Attention {
                                       const at::Tensor& documents = {}) const {
     ParallelState parallel;
     ParameterList parameters;
-    const AttentionMask mask(double_context(parallel, parameters), q.size(0), window);
     ModelSection config;
+    config.encoder_seq_length = static_cast<int>(q.size(0));
+    config.sliding_window = window;
     config.flash_attention = flash;
     config.apply_query_key_layer_scaling = layer_scaling;
     const CoreAttention attention(double_context(parallel, parameters), "attention", config,
                                   /*layer=*/6, ShardPlace::whole());
+    const AttentionMask mask(double_context(parallel, parameters), config);
     return attention.forward(q, k, v, mask.allowed(documents));
   }
 };
@@ -164,6 +166,27 @@ class CoreAttentionForms : public testing::TestWithParam<bool> {
   at::Tensor q = random({kSequence, 2, 4, kHeadDim}, 1), k = random({kSequence, 2, 2, kHeadDim}, 2),
              v = random({kSequence, 2, 2, kHeadDim}, 3);
 };
+
+/// Layers share what a fused attention adds only if LibTorch need not make it from booleans.
+TEST(AttentionMask, IsWhatTheAttentionTakesWithoutConversion) {
+  ParallelState parallel;
+  ParameterList parameters;
+  for (const bool flash : {true, false}) {
+    ModelSection config;
+    config.flash_attention = flash;
+    config.encoder_seq_length = static_cast<int>(kSequence);
+    for (const std::optional<int> window : {std::optional<int>(), std::optional<int>(2)}) {
+      config.sliding_window = window;
+      const AttentionMask mask(double_context(parallel, parameters), config);
+      const at::ScalarType expected = flash ? at::kDouble : at::kBool;
+      EXPECT_EQ(mask.allowed(at::ones({1, kSequence}, at::kLong)).scalar_type(), expected);
+      EXPECT_EQ(mask.allowed({}).defined(), window.has_value());
+      if (window) {
+        EXPECT_EQ(mask.allowed({}).scalar_type(), expected);
+      }
+    }
+  }
+}
 
 TEST_P(CoreAttentionForms, GroupedQueriesEqualExplicitlyCopiedHeads) {
   const at::Tensor got = attention(q, k, v);

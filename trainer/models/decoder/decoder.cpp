@@ -56,7 +56,7 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       local_length_(config.encoder_seq_length /
                     (context.sequence_parallel ? context.tp().size : 1)),
       position_(context.position),
-      mask_(context, config.encoder_seq_length, config.sliding_window),
+      mask_(context, config),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
   if (config.position_embedding == PositionEmbedding::kRope)
