@@ -98,6 +98,16 @@ def log_probs(model, prompt, answers):
     return each, mask[:, 1:], logits, rows
 
 
+def supervised_loss(model, rows):
+    """The sum over the labels of a global batch, divided by their number once."""
+    each, mask, _, _ = log_probs(
+        model,
+        [ids(row["input"]) for row in rows],
+        [[*ids(row["output"]), EOS] for row in rows],
+    )
+    return -each[mask].sum() / mask.sum()
+
+
 def pair_tokens(rows):
     prompt = [ids(row["prompt"]) for row in rows] * 2
     answers = [[*ids(row[key]), EOS] for key in ("chosen", "rejected") for row in rows]

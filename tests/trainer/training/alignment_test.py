@@ -10,7 +10,6 @@ import torch
 from alignment_case import (
     BATCH,
     EIGHT,
-    EOS,
     IGNORED,
     ONE,
     Case,
@@ -21,21 +20,14 @@ from alignment_case import (
     means,
     padded,
     pair_tokens,
+    supervised_loss,
 )
 from torch.nn import functional
 
 
 class Sft(Trl):
-    """The sum over the labels of a global batch, divided by their number once."""
-
     def step(self, places):
-        rows = [self.records[i] for i in places]
-        each, mask, _, _ = log_probs(
-            self.model,
-            [ids(row["input"]) for row in rows],
-            [[*ids(row["output"]), EOS] for row in rows],
-        )
-        return -each[mask].sum() / mask.sum(), {}
+        return supervised_loss(self.model, [self.records[i] for i in places]), {}
 
 
 class Dpo(Trl):

@@ -6,7 +6,7 @@ import unittest
 
 import peft
 import torch
-from alignment_case import EIGHT, EOS, ONE, Case, Trl, ids, log_probs, model_of
+from alignment_case import EIGHT, ONE, Case, Trl, model_of, supervised_loss
 
 ALL = "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]"
 SEPARATE = "model.fuse_gate_up=false"
@@ -48,13 +48,7 @@ class Peft(Trl):
             own[theirs].data.copy_(weight.t() if transposed else weight)
 
     def step(self, places):
-        rows = [self.records[i] for i in places]
-        each, mask, _, _ = log_probs(
-            self.model,
-            [ids(row["input"]) for row in rows],
-            [[*ids(row["output"]), EOS] for row in rows],
-        )
-        return -each[mask].sum() / mask.sum(), {}
+        return supervised_loss(self.model, [self.records[i] for i in places]), {}
 
 
 def section(targets, more=""):

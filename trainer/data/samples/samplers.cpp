@@ -60,7 +60,7 @@ std::vector<std::int64_t> SequentialSampler::indices(std::int64_t batch, int dat
 }
 
 RandomSampler::RandomSampler(const SamplerShape& shape, std::uint64_t seed)
-    : shape_(shape), seed_(seed), bucket_(0) {
+    : shape_(shape), bucket_(0), orders_(seed) {
   shape_.check();
   bucket_ = shape_.total_samples / (shape_.micro_batch_size * shape_.data_parallel_size) *
             shape_.micro_batch_size;
@@ -95,7 +95,7 @@ std::vector<std::int64_t> RandomSampler::indices(std::int64_t consumed_samples,
         std::to_string(shape_.micro_batch_size * dp) + ", got " +
         std::to_string(consumed_in_epoch) + ": resume with a layout that divides them");
   }
-  const Order order = order_of(consumed_samples / active);
+  const EpochOrders::Order order = orders_.of(consumed_samples / active, bucket_);
   const std::int64_t first = consumed_in_epoch / dp;
   std::vector<std::int64_t> indices;
   for (std::int64_t i = first; i < std::min(first + shape_.per_rank(), bucket_); ++i)
@@ -103,18 +103,8 @@ std::vector<std::int64_t> RandomSampler::indices(std::int64_t consumed_samples,
   return indices;
 }
 
-RandomSampler::Order RandomSampler::order_of(std::int64_t epoch) const {
-  const std::lock_guard lock(mutex_);
-  if (kept_epoch_ != epoch) {
-    kept_ = std::make_shared<const std::vector<std::int64_t>>(
-        torch_randperm(bucket_, seed_ + static_cast<std::uint64_t>(epoch)));
-    kept_epoch_ = epoch;
-  }
-  return kept_;
-}
-
 ShuffledSampler::ShuffledSampler(const SamplerShape& shape, std::uint64_t seed)
-    : shape_(shape), seed_(seed) {
+    : shape_(shape), orders_(seed) {
   shape_.check();
   if (shape_.total_samples < shape_.global_batch_size) {
     throw ConfigError("samples of the data: expected at least one global batch of " +
@@ -133,18 +123,18 @@ std::vector<std::int64_t> ShuffledSampler::indices(std::int64_t consumed_samples
     ++epoch;
     first = 0;
   }
-  const Order order = order_of(epoch);
+  const EpochOrders::Order order = orders_.of(epoch, shape_.total_samples);
   std::vector<std::int64_t> indices;
   for (std::int64_t i = data_parallel_rank; i < batch; i += shape_.data_parallel_size)
     indices.push_back((*order)[static_cast<std::size_t>(first + i)]);
   return indices;
 }
 
-ShuffledSampler::Order ShuffledSampler::order_of(std::int64_t epoch) const {
+EpochOrders::Order EpochOrders::of(std::int64_t epoch, std::int64_t count) const {
   const std::lock_guard lock(mutex_);
   if (kept_epoch_ != epoch) {
     kept_ = std::make_shared<const std::vector<std::int64_t>>(
-        torch_randperm(shape_.total_samples, seed_ + static_cast<std::uint64_t>(epoch)));
+        torch_randperm(count, seed_ + static_cast<std::uint64_t>(epoch)));
     kept_epoch_ = epoch;
   }
   return kept_;

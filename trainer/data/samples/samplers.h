@@ -40,6 +40,21 @@ class SequentialSampler {
   SamplerShape shape_;
 };
 
+/// The order of an epoch is torch.randperm's, seeded with seed + epoch. Safe for several threads.
+class EpochOrders {
+ public:
+  using Order = std::shared_ptr<const std::vector<std::int64_t>>;
+  explicit EpochOrders(std::uint64_t seed) : seed_(seed) {}
+  /// Of `count` samples, as many in every epoch.
+  [[nodiscard]] Order of(std::int64_t epoch, std::int64_t count) const;
+
+ private:
+  std::uint64_t seed_;
+  mutable std::mutex mutex_;
+  mutable std::int64_t kept_epoch_ = -1;  ///< one is kept: it is as long as the data
+  mutable Order kept_;
+};
+
 /// NeMo's MegatronPretrainingRandomBatchSampler (`cyclic`). Each rank owns a bucket of (total /
 /// (mbs · DP)) · mbs samples and draws it in the order of torch.randperm, seeded with seed + epoch;
 /// NxDT's seed is always 0. An epoch is total − total mod gbs samples.
@@ -53,16 +68,9 @@ class RandomSampler {
                                                   int data_parallel_rank) const;
 
  private:
-  using Order = std::shared_ptr<const std::vector<std::int64_t>>;
-  [[nodiscard]] Order order_of(std::int64_t epoch) const;
-
   SamplerShape shape_;
-  std::uint64_t seed_;
   std::int64_t bucket_;
-  mutable std::mutex mutex_;
-  mutable std::int64_t kept_epoch_ =
-      -1;  ///< the order of one epoch is kept: it is as long as a rank's share of the data
-  mutable Order kept_;
+  EpochOrders orders_;  ///< of a bucket
 };
 
 /// torch's DistributedSampler(shuffle=True, drop_last=True), as NxDT's alignment data use it, in
@@ -79,14 +87,8 @@ class ShuffledSampler {
                                                   int data_parallel_rank) const;
 
  private:
-  using Order = std::shared_ptr<const std::vector<std::int64_t>>;
-  [[nodiscard]] Order order_of(std::int64_t epoch) const;
-
   SamplerShape shape_;
-  std::uint64_t seed_;
-  mutable std::mutex mutex_;
-  mutable std::int64_t kept_epoch_ = -1;
-  mutable Order kept_;
+  EpochOrders orders_;
 };
 
 /// torch.randperm(count, generator=torch.Generator().manual_seed(seed)) on the CPU.

@@ -35,14 +35,9 @@ class Unigram : public WordModel {
   }
 
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) override {
-    const std::uint64_t hash = WordCache::hash(word);
-    if (const auto known = cache_.find(word, hash); !known.empty()) {
-      ids.insert(ids.end(), known.begin(), known.end());
-      return;
-    }
-    const std::size_t first = ids.size();
-    encode_new_word(word, ids);
-    cache_.insert(word, hash, std::span(ids).subspan(first));
+    cache_.encode(word, ids, [this](std::string_view fresh, std::vector<std::int32_t>& result) {
+      encode_new_word(fresh, result);
+    });
   }
   std::int32_t vocab_size() const override { return pieces_.size(); }
   const std::string& token(std::int32_t id) const override { return pieces_.token(id); }

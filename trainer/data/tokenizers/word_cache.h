@@ -26,6 +26,19 @@ class WordCache {
     }
   }
   void insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids);
+  /// Appends the ids of `word`: those that are known, or those that `encode_new(word, ids)`
+  /// appends.
+  template <typename EncodeNew>
+  void encode(std::string_view word, std::vector<std::int32_t>& ids, EncodeNew encode_new) {
+    const std::uint64_t code = hash(word);
+    if (const auto known = find(word, code); !known.empty()) {
+      ids.insert(ids.end(), known.begin(), known.end());
+      return;
+    }
+    const std::size_t first = ids.size();
+    encode_new(word, ids);
+    insert(word, code, std::span(ids).subspan(first));
+  }
 
  private:
   static constexpr std::uint64_t kPlaces = 1 << 17, kMask = kPlaces - 1;

@@ -24,15 +24,11 @@ class WordPiece : public WordModel {
   }
 
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) override {
-    const std::uint64_t hash = WordCache::hash(word);
-    if (const auto known = cache_.find(word, hash); !known.empty()) {
-      ids.insert(ids.end(), known.begin(), known.end());
-      return;
-    }
-    pieces_.clear();
-    if (!cut(word)) pieces_.assign(1, unknown_);
-    ids.insert(ids.end(), pieces_.begin(), pieces_.end());
-    cache_.insert(word, hash, pieces_);
+    cache_.encode(word, ids, [this](std::string_view fresh, std::vector<std::int32_t>& result) {
+      pieces_.clear();
+      if (!cut(fresh)) pieces_.assign(1, unknown_);
+      result.insert(result.end(), pieces_.begin(), pieces_.end());
+    });
   }
   std::int32_t vocab_size() const override { return vocabulary_.size(); }
   const std::string& token(std::int32_t id) const override { return vocabulary_.token(id); }
