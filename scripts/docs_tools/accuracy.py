@@ -169,10 +169,6 @@ def kernel_fields(record):
         errors_row("`collectives` from 1 MiB, Trn1 and Trn2, 2 to 64 ranks", large),
         errors_row("`collectives` below 1 MiB", small),
     ]
-    rows += [
-        errors_row(f"— {group}", [row for row in large if row["group"] == group])
-        for group in sorted({row["group"] for row in large})
-    ]
     without = [(name, record[name]["published_only"]) for name in QUICK]
     only = [(f"`{name}`", percent(row["median"]), percent(row["worst"])) for name, row in without]
     return {"kernels": table(rows), "published_only": table(only)}

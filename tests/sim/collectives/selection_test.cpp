@@ -31,21 +31,6 @@ TEST(Selection, FollowsTheThresholdsInsideANode) {
   EXPECT_EQ(choice(trn2, first(4), 256, CollectiveKind::kAllGather), "mesh");
 }
 
-/// The thresholds are those of a rank's part (T1: 32 ranks leave the mesh above 4 MiB, 8 ranks have
-/// left it there; T7: 16 ranks have left the mesh at 2 MiB and rdh at 32 MiB).
-TEST(Selection, ThresholdsOfAGroupFollowItsChips) {
-  const CommMachine trn1(load_system("trn1.32xlarge"));
-  EXPECT_EQ(choice(trn1, first(32), 4 << 20), "mesh");
-  EXPECT_EQ(choice(trn1, first(8), 1 << 20), "mesh");
-  EXPECT_EQ(choice(trn1, first(8), 4 << 20), "rdh");
-  EXPECT_EQ(choice(trn1, first(8), 16 << 20), "ring");  // one cycle: no gain from pairs
-  EXPECT_EQ(choice(trn1, first(2), 4 << 20), "mesh");
-  const CommMachine trn2(load_system("trn2.48xlarge"));
-  EXPECT_EQ(choice(trn2, first(16), 128 << 10), "mesh");
-  EXPECT_EQ(choice(trn2, first(16), 2 << 20), "rdh");
-  EXPECT_EQ(choice(trn2, first(16), 32 << 20), "ring");
-}
-
 TEST(Selection, GroupsOverSeveralNodesAreHierarchical) {
   const CommMachine machine(load_system("trn2.48xlarge", 4));
   EXPECT_EQ(choice(machine, first(256), 64 << 20), "hierarchical (kangaring inside, ring across)");
