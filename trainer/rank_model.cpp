@@ -29,6 +29,7 @@ ModuleContext module_context(const RunConfig& config, const ModelPlace& place,
   context.reduce_dtype = reduce_dtype(config.precision);
   context.decay_biases = config.model.do_layer_norm_weight_decay;
   context.sequence_parallel = config.distributed_strategy.sequence_parallel && config.tp() > 1;
+  context.balanced_context = config.distributed_strategy.context_parallel_order == "balanced";
   context.shape_only = place.shape_only;
   context.seed = config.seed;
   return context;
@@ -48,6 +49,17 @@ std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config
       (*context.parameters)[i].stage = stage;
   }
   return stages;
+}
+
+void take_sequence_parts(std::vector<MicroBatch>& batches, const ModuleContext& context) {
+  if (context.parallel->get_context_model_parallel_size() == 1) return;
+  for (MicroBatch& batch : batches) {
+    const SequenceShard sequence = context.sequence(batch.input_ids.size(1));
+    for (at::Tensor* tensor :
+         {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids}) {
+      if (tensor->defined()) *tensor = sequence.take(*tensor, 1);
+    }
+  }
 }
 
 }  // namespace trellis::trainer

@@ -24,4 +24,9 @@ struct ModelPlace {
 [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(
     const RunConfig& config, const ModuleContext& context);
 
+/// Context-parallel ranks read the same samples; each takes its part of their sequences. Labels and
+/// positions follow their tokens. An attention mask stays whole: it says which tokens of other
+/// ranks a query may read.
+void take_sequence_parts(std::vector<MicroBatch>& batches, const ModuleContext& context);
+
 }  // namespace trellis::trainer

@@ -45,7 +45,7 @@ BorderTensor stage_border(const RunConfig& config, const ModuleContext& context)
   const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
   const at::ScalarType dtype = residual_dtype(config.model, context.dtype);
   std::vector<std::int64_t> sizes = {
-      config.model.encoder_seq_length / share,
+      config.model.encoder_seq_length / config.cp() / share,
       std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
       config.model.hidden_size};
   const AuxiliaryLoss auxiliary = auxiliary_loss_of(config.model);
@@ -354,6 +354,7 @@ struct Trainer::Impl {
     const auto before_data = Clock::now();
     auto micro_batches = data->micro_batches(step, parallel.get_data_parallel_rank());
     if (reference) reference->add_to(micro_batches, Split::kTrain);
+    take_sequence_parts(micro_batches, context);
     result.data_wait_s = seconds_since(before_data);
     const at::Tensor loss = with_autocast(
         [&] { return model->run_train(micro_batches, [this] { reduce_gradients(); }); });
@@ -485,6 +486,7 @@ struct Trainer::Impl {
       auto micro_batches =
           data->evaluation_batches(split, batch, parallel.get_data_parallel_rank());
       if (reference) reference->add_to(micro_batches, split);
+      take_sequence_parts(micro_batches, context);
       sums.push_back(with_autocast([&] { return model->run_eval_sums(micro_batches); }));
     }
     if (with_ema) optimizer->swap_ema_weights();

@@ -73,8 +73,12 @@ class Legal(unittest.TestCase):
 
     def test_lists_what_is_not_supported_and_warns(self):
         self.assertIn(
-            "context_parallel_size: context parallelism (context_parallel_size 2)",
-            validate(EXAMPLES / "hf_llama3_70B_CP_config.yaml").stdout,
+            "context_parallel_size: context parallelism (context_parallel_size 2) with a mixture",
+            validate(
+                EXAMPLES / "hf_mixtral_8x7b_config.yaml",
+                "distributed_strategy.context_parallel_size=2",
+                "model.fusions={ring_attention: true, flash_attention: false}",
+            ).stdout,
         )
         self.assertIn(
             "constant_steps: 80000 leaves no step",

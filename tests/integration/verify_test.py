@@ -33,11 +33,14 @@ BUGS = {
     "weights-not-gathered": ("DP4.ZeRO1", ""),
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
+    "context-counts-own-labels": ("CP2.TP2,CP4", "gradient of"),
+    "blocks-arrive-late": ("CP2.DP2,CP4", "step 1: "),
     "expert-gradients-scaled": ("DP2.EP2.TP2,DP4.EP4", "mlp_op"),
     "auxiliary-loss-per-rank": ("TP2.DP2", "step 1: "),
     "permutation-not-inverted": ("DP4.EP2", "step 1: loss"),
     "capacity-after-exchange": ("DP4.EP4", "step 1: loss"),
 }
+RING = ["model.fusions.flash_attention=false", "model.fusions.ring_attention=true"]
 OF_EXPERTS = {
     "expert-gradients-scaled",
     "auxiliary-loss-per-rank",
@@ -130,6 +133,45 @@ class Layouts(unittest.TestCase):
             text,
             r"mixed_precision: tolerances \d\.\de-\d\d to \d\.\de-\d\d: \d\.\d\d × the noise of "
             r"rounding, number by number",
+        )
+
+
+class Contexts(unittest.TestCase):
+    def of_contexts(self, *args):
+        result = verify(*args, "--json", "--steps", 2)
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
+        in_fp64 = [one for one in run if one["precision"] == "fp64"]
+        self.assertLessEqual(max(one["worst"]["error"] for one in in_fp64), 1e-10)
+        return {one["layout"] for one in in_fp64}
+
+    def test_every_layout_of_four_ranks_equals_one_rank(self):
+        chosen = self.of_contexts(LLAMA, *SMALL, *RING, "--ranks", 4, "--layouts", "CP2,CP4")
+        for layout in (
+            "PP2 CP2 ZeRO1",
+            "TP2 CP2 balanced SP ZeRO1 KV2 full",
+            "DP2 CP2 selective",
+            "CP4 balanced ZeRO1",
+        ):
+            self.assertIn(layout, chosen)
+
+    def test_all_axes_together(self):
+        chosen = self.of_contexts(
+            *(LLAMA, *SMALL, *RING, "--ranks", 8, "precision=null", "precision.type=fp64"),
+            *("--layouts", "TP2.PP2.CP2.SP.ZeRO1,TP2.DP2.CP2.SP.ZeRO1,PP2.DP2.CP2.ZeRO1"),
+        )
+        self.assertIn("TP2 PP2 CP2 balanced SP ZeRO1", chosen)
+
+    def test_windows_and_learned_positions(self):
+        window = ["model.sliding_window_size=5", "--layouts", "CP4,TP2.CP2.SP.ZeRO1"]
+        self.of_contexts(LLAMA, *SMALL, *RING, "--ranks", 4, *window)
+        learned = ["model.position_embedding_type=learned_absolute", "--layouts", "CP2.ZeRO1"]
+        self.of_contexts(*MEGATRON, *SMALL, *RING, "--ranks", 2, *learned)
+
+    def test_rings_of_emulated_cores_equal_one_cpu_rank(self):
+        layouts = "CP4.ZeRO1,TP2.CP2.SP.ZeRO1"
+        self.of_contexts(
+            LLAMA, *SMALL, *RING, "--ranks", 4, "--layouts", layouts, "--device", "neuron"
         )
 
 
@@ -269,9 +311,12 @@ class SeededBugs(unittest.TestCase):
         for bug, (layouts, first) in BUGS.items():
             with self.subTest(bug):
                 self.assertIn(bug, listed)
-                model = {"tied-embedding-missed": TIED, "dropout-seed-shared": DROPOUT}.get(
-                    bug, [MIXTRAL if bug in OF_EXPERTS else LLAMA]
-                )
+                model = {
+                    "tied-embedding-missed": TIED,
+                    "dropout-seed-shared": DROPOUT,
+                    "context-counts-own-labels": [LLAMA, *RING],
+                    "blocks-arrive-late": [LLAMA, *RING],
+                }.get(bug, [MIXTRAL if bug in OF_EXPERTS else LLAMA])
                 result = verify(
                     *model,
                     *SMALL,

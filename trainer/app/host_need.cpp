@@ -78,7 +78,7 @@ double layers_in_flight(const RunConfig& config) {
 double activation_bytes(const RunConfig& config, int ranks_at_once) {
   const int sequences = config.data.micro_batch_size * sequences_per_sample(config.model);
   const double tokens = 1.0 * sequences * config.model.encoder_seq_length;
-  const int ranks_of_replica = config.tp() * config.pp();
+  const int ranks_of_replica = config.tp() * config.pp() * config.cp();
   const int replicas = std::clamp(ranks_at_once / ranks_of_replica, 1, config.dp());
   const bool autocast = config.precision.autocast;
   const double element = size_of(autocast ? at::kBFloat16 : model_dtype(config.precision));
@@ -96,7 +96,7 @@ HostNeed host_need(const RunConfig& config, int ranks_at_once) {
   const OptimizerOptions options = optimizer_options(config);
   const at::ScalarType weights = model_dtype(config.precision);
   const at::ScalarType gradients = c10::promoteTypes(options.grad_dtype, weights);
-  const double copies = config.dp(), state_copies = options.zero1 ? 1 : copies;
+  const double copies = config.dp() * config.cp(), state_copies = options.zero1 ? 1 : copies;
   const double trained = config.model.lora ? 0 : parameters;  // adapters are small
   HostNeed need;
   need.weights = whole(parameters * copies * size_of(weights));

@@ -17,8 +17,10 @@ std::vector<int> EqualRanks::representatives() const {
 }
 
 EqualRanks equal_ranks(const RunConfig& config) {
-  // Expert-parallel ranks are equal when their experts get equally many tokens; context parallelism
-  // lies within the third axis.
+  // Of a sequence each rank has other blocks to attend to.
+  if (config.cp() > 1)
+    return {{config.tp(), config.cp(), config.dp(), config.pp()}, {true, false, true, false}};
+  // Expert-parallel ranks are equal when their experts get equally many tokens.
   const bool even = !config.model.moe || config.model.moe->simulated_shares.empty();
   return {{config.tp(), config.ep(), config.dp() * config.cp() / config.ep(), config.pp()},
           {true, even, true, false}};

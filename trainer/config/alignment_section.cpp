@@ -81,7 +81,9 @@ LoraSection read_peft(SectionReader reader) {
   lora.modules_to_save =
       reader.get<std::vector<std::string>>("modules_to_save", lora.modules_to_save);
   if (reader.get<bool>("load_lora_from_ckpt", false)) {
-    reader.unsupported("load_lora_from_ckpt", "checkpoints are not read in this version",
+    reader.unsupported("load_lora_from_ckpt",
+                       "adapters are not read without their base; resuming a checkpoint that holds "
+                       "both works (exp_manager.resume_from_checkpoint)",
                        /*changes_step=*/false);
   }
   return lora;

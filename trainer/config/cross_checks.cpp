@@ -241,12 +241,6 @@ void check_precision(const RunConfig& config, SectionReaders& r) {
 
 void check_features(const RunConfig& config, SectionReaders& r) {
   const DistributedStrategySection& s = config.distributed_strategy;
-  if (s.context_parallel_size > 1 && !config.model.ring_attention) {
-    r.distributed_strategy.problem(
-        "context_parallel_size",
-        fmt::format("{} needs model.fusions.ring_attention: true (and flash_attention: false)",
-                    s.context_parallel_size));
-  }
   if (s.expert_model_parallel_size > 1 && !config.model.moe) {
     r.distributed_strategy.problem(
         "expert_model_parallel_size",
@@ -265,6 +259,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_size(config, readers);
   check_heads(config, readers);
   check_layout(config, readers);
+  check_context_parallel(config, readers);
   check_sequence(config, readers);
   check_megatron(config, readers);
   check_encoder(config, readers);

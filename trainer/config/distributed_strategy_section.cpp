@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 
@@ -22,15 +20,6 @@ void check_sequence_parallel(SectionReader& reader, DistributedStrategySection& 
   s.sequence_parallel = false;
 }
 
-/// What this version does not train with.
-void note_unsupported(SectionReader& reader, const DistributedStrategySection& s) {
-  if (s.context_parallel_size > 1) {
-    reader.unsupported(
-        "context_parallel_size",
-        fmt::format("context parallelism (context_parallel_size {})", s.context_parallel_size));
-  }
-}
-
 void strategy_fields(Fields& fields, DistributedStrategySection& s) {
   fields.positive("tensor_model_parallel_size", s.tensor_model_parallel_size);
   fields.positive("pipeline_model_parallel_size", s.pipeline_model_parallel_size);
@@ -43,10 +32,12 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
   fields.form(
       "kv_replicator", [&](SectionReader& r) { s.kv_replicator = read_kv_replicator(r); },
       [&](YamlWriter& out) { out.integer("kv_replicator", s.kv_replicator); });
-  fields.rule([&](SectionReader& r) {
-    check_sequence_parallel(r, s);
-    note_unsupported(r, s);
-  });
+  fields.rule([&](SectionReader& r) { check_sequence_parallel(r, s); });
+}
+
+/// Keys that NxDT does not have.
+void own_fields(Fields& fields, DistributedStrategySection& s) {
+  fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
 }
 
 }  // namespace
@@ -55,6 +46,7 @@ DistributedStrategySection read_distributed_strategy(SectionReader& reader) {
   DistributedStrategySection section;
   Fields fields = Fields::reading(reader);
   strategy_fields(fields, section);
+  own_fields(fields, section);
   return section;
 }
 
@@ -62,12 +54,18 @@ void write_distributed_strategy(YamlWriter& out, DistributedStrategySection sect
   out.open("distributed_strategy");
   Fields fields = Fields::writing(out);
   strategy_fields(fields, section);
+  own_fields(fields, section);
   out.close();
 }
 
 void list_distributed_strategy_keys(Fields& fields) {
   DistributedStrategySection section;
   strategy_fields(fields, section);
+}
+
+void list_own_strategy_keys(Fields& fields) {
+  DistributedStrategySection section;
+  own_fields(fields, section);
 }
 
 }  // namespace trellis::trainer

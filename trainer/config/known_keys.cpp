@@ -136,6 +136,7 @@ constexpr KeyGroup kGroups[] = {
      "use evaluate_ema_weights_instead"},
 
     {"distributed_strategy", kSupported, "", "", "", kNxdt, &list_distributed_strategy_keys},
+    {"distributed_strategy", kSupported, "", "", "", kOwnKey, &list_own_strategy_keys},
     {"distributed_strategy", kNeutral, "pipeline_model_parallel_split_rank", "0|null",
      "no model has an encoder and a decoder"},
     {"distributed_strategy", kNeutral, "wrap_with_zero", "null", "its name is `zero1`"},

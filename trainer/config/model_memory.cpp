@@ -80,7 +80,7 @@ void read_recompute(SectionReader& reader, bool hf, ModelSection& section) {
   }
   // NxDT's Hugging Face models never keep a full matrix of attention scores; encoders are not
   // NxDT's.
-  if (hf && !section.flash_attention && !is_encoder(section)) {
+  if (hf && !section.flash_attention && !section.ring_attention && !is_encoder(section)) {
     section.recompute = Recompute::kSelective;
     section.recompute_modules = {"CoreAttention"};
   }

@@ -204,8 +204,6 @@ void read_attention(SectionReader& reader, ModelSection& section) {
   SectionReader fusions = reader.section("fusions");
   section.ring_attention = fusions.get<bool>("ring_attention", false);
   section.flash_attention = fusions.get<bool>("flash_attention", !section.ring_attention);
-  if (section.ring_attention)
-    fusions.unsupported("ring_attention", "ring attention, which context parallelism uses");
   if (section.ring_attention && section.flash_attention) {
     fusions.problem("ring_attention", "excludes flash_attention; set one of them to false");
   }

@@ -118,6 +118,7 @@ struct DistributedStrategySection {
   int pipeline_model_parallel_size = 1;
   int virtual_pipeline_model_parallel_size = 1;
   int context_parallel_size = 1;
+  std::string context_parallel_order = "contiguous";  ///< of the sequence over the ranks; balanced
   int expert_model_parallel_size = 1;
   int token_shuffle_group_size = 1;
   bool zero1 = true;

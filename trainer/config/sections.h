@@ -72,6 +72,7 @@ void list_exp_manager_keys(Fields& fields);
 void list_early_stopping_keys(Fields& fields);
 void list_ema_keys(Fields& fields);
 void list_distributed_strategy_keys(Fields& fields);
+void list_own_strategy_keys(Fields& fields);
 void list_tokenizer_keys(Fields& fields);
 
 }  // namespace trellis::trainer

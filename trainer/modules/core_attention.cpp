@@ -28,7 +28,7 @@ at::Tensor expand_kv_heads(const at::Tensor& input, std::int64_t num_heads) {
 }
 
 bool is_fused(const ModelSection& config) {
-  return config.flash_attention && config.attention_dropout == 0;
+  return (config.flash_attention || config.ring_attention) && config.attention_dropout == 0;
 }
 
 }  // namespace
@@ -68,6 +68,50 @@ at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
       same_document.logical_and(table_.defined() ? table_ : causal_table()).unsqueeze(1));
 }
 
+RingMasks::RingMasks(const ModuleContext& context, std::int64_t sequence_length,
+                     std::optional<int> window, std::shared_ptr<const Ring> ring)
+    : sequence_(context.sequence(sequence_length)),
+      window_(window),
+      ring_(std::move(ring)),
+      dtype_(context.dtype),
+      positions_(at::empty({sequence_length},
+                           at::TensorOptions().dtype(at::kLong).device(context.device))) {
+  if (!context.shape_only) positions_.copy_(at::arange(sequence_length, at::kLong));
+  for (const RingStep& step : ring_->plan.steps)
+    of_windows_.push_back(step.windowed ? mask_of(step, {}) : at::Tensor());
+}
+
+RingContext RingMasks::of(const at::Tensor& attention_mask) const {
+  if (!attention_mask.defined()) return {ring_, of_windows_};
+  RingContext context{ring_, {}};
+  for (const RingStep& step : ring_->plan.steps)
+    context.masks.push_back(mask_of(step, attention_mask));
+  return context;
+}
+
+at::Tensor RingMasks::mask_of(const RingStep& step, const at::Tensor& attention_mask) const {
+  const auto queries = [&](const at::Tensor& whole) {
+    const std::int64_t dim = whole.dim() - 1;
+    return sequence_.take(whole, dim)
+        .narrow(dim, step.queries.first, step.queries.count)
+        .unsqueeze(-1);
+  };
+  const auto keys = [&](const at::Tensor& whole) {
+    const std::int64_t dim = whole.dim() - 1;
+    return sequence_.take(whole, dim, step.owner)
+        .narrow(dim, step.keys.first, step.keys.count)
+        .unsqueeze(-2);
+  };
+  const at::Tensor distance = queries(positions_) - keys(positions_);
+  at::Tensor allowed = distance.ge(0);
+  if (step.windowed) allowed = allowed.logical_and(distance.lt(*window_));
+  if (attention_mask.defined())
+    allowed = queries(attention_mask).eq(keys(attention_mask)).logical_and(allowed).unsqueeze(1);
+  constexpr double kHidden = -1e30;  // no infinity: a row may have no key in this block
+  return at::zeros(allowed.sizes(), positions_.options().dtype(dtype_))
+      .masked_fill(allowed.logical_not(), kHidden);
+}
+
 CoreAttention::CoreAttention(const ModuleContext& context, const std::string& path,
                              const ModelSection& config, int layer, ShardPlace query_heads)
     : explicit_(!is_fused(config)),
@@ -80,11 +124,14 @@ CoreAttention::CoreAttention(const ModuleContext& context, const std::string& pa
       position_(context.position) {}
 
 at::Tensor CoreAttention::forward(const at::Tensor& query, const at::Tensor& key,
-                                  const at::Tensor& value, const at::Tensor& allowed) const {
-  return maybe_checkpoint(recompute_, position_, {query, key, value},
-                          [this, allowed](const std::vector<at::Tensor>& qkv) {
-                            return attend(qkv[0], qkv[1], qkv[2], allowed);
-                          });
+                                  const at::Tensor& value, const at::Tensor& allowed,
+                                  const RingContext& ring) const {
+  return maybe_checkpoint(
+      recompute_, position_, {query, key, value},
+      [this, allowed, ring](const std::vector<at::Tensor>& qkv) {
+        if (!ring.ring) return attend(qkv[0], qkv[1], qkv[2], allowed);
+        return ring_attention(qkv[0], qkv[1], qkv[2], ring.masks, ring.ring).flatten(2);
+      });
 }
 
 at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key,

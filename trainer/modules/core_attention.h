@@ -4,12 +4,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "trainer/config/model_section.h"
 #include "trainer/parallel_layers/dropout.h"
 #include "trainer/parallel_layers/parameter.h"
+#include "trainer/parallel_layers/ring_attention.h"
 
 namespace trellis::trainer {
 
@@ -34,9 +36,35 @@ class AttentionMask {
   at::Tensor window_only_;  ///< table_, as attention takes it
 };
 
+/// What context-parallel ranks share of an attention.
+struct RingContext {
+  std::shared_ptr<const Ring> ring;  ///< null: each rank has the whole sequence
+  std::vector<at::Tensor> masks;     ///< see ring_attention()
+};
+
+/// The masks of a ring: what AttentionMask is for a whole sequence. Only blocks that need one have
+/// one: where the sliding window ends, and everywhere when a micro-batch has documents.
+class RingMasks {
+ public:
+  RingMasks(const ModuleContext& context, std::int64_t sequence_length, std::optional<int> window,
+            std::shared_ptr<const Ring> ring);
+  /// `attention_mask`: see MicroBatch; of the whole sequence, [b, s].
+  [[nodiscard]] RingContext of(const at::Tensor& attention_mask) const;
+
+ private:
+  [[nodiscard]] at::Tensor mask_of(const RingStep& step, const at::Tensor& attention_mask) const;
+  SequenceShard sequence_;
+  std::optional<std::int64_t> window_;
+  std::shared_ptr<const Ring> ring_;
+  at::ScalarType dtype_;
+  at::Tensor positions_;                ///< [s] int64
+  std::vector<at::Tensor> of_windows_;  ///< per step, for micro-batches without documents
+};
+
 /// softmax(Q·Kᵀ/sqrt(d)) · V: query [s, b, n, d], key and value [s, b, n_kv, d], n a multiple of
 /// n_kv → [s, b, n·d]. Query head i attends with key/value head i / (n / n_kv).
 ///   flash_attention   one fused operation, so that a device may run it as flash attention
+///   ring_attention    the same; with context parallelism one for each block of the ring
 ///   otherwise, and with attention_dropout, whose masks belong to the probabilities:
 ///                     explicit softmax in the context's wide_dtype.
 ///                     apply_query_key_layer_scaling: scores are divided by the layer's number
@@ -48,9 +76,10 @@ class CoreAttention {
   CoreAttention(const ModuleContext& context, const std::string& path, const ModelSection& config,
                 int layer, ShardPlace query_heads);
   /// `allowed`: AttentionMask::allowed(). Undefined: a decoder's queries read the past, an
-  /// encoder's everything.
+  /// encoder's everything. With a ring its masks take the place of `allowed`.
   [[nodiscard]] at::Tensor forward(const at::Tensor& query, const at::Tensor& key,
-                                   const at::Tensor& value, const at::Tensor& allowed) const;
+                                   const at::Tensor& value, const at::Tensor& allowed,
+                                   const RingContext& ring = {}) const;
 
  private:
   [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key,

@@ -31,7 +31,7 @@ LanguageModelEmbedding::LanguageModelEmbedding(const ModuleContext& context,
       position_weight_(make_positions(context, config, names)),
       dropout_(context, std::string(names.embedding) + ".dropout", config.hidden_dropout),
       residual_dtype_(residual_dtype(config, context.dtype)),
-      sequence_length_(config.encoder_seq_length),
+      sequence_(context.sequence(config.encoder_seq_length)),
       tp_(context.tp()),
       sequence_parallel_(context.sequence_parallel) {
   if (config.lora && config.lora->targets_module(names.embedding))
@@ -45,13 +45,14 @@ at::Tensor LanguageModelEmbedding::forward(const MicroBatch& batch) const {
   return dropout_.forward(hidden.to(residual_dtype_));
 }
 
-/// [s, 1 or b, h], this rank's part of the sequence.
+/// [s, 1 or b, h], this rank's part of the sequence; ids are those of the context-parallel part.
 at::Tensor LanguageModelEmbedding::positions(const at::Tensor& position_ids) const {
   const auto own = [this](const at::Tensor& whole) {
     return sequence_parallel_ ? split(whole, 0, tp_) : whole;
   };
   if (position_ids.defined()) return at::embedding(position_weight_, own(position_ids.t()));
-  return own(position_weight_.narrow(0, 0, sequence_length_)).unsqueeze(1);
+  const at::Tensor whole = position_weight_.narrow(0, 0, sequence_.length);
+  return own(sequence_.take(whole, 0)).unsqueeze(1);
 }
 
 }  // namespace trellis::trainer

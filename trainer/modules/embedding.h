@@ -33,7 +33,7 @@ class LanguageModelEmbedding {
       position_weight_;  ///< [max_position_embeddings, h]; undefined without learned positions
   Dropout dropout_;
   at::ScalarType residual_dtype_;
-  std::int64_t sequence_length_;
+  SequenceShard sequence_;
   ParallelGroup tp_;
   bool sequence_parallel_;
 };

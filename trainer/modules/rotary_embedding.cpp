@@ -96,6 +96,7 @@ RotaryEmbedding::RotaryEmbedding(const ModuleContext& context, const RotarySpec&
   if (context.shape_only) {
     cos_ = at::empty({positions, spec.head_dim}, options);
     sin_ = at::empty({positions, frequency.size(0)}, options);
+    own_ = own_part(context);
     return;
   }
   const at::Tensor angles = at::arange(positions, at::kDouble).unsqueeze(-1) * frequency;
@@ -104,11 +105,19 @@ RotaryEmbedding::RotaryEmbedding(const ModuleContext& context, const RotarySpec&
       at::ones({positions, spec.head_dim - 2 * frequency.size(0)}, at::kDouble);
   cos_ = at::cat({cos, cos, still}, -1).to(options);
   sin_ = angles.sin().to(options);
+  own_ = own_part(context);
+}
+
+RotaryTables RotaryEmbedding::own_part(const ModuleContext& context) const {
+  const SequenceShard sequence = context.sequence(cos_.size(0));
+  const auto own = [&](const at::Tensor& table) {
+    return sequence.take(table, 0).unsqueeze(1).unsqueeze(1);
+  };
+  return {own(cos_), own(sin_)};
 }
 
 RotaryTables RotaryEmbedding::tables(const at::Tensor& position_ids) const {
-  if (!position_ids.defined())
-    return {cos_.unsqueeze(1).unsqueeze(1), sin_.unsqueeze(1).unsqueeze(1)};
+  if (!position_ids.defined()) return own_;
   const at::Tensor positions = position_ids.t();
   return {at::embedding(cos_, positions).unsqueeze(2), at::embedding(sin_, positions).unsqueeze(2)};
 }

@@ -10,7 +10,7 @@ namespace trellis::trainer {
 /// What a rotary embedding rotates and how fast.
 struct RotarySpec {
   std::int64_t head_dim = 0;
-  std::int64_t sequence_length = 0;  ///< positions 0 … sequence_length − 1
+  std::int64_t sequence_length = 0;  ///< positions 0 … sequence_length − 1, of all ranks
   std::int64_t max_position_embeddings =
       0;  ///< of the model; scaling counts from them when it names no original ones
   double theta = 10000;
@@ -39,12 +39,14 @@ struct RotaryTables {
 class RotaryEmbedding {
  public:
   RotaryEmbedding(const ModuleContext& context, const RotarySpec& spec);
-  /// `position_ids`: [b, s] int64; undefined: 0 … s − 1 in every sample.
+  /// `position_ids`: [b, s] int64; undefined: those of this rank's part of the sequence.
   [[nodiscard]] RotaryTables tables(const at::Tensor& position_ids) const;
 
  private:
-  at::Tensor cos_;  ///< [s, head_dim]
-  at::Tensor sin_;  ///< [s, head_dim · percentage / 2]
+  [[nodiscard]] RotaryTables own_part(const ModuleContext& context) const;
+  at::Tensor cos_;    ///< [sequence_length, head_dim]
+  at::Tensor sin_;    ///< [sequence_length, head_dim · percentage / 2]
+  RotaryTables own_;  ///< of this rank's part, in every sample
 };
 
 /// Rotates [s, b, heads, head_dim] → the same.

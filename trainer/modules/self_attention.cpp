@@ -119,8 +119,9 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
   const auto [query, key, value] = qkv_.forward(input);
-  const at::Tensor attended = core_.forward(rotate(query, sequence.rotary),
-                                            rotate(key, sequence.rotary), value, sequence.allowed);
+  const at::Tensor attended =
+      core_.forward(rotate(query, sequence.rotary), rotate(key, sequence.rotary), value,
+                    sequence.allowed, sequence.ring);
   const at::Tensor output = dense_.forward(attended);
   return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);
 }

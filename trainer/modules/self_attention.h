@@ -22,7 +22,8 @@ struct RouterRecord;
 /// What all layers of a micro-batch share.
 struct SequenceContext {
   RotaryTables rotary;                   ///< undefined tensors: positions are in the embedding
-  at::Tensor allowed;                    ///< AttentionMask::allowed()
+  at::Tensor allowed;                    ///< AttentionMask::allowed(); not with a ring
+  RingContext ring;                      ///< with context parallelism
   std::shared_ptr<RouterRecord> router;  ///< of a model with experts
 };
 

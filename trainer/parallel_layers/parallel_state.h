@@ -61,6 +61,14 @@ class ParallelState {
     state.data_ = std::move(data);
     return state;
   }
+  /// The same with other groups of context parallelism.
+  [[nodiscard]] ParallelState with_context_groups(ParallelGroup context,
+                                                  ParallelGroup zero1_sharding) const {
+    ParallelState state = *this;
+    state.context_ = std::move(context);
+    state.zero1_sharding_ = std::move(zero1_sharding);
+    return state;
+  }
   /// With another group of ranks that hold the same key/value heads.
   [[nodiscard]] ParallelState with_kv_shared_group(ParallelGroup group, ReplicaOrder order) const {
     ParallelState state = *this;

@@ -11,6 +11,7 @@
 
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/partition.h"
+#include "trainer/parallel_layers/sequence_shard.h"
 #include "trainer/parallel_layers/step_position.h"
 #include "trainer/parallel_layers/weight_init.h"
 #include "trainer/utils/scope.h"
@@ -77,6 +78,7 @@ struct ModuleContext {
       wide_dtype;  ///< of softmax and cross entropy; none: fp32, fp64 for fp64
   at::ScalarType reduce_dtype = at::kFloat;  ///< of sums over TP
   bool sequence_parallel = false;
+  bool balanced_context = false;  ///< order of the sequence over context-parallel ranks
   bool pad_model = false;  ///< NxD's pad_model: attention heads that TP does not divide are filled
                            ///< up with heads of zeros
   bool decay_biases =
@@ -88,6 +90,11 @@ struct ModuleContext {
 
   [[nodiscard]] const ParallelGroup& tp() const {
     return parallel->get_tensor_model_parallel_group();
+  }
+  /// Of a sequence of `length` positions, this rank's.
+  [[nodiscard]] SequenceShard sequence(std::int64_t length) const {
+    return {length, parallel->get_context_model_parallel_rank(),
+            parallel->get_context_model_parallel_size(), balanced_context};
   }
   [[nodiscard]] LayerScope scope(const std::string& path) const {
     return LayerScope(path, backward);

@@ -47,8 +47,8 @@ NxDPPModel::NxDPPModel(std::vector<std::unique_ptr<PipelineStage>> stages,
   TORCH_CHECK(!options.return_mb_loss || !options.broadcast_and_average_loss,
               "return_mb_loss and broadcast_and_average_loss exclude each other");
   reserve_for(options.num_microbatches);
-  const bool writes_timeline =
-      parallel_.get_data_parallel_rank() == 0 && parallel_.get_tensor_model_parallel_rank() == 0;
+  const bool writes_timeline = parallel_.get_zero1_sharding_group().rank == 0 &&
+                               parallel_.get_tensor_model_parallel_rank() == 0;
   if (!options.trace_file_path.empty() && writes_timeline)
     timeline_.emplace(options.trace_file_path, rank_, options.trace_title);
 }

@@ -52,12 +52,14 @@ class Gatherer {
   }
 
  private:
-  [[nodiscard]] const RankNumbers& of(int pp, int dp, int tp) const {
-    return ranks_[static_cast<std::size_t>(mesh_.rank(pp, dp, tp))];
+  /// The ranks that hold the same dense weights: data × context parallel.
+  [[nodiscard]] int num_holders() const { return mesh_.dp * mesh_.cp; }
+  [[nodiscard]] const RankNumbers& of(int pp, int holder, int tp) const {
+    const int rank = mesh_.rank(pp, holder / mesh_.cp, tp, holder % mesh_.cp);
+    return ranks_[static_cast<std::size_t>(rank)];
   }
 
-  /// Data-parallel ranks dp, dp + step, … hold the same values; of those below step each has its
-  /// own experts.
+  /// Holders i, i + step, … hold the same values; of those below step each has its own experts.
   [[nodiscard]] int step_of(const ExpertRange& experts) const {
     return experts.is_stacked() ? mesh_.ep : 1;
   }
@@ -71,8 +73,8 @@ class Gatherer {
       std::vector<at::Tensor> shards;
       for (int tp = 0; tp < mesh_.tp; ++tp) {
         shards.push_back(of(pp, own, tp).weights.at(name).tensor);
-        for (int dp = own + step; dp < mesh_.dp; dp += step) {
-          if (!at::equal(shards.back(), of(pp, dp, tp).weights.at(name).tensor))
+        for (int holder = own + step; holder < num_holders(); holder += step) {
+          if (!at::equal(shards.back(), of(pp, holder, tp).weights.at(name).tensor))
             unequal.insert(name);
         }
       }
@@ -89,7 +91,7 @@ class Gatherer {
       unequal.insert(name);  // a tied weight of another stage
   }
 
-  /// With ZeRO-1 each data-parallel rank has some rows, without it each has all: in both cases
+  /// With ZeRO-1 each holder has some rows, without it each has all: in both cases
   /// later ranks fill in, or repeat.
   [[nodiscard]] at::Tensor gather_gradient(int pp, std::size_t step,
                                            const std::string& name) const {
@@ -101,7 +103,8 @@ class Gatherer {
       for (int tp = 0; tp < mesh_.tp; ++tp) {
         at::Tensor local =
             at::zeros(of(pp, own, tp).gradients[step].at(name).sizes, like.rows.options());
-        for (int dp = own; dp < mesh_.dp; dp += stride) fill_in(local, of(pp, dp, tp), step, name);
+        for (int holder = own; holder < num_holders(); holder += stride)
+          fill_in(local, of(pp, holder, tp), step, name);
         shards.push_back(local);
       }
       parts.push_back(join_shards(shards, like.partition));

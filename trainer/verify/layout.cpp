@@ -29,6 +29,8 @@ std::vector<std::string> parts_of(const Layout& layout) {
   factor("PP", layout.pp);
   factor("VPP", layout.vpp);
   factor("DP", layout.dp);
+  factor("CP", layout.cp);
+  if (layout.balanced_context) parts.emplace_back("balanced");
   factor("EP", layout.ep);
   if (layout.sequence_parallel) parts.emplace_back("SP");
   if (layout.zero1) parts.emplace_back("ZeRO1");
@@ -45,10 +47,10 @@ std::string lower(std::string_view text) {
 }
 
 bool is_part(const std::string& part) {
-  for (const char* word : {"sp", "zero1", "selective", "full"}) {
+  for (const char* word : {"sp", "zero1", "selective", "full", "balanced"}) {
     if (part == word) return true;
   }
-  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "ep", "kv"}) {
+  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "cp", "ep", "kv"}) {
     const bool digits =
         part.size() > factor.size() &&
         std::all_of(part.begin() + static_cast<std::ptrdiff_t>(factor.size()), part.end(),
@@ -75,6 +77,23 @@ void for_each_factorisation(int ranks, int num_layers, Visit visit) {
         visit(Layout{.tp = tp, .pp = pp, .vpp = vpp, .dp = ranks / tp / pp});
     }
   }
+}
+
+/// Context parallelism takes ranks from data parallelism.
+std::vector<Layout> with_contexts(Layout layout, const ModelAxes& axes) {
+  std::vector<Layout> layouts{layout};
+  if (!axes.ring_attention) return layouts;
+  const int ranks = layout.dp;
+  for (layout.cp = 2; layout.cp <= ranks; ++layout.cp) {
+    if (ranks % layout.cp != 0) continue;
+    layout.dp = ranks / layout.cp;
+    for (const bool balanced : {false, true}) {
+      if (balanced && axes.sliding_window) continue;
+      layout.balanced_context = balanced;
+      layouts.push_back(layout);
+    }
+  }
+  return layouts;
 }
 
 /// What does not change the factors.
@@ -105,14 +124,17 @@ std::string to_string(const Layout& layout) {
   return text.empty() ? "one rank" : text;
 }
 
-std::vector<Layout> all_layouts(int ranks, int num_layers, int num_experts) {
+std::vector<Layout> all_layouts(int ranks, int num_layers, const ModelAxes& axes) {
   std::vector<Layout> layouts;
   for_each_factorisation(ranks, num_layers, [&](const Layout& factors) {
-    for (int ep = 1; ep <= factors.dp; ++ep) {
-      if (factors.dp % ep != 0 || (ep > 1 && (num_experts == 0 || num_experts % ep != 0))) continue;
-      Layout layout = factors;
-      layout.ep = ep;
-      add_variants(layout, layouts);
+    for (const Layout& layout : with_contexts(factors, axes)) {
+      for (int ep = 1; ep <= layout.dp; ++ep) {
+        const bool legal = ep == 1 || (axes.experts > 0 && axes.experts % ep == 0);
+        if (layout.dp % ep != 0 || !legal) continue;
+        Layout with_experts = layout;
+        with_experts.ep = ep;
+        add_variants(with_experts, layouts);
+      }
     }
   });
   return layouts;
@@ -127,9 +149,8 @@ LayoutFilter::LayoutFilter(std::string_view text) {
       if (is_part(parts.back())) continue;
       throw ConfigError(
           "--layouts " + std::string(text) + ": \"" + part +
-          "\": expected TP2, PP2, VPP2, DP2, EP2, KV2 (any numbers from 2 on), SP, ZeRO1, "
-          "selective or "
-          "full; "
+          "\": expected TP2, PP2, VPP2, DP2, CP2, EP2, KV2 (any numbers from 2 on), SP, "
+          "ZeRO1, balanced, selective or full; "
           "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
     }
     items_.push_back(std::move(parts));
@@ -158,6 +179,9 @@ std::vector<std::string> overrides_of(const Layout& layout) {
       set("distributed_strategy.tensor_model_parallel_size", std::to_string(layout.tp)),
       set("distributed_strategy.pipeline_model_parallel_size", std::to_string(layout.pp)),
       set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(layout.vpp)),
+      set("distributed_strategy.context_parallel_size", std::to_string(layout.cp)),
+      set("distributed_strategy.context_parallel_order",
+          layout.balanced_context ? "balanced" : "contiguous"),
       set("distributed_strategy.expert_model_parallel_size", std::to_string(layout.ep)),
       set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
       set("distributed_strategy.zero1", flag(layout.zero1)),

@@ -17,21 +17,31 @@ struct Layout {
   bool zero1 = true;
   int kv_replicator = 1;
   int ep = 1;  ///< lies within DP
+  int cp = 1;
+  bool balanced_context = false;  ///< order of the sequence over CP
   Recompute recompute = Recompute::kNone;
-  [[nodiscard]] int world_size() const { return tp * pp * dp; }
+  [[nodiscard]] int world_size() const { return tp * pp * dp * cp; }
   bool operator==(const Layout&) const = default;
 };
 
-/// "TP2 PP2 VPP2 DP2 EP2 SP ZeRO1 KV2 full": factors of one and features that are off are left out;
-/// "one rank" when nothing is left.
+/// "TP2 PP2 VPP2 DP2 CP2 balanced EP2 SP ZeRO1 KV2 full": factors of one and features that are off
+/// are left out; "one rank" when nothing is left.
 [[nodiscard]] std::string to_string(const Layout& layout);
 
-/// Every product TP · PP · DP = ranks with VPP up to the layers (PP > 1), with and without sequence
-/// parallelism (TP > 1) and ZeRO-1, each number of copies of key/value heads that divides TP, each
-/// recompute mode and, with experts, each EP that divides DP and the experts. Whether one is legal
-/// for a configuration is for its validation to say; a combination that is not here is legal for
-/// none.
-[[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers, int num_experts = 0);
+/// What a model can be spread over in addition to TP, PP and DP.
+struct ModelAxes {
+  int experts = 0;
+  bool ring_attention = false;  ///< CP
+  bool sliding_window = false;  ///< for which there is no balanced order
+};
+
+/// Every product TP · PP · DP · CP = ranks (CP with ring attention only, in each order) with VPP up
+/// to the layers (PP > 1), with and without sequence parallelism (TP > 1) and ZeRO-1, each number
+/// of copies of key/value heads that divides TP, each recompute mode and, with experts, each EP
+/// that divides DP and the experts. Whether one is legal for a configuration is for its validation
+/// to say; a combination that is not here is legal for none.
+[[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers,
+                                              const ModelAxes& axes = {});
 
 /// "TP2.DP4,PP4": a layout is chosen when it has every part of one of the items. "all" or "": every
 /// layout. Throws ConfigError for a part that no layout can have.

@@ -11,7 +11,7 @@ namespace trellis::trainer {
 namespace {
 
 /// Which group of a rank a mistake is about.
-enum class Axis { kTensor, kPipeline, kData, kKvShared, kExpert };
+enum class Axis { kTensor, kPipeline, kData, kKvShared, kExpert, kContext };
 
 RunChanges wrong_group(Axis axis, const Tampering& tampering) {
   RunChanges changes;
@@ -19,7 +19,14 @@ RunChanges wrong_group(Axis axis, const Tampering& tampering) {
     const auto group_of = [&](Axis which, const ParallelGroup& group) {
       return which == axis ? tampered(group, tampering) : group;
     };
-    return state
+    // Without context parallelism those that hold the same weights are the data-parallel ranks.
+    const ParallelState with_context =
+        state.get_context_model_parallel_size() == 1
+            ? state
+            : state.with_context_groups(
+                  group_of(Axis::kContext, state.get_context_model_parallel_group()),
+                  group_of(Axis::kData, state.get_zero1_sharding_group()));
+    return with_context
         .with_dense_groups(group_of(Axis::kTensor, state.get_tensor_model_parallel_group()),
                            group_of(Axis::kPipeline, state.get_pipeline_model_parallel_group()),
                            group_of(Axis::kData, state.get_data_parallel_group()))
@@ -27,6 +34,19 @@ RunChanges wrong_group(Axis axis, const Tampering& tampering) {
                             group_of(Axis::kData, state.get_expert_data_parallel_group()))
         .with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()),
                               state.kv_replica_order());
+  };
+  return changes;
+}
+
+/// The labels that count in a step are divided by the ranks of its contexts: each knows its own.
+RunChanges local_count_of_labels() {
+  RunChanges changes;
+  changes.groups = [](const ParallelState& state) {
+    const double part = 1.0 / state.get_context_model_parallel_size();
+    const auto factor = [part](const at::Tensor& sums) { return sums.numel() == 2 ? part : 1.0; };
+    return state.with_context_groups(
+        state.get_context_model_parallel_group(),
+        tampered(state.get_zero1_sharding_group(), {.scales_sum = factor}));
   };
   return changes;
 }
@@ -108,6 +128,7 @@ bool has_sequence_parallel(const Layout& layout, const RunConfig&) {
 }
 bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
 bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
+bool has_context(const Layout& layout, const RunConfig&) { return layout.cp > 1; }
 bool has_experts_of_ranks(const Layout& layout, const RunConfig&) { return layout.ep > 1; }
 bool has_auxiliary_loss(const Layout& layout, const RunConfig& config) {
   return layout.tp > 1 && config.model.moe && config.model.moe->output_router_logits;
@@ -167,6 +188,13 @@ std::vector<SeededBug> make_bugs() {
       {"weights-not-gathered",
        "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
        wrong_group(Axis::kData, {.leaves_out_gather = true})},
+      {"context-counts-own-labels",
+       "a context-parallel rank divides by the labels of one part of the sequence: gradients "
+       "are CP times too large",
+       &has_context, local_count_of_labels()},
+      {"blocks-arrive-late",
+       "ring attention works on the block of keys and values before the one that it should have",
+       &has_context, wrong_group(Axis::kContext, {.receives_late = true})},
       {"expert-gradients-scaled",
        "gradients of experts are averaged over the ranks that hold them, not over all whose tokens "
        "they saw: they are EP times too large",

@@ -22,9 +22,11 @@ class Verification {
     if (!request.seed_bug.empty()) bug_ = &find_seeded_bug(request.seed_bug);
     const RunConfig base = load(Layout{}, "");
     num_layers_ = base.model.num_layers;
-    num_experts_ = base.model.moe ? base.model.moe->num_experts : 0;
+    axes_.experts = base.model.moe ? base.model.moe->num_experts : 0;
+    axes_.ring_attention = base.model.ring_attention;
+    axes_.sliding_window = base.model.sliding_window.has_value();
     result_.precision = base.precision.type;
-    if (num_experts_ > 0 && result_.precision != "fp64")
+    if (axes_.experts > 0 && result_.precision != "fp64")
       result_.why_fp64_only = "a rounding may send a token to another expert, which is no error";
     const int unit = base.model.make_vocab_size_divisible_by * request.ranks;
     result_.vocab_size = (base.model.vocab_size + unit - 1) / unit * unit;
@@ -71,7 +73,7 @@ class Verification {
   }
 
   void choose() {
-    for (const Layout& layout : all_layouts(request_.ranks, num_layers_, num_experts_)) {
+    for (const Layout& layout : all_layouts(request_.ranks, num_layers_, axes_)) {
       if (!filter_.chooses(layout)) continue;
       LayoutResult result{layout, "fp64", {}, {}};
       try {
@@ -166,7 +168,8 @@ class Verification {
   const VerifyRequest& request_;
   LayoutFilter filter_;
   const SeededBug* bug_ = nullptr;
-  int num_layers_ = 0, num_experts_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
+  ModelAxes axes_;
+  int num_layers_ = 0, num_legal_ = 0, num_without_recompute_ = 0;
   runtime::WorldOptions one_rank_;
   VerifyMachine machine_;
   std::map<int, std::shared_ptr<const DataModule>> data_by_dp_;

@@ -106,6 +106,36 @@ const std::vector<Broken>& broken_files() {
        "run.yaml:26:model.encoder_seq_length: 34 is not divisible by tensor_model_parallel_size 2 "
        "× context_parallel_size 2 = 4, as "
        "sequence_parallel needs; nearest legal values: 32 or 36"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 2\n  context_parallel_size: 2"},
+        {"  sequence_parallel: true", "  sequence_parallel: false"},
+        {"encoder_seq_length: 32", "encoder_seq_length: 33"},
+        {"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  fusions: {ring_attention: true}"}},
+       "run.yaml:26:model.encoder_seq_length: 33 is not divisible by context_parallel_size 2; "
+       "nearest legal values: 32 or 34"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 2\n  context_parallel_size: 2\n  context_parallel_order: "
+         "balanced"},
+        {"  sequence_parallel: true", "  sequence_parallel: false"},
+        {"encoder_seq_length: 32", "encoder_seq_length: 30"},
+        {"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  fusions: {ring_attention: true}"}},
+       "run.yaml:27:model.encoder_seq_length: 30 is not divisible by 2 × context_parallel_size 2 "
+       "= 4, as context_parallel_order balanced needs; nearest legal values: 28 or 32"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 2\n  context_parallel_size: 2\n  context_parallel_order: "
+         "balanced"},
+        {"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  sliding_window_size: 8\n  fusions: {ring_attention: "
+         "true}"}},
+       "run.yaml:14:distributed_strategy.context_parallel_order: balanced has no blocks to skip in "
+       "a sliding window of 8 tokens: ranks in contiguous order are balanced by the window; write "
+       "contiguous"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 2\n  context_parallel_order: zigzag"}},
+       "run.yaml:13:distributed_strategy.context_parallel_order: unknown value `zigzag`; expected "
+       "contiguous or balanced"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  fusions: {ring_attention: true, flash_attention: "
          "true}"}},

@@ -137,6 +137,7 @@ std::vector<std::string> values_of(const std::string& key) {
       {"model.transformer_block_type", {"post_ln"}},
       {"model.position_embedding_type", {"learned_absolute"}},
       {"model.pipeline_cuts", {"[model.layers.0]"}},
+      {"distributed_strategy.context_parallel_order", {"balanced"}},
       {"model.activations_checkpoint_granularity", {"full"}},
       {"model.activations_checkpoint_recompute", {"[LlamaMLP]"}},
       {"model.torch_dtype", {"bfloat16"}},

@@ -501,8 +501,7 @@ TEST(NxdtExamples, OnlyWhatThisVersionSupportsIsNotListed) {
   using Keys = std::set<std::string>;
   EXPECT_EQ(keys(check("hf_llama3_70B").config), Keys{});
   EXPECT_EQ(keys(check("megatron_gpt").config), Keys{});
-  EXPECT_EQ(keys(check("hf_llama3_70B_CP").config),
-            (Keys{"distributed_strategy.context_parallel_size", "model.fusions.ring_attention"}));
+  EXPECT_EQ(keys(check("hf_llama3_70B_CP").config), Keys{});
   EXPECT_EQ(keys(check("hf_mixtral_8x7b").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_8B_DPO").config), Keys{});
   EXPECT_EQ(keys(check("hf_llama3_8B_SFT_lora").config), Keys{});

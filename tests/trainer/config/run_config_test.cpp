@@ -376,7 +376,8 @@ TEST(ResolvedYaml, KeepsEveryKindOfKey) {
   expect_round_trip(load_text(
       kBaseConfig,
       {"model.moe={num_experts: 4, dropless: true, sinkhorn_tol: None}",
-       "distributed_strategy.context_parallel_size=2", "model.fusions.ring_attention=true",
+       "distributed_strategy.context_parallel_size=2",
+       "distributed_strategy.context_parallel_order=balanced", "model.fusions.ring_attention=true",
        "distributed_strategy.pipeline_model_parallel_size=1"}));
   expect_round_trip(load_text(
       kBaseConfig,

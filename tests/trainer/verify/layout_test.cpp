@@ -13,16 +13,41 @@ struct Case {
   int ranks, num_layers;
   std::vector<std::string> sizes;
   int num_experts = 0;
+  bool ring_attention = false;
+  [[nodiscard]] ModelAxes axes() const {
+    return {.experts = num_experts, .ring_attention = ring_attention};
+  }
 };
 
 bool is_legal(const Case& size, const Layout& layout) {
   std::vector<std::string> overrides = size.sizes;
   overrides.push_back("model.num_layers=" + std::to_string(size.num_layers));
+  if (size.ring_attention) {
+    overrides.push_back("model.fusions.ring_attention=true");
+    overrides.push_back("model.fusions.flash_attention=false");
+  }
   overrides.push_back("model.vocab_size=264");  // what every TP here divides
   for (const std::string& one : overrides_of(layout)) overrides.push_back(one);
   const std::string file = size.num_experts > 0 ? "verify_mixtral.yaml" : "verify_llama.yaml";
   return check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/" + file, overrides)
       .problems.empty();
+}
+
+void try_experts_and_contexts(const Case& size, Layout layout, std::set<std::string>& legal) {
+  const int ranks = layout.dp;
+  for (int ep = 1; ep <= (size.num_experts > 0 ? size.ranks + 1 : 1); ++ep) {
+    for (int cp = 1; cp <= (size.ring_attention ? ranks : 1); ++cp) {
+      if (ranks % cp != 0) continue;
+      for (const bool balanced : {false, true}) {
+        if (balanced && cp == 1) continue;  // accepted, and the layout without it
+        layout.ep = ep;
+        layout.cp = cp;
+        layout.dp = ranks / cp;
+        layout.balanced_context = balanced;
+        if (is_legal(size, layout)) legal.insert(to_string(layout));
+      }
+    }
+  }
 }
 
 /// Every value of every key, as far as one could be legal and beyond.
@@ -35,16 +60,13 @@ std::set<std::string> legal_by_trying(const Case& size) {
         for (int copies = 1; copies <= size.ranks; ++copies) {
           for (const bool sequence_parallel : {false, true}) {
             if (sequence_parallel && tp == 1) continue;  // accepted, and the layout without it
-            for (int ep = 1; ep <= (size.num_experts > 0 ? size.ranks + 1 : 1); ++ep) {
-              const Layout layout{.tp = tp,
-                                  .pp = pp,
-                                  .vpp = vpp,
-                                  .dp = size.ranks / tp / pp,
-                                  .sequence_parallel = sequence_parallel,
-                                  .kv_replicator = copies,
-                                  .ep = ep};
-              if (is_legal(size, layout)) legal.insert(to_string(layout));
-            }
+            const Layout layout{.tp = tp,
+                                .pp = pp,
+                                .vpp = vpp,
+                                .dp = size.ranks / tp / pp,
+                                .sequence_parallel = sequence_parallel,
+                                .kv_replicator = copies};
+            try_experts_and_contexts(size, layout, legal);
           }
         }
       }
@@ -58,7 +80,7 @@ class AllLayouts : public testing::TestWithParam<Case> {};
 TEST_P(AllLayouts, HasEveryLayoutThatValidationAllows) {
   const Case& size = GetParam();
   std::set<std::string> listed;
-  for (const Layout& layout : all_layouts(size.ranks, size.num_layers, size.num_experts)) {
+  for (const Layout& layout : all_layouts(size.ranks, size.num_layers, size.axes())) {
     if (layout.zero1 && layout.recompute == Recompute::kNone && is_legal(size, layout))
       listed.insert(to_string(layout));
   }
@@ -70,7 +92,7 @@ TEST_P(AllLayouts, HasEveryLayoutThatValidationAllows) {
 TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
   const Case& size = GetParam();
   std::set<std::string> names, bases;
-  const std::vector<Layout> all = all_layouts(size.ranks, size.num_layers, size.num_experts);
+  const std::vector<Layout> all = all_layouts(size.ranks, size.num_layers, size.axes());
   for (Layout layout : all) {
     EXPECT_TRUE(names.insert(to_string(layout)).second) << to_string(layout) << " twice";
     EXPECT_EQ(layout.world_size(), size.ranks);
@@ -83,7 +105,8 @@ TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sizes, AllLayouts,
-    testing::Values(Case{4, 3, {}}, Case{8, 4, {}}, Case{8, 2, {"model.moe.num_experts=6"}, 6},
+    testing::Values(Case{4, 3, {}}, Case{4, 3, {}, 0, true}, Case{8, 4, {}},
+                    Case{8, 2, {"model.moe.num_experts=6"}, 6},
                     Case{6,
                          6,
                          {"model.hidden_size=96", "model.num_attention_heads=12",
@@ -91,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
                           "model.encoder_seq_length=24", "data.global_batch_size=36"}}),
     [](const auto& test) {
       return "Ranks" + std::to_string(test.param.ranks) +
-             (test.param.num_experts > 0 ? "Experts" : "");
+             (test.param.num_experts > 0 ? "Experts" : "") +
+             (test.param.ring_attention ? "Contexts" : "");
     });
 
 TEST(AllLayouts, CopiesAreNotOnlyPowersOfTwo) {

@@ -25,8 +25,8 @@ at::Tensor in_stored_shape(const NeuronZero1Optimizer::ParameterState& state) {
 RankPlace place_of(const trainer::ParallelState& parallel, bool zero1) {
   return {parallel.get_tensor_model_parallel_rank(),
           parallel.get_tensor_model_parallel_size(),
-          parallel.get_data_parallel_rank(),
-          parallel.get_data_parallel_size(),
+          parallel.get_zero1_sharding_group().rank,
+          parallel.get_zero1_sharding_group().size,
           zero1,
           parallel.get_expert_model_parallel_rank(),
           parallel.get_expert_model_parallel_size(),

@@ -44,7 +44,7 @@ at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
 Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context,
                  const StageSlot& slot)
     : entropy_{context.tp(), context.wide_dtype},
-      sequence_length_(config.encoder_seq_length),
+      sequence_(context.sequence(config.encoder_seq_length)),
       save_logits_(config.save_logits),
       frozen_(config.lora.has_value()),
       orpo_(config.orpo),
@@ -53,12 +53,11 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       auxiliary_(auxiliary_loss_of(config)),
       counts_tokens_(config.moe && !context.shape_only),
       hidden_size_(config.hidden_size),
-      local_length_(config.encoder_seq_length /
-                    (context.sequence_parallel ? context.tp().size : 1)),
+      local_length_(sequence_.local_length() / (context.sequence_parallel ? context.tp().size : 1)),
       position_(context.position),
-      mask_(context, config),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
+  make_masks(config, context);
   if (config.position_embedding == PositionEmbedding::kRope)
     rotary_.emplace(context, rotary_spec(config));
   if (slot.is_first()) embedding_.emplace(context, config, names);
@@ -70,6 +69,17 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
     const std::string weight = std::string(names.embedding) + ".weight";
     tied_.push_back({{{0, weight}, {slot.count - 1, weight}}});
   }
+}
+
+void Decoder::make_masks(const ModelSection& config, const ModuleContext& context) {
+  if (sequence_.size == 1) {
+    mask_.emplace(context, config);
+    return;
+  }
+  auto ring =
+      std::make_shared<const Ring>(Ring{context.parallel->get_context_model_parallel_group(),
+                                        plan_ring(sequence_, config.sliding_window)});
+  ring_masks_.emplace(context, sequence_.length, config.sliding_window, std::move(ring));
 }
 
 void Decoder::make_head(const ModelSection& config, const ModuleNames& names,
@@ -96,10 +106,10 @@ void Decoder::make_head(const ModelSection& config, const ModuleNames& names,
 }
 
 at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) const {
-  if (embedding_ && batch.input_ids.size(1) != sequence_length_) {
-    throw ConfigError(c10::str("data: a batch has ", batch.input_ids.size(1),
+  if (embedding_ && batch.input_ids.size(1) != sequence_.local_length()) {
+    throw ConfigError(c10::str("data: a batch has ", batch.input_ids.size(1) * sequence_.size,
                                " tokens per sample, expected model.encoder_seq_length ",
-                               sequence_length_,
+                               sequence_.length,
                                "; make the data's sequences of this length or change the model's"));
   }
   const SequenceContext sequence = sequence_context(batch);
@@ -136,7 +146,8 @@ void Decoder::count_routed_tokens(const RouterRecord& record) const {
 SequenceContext Decoder::sequence_context(const MicroBatch& batch) const {
   SequenceContext sequence;
   sequence.router = std::make_shared<RouterRecord>();
-  sequence.allowed = mask_.allowed(batch.attention_mask);
+  if (mask_) sequence.allowed = mask_->allowed(batch.attention_mask);
+  if (ring_masks_) sequence.ring = ring_masks_->of(batch.attention_mask);
   if (rotary_) sequence.rotary = rotary_->tables(batch.position_ids);
   return sequence;
 }

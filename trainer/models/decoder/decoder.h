@@ -50,6 +50,7 @@ class Decoder : public PipelineStage {
   [[nodiscard]] std::vector<TiedWeight> tied_weights() const override { return tied_; }
 
  private:
+  void make_masks(const ModelSection& config, const ModuleContext& context);
   void make_head(const ModelSection& config, const ModuleNames& names,
                  const ModuleContext& context);
   [[nodiscard]] SequenceContext sequence_context(const MicroBatch& batch) const;
@@ -60,7 +61,7 @@ class Decoder : public PipelineStage {
   void count_routed_tokens(const RouterRecord& record) const;
 
   EntropyContext entropy_;
-  std::int64_t sequence_length_;
+  SequenceShard sequence_;
   bool save_logits_, frozen_;  ///< frozen: only adapters are trained
   std::optional<OrpoSection> orpo_;
   std::optional<DpoSection> dpo_;
@@ -69,7 +70,8 @@ class Decoder : public PipelineStage {
   bool counts_tokens_;  ///< of routers
   std::int64_t hidden_size_, local_length_;
   std::shared_ptr<StepPosition> position_;
-  AttentionMask mask_;
+  std::optional<AttentionMask> mask_;    ///< of a whole sequence
+  std::optional<RingMasks> ring_masks_;  ///< with context parallelism, in its place
   std::optional<RotaryEmbedding> rotary_;
   std::optional<LanguageModelEmbedding> embedding_;
   std::deque<TransformerLayer> layers_;
