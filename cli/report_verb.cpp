@@ -84,7 +84,8 @@ void add_report(CLI::App& app, int& exit_code) {
       "compute: Vector, Scalar or GpSimd, or only DMA, without it;\n"
       "TP, PP, DP comm: the rank waits while bytes move (exposed); bubble: it waits for another "
       "stage, or for the last rank at the end; optimizer: the\n"
-      "optimizer's programs; other: launches, and gaps between instructions. Evidence: spec, "
+      "optimizer's programs; waiting for the host: the next program is not recorded or launched "
+      "yet; other: gaps between instructions. Evidence: spec, "
       "measured, calibrated, estimated: the worst number used.");
   verb->callback([options, &exit_code] {
     std::vector<ReportFile> files;

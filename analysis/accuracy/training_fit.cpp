@@ -1,39 +1,17 @@
 #include "analysis/accuracy/training_fit.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 
 namespace trellis::analysis {
 namespace {
 
-constexpr double kPicosecond = 1e-12;
+constexpr double kMostSeconds = 3;  ///< of megatron_step, as sim/configs states
 
-/// One number under fit, as a plain double, with the range that sim/configs states.
-struct Knob {
-  double low, high;
-  double (*get)(const sim::SoftwareConfig&);
-  void (*set)(sim::SoftwareConfig&, double);
-  bool (*taken_by)(const SimulatedRow&);
-};
-
-constexpr std::size_t kKnobs = 2;
-
-const std::array<Knob, kKnobs>& knobs() {
-  using S = sim::SoftwareConfig;
-  using Stack = sim::SoftwareStack;
-  static const std::array<Knob, kKnobs> kAll{{
-      {0, 3, [](const S& s) { return to_seconds(s.megatron_step); },
-       [](S& s, double v) {
-         s.megatron_step = Picoseconds(static_cast<std::int64_t>(v / kPicosecond));
-       },
-       [](const SimulatedRow& r) { return r.software.stack == Stack::kMegatron; }},
-      {0.9, 2, [](const S& s) { return s.fine_tuning_stretch; },
-       [](S& s, double v) { s.fine_tuning_stretch = v; },
-       [](const SimulatedRow& r) { return r.software.stack == Stack::kOptimumNeuron; }},
-  }};
-  return kAll;
+sim::SoftwareConfig with_megatron_step(sim::SoftwareConfig software, double seconds) {
+  software.megatron_step = Picoseconds(static_cast<std::int64_t>(seconds * 1e12));
+  return software;
 }
 
 double cost(const std::vector<FitRow>& rows, const sim::SoftwareConfig& software) {
@@ -51,47 +29,24 @@ double cost(const std::vector<FitRow>& rows, const sim::SoftwareConfig& software
 double expected_seconds(const SimulatedRow& step, const sim::SoftwareConfig& numbers) {
   sim::SoftwareConfig software = numbers;
   software.stack = step.software.stack;
-  const double programs =
-      software.program_stretch(step.nodes) / step.software.program_stretch(step.nodes);
-  const double optimizer =
-      software.optimizer_stretch(step.nodes) / step.software.optimizer_stretch(step.nodes);
-  return step.seconds *
-             (1 + step.programs_share * (programs - 1) + step.optimizer_share * (optimizer - 1)) +
-         to_seconds(software.step_overhead()) - to_seconds(step.software.step_overhead());
+  return step.seconds + to_seconds(software.step_overhead()) -
+         to_seconds(step.software.step_overhead());
 }
 
-/// All numbers together on a grid: one after the other they would stop where two of them explain
-/// the same rows.
-sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig best) {
-  if (rows.empty()) return best;
-  constexpr int kRounds = 9, kPoints = 40;
-  constexpr double kNarrower = 0.45;
-  double least = cost(rows, best), width = 1;
-  std::array<bool, kKnobs> free{};
-  for (std::size_t k = 0; k < kKnobs; ++k)
-    free[k] = std::any_of(rows.begin(), rows.end(),
-                          [&](const FitRow& row) { return knobs()[k].taken_by(row.step); });
-  for (int round = 0; round < kRounds; ++round, width *= kNarrower) {
-    const sim::SoftwareConfig centre = best;
-    const auto set = [&](sim::SoftwareConfig& tried, std::size_t k, int i) {
-      const Knob& knob = knobs()[k];
-      const double half = (knob.high - knob.low) * width / 2,
-                   middle = round == 0 ? (knob.low + knob.high) / 2 : knob.get(centre);
-      const double from = std::max(knob.low, middle - half),
-                   to = std::min(knob.high, middle + half);
-      if (free[k]) knob.set(tried, from + (to - from) * i / kPoints);
-    };
-    const auto last = [&](std::size_t k) { return free[k] ? kPoints : 0; };
-    for (int a = 0; a <= last(0); ++a) {
-      for (int b = 0; b <= last(1); ++b) {
-        sim::SoftwareConfig tried = centre;
-        set(tried, 0, a), set(tried, 1, b);
-        const double now = cost(rows, tried);
-        if (now >= least) continue;
-        least = now;
-        best = tried;
-      }
-    }
+sim::SoftwareConfig fit_software(const std::vector<FitRow>& rows, sim::SoftwareConfig start) {
+  const bool taken = std::any_of(rows.begin(), rows.end(), [](const FitRow& row) {
+    return row.step.software.stack == sim::SoftwareStack::kMegatron;
+  });
+  if (!taken) return start;
+  constexpr int kPoints = 300;
+  sim::SoftwareConfig best = start;
+  double least = cost(rows, best);
+  for (int i = 0; i <= kPoints; ++i) {
+    const sim::SoftwareConfig tried = with_megatron_step(start, kMostSeconds * i / kPoints);
+    const double now = cost(rows, tried);
+    if (now >= least) continue;
+    least = now;
+    best = tried;
   }
   return best;
 }

@@ -120,16 +120,36 @@ std::string left_out_text(const std::vector<Entry>& entries) {
       100 * s.median, 100 * s.p90, 100 * s.worst);
 }
 
-/// The numbers that these rows would choose.
+/// The number that these rows would choose.
 std::string best_software_text(const std::vector<Entry>& entries) {
   const auto rows = fit_rows(entries);
-  const sim::SoftwareConfig best = fit_software(rows, rows.front().step.software),
-                            used = rows.front().step.software;
+  const auto taker = std::find_if(rows.begin(), rows.end(), [](const FitRow& row) {
+    return row.step.software.stack == sim::SoftwareStack::kMegatron;
+  });
+  if (taker == rows.end()) return "";
+  const sim::SoftwareConfig used = taker->step.software, best = fit_software(rows, used);
   return fmt::format(
-      "software.* that fit these rows best (in use): megatron_step {:.2f} s ({:.2f} s), "
-      "fine_tuning_stretch {:.2f} ({:.2f})\n",
-      to_seconds(best.megatron_step), to_seconds(used.megatron_step), best.fine_tuning_stretch,
-      used.fine_tuning_stretch);
+      "software.megatron_step that fits these rows best (in use): {:.2f} s ({:.2f} s)\n",
+      to_seconds(best.megatron_step), to_seconds(used.megatron_step));
+}
+
+/// Device and host, each for itself, where both were seen.
+std::string telemetry_text(const std::vector<Entry>& entries) {
+  std::string text;
+  for (const Entry& entry : entries) {
+    if (!entry.run->telemetry) continue;
+    const MicroBatchTime &published = *entry.run->telemetry, &model = entry.prediction->micro_batch;
+    text += fmt::format("{:<8}  {:>9.3f}  {:>9.3f}  {:>+7.1f}%  {:>9.3f}  {:>9.3f}  {:>+7.1f}%\n",
+                        entry.run->row.id, published.device, model.device,
+                        100 * (model.device / published.device - 1), published.idle, model.idle,
+                        100 * (model.idle / published.idle - 1));
+  }
+  if (text.empty()) return text;
+  return fmt::format(
+             "\nTelemetry, seconds per micro-batch: cores at work, and waiting for the host\n"
+             "{:<8}  {:>9}  {:>9}  {:>8}  {:>9}  {:>9}  {:>8}\n",
+             "row", "device", "model", "error", "waiting", "model", "error") +
+         text;
 }
 
 nlohmann::json left_out_json(const std::vector<Entry>& entries) {
@@ -163,7 +183,10 @@ nlohmann::json to_json(const Entry& entry) {
   }
   out["predicted_s"] = entry.prediction->step_s;
   out["simulated_s"] = entry.prediction->simulated.seconds;
-  out["programs_share"] = entry.prediction->simulated.programs_share;
+  const MicroBatchTime& predicted = entry.prediction->micro_batch;
+  out["micro_batch"] = {{"device_s", predicted.device}, {"idle_s", predicted.idle}};
+  if (const auto& published = entry.run->telemetry)
+    out["telemetry"] = {{"device_s", published->device}, {"idle_s", published->idle}};
   out["error"] = entry.scored().error();
   out["parameters"] = entry.prediction->parameters;
   out["mfu"] = entry.prediction->mfu;
@@ -193,6 +216,7 @@ std::string training_text(const std::vector<TrainingRun>& runs,
     text += head + lines_of(parts.judged, width) + "\n" +
             summaries_text(scored(parts.judged), width) + trend_text(parts.judged) +
             left_out_text(parts.judged) + best_software_text(parts.judged);
+    text += telemetry_text(parts.judged);
   }
   if (!parts.excluded.empty())
     text += "\nSeparate, not in the sums:\n" + head + lines_of(parts.excluded, width);

@@ -18,6 +18,7 @@
 #include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 #include "analysis/report/step_place.h"
+#include "analysis/report/step_view.h"
 #include "trainer/utils/exp_manager.h"
 
 namespace trellis::analysis {
@@ -108,28 +109,24 @@ std::string error_text(const std::string& err, int exit_code) {
   return text.empty() ? fmt::format("ended with {} and said nothing", exit_code) : text;
 }
 
-/// What a fit needs to know of the rank that waits least.
-void read_shares(const json& report, SimulatedRow& into) {
-  const json step = report.value("simulated", json::object());
-  double least = 1;
-  for (const json& rank : step.value("breakdown", json::array())) {
-    double waits = 0;
-    for (const char* part :
-         {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "exposed_ep_ps", "launch_ps"})
-      waits += rank.at(part).get<double>();
-    const double whole = step.at("step_time_ps").get<double>();
-    if (waits / whole >= least) continue;
-    least = waits / whole;
-    into.optimizer_share = rank.at("optimizer_ps").get<double>() / whole;
-    into.programs_share = 1 - least - into.optimizer_share;
-  }
+/// Without the optimizer.
+MicroBatchTime micro_batch_of(const json& report) {
+  const json breakdown = report.value("simulated", json::object()).value("breakdown", json());
+  if (!breakdown.is_array() || breakdown.empty()) return {};
+  const auto seconds = [&](const char* part) {
+    return busiest_rank(breakdown).value(part, std::int64_t{0}) * 1e-12 /
+           report.at("num_microbatches").get<double>();
+  };
+  return {.device = seconds("total_ps") - seconds("optimizer_ps") - seconds("host_ps") -
+                    seconds("launch_ps") - seconds("bubble_ps"),
+          .idle = seconds("host_ps") + seconds("launch_ps")};
 }
 
 Prediction read_report(const std::string& text) {
   Prediction prediction;
   try {
     const json report = json::parse(text);
-    read_shares(report, prediction.simulated);
+    prediction.micro_batch = micro_batch_of(report);
     prediction.simulated.seconds = report.at("step_time_ms").get<double>() * 1e-3;
     prediction.parameters = report.at("parameters").get<std::int64_t>();
     prediction.mfu = report.at("mfu").get<double>();
@@ -148,8 +145,8 @@ std::optional<Prediction> kept_result(const fs::path& file, const ContentHash& k
   const json document = json::parse(*text);
   Prediction prediction;
   prediction.simulated.seconds = document.value("step_s", 0.0);
-  prediction.simulated.programs_share = document.value("programs_share", 1.0);
-  prediction.simulated.optimizer_share = document.value("optimizer_share", 0.0);
+  prediction.micro_batch = {document.value("micro_batch_device_s", 0.0),
+                            document.value("micro_batch_idle_s", 0.0)};
   prediction.parameters = document.value("parameters", std::int64_t{0});
   prediction.mfu = document.value("mfu", 0.0);
   prediction.parts = {document.value("compute_s", 0.0), document.value("communication_s", 0.0)};
@@ -186,8 +183,8 @@ Prediction simulate_one(const TrainingRun& run, const TrainingRequest& request,
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!prediction.error.empty()) return prediction;
   const json document = {{"step_s", prediction.simulated.seconds},
-                         {"programs_share", prediction.simulated.programs_share},
-                         {"optimizer_share", prediction.simulated.optimizer_share},
+                         {"micro_batch_device_s", prediction.micro_batch.device},
+                         {"micro_batch_idle_s", prediction.micro_batch.idle},
                          {"parameters", prediction.parameters},
                          {"mfu", prediction.mfu},
                          {"host_s", prediction.host_s},
@@ -202,10 +199,16 @@ Prediction predict_one(const TrainingRun& run, const TrainingRequest& request) {
       trainer::check_run_config(run.config.string(), run.overrides, run.row.instance);
   const sim::SystemConfig machine = machine_of(run, request, check);
   Prediction prediction = simulate_one(run, request, key_of(run, request, check, machine));
-  prediction.simulated.nodes = run.nodes;
   prediction.simulated.software = machine.software;
   prediction.step_s = prediction.simulated.seconds;
   return prediction;
+}
+
+std::optional<MicroBatchTime> read_telemetry(const YamlMap& row) {
+  if (row.keys().empty()) return std::nullopt;
+  const MicroBatchTime time{row.required<double>("device_s"), row.required<double>("idle_s")};
+  row.reject_unknown();
+  return time;
 }
 
 }  // namespace
@@ -219,7 +222,8 @@ std::vector<TrainingRun> read_training_runs() {
                     {},
                     row.spec.required<int>("nodes"),
                     row.spec.required<std::string>("path"),
-                    row.spec.required<std::string>("family")};
+                    row.spec.required<std::string>("family"),
+                    read_telemetry(row.spec.map("telemetry"))};
     run.overrides = row.spec.get<std::vector<std::string>>("overrides", {});
     const auto grade = row.spec.required<std::string>("grade");
     if (grade != "A" && grade != "B")

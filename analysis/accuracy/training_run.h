@@ -14,6 +14,12 @@
 /// Predictions of published training steps: `trellis simulate`, one process a row.
 namespace trellis::analysis {
 
+/// Seconds of one micro-batch.
+struct MicroBatchTime {
+  double device = 0;  ///< in which the cores execute
+  double idle = 0;    ///< in which they wait for the host
+};
+
 /// What to run for a row of benchmarks/published/training.yaml.
 struct TrainingRun {
   PublishedRow row;
@@ -21,6 +27,7 @@ struct TrainingRun {
   std::vector<std::string> overrides;  ///< key.path=value
   int nodes = 1;
   std::string path, family;  ///< the software that trained, and models of one lineage
+  std::optional<MicroBatchTime> telemetry;  ///< as neuron-monitor samples show it
 };
 
 /// What a run said. A run that failed has an error and nothing else.
@@ -30,9 +37,10 @@ struct Prediction {
   SimulatedRow simulated;
   std::int64_t parameters = 0;  ///< of the model
   double mfu = 0;
-  StepParts parts;    ///< of the step; nothing when the report has no breakdown
-  bool kept = false;  ///< of an earlier call
-  double host_s = 0;  ///< what it took; of a kept one, then
+  MicroBatchTime micro_batch;  ///< of the rank that waits least for others
+  StepParts parts;             ///< of the step; nothing when the report has no breakdown
+  bool kept = false;           ///< of an earlier call
+  double host_s = 0;           ///< what it took; of a kept one, then
   int exit_code = 0;
   std::string error = {};
 };

@@ -7,7 +7,7 @@ namespace trellis::analysis {
 
 /// The parts that a step's time adds up from, in the order in which they are shown: key in
 /// report.json (picoseconds), title.
-inline constexpr std::array<std::pair<const char*, const char*>, 12> kStepParts{
+inline constexpr std::array<std::pair<const char*, const char*>, 13> kStepParts{
     {{"matmul_ps", "matmul"},
      {"other_compute_ps", "other compute"},
      {"exposed_tp_ps", "TP comm"},
@@ -18,6 +18,7 @@ inline constexpr std::array<std::pair<const char*, const char*>, 12> kStepParts{
      {"optimizer_ps", "optimizer"},
      {"data_ps", "data"},
      {"launch_ps", "launch"},
+     {"host_ps", "waiting for the host"},
      {"multi_node_ps", "multi-node"},
      {"other_ps", "other"}}};
 

@@ -21,11 +21,6 @@ bool is_part(const std::string& key) {
   return key.ends_with("_ps") && key != "total_ps" && key != "memory_bound_ps";
 }
 
-const json& busiest(const json& breakdown) {
-  return *std::min_element(breakdown.begin(), breakdown.end(),
-                           [](const json& a, const json& b) { return waits_of(a) < waits_of(b); });
-}
-
 /// Null: there are no rows of this rank.
 const json* attribution_of(const json& step_report, std::int64_t rank) {
   if (!step_report.contains("attribution")) return nullptr;
@@ -69,6 +64,11 @@ std::string part_title(const std::string& key) {
   return title;
 }
 
+const json& busiest_rank(const json& breakdown) {
+  return *std::min_element(breakdown.begin(), breakdown.end(),
+                           [](const json& a, const json& b) { return waits_of(a) < waits_of(b); });
+}
+
 std::int64_t waits_of(const json& row) {
   std::int64_t sum = 0;
   for (const auto& [key, value] : row.items()) {
@@ -80,7 +80,7 @@ std::int64_t waits_of(const json& row) {
 StepView view_step(const json& step_report) {
   const bool attributed = step_report.contains("attribution");
   return view_rank(step_report, (attributed ? step_report.at("attribution")
-                                            : busiest(step_report.at("breakdown")))
+                                            : busiest_rank(step_report.at("breakdown")))
                                     .at("rank")
                                     .get<std::int64_t>());
 }
@@ -92,7 +92,7 @@ StepView view_rank(const json& step_report, std::int64_t rank) {
   const json& breakdown = step_report.at("breakdown");
   const auto row = std::find_if(breakdown.begin(), breakdown.end(),
                                 [&](const json& r) { return r.at("rank") == rank; });
-  view.parts = parts_of(row != breakdown.end() ? *row : busiest(breakdown));
+  view.parts = parts_of(row != breakdown.end() ? *row : busiest_rank(breakdown));
   const json* attribution = attribution_of(step_report, rank);
   if (attribution == nullptr) return view;
   for (const json& r : attribution->at("rows"))

@@ -47,6 +47,8 @@ struct StepView {
 [[nodiscard]] std::vector<std::int64_t> attributed_ranks(const nlohmann::json& step_report);
 /// Of a row of the breakdown: what the rank waited for others, in picoseconds.
 [[nodiscard]] std::int64_t waits_of(const nlohmann::json& breakdown_row);
+/// The row of the rank that waits least. REQUIRES: there is one.
+[[nodiscard]] const nlohmann::json& busiest_rank(const nlohmann::json& breakdown);
 
 /// Time per phase of the programs that all ranks launched, divided by the ranks: no waits, no
 /// launches. What older reports know of phases.

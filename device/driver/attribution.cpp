@@ -42,7 +42,11 @@ class Attributor {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const sim::ItemTiming& time = step_.timing.ranks[rank_][i];
       at(step_.origins[rank_][i]);
-      charge("", "idle", "other", time.start - cursor);
+      if (items[i].kind == ScheduleItem::Kind::kLaunch) {
+        charge("", "waiting for the host", "host", time.start - cursor);
+      } else {
+        charge("", "idle", "other", time.start - cursor);
+      }
       charge_item(items[i], time);
       cursor = time.end;
     }

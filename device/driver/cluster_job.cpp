@@ -140,12 +140,36 @@ class Layout {
   void add_rank(std::size_t rank) {
     const StepStream& stream = *streams_[rank];
     const std::vector<std::uint32_t> programs = programs_of(rank);
+    const std::vector<ScheduleItem> launches = launches_of(stream, programs);
     for (std::uint32_t i = 0; i < stream.instances.size(); ++i)
-      add_instance(rank, stream, i, programs[stream.instances[i].graph]);
+      add_instance(rank, stream, i, programs[stream.instances[i].graph], launches[i]);
+  }
+
+  /// The host records and launches a micro-batch's passes together, as one graph of PyTorch/XLA,
+  /// unless it reads a value between them or a pipeline has another micro-batch's pass follow.
+  std::vector<ScheduleItem> launches_of(const StepStream& stream,
+                                        const std::vector<std::uint32_t>& programs) const {
+    std::vector<ScheduleItem> launches;
+    const bool pipeline = std::any_of(
+        stream.comms.begin(), stream.comms.end(),
+        [](const CommRequest& request) { return is_transfer(request) && request.axis == "pp"; });
+    std::size_t first = 0;  // that is launched together with this one
+    for (std::size_t i = 0; i < stream.instances.size(); ++i) {
+      const GraphInstance& instance = stream.instances[i];
+      const bool same = i > 0 && stream.instances[i - 1].microbatch == instance.microbatch;
+      const bool second =
+          same && (i < 2 || stream.instances[i - 2].microbatch != instance.microbatch);
+      const bool after_read = world_.reads_forward && second && instance.microbatch >= 0;
+      launches.push_back({.kind = ScheduleItem::Kind::kLaunch, .after_read = after_read});
+      if (!same || pipeline || after_read) first = i;
+      const TimedProgram& program = *step_.programs[programs[instance.graph]];
+      launches[first].operations += program.coverage.lowered_ops + program.coverage.estimated_ops;
+    }
+    return launches;
   }
 
   void add_instance(std::size_t rank, const StepStream& stream, std::uint32_t index,
-                    std::uint32_t p) {
+                    std::uint32_t p, const ScheduleItem& launch) {
     const TimedProgram& program = *step_.programs[p];
     const std::vector<std::uint32_t>& pieces = pieces_of_[p];
     const auto add = [&](const ScheduleItem& item, std::size_t step) {
@@ -160,9 +184,7 @@ class Layout {
       }
     };
     add_copies(true);
-    add({.kind = ScheduleItem::Kind::kLaunch,
-         .operations = program.coverage.lowered_ops + program.coverage.estimated_ops},
-        0);
+    add(launch, 0);
     for (std::size_t s = 0; s < program.steps.size(); ++s) {
       const TimedProgram::Step& step = program.steps[s];
       if (step.piece != nullptr) {
@@ -227,7 +249,7 @@ ContentHash job_key(const sim::ClusterJob& job) {
       const std::array<std::uint64_t, 4> fields{
           (static_cast<std::uint64_t>(item.kind) << 32) | item.program,
           (std::uint64_t{item.segment} << 32) | item.comm, static_cast<std::uint64_t>(item.bytes),
-          static_cast<std::uint64_t>(item.operations)};
+          static_cast<std::uint64_t>(item.operations) << 1 | (item.after_read ? 1 : 0)};
       h.bytes(fields.data(), sizeof fields);
     }
   }

@@ -10,7 +10,8 @@ namespace trellis::device {
 /// The ranks of a world, and which of them have streams.
 struct World {
   int size = 1;
-  sim::RankFold fold;  ///< empty: all
+  sim::RankFold fold;          ///< empty: all
+  bool reads_forward = false;  ///< the host reads a value of each forward pass before the backward
 };
 
 /// Lays one step's streams of all ranks that run out as a ClusterJob. `program_of(graph)` gives the

@@ -142,7 +142,8 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   }
   std::vector<std::shared_ptr<const TimedProgram>> owned;
   StepTiming timing = lay_out_step(
-      impl_->streams, impl_->graphs, {options_.world_size, options_.fold}, [&](const Graph& graph) {
+      impl_->streams, impl_->graphs, {options_.world_size, options_.fold, options_.reads_forward},
+      [&](const Graph& graph) {
         return owned
             .emplace_back(impl_->timer.share(
                 graph, options_.estimate_unknown ? Unknown::kEstimate : Unknown::kRefuse))

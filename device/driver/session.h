@@ -30,7 +30,9 @@ struct SessionOptions {
   std::vector<std::string> hardware = {};                   ///< sim::LoadOptions::overrides
   bool calibrated = true;                                   ///< sim::LoadOptions::calibrated
   sim::SoftwareStack software = sim::SoftwareStack::kNone;  ///< sim::LoadOptions::software
-  std::vector<std::string> slow = {};                       ///< sim::read_slow_parts
+  bool reads_forward = false;  ///< the training software's host reads a value of each micro-batch's
+                               ///< forward pass before it goes on
+  std::vector<std::string> slow = {};  ///< sim::read_slow_parts
   int world_size = 1;
   sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device
                        ///< index each

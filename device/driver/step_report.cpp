@@ -60,7 +60,7 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const ScheduleItem& item = items[i];
     const sim::ItemTiming& time = step.timing.ranks[rank][i];
-    b.other += time.start - cursor;
+    (item.kind == ScheduleItem::Kind::kLaunch ? b.host : b.other) += time.start - cursor;
     cursor = time.end;
     const Picoseconds duration = time.end - time.start;
     switch (item.kind) {
@@ -98,6 +98,7 @@ nlohmann::json to_json(const Breakdown& b) {
           {"optimizer_ps", b.optimizer.value},
           {"data_ps", b.data.value},
           {"launch_ps", b.launch.value},
+          {"host_ps", b.host.value},
           {"multi_node_ps", b.multi_node.value},
           {"other_ps", b.other.value},
           {"total_ps", b.total().value},

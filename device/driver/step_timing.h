@@ -61,15 +61,15 @@ struct Breakdown {
                            ///< has most of them
   Picoseconds data;    ///< waits for inputs that are copied from the host's memory to the device's;
                        ///< what reading them costs the host is not in it
-  Picoseconds launch;  ///< of programs: their start, waits for the host that records them, what
-                       ///< software does between steps
+  Picoseconds launch;  ///< of programs: their start, what software does between steps
+  Picoseconds host;    ///< waits for the host, which records and launches programs
   Picoseconds multi_node;  ///< what forward and backward take longer on several instances:
                            ///< measured, less the collectives
   Picoseconds other;
   Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
   [[nodiscard]] Picoseconds total() const {
     return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + exposed_ep + bubble +
-           optimizer + data + launch + multi_node + other;
+           optimizer + data + launch + host + multi_node + other;
   }
   bool operator==(const Breakdown&) const = default;
 };

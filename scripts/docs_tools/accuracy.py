@@ -22,6 +22,8 @@ UNPRINTED = "70B-one-node"  # its layout is not published
 
 
 def short(value):
+    if isinstance(value, dict):
+        return {name: short(each) for name, each in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
@@ -48,6 +50,8 @@ def measure(workplace, subject, *options):
         "error",
         "published_s",
         "predicted_s",
+        "micro_batch",
+        "telemetry",
         "published_us",
         "model_us",
         "verdict",
@@ -169,6 +173,10 @@ def kernel_fields(record):
         errors_row("`collectives` from 1 MiB, Trn1 and Trn2, 2 to 64 ranks", large),
         errors_row("`collectives` below 1 MiB", small),
     ]
+    rows += [
+        errors_row(f"— {group}", [row for row in large if row["group"] == group])
+        for group in sorted({row["group"] for row in large})
+    ]
     without = [(name, record[name]["published_only"]) for name in QUICK]
     only = [(f"`{name}`", percent(row["median"]), percent(row["worst"])) for name, row in without]
     return {"kernels": table(rows), "published_only": table(only)}
@@ -193,6 +201,14 @@ def step_row(row):
     )
 
 
+def telemetry_row(row):
+    cells = [row["id"]]
+    for part in ("device_s", "idle_s"):
+        published, predicted = row["telemetry"][part], row["micro_batch"][part]
+        cells += [f"{published:.3f} s", f"{predicted:.3f} s", signed(predicted / published - 1)]
+    return tuple(cells)
+
+
 def training_fields(training):
     everything = summary(training, "all")
     held_out = summary(training, "all, test rows")
@@ -210,11 +226,13 @@ def training_fields(training):
     return {
         "training": table(rows),
         "steps": table(step_row(row) for row in steps),
+        "telemetry": table(telemetry_row(row) for row in steps if "telemetry" in row),
         "megatron_step": number("megatron_step"),
         "fine_tuning": number("fine_tuning_stretch"),
         "fine_tuning_trn2": number("fine_tuning_stretch", "trn2"),
         "stretch": number("multi_node_stretch"),
         "trace_time": number("trace_time"),
+        "launch_time": number("launch_time"),
     }
 
 

@@ -31,7 +31,10 @@ CommMachine::CommMachine(const SystemConfig& system)
       costs_(system.collectives),
       start_(system.launch.collective_start),
       slow_(system.slow),
-      reduce_rate_(system.chip.core.dma.engine_rate * (system.chip.core.dma.engines / 3.0)) {
+      reduce_rate_(system.chip.core.dma.engine_rate *
+                   (system.instance.logical_core_size * system.chip.core.dma.engines / 3.0)),
+      channel_rate_(system.chip.core.dma.engine_rate *
+                    (system.instance.logical_core_size * system.chip.core.dma.engines / 8.0)) {
   rates_.resize(topology_.link_count() + 2 * static_cast<std::size_t>(topology_.cores()));
   for (LinkId id = 0; id < static_cast<LinkId>(topology_.link_count()); ++id) {
     const LinkKind kind = topology_.ends(id).kind;

@@ -40,6 +40,8 @@ class CommMachine {
   [[nodiscard]] const SlowParts& slow() const { return slow_; }
   /// Of a sum into memory by the DMA engines of one logical core: two reads, one write.
   [[nodiscard]] BytesPerSecond reduce_rate() const { return reduce_rate_; }
+  /// Of one of a rank's four channels: its quarter of the DMA engines reads and writes every byte.
+  [[nodiscard]] BytesPerSecond channel_rate() const { return channel_rate_; }
   [[nodiscard]] SelectionTable selection() const {
     return {costs_.single_step_max, costs_.mesh_max, costs_.rdh_max};
   }
@@ -52,6 +54,7 @@ class CommMachine {
   Picoseconds start_;
   SlowParts slow_;
   BytesPerSecond reduce_rate_;
+  BytesPerSecond channel_rate_;
   std::vector<BytesPerSecond> rates_;
 };
 

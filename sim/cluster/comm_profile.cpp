@@ -51,9 +51,12 @@ class Profiler {
     for (const Flow& flow : traffic.flows) latency = std::max(latency, add(flow));
     for (const DirectLine& line : traffic.direct) latency = std::max(latency, add(line));
     const CollectiveConfig& costs = machine_.costs();
-    latency += costs.step_time.value + traffic.messages * costs.message_time.value +
+    const int transfers = traffic.waits_for_sum ? 2 : 1;  // the sum reads what has arrived
+    latency += transfers * costs.step_time.value + traffic.messages * costs.message_time.value +
                (traffic.exchange ? costs.exchange_time.value : 0);
     waiting_ += traffic.rounds * latency;
+    if (traffic.all_ready && !std::exchange(all_ready_, true)) waiting_ += costs.ready_time.value;
+    channel_ += traffic.channel * element_bytes_;
     // Two slices per piece: the first is reduced while the second is on its way. Of pipelined parts
     // the last one counts.
     reducing_ = transfer_time(Bytes((traffic.reduced_last * element_bytes_ + 1) / 2),
@@ -68,6 +71,8 @@ class Profiler {
     for (const auto& load : phase.loads)
       busiest =
           std::max(busiest, transfer_time(Bytes(load.bytes), machine_.rate(load.resource)).value);
+    busiest = std::max(
+        busiest, transfer_time(Bytes(std::exchange(channel_, 0)), machine_.channel_rate()).value);
     phase.alone = std::exchange(waiting_, 0) + busiest + std::exchange(reducing_, 0);
     return phase;
   }
@@ -133,8 +138,8 @@ class Profiler {
         for (const std::size_t to : inside) {
           const std::int64_t elements = line.owned[line.reduce ? to : from];
           if (from != to && elements > 0)
-            latency = std::max(
-                latency, add({line.members[from], line.members[to], elements, line.reduce, false}));
+            latency = std::max(latency, add(Flow{line.members[from], line.members[to], elements,
+                                                 line.reduce, false}));
         }
       }
       const std::int64_t others = members - static_cast<std::int64_t>(inside.size());
@@ -170,7 +175,9 @@ class Profiler {
   const KeptDomains* domains_;
   LoadSum sum_;
   std::int64_t wire_bytes_ = 0;
+  bool all_ready_ = false;     ///< the members have agreed on it
   std::int64_t waiting_ = 0;   ///< latencies of the running phase
+  std::int64_t channel_ = 0;   ///< bytes of its busiest channel
   std::int64_t reducing_ = 0;  ///< its reduction that no transfer hides
 };
 

@@ -30,8 +30,15 @@ PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain,
     return kept[static_cast<std::size_t>(domain[static_cast<std::size_t>(member)])];
   };
   for (const StageTraffic& part : plan.parts) {
-    StageTraffic& mine = result.parts.emplace_back(StageTraffic{
-        part.rounds, part.messages, part.exchange, part.reduced_last, {}, part.direct});
+    StageTraffic& mine = result.parts.emplace_back(StageTraffic{part.rounds,
+                                                                part.messages,
+                                                                part.exchange,
+                                                                part.reduced_last,
+                                                                part.all_ready,
+                                                                part.waits_for_sum,
+                                                                part.channel,
+                                                                {},
+                                                                part.direct});
     for (const Flow& flow : part.flows) {
       if (is_kept(flow.from) || is_kept(flow.to)) mine.flows.push_back(flow);
     }

@@ -26,6 +26,12 @@ int GroupLayout::nodes() const {
   return count;
 }
 
+int GroupLayout::chips() const {
+  int count = chip.empty() ? 0 : 1;
+  for (std::size_t m = 1; m < chip.size(); ++m) count += chip[m] != chip[m - 1] ? 1 : 0;
+  return count;
+}
+
 int GroupLayout::members_per_node() const { return even_run(node); }
 int GroupLayout::members_per_chip() const { return even_run(chip); }
 

@@ -78,7 +78,21 @@ class StageBuilder {
     }
   }
 
+  /// Four channels where all chips of an instance take part, else two (SDK nki collectives,
+  /// permute_implicit). Who exchanges with all chips at once has all engines.
   [[nodiscard]] Stages inside(Algorithm algorithm, const Line& line) const {
+    int chips = line.size() > 0 ? 1 : 0;
+    for (int p = 1; p < line.size(); ++p) chips += chip_of(line, p) != chip_of(line, p - 1) ? 1 : 0;
+    Stages stages = stages_inside(algorithm, line);
+    const bool whole = chips == layout_.chips_per_node;
+    for (PlanStage& stage : stages) {
+      const bool ring = stage.pattern == Pattern::kRing || stage.pattern == Pattern::kKangaRing;
+      stage.channels = !whole ? 2 : ring ? 4 : 0;
+    }
+    return stages;
+  }
+
+  [[nodiscard]] Stages stages_inside(Algorithm algorithm, const Line& line) const {
     switch (algorithm) {
       case Algorithm::kRing: return {along_rings(Pattern::kRing, line)};
       case Algorithm::kKangaRing: return {along_rings(Pattern::kKangaRing, line)};
@@ -139,6 +153,7 @@ class StageBuilder {
     PlanStage between{pattern, false, pipelined, per_chip, {}, {}};
     for (int local = 0; local < per_chip; ++local)
       between.lines.push_back(as_hypercube(every(line, local, per_chip, chips)));
+    between.all_ready = pattern == Pattern::kDirect;
     if (per_chip == 1) return {between};
     PlanStage on_chip{Pattern::kDirect, false, pipelined, 1, {}, {}};
     for (int chip = 0; chip < chips; ++chip) {

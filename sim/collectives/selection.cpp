@@ -12,8 +12,18 @@ bool available(Algorithm algorithm, CollectiveKind kind, const GroupLayout& layo
   return why_unavailable(algorithm, kind, layout).empty();
 }
 
+/// The thresholds of a group over some of the chips of an instance.
+SelectionTable for_group(SelectionTable table, const GroupLayout& layout) {
+  const int chips = layout.chips();
+  if (chips <= 1 || chips >= layout.chips_per_node) return table;
+  table.mesh_max = Bytes(table.mesh_max.value * chips / layout.chips_per_node);
+  table.rdh_max = Bytes(table.rdh_max.value * chips / layout.chips_per_node);
+  return table;
+}
+
 Algorithm inside_choice(CollectiveKind kind, const GroupLayout& layout, Bytes size,
-                        const SelectionTable& table) {
+                        const SelectionTable& whole) {
+  const SelectionTable table = for_group(whole, layout);
   const bool one_chip = layout.members_per_chip() == layout.members();
   if (one_chip && size <= table.single_step_max &&
       available(Algorithm::kSingleStepMesh, kind, layout))
@@ -23,7 +33,9 @@ Algorithm inside_choice(CollectiveKind kind, const GroupLayout& layout, Bytes si
   if (size <= table.mesh_max && available(Algorithm::kMesh, kind, layout)) return Algorithm::kMesh;
   if (size <= table.rdh_max && available(Algorithm::kHalvingDoubling, kind, layout))
     return one_chip ? Algorithm::kMesh : Algorithm::kHalvingDoubling;
-  if (size > table.rdh_max && available(Algorithm::kKangaRing, kind, layout))
+  // Over one cycle a ring's channels carry less than those of pairs.
+  const bool two_cycles = layout.chips() == layout.chips_per_node;
+  if (size > table.rdh_max && two_cycles && available(Algorithm::kKangaRing, kind, layout))
     return Algorithm::kKangaRing;
   return Algorithm::kRing;
 }
@@ -80,10 +92,13 @@ std::vector<SelectionRow> rows(const SelectionTable& table) {
        "several nodes with equally many members: the rows below inside a node; across: mesh, rdh "
        "(a power of two of nodes) or ring"},
       {"single_step_mesh", "up to " + size_text(table.single_step_max), "all_reduce on one chip"},
-      {"mesh", "up to " + mesh, "any group; all_to_all at any size"},
+      {"mesh", "up to " + mesh,
+       "any group; all_to_all at any size; over some of an instance's chips: that share of this "
+       "size"},
       {"rdh", "up to " + rdh,
-       "a power of two of chips, equally many members on each; on one chip: mesh"},
-      {"kangaring", "above " + rdh, "whole chips, at least two"},
+       "a power of two of chips, equally many members on each; on one chip: mesh; over some of an "
+       "instance's chips: that share of this size"},
+      {"kangaring", "above " + rdh, "all chips of an instance, whole"},
       {"ring", "any", "everything else"}};
 }
 

@@ -12,7 +12,8 @@ namespace trellis::sim {
 
 /// Which algorithm runs at which size: the runtime's thresholds, not the fastest choice. Sizes as
 /// nccom-test counts them: what an all-gather ends with and a reduce-scatter starts with. The first
-/// row that applies is taken.
+/// row that applies is taken. mesh_max and rdh_max are those of a whole instance: a group over some
+/// of its chips has that share of them, so that a rank's part is the same.
 struct SelectionTable {
   Bytes single_step_max;  ///< up to here, on one chip: single-step mesh
   Bytes mesh_max;         ///< up to here: mesh

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/check.h"
 #include "sim/collectives/patterns.h"
@@ -69,7 +70,28 @@ void add_flows_of_alike(const Line& line, std::size_t begin, std::vector<Flow>& 
   }
 }
 
-std::vector<Flow> flows_of(const PlanStage& stage) {
+/// What the busiest channel of a line carries, from the line's flows, flows[begin…]. A ring has one
+/// channel for each way; a KangaRing's passes everything on to the buddy, together with what goes
+/// to the next pair. Elsewhere a member's channels share all that it sends.
+std::int64_t busiest_channel(const PlanStage& stage, const Line& line,
+                             const std::vector<Flow>& flows, std::size_t begin) {
+  if (stage.channels == 0) return 0;
+  std::int64_t most = 0;
+  if (stage.pattern == Pattern::kRing && line.size() > 2) {
+    for (std::size_t f = begin; f < flows.size(); ++f) most = std::max(most, flows[f].elements);
+    return most;
+  }
+  if (stage.pattern == Pattern::kKangaRing) {
+    const std::vector<std::int64_t> owned = owned_lengths(line);
+    return (std::accumulate(owned.begin(), owned.end(), std::int64_t{0}) + 1) / 2;
+  }
+  std::map<int, std::int64_t> sent;
+  for (std::size_t f = begin; f < flows.size(); ++f)
+    most = std::max(most, sent[flows[f].from] += flows[f].elements);
+  return (most + stage.channels - 1) / stage.channels;
+}
+
+std::vector<Flow> flows_of(const PlanStage& stage, std::int64_t& channel) {
   std::vector<Flow> flows;
   for (const Line& line : stage.lines) {
     if (line.size() < 2) continue;
@@ -83,6 +105,7 @@ std::vector<Flow> flows_of(const PlanStage& stage) {
         break;
       case Pattern::kSteps: break;
     }
+    channel = std::max(channel, busiest_channel(stage, line, flows, begin));
     add_flows_of_alike(line, begin, flows);
   }
   std::erase_if(flows, [](const Flow& flow) { return flow.elements == 0; });
@@ -105,7 +128,10 @@ StageTraffic traffic_of_lines(const PlanStage& stage) {
   StageTraffic result;
   result.rounds = round_count(stage);
   result.exchange = stage.pattern == Pattern::kHalvingDoubling;
-  result.flows = flows_of(stage);
+  result.all_ready = stage.all_ready;
+  const bool sliced = stage.pattern == Pattern::kRing || stage.pattern == Pattern::kKangaRing;
+  result.waits_for_sum = stage.reduce && !sliced;
+  result.flows = flows_of(stage, result.channel);
   result.direct = direct_lines_of(stage);
   struct Work {
     int messages = 0;
@@ -115,7 +141,7 @@ StageTraffic traffic_of_lines(const PlanStage& stage) {
   for (const Line& line : stage.lines) {
     const std::vector<std::int64_t> lengths = owned_lengths(line);
     const int sent = line.size() > 1 ? messages_of(stage, line.size()) : 0;
-    const int times = stage.pattern == Pattern::kDirect ? line.size() - 1 : 1;
+    const int times = sliced ? 1 : line.size() - 1;
     const auto add = [&](int later) {
       for (std::size_t m = 0; m < line.members.size(); ++m) {
         const auto member = static_cast<std::size_t>(line.members[m] + later);

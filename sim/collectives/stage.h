@@ -46,6 +46,8 @@ struct PlanStage {
       1;  ///< kDirect: members of a chip that share the work of sending to the other chips
   std::vector<Line> lines;
   std::vector<PlanStep> steps;  ///< kSteps
+  int channels = 0;             ///< of a member; a ring takes one for each way. 0: no limit
+  bool all_ready = false;  ///< begins when every member of a line has arrived: each writes to all
 };
 
 /// A collective in compact form: a ring of 1,024 members is a few numbers here and two million
@@ -81,9 +83,13 @@ struct StageTraffic {
   int rounds = 0;
   int messages = 0;       ///< that the busiest member issues per round, one after the other
   bool exchange = false;  ///< partners agree on each round before they start it
-  std::int64_t reduced_last =
-      0;  ///< elements that a member still reduces when the last data have arrived
-  std::vector<Flow> flows;  ///< without empty ones
+  /// Elements that a member reduces when the data of their round have arrived: all of a round whose
+  /// result the next one sends on, else those of the last round.
+  std::int64_t reduced_last = 0;
+  bool all_ready = false;      ///< PlanStage::all_ready
+  bool waits_for_sum = false;  ///< each round ends with a sum, which is another transfer
+  std::int64_t channel = 0;    ///< elements that the busiest channel carries
+  std::vector<Flow> flows;     ///< without empty ones
   std::vector<DirectLine> direct;
 };
 

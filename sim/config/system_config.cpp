@@ -201,6 +201,7 @@ CollectiveConfig read_collectives(ParameterReader r) {
   c.step_time = r.read<Picoseconds>("step_time");
   c.message_time = r.read<Picoseconds>("message_time");
   c.exchange_time = r.read<Picoseconds>("exchange_time");
+  c.ready_time = r.read<Picoseconds>("ready_time");
   c.core_rate = r.read<BytesPerSecond>("core_rate");
   c.hbm_efficiency = r.read<double>("hbm_efficiency");
   c.efa_efficiency = r.read<double>("efa_efficiency");
@@ -226,6 +227,7 @@ SoftwareConfig read_software(ParameterReader r) {
   c.multi_node_stretch = r.read<double>("multi_node_stretch");
   c.trace_time = r.read<Picoseconds>("trace_time");
   c.megatron_step = r.read<Picoseconds>("megatron_step");
+  c.launch_time = r.read<Picoseconds>("launch_time");
   c.fine_tuning_stretch = r.read<double>("fine_tuning_stretch");
   r.reject_unknown();
   return c;

@@ -270,9 +270,11 @@ struct SoftwareProfile {
 /// What published training steps contain beyond the work that the machine was seen to do.
 struct SoftwareConfig {
   double multi_node_stretch =
-      1;                   ///< programs of a run on several instances take so many times longer
-  Picoseconds trace_time;  ///< all but kNone: the host records one operation; it does so while the
-                           ///< device executes earlier programs
+      1;                    ///< programs of a run on several instances take so many times longer
+  Picoseconds trace_time;   ///< all but kNone: the host records one operation; it does so while the
+                            ///< device executes the program before
+  Picoseconds launch_time;  ///< kOptimumNeuron: an operation's part of what the host does between
+                            ///< the end of one program and the start of the next
   Picoseconds megatron_step;  ///< kMegatron: a step costs so much in addition to the device's work
   double fine_tuning_stretch =
       1;  ///< kOptimumNeuron: programs of micro-batches take so many times longer
@@ -288,6 +290,9 @@ struct SoftwareConfig {
   [[nodiscard]] Picoseconds recording(std::int64_t operations) const {
     return stack == SoftwareStack::kNone ? Picoseconds() : trace_time * operations;
   }
+  [[nodiscard]] Picoseconds launching(std::int64_t operations) const {
+    return stack == SoftwareStack::kOptimumNeuron ? launch_time * operations : Picoseconds();
+  }
   [[nodiscard]] Picoseconds step_overhead() const {
     return stack == SoftwareStack::kMegatron ? megatron_step : Picoseconds();
   }
@@ -302,7 +307,8 @@ struct CollectiveConfig {
       step_time;  ///< a round's handshake: semaphores seen by the CC-core, next DMA rings started
   Picoseconds message_time;   ///< a member issues the messages of a round one after the other
   Picoseconds exchange_time;  ///< partners of recursive halving and doubling agree on a round
-  BytesPerSecond core_rate;   ///< what a physical core's DMA engines send for collectives
+  Picoseconds ready_time;    ///< a mesh over several chips: its members agree that all have arrived
+  BytesPerSecond core_rate;  ///< what a physical core's DMA engines send for collectives
   double hbm_efficiency = 1;  ///< share of the chip's HBM bandwidth that collectives reach
   double efa_efficiency = 1;  ///< share of a NIC's line rate
   Bytes single_step_max, mesh_max,

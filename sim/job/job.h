@@ -93,7 +93,10 @@ struct ScheduleItem {
   std::uint32_t comm = 0;     ///< kCommStart, kCommWait: index in ClusterJob::comms
   std::int64_t bytes =
       0;  ///< kHostCopy: between host and device memory, either way; the rank waits for it
-  std::int64_t operations = 0;  ///< kLaunch: that the host records for this program
+  /// kLaunch: that the host records before this program. 0: it was recorded, and is launched,
+  /// together with the one before.
+  std::int64_t operations = 0;
+  bool after_read = false;  ///< kLaunch: the host first reads a value that the device computes
 };
 
 /// What all ranks do in one training step. ranks[i] is the order of the i-th simulated rank: of

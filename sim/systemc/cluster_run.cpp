@@ -68,7 +68,7 @@ bool ClusterRun::execute(int rank, const ScheduleItem& item, ItemTiming& timing)
   switch (item.kind) {
     case ScheduleItem::Kind::kSegment:
       return run_segment(rank, job_.programs[item.program]->segments[item.segment]);
-    case ScheduleItem::Kind::kLaunch: launch(r, item); return true;
+    case ScheduleItem::Kind::kLaunch: launch(r, item, timing); return true;
     case ScheduleItem::Kind::kHostCopy:
       r.clock += host_copy_time(Bytes(item.bytes), system_.chip).value;
       return true;
@@ -160,18 +160,25 @@ void ClusterRun::retime_comms(int core) {
     network_.set_stretch(comm, sharing_.stretch_of_comm(comm));
 }
 
-/// The host runs ahead of the device: only the first program waits for its launch, and for what the
-/// training software does between two steps. It was recorded while the step before ended; a later
-/// one waits where the host has not recorded it yet. Each pays for the device's start and stop.
-void ClusterRun::launch(Rank& rank, const ScheduleItem& item) {
-  if (rank.launched) {
-    rank.recorded += system_.software.recording(item.operations).value;
-    rank.clock = std::max(rank.clock, rank.recorded);
-  } else {
-    rank.clock += (system_.launch.program_launch + system_.software.step_overhead()).value;
-    rank.recorded = rank.clock;
-    rank.launched = true;
+/// The host records a program while the device executes the one before, launches it when that one
+/// has ended (PyTorch/XLA locks the device: one execution in flight), and goes on recording. So a
+/// program waits where the host has not recorded it yet, and for what the host does between two
+/// executions: the item's timing begins after it. The first one is recorded while the step
+/// before ends; it waits for its launch and for what the training software does between two steps.
+/// Each pays for the device's start and stop.
+void ClusterRun::launch(Rank& rank, const ScheduleItem& item, ItemTiming& timing) {
+  const SoftwareConfig& software = system_.software;
+  if (item.operations > 0) {
+    const std::int64_t free = item.after_read ? rank.clock : rank.host_free;
+    if (rank.launched)
+      rank.clock = std::max(rank.clock, free + software.recording(item.operations).value);
+    rank.clock += software.launching(item.operations).value;
+    rank.host_free = rank.clock;
   }
+  timing.start = Picoseconds(rank.clock - base_);
+  if (!rank.launched)
+    rank.clock += (system_.launch.program_launch + software.step_overhead()).value;
+  rank.launched = true;
   rank.clock += system_.launch.program_start.value;
 }
 

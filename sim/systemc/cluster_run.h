@@ -39,8 +39,8 @@ class ClusterRun final : public CommListener {
   struct Rank {
     std::size_t next = 0;  ///< item
     std::int64_t clock = 0;
-    bool launched = false;      ///< its first program paid for the launch
-    std::int64_t recorded = 0;  ///< when the host has recorded the programs up to here
+    bool launched = false;       ///< its first program paid for the launch
+    std::int64_t host_free = 0;  ///< since when the host records the next program
     std::int64_t wait_began = -1;
     int under_way = 0;  ///< communications that it has started and that have not ended
     enum class Segment : std::uint8_t {
@@ -77,7 +77,7 @@ class ClusterRun final : public CommListener {
   void advance(int rank);
   /// False: the rank must wait.
   bool execute(int rank, const ScheduleItem& item, ItemTiming& timing);
-  void launch(Rank& rank, const ScheduleItem& item);
+  void launch(Rank& rank, const ScheduleItem& item, ItemTiming& timing);
   [[nodiscard]] Picoseconds duration_of(int rank, const SegmentTiming& segment) const;
   bool run_segment(int rank, const SegmentTiming& segment);
   void begin_segment(int rank);

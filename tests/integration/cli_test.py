@@ -164,6 +164,7 @@ class GoodRuns(Case):
                 ("comm_pp", "exposed_pp_ps"),
                 ("optimizer", "optimizer_ps"),
                 ("bubble", "bubble_ps"),
+                ("host", "host_ps"),
                 ("launch", "launch_ps"),
             ):
                 self.assertEqual(

@@ -19,6 +19,7 @@ PARTS = (
     "optimizer",
     "data",
     "launch",
+    "host",
     "multi_node",
     "other",
 )

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "sim/config/system_config.h"
 #include "sim/sim.h"
+#include "trainer/app/software_facts.h"
 #include "trainer/config/machine.h"
 #include "trainer/pipeline/replay.h"
 
@@ -62,6 +63,7 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
                             {"hardware", choice.hardware},
                             {"calibrated", choice.calibrated},
                             {"software", config.software},
+                            {"reads_forward", reads_forward(config)},
                             {"unlimited_memory", choice.unlimited_memory},
                             {"slow", choice.slow},
                             {"replay", choice.replay}};

@@ -7,9 +7,8 @@
 namespace trellis::trainer {
 namespace {
 
-/// TRL's loss reads its metrics on the host, which ends a graph of PyTorch/XLA.
 std::int64_t logits_at_cut_bytes(const RunConfig& config) {
-  if (!config.model.orpo || !config.model.orpo->trl) return 0;
+  if (!reads_forward(config)) return 0;
   const std::int64_t sequences =
       std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model);
   return sequences * config.model.encoder_seq_length * config.model.vocab_size / config.tp() *
@@ -17,6 +16,8 @@ std::int64_t logits_at_cut_bytes(const RunConfig& config) {
 }
 
 }  // namespace
+
+bool reads_forward(const RunConfig& config) { return config.model.orpo && config.model.orpo->trl; }
 
 analysis::SoftwareFacts software_facts(const RunConfig& config, bool functionalization) {
   return {config.software, functionalization, logits_at_cut_bytes(config)};

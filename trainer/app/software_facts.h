@@ -5,6 +5,10 @@
 
 namespace trellis::trainer {
 
+/// The host reads a value of each micro-batch's forward pass, which ends a graph of PyTorch/XLA:
+/// the metrics of TRL's loss.
+[[nodiscard]] bool reads_forward(const RunConfig& config);
+
 [[nodiscard]] analysis::SoftwareFacts software_facts(const RunConfig& config,
                                                      bool functionalization);
 

@@ -42,11 +42,11 @@ void check_keys(const nlohmann::json& json) {
         key != "shape_only" && key != "record" && key != "logical_core_size" &&
         key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
         key != "calibrated" && key != "unlimited_memory" && key != "replay" && key != "slow" &&
-        key != "software") {
+        key != "software" && key != "reads_forward") {
       throw ConfigError("device options: unknown key " + key +
                         "; known are instance, nodes, logical_core_size, world_size, equal_ranks, "
                         "shape_only, record, estimate_unknown, hardware, calibrated, "
-                        "unlimited_memory, replay, slow, software");
+                        "unlimited_memory, replay, slow, software, reads_forward");
     }
   }
 }
@@ -186,6 +186,7 @@ SessionOptions parse_options(std::string_view text) {
   if (!json.contains("world_size")) options.world_size = all_cores(options);
   read(json, "world_size", options.world_size);
   read(json, "slow", options.slow);
+  read(json, "reads_forward", options.reads_forward);
   if (json.contains("equal_ranks")) options.fold = read_equal_ranks(json.at("equal_ranks"));
   const int running = options.fold.empty()
                           ? options.world_size

@@ -15,6 +15,7 @@ _PARTS = (
     "optimizer",
     "data",
     "launch",
+    "host",
     "multi_node",
     "other",
 )

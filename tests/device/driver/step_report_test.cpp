@@ -212,6 +212,55 @@ TEST(StepReportTest, CommunicationIsExposedWhileTheLastRankWaitsForItsTransfer) 
       << "what it waits for has ended";
 }
 
+/// Operations that the host records before each program, and "r" where it reads a value first.
+std::string launches_of(Fixture& f, const World& world) {
+  f.program.coverage.lowered_ops = 4, f.program.coverage.estimated_ops = 1;
+  const StepTiming step = lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs},
+                                       world, [&](const Graph&) { return &f.program; });
+  std::string text;
+  for (const sim::ScheduleItem& item : step.job.ranks[0])
+    if (item.kind == sim::ScheduleItem::Kind::kLaunch)
+      text += fmt::format("{}{} ", item.after_read ? "r" : "", item.operations);
+  return text;
+}
+
+/// Two micro-batches of a forward and a backward pass, and two programs of the optimizer.
+Fixture two_micro_batches(const std::string& axis) {
+  std::mt19937 random(3);
+  Fixture f(random, "forward", axis);
+  for (StepStream& stream : f.streams) {
+    const GraphInstance pass = stream.instances[0];
+    stream.instances.clear();
+    for (const int microbatch : {0, 0, 1, 1, -1, -1}) {
+      stream.instances.push_back(pass);
+      stream.instances.back().microbatch = microbatch;
+    }
+  }
+  return f;
+}
+
+TEST(StepReportTest, AMicroBatchIsRecordedAndLaunchedAsOneGraph) {
+  Fixture f = two_micro_batches("dp");
+  EXPECT_EQ(launches_of(f, {2, {}}), "10 0 10 0 10 0 ");
+  EXPECT_EQ(launches_of(f, {2, {}, true}), "5 r5 5 r5 10 0 ") << "not across a read";
+}
+
+TEST(StepReportTest, APipelineLaunchesEachPassForItself) {
+  Fixture f = two_micro_batches("pp");
+  for (StepStream& stream : f.streams) stream.comms[0].kind = sim::CollectiveKind::kSendRecv;
+  EXPECT_EQ(launches_of(f, {2, {}}), "5 5 5 5 5 5 ");
+}
+
+TEST(StepReportTest, JobKeyKnowsAReadOfTheHost) {
+  Fixture f = two_micro_batches("dp");
+  const auto key = [&](bool reads) {
+    return job_key(lay_out_step({&f.streams[0], &f.streams[1]}, {&f.graphs, &f.graphs},
+                                {2, {}, reads}, [&](const Graph&) { return &f.program; })
+                       .job);
+  };
+  EXPECT_NE(key(false), key(true));
+}
+
 TEST(StepReportTest, JobKeyIgnoresAbsoluteSequences) {
   std::mt19937 random(3);
   Fixture f(random, "forward", "tp");

@@ -193,8 +193,9 @@ TEST(Cluster, BetweenInstancesEveryRanksShareOfEfaWorks) {
   const double across = bytes / system.instance.efa_nics /
                         (system.instance.efa.bandwidth.value * system.collectives.efa_efficiency) *
                         1e12;  // 2(N−1)/N · S/L with N = 2
-  const double inside = bytes / system.instance.on_chip.bandwidth.value *
-                        1e12;  // half of it each way in the reduction and in the gathering
+  // A KangaRing's carrier has a channel, an eighth of the engines' rate, on each of two cycles.
+  const auto& dma = system.chip.core.dma;
+  const double inside = bytes / (2 * dma.engine_rate.value * dma.engines / 8) * 1e12;
   EXPECT_GT(time, across + inside);
   EXPECT_LT(time, (across + inside) * 1.1);
 }
@@ -207,6 +208,22 @@ TEST(Cluster, UltraServerNeighboursUseTheirOwnLinks) {
   const ClusterTiming t = simulator.run_cluster(b.job());
   ASSERT_EQ(t.links.size(), 1u);
   EXPECT_EQ(t.links[0].name, "node0.chip0.neuron_link_up");
+}
+
+struct Launch {
+  std::int64_t operations = 0;
+  bool after_read = false;
+};
+
+/// Of programs of 10 µs that one rank executes.
+Picoseconds span_of(const SystemConfig& system, const std::vector<Launch>& launches) {
+  JobBuilder b(1);
+  const auto program = b.program(kUs * 10);
+  for (const Launch& launch : launches) {
+    b.launch(0, program, launch.operations, launch.after_read);
+    b.compute(0, program);
+  }
+  return Simulator(system).run_cluster(b.job()).makespan;
 }
 
 TEST(Cluster, LaunchesPayOnceForTheQueueAndEachForTheStart) {
@@ -222,27 +239,50 @@ TEST(Cluster, LaunchesPayOnceForTheQueueAndEachForTheStart) {
             system.launch.program_launch + system.launch.program_start * 3 + kUs * 30);
 }
 
-/// Four programs of 10 µs, recorded ahead while the device works: the step takes the longer of
-/// both, and the first is recorded before it begins.
+/// Programs of 10 µs, each recorded while the device executes the one before (one execution in
+/// flight): each turn takes the longer of both, and the first is recorded before the step begins.
 TEST(Cluster, AProgramWaitsUntilTheHostHasRecordedIt) {
   SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
   system.software.trace_time = kUs;
-  const Picoseconds start = system.launch.program_start, turn = start + kUs * 10;
-  const auto span = [&](std::initializer_list<std::int64_t> operations) {
-    JobBuilder b(1);
-    const auto program = b.program(kUs * 10);
-    for (const std::int64_t count : operations) {
-      b.launch(0, program, count);
-      b.compute(0, program);
-    }
-    return Simulator(system).run_cluster(b.job()).makespan - system.launch.program_launch;
-  };
-  EXPECT_EQ(span({500, 2, 2, 2}), turn * 4) << "recorded in less time than the device takes";
-  EXPECT_EQ(span({0, 40, 40, 40}), kUs * 120 + turn) << "the last begins when it is recorded";
-  EXPECT_EQ(span({0, 100, 2, 2}), kUs * 100 + turn * 3)
-      << "and the device catches up with the host";
+  const Picoseconds turn = system.launch.program_start + kUs * 10,
+                    first = system.launch.program_launch + turn;
+  ASSERT_LT(turn, kUs * 30);
+  EXPECT_EQ(span_of(system, {{500}, {2}, {2}, {2}}), first + turn * 3)
+      << "recorded in less time than the device takes";
+  EXPECT_EQ(span_of(system, {{1}, {90}, {90}, {90}}), kUs * 270 + turn)
+      << "the last begins when it is recorded";
+  EXPECT_EQ(span_of(system, {{1}, {90}, {2}, {2}}), kUs * 90 + turn * 3);
+  EXPECT_EQ(span_of(system, {{1}, {2}, {2}, {90}}), first + turn + kUs * 90 + turn)
+      << "the host had nothing recorded ahead: it waited to launch the program before";
   system.software.stack = SoftwareStack::kNone;
-  EXPECT_EQ(span({0, 100, 2, 2}), turn * 4) << "no one records";
+  EXPECT_EQ(span_of(system, {{1}, {90}, {2}, {2}}), first + turn * 3) << "no one records";
+}
+
+TEST(Cluster, ProgramsOfOneGraphAreRecordedAndLaunchedTogether) {
+  SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
+  system.software.trace_time = kUs;
+  const Picoseconds turn = system.launch.program_start + kUs * 10;
+  EXPECT_EQ(span_of(system, {{1}, {0}, {190}, {0}}), kUs * 190 + turn * 2);
+}
+
+TEST(Cluster, AReadLetsTheHostRecordOnlyAfterTheDevice) {
+  SystemConfig system = load_system("trn1.32xlarge", {.software = SoftwareStack::kNxd});
+  system.software.trace_time = kUs;
+  const Picoseconds turn = system.launch.program_start + kUs * 10,
+                    first = system.launch.program_launch + turn;
+  EXPECT_EQ(span_of(system, {{1}, {4, true}}), first + kUs * 4 + turn);
+  EXPECT_EQ(span_of(system, {{1}, {4, false}}), first + turn);
+}
+
+TEST(Cluster, FineTuningPaysForEachOperationBetweenTwoExecutions) {
+  SystemConfig system = load_system("trn1.2xlarge", {.software = SoftwareStack::kOptimumNeuron});
+  system.software.trace_time = kUs, system.software.launch_time = kUs * 3;
+  system.software.fine_tuning_stretch = 1;
+  const Picoseconds turn = system.launch.program_start + kUs * 10,
+                    first = system.launch.program_launch + turn;
+  EXPECT_EQ(span_of(system, {{1}, {2}, {0}}), kUs * 3 * 3 + first + turn * 2);
+  system.software.stack = SoftwareStack::kNxd;
+  EXPECT_EQ(span_of(system, {{1}, {2}, {0}}), first + turn * 2) << "no other row has room for it";
 }
 
 TEST(Cluster, AStepPaysOnceForWhatItsSoftwareDoesBetweenSteps) {

@@ -144,11 +144,70 @@ TEST(CollectiveTiming, AllReduceIsReduceScatterAndAllGather) {
     const auto time = [&](CollectiveKind kind) {
       return us(system, {kind, first(64), Bytes(bytes), 4, {}});
     };
-    const double start = to_microseconds(system.launch.collective_start);
+    const bool mesh = bytes <= system.collectives.mesh_max.value;
+    const double once = to_microseconds(system.launch.collective_start) +
+                        (mesh ? to_microseconds(system.collectives.ready_time) : 0);
     EXPECT_NEAR(time(CollectiveKind::kAllReduce),
-                time(CollectiveKind::kReduceScatter) + time(CollectiveKind::kAllGather) - start,
+                time(CollectiveKind::kReduceScatter) + time(CollectiveKind::kAllGather) - once,
                 1e-3);
   }
+}
+
+/// A ring over some of the chips has one cycle, a ring over all of them two: half of the bandwidth,
+/// whatever the links could carry: a channel has a quarter of a rank's engines, which read and
+/// write every byte.
+TEST(CollectiveTiming, PartOfAnInstanceHasTheBandwidthOfItsChannels) {
+  for (const char* instance : {"trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge"}) {
+    const SystemConfig system = load_system(instance);
+    const double channel = system.chip.core.dma.engine_rate.value * system.chip.core.dma.engines /
+                           8 * system.instance.logical_core_size;
+    const int per_chip = system.logical_cores_per_chip();
+    for (const int chips : {2, 4, system.instance.chips}) {
+      const int ranks = chips * per_chip;
+      const std::int64_t bytes = (1 << 28) / (4 * ranks) * 4 * ranks;
+      const double channels = chips == system.instance.chips ? 4 : 2;
+      const double least =
+          2.0 * (ranks - 1) / ranks * static_cast<double>(bytes) * 1e6 / (channels * channel);
+      EXPECT_GE(
+          us(system, {CollectiveKind::kAllReduce, first(ranks), Bytes(bytes), 4, Algorithm::kRing}),
+          least)
+          << instance << ", " << chips << " chips";
+    }
+  }
+}
+
+/// Sums read what has arrived and what is there; copies do not.
+TEST(CollectiveTiming, ReducingIsNeverFasterThanGathering) {
+  for (const char* instance : {"trn1.32xlarge", "trn2.48xlarge"}) {
+    const SystemConfig system = load_system(instance);
+    for (const int ranks : {2, 8, 32}) {
+      for (std::int64_t bytes = 1 << 10; bytes <= 1 << 30; bytes *= 2) {
+        const auto time = [&](CollectiveKind kind) {
+          return us(system, {kind, first(ranks), Bytes(bytes), 4, {}});
+        };
+        EXPECT_GE(time(CollectiveKind::kReduceScatter), time(CollectiveKind::kAllGather))
+            << instance << ", " << ranks << " ranks, " << bytes << " bytes";
+      }
+    }
+  }
+}
+
+/// All-reduces of four chips, which no parameter was fitted on, and reduce-scatters.
+TEST(CollectiveTiming, GroupsOfEightAndReduceScatterAreWithinTenPercent) {
+  const SystemConfig trn1 = load_system("trn1.32xlarge");
+  const SystemConfig trn2 = load_system("trn2.48xlarge");
+  const auto near = [](double model, double published) {
+    EXPECT_NEAR(model, published, 0.1 * published);
+  };
+  const auto eight = [&](std::int64_t mib) {
+    return us(trn1, {CollectiveKind::kAllReduce, first(8), Bytes(mib << 20), 4, {}});
+  };
+  near(eight(16), 466.4), near(eight(256), 7007.5), near(eight(2048), 56035.3);
+  const auto scatter = [&](std::int64_t mib) {
+    return us(trn2, {CollectiveKind::kReduceScatter, first(64), Bytes(mib << 20), 4, {}});
+  };
+  near(scatter(4), 65.36), near(scatter(32), 252), near(scatter(256), 1060.62);
+  near(scatter(2048), 7805.91);
 }
 
 /// Published times (nccom-test) that the parameters were fitted on or near; the test keeps them

@@ -42,8 +42,12 @@ class JobBuilder {
   void compute(int rank, std::uint32_t program) {
     add(rank, {ScheduleItem::Kind::kSegment, program, 0, 0});
   }
-  void launch(int rank, std::uint32_t program, std::int64_t operations = 0) {
-    add(rank, {.kind = ScheduleItem::Kind::kLaunch, .program = program, .operations = operations});
+  void launch(int rank, std::uint32_t program, std::int64_t operations = 0,
+              bool after_read = false) {
+    add(rank, {.kind = ScheduleItem::Kind::kLaunch,
+               .program = program,
+               .operations = operations,
+               .after_read = after_read});
   }
   void start(int rank, std::uint32_t comm) {
     add(rank, {ScheduleItem::Kind::kCommStart, 0, 0, comm});

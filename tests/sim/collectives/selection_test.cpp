@@ -22,13 +22,28 @@ std::string choice(const CommMachine& machine, const std::vector<int>& cores, st
 
 TEST(Selection, FollowsTheThresholdsInsideANode) {
   const CommMachine trn2(load_system("trn2.48xlarge"));
-  EXPECT_EQ(choice(trn2, first(64), 999'999), "mesh");
-  EXPECT_EQ(choice(trn2, first(64), 1 << 20), "rdh");
+  EXPECT_EQ(choice(trn2, first(64), 1 << 20), "mesh");
+  EXPECT_EQ(choice(trn2, first(64), (1 << 20) + 1), "rdh");
   EXPECT_EQ(choice(trn2, first(64), 56'000'000), "rdh");
   EXPECT_EQ(choice(trn2, first(64), 56'000'001), "kangaring");
   EXPECT_EQ(choice(trn2, first(16, 4), 64 << 20), "ring");  // one core of each chip
   EXPECT_EQ(choice(trn2, first(4), 256), "single_step_mesh");
   EXPECT_EQ(choice(trn2, first(4), 256, CollectiveKind::kAllGather), "mesh");
+}
+
+/// The thresholds are those of a rank's part (T1: 32 ranks leave the mesh above 4 MiB, 8 ranks have
+/// left it there; T7: 16 ranks have left the mesh at 2 MiB and rdh at 32 MiB).
+TEST(Selection, ThresholdsOfAGroupFollowItsChips) {
+  const CommMachine trn1(load_system("trn1.32xlarge"));
+  EXPECT_EQ(choice(trn1, first(32), 4 << 20), "mesh");
+  EXPECT_EQ(choice(trn1, first(8), 1 << 20), "mesh");
+  EXPECT_EQ(choice(trn1, first(8), 4 << 20), "rdh");
+  EXPECT_EQ(choice(trn1, first(8), 16 << 20), "ring");  // one cycle: no gain from pairs
+  EXPECT_EQ(choice(trn1, first(2), 4 << 20), "mesh");
+  const CommMachine trn2(load_system("trn2.48xlarge"));
+  EXPECT_EQ(choice(trn2, first(16), 128 << 10), "mesh");
+  EXPECT_EQ(choice(trn2, first(16), 2 << 20), "rdh");
+  EXPECT_EQ(choice(trn2, first(16), 32 << 20), "ring");
 }
 
 TEST(Selection, GroupsOverSeveralNodesAreHierarchical) {

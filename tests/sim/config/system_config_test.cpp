@@ -83,6 +83,20 @@ TEST(SystemConfig, ProgramsTakeLongerOnSeveralInstancesAndInFineTuning) {
   EXPECT_FALSE(software_profile("nemo"));
 }
 
+TEST(SystemConfig, OnlySoftwareThatRecordsMakesTheDeviceWait) {
+  SoftwareConfig s = load_system("trn1.2xlarge").software;
+  EXPECT_GT(s.trace_time.value, 0);
+  EXPECT_GT(s.launch_time.value, 0);
+  s.stack = SoftwareStack::kNone;
+  EXPECT_EQ(s.recording(7), Picoseconds());
+  EXPECT_EQ(s.launching(7), Picoseconds());
+  s.stack = SoftwareStack::kNxd;
+  EXPECT_EQ(s.recording(7), s.trace_time * 7);
+  EXPECT_EQ(s.launching(7), Picoseconds());
+  s.stack = SoftwareStack::kOptimumNeuron;
+  EXPECT_EQ(s.launching(7), s.launch_time * 7);
+}
+
 TEST(SystemConfig, UnknownInstanceNamesTheNearest) {
   try {
     (void)load_system("trn1.32xlrage");
