@@ -46,6 +46,7 @@ void add_verbs(CLI::App& app, const std::vector<std::string>& command_line, int&
   trellis::cli::add_checkpoint(app, exit_code);
   trellis::cli::add_verify(app, exit_code);
   trellis::cli::add_resume_check(app, exit_code);
+  trellis::cli::add_evaluate(app, exit_code);
   trellis::cli::add_data(app, exit_code);
   trellis::cli::add_describe(app, exit_code);
   trellis::cli::add_kernel(app, exit_code);

@@ -20,6 +20,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
 void add_validate(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_resume_check(CLI::App& app, int& exit_code);
+void add_evaluate(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_kernel(CLI::App& app, int& exit_code);
 void add_describe(CLI::App& app, int& exit_code);

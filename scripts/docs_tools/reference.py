@@ -97,6 +97,10 @@ FORMATS = {
     "trellis.doctor/1": ("`trellis doctor --json`", "what is missing in the environment"),
     "trellis.gate/1": ("`trellis gate --json`", "the judgement, with each limit"),
     "trellis.gate_baseline/1": ("`trellis gate --update-baseline`", "the baseline file of a gate"),
+    "trellis.evaluate/1": (
+        "`trellis evaluate --json`",
+        "loss, perplexity, exact match and ROUGE of a model on records",
+    ),
     "trellis.host/1": ("`host.json` of a run", "time and memory of the host"),
     "trellis.instances/1": ("`trellis describe --json`", "the names of the instances"),
     "trellis.kept_run/2": ("the cache of runs", "a run that answers an equal `simulate` again"),

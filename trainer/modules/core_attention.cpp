@@ -55,10 +55,20 @@ at::Tensor AttentionMask::as_attention_takes_it(const at::Tensor& table) const {
 }
 
 at::Tensor AttentionMask::causal_table() const {
-  const at::Tensor distance =
-      positions_.unsqueeze(1) - positions_.unsqueeze(0);  // from a query back to a key
+  return within_reach(positions_.unsqueeze(1) - positions_.unsqueeze(0));
+}
+
+/// `distance`: from a query back to a key.
+at::Tensor AttentionMask::within_reach(const at::Tensor& distance) const {
   const at::Tensor causal = distance.ge(0);
   return window_ ? causal.logical_and(distance.lt(*window_)) : causal;
+}
+
+at::Tensor AttentionMask::of_cached_keys(const at::Tensor& positions, std::int64_t keys,
+                                         bool prompt) const {
+  if (prompt && !window_) return {};
+  const at::Tensor distance = positions.unsqueeze(-1) - positions_.narrow(0, 0, keys);
+  return as_attention_takes_it(within_reach(distance).unsqueeze(1));
 }
 
 at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {

@@ -25,9 +25,14 @@ class AttentionMask {
   /// added to the scores, 0 there and −∞ elsewhere, of the activations' dtype. Undefined: causal,
   /// nothing more. `attention_mask`: see MicroBatch.
   [[nodiscard]] at::Tensor allowed(const at::Tensor& attention_mask) const;
+  /// Decoding: which of the keys 0 … `keys` − 1 the queries at `positions` [b, s] may read, [b, 1,
+  /// s, keys] as above. `prompt`: the queries are those keys, one after the other.
+  [[nodiscard]] at::Tensor of_cached_keys(const at::Tensor& positions, std::int64_t keys,
+                                          bool prompt) const;
 
  private:
   [[nodiscard]] at::Tensor causal_table() const;
+  [[nodiscard]] at::Tensor within_reach(const at::Tensor& distance) const;
   [[nodiscard]] at::Tensor as_attention_takes_it(const at::Tensor& table) const;
   std::optional<at::ScalarType> added_;  ///< dtype of what is added to scores; none: bool
   at::Tensor positions_;                 ///< [s] int64

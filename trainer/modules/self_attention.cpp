@@ -101,7 +101,8 @@ QkvProjection::Output QkvProjection::forward(const at::Tensor& input) const {
 
 SelfAttention::SelfAttention(const ModuleContext& context, const std::string& path,
                              const ModelSection& config, const ModuleNames& names, int layer)
-    : qkv_(context, path, config, names.qkv),
+    : layer_(layer),
+      qkv_(context, path, config, names.qkv),
       core_(context, path, config, layer, query_heads(qkv_.query_columns(), config, context.tp())),
       dense_(context, path + "." + names.attention_output,
              config.num_attention_heads * head_dim(config), config.hidden_size,
@@ -119,9 +120,10 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
   const auto [query, key, value] = qkv_.forward(input);
-  const at::Tensor attended =
-      core_.forward(rotate(query, sequence.rotary), rotate(key, sequence.rotary), value,
-                    sequence.allowed, sequence.ring);
+  KvCache::Keys keys{rotate(key, sequence.rotary), value};
+  if (sequence.cache != nullptr) keys = sequence.cache->add(layer_, keys.key, keys.value);
+  const at::Tensor attended = core_.forward(rotate(query, sequence.rotary), keys.key, keys.value,
+                                            sequence.allowed, sequence.ring);
   const at::Tensor output = dense_.forward(attended);
   return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);
 }

@@ -9,6 +9,7 @@
 
 #include "trainer/config/model_section.h"
 #include "trainer/modules/core_attention.h"
+#include "trainer/modules/kv_cache.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/modules/rotary_embedding.h"
 #include "trainer/parallel_layers/layers.h"
@@ -25,6 +26,7 @@ struct SequenceContext {
   at::Tensor allowed;                    ///< AttentionMask::allowed(); not with a ring
   RingContext ring;                      ///< with context parallelism
   std::shared_ptr<RouterRecord> router;  ///< of a model with experts
+  KvCache* cache = nullptr;              ///< decoding: of the tokens before
 };
 
 /// Queries, keys and values from one input, sharded by heads; the sequence is gathered once.
@@ -57,6 +59,7 @@ class SelfAttention {
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const SequenceContext& sequence) const;
 
  private:
+  int layer_;
   QkvProjection qkv_;
   CoreAttention core_;
   RowParallelLinear dense_;

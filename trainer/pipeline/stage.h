@@ -35,6 +35,15 @@ struct TiedWeight {
   std::vector<Copy> copies;  ///< the first one owns the values
 };
 
+class KvCache;
+
+/// Tokens of a pass of decoding, on the device. Their positions are those of the cache.
+struct DecodeTokens {
+  at::Tensor input_ids;  ///< [b, s] int64; read by the first stage
+  at::Tensor last = {};  ///< [b] int64: of each row's tokens, the one whose logits are asked for;
+                         ///< undefined: there is one only
+};
+
 /// What the pipeline engine knows of a model: the part of it that lives on one pipeline stage. A
 /// model is made trainable by one class that derives from this and builds only its stage's modules.
 class PipelineStage {
@@ -47,6 +56,11 @@ class PipelineStage {
   /// when weighs_its_loss().
   [[nodiscard]] virtual at::Tensor forward(const at::Tensor& input,
                                            const MicroBatch& batch) const = 0;
+  /// Forward of tokens that follow those in `cache`, without gradients: this stage's output [s, b,
+  /// h], on the last stage the logits of one token per row, [1, b, v/TP]. Throws ConfigError for a
+  /// model that does not decode.
+  [[nodiscard]] virtual at::Tensor decode(const at::Tensor& input, const DecodeTokens& tokens,
+                                          KvCache& cache) const;
   /// Whether the last stage's forward() returns [Σ weight · loss, Σ weight] over the labels that
   /// count: the loss of a step is then the first sum over its global batch, divided by the second
   /// once. Otherwise each micro-batch counts alike. The same on every stage.

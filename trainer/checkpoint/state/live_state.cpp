@@ -33,22 +33,27 @@ RankPlace place_of(const trainer::ParallelState& parallel, bool zero1) {
           parallel.get_expert_data_parallel_group().rank};
 }
 
+std::vector<LiveTensor> live_weights(const trainer::ParameterList& parameters,
+                                     const RankPlace& place) {
+  std::vector<LiveTensor> weights;
+  for (const Parameter& parameter : parameters) {
+    const at::Tensor values = parameter.tensor.detach();
+    const ParameterSpan all{0, values.size(0), StateExtent::kElements};
+    weights.push_back({parameter.name, std::ssize(weights), "", values,
+                       parts_of(parameter, all, place, place.copy_of(parameter),
+                                dtype_of(values.scalar_type()), ""),
+                       parameter.adapter, parameter.experts.is_stacked()});
+  }
+  return weights;
+}
+
 LiveState live_state(const trainer::ParameterList& parameters,
                      const NeuronZero1Optimizer& optimizer,
                      const trainer::ParallelState& parallel) {
   const RankPlace place = place_of(parallel, optimizer.is_sharded());
-  LiveState live;
+  LiveState live{live_weights(parameters, place), {}};
   std::map<const Parameter*, std::int64_t> ids;
-  for (const Parameter& parameter : parameters) {
-    const auto id = static_cast<std::int64_t>(ids.size());
-    ids.emplace(&parameter, id);
-    const at::Tensor values = parameter.tensor.detach();
-    const ParameterSpan all{0, values.size(0), StateExtent::kElements};
-    live.model.push_back({parameter.name, id, "", values,
-                          parts_of(parameter, all, place, place.copy_of(parameter),
-                                   dtype_of(values.scalar_type()), ""),
-                          parameter.adapter, parameter.experts.is_stacked()});
-  }
+  for (const Parameter& parameter : parameters) ids.emplace(&parameter, std::ssize(ids));
   optimizer.for_each_parameter_state([&](const NeuronZero1Optimizer::ParameterState& state) {
     const Parameter& parameter = *state.slot.parameter;
     const ParameterSpan span{state.slot.first_row, state.slot.rows, state.extent};

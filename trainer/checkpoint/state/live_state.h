@@ -30,6 +30,9 @@ struct LiveState {
   std::vector<LiveTensor> model, optimizer;
 };
 
+/// The weights alone.
+[[nodiscard]] std::vector<LiveTensor> live_weights(const trainer::ParameterList& parameters,
+                                                   const RankPlace& place);
 [[nodiscard]] RankPlace place_of(const trainer::ParallelState& parallel, bool zero1);
 [[nodiscard]] LiveState live_state(const trainer::ParameterList& parameters,
                                    const trainer::NeuronZero1Optimizer& optimizer,

@@ -77,15 +77,19 @@ Resume named_checkpoint(const std::string& address, const RunConfig& config) {
                     "correct the path");
 }
 
-const std::string& address_of(const Resume& resume) {
-  return resume.weights ? resume.weights->source().address() : resume.loader->address();
-}
-
 std::string default_pattern(const RunConfig& config) {
   return config.exp_manager.name + "--{" + config.exp_manager.checkpoints.monitor + ":.4f}-{epoch}";
 }
 
 }  // namespace
+
+const std::string& address_of(const Resume& resume) {
+  return resume.weights ? resume.weights->source().address() : resume.loader->address();
+}
+
+void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
+  resume.weights ? resume.weights->load(rank, wanted) : resume.loader->load(rank, wanted);
+}
 
 std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
   return {{"tp", config.tp()},
@@ -141,13 +145,9 @@ std::int64_t RunCheckpoints::restore(const TrainingState& state) {
     if (!weights_only || tensor.state == "fp32_param" || tensor.state == "ema")
       wanted.push_back(std::move(tensor));
   }
-  if (resume_->weights) {
-    resume_->weights->load(state.rank, wanted);
-  } else {
-    native::Loader& loader = *resume_->loader;
-    loader.load(state.rank, wanted);
-    if (!weights_only) restore_user_content(loader.user_content(), state, loader.address());
-  }
+  load(*resume_, state.rank, wanted);
+  if (!weights_only)
+    restore_user_content(resume_->loader->user_content(), state, resume_->loader->address());
   if (state.rank.rank() == 0)
     log_info(address_of(*resume_) + ": loaded" +
              (weights_only ? ", the weights alone"

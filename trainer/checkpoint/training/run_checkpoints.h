@@ -32,6 +32,12 @@ struct Resume {
 [[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
                                                 const std::string& folder);
 
+/// Collective: fills tensors of a rank from the checkpoint. Throws ConfigError with every tensor
+/// that is missing or does not fit.
+void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
+/// Where it was found.
+[[nodiscard]] const std::string& address_of(const Resume& resume);
+
 /// Of the manifest: tp, pp, vpp, dp, zero1, kv_replicator.
 [[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
 

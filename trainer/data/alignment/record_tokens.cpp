@@ -109,6 +109,28 @@ AnsweredTokens RecordTokens::answered(std::int64_t index, std::int64_t length,
   return tokens;
 }
 
+QuestionTokens RecordTokens::question(std::int64_t index) const {
+  const AnsweredText text = texts_->answered(index);
+  const auto last = std::find_if(text.segments.rbegin(), text.segments.rend(),
+                                 [](const Segment& segment) { return segment.answer; });
+  Lease tokenizer(*this);
+  QuestionTokens question;
+  question.answer = last->text;
+  if (!text.is_chat) {
+    if (const auto bos = (*tokenizer).bos_id()) question.ids.push_back(*bos);
+  }
+  for (auto segment = text.segments.begin(); segment != last.base() - 1; ++segment) {
+    tokenizer.encode(segment->text, index, question.ids);
+    question.prompt += segment->text;
+  }
+  if (question.ids.empty())
+    throw ConfigError(texts_->where(index) +
+                      ": there is nothing before the answer: expected a prompt, as in the columns "
+                      "`prompt` and `completion`, or a tokenizer with a beginning-of-sequence "
+                      "token");
+  return question;
+}
+
 PreferenceTokens RecordTokens::preference(std::int64_t index, std::int64_t length,
                                           std::int64_t max_prompt_length,
                                           Truncation truncation) const {

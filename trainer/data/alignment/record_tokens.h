@@ -20,6 +20,12 @@ struct PreferenceTokens {
   std::vector<std::int32_t> prompt, chosen, rejected;
 };
 
+/// A record as a question: what a model reads before its last answer, and that answer.
+struct QuestionTokens {
+  std::vector<std::int32_t> ids;
+  std::string prompt, answer;  ///< texts
+};
+
 /// What is left of a record that is longer than the sequence.
 enum class Truncation { kKeepStart, kKeepEnd };
 
@@ -35,6 +41,8 @@ class RecordTokens {
   /// answer is left.
   [[nodiscard]] AnsweredTokens answered(std::int64_t index, std::int64_t length,
                                         Truncation truncation) const;
+  /// Throws ConfigError, which names file and record, when there is nothing before the answer.
+  [[nodiscard]] QuestionTokens question(std::int64_t index) const;
   /// TRL's rule: when prompt and longer answer exceed `length`, `max_prompt_length` tokens of the
   /// prompt stay, its first or last ones; when they still do, length − max_prompt_length tokens of
   /// each answer.

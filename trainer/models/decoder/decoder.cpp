@@ -152,15 +152,36 @@ SequenceContext Decoder::sequence_context(const MicroBatch& batch) const {
   return sequence;
 }
 
+at::Tensor Decoder::decode(const at::Tensor& input, const DecodeTokens& tokens,
+                           KvCache& cache) const {
+  SequenceContext sequence;
+  sequence.router = std::make_shared<RouterRecord>();
+  sequence.allowed = mask_->of_cached_keys(cache.positions(), cache.num_keys(), cache.is_prompt());
+  sequence.cache = &cache;
+  if (rotary_) sequence.rotary = rotary_->tables(cache.positions());
+  at::Tensor hidden =
+      embedding_
+          ? embedding_->forward(
+                {.input_ids = tokens.input_ids, .labels = {}, .position_ids = cache.positions()})
+          : input;
+  for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
+  if (!head_) return hidden;
+  if (tokens.last.defined())
+    hidden =
+        hidden.gather(0, tokens.last.view({1, -1, 1}).expand({1, hidden.size(1), hidden.size(2)}));
+  return logits_of(final_norm_ ? final_norm_->forward(hidden) : hidden);
+}
+
+at::Tensor Decoder::logits_of(const at::Tensor& hidden) const {
+  const Scope scope = head_scope_.enter();
+  std::vector<at::Tensor> outputs = linear_with_async_communication(hidden, *head_);
+  if (head_lora_) head_lora_->add_to(outputs, hidden);
+  return head_scope_.leave(outputs[0]);
+}
+
 at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch,
                          const std::shared_ptr<RouterRecord>& record) const {
-  at::Tensor logits;
-  {
-    const Scope scope = head_scope_.enter();
-    std::vector<at::Tensor> outputs = linear_with_async_communication(hidden, *head_);
-    if (head_lora_) head_lora_->add_to(outputs, hidden);
-    logits = head_scope_.leave(outputs[0]);
-  }
+  const at::Tensor logits = logits_of(hidden);
   if (save_logits_) logits_ = logits.detach();
   const Scope scope = loss_scope_.enter();
   if (orpo_ || dpo_) {

@@ -39,6 +39,8 @@ class Decoder : public PipelineStage {
           const StageSlot& slot);
   /// Throws ConfigError for samples of another length than the model's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const MicroBatch& batch) const override;
+  [[nodiscard]] at::Tensor decode(const at::Tensor& input, const DecodeTokens& tokens,
+                                  KvCache& cache) const override;
   [[nodiscard]] bool weighs_its_loss() const override { return !orpo_ && !dpo_; }
   [[nodiscard]] std::int64_t num_metrics() const override { return num_metrics_; }
   [[nodiscard]] at::Tensor metrics() const override { return preference_.metrics; }
@@ -54,6 +56,7 @@ class Decoder : public PipelineStage {
   void make_head(const ModelSection& config, const ModuleNames& names,
                  const ModuleContext& context);
   [[nodiscard]] SequenceContext sequence_context(const MicroBatch& batch) const;
+  [[nodiscard]] at::Tensor logits_of(const at::Tensor& hidden) const;
   [[nodiscard]] at::Tensor loss(const at::Tensor& hidden, const MicroBatch& batch,
                                 const std::shared_ptr<RouterRecord>& record) const;
   [[nodiscard]] at::Tensor unpack(const at::Tensor& border,

@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+"""`trellis evaluate` against transformers: the loss of answers and the tokens of greedy decoding,
+whatever layout computes them; ROUGE against its formulas."""
+
+import collections
+import itertools
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import torch
+import transformers
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+SEQUENCE, VOCABULARY, END = 256, 264, 256
+CONFIG = """
+name: evaluated
+model_source: {source}
+seed: 5
+trainer: {{devices: {devices}, max_steps: 2}}
+exp_manager: {{explicit_log_dir: log, create_tensorboard_logger: false}}
+distributed_strategy:
+  tensor_model_parallel_size: {tp}
+  pipeline_model_parallel_size: {pp}
+  sequence_parallel: {sp}
+  kv_replicator: {kv}
+data:
+  micro_batch_size: 2
+  global_batch_size: 8
+  train_dir: unused.jsonl
+  tokenizer: {{library: byte-level}}
+model:
+  encoder_seq_length: 256
+  max_position_embeddings: 256
+  num_layers: 2
+  hidden_size: 32
+  ffn_hidden_size: 48
+  num_attention_heads: 4
+  num_kv_heads: 2
+  vocab_size: 264
+  make_vocab_size_divisible_by: 1
+  layernorm_epsilon: 1.0e-5
+  {model}
+  optim: {{name: adamw, lr: 2.0e-2}}
+model_alignment_strategy: {{sft: {{}}}}
+precision: {{type: fp32}}
+"""
+ONE = dict(tp=1, pp=1, devices=1, sp="false", kv=1)
+LAYOUTS = {
+    "TP2 SP": dict(tp=2, pp=1, devices=2, sp="true", kv=1),
+    "PP2": dict(tp=1, pp=2, devices=2, sp="false", kv=1),
+    "TP4 with copies of keys": dict(tp=4, pp=1, devices=4, sp="true", kv=2),
+    "TP2 PP2 DP2": dict(tp=2, pp=2, devices=8, sp="true", kv=1),
+}
+RECORDS = [
+    {"input": f"{'more ' * (i % 4)}{i} plus {3 * i} is ", "output": f"the number {4 * i}"}
+    for i in range(7)
+]
+
+
+def words_of(text):
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def common_subsequence(a, b):
+    if not a or not b:
+        return 0
+    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, j in itertools.product(range(len(a)), range(len(b))):
+        table[i + 1][j + 1] = (
+            table[i][j] + 1 if a[i] == b[j] else max(table[i][j + 1], table[i + 1][j])
+        )
+    return table[-1][-1]
+
+
+def rouge(prediction, label):
+    """F1 of shared words, shared pairs, and the longest common subsequence (Lin 2004)."""
+
+    def f1(shared, predicted, wanted):
+        return 2 * shared / (predicted + wanted) if shared else 0.0
+
+    def pairs(words, n):
+        return collections.Counter(zip(*[words[i:] for i in range(n)], strict=False))
+
+    a, b = words_of(prediction), words_of(label)
+    scores = {}
+    for n in (1, 2):
+        x, y = pairs(a, n), pairs(b, n)
+        scores[f"rouge{n}"] = f1((x & y).total(), x.total(), y.total())
+    return scores | {"rougeL": f1(common_subsequence(a, b), len(a), len(b))}
+
+
+class EvaluateCase(unittest.TestCase):
+    model = "qkv_linear: true"
+    source = "hf"
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = pathlib.Path(temporary.name)
+        (self.dir / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in RECORDS))
+        torch.manual_seed(3)
+        sizes = dict(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=SEQUENCE,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=END,
+        )
+        self.reference = self.make_reference(sizes).eval()
+        with torch.no_grad():
+            for parameter in self.reference.parameters():
+                if parameter.dim() > 1:
+                    parameter.normal_(0, 0.3)
+        self.reference.save_pretrained(self.dir / "base")
+
+    def make_reference(self, sizes):
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+
+    def trellis(self, *args, returncode=0):
+        result = subprocess.run(
+            [str(TRELLIS), *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
+        return result
+
+    def config(self, **layout):
+        path = self.dir / "run.yaml"
+        path.write_text(CONFIG.format(**(ONE | layout), model=self.model, source=self.source))
+        return path
+
+    def evaluate(self, *args, layout=None):
+        """The result, and the answers where they are asked for."""
+        answers = self.dir / "answers.json"
+        answers.unlink(missing_ok=True)
+        result = self.trellis(
+            "evaluate",
+            self.config(**(layout or {})),
+            "--data=held_out.jsonl",
+            "--checkpoint=base",
+            "--json",
+            *args,
+        )
+        document = json.loads(result.stdout)
+        return document, json.loads(answers.read_text()) if answers.exists() else None
+
+    def generated(self, record, tokens):
+        prompt = torch.tensor([list(RECORDS[record]["input"].encode())])
+        with torch.no_grad():
+            ids = self.reference.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=tokens,
+                do_sample=False,
+                pad_token_id=0,
+                suppress_tokens=list(range(END + 1, VOCABULARY)),  # fill the vocabulary up
+            )
+        return ids[0, prompt.shape[1] :].tolist()
+
+
+class Llama(EvaluateCase):
+    def test_greedy_tokens_are_those_of_transformers_in_every_layout(self):
+        wanted = [self.generated(record, 200) for record in range(len(RECORDS))]
+        self.assertTrue(any(len(ids) == 200 for ids in wanted), "the model must not end at once")
+        for name, layout in {"one rank": ONE, **LAYOUTS}.items():
+            _, answers = self.evaluate(
+                "--answers=answers.json", "--max-new-tokens=200", layout=layout
+            )
+            for record, answer in enumerate(answers):
+                self.assertEqual(answer["prediction_ids"], wanted[record], (name, record))
+                self.assertEqual(answer["prompt"], RECORDS[record]["input"])
+                self.assertEqual(answer["label"], RECORDS[record]["output"])
+
+    def test_an_answer_ends_with_the_end_of_sequence_token(self):
+        with torch.no_grad():
+            self.reference.lm_head.weight[END] *= 2
+        self.reference.save_pretrained(self.dir / "base")
+        _, answers = self.evaluate("--answers=answers.json", "--max-new-tokens=60")
+        wanted = [self.generated(record, 60) for record in range(len(RECORDS))]
+        self.assertEqual([answer["prediction_ids"] for answer in answers], wanted)
+        self.assertTrue(any(ids[-1] == END for ids in wanted), wanted)
+        for answer in answers:
+            shown = bytes(i for i in answer["prediction_ids"] if i < END)
+            self.assertEqual(answer["prediction"], shown.decode(errors="replace"))
+
+    def test_loss_is_that_of_transformers_in_every_layout(self):
+        total, tokens = 0.0, 0
+        for record in RECORDS:
+            prompt = list(record["input"].encode())
+            ids = torch.tensor([prompt + list(record["output"].encode()) + [END]])
+            labels = ids.clone()
+            labels[0, : len(prompt)] = -100
+            count = ids.shape[1] - len(prompt)
+            with torch.no_grad():
+                total += self.reference(ids, labels=labels).loss.item() * count
+            tokens += count
+        for name, layout in {"one rank": ONE, **LAYOUTS}.items():
+            result, _ = self.evaluate(layout=layout)
+            self.assertEqual(result["loss_tokens"], tokens, name)
+            self.assertAlmostEqual(result["loss"], total / tokens, delta=2e-5 * total / tokens)
+            self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]), places=6)
+
+    def test_sampling_depends_on_the_seed_and_on_nothing_else(self):
+        sampled = ("--answers=answers.json", "--max-new-tokens=20", "--temperature=0.9")
+        _, first = self.evaluate(*sampled)
+        for name, layout in LAYOUTS.items():
+            _, same = self.evaluate(*sampled, layout=layout)
+            self.assertEqual(first, same, name)
+        _, same = self.evaluate(*sampled, "--batch=5")
+        self.assertEqual(first, same)
+        _, other = self.evaluate(*sampled, "--seed=1")
+        self.assertNotEqual(first, other)
+        _, likeliest = self.evaluate(*sampled, "--top-k=1")
+        _, greedy = self.evaluate("--answers=answers.json", "--max-new-tokens=20")
+        self.assertEqual(likeliest, greedy)
+
+    def test_metrics_are_those_of_the_formulas(self):
+        result, answers = self.evaluate(
+            "--metrics=exact_match,rouge", "--answers=answers.json", "--max-new-tokens=40"
+        )
+        # A model that has learned nothing shares no word with a label: its answers become labels.
+        records = [
+            {"input": row["input"], "output": answer["prediction"][: 15 + 5 * i] + " more 1 words"}
+            for i, (row, answer) in enumerate(zip(RECORDS, answers, strict=True))
+        ]
+        records[0]["output"] = "\n" + answers[0]["prediction"].strip() + " "
+        (self.dir / "held_out.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
+        result, again = self.evaluate(
+            "--metrics=exact_match,rouge", "--answers=answers.json", "--max-new-tokens=40"
+        )
+        self.assertEqual(
+            [answer["prediction"] for answer in answers], [answer["prediction"] for answer in again]
+        )
+        scores = [rouge(answer["prediction"], answer["label"]) for answer in again]
+        for name, got in result["rouge"].items():
+            mean = sum(score[name] for score in scores) / len(scores)
+            self.assertGreater(mean, 0.1, name)
+            self.assertLess(mean, 1, name)
+            self.assertAlmostEqual(got, mean, places=12)
+        self.assertAlmostEqual(result["exact_match"], 1 / len(RECORDS))
+        self.assertNotIn("loss", result)
+
+    def test_the_device_gives_the_same_answers(self):
+        _, on_cpu = self.evaluate("--answers=answers.json", "--max-new-tokens=8", "--limit=2")
+        _, on_neuron = self.evaluate(
+            "--answers=answers.json",
+            "--max-new-tokens=8",
+            "--limit=2",
+            "--device=neuron",
+            layout=LAYOUTS["TP2 SP"],
+        )
+        self.assertEqual(on_cpu, on_neuron)
+        self.assertEqual(len(on_cpu), 2)
+
+    def test_a_trained_run_is_evaluated(self):
+        (self.dir / "unused.jsonl").write_text((self.dir / "held_out.jsonl").read_text() * 3)
+        config = self.config(**LAYOUTS["TP2 SP"])
+        self.trellis(
+            "train",
+            config,
+            "exp_manager.create_checkpoint_callback=true",
+            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",
+            "--init-from=base",
+            "--device=cpu",
+        )
+        before, _ = self.evaluate()
+        result = self.trellis(
+            "evaluate", config, "--data=held_out.jsonl", "--checkpoint=log/checkpoints"
+        )
+        self.assertIn("7 records", result.stdout)
+        loss = float(result.stdout.split("loss ")[1].split()[0])
+        self.assertLess(loss, before["loss"])
+
+    def test_bad_input_is_named(self):
+        data = "--data=held_out.jsonl"
+        result = self.trellis("evaluate", self.config(), data, returncode=2)
+        self.assertIn("--checkpoint: missing", result.stderr)
+        (self.dir / "long.jsonl").write_text(json.dumps({"input": "x" * 300, "output": "y"}))
+        result = self.trellis(
+            "evaluate",
+            self.config(),
+            "--data=long.jsonl",
+            "--checkpoint=base",
+            "--metrics=rouge",
+            returncode=2,
+        )
+        self.assertIn("long.jsonl:1: the prompt has 300 tokens", result.stderr)
+        result = self.trellis(
+            "evaluate",
+            self.config(),
+            data,
+            "--checkpoint=base",
+            "--answers=/dev/full/answers.json",
+            returncode=2,
+        )
+        self.assertIn("--answers", result.stderr)
+        result = self.trellis(
+            "evaluate",
+            self.config(),
+            data,
+            "--checkpoint=base",
+            "--metrics=bleu",
+            returncode=2,
+        )
+        self.assertIn("--metrics", result.stderr)
+
+
+class SlidingWindow(EvaluateCase):
+    model = "sliding_window_size: 24\n  fusions: {flash_attention: true}"
+
+    def make_reference(self, sizes):
+        return transformers.MistralForCausalLM(
+            transformers.MistralConfig(**sizes, sliding_window=24, head_dim=8)
+        )
+
+    def test_greedy_tokens_are_those_of_transformers(self):
+        wanted = [self.generated(record, 100) for record in range(len(RECORDS))]
+        for name in ("TP2 SP", "PP2"):
+            _, answers = self.evaluate(
+                "--answers=answers.json", "--max-new-tokens=100", layout=LAYOUTS[name]
+            )
+            self.assertEqual([answer["prediction_ids"] for answer in answers], wanted, name)
+
+
+if __name__ == "__main__":
+    unittest.main()

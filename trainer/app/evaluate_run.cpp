@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/activity.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "base/host_memory.h"
+#include "trainer/app/guarded.h"
+#include "trainer/app/host_need.h"
+#include "trainer/app/load_device.h"
+#include "trainer/evaluation/evaluate.h"
+
+namespace trellis::trainer {
+namespace {
+
+using nlohmann::json;
+
+/// As NxDT's evaluation example writes them, with the tokens.
+json to_json(const std::vector<ModelAnswer>& answers) {
+  json list = json::array();
+  for (const ModelAnswer& answer : answers)
+    list.push_back({{"prompt", answer.prompt},
+                    {"prediction", answer.prediction},
+                    {"label", answer.label},
+                    {"prediction_ids", answer.ids}});
+  return list;
+}
+
+json to_json(const EvaluateRequest& request, const EvaluationResult& result) {
+  json document = {{"schema", "trellis.evaluate/1"},
+                   {"weights", result.weights},
+                   {"data", request.data},
+                   {"records", result.num_records}};
+  if (result.loss) {
+    document["loss"] = *result.loss;
+    document["perplexity"] = std::exp(*result.loss);
+    document["loss_tokens"] = result.loss_tokens;
+  }
+  if (result.exact_match) document["exact_match"] = *result.exact_match;
+  if (result.rouge)
+    document["rouge"] = {{"rouge1", result.rouge->rouge1},
+                         {"rouge2", result.rouge->rouge2},
+                         {"rougeL", result.rouge->rouge_l}};
+  if (!request.answers.empty()) document["answers"] = request.answers;
+  return document;
+}
+
+void print(const EvaluateRequest& request, const EvaluationResult& result, double seconds) {
+  std::cout << terminal_line(fmt::format("{} on {}: {} records in {:.0f} s", result.weights,
+                                         request.data, result.num_records, seconds))
+            << "\n";
+  if (result.loss)
+    std::cout << fmt::format("loss {:.4f} nats per token, perplexity {:.4g}, over {} tokens\n",
+                             *result.loss, std::exp(*result.loss), result.loss_tokens);
+  if (result.exact_match)
+    std::cout << fmt::format("exact match {:.1f} %\n", 100 * *result.exact_match);
+  if (result.rouge)
+    std::cout << fmt::format("ROUGE-1 {:.4f}, ROUGE-2 {:.4f}, ROUGE-L {:.4f} (F1)\n",
+                             result.rouge->rouge1, result.rouge->rouge2, result.rouge->rouge_l);
+  if (!request.answers.empty()) std::cout << terminal_line("answers: " + request.answers) << "\n";
+  std::cout << std::flush;
+}
+
+runtime::WorldOptions world_of(const EvaluateRequest& request, RunConfig& config) {
+  const DeviceChoice device{request.device, request.instance, config.trainer.num_nodes,
+                            /*shape_only=*/false, /*record=*/false};
+  use_machine(device, config);
+  runtime::WorldOptions world;
+  world.world_size = config.world_size();
+  world.device_type = request.device;
+  world.host_threads = request.host_threads;
+  world.plugin = load_device(device, config);
+  return world;
+}
+
+int run(const EvaluateRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  Activity activity("reading configuration, checkpoint and data");
+  RunConfig config = evaluation_config(request);
+  const runtime::WorldOptions world = world_of(request, config);
+  std::string counted;
+  const auto progress = [&](const std::string& what, std::int64_t done, std::int64_t of) {
+    if (what != counted) activity.now(what);
+    counted = what;
+    activity.count(done, of);
+  };
+  const EvaluationResult result = evaluate(request, config, world, progress);
+  if (!request.answers.empty()) request.answered(to_json(result.answers).dump(1) + "\n");
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (request.json) {
+    std::cout << to_json(request, result).dump(1) << std::endl;
+  } else {
+    print(request, result, seconds);
+  }
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace
+}  // namespace trellis::trainer
+
+extern "C" __attribute__((visibility("default"))) int trellis_trainer_evaluate(
+    const trellis::trainer::EvaluateRequest* request) {
+  return trellis::trainer::guarded([request] { return trellis::trainer::run(*request); });
+}

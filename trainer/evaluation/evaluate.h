@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/world.h"
+#include "trainer/config/run_config.h"
+#include "trainer/evaluation/evaluate_request.h"
+#include "trainer/evaluation/text_metrics.h"
+
+namespace trellis::trainer {
+
+/// A record that the model answered.
+struct ModelAnswer {
+  std::string prompt, prediction, label;
+  std::vector<std::int64_t> ids;  ///< of the prediction, with the token that ended it
+};
+
+struct EvaluationResult {
+  std::string weights;  ///< where they come from
+  std::int64_t num_records = 0;
+  std::optional<double> loss;         ///< nats per token, mean over the tokens of answers
+  std::int64_t loss_tokens = 0;       ///< of answers, that the loss is the mean over
+  std::vector<ModelAnswer> answers;   ///< by record; empty when nothing asked for them
+  std::optional<double> exact_match;  ///< share of the records
+  std::optional<Rouge> rouge;         ///< mean over the records
+};
+
+/// The configuration as an evaluation runs it: sequence parallelism and recomputation off, which
+/// change no number but ask for long sequences, and weights only from the checkpoint. Throws
+/// ConfigError.
+[[nodiscard]] RunConfig evaluation_config(const EvaluateRequest& request);
+
+/// Loads the model and evaluates it on all ranks of `world`. `progress`: what is counted, done, of.
+/// Throws ConfigError: no checkpoint, a record that does not fit, a model that does not decode.
+[[nodiscard]] EvaluationResult evaluate(
+    const EvaluateRequest& request, const RunConfig& config, const runtime::WorldOptions& world,
+    const std::function<void(const std::string&, std::int64_t, std::int64_t)>& progress);
+
+}  // namespace trellis::trainer
