@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/interrupt_watch.h"
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
 #include "cli/not_empty.h"
@@ -98,6 +99,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
     refuse_several_processes("evaluate");
     request->instance =
         machine_of(request->config_file, request->overrides, {request->instance, 1}).instance;
+    const InterruptWatch watch;
     OutputFiles files({{"--answers", request->answers}});
     request->answered = [&files](const std::string& text) {
       files.write("--answers", [&] { return text; });

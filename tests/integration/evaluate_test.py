@@ -9,8 +9,10 @@ import math
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import torch
@@ -289,6 +291,23 @@ class Llama(EvaluateCase):
         loss = float(result.stdout.split("loss ")[1].split()[0])
         self.assertLess(loss, before["loss"])
 
+    def test_an_interrupt_ends_it_with_130(self):
+        lines = (self.dir / "held_out.jsonl").read_text()
+        (self.dir / "held_out.jsonl").write_text(lines * 100)
+        process = subprocess.Popen(
+            [TRELLIS, "evaluate", self.config(), "--data=held_out.jsonl", "--checkpoint=base"]
+            + ["--answers=answers.json", "--max-new-tokens=200"],
+            cwd=self.dir,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 130, out + err)
+        self.assertFalse((self.dir / "answers.json").exists())
+
     def test_bad_input_is_named(self):
         data = "--data=held_out.jsonl"
         result = self.trellis("evaluate", self.config(), data, returncode=2)
@@ -321,6 +340,42 @@ class Llama(EvaluateCase):
             returncode=2,
         )
         self.assertIn("--metrics", result.stderr)
+
+
+class Mixtral(EvaluateCase):
+    model = (
+        "rope_theta: 1.0e+6\n  qkv_linear: true\n  moe: {num_experts: 4, top_k: 2, dropless: true}"
+    )
+
+    def make_reference(self, sizes):
+        return transformers.MixtralForCausalLM(
+            transformers.MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2)
+        )
+
+    def test_greedy_tokens_are_those_of_transformers(self):
+        wanted = [self.generated(record, 60) for record in range(len(RECORDS))]
+        for name in ("TP2 SP", "TP2 PP2 DP2"):
+            _, answers = self.evaluate(
+                "--answers=answers.json", "--max-new-tokens=60", layout=LAYOUTS[name]
+            )
+            self.assertEqual([answer["prediction_ids"] for answer in answers], wanted, name)
+
+    def test_what_would_change_answers_is_refused(self):
+        for change, key in (
+            ("model.moe.dropless=false", "model.moe.capacity_factor"),
+            ("distributed_strategy.expert_model_parallel_size=2", "expert_model_parallel_size"),
+        ):
+            result = self.trellis(
+                "evaluate",
+                self.config(devices=2, tp=1, pp=1, sp="false", kv=1),
+                change,
+                *(["model.moe.capacity_factor=1.0"] if "capacity" in key else []),
+                "--data=held_out.jsonl",
+                "--checkpoint=base",
+                "--metrics=rouge",
+                returncode=2,
+            )
+            self.assertIn(key, result.stderr)
 
 
 class SlidingWindow(EvaluateCase):

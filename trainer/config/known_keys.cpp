@@ -112,7 +112,8 @@ constexpr KeyGroup kGroups[] = {
     {"exp_manager.checkpoint_callback_params", kNeutral, "save_last_n_optim_states", "-1|null",
      "every checkpoint that stays keeps its optimizer states"},
     {"exp_manager.checkpoint_callback_params", kIgnored, "enable_version_counter", "",
-     "a checkpoint of the same name is replaced"},
+     "a checkpoint of the same name is replaced: the new one, NAME-v1.ckpt, is complete before the "
+     "old one is removed"},
     {"exp_manager.checkpoint_callback_params", kIgnored, "use_master_weights_in_ckpt", "",
      "master weights are always part of the optimizer states"},
     {"exp_manager.early_stopping_callback_params", kSupported, "", "", "", kNxdt,

@@ -73,13 +73,23 @@ Generator::Generator(const RunConfig& config, const ModuleContext& context,
       context_(context),
       stage_(*stages.front()),
       border_(residual_dtype(config.model, context.dtype)) {
+  refuse_unsupported();
+}
+
+void Generator::refuse_unsupported() const {
   const auto refuse = [](const std::string& key, int got) {
-    throw ConfigError(key + ": generation works without it: expected 1, got " +
-                      std::to_string(got) + "; weights do not depend on it, so set it to 1");
+    if (got == 1) return;
+    throw ConfigError("distributed_strategy." + key +
+                      ": answers are not generated with it: expected 1, got " +
+                      std::to_string(got) + "; set it to 1: weights do not depend on it");
   };
-  if (config.cp() > 1) refuse("distributed_strategy.context_parallel_size", config.cp());
-  if (config.vpp() > 1)
-    refuse("distributed_strategy.virtual_pipeline_model_parallel_size", config.vpp());
+  refuse("context_parallel_size", config_.cp());
+  refuse("expert_model_parallel_size", config_.ep());
+  refuse("virtual_pipeline_model_parallel_size", config_.vpp());
+  if (config_.model.moe && config_.model.moe->capacity_factor && !config_.model.moe->dropless)
+    throw ConfigError(
+        "model.moe.capacity_factor: an answer would depend on the others that are generated with "
+        "it, because experts drop tokens; set model.moe.dropless to true");
 }
 
 std::vector<std::vector<std::int64_t>> Generator::generate(const std::vector<Prompt>& prompts,

@@ -32,7 +32,8 @@ struct Prompt {
 /// together with the same prompts and get the same tokens.
 class Generator {
  public:
-  /// `stages`: this rank's. Throws ConfigError for context parallelism and virtual stages.
+  /// `stages`: this rank's. Throws ConfigError for context and expert parallelism, virtual stages,
+  /// and experts that drop tokens.
   Generator(const RunConfig& config, const ModuleContext& context,
             const std::vector<std::unique_ptr<PipelineStage>>& stages);
 
@@ -43,6 +44,7 @@ class Generator {
 
  private:
   struct Batch;
+  void refuse_unsupported() const;
   [[nodiscard]] at::Tensor pass(const DecodeTokens& tokens, KvCache& cache) const;
   [[nodiscard]] at::Tensor receive(const KvCache& cache) const;
   void append(const at::Tensor& logits, const GenerationOptions& options, Batch& batch) const;
