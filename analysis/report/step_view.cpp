@@ -112,16 +112,20 @@ std::vector<std::int64_t> attributed_ranks(const json& step_report) {
 }
 
 std::vector<NamedTime> program_time_by_phase(const json& step_report, std::int64_t world_size) {
-  std::map<std::string, std::int64_t> sums;
+  // Of all ranks: more than 64 bits of picoseconds for many of them, or in a damaged report.
+  constexpr double kMost = 1e30, kMostOfRank = 9e18;
+  std::map<std::string, double> sums;
   for (const json& program : step_report.at("programs")) {
-    const auto each =
-        static_cast<std::int64_t>(std::llround(program.at("device_time_us").get<double>() * 1e6));
-    sums[program.at("name").get<std::string>()] +=
-        each * program.at("launches").get<std::int64_t>();
+    const double all = std::round(program.at("device_time_us").get<double>() * 1e6) *
+                       program.at("launches").get<double>();
+    sums[program.at("name").get<std::string>()] += std::clamp(all, -kMost, kMost);
   }
   std::vector<NamedTime> phases;
-  for (const auto& [name, ps] : sums)
-    phases.push_back({name, ps / std::max<std::int64_t>(world_size, 1)});
+  for (const auto& [name, ps] : sums) {
+    const double of_rank = ps / static_cast<double>(std::max<std::int64_t>(world_size, 1));
+    phases.push_back(
+        {name, static_cast<std::int64_t>(std::clamp(of_rank, -kMostOfRank, kMostOfRank))});
+  }
   return phases;
 }
 

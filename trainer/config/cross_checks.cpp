@@ -93,8 +93,9 @@ void check_gate(const RunConfig& config, SectionReaders& r) {
 double parameter_bound(const ModelSection& m) {
   const double rank = m.lora ? m.lora->rank : 0, experts = m.moe ? m.moe->num_experts : 1;
   const double inputs = m.hidden_size + rank + 1,
-               width = 2.0 * (m.num_attention_heads + m.num_kv_heads) * std::max(1, m.head_dim) +
-                       3.0 * m.ffn_hidden_size + 4 * inputs;
+               width =
+                   2.0 * (1.0 * m.num_attention_heads + m.num_kv_heads) * std::max(1, m.head_dim) +
+                   3.0 * m.ffn_hidden_size + 4 * inputs;
   const double image =
       m.image ? 1.0 * m.image->size * m.image->size * m.image->channels + m.image->labels : 0;
   return experts * m.num_layers * inputs * width +

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "tests/analysis/report/made_report.h"
 #include "analysis/report/run_diff.h"
+#include "analysis/report/step_view.h"
 
 namespace trellis::analysis {
 namespace {
@@ -217,6 +218,19 @@ TEST(RunDiff, TopHidesRowsButCountsThem) {
   EXPECT_THAT(diff_text(diff, 2), HasSubstr("smaller ones"));
   EXPECT_THAT(diff_text(diff, 1000), testing::Not(HasSubstr("smaller ones")));
   EXPECT_THAT(diff_markdown(diff, 2), HasSubstr("| cause |"));
+}
+
+/// All ranks together have more picoseconds than 64 bits hold.
+TEST(StepView, ProgramsOfManyRanksAndDamagedTimesDoNotOverflow) {
+  const auto seconds_of_rank = [](double us, std::int64_t launches, std::int64_t ranks) {
+    const json step = {
+        {"programs", {{{"name", "forward"}, {"device_time_us", us}, {"launches", launches}}}}};
+    return static_cast<double>(program_time_by_phase(step, ranks).at(0).ps) * 1e-12;
+  };
+  EXPECT_DOUBLE_EQ(seconds_of_rank(60e6, 1'000'000, 1'000'000), 60);
+  EXPECT_DOUBLE_EQ(seconds_of_rank(2.5, 4, 1), 10e-6);
+  EXPECT_EQ(seconds_of_rank(1e300, 8, 1), 9e6);
+  EXPECT_EQ(seconds_of_rank(-1e300, 8, 1), -9e6);
 }
 
 TEST(RunDiff, OfARunThatSimulatedNothingIsRefused) {
