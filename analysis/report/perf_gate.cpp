@@ -205,6 +205,10 @@ ReportFile read_baseline(const std::filesystem::path& file) {
   baseline.path = file;
   baseline.report = document.at("report");
   check_run_report(baseline.report, file.string() + ": report");
+  if (!baseline.report.contains("simulated"))
+    throw ConfigError("--baseline " + file.string() +
+                      ": report.simulated: missing: expected a simulated step; make it again with "
+                      "--update-baseline");
   for (const auto& [key, value] : document.at("settings").items())
     baseline.settings.emplace_back(key,
                                    value.is_string() ? value.get<std::string>() : value.dump());

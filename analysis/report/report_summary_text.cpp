@@ -6,6 +6,7 @@
 #include "base/escape.h"
 #include "analysis/report/report_summary.h"
 #include "analysis/report/run_report.h"
+#include "analysis/report/step_view.h"
 #include "analysis/report/text_table.h"
 #include "analysis/report/unused_cores.h"
 #include "analysis/report/validity.h"
@@ -140,8 +141,7 @@ std::string links_text(const json& step) {
   });
   TextTable table({{"link", Align::kLeft}, {"busy"}, {"of the step"}, {"bytes"}});
   for (std::size_t i = 0; i < std::min<std::size_t>(links.size(), 5); ++i) {
-    const auto ps =
-        static_cast<std::int64_t>(std::llround(links[i].at("busy_us").get<double>() * 1e6));
+    const auto ps = picoseconds_of(links[i].at("busy_us").get<double>());
     table.add({links[i].at("name"), milliseconds_text(ps),
                share_text(of(ps), step.at("step_time_ps").get<double>()),
                human_bytes(links[i].at("size_bytes"))});

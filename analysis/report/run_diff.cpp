@@ -229,7 +229,7 @@ void diff_memory(const json& before, const json& after, const RankPairs& pairs, 
 DiffTable diff_links(const json& before, const json& after) {
   Rows rows;
   const auto busy = [](const json& link) {
-    return static_cast<std::int64_t>(std::llround(link.at("busy_us").get<double>() * 1e6));
+    return picoseconds_of(link.at("busy_us").get<double>());
   };
   for (const json& link : before.at("links"))
     rows.before(link.at("name"), busy(link), link.at("size_bytes"));

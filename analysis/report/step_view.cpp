@@ -111,9 +111,14 @@ std::vector<std::int64_t> attributed_ranks(const json& step_report) {
   return ranks;
 }
 
+std::int64_t picoseconds_of(double microseconds) {
+  constexpr double kMost = 4e18;
+  return static_cast<std::int64_t>(std::llround(std::clamp(microseconds * 1e6, -kMost, kMost)));
+}
+
 std::vector<NamedTime> program_time_by_phase(const json& step_report, std::int64_t world_size) {
   // Of all ranks: more than 64 bits of picoseconds for many of them, or in a damaged report.
-  constexpr double kMost = 1e30, kMostOfRank = 9e18;
+  constexpr double kMost = 1e30, kMostOfRank = 4e18;
   std::map<std::string, double> sums;
   for (const json& program : step_report.at("programs")) {
     const double all = std::round(program.at("device_time_us").get<double>() * 1e6) *

@@ -52,6 +52,9 @@ struct StepView {
 
 /// Time per phase of the programs that all ranks launched, divided by the ranks: no waits, no
 /// launches. What older reports know of phases.
+/// A report's microseconds in picoseconds; damaged ones at an end of what can be subtracted.
+[[nodiscard]] std::int64_t picoseconds_of(double microseconds);
+
 [[nodiscard]] std::vector<NamedTime> program_time_by_phase(const nlohmann::json& step_report,
                                                            std::int64_t world_size);
 

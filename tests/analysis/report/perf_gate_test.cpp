@@ -173,6 +173,11 @@ TEST(PerfGate, ABadBaselineIsNamed) {
   std::ofstream(file) << other.dump();
   EXPECT_THAT(error_of([&] { static_cast<void>(read_baseline(file)); }),
               HasSubstr("trellis.gate_baseline/1"));
+  json nothing_simulated = json::parse(good);
+  nothing_simulated["report"].erase("simulated");
+  std::ofstream(file) << nothing_simulated.dump();
+  EXPECT_THAT(error_of([&] { static_cast<void>(read_baseline(file)); }),
+              HasSubstr("report.simulated: missing"));
 }
 
 }  // namespace
