@@ -9,6 +9,7 @@
 #include "cli/number_range.h"
 #include "cli/one_process.h"
 #include "cli/output_files.h"
+#include "cli/rank_options.h"
 #include "cli/verbs.h"
 #include "trainer/evaluation/evaluate_request.h"
 
@@ -64,17 +65,7 @@ void add_options(CLI::App& verb, EvaluateRequest& request) {
                   "records that a rank reads together; 0: data.micro_batch_size")
       ->capture_default_str()
       ->check(between(0, 100'000, "all are in memory at once"));
-  verb.add_option("--device", request.device, "cpu or neuron (emulated, without simulated time)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "neuron"}));
-  verb.add_option("--instance", request.instance,
-                  "machine to emulate with --device neuron (see `trellis describe`); none: the "
-                  "configuration's `instance`, else trn1.32xlarge");
-  verb.add_option("--threads", request.host_threads,
-                  "ranks that run at the same time on the host; 0: one per host core. Results do "
-                  "not depend on it")
-      ->capture_default_str()
-      ->check(between(0, kMostThreads, "each is a thread"));
+  add_rank_options(verb, request, "cpu or neuron (emulated, without simulated time)");
   verb.add_flag("--json", request.json,
                 "print the result as one JSON document on stdout (schema trellis.evaluate/1)");
 }

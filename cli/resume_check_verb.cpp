@@ -11,6 +11,7 @@
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/one_process.h"
+#include "cli/rank_options.h"
 #include "cli/verbs.h"
 #include "trainer/verify/resume_check_request.h"
 
@@ -82,17 +83,7 @@ void add_options(CLI::App& verb, ResumeCheckRequest& request) {
                   "keep the checkpoints there (a new folder, or s3://bucket/prefix); none: they "
                   "are removed")
       ->check(not_empty("a folder"));
-  verb.add_option("--device", request.device, "cpu or neuron (emulated)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "neuron"}));
-  verb.add_option("--instance", request.instance,
-                  "machine to emulate with --device neuron (see `trellis describe`); none: the "
-                  "configuration's `instance`, else trn1.32xlarge");
-  verb.add_option("--threads", request.host_threads,
-                  "ranks that run at the same time on the host; 0: one per host core. Results do "
-                  "not depend on it")
-      ->capture_default_str()
-      ->check(between(0, kMostThreads, "each is a thread"));
+  add_rank_options(verb, request, "cpu or neuron (emulated)");
   verb.add_option("--seed-bug", request.seed_bug,
                   "put a known mistake in after each cut: the command must then fail (an unknown "
                   "name lists all)");

@@ -5,6 +5,7 @@
 #include "cli/load_trainer.h"
 #include "cli/machine.h"
 #include "cli/number_range.h"
+#include "cli/rank_options.h"
 #include "cli/verbs.h"
 #include "trainer/verify/verify_request.h"
 
@@ -36,19 +37,9 @@ void add_verify(CLI::App& app, int& exit_code) {
   verb->add_option("--tolerance", request->tolerance, "largest relative difference in fp64")
       ->capture_default_str()
       ->check(above_zero());
-  verb->add_option("--device", request->device,
+  add_rank_options(*verb, *request,
                    "of the ranks of a layout, cpu or neuron (emulated); the one rank that they are "
-                   "compared with is on the CPU")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "neuron"}));
-  verb->add_option("--instance", request->instance,
-                   "machine to emulate with --device neuron (see `trellis describe`); none: the "
-                   "configuration's `instance`, else trn1.32xlarge");
-  verb->add_option("--threads", request->host_threads,
-                   "ranks that run at the same time on the host; 0: one per host core. Results do "
-                   "not depend on it")
-      ->capture_default_str()
-      ->check(between(0, kMostThreads, "each is a thread"));
+                   "compared with is on the CPU");
   verb->add_option("--seed-bug", request->seed_bug,
                    "put a known mistake into each layout that can show it: the command must then "
                    "fail (an unknown name lists all)");

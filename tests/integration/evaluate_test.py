@@ -6,20 +6,16 @@ import collections
 import itertools
 import json
 import math
-import os
-import pathlib
 import re
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
 import torch
 import transformers
+from cli_case import TRELLIS, CheckedCase
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
-TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 SEQUENCE, VOCABULARY, END = 256, 264, 256
 CONFIG = """
 name: evaluated
@@ -60,6 +56,7 @@ LAYOUTS = {
     "TP4 with copies of keys": dict(tp=4, pp=1, devices=4, sp="true", kv=2),
     "TP2 PP2 DP2": dict(tp=2, pp=2, devices=8, sp="true", kv=1),
 }
+RING = ["model.fusions={ring_attention: true}", "distributed_strategy.context_parallel_size=2"]
 RECORDS = [
     {"input": f"{'more ' * (i % 4)}{i} plus {3 * i} is ", "output": f"the number {4 * i}"}
     for i in range(7)
@@ -98,14 +95,12 @@ def rouge(prediction, label):
     return scores | {"rougeL": f1(common_subsequence(a, b), len(a), len(b))}
 
 
-class EvaluateCase(unittest.TestCase):
+class EvaluateCase(CheckedCase):
     model = "qkv_linear: true"
     source = "hf"
 
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.dir = pathlib.Path(temporary.name)
+        super().setUp()
         (self.dir / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in RECORDS))
         torch.manual_seed(3)
         sizes = dict(
@@ -130,17 +125,6 @@ class EvaluateCase(unittest.TestCase):
 
     def make_reference(self, sizes):
         return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-
-    def trellis(self, *args, returncode=0):
-        result = subprocess.run(
-            [str(TRELLIS), *map(str, args)],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=300,
-        )
-        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr[-3000:])
-        return result
 
     def config(self, **layout):
         path = self.dir / "run.yaml"
@@ -217,6 +201,14 @@ class Llama(EvaluateCase):
             self.assertEqual(result["loss_tokens"], tokens, name)
             self.assertAlmostEqual(result["loss"], total / tokens, delta=2e-5 * total / tokens)
             self.assertAlmostEqual(result["perplexity"], math.exp(result["loss"]), places=6)
+        ring, _ = self.evaluate(*RING, layout=LAYOUTS["TP2 PP2 DP2"])
+        self.assertAlmostEqual(ring["loss"], total / tokens, delta=2e-5 * total / tokens)
+
+    def test_the_loss_is_that_of_answers_whatever_was_trained(self):
+        plain, _ = self.evaluate()
+        for strategy in ("{dpo: {kl_beta: 0.2}}", "{orpo: {beta: 0.2}}"):
+            paired, _ = self.evaluate(f"model_alignment_strategy={strategy}")
+            self.assertEqual(paired["loss"], plain["loss"], strategy)
 
     def test_sampling_depends_on_the_seed_and_on_nothing_else(self):
         sampled = ("--answers=answers.json", "--max-new-tokens=20", "--temperature=0.9")
@@ -359,6 +351,12 @@ class Mixtral(EvaluateCase):
                 "--answers=answers.json", "--max-new-tokens=60", layout=LAYOUTS[name]
             )
             self.assertEqual([answer["prediction_ids"] for answer in answers], wanted, name)
+
+    def test_the_routers_auxiliary_loss_is_no_part_of_the_loss(self):
+        plain, _ = self.evaluate()
+        auxiliary = ["model.moe.output_router_logits=true", "model.moe.router_aux_loss_coef=1.0"]
+        result, _ = self.evaluate(*auxiliary, layout=LAYOUTS["TP2 SP"])
+        self.assertAlmostEqual(result["loss"], plain["loss"], delta=2e-5 * plain["loss"])
 
     def test_what_would_change_answers_is_refused(self):
         for change, key in (

@@ -70,12 +70,9 @@ runtime::WorldOptions world_of(const EvaluateRequest& request, RunConfig& config
   const DeviceChoice device{request.device, request.instance, config.trainer.num_nodes,
                             /*shape_only=*/false, /*record=*/false};
   use_machine(device, config);
-  runtime::WorldOptions world;
-  world.world_size = config.world_size();
-  world.device_type = request.device;
-  world.host_threads = request.host_threads;
-  world.plugin = load_device(device, config);
-  return world;
+  const HostMemory memory = available_host_memory();
+  check_host_memory_of_weights(config, memory.available_bytes, memory.limit);
+  return world_on(device, config, request.host_threads);
 }
 
 int run(const EvaluateRequest& request) {

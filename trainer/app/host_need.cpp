@@ -124,4 +124,18 @@ void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t 
                "here, take fewer ranks or a smaller model (model.num_layers)"));
 }
 
+void check_host_memory_of_weights(const RunConfig& config, std::int64_t available_bytes,
+                                  const std::string& limit) {
+  const std::int64_t need = host_need(config, /*ranks_at_once=*/1).weights;
+  if (need <= available_bytes) return;
+  throw Error(ExitCode::kDoesNotFit,
+              c10::str(config.name,
+                       ": evaluation holds the weights in this host's memory: it needs "
+                       "at least ",
+                       analysis::human_bytes(need), " for ", config.world_size(), " ranks, but ",
+                       analysis::human_bytes(available_bytes), " are available (", limit,
+                       "); take fewer data-parallel ranks (trainer.devices), or a smaller "
+                       "precision.type"));
+}
+
 }  // namespace trellis::trainer

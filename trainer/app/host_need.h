@@ -25,4 +25,8 @@ struct HostNeed {
 void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t available_bytes,
                        const std::string& limit);
 
+/// The same for a model that is only evaluated: its weights.
+void check_host_memory_of_weights(const RunConfig& config, std::int64_t available_bytes,
+                                  const std::string& limit);
+
 }  // namespace trellis::trainer

@@ -75,6 +75,16 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
   return &plugin;
 }
 
+runtime::WorldOptions world_on(const DeviceChoice& choice, const RunConfig& config,
+                               int host_threads) {
+  runtime::WorldOptions world;
+  world.world_size = config.world_size();
+  world.device_type = choice.device;
+  world.host_threads = host_threads;
+  world.plugin = load_device(choice, config);
+  return world;
+}
+
 void run_ranks_on(DeviceChoice choice, const RunConfig& config, runtime::WorldOptions world,
                   const std::function<void(runtime::RankContext&)>& body) {
   world.replay = choice.replay;

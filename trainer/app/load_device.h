@@ -48,6 +48,10 @@ std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunCo
 /// another device's.
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config);
 
+/// A world of the configuration's ranks on the device of `choice`, which is set up for them.
+[[nodiscard]] runtime::WorldOptions world_on(const DeviceChoice& choice, const RunConfig& config,
+                                             int host_threads);
+
 /// runtime::run_ranks on the device of `choice`. With replay: where a rank's passes turn out not to
 /// repeat, all ranks run once more, on the device set up again, and execute every pass.
 /// `world.replay` is set here.

@@ -75,12 +75,7 @@ runtime::WorldOptions world_of(const ResumeCheckRequest& request, RunConfig& con
   const HostMemory memory = available_host_memory();
   check_host_memory(config, std::max(1, request.host_threads), memory.available_bytes,
                     memory.limit);
-  runtime::WorldOptions world;
-  world.world_size = config.world_size();
-  world.device_type = request.device;
-  world.host_threads = request.host_threads;
-  world.plugin = load_device(device, config);
-  return world;
+  return world_on(device, config, request.host_threads);
 }
 
 int run(const ResumeCheckRequest& request) {

@@ -40,7 +40,7 @@ std::string valid_text(const std::string& text) {
 struct Records {
   std::shared_ptr<const RecordTokens> tokens;
   std::shared_ptr<const AnsweredSamples> samples;
-  std::int64_t count = 0, batch = 1;
+  std::int64_t count = 0, batch = 1, sequence = 0;
   std::int64_t vocab_size = 0;       ///< of the tokenizer
   std::set<std::int64_t> stop = {};  ///< the end-of-sequence token
 };
@@ -55,6 +55,7 @@ Records open(const EvaluateRequest& request, const RunConfig& config) {
   options.most_records = request.limit;
   if (config.data.records.truncation_mode == "keep_end") options.truncation = Truncation::kKeepEnd;
   records.samples = std::make_shared<const AnsweredSamples>(records.tokens, options);
+  records.sequence = options.sequence;
   records.count = records.samples->num_samples();
   records.batch = request.batch > 0 ? request.batch : config.data.micro_batch_size;
   const auto tokenizer = make_tokenizer(config.data.tokenizer);
@@ -70,8 +71,7 @@ Records open(const EvaluateRequest& request, const RunConfig& config) {
 
 /// Rows [first, first + batch) of the records; those past the end only fill it.
 MicroBatch micro_batch(const Records& records, std::int64_t first) {
-  const std::int64_t length =
-      std::ssize(records.samples->item(std::min(first, records.count - 1)).tokens);
+  const std::int64_t length = records.sequence;
   const std::vector<std::int64_t> sizes{records.batch, length};
   MicroBatch batch{at::empty(sizes, at::kLong), at::empty(sizes, at::kLong),
                    at::ones(sizes, at::kFloat)};
@@ -112,8 +112,10 @@ class RankEvaluation {
     std::vector<at::Tensor> sums;
     for (std::int64_t first = 0; first < records_.count; first += all) {
       const AutocastScope autocast(context_.device.type(), config_.precision.autocast);
-      sums.push_back(model_.run_eval_sums(
-          {micro_batch(records_, first + parallel_.get_data_parallel_rank() * records_.batch)}));
+      std::vector<MicroBatch> batches = {
+          micro_batch(records_, first + parallel_.get_data_parallel_rank() * records_.batch)};
+      take_sequence_parts(batches, context_);
+      sums.push_back(model_.run_eval_sums(batches));
       count(std::min(first + all, records_.count));
     }
     const at::Tensor total = at::stack(sums).cpu().to(at::kDouble).sum(0);
@@ -209,7 +211,14 @@ RunConfig evaluation_config(const EvaluateRequest& request) {
         "--checkpoint: missing: expected a checkpoint, a folder of checkpoints or a Hugging Face "
         "folder; or exp_manager.resume_from_checkpoint in " +
         request.config_file);
+  if (is_encoder(config.model))
+    throw ConfigError(request.config_file +
+                      ": an encoder is not evaluated on records: expected a decoder such as Llama, "
+                      "Mixtral or a Megatron GPT; `trellis train --test` gives its loss");
   config.distributed_strategy.sequence_parallel = false;
+  config.model.dpo.reset();
+  config.model.orpo.reset();
+  if (config.model.moe) config.model.moe->output_router_logits = false;
   return config;
 }
 

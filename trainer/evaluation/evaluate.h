@@ -29,9 +29,10 @@ struct EvaluationResult {
   std::optional<Rouge> rouge;         ///< mean over the records
 };
 
-/// The configuration as an evaluation runs it: sequence parallelism and recomputation off, which
-/// change no number but ask for long sequences, and weights only from the checkpoint. Throws
-/// ConfigError.
+/// The configuration as an evaluation runs it: only weights from the checkpoint; the loss is that
+/// of answers alone, without preference pairs and the routers' auxiliary loss; no sequence
+/// parallelism, which changes no number but asks for long sequences. Throws ConfigError, also for
+/// encoders.
 [[nodiscard]] RunConfig evaluation_config(const EvaluateRequest& request);
 
 /// Loads the model and evaluates it on all ranks of `world`. `progress`: what is counted, done, of.

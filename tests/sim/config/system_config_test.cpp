@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -95,6 +96,21 @@ TEST(SystemConfig, OnlySoftwareThatRecordsMakesTheDeviceWait) {
   EXPECT_EQ(s.launching(7), Picoseconds());
   s.stack = SoftwareStack::kOptimumNeuron;
   EXPECT_EQ(s.launching(7), s.launch_time * 7);
+}
+
+/// What an estimate is copied from may be fitted again.
+TEST(SystemConfig, WhatTrn3TakesFromTrn2IsTrn2sNumber) {
+  const std::vector<Parameter> trn2 = load_system("trn2.48xlarge").parameters;
+  int copied = 0;
+  for (const Parameter& p : load_system("trn3-gen1").parameters) {
+    if (p.source != "as Trn2") continue;
+    const auto original = std::find_if(trn2.begin(), trn2.end(),
+                                       [&](const Parameter& other) { return other.key == p.key; });
+    ASSERT_NE(original, trn2.end()) << p.key;
+    EXPECT_EQ(p.value, original->value) << p.key;
+    ++copied;
+  }
+  EXPECT_GT(copied, 15);
 }
 
 TEST(SystemConfig, UnknownInstanceNamesTheNearest) {

@@ -115,6 +115,20 @@ TEST(HostNeed, ARunThatDoesNotFitIsRefusedWithBothNumbers) {
   }
 }
 
+TEST(HostNeed, AModelThatIsOnlyEvaluatedNeedsItsWeights) {
+  const RunConfig config = small_llama({2, 1, 2, true, true}, "fp32", 1);
+  const std::int64_t weights = host_need(config, 1).weights;
+  EXPECT_NO_THROW(check_host_memory_of_weights(config, weights, "a limit"));
+  try {
+    check_host_memory_of_weights(config, weights - 1, "a limit");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
+    EXPECT_THAT(error.what(),
+                testing::ContainsRegex("at least [0-9,]+ B for 4 ranks, but [0-9,]+ B are"));
+  }
+}
+
 TEST(FailedAllocation, IsRecognised) {
   try {
     (void)at::empty({std::int64_t{1} << 56});
