@@ -17,14 +17,15 @@ enum class ExitCode : int {
   kPerfGate = 6,
   kOutput = 7,  ///< an output could not be written, such as a full disk; not kConfig, which sweep
                 ///< takes for an illegal layout
-  kInterrupted = 130  ///< Ctrl-C, after a clean end
+  kInterrupted = 130  ///< Ctrl-C or SIGTERM, after a clean end
 };
 
 /// An error that ends the run with a text for the user and an exit code. The text says what, where,
-/// expected, got, what to do.
+/// expected, got, what to do. Control characters in it (names and values of files that others
+/// wrote) are escaped: wherever the text is printed, it cannot control a terminal.
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  Error(ExitCode code, const std::string& text);
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
 
  private:
@@ -41,10 +42,9 @@ class ConfigError : public Error {
 /// Collects the problems of one input so that they are all reported in one pass.
 class Problems {
  public:
-  /// `where` is "file:line:key" or the nearest thing to it.
-  void add(const std::string& where, const std::string& text) {
-    lines_.push_back(where + ": " + text);
-  }
+  /// `where` is "file:line:key" or the nearest thing to it. One line, whatever the texts hold: a
+  /// value with a line end cannot forge a second problem.
+  void add(const std::string& where, const std::string& text);
   [[nodiscard]] bool empty() const { return lines_.empty(); }
   [[nodiscard]] const std::vector<std::string>& lines() const { return lines_; }
   /// Throws one ConfigError with every line, when there is any.

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define TRELLIS_PLUGIN_ABI_VERSION 1
+#define TRELLIS_PLUGIN_ABI_VERSION 2
 
 enum trellis_comm_kind { /* same order as trellis::sim::CollectiveKind */
                          TRELLIS_ALL_REDUCE,
@@ -100,6 +100,17 @@ typedef struct trellis_device_plugin_t {
    * `times` · num_kept new at::Tensor*, period by period, which the caller deletes. Returns 1,
    * having done nothing, when the last two periods differ. Once per step. */
   int (*repeat_period)(int64_t times, void* const* kept, int32_t num_kept, void** copies);
+
+  /* Optional, for a job of several processes with a plugin of the same version each: what ranks of
+   * this process did in the step that ended last, as bytes that are owned by the plugin until the
+   * next call. A plugin that takes them simulates the step as if they had run there. Each process
+   * gives to one other, every step: what did not change since the step before is left out. From one
+   * thread, after all ranks of the process ended the step. */
+  int (*give_step)(const int32_t* ranks, int32_t num_ranks, const char** bytes, int64_t* size);
+  int (*take_step)(const char* bytes, int64_t size);
+  /* The same for memory_report and portability_report, once, at the end. */
+  int (*give_accounts)(const int32_t* ranks, int32_t num_ranks, const char** bytes, int64_t* size);
+  int (*take_accounts)(const char* bytes, int64_t size);
 } trellis_device_plugin_t;
 
 /* The one exported symbol. Returns NULL when the plugin cannot serve this host. */

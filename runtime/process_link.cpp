@@ -149,6 +149,25 @@ bool ProcessLink::first_answer(const std::string& question, bool said) {
   return store_->compareSet(question, {}, bytes_of(said ? "1" : "0")) == bytes_of("1");
 }
 
+void ProcessLink::leave_text(const std::string& name, const std::string& text) {
+  store_->set("text/" + name, bytes_of(text));
+}
+
+std::optional<std::string> ProcessLink::take_text(const std::string& name,
+                                                  std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const std::string key = "text/" + name;
+  // A blocking get would keep the connection from the process's other threads.
+  constexpr std::chrono::milliseconds kPause(2);
+  while (!store_->check({key})) {
+    if (is_over_ || std::chrono::steady_clock::now() > deadline) return std::nullopt;
+    std::this_thread::sleep_for(kPause);
+  }
+  const std::vector<std::uint8_t> text = store_->get(key);
+  store_->deleteKey(key);
+  return std::string(text.begin(), text.end());
+}
+
 void ProcessLink::raise_flag(const std::string& name) { store_->set(name, bytes_of("1")); }
 
 bool ProcessLink::is_raised(const std::string& name) { return store_->check({name}); }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -48,6 +49,14 @@ class ProcessLink {
   [[nodiscard]] std::string from_first(const std::string& name, const std::string& said);
   /// What the first process to ask said.
   [[nodiscard]] bool first_answer(const std::string& question, bool said);
+  /// A text that another process takes once; each name is used once.
+  void leave_text(const std::string& name, const std::string& text);
+  /// Waits until another process leaves a text under this name. Nullopt: stop_waiting() was called,
+  /// or none came within `patience`.
+  [[nodiscard]] std::optional<std::string> take_text(
+      const std::string& name, std::chrono::milliseconds patience = std::chrono::hours(24 * 365));
+  /// The job is over: no one waits for a text any more.
+  void stop_waiting() { is_over_ = true; }
   void raise_flag(const std::string& name);
   [[nodiscard]] bool is_raised(const std::string& name);
 
@@ -73,6 +82,7 @@ class ProcessLink {
   std::vector<std::atomic<bool>> gone_;  ///< by process
   std::vector<std::thread> receivers_;
   std::atomic<bool> has_lost_ = false;
+  std::atomic<bool> is_over_ = false;
   bool closed_ = false;
 };
 

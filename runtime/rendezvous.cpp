@@ -63,7 +63,10 @@ Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::millise
       processes_done_(static_cast<std::size_t>(link.processes())) {
   std::vector<int> everyone(running_.size() * processes_done_.size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  for (int rank : running_) host_group_ = &join("host", everyone, rank);
+  for (int rank : running_) {
+    host_group_ = &join("host", everyone, rank);
+    process_group_ = &join("process", running_, rank);
+  }
 }
 
 int Rendezvous::seat(int rank) const {
@@ -125,6 +128,7 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
 }
 
 void Rendezvous::world_is_over(const std::string& cause, ExitCode code) {
+  if (link_ != nullptr) link_->stop_waiting();
   if (verdict_) return;
   // After a hang the others have waited long enough already; elsewhere they may still compute
   // before they notice.
@@ -419,11 +423,25 @@ Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer,
   return next;
 }
 
-void Rendezvous::host_barrier(int rank, std::chrono::milliseconds timeout) {
+namespace {
+
+Side barrier_side() {
   Side side;
   side.call.op = CommOp::kBarrier;
+  return side;
+}
+
+}  // namespace
+
+void Rendezvous::host_barrier(int rank, std::chrono::milliseconds timeout) {
   const int member = link_ != nullptr ? rank : seat(rank);
-  wait(rank, *exchange(*host_group_, member, of(rank).host_barriers++, std::move(side)), timeout);
+  wait(rank, *exchange(*host_group_, member, of(rank).host_barriers++, barrier_side()), timeout);
+}
+
+void Rendezvous::process_barrier(int rank, std::chrono::milliseconds timeout) {
+  if (process_group_ == nullptr) return host_barrier(rank, timeout);
+  wait(rank, *exchange(*process_group_, seat(rank), of(rank).process_barriers++, barrier_side()),
+       timeout);
 }
 
 }  // namespace trellis::runtime

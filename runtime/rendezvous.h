@@ -100,6 +100,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   /// Throws what the transfer failed with, Cancelled, or Error(kHang). `timeout` zero: the world's.
   void wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout = {});
   void host_barrier(int rank, std::chrono::milliseconds timeout = {});
+  /// Of this process's ranks.
+  void process_barrier(int rank, std::chrono::milliseconds timeout = {});
+  [[nodiscard]] const std::vector<int>& running() const { return running_; }
 
  private:
   using Lock = HostThreads::Lock;
@@ -111,7 +114,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     std::int64_t stop_queries = 0;
     std::size_t agreements = 0;
     std::int64_t bytes_sent = 0;
-    std::uint64_t host_barriers = 0;
+    std::uint64_t host_barriers = 0, process_barriers = 0;
     std::map<std::pair<std::string, std::vector<int>>, int> groups_made;
     std::exception_ptr failure;
   };
@@ -181,9 +184,10 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::map<std::tuple<std::string, std::vector<int>, int>, std::unique_ptr<Group>> groups_;
   std::mutex movements_mutex_;
   std::map<MovementKey, std::shared_ptr<const Movement>>
-      movements_;                ///< plans of past calls: training repeats itself
-  Group* host_group_ = nullptr;  ///< of host_barrier
-  ProcessLink* link_ = nullptr;  ///< null: no other processes
+      movements_;                   ///< plans of past calls: training repeats itself
+  Group* host_group_ = nullptr;     ///< of host_barrier
+  Group* process_group_ = nullptr;  ///< of process_barrier; null: host_group_ is
+  ProcessLink* link_ = nullptr;     ///< null: no other processes
   std::map<int, std::exception_ptr> remote_failures_;  ///< by rank
   std::vector<bool> processes_done_;                   ///< whether their ranks ended or failed
   std::atomic<bool> cancelled_{false};

@@ -218,6 +218,18 @@ void RankContext::host_barrier(std::chrono::milliseconds timeout) {
   rendezvous_.host_barrier(rank_, timeout);
 }
 
+void RankContext::process_barrier(std::chrono::milliseconds timeout) {
+  rendezvous_.process_barrier(rank_, timeout);
+}
+
+const std::vector<int>& RankContext::process_ranks() const { return rendezvous_.running(); }
+
+std::string RankContext::take_text(const std::string& name) {
+  std::optional<std::string> text = options_.link->take_text(name);
+  if (!text) throw Cancelled();
+  return std::move(*text);
+}
+
 void RankContext::begin_step(std::int64_t step) { rendezvous_.begin_step(rank_, step); }
 
 bool RankContext::stop_requested() const { return rendezvous_.stop_requested(rank_); }

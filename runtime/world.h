@@ -60,6 +60,17 @@ class RankContext {
   /// Meets all ranks of the world; not part of the simulated timeline. `timeout`: how long another
   /// rank may work before it is reported as missing; zero: the world's. Throws Error(kHang).
   void host_barrier(std::chrono::milliseconds timeout = {});
+  /// The same for the ranks that run in this process.
+  void process_barrier(std::chrono::milliseconds timeout = {});
+  /// Ranks that run in this process, ascending.
+  [[nodiscard]] const std::vector<int>& process_ranks() const;
+  /// Whether this is the first of them: it does what a process does once.
+  [[nodiscard]] bool leads_process() const { return process_ranks().front() == rank_; }
+  /// The other processes; null: there are none.
+  [[nodiscard]] ProcessLink* link() const { return options_.link; }
+  /// A text that another process left under `name` (ProcessLink::leave_text); waits for it. Throws
+  /// when the run fails meanwhile. REQUIRES: a link.
+  [[nodiscard]] std::string take_text(const std::string& name);
   /// Training step `step` begins: named in the texts about hangs and mismatches.
   void begin_step(std::int64_t step);
   /// True once another rank failed or the run was interrupted: leave at the next step border. The

@@ -81,8 +81,7 @@ ReferenceLogProbs::ReferenceLogProbs(const Run& run, std::filesystem::path file,
                                      std::int64_t steps_done)
     : file_(std::move(file)) {
   const bool is_first = run.rank.rank() == 0;
-  const bool is_there =
-      run.rank.agree(is_first && !file_.empty() && why_no_input_file(file_).empty());
+  const bool is_there = run.rank.agree(!file_.empty() && why_no_input_file(file_).empty());
   if (is_there) {
     read();
     if (is_first) check_data(run);

@@ -23,6 +23,7 @@
 #include "trainer/pipeline/model.h"
 #include "trainer/rank_model.h"
 #include "trainer/reference_log_probs.h"
+#include "trainer/routed_tokens.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/step_calendar.h"
 #include "trainer/training_checkpoints.h"
@@ -287,12 +288,11 @@ struct Trainer::Impl {
     const bool watches = early_stopping && !rank.shape_only();
     bool stops = false;
     rank.host_barrier();
-    if (rank.rank() == 0) {
-      if (routing != nullptr) result.routed_tokens = routing->take();
-      if (!rank.shape_only()) result.scalars = scalars_of(result);
-      on_step(result);
-      stops = watches && rank.agree(stops_early(result));
-    }
+    if (routing != nullptr && rank.leads_process())
+      result.routed_tokens = take_of_all_processes(*routing, rank, result.step);
+    if (rank.rank() == 0 && !rank.shape_only()) result.scalars = scalars_of(result);
+    if (rank.leads_process()) on_step(result);
+    if (rank.rank() == 0) stops = watches && rank.agree(stops_early(result));
     rank.host_barrier();
     return rank.rank() != 0 && watches ? rank.agree(false) : stops;
   }

@@ -77,8 +77,8 @@ enum class StopReason { kMaxSteps, kMaxEpochs, kMaxTime, kEarlyStopping, kInterr
 [[nodiscard]] const char* name_of(
     StopReason reason);  ///< max_steps, max_epochs, max_time, early_stopping, interrupted
 
-/// Called on rank 0 after each step, when every rank has ended it. May add to the scalars what else
-/// it logs.
+/// Called on the first rank of each process after each step, when every rank has ended it. Rank 0's
+/// result has all numbers; it may add to the scalars what else it logs.
 using StepCallback = std::function<void(StepResult&)>;
 
 /// One rank's training loop: data → pipeline schedule → gradients → clip → optimizer → learning

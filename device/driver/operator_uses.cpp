@@ -36,11 +36,13 @@ void OperatorUses::add(const Graph& graph, std::int64_t times) {
 }
 
 void OperatorUses::add(const OperatorUses& other) {
-  for (const auto& [key, theirs] : other.uses_) {
-    Use& use = uses_[key];
-    use.count += theirs.count;
-    for (const auto& [place, count] : theirs.places) use.places[place] += count;
-  }
+  for (const auto& [key, use] : other.uses_) add(key.first, key.second, use);
+}
+
+void OperatorUses::add(const std::string& op, TypeOf type, const Use& use) {
+  Use& mine = uses_[{op, type}];
+  mine.count += use.count;
+  for (const auto& [place, count] : use.places) mine.places[place] += count;
 }
 
 }  // namespace trellis::device

@@ -23,6 +23,7 @@ class OperatorUses {
   /// keeps them on the host.
   void add(const Graph& graph, std::int64_t times);
   void add(const OperatorUses& other);
+  void add(const std::string& op, TypeOf type, const Use& use);
   void clear() { uses_.clear(); }
   [[nodiscard]] const std::map<std::pair<std::string, TypeOf>, Use>& uses() const { return uses_; }
 

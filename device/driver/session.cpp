@@ -11,36 +11,10 @@
 #include "device/driver/cluster_job.h"
 #include "device/driver/memory_report.h"
 #include "device/driver/portability.h"
-#include "device/driver/program_timer.h"
 #include "device/driver/rank_clock.h"
+#include "device/driver/session_impl.h"
 
 namespace trellis::device {
-
-struct Session::Impl {
-  explicit Impl(const sim::SystemConfig& system) : timer(system, 0, cache_directory()) {}
-
-  /// Gives each representative of a finer fold its own schedule.
-  void split(StepTiming& step, const sim::RankFold& finer) {
-    if (finer == step.job.fold) return;
-    std::vector<std::size_t> sources;
-    step.job = sim::unfold(step.job, finer, sources);
-    const auto moved = [&](const auto& of) {
-      std::remove_cvref_t<decltype(of)> result;
-      for (const std::size_t source : sources) result.push_back(of[source]);
-      return result;
-    };
-    step.origins = moved(step.origins);
-    streams = moved(streams);
-    graphs = moved(graphs);
-  }
-
-  ProgramTimer timer;
-  std::vector<std::unique_ptr<RankRecorder>> ranks;
-  std::optional<StepTiming> last;
-  ContentHash last_key;
-  std::vector<const StepStream*> streams;
-  std::vector<const std::vector<Graph>*> graphs;
-};
 
 sim::SystemConfig load_system(const SessionOptions& options) {
   sim::LoadOptions load;
@@ -109,6 +83,7 @@ void Session::forget_steps() {
   impl_->last.reset();
   impl_->streams.clear();
   impl_->graphs.clear();
+  impl_->given_graphs.clear();
   for (const auto& recorder : impl_->ranks) recorder->impl().finished = {};
 }
 
@@ -173,7 +148,9 @@ void Session::write_trace(const std::filesystem::path& path, const std::string& 
 nlohmann::json Session::portability_report(int rank) {
   OperatorUses uses;
   for (const auto& recorder : impl_->ranks) {
-    if (rank < 0 || recorder->rank() == rank) uses.add(recorder->uses());
+    if (rank >= 0 && recorder->rank() != rank) continue;
+    const auto taken = impl_->taken.find(recorder->rank());
+    uses.add(taken != impl_->taken.end() ? taken->second.uses : recorder->uses());
   }
   return portability(uses, system_.instance.name, system_.chip.core.limits.core_version);
 }
@@ -181,7 +158,8 @@ nlohmann::json Session::portability_report(int rank) {
 nlohmann::json Session::memory_report() {
   nlohmann::json ranks = nlohmann::json::array();
   for (const auto& recorder : impl_->ranks) {
-    ranks.push_back(memory_row(*recorder));
+    const auto taken = impl_->taken.find(recorder->rank());
+    ranks.push_back(taken != impl_->taken.end() ? taken->second.memory : memory_row(*recorder));
     ranks.back()["represents"] = options_.fold.represents(recorder->rank());
   }
   return {{"schema", "trellis.memory/1"}, {"ranks", std::move(ranks)}};

@@ -278,7 +278,8 @@ EXIT_CODES = {
     "kParity": "`verify`: a layout is not equal to one rank; `resume-check`: a cut run differs",
     "kPerfGate": "`gate`: past a limit",
     "kOutput": "an output could not be written, such as a full disk; the others are complete",
-    "kInterrupted": "interrupted: `train` leaves complete files, `simulate` none",
+    "kInterrupted": "interrupted: `train` leaves complete files, `simulate` none; `train` that "
+    "saved a checkpoint after SIGTERM ends with 0",
 }
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -40,16 +42,26 @@ class ProcessesCase(Case):
             "MASTER_PORT": str(port),
         }
 
-    def start(self, processes, log, *more, each=lambda rank: []):
-        """As torchrun would, without its agent."""
+    def start(self, processes, log, *more, each=lambda rank: [], limits=None, folders=None):
+        """As torchrun would, without its agent. limits: of the size of a file [bytes], by process;
+        folders: where each process starts."""
         port = free_port()
+        limits, folders = limits or {}, folders or {}
+        for folder in folders.values():
+            (self.dir / folder).mkdir(parents=True, exist_ok=True)
+
+        def limit_files(rank):
+            if rank in limits:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limits[rank],) * 2)
+
         return [
             subprocess.Popen(
                 [*self.arguments(log, *more), *each(rank)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                cwd=self.dir,
+                cwd=self.dir / folders.get(rank, ""),
+                preexec_fn=lambda rank=rank: limit_files(rank),
                 env={
                     **os.environ,
                     "TRELLIS_CACHE": "off",
@@ -104,14 +116,22 @@ class EqualsThreads(ProcessesCase):
                 logs = sorted((self.dir / log).glob("nemo_log_globalrank-*"))
                 self.assertEqual(len(logs), 8, "each rank has its log")
 
-    def test_reports_are_equal(self):
-        threads = self.trellis(*self.arguments("threads", "--device", "cpu")[1:])
-        self.assertEqual(threads.returncode, 0, threads.stderr[-2000:])
-        log = self.check(2, "cpu")
-        reports = [
-            json.loads((self.dir / run / "report.json").read_text()) for run in ("threads", log)
-        ]
-        self.assertEqual(reports[0], reports[1])
+    def test_reports_metrics_and_traces_are_those_of_threads_byte_for_byte(self):
+        for device, processes in (("cpu", 2), ("neuron", 4)):
+            with self.subTest(device=device):
+                threads = self.trellis(*self.arguments("threads", "--device", device)[1:])
+                self.assertEqual(threads.returncode, 0, threads.stderr[-2000:])
+                log = self.check(processes, device)
+                names = {"report.json", "metrics.jsonl"}
+                if device == "neuron":
+                    names |= {"trace.pftrace", "portability.json"}
+                    report = json.loads((self.dir / log / "report.json").read_text())
+                    self.assertGreater(report["simulated"]["step_time_ps"], 0)
+                    self.assertEqual(len(report["memory"]["ranks"]), 8)
+                for name in names:
+                    files = [(self.dir / run / name).read_bytes() for run in ("threads", log)]
+                    self.assertTrue(files[0] == files[1], name)
+                shutil.rmtree(self.dir / "threads")
 
 
 class Launchers(ProcessesCase):
@@ -153,6 +173,184 @@ class Launchers(ProcessesCase):
         self.assertEqual(len(self.losses("run")), 3)
 
 
+SAVES = [
+    "exp_manager.create_checkpoint_callback=true",
+    "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: -1, "
+    "save_last: true, every_n_train_steps: 2, filename: 'm--{step}'}",
+]
+RESUMES = ["exp_manager.resume_if_exists=true", "exp_manager.resume_ignore_no_checkpoint=true"]
+
+
+def contents_of(folder):
+    """Of every file. user_content.pt holds the configuration, and so the run's own folder."""
+    contents = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            contents[str(path.relative_to(folder))] = path.read_bytes()
+        if path.name == "user_content.pt":
+            contents[str(path.relative_to(folder))] = b""
+        if path.name == "manifest.json":
+            manifest = json.loads(path.read_text())["content"]
+            del manifest["files"]["user_content.pt"]  # its hash
+            contents[str(path.relative_to(folder))] = manifest
+    return contents
+
+
+class Checkpoints(ProcessesCase):
+    """Processes save what threads save, byte for byte, and go on from what anyone saved."""
+
+    def threads(self, log, *more):
+        result = self.trellis(*self.arguments(log, "--device", "cpu", *more)[1:])
+        self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+
+    def processes(self, count, log, *more, code=0):
+        results = self.ends(self.start(count, log, "--device", "cpu", *more))
+        for got, _, err in results:
+            self.assertEqual(got, code, err[-3000:])
+        return results
+
+    def test_folders_are_those_of_threads(self):
+        self.threads("threads", "trainer.max_steps=4", *SAVES)
+        expected = contents_of(self.dir / "threads/checkpoints")
+        self.assertIn("m--step=4.ckpt/done", expected)
+        for count, more in (
+            (2, []),
+            (8, ["exp_manager.async_checkpointing=true"]),
+            (4, ["exp_manager.save_xser=false"]),
+        ):
+            with self.subTest(processes=count):
+                if more and "xser" in more[0]:
+                    self.threads("plain", "trainer.max_steps=4", *SAVES, *more)
+                    expected = contents_of(self.dir / "plain/checkpoints")
+                log = f"processes{count}"
+                self.processes(count, log, "trainer.max_steps=4", *SAVES, *more)
+                got = contents_of(self.dir / log / "checkpoints")
+                self.assertEqual(got.keys(), expected.keys())
+                for path, content in expected.items():
+                    self.assertTrue(got[path] == content, path)
+
+    def test_any_number_of_processes_goes_on_from_any(self):
+        self.threads("whole", "trainer.max_steps=6")
+        self.processes(4, "part", "trainer.max_steps=2", *SAVES)
+        for count in (2, 8):
+            log = f"rest{count}"
+            self.processes(
+                count,
+                log,
+                "trainer.max_steps=6",
+                f"exp_manager.resume_from_checkpoint={self.dir}/part/checkpoints",
+            )
+            self.assertEqual(self.losses(log), self.losses("whole")[2:])
+
+    def test_sigterm_on_any_process_saves_in_all_and_exits_0(self):
+        jobs = self.start(4, "run", "--device", "cpu", "trainer.max_steps=100000", *SAVES)
+        self.wait_for_a_step("run")
+        jobs[2].send_signal(signal.SIGTERM)
+        for code, _, err in self.ends(jobs):
+            self.assertEqual(code, 0, err[-2000:])
+        step = self.losses("run")[-1][0]
+        last = list((self.dir / "run/checkpoints").glob("*-last.ckpt/manifest.json"))
+        self.assertEqual([json.loads(file.read_text())["content"]["step"] for file in last], [step])
+
+    def test_torchrun_starts_again_after_a_kill(self):
+        self.threads("whole", "trainer.max_steps=30")
+        agent = subprocess.Popen(
+            [
+                str(TORCHRUN),
+                *("--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.2"),
+                *("--master-port", str(free_port()), "--no-python"),
+                *self.arguments("run", "--device", "cpu", "trainer.max_steps=30", *SAVES, *RESUMES),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.dir,
+            env={**os.environ, "TRELLIS_CACHE": "off"},
+        )
+        self.addCleanup(agent.kill)
+        checkpoints = self.dir / "run/checkpoints"
+        deadline = time.monotonic() + 120
+        while not list(checkpoints.glob("*.ckpt/done")):
+            self.assertLess(time.monotonic(), deadline, "the first checkpoint never came")
+            time.sleep(0.02)
+        children = pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()
+        os.kill(int(children.split()[-1]), signal.SIGKILL)
+        _, err = agent.communicate(timeout=240)
+        self.assertEqual(agent.returncode, 0, err[-3000:])
+        before = self.losses("run/run_0")
+        after = self.losses("run")
+        self.assertGreater(after[0][0], 2, "the second start goes on from a checkpoint")
+        whole = self.losses("whole")
+        self.assertEqual(before, whole[: len(before)])
+        self.assertEqual(after, whole[after[0][0] - 1 :])
+
+    def test_a_process_that_cannot_write_ends_all_and_the_checkpoint_is_none(self):
+        for mode in ("false", "true"):
+            log = f"async_{mode}"
+            with self.subTest(asynchronous=mode):
+                jobs = self.start(
+                    2,
+                    log,
+                    *("--device", "cpu", *SAVES, f"exp_manager.async_checkpointing={mode}"),
+                    limits={1: 2048},
+                )
+                results = self.ends(jobs)
+                self.assertEqual(results[1][0], 7, results[1][2])
+                self.assertIn("File too large", results[1][2])
+                self.assertNotEqual(results[0][0], 0)
+                self.assertIn("File too large", results[0][2])
+                self.assertEqual(list((self.dir / log / "checkpoints").glob("*/done")), [])
+
+    def test_processes_that_find_different_checkpoints_are_refused(self):
+        self.threads("part", "trainer.max_steps=2", *SAVES)
+        (self.dir / "here").mkdir()
+        jobs = self.start(
+            2,
+            "run",
+            *("--device", "cpu", "exp_manager.resume_from_checkpoint=../part/checkpoints"),
+            folders={0: "here", 1: "there/deeper"},
+        )
+        results = self.ends(jobs)
+        self.assertEqual(results[1][0], 2, results[1][2])
+
+
+class Mixtures(ProcessesCase):
+    def test_losses_and_routed_tokens_are_those_of_threads(self):
+        arguments = ["model.moe={num_experts: 4, top_k: 2, dropless: true}"]
+        arguments += ["distributed_strategy.expert_model_parallel_size=2", "--device", "cpu"]
+        threads = self.trellis(*self.arguments("threads", *arguments)[1:])
+        self.assertEqual(threads.returncode, 0, threads.stderr[-2000:])
+        results = self.ends(self.start(4, "processes", *arguments))
+        for code, _, err in results:
+            self.assertEqual(code, 0, err[-3000:])
+        self.assertEqual(self.losses("processes"), self.losses("threads"))
+        reports = [
+            json.loads((self.dir / run / "report.json").read_text())
+            for run in ("threads", "processes")
+        ]
+        self.assertTrue(reports[0]["routing"])
+        self.assertEqual(reports[0], reports[1])
+
+
+class Pairs(ProcessesCase):
+    def test_dpo_is_that_of_threads(self):
+        arguments = [
+            "model_alignment_strategy={dpo: {kl_beta: 0.1, max_prompt_length: 24}}",
+            f"data.train_dir={SOURCE}/examples/alignment/preferences.jsonl",
+            "data.tokenizer={library: byte-level}",
+            "data.seq_length=128",
+            *("--device", "cpu"),
+        ]
+        threads = self.trellis(*self.arguments("threads", *arguments)[1:])
+        self.assertEqual(threads.returncode, 0, threads.stderr[-2000:])
+        results = self.ends(self.start(4, "processes", *arguments))
+        for code, _, err in results:
+            self.assertEqual(code, 0, err[-3000:])
+        self.assertEqual(self.losses("processes"), self.losses("threads"))
+        pairs = [(self.dir / run / "reference_log_probs.json") for run in ("threads", "processes")]
+        self.assertEqual(*[file.read_bytes() for file in pairs])
+
+
 class Failures(ProcessesCase):
     def test_a_killed_process_is_named_and_ends_the_others(self):
         jobs = self.start(4, "run", "--device", "cpu", "trainer.max_steps=100000")
@@ -190,13 +388,6 @@ class Failures(ProcessesCase):
         self.assertIn(str(missing), results[0][2])
         self.assertEqual(results[1][0], 1, results[1][2])
         self.assertIn("process 0", results[1][2])
-
-    def test_what_works_in_one_process_only_is_refused_by_name(self):
-        env = self.environment(0, 2, free_port())
-        result = self.train(
-            "exp_manager.create_checkpoint_callback=true", "--device", "cpu", env=env
-        )
-        self.fails(result, 2, "create_checkpoint_callback", "one process")
 
     def test_ranks_that_cannot_be_shared_out(self):
         result = self.train("--device", "cpu", env=self.environment(0, 3, free_port()))

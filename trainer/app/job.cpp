@@ -5,32 +5,13 @@
 
 #include "base/error.h"
 #include "base/launch.h"
+#include "runtime/world.h"
 
 namespace trellis::trainer {
-namespace {
-
-void refuse_in_processes(const RunConfig& config, int processes) {
-  const auto refuse = [&](const std::string& what, const std::string& advice) {
-    throw ConfigError(what + ": works in one process only, got " + std::to_string(processes) +
-                      ": " + advice);
-  };
-  const ExpManagerSection& manager = config.exp_manager;
-  if (manager.checkpoints.create)
-    refuse("exp_manager.create_checkpoint_callback: true", "set it to false, or start one process");
-  if (manager.checkpoints.resume_if_exists || !manager.checkpoints.resume_from_checkpoint.empty())
-    refuse("resuming (exp_manager.resume_if_exists, resume_from_checkpoint)",
-           "start one process to resume");
-  if (config.model.moe) refuse("model.moe", "start one process");
-  if (config.alignment == "dpo")
-    refuse("model_alignment_strategy.dpo", "start one process, or use orpo");
-}
-
-}  // namespace
 
 std::unique_ptr<runtime::ProcessLink> join_job(const RunRequest& request, const RunConfig& config) {
   const std::optional<Launch> launch = find_launch(process_environment);
   if (!launch) return nullptr;
-  refuse_in_processes(config, launch->processes);
   if (config.world_size() % launch->processes != 0) {
     throw ConfigError(launch->launcher + " started " + std::to_string(launch->processes) +
                       " processes: expected a number that divides the " +
@@ -46,6 +27,27 @@ std::unique_ptr<runtime::ProcessLink> join_job(const RunRequest& request, const 
           {"--device", request.device},
           {"seed", std::to_string(config.seed)},
           {"resolved configuration", "\n" + config.resolved_yaml}});
+}
+
+void check_equal_start(runtime::ProcessLink& link, const std::string& address) {
+  const std::string first = link.from_first("checkpoint to resume", address);
+  if (address == first) return;
+  const auto text = [](const std::string& found) {
+    return found.empty() ? "no checkpoint" : found;
+  };
+  throw ConfigError("process " + std::to_string(link.process()) + " found " + text(address) +
+                    " to go on from, process 0 found " + text(first) +
+                    ": expected the same everywhere: keep checkpoints in a folder that all hosts "
+                    "share, or at s3://");
+}
+
+bool agree_on_sigterm(runtime::RankContext& rank, bool came_here) {
+  runtime::ProcessLink* const link = rank.link();
+  if (link == nullptr) return came_here;
+  constexpr const char* kFlag = "SIGTERM";
+  if (came_here) link->raise_flag(kFlag);
+  rank.host_barrier();
+  return link->is_raised(kFlag);
 }
 
 }  // namespace trellis::trainer

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -35,9 +34,11 @@
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/planned_load.h"
 #include "trainer/app/planned_saves.h"
+#include "trainer/app/process_records.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_request.h"
 #include "trainer/app/software_facts.h"
+#include "trainer/app/stop_on_signal.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/simulated_routing.h"
@@ -58,24 +59,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// Ctrl-C and SIGTERM end the run at the next step border, with complete files; a second one ends
-/// it at once.
-class StopOnSignal {
- public:
-  StopOnSignal() {
-    for (int signal : {SIGINT, SIGTERM}) std::signal(signal, handle);
-  }
-  ~StopOnSignal() {
-    for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
-  }
-
- private:
-  static void handle(int signal) {
-    runtime::request_stop();
-    std::signal(signal, SIG_DFL);
-  }
-};
 
 /// `core:3=1` changes nothing.
 bool slows(const std::string& part) {
@@ -180,13 +163,8 @@ class Run {
     if (!request.shape_only) link_ = join_job(request, config_);
     if (!is_first()) be_quiet();
     const sim::StorageOverrides numbers = overrides_of(request);
-    device_ = {request.device,
-               request.instance,
-               request.nodes,
-               request.shape_only,
-               /*record=*/link_ == nullptr,
-               numbers.machine,
-               request.calibrated};
+    device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
+               /*record=*/true, numbers.machine,  request.calibrated};
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
@@ -208,6 +186,8 @@ class Run {
           "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
+    if (link_ && plugin_ != nullptr && plugin_->api().give_step != nullptr)
+      process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
     open_checkpoints(std::move(resume));
     const std::vector<int> ranks = ranks_with_logs();
@@ -246,27 +226,44 @@ class Run {
         Trainer trainer(config_, rank, data_,
                         {&*logs_, checkpoints(), routing(), directory_.string()});
         const StopReason reason = trainer.fit([&](StepResult& result) {
+          if (process_records_) process_records_->bring_step(rank, result.step);
+          if (!is_first()) return;
           simulate(result.step);
           result.scalars = log_step(*progress, result, seconds_since(last));
           last = Clock::now();
         });
         if (rank.rank() == 0) end_training(reason);
-        if (reason == StopReason::kInterrupted) interrupted_ = true;
+        if (reason == StopReason::kInterrupted) note_interrupt(rank, guard);
         if (request_.test && reason != StopReason::kInterrupted) test(progress, trainer, rank);
       });
     });
+    if (process_records_) process_records_->bring_accounts(world.timeout);
     host_.wall_s = seconds_since(start);
     host_.bytes_peak = peak_resident_bytes();
     if (is_first()) {
       host_.steps = progress->host_steps();
       write_results();
     }
-    return static_cast<int>(interrupted_ ? ExitCode::kInterrupted : ExitCode::kOk);
+    return static_cast<int>(exit_code());
   }
 
  private:
   /// Whether this process runs rank 0, and so speaks and writes for the job.
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
+
+  void note_interrupt(runtime::RankContext& rank, const StopOnSignal& signals) {
+    interrupted_ = true;
+    if (!agree_on_sigterm(rank, signals.was_terminated())) return;
+    if (request_.shape_only || !config_.exp_manager.checkpoints.create) return;
+    saved_for_preemption_ = true;
+    if (rank.rank() == 0)
+      logs_->lightning("SIGTERM: the last step is in a checkpoint; go on with --resume");
+  }
+
+  /// A preempted run whose state is saved has done its duty.
+  [[nodiscard]] ExitCode exit_code() const {
+    return interrupted_ && !saved_for_preemption_ ? ExitCode::kInterrupted : ExitCode::kOk;
+  }
 
   /// Errors are for those who look at this process's output.
   void be_quiet() {
@@ -358,20 +355,24 @@ class Run {
 
   std::optional<checkpoint::Resume> find_checkpoint(const VersionSources& sources) const {
     if (request_.shape_only) return std::nullopt;
-    const auto named = named_run_directory(config_, sources);
-    return checkpoint::find_resume(config_, checkpoint_folder(named.value_or("")));
+    std::string folder = checkpoint_folder(named_run_directory(config_, sources).value_or(""));
+    if (link_) folder = link_->from_first("folder of checkpoints", folder);
+    auto resume = checkpoint::find_resume(config_, folder);
+    if (link_) check_equal_start(*link_, resume ? checkpoint::address_of(*resume) : "");
+    return resume;
   }
 
   void open_checkpoints(std::optional<checkpoint::Resume> resume) {
     const CheckpointSection& section = config_.exp_manager.checkpoints;
     if (request_.shape_only || (!section.create && !resume)) return;
     const std::string folder = checkpoint_folder(directory_);
-    if (section.create && !section.dirpath.empty() && !folder.starts_with("s3://")) {
+    if (is_first() && section.create && !section.dirpath.empty() && !folder.starts_with("s3://")) {
       std::filesystem::create_directories(folder);
       checkpoint_lock_.emplace(
           folder, "choose another place with exp_manager.checkpoint_callback_params.dirpath");
     }
-    checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume));
+    checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume),
+                                                                link_.get());
   }
 
   void refuse_without_memory() const {
@@ -431,7 +432,8 @@ class Run {
   }
 
   [[nodiscard]] bool emulated() const {
-    return plugin_ != nullptr && plugin_->api().simulate_step != nullptr && device_.record;
+    return plugin_ != nullptr && plugin_->api().simulate_step != nullptr &&
+           (link_ == nullptr || process_records_);
   }
 
   /// A run without lines of progress has none of these.
@@ -525,7 +527,7 @@ class Run {
   void write_results() {
     activity_.now("writing trace and report");
     json memory, portability;
-    if (plugin_ != nullptr && link_ == nullptr) {  // its ranks are this process's
+    if (plugin_ != nullptr) {
       memory = ask(plugin_->api().memory_report);
       portability = ask(plugin_->api().portability_report);
     }
@@ -563,7 +565,8 @@ class Run {
   analysis::HostFacts host_;
   std::shared_ptr<const DataModule> data_;
   const runtime::DevicePlugin* plugin_ = nullptr;
-  std::vector<int> representatives_;  ///< the ranks that run; empty: all
+  std::optional<ProcessRecords> process_records_;  ///< of a job of several processes
+  std::vector<int> representatives_;               ///< the ranks that run; empty: all
   std::filesystem::path directory_;
   std::optional<RunLock> lock_;             ///< of directory_
   std::optional<RunLock> checkpoint_lock_;  ///< of checkpoint_callback_params.dirpath
@@ -572,7 +575,7 @@ class Run {
   std::optional<RankLogs> logs_;
   RoutingLedger routing_;
   LastResort last_resort_;
-  std::atomic<bool> interrupted_ = false;
+  std::atomic<bool> interrupted_ = false, saved_for_preemption_ = false;
   json step_report_;
 };
 

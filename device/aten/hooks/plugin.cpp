@@ -219,6 +219,46 @@ int portability_report(const char** report) {
       [&] { return report_text(kept, trellis::device::session().portability_report(), report); });
 }
 
+using trellis::device::Session;
+
+int give(std::string& kept, std::string (Session::*what)(const std::vector<int>&),
+         const std::int32_t* ranks, std::int32_t num_ranks, const char** bytes,
+         std::int64_t* size) {
+  return guarded([&] {
+    kept = (trellis::device::session().*what)({ranks, ranks + num_ranks});
+    *bytes = kept.data();
+    *size = static_cast<std::int64_t>(kept.size());
+    return 0;
+  });
+}
+
+int take(void (Session::*what)(std::string_view), const char* bytes, std::int64_t size) {
+  return guarded([&] {
+    (trellis::device::session().*what)({bytes, static_cast<std::size_t>(size)});
+    return 0;
+  });
+}
+
+int give_step(const std::int32_t* ranks, std::int32_t num_ranks, const char** bytes,
+              std::int64_t* size) {
+  static std::string kept;
+  return give(kept, &Session::give_step, ranks, num_ranks, bytes, size);
+}
+
+int take_step(const char* bytes, std::int64_t size) {
+  return take(&Session::take_step, bytes, size);
+}
+
+int give_accounts(const std::int32_t* ranks, std::int32_t num_ranks, const char** bytes,
+                  std::int64_t* size) {
+  static std::string kept;
+  return give(kept, &Session::give_accounts, ranks, num_ranks, bytes, size);
+}
+
+int take_accounts(const char* bytes, std::int64_t size) {
+  return take(&Session::take_accounts, bytes, size);
+}
+
 constexpr trellis_device_plugin_t kPlugin = {
     .abi_version = TRELLIS_PLUGIN_ABI_VERSION,
     .struct_size = sizeof(trellis_device_plugin_t),
@@ -238,6 +278,10 @@ constexpr trellis_device_plugin_t kPlugin = {
     .portability_report = portability_report,
     .mark_period = mark_period,
     .repeat_period = repeat_period,
+    .give_step = give_step,
+    .take_step = take_step,
+    .give_accounts = give_accounts,
+    .take_accounts = take_accounts,
 };
 
 }  // namespace

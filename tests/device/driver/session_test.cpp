@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -20,13 +21,17 @@ class SessionTest : public testing::Test {
  protected:
   Session session{SessionOptions{.instance = "trn1.32xlarge", .world_size = 2}};
 
-  Operand tensor(RankRecorder& rank, std::uint64_t buffer, std::vector<std::int64_t> sizes) {
+  static Operand tensor(RankRecorder& rank, std::uint64_t buffer, std::vector<std::int64_t> sizes) {
     const std::vector<std::int64_t> strides{sizes[1], 1};
     return {buffer, rank.interned().view({sizes, strides, 0, DType::kBf16})};
   }
 
   /// out = a · b, then all-reduce(out) over both ranks.
   void forward(int r, std::string_view schema, std::uint64_t sequence) {
+    forward_in(session, r, schema, sequence);
+  }
+
+  static void forward_in(Session& session, int r, std::string_view schema, std::uint64_t sequence) {
     RankRecorder& rank = session.rank(r);
     const std::int64_t n = 256, bytes = n * n * 2;
     const std::array<Operand, 2> in{tensor(rank, rank.new_buffer(), {n, n}),
@@ -98,6 +103,54 @@ TEST_F(SessionTest, EqualStepsGiveEqualReportsAndTraces) {
   EXPECT_EQ(traces[0], traces[1]);
   EXPECT_THAT(traces[0],
               AllOf(HasSubstr("all_reduce"), HasSubstr("model.layers.0"), HasSubstr("bytes")));
+}
+
+TEST_F(SessionTest, AStepTakenFromAnotherSessionIsAsIfItHadRunHere) {
+  // Other graphs in the second step, then known ones. One session simulates: SystemC's rule.
+  const std::array<const char*, 3> schemas = {"aten::mm", "aten::add", "aten::mm"};
+  std::vector<nlohmann::json> expected;
+  for (std::uint64_t step = 0; step < schemas.size(); ++step) {
+    for (const int rank : {0, 1}) forward(rank, schemas[step], step);
+    expected.push_back(session.simulate_step(1));
+  }
+  session.forget_steps();
+  Session there(session.options());
+  for (std::uint64_t step = 0; step < schemas.size(); ++step) {
+    forward(0, schemas[step], step);
+    forward_in(there, 1, schemas[step], step);
+    session.take_step(there.give_step({1}));
+    EXPECT_EQ(session.simulate_step(1), expected[step]);
+  }
+  forward_in(there, 1, "aten::mm", 3);
+  EXPECT_NE(session.portability_report(1), there.portability_report(1));
+  session.take_accounts(there.give_accounts({1}));
+  EXPECT_EQ(session.portability_report(1), there.portability_report(1));
+  EXPECT_EQ(session.memory_report().at("ranks").at(1), there.memory_report().at("ranks").at(1));
+}
+
+TEST_F(SessionTest, GraphsAreGivenOnce) {
+  forward(1, "aten::mm", 0);
+  const std::size_t first = session.give_step({1}).size();
+  forward(1, "aten::mm", 1);
+  EXPECT_LT(session.give_step({1}).size(), first / 2);
+}
+
+TEST_F(SessionTest, DamagedStepsAreRefused) {
+  forward(1, "aten::mm", 0);
+  const std::string step = session.give_step({1}), accounts = session.give_accounts({1});
+  Session other(session.options());
+  for (std::size_t size = 0; size < step.size(); ++size)
+    EXPECT_THROW(other.take_step(step.substr(0, size)), Error) << size;
+  for (std::size_t size = 0; size < accounts.size(); ++size)
+    EXPECT_THROW(other.take_accounts(accounts.substr(0, size)), Error) << size;
+  std::mt19937 random(1);
+  for (int round = 0; round < 2000; ++round) {
+    std::string flipped = step;
+    flipped[random() % flipped.size()] ^= static_cast<char>(1 << random() % 8);
+    try {
+      other.take_step(flipped);
+    } catch (const std::exception&) {}  // named, or another figure; never a wild access
+  }
 }
 
 TEST_F(SessionTest, AnOperatorWithoutLoweringIsNamedWithShapesAndPlace) {

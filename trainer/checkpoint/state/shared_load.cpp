@@ -112,20 +112,20 @@ void SharedLoad::load(runtime::RankContext& rank, const std::vector<LoadCopy>& c
   for (const LoadCopy& part : copies) {
     for (const CopyStep& copy : part.reads.copies) own.insert(copy.tensor);
   }
-  rank.host_barrier(kStorageTimeout);
-  if (rank.rank() == 0) plan_waves();
-  rank.host_barrier(kStorageTimeout);
+  rank.process_barrier(kStorageTimeout);
+  if (rank.leads_process()) plan_waves();
+  rank.process_barrier(kStorageTimeout);
   if (check) {
     check(wanted_by_any_);
-    rank.host_barrier(kStorageTimeout);
+    rank.process_barrier(kStorageTimeout);
   }
   for (const std::vector<std::size_t>& wave : waves_) {
     read_wave(rank.rank(), wave, read);
-    rank.host_barrier(kStorageTimeout);
+    rank.process_barrier(kStorageTimeout);
     take_wave(wave, copies);
-    rank.host_barrier(kStorageTimeout);
-    if (rank.rank() == 0) read_.clear();
-    rank.host_barrier(kStorageTimeout);
+    rank.process_barrier(kStorageTimeout);
+    if (rank.leads_process()) read_.clear();
+    rank.process_barrier(kStorageTimeout);
   }
 }
 

@@ -33,14 +33,14 @@ struct LoadCopy {
     const std::function<DType(std::size_t item)>& dtype_of, const std::string& address);
 
 /// Ranks that load the same items: each is read by one of those that need it, and taken by the
-/// others in waves of bounded size. All ranks share one.
+/// others in waves of bounded size. The ranks of a process share one: processes read separately.
 class SharedLoad {
  public:
   SharedLoad(std::vector<LoadItem> items, int world_size);
 
   /// The content of an item, on the CPU; called by several threads at once.
   using Read = std::function<at::Tensor(std::size_t item)>;
-  /// Of a rank, before the first read, with all items that any rank needs.
+  /// Of a rank, before the first read, with all items that any rank of the process needs.
   using Check = std::function<void(const std::set<std::size_t>& items)>;
   /// Collective. Throws what they throw.
   void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies, const Read& read,

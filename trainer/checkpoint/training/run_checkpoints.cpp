@@ -119,7 +119,7 @@ std::optional<Resume> find_resume(const RunConfig& config, const std::string& fo
 }
 
 RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folder,
-                               std::optional<Resume> resume)
+                               std::optional<Resume> resume, runtime::ProcessLink* link)
     : config_(config),
       section_(config.exp_manager.checkpoints),
       pattern_(section_.filename.empty() ? default_pattern(config) : section_.filename),
@@ -129,8 +129,8 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
   if (!section_.create) return;
   (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
   folder_.emplace(open_storage(folder));
-  folder_->clean_up();
-  saver_.emplace(folder_->shared_storage(), config.world_size(), section_.async);
+  if (link == nullptr || link->process() == 0) folder_->clean_up();
+  saver_.emplace(folder_->shared_storage(), config.world_size(), section_.async, link);
 }
 
 RunCheckpoints::~RunCheckpoints() = default;
@@ -180,21 +180,23 @@ std::optional<double> RunCheckpoints::metric(std::int64_t step, std::int64_t epo
 }
 
 bool RunCheckpoints::decide(const TrainingState& state, std::int64_t step) {
+  const bool decides = state.rank.rank() == 0;
+  bool keeps = false;
   state.rank.host_barrier(kStorageTimeout);
-  if (state.rank.rank() == 0) {
+  if (state.rank.leads_process()) last_save_time_ = Clock::now();
+  if (decides) {
     saver_->wait();  // it changes the folder
-    decision_ = is_worth_keeping(folder_->complete(),
-                                 metric(step, (step - 1) / state.batches_per_epoch), rule_);
-    last_save_time_ = Clock::now();
+    keeps = state.rank.agree(is_worth_keeping(
+        folder_->complete(), metric(step, (step - 1) / state.batches_per_epoch), rule_));
   }
   state.rank.host_barrier(kStorageTimeout);
-  return decision_;
+  return decides ? keeps : state.rank.agree(false);  // the first to say it has spoken
 }
 
 void RunCheckpoints::after_step(const TrainingState& state, const StepResult& result) {
   if (!saver_) return;
-  if (state.rank.rank() == 0) {
-    scalars_ = result.scalars;
+  if (state.rank.leads_process()) {
+    scalars_ = result.scalars;  // rank 0's has the numbers that name a checkpoint
     lr_ = result.lr;
   }
   if (!is_due(state, result.step)) return;
@@ -207,7 +209,7 @@ void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
   state.rank.host_barrier(kStorageTimeout);
   const bool is_saved = last_saved_ == step || step == resume_point_.step;
   if (!is_saved) save(state, step, /*last=*/true);
-  if (state.rank.rank() == 0) saver_->wait();
+  if (state.rank.leads_process()) saver_->wait();
   state.rank.host_barrier(kStorageTimeout);
 }
 
@@ -252,7 +254,7 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
     }
   }
   saver_->save(state.rank, std::move(jobs), shards, [&] { return head(state, step, last); });
-  if (state.rank.rank() == 0 && last) last_saved_ = step;
+  if (state.rank.leads_process() && last) last_saved_ = step;
 }
 
 void RunCheckpoints::complete(const KeptCheckpoint& checkpoint,

@@ -41,14 +41,15 @@ void load(const Resume& resume, runtime::RankContext& rank, const std::vector<Li
 /// Of the manifest: tp, pp, vpp, dp, zero1, kv_replicator.
 [[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
 
-/// Checkpoints of a run by exp_manager's rules, one object for all its ranks.
+/// Checkpoints of a run by exp_manager's rules, one object for its ranks in a process. Processes
+/// share the folder.
 class RunCheckpoints final : public trainer::TrainingCheckpoints {
  public:
   /// `folder`: address of the run's checkpoints; nothing is written there without
-  /// create_checkpoint_callback. What interrupted saves left there is removed. Throws ConfigError
-  /// for a file name that cannot be made.
+  /// create_checkpoint_callback. What interrupted saves left there is removed. `link`: the other
+  /// processes; null: there are none. Throws ConfigError for a file name that cannot be made.
   RunCheckpoints(const trainer::RunConfig& config, const std::string& folder,
-                 std::optional<Resume> resume);
+                 std::optional<Resume> resume, runtime::ProcessLink* link = nullptr);
   ~RunCheckpoints() override;
 
   /// Where they are saved. REQUIRES: create_checkpoint_callback.
@@ -62,7 +63,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
  private:
   using Clock = std::chrono::steady_clock;
   [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
-  /// Of rank 0, for all.
+  /// Rank 0's decision, for all.
   [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
   void save(const trainer::TrainingState& state, std::int64_t step, bool last);
   [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,
@@ -79,8 +80,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   trainer::ResumePoint resume_point_;
   std::optional<CheckpointFolder> folder_;
   std::optional<native::Saver> saver_;  ///< after folder_, which its thread uses
-  // Written by rank 0 between barriers.
-  bool decision_ = false;
+  // Written by the first rank of the process between barriers.
   std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
   Clock::time_point last_save_time_ = Clock::now();
   std::map<std::string, double> scalars_;  ///< of the last step

@@ -24,7 +24,6 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
     : storage_(std::move(storage)),
       tag_(std::move(tag)),
       address_(tag_.empty() ? storage_->address() : storage_->address() + "/" + tag_),
-      world_size_(world_size),
       manifest_(read_manifest(*storage_, tag_)),
       shared_(items_of(manifest_), world_size) {
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
@@ -43,14 +42,15 @@ Value Loader::user_content() const {
   return TorchFileReader(file).root();
 }
 
-/// The ranks share the hashing of the files that any of them reads.
+/// The ranks of a process share the hashing of the files that any of them reads.
 void Loader::check_files(const runtime::RankContext& rank, const std::set<std::size_t>& tensors) {
   std::set<std::string> files;
   for (const std::size_t tensor : tensors) files.insert(manifest_.tensors[tensor].file);
   Problems problems;
-  int turn = 0;
+  const std::vector<int>& ranks = rank.process_ranks();
+  std::size_t turn = 0;
   for (const std::string& path : files) {
-    if (turn++ % world_size_ != rank.rank()) continue;
+    if (ranks[turn++ % ranks.size()] != rank.rank()) continue;
     const auto file = storage_->open(join_path(tag_, path));
     const StoredFile &expected = manifest_.files.at(path), got = hash_file(*file);
     if (got.bytes != expected.bytes)

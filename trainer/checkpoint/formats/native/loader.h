@@ -17,8 +17,8 @@
 
 namespace trellis::checkpoint::native {
 
-/// Reads a checkpoint into any layout. All ranks share one. Every file is checked against the
-/// manifest before its content is used.
+/// Reads a checkpoint into any layout. The ranks of a process share one. Every file is checked
+/// against the manifest before its content is used.
 class Loader {
  public:
   /// Throws ConfigError: no checkpoint there, an incomplete one, a damaged manifest.
@@ -45,7 +45,6 @@ class Loader {
 
   std::shared_ptr<Storage> storage_;
   std::string tag_, address_;
-  int world_size_;
   Manifest manifest_;
   SourceIndex index_;
   SharedLoad shared_;

@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "base/output_error.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/sharding/validate.h"
 
@@ -19,26 +20,37 @@ at::Tensor host_copy(const at::Tensor& tensor) {
 
 }  // namespace
 
-Saver::Saver(std::shared_ptr<Storage> storage, int world_size, bool async)
+Saver::Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
+             runtime::ProcessLink* link)
     : storage_(std::move(storage)),
       async_(async),
+      link_(link),
       jobs_(static_cast<std::size_t>(world_size)),
       shards_(jobs_.size()),
       written_(jobs_.size()) {}
 
 Saver::~Saver() = default;
 
+std::string Saver::text_name(const char* what, int process) const {
+  return "save " + std::to_string(saves_) + "/" + what + "/" + std::to_string(process);
+}
+
 void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
                  const std::vector<ShardedTensor>& shards, const std::function<SaveHead()>& head) {
   const at::NoGradGuard no_grad;
   const auto self = static_cast<std::size_t>(rank.rank());
-  if (rank.rank() == 0) wait();
+  const bool leads = rank.leads_process();
+  if (leads) wait();
   rank.host_barrier(kStorageTimeout);
   jobs_[self] = std::move(jobs);
   if (!plan_) shards_[self] = shards;
   if (rank.rank() == 0) begin(head());
   rank.host_barrier(kStorageTimeout);
-  if (rank.rank() == 0 && !plan_) make_plan();
+  if (leads) {
+    ++saves_;
+    share_tag();
+    if (!plan_) make_plan(rank);
+  }
   rank.host_barrier(kStorageTimeout);
   std::erase_if(jobs_[self],
                 [&](const FileJob& job) { return plan_->rank_of(job.path) != rank.rank(); });
@@ -50,7 +62,7 @@ void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
     jobs_[self].clear();
   }
   rank.host_barrier(kStorageTimeout);
-  if (rank.rank() == 0) async_ ? start_thread() : finish();
+  if (leads) async_ ? start_thread() : finish();
   rank.host_barrier(kStorageTimeout);
 }
 
@@ -65,25 +77,47 @@ void Saver::begin(const SaveHead& head) {
   storage_->write_text(join_path(head_.tag, kBeginFile), "1");
 }
 
-void Saver::make_plan() {
-  std::vector<ShardedTensor> all;
+void Saver::share_tag() {
+  if (link_ != nullptr) head_.tag = link_->from_first(text_name("tag", 0), head_.tag);
+}
+
+SaveOffer Saver::own_offer() {
+  SaveOffer offer;
   for (auto& shards : shards_) {
-    all.insert(all.end(), std::make_move_iterator(shards.begin()),
-               std::make_move_iterator(shards.end()));
+    offer.shards.insert(offer.shards.end(), std::make_move_iterator(shards.begin()),
+                        std::make_move_iterator(shards.end()));
     shards.clear();
   }
-  validate_sharding(all);
-  std::map<std::string, Transfer> transfers;
   for (const auto& jobs : jobs_) {
     for (const FileJob& job : jobs)
-      transfers[job.path] = {job.path, job.bytes(), job.holders, false};
+      offer.files[job.path] = {job.path, job.bytes(), job.holders, false};
+  }
+  return offer;
+}
+
+void Saver::make_plan(runtime::RankContext& rank) {
+  SaveOffer offer = own_offer();
+  if (link_ != nullptr && !is_first()) {
+    link_->leave_text(text_name("offer", link_->process()), offer.to_text());
+    offer = SaveOffer::from_text(link_->from_first(text_name("offers", 0), ""));
+  } else if (link_ != nullptr) {
+    for (int other = 1; other < link_->processes(); ++other) {
+      SaveOffer theirs = SaveOffer::from_text(rank.take_text(text_name("offer", other)));
+      offer.files.merge(theirs.files);
+      std::ranges::move(theirs.shards, std::back_inserter(offer.shards));
+    }
+  }
+  if (is_first()) {
+    validate_sharding(offer.shards);
+    offer.shards.clear();
+    if (link_ != nullptr) (void)link_->from_first(text_name("offers", 0), offer.to_text());
   }
   std::vector<Transfer> list;
-  for (auto& [path, transfer] : transfers) list.push_back(std::move(transfer));
+  for (auto& [path, transfer] : offer.files) list.push_back(std::move(transfer));
   plan_ = distribute(std::move(list));
 }
 
-Saver::Written Saver::write(const std::vector<FileJob>& jobs) const {
+Written Saver::write(const std::vector<FileJob>& jobs) const {
   Written written;
   for (const FileJob& job : jobs) {
     written.files[job.path] = write_job(*storage_, head_.tag, job);
@@ -92,14 +126,30 @@ Saver::Written Saver::write(const std::vector<FileJob>& jobs) const {
   return written;
 }
 
+/// Of this process's ranks.
+Written Saver::take_written() {
+  Written all;
+  for (Written& written : written_) all.add(std::exchange(written, {}));
+  return all;
+}
+
+void Saver::report_written() {
+  link_->leave_text(text_name("written", link_->process()), take_written().to_text());
+}
+
 /// The marks of completeness come after everything else.
 void Saver::finish() {
-  Manifest& manifest = head_.manifest;
-  for (Written& written : written_) {
-    manifest.files.merge(written.files);
-    manifest.tensors.insert(manifest.tensors.end(), written.tensors.begin(), written.tensors.end());
-    written = {};
+  if (!is_first()) return report_written();
+  Written all = take_written();
+  for (int other = 1; link_ != nullptr && other < link_->processes(); ++other) {
+    const std::optional<std::string> text = link_->take_text(text_name("written", other));
+    if (!text) return;  // the run has failed: the checkpoint stays incomplete
+    all.add(Written::from_text(*text));
   }
+  if (!all.error.empty()) throw OutputError(all.error);
+  Manifest& manifest = head_.manifest;
+  manifest.files = std::move(all.files);
+  manifest.tensors = std::move(all.tensors);
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const StoredTensor& a, const StoredTensor& b) { return a.id() < b.id(); });
   const std::string content = join_path(head_.tag, kUserContentFile);
@@ -118,8 +168,12 @@ void Saver::start_thread() {
         jobs_[rank].clear();
       }
       finish();
-    } catch (...) {
+    } catch (const std::exception& error) {
       error_ = std::current_exception();
+      if (is_first()) return;
+      written_.assign(written_.size(), {});
+      written_.front().error = "process " + std::to_string(link_->process()) + ": " + error.what();
+      report_written();
     }
   });
 }

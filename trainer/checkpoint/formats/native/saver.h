@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/process_link.h"
 #include "runtime/world.h"
+#include "trainer/checkpoint/formats/native/save_messages.h"
 #include "trainer/checkpoint/formats/native/state_files.h"
 #include "trainer/checkpoint/plan/transfer_plan.h"
 
@@ -23,43 +25,52 @@ struct SaveHead {
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
 };
 
-/// Writes checkpoints of a run in NxD's layout. All ranks share one and call save() together. A
-/// file
-/// "<tag>-unfinished" is next to the folder until the save is complete: a folder with it, or
-/// without `done`, is none.
+/// Writes checkpoints of a run in NxD's layout. The ranks of a process share one; all ranks of the
+/// run call save() together. With several processes each writes the files of the ranks
+/// that it runs into the folder, which all share. A file "<tag>-unfinished" is next to the folder
+/// until the save is complete: a folder with it, or without `done`, is none.
 class Saver {
  public:
   /// `async`: save() returns when the tensors are copied to the host, another thread writes them.
-  Saver(std::shared_ptr<Storage> storage, int world_size, bool async);
+  /// `link`: the other processes of the run; null: there are none.
+  Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
+        runtime::ProcessLink* link = nullptr);
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
   /// Collective. `shards`: the parts of all tensors of this rank, for validation. The tag, the
   /// jobs' names and the shards are a function of the run: they are planned and validated once.
-  /// Waits for a save that is still under way; its error is thrown here, on rank 0. Throws
-  /// OutputError when a file cannot be written; the checkpoint is then incomplete.
+  /// Waits for a save that is still under way; its error is thrown here, on a process's first
+  /// rank. Throws OutputError when a file cannot be written; the checkpoint is then incomplete.
   void save(runtime::RankContext& rank, std::vector<FileJob> jobs,
             const std::vector<ShardedTensor>& shards, const std::function<SaveHead()>& head);
-  /// Until no save is under way. Throws the error of the last one. Of rank 0.
+  /// Until this process has no save under way. Throws the error of the last one. Of a process's
+  /// first rank.
   void wait();
   /// Who writes what; none before the first save.
   [[nodiscard]] const std::optional<TransferPlan>& plan() const { return plan_; }
 
  private:
-  struct Written {
-    std::map<std::string, StoredFile> files;
-    std::vector<StoredTensor> tensors;
-  };
+  [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
+  /// Of this save and `process`, for texts that processes leave each other.
+  [[nodiscard]] std::string text_name(const char* what, int process) const;
   void begin(const SaveHead& head);
-  void make_plan();
+  /// The same in every process.
+  void make_plan(runtime::RankContext& rank);
+  void share_tag();
+  [[nodiscard]] SaveOffer own_offer();
   [[nodiscard]] Written write(const std::vector<FileJob>& jobs) const;
+  [[nodiscard]] Written take_written();
   void finish();
+  void report_written();
   void start_thread();
 
   std::shared_ptr<Storage> storage_;
   bool async_;
+  runtime::ProcessLink* link_;
   std::optional<TransferPlan> plan_;
+  std::int64_t saves_ = 0;
   SaveHead head_;
   // By rank; each writes its own place, every rank reads after a barrier.
   std::vector<std::vector<FileJob>> jobs_;

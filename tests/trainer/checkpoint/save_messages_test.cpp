@@ -1,0 +1,73 @@
+// What processes say to each other about a save reads back as it was.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "trainer/checkpoint/formats/native/save_messages.h"
+
+namespace trellis::checkpoint::native {
+namespace {
+
+using Random = std::mt19937;
+
+std::int64_t number(Random& random, std::int64_t most) {
+  return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most));
+}
+
+ShardedTensor random_shard(Random& random) {
+  const std::int64_t parts = 1 + number(random, 4), rows = 1 + number(random, 9);
+  ShardedTensor shard = ShardedTensor::from_rank_offsets(
+      "layers." + std::to_string(number(random, 100)) + ".\"weight\"\n", DType::kBFloat16,
+      {rows, 3}, {{0, number(random, parts), parts}}, {static_cast<int>(number(random, 3)), 0});
+  shard.allow_shape_mismatch = number(random, 2) == 0;
+  return shard;
+}
+
+StoredTensor random_tensor(Random& random, const std::string& file) {
+  const std::int64_t rows = 1 + number(random, 9);
+  StoredTensor tensor{file, {"state", number(random, 50)}, DType::kFloat32, {rows, 4}, {}};
+  tensor.parts.push_back({"key", {rows * 2, 4}, {rows, 0}, {{0, 0}, {rows, 4}}});
+  return tensor;
+}
+
+TEST(SaveMessages, OffersReadBack) {
+  Random random(1);
+  for (int round = 0; round < 50; ++round) {
+    SaveOffer offer;
+    for (std::int64_t i = number(random, 5); i > 0; --i) {
+      const std::string path = "model/" + std::to_string(i) + ".pt";
+      offer.files[path] = {path,
+                           number(random, 1'000'000'000'000),
+                           {0, static_cast<int>(i)},
+                           number(random, 2) == 0};
+      offer.shards.push_back(random_shard(random));
+    }
+    EXPECT_EQ(SaveOffer::from_text(offer.to_text()), offer);
+  }
+}
+
+TEST(SaveMessages, WhatWasWrittenReadsBack) {
+  Random random(2);
+  for (int round = 0; round < 50; ++round) {
+    Written written;
+    for (std::int64_t i = number(random, 5); i > 0; --i) {
+      const std::string path = "optim/" + std::to_string(i) + ".pt";
+      written.files[path] = {number(random, 1'000'000), "0123456789abcdef0123456789abcdef"};
+      written.tensors.push_back(random_tensor(random, path));
+    }
+    written.error = round % 2 == 0 ? "" : "process 1: disk\nfull";
+    EXPECT_EQ(Written::from_text(written.to_text()), written);
+  }
+}
+
+TEST(SaveMessages, TheFirstErrorIsKept) {
+  Written all, bad, worse;
+  bad.error = "first";
+  worse.error = "second";
+  all.add(bad);
+  all.add(worse);
+  EXPECT_EQ(all.error, "first");
+}
+
+}  // namespace
+}  // namespace trellis::checkpoint::native

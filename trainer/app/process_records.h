@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/device_plugin.h"
+#include "runtime/process_link.h"
+#include "runtime/world.h"
+
+namespace trellis::trainer {
+
+/// What the device recorded in the processes of a job, brought to the first one, whose device then
+/// simulates and reports all ranks. For devices that give and take steps (device/plugin.h).
+class ProcessRecords {
+ public:
+  /// `ranks`: those of this process. All outlive this.
+  ProcessRecords(runtime::ProcessLink& link, const runtime::DevicePlugin& plugin,
+                 std::vector<int> ranks);
+
+  /// Of the first rank of each process, when all ranks of the job ended the step.
+  void bring_step(runtime::RankContext& rank, std::int64_t step) const;
+  /// After the run: memory and operators. Throws Error when a process says nothing for `patience`.
+  void bring_accounts(std::chrono::milliseconds patience) const;
+
+ private:
+  using Give = int (*)(const std::int32_t*, std::int32_t, const char**, std::int64_t*);
+  [[nodiscard]] std::string given(Give give) const;
+  using Take = int (*)(const char*, std::int64_t);
+  void take(Take taken_by, const std::string& bytes) const;
+
+  runtime::ProcessLink& link_;
+  const runtime::DevicePlugin& plugin_;
+  std::vector<int> ranks_;
+};
+
+}  // namespace trellis::trainer

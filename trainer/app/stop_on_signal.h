@@ -1,0 +1,17 @@
+#pragma once
+
+namespace trellis::trainer {
+
+/// While it lives, Ctrl-C and SIGTERM end the run at the next step border, with complete files; a
+/// second one ends it at once. One at a time in a process: signals belong to the process.
+class StopOnSignal {
+ public:
+  StopOnSignal();
+  ~StopOnSignal();
+  StopOnSignal(const StopOnSignal&) = delete;
+  StopOnSignal& operator=(const StopOnSignal&) = delete;
+  /// Whether SIGTERM came, such as a scheduler's before it takes the machine away.
+  [[nodiscard]] bool was_terminated() const;
+};
+
+}  // namespace trellis::trainer

@@ -1,0 +1,76 @@
+#include "trainer/checkpoint/formats/native/save_messages.h"
+
+#include <iterator>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace trellis::checkpoint::native {
+namespace {
+
+using nlohmann::json;
+
+json json_of(const ShardedTensor& shard) {
+  return {shard.key,          name(shard.dtype),      shard.local_shape,
+          shard.global_shape, shard.global_offset,    shard.axis_fragmentations,
+          shard.replica_id,   shard.prepend_axis_num, shard.allow_shape_mismatch};
+}
+
+ShardedTensor shard_of(const json& row) {
+  ShardedTensor shard;
+  row.at(0).get_to(shard.key);
+  shard.dtype = dtype_named(row.at(1).get<std::string>()).value();
+  row.at(2).get_to(shard.local_shape);
+  row.at(3).get_to(shard.global_shape);
+  row.at(4).get_to(shard.global_offset);
+  row.at(5).get_to(shard.axis_fragmentations);
+  row.at(6).get_to(shard.replica_id);
+  row.at(7).get_to(shard.prepend_axis_num);
+  row.at(8).get_to(shard.allow_shape_mismatch);
+  return shard;
+}
+
+}  // namespace
+
+std::string SaveOffer::to_text() const {
+  json document = {{"files", json::array()}, {"shards", json::array()}};
+  for (const auto& [path, file] : files)
+    document["files"].push_back({file.id, file.bytes, file.holders, file.across_groups});
+  for (const ShardedTensor& shard : shards) document["shards"].push_back(json_of(shard));
+  return document.dump();
+}
+
+SaveOffer SaveOffer::from_text(const std::string& text) {
+  const json document = json::parse(text);
+  SaveOffer offer;
+  for (const json& row : document.at("files")) {
+    Transfer file{row.at(0), row.at(1), row.at(2), row.at(3)};
+    offer.files[file.id] = std::move(file);
+  }
+  for (const json& row : document.at("shards")) offer.shards.push_back(shard_of(row));
+  return offer;
+}
+
+void Written::add(Written other) {
+  files.merge(other.files);
+  tensors.insert(tensors.end(), std::make_move_iterator(other.tensors.begin()),
+                 std::make_move_iterator(other.tensors.end()));
+  if (error.empty()) error = std::move(other.error);
+}
+
+std::string Written::to_text() const {
+  Manifest manifest;
+  manifest.files = files;
+  manifest.tensors = tensors;
+  return json{{"error", error}, {"content", manifest.to_json()}}.dump();
+}
+
+Written Written::from_text(const std::string& text) {
+  const json document = json::parse(text);
+  Manifest manifest = Manifest::from_json(document.at("content").get<std::string>(),
+                                          "a message of another process");
+  return {std::move(manifest.files), std::move(manifest.tensors),
+          document.at("error").get<std::string>()};
+}
+
+}  // namespace trellis::checkpoint::native

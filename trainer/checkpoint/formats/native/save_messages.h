@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/plan/transfer_plan.h"
+#include "trainer/checkpoint/sharding/sharded_tensor.h"
+
+/// What the processes of one run say to each other about a save: texts that read back as what was
+/// written.
+namespace trellis::checkpoint::native {
+
+/// What the ranks of a process could write, and the parts of tensors that they have.
+struct SaveOffer {
+  std::map<std::string, Transfer> files;  ///< by path, which is the id
+  std::vector<ShardedTensor> shards;
+  bool operator==(const SaveOffer&) const = default;
+
+  [[nodiscard]] std::string to_text() const;
+  static SaveOffer from_text(const std::string& text);
+};
+
+/// What the ranks of a process wrote.
+struct Written {
+  std::map<std::string, StoredFile> files;
+  std::vector<StoredTensor> tensors;
+  std::string error;  ///< of a process that could not write; "": none
+  bool operator==(const Written&) const = default;
+
+  void add(Written other);
+  [[nodiscard]] std::string to_text() const;
+  static Written from_text(const std::string& text);
+};
+
+}  // namespace trellis::checkpoint::native
