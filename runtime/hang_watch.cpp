@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -26,20 +27,39 @@ void write_all(const std::string& text) {
   }
 }
 
+// A signal handler may only touch a lock-free flag.
+std::atomic<unsigned> pictures_asked{0};
+static_assert(std::atomic<unsigned>::is_always_lock_free);
+
+std::string stack_of(const Rendezvous::Whereabouts& rank) {
+  std::string text = "  native stack, innermost first:\n";
+  const std::vector<std::string> stack = native_stack(rank.thread);
+  for (const std::string& frame : stack) text += "    " + frame + "\n";
+  return stack.empty() ? text + "    (its thread does not answer)\n" : text;
+}
+
 std::string report(const Rendezvous::Overdue& overdue) {
   std::string text = "error: " + overdue.cause + "\n";
-  for (const Rendezvous::Straggler& rank : overdue.ranks) {
-    text += "rank " + std::to_string(rank.rank) + " goes on all the same: it " + rank.whereabouts +
-            "\n";
-    text += "  native stack, innermost first:\n";
-    const std::vector<std::string> stack = native_stack(rank.thread);
-    for (const std::string& frame : stack) text += "    " + frame + "\n";
-    if (stack.empty()) text += "    (its thread does not answer)\n";
+  for (const Rendezvous::Whereabouts& rank : overdue.ranks) {
+    text += "rank " + std::to_string(rank.rank) + " goes on all the same: it " + rank.text + "\n" +
+            stack_of(rank);
   }
   return text;
 }
 
+std::string picture(const std::vector<Rendezvous::Whereabouts>& ranks) {
+  std::string text = "what each rank does:\n";
+  for (const Rendezvous::Whereabouts& rank : ranks) {
+    text += "rank " + std::to_string(rank.rank) +
+            (rank.step < 0 ? ", before the first step" : ", step " + std::to_string(rank.step)) +
+            ": it " + rank.text + "\n" + stack_of(rank);
+  }
+  return ranks.empty() ? text + "none runs\n" : text;
+}
+
 }  // namespace
+
+void request_picture() { pictures_asked.fetch_add(1, std::memory_order_relaxed); }
 
 HangWatch::HangWatch(std::shared_ptr<Rendezvous> rendezvous, Options options)
     : rendezvous_(std::move(rendezvous)),
@@ -50,6 +70,7 @@ void HangWatch::watch(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any wake;
   std::unique_lock lock(mutex);
+  unsigned pictures = pictures_asked;
   while (!wake.wait_for(lock, stop, kInterval, [&] { return stop.stop_requested(); })) {
     const auto silent =
         std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_beat_.load());
@@ -59,6 +80,10 @@ void HangWatch::watch(const std::stop_token& stop) {
           "Python's lock\n"
           "  what to do: release the lock in that code (see the stacks), or give slow ranks a "
           "longer timeout");
+    }
+    if (const unsigned asked = pictures_asked; asked != pictures) {
+      pictures = asked;
+      write_all(picture(rendezvous_->whereabouts()));
     }
     const auto overdue = rendezvous_->overdue();
     if (!overdue) continue;

@@ -9,6 +9,10 @@ namespace trellis::runtime {
 
 class Rendezvous;
 
+/// Asks every running world to write on stderr what each of its ranks in this process does: step,
+/// communication, native stack (async-signal-safe: only sets a flag).
+void request_picture();
+
 /// While it lives, a separate thread reports on stderr which ranks go on although their world is
 /// over: after a hang or a failure that they should have noticed, with its cause and their native
 /// stacks. It needs nothing of them, and no lock of Python's.

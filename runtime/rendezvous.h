@@ -71,16 +71,20 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   /// The world hangs outside any communication.
   void declare_hang(const std::string& text);
 
-  /// A rank that goes on although the world is over.
-  struct Straggler {
+  /// What a rank does now.
+  struct Whereabouts {
     int rank = 0;
-    std::string whereabouts;
+    std::int64_t step = -1;  ///< -1: none has begun
+    std::string text;
     pid_t thread = 0;  ///< the system's number
   };
+  /// Ranks of this process that have begun and not ended.
+  [[nodiscard]] std::vector<Whereabouts> whereabouts() const;
+
   struct Overdue {
     std::string cause;  ///< why the world is over
     ExitCode code = ExitCode::kHang;
-    std::vector<Straggler> ranks;
+    std::vector<Whereabouts> ranks;  ///< those that go on all the same
   };
   /// The ranks that have not ended kGrace after a hang was found, or the world's timeout after
   /// another failure. Nullopt: none.
@@ -162,7 +166,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began,
                                bool none_left);
   void world_is_over(const std::string& cause, ExitCode code);
-  [[nodiscard]] std::string whereabouts(int rank) const;
+  [[nodiscard]] std::string whereabouts_of(int rank) const;
+  [[nodiscard]] std::vector<Whereabouts> whereabouts_of_all() const;  ///< REQUIRES: the lock
   [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
   [[nodiscard]] std::string disagreement(const Transfer& transfer, int rank,
                                          const CommCall& expected, int other,

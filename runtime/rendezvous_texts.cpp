@@ -21,7 +21,7 @@ std::string seconds(HostThreads::Clock::duration elapsed) {
 
 /// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7]
 /// (complete), step 2"
-std::string Rendezvous::whereabouts(int rank) const {
+std::string Rendezvous::whereabouts_of(int rank) const {
   if (is_remote(rank)) return c10::str("runs in process ", process_of(rank), ": see its output");
   const auto since = seconds(HostThreads::Clock::now() - threads_.since(seat(rank)));
   const std::string last = "; last: " + of(rank).recorder.last();
@@ -52,7 +52,7 @@ void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_poin
   for (int other : missing) {
     text += c10::str("  missing: rank ", other, ", which ",
                      has_joined(*transfer.group, other) ? "" : "has not made this group and ",
-                     whereabouts(other), "\n");
+                     whereabouts_of(other), "\n");
   }
   if (none_left) text += "  every rank waits or has ended: no one could still arrive\n";
   text +=
@@ -67,14 +67,24 @@ void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_poin
 std::optional<Rendezvous::Overdue> Rendezvous::overdue() const {
   const Lock lock(mutex_);
   if (!verdict_ || Clock::now() < verdict_->overdue_from) return std::nullopt;
-  Overdue result{verdict_->cause, verdict_->code, {}};
+  Overdue result{verdict_->cause, verdict_->code, whereabouts_of_all()};
+  if (result.ranks.empty()) return std::nullopt;
+  return result;
+}
+
+std::vector<Rendezvous::Whereabouts> Rendezvous::whereabouts_of_all() const {
+  std::vector<Whereabouts> all;
   for (const int rank : running_) {
     const State state = threads_.state(seat(rank));
     if (state == State::kUnstarted || state == State::kEnded) continue;
-    result.ranks.push_back({rank, whereabouts(rank), threads_.native_thread(seat(rank))});
+    all.push_back({rank, of(rank).step, whereabouts_of(rank), threads_.native_thread(seat(rank))});
   }
-  if (result.ranks.empty()) return std::nullopt;
-  return result;
+  return all;
+}
+
+std::vector<Rendezvous::Whereabouts> Rendezvous::whereabouts() const {
+  const Lock lock(mutex_);
+  return whereabouts_of_all();
 }
 
 void Rendezvous::check_complete() const {

@@ -52,7 +52,7 @@ class RankWorld final : public torch::CustomClassHolder {
   [[nodiscard]] std::vector<std::int64_t> overdue() const {
     std::vector<std::int64_t> ranks;
     if (const auto overdue = rendezvous_->overdue()) {
-      for (const Rendezvous::Straggler& each : overdue->ranks) ranks.push_back(each.rank);
+      for (const Rendezvous::Whereabouts& each : overdue->ranks) ranks.push_back(each.rank);
     }
     return ranks;
   }

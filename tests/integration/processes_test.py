@@ -372,6 +372,19 @@ class Failures(ProcessesCase):
             self.assertEqual(code, 130, err[-2000:])
         self.assertTrue((self.dir / "run/report.json").exists())
 
+    def test_sigquit_prints_what_each_rank_does_and_changes_nothing(self):
+        jobs = self.start(2, "run", "--device", "cpu", "trainer.max_steps=200")
+        self.wait_for_a_step("run")
+        for job in jobs:
+            job.send_signal(signal.SIGQUIT)
+        for process, (code, _, err) in enumerate(self.ends(jobs)):
+            self.assertEqual(code, 0, err[-2000:])
+            self.assertIn("what each rank does:", err)
+            for rank in range(4 * process, 4 * process + 4):
+                self.assertRegex(err, rf"rank {rank}, step \d+: it (runs|waits)")
+            self.assertIn("native stack, innermost first:", err)
+        self.assertEqual(len(self.losses("run")), 200)
+
     def test_different_configurations_are_refused(self):
         jobs = self.start(2, "run", "--device", "cpu", each=lambda rank: [f"seed={rank + 1}"])
         for code, _, err in self.ends(jobs):

@@ -41,12 +41,15 @@ TEST(LoadPlugin, EveryWayToBeWrongIsNamed) {
   EXPECT_THAT(load_error(library("no_plugin")),
               HasSubstr("expected an exported function trellis_device_plugin, got none"));
   EXPECT_THAT(load_error(library("fake_plugin_null")),
-              HasSubstr("cannot serve this host (plugin ABI version 1, LibTorch 2.13.0"));
+              HasSubstr("cannot serve this host (plugin ABI version " +
+                        std::to_string(TRELLIS_PLUGIN_ABI_VERSION) + ", LibTorch 2.13.0"));
 }
 
 TEST(LoadPlugin, AbiVersionExpectedAndGot) {
-  EXPECT_THAT(load_error(library("fake_plugin_abi")),
-              HasSubstr("plugin ABI mismatch: expected version 1, got 7: rebuild the plugin"));
+  EXPECT_THAT(
+      load_error(library("fake_plugin_abi")),
+      HasSubstr("plugin ABI mismatch: expected version " +
+                std::to_string(TRELLIS_PLUGIN_ABI_VERSION) + ", got 7: rebuild the plugin"));
 }
 
 TEST(LoadPlugin, RecordSizeExpectedAndGot) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 
+#include "runtime/hang_watch.h"
 #include "runtime/world.h"
 
 namespace trellis::trainer {
@@ -18,15 +19,18 @@ void handle(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
+void print_picture(int) { runtime::request_picture(); }
+
 }  // namespace
 
 StopOnSignal::StopOnSignal() {
   terminated = false;
   for (int signal : {SIGINT, SIGTERM}) std::signal(signal, handle);
+  std::signal(SIGQUIT, print_picture);
 }
 
 StopOnSignal::~StopOnSignal() {
-  for (int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  for (int signal : {SIGINT, SIGTERM, SIGQUIT}) std::signal(signal, SIG_DFL);
 }
 
 bool StopOnSignal::was_terminated() const { return terminated; }

@@ -3,7 +3,8 @@
 namespace trellis::trainer {
 
 /// While it lives, Ctrl-C and SIGTERM end the run at the next step border, with complete files; a
-/// second one ends it at once. One at a time in a process: signals belong to the process.
+/// second one ends it at once. SIGQUIT (Ctrl-\) prints what each rank does and changes nothing. One
+/// at a time in a process: signals belong to the process.
 class StopOnSignal {
  public:
   StopOnSignal();

@@ -43,6 +43,7 @@ class RankThreads:
         )
         self.results: list[Any] = [None] * size
         self.failures: list[tuple[int, BaseException]] = []  # in order of time
+        self.raised_at: dict[int, Any] = {}  # traceback by rank: its frames are gone
         self.worlds = [_World() for _ in range(size)]
         self.threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -66,6 +67,7 @@ class RankThreads:
             _local.rank = _local.ranks = _local.world = None
 
     def _failed(self, rank: int, error: BaseException) -> None:
+        self.raised_at[rank] = error.__traceback__
         hang = str(error).startswith(_HANGS)
         if hang:  # now, while the others are where they were
             others = [other for other in range(self.size) if other != rank]
@@ -75,11 +77,16 @@ class RankThreads:
         self.native.fail(rank, f"rank {rank}: {error}", hang)
 
     def places(self, ranks: Iterable[int]) -> str:
-        """The source line that each rank is at, in its program."""
+        """The source line that each rank is at, in its program, or where it raised an error."""
         frames = sys._current_frames()
-        return "\n".join(
-            f"  rank {rank}: {_place(frames.get(self.threads[rank].ident))}" for rank in ranks
-        )
+
+        def place(rank: int) -> str:
+            if raised := self.raised_at.get(rank):
+                return _line(traceback.extract_tb(raised))
+            frame = frames.get(self.threads[rank].ident)
+            return "has ended" if frame is None else _line(traceback.extract_stack(frame))
+
+        return "\n".join(f"  rank {rank}: {place(rank)}" for rank in ranks)
 
     def wait(self) -> None:
         """Returns when every rank has ended, or some go on although their world is over: these are
@@ -198,11 +205,8 @@ class _Watch:
         faulthandler.unregister(_STACKS_SIGNAL)
 
 
-def _place(frame) -> str:
+def _line(stack: traceback.StackSummary) -> str:
     """ "train.py:12 in body: `x.sum()`": the innermost line that is neither PyTorch's nor ours."""
-    if frame is None:
-        return "has ended"
-    stack = traceback.extract_stack(frame)
     own = [line for line in stack if not line.filename.startswith(_LIBRARIES)] or stack
     return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
 
@@ -242,7 +246,7 @@ class _World(c10d._World):
     def group_count(self, count: int) -> None:
         """torch.distributed counts each group here, those too that the rank is no member of."""
         if count > self._group_count:
-            self.groups_made.append(_place(sys._getframe(1)))
+            self.groups_made.append(_line(traceback.extract_stack(sys._getframe(1))))
         self._group_count = count
 
     def __init__(self):
