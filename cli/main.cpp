@@ -43,6 +43,8 @@ void add_verbs(CLI::App& app, const std::vector<std::string>& command_line, int&
   trellis::cli::add_train(app, command_line, exit_code);
   trellis::cli::add_simulate(app, command_line, exit_code);
   trellis::cli::add_validate(app, exit_code);
+  trellis::cli::add_import(app, exit_code);
+  trellis::cli::add_export(app, exit_code);
   trellis::cli::add_checkpoint(app, exit_code);
   trellis::cli::add_verify(app, exit_code);
   trellis::cli::add_resume_check(app, exit_code);

@@ -18,6 +18,8 @@ void add_checkpoint(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
 void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code);
 void add_validate(CLI::App& app, int& exit_code);
+void add_import(CLI::App& app, int& exit_code);
+void add_export(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_resume_check(CLI::App& app, int& exit_code);
 void add_evaluate(CLI::App& app, int& exit_code);

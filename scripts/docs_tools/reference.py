@@ -172,6 +172,15 @@ FORMATS = {
         "rows that are done, so that a sweep resumes",
     ),
     "trellis.timed_piece/2": ("the cache of timings", "the timing of one piece of a graph"),
+    "trellis.export/1": (
+        "`trellis export --json`",
+        "the text for the other program; keys that it does not have",
+    ),
+    "trellis.import/1": (
+        "`trellis import --json`",
+        "counts; each key of the source: where, value, status, settings, note; the settings of "
+        "the result; problems of the result",
+    ),
     "trellis.validate/2": (
         "`trellis validate --json`",
         "problems as fields, and what would be built",

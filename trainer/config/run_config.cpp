@@ -155,6 +155,10 @@ RunCheck check_run_config(const std::string& file, const std::vector<std::string
   return check;
 }
 
+RunCheck check_run_config_text(const std::string& text, const std::string& file) {
+  return check_document(YamlDocument::parse(text, file), file, "");
+}
+
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
                           const std::string& instance) {
   RunCheck check = check_run_config(file, overrides, instance);

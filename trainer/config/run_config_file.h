@@ -22,4 +22,8 @@ class RunConfigFile {
   YamlSource source_;
 };
 
+/// check_run_config of a file that is not written yet: `file` is where it will be. Without
+/// config.resolved_yaml.
+[[nodiscard]] RunCheck check_run_config_text(const std::string& text, const std::string& file);
+
 }  // namespace trellis::trainer

@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "analysis/import/sources.h"
+#include "base/error.h"
+#include "base/input_file.h"
+#include "base/json_text.h"
+#include "base/yaml.h"
+
+namespace trellis::analysis {
+namespace {
+
+/// Configurations are written by hand; a larger file is something else.
+constexpr std::int64_t kMostBytes = 1 << 24;
+
+constexpr const char* kExpected =
+    "expected one of:\n"
+    "  nxdt: a YAML file with distributed_strategy or model_source\n"
+    "  nemo: a YAML file with trainer and model, and tensor_model_parallel_size or "
+    "pipeline_model_parallel_size in model\n"
+    "  megatron: a shell script or a text with --num-layers or pretrain_<name>.py\n"
+    "  hf: a folder with config.json, or a JSON file with model_type or architectures";
+
+[[noreturn]] void refuse(const std::string& file, const std::string& why) {
+  throw ConfigError(file + ": " + why + "; " + kExpected);
+}
+
+/// The file as a JSON object; none when it is something else.
+std::optional<nlohmann::json> json_object(const std::string& text, const std::string& file) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  if (first == std::string::npos || text[first] != '{') return std::nullopt;
+  try {
+    return parse_json(text, file, "JSON");
+  } catch (const ConfigError&) {
+    return std::nullopt;  // a mapping of YAML may begin alike
+  }
+}
+
+/// "nxdt", "nemo" or "".
+std::string detect_yaml(const std::string& text, const std::string& file) {
+  try {
+    const YamlDocument document = YamlDocument::parse(text, file);
+    const YamlMap root = document.root();
+    if (root.has("distributed_strategy") || root.has("model_source")) return "nxdt";
+    const YamlMap model = root.map("model");
+    const bool sizes =
+        model.has("tensor_model_parallel_size") || model.has("pipeline_model_parallel_size");
+    return root.has("trainer") && sizes ? "nemo" : "";
+  } catch (const ConfigError&) {
+    return "";  // shell scripts are no YAML
+  }
+}
+
+bool is_word_end(std::string_view text, std::size_t at) {
+  return at >= text.size() ||
+         (std::isalnum(static_cast<unsigned char>(text[at])) == 0 && text[at] != '-');
+}
+
+/// "pretrain_gpt.py"
+bool names_pretraining(std::string_view line) {
+  constexpr std::string_view kBegin = "pretrain_";
+  for (std::size_t at = line.find(kBegin); at != std::string_view::npos;
+       at = line.find(kBegin, at + 1)) {
+    std::size_t end = at + kBegin.size();
+    while (end < line.size() &&
+           (std::isalnum(static_cast<unsigned char>(line[end])) != 0 || line[end] == '_'))
+      ++end;
+    if (line.substr(end).starts_with(".py") && is_word_end(line, end + 3)) return true;
+  }
+  return false;
+}
+
+/// A comment may talk about Megatron; only lines that do something count.
+bool is_megatron(const std::string& text) {
+  constexpr std::string_view kOption = "--num-layers";
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t first = line.find_first_not_of(" \t");
+    if (first == std::string::npos || line[first] == '#') continue;
+    for (std::size_t at = line.find(kOption); at != std::string::npos;
+         at = line.find(kOption, at + 1)) {
+      if (is_word_end(line, at + kOption.size())) return true;
+    }
+    if (names_pretraining(line)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string detect_source(const std::string& file) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) {
+    if (std::filesystem::exists(std::filesystem::path(file) / "config.json", error)) return "hf";
+    refuse(file, "this folder has no config.json");
+  }
+  const std::string text = read_input_file(file, kMostBytes);
+  const auto object = json_object(text, file);
+  if (object && (object->contains("model_type") || object->contains("architectures"))) return "hf";
+  if (object && (object->contains("per_device_train_batch_size") || object->contains("output_dir")))
+    refuse(file,
+           "these are TrainingArguments without a model; name the model's folder, and put this "
+           "file into it as training_args.json");
+  if (std::string source = detect_yaml(text, file); !source.empty()) return source;
+  if (is_megatron(text)) return "megatron";
+  refuse(file, "this is no configuration that can be imported");
+}
+
+}  // namespace trellis::analysis

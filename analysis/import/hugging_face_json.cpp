@@ -1,0 +1,227 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "analysis/import/hugging_face_parts.h"
+#include "base/escape.h"
+#include "base/input_file.h"
+#include "base/json_text.h"
+#include "base/nearest.h"
+#include "trainer/config/known_keys.h"
+
+namespace trellis::analysis::hugging_face {
+namespace {
+
+using nlohmann::json;
+
+/// Files of both kinds have a few kilobytes.
+constexpr std::int64_t kMostBytes = 1 << 20;
+
+struct KeyPlace {
+  std::string name;
+  int line;
+};
+
+/// The keys of the outermost object. REQUIRES: `text` parses as JSON.
+std::vector<KeyPlace> places_of_keys(const std::string& text) {
+  std::vector<KeyPlace> places;
+  int depth = 0, line = 1;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    line += c == '\n';
+    depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    if (c != '"') continue;
+    const std::size_t begin = i;
+    for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
+    const std::size_t next = text.find_first_not_of(" \t\r\n", i + 1);
+    if (depth != 1 || next == std::string::npos || text[next] != ':') continue;
+    places.push_back({json::parse(text.substr(begin, i + 1 - begin)).get<std::string>(), line});
+  }
+  return places;
+}
+
+bool is_plain(const std::string& text) {
+  const bool safe = std::ranges::all_of(text, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '/' || c == '-';
+  });
+  if (!safe || text.empty() ||
+      (std::isalpha(static_cast<unsigned char>(text.front())) == 0 && text.front() != '/'))
+    return false;
+  return !trainer::is_neutral(text, "true|false|null|yes|no|on|off|y|n") &&
+         !trainer::is_neutral(text, "inf|nan|infinity");
+}
+
+}  // namespace
+
+JsonObject JsonObject::read(const std::string& file, const std::string& expected) {
+  const std::string text = read_input_file(file, kMostBytes);
+  json document = parse_json(text, file, expected);
+  if (!document.is_object())
+    throw ConfigError(fmt::format("{}: this is a JSON {}, not an object; expected {}", file,
+                                  document.type_name(), expected));
+  JsonObject object;
+  object.file_ = file;
+  std::set<std::string> seen;
+  Problems problems;
+  for (KeyPlace& place : places_of_keys(text)) {
+    const std::string where = fmt::format("{}:{}", file, place.line);
+    if (!seen.insert(place.name).second) {
+      problems.add(where + ":" + place.name, "this key is there twice; remove one of them");
+      continue;
+    }
+    object.keys_.push_back({place.name, std::move(document[place.name]), where});
+  }
+  problems.throw_if_any();
+  return object;
+}
+
+const json* JsonObject::find(std::string_view name) const {
+  const auto found = std::ranges::find(keys_, name, &JsonKey::name);
+  return found == keys_.end() || found->value.is_null() ? nullptr : &found->value;
+}
+
+SourceKey source_of(const std::string& prefix, const JsonKey& key) {
+  const bool secret = key.name.ends_with("_token") && key.value.is_string();
+  return {prefix + terminal_line(key.name), secret ? "\"<hidden>\"" : key.value.dump(), key.where};
+}
+
+std::string yaml_text(const std::string& text) { return is_plain(text) ? text : json(text).dump(); }
+
+std::string yaml_number(double number) { return fmt::format("{}", number); }
+
+ImportedKey ignored(SourceKey source, std::string why) {
+  return {std::move(source), ImportStatus::kIgnored, {}, std::move(why)};
+}
+
+ImportedKey at_default(SourceKey source, std::string why) {
+  return {std::move(source), ImportStatus::kDefault, {}, std::move(why)};
+}
+
+ImportedKey unsupported(SourceKey source, std::string advice) {
+  return {std::move(source), ImportStatus::kUnsupported, {}, std::move(advice)};
+}
+
+ImportedKey unknown(SourceKey source, const std::string& name,
+                    const std::vector<std::string>& known) {
+  const std::string nearest = nearest_name(name, known);
+  return {std::move(source),
+          ImportStatus::kUnclassified,
+          {},
+          "this program knows no such key" +
+              (nearest.empty() ? "" : "; did you mean `" + nearest + "`?")};
+}
+
+ImportedKey mapped(const SourceKey& source, const std::vector<Setting>& settings,
+                   const std::string& note) {
+  ImportedKey result{source, ImportStatus::kMapped, {}, note};
+  std::optional<ImportedKey> other;
+  for (const Setting& setting : settings) {
+    ImportedKey one = classify(source, setting);
+    if (one.status == ImportStatus::kMapped) {
+      std::ranges::move(one.settings, std::back_inserter(result.settings));
+    } else if (!other || one.status == ImportStatus::kUnsupported) {
+      other = std::move(one);
+    }
+  }
+  const bool refused = other && other->status == ImportStatus::kUnsupported;
+  if (refused || (other && result.settings.empty())) return *std::move(other);
+  return result;
+}
+
+bool is_neutral_value(const json& value, std::string_view neutral) {
+  const bool nothing = value.is_null() ||
+                       ((value.is_object() || value.is_array()) && value.empty()) ||
+                       (value.is_string() && value.get_ref<const std::string&>().empty());
+  if (nothing) return true;
+  if (value.is_structured()) return false;
+  return trainer::is_neutral(value.is_string() ? value.get<std::string>() : value.dump(), neutral);
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    if (end > begin) words.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+const Row* find_row(const std::vector<Row>& rows, std::string_view key) {
+  for (const Row& row : rows) {
+    const auto words = words_of(row.keys);
+    if (std::ranges::find(words, key) != words.end()) return &row;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> keys_of(const std::vector<Row>& rows) {
+  std::vector<std::string> keys;
+  for (const Row& row : rows) std::ranges::move(words_of(row.keys), std::back_inserter(keys));
+  return keys;
+}
+
+const json* Arguments::find(std::string_view name) const {
+  return object_ == nullptr ? nullptr : object_->find(name);
+}
+
+bool Arguments::has(std::string_view name) const { return find(name) != nullptr; }
+
+void Arguments::problem(std::string_view name, const std::string& expected) const {
+  if (!bad_.emplace(name).second) return;
+  const auto key = std::ranges::find(object_->keys(), name, &JsonKey::name);
+  problems_->add(fmt::format("{}: training_args.{}", key->where, name),
+                 fmt::format("expected {}, got {}", expected, key->value.dump()));
+}
+
+std::optional<double> Arguments::number(std::string_view name) const {
+  const json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_number()) return value->get<double>();
+  problem(name, "a number");
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> Arguments::integer(std::string_view name) const {
+  const json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  // transformers writes 3 epochs as 3.0.
+  const double number = value->is_number() ? value->get<double>() : 0.5;
+  if (number == std::floor(number) && std::abs(number) <= 1e15)
+    return static_cast<std::int64_t>(number);
+  problem(name, "an integer");
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> Arguments::positive(std::string_view name) const {
+  const auto value = integer(name);
+  if (!value || (*value >= 1 && *value <= INT32_MAX)) return value;
+  problem(name, "an integer of at least 1");
+  return std::nullopt;
+}
+
+std::optional<bool> Arguments::boolean(std::string_view name) const {
+  const json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_boolean()) return value->get<bool>();
+  problem(name, "true or false");
+  return std::nullopt;
+}
+
+std::optional<std::string> Arguments::text(std::string_view name) const {
+  const json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_string()) return value->get<std::string>();
+  problem(name, "a text");
+  return std::nullopt;
+}
+
+std::string Arguments::first_of(std::string_view names) const {
+  for (const std::string& name : words_of(names)) {
+    if (has(name)) return name;
+  }
+  return "";
+}
+
+}  // namespace trellis::analysis::hugging_face

@@ -1,0 +1,126 @@
+#include "analysis/import/import_report.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/import/setting_yaml.h"
+#include "analysis/report/text_table.h"
+#include "base/escape.h"
+
+namespace trellis::analysis {
+namespace {
+
+using nlohmann::json;
+using Align = TextTable::Align;
+
+constexpr std::array kAllStatus = {ImportStatus::kMapped, ImportStatus::kDefault,
+                                   ImportStatus::kIgnored, ImportStatus::kUnsupported,
+                                   ImportStatus::kUnclassified};
+
+/// Whether the key is in the result under its own name and value, and nothing is to say about it.
+bool is_same(const ImportedKey& key) {
+  return key.status == ImportStatus::kMapped && key.note.empty() && key.settings.size() == 1 &&
+         key.settings[0] == Setting{key.source.key, key.source.value};
+}
+
+std::string becomes(const ImportedKey& key) {
+  std::string text;
+  for (const Setting& setting : key.settings)
+    text += (text.empty() ? "" : "; ") + setting.key + ": " + setting.value;
+  return text;
+}
+
+/// By setting: which other name it had.
+std::map<std::string, std::string> old_names(const ImportedConfig& imported) {
+  std::map<std::string, std::string> names;
+  for (const ImportedKey& key : imported.keys) {
+    for (const Setting& setting : key.settings) {
+      if (setting.key != key.source.key) names[setting.key] = key.source.key;
+    }
+  }
+  return names;
+}
+
+/// What is not in the result, and why, as comments.
+std::string left_out(const ImportedConfig& imported) {
+  std::string text;
+  for (const ImportStatus status : {ImportStatus::kUnclassified, ImportStatus::kUnsupported,
+                                    ImportStatus::kIgnored, ImportStatus::kDefault}) {
+    std::string rows;
+    for (const ImportedKey& key : imported.keys) {
+      if (key.status == status && key.settings.empty())
+        rows += terminal_line(
+                    fmt::format("#   {}: {} - {}", key.source.key, key.source.value, key.note)) +
+                "\n";
+    }
+    if (!rows.empty()) text += fmt::format("\n# {}:\n", name(status)) + rows;
+  }
+  return text;
+}
+
+std::string counts_text(const ImportedConfig& imported) {
+  std::string text = fmt::format("{} keys:", imported.keys.size());
+  for (const ImportStatus status : kAllStatus) {
+    if (const std::size_t keys = count(imported, status); keys > 0)
+      text += fmt::format("{} {} {}", text.back() == ':' ? "" : ",", keys, name(status));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string import_yaml(const ImportedConfig& imported, const std::string& source) {
+  const std::map<std::string, std::string> names = old_names(imported);
+  const auto comment = [&](const std::string& key) {
+    const auto name = names.find(key);
+    return name == names.end() ? "" : "from " + name->second;
+  };
+  std::string text = terminal_line(fmt::format("# Imported from {} ({}). {}", source, imported.from,
+                                               counts_text(imported))) +
+                     "\n";
+  return text + setting_yaml(settings_of(imported), comment) + left_out(imported);
+}
+
+std::string import_text(const ImportedConfig& imported, bool all) {
+  TextTable table({{"key", Align::kLeft},
+                   {"value", Align::kLeft},
+                   {"", Align::kLeft},
+                   {"becomes, or why not", Align::kLeft}});
+  for (const ImportedKey& key : imported.keys) {
+    if (!all && (is_same(key) || key.status == ImportStatus::kDefault)) continue;
+    std::string text = becomes(key);
+    if (!key.note.empty()) text += (text.empty() ? "" : " - ") + key.note;
+    table.add({key.source.key, key.source.value, name(key.status), text});
+  }
+  return (table.empty() ? "" : table.text()) + counts_text(imported) + "\n";
+}
+
+json import_json(const ImportedConfig& imported, const std::string& source,
+                 const std::vector<std::string>& problems) {
+  json keys = json::array(), counts, settings = json::object();
+  for (const ImportedKey& key : imported.keys) {
+    json becomes = json::object();
+    for (const Setting& setting : key.settings) becomes[setting.key] = setting.value;
+    keys.push_back({{"key", key.source.key},
+                    {"value", key.source.value},
+                    {"where", key.source.where},
+                    {"status", name(key.status)},
+                    {"settings", becomes},
+                    {"note", key.note}});
+  }
+  for (const ImportStatus status : kAllStatus) counts[name(status)] = count(imported, status);
+  for (const Setting& setting : settings_of(imported)) settings[setting.key] = setting.value;
+  return {{"schema", "trellis.import/1"},
+          {"source", source},
+          {"from", imported.from},
+          {"counts", counts},
+          {"keys", keys},
+          {"settings", settings},
+          {"problems", problems}};
+}
+
+}  // namespace trellis::analysis

@@ -1,0 +1,95 @@
+#include "analysis/import/imported_config.h"
+
+#include <algorithm>
+#include <map>
+
+#include "analysis/import/schema_keys.h"
+#include "base/error.h"
+#include "trainer/config/known_keys.h"
+
+namespace trellis::analysis {
+namespace {
+
+using trainer::KeyUse;
+
+/// The text of a scalar without its quotes; of a list or a mapping as it is.
+std::string scalar_of(const std::string& value) {
+  const bool quoted = value.size() >= 2 && (value.front() == '"' || value.front() == '\'') &&
+                      value.back() == value.front();
+  return quoted ? value.substr(1, value.size() - 2) : value;
+}
+
+void decide(ImportedKey& imported, Setting setting, const trainer::KeyGroup& group) {
+  switch (group.use) {
+    case KeyUse::kSupported:
+    case KeyUse::kSection:
+      imported.status = ImportStatus::kMapped;
+      imported.settings.push_back(std::move(setting));
+      return;
+    case KeyUse::kIgnored:
+      imported.status = ImportStatus::kIgnored;
+      imported.note = group.why;
+      return;
+    case KeyUse::kLater:
+    case KeyUse::kNeutral:
+      imported.status = trainer::is_neutral(scalar_of(setting.value), group.neutral)
+                            ? ImportStatus::kDefault
+                            : ImportStatus::kUnsupported;
+      imported.note = group.why;
+      return;
+  }
+}
+
+}  // namespace
+
+const char* name(ImportStatus status) {
+  switch (status) {
+    case ImportStatus::kMapped: return "mapped";
+    case ImportStatus::kDefault: return "default";
+    case ImportStatus::kIgnored: return "ignored";
+    case ImportStatus::kUnsupported: return "unsupported";
+    case ImportStatus::kUnclassified: return "unclassified";
+  }
+  return "";
+}
+
+std::vector<Setting> settings_of(const ImportedConfig& imported) {
+  std::vector<Setting> settings;
+  std::map<std::string, std::pair<std::string, std::string>> seen;  // key → value, place
+  Problems problems;
+  for (const ImportedKey& key : imported.keys) {
+    for (const Setting& setting : key.settings) {
+      const std::string place = key.source.where + ": " + key.source.key;
+      const auto [at, is_new] = seen.try_emplace(setting.key, setting.value, place);
+      if (is_new) {
+        settings.push_back(setting);
+      } else if (at->second.first != setting.value) {
+        problems.add(place, "asks for " + setting.key + ": " + setting.value + ", and " +
+                                at->second.second + " for " + at->second.first +
+                                ": remove one of the two");
+      }
+    }
+  }
+  problems.throw_if_any();
+  for (const Setting& setting : imported.implied) {
+    if (!seen.contains(setting.key)) settings.push_back(setting);
+  }
+  return settings;
+}
+
+ImportedKey classify(SourceKey source, Setting setting) {
+  ImportedKey imported{std::move(source)};
+  const SchemaKey known = schema_key(setting.key);
+  if (known.group == nullptr) {
+    imported.note = known.unknown;
+  } else {
+    decide(imported, std::move(setting), *known.group);
+  }
+  return imported;
+}
+
+std::size_t count(const ImportedConfig& imported, ImportStatus status) {
+  return static_cast<std::size_t>(std::ranges::count(imported.keys, status, &ImportedKey::status));
+}
+
+}  // namespace trellis::analysis

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <vector>
+
+#include "analysis/import/megatron_args.h"
+
+namespace trellis::analysis {
+
+/// What becomes of an argument whose meaning depends on its value or on other arguments
+/// (MegatronRow::Does::kRule).
+[[nodiscard]] ImportedKey apply_megatron_rule(const MegatronArgument& argument,
+                                              const MegatronArguments& all);
+/// The rules of the run: batches, steps, the schedule, checkpoints, data. nullptr: none of them.
+using MegatronRule = ImportedKey (*)(const MegatronArgument&, const MegatronArguments&);
+[[nodiscard]] MegatronRule megatron_run_rule(std::string_view name);
+
+/// What Megatron-LM does where an argument is missing and this program would do otherwise, and
+/// what a legal file needs.
+[[nodiscard]] std::vector<Setting> megatron_defaults(const MegatronArguments& all);
+
+/// The schedule of the learning rate, in steps.
+struct MegatronSchedule {
+  std::string name;              ///< of this program
+  std::vector<Setting> lengths;  ///< warmup_steps, constant_steps, hold_steps
+  std::string refused = {};      ///< what about it is not supported; "": nothing
+};
+[[nodiscard]] MegatronSchedule megatron_schedule(const MegatronArguments& all);
+
+/// Helpers of rules.
+[[nodiscard]] ImportedKey ignored(const MegatronArgument& argument, std::string note);
+[[nodiscard]] ImportedKey refused(const MegatronArgument& argument, std::string note);
+[[nodiscard]] ImportedKey by_default(const MegatronArgument& argument, std::string note);
+/// classify() of each of `settings`; one that is not supported decides.
+[[nodiscard]] ImportedKey mapped(const MegatronArgument& argument, std::vector<Setting> settings,
+                                 std::string note = {});
+
+}  // namespace trellis::analysis

@@ -1,0 +1,165 @@
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "analysis/import/nemo_table.h"
+#include "analysis/import/sources.h"
+#include "analysis/import/yaml_keys.h"
+#include "trainer/config/known_keys.h"
+
+namespace trellis::analysis {
+namespace {
+
+using Values = std::map<std::string, std::string>;  ///< of the source, by key
+
+bool is_true(const std::string& value) { return trainer::is_neutral(value, "true"); }
+
+/// `pattern`: a key, or the beginning of keys and a `*`.
+bool matches(std::string_view pattern, std::string_view key) {
+  if (!pattern.ends_with('*')) return pattern == key;
+  return key.starts_with(pattern.substr(0, pattern.size() - 1));
+}
+
+const NemoRow* row_of(std::string_view key) {
+  for (const NemoRow& row : nemo_rows()) {
+    for (std::string_view rest = row.keys; !rest.empty();) {
+      const std::size_t end = std::min(rest.find(' '), rest.size());
+      if (matches(rest.substr(0, end), key)) return &row;
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  return nullptr;
+}
+
+ImportedKey mapped(const SourceKey& source, std::vector<Setting> settings, std::string note = {}) {
+  return {source, ImportStatus::kMapped, std::move(settings), std::move(note)};
+}
+
+ImportedKey by_row(const SourceKey& source, const NemoRow& row) {
+  using enum NemoRow::Does;
+  const std::string note(row.note);
+  if (row.does == kMoves) return classify(source, {std::string(row.target), source.value});
+  if (row.does == kIgnored) return {source, ImportStatus::kIgnored, {}, note};
+  const bool neutral = trainer::is_neutral(source.value, row.target);
+  return {source, neutral ? ImportStatus::kDefault : ImportStatus::kUnsupported, {}, note};
+}
+
+/// Lightning's precision and Megatron's "O2" (bf16 weights, fp32 master weights) together are one
+/// of NxDT's modes.
+ImportedKey precision(const SourceKey& source, const Values& values) {
+  const std::string digits = source.value.substr(source.value.find_first_not_of("\"'"));
+  const auto found = values.find("model.megatron_amp_O2");
+  const bool o2 = found != values.end() && is_true(found->second);
+  if (digits.starts_with("bf16"))
+    return mapped(source, {{"precision.type", o2 ? "mixed_precision" : "autocast"}},
+                  o2 ? "megatron_amp_O2: bf16 weights with fp32 master weights"
+                     : "without megatron_amp_O2: fp32 weights under autocast");
+  if (digits.starts_with("32")) return mapped(source, {{"precision.type", "fp32"}});
+  return {source,
+          ImportStatus::kUnsupported,
+          {},
+          "fp16 is not supported: use bf16-mixed, or choose precision.type"};
+}
+
+/// Apex's names of the same optimizer; the distributed one shards its states.
+ImportedKey optimizer(const SourceKey& source, const Values&) {
+  if (source.value == "fused_adam" || source.value == "adam")
+    return mapped(source, {{"model.optim.name", "adamw"}},
+                  "Apex's fused Adam decays as AdamW does");
+  if (source.value == "distributed_fused_adam" || source.value == "mcore_distributed_optim")
+    return mapped(
+        source,
+        {{"model.optim.name", "adamw_fp32OptState"}, {"distributed_strategy.zero1", "true"}},
+        "states in fp32, sharded over data parallelism");
+  return classify(source, {source.key, source.value});
+}
+
+ImportedKey activation(const SourceKey& source, const Values&) {
+  const bool fast = source.value.starts_with("fast-");
+  return classify(source, {source.key, fast ? source.value.substr(5) : source.value});
+}
+
+/// null: none, as 1 is.
+ImportedKey virtual_stages(const SourceKey& source, const Values&) {
+  if (source.value == "null") return {source, ImportStatus::kDefault, {}, "stages have one chunk"};
+  return mapped(source,
+                {{"distributed_strategy.virtual_pipeline_model_parallel_size", source.value}});
+}
+
+ImportedKey load_balancing(const SourceKey& source, const Values&) {
+  if (source.value == "sinkhorn")
+    return mapped(source, {{"model.moe.routing_algorithm", "sinkhorn"}});
+  if (source.value == "aux_loss")
+    return mapped(source, {{"model.moe.routing_algorithm", "top_k"}},
+                  "the loss counts by moe_aux_loss_coeff");
+  if (source.value == "none") return mapped(source, {{"model.moe.routing_algorithm", "top_k"}});
+  return {source,
+          ImportStatus::kUnsupported,
+          {},
+          "expected aux_loss, sinkhorn or none: choose model.moe.routing_algorithm"};
+}
+
+/// Read with trainer.precision.
+ImportedKey amp_o2(const SourceKey& source, const Values& values) {
+  if (values.contains("trainer.precision") || !is_true(source.value))
+    return {source, ImportStatus::kDefault, {}, "it is part of precision.type"};
+  return mapped(source, {{"precision.type", "mixed_precision"}});
+}
+
+/// NNM: two switches of what NxDT calls one mode.
+ImportedKey zero_precision(const SourceKey& source, const Values&) {
+  const std::string key = source.key.ends_with("master_weight") ? "precision.master_weights"
+                                                                : "precision.fp32_grad_acc";
+  return mapped(source, {{key, source.value}, {"precision.type", "manual"}},
+                "chosen singly: precision.type manual");
+}
+
+using Rule = ImportedKey (*)(const SourceKey&, const Values&);
+const std::map<std::string, Rule, std::less<>>& rules() {
+  static const std::map<std::string, Rule, std::less<>> all = {
+      {"trainer.precision", precision},
+      {"model.precision", precision},
+      {"model.megatron_amp_O2", amp_o2},
+      {"model.zero_use_master_weight", zero_precision},
+      {"model.zero_use_fp32_grad_accum", zero_precision},
+      {"model.optim.name", optimizer},
+      {"model.activation", activation},
+      {"model.virtual_pipeline_model_parallel_size", virtual_stages},
+      {"model.moe_router_load_balancing_type", load_balancing},
+  };
+  return all;
+}
+
+/// Where sections moved as a whole.
+std::string moved(const std::string& key) {
+  for (const auto& [from, to] :
+       {std::pair{"model.data.", "data."}, std::pair{"model.tokenizer.", "data.tokenizer."}}) {
+    if (key.starts_with(from)) return to + key.substr(std::string_view(from).size());
+  }
+  return key;
+}
+
+ImportedKey import_key(const SourceKey& source, const Values& values) {
+  if (source.value == "?\?\?" || source.value == "\"?\?\?\"")
+    return {source, ImportStatus::kUnsupported, {}, "its value is missing (?\?\?): set it"};
+  if (const auto rule = rules().find(source.key); rule != rules().end())
+    return rule->second(source, values);
+  if (const NemoRow* row = row_of(source.key)) return by_row(source, *row);
+  return classify(source, {moved(source.key), source.value});
+}
+
+}  // namespace
+
+ImportedConfig import_nemo(const std::string& file, const std::vector<std::string>& overrides) {
+  const std::vector<SourceKey> keys =
+      yaml_keys(file, overrides, [](const std::string&) { return true; });
+  Values values;
+  for (const SourceKey& key : keys) values[key.key] = key.value;
+  ImportedConfig imported{.from = "nemo", .keys = {}, .implied = {{"model_source", "megatron"}}};
+  for (const SourceKey& key : keys) imported.keys.push_back(import_key(key, values));
+  return imported;
+}
+
+}  // namespace trellis::analysis

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "analysis/import/imported_config.h"
+#include "base/yaml.h"
+
+namespace trellis::analysis {
+
+/// Every key of a YAML file, after overrides and interpolation, in file order. A mapping is a key
+/// for each of its own where `opens(dotted key)` says so, and one key otherwise; an empty one is
+/// always one. Throws ConfigError (file:line:key) for what is no YAML, for interpolations that lead
+/// in a circle or nowhere, and for duplicate keys.
+[[nodiscard]] std::vector<SourceKey> yaml_keys(
+    const std::string& file, const std::vector<std::string>& overrides,
+    const std::function<bool(const std::string& key)>& opens);
+
+}  // namespace trellis::analysis

@@ -1,0 +1,101 @@
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "analysis/import/import_report.h"
+#include "analysis/import/sources.h"
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/escape.h"
+#include "cli/not_empty.h"
+#include "cli/verbs.h"
+#include "trainer/config/run_config_file.h"
+
+namespace trellis::cli {
+namespace {
+
+struct ImportOptions {
+  std::string file, from = "auto", out, training_args;
+  std::vector<std::string> overrides;
+  bool all = false, json = false, force = false;
+};
+
+analysis::ImportedConfig read(const ImportOptions& options) {
+  const std::string from =
+      options.from == "auto" ? analysis::detect_source(options.file) : options.from;
+  const bool is_yaml = from == "nxdt" || from == "nemo";
+  if (!is_yaml && !options.overrides.empty())
+    throw ConfigError("overrides (" + options.overrides.front() +
+                      "): expected with YAML files only, got a source of " + from +
+                      ": change the file that is written");
+  if (from != "hf" && !options.training_args.empty())
+    throw ConfigError("--training-args: expected with --from hf only, got " + from);
+  if (from == "nxdt") return analysis::import_nxdt(options.file, options.overrides);
+  if (from == "nemo") return analysis::import_nemo(options.file, options.overrides);
+  if (from == "megatron") return analysis::import_megatron(options.file);
+  return analysis::import_hugging_face(options.file, options.training_args);
+}
+
+void refuse_to_replace(const ImportOptions& options) {
+  if (options.out.empty() || options.force || !std::filesystem::exists(options.out)) return;
+  throw ConfigError("--out " + options.out +
+                    ": the file is there already: name another one, or replace it with --force");
+}
+
+int import(const ImportOptions& options) {
+  refuse_to_replace(options);
+  const analysis::ImportedConfig imported = read(options);
+  const std::string yaml = analysis::import_yaml(imported, options.file);
+  const std::string name = options.out.empty() ? options.file : options.out;
+  const trainer::RunCheck check = trainer::check_run_config_text(yaml, name);
+  if (!options.out.empty()) write_file_atomically(options.out, yaml);
+  if (options.json) {
+    std::cout << analysis::import_json(imported, options.file, check.problems).dump(1) << "\n";
+  } else {
+    std::cout << analysis::import_text(imported, options.all);
+    for (const std::string& problem : check.problems)
+      std::cout << "problem of the result: " << terminal_line(problem) << "\n";
+    if (!options.out.empty()) std::cout << "written: " << terminal_line(options.out) << "\n";
+  }
+  const bool known = analysis::count(imported, analysis::ImportStatus::kUnclassified) == 0;
+  return static_cast<int>(known && check.problems.empty() ? ExitCode::kOk : ExitCode::kConfig);
+}
+
+}  // namespace
+
+void add_import(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand(
+      "import",
+      "turns a configuration of NxDT, NeMo, Megatron-LM or Hugging Face into one of this "
+      "program, and says what becomes of each key");
+  auto options = std::make_shared<ImportOptions>();
+  verb->add_option("file", options->file,
+                   "a YAML file; a shell script or text with Megatron-LM's arguments, which is "
+                   "never executed; a Hugging Face folder or config.json")
+      ->check(not_empty("a file"))
+      ->required();
+  verb->add_option("overrides", options->overrides, "key.path=value, of a YAML file");
+  verb->add_option("--from", options->from, "whose configuration it is; auto: by what it holds")
+      ->check(CLI::IsMember({"auto", "nxdt", "nemo", "megatron", "hf"}))
+      ->capture_default_str();
+  verb->add_option("--training-args", options->training_args,
+                   "transformers' TrainingArguments as JSON; none: training_args.json of the "
+                   "folder, if there is one")
+      ->type_name("FILE");
+  verb->add_option("--out", options->out, "where to write the YAML file")->type_name("FILE");
+  verb->add_flag("--force", options->force, "replace --out");
+  verb->add_flag("--all", options->all, "list every key, also those that stay as they are");
+  verb->add_flag("--json", options->json, "one JSON document (schema trellis.import/1)");
+  verb->footer(
+      "Exit code 0: every key is mapped, default, ignored or unsupported, and the result is "
+      "legal; 2: a key is unclassified, or `trellis validate` would refuse the result.\n"
+      "Examples:\n  trellis import megatron_gpt_config.yaml --out gpt.yaml\n"
+      "  trellis import --from megatron train_llama3_8b.sh --out llama3_8b.yaml");
+  verb->callback([options, &exit_code] { exit_code = import(*options); });
+}
+
+}  // namespace trellis::cli

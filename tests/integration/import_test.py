@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""`trellis import`: what becomes of each key of another program's configuration."""
+
+import json
+import pathlib
+import random
+import shutil
+import unittest
+
+from cli_case import SOURCE, Case
+
+EXAMPLES = sorted((SOURCE / "examples/nxdt").glob("*.yaml"))
+
+# NxDT's table "NeMo to NxDT", row by row: section.key, a value that NeMo's examples have, and the
+# setting that it becomes (=: the same name; none: the feature does not exist or does nothing).
+NEMO_ROWS = """
+name gpt =
+restore_from_path null
+trainer.devices 8 =
+trainer.num_nodes 2 =
+trainer.accelerator gpu
+trainer.precision bf16 precision.type
+trainer.logger false
+trainer.enable_checkpointing false
+trainer.use_distributed_sampler false
+trainer.max_epochs -1 =
+trainer.max_steps 100 =
+trainer.log_every_n_steps 10 =
+trainer.val_check_interval 50 =
+trainer.limit_val_batches 5 =
+trainer.limit_test_batches 5 =
+trainer.accumulate_grad_batches 1
+trainer.gradient_clip_val 1.0 =
+trainer.benchmark false
+trainer.enable_model_summary false
+exp_manager.log_local_rank_0_only true =
+exp_manager.create_tensorboard_logger true =
+exp_manager.explicit_log_dir logs =
+exp_manager.exp_dir runs =
+exp_manager.name gpt =
+exp_manager.create_wandb_logger true
+exp_manager.wandb_logger_kwargs.project mine
+exp_manager.resume_if_exists true =
+exp_manager.resume_ignore_no_checkpoint true =
+exp_manager.create_checkpoint_callback true =
+exp_manager.checkpoint_callback_params.mode max =
+model.mcore_gpt false
+model.tensor_model_parallel_size 4 distributed_strategy.=
+model.pipeline_model_parallel_size 2 distributed_strategy.=
+model.virtual_pipeline_model_parallel_size 2 distributed_strategy.=
+model.sequence_parallel true distributed_strategy.sequence_parallel
+model.micro_batch_size 1 data.micro_batch_size
+model.global_batch_size 16 data.global_batch_size
+model.tokenizer.library megatron data.tokenizer.library
+model.data.seq_length 64 data.seq_length
+model.encoder_seq_length 64 =
+model.max_position_embeddings 64 =
+model.make_vocab_size_divisible_by 128 =
+model.pre_process true
+model.post_process true
+model.persist_layer_norm true
+model.share_embeddings_and_output_weights true =
+model.position_embedding_type rope =
+model.rotary_percentage 1.0 =
+model.transformer_block_type pre_ln =
+model.has_bias false =
+model.num_query_groups 4 model.num_kv_heads
+model.native_amp_init_scale 4294967296
+model.native_amp_growth_interval 1000
+model.hysteresis 2
+model.fp32_residual_connection false =
+model.fp16_lm_cross_entropy false
+model.megatron_amp_O2 true
+model.grad_div_ar_fusion true
+model.gradient_accumulation_fusion true
+model.bias_activation_fusion true
+model.bias_dropout_add_fusion true
+model.masked_softmax_fusion true
+model.seed 1234 seed
+model.resume_from_checkpoint null exp_manager.resume_from_checkpoint
+model.use_cpu_initialization false
+model.onnx_safe false
+model.apex_transformer_log_level 30
+model.gradient_as_bucket_view true
+model.sync_batch_comm false
+model.activations_checkpoint_granularity selective =
+model.activations_checkpoint_method uniform
+model.activations_checkpoint_num_layers null
+model.num_micro_batches_with_partial_activation_checkpoints null
+model.activations_checkpoint_layers_per_pipeline null
+model.disable_layer_norm_checkpointing true
+model.transformer_engine false
+model.fp8 false
+model.fp8_e4m3 false
+model.fp8_hybrid false
+model.fp8_margin 0
+model.use_emha false
+model.nsys_profile.enabled false
+model.optim.name adamw =
+"""
+
+
+def nested(rows):
+    """{"a.b": "1"} as the text of a YAML file."""
+    tree = {}
+    for key, value in rows.items():
+        *path, last = key.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+
+    def lines(node, indent):
+        for key, value in node.items():
+            if isinstance(value, dict):
+                yield f"{indent}{key}:"
+                yield from lines(value, indent + "  ")
+            else:
+                yield f"{indent}{key}: {value}"
+
+    return "\n".join(lines(tree, "")) + "\n"
+
+
+class ImportCase(Case):
+    def write(self, text, name="source.yaml"):
+        path = self.dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def imported(self, source, *args):
+        """(document, exit code)."""
+        result = self.trellis("import", source, "--json", *args)
+        self.assertTrue(result.stdout, result.stderr)
+        return json.loads(result.stdout), result.returncode
+
+
+class Nxdt(ImportCase):
+    def test_every_key_of_the_examples_is_classified_and_none_is_lost(self):
+        self.assertEqual(len(EXAMPLES), 22)
+        for file in EXAMPLES:
+            with self.subTest(file=file.name):
+                document, code = self.imported(file)
+                self.assertEqual((code, document["problems"]), (0, []))
+                self.assertEqual(document["from"], "nxdt")
+                self.assertEqual(document["counts"]["unclassified"], 0)
+                self.assertEqual(sum(document["counts"].values()), len(document["keys"]))
+
+    def test_the_plan_of_the_result_is_that_of_the_source(self):
+        examples = self.dir / "examples"  # a model_config is relative to its file
+        shutil.copytree(SOURCE / "examples/nxdt", examples)
+        for file in EXAMPLES:
+            with self.subTest(file=file.name):
+                out = examples / f"imported_{file.name}"
+                result = self.trellis("import", examples / file.name, "--out", out)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                plans = [
+                    json.loads(self.trellis("validate", path, "--json").stdout)["plan"]
+                    for path in (examples / file.name, out)
+                ]
+                self.assertEqual(plans[0], plans[1])
+
+    def test_out_and_back_keeps_every_key(self):
+        examples = self.dir / "examples"
+        shutil.copytree(SOURCE / "examples/nxdt", examples)
+        for file in EXAMPLES:
+            with self.subTest(file=file.name):
+                before, _ = self.imported(examples / file.name)
+                own, back = examples / f"own_{file.name}", examples / f"back_{file.name}"
+                self.trellis("import", examples / file.name, "--out", own)
+                result = self.trellis("export", own, "--to", "nxdt", "--out", back)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                after, _ = self.imported(back)
+                pairs = [
+                    {(key["key"], key["value"]) for key in document["keys"]}
+                    for document in (before, after)
+                ]
+                self.assertEqual(pairs[0], pairs[1])
+
+    def test_keys_of_this_program_are_left_out_and_named(self):
+        result = self.trellis(
+            "export",
+            EXAMPLES[0],
+            *("software=nxd", "distributed_strategy.context_parallel_order=contiguous"),
+            *("--to", "nxdt", "--json"),
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        document = json.loads(result.stdout)
+        left_out = [key["key"] for key in document["left_out"]]
+        self.assertIn("software", left_out)
+        self.assertIn("distributed_strategy.context_parallel_order", left_out)
+        self.assertNotIn("software", document["text"])
+
+    def test_random_keys_are_never_dropped(self):
+        source = random.Random(1)
+        text = EXAMPLES[0].read_text()
+        for round in range(20):
+            name = "".join(source.choice("abcdefgh_") for _ in range(12))
+            section = source.choice(["trainer", "model", "data", "exp_manager", "precision"])
+            changed = text.replace(f"\n{section}:\n", f"\n{section}:\n  {name}: {round}\n", 1)
+            self.assertNotEqual(changed, text)
+            document, code = self.imported(self.write(changed))
+            self.assertEqual(code, 2)
+            unknown = [key for key in document["keys"] if key["status"] == "unclassified"]
+            self.assertEqual([key["key"] for key in unknown], [f"{section}.{name}"])
+            self.assertIn(":", unknown[0]["where"])
+
+
+class Nemo(ImportCase):
+    def rows(self):
+        rows = [line.split() for line in NEMO_ROWS.strip().splitlines()]
+        self.assertEqual(len(rows), 83)
+        return [
+            (key, value, "".join(mark).replace("=", key if mark == ["="] else key.split(".")[-1]))
+            for key, value, *mark in rows
+        ]
+
+    def test_the_83_rows_of_the_table(self):
+        rows = self.rows()
+        source = self.write(nested({key: value for key, value, _ in rows}))
+        document, _ = self.imported(source, "--from", "nemo")
+        found = {key["key"]: key for key in document["keys"]}
+        self.assertEqual(len(found), 83)
+        for key, _, target in rows:
+            with self.subTest(key=key):
+                row = found[key]
+                self.assertNotEqual(row["status"], "unclassified", row["note"])
+                if target:
+                    self.assertEqual((row["status"], [*row["settings"]][:1]), ("mapped", [target]))
+                else:
+                    self.assertIn(row["status"], ("default", "ignored", "unsupported"))
+                    self.assertTrue(row["note"], "a reason")
+
+    def test_precision_and_o2_are_one_mode(self):
+        for precision, o2, expected in (
+            ("bf16-mixed", "true", "mixed_precision"),
+            ("bf16-mixed", "false", "autocast"),
+            ("bf16", "true", "mixed_precision"),
+            ("32", "false", "fp32"),
+            ("32-true", "true", "fp32"),
+        ):
+            source = self.write(
+                nested({"trainer.precision": precision, "model.megatron_amp_O2": o2})
+            )
+            document, _ = self.imported(source, "--from", "nemo")
+            self.assertEqual(document["settings"]["precision.type"], expected)
+        document, _ = self.imported(
+            self.write(nested({"trainer.precision": "16-mixed"})), "--from", "nemo"
+        )
+        self.assertEqual(document["counts"]["unsupported"], 1)
+
+    def test_what_contradicts_is_named_with_both_places(self):
+        source = self.write("seed: 1\ntrainer:\n  devices: 1\nmodel:\n  seed: 2\n")
+        result = self.trellis("import", source, "--from", "nemo")
+        self.fails(result, 2, f"{source}:5: model.seed", f"{source}:1: seed", "remove one")
+
+    def test_a_missing_value_and_unknown_keys(self):
+        source = self.write(nested({"model.data.data_prefix": '"???"', "model.hiden_size": 8}))
+        document, code = self.imported(source, "--from", "nemo")
+        self.assertEqual(code, 2)
+        rows = {key["key"]: key for key in document["keys"]}
+        self.assertEqual(rows["model.data.data_prefix"]["status"], "unsupported")
+        self.assertIn("set it", rows["model.data.data_prefix"]["note"])
+        self.assertIn("hidden_size", rows["model.hiden_size"]["note"])
+
+
+class BadInput(ImportCase):
+    def test_each_is_named_with_its_place(self):
+        for name, text, words in (
+            ("circle", "a: ${b}\nb: ${a}\n", ("circle.yaml", "${")),
+            ("nowhere", "name: ${model.nothing}\n", ("nowhere.yaml:1", "model.nothing")),
+            ("environment", "name: ${oc.env:HOME}\n", ("environment.yaml:1", "oc.env")),
+            ("twice", "name: a\nname: b\n", ("twice.yaml:2", "name")),
+            ("no_yaml", "a: [1, 2\n", ("no_yaml.yaml",)),
+        ):
+            with self.subTest(name=name):
+                source = self.write(text, f"{name}.yaml")
+                result = self.trellis("import", source, "--from", "nemo")
+                self.fails(result, 2, *words)
+
+    def test_a_bomb_is_refused(self):
+        lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+        lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+        result = self.trellis("import", self.write("\n".join(lines) + "\n"), "--from", "nxdt")
+        self.assertEqual(result.returncode, 2)
+
+    def test_options_that_do_not_fit(self):
+        file = EXAMPLES[0]
+        self.fails(self.trellis("import", file, "--training-args", file), 2, "--from hf")
+        out = self.write("mine\n", "out.yaml")
+        self.fails(self.trellis("import", file, "--out", out), 2, str(out), "--force")
+        self.assertEqual(out.read_text(), "mine\n")
+        self.assertEqual(self.trellis("import", file, "--out", out, "--force").returncode, 0)
+        self.assertIn("# Imported from", out.read_text())
+
+    def test_no_such_file(self):
+        missing = pathlib.Path("/nowhere/x.yaml")
+        self.fails(self.trellis("import", missing), 2, str(missing))
+        self.fails(self.trellis("import", missing, "--from", "nemo"), 2, str(missing))
+
+
+if __name__ == "__main__":
+    unittest.main()
