@@ -82,7 +82,9 @@ const json* JsonObject::find(std::string_view name) const {
 }
 
 SourceKey source_of(const std::string& prefix, const JsonKey& key) {
-  const bool secret = key.name.ends_with("_token") && key.value.is_string();
+  const bool named_so =
+      key.name == "token" || key.name.ends_with("_token") || key.name.ends_with("api_key");
+  const bool secret = named_so && key.value.is_string();
   return {prefix + terminal_line(key.name), secret ? "\"<hidden>\"" : key.value.dump(), key.where};
 }
 

@@ -139,29 +139,33 @@ std::string unread_rope_key(const json& value) {
   return "";
 }
 
-ImportedKey read_key(SourceKey source, const Model& model, const JsonKey& key) {
-  if (key.value.is_null()) return at_default(std::move(source), "null: the model's default");
-  const bool rope = key.name == "rope_scaling" || key.name == "rope_parameters";
+ImportedKey read_rope(SourceKey source, const Model& model, const JsonKey& key, std::string note) {
   if (key.name == "rope_scaling" && model.file.find("rope_parameters") != nullptr)
     return ignored(std::move(source), "rope_parameters replaces it");
-  if (key.name == "dtype" && model.file.find("torch_dtype") != nullptr)
-    return ignored(std::move(source), "torch_dtype, its older name, is read");
-  if (rope && model.read.rope_scaling && trainer::is_later_rope_type(model.read.rope_scaling->type))
+  if (model.read.rope_scaling && trainer::is_later_rope_type(model.read.rope_scaling->type))
     return unsupported(std::move(source),
                        fmt::format("RoPE scaling of type {} is not supported: a copy of the file "
                                    "with null trains on short sequences",
                                    model.read.rope_scaling->type));
-  if (const std::string inner = rope ? unread_rope_key(key.value) : ""; !inner.empty()) {
-    if (inner == "partial_rotary_factor")
-      return unsupported(std::move(source), "the whole of a head is rotated; expected 1");
-    return {std::move(source),
-            ImportStatus::kUnclassified,
-            {},
-            "this program knows no key `" + terminal_line(inner) + "` in it"};
-  }
+  const std::string inner = unread_rope_key(key.value);
+  if (inner == "partial_rotary_factor")
+    return unsupported(std::move(source), "the whole of a head is rotated; expected 1");
+  if (inner.empty()) return {std::move(source), ImportStatus::kMapped, {}, std::move(note)};
+  return {std::move(source),
+          ImportStatus::kUnclassified,
+          {},
+          "this program knows no key `" + terminal_line(inner) + "` in it"};
+}
+
+ImportedKey read_key(SourceKey source, const Model& model, const JsonKey& key) {
+  if (key.value.is_null()) return at_default(std::move(source), "null: the model's default");
   std::string note = fmt::format("read from config.json by {}", kSetting);
-  if ((key.name == "torch_dtype" || key.name == "dtype") && !model.read.bf16 &&
-      key.value != "float32")
+  if (key.name == "rope_scaling" || key.name == "rope_parameters")
+    return read_rope(std::move(source), model, key, std::move(note));
+  if (key.name == "dtype" && model.file.find("torch_dtype") != nullptr)
+    return ignored(std::move(source), "torch_dtype, its older name, is read");
+  const bool dtype = key.name == "torch_dtype" || key.name == "dtype";
+  if (dtype && !model.read.bf16 && key.value != "float32")
     note += "; weights are float32, as any other than bfloat16 are";
   return {std::move(source), ImportStatus::kMapped, {}, std::move(note)};
 }

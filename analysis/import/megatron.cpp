@@ -95,8 +95,9 @@ void size_defaults(const MegatronArguments& all, std::vector<Setting>& settings)
     settings.push_back(
         {"model.ffn_hidden_size", fmt::format("{}", all.has("swiglu") ? gated : *hidden * 4)});
   }
-  const bool split = all.has("data-path");
-  if (split) settings.push_back({"data.splits_string", "\"969,30,1\""});
+  if (const auto batch = megatron_global_batch(all))
+    settings.push_back({"data.global_batch_size", fmt::format("{}", *batch)});
+  if (all.has("data-path")) settings.push_back({"data.splits_string", "\"969,30,1\""});
   if (all.has("optimizer") && all.text("optimizer") == "sgd")
     settings.push_back({"model.optim.momentum", "0.9"});
   if (!all.has("optimizer") || all.text("optimizer") == "adam")

@@ -171,7 +171,7 @@ class Parser {
 
   /// Up to the next argument, even where it is too many: which values are wrong is said about the
   /// argument. A word that the shell decides may be anything, so it is a value only where one is
-  /// missing. What an unknown argument of a launcher takes cannot be told from the next program.
+  /// missing. What an unknown argument of a launcher takes cannot be derived from the next program.
   void take_values(MegatronArgument& argument) {
     using enum MegatronRow::Values;
     const auto values = argument.row != nullptr ? argument.row->values : kList;
@@ -200,10 +200,13 @@ class Parser {
     if (word.undetermined.empty())
       throw ConfigError(fmt::format("{}:{}: '{}' belongs to no argument: expected --NAME", file_,
                                     word.line, word.text));
-    arguments_.push_back({word.text,
-                          {word.text, "", fmt::format("{}:{}", file_, word.line)},
-                          {},
-                          word.undetermined});
+    MegatronArgument argument{word.text, {word.text, "", fmt::format("{}:{}", file_, word.line)}};
+    argument.undetermined = word.undetermined;
+    // It may end in an argument, whose values are here.
+    for (; at_ < command_.words.size() && !is_argument(command_.words[at_]); ++at_)
+      argument.values.push_back(command_.words[at_].text);
+    argument.source.value = argument.values.empty() ? "\"\"" : shown(argument);
+    arguments_.push_back(std::move(argument));
   }
 
   static std::string shown(const MegatronArgument& argument) {

@@ -18,6 +18,10 @@ using MegatronRule = ImportedKey (*)(const MegatronArgument&, const MegatronArgu
 /// what a legal file needs.
 [[nodiscard]] std::vector<Setting> megatron_defaults(const MegatronArguments& all);
 
+/// Samples of a step: --global-batch-size, or a micro-batch for each data-parallel rank; nullopt
+/// where the ranks are not known.
+[[nodiscard]] std::optional<std::int64_t> megatron_global_batch(const MegatronArguments& all);
+
 /// The schedule of the learning rate, in steps.
 struct MegatronSchedule {
   std::string name;              ///< of this program

@@ -16,27 +16,8 @@ using Argument = MegatronArgument;
 using Arguments = MegatronArguments;
 using Count = std::optional<std::int64_t>;
 
-/// Samples of a step; without --global-batch-size Megatron-LM makes one micro-batch per rank.
-Count global_batch(const Arguments& all) {
-  if (all.has("global-batch-size")) return all.integer("global-batch-size");
-  const Count each = all.integer("nproc-per-node"), nodes = all.integer("nnodes", 1),
-              micro = all.integer("micro-batch-size");
-  std::int64_t model = 1;
-  for (const char* name :
-       {"tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"}) {
-    const Count size = all.integer(name, 1);
-    if (!size || *size < 1 || *size > 1'000'000) return std::nullopt;
-    model *= *size;
-  }
-  constexpr std::int64_t kMost = 1'000'000;  // of each: their product stays far from overflow
-  for (const Count& count : {each, nodes, micro})
-    if (!count || *count < 1 || *count > kMost) return std::nullopt;
-  const std::int64_t ranks = *each * *nodes;
-  return ranks % model == 0 ? Count(ranks / model * *micro) : std::nullopt;
-}
-
 Count steps_of_samples(const Arguments& all, std::string_view name) {
-  const Count samples = all.integer(name), batch = global_batch(all);
+  const Count samples = all.integer(name), batch = megatron_global_batch(all);
   if (!samples || !batch || *batch < 1) return std::nullopt;
   return *samples / *batch;
 }
@@ -56,8 +37,9 @@ ImportedKey training_length(const Argument& a, const Arguments& all) {
   const Count length = steps_of_samples(all, a.name);
   if (!length || *length < 1)
     return refused(a, "the number of steps needs --global-batch-size: write --train-iters");
-  return mapped(a, {{"trainer.max_steps", fmt::format("{}", *length)}},
-                fmt::format("{} samples / {} in a step", *all.integer(a.name), *global_batch(all)));
+  return mapped(
+      a, {{"trainer.max_steps", fmt::format("{}", *length)}},
+      fmt::format("{} samples / {} in a step", *all.integer(a.name), *megatron_global_batch(all)));
 }
 
 ImportedKey time_limit(const Argument& a, const Arguments& all) {
@@ -299,6 +281,24 @@ void decay(const Arguments& all, Count lasts, Count decays, MegatronSchedule& ma
 }
 
 }  // namespace
+
+std::optional<std::int64_t> megatron_global_batch(const MegatronArguments& all) {
+  if (all.has("global-batch-size")) return all.integer("global-batch-size");
+  const Count each = all.integer("nproc-per-node"), nodes = all.integer("nnodes", 1),
+              micro = all.integer("micro-batch-size");
+  std::int64_t model = 1;
+  for (const char* name :
+       {"tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"}) {
+    const Count size = all.integer(name, 1);
+    if (!size || *size < 1 || *size > 1'000'000) return std::nullopt;
+    model *= *size;
+  }
+  constexpr std::int64_t kMost = 1'000'000;  // of each: their product stays far from overflow
+  for (const Count& count : {each, nodes, micro})
+    if (!count || *count < 1 || *count > kMost) return std::nullopt;
+  const std::int64_t ranks = *each * *nodes;
+  return ranks % model == 0 ? Count(ranks / model * *micro) : std::nullopt;
+}
 
 MegatronSchedule megatron_schedule(const MegatronArguments& all) {
   MegatronSchedule made;

@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -122,17 +123,17 @@ TEST_F(MegatronImport, Llama3) {
   const Settings made = settings(kLlama3);
   EXPECT_THAT(
       made,
-      IsSupersetOf({Pair("model.num_kv_heads", "8"), Pair("model.has_bias", "false"),
-                    Pair("model.activation", "swiglu"), Pair("model.rope_scaling.factor", "8"),
-                    Pair("distributed_strategy.context_parallel_order", "balanced"),
-                    Pair("model.fusions.ring_attention", "true"),
-                    Pair("model.fusions.flash_attention", "false"),
-                    Pair("trainer.max_steps", "3200"),  // 8 ranks / CP 2 × 1
-                    Pair("trainer.max_time", "\"00:01:30:00\""),
-                    Pair("model.optim.sched.name", "LinearAnnealingWithWarmUp"),
-                    Pair("data.tokenizer.type", "meta/llama3"),
-                    Pair("data.data_prefix", "[0.3, a, 0.7, b]"),
-                    Pair("data.splits_string", "\"969,30,1\""), Pair("name", "megatron_llama")}));
+      IsSupersetOf(
+          {Pair("model.num_kv_heads", "8"), Pair("model.has_bias", "false"),
+           Pair("model.activation", "swiglu"), Pair("model.rope_scaling.factor", "8"),
+           Pair("distributed_strategy.context_parallel_order", "balanced"),
+           Pair("model.fusions.ring_attention", "true"),
+           Pair("model.fusions.flash_attention", "false"),
+           Pair("trainer.max_steps", "3200"),  // 8 ranks / CP 2 × 1
+           Pair("data.global_batch_size", "4"), Pair("trainer.max_time", "\"00:01:30:00\""),
+           Pair("model.optim.sched.name", "LinearAnnealingWithWarmUp"),
+           Pair("data.tokenizer.type", "meta/llama3"), Pair("data.data_prefix", "[0.3, a, 0.7, b]"),
+           Pair("data.splits_string", "\"969,30,1\""), Pair("name", "megatron_llama")}));
 }
 
 TEST_F(MegatronImport, Mixtral) {
