@@ -24,6 +24,12 @@ struct ImportOptions {
   bool all = false, json = false, force = false;
 };
 
+/// Where the result will be.
+std::filesystem::path result_file(const ImportOptions& options, bool is_yaml) {
+  if (!options.out.empty()) return options.out;
+  return is_yaml ? std::filesystem::path(options.file) : "imported.yaml";
+}
+
 analysis::ImportedConfig read(const ImportOptions& options) {
   const std::string from =
       options.from == "auto" ? analysis::detect_source(options.file) : options.from;
@@ -48,10 +54,13 @@ void refuse_to_replace(const ImportOptions& options) {
 
 int import(const ImportOptions& options) {
   refuse_to_replace(options);
-  const analysis::ImportedConfig imported = read(options);
+  analysis::ImportedConfig imported = read(options);
+  const bool is_yaml = imported.from == "nxdt" || imported.from == "nemo";
+  const std::filesystem::path result = result_file(options, is_yaml);
+  analysis::move_paths(imported, is_yaml ? std::filesystem::path(options.file).parent_path() : ".",
+                       result.parent_path());
   const std::string yaml = analysis::import_yaml(imported, options.file);
-  const std::string name = options.out.empty() ? options.file : options.out;
-  const trainer::RunCheck check = trainer::check_run_config_text(yaml, name);
+  const trainer::RunCheck check = trainer::check_run_config_text(yaml, result.string());
   if (!options.out.empty()) write_file_atomically(options.out, yaml);
   if (options.json) {
     std::cout << analysis::import_json(imported, options.file, check.problems).dump(1) << "\n";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -62,6 +63,26 @@ std::string left_out(const ImportedConfig& imported) {
   return text;
 }
 
+/// Settings that a key of the source decides.
+std::set<std::string> keys_asked_for(const ImportedConfig& imported) {
+  std::set<std::string> keys;
+  for (const ImportedKey& key : imported.keys) {
+    for (const Setting& setting : key.settings) keys.insert(setting.key);
+  }
+  return keys;
+}
+
+/// What the result has in addition: defaults of the other program, and what a run needs.
+std::string assumed_text(const ImportedConfig& imported) {
+  const std::set<std::string> asked = keys_asked_for(imported);
+  std::string text;
+  for (const Setting& setting : imported.implied) {
+    if (!asked.contains(setting.key))
+      text += (text.empty() ? "" : ", ") + setting.key + ": " + setting.value;
+  }
+  return text.empty() ? "" : "not in the source: " + terminal_line(text) + "\n";
+}
+
 std::string counts_text(const ImportedConfig& imported) {
   std::string text = fmt::format("{} keys:", imported.keys.size());
   for (const ImportStatus status : kAllStatus) {
@@ -75,14 +96,17 @@ std::string counts_text(const ImportedConfig& imported) {
 
 std::string import_yaml(const ImportedConfig& imported, const std::string& source) {
   const std::map<std::string, std::string> names = old_names(imported);
+  const std::vector<Setting> settings = settings_of(imported);
+  const std::set<std::string> asked = keys_asked_for(imported);
   const auto comment = [&](const std::string& key) {
+    if (!asked.contains(key)) return std::string("not in the source");
     const auto name = names.find(key);
     return name == names.end() ? "" : "from " + name->second;
   };
   std::string text = terminal_line(fmt::format("# Imported from {} ({}). {}", source, imported.from,
                                                counts_text(imported))) +
                      "\n";
-  return text + setting_yaml(settings_of(imported), comment) + left_out(imported);
+  return text + setting_yaml(settings, comment) + left_out(imported);
 }
 
 std::string import_text(const ImportedConfig& imported, bool all) {
@@ -96,7 +120,8 @@ std::string import_text(const ImportedConfig& imported, bool all) {
     if (!key.note.empty()) text += (text.empty() ? "" : " - ") + key.note;
     table.add({key.source.key, key.source.value, name(key.status), text});
   }
-  return (table.empty() ? "" : table.text()) + counts_text(imported) + "\n";
+  return (table.empty() ? "" : table.text()) + counts_text(imported) + "\n" +
+         assumed_text(imported);
 }
 
 json import_json(const ImportedConfig& imported, const std::string& source,
@@ -113,13 +138,19 @@ json import_json(const ImportedConfig& imported, const std::string& source,
                     {"note", key.note}});
   }
   for (const ImportStatus status : kAllStatus) counts[name(status)] = count(imported, status);
-  for (const Setting& setting : settings_of(imported)) settings[setting.key] = setting.value;
+  const std::set<std::string> asked = keys_asked_for(imported);
+  json assumed = json::array();
+  for (const Setting& setting : settings_of(imported)) {
+    settings[setting.key] = setting.value;
+    if (!asked.contains(setting.key)) assumed.push_back(setting.key);
+  }
   return {{"schema", "trellis.import/1"},
           {"source", source},
           {"from", imported.from},
           {"counts", counts},
           {"keys", keys},
           {"settings", settings},
+          {"not_in_the_source", assumed},
           {"problems", problems}};
 }
 

@@ -6,6 +6,7 @@
 #include "analysis/import/schema_keys.h"
 #include "base/error.h"
 #include "trainer/config/known_keys.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {
@@ -86,6 +87,21 @@ ImportedKey classify(SourceKey source, Setting setting) {
     decide(imported, std::move(setting), *known.group);
   }
   return imported;
+}
+
+void move_paths(ImportedConfig& imported, const std::filesystem::path& before,
+                const std::filesystem::path& after) {
+  namespace fs = std::filesystem;
+  const auto folder = [](const fs::path& path) { return path.empty() ? fs::path(".") : path; };
+  if (fs::weakly_canonical(folder(before)) == fs::weakly_canonical(folder(after))) return;
+  const auto move = [&](Setting& setting) {
+    const fs::path path = scalar_of(setting.value);
+    if (setting.key != "model.model_config" || path.empty() || path.is_absolute()) return;
+    const fs::path moved = fs::proximate(before / path, folder(after));
+    setting.value = trainer::YamlWriter::quoted(moved.string());
+  };
+  for (ImportedKey& key : imported.keys) std::ranges::for_each(key.settings, move);
+  std::ranges::for_each(imported.implied, move);
 }
 
 std::size_t count(const ImportedConfig& imported, ImportStatus status) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,11 @@ struct ImportedConfig {
 /// What becomes of a setting in this program's schema (trainer/config/known_keys.h): mapped to
 /// itself, or why not. `source`: where it comes from; `setting`: what it means here.
 [[nodiscard]] ImportedKey classify(SourceKey source, Setting setting);
+
+/// model.model_config names a file from the folder of its configuration. Makes one that holds from
+/// `before` hold from the folder `after`.
+void move_paths(ImportedConfig& imported, const std::filesystem::path& before,
+                const std::filesystem::path& after);
 
 /// How many keys of `imported` have this status.
 [[nodiscard]] std::size_t count(const ImportedConfig& imported, ImportStatus status);

@@ -23,8 +23,8 @@ namespace trellis::analysis {
 [[nodiscard]] ImportedConfig import_hugging_face(const std::string& path,
                                                  const std::string& training_args);
 
-/// "nxdt", "nemo", "megatron" or "hf", by what the file holds. Throws ConfigError when it cannot be
-/// told.
+/// "nxdt", "nemo", "megatron" or "hf", by what the file holds. Throws ConfigError when that is
+/// unclear.
 [[nodiscard]] std::string detect_source(const std::string& file);
 
 }  // namespace trellis::analysis

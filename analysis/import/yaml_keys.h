@@ -9,10 +9,10 @@
 
 namespace trellis::analysis {
 
-/// Every key of a YAML file, after overrides and interpolation, in file order. A mapping is a key
-/// for each of its own where `opens(dotted key)` says so, and one key otherwise; an empty one is
-/// always one. Throws ConfigError (file:line:key) for what is no YAML, for interpolations that lead
-/// in a circle or nowhere, and for duplicate keys.
+/// Every key of a YAML file, after overrides and interpolation, in file order. A mapping
+/// is replaced by its keys where `opens(dotted key)` says so, and is one key otherwise; an empty
+/// one always is. Throws ConfigError (file:line:key) for what is no YAML, for interpolations that
+/// lead in a circle or nowhere, and for duplicate keys.
 [[nodiscard]] std::vector<SourceKey> yaml_keys(
     const std::string& file, const std::vector<std::string>& overrides,
     const std::function<bool(const std::string& key)>& opens);

@@ -94,6 +94,9 @@ class Guides(Case):
     def test_fine_tuning(self):
         self.check("docs/guides/fine-tuning.md")
 
+    def test_migrate(self):
+        self.check("docs/guides/migrate.md")
+
 
 class Others(Case):
     def test_no_page_is_left_out(self):
