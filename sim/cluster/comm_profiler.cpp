@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "sim/collectives/outline.h"
 
@@ -21,6 +22,12 @@ std::uint64_t mix(std::initializer_list<std::int64_t> values) {
   for (const std::int64_t value : values) h = mix(h, static_cast<std::uint64_t>(value));
   return h;
 }
+
+/// Two numbers below 2^31 in one.
+std::int64_t pack(std::int64_t high, std::int64_t low) { return high << 32 | low; }
+
+// In place of a core.
+constexpr std::int64_t kNoCore = 0x7ffffffd, kReceives = 0x7ffffffe, kOnLine = 0x7fffffff;
 
 /// What of a plan the kept domains take part in; how long its rounds are stays as it is.
 PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain,
@@ -48,13 +55,14 @@ PlanTraffic part_of(const PlanTraffic& plan, const std::vector<int>& domain,
 
 }  // namespace
 
-CommProfiler::CommProfiler(const CommMachine& machine, const std::set<int>& nodes)
-    : machine_(machine), nodes_(nodes) {
+CommProfiler::CommProfiler(const CommMachine& machine, const std::set<int>& nodes,
+                           CommTraffic& traffic)
+    : machine_(machine), nodes_(nodes), traffic_(traffic) {
   for (const int node : nodes)
     near_domains_.insert(node / machine.topology().instance().ultraserver_nodes);
 }
 
-CommProfiler::Places CommProfiler::places_of(const CommShape& shape) const {
+CommTraffic::Places CommTraffic::places_of(const CommShape& shape) const {
   const Topology& topology = machine_.topology();
   const int cores = topology.cores() / topology.nodes() * topology.instance().ultraserver_nodes;
   Places places;
@@ -70,22 +78,43 @@ CommProfiler::Places CommProfiler::places_of(const CommShape& shape) const {
   return places;
 }
 
-CommProfiler::Traffic& CommProfiler::traffic_of(const CommShape& shape, const Places& places) {
-  const auto [entry, fresh] = traffic_.try_emplace(
+const GroupLayout& CommTraffic::layout_of(const CommShape& shape, const Places& places) {
+  const auto [entry, fresh] = layouts_.try_emplace({places.domain, places.core});
+  if (fresh) entry->second = machine_.layout(shape.cores);
+  return entry->second;
+}
+
+CommTraffic::Entry& CommTraffic::entry(const CommShape& shape, const Places& places) {
+  const auto [entry, fresh] = entries_.try_emplace(
       Key{shape.kind, shape.elements, shape.element_bytes, places.domain, places.core});
-  Traffic& traffic = entry->second;
-  if (!fresh) return traffic;
-  const GroupLayout layout = machine_.layout(shape.cores);
-  traffic.choice = choose_algorithm(shape.kind, layout, Bytes(shape.elements * shape.element_bytes),
-                                    machine_.selection());
-  traffic.plan = plan_traffic(make_outline(shape.kind, traffic.choice, layout, shape.elements));
+  if (fresh)
+    entry->second.choice =
+        choose_algorithm(shape.kind, layout_of(shape, places),
+                         Bytes(shape.elements * shape.element_bytes), machine_.selection());
+  return entry->second;
+}
+
+CommTraffic::Entry& CommTraffic::planned(const CommShape& shape, const Places& places) {
+  Entry& traffic = this->entry(shape, places);
+  if (std::exchange(traffic.is_planned, true)) return traffic;
+  traffic.plan = plan_traffic(
+      make_outline(shape.kind, traffic.choice, layout_of(shape, places), shape.elements));
   traffic.first_alike = classes(traffic.plan, places);
+  for (const StageTraffic& part : traffic.plan.parts) flows_ += part.flows.size();
   return traffic;
+}
+
+void CommTraffic::bound() {
+  constexpr std::size_t kMostFlows = std::size_t{1} << 22;  // some 200 MiB
+  if (flows_ <= kMostFlows) return;
+  entries_.clear();
+  layouts_.clear();
+  flows_ = 0;
 }
 
 /// Domains are alike when every flow of one has its like in the other. Sums of hashes: flows come
 /// in no particular order.
-std::vector<int> CommProfiler::classes(const PlanTraffic& plan, const Places& places) {
+std::vector<int> CommTraffic::classes(const PlanTraffic& plan, const Places& places) {
   std::vector<std::uint64_t> colours(places.domains.size());
   const auto domain = [&](int member) {
     return static_cast<std::size_t>(places.domain[static_cast<std::size_t>(member)]);
@@ -98,14 +127,18 @@ std::vector<int> CommProfiler::classes(const PlanTraffic& plan, const Places& pl
     for (const Flow& flow : plan.parts[p].flows) {
       const bool inside = domain(flow.from) == domain(flow.to);
       const std::int64_t how = (flow.reduce ? 2 : 0) + (flow.fused ? 1 : 0);
+      // Few words: there are millions of flows.
       colours[domain(flow.from)] +=
-          mix({part, 0, core(flow.from), inside ? core(flow.to) : -1, flow.elements, how});
+          mix({pack(part, core(flow.from)), pack(how, inside ? core(flow.to) : kNoCore),
+               flow.elements});
       if (!inside)
-        colours[domain(flow.to)] += mix({part, 1, core(flow.to), -1, flow.elements, how});
+        colours[domain(flow.to)] +=
+            mix({pack(part, core(flow.to)), pack(how, kReceives), flow.elements});
     }
     for (const DirectLine& line : plan.parts[p].direct) {
       for (std::size_t m = 0; m < line.members.size(); ++m)
-        colours[domain(line.members[m])] += mix({part, 2, core(line.members[m]), line.owned[m]});
+        colours[domain(line.members[m])] +=
+            mix({pack(part, core(line.members[m])), pack(0, kOnLine), line.owned[m]});
     }
   }
   std::map<std::uint64_t, int> first;
@@ -118,8 +151,8 @@ std::vector<int> CommProfiler::classes(const PlanTraffic& plan, const Places& pl
 CommProfile CommProfiler::profile(const CommShape& shape) {
   if (shape.kind == CollectiveKind::kSendRecv)
     return profile_comm(shape, choose_algorithm(shape, machine_), machine_);
-  const Places places = places_of(shape);
-  Traffic& traffic = traffic_of(shape, places);
+  const CommTraffic::Places places = traffic_.places_of(shape);
+  CommTraffic::Entry& traffic = traffic_.planned(shape, places);
   if (places.domains.size() == 1)
     return profile_traffic(traffic.plan, shape.cores, shape.element_bytes, machine_);
   KeptDomains domains{places.domain, {}, std::vector<std::int64_t>(places.domains.size())};

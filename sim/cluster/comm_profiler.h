@@ -10,6 +10,46 @@
 
 namespace trellis::sim {
 
+/// Collectives on groups that lie alike, worked out once on one machine, whatever nodes are looked
+/// at: profilers of one machine share them. One thread at a time.
+class CommTraffic {
+ public:
+  /// Where the members of a group lie: in the how-manieth of its domains, ascending, and at which
+  /// core of it.
+  struct Places {
+    std::vector<int> domain, core;
+    std::vector<int> domains;  ///< of the cluster, by the group's own number
+  };
+  /// A collective on such groups.
+  struct Entry {
+    AlgorithmChoice choice;
+    bool is_planned = false;  ///< the others are there: of many members they take long to work out
+    PlanTraffic plan;
+    std::vector<int> first_alike;  ///< by domain: the first one of whose members the same is asked
+    std::map<std::vector<bool>, PlanTraffic>
+        kept;  ///< by the domains that are kept: what they take part in
+  };
+
+  explicit CommTraffic(const CommMachine& machine) : machine_(machine) {}
+  [[nodiscard]] Places places_of(const CommShape& shape) const;
+  /// With its choice.
+  Entry& entry(const CommShape& shape, const Places& places);
+  /// With its plan.
+  Entry& planned(const CommShape& shape, const Places& places);
+  /// Forgets everything when it has become much: another job begins.
+  void bound();
+
+ private:
+  using Key = std::tuple<CollectiveKind, std::int64_t, int, std::vector<int>, std::vector<int>>;
+  const GroupLayout& layout_of(const CommShape& shape, const Places& places);
+  [[nodiscard]] static std::vector<int> classes(const PlanTraffic& plan, const Places& places);
+
+  const CommMachine& machine_;
+  std::map<Key, Entry> entries_;
+  std::map<std::pair<std::vector<int>, std::vector<int>>, GroupLayout> layouts_;
+  std::size_t flows_ = 0;  ///< of all plans
+};
+
 /// Profiles of many communications on one machine of which some nodes are looked at. What does not
 /// depend on where a group lies is worked out once for all groups that lie alike. Of a collective
 /// over many domains only those domains are kept that are looked at, and one of each kind of the
@@ -17,11 +57,12 @@ namespace trellis::sim {
 /// 1,024 members costs little more than one of two.
 class CommProfiler {
  public:
-  CommProfiler(const CommMachine& machine, const std::set<int>& nodes);
+  CommProfiler(const CommMachine& machine, const std::set<int>& nodes, CommTraffic& traffic);
 
   [[nodiscard]] AlgorithmChoice choose(const CommShape& shape) {
-    return shape.kind == CollectiveKind::kSendRecv ? choose_algorithm(shape, machine_)
-                                                   : traffic_of(shape, places_of(shape)).choice;
+    return shape.kind == CollectiveKind::kSendRecv
+               ? choose_algorithm(shape, machine_)
+               : traffic_.entry(shape, traffic_.places_of(shape)).choice;
   }
   /// By what the selection table says.
   [[nodiscard]] CommProfile profile(const CommShape& shape);
@@ -34,31 +75,10 @@ class CommProfiler {
   }
 
  private:
-  /// Where the members of a group lie: in the how-manieth of its domains, ascending, and at which
-  /// core of it.
-  struct Places {
-    std::vector<int> domain, core;
-    std::vector<int> domains;  ///< of the cluster, by the group's own number
-    auto operator<=>(const Places&) const = default;
-  };
-  /// A collective on groups that lie alike.
-  struct Traffic {
-    AlgorithmChoice choice;
-    PlanTraffic plan;
-    std::vector<int> first_alike;  ///< by domain: the first one of whose members the same is asked
-    std::map<std::vector<bool>, PlanTraffic>
-        kept;  ///< by the domains that are kept: what they take part in
-  };
-  using Key = std::tuple<CollectiveKind, std::int64_t, int, std::vector<int>, std::vector<int>>;
-
-  [[nodiscard]] Places places_of(const CommShape& shape) const;
-  Traffic& traffic_of(const CommShape& shape, const Places& places);
-  [[nodiscard]] static std::vector<int> classes(const PlanTraffic& plan, const Places& places);
-
   const CommMachine& machine_;
   const std::set<int>& nodes_;
   std::set<int> near_domains_;
-  std::map<Key, Traffic> traffic_;
+  CommTraffic& traffic_;
 };
 
 }  // namespace trellis::sim

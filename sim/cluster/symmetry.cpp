@@ -44,7 +44,8 @@ struct Instance {
 
 class Colouring {
  public:
-  Colouring(const ClusterJob& job, const CommMachine& machine) : job_(job), machine_(machine) {
+  Colouring(const ClusterJob& job, const CommMachine& machine, CommTraffic& traffic)
+      : job_(job), machine_(machine) {
     for (std::size_t rank = 0; rank < job.cores.size(); ++rank)
       ranks_.push_back(first_colour(static_cast<int>(rank)));
     for (const int rank : job.fold.representatives()) nodes_.insert(node_of(rank));
@@ -53,7 +54,7 @@ class Colouring {
       for (std::size_t rank = 0; rank < job.cores.size(); ++rank)
         nodes_.insert(node_of(static_cast<int>(rank)));
     }
-    profiler_.emplace(machine, nodes_);
+    profiler_.emplace(machine, nodes_, traffic);
     for (int rank = 0; rank < static_cast<int>(job.cores.size()); ++rank) {
       near_.push_back(nodes_.contains(node_of(rank)));
       if (near_.back()) near_ranks_.push_back(rank);
@@ -316,9 +317,9 @@ class Unfolding {
 
 }  // namespace
 
-RankFold equal_ranks(const ClusterJob& job, const CommMachine& machine) {
+RankFold equal_ranks(const ClusterJob& job, const CommMachine& machine, CommTraffic& traffic) {
   TRELLIS_CHECK(!job.fold.empty(), "the job is not folded");
-  return Colouring(job, machine).run();
+  return Colouring(job, machine, traffic).run();
 }
 
 ClusterJob unfold(const ClusterJob& job, const RankFold& finer, std::vector<std::size_t>& sources) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/cluster/comm_machine.h"
+#include "sim/cluster/comm_profiler.h"
 #include "sim/job/job.h"
 
 namespace trellis::sim {
@@ -11,6 +12,8 @@ namespace trellis::sim {
 /// stable, as for isomorphic graphs); then they do everything at the same moments, and one may
 /// represent both. Instances of a machine are alike, unless a part of it is slow: what lies on
 /// instances without a representative is judged by its place there.
-[[nodiscard]] RankFold equal_ranks(const ClusterJob& job, const CommMachine& machine);
+/// `traffic`: of this machine.
+[[nodiscard]] RankFold equal_ranks(const ClusterJob& job, const CommMachine& machine,
+                                   CommTraffic& traffic);
 
 }  // namespace trellis::sim

@@ -11,8 +11,8 @@
 
 namespace trellis::sim {
 
-ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, Network& network,
-                       const ClusterJob& job)
+ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, CommTraffic& traffic,
+                       Network& network, const ClusterJob& job)
     : system_(system),
       machine_(machine),
       network_(network),
@@ -21,7 +21,7 @@ ClusterRun::ClusterRun(const SystemConfig& system, const CommMachine& machine, N
       sharing_(system, machine) {
   for (int r = 0; r < static_cast<int>(job.ranks.size()); ++r) rank_of_core_[core_of(r)] = r;
   for (const auto& [core, rank] : rank_of_core_) nodes_.insert(machine.topology().node_of(core));
-  profiler_.emplace(machine, nodes_);
+  profiler_.emplace(machine, nodes_, traffic);
   for (int rank = 0; rank < static_cast<int>(job.cores.size()); ++rank) {
     if (profiler_->is_near(job.cores[static_cast<std::size_t>(rank)])) near_ranks_.push_back(rank);
   }

@@ -24,8 +24,8 @@ namespace trellis::sim {
 /// stream: one at a time.
 class ClusterRun final : public CommListener {
  public:
-  ClusterRun(const SystemConfig& system, const CommMachine& machine, Network& network,
-             const ClusterJob& job);
+  ClusterRun(const SystemConfig& system, const CommMachine& machine, CommTraffic& traffic,
+             Network& network, const ClusterJob& job);
 
   /// Runs the kernel until nothing is left. Throws Error (kHang) naming who waits for what and who
   /// is missing.

@@ -40,6 +40,7 @@ struct Simulator::Impl {
 
   const SystemConfig system;
   const CommMachine machine;
+  CommTraffic traffic{machine};
 };
 
 Simulator::Simulator(const SystemConfig& config) {
@@ -73,13 +74,17 @@ PairTiming Simulator::time_pair(const isa::Program& core0, const isa::Program& c
 
 ClusterTiming Simulator::run_cluster(const ClusterJob& job) {
   ClusterTiming timing;
-  KernelThread::instance().run(
-      [&] { timing = ClusterRun(impl_->system, impl_->machine, model().network, job).run(); });
+  if (job.fold.empty()) impl_->traffic.bound();
+  KernelThread::instance().run([&] {
+    timing = ClusterRun(impl_->system, impl_->machine, impl_->traffic, model().network, job).run();
+  });
+
   return timing;
 }
 
 RankFold Simulator::equal_ranks(const ClusterJob& job) const {
-  return sim::equal_ranks(job, impl_->machine);
+  impl_->traffic.bound();
+  return sim::equal_ranks(job, impl_->machine, impl_->traffic);
 }
 
 CollectiveTiming Simulator::time_collective(const CollectiveRequest& request) const {

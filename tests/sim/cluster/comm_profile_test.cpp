@@ -90,15 +90,18 @@ TEST(CommProfile, OthersThatDoTheSameAddTheirLoads) {
         CollectiveKind::kAllReduce, {first, first + 2, first + 4, first + 6}, 1 << 20, 4};
   };
   const std::set<int> here{0}, nowhere;
-  const CommProfile alone = CommProfiler(machine, here).together({shape(0)});
-  const CommProfile concurrent = CommProfiler(machine, here).together({shape(0), shape(1)});
+  CommTraffic traffic(machine);
+  const CommProfile alone = CommProfiler(machine, here, traffic).together({shape(0)});
+  const CommProfile concurrent =
+      CommProfiler(machine, here, traffic).together({shape(0), shape(1)});
   const Loads one = loads_of_profile(alone),
-              other = loads_of_profile(CommProfiler(machine, here).together({shape(1)}));
+              other = loads_of_profile(CommProfiler(machine, here, traffic).together({shape(1)}));
   Loads sum = one;
   for (const auto& [resource, bytes] : other) sum[resource] += bytes;
   EXPECT_EQ(loads_of_profile(concurrent), sum);
   EXPECT_EQ(concurrent.wire_bytes, alone.wire_bytes);
-  EXPECT_EQ(loads_of_profile(CommProfiler(machine, nowhere).together({shape(0), shape(1)})), one)
+  EXPECT_EQ(
+      loads_of_profile(CommProfiler(machine, nowhere, traffic).together({shape(0), shape(1)})), one)
       << "no one looks at their instance";
 }
 
@@ -118,7 +121,8 @@ TEST(CommProfiler, DomainsThatAreLeftOutAreLikeOneThatIsKept) {
       const CommMachine machine(load_system(instance, nodes));
       const int cores = machine.topology().cores() / nodes;
       const std::set<int> near{0, 1};
-      CommProfiler profiler(machine, near);
+      CommTraffic traffic(machine);
+      CommProfiler profiler(machine, near, traffic);
       for (const auto& [first, step] :
            {std::pair{0, cores}, std::pair{5, cores}, std::pair{1, cores / 4}}) {
         for (const CollectiveKind kind :

@@ -118,7 +118,9 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Symmetry,
 TEST(SymmetrySplits, ReplicasWhoseTransfersMeetOthersOnTheirWay) {
   const Mesh mesh{2, 2, 2};  // a stage holds two of a row's four chips
   const SystemConfig system = load_system("trn1.32xlarge");
-  const RankFold equal = equal_ranks(folded_step(mesh), CommMachine(system));
+  const CommMachine machine(system);
+  CommTraffic traffic(machine);
+  const RankFold equal = equal_ranks(folded_step(mesh), machine, traffic);
   EXPECT_GT(equal.representatives().size(), 2U);
   EXPECT_EQ(equal.seat(0), equal.seat(1)) << "cores of one chip";
 }
