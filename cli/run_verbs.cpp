@@ -226,6 +226,18 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
       ->type_name("CHECKPOINT")
       ->check(not_empty("a checkpoint"))
       ->excludes("--resume");
+  verb->add_option("--fault", request->faults,
+                   "what goes wrong on purpose, once: kill:rank=R@step=S (SIGKILL of the rank's "
+                   "process), preempt:rank=R@step=S (SIGTERM), oom:rank=R@step=S, "
+                   "flip:WEIGHT:rank=R@step=S (a bit of a weight after the update); a job that "
+                   "torchrun starts again has none")
+      ->type_name("FAULT")
+      ->allow_extra_args(false);
+  verb->add_option("--check-replicas", request->check_replicas,
+                   "every N steps compare the weights of ranks that hold copies: exit code 5 names "
+                   "the weight and the rank whose bits differ")
+      ->type_name("N")
+      ->check(between(1, kMostSimulatedSteps, "more steps than a run has"));
   verb->footer(
       "Examples:\n  trellis train examples/quickstart.yaml\n"
       "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"

@@ -16,6 +16,7 @@
 #include "runtime/device_plugin.h"
 #include "trainer/config/logged_scalars.h"
 #include "trainer/early_stopping.h"
+#include "trainer/faults.h"
 #include "trainer/first_non_finite.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/modules/moe/router_record.h"
@@ -23,6 +24,7 @@
 #include "trainer/pipeline/model.h"
 #include "trainer/rank_model.h"
 #include "trainer/reference_log_probs.h"
+#include "trainer/replica_check.h"
 #include "trainer/routed_tokens.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/step_calendar.h"
@@ -85,6 +87,8 @@ struct Trainer::Impl {
         checkpoints(services.checkpoints),
         routing(services.routing),
         directory(services.directory),
+        faults(services.faults),
+        check_replicas_every(services.check_replicas_every),
         data(std::move(data_module)),
         hooks(std::move(trainer_hooks)),
         parallel(state),
@@ -257,6 +261,7 @@ struct Trainer::Impl {
     for (std::int64_t step = steps_done; step < calendar.last_step(); ++step) {
       if (rank.stop_requested()) return StopReason::kInterrupted;
       rank.begin_step(step + 1);
+      if (faults != nullptr) faults->before_step(rank.rank(), step + 1);
       StepResult result = training_step(step);
       if (calendar.validates_after(result.step)) validate(result);
       if (result.step % calendar.batches_per_epoch() == 0)
@@ -364,6 +369,9 @@ struct Trainer::Impl {
     if (routing != nullptr && parallel.get_tensor_model_parallel_rank() == 0) add_routed_tokens();
     const at::Tensor numbers = update(loss, result, micro_batches);
     context.position->step = result.step;
+    if (faults != nullptr) faults->after_update(rank.rank(), result.step, parameters);
+    if (check_replicas_every > 0 && result.step % check_replicas_every == 0)
+      check_replicas(parameters, parallel, rank, result.step);
     // The second read waits for the update: a step ends when the device has done it.
     const bool norms = config.exp_manager.log_parameter_norm;
     const at::Tensor last = (norms ? parameter_norm(parameters, parallel) : numbers).cpu();
@@ -525,6 +533,8 @@ struct Trainer::Impl {
   TrainingCheckpoints* checkpoints;
   RoutingLedger* routing;
   std::string directory;
+  const FaultPlan* faults;
+  std::int64_t check_replicas_every;
   std::shared_ptr<const DataModule> data;
   TrainerHooks hooks;
   ParallelState parallel;

@@ -18,6 +18,7 @@
 
 namespace trellis::trainer {
 
+class FaultPlan;
 class NeuronZero1Optimizer;
 class ParallelState;
 class RankLogs;
@@ -39,6 +40,8 @@ struct TrainerServices {
   TrainingCheckpoints* checkpoints = nullptr;  ///< saves and restores; fit() starts with it
   RoutingLedger* routing = nullptr;            ///< counts what the routers of all ranks do
   std::string directory = {};                  ///< of the run's files; "": it keeps none
+  const FaultPlan* faults = nullptr;           ///< what goes wrong on purpose
+  std::int64_t check_replicas_every = 0;       ///< steps between comparisons of copies; 0: none
 };
 
 /// What a step produced on a rank; loss and grad_norm are the same on all ranks.

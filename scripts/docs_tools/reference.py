@@ -284,7 +284,8 @@ EXIT_CODES = {
     "kConfig": "a configuration, option or input is wrong; `gate`: the two runs cannot be compared",
     "kDoesNotFit": "a device runs out of modelled memory (`train`, `simulate`, `memory`)",
     "kHang": "a rank never arrived at a communication, or ranks disagree about one",
-    "kParity": "`verify`: a layout is not equal to one rank; `resume-check`: a cut run differs",
+    "kParity": "`verify`: a layout is not equal to one rank; `resume-check`: a cut run differs; "
+    "`train --check-replicas`: copies of a weight differ",
     "kPerfGate": "`gate`: past a limit",
     "kOutput": "an output could not be written, such as a full disk; the others are complete",
     "kInterrupted": "interrupted: `train` leaves complete files, `simulate` none; `train` that "

@@ -314,6 +314,66 @@ class Checkpoints(ProcessesCase):
         self.assertEqual(results[1][0], 2, results[1][2])
 
 
+class Faults(ProcessesCase):
+    """What goes wrong on purpose is found and named, and a job that starts again ends well."""
+
+    def test_a_killed_job_ends_with_the_losses_of_a_whole_one(self):
+        whole = self.trellis(*self.arguments("whole", "--device", "cpu", "trainer.max_steps=8")[1:])
+        self.assertEqual(whole.returncode, 0, whole.stderr[-2000:])
+        result = subprocess.run(
+            [
+                str(TORCHRUN),
+                *("--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.2"),
+                *("--master-port", str(free_port()), "--no-python"),
+                *self.arguments("run", "--device", "cpu", "trainer.max_steps=8", *SAVES, *RESUMES),
+                *("--fault", "kill:rank=5@step=6"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=240,
+            env={**os.environ, "TRELLIS_CACHE": "off"},
+        )
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        self.assertEqual(self.losses("run/run_0")[-1][0], 5)
+        self.assertEqual(self.losses("run"), self.losses("whole")[4:])
+
+    def test_preemption_saves_and_out_of_memory_is_named(self):
+        jobs = self.start(2, "run", "--device", "cpu", *SAVES, "--fault", "preempt:rank=4@step=2")
+        for code, _, err in self.ends(jobs):
+            self.assertEqual(code, 0, err[-2000:])
+        self.assertEqual(len(self.losses("run")), 2)
+        result = self.train("--device", "cpu", "--fault", "oom:rank=3@step=2", log="oom")
+        self.fails(result, 3, "out of device memory on rank 3 at step 2")
+
+    def test_a_flipped_bit_is_found_with_its_weight_and_rank(self):
+        weight = "model.embed_tokens.weight"
+        for device in ("cpu", "neuron"):
+            log = f"flip_{device}"
+            result = self.train(
+                *("--device", device, "trainer.max_steps=4", "--check-replicas", "1"),
+                *("distributed_strategy.pipeline_model_parallel_size=1",),
+                *("--fault", f"flip:{weight}:rank=3@step=2"),
+                log=log,
+            )
+            self.fails(result, 5, "step 2: copies of weights differ", f"{weight} on rank 3", "1, 3")
+            self.assertEqual(len(self.losses(log)), 1)
+        whole = self.train("--device", "cpu", "trainer.max_steps=4", "--check-replicas", "1")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+
+    def test_faults_that_cannot_be(self):
+        for fault, words in (
+            ("kill:rank=8@step=1", ("rank from 0 to 7", "got 8")),
+            ("kill@step=9", ("step from 1 to 2", "got 9")),
+            ("kill", ("no step",)),
+            ("melt@step=1", ("unknown kind", "melt")),
+            ("flip@step=1", ("flip:WEIGHT",)),
+            ("flip:model.embed_token.weight@step=1", ("did you mean model.embed_tokens.weight",)),
+        ):
+            with self.subTest(fault=fault):
+                self.fails(self.train("--device", "cpu", "--fault", fault), 2, "--fault", *words)
+
+
 class Mixtures(ProcessesCase):
     def test_losses_and_routed_tokens_are_those_of_threads(self):
         arguments = ["model.moe={num_experts: 4, top_k: 2, dropless: true}"]

@@ -45,6 +45,7 @@
 #include "trainer/data/data_module.h"
 #include "analysis/report/run_report.h"
 #include "analysis/report/step_place.h"
+#include "trainer/faults.h"
 #include "trainer/trainer.h"
 #include "trainer/utils/exp_manager.h"
 #include "trainer/utils/rank_log.h"
@@ -190,6 +191,7 @@ class Run {
       process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
     open_checkpoints(std::move(resume));
+    plan_faults();
     const std::vector<int> ranks = ranks_with_logs();
     ranks.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, ranks);
     early_messages_.move_to(*logs_);
@@ -224,7 +226,8 @@ class Run {
     run_ranks_on(device_, config_, world, [&](runtime::RankContext& rank) {
       with_logged_errors(rank, [&] {
         Trainer trainer(config_, rank, data_,
-                        {&*logs_, checkpoints(), routing(), directory_.string()});
+                        {&*logs_, checkpoints(), routing(), directory_.string(),
+                         faults_ ? &*faults_ : nullptr, request_.check_replicas});
         const StopReason reason = trainer.fit([&](StepResult& result) {
           if (process_records_) process_records_->bring_step(rank, result.step);
           if (!is_first()) return;
@@ -373,6 +376,13 @@ class Run {
     }
     checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume),
                                                                 link_.get());
+  }
+
+  /// Once in a job, however often its launcher starts it again.
+  void plan_faults() {
+    const bool is_again = link_ && link_->launch().restart > 0;
+    if (!request_.faults.empty() && !is_again)
+      faults_.emplace(request_.faults, config_.world_size(), config_.trainer.max_steps);
   }
 
   void refuse_without_memory() const {
@@ -574,6 +584,7 @@ class Run {
   std::optional<PlannedSaves> planned_saves_;                ///< of a simulated run
   std::optional<RankLogs> logs_;
   RoutingLedger routing_;
+  std::optional<FaultPlan> faults_;
   LastResort last_resort_;
   std::atomic<bool> interrupted_ = false, saved_for_preemption_ = false;
   json step_report_;

@@ -24,7 +24,9 @@ struct RunRequest {
   int host_threads = 0;           ///< 0: one per host core
   bool resume = false;            ///< train: exp_manager.resume_if_exists is among the overrides
   bool test = false;              ///< after training, a pass over the test data
-  int steps = 0;                  ///< > 0: in place of trainer.max_steps
+  std::vector<std::string> faults;  ///< train: see FaultPlan
+  std::int64_t check_replicas = 0;  ///< train: steps between checks of copies; 0: none
+  int steps = 0;                    ///< > 0: in place of trainer.max_steps
   double timeout_s = 100;
   bool json = false;  ///< one JSON document on stdout
   std::string trace_format = "perfetto";

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/parallel_layers/parameter.h"
+
+namespace trellis::trainer {
+
+/// Something that goes wrong in a training on purpose, once, so that a user sees what follows.
+struct Fault {
+  enum class Kind : std::uint8_t {
+    kKill,     ///< the process of the rank ends at once, as by SIGKILL
+    kPreempt,  ///< the process of the rank gets SIGTERM, as from a scheduler
+    kOom,      ///< the rank runs out of device memory
+    kFlip      ///< a bit of a weight changes on the rank, after the step's update
+  };
+  Kind kind = Kind::kKill;
+  int rank = 0;
+  std::int64_t step = 1;
+  std::string tensor;  ///< kFlip: the parameter's name
+};
+
+class FaultPlan {
+ public:
+  /// "kill:rank=5@step=7", "preempt@step=3", "oom:rank=1@step=2",
+  /// "flip:lm_head.weight:rank=3@step=4"; rank 0 where none is named. Throws ConfigError for
+  /// another form, and for ranks and steps that the run does not have (`last_step` 0: any step).
+  FaultPlan(const std::vector<std::string>& texts, int world_size, std::int64_t last_step);
+
+  /// Of each rank, when it begins `step`. May not return. Throws Error (kDoesNotFit).
+  void before_step(int rank, std::int64_t step) const;
+  /// Of each rank, after the update of `step`. Throws ConfigError when the rank has no such weight.
+  void after_update(int rank, std::int64_t step, ParameterList& parameters) const;
+
+ private:
+  std::vector<Fault> faults_;
+};
+
+}  // namespace trellis::trainer
