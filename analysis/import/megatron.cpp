@@ -1,16 +1,13 @@
 #include <fmt/format.h>
 
 #include "analysis/import/megatron_rules.h"
+#include "analysis/import/source_text.h"
 #include "analysis/import/sources.h"
-#include "base/input_file.h"
 #include "base/nearest.h"
 #include "trainer/config/known_keys.h"
 
 namespace trellis::analysis {
 namespace {
-
-/// Scripts are small; above it a wrong file was named.
-constexpr std::int64_t kMostScriptBytes = std::int64_t{4} << 20;
 
 std::string why_undetermined(const std::string& what) {
   constexpr std::string_view kCondition = "the condition in ";
@@ -146,7 +143,7 @@ std::vector<Setting> megatron_defaults(const MegatronArguments& all) {
 }
 
 ImportedConfig import_megatron(const std::string& file) {
-  const std::string text = read_input_file(file, kMostScriptBytes);
+  const std::string text = read_source_text(file);
   const MegatronArguments all = megatron_arguments(read_shell_commands(text, file), file);
   ImportedConfig imported{.from = "megatron", .keys = {}, .implied = megatron_defaults(all)};
   for (const MegatronArgument& argument : all.all())

@@ -83,7 +83,8 @@ ImportedKey activation(const SourceKey& source, const Values&) {
 
 /// null: none, as 1 is.
 ImportedKey virtual_stages(const SourceKey& source, const Values&) {
-  if (source.value == "null") return {source, ImportStatus::kDefault, {}, "stages have one chunk"};
+  if (trainer::is_neutral(source.value, "null"))
+    return {source, ImportStatus::kDefault, {}, "stages have one chunk"};
   return mapped(source,
                 {{"distributed_strategy.virtual_pipeline_model_parallel_size", source.value}});
 }

@@ -1,5 +1,7 @@
 #include "analysis/import/yaml_keys.h"
 
+#include "analysis/import/source_text.h"
+
 namespace trellis::analysis {
 namespace {
 
@@ -25,7 +27,7 @@ void add(const YamlMap& map, const std::string& path,
 
 std::vector<SourceKey> yaml_keys(const std::string& file, const std::vector<std::string>& overrides,
                                  const std::function<bool(const std::string& key)>& opens) {
-  const YamlDocument document = YamlDocument::load(file, overrides);
+  const YamlDocument document = YamlDocument::parse(read_source_text(file), file, overrides);
   std::vector<SourceKey> keys;
   add(document.root(), "", opens, keys);
   document.problems().throw_if_any();
