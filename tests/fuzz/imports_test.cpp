@@ -42,7 +42,8 @@ model:
   activation: fast-swiglu
   tokenizer: {library: megatron, type: GPT2BPETokenizer, vocab_file: null}
   data: {data_prefix: [1.0, "a b"], splits_string: "900,50,50", seq_length: 128}
-  optim: {name: distributed_fused_adam, lr: 2e-4, betas: [0.9, 0.98], sched: {name: CosineAnnealing}}
+  optim:
+    {name: distributed_fused_adam, lr: 2e-4, betas: [0.9, 0.98], sched: {name: CosineAnnealing}}
 )";
 
 constexpr const char* kScript = R"(#!/bin/bash
