@@ -339,10 +339,12 @@ class Faults(ProcessesCase):
         self.assertEqual(self.losses("run"), self.losses("whole")[4:])
 
     def test_preemption_saves_and_out_of_memory_is_named(self):
-        jobs = self.start(2, "run", "--device", "cpu", *SAVES, "--fault", "preempt:rank=4@step=2")
+        fault = ("--fault", "preempt:rank=4@step=2", "trainer.max_steps=100000")
+        jobs = self.start(2, "run", "--device", "cpu", *SAVES, *fault)
         for code, _, err in self.ends(jobs):
             self.assertEqual(code, 0, err[-2000:])
-        self.assertEqual(len(self.losses("run")), 2)
+        # The other process may have begun the next step when it learns of the signal.
+        self.assertIn(len(self.losses("run")), (2, 3))
         result = self.train("--device", "cpu", "--fault", "oom:rank=3@step=2", log="oom")
         self.fails(result, 3, "out of device memory on rank 3 at step 2")
 
