@@ -1,6 +1,7 @@
 """One process per rank: Gloo carries the bytes, results equal those of one rank with the whole
 batch."""
 
+import json
 import os
 import socket
 import tempfile
@@ -42,7 +43,7 @@ def data():
     return (torch.randn(SIZE * 2, n, generator=generator, dtype=torch.float64) for n in (8, 2))
 
 
-def rank_process(rank, port, folder):
+def join(rank, port):
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -51,21 +52,52 @@ def rank_process(rank, port, folder):
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
-    import trellis_neuron
+    import trellis_neuron  # noqa: F401
 
     dist.init_process_group("neuron")
+
+
+def rank_process(rank, port, folder):
+    join(rank, port)
     assert torch.neuron.device_count() == SIZE and torch.neuron.current_device() == rank
     x, y = (t[2 * rank : 2 * rank + 2].to("neuron") for t in data())
     parameters = fit(DistributedDataParallel(make().to("neuron")), x, y)
     seen = {"parameters": parameters, **exchanges(rank)}
-    try:
-        with trellis_neuron.simulate(steps="manual", world_size=SIZE) as run:
-            torch.ones(4, device="neuron").add_(1)
-            run.step()
-    except RuntimeError as error:
-        seen["simulate"] = str(error)
     torch.save(seen, Path(folder, f"{rank}.pt"))
     dist.destroy_process_group()
+
+
+def simulated_process(rank, port, folder):
+    join(rank, port)
+    import trellis_neuron
+
+    seen = {}
+    with trellis_neuron.simulate("trn1.2xlarge", world_size=SIZE) as run:
+        train(rank)
+    seen["report"] = json.dumps(run.as_dict(), sort_keys=True)
+    if rank == 0:
+        run.write_trace(Path(folder, "processes.txt"), "text")
+    torch.save(seen, Path(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+def train(rank):
+    """A step's communications and graphs are those of its rank, whatever runs it."""
+    x, y = (t[2 * rank : 2 * rank + 2].float().to("neuron") for t in data())
+    return fit(DistributedDataParallel(make().float().to("neuron")), x, y)
+
+
+def report_of_threads(folder):
+    import trellis_neuron
+
+    def body(rank):
+        dist.init_process_group("neuron")
+        train(rank)
+
+    with trellis_neuron.simulate("trn1.2xlarge", world_size=SIZE) as run:
+        trellis_neuron.run_ranks(body, SIZE)
+    run.write_trace(Path(folder, "threads.txt"), "text")
+    return json.dumps(run.as_dict(), sort_keys=True)
 
 
 def exchanges(rank):
@@ -121,8 +153,20 @@ class Processes(unittest.TestCase):
                 seen[rank]["other"].tolist(), [10.0 * (1 - rank) + i for i in range(4)]
             )
             self.assertEqual(seen[rank]["objects"], [0, 1])
-            self.assertIn("run_ranks(fn, world_size)", seen[rank]["simulate"])
         self.assertEqual(seen[1]["sum"].tolist(), [10.0, 12, 14, 16])
+
+    def test_simulated_time_is_that_of_threads(self):
+        import trellis_neuron  # noqa: F401
+
+        with tempfile.TemporaryDirectory() as folder:
+            processes.spawn(simulated_process, (free_port(), folder), nprocs=SIZE)
+            reports = [torch.load(Path(folder, f"{rank}.pt"))["report"] for rank in range(SIZE)]
+            threads = report_of_threads(folder)
+            traces = [Path(folder, f"{name}.txt").read_text() for name in ("processes", "threads")]
+        self.assertEqual(reports[0], reports[1], "every rank gets the report of all")
+        self.assertGreater(json.loads(threads)["steps"][0]["step_time_ps"], 0)
+        self.assertEqual(json.loads(reports[0]), json.loads(threads))
+        self.assertTrue(traces[0] == traces[1])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
 #include <atomic>
+#include <cstring>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
 #include <nlohmann/json.hpp>
 #include <torch/library.h>
 
@@ -67,6 +71,37 @@ void forget_steps() { session().forget_steps(); }
 
 std::string simulate_step(std::int64_t step) {
   return translated([&] { return session().simulate_step(step).dump(); });
+}
+
+at::Tensor tensor_of(const std::string& bytes) {
+  at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+std::string_view bytes_of(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kByte && tensor.is_contiguous(),
+              "expected a contiguous tensor of uint8 on the CPU");
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+std::vector<int> ranks_of(at::IntArrayRef ranks) { return {ranks.begin(), ranks.end()}; }
+
+// See plugin.h: steps and accounts of ranks that are other processes.
+at::Tensor give_step(at::IntArrayRef ranks) {
+  return translated([&] { return tensor_of(session().give_step(ranks_of(ranks))); });
+}
+
+void take_step(const at::Tensor& bytes) {
+  translated([&] { session().take_step(bytes_of(bytes)); });
+}
+
+at::Tensor give_accounts(at::IntArrayRef ranks) {
+  return translated([&] { return tensor_of(session().give_accounts(ranks_of(ranks))); });
+}
+
+void take_accounts(const at::Tensor& bytes) {
+  translated([&] { session().take_accounts(bytes_of(bytes)); });
 }
 
 /// What the Python package does until it says something else; "": nothing.
@@ -147,6 +182,10 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.def("discard_step() -> ()", &discard_step);
   m.def("forget_steps() -> ()", &forget_steps);
   m.def("simulate_step(int step) -> str", &simulate_step);
+  m.def("give_step(int[] ranks) -> Tensor", &give_step);
+  m.def("take_step(Tensor bytes) -> ()", &take_step);
+  m.def("give_accounts(int[] ranks) -> Tensor", &give_accounts);
+  m.def("take_accounts(Tensor bytes) -> ()", &take_accounts);
   m.def("say_activity(str what) -> ()", &say_activity);
   m.def("write_trace(str path, str format) -> ()", &write_trace);
   m.def("memory_report() -> str", &memory_report);

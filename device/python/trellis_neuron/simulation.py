@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import neuron, ranks, run_report
+from . import _processes, neuron, ranks, run_report
 from ._index import ops as _ops
 from .report import RunReport, StepLog
 
@@ -36,6 +36,7 @@ class Simulation:
         self._places: set[str] = set()  # devices of the modules that ran
         self._log = StepLog(keep_steps)
         self._result: RunReport | None = None
+        self._processes: _processes.Processes | None = None
 
     def __enter__(self) -> "Simulation":
         global _active
@@ -62,7 +63,7 @@ class Simulation:
         if error_type is None:
             if not len(self._log) and ranks.current() is None:
                 self.step()  # a body without steps is one step
-            self._result = self._gather()
+            self._result = self._gather(of_all=True)
             self._warn_if_elsewhere()
         _ops.discard_step()
         return False
@@ -78,8 +79,8 @@ class Simulation:
             )
 
     def step(self) -> None:
-        """Ends a training step of the calling thread's ranks. In run_ranks(), every rank must end
-        each step."""
+        """Ends a training step of the calling thread's ranks. In run_ranks(), and where ranks are
+        processes, every rank must end each step."""
         _ops.end_step(0)
         if (threads := ranks.current()) is None:
             self._simulate()
@@ -90,17 +91,10 @@ class Simulation:
         threads.barrier()
 
     def _simulate(self) -> None:
-        if (
-            torch.distributed.is_initialized()
-            and ranks.current() is None
-            and torch.distributed.get_world_size() > 1
-        ):
-            raise RuntimeError(
-                "simulate: the ranks of this program are processes, and a process sees its own "
-                "rank only: "
-                "run them as threads with trellis_neuron.run_ranks(fn, world_size)"
-            )
-        self._log.add(_ops.simulate_step(0))  # the same number: equal steps are equal texts
+        if self._processes is None and _processes.are_ranks():
+            self._processes = _processes.Processes()
+        # The same number: equal steps are equal texts.
+        self._log.add(self._processes.simulate_step() if self._processes else _ops.simulate_step(0))
         self._say_step()
 
     def _say_step(self) -> None:
@@ -117,12 +111,18 @@ class Simulation:
             self._places |= {parameter.device.type for parameter in parameters[:1]}
             self._parameters = max(self._parameters, sum(p.numel() for p in parameters))
 
-    def _gather(self) -> RunReport:
+    def _gather(self, of_all: bool = False) -> RunReport:
+        """of_all: with ranks that are processes, together with the others."""
+        if of_all and self._processes:
+            memory, portability = self._processes.accounts()
+        else:
+            memory = json.loads(_ops.memory_report())
+            portability = json.loads(_ops.portability_report())
         return RunReport(
             session=neuron.session_options(),
             steps=self._log,
-            memory=json.loads(_ops.memory_report()),
-            portability=json.loads(_ops.portability_report()),
+            memory=memory,
+            portability=portability,
             tokens_per_step=self._tokens,
         )
 
@@ -159,7 +159,7 @@ class Simulation:
 
     def write_trace(self, path, format: str = "perfetto") -> None:
         """The timeline of the last simulated step; format: "perfetto" (ui.perfetto.dev) or
-        "text"."""
+        "text". Where ranks are processes, rank 0 has it."""
         _ops.write_trace(str(path), format)
 
 
