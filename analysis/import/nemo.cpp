@@ -77,7 +77,10 @@ ImportedKey optimizer(const SourceKey& source, const Values&) {
 }
 
 ImportedKey activation(const SourceKey& source, const Values&) {
-  const bool fast = source.value.starts_with("fast-");
+  // A rest such as `{x` would be another kind of YAML than a name.
+  const bool fast =
+      source.value.starts_with("fast-") &&
+      source.value.find_first_not_of("abcdefghijklmnopqrstuvwxyz-") == std::string::npos;
   return classify(source, {source.key, fast ? source.value.substr(5) : source.value});
 }
 

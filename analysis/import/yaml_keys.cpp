@@ -1,6 +1,10 @@
 #include "analysis/import/yaml_keys.h"
 
+#include <utility>
+
 #include "analysis/import/source_text.h"
+#include "base/error.h"
+#include "base/escape.h"
 
 namespace trellis::analysis {
 namespace {
@@ -8,6 +12,27 @@ namespace {
 /// "file:12:model.seed" without its key.
 std::string place_of(const std::string& where, const std::string& key) {
   return where.ends_with(":" + key) ? where.substr(0, where.size() - key.size() - 1) : where;
+}
+
+/// Whether the text of a value reads back as that value: a quote or a bracket at a bad place may
+/// not.
+bool reads_back(const std::string& value) {
+  try {
+    const YamlDocument document = YamlDocument::parse("key: " + value, "value");
+    return document.root().flow_text("key") == value && document.root().keys().size() == 1;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+/// Throws ConfigError for what a line of the result cannot hold.
+void check(const SourceKey& found) {
+  const std::string text = found.key + found.value;
+  if (terminal_line(text) == text && reads_back(found.value)) return;
+  throw ConfigError(terminal_line(found.where + ":" + found.key) +
+                    ": expected a value without control characters that can be written on one "
+                    "line, got " +
+                    terminal_line(found.value));
 }
 
 void add(const YamlMap& map, const std::string& path,
@@ -18,7 +43,9 @@ void add(const YamlMap& map, const std::string& path,
     if (map.is_map(key) && opens(dotted) && !map.map(key).keys().empty()) {
       add(map.map(key), dotted, opens, keys);
     } else {
-      keys.push_back({dotted, map.flow_text(key), place_of(map.where(key), dotted)});
+      SourceKey found{dotted, map.flow_text(key), place_of(map.where(key), dotted)};
+      check(found);
+      keys.push_back(std::move(found));
     }
   }
 }

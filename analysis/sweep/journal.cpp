@@ -162,7 +162,7 @@ Shard parse_shard(const std::string& text) {
   Shard shard;
   if (slash == std::string::npos || !number(text.substr(0, slash), shard.index) ||
       !number(text.substr(slash + 1), shard.count) || shard.index > shard.count) {
-    throw ConfigError("--shard " + text +
+    throw ConfigError("--shard " + terminal_line(text) +
                       ": expected i/n with 1 ≤ i ≤ n, e.g. 2/8, the second of eight parts");
   }
   --shard.index;
@@ -252,7 +252,7 @@ std::vector<json> merge_journals(const std::vector<JournalFile>& journals, const
     if (const std::string text = differences(journal.header.at("facts"), facts); !text.empty()) {
       throw ConfigError(
           fmt::format("{}: another sweep than that of {}, as its configuration is now: {}",
-                      journal.file.string(), journals.front().file.string(), text));
+                      journal.file.string(), journals.front().file.string(), terminal_line(text)));
     }
     if (journal.header.at("request").at("top") != journals.front().header.at("request").at("top")) {
       throw ConfigError(fmt::format("{}: --top differs from that of {}: run it again with the same",
@@ -270,8 +270,8 @@ std::vector<json> merge_journals(const std::vector<JournalFile>& journals, const
       if (added || place->second.first == result) continue;
       throw ConfigError(fmt::format("{} and {} disagree about candidate {} ({}): {} there, {} here",
                                     place->second.second, journal.file.string(), place->first,
-                                    result.value("layout", ""), place->second.first.dump(),
-                                    result.dump()));
+                                    terminal_line(result.value("layout", "")),
+                                    place->second.first.dump(), result.dump()));
     }
   }
   for (std::size_t i = 0; i < first.count; ++i) {
