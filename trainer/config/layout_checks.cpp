@@ -112,12 +112,13 @@ void check_sequence_parallel(const RunConfig& config, SectionReaders& r) {
       !r.distributed_strategy.good({"tensor_model_parallel_size"}))
     return;
   if (!r.model.good({"encoder_seq_length"})) return;
+  const std::int64_t both = std::int64_t{config.tp()} * config.cp();
   const Divisor parts =
       config.cp() == 1
           ? tensor_parallel(config)
           : Divisor{fmt::format("tensor_model_parallel_size {} × context_parallel_size {} = {}",
-                                config.tp(), config.cp(), config.tp() * config.cp()),
-                    std::int64_t{config.tp()} * config.cp()};
+                                config.tp(), config.cp(), both),
+                    both};
   must_divide(r.model, "encoder_seq_length", config.model.encoder_seq_length, parts,
               ", as sequence_parallel needs");
 }

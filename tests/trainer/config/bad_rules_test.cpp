@@ -107,6 +107,14 @@ const std::vector<Broken>& broken_files() {
        "× context_parallel_size 2 = 4, as "
        "sequence_parallel needs; nearest legal values: 32 or 36"},
       {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 2\n  context_parallel_size: 2147483647"},
+        {"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  fusions: {ring_attention: true}"}},
+       "run.yaml:26:model.encoder_seq_length: 32 is not divisible by tensor_model_parallel_size 2 "
+       "× context_parallel_size 2147483647 = 4294967294, as sequence_parallel needs; nearest legal "
+       "values: 4294967294\nrun.yaml:13:distributed_strategy.context_parallel_size: 2147483647 "
+       "exceeds the world size 8 = devices 8 × num_nodes 1; lower it or add ranks"},
+      {{{"pipeline_model_parallel_size: 2",
          "pipeline_model_parallel_size: 2\n  context_parallel_size: 2"},
         {"  sequence_parallel: true", "  sequence_parallel: false"},
         {"encoder_seq_length: 32", "encoder_seq_length: 33"},
