@@ -92,18 +92,6 @@ std::string yaml_text(const std::string& text) { return is_plain(text) ? text : 
 
 std::string yaml_number(double number) { return fmt::format("{}", number); }
 
-ImportedKey ignored(SourceKey source, std::string why) {
-  return {std::move(source), ImportStatus::kIgnored, {}, std::move(why)};
-}
-
-ImportedKey at_default(SourceKey source, std::string why) {
-  return {std::move(source), ImportStatus::kDefault, {}, std::move(why)};
-}
-
-ImportedKey unsupported(SourceKey source, std::string advice) {
-  return {std::move(source), ImportStatus::kUnsupported, {}, std::move(advice)};
-}
-
 ImportedKey unknown(SourceKey source, const std::string& name,
                     const std::vector<std::string>& known) {
   const std::string nearest = nearest_name(name, known);
@@ -112,23 +100,6 @@ ImportedKey unknown(SourceKey source, const std::string& name,
           {},
           "this program knows no such key" +
               (nearest.empty() ? "" : "; did you mean `" + nearest + "`?")};
-}
-
-ImportedKey mapped(const SourceKey& source, const std::vector<Setting>& settings,
-                   const std::string& note) {
-  ImportedKey result{source, ImportStatus::kMapped, {}, note};
-  std::optional<ImportedKey> other;
-  for (const Setting& setting : settings) {
-    ImportedKey one = classify(source, setting);
-    if (one.status == ImportStatus::kMapped) {
-      std::ranges::move(one.settings, std::back_inserter(result.settings));
-    } else if (!other || one.status == ImportStatus::kUnsupported) {
-      other = std::move(one);
-    }
-  }
-  const bool refused = other && other->status == ImportStatus::kUnsupported;
-  if (refused || (other && result.settings.empty())) return *std::move(other);
-  return result;
 }
 
 bool is_neutral_value(const json& value, std::string_view neutral) {

@@ -44,16 +44,9 @@ class JsonObject {
 [[nodiscard]] std::string yaml_text(const std::string& text);
 [[nodiscard]] std::string yaml_number(double number);
 
-[[nodiscard]] ImportedKey ignored(SourceKey source, std::string why);
-[[nodiscard]] ImportedKey at_default(SourceKey source, std::string why = "");
-[[nodiscard]] ImportedKey unsupported(SourceKey source, std::string advice);
 /// Unclassified, with the nearest of `known`.
 [[nodiscard]] ImportedKey unknown(SourceKey source, const std::string& name,
                                   const std::vector<std::string>& known);
-/// Each setting as the schema classifies it. One that is unsupported makes the key unsupported; one
-/// without effect is left out.
-[[nodiscard]] ImportedKey mapped(const SourceKey& source, const std::vector<Setting>& settings,
-                                 const std::string& note = "");
 /// A value as one of `neutral` ("false|null|0"), which an empty text, list or object is as null.
 [[nodiscard]] bool is_neutral_value(const nlohmann::json& value, std::string_view neutral);
 

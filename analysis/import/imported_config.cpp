@@ -1,6 +1,7 @@
 #include "analysis/import/imported_config.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "analysis/import/schema_keys.h"
@@ -87,6 +88,33 @@ ImportedKey classify(SourceKey source, Setting setting) {
     decide(imported, std::move(setting), *known.group);
   }
   return imported;
+}
+
+ImportedKey ignored(SourceKey source, std::string why) {
+  return {std::move(source), ImportStatus::kIgnored, {}, std::move(why)};
+}
+
+ImportedKey at_default(SourceKey source, std::string why) {
+  return {std::move(source), ImportStatus::kDefault, {}, std::move(why)};
+}
+
+ImportedKey unsupported(SourceKey source, std::string advice) {
+  return {std::move(source), ImportStatus::kUnsupported, {}, std::move(advice)};
+}
+
+ImportedKey mapped(const SourceKey& source, std::vector<Setting> settings, std::string note) {
+  ImportedKey result{source, ImportStatus::kMapped, {}, std::move(note)}, without_effect;
+  for (Setting& setting : settings) {
+    ImportedKey one = classify(source, std::move(setting));
+    if (one.status == ImportStatus::kUnsupported || one.status == ImportStatus::kUnclassified)
+      return one;
+    if (one.status == ImportStatus::kMapped) {
+      std::ranges::move(one.settings, std::back_inserter(result.settings));
+    } else {
+      without_effect = std::move(one);
+    }
+  }
+  return result.settings.empty() && !settings.empty() ? without_effect : result;
 }
 
 void move_paths(ImportedConfig& imported, const std::filesystem::path& before,

@@ -55,6 +55,15 @@ struct ImportedConfig {
 /// itself, or why not. `source`: where it comes from; `setting`: what it means here.
 [[nodiscard]] ImportedKey classify(SourceKey source, Setting setting);
 
+// What becomes of a key, one kind each.
+[[nodiscard]] ImportedKey ignored(SourceKey source, std::string why);
+[[nodiscard]] ImportedKey at_default(SourceKey source, std::string why = "");
+[[nodiscard]] ImportedKey unsupported(SourceKey source, std::string advice);
+/// classify() of each of `settings`. One that is not supported, or that no section knows, decides;
+/// one without an effect is left out, unless there is no other.
+[[nodiscard]] ImportedKey mapped(const SourceKey& source, std::vector<Setting> settings,
+                                 std::string note = {});
+
 /// model.model_config names a file from the folder of its configuration. Makes one that holds from
 /// `before` hold from the folder `after`.
 void move_paths(ImportedConfig& imported, const std::filesystem::path& before,

@@ -282,31 +282,20 @@ MegatronRule model_rule(std::string_view name) {
 }  // namespace
 
 ImportedKey ignored(const MegatronArgument& argument, std::string note) {
-  return {argument.source, ImportStatus::kIgnored, {}, std::move(note)};
+  return ignored(argument.source, std::move(note));
 }
 
 ImportedKey refused(const MegatronArgument& argument, std::string note) {
-  return {argument.source, ImportStatus::kUnsupported, {}, std::move(note)};
+  return unsupported(argument.source, std::move(note));
 }
 
 ImportedKey by_default(const MegatronArgument& argument, std::string note) {
-  return {argument.source, ImportStatus::kDefault, {}, std::move(note)};
+  return at_default(argument.source, std::move(note));
 }
 
 ImportedKey mapped(const MegatronArgument& argument, std::vector<Setting> settings,
                    std::string note) {
-  ImportedKey result{argument.source, ImportStatus::kDefault, {}, std::move(note)};
-  for (Setting& setting : settings) {
-    ImportedKey one = classify(argument.source, std::move(setting));
-    if (one.status == ImportStatus::kMapped) {
-      result.status = ImportStatus::kMapped;
-      result.settings.insert(result.settings.end(), one.settings.begin(), one.settings.end());
-    } else if (one.status == ImportStatus::kUnsupported ||
-               one.status == ImportStatus::kUnclassified || settings.size() == 1) {
-      return one;
-    }
-  }
-  return result;
+  return mapped(argument.source, std::move(settings), std::move(note));
 }
 
 ImportedKey apply_megatron_rule(const MegatronArgument& argument, const MegatronArguments& all) {

@@ -30,11 +30,10 @@ struct MegatronSchedule {
 };
 [[nodiscard]] MegatronSchedule megatron_schedule(const MegatronArguments& all);
 
-/// Helpers of rules.
+// imported_config.h's, of an argument.
 [[nodiscard]] ImportedKey ignored(const MegatronArgument& argument, std::string note);
 [[nodiscard]] ImportedKey refused(const MegatronArgument& argument, std::string note);
 [[nodiscard]] ImportedKey by_default(const MegatronArgument& argument, std::string note);
-/// classify() of each of `settings`; one that is not supported decides.
 [[nodiscard]] ImportedKey mapped(const MegatronArgument& argument, std::vector<Setting> settings,
                                  std::string note = {});
 

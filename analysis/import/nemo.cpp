@@ -33,23 +33,20 @@ const NemoRow* row_of(std::string_view key) {
   return nullptr;
 }
 
-ImportedKey mapped(const SourceKey& source, std::vector<Setting> settings, std::string note = {}) {
-  return {source, ImportStatus::kMapped, std::move(settings), std::move(note)};
-}
-
 ImportedKey by_row(const SourceKey& source, const NemoRow& row) {
   using enum NemoRow::Does;
   const std::string note(row.note);
   if (row.does == kMoves) return classify(source, {std::string(row.target), source.value});
-  if (row.does == kIgnored) return {source, ImportStatus::kIgnored, {}, note};
-  const bool neutral = trainer::is_neutral(source.value, row.target);
-  return {source, neutral ? ImportStatus::kDefault : ImportStatus::kUnsupported, {}, note};
+  if (row.does == kIgnored) return ignored(source, note);
+  return trainer::is_neutral(source.value, row.target) ? at_default(source, note)
+                                                       : unsupported(source, note);
 }
 
 /// Lightning's precision and Megatron's "O2" (bf16 weights, fp32 master weights) together are one
 /// of NxDT's modes.
 ImportedKey precision(const SourceKey& source, const Values& values) {
-  const std::string digits = source.value.substr(source.value.find_first_not_of("\"'"));
+  const std::string digits =
+      source.value.substr(std::min(source.value.find_first_not_of("\"'"), source.value.size()));
   const auto found = values.find("model.megatron_amp_O2");
   const bool o2 = found != values.end() && is_true(found->second);
   if (digits.starts_with("bf16"))
@@ -57,10 +54,7 @@ ImportedKey precision(const SourceKey& source, const Values& values) {
                   o2 ? "megatron_amp_O2: bf16 weights with fp32 master weights"
                      : "without megatron_amp_O2: fp32 weights under autocast");
   if (digits.starts_with("32")) return mapped(source, {{"precision.type", "fp32"}});
-  return {source,
-          ImportStatus::kUnsupported,
-          {},
-          "fp16 is not supported: use bf16-mixed, or choose precision.type"};
+  return unsupported(source, "fp16 is not supported: use bf16-mixed, or choose precision.type");
 }
 
 /// Apex's names of the same optimizer; the distributed one shards its states.
@@ -86,8 +80,7 @@ ImportedKey activation(const SourceKey& source, const Values&) {
 
 /// null: none, as 1 is.
 ImportedKey virtual_stages(const SourceKey& source, const Values&) {
-  if (trainer::is_neutral(source.value, "null"))
-    return {source, ImportStatus::kDefault, {}, "stages have one chunk"};
+  if (trainer::is_neutral(source.value, "null")) return at_default(source, "stages have one chunk");
   return mapped(source,
                 {{"distributed_strategy.virtual_pipeline_model_parallel_size", source.value}});
 }
@@ -95,20 +88,27 @@ ImportedKey virtual_stages(const SourceKey& source, const Values&) {
 ImportedKey load_balancing(const SourceKey& source, const Values&) {
   if (source.value == "sinkhorn")
     return mapped(source, {{"model.moe.routing_algorithm", "sinkhorn"}});
-  if (source.value == "aux_loss")
-    return mapped(source, {{"model.moe.routing_algorithm", "top_k"}},
-                  "the loss counts by moe_aux_loss_coeff");
-  if (source.value == "none") return mapped(source, {{"model.moe.routing_algorithm", "top_k"}});
-  return {source,
-          ImportStatus::kUnsupported,
-          {},
-          "expected aux_loss, sinkhorn or none: choose model.moe.routing_algorithm"};
+  if (source.value == "aux_loss" || source.value == "none")
+    return mapped(source, {{"model.moe.routing_algorithm", "top_k"}});
+  return unsupported(source,
+                     "expected aux_loss, sinkhorn or none: choose model.moe.routing_algorithm");
+}
+
+/// NeMo adds the loss where the routers' load balancing is aux_loss, which is its default; here a
+/// switch turns it on.
+ImportedKey auxiliary_loss(const SourceKey& source, const Values& values) {
+  const auto balancing = values.find("model.moe_router_load_balancing_type");
+  if (balancing != values.end() && balancing->second != "aux_loss")
+    return at_default(source, "only the load balancing aux_loss reads it");
+  if (trainer::is_neutral(source.value, "0|null")) return at_default(source, "no such loss");
+  return mapped(source, {{"model.moe.router_aux_loss_coef", source.value},
+                         {"model.moe.output_router_logits", "true"}});
 }
 
 /// Read with trainer.precision.
 ImportedKey amp_o2(const SourceKey& source, const Values& values) {
   if (values.contains("trainer.precision") || !is_true(source.value))
-    return {source, ImportStatus::kDefault, {}, "it is part of precision.type"};
+    return at_default(source, "it is part of precision.type");
   return mapped(source, {{"precision.type", "mixed_precision"}});
 }
 
@@ -132,6 +132,7 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"model.activation", activation},
       {"model.virtual_pipeline_model_parallel_size", virtual_stages},
       {"model.moe_router_load_balancing_type", load_balancing},
+      {"model.moe_aux_loss_coeff", auxiliary_loss},
   };
   return all;
 }
@@ -147,7 +148,7 @@ std::string moved(const std::string& key) {
 
 ImportedKey import_key(const SourceKey& source, const Values& values) {
   if (source.value == "?\?\?" || source.value == "\"?\?\?\"")
-    return {source, ImportStatus::kUnsupported, {}, "its value is missing (?\?\?): set it"};
+    return unsupported(source, "its value is missing (?\?\?): set it");
   if (const auto rule = rules().find(source.key); rule != rules().end())
     return rule->second(source, values);
   if (const NemoRow* row = row_of(source.key)) return by_row(source, *row);

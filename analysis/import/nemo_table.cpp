@@ -61,7 +61,6 @@ constexpr NemoRow kRows[] = {
 
     {"model.num_moe_experts", kMoves, "model.moe.num_experts"},
     {"model.moe_router_topk", kMoves, "model.moe.top_k"},
-    {"model.moe_aux_loss_coeff", kMoves, "model.moe.router_aux_loss_coef"},
     {"model.moe_input_jitter_eps", kMoves, "model.moe.jitter_eps"},
     {"model.moe_expert_capacity_factor", kMoves, "model.moe.capacity_factor"},
     {"model.moe_z_loss_coeff", kNeutral, "0|null", "routers have no z-loss here"},

@@ -263,6 +263,28 @@ class Nemo(ImportCase):
         )
         self.assertEqual(document["counts"]["unsupported"], 1)
 
+    def test_an_auxiliary_loss_counts_where_nemo_counts_it(self):
+        for balancing, loss, expected in (
+            ("aux_loss", "0.01", ("0.01", "true")),
+            (None, "0.01", ("0.01", "true")),
+            ("none", "0.01", (None, None)),
+            ("sinkhorn", "0.01", (None, None)),
+            ("aux_loss", "0.0", (None, None)),
+        ):
+            rows = {"model.num_moe_experts": 8, "model.moe_aux_loss_coeff": loss}
+            if balancing:
+                rows["model.moe_router_load_balancing_type"] = balancing
+            document, _ = self.imported(self.write(nested(rows)), "--from", "nemo")
+            settings = document["settings"]
+            keys = ("model.moe.router_aux_loss_coef", "model.moe.output_router_logits")
+            self.assertEqual(tuple(settings.get(key) for key in keys), expected, balancing)
+
+    def test_an_empty_precision_is_no_mode(self):
+        document, _ = self.imported(
+            self.write(nested({"trainer.precision": '""'})), "--from", "nemo"
+        )
+        self.assertEqual(document["counts"]["unsupported"], 1)
+
     def test_what_contradicts_is_named_with_both_places(self):
         source = self.write("seed: 1\ntrainer:\n  devices: 1\nmodel:\n  seed: 2\n")
         result = self.trellis("import", source, "--from", "nemo")
