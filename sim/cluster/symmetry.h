@@ -1,10 +1,11 @@
 #pragma once
 
 #include "sim/cluster/comm_machine.h"
-#include "sim/cluster/comm_profiler.h"
 #include "sim/job/job.h"
 
 namespace trellis::sim {
+
+class CommTraffic;
 
 /// Which ranks of a folded job are equal on this machine: the fold's classes, split until the ranks
 /// of each see the same. Two ranks see the same when their communications, the links that these use

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "sim/systemc/cluster_run.h"
 #include "sim/cluster/collective_timing.h"
+#include "sim/cluster/comm_profiler.h"
 #include "sim/cluster/symmetry.h"
 #include "sim/systemc/kernel_thread.h"
 #include "sim/systemc/core_pair.h"

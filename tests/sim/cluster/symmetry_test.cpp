@@ -1,3 +1,4 @@
+#include "sim/cluster/comm_profiler.h"
 #include "sim/cluster/symmetry.h"
 
 #include <algorithm>
