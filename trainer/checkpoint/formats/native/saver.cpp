@@ -48,7 +48,7 @@ void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
   rank.host_barrier(kStorageTimeout);
   if (leads) {
     ++saves_;
-    share_tag();
+    head_.tag = from_first(rank, "tag", head_.tag);
     if (!plan_) make_plan(rank);
   }
   rank.host_barrier(kStorageTimeout);
@@ -77,8 +77,12 @@ void Saver::begin(const SaveHead& head) {
   storage_->write_text(join_path(head_.tag, kBeginFile), "1");
 }
 
-void Saver::share_tag() {
-  if (link_ != nullptr) head_.tag = link_->from_first(text_name("tag", 0), head_.tag);
+std::string Saver::from_first(runtime::RankContext& rank, const char* what, std::string said) {
+  if (link_ == nullptr) return said;
+  if (!is_first()) return rank.take_text(text_name(what, link_->process()));
+  for (int other = 1; other < link_->processes(); ++other)
+    link_->leave_text(text_name(what, other), said);
+  return said;
 }
 
 SaveOffer Saver::own_offer() {
@@ -97,21 +101,15 @@ SaveOffer Saver::own_offer() {
 
 void Saver::make_plan(runtime::RankContext& rank) {
   SaveOffer offer = own_offer();
-  if (link_ != nullptr && !is_first()) {
-    link_->leave_text(text_name("offer", link_->process()), offer.to_text());
-    offer = SaveOffer::from_text(link_->from_first(text_name("offers", 0), ""));
-  } else if (link_ != nullptr) {
-    for (int other = 1; other < link_->processes(); ++other) {
-      SaveOffer theirs = SaveOffer::from_text(rank.take_text(text_name("offer", other)));
-      offer.files.merge(theirs.files);
-      std::ranges::move(theirs.shards, std::back_inserter(offer.shards));
-    }
+  if (!is_first()) link_->leave_text(text_name("offer", link_->process()), offer.to_text());
+  for (int other = 1; is_first() && link_ != nullptr && other < link_->processes(); ++other) {
+    SaveOffer theirs = SaveOffer::from_text(rank.take_text(text_name("offer", other)));
+    offer.files.merge(theirs.files);
+    std::ranges::move(theirs.shards, std::back_inserter(offer.shards));
   }
-  if (is_first()) {
-    validate_sharding(offer.shards);
-    offer.shards.clear();
-    if (link_ != nullptr) (void)link_->from_first(text_name("offers", 0), offer.to_text());
-  }
+  if (is_first()) validate_sharding(offer.shards);
+  offer.shards.clear();
+  if (link_ != nullptr) offer = SaveOffer::from_text(from_first(rank, "offers", offer.to_text()));
   std::vector<Transfer> list;
   for (auto& [path, transfer] : offer.files) list.push_back(std::move(transfer));
   plan_ = distribute(std::move(list));

@@ -58,7 +58,9 @@ class Saver {
   void begin(const SaveHead& head);
   /// The same in every process.
   void make_plan(runtime::RankContext& rank);
-  void share_tag();
+  /// What the first process says; of each process's first rank.
+  [[nodiscard]] std::string from_first(runtime::RankContext& rank, const char* what,
+                                       std::string said);
   [[nodiscard]] SaveOffer own_offer();
   [[nodiscard]] Written write(const std::vector<FileJob>& jobs) const;
   [[nodiscard]] Written take_written();
