@@ -1,6 +1,7 @@
 """One process per rank: Gloo carries the bytes, results equal those of one rank with the whole
 batch."""
 
+import gc
 import json
 import os
 import socket
@@ -74,11 +75,45 @@ def simulated_process(rank, port, folder):
     seen = {}
     with trellis_neuron.simulate("trn1.2xlarge", world_size=SIZE) as run:
         train(rank)
+        gc.collect()  # models end in cycles: what is alive at the end is in the report
     seen["report"] = json.dumps(run.as_dict(), sort_keys=True)
     if rank == 0:
         run.write_trace(Path(folder, "processes.txt"), "text")
     torch.save(seen, Path(folder, f"{rank}.pt"))
     dist.destroy_process_group()
+
+
+def failing_process(rank, port, folder):
+    """What only rank 0 can find out, and what only one rank does wrong, is raised on both."""
+    join(rank, port)
+    import trellis_neuron
+    from trellis_neuron import _processes
+
+    errors = []
+    for damage in ("text", "device"):
+        try:
+            with trellis_neuron.simulate("trn1.2xlarge", world_size=SIZE, steps="manual") as run:
+                torch.ones(4, device="neuron").add_(1)
+                if damage == "text" and rank == 1:
+                    _processes._ops = Damaged(_processes._ops)
+                if damage == "device":
+                    torch.neuron.set_device(0)
+                run.step()
+        except RuntimeError as error:
+            errors.append(str(error))
+        torch.neuron.set_device(rank)
+    torch.save(errors, Path(folder, f"{rank}.pt"))
+    dist.destroy_process_group()
+
+
+class Damaged:
+    def __init__(self, ops):
+        self._ops = ops
+
+    def __getattr__(self, name):
+        if name == "give_step":
+            return lambda ranks: self._ops.give_step(ranks)[:-1].clone()
+        return getattr(self._ops, name)
 
 
 def train(rank):
@@ -96,6 +131,8 @@ def report_of_threads(folder):
 
     with trellis_neuron.simulate("trn1.2xlarge", world_size=SIZE) as run:
         trellis_neuron.run_ranks(body, SIZE)
+        DistributedDataParallel._active_ddp_module = None  # of the class: threads overwrite it
+        gc.collect()
     run.write_trace(Path(folder, "threads.txt"), "text")
     return json.dumps(run.as_dict(), sort_keys=True)
 
@@ -167,6 +204,14 @@ class Processes(unittest.TestCase):
         self.assertGreater(json.loads(threads)["steps"][0]["step_time_ps"], 0)
         self.assertEqual(json.loads(reports[0]), json.loads(threads))
         self.assertTrue(traces[0] == traces[1])
+
+    def test_what_goes_wrong_on_one_is_raised_on_all(self):
+        with tempfile.TemporaryDirectory() as folder:
+            processes.spawn(failing_process, (free_port(), folder), nprocs=SIZE)
+            errors = [torch.load(Path(folder, f"{rank}.pt")) for rank in range(SIZE)]
+        self.assertEqual(errors[0], errors[1])
+        self.assertIn("its bytes are damaged", errors[0][0])
+        self.assertIn("neuron:[0, 0]", errors[0][1])
 
 
 if __name__ == "__main__":
