@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -7,10 +6,10 @@
 
 #include "analysis/export/exported_config.h"
 #include "analysis/report/text_table.h"
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/verbs.h"
 
 namespace trellis::cli {
@@ -45,11 +44,11 @@ json document(const ExportOptions& options, const analysis::ExportedConfig& expo
 }
 
 int export_config(const ExportOptions& options) {
-  if (!options.out.empty() && !options.force && std::filesystem::exists(options.out))
-    throw ConfigError("--out " + options.out +
-                      ": the file is there already: name another one, or replace it with --force");
+  if (!options.force) refuse_to_replace("--out", options.out);
+  OutputFiles files({{"--out", options.out}});
   const analysis::ExportedConfig exported = analysis::export_nxdt(options.file, options.overrides);
-  if (!options.out.empty()) write_file_atomically(options.out, exported.text);
+  files.write("--out", [&] { return exported.text; });
+  files.finish();
   if (options.json) {
     std::cout << document(options, exported).dump(1) << "\n";
   } else if (options.out.empty()) {

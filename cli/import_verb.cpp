@@ -1,4 +1,3 @@
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -8,10 +7,10 @@
 
 #include "analysis/import/import_report.h"
 #include "analysis/import/sources.h"
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/not_empty.h"
+#include "cli/output_files.h"
 #include "cli/verbs.h"
 #include "trainer/config/run_config_file.h"
 
@@ -46,14 +45,9 @@ analysis::ImportedConfig read(const ImportOptions& options) {
   return analysis::import_hugging_face(options.file, options.training_args);
 }
 
-void refuse_to_replace(const ImportOptions& options) {
-  if (options.out.empty() || options.force || !std::filesystem::exists(options.out)) return;
-  throw ConfigError("--out " + options.out +
-                    ": the file is there already: name another one, or replace it with --force");
-}
-
 int import(const ImportOptions& options) {
-  refuse_to_replace(options);
+  if (!options.force) refuse_to_replace("--out", options.out);
+  OutputFiles files({{"--out", options.out}});
   analysis::ImportedConfig imported = read(options);
   const bool is_yaml = imported.from == "nxdt" || imported.from == "nemo";
   const std::filesystem::path result = result_file(options, is_yaml);
@@ -61,7 +55,8 @@ int import(const ImportOptions& options) {
                        result.parent_path());
   const std::string yaml = analysis::import_yaml(imported, options.file);
   const trainer::RunCheck check = trainer::check_run_config_text(yaml, result.string());
-  if (!options.out.empty()) write_file_atomically(options.out, yaml);
+  files.write("--out", [&] { return yaml; });
+  files.finish();
   if (options.json) {
     std::cout << analysis::import_json(imported, options.file, check.problems).dump(1) << "\n";
   } else {

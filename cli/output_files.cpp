@@ -34,4 +34,10 @@ void OutputFiles::finish() const {
   if (!failures_.empty()) throw OutputError(failures_);
 }
 
+void refuse_to_replace(const std::string& option, const std::string& file) {
+  if (file.empty() || !std::filesystem::exists(file)) return;
+  throw ConfigError(option + " " + file +
+                    ": the file is there already: name another one, or replace it with --force");
+}
+
 }  // namespace trellis::cli

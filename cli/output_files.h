@@ -28,4 +28,7 @@ class OutputFiles {
   std::string failures_;
 };
 
+/// Throws ConfigError when `file` is there already, which --force of the verb allows. "": nothing.
+void refuse_to_replace(const std::string& option, const std::string& file);
+
 }  // namespace trellis::cli

@@ -49,7 +49,7 @@ Fault fault_of(const std::string& text) {
   const auto step = take_number(rest, "@step=");
   if (!step) refuse(text, std::string("no step: ") + kForms);
   fault.step = *step;
-  fault.rank = static_cast<int>(take_number(rest, ":rank=").value_or(0));
+  fault.rank = take_number(rest, ":rank=").value_or(0);
   const std::size_t colon = rest.find(':');
   fault.kind = kind_of(rest.substr(0, colon), text);
   if (colon != std::string::npos) fault.tensor = rest.substr(colon + 1);
@@ -63,7 +63,7 @@ void flip_a_bit(at::Tensor& tensor) {
   at::Tensor host = tensor.detach().cpu().contiguous();
   auto* bytes = static_cast<std::uint8_t*>(host.mutable_data_ptr());
   // Little-endian: the exponents of fp32 and bf16 begin in the last byte but one, of fp64 too.
-  const auto at = static_cast<std::size_t>(host.element_size()) - 2;
+  const auto at = static_cast<std::size_t>(std::max<std::int64_t>(host.element_size() - 2, 0));
   const bool wide = host.scalar_type() == at::kDouble;
   bytes[at] ^= wide ? 0x08 : 0x40;
   tensor.detach().copy_(host);

@@ -17,8 +17,7 @@ struct Fault {
     kFlip      ///< a bit of a weight changes on the rank, after the step's update
   };
   Kind kind = Kind::kKill;
-  int rank = 0;
-  std::int64_t step = 1;
+  std::int64_t rank = 0, step = 1;
   std::string tensor;  ///< kFlip: the parameter's name
 };
 

@@ -15,6 +15,7 @@
 #include "base/content_hash.h"
 #include "base/error.h"
 #include "runtime/world.h"
+#include "trainer/config/run_config.h"
 #include "trainer/parallel_layers/collectives.h"
 
 namespace trellis::trainer {
@@ -97,6 +98,13 @@ void compare(const Weights& weights, const ParallelGroup& group, const runtime::
 }
 
 }  // namespace
+
+void refuse_without_replicas(const RunConfig& config) {
+  if (config.dp() * config.cp() > 1) return;
+  throw ConfigError(
+      "--check-replicas: no rank holds a copy of another one's weights: expected data or context "
+      "parallelism above 1; leave it out");
+}
 
 void check_replicas(const ParameterList& parameters, const ParallelState& parallel,
                     const runtime::RankContext& rank, std::int64_t step) {

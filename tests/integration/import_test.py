@@ -329,6 +329,14 @@ class BadInput(ImportCase):
         self.assertEqual(self.trellis("import", file, "--out", out, "--force").returncode, 0)
         self.assertIn("# Imported from", out.read_text())
 
+    def test_a_place_that_cannot_be_written_is_refused_before_anything_else(self):
+        file = self.write("a file, no folder\n", "taken")
+        for verb in (("import", EXAMPLES[0]), ("export", EXAMPLES[0], "--to", "nxdt")):
+            self.fails(self.trellis(*verb, "--out", file / "x.yaml"), 2, "--out")
+            out = self.dir / verb[0] / "new" / "x.yaml"
+            result = self.trellis(*verb, "--out", out)
+            self.assertTrue(out.exists(), result.stderr)
+
     def test_no_such_file(self):
         missing = pathlib.Path("/nowhere/x.yaml")
         self.fails(self.trellis("import", missing), 2, str(missing))

@@ -363,9 +363,18 @@ class Faults(ProcessesCase):
         whole = self.train("--device", "cpu", "trainer.max_steps=4", "--check-replicas", "1")
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
+    def test_without_copies_there_is_nothing_to_compare(self):
+        result = self.train(
+            *("--device", "cpu", "--check-replicas", "1", "trainer.devices=2"),
+            *("distributed_strategy.pipeline_model_parallel_size=1",),
+        )
+        self.fails(result, 2, "--check-replicas", "no rank holds a copy")
+
     def test_faults_that_cannot_be(self):
         for fault, words in (
             ("kill:rank=8@step=1", ("rank from 0 to 7", "got 8")),
+            ("kill:rank=4294967296@step=1", ("rank from 0 to 7", "got 4294967296")),
+            ("kill:rank=a@step=1", ("expected kill",)),
             ("kill@step=9", ("step from 1 to 2", "got 9")),
             ("kill", ("no step",)),
             ("melt@step=1", ("unknown kind", "melt")),

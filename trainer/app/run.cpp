@@ -46,6 +46,7 @@
 #include "analysis/report/run_report.h"
 #include "analysis/report/step_place.h"
 #include "trainer/faults.h"
+#include "trainer/replica_check.h"
 #include "trainer/trainer.h"
 #include "trainer/utils/exp_manager.h"
 #include "trainer/utils/rank_log.h"
@@ -191,7 +192,10 @@ class Run {
       process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
     open_checkpoints(std::move(resume));
-    plan_faults();
+    if (request.check_replicas > 0) refuse_without_replicas(config_);
+    // Once in a job, however often its launcher starts it again.
+    if (!request.faults.empty() && (!link_ || link_->launch().restart == 0))
+      faults_.emplace(request.faults, config_.world_size(), config_.trainer.max_steps);
     const std::vector<int> ranks = ranks_with_logs();
     ranks.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, ranks);
     early_messages_.move_to(*logs_);
@@ -256,8 +260,8 @@ class Run {
 
   void note_interrupt(runtime::RankContext& rank, const StopOnSignal& signals) {
     interrupted_ = true;
-    if (!agree_on_sigterm(rank, signals.was_terminated())) return;
-    if (request_.shape_only || !config_.exp_manager.checkpoints.create) return;
+    const bool saves = !request_.shape_only && config_.exp_manager.checkpoints.create;
+    if (!agree_on_sigterm(rank, signals.was_terminated()) || !saves) return;
     saved_for_preemption_ = true;
     if (rank.rank() == 0)
       logs_->lightning("SIGTERM: the last step is in a checkpoint; go on with --resume");
@@ -376,13 +380,6 @@ class Run {
     }
     checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume),
                                                                 link_.get());
-  }
-
-  /// Once in a job, however often its launcher starts it again.
-  void plan_faults() {
-    const bool is_again = link_ && link_->launch().restart > 0;
-    if (!request_.faults.empty() && !is_again)
-      faults_.emplace(request_.faults, config_.world_size(), config_.trainer.max_steps);
   }
 
   void refuse_without_memory() const {
@@ -537,7 +534,7 @@ class Run {
   void write_results() {
     activity_.now("writing trace and report");
     json memory, portability;
-    if (plugin_ != nullptr) {
+    if (plugin_ != nullptr && (link_ == nullptr || process_records_)) {
       memory = ask(plugin_->api().memory_report);
       portability = ask(plugin_->api().portability_report);
     }
