@@ -71,6 +71,24 @@ class ProcessesCase(Case):
             for rank in range(processes)
         ]
 
+    def torchrun_command(self, log, *more, restarts=0):
+        return [
+            str(TORCHRUN),
+            *("--nproc-per-node", "2", "--max-restarts", str(restarts)),
+            *("--monitor-interval", "0.2", "--master-port", str(free_port()), "--no-python"),
+            *self.arguments(log, "--device", "cpu", *more),
+        ]
+
+    def torchrun(self, log, *more, restarts=0):
+        return subprocess.run(
+            self.torchrun_command(log, *more, restarts=restarts),
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=280,
+            env={**os.environ, "TRELLIS_CACHE": "off"},
+        )
+
     def ends(self, jobs):
         """(exit code, stdout, stderr) of each."""
         results = []
@@ -136,22 +154,7 @@ class EqualsThreads(ProcessesCase):
 
 class Launchers(ProcessesCase):
     def test_torchrun(self):
-        command = [
-            TORCHRUN,
-            "--nproc-per-node",
-            "2",
-            "--master-port",
-            str(free_port()),
-            "--no-python",
-        ]
-        result = subprocess.run(
-            [*map(str, command), *self.arguments("run", "--device", "cpu")],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=280,
-            env={**os.environ, "TRELLIS_CACHE": "off"},
-        )
+        result = self.torchrun("run")
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertEqual(len(self.losses("run")), 3)
 
@@ -242,6 +245,19 @@ class Checkpoints(ProcessesCase):
             )
             self.assertEqual(self.losses(log), self.losses("whole")[2:])
 
+    def test_weights_of_another_format_start_any_number_of_processes(self):
+        self.processes(4, "part", "trainer.max_steps=2", *SAVES)
+        (checkpoint,) = (self.dir / "part/checkpoints").glob("m--step=2.ckpt")
+        converted = self.trellis(
+            *("checkpoint", "convert", checkpoint, "--to", "full"),
+            *("--out", self.dir / "full", "--weights-only"),
+        )
+        self.assertEqual(converted.returncode, 0, converted.stderr[-2000:])
+        begins = ("trainer.max_steps=2", "--init-from", self.dir / "full")
+        self.threads("threads", *begins)
+        self.processes(4, "started", *begins)
+        self.assertEqual(self.losses("started"), self.losses("threads"))
+
     def test_sigterm_on_any_process_saves_in_all_and_exits_0(self):
         jobs = self.start(4, "run", "--device", "cpu", "trainer.max_steps=100000", *SAVES)
         self.wait_for_a_step("run")
@@ -255,12 +271,7 @@ class Checkpoints(ProcessesCase):
     def test_torchrun_starts_again_after_a_kill(self):
         self.threads("whole", "trainer.max_steps=30")
         agent = subprocess.Popen(
-            [
-                str(TORCHRUN),
-                *("--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.2"),
-                *("--master-port", str(free_port()), "--no-python"),
-                *self.arguments("run", "--device", "cpu", "trainer.max_steps=30", *SAVES, *RESUMES),
-            ],
+            self.torchrun_command("run", "trainer.max_steps=30", *SAVES, *RESUMES, restarts=1),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -320,20 +331,8 @@ class Faults(ProcessesCase):
     def test_a_killed_job_ends_with_the_losses_of_a_whole_one(self):
         whole = self.trellis(*self.arguments("whole", "--device", "cpu", "trainer.max_steps=8")[1:])
         self.assertEqual(whole.returncode, 0, whole.stderr[-2000:])
-        result = subprocess.run(
-            [
-                str(TORCHRUN),
-                *("--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.2"),
-                *("--master-port", str(free_port()), "--no-python"),
-                *self.arguments("run", "--device", "cpu", "trainer.max_steps=8", *SAVES, *RESUMES),
-                *("--fault", "kill:rank=5@step=6"),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=self.dir,
-            timeout=240,
-            env={**os.environ, "TRELLIS_CACHE": "off"},
-        )
+        fault = ("--fault", "kill:rank=5@step=6")
+        result = self.torchrun("run", "trainer.max_steps=8", *SAVES, *RESUMES, *fault, restarts=1)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertEqual(self.losses("run/run_0")[-1][0], 5)
         self.assertEqual(self.losses("run"), self.losses("whole")[4:])
