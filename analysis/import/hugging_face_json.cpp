@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "analysis/import/hugging_face_parts.h"
+#include "analysis/import/key_words.h"
 #include "base/escape.h"
 #include "base/input_file.h"
 #include "base/json_text.h"
@@ -113,11 +114,7 @@ bool is_neutral_value(const json& value, std::string_view neutral) {
 
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
-    if (end > begin) words.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
   return words;
 }
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/import/key_words.h"
 #include "base/error.h"
 #include "trainer/config/yaml_writer.h"
 
@@ -16,20 +17,11 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\n";
 
-template <typename Do>
-void for_each_name(std::string_view names, const Do& act) {
-  while (!names.empty()) {
-    const std::size_t end = std::min(names.find(' '), names.size());
-    if (end > 0) act(names.substr(0, end));
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-}
-
 using Rows = std::map<std::string, const MegatronRow*, std::less<>>;
 
 void add_rows(Rows& rows, std::span<const MegatronRow> table) {
   for (const MegatronRow& row : table)
-    for_each_name(row.names, [&](std::string_view name) { rows.emplace(name, &row); });
+    for_each_word(row.names, [&](std::string_view name) { rows.emplace(name, &row); });
 }
 
 const Rows& script_rows() {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/import/key_words.h"
 #include "analysis/import/nemo_table.h"
 #include "analysis/import/sources.h"
 #include "analysis/import/yaml_keys.h"
@@ -24,11 +25,9 @@ bool matches(std::string_view pattern, std::string_view key) {
 
 const NemoRow* row_of(std::string_view key) {
   for (const NemoRow& row : nemo_rows()) {
-    for (std::string_view rest = row.keys; !rest.empty();) {
-      const std::size_t end = std::min(rest.find(' '), rest.size());
-      if (matches(rest.substr(0, end), key)) return &row;
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
+    bool found = false;
+    for_each_word(row.keys, [&](std::string_view word) { found |= matches(word, key); });
+    if (found) return &row;
   }
   return nullptr;
 }
