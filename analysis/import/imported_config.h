@@ -55,6 +55,11 @@ struct ImportedConfig {
 /// itself, or why not. `source`: where it comes from; `setting`: what it means here.
 [[nodiscard]] ImportedKey classify(SourceKey source, Setting setting);
 
+/// Of a coefficient of Megatron's auxiliary loss, which NeMo shares.
+inline constexpr const char* kAuxiliaryLossNote =
+    "Megatron adds a loss per layer, divided by top_k; here it is one loss of all layers: multiply "
+    "by layers / top_k for about the same strength";
+
 // What becomes of a key, one kind each.
 [[nodiscard]] ImportedKey ignored(SourceKey source, std::string why);
 [[nodiscard]] ImportedKey at_default(SourceKey source, std::string why = "");

@@ -184,8 +184,7 @@ ImportedKey balancing(const Argument& a, const Arguments& all) {
     return mapped(a,
                   {{"model.moe.output_router_logits", "true"},
                    {"model.moe.router_aux_loss_coef", a.source.value}},
-                  "Megatron-LM adds a loss per layer, divided by top_k; here it is one loss of all "
-                  "layers: multiply by layers / top_k for about the same strength");
+                  kAuxiliaryLossNote);
   }
   if (type == "none") return by_default(a, "no loss balances the experts");
   if (type == "aux_loss") return mapped(a, {{"model.moe.routing_algorithm", "top_k"}});

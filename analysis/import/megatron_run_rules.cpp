@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "analysis/import/megatron_rules.h"
+#include "trainer/config/yaml_writer.h"
 
 namespace trellis::analysis {
 namespace {
@@ -175,7 +176,7 @@ ImportedKey split(const Argument& a, const Arguments& all) {
   std::string numbers = a.values.front();
   std::erase_if(numbers, [](char c) { return c == '\'' || c == '"' || c == ' '; });
   for (auto commas = std::ranges::count(numbers, ','); commas < 2; ++commas) numbers += ",0";
-  return mapped(a, {{"data.splits_string", "\"" + numbers + "\""}});
+  return mapped(a, {{"data.splits_string", trainer::YamlWriter::quoted(numbers)}});
 }
 
 ImportedKey loader(const Argument& a, const Arguments&) {

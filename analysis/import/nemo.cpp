@@ -100,8 +100,10 @@ ImportedKey auxiliary_loss(const SourceKey& source, const Values& values) {
   if (balancing != values.end() && balancing->second != "aux_loss")
     return at_default(source, "only the load balancing aux_loss reads it");
   if (trainer::is_neutral(source.value, "0|null")) return at_default(source, "no such loss");
-  return mapped(source, {{"model.moe.router_aux_loss_coef", source.value},
-                         {"model.moe.output_router_logits", "true"}});
+  return mapped(source,
+                {{"model.moe.router_aux_loss_coef", source.value},
+                 {"model.moe.output_router_logits", "true"}},
+                kAuxiliaryLossNote);
 }
 
 /// Read with trainer.precision.

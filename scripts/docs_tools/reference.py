@@ -179,7 +179,7 @@ FORMATS = {
     "trellis.import/1": (
         "`trellis import --json`",
         "counts; each key of the source: where, value, status, settings, note; the settings of "
-        "the result; problems of the result",
+        "the result, and which of them are not in the source; problems of the result",
     ),
     "trellis.validate/2": (
         "`trellis validate --json`",

@@ -183,6 +183,11 @@ TEST_F(MegatronImport, UnderscoresAndEqualSigns) {
   EXPECT_EQ(key("--num_layers 4", "--num_layers").status, ImportStatus::kMapped);
 }
 
+TEST_F(MegatronImport, AnOddTextStaysAValue) {
+  EXPECT_THAT(settings(R"(--num-layers 4 --data-path a --split '9\x,1')"),
+              IsSupersetOf({Pair("data.splits_string", R"("9\\x,1,0")")}));
+}
+
 TEST_F(MegatronImport, OrderDoesNotMatter) {
   std::vector<std::string> arguments = {"--num-layers 8",
                                         "--pipeline-model-parallel-size 2",
