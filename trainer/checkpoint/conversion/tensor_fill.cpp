@@ -10,7 +10,7 @@
 namespace trellis::checkpoint {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+constexpr std::int64_t kPieceBytes = std::int64_t{2} << 20;
 
 std::size_t bytes_of(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements * element_bytes(dtype));

@@ -14,13 +14,19 @@ namespace {
 /// Of the tensors that are in memory in addition to those of training.
 constexpr std::int64_t kWaveBytes = std::int64_t{128} << 20;
 
+}  // namespace
+
 at::Tensor box_of(at::Tensor tensor, const Shape& offset, const Shape& shape) {
   for (std::size_t axis = 0; axis < shape.size(); ++axis)
     tensor = tensor.narrow(static_cast<std::int64_t>(axis), offset[axis], shape[axis]);
   return tensor;
 }
 
-}  // namespace
+void copy_step(const CopyStep& step, const at::Tensor& stored, const LiveTensor& into) {
+  const at::Tensor target = box_of(into.values, step.into, step.from.shape);
+  const at::Tensor from = box_of(stored, step.from.offset, step.from.shape);
+  target.copy_(target.device().is_cpu() ? from : from.to(target.scalar_type()).contiguous());
+}
 
 std::vector<LoadCopy> plan_copies(const std::vector<LiveTensor>& wanted, const SourceIndex& index,
                                   const std::function<DType(std::size_t item)>& dtype_of,
@@ -67,7 +73,6 @@ void SharedLoad::plan_waves() {
   }
   std::vector<Transfer> list;
   waves_.clear();
-  wanted_by_any_.clear();
   std::int64_t bytes = kWaveBytes;
   for (const auto& [item, transfer] : transfers) {
     if (bytes + transfer.bytes > kWaveBytes) {
@@ -76,7 +81,6 @@ void SharedLoad::plan_waves() {
     }
     waves_.back().push_back(item);
     bytes += transfer.bytes;
-    wanted_by_any_.insert(item);
     list.push_back(transfer);
   }
   plan_ = distribute(std::move(list));
@@ -97,15 +101,13 @@ void SharedLoad::take_wave(const std::vector<std::size_t>& wave,
   for (const LoadCopy& part : copies) {
     for (const CopyStep& copy : part.reads.copies) {
       if (!present.contains(copy.tensor)) continue;
-      const at::Tensor into = box_of(part.into->values, copy.into, copy.from.shape);
-      const at::Tensor from = box_of(read_.at(copy.tensor), copy.from.offset, copy.from.shape);
-      into.copy_(into.device().is_cpu() ? from : from.to(into.scalar_type()).contiguous());
+      copy_step(copy, read_.at(copy.tensor), *part.into);
     }
   }
 }
 
 void SharedLoad::load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies,
-                      const Read& read, const Check& check) {
+                      const Read& read) {
   const at::NoGradGuard no_grad;
   std::set<std::size_t>& own = wanted_[static_cast<std::size_t>(rank.rank())];
   own.clear();
@@ -115,10 +117,6 @@ void SharedLoad::load(runtime::RankContext& rank, const std::vector<LoadCopy>& c
   rank.process_barrier(kStorageTimeout);
   if (rank.leads_process()) plan_waves();
   rank.process_barrier(kStorageTimeout);
-  if (check) {
-    check(wanted_by_any_);
-    rank.process_barrier(kStorageTimeout);
-  }
   for (const std::vector<std::size_t>& wave : waves_) {
     read_wave(rank.rank(), wave, read);
     rank.process_barrier(kStorageTimeout);

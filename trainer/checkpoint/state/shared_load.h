@@ -26,6 +26,12 @@ struct LoadCopy {
   PartReads reads;
 };
 
+/// The part of `tensor` at `offset`; shares its memory.
+[[nodiscard]] at::Tensor box_of(at::Tensor tensor, const Shape& offset, const Shape& shape);
+
+/// Copies a part of a stored tensor, whose content `stored` is, into the tensor of training.
+void copy_step(const CopyStep& step, const at::Tensor& stored, const LiveTensor& into);
+
 /// What fills each of `wanted`, by source_key()'s rules; elements that nothing fills become zero.
 /// Throws ConfigError, with `address`, that names every tensor which the index does not have.
 [[nodiscard]] std::vector<LoadCopy> plan_copies(
@@ -40,11 +46,8 @@ class SharedLoad {
 
   /// The content of an item, on the CPU; called by several threads at once.
   using Read = std::function<at::Tensor(std::size_t item)>;
-  /// Of a rank, before the first read, with all items that any rank of the process needs.
-  using Check = std::function<void(const std::set<std::size_t>& items)>;
-  /// Collective. Throws what they throw.
-  void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies, const Read& read,
-            const Check& check = {});
+  /// Collective. Throws what it throws.
+  void load(runtime::RankContext& rank, const std::vector<LoadCopy>& copies, const Read& read);
   /// Who reads what; of the last load.
   [[nodiscard]] const TransferPlan& plan() const { return plan_; }
 
@@ -55,7 +58,6 @@ class SharedLoad {
 
   std::vector<LoadItem> items_;
   std::vector<std::set<std::size_t>> wanted_;  ///< items, by rank
-  std::set<std::size_t> wanted_by_any_;
   std::vector<std::vector<std::size_t>> waves_;
   TransferPlan plan_;
   std::mutex mutex_;

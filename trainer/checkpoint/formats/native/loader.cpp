@@ -1,5 +1,11 @@
 #include "trainer/checkpoint/formats/native/loader.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"
@@ -18,6 +24,29 @@ std::vector<LoadItem> items_of(const Manifest& manifest) {
   return items;
 }
 
+/// The memory of training that is the whole stored tensor, byte for byte; undefined: there is none.
+at::Tensor place_of(const CopyStep& step, const StoredTensor& stored, const LiveTensor& into) {
+  if (step.from.shape != stored.shape || !into.values.device().is_cpu() ||
+      into.values.scalar_type() != scalar_type_of(stored.dtype))
+    return {};
+  at::Tensor place = box_of(into.values, step.into, step.from.shape);
+  return place.is_contiguous() ? place : at::Tensor();
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+void compare(const StoredFile& expected, const StoredFile& got, const std::string& name,
+             Problems& problems) {
+  if (got.bytes != expected.bytes)
+    problems.add(name, "expected " + std::to_string(expected.bytes) + " bytes, got " +
+                           std::to_string(got.bytes) + "; load another checkpoint");
+  else if (got != expected)
+    problems.add(name, "its content is not what was saved: expected XXH3-128 " + expected.xxh3_128 +
+                           ", got " + got.xxh3_128 + "; load another checkpoint");
+}
+
 }  // namespace
 
 Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size)
@@ -25,7 +54,11 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
       tag_(std::move(tag)),
       address_(tag_.empty() ? storage_->address() : storage_->address() + "/" + tag_),
       manifest_(read_manifest(*storage_, tag_)),
-      shared_(items_of(manifest_), world_size) {
+      shared_(items_of(manifest_), world_size),
+      files_([this](const std::string& path, bool) {
+        return std::make_shared<const TorchFileReader>(storage_->open(join_path(tag_, path)));
+      }),
+      wishes_(static_cast<std::size_t>(world_size)) {
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
     for (const StoredPart& part : manifest_.tensors[i].parts)
       index_[part.key].push_back({i, part.global_shape, part.global_offset, part.local});
@@ -42,54 +75,94 @@ Value Loader::user_content() const {
   return TorchFileReader(file).root();
 }
 
-/// The ranks of a process share the hashing of the files that any of them reads.
-void Loader::check_files(const runtime::RankContext& rank, const std::set<std::size_t>& tensors) {
-  std::set<std::string> files;
-  for (const std::size_t tensor : tensors) files.insert(manifest_.tensors[tensor].file);
+void Loader::join_wishes(const std::vector<int>& ranks) {
+  all_ = {};
+  for (const int rank : ranks) {
+    Wish& wish = wishes_[static_cast<std::size_t>(rank)];
+    all_.tensors.merge(wish.tensors);
+    all_.places.merge(wish.places);
+    wish = {};
+  }
+}
+
+/// The ranks of a process share out the files that any of them needs.
+void Loader::read_files(const runtime::RankContext& rank) {
+  std::map<std::string, std::vector<std::size_t>> files;
+  for (const std::size_t tensor : all_.tensors)
+    files[manifest_.tensors[tensor].file].push_back(tensor);
   Problems problems;
   const std::vector<int>& ranks = rank.process_ranks();
   std::size_t turn = 0;
-  for (const std::string& path : files) {
-    if (ranks[turn++ % ranks.size()] != rank.rank()) continue;
-    const auto file = storage_->open(join_path(tag_, path));
-    const StoredFile &expected = manifest_.files.at(path), got = hash_file(*file);
-    if (got.bytes != expected.bytes)
-      problems.add(file->name(), "expected " + std::to_string(expected.bytes) + " bytes, got " +
-                                     std::to_string(got.bytes) + "; load another checkpoint");
-    else if (got != expected)
-      problems.add(file->name(), "its content is not what was saved: expected XXH3-128 " +
-                                     expected.xxh3_128 + ", got " + got.xxh3_128 +
-                                     "; load another checkpoint");
+  for (const auto& [path, tensors] : files) {
+    if (ranks[turn++ % ranks.size()] == rank.rank()) read_file(path, tensors, problems);
   }
   problems.throw_if_any();
 }
 
-std::shared_ptr<const TorchFileReader> Loader::reader_of(const std::string& file) {
-  const std::scoped_lock lock(mutex_);
-  auto& reader = readers_[file];
-  if (!reader)
-    reader = std::make_shared<const TorchFileReader>(storage_->open(join_path(tag_, file)));
-  return reader;
+void Loader::read_file(const std::string& path, const std::vector<std::size_t>& tensors,
+                       Problems& problems) {
+  const StoredFile& expected = manifest_.files.at(path);
+  const auto file = storage_->open(join_path(tag_, path));
+  std::vector<FileRange> ranges;
+  // The reader would say of a file that was cut that it is no archive.
+  if (file->size() == expected.bytes) {
+    for (const std::size_t tensor : tensors) {
+      const auto place = all_.places.find(tensor);
+      if (place == all_.places.end()) continue;
+      const auto reader = files_.get(path);
+      const auto& what = reader->tensors().at(
+          static_cast<std::size_t>(tensor_number(*reader, manifest_.tensors[tensor], address_)));
+      const auto& storage = reader->storages()[static_cast<std::size_t>(what.storage)];
+      ranges.push_back({storage.file_offset, bytes_of(place->second)});
+    }
+  }
+  std::ranges::sort(ranges, {}, &FileRange::offset);
+  compare(expected, hash_file(*file, ranges), file->name(), problems);
+}
+
+void Loader::copy_from_places(std::vector<LoadCopy>& copies) const {
+  for (LoadCopy& copy : copies) {
+    std::erase_if(copy.reads.copies, [&](const CopyStep& step) {
+      const auto place = all_.places.find(step.tensor);
+      if (place == all_.places.end()) return false;
+      const at::Tensor own = place_of(step, manifest_.tensors[step.tensor], *copy.into);
+      if (!own.defined() || own.const_data_ptr() != place->second.const_data_ptr())
+        copy_step(step, place->second, *copy.into);
+      return true;
+    });
+  }
 }
 
 at::Tensor Loader::read(std::size_t tensor) {
   const StoredTensor& stored = manifest_.tensors[tensor];
-  const auto reader = reader_of(stored.file);
+  const auto reader = files_.get(stored.file);
   const std::int64_t number = tensor_number(*reader, stored, address_);
   at::Tensor content =
       at::empty(stored.shape, at::TensorOptions().dtype(scalar_type_of(stored.dtype)));
-  reader->read_tensor(number,
-                      {static_cast<std::byte*>(content.mutable_data_ptr()), content.nbytes()});
+  reader->read_tensor(number, bytes_of(content));
   return content;
 }
 
 void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
-  const std::vector<LoadCopy> copies = plan_copies(
+  const at::NoGradGuard no_grad;
+  std::vector<LoadCopy> copies = plan_copies(
       wanted, index_, [this](std::size_t tensor) { return manifest_.tensors[tensor].dtype; },
       address_);
-  shared_.load(
-      rank, copies, [this](std::size_t tensor) { return read(tensor); },
-      [&](const std::set<std::size_t>& tensors) { check_files(rank, tensors); });
+  Wish& wish = wishes_[static_cast<std::size_t>(rank.rank())];
+  for (const LoadCopy& copy : copies) {
+    for (const CopyStep& step : copy.reads.copies) {
+      wish.tensors.insert(step.tensor);
+      at::Tensor place = place_of(step, manifest_.tensors[step.tensor], *copy.into);
+      if (place.defined()) wish.places.emplace(step.tensor, std::move(place));
+    }
+  }
+  rank.process_barrier(kStorageTimeout);
+  if (rank.leads_process()) join_wishes(rank.process_ranks());
+  rank.process_barrier(kStorageTimeout);
+  read_files(rank);
+  rank.process_barrier(kStorageTimeout);
+  copy_from_places(copies);
+  shared_.load(rank, copies, [this](std::size_t tensor) { return read(tensor); });
 }
 
 }  // namespace trellis::checkpoint::native

@@ -2,14 +2,14 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/world.h"
-#include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/formats/native/open_files.h"
 #include "trainer/checkpoint/plan/read_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/state/shared_load.h"
@@ -18,7 +18,8 @@
 namespace trellis::checkpoint::native {
 
 /// Reads a checkpoint into any layout. The ranks of a process share one. Every file is checked
-/// against the manifest before its content is used.
+/// against the manifest: load() throws when one differs, and training must not go on with what it
+/// has read by then.
 class Loader {
  public:
   /// Throws ConfigError: no checkpoint there, an incomplete one, a damaged manifest.
@@ -29,27 +30,40 @@ class Loader {
   /// What else training needs.
   [[nodiscard]] Value user_content() const;
 
-  /// Collective: fills the tensors. Each stored tensor is read by one of the ranks that want it,
-  /// and taken by the others in waves of bounded size. A weight that the checkpoint has in fewer
-  /// bits than wanted, or not at all, comes from its masters; masters and moving averages that it
-  /// does not have from the weights. Throws ConfigError with every tensor that is missing, or that
-  /// has another shape or a wrong hash.
+  /// Collective: fills the tensors. Each file is read by one rank of the process. A stored tensor
+  /// that a tensor of training has as a whole is read into its place, and the other ranks that want
+  /// it copy it from there; all others are read by one of the ranks that want them, and taken by
+  /// the others in waves of bounded size. A weight that the checkpoint has in fewer bits than
+  /// wanted, or not at all, comes from its masters; masters and moving averages that it does not
+  /// have from the weights. Throws ConfigError with every tensor that is missing, or that has
+  /// another shape or a wrong hash.
   void load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
   /// Who reads what; of the last load.
   [[nodiscard]] const TransferPlan& plan() const { return shared_.plan(); }
 
  private:
-  void check_files(const runtime::RankContext& rank, const std::set<std::size_t>& tensors);
+  /// What a rank wants: the stored tensors, and the places in its memory that are whole ones.
+  struct Wish {
+    std::set<std::size_t> tensors;
+    std::map<std::size_t, at::Tensor> places;
+  };
+  /// The same of the ranks of the process.
+  void join_wishes(const std::vector<int>& ranks);
+  void read_files(const runtime::RankContext& rank);
+  void read_file(const std::string& path, const std::vector<std::size_t>& tensors,
+                 Problems& problems);
+  /// Takes the copies whose source is in place out of `copies`.
+  void copy_from_places(std::vector<LoadCopy>& copies) const;
   [[nodiscard]] at::Tensor read(std::size_t tensor);
-  [[nodiscard]] std::shared_ptr<const TorchFileReader> reader_of(const std::string& file);
 
   std::shared_ptr<Storage> storage_;
   std::string tag_, address_;
   Manifest manifest_;
   SourceIndex index_;
   SharedLoad shared_;
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const TorchFileReader>> readers_;
+  OpenFiles files_;
+  std::vector<Wish> wishes_;  ///< by rank
+  Wish all_;
 };
 
 }  // namespace trellis::checkpoint::native

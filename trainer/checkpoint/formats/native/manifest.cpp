@@ -170,15 +170,27 @@ Manifest read_manifest(Storage& storage, const std::string& tag) {
                              where + "/" + kManifestFile);
 }
 
-StoredFile hash_file(const ReadableFile& file) {
-  constexpr std::int64_t kPiece = std::int64_t{4} << 20;
+StoredFile hash_file(const ReadableFile& file, std::span<const FileRange> ranges) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   ContentHasher hasher;
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPiece, file.size())));
-  for (std::int64_t offset = 0; offset < file.size(); offset += kPiece) {
-    const auto size = static_cast<std::size_t>(std::min(kPiece, file.size() - offset));
-    file.read(offset, {buffer.data(), size});
-    hasher.bytes(buffer.data(), size);
+  std::vector<std::byte> buffer;
+  const auto read_to = [&](std::int64_t offset, std::int64_t end, std::byte* into) {
+    for (std::int64_t size = 0; offset < end; offset += size) {
+      size = std::min(kPiece, end - offset);
+      std::byte* piece = into == nullptr ? buffer.data() : into;
+      if (into != nullptr) into += size;
+      file.read(offset, {piece, static_cast<std::size_t>(size)});
+      hasher.bytes(piece, static_cast<std::size_t>(size));
+    }
+  };
+  buffer.resize(static_cast<std::size_t>(std::min(kPiece, file.size())));
+  std::int64_t done = 0;
+  for (const FileRange& range : ranges) {
+    read_to(done, range.offset, nullptr);
+    done = range.offset + static_cast<std::int64_t>(range.into.size());
+    read_to(range.offset, done, range.into.data());
   }
+  read_to(done, file.size(), nullptr);
   return {file.size(), hasher.finish().to_string()};
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -43,8 +44,16 @@ struct StoredFile {
   bool operator==(const StoredFile&) const = default;
 };
 
-/// XXH3-128 of a whole file; reads it in pieces.
-[[nodiscard]] StoredFile hash_file(const ReadableFile& file);
+/// Bytes of a file and where they go.
+struct FileRange {
+  std::int64_t offset = 0;
+  std::span<std::byte> into;
+};
+
+/// XXH3-128 of a whole file; reads it once, in pieces, and fills `ranges` on the way. REQUIRES: the
+/// ranges ascend, do not overlap and lie in the file.
+[[nodiscard]] StoredFile hash_file(const ReadableFile& file,
+                                   std::span<const FileRange> ranges = {});
 
 /// What a checkpoint is, in one file that is written after all others but `done`: enough to load it
 /// in every layout, to check every byte, and to rank it among others.

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/formats/native/native_source.h"
 
-#include <mutex>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
@@ -11,81 +12,23 @@
 namespace trellis::checkpoint::native {
 namespace {
 
-/// Open at the same time: with xser there is a file per tensor.
-constexpr std::size_t kMostOpen = 64;
+void check_content(const Manifest& manifest, const std::string& path, const ReadableFile& file) {
+  const auto known = manifest.files.find(path);
+  if (known == manifest.files.end())
+    throw ConfigError(file.name() + ": is not in " + kManifestFile +
+                      "; the checkpoint is damaged, use another one");
+  const StoredFile &expected = known->second, got = hash_file(file);
+  if (got == expected) return;
+  throw ConfigError(file.name() + ": its content is not what was saved: expected " +
+                    std::to_string(expected.bytes) + " bytes with XXH3-128 " + expected.xxh3_128 +
+                    ", got " + std::to_string(got.bytes) + " with " + got.xxh3_128 +
+                    "; use another checkpoint");
+}
 
 }  // namespace
 
-/// Opened and checked at their first use. A file is hashed by one thread while others wait for it.
-class NativeSource::Files {
- public:
-  Files(const Place& place, const Manifest& manifest, std::set<std::string> classes)
-      : place_(place), manifest_(manifest), classes_(std::move(classes)) {}
-
-  std::shared_ptr<const TorchFileReader> open(const std::string& path) {
-    const std::shared_ptr<Slot> slot = slot_of(path);
-    const std::scoped_lock lock(slot->mutex);
-    if (slot->reader) return slot->reader;
-    const auto file = place_.storage->open(join_path(place_.path, path));
-    if (!slot->checked && !manifest_.files.empty()) check(path, *file);
-    slot->checked = true;
-    slot->reader = std::make_shared<const TorchFileReader>(file, classes_);
-    return slot->reader;
-  }
-
- private:
-  struct Slot {
-    std::mutex mutex;
-    std::shared_ptr<const TorchFileReader> reader;
-    bool checked = false;
-  };
-
-  std::shared_ptr<Slot> slot_of(const std::string& path) {
-    const std::scoped_lock lock(mutex_);
-    std::shared_ptr<Slot>& slot = slots_[path];
-    if (!slot) slot = std::make_shared<Slot>();
-    if (order_.empty() || order_.back() != path) {
-      order_.push_back(path);
-      if (order_.size() > kMostOpen) close(order_.front()), order_.erase(order_.begin());
-    }
-    return slot;
-  }
-  /// Whoever reads the file at the moment keeps it open.
-  void close(const std::string& path) {
-    Slot& slot = *slots_.at(path);
-    if (!slot.mutex.try_lock()) return;
-    slot.reader = nullptr;
-    slot.mutex.unlock();
-  }
-  void check(const std::string& path, const ReadableFile& file) const {
-    const auto known = manifest_.files.find(path);
-    if (known == manifest_.files.end())
-      throw ConfigError(file.name() + ": is not in " + kManifestFile +
-                        "; the checkpoint is damaged, use another one");
-    const StoredFile &expected = known->second, got = hash_file(file);
-    if (got == expected) return;
-    throw ConfigError(file.name() + ": its content is not what was saved: expected " +
-                      std::to_string(expected.bytes) + " bytes with XXH3-128 " + expected.xxh3_128 +
-                      ", got " + std::to_string(got.bytes) + " with " + got.xxh3_128 +
-                      "; use another checkpoint");
-  }
-
-  const Place& place_;
-  const Manifest& manifest_;
-  std::set<std::string> classes_;
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Slot>> slots_;
-  std::vector<std::string> order_;  ///< of the last openings
-};
-
 NativeSource::NativeSource(Place place)
-    : place_(std::move(place)),
-      address_(place_.address()),
-      format_("trellis"),
-      manifest_(read_manifest(*place_.storage, place_.path)),
-      files_(std::make_unique<Files>(place_, manifest_, std::set<std::string>{})) {
-  make_index();
-}
+    : NativeSource(place, read_manifest(*place.storage, place.path), "trellis", {}) {}
 
 NativeSource::NativeSource(Place place, Manifest manifest, const char* format,
                            std::set<std::string> classes)
@@ -93,7 +36,11 @@ NativeSource::NativeSource(Place place, Manifest manifest, const char* format,
       address_(place_.address()),
       format_(format),
       manifest_(std::move(manifest)),
-      files_(std::make_unique<Files>(place_, manifest_, std::move(classes))) {
+      files_([this, classes = std::move(classes)](const std::string& path, bool again) {
+        const auto file = place_.storage->open(join_path(place_.path, path));
+        if (!again && is_ours()) check_content(manifest_, path, *file);
+        return std::make_shared<const TorchFileReader>(file, classes);
+      }) {
   make_index();
 }
 
@@ -117,9 +64,7 @@ void NativeSource::make_index() {
   for (auto& [key, entry] : entries) tensors_.push_back(std::move(entry));
 }
 
-NativeSource::~NativeSource() = default;
-
-Value NativeSource::user_content() const { return files_->open(kUserContentFile)->root(); }
+Value NativeSource::user_content() const { return files_.get(kUserContentFile)->root(); }
 
 void NativeSource::read(const TensorEntry& tensor, const Box& box,
                         std::span<std::byte> into) const {
@@ -132,7 +77,7 @@ void NativeSource::read(const TensorEntry& tensor, const Box& box,
                            {Shape(box.shape.size(), 0), box.shape}};
   for (const CopyStep& copy : plan_reads(wanted, tensor.key, index_).copies) {
     const StoredTensor& stored = manifest_.tensors[copy.tensor];
-    const auto reader = files_->open(stored.file);
+    const auto reader = files_.get(stored.file);
     const std::int64_t number = tensor_number(*reader, stored, address_);
     read_box(
         {stored.shape, copy.from.offset, box.shape, copy.into, copy.from.shape},

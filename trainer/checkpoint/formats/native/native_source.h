@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
-#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/formats/native/open_files.h"
 #include "trainer/checkpoint/formats/tensor_source.h"
 #include "trainer/checkpoint/plan/read_plan.h"
 #include "trainer/checkpoint/storage/place.h"
@@ -25,7 +24,6 @@ class NativeSource final : public TensorSource {
   /// Files that another program wrote, which are not hashed: the manifest says what is in them.
   /// `classes` as TorchFileReader has it.
   NativeSource(Place place, Manifest manifest, const char* format, std::set<std::string> classes);
-  ~NativeSource() override;
 
   [[nodiscard]] const std::string& address() const override { return address_; }
   [[nodiscard]] const char* format() const override { return format_; }
@@ -43,7 +41,6 @@ class NativeSource final : public TensorSource {
   [[nodiscard]] Value user_content() const;
 
  private:
-  class Files;
   void make_index();
 
   Place place_;
@@ -52,7 +49,7 @@ class NativeSource final : public TensorSource {
   Manifest manifest_;
   SourceIndex index_;
   std::vector<TensorEntry> tensors_;
-  std::unique_ptr<Files> files_;
+  mutable OpenFiles files_;
 };
 
 }  // namespace trellis::checkpoint::native

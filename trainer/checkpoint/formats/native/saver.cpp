@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/formats/native/saver.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -12,6 +13,10 @@
 
 namespace trellis::checkpoint::native {
 namespace {
+
+/// Of a process in one save. Up to these, each file goes to the disk alone; with more it is faster
+/// to bring the whole disk up to date once.
+constexpr std::ptrdiff_t kFewFiles = 256;
 
 /// A separate copy in host memory: training goes on and changes the original.
 at::Tensor host_copy(const at::Tensor& tensor) {
@@ -50,6 +55,7 @@ void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
     ++saves_;
     head_.tag = from_first(rank, "tag", head_.tag);
     if (!plan_) make_plan(rank);
+    durability_ = own_files() <= kFewFiles ? Durability::kAtClose : Durability::kAtSync;
   }
   rank.host_barrier(kStorageTimeout);
   std::erase_if(jobs_[self],
@@ -115,18 +121,29 @@ void Saver::make_plan(runtime::RankContext& rank) {
   plan_ = distribute(std::move(list));
 }
 
+/// That this process's ranks write.
+std::ptrdiff_t Saver::own_files() const {
+  std::ptrdiff_t files = 0;
+  for (std::size_t rank = 0; rank < jobs_.size(); ++rank)
+    files += std::ranges::count_if(jobs_[rank], [&](const FileJob& job) {
+      return plan_->rank_of(job.path) == static_cast<int>(rank);
+    });
+  return files;
+}
+
 Written Saver::write(const std::vector<FileJob>& jobs) const {
   Written written;
   for (const FileJob& job : jobs) {
-    written.files[job.path] = write_job(*storage_, head_.tag, job);
+    written.files[job.path] = write_job(*storage_, head_.tag, job, durability_);
     written.tensors.insert(written.tensors.end(), job.stored.begin(), job.stored.end());
   }
   return written;
 }
 
-/// Of this process's ranks.
+/// Of this process's ranks; survives a power cut.
 Written Saver::take_written() {
   Written all;
+  if (durability_ == Durability::kAtSync) storage_->sync();
   for (Written& written : written_) all.add(std::exchange(written, {}));
   return all;
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <functional>
+#include <cstddef>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,6 +63,7 @@ class Saver {
   [[nodiscard]] std::string from_first(runtime::RankContext& rank, const char* what,
                                        std::string said);
   [[nodiscard]] SaveOffer own_offer();
+  [[nodiscard]] std::ptrdiff_t own_files() const;
   [[nodiscard]] Written write(const std::vector<FileJob>& jobs) const;
   [[nodiscard]] Written take_written();
   void finish();
@@ -73,6 +75,7 @@ class Saver {
   runtime::ProcessLink* link_;
   std::optional<TransferPlan> plan_;
   std::int64_t saves_ = 0;
+  Durability durability_ = Durability::kAtClose;
   SaveHead head_;
   // By rank; each writes its own place, every rank reads after a barrier.
   std::vector<std::vector<FileJob>> jobs_;

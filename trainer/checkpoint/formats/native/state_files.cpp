@@ -205,10 +205,11 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
   return builder.finish(Value::dict(std::move(root)));
 }
 
-StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job) {
+StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,
+                     Durability durability) {
   auto result = std::make_shared<HashingFile::Result>();
-  TorchFileWriter writer(
-      std::make_unique<HashingFile>(storage.create(join_path(folder, job.path)), result));
+  TorchFileWriter writer(std::make_unique<HashingFile>(
+      storage.create(join_path(folder, job.path), durability), result));
   for (const at::Tensor& tensor : job.tensors) {
     const at::Tensor host = tensor.detach().cpu().contiguous();
     writer.add_tensor({.dtype = dtype_of(host.scalar_type()), .shape = host.sizes().vec()},

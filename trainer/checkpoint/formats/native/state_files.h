@@ -50,7 +50,8 @@ struct FileOptions {
                                                   const FileOptions& options);
 
 /// Writes the file under `folder`, and what the manifest says of it. Throws OutputError.
-StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job);
+StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,
+                     Durability durability = Durability::kAtClose);
 /// The same for a file of one value without tensors.
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value);
 
