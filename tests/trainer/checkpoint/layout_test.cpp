@@ -231,5 +231,22 @@ TEST(WriteNative, BeginsAgainAfterAnInterruptionAndOverwritesNothingElse) {
   EXPECT_THAT(differences(saved, written), ElementsAre());
 }
 
+TEST(WriteNative, ADamagedSourceIsNamedAndTheResultStaysIncomplete) {
+  const TemporaryDirectory folder;
+  const RunConfig source = saving(spreads()[0], 1, 1), target = saving(spreads()[1], 1, 1);
+  (void)train(source, folder.path());
+  const std::string saved = checkpoint_of(source, folder.path(), 1);
+  const std::string written = (folder.path() / "written").string();
+  const fs::path file = fs::path(saved) / "model/dp_rank_00_tp_rank_00_pp_rank_00.pt";
+  std::string bytes = content(file);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+  EXPECT_THAT([&] { reshard(saved, written, target); },
+              testing::ThrowsMessage<ConfigError>(
+                  testing::AllOf(HasSubstr("model/dp_rank_00_tp_rank_00_pp_rank_00.pt"),
+                                 HasSubstr("its content is not what was saved"))));
+  EXPECT_THROW((void)open_checkpoint(written), ConfigError);
+}
+
 }  // namespace
 }  // namespace trellis::checkpoint

@@ -19,9 +19,10 @@ std::int64_t PlannedFile::bytes() const {
   return total;
 }
 
-NativeWriter::NativeWriter(const TensorSource& source, Place place)
+NativeWriter::NativeWriter(TensorSource& source, Place place)
     : source_(source), place_(std::move(place)), index_(index_of(source)) {
   check_new_folder(place_, native::kDoneFile);
+  source_.check_in_background();
 }
 
 std::vector<std::string> NativeWriter::problems(const PlannedFile& file) const {
@@ -62,6 +63,7 @@ void NativeWriter::write(const PlannedFile& file) {
 }
 
 void NativeWriter::finish(native::Manifest head, const Value& user_content) {
+  source_.finish_checks();
   write({native::kUserContentFile, user_content, {}, {}});
   head.files = std::move(manifest_.files);
   head.tensors = std::move(manifest_.tensors);

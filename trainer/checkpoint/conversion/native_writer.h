@@ -34,7 +34,7 @@ struct PlannedFile {
 class NativeWriter {
  public:
   /// Throws ConfigError when something is at the place that no interrupted writer left.
-  NativeWriter(const TensorSource& source, Place place);
+  NativeWriter(TensorSource& source, Place place);
 
   /// Problems of filling the file's tensors, each once; for all files before the first write.
   [[nodiscard]] std::vector<std::string> problems(const PlannedFile& file) const;
@@ -43,11 +43,12 @@ class NativeWriter {
   void begin();
   /// From several threads at once. Throws ConfigError for damage of the source, OutputError.
   void write(const PlannedFile& file);
-  /// The checkpoint is complete afterwards. `head`: without files and tensors.
+  /// The checkpoint is complete afterwards. `head`: without files and tensors. Throws ConfigError
+  /// for damage of the source: the checkpoint stays incomplete.
   void finish(native::Manifest head, const Value& user_content);
 
  private:
-  const TensorSource& source_;
+  TensorSource& source_;
   Place place_;
   TensorIndex index_;
   std::mutex mutex_;

@@ -42,6 +42,12 @@ class TensorSource {
   /// tensors(), the box lies in it, and `into` has its bytes. Throws ConfigError that names the
   /// file and the key when the bytes are missing or damaged.
   virtual void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const = 0;
+
+  /// From now on read() may return before the file's content is compared with what was saved: a
+  /// thread does it meanwhile. For those that call finish_checks() before their result is complete.
+  virtual void check_in_background() {}
+  /// Throws the error of a file that read() took bytes from.
+  virtual void finish_checks() {}
 };
 
 }  // namespace trellis::checkpoint

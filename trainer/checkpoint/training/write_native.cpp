@@ -108,7 +108,7 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
 
 }  // namespace
 
-std::int64_t write_native(const TensorSource& source, const Place& place, const RunConfig& config,
+std::int64_t write_native(TensorSource& source, const Place& place, const RunConfig& config,
                           const NativeOptions& options, const Progress& progress) {
   NativeWriter writer(source, place);
   Head head = head_of(source, place, config);

@@ -20,7 +20,7 @@ struct NativeOptions {
 /// can start with the weights. Throws ConfigError with every tensor that is missing or does not
 /// fit, before anything is written; damage of the source; OutputError. Returns the bytes of all
 /// tensors.
-std::int64_t write_native(const TensorSource& source, const Place& place,
+std::int64_t write_native(TensorSource& source, const Place& place,
                           const trainer::RunConfig& config, const NativeOptions& options,
                           const Progress& progress);
 

@@ -10,23 +10,6 @@
 #include "trainer/checkpoint/plan/boxes.h"
 
 namespace trellis::checkpoint::native {
-namespace {
-
-void check_content(const Manifest& manifest, const std::string& path, const ReadableFile& file) {
-  const auto known = manifest.files.find(path);
-  if (known == manifest.files.end())
-    throw ConfigError(file.name() + ": is not in " + kManifestFile +
-                      "; the checkpoint is damaged, use another one");
-  const StoredFile &expected = known->second, got = hash_file(file);
-  if (got == expected) return;
-  throw ConfigError(file.name() + ": its content is not what was saved: expected " +
-                    std::to_string(expected.bytes) + " bytes with XXH3-128 " + expected.xxh3_128 +
-                    ", got " + std::to_string(got.bytes) + " with " + got.xxh3_128 +
-                    "; use another checkpoint");
-}
-
-}  // namespace
-
 NativeSource::NativeSource(Place place)
     : NativeSource(place, read_manifest(*place.storage, place.path), "trellis", {}) {}
 
@@ -38,10 +21,34 @@ NativeSource::NativeSource(Place place, Manifest manifest, const char* format,
       manifest_(std::move(manifest)),
       files_([this, classes = std::move(classes)](const std::string& path, bool again) {
         const auto file = place_.storage->open(join_path(place_.path, path));
-        if (!again && is_ours()) check_content(manifest_, path, *file);
+        if (!again && is_ours()) checks_ ? checks_->add(path) : check_content(path);
         return std::make_shared<const TorchFileReader>(file, classes);
       }) {
   make_index();
+}
+
+void NativeSource::check_content(const std::string& path) const {
+  const auto file = place_.storage->open(join_path(place_.path, path));
+  const auto known = manifest_.files.find(path);
+  if (known == manifest_.files.end())
+    throw ConfigError(file->name() + ": is not in " + kManifestFile +
+                      "; the checkpoint is damaged, use another one");
+  const StoredFile &expected = known->second, got = hash_file(*file);
+  if (got == expected) return;
+  throw ConfigError(file->name() + ": its content is not what was saved: expected " +
+                    std::to_string(expected.bytes) + " bytes with XXH3-128 " + expected.xxh3_128 +
+                    ", got " + std::to_string(got.bytes) + " with " + got.xxh3_128 +
+                    "; use another checkpoint");
+}
+
+void NativeSource::check_in_background() {
+  if (!checks_)
+    checks_ = std::make_unique<BackgroundChecks>(
+        [this](const std::string& path) { check_content(path); });
+}
+
+void NativeSource::finish_checks() {
+  if (checks_) checks_->finish();
 }
 
 void NativeSource::make_index() {
@@ -64,7 +71,10 @@ void NativeSource::make_index() {
   for (auto& [key, entry] : entries) tensors_.push_back(std::move(entry));
 }
 
-Value NativeSource::user_content() const { return files_.get(kUserContentFile)->root(); }
+Value NativeSource::user_content() const {
+  if (checks_) check_content(kUserContentFile);
+  return files_.get(kUserContentFile)->root();
+}
 
 void NativeSource::read(const TensorEntry& tensor, const Box& box,
                         std::span<std::byte> into) const {

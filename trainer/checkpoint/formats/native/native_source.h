@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "trainer/checkpoint/containers/torch_file.h"
+#include "trainer/checkpoint/formats/native/background_checks.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/formats/native/open_files.h"
 #include "trainer/checkpoint/formats/tensor_source.h"
@@ -30,6 +32,9 @@ class NativeSource final : public TensorSource {
   [[nodiscard]] const std::vector<TensorEntry>& tensors() const override { return tensors_; }
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override;
 
+  void check_in_background() override;
+  void finish_checks() override;
+
   [[nodiscard]] SavedPoint point() const override {
     return {manifest_.step, manifest_.consumed_samples};
   }
@@ -42,6 +47,8 @@ class NativeSource final : public TensorSource {
 
  private:
   void make_index();
+  /// Throws ConfigError when it is not what was saved.
+  void check_content(const std::string& path) const;
 
   Place place_;
   std::string address_;
@@ -49,6 +56,7 @@ class NativeSource final : public TensorSource {
   Manifest manifest_;
   SourceIndex index_;
   std::vector<TensorEntry> tensors_;
+  std::unique_ptr<BackgroundChecks> checks_;  ///< none: a file is checked before its first use
   mutable OpenFiles files_;
 };
 
