@@ -4,6 +4,7 @@ import http.client
 import http.server
 import random
 import socketserver
+import sys
 import threading
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>later</Message></Error>"
@@ -17,6 +18,11 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.backend, self.share, self.chance = backend, share, random.Random(seed)
         self.failed = []  # methods of the requests that failed
+
+    def handle_error(self, request, client_address):
+        """A client that was killed cuts its connections."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

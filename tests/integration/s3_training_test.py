@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Checkpoints that are only in S3, of whose requests every twentieth fails: a training is killed,
+goes on from them elsewhere, and they are resharded."""
+
+import json
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(SOURCE / "tests/trainer/checkpoint"))
+
+import boto3  # noqa: E402
+import moto.server  # noqa: E402
+from failing_proxy import failing_proxy  # noqa: E402
+
+TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
+FAILING = 0.05
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+SMALL = [
+    "model.num_layers=2",
+    "model.hidden_size=32",
+    "model.ffn_hidden_size=48",
+    "model.num_kv_heads=4",
+    "model.encoder_seq_length=16",
+    "model.hidden_dropout=0.1",
+    "data.global_batch_size=4",
+    "data.micro_batch_size=1",
+    "precision.type=fp32",
+    "trainer.devices=2",
+    "distributed_strategy.tensor_model_parallel_size=2",
+    "distributed_strategy.pipeline_model_parallel_size=1",
+    "--device",
+    "cpu",
+]
+ONE_RANK = ["trainer.devices=1", "distributed_strategy.tensor_model_parallel_size=1"]
+STEPS = 10
+
+
+class S3(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.dir = pathlib.Path(temporary.name)
+        os.environ.update(ENVIRONMENT)
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        self.addCleanup(server.stop)
+        port = server.get_host_and_port()[1]
+        self.client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+        self.client.create_bucket(Bucket="bucket")
+        proxy, self.failed = failing_proxy(port, FAILING, 1)
+        self.addCleanup(proxy.server_close)
+        self.addCleanup(proxy.shutdown)
+        self.options = (
+            f"?endpoint_override=127.0.0.1:{proxy.server_port}&scheme=http&region=us-east-1"
+        )
+
+    def at(self, path):
+        return f"s3://bucket/{path}{self.options}"
+
+    def trellis(self, *args):
+        result = subprocess.run(
+            list(map(str, (TRELLIS, *args))),
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr[-3000:])
+        return result.stdout
+
+    def training(self, host, *args):
+        """Its local files are in the folder `host`."""
+        return [
+            "train",
+            SOURCE / "examples/quickstart.yaml",
+            *SMALL,
+            f"trainer.max_steps={STEPS}",
+            f"exp_manager.explicit_log_dir={self.dir / host}",
+            *args,
+        ]
+
+    def saving(self, prefix, every=2):
+        return (
+            "exp_manager.create_checkpoint_callback=true",
+            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 2, "
+            f"every_n_train_steps: {every}, filename: 'm--{{step}}', "
+            f"dirpath: '{self.at(prefix)}'}}",
+        )
+
+    def losses(self, host):
+        rows = (self.dir / host / "metrics.jsonl").read_text().splitlines()
+        return {row["step"]: row["loss"] for row in map(json.loads, rows)}
+
+    def complete(self, prefix):
+        """Names of the checkpoints that the program takes as complete, the newest last."""
+        listed = json.loads(self.trellis("checkpoint", "list", self.at(prefix), "--json"))
+        return sorted(listed["checkpoints"], key=lambda each: each["step"])
+
+    def objects(self, prefix):
+        found = self.client.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+        return [each["Key"] for each in found]
+
+    def kill_while_it_saves(self, prefix):
+        process = subprocess.Popen(
+            list(map(str, (TRELLIS, *self.training("first", *self.saving(prefix))))),
+            cwd=self.dir,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(process.kill)
+        while True:
+            self.assertIsNone(process.poll(), "it ended before it was killed")
+            objects = self.objects(prefix)
+            done = sum(key.endswith("/done") for key in objects)
+            if done >= 2 and any("-unfinished" in key for key in objects):
+                break
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+
+    def test_a_killed_training_goes_on_and_its_checkpoints_are_resharded(self):
+        self.trellis(*self.training("whole", *self.saving("whole", STEPS)))
+        self.kill_while_it_saves("run")
+        found = self.complete("run")
+        self.assertTrue(found)
+        for each in found:
+            self.trellis("checkpoint", "verify", self.at(f"run/{each['tag']}"))
+        newest = found[-1]
+        resume = f"exp_manager.resume_from_checkpoint={self.at('run/' + newest['tag'])}"
+        self.trellis(*self.training("second", *self.saving("run"), resume))
+        expected = {s: loss for s, loss in self.losses("whole").items() if s > newest["step"]}
+        self.assertEqual(self.losses("second"), expected)
+        last = [self.complete(prefix)[-1]["tag"] for prefix in ("whole", "run")]
+        self.trellis("checkpoint", "diff", *map(self.at, (f"whole/{last[0]}", f"run/{last[1]}")))
+        resharded = self.at("resharded.ckpt")
+        source = self.at(f"run/{last[1]}")
+        self.trellis("checkpoint", "reshard", source, *ONE_RANK, "--out", resharded)
+        self.trellis("checkpoint", "diff", source, resharded)
+        self.assertEqual([key for key in self.objects("") if "-unfinished" in key], [])
+        self.assertGreater(len(self.failed), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
