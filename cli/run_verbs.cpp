@@ -229,7 +229,8 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   verb->add_option("--fault", request->faults,
                    "what goes wrong on purpose, once: kill:rank=R@step=S (SIGKILL of the rank's "
                    "process), preempt:rank=R@step=S (SIGTERM), oom:rank=R@step=S, "
-                   "flip:WEIGHT:rank=R@step=S (a bit of a weight after the update); a job that "
+                   "flip:WEIGHT:rank=R@step=S (a bit of a weight after the update), "
+                   "disk:full@step=S (the checkpoint of the step cannot be written); a job that "
                    "torchrun starts again has none")
       ->type_name("FAULT")
       ->allow_extra_args(false);

@@ -17,7 +17,8 @@ namespace trellis::trainer {
 namespace {
 
 constexpr const char* kForms =
-    "expected kill, preempt or oom with :rank=R@step=S, or flip:WEIGHT:rank=R@step=S";
+    "expected kill, preempt or oom with :rank=R@step=S, flip:WEIGHT:rank=R@step=S, or "
+    "disk:full@step=S";
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw ConfigError("--fault " + text + ": " + why);
@@ -40,6 +41,7 @@ Fault::Kind kind_of(const std::string& word, const std::string& text) {
   if (word == "preempt") return Fault::Kind::kPreempt;
   if (word == "oom") return Fault::Kind::kOom;
   if (word == "flip") return Fault::Kind::kFlip;
+  if (word == "disk") return Fault::Kind::kDiskFull;
   refuse(text, std::string("unknown kind `") + word + "`: " + kForms);
 }
 
@@ -49,11 +51,16 @@ Fault fault_of(const std::string& text) {
   const auto step = take_number(rest, "@step=");
   if (!step) refuse(text, std::string("no step: ") + kForms);
   fault.step = *step;
-  fault.rank = take_number(rest, ":rank=").value_or(0);
+  const auto rank = take_number(rest, ":rank=");
+  fault.rank = rank.value_or(0);
   const std::size_t colon = rest.find(':');
   fault.kind = kind_of(rest.substr(0, colon), text);
   if (colon != std::string::npos) fault.tensor = rest.substr(colon + 1);
-  if ((fault.kind == Fault::Kind::kFlip) != !fault.tensor.empty()) refuse(text, kForms);
+  if (fault.kind == Fault::Kind::kDiskFull) {
+    if (fault.tensor != "full" || rank) refuse(text, kForms);
+  } else if ((fault.kind == Fault::Kind::kFlip) != !fault.tensor.empty()) {
+    refuse(text, kForms);
+  }
   return fault;
 }
 
@@ -85,7 +92,19 @@ FaultPlan::FaultPlan(const std::vector<std::string>& texts, int world_size,
   }
 }
 
+bool FaultPlan::fills_disk() const {
+  return std::ranges::any_of(
+      faults_, [](const Fault& fault) { return fault.kind == Fault::Kind::kDiskFull; });
+}
+
+bool FaultPlan::is_disk_full() const {
+  return std::ranges::any_of(faults_, [&](const Fault& fault) {
+    return fault.kind == Fault::Kind::kDiskFull && fault.step == step_;
+  });
+}
+
 void FaultPlan::before_step(int rank, std::int64_t step) const {
+  step_ = step;
   for (const Fault& fault : faults_) {
     if (fault.rank != rank || fault.step != step) continue;
     const std::string what = fmt::format(" rank {} at step {} (--fault)", rank, step);

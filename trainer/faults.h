@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@ struct Fault {
     kKill,     ///< the process of the rank ends at once, as by SIGKILL
     kPreempt,  ///< the process of the rank gets SIGTERM, as from a scheduler
     kOom,      ///< the rank runs out of device memory
-    kFlip      ///< a bit of a weight changes on the rank, after the step's update
+    kFlip,     ///< a bit of a weight changes on the rank, after the step's update
+    kDiskFull  ///< no file of a checkpoint that is saved at the step can be written
   };
   Kind kind = Kind::kKill;
   std::int64_t rank = 0, step = 1;
@@ -24,17 +26,23 @@ struct Fault {
 class FaultPlan {
  public:
   /// "kill:rank=5@step=7", "preempt@step=3", "oom:rank=1@step=2",
-  /// "flip:lm_head.weight:rank=3@step=4"; rank 0 where none is named. Throws ConfigError for
-  /// another form, and for ranks and steps that the run does not have (`last_step` 0: any step).
+  /// "flip:lm_head.weight:rank=3@step=4", "disk:full@step=6"; rank 0 where none is named. Throws
+  /// ConfigError for another form, and for ranks and steps that the run does not have (`last_step`
+  /// 0: any step).
   FaultPlan(const std::vector<std::string>& texts, int world_size, std::int64_t last_step);
 
   /// Of each rank, when it begins `step`. May not return. Throws Error (kDoesNotFit).
   void before_step(int rank, std::int64_t step) const;
   /// Of each rank, after the update of `step`. Throws ConfigError when the rank has no such weight.
   void after_update(int rank, std::int64_t step, ParameterList& parameters) const;
+  /// Whether it has a step whose disk is full.
+  [[nodiscard]] bool fills_disk() const;
+  /// Whether a rank of this process is in a step whose disk is full.
+  [[nodiscard]] bool is_disk_full() const;
 
  private:
   std::vector<Fault> faults_;
+  mutable std::atomic<std::int64_t> step_ = 0;
 };
 
 }  // namespace trellis::trainer

@@ -135,6 +135,23 @@ class Resume(Case):
         self.assertEqual(list(cut.glob("checkpoints/*-unfinished")), [])
         self.assertTrue(all((tag / "done").exists() for tag in cut.glob("checkpoints/*.ckpt")))
 
+    def test_a_full_disk_costs_a_checkpoint_and_not_the_training(self):
+        run, steps = self.dir / "full", "trainer.max_steps=6"
+        result = self.train(run, steps, *SAVES, "--fault", "disk:full@step=4")
+        self.assertIn("the checkpoint of step 4 is not saved", result.stderr)
+        self.assertIn("No space left on device", result.stderr)
+        self.assertEqual(len(self.losses(run)), 6)
+        saved = sorted(tag.name for tag in (run / "checkpoints").iterdir())
+        self.assertEqual(saved, ["m--step=2.ckpt", "m--step=6-last.ckpt", "m--step=6.ckpt"])
+        at_end = self.train(
+            self.dir / "end", steps, *SAVES, "--fault", "disk:full@step=6", returncode=7
+        )
+        self.assertIn("the last checkpoint was not saved", at_end.stderr)
+        without = self.train(
+            self.dir / "without", steps, "--fault", "disk:full@step=4", returncode=2
+        )
+        self.assertIn("expected a run that saves checkpoints", without.stderr)
+
     def test_nothing_to_resume(self):
         folder = self.dir / "none"
         result = self.train(folder, "exp_manager.resume_if_exists=true", returncode=2)

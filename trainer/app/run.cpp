@@ -28,6 +28,7 @@
 #include "runtime/world.h"
 #include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/full_disk.h"
 #include "trainer/app/host_need.h"
 #include "trainer/app/job.h"
 #include "trainer/app/load_device.h"
@@ -196,6 +197,7 @@ class Run {
     // Once in a job, however often its launcher starts it again.
     if (!request.faults.empty() && (!link_ || link_->launch().restart == 0))
       faults_.emplace(request.faults, config_.world_size(), config_.trainer.max_steps);
+    if (faults_) fill_disk(*faults_, config_, checkpoints_.get());
     const std::vector<int> ranks = ranks_with_logs();
     ranks.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, ranks);
     early_messages_.move_to(*logs_);
@@ -577,11 +579,11 @@ class Run {
   std::filesystem::path directory_;
   std::optional<RunLock> lock_;             ///< of directory_
   std::optional<RunLock> checkpoint_lock_;  ///< of checkpoint_callback_params.dirpath
+  std::optional<FaultPlan> faults_;
   std::unique_ptr<checkpoint::RunCheckpoints> checkpoints_;  ///< null: none are saved or loaded
   std::optional<PlannedSaves> planned_saves_;                ///< of a simulated run
   std::optional<RankLogs> logs_;
   RoutingLedger routing_;
-  std::optional<FaultPlan> faults_;
   LastResort last_resort_;
   std::atomic<bool> interrupted_ = false, saved_for_preemption_ = false;
   json step_report_;

@@ -1,4 +1,7 @@
 // Saving and loading whole trainings: exact resume, every layout into every layout, lifecycle.
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -7,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/output_error.h"
 #include "tests/trainer/checkpoint/spread.h"
 #include "tests/trainer/python_oracle.h"
 #include "tests/support/temporary_directory.h"
@@ -251,6 +255,79 @@ TEST(Lifecycle, KeepsTheNewestAndTheLast) {
                 testing::ElementsAre("m--step=5-consumed_samples=40.0-last.ckpt",
                                      std::string("m--step=5-consumed_samples=40.0") +
                                          (async ? "-v1.ckpt" : ".ckpt")));
+  }
+}
+
+TEST(Lifecycle, AFullDiskCostsOneCheckpoint) {
+  RunConfig config = small_run(3);
+  config.exp_manager.checkpoints.every_n_train_steps = 1;
+  const std::string name = "step=2-consumed_samples=16.0.ckpt";
+  for (const auto& [full, async] :
+       std::vector<std::pair<std::string, bool>>{{name + "-unfinished", false},
+                                                 {name + "/optim", false},
+                                                 {name + "/optim", true},
+                                                 {name + "/manifest.json", true}}) {
+    const TemporaryDirectory folder;
+    config.exp_manager.checkpoints.async = async;
+    const TrainingRun run = train(config, folder.path(), [&](RunCheckpoints& checkpoints) {
+      checkpoints.storage().faults().set_hook([&](const FaultPoint& point) {
+        if (point.kind == FaultPoint::Kind::kWrite && point.path.find(full) != std::string::npos)
+          throw OutputError(point.path, ENOSPC);
+      });
+    });
+    EXPECT_EQ(run.losses.size(), 3U);
+    EXPECT_THAT(folders_in(folder.path()),
+                testing::ElementsAre("m--step=1-consumed_samples=8.0.ckpt",
+                                     "m--step=3-consumed_samples=24.0-last.ckpt",
+                                     "m--step=3-consumed_samples=24.0.ckpt"))
+        << full;
+  }
+}
+
+TEST(Lifecycle, AFullDiskAtTheEndIsAnError) {
+  const TemporaryDirectory folder;
+  EXPECT_THAT(
+      [&] {
+        (void)train(small_run(2), folder.path(), [](RunCheckpoints& checkpoints) {
+          checkpoints.storage().faults().set_hook([](const FaultPoint& point) {
+            if (point.path.find("-last") != std::string::npos)
+              throw OutputError(point.path, ENOSPC);
+          });
+        });
+      },
+      testing::ThrowsMessage<Error>(HasSubstr("the last checkpoint was not saved")));
+}
+
+/// Of the process, bytes.
+std::int64_t resident() {
+  std::int64_t pages = 0, in_memory = 0;
+  std::ifstream("/proc/self/statm") >> pages >> in_memory;
+  return in_memory * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Lifecycle, FiftySavesLeaveNothingInMemory) {
+  constexpr std::int64_t kSettled = 10, kSaves = 60;
+  RunConfig config = config_of({{1, 1, 1}}, "fp32", kSaves);
+  config.model.hidden_size = 128;
+  config.model.ffn_hidden_size = 256;
+  config.exp_manager.checkpoints.save_top_k = 1;
+  config.exp_manager.checkpoints.every_n_train_steps = 1;
+  for (const bool async : {false, true}) {
+    const TemporaryDirectory folder;
+    config.exp_manager.checkpoints.async = async;
+    RunCheckpoints checkpoints(config, folder.path(), std::nullopt);
+    const auto data = std::make_shared<trainer::testing_support::RandomTokens>(config);
+    std::map<std::int64_t, std::int64_t> bytes;
+    runtime::run_ranks({}, [&](runtime::RankContext& rank) {
+      trainer::Trainer trainer(config, rank, data, {nullptr, &checkpoints});
+      trainer.fit([&](const trainer::StepResult& step) { bytes[step.step] = resident(); });
+    });
+    std::int64_t saved = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path()))
+      if (entry.is_regular_file()) saved += static_cast<std::int64_t>(entry.file_size());
+    ASSERT_GT(saved, 1 << 20);
+    // A leak of one save in ten would exceed it.
+    EXPECT_LT(bytes.at(kSaves) - bytes.at(kSettled), 5 * saved) << (async ? "async" : "sync");
   }
 }
 

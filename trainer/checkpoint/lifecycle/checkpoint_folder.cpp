@@ -92,6 +92,10 @@ void CheckpointFolder::remove(const std::string& tag) {
   std::erase_if(complete_, [&](const auto& other) { return other.tag == tag; });
   storage_->write_text(native::unfinished_marker(tag), "1");
   storage_->remove_file(join_path(tag, native::kDoneFile));
+  discard(tag);
+}
+
+void CheckpointFolder::discard(const std::string& tag) {
   storage_->remove_directory(tag);
   storage_->remove_file(native::unfinished_marker(tag));
 }

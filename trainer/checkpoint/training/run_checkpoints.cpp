@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/output_error.h"
 #include "runtime/world.h"
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
@@ -179,18 +180,24 @@ std::optional<double> RunCheckpoints::metric(std::int64_t step, std::int64_t epo
   return found == scalars_.end() ? std::nullopt : std::optional(found->second);
 }
 
-bool RunCheckpoints::decide(const TrainingState& state, std::int64_t step) {
-  const bool decides = state.rank.rank() == 0;
-  bool keeps = false;
+bool RunCheckpoints::from_first(const TrainingState& state, const std::function<bool()>& ask) {
+  const bool is_asked = state.rank.rank() == 0;
+  bool answer = false;
   state.rank.host_barrier(kStorageTimeout);
-  if (state.rank.leads_process()) last_save_time_ = Clock::now();
-  if (decides) {
+  if (is_asked) {
     saver_->wait();  // it changes the folder
-    keeps = state.rank.agree(is_worth_keeping(
-        folder_->complete(), metric(step, (step - 1) / state.batches_per_epoch), rule_));
+    answer = state.rank.agree(ask());
   }
   state.rank.host_barrier(kStorageTimeout);
-  return decides ? keeps : state.rank.agree(false);  // the first to say it has spoken
+  return is_asked ? answer : state.rank.agree(false);  // the first to say it has spoken
+}
+
+bool RunCheckpoints::decide(const TrainingState& state, std::int64_t step) {
+  if (state.rank.leads_process()) last_save_time_ = Clock::now();
+  return from_first(state, [&] {
+    return is_worth_keeping(folder_->complete(), metric(step, (step - 1) / state.batches_per_epoch),
+                            rule_);
+  });
 }
 
 void RunCheckpoints::after_step(const TrainingState& state, const StepResult& result) {
@@ -206,10 +213,12 @@ void RunCheckpoints::after_step(const TrainingState& state, const StepResult& re
 
 void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
   if (!saver_) return;
-  state.rank.host_barrier(kStorageTimeout);
-  const bool is_saved = last_saved_ == step || step == resume_point_.step;
+  const bool is_saved =
+      from_first(state, [&] { return last_saved_ == step || step == resume_point_.step; });
   if (!is_saved) save(state, step, /*last=*/true);
   if (state.rank.leads_process()) saver_->wait();
+  if (state.rank.rank() == 0 && !failure_.empty())
+    throw OutputError("the last checkpoint was not saved: " + failure_);
   state.rank.host_barrier(kStorageTimeout);
 }
 
@@ -228,9 +237,9 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
   head.manifest.metric = metric(step, epoch);
   head.manifest.layout = layout_of(config_);
   head.user_content = user_content_of(state, {step, head.manifest.consumed_samples, lr_});
-  head.complete = [this, replaced = free.replaced,
-                   kept = KeptCheckpoint{head.tag, step, head.manifest.sequence,
-                                         head.manifest.metric}] { complete(kept, replaced); };
+  const KeptCheckpoint kept{head.tag, step, head.manifest.sequence, head.manifest.metric};
+  head.complete = [this, replaced = free.replaced, kept, last] { complete(kept, last, replaced); };
+  head.failed = [this, kept](const std::string& reason) { failed(kept, reason); };
   return head;
 }
 
@@ -254,16 +263,35 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
     }
   }
   saver_->save(state.rank, std::move(jobs), shards, [&] { return head(state, step, last); });
-  if (state.rank.leads_process() && last) last_saved_ = step;
 }
 
-void RunCheckpoints::complete(const KeptCheckpoint& checkpoint,
+void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
                               const std::vector<std::string>& replaced) {
   folder_->add(checkpoint);
-  for (const std::string& tag : replaced) folder_->remove(tag);
+  failure_.clear();
+  if (last) last_saved_ = checkpoint.step;
+  for (const std::string& tag : replaced) warn_if_stays(tag, [&] { folder_->remove(tag); });
   log_info(folder_->storage().address() + "/" + checkpoint.tag + ": checkpoint of step " +
            std::to_string(checkpoint.step) + " saved");
-  for (const std::string& tag : tags_to_remove(folder_->complete(), rule_)) folder_->remove(tag);
+  for (const std::string& tag : tags_to_remove(folder_->complete(), rule_))
+    warn_if_stays(tag, [&] { folder_->remove(tag); });
+}
+
+void RunCheckpoints::failed(const KeptCheckpoint& checkpoint, const std::string& reason) {
+  failure_ = reason;
+  log_warning(folder_->storage().address() + "/" + checkpoint.tag + ": the checkpoint of step " +
+              std::to_string(checkpoint.step) + " is not saved: " + reason +
+              "; what was written of it is removed; training goes on and saves the next one");
+  warn_if_stays(checkpoint.tag, [&] { folder_->discard(checkpoint.tag); });
+}
+
+/// What is left of it goes when the run is started again.
+void RunCheckpoints::warn_if_stays(const std::string& tag, const std::function<void()>& remove) {
+  try {
+    remove();
+  } catch (const OutputError& error) {
+    log_warning(folder_->storage().address() + "/" + tag + ": cannot remove: " + error.what());
+  }
 }
 
 }  // namespace trellis::checkpoint

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,8 @@ void load(const Resume& resume, runtime::RankContext& rank, const std::vector<Li
 [[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
 
 /// Checkpoints of a run by exp_manager's rules, one object for its ranks in a process. Processes
-/// share the folder.
+/// share the folder. One that cannot be written, such as on a full disk, is a warning: training
+/// goes on and the next one is tried; at the end of the run it is an OutputError.
 class RunCheckpoints final : public trainer::TrainingCheckpoints {
  public:
   /// `folder`: address of the run's checkpoints; nothing is written there without
@@ -65,12 +67,18 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
   /// Rank 0's decision, for all.
   [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
+  /// Rank 0's answer, for all; only rank 0 asks, when no save is under way.
+  [[nodiscard]] bool from_first(const trainer::TrainingState& state,
+                                const std::function<bool()>& ask);
   void save(const trainer::TrainingState& state, std::int64_t step, bool last);
   [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,
                                       bool last);
   [[nodiscard]] std::optional<double> metric(std::int64_t step, std::int64_t epoch) const;
   /// `replaced`: tags of older ones of the same name.
-  void complete(const KeptCheckpoint& checkpoint, const std::vector<std::string>& replaced);
+  void complete(const KeptCheckpoint& checkpoint, bool last,
+                const std::vector<std::string>& replaced);
+  void failed(const KeptCheckpoint& checkpoint, const std::string& reason);
+  void warn_if_stays(const std::string& tag, const std::function<void()>& remove);
 
   const trainer::RunConfig& config_;
   const trainer::CheckpointSection& section_;
@@ -80,8 +88,10 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   trainer::ResumePoint resume_point_;
   std::optional<CheckpointFolder> folder_;
   std::optional<native::Saver> saver_;  ///< after folder_, which its thread uses
-  // Written by the first rank of the process between barriers.
+  // Written by what ends a save, of the run's first process.
   std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
+  std::string failure_;           ///< why the last save is incomplete; "": it is not
+  // Written by the first rank of the process between barriers.
   Clock::time_point last_save_time_ = Clock::now();
   std::map<std::string, double> scalars_;  ///< of the last step
   double lr_ = 0;

@@ -79,8 +79,13 @@ void Saver::wait() {
 
 void Saver::begin(const SaveHead& head) {
   head_ = head;
-  storage_->write_text(unfinished_marker(head_.tag), "1");
-  storage_->write_text(join_path(head_.tag, kBeginFile), "1");
+  begin_error_.clear();
+  try {
+    storage_->write_text(unfinished_marker(head_.tag), "1");
+    storage_->write_text(join_path(head_.tag, kBeginFile), "1");
+  } catch (const OutputError& error) {
+    begin_error_ = error.what();
+  }
 }
 
 std::string Saver::from_first(runtime::RankContext& rank, const char* what, std::string said) {
@@ -133,9 +138,13 @@ std::ptrdiff_t Saver::own_files() const {
 
 Written Saver::write(const std::vector<FileJob>& jobs) const {
   Written written;
-  for (const FileJob& job : jobs) {
-    written.files[job.path] = write_job(*storage_, head_.tag, job, durability_);
-    written.tensors.insert(written.tensors.end(), job.stored.begin(), job.stored.end());
+  try {
+    for (const FileJob& job : jobs) {
+      written.files[job.path] = write_job(*storage_, head_.tag, job, durability_);
+      written.tensors.insert(written.tensors.end(), job.stored.begin(), job.stored.end());
+    }
+  } catch (const OutputError& error) {
+    written.error = error.what();
   }
   return written;
 }
@@ -143,16 +152,23 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
 /// Of this process's ranks; survives a power cut.
 Written Saver::take_written() {
   Written all;
-  if (durability_ == Durability::kAtSync) storage_->sync();
+  all.error = begin_error_;
   for (Written& written : written_) all.add(std::exchange(written, {}));
+  try {
+    if (durability_ == Durability::kAtSync && all.error.empty()) storage_->sync();
+  } catch (const OutputError& error) {
+    all.error = error.what();
+  }
   return all;
 }
 
 void Saver::report_written() {
-  link_->leave_text(text_name("written", link_->process()), take_written().to_text());
+  Written own = take_written();
+  if (!own.error.empty())
+    own.error = "process " + std::to_string(link_->process()) + ": " + own.error;
+  link_->leave_text(text_name("written", link_->process()), own.to_text());
 }
 
-/// The marks of completeness come after everything else.
 void Saver::finish() {
   if (!is_first()) return report_written();
   Written all = take_written();
@@ -161,7 +177,18 @@ void Saver::finish() {
     if (!text) return;  // the run has failed: the checkpoint stays incomplete
     all.add(Written::from_text(*text));
   }
-  if (!all.error.empty()) throw OutputError(all.error);
+  try {
+    if (!all.error.empty()) throw OutputError(all.error);
+    write_marks(std::move(all));
+  } catch (const OutputError& error) {
+    if (head_.failed) head_.failed(error.what());
+    return;
+  }
+  if (head_.complete) head_.complete();
+}
+
+/// The marks of completeness come after everything else.
+void Saver::write_marks(Written all) {
   Manifest& manifest = head_.manifest;
   manifest.files = std::move(all.files);
   manifest.tensors = std::move(all.tensors);
@@ -172,7 +199,6 @@ void Saver::finish() {
   storage_->write_text(join_path(head_.tag, kManifestFile), manifest.to_json());
   storage_->write_text(join_path(head_.tag, kDoneFile), "1");
   storage_->remove_file(unfinished_marker(head_.tag));
-  if (head_.complete) head_.complete();
 }
 
 void Saver::start_thread() {
@@ -187,7 +213,7 @@ void Saver::start_thread() {
       error_ = std::current_exception();
       if (is_first()) return;
       written_.assign(written_.size(), {});
-      written_.front().error = "process " + std::to_string(link_->process()) + ": " + error.what();
+      written_.front().error = error.what();
       report_written();
     }
   });

@@ -24,6 +24,8 @@ struct SaveHead {
   Manifest manifest;  ///< without files and tensors
   Value user_content;
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
+  /// When a file could not be written; the same thread. `reason`: as OutputError has it.
+  std::function<void(const std::string& reason)> failed;
 };
 
 /// Writes checkpoints of a run in NxD's layout. The ranks of a process share one; all ranks of the
@@ -43,7 +45,8 @@ class Saver {
   /// Collective. `shards`: the parts of all tensors of this rank, for validation. The tag, the
   /// jobs' names and the shards are a function of the run: they are planned and validated once.
   /// Waits for a save that is still under way; its error is thrown here, on a process's first
-  /// rank. Throws OutputError when a file cannot be written; the checkpoint is then incomplete.
+  /// rank. A file that cannot be written, such as on a full disk, is no error: the checkpoint stays
+  /// incomplete, and the head's `failed` is called.
   void save(runtime::RankContext& rank, std::vector<FileJob> jobs,
             const std::vector<ShardedTensor>& shards, const std::function<SaveHead()>& head);
   /// Until this process has no save under way. Throws the error of the last one. Of a process's
@@ -64,9 +67,11 @@ class Saver {
                                        std::string said);
   [[nodiscard]] SaveOffer own_offer();
   [[nodiscard]] std::ptrdiff_t own_files() const;
+  /// `error` says what could not be written.
   [[nodiscard]] Written write(const std::vector<FileJob>& jobs) const;
   [[nodiscard]] Written take_written();
   void finish();
+  void write_marks(Written all);
   void report_written();
   void start_thread();
 
@@ -77,6 +82,7 @@ class Saver {
   std::int64_t saves_ = 0;
   Durability durability_ = Durability::kAtClose;
   SaveHead head_;
+  std::string begin_error_;
   // By rank; each writes its own place, every rank reads after a barrier.
   std::vector<std::vector<FileJob>> jobs_;
   std::vector<std::vector<ShardedTensor>> shards_;
