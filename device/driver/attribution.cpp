@@ -27,7 +27,8 @@ namespace {
 using sim::ScheduleItem;
 
 std::string comm_kind(const std::string& axis) {
-  return axis == "tp" || axis == "pp" || axis == "dp" ? "comm_" + axis : "comm_other";
+  const bool has_kind = axis == "tp" || axis == "pp" || axis == "dp" || axis == "cp";
+  return has_kind ? "comm_" + axis : "comm_other";
 }
 
 class Attributor {

@@ -32,9 +32,10 @@ struct SaveHead {
 class Saver {
  public:
   /// `async`: save() returns when the tensors are copied to the host, another thread writes them.
-  /// `link`: the other processes of the run; null: there are none.
+  /// `link`: the other processes of the run; null: there are none. `name`: of what this one leaves
+  /// them, among the savers of a run.
   Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
-        runtime::ProcessLink* link = nullptr);
+        runtime::ProcessLink* link = nullptr, std::string name = "save");
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -71,6 +72,7 @@ class Saver {
   std::shared_ptr<Storage> storage_;
   bool async_;
   runtime::ProcessLink* link_;
+  std::string name_;
   std::optional<TransferPlan> plan_;
   std::int64_t saves_ = 0;
   SaveHead head_;
