@@ -27,6 +27,8 @@ namespace {
 using sim::ScheduleItem;
 
 std::string comm_kind(const std::string& axis) {
+  // Groups of data-parallel ranks that hold the same weights, with CP and with EP.
+  if (axis == "zero1" || axis == "edp") return "comm_dp";
   const bool has_kind = axis == "tp" || axis == "pp" || axis == "dp" || axis == "cp";
   return has_kind ? "comm_" + axis : "comm_other";
 }

@@ -171,7 +171,7 @@ class Case(unittest.TestCase):
         done = self.start(*args, **more)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr[-3000:])
         lines = (self.log / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line)["reduced_train_loss"] for line in lines]
+        return [json.loads(line)["loss"] for line in lines]
 
     def close(self, got, expected, tolerance=1e-5):
         self.assertEqual(len(got), len(expected))
@@ -260,8 +260,8 @@ class OfRuns(Case):
     def test_other_layouts_fused_or_not(self):
         targets = "[qkv_proj, o_proj, gate_up_proj, down_proj]"
         folder, checkpoint, expected = self.saved(EIGHT, targets, model="fuse_gate_up: true")
-        (tag,) = (path.parent.name for path in folder.glob("*/done"))
-        self.assertEqual(tag, checkpoint.name)
+        tag = checkpoint.name
+        self.assertIn(folder / tag / "done", list(folder.glob("*/done")))
         self.assertLess(
             sum(path.stat().st_size for path in (folder / tag / "model").iterdir()),
             sum(path.stat().st_size for path in (checkpoint / "model").iterdir()) / 2,
@@ -273,14 +273,15 @@ class OfRuns(Case):
         self.assertEqual(same, expected)
         one = self.losses(ONE, loaded, model="fuse_gate_up: true", steps=2)
         self.close(one, expected)
+        separate = self.losses(ONE, loaded, model=SEPARATE, steps=2)
+        self.close(separate[:1], expected[:1])
         # A checkpoint with the base's weights is a source too; NxD's folder has no manifest.
         numbers = f", lora_rank: 4, lora_alpha: 8, target_modules: {targets}"
         whole = LOADED + str(checkpoint) + numbers
         self.close(self.losses(TWO, whole, model="fuse_gate_up: true", steps=2), expected)
-        (folder / tag / "manifest.json").unlink()
+        for manifest in folder.glob("*/manifest.json"):
+            manifest.unlink()
         self.close(self.losses(TWO, loaded, model="fuse_gate_up: true", steps=2), expected)
-        separate = self.losses(ONE, loaded, model=SEPARATE, steps=2)
-        self.close(separate[:1], expected[:1])
 
     def test_replicated_heads(self):
         model = f"{FUSED}\n  fuse_gate_up: true"
@@ -351,7 +352,11 @@ class Mixtures(Case):
         super().setUpClass()
         torch.manual_seed(4)
         config = transformers.MixtralConfig(
-            num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **SIZES
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            sliding_window=None,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            **SIZES,
         )
         model = transformers.MixtralForCausalLM(config)
         with torch.no_grad():
