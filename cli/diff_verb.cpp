@@ -32,7 +32,7 @@ void add_diff(CLI::App& app, int& exit_code) {
       "distributed_strategy.sequence_parallel=false\n"
       "  trellis diff runs/a runs/b\n"
       "Rows are sorted by the size of their change. `kind`: compute, memory (waits for HBM), "
-      "comm_tp/pp/dp (exposed waits), bubble, optimizer, host, launch,\n"
+      "comm_tp/pp/dp/cp (exposed waits), bubble, optimizer, host, launch,\n"
       "other. Programs that are only in the second run miss a cache of compiled graphs of the "
       "first. Exit code 0 whether equal or not; `gate` judges.");
   verb->callback([options, &exit_code] {

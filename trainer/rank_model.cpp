@@ -55,8 +55,8 @@ void take_sequence_parts(std::vector<MicroBatch>& batches, const ModuleContext& 
   if (context.parallel->get_context_model_parallel_size() == 1) return;
   for (MicroBatch& batch : batches) {
     const SequenceShard sequence = context.sequence(batch.input_ids.size(1));
-    for (at::Tensor* tensor :
-         {&batch.input_ids, &batch.labels, &batch.loss_mask, &batch.position_ids}) {
+    for (at::Tensor* tensor : {&batch.input_ids, &batch.labels, &batch.loss_mask,
+                               &batch.position_ids, &batch.next_tokens}) {
       if (tensor->defined()) *tensor = sequence.take(*tensor, 1);
     }
   }

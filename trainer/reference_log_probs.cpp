@@ -17,6 +17,7 @@
 #include "runtime/world.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/pipeline/model.h"
+#include "trainer/rank_model.h"
 
 namespace trellis::trainer {
 namespace {
@@ -117,7 +118,8 @@ ReferenceLogProbs::Pairs ReferenceLogProbs::compute(const Run& run, std::int64_t
     std::vector<Pair>& pairs = result[split];
     for (std::int64_t first = 0, batch = 0; first < count && batch < most_batches;
          first += run.global_batch, ++batch) {
-      const auto micro_batches = run.data.pairs_in_order(split, first, dp_rank);
+      auto micro_batches = run.data.pairs_in_order(split, first, dp_rank);
+      take_sequence_parts(micro_batches, run.context);
       const at::Tensor values = gather(micro_batches, run.model.run_log_probs(micro_batches),
                                        run.context, run.global_batch);
       for (std::int64_t i = 0; i < std::min(run.global_batch, count - first); ++i)

@@ -84,9 +84,10 @@ class RankTable {
 
 std::string print_breakdown(const json& simulated) {
   const json& breakdown = simulated.at("breakdown");
-  const auto is_shown = [&](const std::string& key) {  // one instance, or no EP, has no such part
+  const auto is_shown = [&](const std::string& key) {  // one instance, or no CP, has no such part
     const auto has = [&](const json& row) { return row.value(key, std::int64_t{0}) != 0; };
-    return (key != "multi_node_ps" && key != "exposed_ep_ps" && key != "host_ps") ||
+    return (key != "multi_node_ps" && key != "exposed_cp_ps" && key != "exposed_ep_ps" &&
+            key != "host_ps") ||
            std::ranges::any_of(breakdown, has);
   };
   std::vector<TextTable::Column> columns;

@@ -18,8 +18,8 @@ struct AttributedTime {
   std::string phase;      ///< forward, backward, grad_reduce, optimizer, …
   std::string component;  ///< layer path with numbers replaced by *, "" when there is none
   std::string op;         ///< "mm", "all_reduce", …
-  std::string kind;  ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_other, bubble, optimizer,
-                     ///< data, launch, other
+  std::string kind;  ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_cp, comm_other, bubble,
+                     ///< optimizer, data, launch, other
   std::int64_t ps = 0;
   std::int64_t count = 0;
   /// A row that names neither what ran nor where, or that nothing did: no one learns from it.

@@ -82,6 +82,7 @@ struct RankWork {
   double busy = 0;  ///< of one micro-batch on all chunks, seconds
   double compute = 0, hbm = 0, sums = 0;
   std::int64_t parameters = 0, trained = 0;
+  std::int64_t exchanged = 0;  ///< over DP × CP for sure: with EP experts have fewer copies
 };
 
 std::vector<RankWork> by_rank(const RunConfig& config, const std::vector<StageWork>& stages,
@@ -91,6 +92,8 @@ std::vector<RankWork> by_rank(const RunConfig& config, const std::vector<StageWo
     RankWork& rank = ranks[i % ranks.size()];
     rank.parameters += stages[i].parameters;
     rank.trained += stages[i].trained_parameters;
+    rank.exchanged +=
+        stages[i].trained_parameters - (config.ep() > 1 ? stages[i].expert_parameters : 0);
     if (times.empty()) continue;
     rank.busy += times[i].total();
     rank.compute += times[i].compute;
@@ -104,11 +107,11 @@ struct DataParallelTimes {
   double gradients = 0, weights = 0;
 };
 
-DataParallelTimes data_parallel_times(const RunConfig& config, std::int64_t trained,
+DataParallelTimes data_parallel_times(const RunConfig& config, std::int64_t exchanged,
                                       CollectiveTimes& times) {
   const int members = config.dp() * config.cp(), stride = config.tp();
-  if (members == 1 || trained == 0) return {};
-  const auto parameters = static_cast<double>(trained);
+  if (members == 1 || exchanged == 0) return {};
+  const auto parameters = static_cast<double>(exchanged);
   // Gradients travel in the type of the weights at least.
   const double bytes = parameters * weight_element_bytes(config);
   if (!config.distributed_strategy.zero1)
@@ -183,7 +186,7 @@ StepBound bound_step(const RunConfig& config, const sim::SystemConfig& system,
   double lead = 0;
   std::size_t slowest = 0;
   for (std::size_t p = 0; p < ranks.size(); ++p) {
-    const DataParallelTimes exchange = data_parallel_times(config, ranks[p].trained, times);
+    const DataParallelTimes exchange = data_parallel_times(config, ranks[p].exchanged, times);
     bound.gradients_s = std::max(bound.gradients_s, exchange.gradients);
     bound.optimizer_s =
         std::max(bound.optimizer_s, update_seconds(config, ranks[p].trained, exchange, peaks));

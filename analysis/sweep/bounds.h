@@ -60,7 +60,8 @@ struct StepBound {
 /// keep. optimizer, when gradients are clipped (their norm needs all of them): the higher of states
 /// and gradients through HBM (each of AdamW's read
 ///   and written once) and, with ZeRO-1, the gather of the weights through the busiest link.
-/// gradients: reduce-scatter (ZeRO-1) or all-reduce over DP through the busiest link.
+/// gradients: reduce-scatter (ZeRO-1) or all-reduce over DP × CP through the busiest link; without
+/// those of experts where there is EP.
 /// step = max(pipeline + optimizer, gradients). Throws ConfigError when the fabric cannot form a
 /// group of the layout.
 [[nodiscard]] StepBound bound_step(const trainer::RunConfig& config,

@@ -57,9 +57,7 @@ class Enumerator {
       if (ranks % tp != 0 || !allowed("tp", std::to_string(tp))) continue;
       for (int pp = 1; pp <= ranks / tp; ++pp) {
         if (ranks / tp % pp != 0 || !allowed("pp", std::to_string(pp))) continue;
-        const int dp = ranks / tp / pp;
-        if (allowed("dp", std::to_string(dp)))
-          stages({.nodes = nodes, .tp = tp, .pp = pp, .dp = dp});
+        contexts({.nodes = nodes, .tp = tp, .pp = pp}, ranks / tp / pp);
       }
     }
   }
@@ -69,6 +67,23 @@ class Enumerator {
     const auto found = space_.only.find(axis);
     return found == space_.only.end() ||
            std::ranges::find(found->second, value) != found->second.end();
+  }
+
+  void contexts(Candidate c, int ranks) {
+    const int most = space_.ring_attention ? ranks : 1;
+    for (c.cp = 1; c.cp <= most; ++c.cp) {
+      if (ranks % c.cp != 0 || !allowed("cp", std::to_string(c.cp))) continue;
+      c.dp = ranks / c.cp;
+      if (allowed("dp", std::to_string(c.dp))) experts(c, ranks);
+    }
+  }
+
+  void experts(Candidate c, int ranks) {
+    const int most = std::max(1, std::min(ranks, space_.num_experts));
+    for (c.ep = 1; c.ep <= most; ++c.ep) {
+      const bool divides = ranks % c.ep == 0 && (c.ep == 1 || space_.num_experts % c.ep == 0);
+      if (divides && allowed("ep", std::to_string(c.ep))) stages(c);
+    }
   }
 
   void stages(Candidate c) {
@@ -127,6 +142,8 @@ std::string to_string(const Candidate& c) {
   factor("PP", c.pp);
   factor("VPP", c.vpp);
   factor("DP", c.dp);
+  factor("CP", c.cp);
+  factor("EP", c.ep);
   add("MBS" + std::to_string(c.micro_batch_size));
   if (c.sequence_parallel) add("SP");
   if (c.zero1) add("ZeRO1");
@@ -136,8 +153,8 @@ std::string to_string(const Candidate& c) {
 }
 
 const std::vector<std::string>& axis_names() {
-  static const std::vector<std::string> names = {"tp", "pp",    "vpp", "dp",       "mbs",
-                                                 "sp", "zero1", "kv",  "recompute"};
+  static const std::vector<std::string> names = {"tp",  "pp", "vpp",   "dp", "cp",       "ep",
+                                                 "mbs", "sp", "zero1", "kv", "recompute"};
   return names;
 }
 
@@ -146,6 +163,8 @@ std::string value_on(const Candidate& c, std::string_view axis) {
   if (axis == "pp") return std::to_string(c.pp);
   if (axis == "vpp") return std::to_string(c.vpp);
   if (axis == "dp") return std::to_string(c.dp);
+  if (axis == "cp") return std::to_string(c.cp);
+  if (axis == "ep") return std::to_string(c.ep);
   if (axis == "mbs") return std::to_string(c.micro_batch_size);
   if (axis == "sp") return flag(c.sequence_parallel);
   if (axis == "zero1") return flag(c.zero1);
@@ -201,6 +220,8 @@ std::vector<std::string> overrides_of(const Candidate& c, int ranks_per_node,
       set("distributed_strategy.tensor_model_parallel_size", std::to_string(c.tp)),
       set("distributed_strategy.pipeline_model_parallel_size", std::to_string(c.pp)),
       set("distributed_strategy.virtual_pipeline_model_parallel_size", std::to_string(c.vpp)),
+      set("distributed_strategy.context_parallel_size", std::to_string(c.cp)),
+      set("distributed_strategy.expert_model_parallel_size", std::to_string(c.ep)),
       set("distributed_strategy.sequence_parallel", flag(c.sequence_parallel)),
       set("distributed_strategy.zero1", flag(c.zero1)),
       set("distributed_strategy.kv_replicator", std::to_string(c.kv_replicator)),

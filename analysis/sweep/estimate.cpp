@@ -115,14 +115,14 @@ Candidate profile_layout(const Candidate& candidate, int ranks_per_node) {
   Candidate profile = candidate;
   profile.pp = profile.vpp = 1;
   profile.dp = candidate.dp > 1 && candidate.pp == 1 ? 2 : 1;
-  profile.nodes = std::max(1, candidate.tp * profile.dp / ranks_per_node);
+  profile.nodes = std::max(1, candidate.tp * candidate.cp * profile.dp / ranks_per_node);
   return profile;
 }
 
 std::vector<std::string> profile_overrides(const Candidate& profile, int ranks_per_node,
                                            int micro_batches) {
   std::vector<std::string> overrides =
-      overrides_of(profile, std::min(profile.tp * profile.dp, ranks_per_node),
+      overrides_of(profile, std::min(profile.tp * profile.cp * profile.dp, ranks_per_node),
                    std::int64_t{micro_batches} * profile.micro_batch_size * profile.dp);
   overrides.emplace_back("model.num_layers=1");
   return overrides;

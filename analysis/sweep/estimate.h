@@ -33,7 +33,7 @@ struct StageProfile {
   double parameters = 0;  ///< that `update` is of: those that a rank owns
 };
 
-/// What of a layout a profile depends on: TP, micro-batch size, sequence parallelism, ZeRO-1,
+/// What of a layout a profile depends on: TP, CP, micro-batch size, sequence parallelism, ZeRO-1,
 /// copies of heads and recomputation, on one stage. One replica; two where the replicas of the
 /// layout are neighbours that share links at the same moments, as they do without a pipeline.
 [[nodiscard]] Candidate profile_layout(const Candidate& candidate, int ranks_per_node);

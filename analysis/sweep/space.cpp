@@ -45,6 +45,8 @@ struct BaseConfig {
     c.pp = config.pp();
     c.vpp = config.vpp();
     c.dp = std::max(1, config.dp());
+    c.cp = config.cp();
+    c.ep = config.ep();
     c.micro_batch_size = config.data.micro_batch_size;
     c.sequence_parallel = config.distributed_strategy.sequence_parallel;
     c.zero1 = config.distributed_strategy.zero1;
@@ -248,7 +250,10 @@ SweepSpace open_space(const SweepRequest& request) {
   result.space.global_batch_size = request.global_batch_size > 0
                                        ? request.global_batch_size
                                        : base.config.data.global_batch_size;
-  result.space.num_layers = base.config.model.num_layers;
+  const trainer::ModelSection& model = base.config.model;
+  result.space.num_layers = model.num_layers;
+  result.space.ring_attention = model.ring_attention;
+  result.space.num_experts = model.moe ? model.moe->num_experts : 0;
   restrict_axes(result, base);
   result.candidates = enumerate(result.space);
   if (result.candidates.empty()) {

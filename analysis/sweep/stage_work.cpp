@@ -72,6 +72,19 @@ double saved_elements(const RunConfig& config, const Widths& w, bool moe) {
   return width + w.gates * w.ffn + (recomputes(config, "ActivationMultiplyMLP") ? 0 : w.ffn);
 }
 
+/// Of the experts of one layer that a rank holds.
+std::int64_t expert_parameters(const RunConfig& config) {
+  const ModelSection& model = config.model;
+  if (!model.moe || model.moe->num_experts == 1) return 0;
+  const std::int64_t experts = model.moe->num_experts;
+  const auto layer = [&](std::int64_t ep) {
+    return trainer::count_parameters(model, config.tp(), config.distributed_strategy.kv_replicator,
+                                     static_cast<int>(ep))
+        .moe_layer;
+  };
+  return (layer(1) - layer(experts)) / (experts - 1) * (experts / config.ep());
+}
+
 /// Adds one layer. Recomputation ends before the last matrix product of a layer: its result is
 /// unknown in the backward pass.
 void add_layer(const RunConfig& config, const Widths& w, bool moe, StageWork& work) {
@@ -122,11 +135,15 @@ std::int64_t logits_bytes(const RunConfig& config) {
 std::vector<StageWork> stage_work(const RunConfig& config) {
   const Widths w(config);
   const trainer::RunPlan plan = trainer::plan_run(config);
+  const std::int64_t of_experts = expert_parameters(config);
   std::vector<StageWork> stages;
   for (const trainer::StagePlan& stage : plan.stages) {
     StageWork work;
-    for (int layer = stage.first_layer; layer < stage.end_layer; ++layer)
-      add_layer(config, w, trainer::is_moe_layer(config.model, layer), work);
+    for (int layer = stage.first_layer; layer < stage.end_layer; ++layer) {
+      const bool moe = trainer::is_moe_layer(config.model, layer);
+      add_layer(config, w, moe, work);
+      if (moe && !config.model.lora) work.expert_parameters += of_experts;
+    }
     work.parameters = stage.parameters_per_rank;
     work.trained_parameters = config.model.lora ? 0 : stage.parameters_per_rank;
     stages.push_back(work);

@@ -19,6 +19,7 @@ struct StageWork {
   std::int64_t weight_bytes = 0;  ///< of the multiplied matrices, in the type that they are kept in
   std::int64_t parameters = 0;    ///< held, norms and embeddings too
   std::int64_t trained_parameters = 0;  ///< 0 with LoRA, whose adapters are not counted
+  std::int64_t expert_parameters = 0;   ///< of the trained ones: other ranks hold other experts
   int sums_forward = 0;  ///< of the hidden state over TP, each between two matrix products that
                          ///< depend on each other
   int sums_backward = 0;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -81,8 +82,12 @@ void save(const fs::path& folder, const std::vector<std::vector<LiveTensor>>& we
     place.tp_rank = rank.rank();
     place.tp_size = kRanks;
     LiveState live{weights[static_cast<std::size_t>(rank.rank())], {}};
-    saver.save(rank, native::model_jobs(live, {place, 0, rank.rank(), {rank.rank()}}, {xser}), {},
-               [] { return native::SaveHead{kTag, {}, Value::dict(), {}}; });
+    saver.save(
+        rank, native::model_jobs(live, {place, 0, rank.rank(), {rank.rank()}}, {xser}), {}, [] {
+          return native::SaveHead{kTag, {}, Value::dict(), {}, [](const std::string& reason) {
+                                    throw std::runtime_error(reason);
+                                  }};
+        });
   });
 }
 

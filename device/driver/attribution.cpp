@@ -27,7 +27,10 @@ namespace {
 using sim::ScheduleItem;
 
 std::string comm_kind(const std::string& axis) {
-  return axis == "tp" || axis == "pp" || axis == "dp" ? "comm_" + axis : "comm_other";
+  // Groups of data-parallel ranks that hold the same weights, with CP and with EP.
+  if (axis == "zero1" || axis == "edp") return "comm_dp";
+  const bool has_kind = axis == "tp" || axis == "pp" || axis == "dp" || axis == "cp";
+  return has_kind ? "comm_" + axis : "comm_other";
 }
 
 class Attributor {

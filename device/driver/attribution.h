@@ -19,8 +19,8 @@ struct AttributionRow {
   std::string component;  ///< layer path with its numbers as "*"; "" outside layers
   std::string op;    ///< kernel or communication; "launch", "latency", "idle", "copy to device",
                      ///< "copy to host"
-  std::string kind;  ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_other, bubble, optimizer,
-                     ///< data, launch, other
+  std::string kind;  ///< compute, memory, comm_tp, comm_pp, comm_dp, comm_cp, comm_other, bubble,
+                     ///< optimizer, data, launch, other
   Picoseconds time;
   std::int64_t count = 0;
 };

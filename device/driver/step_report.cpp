@@ -46,6 +46,8 @@ void charge_wait(Breakdown& b, const std::string& axis, const sim::ItemTiming& i
     const Picoseconds idle = bubble_of_wait(item, comm);
     b.bubble += idle;
     b.exposed_pp += duration - idle;
+  } else if (axis == "cp") {
+    b.exposed_cp += duration;
   } else if (axis == "ep" || axis == "shuffle") {
     b.exposed_ep += duration;
   } else {
@@ -88,21 +90,14 @@ Breakdown break_down_rank(const StepTiming& step, std::size_t rank) {
 }
 
 nlohmann::json to_json(const Breakdown& b) {
-  return {{"matmul_ps", b.matmul.value},
-          {"other_compute_ps", b.other_compute.value},
-          {"exposed_tp_ps", b.exposed_tp.value},
-          {"exposed_pp_ps", b.exposed_pp.value},
-          {"exposed_dp_ps", b.exposed_dp.value},
-          {"exposed_ep_ps", b.exposed_ep.value},
-          {"bubble_ps", b.bubble.value},
-          {"optimizer_ps", b.optimizer.value},
-          {"data_ps", b.data.value},
-          {"launch_ps", b.launch.value},
-          {"host_ps", b.host.value},
-          {"multi_node_ps", b.multi_node.value},
-          {"other_ps", b.other.value},
-          {"total_ps", b.total().value},
-          {"memory_bound_ps", b.memory_bound.value}};
+  return {{"matmul_ps", b.matmul.value},         {"other_compute_ps", b.other_compute.value},
+          {"exposed_tp_ps", b.exposed_tp.value}, {"exposed_pp_ps", b.exposed_pp.value},
+          {"exposed_dp_ps", b.exposed_dp.value}, {"exposed_cp_ps", b.exposed_cp.value},
+          {"exposed_ep_ps", b.exposed_ep.value}, {"bubble_ps", b.bubble.value},
+          {"optimizer_ps", b.optimizer.value},   {"data_ps", b.data.value},
+          {"launch_ps", b.launch.value},         {"host_ps", b.host.value},
+          {"multi_node_ps", b.multi_node.value}, {"other_ps", b.other.value},
+          {"total_ps", b.total().value},         {"memory_bound_ps", b.memory_bound.value}};
 }
 
 nlohmann::json attribution_json(const StepTiming& step, const Attribution& attribution) {

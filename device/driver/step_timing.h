@@ -57,6 +57,7 @@ struct StepTiming {
 /// picoseconds).
 struct Breakdown {
   Picoseconds matmul, other_compute, exposed_tp, exposed_pp, exposed_dp, bubble, optimizer;
+  Picoseconds exposed_cp;  ///< keys and values on their way around the ring, and their gradients
   Picoseconds exposed_ep;  ///< exchanges of tokens between experts, with the wait for the rank that
                            ///< has most of them
   Picoseconds data;    ///< waits for inputs that are copied from the host's memory to the device's;
@@ -68,8 +69,8 @@ struct Breakdown {
   Picoseconds other;
   Picoseconds memory_bound;  ///< the share of other_compute in which only DMA was busy
   [[nodiscard]] Picoseconds total() const {
-    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + exposed_ep + bubble +
-           optimizer + data + launch + host + multi_node + other;
+    return matmul + other_compute + exposed_tp + exposed_pp + exposed_dp + exposed_cp + exposed_ep +
+           bubble + optimizer + data + launch + host + multi_node + other;
   }
   bool operator==(const Breakdown&) const = default;
 };

@@ -89,12 +89,12 @@ class BadInput(Case):
                 "distributed_strategy.context_parallel_size=2",
                 "model.fusions.ring_attention=true",
                 "distributed_strategy.pipeline_model_parallel_size=1",
-                "model.hidden_dropout=0.1",
+                "model.attention_dropout=0.1",
             ),
             2,
             "does not support",
             "command line:distributed_strategy.context_parallel_size: context parallelism "
-            "(context_parallel_size 2) with dropout (hidden_dropout 0.1",
+            "(context_parallel_size 2) with attention_dropout 0.1: blocks of the ring",
         )
 
     def test_heads_layers_and_batch_that_do_not_divide(self):

@@ -134,6 +134,24 @@ class Layouts(Case):
             self.assertIsNone(found["first_difference"])
             self.assertLessEqual(found["closeness"]["error"], 1e-10)
 
+    def test_another_number_of_context_parallel_ranks(self):
+        ring = ["model.fusions={ring_attention: true, flash_attention: false}"]
+        size = "distributed_strategy.context_parallel_size"
+        flat = [
+            "distributed_strategy.tensor_model_parallel_size=1",
+            "distributed_strategy.pipeline_model_parallel_size=1",
+            "distributed_strategy.sequence_parallel=false",
+            "trainer.devices=4",
+            "precision.type=fp64",
+        ]
+        for before, after in ((2, 4), (4, 1)):
+            found = self.check(
+                *flat, *ring, f"{size}={before}", "--steps", 4, "--cut", 2,
+                "--after-cut", f"{size}={after}",
+            )  # fmt: skip
+            self.assertTrue(found["equal"], (before, after))
+            self.assertLessEqual(found["closeness"]["error"], 1e-10)
+
     def test_a_defect_is_far_in_another_layout_too(self):
         found = self.check(
             "--steps", 6, "--cut", 3, "precision.type=fp64", "--after-cut",

@@ -21,6 +21,9 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 QUICKSTART = SOURCE / "examples/quickstart.yaml"
 HF = SOURCE / "examples/verify_llama.yaml"
+MIXTRAL = SOURCE / "examples/verify_mixtral.yaml"
+RING = ["model.fusions={ring_attention: true, flash_attention: false}"]
+FACTORS = ("tensor", "pipeline")
 LLAMA8B = SOURCE / "examples/llama3_8b_trn1.yaml"
 # 8 ranks; legal are TP 1 and 2, as there are two key/value heads.
 SPACE = [
@@ -103,6 +106,30 @@ class Bounds(Case):
             ),
             8,
         )
+
+    def test_nor_with_context_or_expert_parallelism(self):
+        axes = [
+            *("--only", "tp=1,2", "--only", "pp=1", "--only", "mbs=1", "--only", "zero1=true"),
+            *("--only", "kv=1", "--only", "recompute=none", "--all"),
+        ]
+        document = self.sweep(HF, *RING, "--chips", 2, "--only", "cp=2,4", *axes)
+        self.check(document, 3)
+        for row in document["rows"]:
+            self.assertEqual(row["tp"] * row["dp"] * row["cp"], 4, row["layout"])
+        experts = self.sweep(MIXTRAL, "--chips", 2, "--only", "ep=2,4", "--fix", "cp", *axes)
+        self.check(experts, 3)
+        self.assertEqual({row["ep"] for row in experts["rows"]}, {2, 4})
+
+    def test_the_rings_traffic_is_not_that_of_data_parallelism(self):
+        layout = ["trainer.devices=4", "distributed_strategy.context_parallel_size=4"]
+        layout += [f"distributed_strategy.{axis}_model_parallel_size=1" for axis in FACTORS]
+        layout += ["distributed_strategy.sequence_parallel=false"]
+        report = json.loads(self.ok("simulate", HF, *RING, *layout, "--json", "--no-cache"))
+        for row in report["simulated"]["breakdown"]:
+            self.assertGreater(row["exposed_cp_ps"], 0)
+        kinds = {row["kind"] for row in report["simulated"]["attribution"]["rows"]}
+        self.assertIn("comm_cp", kinds)
+        self.assertNotIn("comm_other", kinds)
 
     def test_nor_with_wide_layers(self):
         wide = [

@@ -73,7 +73,8 @@ class Legal(unittest.TestCase):
 
     def test_lists_what_is_not_supported_and_warns(self):
         self.assertIn(
-            "context_parallel_size: context parallelism (context_parallel_size 2) with a mixture",
+            "context_parallel_size: context parallelism (context_parallel_size 2) with experts "
+            "that drop tokens",
             validate(
                 EXAMPLES / "hf_mixtral_8x7b_config.yaml",
                 "distributed_strategy.context_parallel_size=2",

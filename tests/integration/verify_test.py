@@ -168,6 +168,36 @@ class Contexts(unittest.TestCase):
         learned = ["model.position_embedding_type=learned_absolute", "--layouts", "CP2.ZeRO1"]
         self.of_contexts(*MEGATRON, *SMALL, *RING, "--ranks", 2, *learned)
 
+    def test_mixtures_and_their_auxiliary_loss(self):
+        """EP takes ranks of CP, too."""
+        few = ["model.num_layers=2", "model.moe.dropless=true", "model.moe.capacity_factor=0.0"]
+        chosen = self.of_contexts(
+            *(MIXTRAL, *SMALL, *RING, *few, "--ranks", 4, "precision=null", "precision.type=fp64"),
+            *("--layouts", "CP4.EP4.ZeRO1,PP2.CP2.EP2,TP2.CP2.SP.ZeRO1"),
+        )
+        self.assertIn("CP4 balanced EP4 ZeRO1", chosen)
+
+    def test_masks_of_dropout_are_those_of_one_rank(self):
+        dropped = ["model.hidden_dropout=0.1", "model.ffn_dropout=0.1", "precision=null"]
+        self.of_contexts(
+            *(*MEGATRON, *SMALL, *RING, *dropped, "precision.type=fp64", "--ranks", 4),
+            *("--layouts", "CP4.ZeRO1,TP2.CP2.SP.ZeRO1,TP2.CP2.full"),
+        )
+
+    def test_preference_pairs_and_adapters_that_drop(self):
+        pairs = [f"data.train_dir={SOURCE / 'examples/alignment/preferences.jsonl'}"]
+        adapters = "peft: {lora_rank: 2, lora_dropout: 0.1, target_modules: [qkv_proj, o_proj]}"
+        for strategy in (
+            "{orpo: {beta: 0.5}}",
+            "{orpo: {beta: 0.5, implementation: trl}}",
+            "{dpo: {kl_beta: 0.5}, " + adapters + "}",
+        ):
+            self.of_contexts(
+                *(LLAMA, *SMALL, *RING, *pairs, f"model_alignment_strategy={strategy}"),
+                *("--ranks", 4, "precision=null", "precision.type=fp64"),
+                *("--layouts", "CP4.ZeRO1,TP2.CP2.SP.ZeRO1"),
+            )
+
     def test_rings_of_emulated_cores_equal_one_cpu_rank(self):
         layouts = "CP4.ZeRO1,TP2.CP2.SP.ZeRO1"
         self.of_contexts(
@@ -197,6 +227,21 @@ class Experts(unittest.TestCase):
         chosen = {one["layout"] for one in run}
         for layout in ("TP2 DP4 EP2 SP ZeRO1", "PP2 DP4 EP4", "DP8 EP8 ZeRO1"):
             self.assertIn(layout, chosen)
+
+    def test_adapters_on_their_attention_and_shared_experts(self):
+        strategy = "{sft: {}, peft: {lora_rank: 2, lora_dropout: 0.1, target_modules: %s}}"
+        targets = "[qkv_proj, o_proj, shared_experts.gate_up_proj, shared_experts.down_proj]"
+        result = verify(
+            *(MIXTRAL, *SMALL, "model.num_layers=2", "model.moe.num_shared_experts=1"),
+            f"data.train_dir={SOURCE / 'examples/alignment/answers.jsonl'}",
+            f"model_alignment_strategy={strategy % targets}",
+            *("--ranks", 4, "--layouts", "EP2.TP2.SP.ZeRO1,PP2.EP2.ZeRO1", "--steps", 2),
+            *("precision=null", "precision.type=fp64", "--json"),
+        )
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
+        self.assertLessEqual(max(one["worst"]["error"] for one in run), 1e-10)
+        self.assertGreaterEqual(len(run), 2)
 
     def test_uneven_exchanges_between_emulated_cores_equal_one_cpu_rank(self):
         result = verify(

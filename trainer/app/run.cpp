@@ -373,7 +373,7 @@ class Run {
 
   void open_checkpoints(std::optional<checkpoint::Resume> resume) {
     const CheckpointSection& section = config_.exp_manager.checkpoints;
-    if (request_.shape_only || (!section.create && !resume)) return;
+    if (request_.shape_only || !checkpoint::needs_checkpoints(config_, resume)) return;
     const std::string folder = checkpoint_folder(directory_);
     if (is_first() && section.create && !section.dirpath.empty() && !folder.starts_with("s3://")) {
       std::filesystem::create_directories(folder);

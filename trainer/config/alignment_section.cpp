@@ -80,12 +80,16 @@ LoraSection read_peft(SectionReader reader) {
   read_targets(reader, lora);
   lora.modules_to_save =
       reader.get<std::vector<std::string>>("modules_to_save", lora.modules_to_save);
-  if (reader.get<bool>("load_lora_from_ckpt", false)) {
-    reader.unsupported("load_lora_from_ckpt",
-                       "adapters are not read without their base; resuming a checkpoint that holds "
-                       "both works (exp_manager.resume_from_checkpoint)",
-                       /*changes_step=*/false);
-  }
+  lora.load = reader.get<bool>("load_lora_from_ckpt", lora.load);
+  lora.folder = reader.get<std::string>("lora_save_dir", lora.folder);
+  if (lora.load && lora.folder.empty()) lora.folder = kLoraFolder;
+  lora.tag = reader.get<std::string>("lora_load_tag", lora.tag);
+  if (!lora.tag.empty() && !lora.load)
+    reader.problem(
+        "lora_load_tag",
+        fmt::format("{}: names saved adapters, and load_lora_from_ckpt is false: expected "
+                    "true with it; or leave lora_load_tag out",
+                    lora.tag));
   return lora;
 }
 

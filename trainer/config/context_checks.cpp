@@ -1,3 +1,6 @@
+#include <functional>
+#include <string>
+
 #include <fmt/format.h>
 
 #include "trainer/config/layout_checks.h"
@@ -39,24 +42,37 @@ void check_window(const RunConfig& config, SectionReaders& r) {
                   *window));
 }
 
-/// Masks of dropout are drawn by place in a whole sequence; experts and preference pairs count over
-/// one.
+/// What a router or an expert does with all tokens of a micro-batch depends on which of them a rank
+/// has.
+void note_mixture(const RunConfig& config, const std::function<void(const std::string&)>& with) {
+  const MoeSection& moe = *config.model.moe;
+  if (moe.capacity_factor && !moe.dropless)
+    with(
+        fmt::format("experts that drop tokens (moe.capacity_factor {}: the capacity is that of a "
+                    "whole sequence); expected null, or moe.dropless true",
+                    *moe.capacity_factor));
+  if (moe.routing_algorithm == "sinkhorn")
+    with(
+        "moe.routing_algorithm sinkhorn, which balances whole sequences; expected top_k or "
+        "group_limited");
+  if (moe.jitter_eps > 0) with(fmt::format("moe.jitter_eps {}; expected 0", moe.jitter_eps));
+  if (config.distributed_strategy.token_shuffle_group_size > 1)
+    with(fmt::format("token_shuffle_group_size {}; expected 1",
+                     config.distributed_strategy.token_shuffle_group_size));
+}
+
 void note_unsupported(const RunConfig& config, SectionReaders& r) {
-  const ModelSection& m = config.model;
   const auto with = [&](const std::string& what) {
     r.distributed_strategy.unsupported(
         "context_parallel_size",
         fmt::format("context parallelism (context_parallel_size {}) with {}", config.cp(), what));
   };
-  if (m.moe) with("a mixture of experts (model.moe)");
-  if (m.orpo || m.dpo) with("preference pairs (model_alignment_strategy)");
-  const bool adapters_drop = m.lora && m.lora->dropout > 0;
-  if (m.hidden_dropout > 0 || m.attention_dropout > 0 || m.ffn_dropout > 0 || adapters_drop) {
-    with(fmt::format(
-        "dropout (hidden_dropout {}, attention_dropout {}, ffn_dropout {}, of "
-        "adapters {})",
-        m.hidden_dropout, m.attention_dropout, m.ffn_dropout, m.lora ? m.lora->dropout : 0));
-  }
+  if (config.model.moe) note_mixture(config, with);
+  if (config.model.attention_dropout > 0)
+    with(
+        fmt::format("attention_dropout {}: blocks of the ring are fused attentions, which drop "
+                    "nothing; expected 0 (hidden_dropout, ffn_dropout and lora_dropout may be on)",
+                    config.model.attention_dropout));
 }
 
 }  // namespace

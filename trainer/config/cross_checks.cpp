@@ -133,11 +133,18 @@ void check_lora(const RunConfig& config, SectionReaders& r) {
   const auto later = [&](bool wanted, const std::string& what) {
     if (wanted) r.alignment.unsupported("peft", "LoRA adapters on " + what);
   };
-  later(config.model.architecture != "llama" && config.model.architecture != "gpt",
+  later(is_encoder(config.model),
         fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
-  later(config.model.moe.has_value(), "a mixture of experts");
   SectionReader section = r.alignment.section("peft");
-  if (is_encoder(config.model) || config.model.moe || !section.good({"target_modules"})) return;
+  const LoraSection& lora = *config.model.lora;
+  if (!lora.load && !lora.folder.empty() && !config.exp_manager.checkpoints.create)
+    section.problem(
+        "lora_save_dir",
+        fmt::format("{}: adapters are saved there with each checkpoint: expected "
+                    "exp_manager.create_checkpoint_callback true, got false; set it, or "
+                    "leave lora_save_dir out",
+                    lora.folder));
+  if (is_encoder(config.model) || !section.good({"target_modules"})) return;
   if (const std::string why = why_no_targets(config.model); !why.empty())
     section.problem("target_modules", why);
   if (const std::string why = why_not_saved(config.model); !why.empty())

@@ -312,8 +312,8 @@ constexpr KeyGroup kGroups[] = {
     {"model_alignment_strategy.peft", kSupported,
      "lora_rank lora_alpha lora_dropout lora_bias target_modules load_lora_from_ckpt"},
     // NxD's LoraConfig has them, NxDT's YAML does not.
-    {"model_alignment_strategy.peft", kSupported, "use_rslora init_lora_weights modules_to_save",
-     "", "", kOwnKey},
+    {"model_alignment_strategy.peft", kSupported,
+     "use_rslora init_lora_weights modules_to_save lora_save_dir lora_load_tag", "", "", kOwnKey},
     {"model_alignment_strategy.peft", kNeutral, "use_dora", "false|null",
      "weight-decomposed adapters (DoRA) are not supported"},
     {"model_alignment_strategy.peft", kIgnored,

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/parameter_count.h"
 #include "trainer/config/section_reader.h"
 
 namespace trellis::trainer {
@@ -12,49 +13,81 @@ namespace {
 
 /// Without the layers' path; `alias` as in NamedModule.
 struct LayerModule {
-  const char *path, *alias;
+  std::string path, alias;
   bool linear = true;
 };
 
-std::vector<LayerModule> llama_layer(const ModelSection& model) {
-  std::vector<LayerModule> layer = {{"input_layernorm", "", false},
-                                    {"self_attn.o_proj", "o_proj"},
-                                    {"post_attention_layernorm", "", false},
-                                    {"mlp.down_proj", "down_proj"}};
-  if (model.qkv_linear) {
-    layer.push_back({"self_attn.qkv_proj", "qkv_proj"});
-  } else {
-    for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
-      layer.push_back({name, "qkv_proj"});
-  }
+using LayerModules = std::vector<LayerModule>;
+
+/// Stacked experts have no LoRA version in NxD; those that all tokens visit are an MLP.
+LayerModules llama_mlp(const ModelSection& model, const std::string& path) {
+  LayerModules mlp = {{path + "down_proj", "down_proj"}};
   if (model.fuse_gate_up) {
-    layer.push_back({"mlp.gate_up_proj", "gate_up_proj"});
+    mlp.push_back({path + "gate_up_proj", "gate_up_proj"});
   } else {
-    layer.push_back({"mlp.gate_proj", "gate_up_proj"});
-    layer.push_back({"mlp.up_proj", "gate_up_proj"});
+    mlp.push_back({path + "gate_proj", "gate_up_proj"});
+    mlp.push_back({path + "up_proj", "gate_up_proj"});
   }
-  return layer;
+  return mlp;
 }
 
-std::vector<LayerModule> megatron_layer(const ModelSection& model) {
-  std::vector<LayerModule> layer = {{"input_layernorm", "", false},
-                                    {"self_attention.dense", "o_proj"},
-                                    {"post_attention_layernorm", "", false},
-                                    {"mlp.dense_h_to_4h", "gate_up_proj"},
-                                    {"mlp.dense_4h_to_h", "down_proj"}};
+LayerModules megatron_mlp(const ModelSection& model, const std::string& path) {
+  LayerModules mlp = {{path + "dense_h_to_4h", "gate_up_proj"},
+                      {path + "dense_4h_to_h", "down_proj"}};
   if (is_gated(model.activation) && !model.fuse_gate_up)
-    layer.push_back({"mlp.dense_h_to_4h_2", "gate_up_proj"});
-  if (model.num_kv_heads == model.num_attention_heads) {
-    layer.push_back({"self_attention.query_key_value", "qkv_proj"});
+    mlp.push_back({path + "dense_h_to_4h_2", "gate_up_proj"});
+  return mlp;
+}
+
+LayerModules mlp_of(const ModelSection& model, bool megatron, int layer) {
+  const auto make = megatron ? megatron_mlp : llama_mlp;
+  if (!is_moe_layer(model, layer)) return make(model, "mlp.");
+  LayerModules mlp = {{"mlp.router.linear_router", "", false},
+                      {"mlp.expert_mlps.mlp_op.gate_up_proj", "gate_up_proj", false},
+                      {"mlp.expert_mlps.mlp_op.down_proj", "down_proj", false}};
+  if (model.moe->num_shared_experts > 0) {
+    for (LayerModule& module : make(model, "mlp.shared_experts.")) mlp.push_back(module);
+  }
+  return mlp;
+}
+
+LayerModules llama_attention(const ModelSection& model) {
+  if (model.qkv_linear) return {{"self_attn.o_proj", "o_proj"}, {"self_attn.qkv_proj", "qkv_proj"}};
+  return {{"self_attn.o_proj", "o_proj"},
+          {"self_attn.q_proj", "qkv_proj"},
+          {"self_attn.k_proj", "qkv_proj"},
+          {"self_attn.v_proj", "qkv_proj"}};
+}
+
+LayerModules megatron_attention(const ModelSection& model) {
+  LayerModules attention = {{"self_attention.dense", "o_proj"}};
+  if (model.qkv_linear) {
+    attention.push_back({"self_attention.qkv_proj", "qkv_proj"});
+  } else if (model.num_kv_heads == model.num_attention_heads) {
+    attention.push_back({"self_attention.query_key_value", "qkv_proj"});
   } else {
-    layer.push_back({"self_attention.query", "qkv_proj"});
-    layer.push_back({"self_attention.key_value", "qkv_proj"});
+    attention.push_back({"self_attention.query", "qkv_proj"});
+    attention.push_back({"self_attention.key_value", "qkv_proj"});
   }
-  if (model.transformer_block_type == TransformerBlock::kNormformer) {
-    layer.push_back({"post_attention_normformer_norm", "", false});
-    layer.push_back({"mlp.normalization", "", false});
+  return attention;
+}
+
+LayerModules layer_of(const ModelSection& model, bool megatron, int layer) {
+  LayerModules all = megatron ? megatron_attention(model) : llama_attention(model);
+  for (LayerModule& module : mlp_of(model, megatron, layer)) all.push_back(module);
+  all.push_back({"input_layernorm", "", false});
+  all.push_back({"post_attention_layernorm", "", false});
+  if (megatron && model.transformer_block_type == TransformerBlock::kNormformer) {
+    all.push_back({"post_attention_normformer_norm", "", false});
+    all.push_back({"mlp.normalization", "", false});
   }
-  return layer;
+  return all;
+}
+
+/// Of Megatron's GPT, and of its mixtures with learned positions: see make_pipeline_stage().
+bool has_megatron_names(const ModelSection& model) {
+  return model.architecture == "gpt" ||
+         (model.architecture == "mixtral" && model.position_embedding != PositionEmbedding::kRope);
 }
 
 /// Names without what differs from layer to layer, each once: "o_proj, qkv_proj".
@@ -72,18 +105,17 @@ std::string ends_of(const std::vector<NamedModule>& modules, bool only_linear) {
 }  // namespace
 
 std::vector<NamedModule> modules_of(const ModelSection& model) {
-  const bool megatron = model.architecture == "gpt";
+  const bool megatron = has_megatron_names(model);
   const std::string front = megatron ? "language_model.encoder." : "model.";
   std::vector<NamedModule> modules;
   modules.push_back(
       {megatron ? "language_model.embedding.word_embeddings" : "model.embed_tokens", ""});
   if (megatron && model.position_embedding == PositionEmbedding::kLearnedAbsolute)
     modules.push_back({"language_model.embedding.position_embeddings", "", false});
-  const auto layer = megatron ? megatron_layer(model) : llama_layer(model);
   for (int i = 0; i < model.num_layers; ++i) {
-    for (const LayerModule& module : layer)
+    for (const LayerModule& module : layer_of(model, megatron, i))
       modules.push_back(
-          {fmt::format("{}layers.{}.{}", front, i, module.path), module.alias, module.linear});
+          {fmt::format("{}layers.{}.{}", front, i, module.path), module.alias, module.linear, i});
   }
   if (model.transformer_block_type != TransformerBlock::kPostLn)
     modules.push_back({front + (megatron ? "final_layernorm" : "norm"), "", false});
@@ -109,7 +141,7 @@ bool LoraSection::saves_module(const std::string& path) const {
 }
 
 std::vector<std::string> default_lora_targets(const ModelSection& model) {
-  if (model.architecture == "gpt" || model.qkv_linear) return {"qkv_proj"};
+  if (has_megatron_names(model) || model.qkv_linear) return {"qkv_proj"};
   return {"q_proj", "v_proj"};  // of llama, mistral and mixtral
 }
 
@@ -123,7 +155,12 @@ std::string why_no_targets(const ModelSection& model) {
   const std::string expected = ends_of(modules, /*only_linear=*/true);
   for (const NamedModule& module : modules) {
     if (!module.linear && model.lora->targets_module(module.path, module.alias))
-      return fmt::format("{} takes no adapter; expected some of {}", module.path, expected);
+      return fmt::format(
+          "{} takes no adapter{}; expected some of {}", module.path,
+          module.path.find(".expert_mlps.") != std::string::npos
+              ? ": experts are stacked in one weight, for which NxD has no LoRA layer"
+              : "",
+          expected);
   }
   if (!model.lora->target_regex.empty())
     return any(*model.lora) ? ""

@@ -11,7 +11,8 @@ namespace trellis::trainer {
 struct NamedModule {
   std::string path;    ///< "model.layers.0.self_attn.q_proj"
   std::string alias;   ///< NxDT's name of such a layer in every model, "qkv_proj"; "": it has none
-  bool linear = true;  ///< false: a norm, or learned positions, which take no adapter
+  bool linear = true;  ///< false: takes no adapter: norms, learned positions, routers, experts
+  int layer = -1;      ///< −1: of none
 };
 [[nodiscard]] std::vector<NamedModule> modules_of(const ModelSection& model);
 

@@ -93,6 +93,9 @@ struct ImageSection {
   bool operator==(const ImageSection&) const = default;
 };
 
+/// NxD's default of lora_save_dir.
+inline constexpr const char* kLoraFolder = "lora_adapter";
+
 /// `model_alignment_strategy.peft`: W·x + scale() · B·A·x next to the layers that it names,
 /// whose own weights are frozen.
 struct LoraSection {
@@ -108,6 +111,11 @@ struct LoraSection {
   bool use_rslora = false;
   bool gaussian = false;  ///< init_lora_weights: A normal with deviation 1/rank, not
                           ///< Kaiming-uniform
+  bool load = false;      ///< load_lora_from_ckpt: training starts with the adapters of `folder`
+  /// lora_save_dir: where adapters are read from with `load`, else where they are saved with each
+  /// checkpoint; "": they are not saved alone.
+  std::string folder;
+  std::string tag;  ///< lora_load_tag, of `folder`; "": the newest complete one
   [[nodiscard]] double scale() const { return alpha / (use_rslora ? std::sqrt(rank) : rank); }
   /// `alias`: NxDT's name of such a layer, or "".
   [[nodiscard]] bool targets_module(const std::string& path, const std::string& alias = "") const;

@@ -29,16 +29,22 @@ std::int64_t adapter(const ModelSection& model, const Sizes& s, const std::strin
 
 /// Layers with different adapters count as their mean.
 void count_adapters(const ModelSection& model, const Sizes& s, ParameterCounts& counts) {
-  std::int64_t in_layers = 0;
+  std::int64_t dense = 0, moe = 0, moe_layers = 0;
+  for (int layer = 0; layer < model.num_layers; ++layer) moe_layers += is_moe_layer(model, layer);
   for (const NamedModule& module : modules_of(model)) {
     if (!module.linear || !model.lora->targets_module(module.path, module.alias)) continue;
     const std::string name = module.path.substr(module.path.rfind('.') + 1);
-    const std::int64_t count = model.lora->rank * adapter(model, s, name);
+    Sizes of_module = s;
+    if (module.path.find(".shared_experts.") != std::string::npos)
+      of_module.ffn *= model.moe->num_shared_experts;
+    const std::int64_t count = model.lora->rank * adapter(model, of_module, name);
+    std::int64_t& in_layers = module.layer >= 0 && is_moe_layer(model, module.layer) ? moe : dense;
     const bool is_head = name == "lm_head" || name == "output_layer";
     const bool is_table = name == "embed_tokens" || name == "word_embeddings";
     (is_head ? counts.head : is_table ? counts.embedding : in_layers) += count;
   }
-  counts.dense_layer += in_layers / model.num_layers;
+  if (moe_layers < model.num_layers) counts.dense_layer += dense / (model.num_layers - moe_layers);
+  if (moe_layers > 0) counts.moe_layer += moe / moe_layers;
 }
 
 /// Queries, keys and values are cut by heads, the output projection by its input; its bias is whole

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "base/problem.h"
 #include "sim/config/system_config.h"
+#include "trainer/config/adapter_config.h"
 #include "trainer/config/cross_checks.h"
 #include "trainer/config/key_docs.h"
 #include "trainer/config/lora_targets.h"
@@ -76,6 +78,8 @@ RunConfig read_sections(SectionReaders& readers, const std::filesystem::path& di
   config.model.lora = alignment.lora;
   if (alignment.lora && alignment.lora->targets.empty() && alignment.lora->target_regex.empty())
     config.model.lora->targets = default_lora_targets(config.model);
+  if (config.model.lora && config.model.lora->load)
+    name_fused_layers(config.model, *config.model.lora);
   config.model.orpo = alignment.orpo;
   config.model.dpo = alignment.dpo;
   config.model.optim = read_optim(readers.optim, config.trainer.max_steps);
@@ -108,6 +112,22 @@ std::vector<std::string> with_environment(std::vector<std::string> overrides) {
   for (std::string& override_text : overrides_of_environment())
     overrides.push_back(std::move(override_text));
   return overrides;
+}
+
+/// The document that `open` gives for some overrides, with what saved adapters say of themselves.
+YamlDocument with_adapter_values(
+    const std::vector<std::string>& overrides,
+    const std::function<YamlDocument(const std::vector<std::string>&)>& open) {
+  YamlDocument document = open(overrides);
+  const YamlMap root = document.root();
+  if (!root.is_map("model_alignment_strategy")) return document;
+  const YamlMap alignment = root.map("model_alignment_strategy");
+  if (!alignment.is_map("peft")) return document;
+  const std::vector<std::string> saved = overrides_of_adapter(alignment.map("peft"));
+  if (saved.empty()) return document;
+  std::vector<std::string> all = overrides;
+  all.insert(all.end(), saved.begin(), saved.end());
+  return open(all);
 }
 
 /// All but the resolved text.
@@ -143,12 +163,17 @@ RunConfigFile::RunConfigFile(std::string file)
     : file_(std::move(file)), source_(YamlSource::load(file_)) {}
 
 RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const {
-  return check_document(source_.with(with_environment(overrides)), file_, kDefaultInstance);
+  const auto open = [&](const std::vector<std::string>& all) { return source_.with(all); };
+  return check_document(with_adapter_values(with_environment(overrides), open), file_,
+                        kDefaultInstance);
 }
 
 RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
                           const std::string& instance) {
-  const YamlDocument document = YamlDocument::load(file, with_environment(overrides));
+  const auto open = [&](const std::vector<std::string>& all) {
+    return YamlDocument::load(file, all);
+  };
+  const YamlDocument document = with_adapter_values(with_environment(overrides), open);
   RunCheck check = check_document(document, file, instance);
   if (check.problems.empty())
     check.config.resolved_yaml = to_resolved_yaml(check.config, document.root());

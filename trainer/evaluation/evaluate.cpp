@@ -99,9 +99,13 @@ class RankEvaluation {
         context_(module_context(config, {rank.device(), false}, parallel_, parameters_)),
         model_(build_stages(config, context_), context_, {}) {}
 
-  void load(const checkpoint::Resume& weights, runtime::RankContext& rank) {
-    checkpoint::load(weights, rank,
-                     checkpoint::live_weights(parameters_, checkpoint::place_of(parallel_, false)));
+  /// `adapter`: null: those of `weights`.
+  void load(const checkpoint::Resume& weights, checkpoint::AdapterLoader* adapter,
+            runtime::RankContext& rank) {
+    const std::vector<checkpoint::LiveTensor> live =
+        checkpoint::live_weights(parameters_, checkpoint::place_of(parallel_, false));
+    checkpoint::load(weights, rank, live);
+    if (adapter != nullptr) adapter->load(rank, parameters_, {live, {}});
   }
 
   using Count = std::function<void(std::int64_t done)>;
@@ -227,13 +231,16 @@ EvaluationResult evaluate(
     const std::function<void(const std::string&, std::int64_t, std::int64_t)>& progress) {
   const Records records = open(request, config);
   const std::optional<checkpoint::Resume> weights = checkpoint::find_resume(config, "");
+  std::optional<checkpoint::AdapterLoader> adapter;
+  if (config.model.lora && config.model.lora->load) adapter.emplace(config);
   EvaluationResult result;
   result.weights = checkpoint::address_of(*weights);
+  if (adapter) result.weights += " with the adapters of " + adapter->address();
   result.num_records = records.count;
   if (generates(request)) result.answers.resize(static_cast<std::size_t>(records.count));
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     RankEvaluation evaluation(request, config, records, rank);
-    evaluation.load(*weights, rank);
+    evaluation.load(*weights, adapter ? &*adapter : nullptr, rank);
     const auto counter = [&](const std::string& what) {
       return [&, what](std::int64_t done) {
         if (rank.rank() == 0) progress(what, done, records.count);

@@ -56,6 +56,7 @@ Dropout::Dropout(const ModuleContext& context, const std::string& path, double p
       device_(context.device),
       tp_(context.tp()),
       sequence_parallel_(context.sequence_parallel),
+      sequence_(context.sequence(0)),
       position_(context.position) {
   if (!(probability >= 0 && probability <= 1)) {
     throw ConfigError(
@@ -94,12 +95,40 @@ at::Tensor Dropout::draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chu
   return mask.bernoulli_(1 - probability_, generator_on(device_, hasher.finish().low));
 }
 
-/// Draws the chunks that the place touches, whole, and keeps what lies in it.
+ShardPlace Dropout::in_sequence(const ShardPlace& place) const {
+  SequenceShard sequence = sequence_;
+  sequence.length = place.total * sequence.size;
+  ShardPlace whole{0, sequence.length, {}};
+  for (const RowRange& wanted : place.rows) {
+    std::int64_t local = 0;  // where a range of the whole sequence begins in this rank's part
+    for (const RowRange& range : sequence.rows(sequence.rank)) {
+      const std::int64_t first = std::max(wanted.first, local),
+                         end = std::min(wanted.end(), local + range.count);
+      if (first < end) whole.rows.push_back({range.first + first - local, end - first});
+      local += range.count;
+    }
+  }
+  return whole;
+}
+
 at::Tensor Dropout::keep_mask(at::IntArrayRef sizes, const ShardPlace& place,
                               at::ScalarType dtype) const {
-  if (place.dim < 0) return draw_chunk(sizes.vec(), 0, dtype);
+  if (sequence_.size == 1) return draw_mask(sizes.vec(), place, dtype);
+  if (place.dim == 0) return draw_mask(sizes.vec(), in_sequence(place), dtype);
+  // Cut along two dimensions: the whole sequence is drawn.
+  SequenceShard sequence = sequence_;
+  sequence.length = sizes[0] * sequence.size;
+  std::vector<std::int64_t> whole = sizes.vec();
+  whole[0] = sequence.length;
+  return sequence.take(draw_mask(std::move(whole), place, dtype), 0);
+}
+
+/// Draws the chunks that the place touches, whole, and keeps what lies in it.
+at::Tensor Dropout::draw_mask(std::vector<std::int64_t> sizes, const ShardPlace& place,
+                              at::ScalarType dtype) const {
+  if (place.dim < 0) return draw_chunk(std::move(sizes), 0, dtype);
   const std::int64_t rows = place.total / chunk_count(place.total);
-  std::vector<std::int64_t> chunk_sizes = sizes.vec();
+  std::vector<std::int64_t> chunk_sizes = std::move(sizes);
   chunk_sizes[static_cast<std::size_t>(place.dim)] = rows;
   std::vector<at::Tensor> parts;
   for (const RowRange& range : place.rows) {

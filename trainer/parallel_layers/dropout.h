@@ -11,7 +11,8 @@
 
 namespace trellis::trainer {
 
-/// Where a tensor lies in its un-sharded whole: index i of dimension `dim` is index `rows`[i]
+/// Where a tensor lies in its un-sharded whole, of this rank's part of the sequence with context
+/// parallelism: index i of dimension `dim` is index `rows`[i]
 /// there, of `total`. `dim` −1: it is the whole.
 struct ShardPlace {
   int dim = -1;
@@ -39,7 +40,8 @@ class Dropout {
   [[nodiscard]] at::Tensor forward(const at::Tensor& input, const ShardPlace& place) const;
   /// An activation of the residual stream: [s, b, h], or [s/TP, b, h] with sequence parallelism.
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
-  /// 1 where an element is kept, else 0. `sizes`: of this rank's part. `dtype`: the derivative
+  /// 1 where an element is kept, else 0. `sizes`: of this rank's part. With context parallelism
+  /// dimension 0 is the sequence. `dtype`: the derivative
   /// keeps the mask in the input's dtype, as a composite dropout does on PyTorch/XLA
   /// (aten/src/ATen/native/Dropout.cpp: noise like the input; only native devices keep a byte an
   /// element).
@@ -48,6 +50,10 @@ class Dropout {
   [[nodiscard]] double probability() const { return probability_; }
 
  private:
+  /// The place in the whole sequence of one that counts in this rank's part of it.
+  [[nodiscard]] ShardPlace in_sequence(const ShardPlace& place) const;
+  [[nodiscard]] at::Tensor draw_mask(std::vector<std::int64_t> sizes, const ShardPlace& place,
+                                     at::ScalarType dtype) const;
   [[nodiscard]] at::Tensor draw_chunk(std::vector<std::int64_t> sizes, std::int64_t chunk,
                                       at::ScalarType dtype) const;
 
@@ -57,6 +63,7 @@ class Dropout {
   at::Device device_;
   ParallelGroup tp_;
   bool sequence_parallel_;
+  SequenceShard sequence_;  ///< of a length that is not known here
   std::shared_ptr<const StepPosition> position_;
 };
 

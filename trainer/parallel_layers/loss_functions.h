@@ -24,6 +24,7 @@ struct CrossEntropyOptions {
 struct EntropyContext {
   ParallelGroup tp;
   std::optional<at::ScalarType> entry_dtype = {};  ///< as in CrossEntropyOptions
+  ParallelGroup context = {};  ///< whose ranks hold the other parts of the sequences
 };
 
 /// Cross entropy per token over logits whose vocabulary (last dimension) is sharded over TP: [..,

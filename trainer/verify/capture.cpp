@@ -44,7 +44,8 @@ class Gatherer {
           result.names.push_back(name);
         gather_weight(pp, name, result.weights, unequal);
         for (std::size_t step = 0; step < result.steps.size(); ++step) {
-          result.steps[step].gradients[name] = gather_gradient(pp, step, name);
+          if (first.gradients[step].contains(name))  // next to adapters most weights have none
+            result.steps[step].gradients[name] = gather_gradient(pp, step, name);
         }
       }
     }

@@ -61,7 +61,12 @@ class Differences {
     number(step + "loss", got.loss, expected.loss);
     const double mean = mean_element(expected.gradients);
     for (auto name = expected_.names.rbegin(); name != expected_.names.rend(); ++name) {
-      tensor(step + "gradient of ", *name, got.gradients, expected.gradients.at(*name), mean);
+      const auto found = expected.gradients.find(*name);
+      if (found != expected.gradients.end()) {
+        tensor(step + "gradient of ", *name, got.gradients, found->second, mean);
+      } else if (got.gradients.contains(*name)) {
+        visit_({step + "gradient of frozen " + *name, layer_of(*name), kInfinity, false, 0});
+      }
     }
     number(step + "gradient norm", got.grad_norm, expected.grad_norm);
     for (const auto& [layer, load] : expected.routed_tokens) {

@@ -128,9 +128,10 @@ std::vector<Layout> all_layouts(int ranks, int num_layers, const ModelAxes& axes
   std::vector<Layout> layouts;
   for_each_factorisation(ranks, num_layers, [&](const Layout& factors) {
     for (const Layout& layout : with_contexts(factors, axes)) {
-      for (int ep = 1; ep <= layout.dp; ++ep) {
+      const int copies = layout.dp * layout.cp;
+      for (int ep = 1; ep <= copies; ++ep) {
         const bool legal = ep == 1 || (axes.experts > 0 && axes.experts % ep == 0);
-        if (layout.dp % ep != 0 || !legal) continue;
+        if (copies % ep != 0 || !legal) continue;
         Layout with_experts = layout;
         with_experts.ep = ep;
         add_variants(with_experts, layouts);

@@ -170,6 +170,8 @@ class ResumeCheck {
     section.every_n_train_steps.reset();
     section.train_time_interval_s.reset();
     section.every_n_epochs = 0;
+    auto& lora = config.model.lora;
+    if (lora && !lora->load) lora->folder.clear();
     if (segment.resumes) {
       section.resume_from_checkpoint.clear();
       section.resume_if_exists = true;

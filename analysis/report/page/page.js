@@ -43,7 +43,7 @@ function drawHead() {
 }
 
 function drawBreakdown() {
-  const order = ["matmul_ps", "other_compute_ps", "exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "exposed_ep_ps", "bubble_ps", "optimizer_ps", "data_ps", "launch_ps", "host_ps", "multi_node_ps"];
+  const order = ["matmul_ps", "other_compute_ps", "exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "exposed_cp_ps", "exposed_ep_ps", "bubble_ps", "optimizer_ps", "data_ps", "launch_ps", "host_ps", "multi_node_ps"];
   const place = (key) => (order.includes(key) ? order.indexOf(key) : order.length);
   const keys = Object.keys(step.breakdown[0]).filter((k) => k.endsWith("_ps") && k !== "total_ps" && k !== "memory_bound_ps").sort((a, b) => place(a) - place(b));
   const titles = keys.map((key) => key.slice(0, -3).replaceAll("_", " "));

@@ -102,6 +102,30 @@ TEST(SweepEnumeration, HasEveryLegalLayoutOfThirtyTwoRanksOnce) {
       {1, 2, 4, 8}, {1, 2, 3, 8});
 }
 
+TEST(SweepEnumeration, ContextAndExpertParallelismWhereTheModelHasThem) {
+  Space space = space_of(8, 8, 4);
+  const std::vector<Candidate> plain = enumerate(space);
+  for (const Candidate& c : plain) EXPECT_TRUE(c.cp == 1 && c.ep == 1) << to_string(c);
+  space.ring_attention = true;
+  space.num_experts = 6;
+  std::vector<Candidate> without;
+  std::set<std::pair<int, int>> seen;
+  for (const Candidate& c : enumerate(space)) {
+    EXPECT_EQ(c.tp * c.pp * c.cp * c.dp, 8) << to_string(c);
+    EXPECT_EQ(c.cp * c.dp % c.ep, 0) << to_string(c);
+    EXPECT_EQ(6 % c.ep, 0) << to_string(c);
+    seen.insert({c.cp, c.ep});
+    if (c.cp == 1 && c.ep == 1) without.push_back(c);
+  }
+  EXPECT_EQ(without, plain);
+  EXPECT_EQ(seen, (std::set<std::pair<int, int>>{
+                      {1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 1}, {4, 2}, {8, 1}, {8, 2}}));
+  restrict_axis(space.only, "cp=4");
+  restrict_axis(space.only, "ep=2");
+  for (const Candidate& c : enumerate(space)) EXPECT_TRUE(c.cp == 4 && c.ep == 2);
+  EXPECT_EQ(to_string({.dp = 2, .cp = 4, .ep = 2, .zero1 = false}), "DP2 CP4 EP2 MBS1");
+}
+
 TEST(SweepEnumeration, OrderAndRestrictions) {
   Space space = space_of(8, 4, 4);
   const std::vector<Candidate> all = enumerate(space);

@@ -93,10 +93,12 @@ TEST(StepReportTest, RanksRequestsMeetInOneCommunication) {
 TEST(StepReportTest, PartsAddUpToTheStepExactly) {
   std::mt19937 random(7);
   for (int i = 0; i < 200; ++i) {
-    const std::string axis = std::array{"tp", "pp", "dp"}[static_cast<std::size_t>(i) % 3];
+    const std::string axis =
+        std::array{"tp", "pp", "dp", "ep", "cp"}[static_cast<std::size_t>(i) % 5];
     const Fixture f(random, i % 2 == 0 ? "forward" : "optimizer", axis);
     for (const Breakdown& b : break_down(f.step)) {
       EXPECT_EQ(b.total(), f.step.timing.makespan);
+      EXPECT_EQ((axis == "cp" ? b.exposed_dp : b.exposed_cp).value, 0) << "the ring is not DP";
       EXPECT_LE(b.memory_bound, b.other_compute);
       EXPECT_GE(b.bubble.value, 0);
       EXPECT_GE(b.exposed_pp.value, 0);
@@ -108,7 +110,8 @@ TEST(StepReportTest, PartsAddUpToTheStepExactly) {
 TEST(StepReportTest, AttributionAddsUpToTheStepExactly) {
   std::mt19937 random(9);
   for (int i = 0; i < 200; ++i) {
-    const std::string axis = std::array{"tp", "pp", "dp", "ep"}[static_cast<std::size_t>(i) % 4];
+    const std::string axis =
+        std::array{"tp", "pp", "dp", "ep", "cp"}[static_cast<std::size_t>(i) % 5];
     const Fixture f(random, i % 2 == 0 ? "forward" : "optimizer", axis);
     const std::vector<Breakdown> breakdowns = break_down(f.step);
     const std::vector<Attribution> all =

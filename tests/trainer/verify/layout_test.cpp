@@ -107,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
     Sizes, AllLayouts,
     testing::Values(Case{4, 3, {}}, Case{4, 3, {}, 0, true}, Case{8, 4, {}},
                     Case{8, 2, {"model.moe.num_experts=6"}, 6},
+                    Case{4, 2, {"model.moe.num_experts=6"}, 6, true},
                     Case{6,
                          6,
                          {"model.hidden_size=96", "model.num_attention_heads=12",

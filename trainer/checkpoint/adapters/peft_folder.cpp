@@ -11,6 +11,7 @@
 #include "trainer/checkpoint/adapters/adapter_weights.h"
 #include "trainer/checkpoint/containers/safetensors.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/config/adapter_config.h"
 
 namespace trellis::checkpoint::adapters {
 namespace {
@@ -137,14 +138,14 @@ PeftFolder write_peft_folder(const TensorSource& source, const trainer::LoraSect
         lora.saves_module(module_of(entry.key)))
       pieces.push_back({kPrefix + entry.key, entry, whole(entry.shape)});
   }
-  for (const char* file : {kAdapterConfigFile, kAdapterWeightsFile}) {
+  for (const char* file : {trainer::kAdapterConfigFile, kAdapterWeightsFile}) {
     if (out.has(file))
       throw ConfigError(out.address() + ": expected an empty folder, found one with " + file +
                         "; remove it, or choose another one");
   }
   out.storage->make_directories(out.path);
   write_weights(source, pieces, out);
-  out.storage->write_text(join_path(out.path, kAdapterConfigFile),
+  out.storage->write_text(join_path(out.path, trainer::kAdapterConfigFile),
                           config_of(source, lora, slices, base_model).dump(2) + "\n");
   PeftFolder folder{static_cast<std::int64_t>(slices.size())};
   for (const Piece& piece : pieces) {

@@ -9,7 +9,6 @@
 
 namespace trellis::checkpoint::adapters {
 
-inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 
 struct PeftFolder {

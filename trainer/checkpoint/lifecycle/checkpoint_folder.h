@@ -38,9 +38,10 @@ class CheckpointFolder {
   void add(KeptCheckpoint checkpoint);
   /// Marked as unfinished meanwhile; first the mark of completeness goes. Throws OutputError.
   void remove(const std::string& tag);
-  /// What a failed save left, which was never complete. Writes nothing: the disk may be full. Throws
-  /// OutputError.
+  /// What a failed save left, which was never complete. Writes nothing: the disk may be full.
+  /// Throws OutputError.
   void discard(const std::string& tag);
+  [[nodiscard]] const std::string& address() const { return storage_->address(); }
   [[nodiscard]] Storage& storage() { return *storage_; }
   [[nodiscard]] const std::shared_ptr<Storage>& shared_storage() const { return storage_; }
 

@@ -36,7 +36,10 @@ std::string source_key(const std::string& key, DType dtype, const StoredType& st
 
 bool is_vocabulary_weight(const std::string& name) {
   constexpr const char* kEnds[] = {"embed_tokens.weight", "word_embeddings.weight",
-                                   "lm_head.weight", "output_layer.weight", "cls.predictions.bias"};
+                                   "lm_head.weight", "output_layer.weight", "cls.predictions.bias",
+                                   // their adapters
+                                   "embed_tokens.lora_A.weight", "word_embeddings.lora_A.weight",
+                                   "lm_head.lora_B.weight", "output_layer.lora_B.weight"};
   return std::any_of(std::begin(kEnds), std::end(kEnds),
                      [&](const char* end) { return name.ends_with(end); });
 }

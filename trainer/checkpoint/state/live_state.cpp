@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/state/live_state.h"
 
 #include <map>
+#include <set>
 
 #include "trainer/checkpoint/state/torch_dtype.h"
 
@@ -68,6 +69,17 @@ LiveState live_state(const trainer::ParameterList& parameters,
                   state_prefix(state.name)),
          parameter.adapter, of_rows && parameter.experts.is_stacked()});
   });
+  return live;
+}
+
+LiveState trained_part(const trainer::ParameterList& parameters, LiveState live) {
+  std::set<std::string> names;
+  for (const Parameter& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) names.insert(parameter.name);
+  }
+  for (std::vector<LiveTensor>* tensors : {&live.model, &live.optimizer})
+    std::erase_if(*tensors,
+                  [&](const LiveTensor& tensor) { return !names.contains(tensor.parameter); });
   return live;
 }
 

@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
@@ -97,6 +98,7 @@ std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
           {"pp", config.pp()},
           {"vpp", config.vpp()},
           {"dp", config.dp()},
+          {"cp", config.cp()},
           {"ep", config.ep()},
           {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
           {"kv_replicator", config.distributed_strategy.kv_replicator}};
@@ -119,6 +121,11 @@ std::optional<Resume> find_resume(const RunConfig& config, const std::string& fo
   return std::nullopt;
 }
 
+bool needs_checkpoints(const RunConfig& config, const std::optional<Resume>& resume) {
+  return config.exp_manager.checkpoints.create || resume ||
+         (config.model.lora && config.model.lora->load);
+}
+
 RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folder,
                                std::optional<Resume> resume, runtime::ProcessLink* link)
     : config_(config),
@@ -127,17 +134,32 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
       rule_{section_.save_top_k, section_.mode == "max"},
       resume_(std::move(resume)) {
   if (resume_) resume_point_ = resume_->point;
+  const auto& lora = config.model.lora;
+  // A training that goes on has its adapters.
+  const bool begins = !resume_ || config.model.weight_init_only;
+  if (lora && lora->load && begins) adapter_.emplace(config);
   if (!section_.create) return;
   (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
   folder_.emplace(open_storage(folder));
   if (link == nullptr || link->process() == 0) folder_->clean_up();
   saver_.emplace(folder_->shared_storage(), config.world_size(), section_.async, link);
+  if (lora && !lora->load && !lora->folder.empty()) adapter_saves_.emplace(config, link);
 }
 
 RunCheckpoints::~RunCheckpoints() = default;
 
 std::int64_t RunCheckpoints::restore(const TrainingState& state) {
-  if (!resume_) return 0;
+  restore_training(state);
+  if (adapter_) {
+    adapter_->load(state.rank, state.parameters,
+                   live_state(state.parameters, state.optimizer, state.parallel));
+    if (state.rank.rank() == 0) log_info(adapter_->address() + ": adapters loaded");
+  }
+  return resume_point_.step;
+}
+
+void RunCheckpoints::restore_training(const TrainingState& state) {
+  if (!resume_) return;
   LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
   const bool weights_only = config_.model.weight_init_only;
   std::vector<LiveTensor> wanted = std::move(live.model);
@@ -153,7 +175,6 @@ std::int64_t RunCheckpoints::restore(const TrainingState& state) {
     log_info(address_of(*resume_) + ": loaded" +
              (weights_only ? ", the weights alone"
                            : "; step " + std::to_string(resume_point_.step) + " is done"));
-  return resume_point_.step;
 }
 
 std::int64_t RunCheckpoints::consumed_samples(std::int64_t step) const {
@@ -216,27 +237,41 @@ void RunCheckpoints::at_end(const TrainingState& state, std::int64_t step) {
   const bool is_saved =
       from_first(state, [&] { return last_saved_ == step || step == resume_point_.step; });
   if (!is_saved) save(state, step, /*last=*/true);
-  if (state.rank.leads_process()) saver_->wait();
-  if (state.rank.rank() == 0 && !failure_.empty())
-    throw OutputError("the last checkpoint was not saved: " + failure_);
+  if (state.rank.leads_process()) {
+    saver_->wait();
+    if (adapter_saves_) adapter_saves_->wait();
+  }
+  if (state.rank.rank() == 0) {
+    const std::string& failure =
+        failure_.empty() && adapter_saves_ ? adapter_saves_->failure() : failure_;
+    if (!failure.empty()) throw OutputError("the last checkpoint was not saved: " + failure);
+  }
   state.rank.host_barrier(kStorageTimeout);
 }
 
-native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t step, bool last) {
-  const std::int64_t epoch = (step - 1) / state.batches_per_epoch;
+std::string RunCheckpoints::name_of(std::int64_t step, std::int64_t epoch) const {
   NameMetrics metrics = scalars_;
   metrics["step"] = static_cast<double>(step);
   metrics["epoch"] = static_cast<double>(epoch);
+  return checkpoint_name(pattern_, metrics, section_.auto_insert_metric_name);
+}
+
+native::SaveHead RunCheckpoints::content(const TrainingState& state, std::int64_t step) const {
   native::SaveHead head;
-  const CheckpointFolder::FreeTag free =
-      folder_->free_tag(checkpoint_name(pattern_, metrics, section_.auto_insert_metric_name), last);
-  head.tag = free.tag;
   head.manifest.step = step;
   head.manifest.consumed_samples = consumed_samples(step);
-  head.manifest.sequence = folder_->next_sequence();
-  head.manifest.metric = metric(step, epoch);
+  head.manifest.metric = metric(step, (step - 1) / state.batches_per_epoch);
   head.manifest.layout = layout_of(config_);
   head.user_content = user_content_of(state, {step, head.manifest.consumed_samples, lr_});
+  return head;
+}
+
+native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t step, bool last) {
+  native::SaveHead head = content(state, step);
+  const CheckpointFolder::FreeTag free =
+      folder_->free_tag(name_of(step, (step - 1) / state.batches_per_epoch), last);
+  head.tag = free.tag;
+  head.manifest.sequence = folder_->next_sequence();
   const KeptCheckpoint kept{head.tag, step, head.manifest.sequence, head.manifest.metric};
   head.complete = [this, replaced = free.replaced, kept, last] { complete(kept, last, replaced); };
   head.failed = [this, kept](const std::string& reason) { failed(kept, reason); };
@@ -263,35 +298,24 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
     }
   }
   saver_->save(state.rank, std::move(jobs), shards, [&] { return head(state, step, last); });
+  if (adapter_saves_)
+    adapter_saves_->save(
+        state, live, place, options, [&] { return content(state, step); },
+        name_of(step, (step - 1) / state.batches_per_epoch), last);
 }
 
 void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
                               const std::vector<std::string>& replaced) {
-  folder_->add(checkpoint);
   failure_.clear();
   if (last) last_saved_ = checkpoint.step;
-  for (const std::string& tag : replaced) warn_if_stays(tag, [&] { folder_->remove(tag); });
-  log_info(folder_->storage().address() + "/" + checkpoint.tag + ": checkpoint of step " +
+  log_info(folder_->address() + "/" + checkpoint.tag + ": checkpoint of step " +
            std::to_string(checkpoint.step) + " saved");
-  for (const std::string& tag : tags_to_remove(folder_->complete(), rule_))
-    warn_if_stays(tag, [&] { folder_->remove(tag); });
+  keep_saved(*folder_, checkpoint, replaced, rule_);
 }
 
 void RunCheckpoints::failed(const KeptCheckpoint& checkpoint, const std::string& reason) {
   failure_ = reason;
-  log_warning(folder_->storage().address() + "/" + checkpoint.tag + ": the checkpoint of step " +
-              std::to_string(checkpoint.step) + " is not saved: " + reason +
-              "; what was written of it is removed; training goes on and saves the next one");
-  warn_if_stays(checkpoint.tag, [&] { folder_->discard(checkpoint.tag); });
-}
-
-/// What is left of it goes when the run is started again.
-void RunCheckpoints::warn_if_stays(const std::string& tag, const std::function<void()>& remove) {
-  try {
-    remove();
-  } catch (const OutputError& error) {
-    log_warning(folder_->storage().address() + "/" + tag + ": cannot remove: " + error.what());
-  }
+  drop_failed(*folder_, checkpoint, reason);
 }
 
 }  // namespace trellis::checkpoint

@@ -10,6 +10,8 @@
 #include "trainer/checkpoint/formats/native/loader.h"
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/training/adapter_loader.h"
+#include "trainer/checkpoint/training/adapter_saves.h"
 #include "trainer/checkpoint/training/source_loader.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
@@ -39,8 +41,12 @@ void load(const Resume& resume, runtime::RankContext& rank, const std::vector<Li
 /// Where it was found.
 [[nodiscard]] const std::string& address_of(const Resume& resume);
 
-/// Of the manifest: tp, pp, vpp, dp, zero1, kv_replicator.
+/// Of the manifest: tp, pp, vpp, dp, cp, ep, zero1, kv_replicator.
 [[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
+
+/// Whether a run has some, or begins with adapters: without, it needs no RunCheckpoints.
+[[nodiscard]] bool needs_checkpoints(const trainer::RunConfig& config,
+                                     const std::optional<Resume>& resume);
 
 /// Checkpoints of a run by exp_manager's rules, one object for its ranks in a process. Processes
 /// share the folder. One that cannot be written, such as on a full disk, is a warning: training
@@ -49,7 +55,8 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
  public:
   /// `folder`: address of the run's checkpoints; nothing is written there without
   /// create_checkpoint_callback. What interrupted saves left there is removed. `link`: the other
-  /// processes; null: there are none. Throws ConfigError for a file name that cannot be made.
+  /// processes; null: there are none. Throws ConfigError for a file name that cannot be made, and
+  /// for adapters as AdapterLoader.
   RunCheckpoints(const trainer::RunConfig& config, const std::string& folder,
                  std::optional<Resume> resume, runtime::ProcessLink* link = nullptr);
   ~RunCheckpoints() override;
@@ -64,6 +71,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
 
  private:
   using Clock = std::chrono::steady_clock;
+  void restore_training(const trainer::TrainingState& state);
   [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
   /// Rank 0's decision, for all.
   [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
@@ -71,14 +79,17 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   [[nodiscard]] bool from_first(const trainer::TrainingState& state,
                                 const std::function<bool()>& ask);
   void save(const trainer::TrainingState& state, std::int64_t step, bool last);
+  /// Without a tag and a place in the order of saves.
+  [[nodiscard]] native::SaveHead content(const trainer::TrainingState& state,
+                                         std::int64_t step) const;
   [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,
                                       bool last);
+  [[nodiscard]] std::string name_of(std::int64_t step, std::int64_t epoch) const;
   [[nodiscard]] std::optional<double> metric(std::int64_t step, std::int64_t epoch) const;
   /// `replaced`: tags of older ones of the same name.
   void complete(const KeptCheckpoint& checkpoint, bool last,
                 const std::vector<std::string>& replaced);
   void failed(const KeptCheckpoint& checkpoint, const std::string& reason);
-  void warn_if_stays(const std::string& tag, const std::function<void()>& remove);
 
   const trainer::RunConfig& config_;
   const trainer::CheckpointSection& section_;
@@ -87,7 +98,9 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   std::optional<Resume> resume_;
   trainer::ResumePoint resume_point_;
   std::optional<CheckpointFolder> folder_;
-  std::optional<native::Saver> saver_;  ///< after folder_, which its thread uses
+  std::optional<native::Saver> saver_;    ///< after folder_, which its thread uses
+  std::optional<AdapterLoader> adapter_;  ///< load_lora_from_ckpt, unless a training goes on
+  std::optional<AdapterSaves> adapter_saves_;
   // Written by what ends a save, of the run's first process.
   std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
   std::string failure_;           ///< why the last save is incomplete; "": it is not

@@ -114,8 +114,8 @@ std::int64_t write_native(TensorSource& source, const Place& place, const RunCon
   Head head = head_of(source, place, config);
   const auto files_of = [&](int rank) {
     std::vector<PlannedFile> files;
-    for (const native::FileJob& job :
-         layout_jobs(config, rank, options.files, head.numbers, options.weights_only))
+    for (const native::FileJob& job : layout_jobs(config, rank, options.files, head.numbers,
+                                                  {.weights_only = options.weights_only}))
       files.push_back(planned(job));
     return files;
   };

@@ -43,7 +43,8 @@ at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
 
 Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const ModuleContext& context,
                  const StageSlot& slot)
-    : entropy_{context.tp(), context.wide_dtype},
+    : entropy_{context.tp(), context.wide_dtype,
+               context.parallel->get_context_model_parallel_group()},
       sequence_(context.sequence(config.encoder_seq_length)),
       save_logits_(config.save_logits),
       frozen_(config.lora.has_value()),
@@ -190,9 +191,10 @@ at::Tensor Decoder::loss(const at::Tensor& hidden, const MicroBatch& batch,
     return loss_scope_.leave(std::exchange(preference_.loss, {}));
   }
   const at::Tensor sums = masked_loss_sums(logits, batch, entropy_);
-  return loss_scope_.leave(auxiliary_.is_on()
-                               ? with_auxiliary_loss(sums, auxiliary_, batch.labels.numel(), record)
-                               : sums);
+  return loss_scope_.leave(
+      auxiliary_.is_on()
+          ? with_auxiliary_loss(sums, auxiliary_, batch.labels.numel(), record, entropy_.context)
+          : sums);
 }
 
 }  // namespace trellis::trainer

@@ -4,6 +4,9 @@
 
 #include <ATen/ops/stack.h>
 
+#include "trainer/parallel_layers/collectives.h"
+#include "trainer/parallel_layers/mappings.h"
+
 namespace trellis::trainer {
 namespace {
 
@@ -17,6 +20,16 @@ struct Pair {
 /// log sigmoid, which does not overflow.
 at::Tensor log_of_sigmoid(const at::Tensor& x) {
   return x.clamp_max(0) - x.abs().neg().exp().log1p();
+}
+
+at::Tensor summed(const at::Tensor& input, const ParallelGroup& group) {
+  return all_reduce(input.clone(), group);
+}
+
+/// Over the parts of the sequences. Each rank computes the same loss from the sum, and gradients
+/// are means over ranks: each gets the sum of the ranks' gradients.
+at::Tensor over_parts(const at::Tensor& sums, const EntropyContext& context) {
+  return communicate(sums, context.context, summed, summed);
 }
 
 /// Over pairs; rows that only fill a batch do not count.
@@ -52,8 +65,9 @@ PreferenceLoss odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch
   if (orpo.trl) options.entry_dtype = logits.scalar_type();
   const at::Tensor labels = batch.labels.t();
   const at::Tensor losses = parallel_cross_entropy(logits, labels, context.tp, options);
-  const at::Tensor counts = labels.ne(kIgnored).sum(0).to(losses.scalar_type());
-  const at::Tensor log_probs = losses.sum(0).neg() / counts;  // [2·b]
+  const at::Tensor counts =
+      over_parts(labels.ne(kIgnored).sum(0).to(losses.scalar_type()), context);
+  const at::Tensor log_probs = over_parts(losses.sum(0), context).neg() / counts;  // [2·b]
   const Pair p(log_probs), odds(log_probs - log_probs.exp().neg().log1p());
   const MeanOverPairs mean(batch, p.chosen.size(0));
   const at::Tensor log_odds = odds.chosen - odds.rejected, ratio = log_of_sigmoid(log_odds);
@@ -62,7 +76,8 @@ PreferenceLoss odds_ratio_loss(const at::Tensor& logits, const MicroBatch& batch
     const at::Tensor tokens = batch.next_tokens.narrow(0, 0, p.chosen.size(0)).t();
     const at::Tensor each =
         parallel_cross_entropy(logits.narrow(1, 0, p.chosen.size(0)), tokens, context.tp, options);
-    nll = each.sum() / tokens.ne(kIgnored).sum().to(each.scalar_type());
+    nll = over_parts(each.sum(), context) /
+          over_parts(tokens.ne(kIgnored).sum().to(each.scalar_type()), context);
   }
   const at::Tensor mean_ratio = mean(ratio), kept = log_probs.detach();
   std::vector<at::Tensor> metrics = common_metrics(Pair(kept * orpo.beta), Pair(kept), mean);
@@ -76,7 +91,7 @@ PreferenceLoss direct_preference_loss(const at::Tensor& logits, const MicroBatch
   const at::Tensor losses =
       parallel_cross_entropy(logits, batch.labels.t(), context.tp,
                              {.entry_dtype = context.entry_dtype, .ignore_index = kIgnored});
-  const at::Tensor log_probs = losses.sum(0).neg();  // [2·b]
+  const at::Tensor log_probs = over_parts(losses.sum(0), context).neg();  // [2·b]
   at::Tensor ratios = log_probs;
   if (batch.reference_log_probs.defined())
     ratios = ratios - batch.reference_log_probs.to(log_probs.scalar_type());

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "trainer/config/parameter_count.h"
+#include "trainer/parallel_layers/collectives.h"
 #include "trainer/parallel_layers/derivative.h"
 
 namespace trellis::trainer {
@@ -69,6 +70,21 @@ class AuxiliaryLossBackward final : public Derivative {
   RecordPtr record_;
 };
 
+/// Of the whole sequences: probabilities are means over their tokens. `weight`: the mean over
+/// their parts, by which each part's loss depends on its probabilities.
+struct WholeSums {
+  at::Tensor assigned, probabilities, weight;
+};
+
+WholeSums of_whole_sequences(const at::Tensor& own, const at::Tensor& weight,
+                             const ParallelGroup& context) {
+  if (context.size == 1) return {own.select(0, 0), own.select(0, 1), weight};
+  const at::Tensor all = all_reduce(at::cat({own.reshape(-1), weight.reshape({1})}), context);
+  const std::int64_t experts = own.size(1);
+  return {all.narrow(0, 0, experts), all.narrow(0, experts, experts) / context.size,
+          all[2 * experts] / context.size};
+}
+
 class PackBackward final : public Derivative {
  public:
   PackBackward(std::vector<std::int64_t> sizes, RecordPtr record)
@@ -132,17 +148,20 @@ at::Tensor with_auxiliary_gradient(const at::Tensor& logits, const at::Tensor& p
 }
 
 at::Tensor with_auxiliary_loss(const at::Tensor& sums, const AuxiliaryLoss& loss,
-                               std::int64_t tokens, RecordPtr record) {
+                               std::int64_t tokens, RecordPtr record,
+                               const ParallelGroup& context) {
   at::Tensor output, by_probability;
   {
     BelowAutograd below;
     const auto layers = static_cast<double>(loss.layers);
-    const at::Tensor all = router_sums(*record).to(sums.scalar_type());
-    const double scale = loss.coefficient * static_cast<double>(loss.experts) /
-                         static_cast<double>(loss.top_k * tokens) / (layers * layers);
     const at::Tensor weight = sums.select(0, 1);
-    by_probability = all.select(0, 0) * (weight * scale);
-    const at::Tensor value = (by_probability * all.select(0, 1)).sum();
+    const WholeSums whole =
+        of_whole_sequences(router_sums(*record).to(sums.scalar_type()), weight, context);
+    const double scale = loss.coefficient * static_cast<double>(loss.experts) /
+                         static_cast<double>(loss.top_k * tokens * context.size) /
+                         (layers * layers);
+    by_probability = whole.assigned * (whole.weight * scale);
+    const at::Tensor value = (whole.assigned * (weight * scale) * whole.probabilities).sum();
     output = at::stack({sums.select(0, 0) + value, weight});
   }
   if (needs_derivative({sums}))

@@ -51,10 +51,12 @@ struct AuxiliaryLoss {
                                                  std::shared_ptr<RouterRecord> record, int ranks);
 
 /// [Σ weight · loss, Σ weight] of a micro-batch, with its auxiliary loss, which weighs as much as
-/// its labels do.
+/// its labels do. `tokens`, and the sums: of this rank's part of the sequences; the loss is that of
+/// the sequences, of which `context` has the other parts.
 [[nodiscard]] at::Tensor with_auxiliary_loss(const at::Tensor& sums, const AuxiliaryLoss& loss,
                                              std::int64_t tokens,
-                                             std::shared_ptr<RouterRecord> record);
+                                             std::shared_ptr<RouterRecord> record,
+                                             const ParallelGroup& context = {});
 
 /// Elements that the sums of the routers take after the activations at a stage border of `dtype`.
 [[nodiscard]] std::int64_t packed_elements(const AuxiliaryLoss& loss, at::ScalarType dtype);

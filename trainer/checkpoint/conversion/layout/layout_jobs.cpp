@@ -41,7 +41,7 @@ ParallelState silent_state(const RankMesh& mesh, int rank, const trainer::Parall
 
 std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int rank,
                                          const native::FileOptions& options,
-                                         const LayoutNumbers& numbers, bool weights_only) {
+                                         const LayoutNumbers& numbers, const LayoutParts& parts) {
   const at::NoGradGuard no_grad;
   const trainer::ParallelSizes sizes = trainer::parallel_sizes(config);
   const RankMesh mesh = trainer::make_rank_mesh(sizes, config.world_size());
@@ -55,12 +55,13 @@ std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int r
                                   [](const std::vector<int>&) { return ParallelGroup{}; });
   trainer::NeuronZero1Optimizer optimizer(parameters, parallel, trainer::optimizer_options(config));
   optimizer.continue_after(numbers.optimizer_steps);
-  const LiveState live = live_state(parameters, optimizer, parallel);
+  LiveState live = live_state(parameters, optimizer, parallel);
+  if (parts.trained_only) live = trained_part(parameters, std::move(live));
   const native::FilePlace place{place_of(parallel, optimizer.is_sharded()),
                                 parallel.get_pipeline_model_parallel_rank(), rank,
                                 mesh.ranks(ParallelAxis::kExpertData, rank)};
   std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
-  if (!weights_only)
+  if (!parts.weights_only)
     std::ranges::move(native::optimizer_jobs(live, optimizer, numbers.lr, place, options),
                       std::back_inserter(jobs));
   std::erase_if(jobs, [&](const native::FileJob& job) { return job.holders.front() != rank; });

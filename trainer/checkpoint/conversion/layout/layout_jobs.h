@@ -14,6 +14,12 @@ struct LayoutNumbers {
   double lr = 0;
 };
 
+/// Which files, and what is in them.
+struct LayoutParts {
+  bool weights_only = false;  ///< no optimizer states
+  bool trained_only = false;  ///< no weights that fine-tuning with adapters leaves as they are
+};
+
 /// The files that a rank of a run of `config` saves, of those that it saves alone or as the first
 /// of equal ranks: its model and optimizer are built without memory, on the device meta, so the
 /// tensors have shapes and types and no values, except those that are the same in every run.
@@ -22,6 +28,6 @@ struct LayoutNumbers {
 [[nodiscard]] std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int rank,
                                                        const native::FileOptions& options,
                                                        const LayoutNumbers& numbers,
-                                                       bool weights_only);
+                                                       const LayoutParts& parts = {});
 
 }  // namespace trellis::checkpoint

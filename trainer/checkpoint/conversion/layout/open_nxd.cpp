@@ -279,7 +279,8 @@ bool has_megatron_names(const Place& place, const NxdFolder& folder) {
 }
 
 /// The files of all ranks.
-native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunConfig saved) {
+native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunConfig saved,
+                             NxdPart part) {
   native::Manifest manifest;
   const nxd::NameNumbers numbers = nxd::numbers_of_name(place.path);
   manifest.step = numbers.step;
@@ -287,7 +288,9 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
   Problems problems;
   for (int rank = 0; rank < saved.world_size(); ++rank) {
     const auto jobs_of = [&] {
-      return layout_jobs(saved, rank, {}, {.optimizer_steps = numbers.step}, !folder.has_optimizer);
+      return layout_jobs(saved, rank, {}, {.optimizer_steps = numbers.step},
+                         {.weights_only = !folder.has_optimizer || part == NxdPart::kTrained,
+                          .trained_only = part == NxdPart::kTrained});
     };
     std::vector<FileJob> jobs = jobs_of();
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -311,14 +314,15 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
 
 }  // namespace
 
-std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config) {
+std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config, NxdPart part) {
   const std::optional<NxdFolder> folder = nxd::find_nxd_folder(place);
   TRELLIS_CHECK(folder.has_value(), "a folder of NxD");
   RunConfig saved = saved_config(config, *folder);
   const bool is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
   if (is_renamed) saved.model.architecture = "gpt";
-  auto source = std::make_unique<native::NativeSource>(
-      place, manifest_of(place, *folder, saved), nxd::name(folder->kind), nxd::known_classes());
+  auto source =
+      std::make_unique<native::NativeSource>(place, manifest_of(place, *folder, saved, part),
+                                             nxd::name(folder->kind), nxd::known_classes());
   if (!is_renamed) return source;
   return megatron::as_llama(std::move(source),
                             {config.model.num_attention_heads, config.model.num_kv_heads});

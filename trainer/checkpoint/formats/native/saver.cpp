@@ -26,10 +26,11 @@ at::Tensor host_copy(const at::Tensor& tensor) {
 }  // namespace
 
 Saver::Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
-             runtime::ProcessLink* link)
+             runtime::ProcessLink* link, std::string name)
     : storage_(std::move(storage)),
       async_(async),
       link_(link),
+      name_(std::move(name)),
       jobs_(static_cast<std::size_t>(world_size)),
       shards_(jobs_.size()),
       written_(jobs_.size()) {}
@@ -37,7 +38,7 @@ Saver::Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
 Saver::~Saver() = default;
 
 std::string Saver::text_name(const char* what, int process) const {
-  return "save " + std::to_string(saves_) + "/" + what + "/" + std::to_string(process);
+  return name_ + " " + std::to_string(saves_) + "/" + what + "/" + std::to_string(process);
 }
 
 void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
@@ -181,7 +182,7 @@ void Saver::finish() {
     if (!all.error.empty()) throw OutputError(all.error);
     write_marks(std::move(all));
   } catch (const OutputError& error) {
-    if (head_.failed) head_.failed(error.what());
+    head_.failed(error.what());
     return;
   }
   if (head_.complete) head_.complete();

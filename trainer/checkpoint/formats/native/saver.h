@@ -24,7 +24,7 @@ struct SaveHead {
   Manifest manifest;  ///< without files and tensors
   Value user_content;
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
-  /// When a file could not be written; the same thread. `reason`: as OutputError has it.
+  /// When a file could not be written; the same thread; required. `reason`: as OutputError has it.
   std::function<void(const std::string& reason)> failed;
 };
 
@@ -35,9 +35,10 @@ struct SaveHead {
 class Saver {
  public:
   /// `async`: save() returns when the tensors are copied to the host, another thread writes them.
-  /// `link`: the other processes of the run; null: there are none.
+  /// `link`: the other processes of the run; null: there are none. `name`: of what this one leaves
+  /// them, among the savers of a run.
   Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
-        runtime::ProcessLink* link = nullptr);
+        runtime::ProcessLink* link = nullptr, std::string name = "save");
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -78,6 +79,7 @@ class Saver {
   std::shared_ptr<Storage> storage_;
   bool async_;
   runtime::ProcessLink* link_;
+  std::string name_;
   std::optional<TransferPlan> plan_;
   std::int64_t saves_ = 0;
   Durability durability_ = Durability::kAtClose;

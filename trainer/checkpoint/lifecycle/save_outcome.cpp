@@ -1,0 +1,39 @@
+#include "trainer/checkpoint/lifecycle/save_outcome.h"
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/output_error.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+template <typename Remove>
+void warn_if_stays(const CheckpointFolder& folder, const std::string& tag, Remove remove) {
+  try {
+    remove();
+  } catch (const OutputError& error) {
+    log_warning(fmt::format("{}/{}: cannot remove: {}", folder.address(), tag, error.what()));
+  }
+}
+
+}  // namespace
+
+void keep_saved(CheckpointFolder& folder, const KeptCheckpoint& saved,
+                const std::vector<std::string>& replaced, const KeepRule& rule) {
+  folder.add(saved);
+  for (const std::string& tag : replaced) warn_if_stays(folder, tag, [&] { folder.remove(tag); });
+  for (const std::string& tag : tags_to_remove(folder.complete(), rule))
+    warn_if_stays(folder, tag, [&] { folder.remove(tag); });
+}
+
+void drop_failed(CheckpointFolder& folder, const KeptCheckpoint& failed,
+                 const std::string& reason) {
+  log_warning(fmt::format(
+      "{}/{}: the checkpoint of step {} is not saved: {}; what was written of it is removed; "
+      "training goes on and saves the next one",
+      folder.address(), failed.tag, failed.step, reason));
+  warn_if_stays(folder, failed.tag, [&] { folder.discard(failed.tag); });
+}
+
+}  // namespace trellis::checkpoint

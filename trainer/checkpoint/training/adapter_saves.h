@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trainer/checkpoint/formats/native/saver.h"
+#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/config/run_config.h"
+#include "trainer/training_checkpoints.h"
+
+namespace trellis::checkpoint {
+
+/// The adapters of a training alone, in NxD's layout, next to its checkpoints: lora_save_dir.
+///
+///   adapter_config.json                             rank, scale, targets; as PEFT reads it, too
+///   <tag>/model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt  what is trained, by rank
+///   <tag>/manifest.json                             ours: any layout opens it
+///   <tag>/checkpoint, <tag>/done
+class AdapterSaves {
+ public:
+  /// What interrupted saves left is removed. REQUIRES: lora_save_dir, without load_lora_from_ckpt.
+  AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLink* link);
+
+  /// Collective. `head`: of the checkpoint, without a tag; called on rank 0. `name`: of the
+  /// checkpoint.
+  void save(const trainer::TrainingState& state, const LiveState& live,
+            const native::FilePlace& place, const native::FileOptions& options,
+            const std::function<native::SaveHead()>& head, const std::string& name, bool last);
+  /// Of a process's first rank.
+  void wait() { saver_.wait(); }
+  /// Why the last one could not be written; "": it was. Of rank 0, after wait().
+  [[nodiscard]] const std::string& failure() const { return failure_; }
+
+ private:
+  [[nodiscard]] native::SaveHead own_head(native::SaveHead head, const std::string& name,
+                                          bool last);
+  const trainer::RunConfig& config_;
+  KeepRule rule_;
+  CheckpointFolder folder_;
+  std::string failure_;
+  native::Saver saver_;  ///< after folder_, which its thread uses
+};
+
+}  // namespace trellis::checkpoint
