@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/cache_directory.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "cli/interrupt_watch.h"
 #include "analysis/runs/kept_runs.h"
@@ -24,6 +25,7 @@
 #include "trainer/config/run_config.h"
 #include "analysis/report/report_file.h"
 #include "analysis/report/run_report.h"
+#include "analysis/sweep/bound_report.h"
 #include "trainer/utils/exp_manager.h"
 
 namespace trellis::cli {
@@ -124,6 +126,28 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
   }
   results.print(printed);
   return 0;
+}
+
+/// The options that bounds know.
+void refuse_other_options(const CLI::App& verb) {
+  static const std::set<std::string> kKnown = {"config",  "overrides", "--instance",
+                                               "--nodes", "--set",     "--published-only",
+                                               "--json",  "--fast"};
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->count() == 0 || kKnown.contains(option->get_name())) continue;
+    throw ConfigError("--fast: simulates nothing, so it does not know " + option->get_name() +
+                      ": leave one of them out");
+  }
+}
+
+void print_bounds(const CLI::App& verb, const RunRequest& request) {
+  refuse_other_options(verb);
+  const analysis::BoundReport bounds =
+      analysis::bound_report(request.config_file, request.overrides, request.instance,
+                             request.nodes, request.hardware, request.calibrated);
+  std::cout << (request.json ? analysis::bound_json(bounds).dump(1) + "\n"
+                             : analysis::bound_text(bounds))
+            << std::flush;
 }
 
 std::string storages() {
@@ -304,6 +328,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
       "Examples:\n  trellis simulate examples/llama3_8b_trn1.yaml\n"
       "  trellis simulate examples/llama3_8b_trn1.yaml trainer.num_nodes=16 "
       "data.global_batch_size=512\n"
+      "  trellis simulate examples/llama3_8b_trn1.yaml --fast\n"
       "  trellis simulate examples/llama3_8b_trn1.yaml --slow core:3=1.5 --slow "
       "link:node0.chip0.neuron_link_east=4\n"
       "  trellis simulate examples/nxdt/hf_mixtral_8x7b_dropless_config.yaml "
@@ -311,9 +336,14 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
       "distributed_strategy.expert_model_parallel_size=8 --routing zipf:1\n"
       "No weights are allocated and no data is read. Ranks of one pipeline stage are equal: one of "
       "them runs, whatever the size of the cluster.");
-  verb->callback([verb, request, html, cached, &exit_code] {
+  const auto fast = std::make_shared<bool>(false);
+  verb->add_flag("--fast", *fast,
+                 "in milliseconds: what no simulation of the step falls below, time and memory, by "
+                 "arithmetic alone (analysis/sweep/bounds.h). With --json schema trellis.bounds/1");
+  verb->callback([verb, request, html, cached, fast, &exit_code] {
     refuse_several_processes("simulate");
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
+    if (*fast) return print_bounds(*verb, *request);
     exit_code = simulate(*verb, *request, *html, *cached);
   });
 }

@@ -36,6 +36,8 @@ void add_sweep(CLI::App& app, int& exit_code);
 void add_collectives(CLI::App& app, int& exit_code);
 void add_accuracy(CLI::App& app, int& exit_code);
 void add_calibrate(CLI::App& app, int& exit_code);
+void add_explain(CLI::App& app, int& exit_code);
 void add_selfcheck(CLI::App& app, int& exit_code);
+void add_answer(CLI::App& app, int& exit_code);
 
 }  // namespace trellis::cli

@@ -24,8 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSchema = "trellis.validated/1";
-constexpr double kWiderPerStep = 1.1;  ///< an assumption, stated with every range that uses it
-constexpr std::int64_t kFewRows = 3;   ///< fewer have no 90th percentile to speak of
+constexpr std::int64_t kFewRows = 3;  ///< fewer have no 90th percentile to speak of
 
 /// The properties that a group spans.
 struct Property {
@@ -134,7 +133,7 @@ Validity inside(const ValidatedRecord& record, const ValidatedGroup& group) {
   Validity validity;
   const bool few = group.rows < kFewRows && record.all.p90_factor > group.p90_factor;
   const ValidatedGroup& judge = few ? record.all : group;
-  validity.factor = judge.p90_factor;
+  validity.factor = validity.measured_factor = judge.p90_factor;
   validity.basis = fmt::format(
       "nine of ten of {} are within a factor {:.2f} of their predictions (median error {:.1f} %)",
       rows_text(judge), judge.p90_factor, 100 * judge.median_error);
@@ -283,8 +282,9 @@ Validity judge_validity(const std::optional<ValidatedRecord>& record, const Step
   Validity validity;
   validity.reasons = std::move(nearest->reasons);
   validity.reasons.insert(validity.reasons.end(), place.unlike.begin(), place.unlike.end());
-  validity.factor = record->all.worst_factor *
-                    std::pow(kWiderPerStep, nearest->doublings + static_cast<double>(unlike));
+  validity.measured_factor = record->all.worst_factor;
+  validity.steps_beyond = nearest->doublings + static_cast<double>(unlike);
+  validity.factor = validity.measured_factor * std::pow(kWiderPerStep, validity.steps_beyond);
   validity.basis = fmt::format(
       "within a factor {:.2f}: the worst of {} is off by {:.2f}, taken 10 % wider for each "
       "doubling and each property beyond them",

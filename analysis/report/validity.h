@@ -59,11 +59,18 @@ struct ComparedStep {
 /// One group for each instance and size class, in the order in which they come.
 [[nodiscard]] ValidatedRecord make_validated_record(const std::vector<ComparedStep>& steps);
 
+/// How much wider a range is for each doubling, or property, outside of the measured ones: an
+/// assumption, stated with every range that uses it.
+inline constexpr double kWiderPerStep = 1.1;
+
 /// The range of a step time is [time / factor, time · factor].
 struct Validity {
   std::vector<std::string> reasons;  ///< why it is exploratory; empty: validated
   double factor = 0;                 ///< 0: nothing is known, there is no record
   std::string basis;                 ///< what the range comes from, one sentence
+  double measured_factor = 0;        ///< of the rows that `factor` begins with
+  double steps_beyond = 0;           ///< doublings and properties beyond those rows: `factor` is
+                                     ///< kWiderPerStep times wider for each
   [[nodiscard]] bool exploratory() const { return !reasons.empty(); }
 };
 

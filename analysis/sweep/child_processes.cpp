@@ -1,13 +1,19 @@
 #include "analysis/sweep/child_processes.h"
 
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/child_process.h"
@@ -31,6 +37,13 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
+/// Of a child that has ended or is about to.
+int wait_status(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  return status;
+}
+
 /// A new folder `place`.XXXXXX: one with a known name may be the user's, and this one is removed at
 /// the end.
 std::filesystem::path new_folder(const std::filesystem::path& place) {
@@ -48,8 +61,8 @@ ChildProcesses::ChildProcesses(const std::filesystem::path& place) : folder_(new
 }
 
 ChildProcesses::~ChildProcesses() {
-  for (const auto& [child, key] : running_) ::kill(child, SIGKILL);
-  for (const auto& [child, key] : running_) ::waitpid(child, nullptr, 0);
+  for (const Process& process : processes_) ::kill(process.id, SIGKILL);
+  for (Process& process : processes_) end(process);
   handle_signals(SIG_DFL);
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
@@ -57,29 +70,88 @@ ChildProcesses::~ChildProcesses() {
 
 bool ChildProcesses::stop_requested() { return stop != 0; }
 
-void ChildProcesses::start(std::size_t key, const std::vector<std::string>& arguments) {
-  std::filesystem::create_directories(folder_of(key));
-  const OutputFile out(folder_of(key) / "stdout"), err(folder_of(key) / "stderr");
-  running_[start_child({.arguments = arguments,
-                        .out = out.descriptor(),
-                        .err = err.descriptor(),
-                        .own_group = true})] = key;
+void ChildProcesses::end(Process& process) {
+  ::close(process.socket);
+  ::waitpid(process.id, nullptr, 0);
+}
+
+ChildProcesses::Process& ChildProcesses::idle_process() {
+  for (Process& process : processes_) {
+    if (!process.key) return process;
+  }
+  std::array<int, 2> sockets{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0)
+    throw Error(ExitCode::kInternal, std::string("socketpair: ") + std::strerror(errno));
+  Process process{0, sockets[0], {}};
+  try {
+    process.id = start_child(
+        {.arguments = {"answer"}, .in = sockets[1], .out = sockets[1], .own_group = true});
+  } catch (...) {
+    ::close(sockets[0]);
+    ::close(sockets[1]);
+    throw;
+  }
+  ::close(sockets[1]);
+  return processes_.emplace_back(process);
+}
+
+void ChildProcesses::start(std::size_t key, const StepQuestion& question) {
+  const std::filesystem::path folder = folder_of(key);
+  std::filesystem::create_directories(folder);
+  Process& process = idle_process();
+  const std::string line =
+      nlohmann::json{{"config", question.config},           {"overrides", question.overrides},
+                     {"instance", question.instance},       {"nodes", question.nodes},
+                     {"hardware", question.hardware},       {"whole", question.whole},
+                     {"out", (folder / "stdout").string()}, {"err", (folder / "stderr").string()}}
+          .dump() +
+      "\n";
+  process.key = key;
+  ++running_;
+  // One that has gone is found by wait().
+  for (std::size_t sent = 0; sent < line.size();) {
+    const ssize_t n = ::send(process.socket, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    sent += static_cast<std::size_t>(n);
+  }
+}
+
+ChildProcesses::Result ChildProcesses::take(Process& process) {
+  Result result{process.key.value(), 0, {}, {}};
+  process.key.reset();
+  --running_;
+  char byte = 0;
+  ssize_t got = 0;
+  while ((got = ::read(process.socket, &byte, 1)) < 0 && errno == EINTR) {}
+  if (got == 1) {
+    result.exit_code = static_cast<unsigned char>(byte);
+  } else {
+    result.exit_code = exit_code_of(wait_status(process.id));
+    ::close(process.socket);
+    processes_.remove_if([&](const Process& each) { return &each == &process; });
+  }
+  const std::filesystem::path folder = folder_of(result.key);
+  result.out = read_text(folder / "stdout");
+  result.err = read_text(folder / "stderr");
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+  return result;
 }
 
 std::optional<ChildProcesses::Result> ChildProcesses::wait() {
   while (stop == 0) {
-    int status = 0;
-    const pid_t child = ::waitpid(-1, &status, 0);
-    if (child < 0 && errno == EINTR) continue;
-    const auto found = running_.find(child);
-    if (found == running_.end()) throw Error(ExitCode::kInternal, "a child process was lost");
-    Result result{found->second, exit_code_of(status), {}, {}};
-    running_.erase(found);
-    result.out = read_text(folder_of(result.key) / "stdout");
-    result.err = read_text(folder_of(result.key) / "stderr");
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_of(result.key), ignored);
-    return result;
+    std::vector<pollfd> sockets;
+    std::vector<Process*> busy;
+    for (Process& process : processes_) {
+      if (!process.key) continue;
+      sockets.push_back({process.socket, POLLIN, 0});
+      busy.push_back(&process);
+    }
+    if (::poll(sockets.data(), sockets.size(), -1) < 0) continue;  // a signal
+    for (std::size_t i = 0; i < sockets.size(); ++i) {
+      if (sockets[i].revents != 0) return take(*busy[i]);
+    }
   }
   return std::nullopt;
 }

@@ -4,16 +4,26 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <functional>
-#include <map>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace trellis::analysis {
 
-/// This program run with other arguments, several at a time. Ctrl-C and SIGTERM reach only the
-/// parent, which ends the children.
+/// A step to simulate.
+struct StepQuestion {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string instance;
+  int nodes = 1;
+  std::vector<std::string> hardware = {};  ///< `simulate --set`
+  bool whole = true;                       ///< false: of the report only the key "simulated"
+};
+
+/// Steps simulated by this program's processes (`trellis answer`), several at a time. One that has
+/// answered takes the next question: what it has loaded and timed is there already. Ctrl-C and
+/// SIGTERM reach only the parent, which ends the children.
 class ChildProcesses {
  public:
   struct Result {
@@ -22,26 +32,36 @@ class ChildProcesses {
     std::string out, err;
   };
 
-  /// For what children say until they end, a new folder is made, `place` with a random suffix, and
+  /// For what children say, a new folder is made, `place` with a random suffix, and
   /// removed at the end. Throws ConfigError.
   explicit ChildProcesses(const std::filesystem::path& place);
   ~ChildProcesses();  ///< kills those that still run
   ChildProcesses(const ChildProcesses&) = delete;
   ChildProcesses& operator=(const ChildProcesses&) = delete;
 
-  /// A folder of the child's own.
-  [[nodiscard]] std::filesystem::path folder_of(std::size_t key) const {
-    return folder_ / std::to_string(key);
-  }
-  void start(std::size_t key, const std::vector<std::string>& arguments);
-  [[nodiscard]] std::size_t running() const { return running_.size(); }
+  void start(std::size_t key, const StepQuestion& question);
+  [[nodiscard]] std::size_t running() const { return running_; }
   /// The next one that ends; none when a signal asked to stop. REQUIRES: one runs.
   [[nodiscard]] std::optional<Result> wait();
   [[nodiscard]] static bool stop_requested();
 
  private:
+  struct Process {
+    pid_t id = 0;
+    int socket = -1;
+    std::optional<std::size_t> key;  ///< of what it does; none: it waits for a question
+  };
+
+  [[nodiscard]] std::filesystem::path folder_of(std::size_t key) const {
+    return folder_ / std::to_string(key);
+  }
+  Process& idle_process();
+  [[nodiscard]] Result take(Process& process);
+  void end(Process& process);
+
   std::filesystem::path folder_;
-  std::map<pid_t, std::size_t> running_;
+  std::list<Process> processes_;
+  std::size_t running_ = 0;
 };
 
 }  // namespace trellis::analysis

@@ -39,16 +39,12 @@ std::vector<std::string> overrides_of_profile(const SweepSpace& space, const Pro
   return all;
 }
 
-std::vector<std::string> arguments_of(const SweepSpace& space, const Profile& profile,
-                                      int micro_batches, const std::filesystem::path& folder) {
-  std::vector<std::string> arguments = {"simulate", space.request.config};
-  for (std::string& text : overrides_of_profile(space, profile, micro_batches))
-    arguments.push_back(std::move(text));
-  arguments.push_back("exp_manager.explicit_log_dir=" + (folder / "run").string());
-  arguments.insert(arguments.end(), {"--instance", space.request.instance, "--nodes",
-                                     std::to_string(profile.layout.nodes), "--threads", "1",
-                                     "--json", "--no-cache"});
-  return arguments;
+StepQuestion question_of(const SweepSpace& space, const Profile& profile, int micro_batches) {
+  return {.config = space.request.config,
+          .overrides = overrides_of_profile(space, profile, micro_batches),
+          .instance = space.request.instance,
+          .nodes = profile.layout.nodes,
+          .whole = false};
 }
 
 /// Runs the two simulations of every profile.
@@ -59,8 +55,7 @@ void simulate(const SweepSpace& space, std::vector<Profile>& profiles, std::size
   Activity activity("short simulations for estimates");
   for (std::size_t next = 0, done = 0; done < count;) {
     while (next < count && children.running() < jobs && !ChildProcesses::stop_requested()) {
-      children.start(next, arguments_of(space, profiles[next / 2], kProfileMicroBatches[next % 2],
-                                        children.folder_of(next)));
+      children.start(next, question_of(space, profiles[next / 2], kProfileMicroBatches[next % 2]));
       ++next;
     }
     const auto result = children.running() == 0 ? std::nullopt : children.wait();

@@ -100,12 +100,11 @@ class Simulation {
 
  private:
   void start(const SweepRow& row) {
-    std::vector<std::string> arguments = space_.simulate_arguments(row.candidate);
-    const auto place = static_cast<std::size_t>(&row - rows_.data());
-    arguments.insert(arguments.begin() + 2, "exp_manager.explicit_log_dir=" +
-                                                (children_.folder_of(place) / "run").string());
-    arguments.insert(arguments.end(), {"--threads", "1", "--json", "--no-cache"});
-    children_.start(place, arguments);
+    children_.start(static_cast<std::size_t>(&row - rows_.data()),
+                    {.config = space_.request.config,
+                     .overrides = space_.overrides(row.candidate),
+                     .instance = space_.request.instance,
+                     .nodes = row.candidate.nodes});
   }
 
   void finish(const ChildProcesses::Result& result, const Queue& queue) {

@@ -28,13 +28,29 @@ sim::SystemConfig load_system(const SessionOptions& options) {
   return system;
 }
 
-Session::Session(const SessionOptions& options)
-    : options_(options), system_(load_system(options)), impl_(std::make_unique<Impl>(system_)) {
-  if (options.world_size < 1 || options.world_size > system_.logical_cores()) {
+namespace {
+
+/// Slow parts are checked against the ranks of each session.
+bool same_machine(const SessionOptions& a, const SessionOptions& b) {
+  return a.instance == b.instance && a.nodes == b.nodes &&
+         a.logical_core_size == b.logical_core_size && a.hardware == b.hardware &&
+         a.calibrated == b.calibrated && a.software == b.software && a.slow.empty() &&
+         b.slow.empty();
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options, const Session* before)
+    : options_(options),
+      impl_(std::make_unique<Impl>(before != nullptr && same_machine(options, before->options_)
+                                       ? before->impl_->machine
+                                       : std::make_shared<TimedMachine>(load_system(options)))) {
+  const sim::SystemConfig& system = this->system();
+  if (options.world_size < 1 || options.world_size > system.logical_cores()) {
     throw ConfigError(
         fmt::format("{} ranks do not fit {} × {} with {} logical NeuronCores: raise --nodes or "
                     "choose a larger --instance",
-                    options.world_size, options.nodes, options.instance, system_.logical_cores()));
+                    options.world_size, options.nodes, options.instance, system.logical_cores()));
   }
   if (!options.fold.empty() && options.fold.world_size() != options.world_size) {
     throw ConfigError(fmt::format("equal ranks: a mesh of {} ranks, but a world of {}",
@@ -44,15 +60,16 @@ Session::Session(const SessionOptions& options)
     const int world_rank = options.fold.empty()
                                ? rank
                                : options.fold.representatives()[static_cast<std::size_t>(rank)];
-    impl_->ranks.push_back(
-        std::make_unique<RankRecorder>(rank, world_rank, system_.hbm_per_logical_core(),
-                                       options.record, options.unlimited_memory));
+    impl_->ranks.push_back(std::make_unique<RankRecorder>(
+        rank, world_rank, system.hbm_per_logical_core(), options.record, options.unlimited_memory));
     impl_->ranks.back()->clock().use(impl_->timer);
     if (options.replay && options.record) impl_->ranks.back()->log_passes();
   }
 }
 
 Session::~Session() = default;
+
+const sim::SystemConfig& Session::system() const { return impl_->machine->system; }
 
 int Session::ranks() const {
   return options_.fold.empty() ? options_.world_size
@@ -126,8 +143,8 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
       });
   timing.owned = std::move(owned);
   activity.now("timing the step on " + std::to_string(options_.nodes) + " × " + options_.instance);
-  timing.slow = system_.slow;
-  timing.multi_node_stretch = system_.optimizer_stretch();
+  timing.slow = system().slow;
+  timing.multi_node_stretch = system().optimizer_stretch();
   const ContentHash key = job_key(timing.job);
   const bool repeated = impl_->last && impl_->last_key == key;
   if (!timing.job.fold.empty())
@@ -136,7 +153,7 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   impl_->last = std::move(timing);
   impl_->last_key = key;
   activity.now("explaining the time of the step");
-  return step_report(step, *impl_->last, impl_->streams, impl_->graphs, system_);
+  return step_report(step, *impl_->last, impl_->streams, impl_->graphs, system());
 }
 
 void Session::write_trace(const std::filesystem::path& path, const std::string& format) {
@@ -152,7 +169,7 @@ nlohmann::json Session::portability_report(int rank) {
     const auto taken = impl_->taken.find(recorder->rank());
     uses.add(taken != impl_->taken.end() ? taken->second.uses : recorder->uses());
   }
-  return portability(uses, system_.instance.name, system_.chip.core.limits.core_version);
+  return portability(uses, system().instance.name, system().chip.core.limits.core_version);
 }
 
 nlohmann::json Session::memory_report() {

@@ -174,10 +174,11 @@ class RankRecorder {
 /// The process-wide emulator: one recorder per rank, the program cache and the simulator.
 class Session {
  public:
-  explicit Session(const SessionOptions& options);
+  /// `before`: a session whose machine, with what it has timed, goes on when it is the same one.
+  explicit Session(const SessionOptions& options, const Session* before = nullptr);
   ~Session();
   [[nodiscard]] const SessionOptions& options() const { return options_; }
-  [[nodiscard]] const sim::SystemConfig& system() const { return system_; }
+  [[nodiscard]] const sim::SystemConfig& system() const;
   [[nodiscard]] int ranks() const;  ///< that run in this process
   RankRecorder& rank(int rank);     ///< by device index
   /// Device index of a rank of the world; of −1 (none): −1. Throws Error when another rank is
@@ -206,7 +207,6 @@ class Session {
  private:
   struct Impl;
   SessionOptions options_;
-  sim::SystemConfig system_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -16,8 +16,18 @@
 
 namespace trellis::device {
 
+/// A machine and what was timed on it: sessions on the same one that follow each other share both.
+struct TimedMachine {
+  explicit TimedMachine(sim::SystemConfig config)
+      : system(std::move(config)), timer(system, 0, cache_directory()) {}
+
+  const sim::SystemConfig system;
+  ProgramTimer timer;
+};
+
 struct Session::Impl {
-  explicit Impl(const sim::SystemConfig& system) : timer(system, 0, cache_directory()) {}
+  explicit Impl(std::shared_ptr<TimedMachine> shared)
+      : machine(std::move(shared)), timer(machine->timer) {}
 
   /// Gives each representative of a finer fold its own schedule.
   void split(StepTiming& step, const sim::RankFold& finer) {
@@ -34,7 +44,8 @@ struct Session::Impl {
     graphs = moved(graphs);
   }
 
-  ProgramTimer timer;
+  std::shared_ptr<TimedMachine> machine;
+  ProgramTimer& timer;
   std::vector<std::unique_ptr<RankRecorder>> ranks;
   std::optional<StepTiming> last;
   ContentHash last_key;

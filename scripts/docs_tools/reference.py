@@ -23,6 +23,10 @@ FORMATS = {
         "a kept row of `trellis accuracy training`",
         "the predicted step of one published run, with its key",
     ),
+    "trellis.bounds/1": (
+        "`trellis simulate --fast --json`",
+        "what no simulation of a step falls below: time, memory",
+    ),
     "trellis.calibrate/1": (
         "`trellis calibrate --json`",
         "the fitted factors and the error of each row",
@@ -95,6 +99,10 @@ FORMATS = {
         "the tensors that differ between two checkpoints",
     ),
     "trellis.doctor/1": ("`trellis doctor --json`", "what is missing in the environment"),
+    "trellis.explain/1": (
+        "`trellis explain --json`",
+        "nearest published steps, parts, constants at the ends of their ranges, measurements",
+    ),
     "trellis.gate/1": ("`trellis gate --json`", "the judgement, with each limit"),
     "trellis.gate_baseline/1": ("`trellis gate --update-baseline`", "the baseline file of a gate"),
     "trellis.evaluate/1": (

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "sim/collectives/step_plans.h"
@@ -41,7 +43,8 @@ class StageBuilder {
       across.lines.push_back(every(all, local, per_node, nodes));
     Line line;
     for (const Line& one : across.lines) line.owned.push_back(owned_together(one));
-    Stages stages = {across};
+    Stages stages;  // of thousands of members: moved, not copied
+    stages.push_back(std::move(across));
     std::vector<std::pair<int, Stages>> first;  // of nodes whose members lie alike
     for (int node = 0; node < nodes; ++node) {
       const auto like = std::find_if(first.begin(), first.end(), [&](const auto& known) {
@@ -308,13 +311,17 @@ PlanOutline make_outline(CollectiveKind kind, const AlgorithmChoice& choice,
                               steps_of(kind, choice.algorithm, members, elements)});
     return outline;
   }
-  const Stages gather = StageBuilder(layout).gather(choice, all_members(members, outline.elements));
-  if (kind != CollectiveKind::kAllGather) {
-    outline.stages.assign(gather.rbegin(), gather.rend());
-    for (PlanStage& stage : outline.stages) stage.reduce = true;
+  Stages gather = StageBuilder(layout).gather(choice, all_members(members, outline.elements));
+  if (kind == CollectiveKind::kAllGather) {
+    outline.stages = std::move(gather);
+    return outline;
   }
-  if (kind != CollectiveKind::kReduceScatter)
-    outline.stages.insert(outline.stages.end(), gather.begin(), gather.end());
+  Stages after;  // the reduction is the way back
+  if (kind != CollectiveKind::kReduceScatter) after = gather;
+  outline.stages = std::move(gather);
+  std::reverse(outline.stages.begin(), outline.stages.end());
+  for (PlanStage& stage : outline.stages) stage.reduce = true;
+  std::move(after.begin(), after.end(), std::back_inserter(outline.stages));
   return outline;
 }
 

@@ -256,9 +256,8 @@ void choose_logical_cores(SystemConfig& system, int size) {
 
 /// Reads the whole file, every instance, so that all mistakes are found; returns the system of
 /// `instance`.
-SystemConfig read_file(const fs::path& file, const std::string& instance,
+SystemConfig read_file(const YamlDocument& document, const std::string& instance,
                        const LoadOptions& options) {
-  const YamlDocument document = YamlDocument::load(file);
   const YamlMap root = document.root();
   SystemConfig system;
   const auto generation = root.required<std::string>("generation");
@@ -298,8 +297,17 @@ std::vector<fs::path> config_files() {
   return files;
 }
 
-std::vector<std::string> instances_of(const fs::path& file) {
-  return YamlDocument::load(file).root().map("instances").keys();
+std::vector<std::string> instances_of(const YamlDocument& document) {
+  return document.root().map("instances").keys();
+}
+
+/// Those whose name `instance` begins with are first: it is most likely there.
+std::vector<fs::path> config_files_for(const std::string& instance) {
+  std::vector<fs::path> files = config_files();
+  std::stable_partition(files.begin(), files.end(), [&](const fs::path& file) {
+    return instance.starts_with(file.stem().string());
+  });
+  return files;
 }
 
 }  // namespace
@@ -307,7 +315,7 @@ std::vector<std::string> instances_of(const fs::path& file) {
 std::vector<std::string> instance_names() {
   std::vector<std::string> names;
   for (const auto& file : config_files()) {
-    for (auto& each : instances_of(file)) names.push_back(std::move(each));
+    for (auto& each : instances_of(YamlDocument::load(file))) names.push_back(std::move(each));
   }
   return names;
 }
@@ -323,10 +331,11 @@ SystemConfig load_system(const std::string& instance, const LoadOptions& options
     throw ConfigError("instance " + instance + ": expected 1 to " + std::to_string(kMaxNodes) +
                       " nodes, got " + std::to_string(options.nodes));
   }
-  for (const auto& file : config_files()) {
-    const auto names = instances_of(file);
+  for (const auto& file : config_files_for(instance)) {
+    const YamlDocument document = YamlDocument::load(file);
+    const auto names = instances_of(document);
     if (std::find(names.begin(), names.end(), instance) == names.end()) continue;
-    SystemConfig system = read_file(file, instance, options);
+    SystemConfig system = read_file(document, instance, options);
     system.nodes = options.nodes;
     system.software.stack = options.software;
     check_nodes(system);

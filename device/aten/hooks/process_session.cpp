@@ -227,7 +227,7 @@ SessionOptions default_options() {
 void configure_session(const SessionOptions& options) {
   const std::lock_guard lock(configuring);
   check_no_tensor_alive();
-  auto fresh = std::make_unique<Session>(options);
+  auto fresh = std::make_unique<Session>(options, current.load());
   std::vector<DeviceRank> ranks;
   for (int rank = 0; rank < fresh->ranks(); ++rank)
     ranks.push_back({&fresh->rank(rank), options.shape_only});

@@ -1,8 +1,49 @@
 #include "device/compiler/graph/pieces.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 namespace trellis::device {
+
+namespace {
+
+/// Bytes up to the end of what a view of the host reaches.
+std::int64_t end_of(const TensorView& view) {
+  std::int64_t last = view.offset;
+  for (std::size_t d = 0; d < view.sizes.size(); ++d)
+    last += view.strides[d] * std::max<std::int64_t>(view.sizes[d] - 1, 0);
+  return (last + 1) * sim::isa::size_bytes(view.dtype);
+}
+
+/// Where in a large buffer (gradients and weights of many layers) a piece works does not change
+/// what it costs, only where its views are relative to each other: a buffer that is seen as one
+/// type begins at the first of them, so that equal layers are equal pieces.
+void move_to_origin(Graph& piece) {
+  struct Seen {
+    std::optional<DType> type;
+    bool movable = true;
+    std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  };
+  std::vector<Seen> seen(piece.buffers.size());
+  for (const auto& [buffer, view] : piece.values) {
+    Seen& s = seen[buffer];
+    s.movable = s.movable && s.type.value_or(view.dtype) == view.dtype;
+    s.type = view.dtype;
+    s.first = std::min(s.first, view.offset);
+  }
+  for (std::size_t b = 0; b < seen.size(); ++b) {
+    if (seen[b].movable) piece.buffers[b].bytes = 0;
+  }
+  for (auto& [buffer, view] : piece.values) {
+    if (!seen[buffer].movable) continue;
+    view.offset -= seen[buffer].first;
+    std::int64_t& bytes = piece.buffers[buffer].bytes;
+    bytes = std::max(bytes, end_of(view));
+  }
+}
+
+}  // namespace
 
 std::string_view numbered_layer(std::string_view path) {
   for (std::size_t begin = 0; begin < path.size();) {
@@ -87,6 +128,7 @@ Graph PieceCutter::extract(const Piece& piece) const {
     for (std::uint32_t& v : node.inputs) rename(v);
     for (std::uint32_t& v : node.outputs) rename(v);
   }
+  move_to_origin(out);
   return out;
 }
 

@@ -30,7 +30,8 @@ class PieceCutter {
   [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
   [[nodiscard]] bool is_communication(const Piece& piece) const;
   /// The operations of a piece as a separate graph: what earlier nodes have touched is external,
-  /// what later ones touch is an output. Node i is node `first` + i of the whole.
+  /// what later ones touch is an output. Node i is node `first` + i of the whole. Buffers are as
+  /// large as what the piece reaches of them, from its first element on.
   [[nodiscard]] Graph extract(const Piece& piece) const;
 
  private:

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "device/compiler/compile.h"
 #include "device/driver/program_timer.h"
 #include "tests/device/driver/layered_graph.h"
 
@@ -12,6 +13,8 @@
 namespace trellis::device {
 namespace {
 
+using testing::fresh;
+using testing::GraphMaker;
 using testing::layered_graph;
 
 std::set<const TimedPiece*> distinct(const TimedProgram& program) {
@@ -43,6 +46,54 @@ TEST_F(ProgramTimerTest, EqualLayersAreTimedOnceHoweverManyThereAre) {
   const TimedProgram& none = timer.time(layered_graph(0));
   const TimedProgram& one = timer.time(layered_graph(1));
   EXPECT_EQ(busy(many) - busy(none), (busy(one) - busy(none)) * 30) << "layers cost the same, each";
+}
+
+/// gradient[at + distance…] += a · b and gradient[at…] += a · b, in one buffer of all layers.
+void accumulate(GraphMaker& make, std::uint32_t buffer, std::int64_t at, std::int64_t distance,
+                const std::string& layer) {
+  constexpr std::int64_t kWidth = 320;
+  for (const std::int64_t offset : {at + distance, at}) {
+    TensorView view = fresh({kWidth, kWidth});
+    view.offset = offset;
+    const auto gradient = make.value(buffer, view);
+    const auto product = make.tensor(fresh({kWidth, kWidth}));
+    const auto a = make.tensor(fresh({kWidth, kWidth}), BufferRole::kExternal);
+    make.op("mm", {a, a}, {product}).scope = {"backward", -1, layer};
+    make.op("add.Tensor", {gradient, product}, {gradient}).scope = {"backward", -1, layer};
+  }
+}
+
+TEST_F(ProgramTimerTest, WhereInABufferALayerWorksChangesNothing) {
+  constexpr std::int64_t kDistance = 1 << 20, kLast = 9'000'001;
+  const auto alone = [](std::int64_t at, std::int64_t distance) {
+    GraphMaker make;
+    make.graph.name = "backward";
+    make.graph.buffers.push_back({BufferRole::kExternal, 4 * (kLast + (std::int64_t{1} << 21))});
+    accumulate(make, 0, at, distance, "model.layers.0");
+    return make.graph;
+  };
+  GraphMaker make;
+  make.graph.name = "backward";
+  make.graph.buffers.push_back({BufferRole::kExternal, 4 * (kLast + (std::int64_t{1} << 21))});
+  const std::vector<std::int64_t> places = {0, 64, 4099, kLast};
+  for (std::size_t l = 0; l < places.size(); ++l)
+    accumulate(make, 0, places[l], kDistance, "model.layers." + std::to_string(l));
+  accumulate(make, 0, 0, 2 * kDistance, "model.layers.9");
+  {
+    ProgramTimer timer(system);
+    EXPECT_EQ(distinct(timer.time(make.graph)).size(), 2u) << "two distances";
+  }
+  // The compiler itself, with the places as they are.
+  sim::Simulator machine(system);
+  const auto segments = [&](std::int64_t at) {
+    const CompiledGraph compiled = compile(alone(at, kDistance), system.chip.core);
+    std::vector<std::int64_t> times;
+    for (const sim::SegmentTiming& s : machine.time_program(compiled.program).segments)
+      times.insert(times.end(), {s.duration.value, s.tensor_active.value, s.compute_only.value,
+                                 s.dma_only.value});
+    return times;
+  };
+  for (const std::int64_t at : places) EXPECT_EQ(segments(at), segments(0)) << at;
 }
 
 TEST_F(ProgramTimerTest, EqualGraphsAreOneProgramWhateverTheirLayersAreCalled) {

@@ -1,0 +1,78 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/child_process.h"
+#include "base/error.h"
+#include "cli/load_trainer.h"
+#include "cli/verbs.h"
+#include "trainer/app/step_request.h"
+
+namespace trellis::cli {
+namespace {
+
+/// Standard output or error goes to a file while this lives.
+class Redirected {
+ public:
+  Redirected(int descriptor, const std::string& file)
+      : descriptor_(descriptor), before_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)) {
+    const OutputFile out(file);
+    ::dup2(out.descriptor(), descriptor_);
+  }
+  ~Redirected() {
+    ::dup2(before_, descriptor_);
+    ::close(before_);
+  }
+  Redirected(const Redirected&) = delete;
+  Redirected& operator=(const Redirected&) = delete;
+
+ private:
+  int descriptor_, before_;
+};
+
+int answer_one(const std::string& line) {
+  const nlohmann::json question = nlohmann::json::parse(line);
+  const Redirected out(STDOUT_FILENO, question.at("out")), err(STDERR_FILENO, question.at("err"));
+  trainer::RunRequest request;
+  request.config_file = question.at("config");
+  question.at("overrides").get_to(request.overrides);
+  request.instance = question.at("instance");
+  request.nodes = question.at("nodes");
+  question.at("hardware").get_to(request.hardware);
+  request.shape_only = true;
+  request.host_threads = 1;
+  std::string report;
+  const int exit_code = call_trainer<trellis_trainer_step_fn>(
+      "trellis_trainer_step", &request,
+      question.at("whole") ? trainer::StepAnswer::kReport : trainer::StepAnswer::kStep, &report);
+  std::cout << report << std::flush;
+  return exit_code;
+}
+
+/// Answers until its input ends. Each answer is one byte: the exit code.
+void answer_all() {
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto exit_code = static_cast<char>(answer_one(line));
+    if (::write(STDOUT_FILENO, &exit_code, 1) != 1) return;  // no one waits for it
+  }
+}
+
+}  // namespace
+
+void add_answer(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand(
+      "answer", "for other verbs: simulates the steps that it reads of, one after the other");
+  verb->group("");  // no user's
+  verb->callback([&exit_code] {
+    answer_all();
+    exit_code = 0;
+  });
+}
+
+}  // namespace trellis::cli
