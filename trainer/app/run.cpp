@@ -167,6 +167,7 @@ class Run {
     const sim::StorageOverrides numbers = overrides_of(request);
     device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
                /*record=*/true, numbers.machine,  request.calibrated};
+    choose_provider();
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
@@ -188,7 +189,7 @@ class Run {
           "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
-    if (link_ && plugin_ != nullptr && plugin_->api().give_step != nullptr)
+    if (link_ && plugin_ != nullptr && plugin_->api().give_accounts != nullptr)
       process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
     open_checkpoints(std::move(resume));
@@ -213,6 +214,7 @@ class Run {
     world.world_size = config_.world_size();
     world.device_type = request_.device;
     world.plugin = plugin_;
+    world.backend = device_.backend;
     world.host_threads = request_.host_threads;
     world.shape_only = request_.shape_only;
     world.representatives = representatives_;
@@ -257,6 +259,17 @@ class Run {
  private:
   /// Whether this process runs rank 0, and so speaks and writes for the job.
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
+
+  void choose_provider() {
+    device_.plugin = request_.device_plugin;
+    device_.library = request_.device_library;
+    device_.backend = request_.backend;
+    if (!link_) return;
+    const int each = config_.world_size() / link_->processes();
+    device_.first_rank = link_->process() * each;
+    device_.first_local_rank = link_->launch().local_process * each;
+    device_.address = link_->launch().address;
+  }
 
   void note_interrupt(runtime::RankContext& rank, const StopOnSignal& signals) {
     interrupted_ = true;
