@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "analysis/report/measured_step.h"
 #include "analysis/report/step_view.h"
 
 namespace trellis::analysis {
@@ -376,7 +377,46 @@ bool RunDiff::equal() const {
          settings.empty() && estimated_before == estimated_after && lowered_before == lowered_after;
 }
 
+std::vector<SettingChange> settings_changes(const ReportFile& before, const ReportFile& after) {
+  return diff_settings(before, after);
+}
+
+namespace {
+
+/// What steps of both kinds have: time, phases, peaks of memory.
+RunDiff diff_timed(const ReportFile& before, const ReportFile& after) {
+  const TimedStep a = timed_step(before.report, before.path.string()),
+                  b = timed_step(after.report, after.path.string());
+  RunDiff diff;
+  diff.before = before.path.string();
+  diff.after = after.path.string();
+  diff.simulated_before = a.simulated;
+  diff.simulated_after = b.simulated;
+  diff.step_before_ps = a.ps;
+  diff.step_after_ps = b.ps;
+  diff.rank_before = a.rank;
+  diff.rank_after = b.rank;
+  diff.causes = diff_times("phase", a.phases, b.phases);
+  diff.step.push_back(diff.causes);
+  diff.unexplained_ps = diff.step_change_ps() - diff.causes.change();
+  if (a.peak_bytes && b.peak_bytes) {
+    Rows rows;
+    rows.before("peak allocated", *a.peak_bytes);
+    rows.after("peak allocated", *b.peak_bytes);
+    diff.memory = rows.table("memory");
+    diff.memory_place_before = diff.memory_place_after = "the fullest rank";
+  }
+  diff.settings = diff_settings(before, after);
+  diff.notes.emplace_back(
+      "A measured step has the noise of the clock: compare medians of many steps.");
+  return diff;
+}
+
+}  // namespace
+
 RunDiff diff_runs(const ReportFile& before, const ReportFile& after) {
+  if (before.report.contains("measured") || after.report.contains("measured"))
+    return diff_timed(before, after);
   const json& a = simulated_step(before.report, before.path.string());
   const json& b = simulated_step(after.report, after.path.string());
   const RankPairs pairs(before.report, after.report);

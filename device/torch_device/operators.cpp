@@ -25,8 +25,11 @@ constexpr std::array<const char*, 7> kAlways{
 
 enum class Kernel { kThere, kFallsBack, kLacking };
 
+/// Copies that only PrivateUse1 has, and the kernel of attention that the emulator chose: LibTorch
+/// chooses each device's.
 bool is_of_other_devices(const std::string& op, DispatchKey key) {
-  return op.starts_with("_copy_from") && key != DispatchKey::PrivateUse1;
+  return (op.starts_with("_copy_from") && key != DispatchKey::PrivateUse1) ||
+         op.starts_with("_scaled_dot_product_");
 }
 
 /// "mm", "aten::mm" → aten::mm; nullopt: no operator of LibTorch, such as a communication.

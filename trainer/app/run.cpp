@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <iterator>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -34,17 +33,18 @@
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/planned_load.h"
 #include "trainer/app/planned_saves.h"
+#include "trainer/app/operator_check.h"
 #include "trainer/app/process_records.h"
 #include "trainer/app/progress.h"
+#include "trainer/app/run_facts.h"
 #include "trainer/app/run_request.h"
-#include "trainer/app/software_facts.h"
 #include "trainer/app/stop_on_signal.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/simulated_routing.h"
 #include "trainer/data/data_module.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/run_report.h"
-#include "analysis/report/step_place.h"
 #include "trainer/faults.h"
 #include "trainer/replica_check.h"
 #include "trainer/trainer.h"
@@ -60,50 +60,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// `core:3=1` changes nothing.
-bool slows(const std::string& part) {
-  return std::strtod(part.c_str() + part.rfind('=') + 1, nullptr) != 1;
-}
-
-analysis::StepPlace place_of(const RunRequest& request, const RunConfig& config) {
-  analysis::StepPlace place = analysis::step_place(config, request.instance, request.nodes);
-  if (!request.calibrated) place.unlike.emplace_back("without the machine's fitted numbers");
-  for (const std::string& number : request.hardware)
-    place.unlike.push_back("another hardware number: " + number);
-  for (const std::string& part : request.slow) {
-    if (slows(part)) place.unlike.push_back("a slow part: " + part);
-  }
-  return place;
-}
-
-analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
-  analysis::RunFacts facts;
-  facts.verb = request.shape_only ? "simulate" : "train";
-  facts.name = config.name;
-  facts.device = request.device;
-  facts.instance = request.instance;
-  facts.nodes = request.nodes;
-  facts.world_size = config.world_size();
-  facts.tp = config.tp();
-  facts.pp = config.pp();
-  facts.dp = config.dp();
-  facts.num_microbatches = config.num_microbatches();
-  facts.parameters = config.num_parameters();
-  facts.tokens_per_step = config.tokens_per_step();
-  facts.model_flops_per_step = config.model_flops_per_step();
-  facts.precision = config.precision.type;
-  facts.max_steps = config.trainer.max_steps;
-  facts.place = place_of(request, config);
-  std::copy_if(request.slow.begin(), request.slow.end(), std::back_inserter(facts.slow), slows);
-  std::sort(facts.slow.begin(), facts.slow.end());
-  facts.software = software_facts(config, /*functionalization=*/false);
-  if (request.device == "neuron")
-    facts.validity = analysis::judge_validity(analysis::read_validated_record(), facts.place);
-  if (!request.calibration.empty())
-    facts.calibration = analysis::read_calibration(request.calibration);
-  return facts;
 }
 
 /// Keeps what is said before the log files are there.
@@ -189,6 +145,10 @@ class Run {
           "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
+    if (plugin_ != nullptr)
+      after_first("operators", [&] {
+        if (is_first()) refuse_lacking_operators(request, device_, *plugin_);
+      });
     if (link_ && plugin_ != nullptr && plugin_->api().give_accounts != nullptr)
       process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
@@ -568,7 +528,8 @@ class Run {
     write_file_atomically(directory_ / "host.json", analysis::host_report(host_).dump(1) + "\n");
     const json saves =
         planned_saves_ ? planned_saves_->report(step_report_.at("step_time_ps")) : json(nullptr);
-    const json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
+    json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
+    if (plugin_ != nullptr) analysis::add_measured(report, ask(plugin_->api().measured_report));
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     const std::string text =
         request_.json ? report.dump(1) + "\n" : analysis::print_run_report(report);
