@@ -81,6 +81,11 @@ OfferedDevice find_device(const std::string& name, const std::string& library) {
     what += c10::str("; ", library, " registered \"", c10::get_privateuse1_backend(), "\" with ",
                      count_of(c10::DeviceType::PrivateUse1),
                      " devices: check that its driver finds one");
+  } else if (name == "neuron") {
+    what +=
+        ": TorchNeuron registers it from Python only, which this program does not start; without "
+        "--device-plugin torch_device it is the emulated one (`trellis portability --for "
+        "torch_neuron`)";
   } else if (names_any_library) {
     what += ": give the library that registers it with --device-library";
   } else {

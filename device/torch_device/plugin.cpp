@@ -6,7 +6,7 @@
 #include <torch/headeronly/version.h>
 
 #include "base/error.h"
-#include "device/plugin_border.h"
+#include "device/aten/hooks/plugin_border.h"
 #include "device/torch_device/session.h"
 
 /// The C ABI over devices of LibTorch: forwards to one session of the process.

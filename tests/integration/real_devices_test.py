@@ -1,4 +1,4 @@
-"""A device of LibTorch in place of the emulated one: equal losses, steps timed by the clock, errors.
+"""A device of LibTorch in place of the emulated one: equal losses, measured steps, errors.
 
 `sealed` is a device as a vendor's library brings it, whose memory the host cannot touch
 (tests/device/torch_device/sealed_device.cpp).
@@ -197,6 +197,7 @@ class Refused(DeviceCase):
             "nccl",
         )
         self.refused("--backend gloo: is for a device of LibTorch", "--backend", "gloo")
+        self.refused("TorchNeuron registers it from Python", "--device-plugin", "torch_device")
 
     def test_plugins_of_other_builds(self):
         for name, text in {

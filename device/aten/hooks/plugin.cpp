@@ -7,7 +7,7 @@
 #include <torch/headeronly/version.h>
 
 #include "base/error.h"
-#include "device/plugin_border.h"
+#include "device/aten/hooks/plugin_border.h"
 #include "device/aten/hooks/process_session.h"
 #include "device/aten/dispatch/recording.h"
 
