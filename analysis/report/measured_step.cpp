@@ -43,12 +43,8 @@ constexpr std::size_t kMostListed = 16;  ///< ranks
 std::int64_t picoseconds(double seconds) { return picoseconds_of(seconds * 1e6); }
 
 /// The names that a reader knows first, in the order of a step.
-std::vector<std::string> phase_names(const std::vector<const json*>& all) {
+std::vector<std::string> in_order(const std::set<std::string>& there) {
   std::vector<std::string> names{"forward", "backward", "grad_reduce", "optimizer"};
-  std::set<std::string> there;
-  for (const json* phases : all) {
-    for (const auto& [name, seconds] : phases->items()) there.insert(name);
-  }
   std::erase_if(names, [&](const std::string& name) { return !there.contains(name); });
   for (const std::string& name : there) {
     if (name != "other" && std::find(names.begin(), names.end(), name) == names.end())
@@ -56,6 +52,14 @@ std::vector<std::string> phase_names(const std::vector<const json*>& all) {
   }
   if (there.contains("other")) names.emplace_back("other");
   return names;
+}
+
+std::vector<std::string> phase_names(const std::vector<const json*>& all) {
+  std::set<std::string> there;
+  for (const json* phases : all) {
+    for (const auto& [name, seconds] : phases->items()) there.insert(name);
+  }
+  return in_order(there);
 }
 
 void check_phases(const json& phases, const std::string& where, Problems& problems) {
@@ -122,16 +126,46 @@ void take_memory(TimedStep& step, const json& row, const char* peak) {
   if (row.contains("capacity_bytes")) step.capacity_bytes = row.at("capacity_bytes");
 }
 
-TimedStep measured_step(const json& measured) {
+std::int64_t stage_of(const json& report, std::int64_t rank) {
+  return rank * report.at("pipeline_model_parallel_size").get<std::int64_t>() /
+         report.at("world_size").get<std::int64_t>();
+}
+
+/// The document itself, which is of the slowest rank, or the row of the slowest of a stage.
+const json& slowest_of(const json& report, std::optional<std::int64_t> stage) {
+  const json* slowest = &report.at("measured");
+  if (!stage) return *slowest;
+  bool found = false;
+  for (const json& row : report.at("measured").at("ranks")) {
+    if (stage_of(report, row.at("rank")) != *stage) continue;
+    if (found && row.at("step_time_s") <= slowest->at("step_time_s")) continue;
+    slowest = &row;
+    found = true;
+  }
+  return *slowest;
+}
+
+TimedStep measured_step(const json& report, std::optional<std::int64_t> stage) {
+  const json& measured = report.at("measured");
+  const json& slowest = slowest_of(report, stage);
   TimedStep step;
   step.simulated = false;
-  step.ps = picoseconds(measured.at("step_time_s").get<double>());
-  step.rank = measured.value("slowest_rank", std::int64_t{0});
-  step.phases = phases_of_measured(measured);
+  step.ps = picoseconds(slowest.at("step_time_s").get<double>());
+  step.rank = slowest.contains("rank") ? slowest.at("rank").get<std::int64_t>()
+                                       : measured.value("slowest_rank", std::int64_t{0});
+  step.phases = phases_of_measured(slowest);
   for (const json& row : measured.at("ranks")) {
     if (row.contains("memory")) take_memory(step, row.at("memory"), "peak_allocated_bytes");
   }
   return step;
+}
+
+StepView simulated_view(const json& report, const json& simulated,
+                        std::optional<std::int64_t> stage) {
+  for (const std::int64_t rank : attributed_ranks(simulated)) {
+    if (stage && stage_of(report, rank) == *stage) return view_rank(simulated, rank);
+  }
+  return view_step(simulated);
 }
 
 std::string machine_text(const json& report) {
@@ -240,9 +274,10 @@ std::string print_measured(const json& report) {
          ranks_table(measured.at("ranks"));
 }
 
-TimedStep timed_step(const json& report, const std::string& where) {
-  if (report.contains("measured")) return measured_step(report.at("measured"));
-  const StepView view = view_step(simulated_step(report, where));
+TimedStep timed_step(const json& report, const std::string& where,
+                     std::optional<std::int64_t> stage) {
+  if (report.contains("measured")) return measured_step(report, stage);
+  const StepView view = simulated_view(report, simulated_step(report, where), stage);
   TimedStep step;
   step.ps = view.step_time_ps;
   step.rank = view.rank;
@@ -253,20 +288,27 @@ TimedStep timed_step(const json& report, const std::string& where) {
   return step;
 }
 
+std::optional<std::int64_t> common_stage(const TimedStep& step, const json& report,
+                                         const json& other) {
+  const char* const stages = "pipeline_model_parallel_size";
+  if (report.at(stages) != other.at(stages)) return std::nullopt;
+  return stage_of(report, step.rank);
+}
+
 std::string kind_of(const TimedStep& step) { return step.simulated ? "simulated" : "measured"; }
 
 std::string timed_columns_text(const std::vector<ReportFile>& runs) {
   std::vector<TimedStep> steps;
-  std::vector<std::string> phases;
+  std::set<std::string> there;
   std::vector<TextTable::Column> columns{{"", Align::kLeft}};
   for (const ReportFile& run : runs) {
-    steps.push_back(timed_step(run.report, run.path.string()));
-    for (const NamedTime& phase : steps.back().phases) {
-      if (std::find(phases.begin(), phases.end(), phase.name) == phases.end())
-        phases.push_back(phase.name);
-    }
+    const auto stage =
+        steps.empty() ? std::nullopt : common_stage(steps[0], runs[0].report, run.report);
+    steps.push_back(timed_step(run.report, run.path.string(), stage));
+    for (const NamedTime& phase : steps.back().phases) there.insert(phase.name);
     columns.push_back({terminal_line(run.path.parent_path().filename().string())});
   }
+  const std::vector<std::string> phases = in_order(there);
   const bool of_two = runs.size() == 2;
   if (of_two) {
     columns.push_back({"ratio"});

@@ -31,8 +31,14 @@ struct TimedStep {
   std::vector<NamedTime> phases;  ///< add up to the step; empty: the report has none
   std::optional<std::int64_t> peak_bytes, capacity_bytes;  ///< of the fullest rank
 };
-/// Throws ConfigError when the run was neither simulated nor timed.
-[[nodiscard]] TimedStep timed_step(const nlohmann::json& report, const std::string& where);
+/// `stage`: of the slowest rank of that pipeline stage, where the report has its phases; none: of
+/// all. Throws ConfigError when the run was neither simulated nor timed.
+[[nodiscard]] TimedStep timed_step(const nlohmann::json& report, const std::string& where,
+                                   std::optional<std::int64_t> stage = std::nullopt);
+/// Of the step's rank; none: the two runs have other numbers of stages.
+[[nodiscard]] std::optional<std::int64_t> common_stage(const TimedStep& step,
+                                                       const nlohmann::json& report,
+                                                       const nlohmann::json& other);
 
 /// "simulated", "measured".
 [[nodiscard]] std::string kind_of(const TimedStep& step);

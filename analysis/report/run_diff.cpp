@@ -385,9 +385,10 @@ namespace {
 
 /// What steps of both kinds have: time, phases, peaks of memory.
 RunDiff diff_timed(const ReportFile& before, const ReportFile& after) {
-  const TimedStep a = timed_step(before.report, before.path.string()),
-                  b = timed_step(after.report, after.path.string());
+  const TimedStep a = timed_step(before.report, before.path.string());
   RunDiff diff;
+  diff.stage = common_stage(a, before.report, after.report);
+  const TimedStep b = timed_step(after.report, after.path.string(), diff.stage);
   diff.before = before.path.string();
   diff.after = after.path.string();
   diff.simulated_before = a.simulated;

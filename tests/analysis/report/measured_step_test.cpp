@@ -99,9 +99,9 @@ TEST(MeasuredStep, AModelIsComparedWithADevice) {
   const ReportFile model =
       made_file(made_report({row("forward", "mlp", "mm", "compute", 500'000'000'000),
                              row("", "", "idle", "other", 500'000'000'000)}));
-  const std::string text = timed_columns_text({model, made_file(measured_report(2.75))});
+  const std::string text = timed_columns_text({model, made_file(measured_report(5.5))});
   EXPECT_THAT(text, HasSubstr("simulated"));
-  EXPECT_THAT(text, HasSubstr("3 ×")) << "1 s and 3 s";
+  EXPECT_THAT(text, HasSubstr("3.00 ×")) << "1 s, and 3 s of the rank of its stage";
   EXPECT_THAT(text, HasSubstr("Largest difference: forward +2250 ms, 112 % of the step's"));
   EXPECT_FALSE(diff_runs(model, made_file(measured_report(1))).simulated_after);
 }
