@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <iterator>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -35,6 +34,7 @@
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/planned_load.h"
 #include "trainer/app/planned_saves.h"
+#include "trainer/app/operator_check.h"
 #include "trainer/app/process_records.h"
 #include "trainer/app/progress.h"
 #include "trainer/app/run_facts.h"
@@ -44,6 +44,7 @@
 #include "trainer/config/run_config.h"
 #include "trainer/config/simulated_routing.h"
 #include "trainer/data/data_module.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/run_report.h"
 #include "trainer/faults.h"
 #include "trainer/replica_check.h"
@@ -123,6 +124,7 @@ class Run {
     const sim::StorageOverrides numbers = overrides_of(request);
     device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
                /*record=*/true, numbers.machine,  request.calibrated};
+    choose_provider();
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
@@ -144,7 +146,11 @@ class Run {
           "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
-    if (link_ && plugin_ != nullptr && plugin_->api().give_step != nullptr)
+    if (plugin_ != nullptr)
+      after_first("operators", [&] {
+        if (is_first()) refuse_lacking_operators(request, device_, *plugin_);
+      });
+    if (link_ && plugin_ != nullptr && plugin_->api().give_accounts != nullptr)
       process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
     open_checkpoints(std::move(resume));
@@ -170,6 +176,7 @@ class Run {
     world.world_size = config_.world_size();
     world.device_type = request_.device;
     world.plugin = plugin_;
+    world.backend = device_.backend;
     world.host_threads = request_.host_threads;
     world.shape_only = request_.shape_only;
     world.representatives = representatives_;
@@ -214,6 +221,17 @@ class Run {
  private:
   /// Whether this process runs rank 0, and so speaks and writes for the job.
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
+
+  void choose_provider() {
+    device_.plugin = request_.device_plugin;
+    device_.library = request_.device_library;
+    device_.backend = request_.backend;
+    if (!link_) return;
+    const int each = config_.world_size() / link_->processes();
+    device_.first_rank = link_->process() * each;
+    device_.first_local_rank = link_->launch().local_process * each;
+    device_.address = link_->launch().address;
+  }
 
   void note_interrupt(runtime::RankContext& rank, const StopOnSignal& signals) {
     interrupted_ = true;
@@ -512,7 +530,8 @@ class Run {
     write_file_atomically(directory_ / "host.json", analysis::host_report(host_).dump(1) + "\n");
     const json saves =
         planned_saves_ ? planned_saves_->report(step_report_.at("step_time_ps")) : json(nullptr);
-    const json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
+    json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
+    if (plugin_ != nullptr) analysis::add_measured(report, ask(plugin_->api().measured_report));
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     const std::string text =
         request_.json ? report.dump(1) + "\n" : analysis::print_run_report(report);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <string>
 
 #include "analysis/report/step_place.h"
 #include "trainer/app/software_facts.h"

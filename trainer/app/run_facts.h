@@ -6,7 +6,8 @@
 
 namespace trellis::trainer {
 
-/// What a run's report says of it before it has begun. Throws ConfigError of its calibration file.
+/// What the report of a run says before it has begun. Reads the record of what was validated, and
+/// the calibration that the request names. Throws ConfigError.
 [[nodiscard]] analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config);
 
 }  // namespace trellis::trainer
