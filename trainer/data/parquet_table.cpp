@@ -42,7 +42,10 @@ arrow::Result<std::string> content_of(const TableRequest& request) {
     fields.push_back(arrow::field(request.columns[i].first, array->type()));
     arrays.push_back(std::move(array));
   }
-  const auto table = arrow::Table::Make(arrow::schema(fields), arrays,
+  std::shared_ptr<arrow::KeyValueMetadata> metadata;
+  if (!request.schema.empty())
+    metadata = arrow::KeyValueMetadata::Make({"schema"}, {request.schema});
+  const auto table = arrow::Table::Make(arrow::schema(fields, metadata), arrays,
                                         static_cast<std::int64_t>(request.rows.size()));
   ARROW_ASSIGN_OR_RAISE(auto out, arrow::io::BufferOutputStream::Create());
   ARROW_RETURN_NOT_OK(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out));
