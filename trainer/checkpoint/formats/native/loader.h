@@ -31,8 +31,8 @@ class Loader {
   [[nodiscard]] Value user_content() const;
 
   /// Collective: fills the tensors. Each file is read by one rank of the process. A stored tensor
-  /// that a tensor of training has as a whole is read into its place, and the other ranks that want
-  /// it copy it from there; all others are read by one of the ranks that want them, and taken by
+  /// that a tensor of training has as a whole is read into its place, and the other ranks that need
+  /// it copy it from there; all others are read by one of the ranks that need them, and taken by
   /// the others in waves of bounded size. A weight that the checkpoint has in fewer bits than
   /// wanted, or not at all, comes from its masters; masters and moving averages that it does not
   /// have from the weights. Throws ConfigError with every tensor that is missing, or that has
@@ -42,7 +42,7 @@ class Loader {
   [[nodiscard]] const TransferPlan& plan() const { return shared_.plan(); }
 
  private:
-  /// What a rank wants: the stored tensors, and the places in its memory that are whole ones.
+  /// What a rank needs: the stored tensors, and the places in its memory that are whole ones.
   struct Wish {
     std::set<std::size_t> tensors;
     std::map<std::size_t, at::Tensor> places;
