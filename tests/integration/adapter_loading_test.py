@@ -271,8 +271,6 @@ class OfRuns(Case):
             EIGHT, f"{loaded}, lora_load_tag: {tag}", model="fuse_gate_up: true", steps=2
         )
         self.assertEqual(same, expected)
-        one = self.losses(ONE, loaded, model="fuse_gate_up: true", steps=2)
-        self.close(one, expected)
         separate = self.losses(ONE, loaded, model=SEPARATE, steps=2)
         self.close(separate[:1], expected[:1])
         # A checkpoint with the base's weights is a source too; NxD's folder has no manifest.
@@ -286,11 +284,8 @@ class OfRuns(Case):
     def test_replicated_heads(self):
         model = f"{FUSED}\n  fuse_gate_up: true"
         folder, _, expected = self.saved(FOUR, "[qkv_proj, o_proj]", model=model)
-        for fused in ("true", "false"):
-            loaded = self.losses(
-                ONE, LOADED + str(folder), model=f"{model}\n  fuse_qkv: {fused}", steps=2
-            )
-            self.close(loaded, expected)
+        separate = f"{model}\n  fuse_qkv: false"
+        self.close(self.losses(ONE, LOADED + str(folder), model=separate, steps=2), expected)
 
     def test_megatron_models(self):
         """The base is the seed's: the same in both runs."""
@@ -371,8 +366,6 @@ class Mixtures(Case):
         loaded = LOADED + str(folder)
         layout = "distributed_strategy.expert_model_parallel_size=2"
         self.close(self.losses(EIGHT, loaded, layout, model=self.MOE), expected)
-        numbers = "lora_rank: 4, lora_alpha: 8, target_modules: null"
-        self.losses(ONE, numbers, model=self.MOE, steps=1)
         for target in ("down_proj", "gate_up_proj", "router.linear_router"):
             done = self.start(ONE, f"target_modules: [{target}]", model=self.MOE)
             self.assertEqual(done.returncode, 2, done.stderr)

@@ -156,6 +156,13 @@ INSTANTIATE_TEST_SUITE_P(
                           8'030'261'248 +
                               std::int64_t{32} * 16 *
                                   (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
+                    // Rank 16 on queries, values and the output projection of a mixture.
+                    Model{"Mixtral_Lora",
+                          "hf_mixtral_8x7b",
+                          47'508'099'072 + std::int64_t{32} * 16 * 3 * 2 * 4096,
+                          {"model_alignment_strategy={sft: {}, peft: {lora_rank: 16, "
+                           "target_modules: [q_proj, v_proj, o_proj]}}",
+                           "data.tokenizer={library: byte-level}"}},
                     // Two norms more in each layer; the one inside the MLP is cut over TP.
                     Model{"MegatronGptNormformer",
                           "megatron_gpt",

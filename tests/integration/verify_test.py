@@ -173,7 +173,7 @@ class Contexts(unittest.TestCase):
         few = ["model.num_layers=2", "model.moe.dropless=true", "model.moe.capacity_factor=0.0"]
         chosen = self.of_contexts(
             *(MIXTRAL, *SMALL, *RING, *few, "--ranks", 4, "precision=null", "precision.type=fp64"),
-            *("--layouts", "CP4.EP4.ZeRO1,PP2.CP2.EP2,TP2.CP2.SP.ZeRO1"),
+            *("--layouts", "CP4.EP4.ZeRO1,PP2.CP2.EP2.full,TP2.CP2.SP.ZeRO1.KV2.full"),
         )
         self.assertIn("CP4 balanced EP4 ZeRO1", chosen)
 
@@ -181,21 +181,21 @@ class Contexts(unittest.TestCase):
         dropped = ["model.hidden_dropout=0.1", "model.ffn_dropout=0.1", "precision=null"]
         self.of_contexts(
             *(*MEGATRON, *SMALL, *RING, *dropped, "precision.type=fp64", "--ranks", 4),
-            *("--layouts", "CP4.ZeRO1,TP2.CP2.SP.ZeRO1,TP2.CP2.full"),
+            *("--layouts", "CP4.ZeRO1.full,TP2.CP2.SP.ZeRO1.full"),
         )
 
     def test_preference_pairs_and_adapters_that_drop(self):
         pairs = [f"data.train_dir={SOURCE / 'examples/alignment/preferences.jsonl'}"]
         adapters = "peft: {lora_rank: 2, lora_dropout: 0.1, target_modules: [qkv_proj, o_proj]}"
-        for strategy in (
-            "{orpo: {beta: 0.5}}",
-            "{orpo: {beta: 0.5, implementation: trl}}",
-            "{dpo: {kl_beta: 0.5}, " + adapters + "}",
+        for strategy, layout in (
+            ("{orpo: {beta: 0.5}}", "CP4.ZeRO1.full"),
+            ("{orpo: {beta: 0.5, implementation: trl}}", "TP2.CP2.balanced.SP.KV2.full"),
+            ("{dpo: {kl_beta: 0.5}, " + adapters + "}", "TP2.CP2.SP.ZeRO1.KV2.full"),
         ):
             self.of_contexts(
                 *(LLAMA, *SMALL, *RING, *pairs, f"model_alignment_strategy={strategy}"),
                 *("--ranks", 4, "precision=null", "precision.type=fp64"),
-                *("--layouts", "CP4.ZeRO1,TP2.CP2.SP.ZeRO1"),
+                *("--layouts", layout),
             )
 
     def test_rings_of_emulated_cores_equal_one_cpu_rank(self):
@@ -235,7 +235,7 @@ class Experts(unittest.TestCase):
             *(MIXTRAL, *SMALL, "model.num_layers=2", "model.moe.num_shared_experts=1"),
             f"data.train_dir={SOURCE / 'examples/alignment/answers.jsonl'}",
             f"model_alignment_strategy={strategy % targets}",
-            *("--ranks", 4, "--layouts", "EP2.TP2.SP.ZeRO1,PP2.EP2.ZeRO1", "--steps", 2),
+            *("--ranks", 4, "--layouts", "EP2.TP2.SP.ZeRO1.KV2,PP2.EP2.ZeRO1.full", "--steps", 2),
             *("precision=null", "precision.type=fp64", "--json"),
         )
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])

@@ -24,6 +24,17 @@ ShardPlace place_of(const at::Tensor& input, int dim, bool is_part, const Parall
                  : ShardPlace{dim, input.size(dim), {{0, input.size(dim)}}};
 }
 
+/// Of a row-parallel layer's input: heads need not follow each other.
+ShardPlace columns_of(std::int64_t size, const std::optional<Partition>& partition,
+                      const ParallelGroup& tp) {
+  if (!partition) return ShardPlace::part(2, size / tp.size, tp);
+  ShardPlace place{2, size, rows_of(partition->blocks[0], tp.rank, tp.size)};
+  for (RowRange& range : place.rows) {
+    if (range.is_padding()) range.first = 0;  // zeros, whatever drops them
+  }
+  return place;
+}
+
 }  // namespace
 
 ColumnParallelLora::ColumnParallelLora(const ModuleContext& context, const LoraSection& lora,
@@ -71,7 +82,7 @@ RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection
       dropout_(context, path + ".lora_dropout", lora.dropout),
       a_(context, path + ".lora_A", input_size, lora.rank,
          {.init = init_of(lora), .bias = false, .input_is_parallel = true, .partition = partition}),
-      tp_(context.tp()) {
+      columns_(columns_of(input_size, partition, context.tp())) {
   context.parameters->back().adapter = true;
   b_ = make_adapter(context,
                     {path + ".lora_B.weight", {output_size, lora.rank}, -1, 1, WeightInit::zeros()})
@@ -80,7 +91,7 @@ RowParallelLora::RowParallelLora(const ModuleContext& context, const LoraSection
 
 at::Tensor RowParallelLora::add_to(const at::Tensor& output, const at::Tensor& input) const {
   if (!position_->adapters) return output;
-  const at::Tensor dropped = dropout_.forward(input, place_of(input, 2, true, tp_));
+  const at::Tensor dropped = dropout_.forward(input, columns_);
   return output + at::linear(a_.forward(dropped).mul(scale_), b_);
 }
 

@@ -94,7 +94,7 @@ class RowParallelLora {
   Dropout dropout_;
   RowParallelLinear a_;
   at::Tensor b_;
-  ParallelGroup tp_;
+  ShardPlace columns_;  ///< this rank's of the un-sharded input
 };
 
 }  // namespace trellis::trainer
