@@ -9,6 +9,7 @@
 
 #include "analysis/report/report_file.h"
 #include "analysis/report/step_view.h"
+#include "base/error.h"
 
 /// Steps that a device timed itself: `measured` of a run report, schema trellis.measured/1. What it
 /// has in common with a simulated step is compared: time, phases, memory.

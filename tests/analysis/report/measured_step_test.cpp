@@ -44,7 +44,7 @@ json measured(double forward) {
 }
 
 json measured_report(double forward) {
-  json report = made_report({row("forward", "mlp", "mm", "compute", 4000)});
+  json report = made_report(json::array({row("forward", "mlp", "mm", "compute", 4000)}));
   for (const char* key : {"simulated", "memory", "portability", "mfu", "mfu_denominator_flops",
                           "instance", "nodes", "step_time_ms", "tokens_per_s"})
     report.erase(key);
@@ -112,7 +112,8 @@ TEST(MeasuredStep, TheGateTakesItsTimeAndMemory) {
                           parse_limit("--max-memory-growth", "0%")};
   EXPECT_TRUE(judge(baseline, made_file(measured_report(1.1)), limits, false).passed());
   EXPECT_FALSE(judge(baseline, made_file(measured_report(1.2)), limits, false).passed());
-  const ReportFile model = made_file(made_report({row("forward", "mlp", "mm", "compute", 4000)}));
+  const ReportFile model =
+      made_file(made_report(json::array({row("forward", "mlp", "mm", "compute", 4000)})));
   EXPECT_THROW((void)judge(baseline, model, limits, false), ConfigError);
 }
 
