@@ -5,8 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -15,6 +18,29 @@
 extern char** environ;
 
 namespace trellis {
+
+namespace {
+
+/// Whether the variable says which process of a job this is, or where the others are.
+bool is_of_a_launcher(std::string_view variable) {
+  constexpr std::array<std::string_view, 14> kBeginnings{
+      "RANK=", "WORLD_SIZE=",  "LOCAL_RANK=",  "LOCAL_WORLD_SIZE=",    "GROUP_RANK=",
+      "ROLE_", "MASTER_ADDR=", "MASTER_PORT=", "TORCHELASTIC_",        "SLURM_",
+      "OMPI_", "PMI_",         "PMIX_",        "JOB_COMPLETION_INDEX="};
+  return std::ranges::any_of(
+      kBeginnings, [&](std::string_view beginning) { return variable.starts_with(beginning); });
+}
+
+std::vector<char*> environment_of(const ChildProcess& child) {
+  std::vector<char*> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!child.alone || !is_of_a_launcher(*variable)) variables.push_back(*variable);
+  }
+  variables.push_back(nullptr);
+  return variables;
+}
+
+}  // namespace
 
 pid_t start_child(const ChildProcess& child) {
   std::vector<std::string> words = {child.program == "/proc/self/exe" ? "trellis"
@@ -32,8 +58,8 @@ pid_t start_child(const ChildProcess& child) {
   posix_spawnattr_init(&attributes);
   if (child.own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t id = 0;
-  const int failed =
-      ::posix_spawn(&id, child.program.c_str(), &files, &attributes, pointers.data(), environ);
+  const int failed = ::posix_spawn(&id, child.program.c_str(), &files, &attributes, pointers.data(),
+                                   environment_of(child).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
   if (failed != 0)

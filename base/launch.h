@@ -15,6 +15,7 @@ struct Launch {
   int port = 29500;             ///< where its store listens
   bool store_is_there = false;  ///< torchrun's agent serves the store; otherwise process 0 does
   int restart = 0;              ///< torchrun: how often the job was started again
+  int local_process = 0;        ///< among those on this host; 0 where the launcher does not say
 };
 
 /// Value of an environment variable; "": unset.

@@ -36,8 +36,8 @@ std::string text_of(std::FILE* file) {
 
 /// The exit code. `err`: −1: this program's own.
 int run_child(const std::vector<std::string>& arguments, std::FILE* out, int err) {
-  const int exit_code =
-      wait_for(start_child({.arguments = arguments, .out = ::fileno(out), .err = err}));
+  const int exit_code = wait_for(
+      start_child({.arguments = arguments, .out = ::fileno(out), .err = err, .alone = true}));
   if (exit_code > 128 && exit_code != static_cast<int>(ExitCode::kInterrupted)) {
     throw Error(ExitCode::kInternal, "trellis " + arguments.front() + " was ended by signal " +
                                          std::to_string(exit_code - 128));

@@ -61,7 +61,8 @@ void add_calibrate(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<CalibrateOptions>();
   verb->add_option(
           "measurements", options->measurements,
-          "CSV: config, instance, step_s, use (fit or test); if wanted nodes, overrides, id")
+          "CSV: config, instance, use (fit or test), and step_s or run (the folder of a run that a "
+          "device of LibTorch timed); if wanted nodes, overrides, id")
       ->required();
   verb->add_option("--write", options->write,
                    "calibration file for `trellis simulate --calibration`")

@@ -17,7 +17,7 @@ void add_diff(CLI::App& app, int& exit_code) {
     bool json = false;
   };
   CLI::App* verb = app.add_subcommand("diff",
-                                      "why a simulated step is faster or slower than another: by "
+                                      "why a step is faster or slower than another: by "
                                       "part, phase, component, operator; memory, links, settings");
   auto options = std::make_shared<DiffOptions>();
   verb->add_option("before", options->before, "a run's folder or its report.json")->required();

@@ -164,6 +164,7 @@ std::vector<Diagnosis> examine() {
   std::vector<Diagnosis> all{
       library("libtrellis_trainer.so", "train, simulate, verify, memory"),
       library("libtrellis_neuron.so", "every emulated run"),
+      library("libtrellis_torch_device.so", "train on a device of LibTorch"),
       library("libtrellis_parquet.so", "sweep --parquet"),
       library("libtrellis_s3.so", "checkpoints at s3://"),
       loaded_library("libtorch_cpu"),

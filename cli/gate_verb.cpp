@@ -10,6 +10,7 @@
 #include "cli/ci_options.h"
 #include "cli/not_empty.h"
 #include "cli/verbs.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/perf_gate.h"
 
 namespace trellis::cli {
@@ -40,11 +41,10 @@ int update(const GateOptions& options, const analysis::ReportFile& run) {
   const nlohmann::json baseline = analysis::make_baseline(run);
   write_file_atomically(options.baseline, baseline.dump(1) + "\n");
   if (!options.summary.empty())
-    write_summary(options.summary, "### Simulated step: new baseline\n\n`" + options.baseline +
+    write_summary(options.summary, "### New baseline of the step\n\n`" + options.baseline +
                                        "` is now `" + run.path.string() + "`\n");
   const std::string step =
-      std::to_string(baseline.at("report").at("simulated").at("step_time_ps").get<std::int64_t>()) +
-      " ps";
+      std::to_string(analysis::timed_step(baseline.at("report"), options.baseline).ps) + " ps";
   if (options.json) {
     std::cout << nlohmann::json({{"schema", "trellis.gate/1"},
                                  {"baseline", options.baseline},
@@ -95,7 +95,8 @@ int gate(const GateOptions& options) {
 void add_gate(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("gate",
                                       "for continuous integration: simulated step time and "
-                                      "modelled memory against a baseline file, without noise");
+                                      "modelled memory against a baseline file, without noise; of "
+                                      "a device's clock with its noise");
   auto options = std::make_shared<GateOptions>();
   verb->add_option("run", options->run, "a run's folder or its report.json")->required();
   verb->add_option("--baseline", options->baseline,

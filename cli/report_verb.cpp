@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "cli/output_files.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/report_file.h"
 #include "analysis/report/report_summary.h"
 #include "analysis/report/run_report.h"
@@ -45,7 +47,10 @@ void report_one(const ReportFile& file, bool json_output) {
 
 void report_columns(const std::vector<ReportFile>& files, bool json_output) {
   if (!json_output) {
-    std::cout << analysis::columns_text(files);
+    const bool any_measured = std::ranges::any_of(
+        files, [](const ReportFile& file) { return file.report.contains("measured"); });
+    std::cout << (any_measured ? analysis::timed_columns_text(files)
+                               : analysis::columns_text(files));
     return;
   }
   nlohmann::json documents = nlohmann::json::array();
@@ -76,9 +81,11 @@ void add_report(CLI::App& app, int& exit_code) {
       ->check(not_empty("a file name"));
   verb->footer(
       "Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
+      "  trellis report runs/emulated runs/measured       where the model is wrong\n"
       "  trellis report runs/tp8 --html tp8.html\n"
       "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
-      "Times are simulated milliseconds; shares are of the simulated step. What explains a change: "
+      "Times are simulated milliseconds, or of a device's clock (Measured step); shares are of the "
+      "simulated step. What explains a change: "
       "trellis diff A B.\n"
       "Parts of a rank's step, which add up to it: matmul: the Tensor engine is busy; other "
       "compute: Vector, Scalar or GpSimd, or only DMA, without it;\n"

@@ -187,6 +187,30 @@ void rank_options(CLI::App& verb, RunRequest& request) {
                 "replayed; same figures, later");
 }
 
+/// Where the ranks' tensors are, and who makes the device.
+void device_options(CLI::App& verb, RunRequest& request) {
+  verb.add_option("--device", request.device,
+                  "neuron (emulated), cpu, or a device of LibTorch, which is timed by the clock: "
+                  "cuda, xpu, mps, privateuse1 or the name that its library registers")
+      ->capture_default_str()
+      ->check(not_empty("a device"));
+  verb.add_option("--device-library", request.device_library,
+                  "shared library that registers the device with LibTorch when it is loaded")
+      ->type_name("PATH")
+      ->check(not_empty("a file name"));
+  verb.add_option("--device-plugin", request.device_plugin,
+                  "provider of the device: torch_device (any device of LibTorch), or the library "
+                  "of another one (device/plugin.h); none: what --device needs")
+      ->type_name("PLUGIN")
+      ->check(not_empty("a provider"));
+  verb.add_option("--backend", request.backend,
+                  "c10d backend between ranks of a device of LibTorch: gloo, nccl (LibTorch for "
+                  "CUDA), or one of --device-library; none: bytes go through the host's memory, "
+                  "summed in the order of ranks")
+      ->type_name("BACKEND")
+      ->check(not_empty("a backend"));
+}
+
 void checkpoint_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("--checkpoint-every", request.checkpoint_every,
                   "also what saving a checkpoint every N steps costs, and a restart; none: "
@@ -209,9 +233,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   auto request = std::make_shared<RunRequest>();
   request->command_line = command_line;
   common_options(*verb, *request);
-  verb->add_option("--device", request->device, "neuron (emulated) or cpu")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"neuron", "cpu"}));
+  device_options(*verb, *request);
   verb->add_flag(
       "--test", request->test,
       "after training, one pass over the test data (trainer.limit_test_batches of it): test_loss");

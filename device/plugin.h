@@ -1,8 +1,10 @@
-/* The C ABI between the trainer and the library of a device. A plugin is a shared library that,
- * when loaded, registers a LibTorch device and exports one function, trellis_device_plugin. The
- * emulator is one provider; a shim around AWS's TorchNeuron can be another: members marked
- * "optional" may be NULL. All strings are UTF-8; JSON documents carry a "schema". Errors: non-zero
- * result and a text from last_error(), valid on the calling thread until its next call. */
+/* The C ABI between the trainer and the library of a device. A plugin is a shared library that
+ * exports one function, trellis_device_plugin. Two providers are here: the emulator
+ * (libtrellis_neuron.so), which registers the device `neuron` when it is loaded, and
+ * libtrellis_torch_device.so, which serves any device that LibTorch or a library for it has.
+ * Members marked "optional" may be NULL. All strings are UTF-8; JSON documents carry a "schema".
+ * Errors: non-zero result and a text from last_error(), valid on the calling thread until its next
+ * call. */
 #ifndef TRELLIS_DEVICE_PLUGIN_H
 #define TRELLIS_DEVICE_PLUGIN_H
 
@@ -12,7 +14,7 @@
 extern "C" {
 #endif
 
-#define TRELLIS_PLUGIN_ABI_VERSION 2
+#define TRELLIS_PLUGIN_ABI_VERSION 3
 
 enum trellis_comm_kind { /* same order as trellis::sim::CollectiveKind */
                          TRELLIS_ALL_REDUCE,
@@ -41,10 +43,19 @@ typedef struct trellis_comm {
   int32_t num_outputs;
 } trellis_comm;
 
+/* A c10d backend that is to be made for one rank's side of a group. */
+typedef struct trellis_backend_request {
+  const char* backend; /* "gloo", "nccl", …: as the user named it */
+  void* store;         /* c10::intrusive_ptr<c10d::Store>*: of this group alone */
+  int32_t member;      /* of the group, from 0 */
+  int32_t num_members;
+  int64_t timeout_ms;
+} trellis_backend_request;
+
 typedef struct trellis_device_plugin_t {
   uint32_t abi_version; /* TRELLIS_PLUGIN_ABI_VERSION of the plugin's build */
   uint32_t struct_size;
-  const char* device_type; /* "neuron" */
+  const char* device_type; /* "neuron"; NULL: the device that configure's option "device" names */
   const char* provider;    /* name and version, e.g. "trellis-emulator 1.2.3" */
   const char* torch_version;
 
@@ -60,10 +71,16 @@ typedef struct trellis_device_plugin_t {
    * (needs shape_only): {mesh: sizes, fastest axis first; along: per axis, whether ranks that
    * differ along it are equal}; then only the lowest of equal ranks run, one device index each, and
    * represent the others. A later call replaces the machine; it fails while tensors are alive on
-   * the device. */
+   * the device. A provider of several devices takes other options (schema
+   * trellis.torch_device_options/1): device ("cpu", "cuda", "privateuse1", …), library (loaded
+   * first; "": none), backend, world_size, first_local_rank (lowest rank of this process), seed. */
   int (*configure)(const char* options);
   /* Binds the calling thread to a rank of the world: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);
+  /* Optional: the device of a rank as c10::DeviceType and index. NULL: PrivateUse1 with the rank's
+   * place among those that run in this process (with several processes: the rank), whose tensors
+   * lie in host memory. */
+  int (*device_of_rank)(int32_t rank, int32_t* type, int32_t* index);
 
   /* Optional: the emulator's view of communication. start records it in the bound rank's stream and
    * returns a handle ≥ 0; wait marks where the rank's device work needs the result. A real device
@@ -75,11 +92,18 @@ typedef struct trellis_device_plugin_t {
    * trellis::device::BufferCategory. */
   int (*set_category)(const void* tensor, int32_t category);
 
-  /* Optional: ends training step `step` for the bound rank: cuts its last graph. */
+  /* Optional: training step `step` begins for the bound rank. */
+  int (*begin_step)(int64_t step);
+  /* Optional: ends training step `step` for the bound rank: cuts its last graph, or waits for the
+   * device and reads the clock. */
   int (*end_step)(int64_t step);
   /* Optional: after all ranks ended `step`, from one thread: compiles, simulates; *report (JSON,
    * schema trellis.step_report/1) is owned by the plugin until the next call. */
   int (*simulate_step)(int64_t step, const char** report);
+  /* Optional, of a device that times itself: what the steps so far took by the clock, and memory
+   * where the device counts it (JSON, schema trellis.measured/1), owned by the plugin until the
+   * next call. After all ranks ended a step, from one thread. */
+  int (*measured_report)(const char** report);
   /* Optional: writes the last simulated step's timeline. format: "perfetto" or "text". */
   int (*write_trace)(const char* path, const char* format);
   /* Optional: memory per rank by category and phase, current, at its peak and at the peak of each
@@ -88,6 +112,14 @@ typedef struct trellis_device_plugin_t {
   /* Optional: operators × types that ran and those that the hardware does not have (JSON, schema
    * trellis.portability/1), owned by the plugin until the next call. */
   int (*portability_report)(const char** report);
+
+  /* Optional: which of a run's operators the device does not have. `operators`: a document of
+   * portability_report; *report: {lacking, falls_back}, lists of {operator, places} (JSON, schema
+   * trellis.device_operators/1), owned by the plugin until the next call. */
+  int (*check_operators)(const char* operators, const char** report);
+  /* Optional: a c10d backend by name. *backend: a new c10::intrusive_ptr<c10d::Backend>, which the
+   * caller deletes; *takes_device: 1 when it takes tensors of the device, 0 when only the CPU's. */
+  int (*new_backend)(const trellis_backend_request* request, void** backend, int32_t* takes_device);
 
   /* Optional, with the option replay: passes that are like those before them need not be executed.
    * A rank's schedule comes back to the same point, some micro-batches later: mark_period says so,

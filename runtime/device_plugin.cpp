@@ -36,7 +36,8 @@ std::string release_of(const std::string& version) { return version.substr(0, ve
 void* open_library(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     reject(path, c10::str("the file does not exist: build the target that makes ", kLibrary,
-                          ", or set ", kVariable, " to the library of another provider"));
+                          ", or name the library of another provider (", kVariable,
+                          ", --device-plugin)"));
   }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -71,9 +72,10 @@ void check_built_for_us(const std::string& path, const trellis_device_plugin_t& 
   }
 }
 
-/// A plugin registers its device with LibTorch when it is loaded.
+/// A plugin of one device registers it with LibTorch when it is loaded.
 void check_registered(const std::string& path, const trellis_device_plugin_t& api) {
-  const std::string type = text_or(api.device_type, "none");
+  if (api.device_type == nullptr) return;
+  const std::string type = api.device_type;
   const std::string registered = c10::get_privateuse1_backend();
   if (type != registered) {
     reject(path, c10::str("device type mismatch: the plugin serves \"", type,
@@ -123,6 +125,11 @@ std::string DevicePlugin::default_path() {
   if (const char* chosen = std::getenv(kVariable); chosen != nullptr && *chosen != '\0')
     return chosen;
   return installed_library(kLibrary).string();
+}
+
+std::string DevicePlugin::path_of(const std::string& provider) {
+  if (provider.find('/') != std::string::npos || provider.ends_with(".so")) return provider;
+  return installed_library("libtrellis_" + provider + ".so").string();
 }
 
 void DevicePlugin::check(std::int64_t result) const {

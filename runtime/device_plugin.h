@@ -13,11 +13,17 @@ class DevicePlugin {
   /// `path`: the library. Throws ConfigError when it is missing, exports no plugin, or was built
   /// for another ABI or LibTorch version (expected, got, what to do).
   static const DevicePlugin& load(const std::string& path);
+  /// `provider`: the path of a library, or of libtrellis_<provider>.so next to this one.
+  static std::string path_of(const std::string& provider);
   /// $TRELLIS_DEVICE_PLUGIN, else libtrellis_neuron.so next to this library or program, or in the
   /// lib/ next to its bin/.
   static std::string default_path();
 
   [[nodiscard]] const trellis_device_plugin_t& api() const { return *api_; }
+  /// Whether it may be set up for a device of this type.
+  [[nodiscard]] bool serves(const std::string& device_type) const {
+    return api_->device_type == nullptr || device_type == api_->device_type;
+  }
   /// Throws Error with the plugin's text and exit code when `result` is non-zero (or, for handles,
   /// negative).
   void check(std::int64_t result) const;

@@ -45,6 +45,9 @@ class ProcessLink {
   [[nodiscard]] int processes() const { return launch_.processes; }
   [[nodiscard]] const Launch& launch() const { return launch_; }
 
+  /// A connection to the store, of the caller alone: what waits there keeps no one else waiting.
+  [[nodiscard]] c10::intrusive_ptr<c10d::Store> new_store() { return store_->clone(); }
+
   /// What process 0 said under this name; the others wait for it. Throws Error when it ended.
   [[nodiscard]] std::string from_first(const std::string& name, const std::string& said);
   /// What the first process to ask said.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/error.h"
 #include "runtime/world.h"
@@ -49,7 +50,8 @@ Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::millise
     : running_(std::move(ranks)),
       threads_(static_cast<int>(running_.size()), permits),
       timeout_(timeout),
-      ranks_(running_.size()) {
+      ranks_(running_.size()),
+      store_(c10::make_intrusive<c10d::HashStore>()) {
   for (int rank : running_) host_group_ = &join("host", running_, rank);
 }
 
@@ -67,6 +69,10 @@ Rendezvous::Rendezvous(std::vector<int> ranks, int permits, std::chrono::millise
     host_group_ = &join("host", everyone, rank);
     process_group_ = &join("process", running_, rank);
   }
+}
+
+c10::intrusive_ptr<c10d::Store> Rendezvous::new_store() {
+  return link_ == nullptr ? store_->clone() : link_->new_store();
 }
 
 int Rendezvous::seat(int rank) const {

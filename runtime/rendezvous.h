@@ -94,6 +94,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   // --- groups ---
   struct Group;
   Group& join(const std::string& axis, const std::vector<int>& ranks, int rank);
+  /// A connection to what all ranks of the world share, of the caller alone.
+  [[nodiscard]] c10::intrusive_ptr<c10d::Store> new_store();
 
   // --- communications: start returns at once, wait blocks ---
   std::shared_ptr<Transfer> exchange(Group& group, int member, std::uint64_t sequence, Side side);
@@ -189,10 +191,11 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   std::map<std::tuple<std::string, std::vector<int>, int>, std::unique_ptr<Group>> groups_;
   std::mutex movements_mutex_;
   std::map<MovementKey, std::shared_ptr<const Movement>>
-      movements_;                   ///< plans of past calls: training repeats itself
-  Group* host_group_ = nullptr;     ///< of host_barrier
-  Group* process_group_ = nullptr;  ///< of process_barrier; null: host_group_ is
-  ProcessLink* link_ = nullptr;     ///< null: no other processes
+      movements_;                          ///< plans of past calls: training repeats itself
+  Group* host_group_ = nullptr;            ///< of host_barrier
+  Group* process_group_ = nullptr;         ///< of process_barrier; null: host_group_ is
+  ProcessLink* link_ = nullptr;            ///< null: no other processes
+  c10::intrusive_ptr<c10d::Store> store_;  ///< null: the link's
   std::map<int, std::exception_ptr> remote_failures_;  ///< by rank
   std::vector<bool> processes_done_;                   ///< whether their ranks ended or failed
   std::atomic<bool> cancelled_{false};

@@ -28,6 +28,8 @@ class RankWorld final : public torch::CustomClassHolder {
   RankWorld(const std::string& library, std::int64_t world_size, bool shape_only,
             std::int64_t timeout_ms) {
     options_.plugin = &DevicePlugin::load(library);
+    TORCH_CHECK(options_.plugin->api().device_type != nullptr, library,
+                ": expected the provider of one device, whose ranks can be threads of Python");
     options_.device_type = options_.plugin->api().device_type;
     options_.world_size = static_cast<int>(world_size);
     options_.host_threads = options_.world_size;

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "runtime/device_plugin.h"
+#include "runtime/group_backends.h"
 #include "runtime/hang_watch.h"
 #include "runtime/process_link.h"
 #include "runtime/process_group_neuron.h"
@@ -89,12 +90,16 @@ void check_options(const WorldOptions& options) {
   if (options.timeout.count() <= 0)
     throw ConfigError(
         c10::str("communication timeout: expected more than 0 ms, got ", options.timeout.count()));
-  if (options.device_type == kCpu) return;
+  if (options.plugin == nullptr && !options.backend.empty()) {
+    throw ConfigError(
+        c10::str("backend ", options.backend, ": no device plugin is loaded that could make it"));
+  }
+  if (options.device_type == kCpu && options.plugin == nullptr) return;
   if (options.plugin == nullptr) {
     throw ConfigError(c10::str("device ", options.device_type,
                                ": no device plugin is loaded: load one, or use device cpu"));
   }
-  if (options.device_type != options.plugin->api().device_type) {
+  if (!options.plugin->serves(options.device_type)) {
     throw ConfigError(c10::str("device ", options.device_type, ": the loaded plugin serves \"",
                                options.plugin->api().device_type,
                                "\": use that device or load another plugin"));
@@ -103,6 +108,11 @@ void check_options(const WorldOptions& options) {
     throw ConfigError(c10::str("device ", options.device_type,
                                ": its plugin repeats no passes: execute them all"));
   }
+  if (!options.backend.empty() && options.plugin->api().new_backend == nullptr) {
+    throw ConfigError(c10::str("backend ", options.backend, ": the plugin of device ",
+                               options.device_type, " makes none: leave it out"));
+  }
+  if (options.plugin->api().device_of_rank != nullptr) return;
   constexpr std::size_t kMostIndices = 127;  // c10::DeviceIndex is a signed byte
   const std::size_t indices = options.link != nullptr ? static_cast<std::size_t>(options.world_size)
                                                       : ranks_that_run(options).size();
@@ -113,7 +123,9 @@ void check_options(const WorldOptions& options) {
   }
 }
 
+/// Another backend's waits are not seen here: a rank that waits in one keeps its permit.
 int permits(const WorldOptions& options) {
+  if (!options.backend.empty()) return static_cast<int>(ranks_that_run(options).size());
   return options.host_threads > 0
              ? options.host_threads
              : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -127,9 +139,9 @@ class RankBinding {
     // share: collectives inside would deadlock.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     at::set_num_threads(1);
-    if (context.device().is_cpu()) return;
+    if (context.plugin() == nullptr) return;
     context.plugin()->check(context.plugin()->api().bind_rank(context.rank()));
-    guard_.emplace(context.device());
+    if (!context.device().is_cpu()) guard_.emplace(context.device());
   }
 
  private:
@@ -180,13 +192,26 @@ void run_rank(int rank, int seat, const WorldOptions& options, Rendezvous& rende
 
 }  // namespace
 
-RankContext::RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous)
-    : rank_(rank), seat_(seat), options_(options), rendezvous_(rendezvous) {}
+namespace {
 
-c10::Device RankContext::device() const {
-  if (options_.device_type == kCpu) return c10::Device(c10::kCPU);
-  return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(seat_));
+c10::Device device_of(int rank, int seat, const WorldOptions& options) {
+  const bool says = options.plugin != nullptr && options.plugin->api().device_of_rank != nullptr;
+  if (says) {
+    std::int32_t type = 0, index = 0;
+    options.plugin->check(options.plugin->api().device_of_rank(rank, &type, &index));
+    return {static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
+  }
+  if (options.device_type == kCpu) return c10::Device(c10::kCPU);
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(seat)};
 }
+
+}  // namespace
+
+RankContext::RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous)
+    : rank_(rank),
+      options_(options),
+      rendezvous_(rendezvous),
+      device_(device_of(rank, seat, options)) {}
 
 c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string& axis,
                                                               const std::vector<int>& ranks) {
@@ -200,15 +225,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string&
   Rendezvous::Group& group = rendezvous_.join(axis, ranks, rank_);
   const auto backend = c10::make_intrusive<ProcessGroupNeuron>(
       rendezvous_.shared_from_this(), group, member,
-      ProcessGroupNeuron::Options{options_.device_type == kCpu ? nullptr : options_.plugin,
-                                  options_.shape_only, device()});
+      ProcessGroupNeuron::Options{device_.is_cpu() ? nullptr : options_.plugin, options_.shape_only,
+                                  device()});
   auto process_group = c10::make_intrusive<c10d::ProcessGroup>(
       c10::make_intrusive<c10d::HashStore>(), member, static_cast<int>(ranks.size()));
-  constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
-  const c10::intrusive_ptr<c10d::Backend> base = backend;
-  process_group->setBackend(c10::kCPU, kCustom, base);
-  process_group->setBackend(c10::kPrivateUse1, kCustom, base);
-  process_group->setDefaultBackend(kCustom);
+  set_backends(*process_group, backend, {options_, rendezvous_, *group.info, member, device_});
   process_group->setGroupName(c10::str(group.info->label, " #", group.info->instance));
   process_group->setGroupDesc(axis);
   return process_group;

@@ -24,6 +24,7 @@ struct WorldOptions {
   int world_size = 1;
   std::string device_type = "cpu";       ///< "cpu" or the plugin's device type
   const DevicePlugin* plugin = nullptr;  ///< needed unless "cpu"
+  std::string backend;  ///< c10d backend of the plugin for the device's tensors; "": the host's own
   int host_threads = 0;  ///< ranks that may run at the same time; 0: as many as the host has cores
   bool shape_only = false;  ///< communications carry no bytes
   /// Ascending ranks that run; the others do what one of these does, and no one waits for them.
@@ -42,19 +43,20 @@ struct WorldOptions {
 /// What a rank's thread knows about itself.
 class RankContext {
  public:
+  /// `seat`: among the ranks that run; with several processes the rank.
   RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous);
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return options_.world_size; }
-  /// "cpu", or of the plugin's device type; its index is the rank's place among those that run, and
-  /// with several processes the rank.
-  [[nodiscard]] c10::Device device() const;
+  /// The plugin's (trellis_device_plugin_t::device_of_rank), or the CPU.
+  [[nodiscard]] c10::Device device() const { return device_; }
   [[nodiscard]] bool shape_only() const { return options_.shape_only; }
   [[nodiscard]] const DevicePlugin* plugin() const { return options_.plugin; }
   /// Whether passes that repeat may be left to the plugin's repeat_period.
   [[nodiscard]] bool replays() const { return options_.replay; }
 
-  /// A process group with backend `neuron` over `ranks` (global, in member order, this rank among
-  /// them). Every member must call it, in the same order. `axis`: "tp", "pp", "dp", "world".
+  /// A process group over `ranks` (global, in member order, this rank among them): with backend
+  /// `neuron`, and for the device's tensors with WorldOptions::backend where it is set. Every
+  /// member must call it, in the same order. `axis`: "tp", "pp", "dp", "world".
   c10::intrusive_ptr<c10d::ProcessGroup> new_group(const std::string& axis,
                                                    const std::vector<int>& ranks);
   /// Meets all ranks of the world; not part of the simulated timeline. `timeout`: how long another
@@ -86,9 +88,9 @@ class RankContext {
 
  private:
   int rank_;
-  int seat_;  ///< among the ranks that run
   const WorldOptions& options_;
   Rendezvous& rendezvous_;
+  c10::Device device_;
 };
 
 /// Runs `body` once per rank that runs, each on its own thread with autograd multithreading off and

@@ -261,6 +261,7 @@ struct Trainer::Impl {
     for (std::int64_t step = steps_done; step < calendar.last_step(); ++step) {
       if (rank.stop_requested()) return StopReason::kInterrupted;
       rank.begin_step(step + 1);
+      begin_step_on_device(step + 1);
       if (faults != nullptr) faults->before_step(rank.rank(), step + 1);
       StepResult result = training_step(step);
       if (calendar.validates_after(result.step)) validate(result);
@@ -507,6 +508,12 @@ struct Trainer::Impl {
                         name_of(split) + " off");
     }
     return Evaluation{total[0].item<double>() / weight, batches, seconds_since(start)};
+  }
+
+  void begin_step_on_device(std::int64_t step) const {
+    const runtime::DevicePlugin* const plugin = rank.plugin();
+    if (plugin != nullptr && plugin->api().begin_step != nullptr)
+      plugin->check(plugin->api().begin_step(step));
   }
 
   [[nodiscard]] auto device_end_step() const -> decltype(trellis_device_plugin_t::end_step) {

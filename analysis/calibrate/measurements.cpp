@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "analysis/report/measured_step.h"
+#include "analysis/report/report_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/nearest.h"
@@ -20,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kRequired = {"config", "instance", "step_s", "use"};
-const std::vector<std::string> kOptional = {"nodes", "overrides", "id"};
+const std::vector<std::string> kRequired = {"config", "instance", "use"};
+const std::vector<std::string> kOptional = {"step_s", "run", "nodes", "overrides", "id"};
 
 template <typename T>
 bool parse(const std::string& text, T& value) {
@@ -62,7 +64,29 @@ class Row {
   Problems& problems_;
 };
 
-double read_time(const Row& row) {
+/// The median step of a run on a device of LibTorch.
+double time_of_run(const Row& row, const fs::path& folder) {
+  const std::string run = row.text("run");
+  const fs::path place = fs::path(run).is_absolute() ? fs::path(run) : folder / run;
+  try {
+    const ReportFile file = read_report_file(place);
+    const TimedStep step = timed_step(file.report, place.string());
+    if (!step.simulated) return static_cast<double>(step.ps) * 1e-12;
+    row.problem("run", place.string() +
+                           ": a simulated step is no measurement: expected a run of "
+                           "`trellis train --device` with a device of LibTorch");
+  } catch (const ConfigError& error) {
+    row.problem("run", error.what());
+  }
+  return 1;
+}
+
+double read_time(const Row& row, const fs::path& folder) {
+  if (!row.text("run").empty() && row.text("step_s").empty()) return time_of_run(row, folder);
+  if (!row.text("run").empty()) {
+    row.problem("run", "expected step_s or run, got both");
+    return 1;
+  }
   const std::string text = row.required("step_s");
   double seconds = 0;
   const bool good = parse(text, seconds) && std::isfinite(seconds) && seconds > 0;
@@ -141,7 +165,7 @@ TrainingRun read_run(const Row& row, const fs::path& folder, std::size_t line) {
   run.row.source = "own measurement";
   run.row.size = "measured";
   run.row.use = read_use(row);
-  run.row.time_us = read_time(row) * 1e6;
+  run.row.time_us = read_time(row, folder) * 1e6;
   run.nodes = read_nodes(row);
   std::istringstream words(row.text("overrides"));
   for (std::string word; words >> word;) run.overrides.push_back(word);
@@ -168,6 +192,13 @@ std::vector<std::string> read_head(const std::string& where, const std::string& 
     if (std::count(columns.begin(), columns.end(), column) > 1)
       problems.add(where + ":" + column, "occurs twice");
   }
+  const auto has = [&](const char* column) {
+    return std::find(columns.begin(), columns.end(), column) != columns.end();
+  };
+  if (!has("step_s") && !has("run"))
+    problems.add(where,
+                 "the head has no column step_s: expected it, or run: the folder of a "
+                 "measured run");
   for (const std::string& column : kRequired) {
     if (std::find(columns.begin(), columns.end(), column) == columns.end())
       problems.add(where, fmt::format("the head has no column {}: expected at least {}", column,

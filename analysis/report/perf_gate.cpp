@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/run_report.h"
 #include "analysis/report/text_table.h"
 
@@ -38,7 +39,9 @@ Settings configuration_of(const ReportFile& run) {
   Settings settings;
   for (const char* fact : kFacts)
     settings.emplace_back(fact, run.report.value(fact, json(nullptr)).dump());
-  settings.emplace_back("evidence", run.report.at("simulated").at("evidence").dump());
+  settings.emplace_back("evidence", run.report.contains("simulated")
+                                        ? run.report.at("simulated").at("evidence").dump()
+                                        : "\"measured\"");
   for (const auto& [key, value] : run.settings) {
     if (decides_the_step(key)) settings.emplace_back(key, value);
   }
@@ -169,7 +172,7 @@ Limit parse_limit(const std::string& option, const std::string& text) {
 }
 
 json make_baseline(const ReportFile& run) {
-  static_cast<void>(simulated_step(run.report, run.path.string()));
+  static_cast<void>(timed_step(run.report, run.path.string()));
   if (run.report.at("interrupted").get<bool>())
     throw ConfigError(run.path.string() +
                       ": the run was interrupted: expected a run that ended by itself");
@@ -205,10 +208,10 @@ ReportFile read_baseline(const std::filesystem::path& file) {
   baseline.path = file;
   baseline.report = document.at("report");
   check_run_report(baseline.report, file.string() + ": report");
-  if (!baseline.report.contains("simulated"))
+  if (!baseline.report.contains("simulated") && !baseline.report.contains("measured"))
     throw ConfigError("--baseline " + file.string() +
-                      ": report.simulated: missing: expected a simulated step; make it again with "
-                      "--update-baseline");
+                      ": report.simulated: missing: expected a simulated or a measured step; make "
+                      "it again with --update-baseline");
   for (const auto& [key, value] : document.at("settings").items())
     baseline.settings.emplace_back(key,
                                    value.is_string() ? value.get<std::string>() : value.dump());
@@ -225,6 +228,17 @@ bool GateResult::improved() const {
                                  [](const GateMetric& m) { return m.improved(); });
 }
 
+namespace {
+
+/// Where the device counts it.
+void add_measured_memory(GateResult& result, const GateLimits& limits) {
+  for (const DiffRow& row : result.diff.memory.rows)
+    result.metrics.push_back(
+        {"peak memory allocated", "bytes", row.before, row.after, limits.memory});
+}
+
+}  // namespace
+
 GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLimits& limits,
                  bool allow_config_change) {
   static_cast<void>(make_baseline(run));  // refuses what could be no baseline either
@@ -238,6 +252,10 @@ GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLi
   result.diff = diff_runs(baseline, comparable);
   result.metrics.push_back(
       {"step time", "ps", result.diff.step_before_ps, result.diff.step_after_ps, limits.step_time});
+  if (run.report.contains("measured")) {
+    add_measured_memory(result, limits);
+    return result;
+  }
   for (const auto& [name, key] : {std::pair{"peak memory allocated", "peak_bytes"},
                                   std::pair{"peak memory reserved", "peak_reserved_bytes"}}) {
     result.metrics.push_back({name, "bytes", fullest_bytes(baseline.report, key),
@@ -302,8 +320,9 @@ std::string gate_text(const GateResult& result) {
 }
 
 std::string gate_markdown(const GateResult& result) {
-  std::string text = result.passed() ? "### Simulated step: gate passed\n\n"
-                                     : "### Simulated step: gate FAILED\n\n";
+  std::string text = fmt::format("### {} step: gate {}\n\n",
+                                 result.diff.simulated_after ? "Simulated" : "Measured",
+                                 result.passed() ? "passed" : "FAILED");
   text += metrics_table(result).markdown();
   for (const std::string& why : reasons(result)) text += "\n" + markdown_text(why) + "\n";
   return text + "\n<details><summary>What changed</summary>\n" +

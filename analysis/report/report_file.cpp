@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 #include "base/yaml.h"
 #include "analysis/report/json_form.h"
+#include "analysis/report/measured_step.h"
 
 namespace trellis::analysis {
 
@@ -36,6 +37,8 @@ constexpr std::array<Key, 6> kRates{{{"instance", Form::kText},
                                      {"tokens_per_s", Form::kNumber},
                                      {"mfu", Form::kNumber},
                                      {"mfu_denominator_flops", Form::kNumber}}};
+constexpr std::array<Key, 2> kMeasuredRates{
+    {{"step_time_ms", Form::kNumber}, {"tokens_per_s", Form::kNumber}}};
 constexpr std::array<Key, 3> kValidity{
     {{"status", Form::kText}, {"reasons", Form::kList}, {"basis", Form::kText}}};
 constexpr std::array<Key, 6> kCalibrated{{{"evidence", Form::kText},
@@ -234,6 +237,10 @@ void check_run_report(const json& report, const std::string& where) {
   if (report.contains("simulated")) {
     check_form(report, kRates, where, problems);
     check_step(report.at("simulated"), where + ".simulated", problems);
+  }
+  if (report.contains("measured")) {
+    check_form(report, kMeasuredRates, where, problems);
+    check_measured(report.at("measured"), where + ".measured", problems);
   }
   if (report.contains("machine")) check_machine(report.at("machine"), where + ".machine", problems);
   if (report.contains("validity"))

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "analysis/report/measured_step.h"
 #include "analysis/report/step_view.h"
 
 namespace trellis::analysis {
@@ -259,22 +260,22 @@ bool is_place(const std::string& key) {
 std::vector<SettingChange> diff_settings(const ReportFile& before, const ReportFile& after) {
   std::vector<SettingChange> changes;
   const bool has_settings = !before.settings.empty() && !after.settings.empty();
-  constexpr std::array<const char*, 10> kFacts{"instance",
-                                               "nodes",
-                                               "device",
-                                               "world_size",
-                                               "tensor_model_parallel_size",
-                                               "pipeline_model_parallel_size",
-                                               "num_microbatches",
-                                               "tokens_per_step",
-                                               "parameters",
-                                               "precision"};
+  constexpr std::array<const char*, 10> kComparedFacts{"instance",
+                                                       "nodes",
+                                                       "device",
+                                                       "world_size",
+                                                       "tensor_model_parallel_size",
+                                                       "pipeline_model_parallel_size",
+                                                       "num_microbatches",
+                                                       "tokens_per_step",
+                                                       "parameters",
+                                                       "precision"};
   // Instance and nodes come from the command line; the others are in hparams.yaml too, under the
   // names that the user writes.
-  for (std::size_t i = 0; i < (has_settings ? 2 : kFacts.size()); ++i) {
-    const json a = before.report.value(kFacts[i], json("none")),
-               b = after.report.value(kFacts[i], json("none"));
-    if (a != b) changes.push_back({kFacts[i], a.dump(), b.dump()});
+  for (std::size_t i = 0; i < (has_settings ? 2 : kComparedFacts.size()); ++i) {
+    const json a = before.report.value(kComparedFacts[i], json("none")),
+               b = after.report.value(kComparedFacts[i], json("none"));
+    if (a != b) changes.push_back({kComparedFacts[i], a.dump(), b.dump()});
   }
   if (!has_settings) return changes;
   std::vector<std::string> keys;
@@ -376,7 +377,47 @@ bool RunDiff::equal() const {
          settings.empty() && estimated_before == estimated_after && lowered_before == lowered_after;
 }
 
+std::vector<SettingChange> settings_changes(const ReportFile& before, const ReportFile& after) {
+  return diff_settings(before, after);
+}
+
+namespace {
+
+/// What steps of both kinds have: time, phases, peaks of memory.
+RunDiff diff_timed(const ReportFile& before, const ReportFile& after) {
+  const TimedStep a = timed_step(before.report, before.path.string());
+  RunDiff diff;
+  diff.stage = common_stage(a, before.report, after.report);
+  const TimedStep b = timed_step(after.report, after.path.string(), diff.stage);
+  diff.before = before.path.string();
+  diff.after = after.path.string();
+  diff.simulated_before = a.simulated;
+  diff.simulated_after = b.simulated;
+  diff.step_before_ps = a.ps;
+  diff.step_after_ps = b.ps;
+  diff.rank_before = a.rank;
+  diff.rank_after = b.rank;
+  diff.causes = diff_times("phase", a.phases, b.phases);
+  diff.step.push_back(diff.causes);
+  diff.unexplained_ps = diff.step_change_ps() - diff.causes.change();
+  if (a.peak_bytes && b.peak_bytes) {
+    Rows rows;
+    rows.before("peak allocated", *a.peak_bytes);
+    rows.after("peak allocated", *b.peak_bytes);
+    diff.memory = rows.table("memory");
+    diff.memory_place_before = diff.memory_place_after = "the fullest rank";
+  }
+  diff.settings = diff_settings(before, after);
+  diff.notes.emplace_back(
+      "A measured step has the noise of the clock: compare medians of many steps.");
+  return diff;
+}
+
+}  // namespace
+
 RunDiff diff_runs(const ReportFile& before, const ReportFile& after) {
+  if (before.report.contains("measured") || after.report.contains("measured"))
+    return diff_timed(before, after);
   const json& a = simulated_step(before.report, before.path.string());
   const json& b = simulated_step(after.report, after.path.string());
   const RankPairs pairs(before.report, after.report);

@@ -35,7 +35,8 @@ struct SettingChange {
 };
 
 struct RunDiff {
-  std::string before, after;  ///< the reports
+  std::string before, after;                             ///< the reports
+  bool simulated_before = true, simulated_after = true;  ///< false: measured by the clock
   std::int64_t step_before_ps = 0, step_after_ps = 0;
   std::int64_t rank_before = 0,
                rank_after =
@@ -69,7 +70,8 @@ struct RunDiff {
   [[nodiscard]] bool equal() const;
 };
 
-/// Throws ConfigError when a run simulated nothing.
+/// Of two steps of which one was measured: time, phases and memory. Throws ConfigError when a run
+/// was neither simulated nor measured.
 [[nodiscard]] RunDiff diff_runs(const ReportFile& before, const ReportFile& after);
 
 [[nodiscard]] nlohmann::json to_json(const RunDiff& diff);
@@ -86,6 +88,9 @@ struct RunDiff {
 /// The row of the step that changed most in the direction of the change, in one sentence.
 [[nodiscard]] std::string first_cause(const RunDiff& diff);
 
+/// Settings and facts that differ; without hparams.yaml on both sides the reports' facts alone.
+[[nodiscard]] std::vector<SettingChange> settings_changes(const ReportFile& before,
+                                                          const ReportFile& after);
 /// Settings of these sections, and these keys of others, decide what a step is.
 [[nodiscard]] bool decides_the_step(const std::string& key);
 

@@ -139,9 +139,17 @@ std::string explained_text(const RunDiff& diff) {
          (diff.stage ? fmt::format(" (stage {})", *diff.stage) : " (of other stages)");
 }
 
+std::string kind_text(const RunDiff& diff) {
+  if (diff.simulated_before == diff.simulated_after)
+    return diff.simulated_after ? "Simulated step" : "Measured step";
+  return diff.simulated_after ? "Step, measured → simulated," : "Step, simulated → measured,";
+}
+
+bool both_simulated(const RunDiff& diff) { return diff.simulated_before && diff.simulated_after; }
+
 std::string step_text(const RunDiff& diff, const Style& style) {
   std::string text = style.line(fmt::format(
-      "Simulated step {} → {}: {} ({}){}", milliseconds_text(diff.step_before_ps),
+      "{} {} → {}: {} ({}){}", kind_text(diff), milliseconds_text(diff.step_before_ps),
       milliseconds_text(diff.step_after_ps), change_in_ms(diff.step_change_ps()),
       change_in_percent(diff.step_before_ps, diff.step_after_ps), explained_text(diff)));
   if (diff.step_change_ps() != 0) {
@@ -181,7 +189,8 @@ std::string render(const RunDiff& diff, const Style& style) {
           : diff.memory.rows.empty() ? ""
                                      : style.line("Device memory: the same");
   text += table_text(diff.links, Unit::kTime, "Links, time busy", style);
-  text += programs_text(diff.programs, style) + coverage_text(diff, style);
+  if (both_simulated(diff))
+    text += programs_text(diff.programs, style) + coverage_text(diff, style);
   for (const std::string& note : diff.notes) text += style.line("note: " + note);
   return text;
 }
@@ -228,6 +237,12 @@ std::vector<std::string> root_causes(const RunDiff& diff) {
     causes.push_back(fmt::format("  and {} more, listed below", more));
   }
   if (!causes.empty() || diff.step_change_ps() == 0) return causes;
+  if (!diff.simulated_after) {
+    causes.emplace_back(
+        "Root cause: machine and configuration are the same: the clock's noise, or the software of "
+        "the device changed");
+    return causes;
+  }
   const std::int64_t fresh =
       std::ranges::count_if(diff.programs.rows, [](const DiffRow& row) { return row.before == 0; });
   causes.push_back(
@@ -270,6 +285,8 @@ json to_json(const RunDiff& diff) {
   return {{"schema", "trellis.diff/1"},
           {"before", diff.before},
           {"after", diff.after},
+          {"simulated_before", diff.simulated_before},
+          {"simulated_after", diff.simulated_after},
           {"equal", diff.equal()},
           {"step_before_ps", diff.step_before_ps},
           {"step_after_ps", diff.step_after_ps},

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/report/checkpoint_report.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/step_parts.h"
 #include "analysis/report/text_table.h"
 #include "analysis/report/unused_cores.h"
@@ -374,6 +375,7 @@ std::string print_run_report(const json& raw) {
     text += print_coverage(report.at("simulated").at("coverage"));
     if (report.contains("portability")) text += print_portability(report.at("portability"));
   }
+  if (report.contains("measured")) text += print_measured(report);
   return text;
 }
 

@@ -37,6 +37,7 @@ OTHER_PACKAGES = ("/site-packages/torch/", "/site-packages/pyarrow/")
 LIBRARIES = (
     "libtrellis_neuron.so",
     "libtrellis_c10d.so",
+    "libtrellis_torch_device.so",
     "libtrellis_trainer.so",
     "libtrellis_parquet.so",
     "libtrellis_s3.so",

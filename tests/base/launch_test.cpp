@@ -38,6 +38,7 @@ TEST(Launch, OneProcessOfOneIsAlone) {
 TEST(Launch, TorchrunSaysAll) {
   const auto launch = launch_of({{"RANK", "3"},
                                  {"WORLD_SIZE", "8"},
+                                 {"LOCAL_RANK", "1"},
                                  {"MASTER_ADDR", "node1"},
                                  {"MASTER_PORT", "41000"},
                                  {"TORCHELASTIC_RUN_ID", "x"},
@@ -51,6 +52,19 @@ TEST(Launch, TorchrunSaysAll) {
   EXPECT_EQ(launch->port, 41000);
   EXPECT_TRUE(launch->store_is_there);
   EXPECT_EQ(launch->restart, 2);
+  EXPECT_EQ(launch->local_process, 1);
+}
+
+TEST(Launch, ThePlaceOnTheHostIsOfTheLauncher) {
+  const auto slurm = launch_of({{"SLURM_PROCID", "9"},
+                                {"SLURM_STEP_NUM_TASKS", "16"},
+                                {"SLURM_LOCALID", "2"},
+                                {"LOCAL_RANK", "5"},
+                                {"MASTER_ADDR", "node1"}});
+  EXPECT_EQ(slurm->local_process, 2);
+  const auto pods =
+      launch_of({{"JOB_COMPLETION_INDEX", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "job-0.svc"}});
+  EXPECT_EQ(pods->local_process, 0) << "each pod is a host";
 }
 
 /// srun starts one torchrun per node, whose processes have the variables of both.

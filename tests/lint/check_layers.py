@@ -32,7 +32,15 @@ PLAIN_SIM = (
 PLAIN_DEVICE = ("device/compiler/", "device/kernels/")
 PLAIN_TRAINER = ("trainer/config/", "trainer/schedule/", "trainer/utils/", "trainer/data/")
 SYSTEMC_ROOM = "sim/systemc/"
-WITH_TORCH = ("device/aten/", "runtime/", "trainer/", "tests/", "benchmarks/", "examples/")
+WITH_TORCH = (
+    "device/aten/",
+    "device/torch_device/",
+    "runtime/",
+    "trainer/",
+    "tests/",
+    "benchmarks/",
+    "examples/",
+)
 SOURCES = (".h", ".cpp")
 
 
@@ -105,7 +113,10 @@ def foreign_include(path, header):
             return f"<{header}>: SystemC belongs to {SYSTEMC_ROOM}"
     if TORCH.match(header):
         if not path.startswith(WITH_TORCH):
-            return f"<{header}>: LibTorch belongs to device/aten, runtime and trainer"
+            return (
+                f"<{header}>: LibTorch belongs to device/aten, device/torch_device, runtime and "
+                "trainer"
+            )
         if path.endswith(".h") and header in ("torch/torch.h", "torch/all.h", "torch/extension.h"):
             return f"<{header}>: too heavy for a header, include the parts that are needed"
     if YAML.match(header) and layer_of(path) != "base":

@@ -27,8 +27,9 @@ std::string load_error(const std::string& path) {
 }
 
 TEST(LoadPlugin, MissingFileSaysWhatToDo) {
-  EXPECT_THAT(load_error("/nowhere/libtrellis_neuron.so"),
-              AllOf(HasSubstr("does not exist"), HasSubstr("set TRELLIS_DEVICE_PLUGIN")));
+  EXPECT_THAT(
+      load_error("/nowhere/libtrellis_neuron.so"),
+      AllOf(HasSubstr("does not exist"), HasSubstr("TRELLIS_DEVICE_PLUGIN, --device-plugin")));
 }
 
 TEST(LoadPlugin, FilesThatAreNoLibrariesAreRefused) {

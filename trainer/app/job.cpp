@@ -25,6 +25,7 @@ std::unique_ptr<runtime::ProcessLink> join_job(const RunRequest& request, const 
       std::vector<std::pair<std::string, std::string>>{
           {"version of trellis", TRELLIS_VERSION},
           {"--device", request.device},
+          {"--backend", request.backend},
           {"seed", std::to_string(config.seed)},
           {"resolved configuration", "\n" + config.resolved_yaml}});
 }

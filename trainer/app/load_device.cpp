@@ -12,6 +12,10 @@
 
 namespace trellis::trainer {
 
+namespace {
+constexpr const char* kTorchDevice = "torch_device";
+}  // namespace
+
 std::vector<int> EqualRanks::representatives() const {
   return mesh.empty() ? std::vector<int>{}
                       : sim::RankFold::along_axes(mesh, along).representatives();
@@ -28,7 +32,7 @@ EqualRanks equal_ranks(const RunConfig& config) {
 }
 
 std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config) {
-  const bool emulates = choice.device != "cpu";
+  const bool emulates = is_emulated(choice);
   sim::LoadOptions load;
   if (emulates) {
     load.nodes = choice.nodes;
@@ -46,14 +50,36 @@ std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunCo
   return numbers;
 }
 
-const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
-  if (choice.device == "cpu") return nullptr;
-  const runtime::DevicePlugin& plugin =
-      runtime::DevicePlugin::load(runtime::DevicePlugin::default_path());
-  if (choice.device != plugin.api().device_type) {
-    throw ConfigError("--device " + choice.device + ": expected \"cpu\" or \"" +
-                      plugin.api().device_type + "\", which the plugin provides");
-  }
+std::string provider_of(const DeviceChoice& choice) {
+  if (!choice.plugin.empty()) return choice.plugin;
+  if (choice.device == "neuron" && choice.library.empty())
+    return runtime::DevicePlugin::default_path();
+  const bool is_plain_cpu =
+      choice.device == "cpu" && choice.library.empty() && choice.backend.empty();
+  return is_plain_cpu ? "" : kTorchDevice;
+}
+
+bool is_emulated(const DeviceChoice& choice) {
+  const std::string provider = provider_of(choice);
+  return !provider.empty() && provider.find(kTorchDevice) == std::string::npos;
+}
+
+namespace {
+
+std::string torch_device_options(const DeviceChoice& choice, const RunConfig& config) {
+  return nlohmann::json({{"schema", "trellis.torch_device_options/1"},
+                         {"device", choice.device},
+                         {"library", choice.library},
+                         {"backend", choice.backend},
+                         {"address", choice.address},
+                         {"world_size", config.world_size()},
+                         {"first_rank", choice.first_rank},
+                         {"first_local_rank", choice.first_local_rank},
+                         {"seed", config.seed}})
+      .dump();
+}
+
+std::string emulator_options(const DeviceChoice& choice, const RunConfig& config) {
   nlohmann::json options = {{"schema", "trellis.device_options/1"},
                             {"instance", choice.instance},
                             {"nodes", choice.nodes},
@@ -71,7 +97,36 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
     options["equal_ranks"] = {{"mesh", choice.equal_ranks.mesh},
                               {"along", choice.equal_ranks.along}};
   if (config.trainer.lnc) options["logical_core_size"] = *config.trainer.lnc;
-  plugin.check(plugin.api().configure(options.dump().c_str()));
+  return options.dump();
+}
+
+void refuse_other_devices(const DeviceChoice& choice, const runtime::DevicePlugin& plugin) {
+  if (!plugin.serves(choice.device)) {
+    throw ConfigError("--device " + choice.device + ": expected \"cpu\" or \"" +
+                      plugin.api().device_type + "\", which the plugin provides");
+  }
+  if (plugin.api().device_type == nullptr) return;
+  for (const auto& [option, value] :
+       {std::pair("--device-library", &choice.library), std::pair("--backend", &choice.backend)}) {
+    if (value->empty()) continue;
+    throw ConfigError(std::string(option) + " " + *value + ": is for a device of LibTorch, but " +
+                      plugin.api().provider + " provides " + choice.device +
+                      ": leave it out, or add --device-plugin torch_device");
+  }
+}
+
+}  // namespace
+
+const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
+  const std::string provider = provider_of(choice);
+  if (provider.empty()) return nullptr;
+  const runtime::DevicePlugin& plugin =
+      runtime::DevicePlugin::load(runtime::DevicePlugin::path_of(provider));
+  refuse_other_devices(choice, plugin);
+  const std::string options = plugin.api().device_type == nullptr
+                                  ? torch_device_options(choice, config)
+                                  : emulator_options(choice, config);
+  plugin.check(plugin.api().configure(options.c_str()));
   return &plugin;
 }
 
@@ -80,6 +135,7 @@ runtime::WorldOptions world_on(const DeviceChoice& choice, const RunConfig& conf
   runtime::WorldOptions world;
   world.world_size = config.world_size();
   world.device_type = choice.device;
+  world.backend = choice.backend;
   world.host_threads = host_threads;
   world.plugin = load_device(choice, config);
   return world;

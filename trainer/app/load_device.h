@@ -32,7 +32,17 @@ struct DeviceChoice {
   bool unlimited_memory = false;       ///< what does not fit is given and counted; needs shape_only
   bool replay = false;  ///< passes that repeat are not executed; needs shape_only and record
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
+  std::string plugin = {}, library = {}, backend = {};  ///< see RunRequest
+  int first_rank = 0;                                   ///< lowest rank of this process
+  int first_local_rank = 0;                             ///< its place among the ranks of this host
+  std::string address = {};  ///< of the host of process 0; "": no other processes
 };
+
+/// The library that provides the device: a path, or a name for DevicePlugin::path_of. "": none, for
+/// the CPU's own kernels without a plugin.
+[[nodiscard]] std::string provider_of(const DeviceChoice& choice);
+/// Whether a machine is emulated, rather than a device of LibTorch used.
+[[nodiscard]] bool is_emulated(const DeviceChoice& choice);
 
 /// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of
 /// one shape, DP ranks do the same with other data. The mesh is that of the rank formula: TP, CP,
@@ -40,12 +50,12 @@ struct DeviceChoice {
 [[nodiscard]] EqualRanks equal_ranks(const RunConfig& config);
 
 /// Gives the configuration what it takes from the machine, the order of its key/value copies, and
-/// checks that the ranks fit. CPU ranks need no room on it. Returns the emulated machine's numbers
-/// by key, with their units; none for the CPU. Throws ConfigError.
+/// checks that the ranks fit. Ranks of other devices need no room on it. Returns the emulated
+/// machine's numbers by key, with their units; none for other devices. Throws ConfigError.
 std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config);
 
-/// The plugin, set up for the run's ranks; null for the CPU. Throws ConfigError when the plugin is
-/// another device's.
+/// The plugin, set up for the run's ranks; null for the CPU without one. Throws ConfigError when
+/// the plugin is another device's.
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config);
 
 /// A world of the configuration's ranks on the device of `choice`, which is set up for them.

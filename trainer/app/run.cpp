@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <iterator>
 #include <iostream>
 #include <numeric>
 #include <optional>
@@ -34,17 +33,18 @@
 #include "trainer/app/memory_timeline.h"
 #include "trainer/app/planned_load.h"
 #include "trainer/app/planned_saves.h"
+#include "trainer/app/operator_check.h"
 #include "trainer/app/process_records.h"
 #include "trainer/app/progress.h"
+#include "trainer/app/run_facts.h"
 #include "trainer/app/run_request.h"
-#include "trainer/app/software_facts.h"
 #include "trainer/app/stop_on_signal.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/simulated_routing.h"
 #include "trainer/data/data_module.h"
+#include "analysis/report/measured_step.h"
 #include "analysis/report/run_report.h"
-#include "analysis/report/step_place.h"
 #include "trainer/faults.h"
 #include "trainer/replica_check.h"
 #include "trainer/trainer.h"
@@ -60,50 +60,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// `core:3=1` changes nothing.
-bool slows(const std::string& part) {
-  return std::strtod(part.c_str() + part.rfind('=') + 1, nullptr) != 1;
-}
-
-analysis::StepPlace place_of(const RunRequest& request, const RunConfig& config) {
-  analysis::StepPlace place = analysis::step_place(config, request.instance, request.nodes);
-  if (!request.calibrated) place.unlike.emplace_back("without the machine's fitted numbers");
-  for (const std::string& number : request.hardware)
-    place.unlike.push_back("another hardware number: " + number);
-  for (const std::string& part : request.slow) {
-    if (slows(part)) place.unlike.push_back("a slow part: " + part);
-  }
-  return place;
-}
-
-analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config) {
-  analysis::RunFacts facts;
-  facts.verb = request.shape_only ? "simulate" : "train";
-  facts.name = config.name;
-  facts.device = request.device;
-  facts.instance = request.instance;
-  facts.nodes = request.nodes;
-  facts.world_size = config.world_size();
-  facts.tp = config.tp();
-  facts.pp = config.pp();
-  facts.dp = config.dp();
-  facts.num_microbatches = config.num_microbatches();
-  facts.parameters = config.num_parameters();
-  facts.tokens_per_step = config.tokens_per_step();
-  facts.model_flops_per_step = config.model_flops_per_step();
-  facts.precision = config.precision.type;
-  facts.max_steps = config.trainer.max_steps;
-  facts.place = place_of(request, config);
-  std::copy_if(request.slow.begin(), request.slow.end(), std::back_inserter(facts.slow), slows);
-  std::sort(facts.slow.begin(), facts.slow.end());
-  facts.software = software_facts(config, /*functionalization=*/false);
-  if (request.device == "neuron")
-    facts.validity = analysis::judge_validity(analysis::read_validated_record(), facts.place);
-  if (!request.calibration.empty())
-    facts.calibration = analysis::read_calibration(request.calibration);
-  return facts;
 }
 
 /// Keeps what is said before the log files are there.
@@ -167,6 +123,7 @@ class Run {
     const sim::StorageOverrides numbers = overrides_of(request);
     device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
                /*record=*/true, numbers.machine,  request.calibrated};
+    choose_provider();
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
@@ -188,7 +145,11 @@ class Run {
           "samples, and trainer.limit_test_batches other than 0");
     }
     plugin_ = load_device(device_, config_);
-    if (link_ && plugin_ != nullptr && plugin_->api().give_step != nullptr)
+    if (plugin_ != nullptr)
+      after_first("operators", [&] {
+        if (is_first()) refuse_lacking_operators(request, device_, *plugin_);
+      });
+    if (link_ && plugin_ != nullptr && plugin_->api().give_accounts != nullptr)
       process_records_.emplace(*link_, *plugin_, ranks_with_logs());
     open_directory(sources);
     open_checkpoints(std::move(resume));
@@ -213,6 +174,7 @@ class Run {
     world.world_size = config_.world_size();
     world.device_type = request_.device;
     world.plugin = plugin_;
+    world.backend = device_.backend;
     world.host_threads = request_.host_threads;
     world.shape_only = request_.shape_only;
     world.representatives = representatives_;
@@ -257,6 +219,17 @@ class Run {
  private:
   /// Whether this process runs rank 0, and so speaks and writes for the job.
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
+
+  void choose_provider() {
+    device_.plugin = request_.device_plugin;
+    device_.library = request_.device_library;
+    device_.backend = request_.backend;
+    if (!link_) return;
+    const int each = config_.world_size() / link_->processes();
+    device_.first_rank = link_->process() * each;
+    device_.first_local_rank = link_->launch().local_process * each;
+    device_.address = link_->launch().address;
+  }
 
   void note_interrupt(runtime::RankContext& rank, const StopOnSignal& signals) {
     interrupted_ = true;
@@ -555,7 +528,8 @@ class Run {
     write_file_atomically(directory_ / "host.json", analysis::host_report(host_).dump(1) + "\n");
     const json saves =
         planned_saves_ ? planned_saves_->report(step_report_.at("step_time_ps")) : json(nullptr);
-    const json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
+    json report = analysis::run_report(facts_, step_report_, memory, portability, saves);
+    if (plugin_ != nullptr) analysis::add_measured(report, ask(plugin_->api().measured_report));
     write_file_atomically(directory_ / "report.json", report.dump(1) + "\n");
     const std::string text =
         request_.json ? report.dump(1) + "\n" : analysis::print_run_report(report);

@@ -14,6 +14,9 @@ struct RunRequest {
   std::vector<std::string> overrides;     ///< key.path=value
   std::vector<std::string> command_line;  ///< for cmd-args.log
   std::string device = "neuron";
+  std::string device_plugin;   ///< library of a provider, or "torch_device"; "": see provider_of()
+  std::string device_library;  ///< registers the device with LibTorch; "": none
+  std::string backend;         ///< c10d backend of the device; "": bytes go through the host
   std::string instance = "trn1.32xlarge";
   int nodes = 1;
   std::vector<std::string>

@@ -1,6 +1,5 @@
 #include "device/plugin.h"
 
-#include <functional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +7,7 @@
 #include <torch/headeronly/version.h>
 
 #include "base/error.h"
+#include "device/aten/hooks/plugin_border.h"
 #include "device/aten/hooks/process_session.h"
 #include "device/aten/dispatch/recording.h"
 
@@ -18,34 +18,8 @@ namespace {
 using trellis::Error;
 using trellis::ExitCode;
 using trellis::device::BufferCategory;
+using trellis::device::guarded;
 using trellis::device::RankState;
-
-thread_local std::string error_text;
-thread_local ExitCode error_code = ExitCode::kOk;
-
-int failed(ExitCode code, const std::string& text) {
-  error_code = code;
-  error_text = text;
-  return -1;
-}
-
-/// Runs `body`; its errors become a text and an exit code for last_error().
-template <typename Body>
-auto guarded(Body body) -> std::invoke_result_t<Body> {
-  error_text.clear();
-  error_code = ExitCode::kOk;
-  try {
-    return body();
-  } catch (const Error& error) {
-    return failed(error.code(), error.what());
-  } catch (const c10::OutOfMemoryError& error) {
-    return failed(ExitCode::kDoesNotFit, error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    return failed(ExitCode::kInternal, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return failed(ExitCode::kInternal, error.what());
-  }
-}
 
 RankState& this_rank(const char* what) {
   RankState* const rank = trellis::device::bound_rank();
@@ -57,11 +31,6 @@ RankState& this_rank(const char* what) {
 }
 
 // ── the functions of the table ──
-
-const char* last_error(int* exit_code) {
-  if (exit_code != nullptr) *exit_code = static_cast<int>(error_code);
-  return error_text.c_str();
-}
 
 int configure(const char* text) {
   return guarded([&] {
@@ -265,7 +234,7 @@ constexpr trellis_device_plugin_t kPlugin = {
     .device_type = "neuron",
     .provider = "trellis-emulator " TRELLIS_VERSION,
     .torch_version = TORCH_VERSION,
-    .last_error = last_error,
+    .last_error = trellis::device::last_plugin_error,
     .configure = configure,
     .bind_rank = bind_rank,
     .comm_start = comm_start,

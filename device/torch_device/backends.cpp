@@ -1,0 +1,102 @@
+// LibTorch's wheel holds ProcessGroupGloo, not Gloo's headers: those are the system's.
+#define USE_C10D_GLOO
+#include "device/torch_device/backends.h"
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#ifdef TRELLIS_HAS_NCCL
+#define USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+#include "base/error.h"
+
+namespace trellis::device {
+namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+/// A device's library may export it: a backend that only it has. Returns 1 when it has none of that
+/// name.
+constexpr const char* kLibrarySymbol = "trellis_new_backend";
+
+c10::intrusive_ptr<c10d::Store> store_of(const trellis_backend_request& request) {
+  return *static_cast<c10::intrusive_ptr<c10d::Store>*>(request.store);
+}
+
+std::shared_ptr<gloo::transport::Device> gloo_device(const std::string& address) {
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr && *interface != '\0')
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  if (address.empty() || address == "localhost" || address.starts_with("127."))
+    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+BackendPtr new_gloo(const trellis_backend_request& request, const std::string& address) {
+  auto options =
+      c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(request.timeout_ms));
+  options->devices = {gloo_device(address)};
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store_of(request), request.member,
+                                                     request.num_members, options);
+}
+
+#ifdef TRELLIS_HAS_NCCL
+BackendPtr new_nccl(const trellis_backend_request& request) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = std::chrono::milliseconds(request.timeout_ms);
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store_of(request), request.member,
+                                                     request.num_members, options);
+}
+#endif
+
+}  // namespace
+
+std::string known_backends() {
+#ifdef TRELLIS_HAS_NCCL
+  return "gloo, nccl";
+#else
+  return "gloo";
+#endif
+}
+
+Backends::Backends(std::string name, void* library, std::string address)
+    : name_(std::move(name)), address_(std::move(address)) {
+  if (library != nullptr)
+    of_library_ = reinterpret_cast<decltype(of_library_)>(dlsym(library, kLibrarySymbol));
+  const bool is_known = name_.empty() || (", " + known_backends() + ",").find(", " + name_ + ",") !=
+                                             std::string::npos;
+  if (is_known || of_library_ != nullptr) return;
+  throw ConfigError(
+      "--backend " + name_ + ": this LibTorch was built without it: expected one of " +
+      known_backends() +
+      ", a backend that the library of --device-library exports as trellis_new_backend, or no "
+      "--backend: then ranks exchange bytes through the host's memory");
+}
+
+void Backends::make(const trellis_backend_request& request, void** backend,
+                    std::int32_t& takes_device) const {
+  if (of_library_ != nullptr && of_library_(&request, backend, &takes_device) == 0) return;
+  BackendPtr made;
+  takes_device = 0;
+  if (name_ == "gloo") made = new_gloo(request, address_);
+#ifdef TRELLIS_HAS_NCCL
+  if (name_ == "nccl") {
+    made = new_nccl(request);
+    takes_device = 1;
+  }
+#endif
+  if (!made) {
+    throw ConfigError("--backend " + name_ +
+                      ": the library of --device-library has none of this "
+                      "name, and LibTorch has only " +
+                      known_backends());
+  }
+  *backend = new BackendPtr(std::move(made));
+}
+
+}  // namespace trellis::device

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "analysis/report/run_report.h"
+#include "trainer/app/run_request.h"
+#include "trainer/config/run_config.h"
+
+namespace trellis::trainer {
+
+/// What the report of a run says before it has begun. Reads the record of what was validated, and
+/// the calibration that the request names. Throws ConfigError.
+[[nodiscard]] analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config);
+
+}  // namespace trellis::trainer
