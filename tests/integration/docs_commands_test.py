@@ -94,6 +94,9 @@ class Guides(Case):
     def test_fine_tuning(self):
         self.check("docs/guides/fine-tuning.md")
 
+    def test_real_devices(self):
+        self.check("docs/guides/real-devices.md")
+
     def test_migrate(self):
         self.check("docs/guides/migrate.md")
 
