@@ -60,6 +60,10 @@ FORMATS = {
         "the option text of a device plugin",
         "instance, nodes, mode; input of `configure` in device/plugin.h",
     ),
+    "trellis.device_operators/1": (
+        "`check_operators` of `device/plugin.h`",
+        "operators of a run that a device of LibTorch does not have",
+    ),
     "trellis.diff/1": (
         "`trellis diff --json`",
         "why a step is slower: root cause and tables that add up",
@@ -114,6 +118,10 @@ FORMATS = {
         "`report.json`, member `memory`",
         "peaks of each rank by phase and category",
     ),
+    "trellis.measured/1": (
+        "`measured` of a run report",
+        "steps, phases and memory that a device of LibTorch was timed with",
+    ),
     "trellis.memory_plan/1": (
         "`trellis memory --json`",
         "verdict, phases, and what lives at the peak",
@@ -134,6 +142,10 @@ FORMATS = {
     "trellis.portability/1": (
         "`portability.json` of a run",
         "operators × types that the hardware treats otherwise",
+    ),
+    "trellis.portability_check/1": (
+        "`trellis portability --for DEVICE --json`",
+        "requirements and operators that a device does not have",
     ),
     "trellis.report_summary/1": (
         "`trellis report --json`, member `summary`",
@@ -180,6 +192,10 @@ FORMATS = {
         "`trellis import --json`",
         "counts; each key of the source: where, value, status, settings, note; the settings of "
         "the result, and which of them are not in the source; problems of the result",
+    ),
+    "trellis.torch_device_options/1": (
+        "the option text of the provider torch_device",
+        "device, library, backend, and which ranks are here",
     ),
     "trellis.validate/2": (
         "`trellis validate --json`",
