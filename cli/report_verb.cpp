@@ -107,12 +107,14 @@ void add_report(CLI::App& app, int& exit_code) {
     if (!options->html.empty() && files.size() != 1)
       throw ConfigError("--html: a page shows one run: expected one, got " +
                         std::to_string(files.size()));
+    const trainer::TableRequest metrics =
+        options->metrics.empty()
+            ? trainer::TableRequest{}
+            : analysis::metrics_table({options->runs.begin(), options->runs.end()});
     OutputFiles outputs({{"--html", options->html}, {"--metrics", options->metrics}});
     const ParquetWriter parquet(options->metrics);
     outputs.write("--html", [&] { return run_page(files[0]); });
-    outputs.write("--metrics", [&] {
-      return parquet.content(analysis::metrics_table({options->runs.begin(), options->runs.end()}));
-    });
+    outputs.write("--metrics", [&] { return parquet.content(metrics); });
     files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);
     std::cout << std::flush;
     outputs.finish();

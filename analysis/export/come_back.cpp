@@ -41,10 +41,7 @@ class Again {
     }
     resolved_ = ResolvedSettings::of_settings(whole);
   }
-  [[nodiscard]] bool says(const std::string& key) const {
-    // A run's name follows from the model.
-    return key != "name" && key != "exp_manager.name" && said_.contains(key);
-  }
+  [[nodiscard]] bool says(const std::string& key) const { return said_.contains(key); }
   /// Whether value() is more than a guess: no legal result, no defaults.
   [[nodiscard]] bool knows(const std::string& key) const { return resolved_ || says(key); }
   /// What the key would be; "null" when nothing decides it.
@@ -106,6 +103,7 @@ class Judge {
                                [&](std::string_view pattern) { return matches(pattern, key); });
   }
   [[nodiscard]] bool has(const std::string& key) const {
+    if (std::ranges::find(names_.none, key) != names_.none.end()) return false;
     return again_.says(key) || names_.has(key);
   }
 

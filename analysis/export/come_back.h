@@ -19,6 +19,8 @@ struct Counterparts {
   std::function<std::string(std::string_view key)> why;
   /// Keys that the form of the result decides: not listed. "model.*": all of a section.
   std::vector<std::string_view> form;
+  /// Keys without counterpart, although what is imported again decides them.
+  std::vector<std::string_view> none = {"name", "exp_manager.name"};
 };
 
 /// What was written for another program is imported again: a key comes back when the other program

@@ -176,7 +176,9 @@ ExportedConfig export_optimum_neuron(const std::string& file,
                {.program = "optimum-neuron",
                 .has = has_field,
                 .why = why,
-                .form = {"model_source", "model.model_config"}});
+                .form = {"model_source", "model.model_config"},
+                // They are arguments of the launcher.
+                .none = {"name", "trainer.devices", "trainer.num_nodes"}});
   return exported;
 }
 

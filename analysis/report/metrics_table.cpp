@@ -18,6 +18,7 @@ namespace {
 using nlohmann::json;
 using Table = trainer::TableRequest;
 
+constexpr const char* kSchemaOfMetrics = "trellis.metrics/1";
 constexpr const char* kExpected =
     "metrics.jsonl: one object of numbers a line, with `step`, as train and simulate write it";
 
@@ -73,7 +74,7 @@ Table metrics_table(const std::vector<std::filesystem::path>& runs) {
     for (const auto& [name, value] : line.scalars.items())
       if (!is_count(name)) names.insert(name);
   }
-  Table table{.schema = "trellis.metrics/1", .columns = {}, .rows = {}};
+  Table table{.schema = kSchemaOfMetrics, .columns = {}, .rows = {}};
   table.columns = {{"run", Table::Type::kText},
                    {"step", Table::Type::kInteger},
                    {"consumed_samples", Table::Type::kInteger}};

@@ -227,6 +227,7 @@ void write_chakra_trace(const std::filesystem::path& folder, const StepTiming& s
   std::iota(sources.begin(), sources.end(), std::size_t{0});
   sim::ClusterJob whole;
   if (!step.job.fold.empty()) {
+    sources.clear();
     std::vector<int> each(static_cast<std::size_t>(world));
     std::iota(each.begin(), each.end(), 0);
     whole = sim::unfold(step.job, sim::RankFold::with_classes(step.job.fold.mesh(), each), sources);

@@ -90,9 +90,10 @@ constexpr const char* kScripts[] = {
   --tokenizer-model meta/llama3 --vocab-size 128256 --use-distributed-optimizer
   --data-path 0.3 a 0.7 b --exit-duration-in-mins 90
   --load other --finetune --recompute-granularity full --recompute-method uniform)",
-    R"(python pretrain_gpt.py --nproc_per_node 8 --num-layers 4 --hidden-size 512
+    R"(torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512
   --ffn-hidden-size 1024 --num-attention-heads 8 --seq-length 256 --max-position-embeddings 256
   --swiglu --normalization RMSNorm --position-embedding-type rope --num-experts 8
+  --disable-bias-linear
   --moe-router-topk 2 --moe-aux-loss-coeff 1e-2 --moe-router-load-balancing-type aux_loss
   --moe-shared-expert-intermediate-size 2048 --micro-batch-size 1 --global-batch-size 256
   --train-iters 100 --lr 1e-4 --vocab-size 1000 --lr-decay-style WSD --lr-wsd-decay-style linear

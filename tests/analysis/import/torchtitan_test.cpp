@@ -207,8 +207,9 @@ TEST(TorchtitanImport, RandomKeysAreNeverDropped) {
 TEST(TorchtitanImport, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(problem("[training]\nsteps = = 3\n"), HasSubstr("t.toml:2: expected TOML"));
   EXPECT_THAT(problem("[training]\nsteps = 1\nsteps = 2\n"), HasSubstr("t.toml:3: expected TOML"));
+  EXPECT_THAT(problem("[=\n"), HasSubstr("t.toml:1: expected TOML"));
   EXPECT_THAT(problem("[a]\n\"b c\" = 1\n"), HasSubstr("t.toml:2: a.b c"));
-  EXPECT_THAT(problem("[a]\nb = \"\\u001b\"\n"), HasSubstr("t.toml:2"));
+  EXPECT_THAT(problem("[a]\n\"b\\u0007\" = 1\n"), HasSubstr("t.toml:2"));
 }
 
 TEST(TomlKeys, ValuesAreYamlInTheOrderOfTheLines) {
