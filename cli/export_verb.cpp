@@ -1,4 +1,5 @@
 #include <iostream>
+#include <map>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -23,6 +24,18 @@ struct ExportOptions {
   bool json = false, force = false;
 };
 
+using Exporter = analysis::ExportedConfig (*)(const std::string& file,
+                                              const std::vector<std::string>& overrides);
+const std::map<std::string, Exporter>& exporters() {
+  static const std::map<std::string, Exporter> all = {
+      {"nxdt", analysis::export_nxdt},
+      {"megatron-args", analysis::export_megatron},
+      {"optimum-neuron", analysis::export_optimum_neuron},
+      {"torchtitan", analysis::export_torchtitan},
+  };
+  return all;
+}
+
 std::string left_out_text(const analysis::ExportedConfig& exported) {
   using Align = analysis::TextTable::Align;
   analysis::TextTable table(
@@ -46,7 +59,8 @@ json document(const ExportOptions& options, const analysis::ExportedConfig& expo
 int export_config(const ExportOptions& options) {
   if (!options.force) refuse_to_replace("--out", options.out);
   OutputFiles files({{"--out", options.out}});
-  const analysis::ExportedConfig exported = analysis::export_nxdt(options.file, options.overrides);
+  const analysis::ExportedConfig exported =
+      exporters().at(options.to)(options.file, options.overrides);
   files.write("--out", [&] { return exported.text; });
   files.finish();
   if (options.json) {
@@ -73,8 +87,12 @@ void add_export(CLI::App& app, int& exit_code) {
       ->required();
   verb->add_option("overrides", options->overrides,
                    "key.path=value, such as the layout that `trellis sweep` found");
-  verb->add_option("--to", options->to, "for which program: nxdt, NxD Training's YAML")
-      ->check(CLI::IsMember({"nxdt"}))
+  verb->add_option(
+          "--to", options->to,
+          "for which program: nxdt, NxD Training's YAML; megatron-args, a script that runs "
+          "Megatron-LM; torchtitan, its TOML (up to version 0.2.2); optimum-neuron, its "
+          "training arguments as JSON")
+      ->check(CLI::IsMember(exporters()))
       ->required();
   verb->add_option("--out", options->out, "where to write it; none: on stdout")->type_name("FILE");
   verb->add_flag("--force", options->force, "replace --out");

@@ -42,6 +42,7 @@ analysis::ImportedConfig read(const ImportOptions& options) {
   if (from == "nxdt") return analysis::import_nxdt(options.file, options.overrides);
   if (from == "nemo") return analysis::import_nemo(options.file, options.overrides);
   if (from == "megatron") return analysis::import_megatron(options.file);
+  if (from == "torchtitan") return analysis::import_torchtitan(options.file);
   return analysis::import_hugging_face(options.file, options.training_args);
 }
 
@@ -74,17 +75,18 @@ int import(const ImportOptions& options) {
 void add_import(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand(
       "import",
-      "turns a configuration of NxDT, NeMo, Megatron-LM or Hugging Face into one of this "
-      "program, and says what becomes of each key");
+      "turns a configuration of NxDT, NeMo, Megatron-LM, torchtitan or Hugging Face into one of "
+      "this program, and says what becomes of each key");
   auto options = std::make_shared<ImportOptions>();
-  verb->add_option("file", options->file,
-                   "a YAML file; a shell script or text with Megatron-LM's arguments, which is "
-                   "never executed; a Hugging Face folder or config.json")
+  verb->add_option(
+          "file", options->file,
+          "a YAML file; a shell script or text with Megatron-LM's arguments, which is "
+          "never executed; a TOML file of torchtitan; a Hugging Face folder or config.json")
       ->check(not_empty("a file"))
       ->required();
   verb->add_option("overrides", options->overrides, "key.path=value, of a YAML file");
   verb->add_option("--from", options->from, "whose configuration it is; auto: by what it holds")
-      ->check(CLI::IsMember({"auto", "nxdt", "nemo", "megatron", "hf"}))
+      ->check(CLI::IsMember({"auto", "nxdt", "nemo", "megatron", "torchtitan", "hf"}))
       ->capture_default_str();
   verb->add_option("--training-args", options->training_args,
                    "transformers' TrainingArguments as JSON; none: training_args.json of the "

@@ -8,7 +8,7 @@ namespace trellis::analysis {
 
 /// A key without counterpart in the other program.
 struct LeftOut {
-  std::string key, value, where;  ///< of the configuration; "file:12"
+  std::string key, value, where;  ///< of the configuration; "file:12", "" for a default
   std::string why;
 };
 
@@ -22,5 +22,20 @@ struct ExportedConfig {
 /// out. Throws ConfigError (file:line) for a file that `trellis validate` refuses.
 [[nodiscard]] ExportedConfig export_nxdt(const std::string& file,
                                          const std::vector<std::string>& overrides);
+
+/// A script that runs Megatron-LM's pretrain_gpt.py: every argument that `trellis import` maps, of
+/// the same table, with explicit values. What is written is imported again to see what is left out.
+/// Throws as export_nxdt.
+[[nodiscard]] ExportedConfig export_megatron(const std::string& file,
+                                             const std::vector<std::string>& overrides);
+
+/// TOML of torchtitan up to 0.2.2. Sizes of models are in torchtitan's code: one that it has no
+/// flavor of is left out. The same otherwise.
+[[nodiscard]] ExportedConfig export_torchtitan(const std::string& file,
+                                               const std::vector<std::string>& overrides);
+/// NeuronTrainingArguments of optimum-neuron as JSON; the model is a separate folder. The same
+/// otherwise.
+[[nodiscard]] ExportedConfig export_optimum_neuron(const std::string& file,
+                                                   const std::vector<std::string>& overrides);
 
 }  // namespace trellis::analysis

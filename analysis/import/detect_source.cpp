@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <filesystem>
 #include <optional>
@@ -25,6 +26,8 @@ constexpr const char* kExpected =
     "  nxdt: a YAML file with distributed_strategy or model_source\n"
     "  nemo: a YAML file with trainer and model, and tensor_model_parallel_size or "
     "pipeline_model_parallel_size in model\n"
+    "  torchtitan: a TOML file with a section of torchtitan, such as [training] and "
+    "[parallelism]\n"
     "  megatron: a shell script or a text with --num-layers or pretrain_<name>.py\n"
     "  hf: a folder with config.json, or a JSON file with model_type or architectures";
 
@@ -77,6 +80,21 @@ bool names_pretraining(std::string_view line) {
   return false;
 }
 
+/// Two headers of tables that only torchtitan has together.
+bool is_torchtitan(const std::string& text) {
+  constexpr std::array<std::string_view, 8> kTables = {
+      "[job]",         "[model]",    "[optimizer]",  "[lr_scheduler]",
+      "[parallelism]", "[training]", "[checkpoint]", "[activation_checkpoint]"};
+  std::size_t found = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.find_last_not_of(" \t\r");
+    const std::string_view header = std::string_view(line).substr(0, end + 1);
+    found += std::ranges::find(kTables, header) != kTables.end() ? 1U : 0U;
+  }
+  return found >= 2;
+}
+
 /// A comment may talk about Megatron; only lines that do something count.
 bool is_megatron(const std::string& text) {
   constexpr std::string_view kOption = "--num-layers";
@@ -109,6 +127,7 @@ std::string detect_source(const std::string& file) {
            "these are TrainingArguments without a model; name the model's folder, and put this "
            "file into it as training_args.json");
   if (std::string source = detect_yaml(text, file); !source.empty()) return source;
+  if (is_torchtitan(text)) return "torchtitan";
   if (is_megatron(text)) return "megatron";
   refuse(file, "this is no configuration that can be imported");
 }

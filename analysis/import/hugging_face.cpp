@@ -51,4 +51,18 @@ ImportedConfig import_hugging_face(const std::string& path, const std::string& t
   return imported;
 }
 
+ImportedConfig import_training_arguments(const std::string& text, const std::string& name,
+                                         int kv_heads) {
+  ImportedConfig imported{.from = "hf", .keys = {}};
+  Problems problems;
+  const hf::ModelFacts model{.type = "model", .kv_heads = kv_heads, .has_sequence = false};
+  const hf::JsonObject object = hf::JsonObject::parse(text, name, kArguments);
+  const hf::Arguments args(&object, problems);
+  const hf::Context context = hf::context_of(args, model);
+  hf::import_arguments(object, context, imported);
+  hf::add_implied(context, imported);
+  problems.throw_if_any();
+  return imported;
+}
+
 }  // namespace trellis::analysis

@@ -56,7 +56,11 @@ bool is_plain(const std::string& text) {
 }  // namespace
 
 JsonObject JsonObject::read(const std::string& file, const std::string& expected) {
-  const std::string text = read_input_file(file, kMostBytes);
+  return parse(read_input_file(file, kMostBytes), file, expected);
+}
+
+JsonObject JsonObject::parse(const std::string& text, const std::string& file,
+                             const std::string& expected) {
   json document = parse_json(text, file, expected);
   if (!document.is_object())
     throw ConfigError(fmt::format("{}: this is a JSON {}, not an object; expected {}", file,

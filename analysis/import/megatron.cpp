@@ -143,8 +143,11 @@ std::vector<Setting> megatron_defaults(const MegatronArguments& all) {
 }
 
 ImportedConfig import_megatron(const std::string& file) {
-  const std::string text = read_source_text(file);
-  const MegatronArguments all = megatron_arguments(read_shell_commands(text, file), file);
+  return import_megatron_text(read_source_text(file), file);
+}
+
+ImportedConfig import_megatron_text(const std::string& text, const std::string& name) {
+  const MegatronArguments all = megatron_arguments(read_shell_commands(text, name), name);
   ImportedConfig imported{.from = "megatron", .keys = {}, .implied = megatron_defaults(all)};
   for (const MegatronArgument& argument : all.all())
     imported.keys.push_back(import_argument(argument, all));

@@ -18,13 +18,24 @@ namespace trellis::analysis {
 /// A command line of Megatron-LM (pretrain_gpt.py and its like): a text file or a shell script, of
 /// which the words of assignments and of the command are read.
 [[nodiscard]] ImportedConfig import_megatron(const std::string& file);
+/// The same of a text that is in no file. `name`: in place of a file's.
+[[nodiscard]] ImportedConfig import_megatron_text(const std::string& text, const std::string& name);
+/// A TOML file of torchtitan up to 0.2.2, whose later versions are configured in Python.
+[[nodiscard]] ImportedConfig import_torchtitan(const std::string& file);
+[[nodiscard]] ImportedConfig import_torchtitan_text(const std::string& text,
+                                                    const std::string& name);
 /// A Hugging Face model's folder or config.json, and transformers' TrainingArguments as JSON next
 /// to it (training_args.json) or named by `training_args` ("": none is needed).
 [[nodiscard]] ImportedConfig import_hugging_face(const std::string& path,
                                                  const std::string& training_args);
 
-/// "nxdt", "nemo", "megatron" or "hf", by what the file holds. Throws ConfigError when that is
-/// unclear.
+/// transformers' TrainingArguments alone, a JSON text that is in no file (`name`: in place of a
+/// file's), for a model with `kv_heads` key/value heads.
+[[nodiscard]] ImportedConfig import_training_arguments(const std::string& text,
+                                                       const std::string& name, int kv_heads);
+
+/// "nxdt", "nemo", "megatron", "torchtitan" or "hf", by what the file holds. Throws ConfigError
+/// when that is unclear.
 [[nodiscard]] std::string detect_source(const std::string& file);
 
 }  // namespace trellis::analysis

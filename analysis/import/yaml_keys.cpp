@@ -50,15 +50,23 @@ void add(const YamlMap& map, const std::string& path,
   }
 }
 
-}  // namespace
-
-std::vector<SourceKey> yaml_keys(const std::string& file, const std::vector<std::string>& overrides,
-                                 const std::function<bool(const std::string& key)>& opens) {
-  const YamlDocument document = YamlDocument::parse(read_source_text(file), file, overrides);
+std::vector<SourceKey> keys_of(const YamlDocument& document,
+                               const std::function<bool(const std::string&)>& opens) {
   std::vector<SourceKey> keys;
   add(document.root(), "", opens, keys);
   document.problems().throw_if_any();
   return keys;
+}
+
+}  // namespace
+
+std::vector<SourceKey> yaml_keys(const std::string& file, const std::vector<std::string>& overrides,
+                                 const std::function<bool(const std::string& key)>& opens) {
+  return keys_of(YamlDocument::parse(read_source_text(file), file, overrides), opens);
+}
+
+std::vector<SourceKey> yaml_keys_of_text(const std::string& text, const std::string& name) {
+  return keys_of(YamlDocument::parse(text, name), [](const std::string&) { return true; });
 }
 
 }  // namespace trellis::analysis

@@ -16,5 +16,8 @@ namespace trellis::analysis {
 [[nodiscard]] std::vector<SourceKey> yaml_keys(
     const std::string& file, const std::vector<std::string>& overrides,
     const std::function<bool(const std::string& key)>& opens);
+/// The same of a text that is in no file, every mapping opened. `name`: in place of a file's.
+[[nodiscard]] std::vector<SourceKey> yaml_keys_of_text(const std::string& text,
+                                                       const std::string& name);
 
 }  // namespace trellis::analysis

@@ -14,6 +14,32 @@
 namespace trellis::fuzz {
 namespace {
 
+constexpr const char* kToml = R"(# torchtitan
+[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+converters = []
+[lr_scheduler]
+warmup_steps = 200
+decay_ratio = 0.8
+decay_type = 'sqrt'
+min_lr_factor = 0.1
+[training]
+local_batch_size = 4
+steps = 1_000
+dataloader = {num_workers = 2}
+[parallelism]
+data_parallel_replicate_degree = 2
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_layers_per_stage = 8
+[checkpoint]
+enable = true
+folder = "ckpt"
+)";
+
 void check_import(const analysis::ImportedConfig& imported) {
   const std::string yaml = analysis::import_yaml(imported, "source");
   try {
@@ -80,6 +106,15 @@ TEST(Imports, Megatron) {
   const std::filesystem::path file = directory.write("train.sh", kScript);
   fuzz_files({file}, [&] {
     check_import(analysis::import_megatron(file.string()));
+    (void)analysis::detect_source(file.string());
+  });
+}
+
+TEST(Imports, Torchtitan) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.write("train.toml", kToml);
+  fuzz_files({file}, [&] {
+    check_import(analysis::import_torchtitan(file.string()));
     (void)analysis::detect_source(file.string());
   });
 }

@@ -39,6 +39,7 @@ TEST_F(DetectSource, ContentDecidesNotTheName) {
             "megatron");
   EXPECT_EQ(detect("f", "python pretrain_gpt.py --lr 1\n"), "megatron");
   EXPECT_EQ(detect("g.sh", "--num-layers=32 \\\n  --hidden-size 64"), "megatron");
+  EXPECT_EQ(detect("k.txt", "# pretrain_gpt.py\n[job]\n[training]  \nsteps = 1\n"), "torchtitan");
   EXPECT_EQ(detect("h.json", R"({"model_type": "llama"})"), "hf");
   EXPECT_EQ(detect("i", R"({"architectures": null})"), "hf");
   EXPECT_EQ(detect("j.json", R"({"model_source": "hf", "trainer": {}})"), "nxdt");
@@ -57,11 +58,12 @@ TEST_F(DetectSource, AnythingElseIsRefusedWithWhatWasExpected) {
        {std::string(), std::string("seed: 1\n"), std::string("- 1\n- 2\n"), std::string("[1, 2"),
         std::string("# --num-layers 3\n# pretrain_gpt.py\n"), std::string("{\"a\": NaN}"),
         std::string("--num-layers-per-stage 2\n"), std::string("pretrain_gpt.pyc"),
-        std::string("trainer: {}\nmodel: 3\n"), std::string("\0\xff\x1b[2J", 7),
-        std::string(100000, '['), std::string(100000, '{')}) {
+        std::string("[job]\na = 1\n"), std::string("trainer: {}\nmodel: 3\n"),
+        std::string("\0\xff\x1b[2J", 7), std::string(100000, '['), std::string(100000, '{')}) {
     const std::string file = directory_.write("file", text);
-    EXPECT_THAT(error_of(file), AllOf(HasSubstr(file), HasSubstr("nxdt:"), HasSubstr("nemo:"),
-                                      HasSubstr("megatron:"), HasSubstr("hf:")));
+    EXPECT_THAT(error_of(file),
+                AllOf(HasSubstr(file), HasSubstr("nxdt:"), HasSubstr("nemo:"),
+                      HasSubstr("megatron:"), HasSubstr("torchtitan:"), HasSubstr("hf:")));
   }
 }
 

@@ -1,0 +1,176 @@
+#include "analysis/import/torchtitan_table.h"
+
+#include "analysis/import/key_words.h"
+
+namespace trellis::analysis {
+namespace {
+
+using enum TorchtitanRow::Does;
+using enum TorchtitanRow::Type;
+
+constexpr std::string_view kPython = "code is not executed: configure what it does in this file";
+constexpr std::string_view kTraces =
+    "each simulated run writes a timeline and its memory: see the guide of traces";
+constexpr std::string_view kLoading = "it tunes how PyTorch loads data, and samples are the same";
+constexpr std::string_view kGpuKernels =
+    "it tunes GPUs; the emulator's compiler fuses and schedules";
+constexpr std::string_view kConverted = "only a converter of model.converters reads it";
+constexpr std::string_view kOneForm =
+    "a checkpoint has all states: `trellis checkpoint convert` and `export-hf` write other forms";
+constexpr std::string_view kNoExperts = "the model has no experts";
+constexpr std::string_view kOtherRecompute = "it belongs to another kind of recomputation";
+
+constexpr TorchtitanRow kRows[] = {
+    {"job.dump_folder", kMoves, "exp_manager.exp_dir", "", kText},
+    {"job.config_file job.description job.print_config job.save_config_file", kIgnored, "",
+     "the resolved configuration is always written to the run's folder"},
+    {"job.custom_config_module experimental.custom_import experimental.custom_args_module",
+     kNeutral, "null", kPython},
+
+    {"profiling.enable_profiling profiling.save_traces_folder profiling.profile_freq "
+     "profiling.profiler_active profiling.profiler_warmup profiling.enable_memory_snapshot "
+     "profiling.save_memory_snapshot_folder",
+     kIgnored, "", kTraces},
+    {"metrics.log_freq", kMoves, "trainer.log_every_n_steps"},
+    {"metrics.enable_tensorboard", kMoves, "exp_manager.create_tensorboard_logger", "", kBoolean},
+    {"metrics.enable_wandb", kIgnored, "", "metrics go to TensorBoard and metrics.jsonl"},
+    // \x5f: '_', for the check of words.
+    {"metrics.save_tb_folder metrics.save\x5f"
+     "for_all_ranks metrics.disable_color_printing",
+     kIgnored, "", "the run's folder has one file of events"},
+
+    {"model.name model.flavor model.hf_assets_path model.tokenizer_path"},
+    {"model.converters", kNeutral, "null", "training in fp8 or MX formats is not supported"},
+    {"model.print_after_conversion", kIgnored, "", kConverted},
+
+    {"optimizer.name optimizer.beta1 optimizer.beta2"},
+    {"optimizer.lr", kMoves, "model.optim.lr", "", kFloat},
+    {"optimizer.eps", kMoves, "model.optim.eps", "", kFloat},
+    {"optimizer.weight_decay", kMoves, "model.optim.weight_decay", "", kFloat},
+    {"optimizer.implementation", kIgnored, "", kGpuKernels},
+    {"optimizer.early_step_in_backward", kNeutral, "false",
+     "the optimizer steps once all gradients are there"},
+
+    {"lr_scheduler.warmup_steps", kMoves, "model.optim.sched.warmup_steps"},
+    {"lr_scheduler.total_steps lr_scheduler.decay_ratio lr_scheduler.decay_type "
+     "lr_scheduler.min_lr_factor"},
+
+    {"training.dataset training.dataset_path training.local_batch_size training.global_batch_size "
+     "training.dtype training.mixed_precision_param"},
+    {"training.seq_len", kMoves, "model.encoder_seq_length"},
+    {"training.max_norm", kMoves, "trainer.gradient_clip_val", "", kFloat},
+    {"training.steps", kMoves, "trainer.max_steps"},
+    {"training.enable_cpu_offload", kNeutral, "false", "states stay on the device"},
+    {"training.mixed_precision_reduce", kNeutral, "float32", "gradients are reduced in fp32"},
+    {"training.gc_freq training.gc_debug", kIgnored, "", "no Python runs here"},
+    {"training.dataloader.num_workers", kMoves, "data.num_workers"},
+    {"training.dataloader.persistent_workers training.dataloader.pin_memory "
+     "training.dataloader.prefetch_factor",
+     kIgnored, "", kLoading},
+
+    {"parallelism.data_parallel_replicate_degree parallelism.data_parallel_shard_degree "
+     "parallelism.tensor_parallel_degree parallelism.context_parallel_degree "
+     "parallelism.context_parallel_load_balancer parallelism.context_parallel_rotate_method "
+     "parallelism.pipeline_parallel_first_stage_less_layers "
+     "parallelism.pipeline_parallel_last_stage_less_layers "
+     "parallelism.pipeline_parallel_layers_per_stage parallelism.pipeline_parallel_schedule "
+     "parallelism.pipeline_parallel_microbatch_size"},
+    {"parallelism.pipeline_parallel_degree", kMoves,
+     "distributed_strategy.pipeline_model_parallel_size"},
+    {"parallelism.fsdp_reshard_after_forward", kIgnored, "",
+     "parameters are not sharded over data-parallel ranks"},
+    {"parallelism.disable_loss_parallel", kNeutral, "false",
+     "logits stay sharded over the tensor-parallel ranks"},
+    {"parallelism.enable_async_tensor_parallel", kIgnored, "", kGpuKernels},
+    {"parallelism.module_fqns_per_model_part", kNeutral, "null",
+     "model.pipeline_cuts names the last layer of each stage"},
+    {"parallelism.pipeline_parallel_schedule_csv", kNeutral, "null",
+     "schedules are 1F1B and Interleaved1F1B"},
+    {"parallelism.pipeline_parallel_expert_parallel_overlap parallelism.expert_parallel_degree "
+     "parallelism.expert_tensor_parallel_degree parallelism.expert_parallel_comm_backend",
+     kIgnored, "", kNoExperts},
+
+    {"checkpoint.enable checkpoint.folder checkpoint.interval checkpoint.initial_load_path "
+     "checkpoint.initial_load_model_only checkpoint.async_mode checkpoint.keep_latest_k"},
+    {"checkpoint.enable_ft_dataloader_checkpoints", kIgnored, "",
+     "a checkpoint always knows which samples were seen"},
+    {"checkpoint.initial_load_in_hf checkpoint.initial_load_in_hf_quantized", kNeutral, "false",
+     "start with `trellis train --init-from FOLDER`"},
+    {"checkpoint.last_save_model_only checkpoint.last_save_in_hf checkpoint.export_dtype", kIgnored,
+     "", kOneForm},
+    {"checkpoint.load_step", kNeutral, "-1", "name it: exp_manager.resume_from_checkpoint"},
+    {"checkpoint.exclude_from_loading", kNeutral, "null",
+     "model.weight_init_only loads the weights alone"},
+    {"checkpoint.enable_first_step_checkpoint checkpoint.create_seed_checkpoint "
+     "checkpoint.load_only",
+     kNeutral, "false", "choose when to save: exp_manager.checkpoint_callback_params"},
+
+    {"activation_checkpoint.mode"},
+    {"activation_checkpoint.preserve_rng_state", kNeutral, "true",
+     "what is recomputed draws the same numbers"},
+    {"activation_checkpoint.selective_ac_option "
+     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns "
+     "activation_checkpoint.early_stop activation_checkpoint.memory_budget "
+     "activation_checkpoint.visualize_memory_budget_pareto "
+     "activation_checkpoint.determinism_check activation_checkpoint.debug",
+     kIgnored, "", kOtherRecompute},
+
+    {"compile.enable compile.components compile.backend", kIgnored, "",
+     "graphs are always compiled, by the emulator's compiler"},
+    {"quantize.linear.float8.enable_fsdp_float8_all_gather "
+     "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp "
+     "quantize.linear.float8.recipe_name quantize.linear.float8.filter_fqns "
+     "quantize.linear.float8.emulate quantize.linear.mx.mxfp8_dim1_cast_kernel_choice "
+     "quantize.linear.mx.recipe_name quantize.linear.mx.filter_fqns "
+     "quantize.grouped_mm.float8.fqns quantize.grouped_mm.mx.recipe_name "
+     "quantize.grouped_mm.mx.fqns",
+     kIgnored, "", kConverted},
+    {"comm.init_timeout_seconds comm.train_timeout_seconds comm.trace_buf_size "
+     "comm.save_traces_folder comm.save_traces_file_prefix comm.mode",
+     kIgnored, "", "ranks are emulated; a hang is reported with what each rank does"},
+    {"memory_estimation.enable memory_estimation.disable_fake_mode", kIgnored, "",
+     "`trellis memory` says whether it fits"},
+    {"fault_tolerance.enable", kNeutral, "false",
+     "TorchFT is not supported: runs go on from their newest checkpoint"},
+    {"fault_tolerance.process_group fault_tolerance.process_group_timeout_ms "
+     "fault_tolerance.replica_id fault_tolerance.group_size fault_tolerance.min_replica_size "
+     "fault_tolerance.semi_sync_method",
+     kIgnored, "", "it belongs to TorchFT"},
+
+    {"validation.enable validation.freq validation.steps validation.dataset_path "
+     "validation.seq_len"},
+    {"validation.dataset", kIgnored, "", "nothing is downloaded: name files with data.val_dir"},
+    {"validation.local_batch_size", kIgnored, "",
+     "validation has batches of data.micro_batch_size; its mean loss is the same"},
+    {"validation.dataloader.num_workers validation.dataloader.persistent_workers "
+     "validation.dataloader.pin_memory validation.dataloader.prefetch_factor",
+     kIgnored, "", kLoading},
+
+    {"debug.seed", kMoves, "seed"},
+    {"debug.deterministic debug.deterministic_warn_only", kIgnored, "",
+     "equal inputs always give equal bits"},
+    {"debug.moe_force_load_balance", kIgnored, "", kNoExperts},
+};
+
+constexpr TorchtitanFlavor kFlavors[] = {
+    {"debugmodel", 6, 256, 16, 16, 768, 2048},
+    {"8B", 32, 4096, 32, 8, 14336, 128256},
+    {"70B", 80, 8192, 64, 8, 28672, 128256},
+    {"405B", 126, 16384, 128, 8, 53248, 128256},
+};
+
+}  // namespace
+
+std::span<const TorchtitanRow> torchtitan_rows() { return kRows; }
+std::span<const TorchtitanFlavor> torchtitan_flavors() { return kFlavors; }
+
+const TorchtitanRow* torchtitan_row(std::string_view key) {
+  for (const TorchtitanRow& row : kRows) {
+    bool found = false;
+    for_each_word(row.keys, [&](std::string_view word) { found |= key == word; });
+    if (found) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace trellis::analysis

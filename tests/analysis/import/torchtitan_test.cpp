@@ -1,0 +1,228 @@
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "analysis/import/sources.h"
+#include "analysis/import/toml_keys.h"
+#include "analysis/import/torchtitan_rules.h"
+#include "base/error.h"
+
+namespace trellis::analysis {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+using testing::Pair;
+using Settings = std::map<std::string, std::string>;
+
+Settings settings(const std::string& text) {
+  Settings result;
+  for (const Setting& setting : settings_of(import_torchtitan_text(text, "t.toml")))
+    result[setting.key] = setting.value;
+  return result;
+}
+
+ImportedKey key(const std::string& text, const std::string& name) {
+  for (const ImportedKey& each : import_torchtitan_text(text, "t.toml").keys)
+    if (each.source.key == name) return each;
+  ADD_FAILURE() << name;
+  return {};
+}
+
+std::string problem(const std::string& text) {
+  try {
+    (void)import_torchtitan_text(text, "t.toml");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Of torchtitan's train_configs/llama3_8b.toml, with more parallelism.
+constexpr const char* kLlama = R"(# torchtitan Config.toml
+[job]
+dump_folder = "./outputs"
+description = "Llama 3 8B training"
+
+[metrics]
+log_freq = 10
+enable_tensorboard = true
+
+[model]
+name = "llama3"
+flavor = "8B"
+hf_assets_path = "./assets/hf/Llama-3.1-8B"
+converters = []
+
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+eps = 1e-8
+
+[lr_scheduler]
+warmup_steps = 200
+decay_ratio = 0.8
+decay_type = "linear"
+min_lr_factor = 0.1
+
+[training]
+local_batch_size = 4
+seq_len = 8192
+max_norm = 1.0  # grad norm clipping
+steps = 1000
+dataset = "c4"
+
+[training.dataloader]
+num_workers = 2
+
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "Interleaved1F1B"
+pipeline_parallel_microbatch_size = 2
+context_parallel_degree = 1
+
+[checkpoint]
+enable = true
+folder = "ckpt"
+interval = 500
+last_save_model_only = false
+export_dtype = "float32"
+async_mode = "async"
+
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = false
+)";
+
+TEST(TorchtitanImport, Llama) {
+  EXPECT_THAT(settings(kLlama),
+              IsSupersetOf(
+                  {Pair("model.num_layers", "32"), Pair("model.hidden_size", "4096"),
+                   Pair("model.ffn_hidden_size", "14336"), Pair("model.num_kv_heads", "8"),
+                   Pair("model.vocab_size", "128256"), Pair("model.encoder_seq_length", "8192"),
+                   // 2 × 4 × 8 × 2 ranks on nodes of 32; 4 samples on each of 8 data-parallel ranks
+                   Pair("trainer.devices", "32"), Pair("trainer.num_nodes", "4"),
+                   Pair("data.micro_batch_size", "2"), Pair("data.global_batch_size", "32"),
+                   Pair("distributed_strategy.tensor_model_parallel_size", "8"),
+                   Pair("distributed_strategy.sequence_parallel", "true"),
+                   Pair("distributed_strategy.virtual_pipeline_model_parallel_size", "2"),
+                   Pair("model.optim.betas", "[0.9, 0.95]"),
+                   Pair("model.optim.sched.name", "WarmupHoldAnnealLinear"),
+                   Pair("model.optim.sched.hold_steps", "0"),
+                   Pair("exp_manager.checkpoint_callback_params.dirpath", "./outputs/ckpt"),
+                   Pair("exp_manager.checkpoint_callback_params.every_n_train_steps", "500"),
+                   Pair("exp_manager.async_checkpointing", "true"),
+                   Pair("exp_manager.resume_if_exists", "true"),
+                   Pair("data.tokenizer.type", "./assets/hf/Llama-3.1-8B"),
+                   Pair("precision.type", "mixed_precision"), Pair("data.num_workers", "2")}));
+  EXPECT_EQ(key(kLlama, "parallelism.data_parallel_shard_degree").status,
+            ImportStatus::kUnsupported);
+  EXPECT_EQ(key(kLlama, "activation_checkpoint.mode").status, ImportStatus::kUnsupported);
+  EXPECT_EQ(key(kLlama, "optimizer.lr").source.where, "t.toml:18");
+  EXPECT_EQ(key(kLlama, "model.converters").status, ImportStatus::kDefault);
+}
+
+/// torchtitan/models/llama3: hidden size of SwiGLU = 2/3 · 4 · dim · multiplier, rounded up.
+TEST(TorchtitanImport, SizesOfFlavorsAreTorchtitansFormula) {
+  const std::map<std::string_view, std::pair<double, int>> kFormula = {
+      {"debugmodel", {1, 256}}, {"8B", {1.3, 1024}}, {"70B", {1.3, 4096}}, {"405B", {1.2, 4096}}};
+  for (const TorchtitanFlavor& flavor : torchtitan_flavors()) {
+    const auto [multiplier, multiple] = kFormula.at(flavor.name);
+    const int hidden = static_cast<int>(multiplier * (2 * 4 * flavor.hidden / 3));
+    EXPECT_EQ(flavor.ffn, (hidden + multiple - 1) / multiple * multiple) << flavor.name;
+  }
+}
+
+TEST(TorchtitanImport, SchedulesAreTorchtitans) {
+  const auto made = [](const std::string& lines) {
+    return settings(
+        "[optimizer]\nlr = 1e-3\n[training]\nsteps = 100\n[lr_scheduler]\n"
+        "warmup_steps = 10\n" +
+        lines);
+  };
+  const auto name = [&](const std::string& lines) {
+    return made(lines).at("model.optim.sched.name");
+  };
+  EXPECT_EQ(name(""), "LinearAnnealingWithWarmUp");
+  EXPECT_EQ(name("min_lr_factor = 0.1"), "WarmupAnnealing");
+  EXPECT_EQ(made("min_lr_factor = 0.5").at("model.optim.sched.min_lr"), "0.0005");
+  EXPECT_EQ(name("decay_type = \"cosine\""), "CosineAnnealing");
+  EXPECT_EQ(name("decay_type = \"sqrt\""), "WarmupHoldAnnealOneMinusSquareRoot");
+  EXPECT_EQ(made("decay_ratio = 0.2").at("model.optim.sched.hold_steps"), "70");
+  EXPECT_EQ(
+      key("[lr_scheduler]\ndecay_type = \"cosine\"\ndecay_ratio = 0.2", "lr_scheduler.decay_type")
+          .status,
+      ImportStatus::kUnsupported);
+}
+
+/// Every key of torchtitan is classified, alone, whatever its value.
+TEST(TorchtitanImport, EveryKnownKeyIsClassified) {
+  std::set<std::string> names;
+  for (const TorchtitanRow& row : torchtitan_rows()) {
+    std::istringstream words{std::string(row.keys)};
+    for (std::string name; words >> name;) {
+      EXPECT_TRUE(names.insert(name).second) << name;
+      EXPECT_EQ(torchtitan_rule(name) != nullptr, row.does == TorchtitanRow::Does::kRule) << name;
+    }
+  }
+  EXPECT_EQ(names.size(), 149U);  // of JobConfig
+  for (const std::string& name : names) {
+    for (const char* value : {"1", "2", "\"odd\"", "true", "[]", "-0.5"}) {
+      const ImportedConfig imported =
+          import_torchtitan_text(fmt::format("{} = {}", name, value), "t.toml");
+      ASSERT_EQ(imported.keys.size(), 1U);
+      EXPECT_NE(imported.keys[0].status, ImportStatus::kUnclassified) << name;
+      EXPECT_EQ(imported.keys[0].note.find("no rule"), std::string::npos) << name;
+    }
+  }
+}
+
+TEST(TorchtitanImport, RandomKeysAreNeverDropped) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    std::string name;
+    for (int i = 0; i < 9; ++i) name += static_cast<char>('a' + random() % 26);
+    std::string text = kLlama;
+    const char* sections[] = {"[job]\n", "[training]\n", "[quantize.linear.float8]\n", "[model]\n"};
+    const std::string header = sections[random() % 4];
+    text.insert(text.find(header) + header.size(), name + " = 3\n");
+    const ImportedConfig imported = import_torchtitan_text(text, "t.toml");
+    EXPECT_EQ(count(imported, ImportStatus::kUnclassified), 1U);
+    EXPECT_EQ(imported.keys.size(), import_torchtitan_text(kLlama, "t.toml").keys.size() + 1);
+  }
+  EXPECT_THAT(key("[training]\nstep = 3", "training.step").note, HasSubstr("training.steps?"));
+}
+
+TEST(TorchtitanImport, MistakesAreNamedWithTheirLine) {
+  EXPECT_THAT(problem("[training]\nsteps = = 3\n"), HasSubstr("t.toml:2: expected TOML"));
+  EXPECT_THAT(problem("[training]\nsteps = 1\nsteps = 2\n"), HasSubstr("t.toml:3: expected TOML"));
+  EXPECT_THAT(problem("[=\n"), HasSubstr("t.toml:1: expected TOML"));
+  EXPECT_THAT(problem("[a]\n\"b c\" = 1\n"), HasSubstr("t.toml:2: a.b c"));
+  EXPECT_THAT(problem("[a]\n\"b\\u0007\" = 1\n"), HasSubstr("t.toml:2"));
+}
+
+TEST(TomlKeys, ValuesAreYamlInTheOrderOfTheLines) {
+  const std::vector<SourceKey> keys = toml_keys(
+      "z = 1\n[b]\nx = [1, 'two words', {c = true}]\n[a]\ny = 1979-05-27\nt = 1e3\n"
+      "[empty]\n",
+      "f");
+  std::string text;
+  for (const SourceKey& key : keys) text += key.key + ": " + key.value + " " + key.where + "\n";
+  EXPECT_EQ(text,
+            "z: 1 f:1\nb.x: [1, \"two words\", {c: true}] f:3\na.y: \"1979-05-27\" f:5\n"
+            "a.t: 1000 f:6\nempty: {} f:7\n");
+}
+
+}  // namespace
+}  // namespace trellis::analysis
