@@ -151,10 +151,12 @@ void common_options(CLI::App& verb, RunRequest& request) {
                   "not depend on it")
       ->capture_default_str()
       ->check(between(0, kMostThreads, "each is a thread"));
-  verb.add_option("--trace-format", request.trace_format,
-                  "perfetto (trace.pftrace) or text (trace.txt)")
+  verb.add_option(
+          "--trace-format", request.trace_format,
+          "perfetto (trace.pftrace), text (trace.txt), kineto (folder trace.kineto: PyTorch's "
+          "profiler) or chakra (folder trace.chakra: MLCommons' execution traces)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"perfetto", "text"}));
+      ->check(CLI::IsMember({"perfetto", "text", "kineto", "chakra"}));
   verb.add_option(
           "--timeout", request.timeout_s,
           "seconds after which a rank that is missing at a communication is named (exit code 4)")

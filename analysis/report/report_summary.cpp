@@ -14,10 +14,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<const char*, const char*>, 10> kFiles{
+constexpr std::array<std::pair<const char*, const char*>, 12> kFiles{
     {{"report.json", "this report"},
      {"trace.pftrace", "every rank, engine and link of the last step: open it at ui.perfetto.dev"},
      {"trace.txt", "the same as text"},
+     {"trace.kineto", "the same as PyTorch's profiler writes it, a file for each simulated rank"},
+     {"trace.chakra", "the last step as MLCommons Chakra's execution traces, a file for each rank"},
      {"hparams.yaml", "the resolved configuration"},
      {"metrics.jsonl", "one line per step"},
      {"host.json", "what the run took on the host: time of each step, resident memory"},

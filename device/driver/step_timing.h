@@ -89,13 +89,15 @@ struct Breakdown {
 
 /// Communications of the rank that ends last, by axis, of which a rank waits for a part only:
 /// `transfer_ps` from all participants being there to the end, `exposed_ps` the share of it in
-/// which the rank waited. The step report's `communication`.
+/// which the rank waited; and `overlap`: for how long any communication moves bytes (`moving_ps`),
+/// and for how much of it the core computes (`computing_ps`). The step report's `communication`.
 [[nodiscard]] nlohmann::json communication(const StepTiming& step);
 
 /// One step as a timeline: a process per rank with a track per engine, DMA queue group and
 /// communication axis and one of the host (launches, copies of data); HBM counters; flow arrows
 /// between the participants of a communication; a process of the links with the rate of each of the
-/// busiest. format: "perfetto" or "text".
+/// busiest. format: "perfetto" or "text"; "kineto" and "chakra" are
+/// folders (trace_folders.h).
 void write_step_trace(const std::filesystem::path& path, const std::string& format,
                       const StepTiming& step, const std::vector<const StepStream*>& streams,
                       const std::vector<const std::vector<Graph>*>& graphs);

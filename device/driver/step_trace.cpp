@@ -5,6 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "device/driver/step_timing.h"
+#include "device/driver/trace_folders.h"
 #include "traces/perfetto_writer.h"
 #include "traces/text_writer.h"
 #include "traces/timeline.h"
@@ -272,6 +273,8 @@ class TraceBuilder {
 void write_step_trace(const std::filesystem::path& path, const std::string& format,
                       const StepTiming& step, const std::vector<const StepStream*>& streams,
                       const std::vector<const std::vector<Graph>*>& graphs) {
+  if (format == "kineto") return write_kineto_trace(path, step, streams, graphs);
+  if (format == "chakra") return write_chakra_trace(path, step);
   TraceBuilder builder(step, streams, graphs);
   const traces::Timeline& timeline = builder.build();
   AtomicFile file(path);
@@ -280,7 +283,7 @@ void write_step_trace(const std::filesystem::path& path, const std::string& form
   } else if (format == "text") {
     traces::write_text(timeline, file.stream());
   } else {
-    throw ConfigError("trace format \"" + format + "\": expected \"perfetto\" or \"text\"");
+    throw ConfigError("trace format \"" + format + "\": expected perfetto, text, kineto or chakra");
   }
   file.commit();
 }

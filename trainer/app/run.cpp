@@ -9,6 +9,7 @@
 #include <functional>
 #include <iterator>
 #include <iostream>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -522,13 +523,13 @@ class Run {
 
   void write_trace() {
     const Activity device_says("");
-    const bool text = request_.trace_format == "text";
-    const std::filesystem::path trace = directory_ / (text ? "trace.txt" : "trace.pftrace");
+    const bool one_file = request_.trace_format == "perfetto" || request_.trace_format == "text";
+    const std::filesystem::path trace = directory_ / trace_name(request_.trace_format);
     plugin_->check(plugin_->api().write_trace(trace.c_str(), request_.trace_format.c_str()));
-    if (planned_saves_)
+    if (planned_saves_ && one_file)
       planned_saves_->add_to_trace(trace, request_.trace_format, step_report_.at("step_time_ps"));
     log_info("trace of the last step: " + trace.string() +
-             (text ? "" : " (open it at ui.perfetto.dev)"));
+             (request_.trace_format == "perfetto" ? " (open it at ui.perfetto.dev)" : ""));
   }
 
   void write_results() {

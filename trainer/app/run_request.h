@@ -7,6 +7,12 @@
 
 namespace trellis::trainer {
 
+/// In the run's folder, by its format; kineto and chakra are folders.
+[[nodiscard]] inline std::string trace_name(const std::string& format) {
+  if (format == "perfetto") return "trace.pftrace";
+  return format == "text" ? "trace.txt" : "trace." + format;
+}
+
 /// What `trellis train` and `trellis simulate` were asked for. Plain data: the program hands it to
 /// libtrellis_trainer.so.
 struct RunRequest {
@@ -28,8 +34,8 @@ struct RunRequest {
   std::int64_t check_replicas = 0;  ///< train: steps between checks of copies; 0: none
   int steps = 0;                    ///< > 0: in place of trainer.max_steps
   double timeout_s = 100;
-  bool json = false;  ///< one JSON document on stdout
-  std::string trace_format = "perfetto";
+  bool json = false;                      ///< one JSON document on stdout
+  std::string trace_format = "perfetto";  ///< see trace_name()
   bool fold = true;         ///< simulate: of equal ranks one runs and represents the others
   bool replay = true;       ///< simulate: passes that repeat are not executed
   std::string routing;      ///< simulate: see parse_routing(); "": balanced

@@ -75,10 +75,11 @@ fs::path create_dated(const fs::path& parent, const std::string& date_time) {
 /// else.
 bool is_output(const std::string& name) {
   static constexpr const char* kOutputs[] = {
-      "hparams.yaml",       "cmd-args.log",      "metrics.jsonl",
-      "report.json",        "host.json",         "portability.json",
-      "trace.pftrace",      "trace.txt",         "memory_timeline.json",
-      "nemo_error_log.txt", "lightning_logs.txt"};
+      "hparams.yaml",      "cmd-args.log", "metrics.jsonl",
+      "report.json",       "host.json",    "portability.json",
+      "trace.pftrace",     "trace.txt",    "memory_timeline.json",
+      "trace.kineto",      "trace.chakra", "nemo_error_log.txt",
+      "lightning_logs.txt"};
   return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") ||
          std::ranges::find(kOutputs, name) != std::end(kOutputs);
 }

@@ -205,8 +205,11 @@ TEST(StepReportTest, CommunicationIsExposedWhileTheLastRankWaitsForItsTransfer) 
   f.step.timing.comms[0].end = Picoseconds(700);
   const nlohmann::json expected = {
       {"rank", 1},
-      {"rows", {{{"axis", "dp"}, {"count", 1}, {"transfer_ps", 400}, {"exposed_ps", 300}}}}};
+      {"rows", {{{"axis", "dp"}, {"count", 1}, {"transfer_ps", 400}, {"exposed_ps", 300}}}},
+      {"overlap", {{"moving_ps", 400}, {"computing_ps", 0}}}};
   EXPECT_EQ(communication(f.step), expected);
+  ranks[1][1] = time(0, 450), ranks[1][4] = time(650, 1000);
+  EXPECT_EQ(communication(f.step).at("overlap").at("computing_ps"), 150 + 50);
   ranks[1][3] = time(750, 900);
   EXPECT_EQ(communication(f.step).at("rows").at(0).at("exposed_ps"), 0)
       << "what it waits for has ended";
