@@ -164,7 +164,7 @@ std::vector<Diagnosis> examine() {
   std::vector<Diagnosis> all{
       library("libtrellis_trainer.so", "train, simulate, verify, memory"),
       library("libtrellis_neuron.so", "every emulated run"),
-      library("libtrellis_parquet.so", "sweep --parquet"),
+      library("libtrellis_parquet.so", "sweep --parquet, report --metrics"),
       library("libtrellis_s3.so", "checkpoints at s3://"),
       loaded_library("libtorch_cpu"),
       loaded_library("libarrow"),

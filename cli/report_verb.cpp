@@ -7,8 +7,10 @@
 #include "base/error.h"
 #include "cli/not_empty.h"
 #include "cli/output_files.h"
+#include "cli/parquet_file.h"
 #include "cli/run_page.h"
 #include "cli/verbs.h"
+#include "analysis/report/metrics_table.h"
 #include "analysis/report/report_file.h"
 #include "analysis/report/report_summary.h"
 #include "analysis/report/run_report.h"
@@ -21,7 +23,7 @@ using analysis::ReportFile;
 
 struct ReportOptions {
   std::vector<std::string> runs;
-  std::string html;
+  std::string html, metrics;
   bool json = false;
 };
 
@@ -74,10 +76,15 @@ void add_report(CLI::App& app, int& exit_code) {
                    "memory, links, sortable tables")
       ->type_name("FILE")
       ->check(not_empty("a file name"));
+  verb->add_option("--metrics", options->metrics,
+                   "also every logged scalar of the runs as Parquet (schema trellis.metrics/1): a "
+                   "row for each run and step")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
   verb->footer(
       "Examples:\n  trellis report nemo_experiments/quickstart/2026-01-01_12-00-00\n"
       "  trellis report runs/tp8 --html tp8.html\n"
-      "  trellis report runs/tp8 runs/tp16 runs/tp32\n"
+      "  trellis report runs/tp8 runs/tp16 runs/tp32 --metrics metrics.parquet\n"
       "Times are simulated milliseconds; shares are of the simulated step. What explains a change: "
       "trellis diff A B.\n"
       "Parts of a rank's step, which add up to it: matmul: the Tensor engine is busy; other "
@@ -93,8 +100,14 @@ void add_report(CLI::App& app, int& exit_code) {
     if (!options->html.empty() && files.size() != 1)
       throw ConfigError("--html: a page shows one run: expected one, got " +
                         std::to_string(files.size()));
-    OutputFiles outputs({{"--html", options->html}});
+    const trainer::TableRequest metrics =
+        options->metrics.empty()
+            ? trainer::TableRequest{}
+            : analysis::metrics_table({options->runs.begin(), options->runs.end()});
+    OutputFiles outputs({{"--html", options->html}, {"--metrics", options->metrics}});
+    const ParquetWriter parquet(options->metrics);
     outputs.write("--html", [&] { return run_page(files[0]); });
+    outputs.write("--metrics", [&] { return parquet.content(metrics); });
     files.size() == 1 ? report_one(files[0], options->json) : report_columns(files, options->json);
     std::cout << std::flush;
     outputs.finish();

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "cli/load_trainer.h"
 #include "cli/machine.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "cli/output_files.h"
+#include "cli/parquet_file.h"
 #include "analysis/sweep/runner.h"
 #include "analysis/sweep/sweep_output.h"
 #include "analysis/sweep/sweep_page.h"
@@ -31,26 +31,13 @@ struct SweepOptions {
   bool all = false, json = false;
 };
 
-using ParquetWriter = trellis_write_parquet_fn;
-
-/// Loads the library, which may be missing: before anything that takes time. Null: no table is
-/// asked for.
-ParquetWriter load_parquet(const std::string& file) {
-  return file.empty() ? nullptr
-                      : reinterpret_cast<ParquetWriter>(
-                            library_symbol("libtrellis_parquet.so", "trellis_write_parquet"));
-}
-
-std::string parquet_of(const analysis::SweepResult& result, ParquetWriter write) {
+trainer::TableRequest table_of(const analysis::SweepResult& result) {
   trainer::TableRequest table;
   for (const analysis::SweepColumn& column : analysis::sweep_columns())
     table.columns.emplace_back(column.name, column.type);
   for (const analysis::SweepRow& row : result.rows)
     table.rows.push_back(analysis::sweep_cells(result, row));
-  std::string content;
-  const std::string failure = write(&table, &content);
-  if (!failure.empty()) throw Error(ExitCode::kInternal, "no Parquet table: " + failure);
-  return content;
+  return table;
 }
 
 /// Calls `work` when every output can be written, then writes all of them.
@@ -60,10 +47,10 @@ void with_outputs(const SweepOptions& options, const Work& work) {
                      {"--parquet", options.parquet},
                      {"--svg", options.svg},
                      {"--html", options.html}});
-  const ParquetWriter parquet = load_parquet(options.parquet);
+  const ParquetWriter parquet(options.parquet);
   const analysis::SweepResult result = work();
   files.write("--csv", [&] { return analysis::sweep_csv(result); });
-  files.write("--parquet", [&] { return parquet_of(result, parquet); });
+  files.write("--parquet", [&] { return parquet.content(table_of(result)); });
   files.write("--svg", [&] { return analysis::sweep_svg(result); });
   files.write("--html", [&] { return analysis::sweep_page(result); });
   std::cout << (options.json ? analysis::sweep_json(result).dump(1) + "\n"

@@ -259,22 +259,22 @@ bool is_place(const std::string& key) {
 std::vector<SettingChange> diff_settings(const ReportFile& before, const ReportFile& after) {
   std::vector<SettingChange> changes;
   const bool has_settings = !before.settings.empty() && !after.settings.empty();
-  constexpr std::array<const char*, 10> kFacts{"instance",
-                                               "nodes",
-                                               "device",
-                                               "world_size",
-                                               "tensor_model_parallel_size",
-                                               "pipeline_model_parallel_size",
-                                               "num_microbatches",
-                                               "tokens_per_step",
-                                               "parameters",
-                                               "precision"};
+  constexpr std::array<const char*, 10> kComparedFacts{"instance",
+                                                       "nodes",
+                                                       "device",
+                                                       "world_size",
+                                                       "tensor_model_parallel_size",
+                                                       "pipeline_model_parallel_size",
+                                                       "num_microbatches",
+                                                       "tokens_per_step",
+                                                       "parameters",
+                                                       "precision"};
   // Instance and nodes come from the command line; the others are in hparams.yaml too, under the
   // names that the user writes.
-  for (std::size_t i = 0; i < (has_settings ? 2 : kFacts.size()); ++i) {
-    const json a = before.report.value(kFacts[i], json("none")),
-               b = after.report.value(kFacts[i], json("none"));
-    if (a != b) changes.push_back({kFacts[i], a.dump(), b.dump()});
+  for (std::size_t i = 0; i < (has_settings ? 2 : kComparedFacts.size()); ++i) {
+    const json a = before.report.value(kComparedFacts[i], json("none")),
+               b = after.report.value(kComparedFacts[i], json("none"));
+    if (a != b) changes.push_back({kComparedFacts[i], a.dump(), b.dump()});
   }
   if (!has_settings) return changes;
   std::vector<std::string> keys;

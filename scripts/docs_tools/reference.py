@@ -110,6 +110,10 @@ FORMATS = {
     ),
     "trellis.kernels/1": ("`trellis kernel --list --json`", "the catalogue of kernels"),
     "trellis.keys/1": ("`trellis describe keys --json`", "the keys of a configuration"),
+    "trellis.metrics/1": (
+        "`trellis report --metrics`, a Parquet file whose metadata has `schema`",
+        "`run`, `step`, `consumed_samples` and every logged scalar, a row for each run and step",
+    ),
     "trellis.memory/1": (
         "`report.json`, member `memory`",
         "peaks of each rank by phase and category",

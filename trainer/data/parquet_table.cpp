@@ -42,10 +42,17 @@ arrow::Result<std::string> content_of(const TableRequest& request) {
     fields.push_back(arrow::field(request.columns[i].first, array->type()));
     arrays.push_back(std::move(array));
   }
-  const auto table = arrow::Table::Make(arrow::schema(fields), arrays,
+  std::shared_ptr<arrow::KeyValueMetadata> metadata;
+  if (!request.schema.empty())
+    metadata = arrow::KeyValueMetadata::Make({"schema"}, {request.schema});
+  const auto table = arrow::Table::Make(arrow::schema(fields, metadata), arrays,
                                         static_cast<std::int64_t>(request.rows.size()));
   ARROW_ASSIGN_OR_RAISE(auto out, arrow::io::BufferOutputStream::Create());
-  ARROW_RETURN_NOT_OK(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), out));
+  parquet::ArrowWriterProperties::Builder options;
+  if (metadata) options.store_schema();
+  ARROW_RETURN_NOT_OK(parquet::arrow::WriteTable(
+      *table, arrow::default_memory_pool(), out, parquet::DEFAULT_MAX_ROW_GROUP_LENGTH,
+      parquet::default_writer_properties(), options.build()));
   ARROW_ASSIGN_OR_RAISE(const auto content, out->Finish());
   return content->ToString();
 }

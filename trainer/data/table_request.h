@@ -12,6 +12,7 @@ namespace trellis::trainer {
 /// or nothing.
 struct TableRequest {
   enum class Type { kText, kInteger, kReal, kFlag };
+  std::string schema = {};  ///< name and version, in the file's metadata as "schema"; "": none
   using Cell = std::variant<std::monostate, std::string, std::int64_t, double, bool>;
   std::vector<std::pair<std::string, Type>> columns;
   std::vector<std::vector<Cell>> rows;
