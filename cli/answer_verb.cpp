@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ class Redirected {
   int descriptor_, before_;
 };
 
-int answer_one(const std::string& line) {
+int answer_one(trainer::StepRunner& runner, const std::string& line) {
   const nlohmann::json question = nlohmann::json::parse(line);
   const Redirected out(STDOUT_FILENO, question.at("out")), err(STDERR_FILENO, question.at("err"));
   trainer::RunRequest request;
@@ -48,17 +49,19 @@ int answer_one(const std::string& line) {
   request.shape_only = true;
   request.host_threads = 1;
   std::string report;
-  const int exit_code = call_trainer<trellis_trainer_step_fn>(
-      "trellis_trainer_step", &request,
-      question.at("whole") ? trainer::StepAnswer::kReport : trainer::StepAnswer::kStep, &report);
+  const int exit_code = runner.run(
+      request, question.at("whole") ? trainer::StepAnswer::kReport : trainer::StepAnswer::kStep,
+      report);
   std::cout << report << std::flush;
   return exit_code;
 }
 
 /// Answers until its input ends. Each answer is one byte: the exit code.
 void answer_all() {
+  const std::unique_ptr<trainer::StepRunner> runner(
+      call_trainer<trellis_trainer_step_runner_fn>("trellis_trainer_step_runner"));
   for (std::string line; std::getline(std::cin, line);) {
-    const auto exit_code = static_cast<char>(answer_one(line));
+    const auto exit_code = static_cast<char>(answer_one(*runner, line));
     if (::write(STDOUT_FILENO, &exit_code, 1) != 1) return;  // no one waits for it
   }
 }

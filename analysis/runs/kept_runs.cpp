@@ -88,12 +88,13 @@ void add_machine(ContentHasher& hasher, const RunSources& sources,
   hasher.text(config.software);
 }
 
-/// The files of a run; none when they are too large.
+/// The files of a run; none when they are too large, or a trace of it is a folder.
 std::optional<RunFiles> files_of(const fs::path& run) {
   RunFiles files;
   std::uintmax_t bytes = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(run)) {
     const std::string name = entry.path().filename().string();
+    if (name.starts_with("trace.") && entry.is_directory()) return std::nullopt;
     if (is_of_the_call(name) || !entry.is_regular_file())
       continue;  // folders: outputs of earlier runs at the same place
     bytes += entry.file_size();

@@ -48,7 +48,8 @@ class KeptRuns {
   /// The files of that run by their names; none when it was not kept.
   [[nodiscard]] std::optional<RunFiles> find(const ContentHash& key) const;
   /// Keeps the files of `run` but those that say where it ran and how it was called. A run of more
-  /// than 64 MiB is not kept; a place that cannot be written is reported as a warning.
+  /// than 64 MiB, or with a trace that is a folder, is not kept; a place that cannot be written is
+  /// reported as a warning.
   void store(const ContentHash& key, const std::filesystem::path& run) const;
 
  private:

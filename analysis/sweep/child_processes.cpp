@@ -127,7 +127,8 @@ ChildProcesses::Result ChildProcesses::take(Process& process) {
   if (got == 1) {
     result.exit_code = static_cast<unsigned char>(byte);
   } else {
-    result.exit_code = exit_code_of(wait_status(process.id));
+    const int ended = exit_code_of(wait_status(process.id));  // not an answer, whatever it says
+    result.exit_code = ended < 128 ? static_cast<int>(ExitCode::kInternal) : ended;
     ::close(process.socket);
     processes_.remove_if([&](const Process& each) { return &each == &process; });
   }

@@ -71,12 +71,10 @@ void simulate(const SweepSpace& space, std::vector<Profile>& profiles, std::size
   }
 }
 
-void read(const SweepSpace& space, Profile& profile) {
+void read(const SweepSpace& space, const trainer::RunConfigFile& file, Profile& profile) {
   if (profile.steps[0].is_null() || profile.steps[1].is_null()) return;
   const trainer::RunConfig config =
-      trainer::check_run_config(space.request.config,
-                                overrides_of_profile(space, profile, kProfileMicroBatches[0]))
-          .config;
+      file.check(overrides_of_profile(space, profile, kProfileMicroBatches[0])).config;
   profile.times = read_profile(profile.steps[0], profile.steps[1], owned_parameters(config, 0));
 }
 
@@ -92,8 +90,8 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
     if (known.emplace(layout, profiles.size()).second) profiles.push_back({layout, {}, {}});
   }
   simulate(space, profiles, jobs, scratch);
-  for (Profile& profile : profiles) read(space, profile);
   const trainer::RunConfigFile file(space.request.config);
+  for (Profile& profile : profiles) read(space, file, profile);
   std::map<int, std::pair<sim::SystemConfig, std::unique_ptr<CollectiveTimes>>> machines;
   Activity activity("estimating layouts");
   for (SweepRow& row : rows) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -79,8 +80,9 @@ void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>
   const int axes = hypercube_axes(line.size());
   std::vector<std::vector<std::int64_t>> sent(static_cast<std::size_t>(axes),
                                               std::vector<std::int64_t>(n));  // by axis, by sender
+  std::vector<std::int64_t> gathered(n), both(n);
   for (int part = 0; part < axes; ++part) {
-    std::vector<std::int64_t> gathered(n);
+    std::fill(gathered.begin(), gathered.end(), 0);
     for (std::size_t owner = 0; owner < n; ++owner) {
       for (const Chunk& whole : line.owned[owner])
         gathered[owner] += part_of(whole, axes, part).length;
@@ -88,14 +90,15 @@ void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>
     for (int t = 0; t < axes; ++t) {
       const int axis = (part + t) % axes;
       const std::size_t partner = std::size_t{1} << axis;
-      std::vector<std::int64_t> both(n);
       for (std::size_t from = 0; from < n; ++from) {
         sent[static_cast<std::size_t>(axis)][from] += gathered[reduce ? from ^ partner : from];
         both[from] = gathered[from] + gathered[from ^ partner];
       }
-      gathered = std::move(both);
+      gathered.swap(both);
     }
   }
+  const std::size_t all = flows.size() + static_cast<std::size_t>(axes) * n;
+  if (all > flows.capacity()) flows.reserve(std::max(all, 2 * flows.capacity()));
   for (int axis = 0; axis < axes; ++axis) {
     for (std::size_t from = 0; from < n; ++from) {
       flows.push_back({line.members[from], line.members[from ^ (std::size_t{1} << axis)],

@@ -27,20 +27,20 @@ class StageBuilder {
  public:
   explicit StageBuilder(const GroupLayout& layout) : layout_(layout) {}
 
-  [[nodiscard]] Stages gather(const AlgorithmChoice& choice, const Line& all) const {
-    return choice.algorithm == Algorithm::kHierarchical ? hierarchical(choice, all)
+  [[nodiscard]] Stages gather(const AlgorithmChoice& choice, Line all) const {
+    return choice.algorithm == Algorithm::kHierarchical ? hierarchical(choice, std::move(all))
                                                         : inside(choice.algorithm, all);
   }
 
  private:
   /// Between the nodes first: one line per local index. Then inside every node, where a member
   /// represents its index on all nodes.
-  [[nodiscard]] Stages hierarchical(const AlgorithmChoice& choice, const Line& all) const {
+  [[nodiscard]] Stages hierarchical(const AlgorithmChoice& choice, Line all) const {
     const int per_node = layout_.members_per_node();
     const int nodes = all.size() / per_node;
     PlanStage across{pattern_across(choice.across), false, false, 1, {}, {}};
     for (int local = 0; local < per_node; ++local)
-      across.lines.push_back(every(all, local, per_node, nodes));
+      across.lines.push_back(take_every(all, local, per_node, nodes));
     Line line;
     for (const Line& one : across.lines) line.owned.push_back(owned_together(one));
     Stages stages;  // of thousands of members: moved, not copied
@@ -200,8 +200,22 @@ class StageBuilder {
     return result;
   }
 
+  /// The same; `line` keeps its members, but no longer what these own.
+  [[nodiscard]] static Line take_every(Line& line, int first, int step, int count) {
+    Line result;
+    result.members.reserve(static_cast<std::size_t>(count));
+    result.owned.reserve(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      const auto position = static_cast<std::size_t>(first + i * step);
+      result.members.push_back(line.members[position]);
+      result.owned.push_back(std::move(line.owned[position]));
+    }
+    return result;
+  }
+
   [[nodiscard]] static std::vector<Chunk> owned_together(const Line& line) {
     std::vector<Chunk> all;
+    all.reserve(line.owned.size());
     for (const auto& pieces : line.owned) all.insert(all.end(), pieces.begin(), pieces.end());
     return all;
   }
@@ -231,9 +245,11 @@ class StageBuilder {
 
 Line all_members(int members, std::int64_t elements) {
   Line line;
+  line.members.reserve(static_cast<std::size_t>(members));
+  line.owned.reserve(static_cast<std::size_t>(members));
   for (int m = 0; m < members; ++m) {
     line.members.push_back(m);
-    line.owned.push_back({chunk_range(elements, members, m)});
+    line.owned.emplace_back(1, chunk_range(elements, members, m));
   }
   return line;
 }

@@ -39,11 +39,14 @@ std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunCo
     load.overrides = choice.hardware;
     load.calibrated = choice.calibrated;
   }
-  const sim::SystemConfig system = emulates ? load_machine(config, choice.instance, load)
-                                            : sim::load_system(choice.instance, load);
+  if (emulates) return use_machine(load_machine(config, choice.instance, load), config);
+  config.hardware = sim::load_system(choice.instance, load).chip.generation;
+  return {};
+}
+
+std::map<std::string, std::string> use_machine(const sim::SystemConfig& system, RunConfig& config) {
   config.hardware = system.chip.generation;
   std::map<std::string, std::string> numbers;
-  if (!emulates) return numbers;
   check_fits_machine(config, system);
   for (const sim::Parameter& parameter : system.parameters)
     numbers[parameter.key] = parameter.value;

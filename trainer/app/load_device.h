@@ -7,6 +7,7 @@
 
 #include "runtime/device_plugin.h"
 #include "runtime/world.h"
+#include "sim/config/system_config.h"
 #include "trainer/config/run_config.h"
 
 namespace trellis::trainer {
@@ -53,6 +54,8 @@ struct DeviceChoice {
 /// checks that the ranks fit. Ranks of other devices need no room on it. Returns the emulated
 /// machine's numbers by key, with their units; none for other devices. Throws ConfigError.
 std::map<std::string, std::string> use_machine(const DeviceChoice& choice, RunConfig& config);
+/// The same of a machine that was loaded for `config` and an emulated device.
+std::map<std::string, std::string> use_machine(const sim::SystemConfig& system, RunConfig& config);
 
 /// The plugin, set up for the run's ranks; null for the CPU without one. Throws ConfigError when
 /// the plugin is another device's.

@@ -13,13 +13,19 @@ enum class StepAnswer {
   kStep,    ///< {"simulated": trellis.step_report/1}
 };
 
+/// Simulates steps for a program that asks for many: nothing is written, and what one step has
+/// read, loaded and timed helps the next one.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  /// One step of `trellis simulate`; `report` gets one JSON document. Says on stderr what went
+  /// wrong and returns the exit code; throws nothing. Of the request, what train alone knows, saves
+  /// and several steps are not read.
+  virtual int run(const RunRequest& request, StepAnswer answer, std::string& report) = 0;
+};
+
 }  // namespace trellis::trainer
 
-/// One step of `trellis simulate` for a program that asks for many: nothing is written, and what a
-/// call has timed helps the next one. `report` gets one JSON document. Says on stderr what went
-/// wrong and returns the exit code; throws nothing. Of the request, what train alone knows, saves
-/// and several steps are not read.
-extern "C" int trellis_trainer_step(const trellis::trainer::RunRequest* request,
-                                    trellis::trainer::StepAnswer answer, std::string* report);
-using trellis_trainer_step_fn = int (*)(const trellis::trainer::RunRequest*,
-                                        trellis::trainer::StepAnswer, std::string*);
+/// The caller deletes it.
+extern "C" trellis::trainer::StepRunner* trellis_trainer_step_runner();
+using trellis_trainer_step_runner_fn = trellis::trainer::StepRunner* (*)();

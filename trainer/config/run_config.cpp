@@ -147,6 +147,15 @@ RunCheck check_document(const YamlDocument& document, const std::string& file,
   return check;
 }
 
+RunConfig without_problems(RunCheck check) {
+  std::string text;
+  for (const std::string& problem : shown_problems(check.problems))
+    text += (text.empty() ? "" : "\n") + problem;
+  if (!text.empty()) throw ConfigError(text);
+  for (const std::string& warning : check.warnings) log_warning(warning);
+  return std::move(check.config);
+}
+
 }  // namespace
 
 std::map<std::string, KeyRead> read_keys_of(const std::string& text) {
@@ -162,10 +171,21 @@ std::map<std::string, KeyRead> read_keys_of(const std::string& text) {
 RunConfigFile::RunConfigFile(std::string file)
     : file_(std::move(file)), source_(YamlSource::load(file_)) {}
 
+<<<<<<< HEAD
 RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const {
   const auto open = [&](const std::vector<std::string>& all) { return source_.with(all); };
   return check_document(with_adapter_values(with_environment(overrides), open), file_,
                         kDefaultInstance);
+=======
+RunCheck RunConfigFile::check(const std::vector<std::string>& overrides,
+                              const std::string& instance) const {
+  return check_document(source_.with(with_environment(overrides)), file_, instance);
+}
+
+RunConfig RunConfigFile::load(const std::vector<std::string>& overrides,
+                              const std::string& instance) const {
+  return without_problems(check(overrides, instance));
+>>>>>>> plan
 }
 
 RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
@@ -186,13 +206,7 @@ RunCheck check_run_config_text(const std::string& text, const std::string& file)
 
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
                           const std::string& instance) {
-  RunCheck check = check_run_config(file, overrides, instance);
-  std::string text;
-  for (const std::string& problem : shown_problems(check.problems))
-    text += (text.empty() ? "" : "\n") + problem;
-  if (!text.empty()) throw ConfigError(text);
-  for (const std::string& warning : check.warnings) log_warning(warning);
-  return std::move(check.config);
+  return without_problems(check_run_config(file, overrides, instance));
 }
 
 void refuse_unsupported(const RunConfig& config, bool simulate) {

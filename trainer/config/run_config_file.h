@@ -15,7 +15,11 @@ class RunConfigFile {
   explicit RunConfigFile(std::string file);
   /// What check_run_config gives, but without config.resolved_yaml, which takes as long as all the
   /// rest.
-  [[nodiscard]] RunCheck check(const std::vector<std::string>& overrides) const;
+  [[nodiscard]] RunCheck check(const std::vector<std::string>& overrides,
+                               const std::string& instance = kDefaultInstance) const;
+  /// The configuration of such a check. Throws ConfigError as load_run_config().
+  [[nodiscard]] RunConfig load(const std::vector<std::string>& overrides,
+                               const std::string& instance) const;
 
  private:
   std::string file_;

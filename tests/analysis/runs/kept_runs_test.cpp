@@ -136,6 +136,15 @@ TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
   EXPECT_EQ(decode(many.bytes()), std::nullopt);
 }
 
+TEST_F(KeptRunsTest, ARunWhoseTraceIsAFolderIsNotKept) {
+  fs::create_directory(run_ / "run_0");  // outputs of an earlier run
+  runs_.store({1, 1}, run_);
+  EXPECT_TRUE(runs_.find({1, 1}));
+  fs::create_directory(run_ / "trace.kineto");
+  runs_.store({1, 2}, run_);
+  EXPECT_FALSE(runs_.find({1, 2}));
+}
+
 TEST_F(KeptRunsTest, ALargeRunIsNotKept) {
   fs::resize_file(run_ / "trace.txt", (std::uintmax_t{64} << 20) + 1);
   runs_.store({1, 1}, run_);
