@@ -171,21 +171,15 @@ std::map<std::string, KeyRead> read_keys_of(const std::string& text) {
 RunConfigFile::RunConfigFile(std::string file)
     : file_(std::move(file)), source_(YamlSource::load(file_)) {}
 
-<<<<<<< HEAD
-RunCheck RunConfigFile::check(const std::vector<std::string>& overrides) const {
-  const auto open = [&](const std::vector<std::string>& all) { return source_.with(all); };
-  return check_document(with_adapter_values(with_environment(overrides), open), file_,
-                        kDefaultInstance);
-=======
 RunCheck RunConfigFile::check(const std::vector<std::string>& overrides,
                               const std::string& instance) const {
-  return check_document(source_.with(with_environment(overrides)), file_, instance);
+  const auto open = [&](const std::vector<std::string>& all) { return source_.with(all); };
+  return check_document(with_adapter_values(with_environment(overrides), open), file_, instance);
 }
 
 RunConfig RunConfigFile::load(const std::vector<std::string>& overrides,
                               const std::string& instance) const {
   return without_problems(check(overrides, instance));
->>>>>>> plan
 }
 
 RunCheck check_run_config(const std::string& file, const std::vector<std::string>& overrides,
