@@ -130,10 +130,16 @@ class Comparing(DeviceCase):
         for text in ("simulated", "measured", "ratio", "  forward", "Largest difference: "):
             self.assertIn(text, both)
         self.assertIn("Measured step", self.trellis("report", "real").stdout)
-        simulated = self.report("emulated")["simulated"]["step_time_ps"] * 1e-9
-        measured = self.report("real")["measured"]["step_time_s"] * 1e3
+        step = self.report("emulated")["simulated"]
+        simulated, stage = step["step_time_ps"] * 1e-12, step["attribution"]["rank"] // 4
+        # Compared is the slowest rank of the pipeline stage that the emulated report explains.
+        measured = max(
+            row["step_time_s"]
+            for row in self.report("real")["measured"]["ranks"]
+            if row["rank"] // 4 == stage
+        )
         ratio = float(both.split("measured step ")[1].split(": ")[1].split()[0])
-        self.assertAlmostEqual(ratio, measured / simulated, delta=0.01 * ratio)
+        self.assertAlmostEqual(ratio, measured / simulated, delta=0.006 * ratio)
         self.compare("emulated", "real")
         self.compare("real", "again")
         self.gate()
