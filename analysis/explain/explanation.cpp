@@ -224,13 +224,6 @@ std::string constants_text(const Explanation& e) {
       "of their ranges\n",
       all.size(), e.sensitivity.constants.size());
   text += table.text();
-  for (std::size_t i = 0; i < std::min(all.size(), e.most_constants); ++i) {
-    for (const EndOfRange* end : {&all[i]->least, &all[i]->most}) {
-      if (!end->problem.empty())
-        text += fmt::format("  refused: {}={}: {}\n", all[i]->constant.parameter.key, end->value,
-                            end->problem);
-    }
-  }
   if (all.size() > e.most_constants)
     text += fmt::format(
         "  and {} more, the next changes it by {}\n", all.size() - e.most_constants,
