@@ -28,7 +28,7 @@ constexpr std::array<Measurement, 17> kMeasurements{{
     {"launch.collective",
      "`nccom-test allr --minbytes 8 --maxbytes 1KB` on the ranks of one TP "
      "group: its time at the smallest size"},
-    {"launch.", "time between two executions of an empty graph: `neuron-profile --system`"},
+    {"launch.", "time between two executions of an empty graph: `neuron-profile inspect`"},
     {"collectives.efa",
      "`nccom-test allr` between two instances, 1 MiB to 1 GiB (this one needs "
      "two instances)"},
@@ -40,7 +40,7 @@ constexpr std::array<Measurement, 17> kMeasurements{{
      "`nccom-test allr` on two instances and on all of them, 256 MiB (this one needs a "
      "cluster)"},
     {"software.trace",
-     "`NEURON_FRAMEWORK_DEBUG=1`: the host's time to record one graph, over its "
+     "`torch_xla.debug.metrics` of one step: the host's time to record one graph, over its "
      "operations"},
     {"software.launch",
      "`neuron-monitor` of one step: idle time between executions, over the "
