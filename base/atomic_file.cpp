@@ -1,6 +1,7 @@
 #include "base/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -78,8 +79,11 @@ void AtomicFile::open_partial() {
     partial_ += ".partial";
     lock = FileLock::try_lock(partial_);
   }
-  // A writer that was killed may have left content there.
-  if (::ftruncate(lock->descriptor(), 0) != 0)
+  // A writer that was killed may have left content there. Only then: after a truncation to nothing
+  // ext4 writes a file to the disk when it is closed.
+  struct stat status{};
+  if (::fstat(lock->descriptor(), &status) != 0 ||
+      (status.st_size != 0 && ::ftruncate(lock->descriptor(), 0) != 0))
     throw std::system_error(errno, std::generic_category());
   stream_.emplace(path_, lock->release());
 }
@@ -104,10 +108,11 @@ void AtomicFile::commit(Durability durability) {
   committed_ = true;
 }
 
-void write_file_atomically(const fs::path& path, std::string_view content) {
+void write_file_atomically(const fs::path& path, std::string_view content,
+                           AtomicFile::Durability durability) {
   AtomicFile file(path);
   file.stream().write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.commit();
+  file.commit(durability);
 }
 
 }  // namespace trellis

@@ -41,6 +41,7 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           AtomicFile::Durability durability = AtomicFile::Durability::kPowerCut);
 
 }  // namespace trellis

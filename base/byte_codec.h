@@ -53,6 +53,12 @@ class ByteReader {
     value = byte == 1;
   }
   void operator()(std::string& text) {
+    std::string_view view;
+    (*this)(view);
+    if (ok_) text = view;
+  }
+  /// A part of the bytes that are read.
+  void operator()(std::string_view& text) {
     std::uint64_t size = 0;
     (*this)(size);
     if (take(size)) text = taken_;

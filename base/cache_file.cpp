@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/byte_codec.h"
 #include "base/check.h"
+#include "base/error.h"
 #include "base/log.h"
 
 namespace trellis {
@@ -78,16 +79,36 @@ std::optional<std::string> read_cache_file(const fs::path& file, std::string_vie
   struct stat status{};
   if (::fstat(descriptor.number(), &status) != 0 || !S_ISREG(status.st_mode))
     return miss(file, "not a regular file");
-  const std::size_t head = head_of(schema, key, {}).size();
+  const std::size_t head_size = head_of(schema, key, {}).size();
   const auto size = static_cast<std::size_t>(status.st_size);
-  if (size < head || size > kMostCacheBytes + head)
+  if (size < head_size || size > kMostCacheBytes + head_size)
     return miss(file, "not a cache file of " + std::string(schema) + " by its size");
-  std::string bytes = read_bytes(descriptor.number(), size);
-  if (bytes.size() != size) return miss(file, "it cannot be read");
-  const std::string_view payload = std::string_view(bytes).substr(head);
-  if (head_of(schema, key, payload) != std::string_view(bytes).substr(0, head))
+  const std::string head = read_bytes(descriptor.number(), head_size);
+  std::string payload = read_bytes(descriptor.number(), size - head_size);
+  if (head.size() + payload.size() != size) return miss(file, "it cannot be read");
+  if (head_of(schema, key, payload) != head)
     return miss(file, "damaged, or of another key, version or program");
-  return bytes.substr(head);
+  return payload;
+}
+
+std::optional<MappedPayload> map_cache_file(const fs::path& file, std::string_view schema,
+                                            const ContentHash& key) {
+  if (std::error_code error; fs::symlink_status(file, error).type() == fs::file_type::not_found)
+    return std::nullopt;
+  MappedPayload found;
+  try {
+    found.file = MappedFile(file);
+  } catch (const ConfigError& unreadable) {
+    return miss(file, unreadable.what());
+  }
+  const std::size_t head_size = head_of(schema, key, {}).size();
+  const std::string_view text = found.file.text();
+  if (text.size() < head_size || text.size() > kMostCacheBytes + head_size)
+    return miss(file, "not a cache file of " + std::string(schema) + " by its size");
+  found.payload = text.substr(head_size);
+  if (head_of(schema, key, found.payload) != text.substr(0, head_size))
+    return miss(file, "damaged, or of another key, version or program");
+  return found;
 }
 
 void write_cache_file(const fs::path& file, std::string_view schema, const ContentHash& key,

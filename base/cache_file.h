@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/content_hash.h"
+#include "base/mapped_file.h"
 
 namespace trellis {
 
@@ -18,6 +19,15 @@ namespace trellis {
 [[nodiscard]] std::optional<std::string> read_cache_file(const std::filesystem::path& file,
                                                          std::string_view schema,
                                                          const ContentHash& key);
+
+/// As read_cache_file(), for large payloads: they stay in the file, which is mapped.
+struct MappedPayload {
+  MappedFile file;
+  std::string_view payload;
+};
+[[nodiscard]] std::optional<MappedPayload> map_cache_file(const std::filesystem::path& file,
+                                                          std::string_view schema,
+                                                          const ContentHash& key);
 
 /// Throws Error when the place cannot be written. REQUIRES: at most kMostCacheBytes.
 void write_cache_file(const std::filesystem::path& file, std::string_view schema,

@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,6 +16,12 @@ namespace trellis {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 16;
+
+/// The kernel copies from other addresses at a quarter of the speed, so that one more copy to a
+/// buffer is faster.
+bool is_aligned(const char* address) {
+  return reinterpret_cast<std::uintptr_t>(address) % alignof(std::max_align_t) == 0;
+}
 
 int open_for_writing(const std::filesystem::path& path, FileStream::Mode mode) {
   const int how = mode == FileStream::Mode::kAppend ? O_APPEND : O_TRUNC;
@@ -62,12 +71,17 @@ DescriptorBuffer::int_type DescriptorBuffer::overflow(int_type c) {
 }
 
 std::streamsize DescriptorBuffer::xsputn(const char* text, std::streamsize size) {
-  if (size > epptr() - pptr()) flush();
-  if (static_cast<std::size_t>(size) >= buffer_.size()) {
+  const bool direct = size >= std::ssize(buffer_) && is_aligned(text);
+  if (direct) {
+    flush();
     put(text, static_cast<std::size_t>(size));
-  } else {
-    std::memcpy(pptr(), text, static_cast<std::size_t>(size));
-    pbump(static_cast<int>(size));
+  }
+  for (std::streamsize done = direct ? size : 0; done < size && error_ == 0;) {
+    if (pptr() == epptr()) flush();
+    const std::streamsize part = std::min<std::streamsize>(size - done, epptr() - pptr());
+    std::memcpy(pptr(), text + done, static_cast<std::size_t>(part));
+    pbump(static_cast<int>(part));
+    done += part;
   }
   return error_ == 0 ? size : 0;
 }

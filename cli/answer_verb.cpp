@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -11,6 +13,7 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
+#include "base/file_stream.h"
 #include "cli/load_trainer.h"
 #include "cli/verbs.h"
 #include "trainer/app/step_request.h"
@@ -18,13 +21,14 @@
 namespace trellis::cli {
 namespace {
 
-/// Standard output or error goes to a file while this lives.
+/// What goes to a descriptor goes to another while this lives.
 class Redirected {
  public:
-  Redirected(int descriptor, const std::string& file)
+  /// Throws Error (kInternal) when no descriptor is left.
+  Redirected(int descriptor, int to)
       : descriptor_(descriptor), before_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)) {
-    const OutputFile out(file);
-    ::dup2(out.descriptor(), descriptor_);
+    if (before_ < 0 || ::dup2(to, descriptor_) < 0)
+      throw Error(ExitCode::kInternal, std::string("no descriptor: ") + std::strerror(errno));
   }
   ~Redirected() {
     ::dup2(before_, descriptor_);
@@ -39,7 +43,9 @@ class Redirected {
 
 int answer_one(trainer::StepRunner& runner, const std::string& line) {
   const nlohmann::json question = nlohmann::json::parse(line);
-  const Redirected out(STDOUT_FILENO, question.at("out")), err(STDERR_FILENO, question.at("err"));
+  const OutputFile messages(question.at("err").get<std::string>());
+  const Redirected err(STDERR_FILENO, messages.descriptor()),
+      out(STDOUT_FILENO, messages.descriptor());
   trainer::RunRequest request;
   request.config_file = question.at("config");
   question.at("overrides").get_to(request.overrides);
@@ -52,7 +58,14 @@ int answer_one(trainer::StepRunner& runner, const std::string& line) {
   const int exit_code = runner.run(
       request, question.at("whole") ? trainer::StepAnswer::kReport : trainer::StepAnswer::kStep,
       report);
-  std::cout << report << std::flush;
+  try {
+    FileStream file(question.at("out").get<std::string>(), FileStream::Mode::kReplace);
+    file << report;
+    file.check();
+  } catch (const Error& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return static_cast<int>(error.code());
+  }
   return exit_code;
 }
 

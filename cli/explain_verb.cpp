@@ -15,6 +15,7 @@
 #include "analysis/explain/explanation.h"
 #include "analysis/report/step_place.h"
 #include "base/error.h"
+#include "base/escape.h"
 #include "cli/machine.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
@@ -58,21 +59,28 @@ std::vector<analysis::UncertainConstant> constants_of(const ExplainOptions& opti
   return all;
 }
 
+/// The arguments that ask for this step, for a shell.
+analysis::ExplainedRun shell_words(const analysis::StepQuestion& step) {
+  analysis::ExplainedRun run{.config = shell_word(step.config)};
+  for (const std::string& each : step.overrides) run.config += " " + shell_word(each);
+  run.machine = fmt::format(" --instance {} --nodes {}", shell_word(step.instance), step.nodes);
+  for (const std::string& number : step.hardware) run.machine += " --set " + shell_word(number);
+  return run;
+}
+
 analysis::Explanation explain(const ExplainOptions& options) {
   const analysis::StepQuestion& step = options.step;
   const trainer::RunConfig config =
       trainer::load_run_config(step.config, step.overrides, step.instance);
   trainer::refuse_unsupported(config, true);
   analysis::Explanation explanation;
-  explanation.config = fmt::format("{}", fmt::join(step.overrides, " "));
-  explanation.config = step.config + (explanation.config.empty() ? "" : " ") + explanation.config;
+  explanation.run = shell_words(step);
   explanation.name = config.name;
   explanation.instance = step.instance;
   explanation.nodes = step.nodes;
   explanation.most_constants = options.top;
-  analysis::StepPlace place = analysis::step_place(config, step.instance, step.nodes);
-  for (const std::string& number : step.hardware)
-    place.unlike.push_back("another hardware number: " + number);
+  const analysis::StepPlace place =
+      analysis::step_place(config, step.instance, step.nodes, step.hardware);
   explanation.validity = analysis::judge_validity(analysis::read_validated_record(), place);
   const analysis::StepTraits traits = analysis::step_traits(config, step.instance, step.nodes);
   explanation.neighbours = analysis::nearest_rows(traits, options.rows);

@@ -22,6 +22,7 @@
 #include "cli/verbs.h"
 #include "sim/config/storage_config.h"
 #include "trainer/app/run_request.h"
+#include "trainer/config/routing_trace.h"
 #include "trainer/config/run_config.h"
 #include "analysis/report/report_file.h"
 #include "analysis/report/run_report.h"
@@ -56,6 +57,8 @@ std::optional<ContentHash> key_of(const CLI::App& verb, const RunRequest& reques
   if (!request.calibration.empty()) sources.files.emplace_back(request.calibration);
   if (request.checkpoint_storage.ends_with(".yaml"))
     sources.files.emplace_back(request.checkpoint_storage);
+  if (const auto trace = trainer::file_of_routing_trace(request.routing))
+    sources.files.push_back(*trace);
   if (request.memory_timeline) sources.options.emplace_back("with memory_timeline.json");
   for (const CLI::Option* option : verb.get_options()) {
     if (option->count() == 0 || kNeutral.contains(option->get_name())) continue;
@@ -89,12 +92,13 @@ class Results {
 };
 
 /// Writes the files of an equal run that was kept into this run's folder.
-void restore(const analysis::RunFiles& kept, const RunRequest& request, Results& results) {
+void restore(const analysis::RunFileViews& kept, const RunRequest& request, Results& results) {
   const trainer::RunConfig config =
       trainer::load_run_config(request.config_file, request.overrides, request.instance);
   const trainer::RunDirectory directory =
       trainer::prepare_run_directory(config, request.command_line);
-  for (const auto& [name, content] : kept) write_file_atomically(directory.path / name, content);
+  for (const auto& [name, content] : kept)
+    write_file_atomically(directory.path / name, content, AtomicFile::Durability::kProcess);
   log_info("run directory: " + directory.path.string());
   log_info("an equal run was kept, nothing is simulated again: --no-cache does that");
   results.write_files(directory.path);
@@ -105,9 +109,9 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
   Results results(request, html);
   const analysis::KeptRuns runs(cached ? cache_directory() : std::nullopt);
   const std::optional<ContentHash> key = cached ? key_of(verb, request) : std::nullopt;
-  if (const std::optional<analysis::RunFiles> kept = key ? runs.find(*key) : std::nullopt) {
-    restore(*kept, request, results);
-    results.print(results.text_of(kept->at("report.json")));
+  if (const std::optional<analysis::KeptRun> kept = key ? runs.find(*key) : std::nullopt) {
+    restore(kept->files(), request, results);
+    results.print(results.text_of(std::string(kept->files().at("report.json"))));
     return 0;
   }
   std::string directory, printed;
@@ -200,9 +204,10 @@ void rank_options(CLI::App& verb, RunRequest& request) {
       ->allow_extra_args(false);
   verb.add_option("--routing", request.routing,
                   "how the routers of a mixture of experts share the tokens: balanced, zipf:S "
-                  "(expert e gets a share in proportion to 1/(e+1)^S) or hot:EXPERT=SHARE (of the "
-                  "picks). Of all layers and ranks alike; expert-parallel ranks with other loads "
-                  "are simulated separately")
+                  "(expert e gets a share in proportion to 1/(e+1)^S), hot:EXPERT=SHARE (of the "
+                  "picks) or trace:FILE (layer by layer as in another run: its folder or its "
+                  "report.json, as train writes it). Of all ranks alike; expert-parallel ranks "
+                  "with other loads are simulated separately")
       ->type_name("ROUTING")
       ->check(not_empty("a routing"));
   verb.add_flag("!--no-fold", request.fold,

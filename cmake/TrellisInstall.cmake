@@ -8,7 +8,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(libraries trellis_neuron trellis_c10d trellis_trainer trellis_parquet trellis_s3)
+set(libraries trellis_neuron trellis_torch_device trellis_c10d trellis_trainer trellis_parquet
+  trellis_s3)
 set_target_properties(trellis PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}"
   INSTALL_RPATH_USE_LINK_PATH ON)
 set_target_properties(${libraries} PROPERTIES INSTALL_RPATH "$ORIGIN"

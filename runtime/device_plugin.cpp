@@ -35,7 +35,8 @@ std::string release_of(const std::string& version) { return version.substr(0, ve
 
 void* open_library(const std::string& path) {
   if (!std::filesystem::exists(path)) {
-    reject(path, c10::str("the file does not exist: build the target that makes ", kLibrary,
+    reject(path, c10::str("the file does not exist: build the target that makes ",
+                          std::filesystem::path(path).filename().string(),
                           ", or name the library of another provider (", kVariable,
                           ", --device-plugin)"));
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
+#include <system_error>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -42,6 +44,26 @@ bool is_even(const Exchange& exchange) {
                        return std::all_of(side->input_splits.begin(), side->input_splits.end(),
                                           [split](std::int64_t s) { return s == split; });
                      });
+}
+
+/// Whether it may be that the peer of a connection has gone: Gloo throws other errors than
+/// LibTorch's, NCCL c10::DistError.
+bool may_be_a_lost_peer(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::DistError&) {
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  } catch (const Error&) {
+    return false;
+  } catch (const std::system_error&) {
+    return false;
+  } catch (const std::runtime_error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -153,7 +175,10 @@ void Rendezvous::rethrow_first_failure() const {
   for (std::size_t seat = 0; seat < ranks_.size(); ++seat) {
     if (ranks_[seat].failure) failures[running_[seat]] = ranks_[seat].failure;
   }
-  if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
+  if (failures.empty()) return;
+  const auto cause = std::ranges::find_if_not(
+      failures, [](const auto& each) { return may_be_a_lost_peer(each.second); });
+  std::rethrow_exception((cause == failures.end() ? failures.begin() : cause)->second);
 }
 
 void Rendezvous::begin_step(int rank, std::int64_t step) {

@@ -53,7 +53,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void end(int rank);    ///< the rank will never communicate again
   /// Records the failure of `rank` and wakes every other rank. nullptr and Cancelled are no causes.
   void fail(int rank, std::exception_ptr cause);
-  void rethrow_first_failure() const;  ///< of the lowest rank; returns when there is none
+  /// Of the lowest rank, one that a lost connection cannot explain before those that it can.
+  /// Returns when there is none.
+  void rethrow_first_failure() const;
   /// Whether the run is to stop. The n-th call of every rank gives the same answer, so ranks stop
   /// at the same step border; a failure of another rank is seen at once.
   bool stop_requested(int rank);

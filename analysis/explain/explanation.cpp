@@ -19,11 +19,12 @@ namespace {
 using nlohmann::json;
 using Align = TextTable::Align;
 
-/// Of the constants those that change the step at all.
+/// Of the constants those that change the step at all, or that a step is refused with.
 std::vector<const Sensitivity*> that_matter(const Explanation& explanation) {
   std::vector<const Sensitivity*> all;
   for (const Sensitivity& each : explanation.sensitivity.constants) {
-    if (each.swing_ps(explanation.sensitivity.step_ps) > 0) all.push_back(&each);
+    const bool refused = !each.least.step_ps || !each.most.step_ps;
+    if (refused || each.swing_ps(explanation.sensitivity.step_ps) > 0) all.push_back(&each);
   }
   return all;
 }
@@ -139,7 +140,7 @@ std::string validation_of(const Explanation& e) {
       "it; "
       "40 steps on {} × {}, the mean of the last 20 into a file of measurements for `trellis "
       "calibrate`",
-      e.config, e.nodes, e.instance);
+      e.run.config, e.nodes, e.instance);
 }
 
 std::string head_text(const Explanation& e) {
@@ -224,6 +225,13 @@ std::string constants_text(const Explanation& e) {
       "of their ranges\n",
       all.size(), e.sensitivity.constants.size());
   text += table.text();
+  for (std::size_t i = 0; i < std::min(all.size(), e.most_constants); ++i) {
+    for (const EndOfRange* end : {&all[i]->least, &all[i]->most}) {
+      if (!end->step_ps)
+        text += fmt::format("  refused: {}={}: {}\n", all[i]->constant.parameter.key, end->value,
+                            end->problem);
+    }
+  }
   if (all.size() > e.most_constants)
     text += fmt::format(
         "  and {} more, the next changes it by {}\n", all.size() - e.most_constants,
@@ -247,8 +255,8 @@ std::string measurements_text(const Explanation& e) {
   for (std::size_t i = 0; i < measurements.size(); ++i)
     text += fmt::format("  {}. {}\n     for {}\n", i + 1, measurements[i].first,
                         fmt::join(measurements[i].second, ", "));
-  return text +
-         fmt::format("  What was measured: `trellis simulate {} --set KEY=VALUE`\n", e.config);
+  return text + fmt::format("  What was measured: `trellis simulate {}{} --set KEY=VALUE`\n",
+                            e.run.config, e.run.machine);
 }
 
 }  // namespace

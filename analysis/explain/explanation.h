@@ -11,9 +11,15 @@
 
 namespace trellis::analysis {
 
+/// Words of a shell that ask for the step.
+struct ExplainedRun {
+  std::string config;        ///< its file and overrides
+  std::string machine = {};  ///< --instance, --nodes and --set, with a space before each
+};
+
 /// Why a step is predicted as it is, how sure that is, and what would make it surer.
 struct Explanation {
-  std::string config;  ///< its file, with overrides, as the command line had them
+  ExplainedRun run;
   std::string name, instance;
   int nodes = 1;
   Validity validity;

@@ -173,7 +173,8 @@ std::vector<PartAccuracy> part_accuracies(const std::string& generation) {
   };
   add("matmul_ps", "kernels");
   add("other_compute_ps", "dma");
-  for (const char* part : {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "exposed_ep_ps"})
+  for (const char* part :
+       {"exposed_tp_ps", "exposed_pp_ps", "exposed_dp_ps", "exposed_cp_ps", "exposed_ep_ps"})
     add(part, "collectives");
   return parts;
 }

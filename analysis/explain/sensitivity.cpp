@@ -12,13 +12,6 @@
 namespace trellis::analysis {
 namespace {
 
-/// The text after the last "error: " in what a child said, its first line.
-std::string error_of(const std::string& err) {
-  const std::size_t at = err.rfind("error: ");
-  const std::string text = at == std::string::npos ? err : err.substr(at + 7);
-  return text.substr(0, text.find('\n'));
-}
-
 std::int64_t step_of(const std::string& report) {
   return nlohmann::json::parse(report).at("simulated").at("step_time_ps").get<std::int64_t>();
 }
@@ -77,13 +70,13 @@ SensitivityResult measure_sensitivity(const StepQuestion& step,
     activity.count(static_cast<std::int64_t>(++done), static_cast<std::int64_t>(questions.size()));
     const bool ok = answer->exit_code == 0;
     if (answer->key == 0) {
-      if (!ok) throw Error(static_cast<ExitCode>(answer->exit_code), error_of(answer->err));
+      if (!ok) throw Error(static_cast<ExitCode>(answer->exit_code), answer->error());
       result.report = answer->out;
       result.step_ps = step_of(answer->out);
     } else if (ok) {
       ends[answer->key - 1].first->step_ps = step_of(answer->out);
     } else {
-      ends[answer->key - 1].first->problem = error_of(answer->err);
+      ends[answer->key - 1].first->problem = answer->error();
     }
   }
   for (const auto& [end, key] : same) end->step_ps = result.step_ps;

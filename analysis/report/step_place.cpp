@@ -2,7 +2,8 @@
 
 namespace trellis::analysis {
 
-StepPlace step_place(const trainer::RunConfig& config, const std::string& instance, int nodes) {
+StepPlace step_place(const trainer::RunConfig& config, const std::string& instance, int nodes,
+                     const std::vector<std::string>& hardware) {
   StepPlace place;
   place.instance = instance;
   place.parameters = config.num_parameters();
@@ -12,6 +13,8 @@ StepPlace step_place(const trainer::RunConfig& config, const std::string& instan
   place.pp = config.pp();
   place.experts = config.model.moe ? config.model.moe->num_experts : 0;
   place.lora = config.model.lora ? 1 : 0;
+  for (const std::string& number : hardware)
+    place.unlike.push_back("another hardware number: " + number);
   return place;
 }
 

@@ -27,7 +27,8 @@ constexpr std::string_view kSchema = "trellis.kept_run/2";
 constexpr const char* kFolder = "trellis_kept_runs";
 constexpr std::string_view kSuffix = ".run";
 constexpr const char* kReport = "report.json";
-constexpr std::uintmax_t kMostBytes = 64 << 20;
+constexpr std::uintmax_t kMostBytes = 192 << 20;
+constexpr std::uintmax_t kMostBytesOfAll = std::uintmax_t{1} << 30;
 constexpr std::size_t kMostRuns = 64;
 
 std::string read_text(const fs::path& file) {
@@ -119,16 +120,22 @@ bool is_kept_run(const fs::path& file) {
   return named && is_cache_file(file);
 }
 
-/// The oldest go when there are too many.
+/// The oldest go when there are too many, or they are too large together.
 void free_space(const fs::path& directory) {
   std::vector<std::pair<fs::file_time_type, fs::path>> runs;
   std::error_code ignored;  // another process may remove the same ones
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
     if (is_kept_run(entry.path())) runs.emplace_back(entry.last_write_time(ignored), entry.path());
   }
-  if (runs.size() <= kMostRuns) return;
-  std::sort(runs.begin(), runs.end());
-  for (std::size_t i = 0; i + kMostRuns < runs.size(); ++i) fs::remove(runs[i].second, ignored);
+  std::sort(runs.begin(), runs.end(), std::greater<>());
+  std::size_t kept = 0;
+  std::uintmax_t bytes = 0;
+  for (const auto& [time, file] : runs) {
+    const std::uintmax_t size = fs::file_size(file, ignored);
+    if (ignored) continue;
+    bytes += size;
+    if (++kept > kMostRuns || bytes > kMostBytesOfAll) fs::remove(file, ignored);
+  }
 }
 
 }  // namespace
@@ -177,17 +184,18 @@ std::string encode(const RunFiles& files) {
   return bytes.bytes();
 }
 
-std::optional<RunFiles> decode(std::string_view bytes) {
+std::optional<RunFileViews> decode(std::string_view bytes) {
   ByteReader reader(bytes);
-  RunFiles files;
+  RunFileViews files;
   std::uint64_t count = 0;
   reader(count);
   for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
-    std::string name, content;
+    std::string name;
+    std::string_view content;
     reader(name);
     reader(content);
     if (!is_plain_name(name)) return std::nullopt;
-    files[name] = std::move(content);
+    files[name] = content;
   }
   if (!reader.ok() || !reader.at_end() || files.size() != count || !files.contains(kReport))
     return std::nullopt;
@@ -202,15 +210,20 @@ fs::path KeptRuns::file_of(const ContentHash& key) const {
   return *directory_ / (key.to_string() + std::string(kSuffix));
 }
 
-std::optional<RunFiles> KeptRuns::find(const ContentHash& key) const {
+std::optional<KeptRun> KeptRuns::find(const ContentHash& key) const {
   if (!directory_) return std::nullopt;
-  const std::optional<std::string> bytes = read_cache_file(file_of(key), kSchema, key);
-  if (!bytes) return std::nullopt;
-  std::optional<RunFiles> files = decode(*bytes);
-  if (!files)
+  std::optional<MappedPayload> mapped = map_cache_file(file_of(key), kSchema, key);
+  if (!mapped) return std::nullopt;
+  KeptRun run;
+  run.file_ = std::move(mapped->file);
+  std::optional<RunFileViews> files = decode(mapped->payload);
+  if (!files) {
     log_warning(fmt::format("{}: a cached result is ignored and made again: no files of a run",
                             file_of(key).string()));
-  return files;
+    return std::nullopt;
+  }
+  run.files_ = *std::move(files);
+  return run;
 }
 
 void KeptRuns::store(const ContentHash& key, const fs::path& run) const {

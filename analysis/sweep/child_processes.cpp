@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -68,14 +69,32 @@ ChildProcesses::~ChildProcesses() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
+std::string ChildProcesses::Result::error() const {
+  constexpr std::string_view kMark = "error: ";
+  const std::size_t at = err.rfind(kMark);
+  const std::string text = at == std::string::npos ? err : err.substr(at + kMark.size());
+  return text.substr(0, text.find('\n'));
+}
+
 bool ChildProcesses::stop_requested() { return stop != 0; }
 
 void ChildProcesses::end(Process& process) {
   ::close(process.socket);
-  ::waitpid(process.id, nullptr, 0);
+  (void)wait_status(process.id);
+}
+
+/// Processes that ended between two questions, e.g. killed for memory, take no other.
+void ChildProcesses::remove_ended() {
+  std::erase_if(processes_, [this](Process& process) {
+    pollfd socket{process.socket, POLLIN, 0};
+    if (process.key || ::poll(&socket, 1, 0) <= 0) return false;
+    end(process);
+    return true;
+  });
 }
 
 ChildProcesses::Process& ChildProcesses::idle_process() {
+  remove_ended();
   for (Process& process : processes_) {
     if (!process.key) return process;
   }

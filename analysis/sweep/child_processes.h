@@ -30,6 +30,8 @@ class ChildProcesses {
     std::size_t key = 0;
     int exit_code = 0;
     std::string out, err;
+    /// What the last "error: " of `err` says, on one line.
+    [[nodiscard]] std::string error() const;
   };
 
   /// For what children say, a new folder is made, `place` with a random suffix, and
@@ -56,6 +58,7 @@ class ChildProcesses {
     return folder_ / std::to_string(key);
   }
   Process& idle_process();
+  void remove_ended();
   [[nodiscard]] Result take(Process& process);
   void end(Process& process);
 

@@ -82,6 +82,10 @@ void read(const SweepSpace& space, const trainer::RunConfigFile& file, Profile& 
 
 std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, std::size_t jobs,
                           const std::filesystem::path& scratch) {
+  const trainer::RunConfigFile file(space.request.config);
+  const auto open = std::ranges::find(rows, SweepStatus::kOpen, &SweepRow::status);
+  if (open == rows.end() || file.check(space.overrides(open->candidate)).config.model.moe)
+    return 0;  // experts are not estimated
   std::map<Candidate, std::size_t> known;
   std::vector<Profile> profiles;
   for (const SweepRow& row : rows) {
@@ -90,7 +94,6 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
     if (known.emplace(layout, profiles.size()).second) profiles.push_back({layout, {}, {}});
   }
   simulate(space, profiles, jobs, scratch);
-  const trainer::RunConfigFile file(space.request.config);
   for (Profile& profile : profiles) read(space, file, profile);
   std::map<int, std::pair<sim::SystemConfig, std::unique_ptr<CollectiveTimes>>> machines;
   Activity activity("estimating layouts");
@@ -100,7 +103,7 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
     const auto& times =
         profiles[known.at(profile_layout(row.candidate, space.space.ranks_per_node))].times;
     const trainer::RunConfig config = file.check(space.overrides(row.candidate)).config;
-    if (!times || config.model.moe) continue;
+    if (!times) continue;
     auto& machine = machines[row.candidate.nodes];
     if (!machine.second) {
       sim::LoadOptions load;

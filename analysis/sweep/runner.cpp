@@ -24,13 +24,6 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-/// The text after "error: " in what a child said.
-std::string error_of(const std::string& err) {
-  const std::size_t at = err.rfind("error: ");
-  const std::string text = at == std::string::npos ? err : err.substr(at + 7);
-  return text.substr(0, text.find('\n'));
-}
-
 void apply_all(const std::vector<json>& results, const std::string& where,
                std::vector<SweepRow>& rows) {
   for (const json& result : results) {
@@ -114,16 +107,16 @@ class Simulation {
       case ExitCode::kOk: take(row, read_simulation(result.out)); break;
       case ExitCode::kDoesNotFit:
         row.status = SweepStatus::kOom;
-        row.reason = error_of(result.err);
+        row.reason = result.error();
         break;
       case ExitCode::kConfig:
         row.status = SweepStatus::kIllegal;
-        row.reason = error_of(result.err);
+        row.reason = result.error();
         break;
       default:
         throw Error(static_cast<ExitCode>(result.exit_code < 128 ? result.exit_code : 1),
                     fmt::format("the simulation of {} ended with exit code {}: {}",
-                                to_string(row.candidate), result.exit_code, error_of(result.err)));
+                                to_string(row.candidate), result.exit_code, result.error()));
     }
     if (journal_ != nullptr) journal_->append(result_json(row));
     ++done_;

@@ -5,6 +5,9 @@
 
 #include <benchmark/benchmark.h>
 
+#include <nlohmann/json.hpp>
+
+#include "trainer/data/alignment/alignment_samples.h"
 #include "trainer/data/data_module.h"
 #include "trainer/data/megatron/indexed_dataset_builder.h"
 #include "trainer/data/text_files.h"
@@ -12,7 +15,7 @@
 #include "trainer/data/tokenizers/word_scanner.h"
 
 /// How fast data become micro-batches, on one core. Bars: BPE ≥ 50 MB/s of text, .bin ≥ 2 M
-/// tokens/s.
+/// tokens/s, JSON lines ≥ 20,000 records/s of 512 tokens, their first record within 2 s of 1 GB.
 namespace trellis::benchmarks {
 namespace {
 
@@ -32,18 +35,19 @@ const trainer::TextFiles& corpus() {
   return files;
 }
 
-/// A Hugging Face tokenizer of 32,000 tokens, trained once for each build folder by the
-/// `tokenizers` package.
+/// The folder of a Hugging Face tokenizer of 32,000 tokens, trained once for each build folder by
+/// the `tokenizers` package.
 std::string trained_tokenizer(const std::string& name, const std::string& pattern) {
-  const fs::path file = fs::path(TRELLIS_BUILD_DIR) / ("tokenizer_" + name + ".json");
-  if (fs::exists(file)) return file.string();
-  const fs::path pattern_file = file.string() + ".pattern";
+  const fs::path folder = fs::path(TRELLIS_BUILD_DIR) / ("tokenizer_" + name);
+  if (fs::exists(folder / "tokenizer_config.json")) return folder.string();
+  fs::create_directories(folder);
+  const fs::path pattern_file = folder / "pattern.txt";
   std::ofstream(pattern_file) << pattern;
   const std::string command = TRELLIS_SOURCE_DIR "/.venv/bin/python " TRELLIS_SOURCE_DIR
                                                  "/benchmarks/trainer/train_tokenizer.py " +
-                              pattern_file.string() + " " + file.string();
+                              pattern_file.string() + " " + folder.string();
   if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
-  return file.string();
+  return folder.string();
 }
 
 void encode(benchmark::State& state, const trainer::TokenizerSection& section) {
@@ -96,6 +100,71 @@ void read_bin(benchmark::State& state, int workers) {
   state.SetItemsProcessed(state.iterations() * 16 * 4096);
 }
 
+constexpr std::int64_t kRecordTokens = 512;
+
+/// JSON lines of `count` records with a prompt and an answer from the corpus, `characters` long
+/// together.
+fs::path write_records(std::int64_t count, std::size_t characters) {
+  const fs::path file = fs::temp_directory_path() / "trellis_records_benchmark.jsonl";
+  std::ofstream out(file, std::ios::binary);
+  const std::vector<std::string>& texts = corpus().documents;
+  std::size_t document = 0, place = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    while (texts[document].size() < place + characters)
+      document = (document + 1) % texts.size(), place = 0;
+    const std::string text = texts[document].substr(place, characters);
+    place += characters;
+    out << nlohmann::json({{"prompt", text.substr(0, characters / 4)},
+                           {"completion", text.substr(characters / 4)}})
+               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+        << "\n";
+  }
+  return file;
+}
+
+std::shared_ptr<const trainer::RecordTokens> open_tokens(
+    const fs::path& file, const trainer::TokenizerSection& tokenizer) {
+  return std::make_shared<const trainer::RecordTokens>(
+      std::make_shared<const trainer::RecordTexts>(trainer::open_records(file.string(), "records"),
+                                                   tokenizer.type),
+      tokenizer);
+}
+
+/// `characters`: of a record; a little more than 512 tokens, which are all that a sample has.
+void read_records(benchmark::State& state, const trainer::TokenizerSection& tokenizer,
+                  std::size_t characters) {
+  constexpr std::int64_t kRecords = 4000;
+  const trainer::AnsweredSamples samples(
+      open_tokens(write_records(kRecords, characters), tokenizer), {.sequence = kRecordTokens});
+  std::int64_t next = 0;
+  for (auto _ : state) benchmark::DoNotOptimize(samples.item(next++ % kRecords));
+  state.SetItemsProcessed(state.iterations());
+}
+
+void read_byte_records(benchmark::State& state) {
+  read_records(state, {"byte-level", "", "", "", ""}, kRecordTokens);
+}
+void read_bpe_records(benchmark::State& state) {
+  read_records(state,
+               {"huggingface", trained_tokenizer("llama3", trainer::kLlama3Pattern), "", "", ""},
+               4 * kRecordTokens);
+}
+
+/// Opens a file of 1 GB and reads one record.
+void first_record(benchmark::State& state) {
+  const fs::path file = write_records(500'000, 2000);
+  for (auto _ : state) {
+    const trainer::AnsweredSamples samples(open_tokens(file, {"byte-level", "", "", "", ""}),
+                                           {.sequence = kRecordTokens});
+    benchmark::DoNotOptimize(samples.item(samples.num_samples() - 1));
+  }
+  state.counters["bytes"] = static_cast<double>(fs::file_size(file));
+  fs::remove(file);
+}
+
+BENCHMARK(read_byte_records);
+BENCHMARK(read_bpe_records);
+BENCHMARK(first_record)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(encode_bpe, llama3_pattern, "llama3", trainer::kLlama3Pattern)
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(encode_bpe, gpt2_pattern, "gpt2", trainer::kGpt2Pattern)

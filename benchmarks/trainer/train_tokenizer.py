@@ -1,6 +1,7 @@
 """Trains the tokenizer that data_benchmark encodes with. Usage: train_tokenizer.py PATTERN_FILE
-OUTPUT"""
+FOLDER"""
 
+import json
 import pathlib
 import sys
 import sysconfig
@@ -29,4 +30,6 @@ tokenizer.train_from_iterator(
         show_progress=False,
     ),
 )
-tokenizer.save(sys.argv[2])
+folder = pathlib.Path(sys.argv[2])
+tokenizer.save(str(folder / "tokenizer.json"))
+(folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end_of_text|>"}))

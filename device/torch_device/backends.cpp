@@ -20,9 +20,10 @@ namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
-/// A device's library may export it: a backend that only it has. Returns 1 when it has none of that
-/// name.
+/// A device's library may export it: a backend that only it has. Returns 0, `kNotThere` when it has
+/// none of that name, or another number when it failed.
 constexpr const char* kLibrarySymbol = "trellis_new_backend";
+constexpr int kNotThere = 1;
 
 c10::intrusive_ptr<c10d::Store> store_of(const trellis_backend_request& request) {
   return *static_cast<c10::intrusive_ptr<c10d::Store>*>(request.store);
@@ -80,7 +81,15 @@ Backends::Backends(std::string name, void* library, std::string address)
 
 void Backends::make(const trellis_backend_request& request, void** backend,
                     std::int32_t& takes_device) const {
-  if (of_library_ != nullptr && of_library_(&request, backend, &takes_device) == 0) return;
+  if (of_library_ != nullptr) {
+    const int result = of_library_(&request, backend, &takes_device);
+    if (result == 0) return;
+    if (result != kNotThere)
+      throw ConfigError("--backend " + name_ + ": " + kLibrarySymbol +
+                        " of the library of --device-library failed with " +
+                        std::to_string(result) +
+                        "; expected 0, or 1 for a name that it does not have");
+  }
   BackendPtr made;
   takes_device = 0;
   if (name_ == "gloo") made = new_gloo(request, address_);

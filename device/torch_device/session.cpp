@@ -4,7 +4,9 @@
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/TensorOptions.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/headeronly/version.h>
 
@@ -85,9 +87,22 @@ TorchDeviceSession::TorchDeviceSession(TorchDeviceOptions options)
       library_(open_library(options_)),
       device_(find_device(options_.device, options_.library)) {
   backends_.emplace(options_.backend, library_, options_.address);
+  refuse_ranks_without_collectives();
   if (options_.backend == "nccl" && device_.type != c10::DeviceType::CUDA)
     throw ConfigError("--backend nccl: serves --device cuda: expected gloo or none with --device " +
                       options_.device);
+}
+
+void TorchDeviceSession::refuse_ranks_without_collectives() const {
+  if (options_.world_size == 1) return;
+  const auto collective = c10::Dispatcher::singleton().findSchema({"c10d::allreduce_", ""});
+  const auto key =
+      c10::computeDispatchKey(std::nullopt, std::nullopt, c10::Device(device_.type, 0));
+  if (collective && collective->hasKernelForDispatchKey(key)) return;
+  throw ConfigError("--device " + options_.device +
+                    ": LibTorch has no collectives for it: expected one rank, got " +
+                    std::to_string(options_.world_size) +
+                    ": set trainer.devices and all degrees of parallelism to 1");
 }
 
 c10::Device TorchDeviceSession::device_of(int rank) const {
@@ -143,7 +158,7 @@ json TorchDeviceSession::rank_row(int rank, const StepMeter& meter) const {
               {"device", device_of(rank).str()},
               {"clock", meter.has_events() ? "device events" : "host clock"},
               {"steps", steps.size()},
-              {"warmup_steps", meter.num_steps() - steps.size()}};
+              {"warmup_steps", meter.num_steps() > 1 ? 1 : 0}};
   if (median != nullptr) {
     row["step_time_s"] = median->seconds;
     row["fastest_step_s"] = steps.front()->seconds;

@@ -55,6 +55,7 @@ class TorchDeviceSession {
   [[nodiscard]] nlohmann::json rank_row(int rank, const StepMeter& meter) const;
   [[nodiscard]] nlohmann::json memory_of(c10::Device device) const;
   void seed(c10::Device device) const;
+  void refuse_ranks_without_collectives() const;
 
   TorchDeviceOptions options_;
   void* library_ = nullptr;

@@ -31,14 +31,16 @@ class CacheFileTest : public testing::Test {
     std::ifstream stream(file_, std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
-  /// That the file is a miss, with one warning that names it.
+  /// That the file is a miss for both readers, with one warning each that names it.
   void expect_miss(const std::string& what) const {
     std::vector<std::string> warnings;
     {
       const LogTap tap([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
       EXPECT_EQ(read_cache_file(file_, kSchema, kKey), std::nullopt) << what;
+      EXPECT_FALSE(map_cache_file(file_, kSchema, kKey)) << what;
     }
-    EXPECT_THAT(warnings, testing::ElementsAre(testing::StartsWith(
+    EXPECT_THAT(warnings, testing::SizeIs(2)) << what;
+    EXPECT_THAT(warnings, testing::Each(testing::StartsWith(
                               file_.string() + ": a cached result is ignored and made again: ")))
         << what;
   }
@@ -53,6 +55,7 @@ TEST_F(CacheFileTest, GivesThePayloadAgain) {
        {std::string(), std::string("a\0b\n", 4), std::string(1'000'000, 'x')}) {
     write_cache_file(file_, kSchema, kKey, payload);
     EXPECT_EQ(read_cache_file(file_, kSchema, kKey), payload);
+    EXPECT_EQ(map_cache_file(file_, kSchema, kKey).value().payload, payload);
     EXPECT_TRUE(is_cache_file(file_));
   }
 }
@@ -61,6 +64,7 @@ TEST_F(CacheFileTest, NoFileIsAMissWithoutAWord) {
   bool said = false;
   const LogTap tap([&](LogLevel, std::string_view) { said = true; });
   EXPECT_EQ(read_cache_file(file_, kSchema, kKey), std::nullopt);
+  EXPECT_FALSE(map_cache_file(file_, kSchema, kKey));
   EXPECT_FALSE(said);
 }
 

@@ -63,10 +63,19 @@ class Explain(CheckedCase):
     def test_text_and_mistakes(self):
         published = SOURCE / "benchmarks/published/training/B04.yaml"
         text = self.trellis(
-            "explain", published, "--nodes", 16, "--constant", "collectives.efa_efficiency"
+            "explain",
+            published,
+            "--nodes",
+            16,
+            "--constant",
+            "collectives.efa_efficiency",
+            "--jobs",
+            1,
         ).stdout
         for word in ("Nearest published steps", "B04", "What to measure", "nccom-test"):
             self.assertIn(word, text)
+        command = next(line for line in text.splitlines() if "What was measured" in line)
+        self.assertIn("--instance trn1.32xlarge --nodes 16 --set KEY=VALUE", command)
         wrong = self.trellis("explain", QUICKSTART, "--constant", "core.nothing", returncode=2)
         self.assertIn("core.nothing", wrong.stderr)
         self.assertIn("trellis describe", wrong.stderr)

@@ -47,6 +47,14 @@ class Install(unittest.TestCase):
                 **elsewhere,
             )
             self.assertTrue((pathlib.Path(folder) / "run/report.json").exists())
+            run(
+                *(program, "train", prefix / "share/trellis/examples/quickstart.yaml"),
+                *("--device", "cpu", "--device-plugin", "torch_device", "trainer.max_steps=1"),
+                f"exp_manager.explicit_log_dir={folder}/measured",
+                **elsewhere,
+            )
+            report = json.loads((pathlib.Path(folder) / "measured/report.json").read_text())
+            self.assertIn("trellis-torch-device", report["measured"]["provider"])
 
 
 if __name__ == "__main__":

@@ -203,6 +203,12 @@ class Refused(DeviceCase):
             "nccl",
         )
         self.refused("--backend gloo: is for a device of LibTorch", "--backend", "gloo")
+        self.refused(
+            "ring attention is supported on neuron and cpu only, but context_parallel_size is 2",
+            *ON_SEALED,
+            "distributed_strategy.context_parallel_size=2",
+            "model.fusions={ring_attention: true, flash_attention: false}",
+        )
         self.refused("TorchNeuron registers it from Python", "--device-plugin", "torch_device")
 
     def test_plugins_of_other_builds(self):

@@ -99,10 +99,37 @@ class Routing(unittest.TestCase):
         self.assertEqual(row["dropped_tokens"], TOKENS - share * RANKS)
         self.assertEqual(row["routed_tokens"], TOKENS * TOP - row["dropped_tokens"])
 
+    def test_a_trace_has_the_loads_of_the_training_that_wrote_it(self):
+        steps = ["trainer.max_steps=1", "--device", "cpu"]
+        words = [*WIDE, "model.hidden_size=64", "model.ffn_hidden_size=112", "--json"]
+        run = subprocess.run(
+            [TRELLIS, "train", MIXTRAL, *steps, *words, "exp_manager.explicit_log_dir=run"],
+            capture_output=True,
+            text=True,
+            cwd=self.temporary.name,
+            timeout=300,
+        )
+        self.assertEqual(run.returncode, 0, run.stderr[-3000:])
+        trained = json.loads(run.stdout)["routing"]
+        report = self.simulate(*WIDE, "--routing", "trace:run")
+        for real, planned in zip(trained, report["routing"], strict=True):
+            self.assertEqual(sum(planned["assigned"]), TOKENS * TOP)
+            for counted, simulated in zip(real["assigned"], planned["assigned"], strict=True):
+                # One rank's part of the picks is a whole number.
+                self.assertLess(abs(counted - simulated), RANKS)
+        self.assertNotEqual(
+            report["routing"][0]["assigned"], report["routing"][1]["assigned"], "layer by layer"
+        )
+        self.assertEqual(sorted(self.ranks(report)), list(range(RANKS)))
+        error = self.simulate(*WIDE, "model.num_layers=4", "--routing", "trace:run", code=2)
+        self.assertIn("expected experts in the 4 layers 0-3 of this model, got 2 layers", error)
+        error = self.simulate(*WIDE, "--routing", "trace:none.json", code=2)
+        self.assertIn("none.json", error)
+
     def test_bad_input_is_named(self):
         for routing, text in (
             ("hot:8=0.2", "expected an expert from 0 to 7, got 8"),
-            ("uniform", "expected balanced, zipf:S or hot:EXPERT=SHARE"),
+            ("uniform", "expected balanced, zipf:S, hot:EXPERT=SHARE or trace:FILE"),
         ):
             self.assertIn(text, self.simulate(*WIDE, "--routing", routing, code=2))
         llama = SOURCE / "examples/verify_llama.yaml"

@@ -96,6 +96,19 @@ TEST(TorchDevice, CollectivesEqualTheCpus) {
   }
 }
 
+/// The peers of a rank that fails lose their connections to it.
+TEST(TorchDevice, TheCauseIsReportedAndNotALostConnection) {
+  const auto run = [] {
+    run_ranks(sealed_world("gloo"), [](RankContext& context) {
+      auto group = context.new_group("dp", all_ranks(kRanks));
+      if (context.rank() == 3) throw Error(ExitCode::kDoesNotFit, "rank 3 does not fit");
+      Tensors summed{at::ones({1}, context.device())};
+      group->allreduce(summed)->wait();
+    });
+  };
+  EXPECT_THAT(run, ::testing::ThrowsMessage<Error>(::testing::HasSubstr("rank 3 does not fit")));
+}
+
 TEST(TorchDevice, RanksShareTheDevicesOfTheHost) {
   run_ranks(sealed_world(""), [](RankContext& context) {
     EXPECT_EQ(context.device(), c10::Device(c10::kPrivateUse1, context.rank() % 2));

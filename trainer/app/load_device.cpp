@@ -64,7 +64,13 @@ std::string provider_of(const DeviceChoice& choice) {
 
 bool is_emulated(const DeviceChoice& choice) {
   const std::string provider = provider_of(choice);
-  return !provider.empty() && provider.find(kTorchDevice) == std::string::npos;
+  if (provider.empty()) return false;
+  using runtime::DevicePlugin;
+  return DevicePlugin::load(DevicePlugin::path_of(provider)).api().simulate_step != nullptr;
+}
+
+bool computes_in_host_memory(const DeviceChoice& choice) {
+  return choice.device == "cpu" || is_emulated(choice);
 }
 
 namespace {
@@ -118,6 +124,15 @@ void refuse_other_devices(const DeviceChoice& choice, const runtime::DevicePlugi
   }
 }
 
+/// Ring attention calls attention kernels that the CPU and the emulator have.
+void refuse_context_parallelism(const DeviceChoice& choice, const RunConfig& config) {
+  if (config.cp() == 1 || computes_in_host_memory(choice)) return;
+  throw ConfigError("--device " + choice.device +
+                    ": ring attention is supported on neuron and cpu only, but "
+                    "context_parallel_size is " +
+                    std::to_string(config.cp()) + ": set it to 1");
+}
+
 }  // namespace
 
 const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunConfig& config) {
@@ -126,6 +141,7 @@ const runtime::DevicePlugin* load_device(const DeviceChoice& choice, const RunCo
   const runtime::DevicePlugin& plugin =
       runtime::DevicePlugin::load(runtime::DevicePlugin::path_of(provider));
   refuse_other_devices(choice, plugin);
+  refuse_context_parallelism(choice, config);
   const std::string options = plugin.api().device_type == nullptr
                                   ? torch_device_options(choice, config)
                                   : emulator_options(choice, config);

@@ -45,6 +45,9 @@ struct DeviceChoice {
 /// Whether a machine is emulated, rather than a device of LibTorch used.
 [[nodiscard]] bool is_emulated(const DeviceChoice& choice);
 
+/// Whether tensors of the run lie in this host's memory: the CPU's, and those of an emulation.
+[[nodiscard]] bool computes_in_host_memory(const DeviceChoice& choice);
+
 /// Which ranks of a configuration are equal: those of one pipeline stage. TP ranks hold shards of
 /// one shape, DP ranks do the same with other data. The mesh is that of the rank formula: TP, CP,
 /// DP, PP.

@@ -14,19 +14,22 @@ std::vector<analysis::ExpertLoad> planned_load(const RunConfig& config) {
   const MoeSection& moe = *config.model.moe;
   const std::int64_t passes = std::int64_t{config.num_microbatches()} * config.dp();
   const std::int64_t tokens = config.tokens_per_step() / passes;
-  analysis::ExpertLoad load;
-  load.assigned = picks_of_experts(moe.simulated_shares, moe.num_experts, tokens, moe.top_k);
-  load.kept = load.assigned;
-  if (!moe.dropless && moe.capacity_factor) {
-    const std::int64_t capacity =
-        expert_capacity(tokens, moe.top_k, *moe.capacity_factor, moe.num_experts);
-    for (std::int64_t& kept : load.kept) kept = std::min(kept, capacity);
-  }
-  for (auto* counts : {&load.assigned, &load.kept}) {
-    for (std::int64_t& count : *counts) count *= passes;
-  }
-  for (load.layer = 0; load.layer < config.model.num_layers; ++load.layer) {
-    if (is_moe_layer(config.model, load.layer)) loads.push_back(load);
+  for (int layer = 0; layer < config.model.num_layers; ++layer) {
+    if (!is_moe_layer(config.model, layer)) continue;
+    analysis::ExpertLoad load{
+        layer,
+        picks_of_experts(shares_of_layer(moe, layer), moe.num_experts, tokens, moe.top_k),
+        {}};
+    load.kept = load.assigned;
+    if (!moe.dropless && moe.capacity_factor) {
+      const std::int64_t capacity =
+          expert_capacity(tokens, moe.top_k, *moe.capacity_factor, moe.num_experts);
+      for (std::int64_t& kept : load.kept) kept = std::min(kept, capacity);
+    }
+    for (auto* counts : {&load.assigned, &load.kept}) {
+      for (std::int64_t& count : *counts) count *= passes;
+    }
+    loads.push_back(std::move(load));
   }
   return loads;
 }

@@ -43,7 +43,7 @@
 #include "trainer/app/stop_on_signal.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
-#include "trainer/config/simulated_routing.h"
+#include "trainer/config/routing_trace.h"
 #include "trainer/data/data_module.h"
 #include "analysis/report/measured_step.h"
 #include "analysis/report/run_report.h"
@@ -127,7 +127,7 @@ class Run {
                /*record=*/true, numbers.machine,  request.calibrated};
     choose_provider();
     facts_.hardware = use_machine(device_, config_);
-    if (!request.shape_only) refuse_without_memory();
+    if (!request.shape_only && computes_in_host_memory(device_)) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
     device_.replay = request.shape_only && request.replay;
     device_.slow = request.slow;
@@ -295,8 +295,7 @@ class Run {
       throw ConfigError("--routing " + request_.routing + ": " + request_.config_file +
                         " has no mixture of experts: expected section model.moe; leave it out");
     }
-    MoeSection& moe = *config.model.moe;
-    moe.simulated_shares = parse_routing(request_.routing, moe.num_experts, moe.top_k);
+    set_simulated_routing(config.model, request_.routing);
   }
 
   /// Whether the run's checkpoints are neither in a directory that the file names nor in the one

@@ -17,10 +17,9 @@ bool slows(const std::string& part) {
 }
 
 analysis::StepPlace place_of(const RunRequest& request, const RunConfig& config) {
-  analysis::StepPlace place = analysis::step_place(config, request.instance, request.nodes);
+  analysis::StepPlace place =
+      analysis::step_place(config, request.instance, request.nodes, request.hardware);
   if (!request.calibrated) place.unlike.emplace_back("without the machine's fitted numbers");
-  for (const std::string& number : request.hardware)
-    place.unlike.push_back("another hardware number: " + number);
   for (const std::string& part : request.slow) {
     if (slows(part)) place.unlike.push_back("a slow part: " + part);
   }

@@ -70,6 +70,7 @@ class Runner : public StepRunner {
     choice.equal_ranks = equal_ranks(config);
     runtime::WorldOptions world = world_on(choice, config, request.host_threads);
     world.shape_only = true;
+    world.exit_when_stuck = true;
     world.representatives = choice.equal_ranks.representatives();
     const auto data = make_empty_data_module(config);
     const Activity silent("");

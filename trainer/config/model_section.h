@@ -77,8 +77,9 @@ struct MoeSection {
   double routed_scaling_factor = 1;      ///< times the weights of the routed experts
   int num_shared_experts = 0;            ///< which see every token, of ffn_hidden_size each
   double jitter_eps = 0;  ///< in training the router reads tokens times 1 − eps … 1 + eps
-  /// Of a step without data, which no file says: the experts' shares of the picks; empty: even.
-  std::vector<double> simulated_shares = {};
+  /// Of a step without data, which no key says: the experts' shares of the picks, by layer of the
+  /// whole model; empty: even.
+  std::map<int, std::vector<double>> simulated_shares = {};
   bool operator==(const MoeSection&) const = default;
 };
 

@@ -86,7 +86,13 @@ std::vector<double> parse_routing(const std::string& text, int num_experts, int 
   if (text == "balanced") return {};
   if (text.starts_with("zipf:")) return zipf(text, num_experts, top_k);
   if (text.starts_with("hot:")) return hot(text, num_experts, top_k);
-  refuse(text, "expected balanced, zipf:S or hot:EXPERT=SHARE");
+  refuse(text, "expected balanced, zipf:S, hot:EXPERT=SHARE or trace:FILE");
+}
+
+const std::vector<double>& shares_of_layer(const MoeSection& moe, int layer) {
+  static const std::vector<double> kEven;
+  const auto found = moe.simulated_shares.find(layer);
+  return found == moe.simulated_shares.end() ? kEven : found->second;
 }
 
 std::vector<std::int64_t> picks_of_experts(const std::vector<double>& shares, int num_experts,

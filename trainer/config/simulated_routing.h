@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/config/model_section.h"
+
 namespace trellis::trainer {
 
 /// How the routers of a step without data share its tokens, as text: `balanced`, `zipf:S` (expert e
@@ -15,6 +17,9 @@ namespace trellis::trainer {
 /// the numbers.
 [[nodiscard]] std::vector<double> parse_routing(const std::string& text, int num_experts,
                                                 int top_k);
+
+/// simulated_shares of a layer; empty: even.
+[[nodiscard]] const std::vector<double>& shares_of_layer(const MoeSection& moe, int layer);
 
 /// Picks of each expert of `tokens` · `top_k` with these shares (empty: even ones), none above
 /// `tokens`; the parts that are not whole go to the experts with the largest remainders, the lower

@@ -43,6 +43,12 @@ class KeptRunsTest : public testing::Test {
     return kept_ / (key.to_string() + ".run");
   }
 
+  [[nodiscard]] std::optional<RunFiles> found(const ContentHash& key) const {
+    const std::optional<KeptRun> run = runs_.find(key);
+    if (!run) return std::nullopt;
+    return RunFiles(run->files().begin(), run->files().end());
+  }
+
   fs::path folder_ =
       fs::temp_directory_path() / ("trellis_kept_runs_" + std::to_string(::getpid()));
   fs::path cache_ = folder_ / "cache", kept_ = cache_ / "trellis_kept_runs", run_ = folder_ / "run";
@@ -52,11 +58,11 @@ class KeptRunsTest : public testing::Test {
 };
 
 TEST_F(KeptRunsTest, GivesTheFilesOfTheRunAgain) {
-  EXPECT_EQ(runs_.find({1, 1}), std::nullopt);
+  EXPECT_EQ(found({1, 1}), std::nullopt);
   runs_.store({1, 1}, run_);
-  EXPECT_EQ(runs_.find({1, 1}), files_);
-  EXPECT_EQ(runs_.find({1, 2}), std::nullopt);
-  EXPECT_EQ(KeptRuns(std::nullopt).find({1, 1}), std::nullopt);
+  EXPECT_EQ(found({1, 1}), files_);
+  EXPECT_EQ(found({1, 2}), std::nullopt);
+  EXPECT_FALSE(KeptRuns(std::nullopt).find({1, 1}));
 }
 
 TEST_F(KeptRunsTest, OnlyItsOwnFilesAreDeleted) {
@@ -90,7 +96,7 @@ TEST_F(KeptRunsTest, ChangedFilesAreMisses) {
   const std::string whole = read(file_of({1, 1})), other = read(file_of({1, 2}));
   const auto expect_miss = [&](const std::string& bytes, const std::string& what) {
     write(file_of({1, 1}), bytes);
-    EXPECT_EQ(runs_.find({1, 1}), std::nullopt) << what;
+    EXPECT_EQ(found({1, 1}), std::nullopt) << what;
   };
   expect_miss(other, "another run");
   expect_miss("{\"files\":{}}", "foreign");
@@ -103,7 +109,7 @@ TEST_F(KeptRunsTest, ChangedFilesAreMisses) {
   }
   fs::remove(file_of({1, 1}));
   fs::create_directories(file_of({1, 1}));
-  EXPECT_EQ(runs_.find({1, 1}), std::nullopt);
+  EXPECT_EQ(found({1, 1}), std::nullopt);
   runs_.store({1, 1}, run_);  // a warning, since the folder is not ours
   EXPECT_TRUE(fs::is_directory(file_of({1, 1})));
 }
@@ -116,13 +122,13 @@ TEST_F(KeptRunsTest, ANameThatLeavesTheFolderIsNoRun) {
     files[name] = "y";
     EXPECT_EQ(decode(encode(files)), std::nullopt) << name;
     write_cache_file(file_of({1, 1}), "trellis.kept_run/2", {1, 1}, encode(files));
-    EXPECT_EQ(runs_.find({1, 1}), std::nullopt) << name;
+    EXPECT_EQ(found({1, 1}), std::nullopt) << name;
   }
 }
 
 TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
   const std::string whole = encode(files_);
-  EXPECT_EQ(decode(whole), files_);
+  EXPECT_EQ(decode(whole), RunFileViews(files_.begin(), files_.end()));
   for (std::size_t i = 0; i < whole.size(); ++i)
     EXPECT_EQ(decode(std::string_view(whole).substr(0, i)), std::nullopt) << i;
   EXPECT_EQ(decode(whole + "x"), std::nullopt);
@@ -139,16 +145,27 @@ TEST_F(KeptRunsTest, DecodingTakesOnlyWholeRuns) {
 TEST_F(KeptRunsTest, ARunWhoseTraceIsAFolderIsNotKept) {
   fs::create_directory(run_ / "run_0");  // outputs of an earlier run
   runs_.store({1, 1}, run_);
-  EXPECT_TRUE(runs_.find({1, 1}));
+  EXPECT_TRUE(found({1, 1}));
   fs::create_directory(run_ / "trace.kineto");
   runs_.store({1, 2}, run_);
-  EXPECT_FALSE(runs_.find({1, 2}));
+  EXPECT_FALSE(found({1, 2}));
 }
 
 TEST_F(KeptRunsTest, ALargeRunIsNotKept) {
-  fs::resize_file(run_ / "trace.txt", (std::uintmax_t{64} << 20) + 1);
+  fs::resize_file(run_ / "trace.txt", (std::uintmax_t{192} << 20) + 1);
   runs_.store({1, 1}, run_);
   EXPECT_FALSE(fs::exists(kept_));
+}
+
+TEST_F(KeptRunsTest, TheOldestGoWhenAllTogetherAreTooLarge) {
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1000);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    runs_.store({1, i}, run_);
+    fs::resize_file(file_of({1, i}), std::uintmax_t{400} << 20);  // holes: no space is taken
+    fs::last_write_time(file_of({1, i}), long_ago + std::chrono::seconds(i));
+  }
+  runs_.store({1, 4}, run_);
+  for (std::uint64_t i = 0; i <= 4; ++i) EXPECT_EQ(fs::exists(file_of({1, i})), i >= 2) << i;
 }
 
 }  // namespace

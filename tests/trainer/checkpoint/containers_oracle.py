@@ -3,6 +3,7 @@
 import argparse
 import collections
 import contextlib
+import enum
 import io
 import json
 import os
@@ -447,6 +448,17 @@ class Dcp(Case):
         dcp.load(state, checkpoint_id=self.dir / "ours")
         self.assertTrue(torch.equal(state["w"], full))
 
+    def test_members_of_enumerations_by_their_names(self):
+        one_process()
+        dcp.save(self.STATE, checkpoint_id=self.dir / "theirs")
+        expected = probe("dcp-describe", self.dir / "theirs")
+        metadata = self.dir / "theirs" / ".metadata"
+        content = pickle.loads(metadata.read_bytes())
+        with metadata.open("wb") as file:
+            EnumerationsByName(file).dump(content)
+        self.assertIn(b"getattr", metadata.read_bytes())
+        self.assertEqual(probe("dcp-describe", self.dir / "theirs"), expected)
+
     def test_transformed_entries_and_hostile_metadata_are_refused(self):
         one_process()
         from torch.distributed.checkpoint._extension import ZStandard
@@ -461,6 +473,15 @@ class Dcp(Case):
         (self.dir / "bad").mkdir()
         (self.dir / "bad" / ".metadata").write_bytes(pickle.dumps(os.system))
         self.refused("dcp-describe", self.dir / "bad", texts=["posix.system"])
+
+
+class EnumerationsByName(pickle.Pickler):
+    """Pickles members of enumerations as Python 3.11.0 to 3.11.3 do."""
+
+    def reducer_override(self, value):
+        if isinstance(value, enum.Enum):
+            return getattr, (type(value), value.name)
+        return NotImplemented
 
 
 def save_sharded(rank, folder, rendezvous):

@@ -67,7 +67,8 @@ TEST(Routing, BadTextsAreNamedWithTheirNumbers) {
     }
     return "";
   };
-  EXPECT_EQ(problem("even"), "--routing even: expected balanced, zipf:S or hot:EXPERT=SHARE");
+  EXPECT_EQ(problem("even"),
+            "--routing even: expected balanced, zipf:S, hot:EXPERT=SHARE or trace:FILE");
   EXPECT_EQ(problem("zipf:-1"), "--routing zipf:-1: expected zipf:S with S from 0 to 100");
   EXPECT_EQ(problem("zipf:nan"), "--routing zipf:nan: expected zipf:S with S from 0 to 100");
   EXPECT_EQ(problem("hot:3"), "--routing hot:3: expected hot:EXPERT=SHARE, as hot:3=0.4");

@@ -2,7 +2,9 @@
 `tokenizers`."""
 
 import base64
+import itertools
 import json
+import random
 import unicodedata
 import unittest
 
@@ -85,6 +87,22 @@ class Unigram(TokenizersCase):
 
     def test_scores_decide(self):
         self.compare(self.unigram())
+
+    def test_cuts_of_equal_score(self):
+        """Sums of scores differ in the last bit, or not at all: the same cut must win."""
+        choice = random.Random(1)
+        for digits in (1, 2, 16, 17):
+            vocab = [("<unk>", 0.0)] + [
+                ("".join(piece), -float(f"{length * choice.choice((1.1, 1.3)):.{digits}g}"))
+                for length in (1, 2, 3)
+                for piece in itertools.product("ab", repeat=length)
+            ]
+            tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0))
+            words = [
+                "".join(choice.choice("aabbx") for _ in range(choice.randint(1, 12)))
+                for _ in range(400)
+            ]
+            self.compare(tokenizer, words, decode=False)
 
     def test_bytes_in_place_of_unknown_characters(self):
         self.compare(self.unigram(byte_fallback=True), decode=False)

@@ -20,6 +20,9 @@ std::set<std::string> metadata_classes() {
   std::set<std::string> classes = {
       kStorageInfo,
       "torch.distributed.checkpoint.filesystem._StoragePrefix",
+      // Python 3.11.0 to 3.11.3 pickle a member of an enumeration as getattr(class, name). The call
+      // stays data: parse_dcp_metadata reads no such member.
+      "builtins.getattr",
       "megatron.core.dist_checkpointing.strategies.torch.MCoreMetadata",
       "megatron.core.dist_checkpointing.strategies.torch.MCoreSavePlan",
       "pathlib._local.PosixPath",

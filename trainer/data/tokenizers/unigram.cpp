@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -12,6 +14,32 @@ namespace {
 
 constexpr double kUnknownPenalty = 10;  ///< below the smallest score; SentencePiece's number
 
+/// A score as `tokenizers` has it: serde_json rounds the digits and the power of ten each, so the
+/// last bit may differ from the nearest double, and it decides between cuts of equal score.
+double as_serde_json_reads(double score) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, score, std::chars_format::scientific);
+  std::uint64_t digits = 0;
+  int exponent = 0;
+  const char* at = text + (text[0] == '-' ? 1 : 0);
+  for (bool fraction = false; at != end.ptr && *at != 'e'; ++at) {
+    if (*at == '.') {
+      fraction = true;
+      continue;
+    }
+    digits = digits * 10 + static_cast<std::uint64_t>(*at - '0');
+    if (fraction) --exponent;
+  }
+  int power = 0;
+  if (at != end.ptr) std::from_chars(at + (at[1] == '+' ? 2 : 1), end.ptr, power);
+  exponent += power;
+  constexpr int kLargest = 308;  // of the powers of ten that a double holds
+  if (exponent < -kLargest || exponent > kLargest) return score;
+  const double scale = std::pow(10.0, std::abs(exponent));
+  const double rounded = static_cast<double>(digits);
+  return std::copysign(exponent < 0 ? rounded / scale : rounded * scale, score);
+}
+
 class Unigram : public WordModel {
  public:
   explicit Unigram(const JsonReader& model) : byte_fallback_(model["byte_fallback"].flag(false)) {
@@ -23,10 +51,10 @@ class Unigram : public WordModel {
       if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number())
         JsonReader(pair, list.where() + "[" + std::to_string(i) + "]").wrong("[\"piece\", score]");
       pieces_.append(pair[0].get_ref<const std::string&>());
-      scores_.push_back(pair[1].get<double>());
+      scores_.push_back(as_serde_json_reads(pair[1].get<double>()));
       longest_ = std::max(longest_, pair[0].get_ref<const std::string&>().size());
     }
-    least_ = std::ranges::min(scores_);
+    unknown_score_ = std::ranges::min(scores_) - kUnknownPenalty;
     if (!model["unk_id"].is_null()) {
       unknown_ = model["unk_id"].id();
       if (unknown_ >= pieces_.size()) model["unk_id"].wrong("an id of the vocabulary");
@@ -71,8 +99,7 @@ class Unigram : public WordModel {
         offer(best_[end], {before + scores_[static_cast<std::size_t>(*id)], begin, *id});
         has_single = has_single || end - begin == character;
       }
-      if (!has_single)
-        offer(best_[begin + character], {before + least_ - kUnknownPenalty, begin, unknown_});
+      if (!has_single) offer(best_[begin + character], {before + unknown_score_, begin, unknown_});
       begin += character;
     }
   }
@@ -118,7 +145,7 @@ class Unigram : public WordModel {
   Vocabulary pieces_;
   std::vector<double> scores_;
   std::size_t longest_ = 0;  ///< piece, in bytes
-  double least_ = 0;
+  double unknown_score_ = 0;
   std::int32_t unknown_ = -1;
   bool byte_fallback_;
   std::string where_;

@@ -35,7 +35,8 @@ class Cursor {
  private:
   void look() {
     if (at_end()) return;
-    current_ = utf8_at(text_, place_);
+    const auto byte = static_cast<unsigned char>(text_[place_]);
+    current_ = byte < 0x80 ? Utf8Char{.code = byte, .length = 1} : utf8_at(text_, place_);
     class_ = classes_[current_.code];
   }
 

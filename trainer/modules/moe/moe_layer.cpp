@@ -143,9 +143,9 @@ MoeLayer::Arrivals MoeLayer::arrivals(const DispatchPlan& plan) const {
              received = ep_.size == 1 ? sent : exchange_rows(plan.kept.view({experts, 1}), ep_);
   if (!shape_only_) sent = sent.cpu(), received = received.cpu();
   const std::vector<std::int64_t> planned =
-      shape_only_
-          ? picks_of_experts(moe_.simulated_shares, moe_.num_experts, plan.tokens, moe_.top_k)
-          : std::vector<std::int64_t>();
+      shape_only_ ? picks_of_experts(shares_of_layer(moe_, layer_), moe_.num_experts, plan.tokens,
+                                     moe_.top_k)
+                  : std::vector<std::int64_t>();
   const auto count_of = [&](const at::Tensor& counts, std::int64_t member, std::int64_t expert,
                             std::int64_t global) {
     if (shape_only_) return planned[static_cast<std::size_t>(global)];
