@@ -120,6 +120,12 @@ void FaultPlan::before_step(int rank, std::int64_t step) const {
   }
 }
 
+bool FaultPlan::flips_in(std::int64_t step) const {
+  return std::ranges::any_of(faults_, [step](const Fault& fault) {
+    return fault.kind == Fault::Kind::kFlip && fault.step == step;
+  });
+}
+
 void FaultPlan::after_update(int rank, std::int64_t step, ParameterList& parameters) const {
   for (const Fault& fault : faults_) {
     if (fault.kind != Fault::Kind::kFlip || fault.rank != rank || fault.step != step) continue;

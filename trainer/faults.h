@@ -33,6 +33,8 @@ class FaultPlan {
 
   /// Of each rank, when it begins `step`. May not return. Throws Error (kDoesNotFit).
   void before_step(int rank, std::int64_t step) const;
+  /// Whether after_update() of `step` changes a weight.
+  [[nodiscard]] bool flips_in(std::int64_t step) const;
   /// Of each rank, after the update of `step`. Throws ConfigError when the rank has no such weight.
   void after_update(int rank, std::int64_t step, ParameterList& parameters) const;
   /// Whether it has a step whose disk is full.

@@ -9,6 +9,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "trainer/parallel_layers/collectives.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 
 namespace trellis::trainer {
 namespace {
@@ -50,10 +51,13 @@ std::string first_non_finite(NxDPPModel& model, const ModuleContext& context,
   Place first;
   const int stages = model.shape().num_stages(),
             pipeline_rank = context.parallel->get_pipeline_model_parallel_rank();
-  for (const Parameter& parameter :
-       *context.parameters) {  // a weight comes before every micro-batch
-    if (!is_finite(parameter.tensor.detach()))
-      first.offer(pipeline_rank - stages, "the weight " + parameter.name);
+  {
+    const FullySharding::Whole whole(context.fully_sharded.get());
+    for (const Parameter& parameter :
+         *context.parameters) {  // a weight comes before every micro-batch
+      if (!is_finite(parameter.tensor.detach()))
+        first.offer(pipeline_rank - stages, "the weight " + parameter.name);
+    }
   }
   context.backward->watch([&](const std::string& layer, const at::Tensor& output) {
     if (is_finite(output.detach())) return;

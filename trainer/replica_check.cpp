@@ -100,6 +100,11 @@ void compare(const Weights& weights, const ParallelGroup& group, const runtime::
 }  // namespace
 
 void refuse_without_replicas(const RunConfig& config) {
+  if (config.distributed_strategy.fsdp) {
+    throw ConfigError(
+        "--check-replicas: fully sharded weights (distributed_strategy.fsdp) have no copies to "
+        "compare; leave it out, or set fsdp to false");
+  }
   if (config.dp() * config.cp() > 1) return;
   throw ConfigError(
       "--check-replicas: no rank holds a copy of another one's weights: expected data or context "

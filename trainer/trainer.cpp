@@ -21,6 +21,7 @@
 #include "trainer/modules/module_names.h"
 #include "trainer/modules/moe/router_record.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/pipeline/model.h"
 #include "trainer/rank_model.h"
 #include "trainer/reference_log_probs.h"
@@ -99,8 +100,13 @@ struct Trainer::Impl {
       early_stopping.emplace(*config.exp_manager.early_stopping);
     check_evaluation();
     const Scope scope("phase=init");
+    if (config.distributed_strategy.fsdp)
+      context.fully_sharded = std::make_shared<FullySharding>(parallel);
     build_model();
-    if (hooks.built) hooks.built(parameters);
+    if (hooks.built) {
+      const auto whole = whole_weights();
+      hooks.built(parameters);
+    }
     tied.emplace(model->stages(), parameters, model->shape(), parallel,
                  pipeline_group_factory(rank, parallel));
     optimizer.emplace(parameters, parallel, optimizer_options(config));
@@ -125,6 +131,10 @@ struct Trainer::Impl {
       if (is_my_turn) model.emplace(build_stages(config, context), context, options);
       rank.host_barrier();
     }
+  }
+
+  [[nodiscard]] FullySharding::Whole whole_weights() const {
+    return FullySharding::Whole(context.fully_sharded.get());
   }
 
   void describe_rank() const {
@@ -249,7 +259,8 @@ struct Trainer::Impl {
             early_stopping ? &*early_stopping : nullptr,
             stop_requested,
             *context.position,
-            calendar.batches_per_epoch()};
+            calendar.batches_per_epoch(),
+            context.fully_sharded.get()};
   }
 
   StopReason run_steps(const StepCallback& on_step) {
@@ -370,14 +381,22 @@ struct Trainer::Impl {
     if (routing != nullptr && parallel.get_tensor_model_parallel_rank() == 0) add_routed_tokens();
     const at::Tensor numbers = update(loss, result, micro_batches);
     context.position->step = result.step;
-    if (faults != nullptr) faults->after_update(rank.rank(), result.step, parameters);
+    if (faults != nullptr && faults->flips_in(result.step)) {
+      const auto whole = whole_weights();
+      faults->after_update(rank.rank(), result.step, parameters);
+    }
     if (check_replicas_every > 0 && result.step % check_replicas_every == 0)
       check_replicas(parameters, parallel, rank, result.step);
     // The second read waits for the update: a step ends when the device has done it.
     const bool norms = config.exp_manager.log_parameter_norm;
-    const at::Tensor last = (norms ? parameter_norm(parameters, parallel) : numbers).cpu();
+    const at::Tensor last = (norms ? norm_of_parameters() : numbers).cpu();
     if (norms) result.parameter_norm = last.item<double>();
     return result;
+  }
+
+  [[nodiscard]] at::Tensor norm_of_parameters() const {
+    const auto whole = whole_weights();
+    return parameter_norm(parameters, parallel);
   }
 
   void add_routed_tokens() {
@@ -529,7 +548,8 @@ struct Trainer::Impl {
         rank.plugin()->check(rank.plugin()->api().set_category(&tensor, category));
       };
     };
-    for (const Parameter& parameter : parameters) mark(kParameter)(parameter.tensor);
+    for (const Parameter& parameter : parameters)
+      mark(kParameter)(parameter.is_fully_sharded() ? parameter.shard : parameter.tensor);
     optimizer->for_each_gradient(mark(kGradient));
     optimizer->for_each_state(mark(kOptimizerState));
   }
@@ -589,6 +609,7 @@ const char* name_of(StopReason reason) {
 }
 
 std::map<std::string, Trainer::LocalWeight> Trainer::local_weights() const {
+  const auto whole = impl_->whole_weights();
   std::map<std::string, LocalWeight> weights;
   for (const Parameter& parameter : impl_->parameters) {
     weights[parameter.name] = {parameter.tensor.detach().cpu().clone(), parameter.partition_dim,

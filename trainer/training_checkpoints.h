@@ -29,6 +29,7 @@ struct TrainingState {
   bool& stop_requested;           ///< early stopping has said so; of rank 0
   StepPosition& position;
   std::int64_t batches_per_epoch = 0;
+  FullySharding* fully_sharded = nullptr;  ///< null: weights are whole. See FullySharding::Whole
 };
 
 /// Saves and restores training. All ranks share one and call its members together.

@@ -65,6 +65,7 @@ json run_json(const MemoryRunFacts& facts) {
           {"parameters", facts.parameters},
           {"precision", facts.precision},
           {"zero1", facts.zero1},
+          {"fsdp", facts.fsdp},
           {"sequence_parallel", facts.sequence_parallel},
           {"recompute", facts.recompute},
           {"steps", facts.steps},

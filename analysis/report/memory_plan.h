@@ -17,7 +17,7 @@ struct MemoryRunFacts {
   int nodes = 1, devices = 1, world_size = 1, tp = 1, pp = 1, vpp = 1, dp = 1;
   int micro_batch_size = 1, num_microbatches = 1, sequence_length = 1, steps = 1;
   std::int64_t parameters = 0;
-  bool zero1 = false, sequence_parallel = false;
+  bool zero1 = false, fsdp = false, sequence_parallel = false;
   std::string recompute;           ///< none, selective, full
   int sequential_move_factor = 1;  ///< ranks of a host that build their weights at the same time
   std::int64_t batch_bytes = 0;    ///< samples that one rank holds in the host's memory

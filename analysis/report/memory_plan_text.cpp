@@ -41,7 +41,9 @@ std::string head(const json& run) {
   text += fmt::format(")\n{} micro-batches of {} × {} tokens, {}{}{}, recompute {}\n",
                       number("num_microbatches"), number("micro_batch_size"),
                       number("sequence_length"), run.at("precision").get<std::string>(),
-                      run.at("zero1").get<bool>() ? ", ZeRO-1" : "",
+                      run.at("fsdp").get<bool>()    ? ", fully sharded"
+                      : run.at("zero1").get<bool>() ? ", ZeRO-1"
+                                                    : "",
                       run.at("sequence_parallel").get<bool>() ? ", sequence parallel" : "",
                       run.at("recompute").get<std::string>());
   return text;

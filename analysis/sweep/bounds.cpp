@@ -81,7 +81,7 @@ double update_bytes(const RunConfig& config) {
 struct RankWork {
   double busy = 0;  ///< of one micro-batch on all chunks, seconds
   double compute = 0, hbm = 0, sums = 0;
-  std::int64_t parameters = 0, trained = 0;
+  std::int64_t parameters = 0, trained = 0;  ///< of its stages, whole
   std::int64_t exchanged = 0;  ///< over DP × CP for sure: with EP experts have fewer copies
 };
 
@@ -114,6 +114,11 @@ DataParallelTimes data_parallel_times(const RunConfig& config, std::int64_t exch
   const auto parameters = static_cast<double>(exchanged);
   // Gradients travel in the type of the weights at least.
   const double bytes = parameters * weight_element_bytes(config);
+  // Each micro-batch reduces them. Its gathers may have other links, in a bound.
+  if (config.distributed_strategy.fsdp)
+    return {config.num_microbatches() * bytes *
+                times.busy_seconds_per_byte(CollectiveKind::kReduceScatter, members, stride),
+            0};
   if (!config.distributed_strategy.zero1)
     return {bytes * times.busy_seconds_per_byte(CollectiveKind::kAllReduce, members, stride), 0};
   return {bytes * times.busy_seconds_per_byte(CollectiveKind::kReduceScatter, members, stride),
@@ -225,9 +230,11 @@ std::int64_t bound_memory(const RunConfig& config) {
                                        config.vpp();  // forwards follow the first backward
     const std::int64_t activations =
         in_flight * chunk + (p + 1 == config.pp() ? logits_bytes(config) : 0);
-    const std::int64_t gradients = rank.trained * gradient_element_bytes(config);
+    // Units that are whole while they run come on top.
+    const auto holders = static_cast<std::int64_t>(config.distributed_strategy.fsdp ? owners : 1);
+    const std::int64_t gradients = rank.trained / holders * gradient_element_bytes(config);
     const auto kept =
-        rank.parameters * weight_element_bytes(config) +
+        rank.parameters / holders * weight_element_bytes(config) +
         static_cast<std::int64_t>(static_cast<double>(rank.trained) / owners * state_bytes(config));
     const std::int64_t passes = again ? activations + gradients : std::max(activations, gradients);
     const std::int64_t written =

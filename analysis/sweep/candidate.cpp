@@ -34,15 +34,19 @@ bool is_count(const std::string& text) {
          text.front() != '0';
 }
 
+bool is_switch(std::string_view axis) {
+  return axis == "sp" || axis == "zero1" || axis == "fsdp";
+}
+
 std::string expected_values(const std::string& axis) {
   if (axis == "recompute") return "none, selective or full";
-  return axis == "sp" || axis == "zero1" ? "true or false" : "whole numbers from 1 on";
+  return is_switch(axis) ? "true or false" : "whole numbers from 1 on";
 }
 
 bool can_have(const std::string& axis, const std::string& value) {
   if (axis == "recompute")
     return std::ranges::find(recompute_names(), value) != recompute_names().end();
-  if (axis == "sp" || axis == "zero1") return value == "true" || value == "false";
+  if (is_switch(axis)) return value == "true" || value == "false";
   return is_count(value);
 }
 
@@ -110,9 +114,21 @@ class Enumerator {
         if (!allowed("zero1", flag(zero1))) continue;
         c.sequence_parallel = sequence_parallel;
         c.zero1 = zero1;
-        copies(c);
+        for (const bool fsdp : {false, true}) {
+          if ((fsdp && !can_be_fully_sharded(c)) || !allows_fully_sharded(fsdp)) continue;
+          c.fsdp = fsdp;
+          copies(c);
+        }
       }
     }
+  }
+
+  [[nodiscard]] static bool can_be_fully_sharded(const Candidate& c) {
+    return c.zero1 && c.pp == 1 && c.dp * c.cp > 1;
+  }
+  /// An axis that is asked for: else each sweep would be twice as long.
+  [[nodiscard]] bool allows_fully_sharded(bool fsdp) const {
+    return space_.only.contains("fsdp") ? allowed("fsdp", flag(fsdp)) : fsdp == space_.fsdp;
   }
 
   void copies(Candidate c) {
@@ -146,15 +162,15 @@ std::string to_string(const Candidate& c) {
   factor("EP", c.ep);
   add("MBS" + std::to_string(c.micro_batch_size));
   if (c.sequence_parallel) add("SP");
-  if (c.zero1) add("ZeRO1");
+  if (c.zero1) add(c.fsdp ? "FSDP" : "ZeRO1");
   factor("KV", c.kv_replicator);
   if (c.recompute != "none") add(c.recompute);
   return text;
 }
 
 const std::vector<std::string>& axis_names() {
-  static const std::vector<std::string> names = {"tp",  "pp", "vpp",   "dp", "cp",       "ep",
-                                                 "mbs", "sp", "zero1", "kv", "recompute"};
+  static const std::vector<std::string> names = {
+      "tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "sp", "zero1", "fsdp", "kv", "recompute"};
   return names;
 }
 
@@ -168,6 +184,7 @@ std::string value_on(const Candidate& c, std::string_view axis) {
   if (axis == "mbs") return std::to_string(c.micro_batch_size);
   if (axis == "sp") return flag(c.sequence_parallel);
   if (axis == "zero1") return flag(c.zero1);
+  if (axis == "fsdp") return flag(c.fsdp);
   return axis == "kv" ? std::to_string(c.kv_replicator) : c.recompute;
 }
 
@@ -187,9 +204,9 @@ void restrict_axis(AxisValues& only, const std::string& text) {
   if (values.empty())
     throw ConfigError(fmt::format("--only {}: which values? Expected {}={}, e.g. --only {}={}",
                                   text, axis, expected_values(axis), axis,
-                                  axis == "recompute"               ? "none,full"
-                                  : axis == "sp" || axis == "zero1" ? "true"
-                                                                    : "1,2"));
+                                  axis == "recompute" ? "none,full"
+                                  : is_switch(axis)   ? "true"
+                                                      : "1,2"));
   for (const std::string& value : values) {
     if (!can_have(axis, value))
       throw ConfigError(
@@ -224,6 +241,7 @@ std::vector<std::string> overrides_of(const Candidate& c, int ranks_per_node,
       set("distributed_strategy.expert_model_parallel_size", std::to_string(c.ep)),
       set("distributed_strategy.sequence_parallel", flag(c.sequence_parallel)),
       set("distributed_strategy.zero1", flag(c.zero1)),
+      set("distributed_strategy.fsdp", flag(c.fsdp)),
       set("distributed_strategy.kv_replicator", std::to_string(c.kv_replicator)),
       set("data.micro_batch_size", std::to_string(c.micro_batch_size)),
       set("data.global_batch_size", std::to_string(global_batch_size)),

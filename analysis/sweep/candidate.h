@@ -15,18 +15,18 @@ struct Candidate {
   int nodes = 1;
   int tp = 1, pp = 1, vpp = 1, dp = 1, cp = 1, ep = 1;
   int micro_batch_size = 1;
-  bool sequence_parallel = false, zero1 = true;
+  bool sequence_parallel = false, zero1 = true, fsdp = false;
   int kv_replicator = 1;
   std::string recompute = "none";  ///< none, selective, full
   auto operator<=>(const Candidate&) const = default;
 };
 
-/// "TP8 PP2 VPP2 DP2 CP2 EP4 MBS1 SP ZeRO1 KV2 full": factors of one and what is off are left out,
-/// the micro-batch is always there.
+/// "TP8 PP2 VPP2 DP2 CP2 EP4 MBS1 SP ZeRO1 KV2 full" (FSDP in place of ZeRO1): factors of one and
+/// what is off are left out, the micro-batch is always there.
 [[nodiscard]] std::string to_string(const Candidate& candidate);
 
 /// Names of the axes that can be restricted, in the order of the enumeration: tp, pp, vpp, dp, cp,
-/// ep, mbs, sp, zero1, kv, recompute.
+/// ep, mbs, sp, zero1, fsdp, kv, recompute.
 [[nodiscard]] const std::vector<std::string>& axis_names();
 /// The candidate's value on an axis, as it is written in --only.
 [[nodiscard]] std::string value_on(const Candidate& candidate, std::string_view axis);
@@ -44,13 +44,15 @@ struct Space {
   int num_layers = 1;
   bool ring_attention = false;  ///< without it no rule allows CP
   int num_experts = 0;          ///< 0: no mixture, and no EP
+  bool fsdp = false;            ///< what candidates have when `only` says nothing of the axis
   AxisValues only;
 };
 
 /// Each of these once, in this order: nodes; every product TP · PP · CP · DP of the ranks (CP with
 /// ring attention); EP that divides DP · CP and the experts; VPP up to the layers of a rank (PP >
 /// 1); micro-batches that divide the global batch's share of a replica (1
-/// where it has none); sequence parallelism (TP > 1); ZeRO-1; the numbers of copies of key/value
+/// where it has none); sequence parallelism (TP > 1); ZeRO-1; fully sharded (ZeRO-1,
+/// PP 1, more than one replica) where `fsdp` or `only` asks for it; the numbers of copies of key/value
 /// heads that divide TP; recompute. A combination that is not here is legal for no configuration.
 [[nodiscard]] std::vector<Candidate> enumerate(const Space& space);
 

@@ -78,6 +78,11 @@ void read(const SweepSpace& space, const trainer::RunConfigFile& file, Profile& 
   profile.times = read_profile(profile.steps[0], profile.steps[1], owned_parameters(config, 0));
 }
 
+/// Gathers of fully sharded weights depend on DP, which a short simulation has less of.
+bool is_estimated(const SweepRow& row) {
+  return row.status == SweepStatus::kOpen && !row.candidate.fsdp;
+}
+
 }  // namespace
 
 std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, std::size_t jobs,
@@ -89,7 +94,7 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
   std::map<Candidate, std::size_t> known;
   std::vector<Profile> profiles;
   for (const SweepRow& row : rows) {
-    if (row.status != SweepStatus::kOpen) continue;
+    if (!is_estimated(row)) continue;
     const Candidate layout = profile_layout(row.candidate, space.space.ranks_per_node);
     if (known.emplace(layout, profiles.size()).second) profiles.push_back({layout, {}, {}});
   }
@@ -99,7 +104,7 @@ std::size_t estimate_rows(const SweepSpace& space, std::vector<SweepRow>& rows, 
   Activity activity("estimating layouts");
   for (SweepRow& row : rows) {
     activity.count(&row - rows.data(), static_cast<std::int64_t>(rows.size()));
-    if (row.status != SweepStatus::kOpen) continue;
+    if (!is_estimated(row)) continue;
     const auto& times =
         profiles[known.at(profile_layout(row.candidate, space.space.ranks_per_node))].times;
     const trainer::RunConfig config = file.check(space.overrides(row.candidate)).config;

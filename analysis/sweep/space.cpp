@@ -50,6 +50,7 @@ struct BaseConfig {
     c.micro_batch_size = config.data.micro_batch_size;
     c.sequence_parallel = config.distributed_strategy.sequence_parallel;
     c.zero1 = config.distributed_strategy.zero1;
+    c.fsdp = config.distributed_strategy.fsdp;
     c.kv_replicator = config.distributed_strategy.kv_replicator;
     c.recompute = config.model.recompute == trainer::Recompute::kNone   ? "none"
                   : config.model.recompute == trainer::Recompute::kFull ? "full"
@@ -254,6 +255,7 @@ SweepSpace open_space(const SweepRequest& request) {
   result.space.num_layers = model.num_layers;
   result.space.ring_attention = model.ring_attention;
   result.space.num_experts = model.moe ? model.moe->num_experts : 0;
+  result.space.fsdp = base.config.distributed_strategy.fsdp;
   restrict_axes(result, base);
   result.candidates = enumerate(result.space);
   if (result.candidates.empty()) {

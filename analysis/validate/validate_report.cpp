@@ -54,7 +54,7 @@ std::string ranks_text(const RunConfig& config) {
   text += fmt::format(" × DP {}", config.dp());
   if (config.vpp() > 1) text += fmt::format(", {} virtual stages per rank", config.vpp());
   if (s.kv_replicator > 1) text += fmt::format(", key/value heads {} times", s.kv_replicator);
-  text += s.zero1 ? ", ZeRO-1" : ", no ZeRO-1";
+  text += s.fsdp ? ", fully sharded" : s.zero1 ? ", ZeRO-1" : ", no ZeRO-1";
   return text + (s.sequence_parallel ? ", sequence parallel" : "");
 }
 

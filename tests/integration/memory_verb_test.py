@@ -195,10 +195,11 @@ class DataParallel(Case):
 
     CAP = 130_000_000
 
-    def peak(self, nodes):
+    def peak(self, nodes, *words):
         (row,) = self.plan(
             LLAMA_8B,
             "model.num_layers=4",
+            *words,
             "--no-changes",
             "--nodes",
             nodes,
@@ -239,6 +240,25 @@ class DataParallel(Case):
                     phases["optimizer"]["at_peak"]["temporary_bytes"],
                     largest + 8 * 4 * parameters / dp + 2e6,
                 )
+
+
+    def test_fully_sharded_bytes_fall_with_dp(self):
+        hidden, ffn, vocabulary, tp = 4096, 14336, 128256, 8
+        layer = (
+            hidden * (6144 // tp) + hidden * (hidden // tp) + 3 * hidden * (ffn // tp) + 2 * hidden
+        )
+        parameters = 4 * layer + 2 * hidden * (vocabulary // tp) + hidden
+        before = self.peak(1)["peak_bytes"]
+        for nodes in (1, 8, 64):
+            with self.subTest(nodes=nodes):
+                row, dp = self.peak(nodes, "distributed_strategy.fsdp=true"), 4 * nodes
+                at_peak = row["phases"][0]["at_peak"]
+                # Rows of norms, 4,096 of one element, are padded least.
+                for key, size in (("parameter_bytes", 2), ("gradient_bytes", 4)):
+                    expected = size * parameters / dp
+                    self.assertAlmostEqual(at_peak[key] / expected, 1, delta=0.02, msg=key)
+                self.assertLess(row["peak_bytes"], before)
+                before = row["peak_bytes"]
 
 
 class Software(Case):

@@ -97,6 +97,16 @@ class Exact(Case):
             )
             self.assertTrue(found["equal"], precision)
 
+    def test_fully_sharded(self):
+        words = [
+            "distributed_strategy.fsdp=true",
+            "distributed_strategy.pipeline_model_parallel_size=1",
+            EMA,
+        ]
+        for device in ("cpu", "neuron"):
+            report = self.check(*words, "--steps", 4, "--cut", 2, "--device", device)
+            self.assertTrue(report["equal"], report)
+
     def test_saved_as_the_run_saves(self):
         for key in ("save_xser=true", "async_checkpointing=true"):
             self.assertTrue(self.check("--steps", 4, "--cut", 2, f"exp_manager.{key}")["equal"])
@@ -110,6 +120,14 @@ class Layouts(Case):
     def test_other_layouts_read_the_same_samples_and_stay_near(self):
         after = {
             "DP 4 to 2": [["trainer.devices=4"], ["trainer.devices=2"]],
+            "DP 4, fully sharded, to 2": [
+                ["trainer.devices=4", "distributed_strategy.fsdp=true"],
+                ["trainer.devices=2", "distributed_strategy.fsdp=false"],
+            ],
+            "DP 2 to 4, fully sharded": [
+                ["trainer.devices=2"],
+                ["trainer.devices=4", "distributed_strategy.fsdp=true"],
+            ],
             "TP, PP to DP": [
                 [],
                 [

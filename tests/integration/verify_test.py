@@ -31,6 +31,7 @@ BUGS = {
     "samples-overlap": ("DP4", "step 1: loss"),
     "gradients-not-averaged": ("DP4", "gradient of"),
     "weights-not-gathered": ("DP4.ZeRO1", ""),
+    "shard-updated-twice": ("DP4.FSDP", "gradient of"),
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
     "context-counts-own-labels": ("CP2.TP2,CP4", "gradient of"),
@@ -82,6 +83,7 @@ class Layouts(unittest.TestCase):
             "PP2 VPP2 DP2",
             "DP4 ZeRO1 full",
             "TP4 SP ZeRO1 KV2 selective",
+            "TP2 DP2 SP FSDP full",
         ):
             self.assertIn(layout, chosen)
         self.assertGreater(min(one["compared"] for one in in_fp64), 50)
@@ -203,6 +205,32 @@ class Contexts(unittest.TestCase):
         self.of_contexts(
             LLAMA, *SMALL, *RING, "--ranks", 4, "--layouts", layouts, "--device", "neuron"
         )
+
+
+class FullySharded(unittest.TestCase):
+    def equal(self, *args, least):
+        result = verify(*args, "--json")
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
+        in_fp64 = [one for one in run if one["precision"] == "fp64"]
+        self.assertLessEqual(max(one["worst"]["error"] for one in in_fp64), 1e-10)
+        self.assertGreaterEqual(len(in_fp64), least)
+
+    def test_an_embedding_that_is_the_head(self):
+        self.equal(*TIED, *SMALL, "--ranks", 4, "--layouts", "FSDP.DP4,FSDP.TP2", least=6)
+
+    def test_rings_and_dropout(self):
+        layouts = ["--layouts", "FSDP.CP2.DP2,FSDP.CP4"]
+        self.equal(*DROPOUT, *SMALL, *RING, "--ranks", 4, *layouts, least=6)
+
+    def test_experts(self):
+        layouts = ["--layouts", "FSDP.DP4.EP2,FSDP.DP2.TP2.EP2.SP"]
+        self.equal(MIXTRAL, *SMALL, "--ranks", 4, *layouts, least=6)
+
+    def test_shards_of_emulated_cores_equal_one_cpu_rank(self):
+        layouts = ["--layouts", "FSDP.TP2.SP.full", "--device", "neuron"]
+        result = verify(LLAMA, *SMALL, "--ranks", 4, *layouts)
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
 
 
 class Experts(unittest.TestCase):

@@ -73,6 +73,7 @@ analysis::MemoryRunFacts facts_of(const MemoryRequest& request, const RunConfig&
   facts.parameters = config.num_parameters();
   facts.precision = config.precision.type;
   facts.zero1 = config.distributed_strategy.zero1;
+  facts.fsdp = config.distributed_strategy.fsdp;
   facts.sequence_parallel = config.distributed_strategy.sequence_parallel;
   facts.recompute = config.model.recompute == Recompute::kFull        ? "full"
                     : config.model.recompute == Recompute::kSelective ? "selective"

@@ -127,6 +127,30 @@ void check_size(const RunConfig& config, SectionReaders& r) {
           size, parameter_bound(m), kMost));
 }
 
+/// What fully sharded data parallelism is not combined with, in this version.
+void check_fully_sharded(const RunConfig& config, SectionReaders& r) {
+  const DistributedStrategySection& s = config.distributed_strategy;
+  if (!s.fsdp) return;
+  if (!s.zero1) {
+    r.distributed_strategy.problem(
+        "zero1",
+        "false, and fsdp is true: it shards the optimizer's states too; expected zero1 true, or "
+        "fsdp false");
+  }
+  const auto with = [&](bool wanted, const std::string& what) {
+    if (wanted)
+      r.distributed_strategy.unsupported("fsdp",
+                                         "fully sharded data parallelism (fsdp) with " + what);
+  };
+  with(config.pp() > 1,
+       fmt::format("pipeline stages (pipeline_model_parallel_size {}): each micro-batch would "
+                   "gather every weight again; expected 1",
+                   config.pp()));
+  with(config.model.lora.has_value(), "LoRA adapters (model_alignment_strategy.peft)");
+  with(is_encoder(config.model),
+       fmt::format("model_source {}'s {} model", config.model_source, config.model.architecture));
+}
+
 /// What adapters are not combined with, in this version.
 void check_lora(const RunConfig& config, SectionReaders& r) {
   if (!config.model.lora) return;
@@ -272,6 +296,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_megatron(config, readers);
   check_encoder(config, readers);
   check_gate(config, readers);
+  check_fully_sharded(config, readers);
   check_lora(config, readers);
   check_prompt(config, readers);
   check_preferences(config, readers);

@@ -38,6 +38,7 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
 /// Keys that NxDT does not have.
 void own_fields(Fields& fields, DistributedStrategySection& s) {
   fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
+  fields.boolean("fsdp", s.fsdp);
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ struct DistributedStrategySection {
   int expert_model_parallel_size = 1;
   int token_shuffle_group_size = 1;
   bool zero1 = true;
+  bool fsdp = false;  ///< weights and gradients are sharded over data-parallel ranks too
   bool sequence_parallel = false;
   int kv_replicator =
       1;  ///< copies of each key/value head: kv_size_multiplier of GQAQKVColumnParallelLinear

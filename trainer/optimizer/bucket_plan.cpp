@@ -50,11 +50,7 @@ BucketKind kind_of(const Parameter& parameter) {
   return {
       parameter.tensor.scalar_type(),      parameter.weight_decay, parameter.tensor_model_parallel,
       parameter.sequence_parallel_enabled, parameter.tied,         parameter.shared,
-      parameter.experts.is_stacked(),      parameter.group};
-}
-
-std::int64_t rows_per_shard(const at::Tensor& parameter, int shards) {
-  return (parameter.size(0) + shards - 1) / shards;
+      parameter.experts.is_stacked(),      parameter.group,        parameter.unit};
 }
 
 std::vector<std::vector<Parameter*>> plan_buckets(ParameterList& parameters,

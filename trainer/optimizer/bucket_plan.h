@@ -28,13 +28,10 @@ struct BucketKind {
   bool weight_decay = false, tensor_model_parallel = false, sequence_parallel_enabled = false,
        tied = false, shared = false, expert = false;
   std::optional<OptimizerGroup> group = {};
+  int unit = -1;  ///< of fully sharded data parallelism
   auto operator<=>(const BucketKind&) const = default;
 };
 [[nodiscard]] BucketKind kind_of(const Parameter& parameter);
-
-/// Rows of dimension 0 that each rank of a sharding group has of a parameter: all have equally
-/// many, the last ones padding.
-[[nodiscard]] std::int64_t rows_per_shard(const at::Tensor& parameter, int shards);
 
 /// Splits the parameters into buckets of one kind each, last parameter first: the order in which
 /// backward gives their gradients. A bucket is closed where the next gradient, padded for `shards`

@@ -32,23 +32,33 @@ ParameterBucket::ParameterBucket(std::vector<Parameter*> parameters, ParallelGro
     : sharding_(sharding),
       layout_{{}, 0, std::move(tensor), std::move(sharding), std::move(expert)} {
   for (Parameter* parameter : parameters) add_slot(parameter);
-  const at::TensorOptions options = kind().tensor.options().dtype(grad_dtype).requires_grad(false);
-  std::int64_t elements = 0;
-  for (const Slot& slot : slots_) elements += slot.parameter->tensor.numel();
-  main_grad_ = at::zeros({elements}, options);
-  std::int64_t offset = 0;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const at::Tensor& weight = slots_[i].parameter->tensor;
-    slots_[i].main_grad = main_grad_.narrow(0, offset, weight.numel()).view(weight.sizes());
-    offset += weight.numel();
-    torch::autograd::impl::set_post_acc_grad_hooks(weight,
+  options_ = kind().tensor.options().dtype(grad_dtype).requires_grad(false);
+  for (const Slot& slot : slots_) elements_ += slot.parameter->tensor.numel();
+  if (!is_fully_sharded()) allocate_gradient();
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    torch::autograd::impl::set_post_acc_grad_hooks(slots_[i].parameter->tensor,
                                                    std::make_unique<AccumulateMainGrad>(*this, i));
+}
+
+void ParameterBucket::allocate_gradient() {
+  main_grad_ =
+      is_fully_sharded() ? at::empty({elements_}, options_) : at::zeros({elements_}, options_);
+  std::int64_t offset = 0;
+  for (Slot& slot : slots_) {
+    const at::Tensor& weight = slot.parameter->tensor;
+    slot.main_grad = main_grad_.narrow(0, offset, weight.numel()).view(weight.sizes());
+    offset += weight.numel();
   }
+}
+
+void ParameterBucket::release_gradient() {
+  main_grad_.reset();
+  for (Slot& slot : slots_) slot.main_grad.reset();
 }
 
 void ParameterBucket::add_slot(Parameter* parameter) {
   const at::Tensor& tensor = parameter->tensor;
-  TORCH_INTERNAL_ASSERT(tensor.is_contiguous(), parameter->name);
+  TORCH_INTERNAL_ASSERT(parameter->is_fully_sharded() || tensor.is_contiguous(), parameter->name);
   const std::int64_t rows = tensor.size(0), share = rows_per_shard(tensor, sharding_.size);
   ShardSlot shard;
   shard.parameter = parameter;
@@ -77,12 +87,23 @@ void ParameterBucket::accumulate(Slot& slot, const at::Tensor& grad) {
   TORCH_CHECK(expected_gradients_ == 0 || slot.gradients < expected_gradients_,
               slot.parameter->name, " got more than the expected ", expected_gradients_,
               " gradients in this step: its sum is already on its way to the other ranks");
-  if (slot.gradients > 0) {
+  ++slot.gradients;
+  if (is_fully_sharded()) return accumulate_of_pass(slot, grad);
+  if (slot.gradients > 1) {
     slot.main_grad.add_(grad);
   } else {
     slot.main_grad.copy_(grad);
   }
-  if (++slot.gradients == expected_gradients_ && ++complete_slots_ == slots_.size()) complete_();
+  if (slot.gradients == expected_gradients_ && ++complete_slots_ == slots_.size()) complete_();
+}
+
+/// Each pass gives a parameter one gradient, and its sum over the ranks starts when all are there.
+void ParameterBucket::accumulate_of_pass(Slot& slot, const at::Tensor& grad) {
+  if (!main_grad_.defined()) allocate_gradient();
+  slot.main_grad.copy_(grad);
+  if (++complete_slots_ < slots_.size()) return;
+  complete_slots_ = 0;
+  complete_();
 }
 
 at::Tensor ParameterBucket::main_grad_of(const Parameter& parameter) const {
@@ -129,7 +150,7 @@ at::Tensor ParameterBucket::padded_main_grad(std::size_t slot, at::ScalarType dt
 
 PendingCollective ParameterBucket::start_reduce_scatter(at::ScalarType dtype) const {
   if (sharding_.size == 1) return PendingCollective(main_grad_);
-  at::Tensor shard = at::empty({layout_.elements}, main_grad_.options().dtype(dtype));
+  at::Tensor shard = at::empty({layout_.elements}, options_.dtype(dtype));
   std::vector<at::Tensor> inputs;
   for (std::size_t i = 0; i < slots_.size(); ++i) inputs.push_back(padded_main_grad(i, dtype));
   return start_reduce_scatter_coalesced(std::move(inputs), slices_of(shard), sharding_)
@@ -138,9 +159,13 @@ PendingCollective ParameterBucket::start_reduce_scatter(at::ScalarType dtype) co
 
 at::Tensor ParameterBucket::shard_of_parameters(at::ScalarType dtype) const {
   const at::NoGradGuard no_grad;
-  at::Tensor shard = at::zeros({layout_.elements}, main_grad_.options().dtype(dtype));
+  at::Tensor shard = at::zeros({layout_.elements}, options_.dtype(dtype));
   for (const ShardSlot& slot : layout_.slots) {
     if (slot.rows == 0) continue;
+    if (is_fully_sharded()) {
+      shard.narrow(0, slot.offset, slot.elements).copy_(slot.parameter->shard);
+      continue;
+    }
     const at::Tensor values =
         slot.parameter->tensor.view({-1, slot.row_elements}).narrow(0, slot.first_row, slot.rows);
     shard.narrow(0, slot.offset, slot.valid_elements())
@@ -160,6 +185,10 @@ void ParameterBucket::Gather::finish() {
 ParameterBucket::Gather ParameterBucket::start_all_gather(const at::Tensor& shard) const {
   Gather gather{PendingCollective(at::Tensor()), {}};
   const std::vector<at::Tensor> slices = slices_of(shard);
+  if (is_fully_sharded()) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].parameter->shard.copy_(slices[i]);
+    return gather;
+  }
   if (sharding_.size == 1) {
     for (std::size_t i = 0; i < slots_.size(); ++i)
       gather.padded.emplace_back(slots_[i].parameter->tensor.view(-1), slices[i]);

@@ -23,6 +23,9 @@ namespace trellis::trainer {
 ///   shard 0     [ a row 0 | a row 1 | b row 0 ]
 ///   shard 1     [ a row 2 | padding | b row 1 ]
 ///
+/// Fully sharded weights (Parameter::shard) have a gradient only from a micro-batch's backward to
+/// the end of its reduction; gathers of updated weights stay on the rank.
+///
 /// A shard is one flat tensor: an elementwise optimizer runs once per bucket, not once per
 /// parameter. Padding is and stays zero. It grows with the group (one row per rank at least), so
 /// that the caller bounds how many communications with padded copies are under way.
@@ -43,20 +46,23 @@ class ParameterBucket {
   [[nodiscard]] const at::Tensor& main_grad() const {
     return main_grad_;
   }  ///< the accumulated gradients, flat
-  [[nodiscard]] bool is_padded() const {
-    return layout_.elements * sharding_.size != main_grad_.numel();
-  }
+  [[nodiscard]] bool is_padded() const { return layout_.elements * sharding_.size != elements_; }
+  [[nodiscard]] bool is_fully_sharded() const { return kind().is_fully_sharded(); }
+  /// Of the gradients and of the optimizer's numbers.
+  [[nodiscard]] const at::TensorOptions& options() const { return options_; }
   /// The accumulated gradient of one parameter, in its shape; undefined for a parameter of another
   /// bucket.
   [[nodiscard]] at::Tensor main_grad_of(const Parameter& parameter) const;
   /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them.
-  /// More of them are then an error.
+  /// More of them are then an error. Fully sharded: each time when each parameter got as many more.
   void on_complete(int gradients, std::function<void()> complete);
   /// As many more gradients of each parameter that got one count as arrived, though no one computed
   /// them. REQUIRES: others follow.
   void skip(int gradients);
   /// Ends the accumulation: the next gradient starts a new sum. Throws when a parameter got none.
   void end_accumulation();
+  /// Frees main_grad(), whose reduction is under way. REQUIRES: fully sharded.
+  void release_gradient();
 
   /// Sums main_grad over the sharding group, in `dtype`. The result is this rank's shard; main_grad
   /// itself when the group has one member.
@@ -82,7 +88,9 @@ class ParameterBucket {
   };
 
   void add_slot(Parameter* parameter);
+  void allocate_gradient();
   void accumulate(Slot& slot, const at::Tensor& grad);
+  void accumulate_of_pass(Slot& slot, const at::Tensor& grad);
   /// Flat, in `dtype`, padded for the sharding group: main_grad itself where nothing changes.
   [[nodiscard]] at::Tensor padded_main_grad(std::size_t slot, at::ScalarType dtype) const;
   [[nodiscard]] std::vector<at::Tensor> slices_of(const at::Tensor& shard) const;
@@ -90,7 +98,9 @@ class ParameterBucket {
   ParallelGroup sharding_;
   ShardLayout layout_;
   std::vector<Slot> slots_;
-  at::Tensor main_grad_;
+  std::int64_t elements_ = 0;   ///< of main_grad
+  at::TensorOptions options_;   ///< of main_grad
+  at::Tensor main_grad_;        ///< fully sharded: undefined most of the time
   int expected_gradients_ = 0;  ///< per parameter; 0: any number
   std::size_t complete_slots_ = 0;
   std::function<void()> complete_;

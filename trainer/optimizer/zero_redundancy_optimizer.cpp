@@ -50,7 +50,9 @@ struct NeuronZero1Optimizer::Shard {
   std::vector<OptimizerState> states;
   std::optional<StochasticRounding> rounding;
   std::optional<PendingCollective> reduction;  ///< under way
-  at::Tensor grad;  ///< this rank's part of the reduced gradient; set by reduce_gradients
+  at::Tensor grad;          ///< this rank's part of the reduced gradient; set by reduce_gradients
+  at::Tensor gradient_sum;  ///< fully sharded: of the micro-batches so far
+  int passes = 0;           ///< that are in it
   at::Tensor ema;
   at::Tensor
       saved_weights;  ///< while the moving average is in the weights, when there are no masters
@@ -126,13 +128,17 @@ void NeuronZero1Optimizer::add_shard(std::vector<Parameter*> parameters) {
   if (shard->dtype != weights) shard->master = bucket.shard_of_parameters(shard->dtype);
   const at::ScalarType state_dtype =
       options_.rule->fp32_states() ? compute_dtype(shard->dtype) : shard->dtype;
-  const at::TensorOptions like = bucket.main_grad().options();
+  const at::TensorOptions like = bucket.options();
   shard->states = options_.rule->make_states(bucket.layout(), like.dtype(state_dtype));
   if (options_.stochastic_rounding && weights == at::kBFloat16)
     shard->rounding.emplace(bucket.layout(), options_.seed, like.device());
   if (options_.ema) shard->ema = bucket.shard_of_parameters(compute_dtype(shard->dtype));
   Shard* address = shard.get();
-  if (options_.gradients_per_step > 0 && data_parallel_size() > 1 && !bucket.kind().tied) {
+  if (bucket.is_fully_sharded()) {
+    shard->gradient_sum = at::zeros({bucket.layout().elements}, like);
+    shard->bucket->on_complete(options_.gradients_per_step,
+                               [this, address] { reduce_pass(*address); });
+  } else if (options_.gradients_per_step > 0 && data_parallel_size() > 1 && !bucket.kind().tied) {
     shard->bucket->on_complete(options_.gradients_per_step,
                                [this, address] { start_reduction(*address); });
   }
@@ -167,7 +173,9 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
   const at::ScalarType dtype = options_.reduce_dtype.value_or(grad.scalar_type());
   if (bucket.kind().sequence_parallel_enabled)
     all_reduce(grad, parallel_.get_tensor_model_parallel_group());
-  if (options_.zero1) {
+  if (bucket.is_fully_sharded()) {
+    shard.reduction = bucket.start_reduce_scatter(dtype);
+  } else if (options_.zero1) {
     end_padded_reductions(bucket);
     shard.reduction = bucket.start_reduce_scatter(dtype);
     if (bucket.is_padded()) padded_reductions_.push_back(&shard);
@@ -176,6 +184,31 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
     const ParallelGroup& holders = holders_of(bucket.kind());
     shard.reduction =
         holders.size > 1 ? start_all_reduce(grad.to(dtype), holders) : PendingCollective(grad);
+  }
+}
+
+/// Inside backward, when a micro-batch has given all gradients of the bucket. The reduction travels
+/// while backward of the next unit runs.
+void NeuronZero1Optimizer::reduce_pass(Shard& shard) {
+  finish_passes(shard.bucket->kind().unit);
+  start_reduction(shard);
+  shard.bucket->release_gradient();
+  passes_.push_back(&shard);
+}
+
+/// Of all units but one.
+void NeuronZero1Optimizer::finish_passes(int unit_under_way) {
+  const at::NoGradGuard no_grad;
+  while (!passes_.empty() && passes_.front()->bucket->kind().unit != unit_under_way) {
+    Shard& shard = *passes_.front();
+    passes_.pop_front();
+    const at::Tensor sum = shard.reduction->wait();
+    shard.reduction.reset();
+    if (shard.passes++ == 0) {
+      shard.gradient_sum.copy_(sum);
+    } else {
+      shard.gradient_sum.add_(sum);
+    }
   }
 }
 
@@ -188,14 +221,20 @@ void NeuronZero1Optimizer::reduce_gradients() {
   const at::NoGradGuard no_grad;
   for (const auto& shard : shards_) {
     shard->bucket->end_accumulation();
-    if (!shard->reduction) start_reduction(*shard);
+    if (!shard->reduction && !shard->bucket->is_fully_sharded()) start_reduction(*shard);
   }
   padded_reductions_.clear();
+  finish_passes();
   // Experts too: their sum is over the tokens of all data-parallel ranks, which were sent to them.
   const int data_parallel = data_parallel_size();
   for (const auto& shard : shards_) {
-    shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
-    shard->reduction.reset();
+    if (shard->bucket->is_fully_sharded()) {
+      shard->grad = shard->gradient_sum;
+      shard->passes = 0;
+    } else {
+      shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
+      shard->reduction.reset();
+    }
     if (options_.zero1 && data_parallel > 1) shard->grad.mul_(1.0 / data_parallel);
   }
 }
@@ -357,7 +396,8 @@ void NeuronZero1Optimizer::for_each_reduced_gradient(
 
 void NeuronZero1Optimizer::for_each_gradient(
     const std::function<void(const at::Tensor&)>& visit) const {
-  for (const auto& shard : shards_) visit(shard->bucket->main_grad());
+  for (const auto& shard : shards_)
+    visit(shard->bucket->is_fully_sharded() ? shard->gradient_sum : shard->bucket->main_grad());
 }
 
 void NeuronZero1Optimizer::for_each_state(

@@ -20,6 +20,9 @@ namespace trellis::trainer {
 ///   main_grad ─ reduce-scatter, average over DP ─ clip by the global norm ─ rule on the shard ─
 ///     all-gather ─ weights
 ///
+/// Fully sharded weights (Parameter::shard): gradients are reduce-scattered and added up in each
+/// micro-batch, unit by unit behind backward, and the updated rows stay where they are.
+///
 /// Without ZeRO-1 an all-reduce and a whole update take the place of scatter and gather. fp32
 /// masters are kept where the weights are half precision; otherwise the weights themselves are
 /// updated and cost no second copy.
@@ -93,6 +96,8 @@ class NeuronZero1Optimizer {
   void add_shard(std::vector<Parameter*> parameters);
   void check_dtypes_without_zero1(const Shard& shard) const;
   void start_reduction(Shard& shard);
+  void reduce_pass(Shard& shard);
+  void finish_passes(int unit_under_way = -1);
   /// Makes space for the padded copies of one more communication.
   void end_padded_reductions(const ParameterBucket& next);
   [[nodiscard]] OptimizerGroup group_of(const Shard& shard) const;
@@ -115,6 +120,7 @@ class NeuronZero1Optimizer {
   bool shows_ema_ = false;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::deque<Shard*> padded_reductions_;  ///< under way, the oldest first
+  std::deque<Shard*> passes_;             ///< the same of fully sharded weights
 };
 
 /// L2 norm of the whole, un-sharded model: each parameter once, whatever the layout. On the device,

@@ -137,7 +137,8 @@ RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::st
       sequence_parallel_(options.sequence_parallel_enabled.value_or(context.sequence_parallel)),
       input_is_parallel_(options.input_is_parallel),
       skip_bias_add_(options.skip_bias_add),
-      reduce_output_(options.reduce_output) {
+      reduce_output_(options.reduce_output),
+      fully_sharded_(context.fully_sharded != nullptr) {
   if (sequence_parallel_ && !input_is_parallel_) {
     throw ConfigError(
         c10::str(path, ": sequence_parallel_enabled needs input_is_parallel: expected an input of ",
@@ -164,8 +165,12 @@ RowParallelLinear::RowParallelLinear(const ModuleContext& context, const std::st
 }
 
 at::Tensor RowParallelLinear::forward(const at::Tensor& input) const {
-  at::Tensor output = at::linear(
-      input_is_parallel_ ? input : scatter_to_tensor_model_parallel_region(input, tp_), weight_);
+  const at::Tensor part =
+      input_is_parallel_ ? input : scatter_to_tensor_model_parallel_region(input, tp_);
+  at::Tensor output =
+      fully_sharded_ ? linear_with_async_communication(
+                           part, {{weight_}, {}, ParallelGroup{}, false, part.scalar_type()})[0]
+                     : at::linear(part, weight_);
   if (reduce_output_) output = reduce_activation(output, tp_, sequence_parallel_, reduce_dtype_);
   return bias_.defined() && !skip_bias_add_ ? output.add(bias_) : output;
 }

@@ -138,6 +138,7 @@ class RowParallelLinear {
   ParallelGroup tp_;
   at::ScalarType reduce_dtype_;
   bool sequence_parallel_, input_is_parallel_, skip_bias_add_, reduce_output_;
+  bool fully_sharded_;  ///< backward reads the weight itself, not a view of what was released
 };
 
 }  // namespace trellis::trainer

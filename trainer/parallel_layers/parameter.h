@@ -62,10 +62,23 @@ struct Parameter {
   /// copies stay bit-equal; a norm counts each row once (PartitionBlock::copies). A group of one
   /// for everything else.
   ParallelGroup kv_shared_group;
+  int unit = -1;  ///< of fully sharded data parallelism; −1: the weight is whole on each rank
+  /// This rank's rows of a fully sharded weight, flat, with the padding of rows_per_shard():
+  /// `tensor` has values only while its unit is gathered.
+  at::Tensor shard = {};
+  [[nodiscard]] bool is_fully_sharded() const { return shard.defined(); }
 };
+
+/// Rows of dimension 0 that each rank of a sharding group has of a parameter: all have equally
+/// many, the last ones padding.
+[[nodiscard]] inline std::int64_t rows_per_shard(const at::Tensor& parameter, int shards) {
+  return (parameter.size(0) + shards - 1) / shards;
+}
 
 /// In order of construction; addresses are stable.
 using ParameterList = std::deque<Parameter>;
+
+class FullySharding;
 
 /// What a module needs to know about its run to build itself.
 struct ModuleContext {
@@ -85,6 +98,7 @@ struct ModuleContext {
       false;  ///< weight decay applies to biases too (model.do_layer_norm_weight_decay)
   bool shape_only = false;  ///< values do not matter: skip work that only makes values
   std::int64_t seed = 0;
+  std::shared_ptr<FullySharding> fully_sharded = nullptr;  ///< null: weights are whole
   /// Where training is. The engine writes it before each forward; dropout and checkpoint() read it.
   std::shared_ptr<StepPosition> position = std::make_shared<StepPosition>();
 

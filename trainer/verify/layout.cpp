@@ -33,7 +33,7 @@ std::vector<std::string> parts_of(const Layout& layout) {
   if (layout.balanced_context) parts.emplace_back("balanced");
   factor("EP", layout.ep);
   if (layout.sequence_parallel) parts.emplace_back("SP");
-  if (layout.zero1) parts.emplace_back("ZeRO1");
+  if (layout.zero1) parts.emplace_back(layout.fsdp ? "FSDP" : "ZeRO1");
   factor("KV", layout.kv_replicator);
   if (layout.recompute != Recompute::kNone) parts.emplace_back(name_of(layout.recompute));
   return parts;
@@ -47,7 +47,7 @@ std::string lower(std::string_view text) {
 }
 
 bool is_part(const std::string& part) {
-  for (const char* word : {"sp", "zero1", "selective", "full", "balanced"}) {
+  for (const char* word : {"sp", "zero1", "fsdp", "selective", "full", "balanced"}) {
     if (part == word) return true;
   }
   for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "cp", "ep", "kv"}) {
@@ -98,15 +98,21 @@ std::vector<Layout> with_contexts(Layout layout, const ModelAxes& axes) {
 
 /// What does not change the factors.
 void add_variants(Layout layout, std::vector<Layout>& layouts) {
+  struct Sharding {
+    bool zero1, fsdp;
+  };
+  std::vector<Sharding> shardings{{false, false}, {true, false}};
+  if (layout.pp == 1 && layout.dp * layout.cp > 1) shardings.push_back({true, true});
   for (const bool sequence_parallel : {false, true}) {
     if (sequence_parallel && layout.tp == 1) continue;
-    for (const bool zero1 : {false, true}) {
+    for (const auto& [zero1, fsdp] : shardings) {
       for (int copies = 1; copies <= layout.tp; ++copies) {
         if (layout.tp % copies != 0) continue;
         for (const Recompute recompute :
              {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
           layout.sequence_parallel = sequence_parallel;
           layout.zero1 = zero1;
+          layout.fsdp = fsdp;
           layout.kv_replicator = copies;
           layout.recompute = recompute;
           layouts.push_back(layout);
@@ -151,7 +157,7 @@ LayoutFilter::LayoutFilter(std::string_view text) {
       throw ConfigError(
           "--layouts " + std::string(text) + ": \"" + part +
           "\": expected TP2, PP2, VPP2, DP2, CP2, EP2, KV2 (any numbers from 2 on), SP, "
-          "ZeRO1, balanced, selective or full; "
+          "ZeRO1, FSDP, balanced, selective or full; "
           "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
     }
     items_.push_back(std::move(parts));
@@ -186,6 +192,7 @@ std::vector<std::string> overrides_of(const Layout& layout) {
       set("distributed_strategy.expert_model_parallel_size", std::to_string(layout.ep)),
       set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
       set("distributed_strategy.zero1", flag(layout.zero1)),
+      set("distributed_strategy.fsdp", flag(layout.fsdp)),
       set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),
       set("model.pipeline_cuts", "null"),
       set("model.activations_checkpoint_granularity", recompute.empty() ? "null" : recompute)};

@@ -127,6 +127,7 @@ bool has_sequence_parallel(const Layout& layout, const RunConfig&) {
   return layout.sequence_parallel;
 }
 bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
+bool is_fully_sharded(const Layout& layout, const RunConfig&) { return layout.fsdp; }
 bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
 bool has_context(const Layout& layout, const RunConfig&) { return layout.cp > 1; }
 bool has_experts_of_ranks(const Layout& layout, const RunConfig&) { return layout.ep > 1; }
@@ -188,6 +189,13 @@ std::vector<SeededBug> make_bugs() {
       {"weights-not-gathered",
        "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
        wrong_group(Axis::kData, {.leaves_out_gather = true})},
+      {"shard-updated-twice",
+       "the gradients of a fully sharded layer are added to its shards twice, as when two units "
+       "hold its weights",
+       &is_fully_sharded, wrong_parameters([](Parameter& parameter, const ParallelState&) {
+         if (parameter.unit != 1) return;
+         parameter.tensor.register_hook([](const at::Tensor& grad) { return grad * 2; });
+       })},
       {"context-counts-own-labels",
        "a context-parallel rank divides by the labels of one part of the sequence: gradients "
        "are CP times too large",

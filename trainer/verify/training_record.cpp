@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/config/lr_scheduler.h"
 #include "trainer/early_stopping.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
 
 namespace trellis::trainer {
@@ -258,6 +259,7 @@ void TrainingRecorder::note(std::int64_t step, int dp_rank,
 void TrainingRecorder::add(const TrainingState& state, std::int64_t step,
                            const StepResult* result) {
   const at::NoGradGuard no_grad;
+  const FullySharding::Whole whole(state.fully_sharded);
   const auto rank = static_cast<std::size_t>(state.rank.rank());
   const LiveState live = checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
   std::vector<RecordedTensor> tensors;
@@ -281,6 +283,7 @@ void TrainingRecorder::add(const TrainingState& state, std::int64_t step,
 }
 
 void TrainingRecorder::gather(const TrainingState& state) {
+  const FullySharding::Whole whole(state.fully_sharded);
   const LiveState live = checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
   for (const auto* list : {&live.model, &live.optimizer}) {
     for (const LiveTensor& tensor : *list) {

@@ -18,6 +18,7 @@
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/user_content.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
 
 namespace trellis::checkpoint {
@@ -151,6 +152,7 @@ RunCheckpoints::~RunCheckpoints() = default;
 std::int64_t RunCheckpoints::restore(const TrainingState& state) {
   restore_training(state);
   if (adapter_) {
+    const trainer::FullySharding::Whole whole(state.fully_sharded);
     adapter_->load(state.rank, state.parameters,
                    live_state(state.parameters, state.optimizer, state.parallel));
     if (state.rank.rank() == 0) log_info(adapter_->address() + ": adapters loaded");
@@ -160,6 +162,7 @@ std::int64_t RunCheckpoints::restore(const TrainingState& state) {
 
 void RunCheckpoints::restore_training(const TrainingState& state) {
   if (!resume_) return;
+  const trainer::FullySharding::Whole whole(state.fully_sharded);
   LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
   const bool weights_only = config_.model.weight_init_only;
   std::vector<LiveTensor> wanted = std::move(live.model);
@@ -279,6 +282,7 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
 }
 
 void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool last) {
+  const trainer::FullySharding::Whole whole(state.fully_sharded);
   const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
   const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp(), config_.cp(),
                                config_.ep()};

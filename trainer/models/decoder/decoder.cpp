@@ -56,15 +56,24 @@ Decoder::Decoder(const ModelSection& config, const ModuleNames& names, const Mod
       hidden_size_(config.hidden_size),
       local_length_(sequence_.local_length() / (context.sequence_parallel ? context.tp().size : 1)),
       position_(context.position),
+      sharding_(context.fully_sharded),
       head_scope_(context.scope(names.head)),
       loss_scope_(context.scope("loss")) {
   make_masks(config, context);
   if (config.position_embedding == PositionEmbedding::kRope)
     rotary_.emplace(context, rotary_spec(config));
+  const auto end_unit = [&] {
+    if (sharding_) sharding_->end_unit(*context.parameters);
+  };
   if (slot.is_first()) embedding_.emplace(context, config, names);
-  for (int layer = slot.layers.first; layer < slot.layers.end; ++layer)
+  end_unit();
+  for (int layer = slot.layers.first; layer < slot.layers.end; ++layer) {
     layers_.emplace_back(context, config, names, layer);
+    end_unit();
+  }
   if (slot.is_last()) make_head(config, names, context);
+  end_unit();
+  if (sharding_ && config.share_embeddings_and_output_weights) sharding_->tie_last_to_first();
   if (config.share_embeddings_and_output_weights && slot.count > 1 &&
       (slot.is_first() || slot.is_last())) {
     const std::string weight = std::string(names.embedding) + ".weight";
@@ -115,16 +124,33 @@ at::Tensor Decoder::forward(const at::Tensor& input, const MicroBatch& batch) co
   }
   const SequenceContext sequence = sequence_context(batch);
   const bool is_packed = auxiliary_.is_on();
-  at::Tensor hidden = embedding_  ? embedding_->forward(batch)
-                      : is_packed ? unpack(input, sequence.router)
-                                  : input;
+  at::Tensor hidden =
+      embedding_  ? run_unit(0, {}, [&](const at::Tensor&) { return embedding_->forward(batch); })
+      : is_packed ? unpack(input, sequence.router)
+                  : input;
   // A frozen embedding ends backward; recomputed layers need an input that has a gradient.
   if (embedding_ && frozen_ && at::GradMode::is_enabled() && !hidden.requires_grad())
     hidden = hidden.detach().requires_grad_();
-  for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
+  hidden = run_layers(hidden, sequence);
   if (counts_tokens_ && position_->training) count_routed_tokens(*sequence.router);
   if (!head_) return is_packed ? pack_border(hidden, sequence.router) : hidden;
-  return loss(final_norm_ ? final_norm_->forward(hidden) : hidden, batch, sequence.router);
+  return run_unit(static_cast<int>(layers_.size()) + 1, hidden, [&](const at::Tensor& last) {
+    return loss(final_norm_ ? final_norm_->forward(last) : last, batch, sequence.router);
+  });
+}
+
+at::Tensor Decoder::run_unit(int unit, const at::Tensor& input,
+                             const FullySharding::Module& module) const {
+  return sharding_ ? sharding_->run(unit, input, module) : module(input);
+}
+
+at::Tensor Decoder::run_layers(at::Tensor hidden, const SequenceContext& sequence) const {
+  int unit = 0;
+  for (const TransformerLayer& layer : layers_) {
+    hidden = run_unit(++unit, hidden,
+                      [&](const at::Tensor& input) { return layer.forward(input, sequence); });
+  }
+  return hidden;
 }
 
 at::Tensor Decoder::unpack(const at::Tensor& border,

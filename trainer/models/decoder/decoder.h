@@ -10,6 +10,7 @@
 #include "trainer/modules/embedding.h"
 #include "trainer/modules/moe/router_record.h"
 #include "trainer/modules/transformer/transformer_layer.h"
+#include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/parallel_layers/lora.h"
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/pipeline/stage.h"
@@ -27,6 +28,9 @@ at::Tensor masked_mean_loss(const at::Tensor& logits, const MicroBatch& batch,
 /// One pipeline stage of a decoder: embedding on the first stage, its layers, final norm, head and
 /// loss on the last one (post_ln has no final norm). Parameter names are global:
 /// "model.layers.3.self_attn.o_proj.weight" on whichever stage.
+///
+/// Fully sharded, the stage is the whole model, and its units are the embedding, each layer, and
+/// the head with the final norm.
 ///
 /// With an auxiliary loss the border to the next stage is flat: activations and the sums of the
 /// routers so far, see pack_border().
@@ -62,6 +66,9 @@ class Decoder : public PipelineStage {
   [[nodiscard]] at::Tensor unpack(const at::Tensor& border,
                                   const std::shared_ptr<RouterRecord>& record) const;
   void count_routed_tokens(const RouterRecord& record) const;
+  [[nodiscard]] at::Tensor run_unit(int unit, const at::Tensor& input,
+                                    const FullySharding::Module& module) const;
+  [[nodiscard]] at::Tensor run_layers(at::Tensor hidden, const SequenceContext& sequence) const;
 
   EntropyContext entropy_;
   SequenceShard sequence_;
@@ -76,6 +83,7 @@ class Decoder : public PipelineStage {
   std::optional<AttentionMask> mask_;    ///< of a whole sequence
   std::optional<RingMasks> ring_masks_;  ///< with context parallelism, in its place
   std::optional<RotaryEmbedding> rotary_;
+  std::shared_ptr<FullySharding> sharding_;  ///< null: weights are whole
   std::optional<LanguageModelEmbedding> embedding_;
   std::deque<TransformerLayer> layers_;
   std::optional<Norm> final_norm_;
