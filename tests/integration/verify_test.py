@@ -221,7 +221,8 @@ class FullySharded(unittest.TestCase):
 
     def test_rings_and_dropout(self):
         layouts = ["--layouts", "FSDP.CP2.DP2,FSDP.CP4"]
-        self.equal(*DROPOUT, *SMALL, *RING, "--ranks", 4, *layouts, least=6)
+        hidden = "model.hidden_dropout=0.1"
+        self.equal(*MEGATRON, hidden, *SMALL, *RING, "--ranks", 4, *layouts, least=6)
 
     def test_experts(self):
         layouts = ["--layouts", "FSDP.DP4.EP2,FSDP.DP2.TP2.EP2.SP"]

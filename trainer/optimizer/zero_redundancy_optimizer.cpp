@@ -52,7 +52,7 @@ struct NeuronZero1Optimizer::Shard {
   std::optional<PendingCollective> reduction;  ///< under way
   at::Tensor grad;          ///< this rank's part of the reduced gradient; set by reduce_gradients
   at::Tensor gradient_sum;  ///< fully sharded: of the micro-batches so far
-  int passes = 0;           ///< that are in it
+  bool has_sum = false;     ///< of this step
   at::Tensor ema;
   at::Tensor
       saved_weights;  ///< while the moving average is in the weights, when there are no masters
@@ -191,6 +191,7 @@ void NeuronZero1Optimizer::start_reduction(Shard& shard) {
 /// while backward of the next unit runs.
 void NeuronZero1Optimizer::reduce_pass(Shard& shard) {
   finish_passes(shard.bucket->kind().unit);
+  if (!std::exchange(shard.has_sum, true)) shard.gradient_sum.zero_();
   start_reduction(shard);
   shard.bucket->release_gradient();
   passes_.push_back(&shard);
@@ -202,13 +203,8 @@ void NeuronZero1Optimizer::finish_passes(int unit_under_way) {
   while (!passes_.empty() && passes_.front()->bucket->kind().unit != unit_under_way) {
     Shard& shard = *passes_.front();
     passes_.pop_front();
-    const at::Tensor sum = shard.reduction->wait();
+    shard.gradient_sum.add_(shard.reduction->wait());
     shard.reduction.reset();
-    if (shard.passes++ == 0) {
-      shard.gradient_sum.copy_(sum);
-    } else {
-      shard.gradient_sum.add_(sum);
-    }
   }
 }
 
@@ -230,7 +226,7 @@ void NeuronZero1Optimizer::reduce_gradients() {
   for (const auto& shard : shards_) {
     if (shard->bucket->is_fully_sharded()) {
       shard->grad = shard->gradient_sum;
-      shard->passes = 0;
+      shard->has_sum = false;
     } else {
       shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
       shard->reduction.reset();
