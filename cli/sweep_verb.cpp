@@ -212,8 +212,8 @@ void add_sweep(CLI::App& app, int& exit_code) {
       ->check(at_least(1));
   verb->add_option("--only", options->request.only,
                    "AXIS=V1,V2: an axis takes these values; axes: tp, pp, vpp, dp, cp, ep, mbs, "
-                   "sp, zero1, fsdp, kv, recompute; cp: with ring attention, ep: of a mixture; fsdp: "
-                   "without --only the configuration's alone")
+                   "sp, zero1, fsdp, kv, recompute; cp: with ring attention, ep: of a mixture; "
+                   "fsdp: without --only the configuration's alone")
       ->type_name("AXIS=VALUES")
       ->allow_extra_args(false);
   verb->add_option("--fix", options->request.fix, "AXIS,AXIS: these keep the configuration's value")

@@ -29,6 +29,7 @@
 #include "trainer/routed_tokens.h"
 #include "trainer/pipeline/tied_weights.h"
 #include "trainer/step_calendar.h"
+#include "trainer/step_scalars.h"
 #include "trainer/training_checkpoints.h"
 #include "trainer/utils/autocast.h"
 #include "trainer/config/lr_scheduler.h"
@@ -307,36 +308,11 @@ struct Trainer::Impl {
     rank.host_barrier();
     if (routing != nullptr && rank.leads_process())
       result.routed_tokens = take_of_all_processes(*routing, rank, result.step);
-    if (rank.rank() == 0 && !rank.shape_only()) result.scalars = scalars_of(result);
+    if (rank.rank() == 0 && !rank.shape_only()) result.scalars = scalars_of(result, config);
     if (rank.leads_process()) on_step(result);
     if (rank.rank() == 0) stops = watches && rank.agree(stops_early(result));
     rank.host_barrier();
     return rank.rank() != 0 && watches ? rank.agree(false) : stops;
-  }
-
-  [[nodiscard]] std::map<std::string, double> scalars_of(const StepResult& result) const {
-    std::map<std::string, double> scalars = {{"reduced_train_loss", result.loss},
-                                             {"lr", result.lr},
-                                             {"gradient_norm", result.grad_norm}};
-    scalars["consumed_samples"] = static_cast<double>(result.consumed_samples);
-    scalars["global_step"] = static_cast<double>(result.step);
-    scalars.insert(result.metrics.begin(), result.metrics.end());
-    if (result.parameter_norm) scalars["parameter_norm"] = *result.parameter_norm;
-    if (result.val_loss) scalars["val_loss"] = *result.val_loss;
-    if (!result.routed_tokens.empty()) add_routing(result.routed_tokens, scalars);
-    if (result.tracked_grad_norm)
-      scalars[tag_of_grad_norm(*config.trainer.track_grad_norm)] = *result.tracked_grad_norm;
-    return scalars;
-  }
-
-  /// Over all layers; imbalance is the worst layer's.
-  static void add_routing(const RoutedTokens& layers, std::map<std::string, double>& scalars) {
-    for (const auto& [layer, load] : layers) {
-      scalars["routed_tokens"] += static_cast<double>(load.routed());
-      scalars["dropped_tokens"] += static_cast<double>(load.dropped());
-      double& worst = scalars["expert_imbalance"];
-      worst = std::max(worst, load.imbalance());
-    }
   }
 
   bool stops_early(const StepResult& result) {

@@ -103,8 +103,11 @@ Value computed_in(const Settings& s) {
 bool shards(const Settings& s) { return s.config().distributed_strategy.zero1; }
 Value replicas(const Settings& s) { return integer(shards(s) ? 1 : s.config().dp()); }
 Value shard_degree(const Settings& s) { return integer(shards(s) ? s.config().dp() : 1); }
-/// Parameters stay whole between the passes: of FSDP's forms the one nearest to ZeRO-1.
-Value reshard(const Settings& s) { return shards(s) ? Value(quoted("never")) : std::nullopt; }
+/// With ZeRO-1 parameters stay whole between the passes: of FSDP's forms the nearest one.
+Value reshard(const Settings& s) {
+  if (s.config().distributed_strategy.fsdp) return quoted("always");
+  return shards(s) ? Value(quoted("never")) : std::nullopt;
+}
 Value tensor_parallel(const Settings& s) { return integer(s.config().tp()); }
 Value context_parallel(const Settings& s) { return integer(s.config().cp()); }
 Value load_balancer(const Settings& s) {
@@ -230,7 +233,8 @@ void add_parallelism(Words& words) {
   words.insert({
       {"parallelism.data_parallel_replicate_degree",
        {replicas, "trainer.devices trainer.num_nodes"}},
-      {"parallelism.data_parallel_shard_degree", {shard_degree, "distributed_strategy.zero1"}},
+      {"parallelism.data_parallel_shard_degree",
+       {shard_degree, "distributed_strategy.zero1 distributed_strategy.fsdp"}},
       {"parallelism.fsdp_reshard_after_forward", {reshard, ""}},
       {"parallelism.tensor_parallel_degree",
        {tensor_parallel,

@@ -343,7 +343,7 @@ ImportedKey fsdp_config(const Argument& a) {
   const json* fsdp = a.args().find("fsdp");
   if (fsdp == nullptr || is_neutral_value(*fsdp, "null|false"))
     return a.ignore("it belongs to fsdp, which is not set");
-  return a.refuse("parameters are not sharded (FSDP); remove fsdp");
+  return a.refuse("write distributed_strategy.fsdp and remove fsdp");
 }
 
 const std::vector<std::pair<std::string_view, Handler>>& handlers() {

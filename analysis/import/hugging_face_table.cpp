@@ -167,11 +167,12 @@ std::vector<Row> neutral_rows() {
       {"train_sampling_strategy", kNeutral, "samples are drawn at random; set it to random",
        "random"},
       {"fsdp", kNeutral,
-       "parameters are not sharded (FSDP); distributed_strategy.zero1 shards the optimizer's "
-       "states, tensor and pipeline parallelism the parameters",
+       "write distributed_strategy.fsdp, which shards weights, gradients and states (full_shard)",
        "null|false"},
-      {"fsdp_min_num_params", kNeutral, "parameters are not sharded (FSDP)", "0|null"},
-      {"fsdp_transformer_layer_cls_to_wrap", kNeutral, "parameters are not sharded (FSDP)", "null"},
+      {"fsdp_min_num_params", kNeutral, "the units of distributed_strategy.fsdp are layers",
+       "0|null"},
+      {"fsdp_transformer_layer_cls_to_wrap", kNeutral,
+       "the units of distributed_strategy.fsdp are layers", "null"},
       {"deepspeed", kNeutral,
        "there is no DeepSpeed: distributed_strategy.zero1 is its stage 1; stages 2 and 3 and "
        "offloading have no equivalent",

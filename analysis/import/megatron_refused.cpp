@@ -123,15 +123,15 @@ constexpr MegatronRow kRefusedRows[] = {
     {kOne, "max-seqlen-per-dp-cp-rank", kRefused, "",
      "the sequence is cut evenly in one ring: use --context-parallel-size only"},
     {kList, "gtp-remat-opt-in-modules", kRefused, "",
-     "weights are sharded by tensor parallelism, states by ZeRO-1: use "
-     "--use-distributed-optimizer"},
+     "use --use-distributed-optimizer here, and set distributed_strategy.fsdp in the file that is "
+     "written"},
     {kNone, "use-megatron-fsdp use-torch-fsdp2", kRefused, "",
-     "weights are sharded by tensor parallelism, states by ZeRO-1: use "
-     "--use-distributed-optimizer"},
+     "use --use-distributed-optimizer here, and set distributed_strategy.fsdp in the file that is "
+     "written"},
     {kOne, "tensor-parallel-num-weight-shards expert-tensor-parallel-num-weight-shards", kRefused,
      "",
-     "weights are sharded by tensor parallelism, states by ZeRO-1: use "
-     "--use-distributed-optimizer"},
+     "use --use-distributed-optimizer here, and set distributed_strategy.fsdp in the file that is "
+     "written"},
     {kOne, "num-distributed-optimizer-instances", kRefused, "1",
      "ZeRO-1 shards states over all data-parallel ranks: remove it"},
     {kNone, "use-tp-pp-dp-mapping", kRefused, "",

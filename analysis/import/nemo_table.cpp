@@ -105,8 +105,9 @@ constexpr NemoRow kRows[] = {
     {"model.fp8_margin model.fp8_interval model.fp8_amax_history_len model.fp8_amax_compute_algo "
      "model.reduce_amax",
      kIgnored, "", kNoFp8},
-    {"model.fsdp", kNeutral, "false|null",
-     "fully sharded data parallelism is not supported; distributed_strategy.zero1 shards states"},
+    {"model.fsdp", kMoves, "distributed_strategy.fsdp"},
+    {"model.fsdp_sharding_strategy", kNeutral, "full|null",
+     "distributed_strategy.fsdp shards weights, gradients and states over all data-parallel ranks"},
     {"model.fsdp_*", kIgnored, "", "it belongs to model.fsdp"},
     {"model.dist_ckpt_* model.dist_ckpt_format", kIgnored, "",
      "checkpoints are written in NxD's layout and resharded at load; `trellis checkpoint convert "

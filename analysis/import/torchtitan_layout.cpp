@@ -44,9 +44,20 @@ ImportedKey replicas(const SourceKey& source, const Values& v) {
 ImportedKey shards(const SourceKey& source, const Values& v) {
   if (v.integer("parallelism.data_parallel_shard_degree", -1) == 1)
     return at_default(source, "parameters are on every data-parallel rank");
-  return unsupported(source,
-                     "parameters are not sharded (FSDP): ZeRO-1 shards the optimizer's states over "
-                     "the same ranks, which trellis memory shows");
+  const TorchtitanLayout layout = torchtitan_layout(v);
+  if (v.text("parallelism.fsdp_reshard_after_forward") == "never")
+    return unsupported(source,
+                       "weights that stay whole after forward (fsdp_reshard_after_forward never): "
+                       "ZeRO-1 shards the optimizer's states over the same ranks");
+  if (layout.pp > 1)
+    return unsupported(source,
+                       "pipeline stages are not fully sharded: ZeRO-1 shards the optimizer's "
+                       "states over the same ranks, which trellis memory shows");
+  if (degree(v, "data_parallel_replicate_degree", 1) > 1)
+    return unsupported(source,
+                       "shards with copies (data_parallel_replicate_degree): "
+                       "distributed_strategy.fsdp shards over all data-parallel ranks");
+  return mapped(source, {{"distributed_strategy.fsdp", "true"}});
 }
 
 ImportedKey context_parallel(const SourceKey& source, const Values& v) {

@@ -78,7 +78,7 @@ constexpr TorchtitanRow kRows[] = {
     {"parallelism.pipeline_parallel_degree", kMoves,
      "distributed_strategy.pipeline_model_parallel_size"},
     {"parallelism.fsdp_reshard_after_forward", kIgnored, "",
-     "parameters are not sharded over data-parallel ranks"},
+     "with distributed_strategy.fsdp layers are released after forward, and never with ZeRO-1"},
     {"parallelism.disable_loss_parallel", kNeutral, "false",
      "logits stay sharded over the tensor-parallel ranks"},
     {"parallelism.enable_async_tensor_parallel", kIgnored, "", kGpuKernels},

@@ -13,6 +13,7 @@ StepPlace step_place(const trainer::RunConfig& config, const std::string& instan
   place.pp = config.pp();
   place.experts = config.model.moe ? config.model.moe->num_experts : 0;
   place.lora = config.model.lora ? 1 : 0;
+  if (config.distributed_strategy.fsdp) place.unlike.emplace_back("fully sharded weights");
   for (const std::string& number : hardware)
     place.unlike.push_back("another hardware number: " + number);
   return place;

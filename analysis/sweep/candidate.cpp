@@ -34,9 +34,7 @@ bool is_count(const std::string& text) {
          text.front() != '0';
 }
 
-bool is_switch(std::string_view axis) {
-  return axis == "sp" || axis == "zero1" || axis == "fsdp";
-}
+bool is_switch(std::string_view axis) { return axis == "sp" || axis == "zero1" || axis == "fsdp"; }
 
 std::string expected_values(const std::string& axis) {
   if (axis == "recompute") return "none, selective or full";
@@ -169,8 +167,8 @@ std::string to_string(const Candidate& c) {
 }
 
 const std::vector<std::string>& axis_names() {
-  static const std::vector<std::string> names = {
-      "tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "sp", "zero1", "fsdp", "kv", "recompute"};
+  static const std::vector<std::string> names = {"tp",  "pp", "vpp",   "dp",   "cp", "ep",
+                                                 "mbs", "sp", "zero1", "fsdp", "kv", "recompute"};
   return names;
 }
 

@@ -52,8 +52,9 @@ struct Space {
 /// ring attention); EP that divides DP · CP and the experts; VPP up to the layers of a rank (PP >
 /// 1); micro-batches that divide the global batch's share of a replica (1
 /// where it has none); sequence parallelism (TP > 1); ZeRO-1; fully sharded (ZeRO-1,
-/// PP 1, more than one replica) where `fsdp` or `only` asks for it; the numbers of copies of key/value
-/// heads that divide TP; recompute. A combination that is not here is legal for no configuration.
+/// PP 1, more than one replica) where `fsdp` or `only` asks for it; the numbers of copies of
+/// key/value heads that divide TP; recompute. A combination that is not here is legal for no
+/// configuration.
 [[nodiscard]] std::vector<Candidate> enumerate(const Space& space);
 
 /// `key=value` overrides that give a configuration this layout. Stages are cut evenly; the list of

@@ -120,6 +120,26 @@ class Bounds(Case):
         self.check(experts, 3)
         self.assertEqual({row["ep"] for row in experts["rows"]}, {2, 4})
 
+    def test_nor_fully_sharded(self):
+        axes = [
+            *("--only", "tp=1,2", "--only", "pp=1", "--only", "mbs=1", "--only", "kv=1", "--all"),
+            *("--fix", "cp", "--only", "recompute=none,full", "--only", "zero1=true"),
+        ]
+        alone = self.sweep(HF, "--chips", 2, *axes)
+        self.assertEqual({row["fsdp"] for row in alone["rows"]}, {False})
+        document = self.sweep(HF, "--chips", 2, "--only", "fsdp=true,false", *axes)
+        self.check(document, 6)
+        rows = {row["layout"]: row for row in document["rows"]}
+        pairs = [
+            (row, rows[layout.replace("FSDP", "ZeRO1")])
+            for layout, row in rows.items()
+            if row["fsdp"]
+        ]
+        self.assertGreaterEqual(len(pairs), 3)
+        for sharded, whole in pairs:
+            self.assertLess(sharded["peak_bytes"], whole["peak_bytes"], sharded["layout"])
+            self.assertEqual(sharded["validity"], "exploratory")
+
     def test_the_rings_traffic_is_not_that_of_data_parallelism(self):
         layout = ["trainer.devices=4", "distributed_strategy.context_parallel_size=4"]
         layout += [f"distributed_strategy.{axis}_model_parallel_size=1" for axis in FACTORS]

@@ -21,7 +21,7 @@ namespace trellis::trainer {
 ///     all-gather ─ weights
 ///
 /// Fully sharded weights (Parameter::shard): gradients are reduce-scattered and added up in each
-/// micro-batch, unit by unit behind backward, and the updated rows stay where they are.
+/// micro-batch, unit by unit during backward, and the updated rows stay where they are.
 ///
 /// Without ZeRO-1 an all-reduce and a whole update take the place of scatter and gather. fp32
 /// masters are kept where the weights are half precision; otherwise the weights themselves are

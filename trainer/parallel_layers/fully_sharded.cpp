@@ -51,7 +51,7 @@ struct FullySharding::Unit {
   enum class Weights { kReleased, kUnderWay, kWhole };
   struct Gather {
     Parameter* parameter;
-    at::Tensor whole;  ///< with padding behind the last row
+    at::Tensor whole;  ///< with padding after the last row
   };
 
   std::vector<Parameter*> parameters;

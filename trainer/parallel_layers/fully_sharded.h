@@ -14,7 +14,7 @@ namespace trellis::trainer {
 /// rank of a data-parallel group keeps its rows of every weight; a unit of the model, such as a
 /// layer, has them whole only while it runs:
 ///
-///   forward    gather 0 | run 0, gather 1 | run 1, gather 2 | …          units are released behind
+///   forward    gather 0 | run 0, gather 1 | run 1, gather 2 | …          then released
 ///   backward   … | run 2, gather 1 | run 1 | gradients of 2 are reduce-scattered meanwhile
 ///
 /// The gather of the next unit travels while one runs. Released weights read as not-a-numbers, so

@@ -259,7 +259,7 @@ void TrainingRecorder::note(std::int64_t step, int dp_rank,
 void TrainingRecorder::add(const TrainingState& state, std::int64_t step,
                            const StepResult* result) {
   const at::NoGradGuard no_grad;
-  const FullySharding::Whole whole(state.fully_sharded);
+  const FullySharding::Whole whole_weights(state.fully_sharded);
   const auto rank = static_cast<std::size_t>(state.rank.rank());
   const LiveState live = checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
   std::vector<RecordedTensor> tensors;
@@ -283,7 +283,7 @@ void TrainingRecorder::add(const TrainingState& state, std::int64_t step,
 }
 
 void TrainingRecorder::gather(const TrainingState& state) {
-  const FullySharding::Whole whole(state.fully_sharded);
+  const FullySharding::Whole whole_weights(state.fully_sharded);
   const LiveState live = checkpoint::live_state(state.parameters, state.optimizer, state.parallel);
   for (const auto* list : {&live.model, &live.optimizer}) {
     for (const LiveTensor& tensor : *list) {

@@ -15,6 +15,7 @@
 namespace trellis::analysis {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Pair;
@@ -131,6 +132,19 @@ TEST(TorchtitanImport, Llama) {
   EXPECT_EQ(key(kLlama, "activation_checkpoint.mode").status, ImportStatus::kUnsupported);
   EXPECT_EQ(key(kLlama, "optimizer.lr").source.where, "t.toml:18");
   EXPECT_EQ(key(kLlama, "model.converters").status, ImportStatus::kDefault);
+}
+
+TEST(TorchtitanImport, ShardDegree) {
+  const std::string sharded =
+      "[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n"
+      "[parallelism]\ndata_parallel_shard_degree = 8\n";
+  EXPECT_THAT(settings(sharded), Contains(Pair("distributed_strategy.fsdp", "true")));
+  for (const char* more :
+       {"fsdp_reshard_after_forward = \"never\"\n", "pipeline_parallel_degree = 2\n",
+        "data_parallel_replicate_degree = 2\n"})
+    EXPECT_EQ(key(sharded + more, "parallelism.data_parallel_shard_degree").status,
+              ImportStatus::kUnsupported)
+        << more;
 }
 
 /// torchtitan/models/llama3: hidden size of SwiGLU = 2/3 · 4 · dim · multiplier, rounded up.

@@ -144,6 +144,10 @@ const std::vector<Broken>& broken_files() {
          "pipeline_model_parallel_size: 2\n  context_parallel_order: zigzag"}},
        "run.yaml:13:distributed_strategy.context_parallel_order: unknown value `zigzag`; expected "
        "contiguous or balanced"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 1\n  fsdp: true\n  zero1: false"}},
+       "run.yaml:14:distributed_strategy.zero1: false, and fsdp is true: it shards the optimizer's "
+       "states too; expected zero1 true, or fsdp false"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  fusions: {ring_attention: true, flash_attention: "
          "true}"}},
