@@ -59,6 +59,7 @@ void add_verbs(CLI::App& app, const std::vector<std::string>& command_line, int&
   trellis::cli::add_gate(app, exit_code);
   trellis::cli::add_memory(app, exit_code);
   trellis::cli::add_cost(app, exit_code);
+  trellis::cli::add_goodput(app, exit_code);
   trellis::cli::add_portability(app, exit_code);
   trellis::cli::add_schedule(app, exit_code);
   trellis::cli::add_sweep(app, exit_code);

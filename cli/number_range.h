@@ -23,6 +23,7 @@ CLI::Validator number_that(const std::string& expected, Holds holds) {
 inline constexpr int kMostNodes = 16'384;
 inline constexpr int kMostThreads = 1024;
 inline constexpr int kMostSimulatedSteps = 1000;
+inline constexpr int kMostRestarts = 1000;
 
 inline CLI::Validator at_least(int least) {
   return detail::number_that("a number of at least " + std::to_string(least),

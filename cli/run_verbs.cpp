@@ -10,6 +10,7 @@
 #include "base/cache_directory.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/fault_texts.h"
 #include "cli/interrupt_watch.h"
 #include "analysis/runs/kept_runs.h"
 #include "cli/load_trainer.h"
@@ -19,6 +20,7 @@
 #include "cli/one_process.h"
 #include "cli/output_files.h"
 #include "cli/run_page.h"
+#include "cli/supervised_train.h"
 #include "cli/verbs.h"
 #include "sim/config/storage_config.h"
 #include "trainer/app/run_request.h"
@@ -194,6 +196,30 @@ void common_options(CLI::App& verb, RunRequest& request) {
                 "print the report as one JSON document on stdout (schema trellis.run_report/1)");
 }
 
+constexpr const char* kMachineFaults =
+    "slow:core=RANK@FACTOR (what a rank computes takes FACTOR times as long; without @FACTOR "
+    "twice), slow:link=A-B@FACTOR (the links between chips A and B, or one link by its name), "
+    "down:link=A-B (they carry nothing: messages go around them)";
+
+/// How many steps, and the machine's numbers.
+void model_options(CLI::App& verb, RunRequest& request) {
+  verb.add_option("--steps", request.steps, "steps to run; the last one is reported")
+      ->capture_default_str()
+      ->check(
+          between(1, kMostSimulatedSteps, "a step that follows equal ones takes what they take"));
+  verb.add_option("--set", request.hardware,
+                  "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  verb.add_flag("--published-only{false}", request.calibrated,
+                "leave the machine's fitted numbers out: what documents alone give");
+  verb.add_option("--calibration", request.calibration,
+                  "also the step time with the factors of this file, which `trellis calibrate` "
+                  "fitted to your measurements")
+      ->type_name("FILE")
+      ->check(not_empty("a file name"));
+}
+
 /// How ranks differ, and which of them run.
 void rank_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("--slow", request.slow,
@@ -201,6 +227,10 @@ void rank_options(CLI::App& verb, RunRequest& request) {
                   "takes FACTOR times as long) or link:NAME=FACTOR "
                   "(a link, named as in the report's list, has 1/FACTOR of its bandwidth)")
       ->type_name("PART=FACTOR")
+      ->allow_extra_args(false);
+  verb.add_option("--fault", request.faults,
+                  std::string("what is wrong with the machine: ") + kMachineFaults)
+      ->type_name("FAULT")
       ->allow_extra_args(false);
   verb.add_option("--routing", request.routing,
                   "how the routers of a mixture of experts share the tokens: balanced, zipf:S "
@@ -242,6 +272,54 @@ void device_options(CLI::App& verb, RunRequest& request) {
       ->check(not_empty("a backend"));
 }
 
+/// Where a training begins, and what follows it.
+void start_options(CLI::App& verb, RunRequest& request, std::string& init_from) {
+  verb.add_flag(
+      "--test", request.test,
+      "after training, one pass over the test data (trainer.limit_test_batches of it): test_loss");
+  verb.add_flag("--resume", request.resume,
+                "go on from the newest complete checkpoint of the run's folder "
+                "(exp_manager.resume_if_exists), or of the last run of exp_dir/name that saved "
+                "one");
+  verb.add_option("--init-from", init_from,
+                  "start with the weights of this checkpoint, step 0 and a fresh optimizer "
+                  "(exp_manager.resume_from_checkpoint with model.weight_init_only)")
+      ->type_name("CHECKPOINT")
+      ->check(not_empty("a checkpoint"))
+      ->excludes("--resume");
+}
+
+/// What goes wrong, and what follows it.
+void restart_options(CLI::App& verb, RunRequest& request, RestartOptions& restarts) {
+  verb.add_option("--fault", request.faults,
+                  "what goes wrong on purpose, once: kill:rank=R@step=S (SIGKILL of the rank's "
+                  "process), crash:rank=R@step=S (SIGSEGV), preempt:rank=R@step=S (SIGTERM), "
+                  "hang:rank=R@step=S (it never communicates again), oom:rank=R@step=S, "
+                  "flip:WEIGHT:rank=R@step=S (a bit of a weight after the update), "
+                  "disk:full@step=S (the checkpoint of the step cannot be written); a job that "
+                  "torchrun starts again has none. In simulated time, for the whole run: " +
+                      std::string(kMachineFaults))
+      ->type_name("FAULT")
+      ->allow_extra_args(false);
+  verb.add_option(
+          "--max-restarts", restarts.most,
+          "train in a child process, and after a failure (a signal, a rank out of memory, a "
+          "hang, an internal error) in another one from the newest complete checkpoint, up "
+          "to N times; one that saved nothing new is followed by a pause. Under torchrun "
+          "its own option does that")
+      ->type_name("N")
+      ->check(between(1, kMostRestarts, "a run that fails so often has another problem"));
+  verb.add_flag("--elastic", restarts.elastic,
+                "each restart has fewer ranks: the largest smaller data-parallel degree that "
+                "divides the global batch; the checkpoint is resharded");
+  verb.add_option("--attempt", request.attempt)->group("");  // said by --max-restarts to its child
+  verb.add_option("--check-replicas", request.check_replicas,
+                  "every N steps compare the weights of ranks that hold copies: exit code 5 names "
+                  "the weight and the rank whose bits differ")
+      ->type_name("N")
+      ->check(between(1, kMostSimulatedSteps, "more steps than a run has"));
+}
+
 void checkpoint_options(CLI::App& verb, RunRequest& request) {
   verb.add_option("--checkpoint-every", request.checkpoint_every,
                   "also what saving a checkpoint every N steps costs, and a restart; none: "
@@ -265,38 +343,17 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   request->command_line = command_line;
   common_options(*verb, *request);
   device_options(*verb, *request);
-  verb->add_flag(
-      "--test", request->test,
-      "after training, one pass over the test data (trainer.limit_test_batches of it): test_loss");
-  verb->add_flag("--resume", request->resume,
-                 "go on from the newest complete checkpoint of the run's folder "
-                 "(exp_manager.resume_if_exists), or of the last run of exp_dir/name that saved "
-                 "one");
   const auto init_from = std::make_shared<std::string>();
-  verb->add_option("--init-from", *init_from,
-                   "start with the weights of this checkpoint, step 0 and a fresh optimizer "
-                   "(exp_manager.resume_from_checkpoint with model.weight_init_only)")
-      ->type_name("CHECKPOINT")
-      ->check(not_empty("a checkpoint"))
-      ->excludes("--resume");
-  verb->add_option("--fault", request->faults,
-                   "what goes wrong on purpose, once: kill:rank=R@step=S (SIGKILL of the rank's "
-                   "process), preempt:rank=R@step=S (SIGTERM), oom:rank=R@step=S, "
-                   "flip:WEIGHT:rank=R@step=S (a bit of a weight after the update), "
-                   "disk:full@step=S (the checkpoint of the step cannot be written); a job that "
-                   "torchrun starts again has none")
-      ->type_name("FAULT")
-      ->allow_extra_args(false);
-  verb->add_option("--check-replicas", request->check_replicas,
-                   "every N steps compare the weights of ranks that hold copies: exit code 5 names "
-                   "the weight and the rank whose bits differ")
-      ->type_name("N")
-      ->check(between(1, kMostSimulatedSteps, "more steps than a run has"));
+  start_options(*verb, *request, *init_from);
+  const auto restarts = std::make_shared<RestartOptions>();
+  restart_options(*verb, *request, *restarts);
   verb->footer(
       "Examples:\n  trellis train examples/quickstart.yaml\n"
       "  trellis train examples/quickstart.yaml data.train_dir=/path/to/text trainer.max_steps=10\n"
       "  trellis train examples/quickstart.yaml --device cpu\n"
       "  torchrun --nproc-per-node 8 --no-python trellis train examples/quickstart.yaml\n"
+      "  trellis train examples/quickstart.yaml exp_manager.create_checkpoint_callback=true "
+      "--max-restarts 3\n"
       "Several processes (torchrun, srun, mpirun, an indexed job of Kubernetes) share the ranks "
       "out; "
       "rank 0's writes the files.\n"
@@ -306,15 +363,21 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
       "lightning_logs.txt (steps).\n"
       "Equal runs write equal bytes, except what knows the host's clock: host.json, the logs, and "
       "the wall times and *_timing scalars of the events.");
-  verb->callback([request, init_from, &exit_code] {
+  verb->callback([request, init_from, restarts, &exit_code] {
     std::vector<std::string>& overrides = request->overrides;
+    split_faults(request->faults, request->slow);
+    if (!request->slow.empty() && request->device != "neuron")
+      throw ConfigError("--fault slow and down: they change simulated time, and --device " +
+                        request->device + " has none: leave --device at neuron");
     if (request->resume) overrides.emplace_back("exp_manager.resume_if_exists=true");
     if (!init_from->empty()) {
       overrides.push_back("exp_manager.resume_from_checkpoint=" + *init_from);
       overrides.emplace_back("model.weight_init_only=true");
     }
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
-    exit_code = run(*request);
+    if (restarts->elastic && restarts->most == 0)
+      throw ConfigError("--elastic: nothing restarts: give --max-restarts N too");
+    exit_code = restarts->most > 0 ? train_with_restarts(*request, *restarts) : run(*request);
   });
 }
 
@@ -332,21 +395,7 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
                    "also one page of the run, which needs no network (see `trellis report`)")
       ->type_name("FILE")
       ->check(not_empty("a file name"));
-  verb->add_option("--steps", request->steps, "steps to run; the last one is reported")
-      ->capture_default_str()
-      ->check(
-          between(1, kMostSimulatedSteps, "a step that follows equal ones takes what they take"));
-  verb->add_option("--set", request->hardware,
-                   "another hardware number, e.g. core.dma.engine_rate=\"20 GB/s\"")
-      ->type_name("KEY=VALUE")
-      ->allow_extra_args(false);
-  verb->add_flag("--published-only{false}", request->calibrated,
-                 "leave the machine's fitted numbers out: what documents alone give");
-  verb->add_option("--calibration", request->calibration,
-                   "also the step time with the factors of this file, which `trellis calibrate` "
-                   "fitted to your measurements")
-      ->type_name("FILE")
-      ->check(not_empty("a file name"));
+  model_options(*verb, *request);
   const auto cached = std::make_shared<bool>(true);
   verb->add_flag("!--no-cache", *cached,
                  "simulate although an equal run of this program was kept ($TRELLIS_CACHE, the "
@@ -371,6 +420,11 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
                  "arithmetic alone (analysis/sweep/bounds.h). With --json schema trellis.bounds/1");
   verb->callback([verb, request, html, cached, fast, &exit_code] {
     refuse_several_processes("simulate");
+    split_faults(request->faults, request->slow);
+    if (!request->faults.empty())
+      throw ConfigError("--fault " + request->faults.front() +
+                        ": simulate trains nothing: expected slow:… or down:…; `trellis train` "
+                        "has the others");
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     if (*fast) return print_bounds(*verb, *request);
     exit_code = simulate(*verb, *request, *html, *cached);

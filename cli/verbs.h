@@ -31,6 +31,7 @@ void add_diff(CLI::App& app, int& exit_code);
 void add_gate(CLI::App& app, int& exit_code);
 void add_memory(CLI::App& app, int& exit_code);
 void add_cost(CLI::App& app, int& exit_code);
+void add_goodput(CLI::App& app, int& exit_code);
 void add_portability(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);

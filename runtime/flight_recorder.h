@@ -1,20 +1,22 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "runtime/flight_dump.h"
 #include "runtime/transfer.h"
 
 namespace trellis::runtime {
 
-/// The last communications of one rank, for the texts that explain a hang or a mismatch.
+/// The last communications of one rank, for the texts that explain a hang or a mismatch and for
+/// dumps.
 class FlightRecorder {
  public:
-  static constexpr std::size_t kCapacity = 32;
+  static constexpr std::size_t kCapacity = 2048;
 
-  void add(CommCall call, std::shared_ptr<const Transfer> transfer, std::int64_t step);
+  void add(const Side& side, std::shared_ptr<const Transfer> transfer, std::int64_t step);
   /// "all-gather of 64 float32, #3 of tp [6, 7] (complete), step 2"; "no communication yet".
   [[nodiscard]] std::string last() const;
   /// The same text for `transfer`, which is one of the recorded.
@@ -23,19 +25,27 @@ class FlightRecorder {
   /// `indent`.
   [[nodiscard]] std::string recent_before(const Transfer& transfer, std::size_t count,
                                           const std::string& indent) const;
+  /// All that it has, oldest first. When some were overwritten: from the first step that is whole,
+  /// so that ranks of unequal work begin at a place that all of them have.
+  [[nodiscard]] std::vector<FlightEntry> entries() const;
 
  private:
   struct Entry {
     CommCall call;
     std::shared_ptr<const Transfer> transfer;
     std::int64_t step = -1;  ///< -1: not announced
+    std::int64_t input_elements = 0, output_elements = 0;
+    std::int64_t in_step = 0;
+    std::int64_t began_ns = 0;
   };
   static std::string describe_entry(const Entry& entry);
+  static FlightEntry record_of(const Entry& entry);
   /// Which of all entries ever added is `transfer`; the newest when it was overwritten.
   [[nodiscard]] std::size_t index(const Transfer& transfer) const;
+  [[nodiscard]] std::size_t oldest() const { return added_ - entries_.size(); }
   [[nodiscard]] const Entry& at(std::size_t index) const { return entries_[index % kCapacity]; }
 
-  std::array<Entry, kCapacity> entries_;
+  std::vector<Entry> entries_;  ///< up to kCapacity; then the oldest are overwritten
   std::size_t added_ = 0;
 };
 

@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 namespace trellis::runtime {
@@ -12,6 +14,11 @@ class Rendezvous;
 /// Asks every running world to write on stderr what each of its ranks in this process does: step,
 /// communication, native stack (async-signal-safe: only sets a flag).
 void request_picture();
+
+/// For the handler of a signal that ends the process: lets a running world's HangWatch write its
+/// dumps, and returns when it has, or after two seconds: the dying thread may have a lock that it
+/// needs. Async-signal-safe.
+void record_crash(int signal);
 
 /// While it lives, a separate thread reports on stderr which ranks go on although their world is
 /// over: after a hang or a failure that they should have noticed, with its cause and their native
@@ -23,8 +30,11 @@ class HangWatch {
                             ///< thread cannot be ended
     int python_signal = 0;  ///< raised after the report: the handler writes Python's stacks
                             ///< (faulthandler.register); 0: none
+    std::function<std::string()> dump = {};  ///< called before a stuck or crashing process ends:
+                                             ///< writes its dumps, returns lines for the report
   };
   HangWatch(std::shared_ptr<Rendezvous> rendezvous, Options options);
+  ~HangWatch();
   /// Python's code runs. With a python_signal it has to be called: without a call for the world's
   /// timeout, a rank is taken to hold Python's lock, so that no other can even reach a
   /// communication.
@@ -33,6 +43,8 @@ class HangWatch {
  private:
   using Clock = std::chrono::steady_clock;
   void watch(const std::stop_token& stop);
+  void note_crash();
+  [[nodiscard]] std::string dump_text() const;
 
   std::shared_ptr<Rendezvous> rendezvous_;
   Options options_;

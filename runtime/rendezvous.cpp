@@ -267,9 +267,8 @@ void Rendezvous::throw_if_cancelled() const {
   if (cancelled_) throw Cancelled();
 }
 
-void Rendezvous::remember(int rank, const CommCall& call,
-                          const std::shared_ptr<Transfer>& transfer) {
-  of(rank).recorder.add(call, transfer, of(rank).step);
+void Rendezvous::remember(int rank, const Side& side, const std::shared_ptr<Transfer>& transfer) {
+  of(rank).recorder.add(side, transfer, of(rank).step);
 }
 
 std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::uint64_t sequence,
@@ -279,7 +278,7 @@ std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::ui
   check_caller(rank);
   throw_if_cancelled();
   const std::shared_ptr<Exchange> exchange = exchange_of(group, sequence);
-  remember(rank, side.call, exchange);
+  remember(rank, side, exchange);
   if (link_ != nullptr) {
     lock.unlock();
     announce_side(group, member, sequence, side);
@@ -402,6 +401,7 @@ void Rendezvous::help(Lock& lock, Exchange& exchange) {
 
 void Rendezvous::complete(Transfer& transfer) {
   transfer.release();
+  if (!transfer.error) transfer.ended_ns = host_time_ns();
   transfer.done = true;
   make_ready(transfer.waiting);
 }

@@ -93,6 +93,9 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[nodiscard]] std::optional<Overdue> overdue() const;
   static constexpr std::chrono::seconds kGrace{1};
 
+  /// What each rank of this process did last.
+  [[nodiscard]] std::vector<FlightDump> flight_dumps() const;
+
   // --- groups ---
   struct Group;
   Group& join(const std::string& axis, const std::vector<int>& ranks, int rank);
@@ -153,7 +156,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   void check_caller(int rank) const;
   void throw_if_cancelled() const;
-  void remember(int rank, const CommCall& call, const std::shared_ptr<Transfer>& transfer);
+  void remember(int rank, const Side& side, const std::shared_ptr<Transfer>& transfer);
   void check_agreement(Exchange& exchange, int member, const Side& side);
   void check_splits(Exchange& exchange);
   void move(Lock& lock, Exchange& exchange);

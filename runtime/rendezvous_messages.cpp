@@ -53,7 +53,7 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
   throw_if_cancelled();
   const auto message =
       Rendezvous::message(group, rank, ranks[static_cast<std::size_t>(to)], sequence);
-  remember(rank, side.call, message);
+  remember(rank, side, message);
   message->content = std::move(content);
   message->sent = side.call;
   if (is_remote(message->receiver)) {
@@ -79,7 +79,7 @@ std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from
   throw_if_cancelled();
   const auto message =
       Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
-  remember(rank, side.call, message);
+  remember(rank, side, message);
   message->posted = std::move(side);
   if (message->sent) {
     deliver(lock, group, *message);

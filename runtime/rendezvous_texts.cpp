@@ -87,6 +87,23 @@ std::vector<Rendezvous::Whereabouts> Rendezvous::whereabouts() const {
   return whereabouts_of_all();
 }
 
+std::vector<FlightDump> Rendezvous::flight_dumps() const {
+  const Lock lock(mutex_);
+  std::vector<FlightDump> dumps;
+  for (const int rank : running_) {
+    FlightDump dump{rank, of(rank).recorder.entries(), {}};
+    for (const auto& [key, group] : groups_) {
+      const auto& ranks = group->info->ranks;
+      const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+      if (static_cast<std::size_t>(member) < ranks.size() &&
+          group->joined[static_cast<std::size_t>(member)])
+        dump.groups.push_back(group->info);
+    }
+    dumps.push_back(std::move(dump));
+  }
+  return dumps;
+}
+
 void Rendezvous::check_complete() const {
   const Lock lock(mutex_);
   std::string text;

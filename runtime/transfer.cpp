@@ -25,9 +25,8 @@ bool Exchange::move_parts() {
 }
 
 void Exchange::release() {
-  for (auto& side : sides) {
-    if (side) side = Side{};
-  }
+  sides.clear();
+  sides.shrink_to_fit();
   buffers.clear();
   movement.reset();
 }

@@ -49,6 +49,7 @@ struct Transfer {
   std::vector<int> waiting;  ///< global ranks blocked in wait; guarded by the world's mutex
   std::exception_ptr error;  ///< set before `done`
   std::atomic<bool> done{false};
+  std::int64_t ended_ns = 0;  ///< host_time_ns() of its completion; 0: not complete, or it failed
   /// Global ranks whose arrival it still needs; REQUIRES the world's mutex.
   [[nodiscard]] virtual std::vector<int> missing() const = 0;
   [[nodiscard]] virtual std::vector<int> arrived() const = 0;
@@ -74,7 +75,7 @@ struct Exchange final : Transfer {
   /// anything be released.
   bool move_parts();
 
-  std::vector<std::optional<Side>> sides;  ///< by member; a released one is empty but present
+  std::vector<std::optional<Side>> sides;  ///< by member; none once it was released
   int arrivals = 0;
   // The bytes are moved in parts, by whichever members are awake; set when all have arrived.
   CommCall call;  ///< what all members agreed on

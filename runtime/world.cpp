@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -19,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/device_plugin.h"
 #include "runtime/group_backends.h"
 #include "runtime/hang_watch.h"
@@ -297,6 +299,56 @@ std::shared_ptr<Rendezvous> make_rendezvous(const WorldOptions& options,
 
 }  // namespace
 
+namespace {
+
+/// The dumps of a world, written once: by its watch, or when all ranks have ended.
+class DumpOnce {
+ public:
+  DumpOnce(const Rendezvous& rendezvous, const FlightDumpWriter& write)
+      : rendezvous_(rendezvous), write_(write) {}
+  std::string operator()() {
+    const std::lock_guard lock(mutex_);
+    if (!text_) text_ = written();
+    return *text_;
+  }
+
+ private:
+  [[nodiscard]] std::string written() const {
+    if (!write_) return "";
+    try {
+      return write_(rendezvous_.flight_dumps());
+    } catch (const std::exception& error) {
+      return c10::str("  flight recorder: not written: ", error.what());
+    }
+  }
+  const Rendezvous& rendezvous_;
+  const FlightDumpWriter& write_;
+  std::mutex mutex_;
+  std::optional<std::string> text_;
+};
+
+/// Throws the exception in flight, with the dumps' place in its text. What the user wrote is wrong
+/// without them.
+[[noreturn]] void rethrow_with(DumpOnce& dump) {
+  try {
+    throw;
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    const std::string text = dump();
+    if (text.empty()) throw;
+    throw Error(error.code(), error.what() + ("\n" + text));
+  } catch (c10::Error& error) {
+    if (const std::string text = dump(); !text.empty()) error.add_context(text);
+    throw;
+  } catch (...) {
+    if (const std::string text = dump(); !text.empty()) log_warning(text);
+    throw;
+  }
+}
+
+}  // namespace
+
 void run_ranks(const WorldOptions& options, const std::function<void(RankContext&)>& body) {
   check_options(options);
   at::set_num_threads(1);
@@ -304,8 +356,10 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
   const std::vector<int> ranks = ranks_that_run(options);
   share_heaps(ranks.size(), permits(options));
   const auto rendezvous = make_rendezvous(options, ranks);
+  DumpOnce dump(*rendezvous, options.dump);
   {
-    const HangWatch watch(rendezvous, {.exit = options.exit_when_stuck});
+    const HangWatch watch(rendezvous,
+                          {.exit = options.exit_when_stuck, .dump = [&] { return dump(); }});
     std::vector<std::unique_ptr<RankThread>> threads;
     for (std::size_t seat = 0; seat < ranks.size(); ++seat) {
       const int rank = ranks[seat];
@@ -320,8 +374,12 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
     }
   }
   if (options.link != nullptr) rendezvous->leave();
-  rendezvous->rethrow_first_failure();
-  rendezvous->check_complete();
+  try {
+    rendezvous->rethrow_first_failure();
+    rendezvous->check_complete();
+  } catch (...) {
+    rethrow_with(dump);
+  }
 }
 
 void request_stop() { stop_flag.store(true, std::memory_order_relaxed); }

@@ -10,6 +10,8 @@
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "runtime/flight_dump.h"
+
 namespace c10d {
 class ProcessGroup;
 }
@@ -38,6 +40,8 @@ struct WorldOptions {
   ProcessLink* link = nullptr;
   bool exit_when_stuck = false;  ///< a rank that goes on after a hang is reported and ends the
                                  ///< process (exit code 4): see HangWatch
+  FlightDumpWriter dump = {};  ///< called once when ranks fail, hang or crash: keeps what they did
+                               ///< last; what it returns is added to the error's text
 };
 
 /// What a rank's thread knows about itself.

@@ -14,9 +14,10 @@
 namespace trellis::sim {
 
 /// "core:3=1.5": what rank 3 computes takes one and a half times as long;
-/// "link:node0.chip0.neuron_link_east=4": a quarter of the link's bandwidth. A factor of 1 is
-/// nothing. Throws ConfigError for other texts, ranks and links that are not there, factors
-/// below 1.
+/// "link:node0.chip0.neuron_link_east=4": a quarter of the link's bandwidth; "link:0-1=4": of the
+/// links between chips 0 and 1, both ways; "link:0-1=down": they carry nothing, and routes lead
+/// around them. A factor of 1 is nothing. Throws ConfigError for other texts, ranks and links that
+/// are not there, factors below 1, and links that have no way around.
 [[nodiscard]] SlowParts read_slow_parts(const std::vector<std::string>& texts,
                                         const SystemConfig& system, int ranks);
 
@@ -48,6 +49,9 @@ class Simulator {
   [[nodiscard]] RankFold equal_ranks(const ClusterJob& job) const;
   /// Throws Error (kHang) naming ranks and communications that never meet.
   [[nodiscard]] ClusterTiming run_cluster(const ClusterJob& job);
+  /// How long the same takes on the same machine without its slow parts. A folded job: before it
+  /// was split by equal_ranks.
+  [[nodiscard]] Picoseconds makespan_without_slow_parts(const ClusterJob& job);
   [[nodiscard]] CollectiveTiming time_collective(const CollectiveRequest& request) const;
 
  private:

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <optional>
+#include <thread>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
@@ -17,7 +19,7 @@ namespace trellis::trainer {
 namespace {
 
 constexpr const char* kForms =
-    "expected kill, preempt or oom with :rank=R@step=S, flip:WEIGHT:rank=R@step=S, or "
+    "expected kill, crash, hang, preempt or oom with :rank=R@step=S, flip:WEIGHT:rank=R@step=S, or "
     "disk:full@step=S";
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
@@ -38,6 +40,8 @@ std::optional<std::int64_t> take_number(std::string& text, const std::string& na
 
 Fault::Kind kind_of(const std::string& word, const std::string& text) {
   if (word == "kill") return Fault::Kind::kKill;
+  if (word == "crash") return Fault::Kind::kCrash;
+  if (word == "hang") return Fault::Kind::kHang;
   if (word == "preempt") return Fault::Kind::kPreempt;
   if (word == "oom") return Fault::Kind::kOom;
   if (word == "flip") return Fault::Kind::kFlip;
@@ -111,6 +115,12 @@ void FaultPlan::before_step(int rank, std::int64_t step) const {
     if (fault.kind == Fault::Kind::kKill) {
       log_warning("kills the process of" + what);
       std::raise(SIGKILL);
+    } else if (fault.kind == Fault::Kind::kCrash) {
+      log_warning("SIGSEGV to the process of" + what);
+      std::raise(SIGSEGV);
+    } else if (fault.kind == Fault::Kind::kHang) {
+      log_warning("endless work of" + what);
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
     } else if (fault.kind == Fault::Kind::kPreempt) {
       log_warning("SIGTERM to the process of" + what);
       std::raise(SIGTERM);

@@ -14,6 +14,8 @@ struct Fault {
   enum class Kind : std::uint8_t {
     kKill,     ///< the process of the rank ends at once, as by SIGKILL
     kPreempt,  ///< the process of the rank gets SIGTERM, as from a scheduler
+    kCrash,    ///< the process of the rank ends by SIGSEGV
+    kHang,     ///< the rank goes on forever and never communicates again
     kOom,      ///< the rank runs out of device memory
     kFlip,     ///< a bit of a weight changes on the rank, after the step's update
     kDiskFull  ///< no file of a checkpoint that is saved at the step can be written
@@ -25,10 +27,10 @@ struct Fault {
 
 class FaultPlan {
  public:
-  /// "kill:rank=5@step=7", "preempt@step=3", "oom:rank=1@step=2",
-  /// "flip:lm_head.weight:rank=3@step=4", "disk:full@step=6"; rank 0 where none is named. Throws
-  /// ConfigError for another form, and for ranks and steps that the run does not have (`last_step`
-  /// 0: any step).
+  /// "kill:rank=5@step=7", "crash@step=3", "hang:rank=1@step=3", "preempt@step=3",
+  /// "oom:rank=1@step=2", "flip:lm_head.weight:rank=3@step=4", "disk:full@step=6"; rank 0 where
+  /// none is named. Throws ConfigError for another form, and for ranks and steps that the run does
+  /// not have (`last_step` 0: any step).
   FaultPlan(const std::vector<std::string>& texts, int world_size, std::int64_t last_step);
 
   /// Of each rank, when it begins `step`. May not return. Throws Error (kDoesNotFit).

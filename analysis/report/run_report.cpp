@@ -283,6 +283,7 @@ json run_report(const RunFacts& facts, const json& step_report, const json& memo
                  {"interrupted", facts.interrupted}};
   if (!facts.hardware.empty())
     report["machine"] = {{"hardware", facts.hardware}, {"slow", facts.slow}};
+  if (facts.attempt > 1) report["attempt"] = facts.attempt;
   if (facts.first_loss) report["first_loss"] = *facts.first_loss;
   if (facts.last_loss) report["last_loss"] = *facts.last_loss;
   if (facts.test_loss) report["test_loss"] = *facts.test_loss;
@@ -330,6 +331,31 @@ json host_report(const HostFacts& host) {
           {"steps", std::move(steps)}};
 }
 
+namespace {
+
+/// "core:3=1.5" → "rank 3 takes 1.5 times as long".
+std::string slow_part_text(const std::string& part) {
+  const std::size_t colon = part.find(':'), equals = part.rfind('=');
+  const std::string name = part.substr(colon + 1, equals - colon - 1),
+                    how = part.substr(equals + 1);
+  if (how == "down") return "link " + name + " is down";
+  return (part.starts_with("core") ? "rank " : "link ") + name + " takes " + how + " times as long";
+}
+
+/// What slow parts cost; "": there are none.
+std::string slow_parts_text(const json& report) {
+  if (!report.at("simulated").contains("without_slow_parts_ps")) return "";
+  const auto without = report.at("simulated").at("without_slow_parts_ps").get<std::int64_t>();
+  const auto lost = report.at("simulated").at("step_time_ps").get<std::int64_t>() - without;
+  std::vector<std::string> parts;
+  for (const json& part : report.at("machine").at("slow")) parts.push_back(slow_part_text(part));
+  return fmt::format("Slow parts: {}: {} of the step lost, {} without them ({} longer)\n",
+                     fmt::join(parts, ", "), milliseconds_text(lost), milliseconds_text(without),
+                     share_text(static_cast<double>(lost) / static_cast<double>(without), 1));
+}
+
+}  // namespace
+
 std::string print_run_report(const json& raw) {
   if (!raw.is_object() || raw.value("schema", "") != "trellis.run_report/1") {
     throw ConfigError("not a run report: expected schema \"trellis.run_report/1\", got \"" +
@@ -354,6 +380,9 @@ std::string print_run_report(const json& raw) {
                         report.at("steps").get<std::int64_t>(),
                         report.at("interrupted").get<bool>() ? " (interrupted)" : "");
   }
+  if (report.contains("attempt"))
+    text += fmt::format("Attempt {}: the run failed before and went on from its checkpoint\n",
+                        report.at("attempt").get<int>());
   if (report.contains("routing")) text += print_expert_load(report.at("routing"));
   if (report.contains("simulated")) {
     text += fmt::format(
@@ -367,7 +396,7 @@ std::string print_run_report(const json& raw) {
       text += fmt::format("Unused: {}, on {} × {}\n", unused_text(*use),
                           report.at("nodes").get<int>(), report.at("instance").get<std::string>());
     }
-    text += validity_text(report) + calibrated_text(report) + "\n" +
+    text += slow_parts_text(report) + validity_text(report) + calibrated_text(report) + "\n" +
             print_breakdown(report.at("simulated")) + kDataNote + "\n";
     if (report.at("simulated").contains("attribution"))
       text += print_attribution(report.at("simulated")) + "\n";

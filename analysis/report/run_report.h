@@ -37,6 +37,7 @@ struct RunFacts {
   StepPlace place;
   std::map<std::string, std::string>
       hardware;  ///< every number of the emulated machine, with its unit; empty: none is emulated
+  int attempt = 1;                ///< above 1: the run failed before and went on from a checkpoint
   std::vector<std::string> slow;  ///< its parts that are slower than their kind: "core:3=1.3"
   SoftwareFacts software;
   std::vector<ExpertLoad> routing;  ///< of the last step, by layer; empty: no mixture of experts

@@ -108,4 +108,9 @@ sim::ClusterTiming ProgramTimer::run_cluster(const sim::ClusterJob& job) {
   return machine().run_cluster(job);
 }
 
+Picoseconds ProgramTimer::makespan_without_slow_parts(const sim::ClusterJob& job) {
+  const std::lock_guard lock(mutex_);
+  return machine().makespan_without_slow_parts(job);
+}
+
 }  // namespace trellis::device

@@ -40,6 +40,7 @@ class ProgramTimer {
   Picoseconds communication(const CommRequest& request);
   [[nodiscard]] sim::RankFold equal_ranks(const sim::ClusterJob& job);
   sim::ClusterTiming run_cluster(const sim::ClusterJob& job);
+  Picoseconds makespan_without_slow_parts(const sim::ClusterJob& job);
 
  private:
   using CommKey = std::tuple<sim::CollectiveKind, std::vector<int>, std::int64_t, int>;

@@ -147,13 +147,17 @@ nlohmann::json Session::simulate_step(std::int64_t step) {
   timing.multi_node_stretch = system().optimizer_stretch();
   const ContentHash key = job_key(timing.job);
   const bool repeated = impl_->last && impl_->last_key == key;
+  if (!timing.slow.empty() && !repeated)
+    impl_->without_slow_parts = impl_->timer.makespan_without_slow_parts(timing.job);
   if (!timing.job.fold.empty())
     impl_->split(timing, repeated ? impl_->last->job.fold : impl_->timer.equal_ranks(timing.job));
   timing.timing = repeated ? std::move(impl_->last->timing) : impl_->timer.run_cluster(timing.job);
   impl_->last = std::move(timing);
   impl_->last_key = key;
   activity.now("explaining the time of the step");
-  return step_report(step, *impl_->last, impl_->streams, impl_->graphs, system());
+  nlohmann::json report = step_report(step, *impl_->last, impl_->streams, impl_->graphs, system());
+  if (impl_->without_slow_parts) report["without_slow_parts_ps"] = impl_->without_slow_parts->value;
+  return report;
 }
 
 void Session::write_trace(const std::filesystem::path& path, const std::string& format) {

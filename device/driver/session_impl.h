@@ -49,6 +49,7 @@ struct Session::Impl {
   std::vector<std::unique_ptr<RankRecorder>> ranks;
   std::optional<StepTiming> last;
   ContentHash last_key;
+  std::optional<Picoseconds> without_slow_parts;  ///< the last step; none: no part is slow
   std::vector<const StepStream*> streams;
   std::vector<const std::vector<Graph>*> graphs;
 

@@ -113,6 +113,10 @@ FORMATS = {
         "`trellis evaluate --json`",
         "loss, perplexity, exact match and ROUGE of a model on records",
     ),
+    "trellis.goodput/1": (
+        "`trellis goodput --json`",
+        "goodput by interval between checkpoints, the best one, Young's and Daly's",
+    ),
     "trellis.host/1": ("`host.json` of a run", "time and memory of the host"),
     "trellis.instances/1": ("`trellis describe --json`", "the names of the instances"),
     "trellis.kept_run/2": ("the cache of runs", "a run that answers an equal `simulate` again"),

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <map>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -40,6 +42,7 @@ Topology::Topology(const SystemConfig& system)
       nodes_(system.nodes),
       cores_per_chip_(system.logical_cores_per_chip()),
       oversubscribed_(system.network.oversubscription > 1),
+      down_(system.slow.down),
       configs_(link_configs(system)) {
   for (int chip = 0; chip < chips(); ++chip) {
     for (int from = 0; from < cores_per_chip_; ++from) {
@@ -221,12 +224,56 @@ int Topology::walk(Route& route, int chip, int at, int to, int size, Way forward
 }
 
 void Topology::route_torus(Route& route, int from_chip, int to_chip) const {
+  const std::size_t before = route.links.size();
+  const std::int64_t latency = route.latency;
   const ChipPosition from = position(from_chip);
   const ChipPosition to = position(to_chip);
   const int first = domain_of_node(from.node) * instance_.ultraserver_nodes;
   int chip = walk(route, from_chip, from.node - first, to.node - first, ring_size(), kUp, kDown);
   chip = walk(route, chip, from.column, to.column, instance_.torus_columns, kEast, kWest);
   walk(route, chip, from.row, to.row, instance_.torus_rows, kSouth, kNorth);
+  const auto begin = route.links.begin() + static_cast<std::ptrdiff_t>(before);
+  if (std::none_of(begin, route.links.end(), [this](LinkId id) { return down_.contains(id); }))
+    return;
+  route.links.resize(before);
+  route.latency = latency;
+  for (const LinkId id : way_around(from_chip, to_chip)) add(route, id);
+}
+
+std::vector<LinkId> Topology::way_around(int from_chip, int to_chip) const {
+  std::map<int, LinkId> came_by{{from_chip, -1}};
+  std::deque<int> next{from_chip};
+  while (!next.empty() && !came_by.contains(to_chip)) {
+    const int chip = next.front();
+    next.pop_front();
+    for (const Way way : {kEast, kWest, kSouth, kNorth, kUp, kDown}) {
+      if (!has_way(way) || down_.contains(chip_link(chip, way))) continue;
+      if (came_by.emplace(neighbour(chip, way), chip_link(chip, way)).second)
+        next.push_back(neighbour(chip, way));
+    }
+  }
+  std::vector<LinkId> way;
+  if (!came_by.contains(to_chip)) return way;
+  for (int chip = to_chip; chip != from_chip; chip = ends(way.back()).from)
+    way.push_back(came_by.at(chip));
+  std::reverse(way.begin(), way.end());
+  return way;
+}
+
+std::vector<LinkId> Topology::links_between(int chip, int other) const {
+  std::vector<LinkId> found;
+  for (LinkId id = 0; id < static_cast<LinkId>(links_.size()); ++id) {
+    const Link& l = ends(id);
+    if (l.kind != LinkKind::kNeuronLink && l.kind != LinkKind::kUltraServer) continue;
+    if ((l.from == chip && l.to == other) || (l.from == other && l.to == chip)) found.push_back(id);
+  }
+  return found;
+}
+
+bool Topology::has_way_around(LinkId id) const {
+  const Link& l = ends(id);
+  const bool of_torus = l.kind == LinkKind::kNeuronLink || l.kind == LinkKind::kUltraServer;
+  return of_torus && instance_.fabric == Fabric::kTorus && !way_around(l.from, l.to).empty();
 }
 
 void Topology::route_switches(Route& route, int from_chip, int to_chip) const {

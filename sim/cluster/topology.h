@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,8 @@ struct ChipPosition {
 ///     upwards) · switch: out of one, into the other
 ///   instance → instance of one UltraServer: first to the equal chip (torus: a ring over the
 ///     instances; switches: the rack's switch, or the direct link into the other rack), then inside
+///     a link that is down: the way of fewest links around it, of equals the first in the order of
+///     east, west, south, north, up, down
 ///   instance → instance otherwise: PCIe, NIC, the instance's link into the network if that is
 ///     oversubscribed; the same at the other end
 /// Switches and the network's core are non-blocking: only the ports are servers.
@@ -78,6 +81,11 @@ class Topology {
   [[nodiscard]] int node_of_link(LinkId id) const;
   /// Throws ConfigError, with the nearest name, when no link has this one.
   [[nodiscard]] LinkId find_link(const std::string& name) const;
+  /// Those of a torus between two chips, both ways; empty: they are no neighbours.
+  [[nodiscard]] std::vector<LinkId> links_between(int chip, int other) const;
+  /// Whether messages of this link have another way when the links that are down carry none: that
+  /// is so in a torus only.
+  [[nodiscard]] bool has_way_around(LinkId id) const;
   /// A chip's PCIe link, which host transfers share with EFA.
   [[nodiscard]] LinkId host_link(int chip, bool to_host) const {
     return host_ + 2 * chip + (to_host ? 0 : 1);
@@ -165,6 +173,8 @@ class Topology {
   /// reached.
   int walk(Route& route, int chip, int at, int to, int size, Way forward, Way backward) const;
   void route_torus(Route& route, int from_chip, int to_chip) const;
+  /// The links of the shortest way over those that are up; nothing when there is none.
+  [[nodiscard]] std::vector<LinkId> way_around(int from_chip, int to_chip) const;
   void route_switches(Route& route, int from_chip, int to_chip) const;
   void leave(Route& route, int chip) const;
   void enter(Route& route, int chip) const;
@@ -174,6 +184,7 @@ class Topology {
   int nodes_;
   int cores_per_chip_;
   bool oversubscribed_;
+  std::set<LinkId> down_;
   std::array<LinkConfig, kNumLinkKinds> configs_;
   std::vector<Link> links_;
   // Where the ids of each block start; chip links lie chip by chip, those that exist in the order

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <optional>
 #include <string>
 #include <vector>
@@ -319,7 +320,8 @@ struct CollectiveConfig {
 struct SlowParts {
   std::map<int, double> cores;  ///< by logical core, counted through the cluster
   std::map<int, double> links;  ///< by number of the link
-  [[nodiscard]] bool empty() const { return cores.empty() && links.empty(); }
+  std::set<int> down;           ///< links that carry nothing: routes lead around them
+  [[nodiscard]] bool empty() const { return cores.empty() && links.empty() && down.empty(); }
   [[nodiscard]] double core(int logical_core) const {
     const auto slow = cores.find(logical_core);
     return slow == cores.end() ? 1 : slow->second;

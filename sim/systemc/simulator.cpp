@@ -1,4 +1,5 @@
 #include <atomic>
+#include <memory>
 #include <optional>
 
 #include "base/error.h"
@@ -81,6 +82,25 @@ ClusterTiming Simulator::run_cluster(const ClusterJob& job) {
   });
 
   return timing;
+}
+
+Picoseconds Simulator::makespan_without_slow_parts(const ClusterJob& job) {
+  SystemConfig system = impl_->system;
+  system.slow = {};
+  const CommMachine machine(system);
+  CommTraffic traffic(machine);
+  std::vector<std::size_t> sources;
+  const ClusterJob split =
+      job.fold.empty() ? job : unfold(job, sim::equal_ranks(job, machine, traffic), sources);
+  Picoseconds makespan;
+  KernelThread::instance().run([&] {
+    const auto configured = [](const CommMachine* of) { model().network.configure(*of); };
+    configured(&machine);
+    const std::unique_ptr<const CommMachine, decltype(configured)> before(&impl_->machine,
+                                                                          configured);
+    makespan = ClusterRun(system, machine, traffic, model().network, split).run().makespan;
+  });
+  return makespan;
 }
 
 RankFold Simulator::equal_ranks(const ClusterJob& job) const {

@@ -88,6 +88,9 @@ class Guides(Case):
     def test_checkpoints(self):
         self.check("docs/guides/checkpoints.md")
 
+    def test_clusters(self):
+        self.check("docs/guides/clusters.md")
+
     def test_data(self):
         self.check("docs/guides/data.md")
 

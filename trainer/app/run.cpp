@@ -28,6 +28,7 @@
 #include "runtime/world.h"
 #include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
+#include "trainer/app/flight_files.h"
 #include "trainer/app/full_disk.h"
 #include "trainer/app/host_need.h"
 #include "trainer/app/job.h"
@@ -111,7 +112,7 @@ sim::StorageOverrides overrides_of(const RunRequest& request) {
                                     : sim::StorageOverrides{request.hardware, {}, {}};
 }
 
-constexpr const char* kCheckpoints = "checkpoints";  ///< in the run's directory
+constexpr const char* kFlightRecorder = "flight_recorder";  ///< of ranks that failed
 
 /// One run from configuration to files.
 class Run {
@@ -164,6 +165,8 @@ class Run {
     ranks.empty() ? logs_.emplace(directory_, config_) : logs_.emplace(directory_, config_, ranks);
     early_messages_.move_to(*logs_);
     log_info("run directory: " + directory_.string());
+    if (request.attempt > 1)
+      log_info("attempt " + std::to_string(request.attempt) + " of the run, after failures");
     log_info("data: " + data_->description());
   }
 
@@ -183,6 +186,10 @@ class Run {
     world.representatives = representatives_;
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
     world.exit_when_stuck = true;
+    if (!request_.shape_only)
+      world.dump = [this](const std::vector<runtime::FlightDump>& dumps) {
+        return write_flight_files(directory_ / kFlightRecorder, dumps);
+      };
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
     const std::int64_t steps = config_.trainer.max_steps;
@@ -281,9 +288,11 @@ class Run {
 
   RunConfig load() const {
     RunConfig config = load_run_config(request_.config_file, request_.overrides, request_.instance);
-    if (request_.resume && had_new_directories(config))
-      config =
-          load_run_config(request_.config_file, overrides_to_resume(config), request_.instance);
+    if (const auto resumed = request_.resume ? resumed_run_directory(config) : std::nullopt) {
+      std::vector<std::string> overrides = request_.overrides;
+      overrides.push_back("exp_manager.explicit_log_dir=" + resumed->string());
+      config = load_run_config(request_.config_file, overrides, request_.instance);
+    }
     refuse_unsupported(config, request_.shape_only);
     if (request_.steps > 0) config.trainer.max_steps = request_.steps;
     if (!request_.routing.empty()) set_routing(config);
@@ -298,41 +307,10 @@ class Run {
     set_simulated_routing(config.model, request_.routing);
   }
 
-  /// Whether the run's checkpoints are neither in a directory that the file names nor in the one
-  /// that the runs of a job share.
-  [[nodiscard]] static bool had_new_directories(const RunConfig& config) {
-    namespace fs = std::filesystem;
-    const ExpManagerSection& section = config.exp_manager;
-    const auto named = named_run_directory(config, VersionSources::of_this_process());
-    const bool is_shared = named == fs::path(section.exp_dir) / section.name;
-    return is_shared && section.checkpoints.dirpath.empty() && !fs::exists(*named / kCheckpoints);
-  }
-
-  /// Of the runs that each had a new directory, the one that saved last goes on.
-  [[nodiscard]] std::vector<std::string> overrides_to_resume(const RunConfig& config) const {
-    namespace fs = std::filesystem;
-    const fs::path parent = fs::path(config.exp_manager.exp_dir) / config.exp_manager.name;
-    std::optional<std::pair<fs::file_time_type, fs::path>> newest;
-    std::error_code ignored;
-    for (const fs::directory_entry& entry : fs::directory_iterator(parent, ignored)) {
-      const fs::path folder = entry.path() / kCheckpoints;
-      if (!fs::is_directory(folder, ignored)) continue;
-      const std::pair found{fs::last_write_time(folder, ignored), entry.path()};
-      if (!newest || found > *newest) newest = found;
-    }
-    if (!newest)
-      throw ConfigError("--resume: " + parent.string() +
-                        " holds no run with checkpoints; name the run's directory with "
-                        "exp_manager.explicit_log_dir, or start without --resume");
-    std::vector<std::string> overrides = request_.overrides;
-    overrides.push_back("exp_manager.explicit_log_dir=" + newest->second.string());
-    return overrides;
-  }
-
   /// Address of the run's own checkpoints.
   [[nodiscard]] std::string checkpoint_folder(const std::filesystem::path& directory) const {
     const std::string& dirpath = config_.exp_manager.checkpoints.dirpath;
-    return dirpath.empty() ? (directory / kCheckpoints).string() : dirpath;
+    return dirpath.empty() ? (directory / kCheckpointFolder).string() : dirpath;
   }
 
   std::optional<checkpoint::Resume> find_checkpoint(const VersionSources& sources) const {

@@ -44,6 +44,7 @@ analysis::RunFacts facts_of(const RunRequest& request, const RunConfig& config) 
   facts.tokens_per_step = config.tokens_per_step();
   facts.model_flops_per_step = config.model_flops_per_step();
   facts.precision = config.precision.type;
+  facts.attempt = request.attempt;
   facts.max_steps = config.trainer.max_steps;
   facts.place = place_of(request, config);
   std::copy_if(request.slow.begin(), request.slow.end(), std::back_inserter(facts.slow), slows);

@@ -75,11 +75,11 @@ fs::path create_dated(const fs::path& parent, const std::string& date_time) {
 /// else.
 bool is_output(const std::string& name) {
   static constexpr const char* kOutputs[] = {
-      "hparams.yaml",      "cmd-args.log", "metrics.jsonl",
-      "report.json",       "host.json",    "portability.json",
-      "trace.pftrace",     "trace.txt",    "memory_timeline.json",
-      "trace.kineto",      "trace.chakra", "nemo_error_log.txt",
-      "lightning_logs.txt"};
+      "hparams.yaml",       "cmd-args.log",   "metrics.jsonl",
+      "report.json",        "host.json",      "portability.json",
+      "trace.pftrace",      "trace.txt",      "memory_timeline.json",
+      "trace.kineto",       "trace.chakra",   "nemo_error_log.txt",
+      "lightning_logs.txt", "flight_recorder"};
   return name.starts_with("events.out.tfevents.") || name.starts_with("nemo_log_globalrank-") ||
          std::ranges::find(kOutputs, name) != std::end(kOutputs);
 }
@@ -152,6 +152,32 @@ std::optional<fs::path> named_run_directory(const RunConfig& config,
   if (!version.empty()) return parent / version;
   if (section.checkpoints.resume_if_exists) return parent;
   return std::nullopt;
+}
+
+fs::path named_or_new_run_directory(const RunConfig& config, const VersionSources& sources) {
+  const std::optional<fs::path> named = named_run_directory(config, sources);
+  return named ? *named : create_new_directory(config.exp_manager, sources);
+}
+
+std::optional<fs::path> resumed_run_directory(const RunConfig& config) {
+  const ExpManagerSection& section = config.exp_manager;
+  const fs::path parent = fs::path(section.exp_dir) / section.name;
+  const bool shared = named_run_directory(config, VersionSources::of_this_process()) == parent;
+  if (!shared || !section.checkpoints.dirpath.empty() || fs::exists(parent / kCheckpointFolder))
+    return std::nullopt;
+  std::optional<std::pair<fs::file_time_type, fs::path>> newest;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent, ignored)) {
+    const fs::path folder = entry.path() / kCheckpointFolder;
+    if (!fs::is_directory(folder, ignored)) continue;
+    const std::pair found{fs::last_write_time(folder, ignored), entry.path()};
+    if (!newest || found > *newest) newest = found;
+  }
+  if (!newest)
+    throw ConfigError("--resume: " + parent.string() +
+                      " holds no run with checkpoints; name the run's directory with "
+                      "exp_manager.explicit_log_dir, or start without --resume");
+  return newest->second;
 }
 
 RunDirectory prepare_run_directory(const RunConfig& config,

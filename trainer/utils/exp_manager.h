@@ -11,6 +11,9 @@
 
 namespace trellis::trainer {
 
+/// In a run's directory, unless checkpoint_callback_params.dirpath names another place.
+inline constexpr const char* kCheckpointFolder = "checkpoints";
+
 /// What names a run's version when the configuration does not.
 struct VersionSources {
   std::string environment;  ///< NEMO_EXPM_VERSION, "" when unset: launch scripts set it so that all
@@ -31,6 +34,16 @@ struct RunDirectory {
 /// that the runs of one job share it.
 [[nodiscard]] std::optional<std::filesystem::path> named_run_directory(
     const RunConfig& config, const VersionSources& sources);
+
+/// The same, or a new directory, which is there afterwards: for a program that runs several
+/// attempts of one run. Throws ConfigError when it cannot be made.
+[[nodiscard]] std::filesystem::path named_or_new_run_directory(const RunConfig& config,
+                                                               const VersionSources& sources);
+
+/// The run that goes on when runs each had a new directory: of those in exp_dir/name the one that
+/// saved last. None: the configuration names the place of its checkpoints. Throws ConfigError when
+/// no run has any.
+[[nodiscard]] std::optional<std::filesystem::path> resumed_run_directory(const RunConfig& config);
 
 /// Creates the directory that holds everything a run writes and puts hparams.yaml (the resolved
 /// configuration), cmd-args.log and the files of exp_manager.files_to_copy there. It is

@@ -289,6 +289,55 @@ TEST(Topology, AnOversubscribedNetworkIsALinkOfTheInstance) {
   EXPECT_EQ(names(t, between_chips(t, 0, 1)).size(), 1u);
 }
 
+TEST(Topology, MessagesGoAroundLinksThatAreDown) {
+  std::mt19937 random(7);
+  for (const auto& [instance, nodes] :
+       {std::pair("trn1.32xlarge", 1), std::pair("trn2.48xlarge", 2),
+        std::pair("trn2u.48xlarge", 4)}) {
+    SystemConfig system = load_system(instance, nodes);
+    const Topology whole(system);
+    const int chips = 16;
+    for (int trial = 0; trial < 30; ++trial) {
+      const int chip = static_cast<int>(random() % chips);
+      const int other = whole.neighbours(chip)[random() % whole.neighbours(chip).size()];
+      const auto links = whole.links_between(chip, other);
+      ASSERT_FALSE(links.empty());
+      system.slow.down = {links.begin(), links.end()};
+      const Topology t(system);
+      for (const LinkId id : links) EXPECT_TRUE(t.has_way_around(id));
+      for (int from = 0; from < chips; ++from) {
+        for (int to = 0; to < chips; ++to) {
+          const Route route = between_chips(t, from, to), before = between_chips(whole, from, to);
+          int at = from;
+          for (const LinkId id : route.links) {
+            EXPECT_FALSE(system.slow.down.contains(id));
+            EXPECT_EQ(t.ends(id).from, at);
+            at = t.ends(id).to;
+          }
+          EXPECT_EQ(at, to);
+          EXPECT_GE(route.links.size(), before.links.size());
+          if (std::ranges::none_of(before.links,
+                                   [&](LinkId id) { return system.slow.down.contains(id); })) {
+            EXPECT_EQ(route.links, before.links) << "who is not concerned keeps the way";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Topology, AChipWhoseLinksAreAllDownHasNoWay) {
+  SystemConfig system = load_system("trn1.32xlarge", 1);
+  const Topology whole(system);
+  for (const int other : whole.neighbours(0)) {
+    for (const LinkId id : whole.links_between(0, other)) system.slow.down.insert(id);
+  }
+  const Topology t(system);
+  for (const LinkId id : system.slow.down) EXPECT_FALSE(t.has_way_around(id));
+  EXPECT_FALSE(t.has_way_around(t.host_link(0, true))) << "not of the torus";
+  EXPECT_FALSE(t.has_way_around(whole.find_link("node0.chip0.core0.to_core1")));
+}
+
 TEST(Topology, TakesFewBytesPerChip) {
   for (const auto& [instance, nodes] :
        {std::pair("trn2.48xlarge", 16), std::pair("trn3-gen2", 36)}) {
