@@ -377,6 +377,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     if (restarts->elastic && restarts->most == 0)
       throw ConfigError("--elastic: nothing restarts: give --max-restarts N too");
+    if (request->attempt > 0) end_with_parent();
     exit_code = restarts->most > 0 ? train_with_restarts(*request, *restarts) : run(*request);
   });
 }

@@ -1,5 +1,7 @@
 #include "cli/supervised_train.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -169,9 +171,8 @@ class Supervisor {
     }
     all.push_back("exp_manager.explicit_log_dir=" + directory_);
     all.insert(all.end(), smaller_.begin(), smaller_.end());
-    if (attempt == 0) return all;
     all.insert(all.end(), {"--attempt", std::to_string(attempt + 1)});
-    if (newest_save() == 0) return all;
+    if (attempt == 0 || newest_save() == 0) return all;
     all.insert(all.end(),
                {"exp_manager.resume_if_exists=true", "exp_manager.resume_from_checkpoint=null"});
     if (config_.model.weight_init_only) all.emplace_back("model.weight_init_only=false");
@@ -256,6 +257,8 @@ class Supervisor {
 };
 
 }  // namespace
+
+void end_with_parent() { ::prctl(PR_SET_PDEATHSIG, SIGTERM); }
 
 int train_with_restarts(const RunRequest& request, const RestartOptions& options) {
   if (const auto launch = find_launch(process_environment)) {

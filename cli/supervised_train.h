@@ -18,4 +18,7 @@ struct RestartOptions {
 /// started.
 int train_with_restarts(const trainer::RunRequest& request, const RestartOptions& options);
 
+/// For such a child: it gets SIGTERM, on which it saves, when the process that started it ends.
+void end_with_parent();
+
 }  // namespace trellis::cli

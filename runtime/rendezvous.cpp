@@ -276,9 +276,10 @@ std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::ui
   const int rank = group.info->ranks[static_cast<std::size_t>(member)];
   Lock lock(mutex_);
   check_caller(rank);
-  throw_if_cancelled();
   const std::shared_ptr<Exchange> exchange = exchange_of(group, sequence);
-  remember(rank, side, exchange);
+  // Who comes to a mismatch after it was found is in the dumps too: it is not missing.
+  if (!cancelled_ || exchange->error) remember(rank, side, exchange);
+  throw_if_cancelled();
   if (link_ != nullptr) {
     lock.unlock();
     announce_side(group, member, sequence, side);

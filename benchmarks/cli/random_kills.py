@@ -30,21 +30,21 @@ def main():
         chance = random.Random(case.SEED)
         for moment in range(moments):
             log, start = f"run{moment}", time.monotonic()
-            case.killed_run(log, chance, more)
+            killed = case.killed_run(log, chance, more)
             same = case.final_state(log) == expected
             steps = case.steps_before_the_kill(log)
             equal += same
-            restarts += steps is not None
+            restarts += killed
             print(
                 f"{moment + 1:2}: {time.monotonic() - start:5.1f} s, "
-                + ("killed after the end" if steps is None else f"killed after step {steps:2}")
+                + (f"killed after step {steps:2}" if killed else "ended before the moment")
                 + f", final state {'equal' if same else 'DIFFERENT'}",
                 flush=True,
             )
     finally:
         case.doCleanups()
     print(
-        f"{equal} of {moments} final states equal, {restarts} jobs were started again, "
+        f"{equal} of {moments} final states equal, {restarts} processes were killed, "
         f"{time.monotonic() - began:.0f} s on {os.cpu_count()} cores"
     )
     return 0 if equal == moments else 1

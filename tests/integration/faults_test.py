@@ -352,13 +352,12 @@ class Kills(ProcessesCase):
         return files
 
     def steps_before_the_kill(self, log):
-        """None: the job was not started again."""
-        files = sorted((self.dir / log).glob("run_*/metrics.jsonl"))
-        if not (self.dir / log / "run_0").exists():
-            return None
+        """Of the attempt before the last; 0: the run's folder may not even have been there."""
+        files = list((self.dir / log).glob("run_0/metrics.jsonl"))
         return len(files[0].read_text().splitlines()) if files else 0
 
     def killed_run(self, log, chance, more):
+        """Whether the process still ran at that moment."""
         agent = subprocess.Popen(
             self.torchrun_command(log, *more, *RESUMES, restarts=1),
             stdout=subprocess.DEVNULL,
@@ -370,12 +369,13 @@ class Kills(ProcessesCase):
         self.addCleanup(agent.kill)
         victim = self.process_of(agent, chance.randrange(2))
         time.sleep(chance.uniform(0, 3))
-        try:
+        status = pathlib.Path(f"/proc/{victim}/stat")
+        was_alive = status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        if was_alive:  # otherwise the moment is after the run
             os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # it had ended: a moment after the run
         _, err = agent.communicate(timeout=240)
         self.assertEqual(agent.returncode, 0, err[-3000:])
+        return was_alive
 
     def process_of(self, agent, number):
         path = pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children")

@@ -34,7 +34,7 @@ struct RunRequest {
   bool resume = false;            ///< train: exp_manager.resume_if_exists is among the overrides
   bool test = false;              ///< after training, a pass over the test data
   std::vector<std::string> faults;  ///< train: see FaultPlan
-  int attempt = 1;                  ///< train: of the same run, after failures
+  int attempt = 0;                  ///< train: n-th of a run that is started again; 0: the only one
   std::int64_t check_replicas = 0;  ///< train: steps between checks of copies; 0: none
   int steps = 0;                    ///< > 0: in place of trainer.max_steps
   double timeout_s = 100;
