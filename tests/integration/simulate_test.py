@@ -89,6 +89,7 @@ class Folding(Case):
             "distributed_strategy.sequence_parallel=true",
         ),
         "tp4-dp8": (32, 4, 1, 8, "distributed_strategy.zero1=true"),
+        "tp4-dp8, fully sharded": (32, 4, 1, 8, "distributed_strategy.fsdp=true"),
         "interleaved": (32, 4, 2, 4, "distributed_strategy.virtual_pipeline_model_parallel_size=2"),
         "pp4-dp2": (8, 1, 4, 2, "distributed_strategy.sequence_parallel=false"),
     }
@@ -171,6 +172,14 @@ class Replay(Case):
             "distributed_strategy.sequence_parallel=true",
         ),
         "dp4, zero1": (4, 1, 1, 4, "data.global_batch_size=96", "distributed_strategy.zero1=true"),
+        "dp4, fully sharded": (
+            4,
+            1,
+            1,
+            4,
+            "data.global_batch_size=96",
+            "distributed_strategy.fsdp=true",
+        ),
         "dp2-pp2, without zero1": (
             4,
             1,
@@ -329,6 +338,47 @@ class Slow(Case):
             ("core", "core:3=1.5"),
         ):
             self.assertIn(message, self.simulate(*self.layout(8, 2, 2, 2), "--slow", text, code=2))
+
+
+class FullySharded(Case):
+    def test_each_micro_batch_gathers_its_units_and_reduces_their_gradients(self):
+        layers, micro_batches = 4, 3
+        for recompute in ("null", "full"):
+            report = self.simulate(
+                *self.layout(8, 2, 1, 4, "distributed_strategy.fsdp=true"),
+                f"data.global_batch_size={4 * micro_batches}",
+                f"model.activations_checkpoint_granularity={recompute}",
+                "--no-cache",
+            )
+            (row,) = [
+                row for row in report["simulated"]["communication"]["rows"] if row["axis"] == "dp"
+            ]
+            # Backward gathers all but the embedding, the last layer and the head. Norms and other
+            # weights of a unit are reduced separately; two sums are over the loss and the norm.
+            gathers, reductions = 2 + layers + layers - 1, 1 + 2 * layers + 2
+            self.assertEqual(row["count"], micro_batches * (gathers + reductions) + 2)
+
+    def test_what_is_refused(self):
+        adapters = [
+            f"data.train_dir={SOURCE / 'examples/alignment/answers.jsonl'}",
+            "model_alignment_strategy={sft: {}, peft: {lora_rank: 4}}",
+        ]
+        one_stage = "distributed_strategy.pipeline_model_parallel_size=1"
+        sharded = "distributed_strategy.fsdp=true"
+        for words, text in (
+            ([], "with pipeline stages (pipeline_model_parallel_size 2)"),
+            ([one_stage, *adapters], "with LoRA adapters (model_alignment_strategy.peft)"),
+            ([one_stage, "--check-replicas", "1"], "have no copies to compare"),
+        ):
+            result = subprocess.run(
+                [TRELLIS, "train", QUICKSTART, "--device", "cpu", sharded, *words],
+                capture_output=True,
+                text=True,
+                cwd=self.dir,
+                timeout=60,
+            )
+            self.assertEqual(result.returncode, 2, result.stderr[-2000:])
+            self.assertIn(text, result.stderr)
 
 
 class Data(Case):
