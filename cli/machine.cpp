@@ -1,7 +1,5 @@
 #include "cli/machine.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "sim/config/system_config.h"
 
@@ -12,8 +10,6 @@ Machine machine_of(const trainer::RunConfig& config, const Machine& asked) {
   if (!machine.instance.empty()) return machine;
   machine.instance = config.machine.instance.empty() ? std::string(trainer::kDefaultInstance)
                                                      : config.machine.instance;
-  const auto known = sim::instance_names();
-  if (std::ranges::find(known, machine.instance) != known.end()) return machine;
   try {
     (void)sim::load_system(machine.instance);  // says which there are
   } catch (const ConfigError& error) {

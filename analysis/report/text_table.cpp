@@ -71,11 +71,11 @@ std::string TextTable::markdown() const {
 
 nlohmann::json one_line_texts(const nlohmann::json& document) {
   if (document.is_string()) return terminal_line(document.get_ref<const std::string&>());
-  nlohmann::json copy = document;
+  if (!document.is_structured()) return document;
+  nlohmann::json copy = document.is_array() ? nlohmann::json::array() : nlohmann::json::object();
   if (document.is_array()) {
-    for (nlohmann::json& item : copy) item = one_line_texts(item);
-  } else if (document.is_object()) {
-    copy = nlohmann::json::object();
+    for (const nlohmann::json& item : document) copy.push_back(one_line_texts(item));
+  } else {
     for (const auto& [key, value] : document.items())
       copy[terminal_line(key)] = one_line_texts(value);
   }

@@ -29,8 +29,9 @@ bool is_legal(const Case& size, const Layout& layout) {
   overrides.push_back("model.vocab_size=264");  // what every TP here divides
   for (const std::string& one : overrides_of(layout)) overrides.push_back(one);
   const std::string file = size.num_experts > 0 ? "verify_mixtral.yaml" : "verify_llama.yaml";
-  return check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/" + file, overrides)
-      .problems.empty();
+  const RunCheck check =
+      check_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/" + file, overrides);
+  return check.problems.empty() && check.config.unsupported.empty();
 }
 
 void try_experts_and_contexts(const Case& size, Layout layout, std::set<std::string>& legal) {
@@ -44,7 +45,11 @@ void try_experts_and_contexts(const Case& size, Layout layout, std::set<std::str
         layout.cp = cp;
         layout.dp = ranks / cp;
         layout.balanced_context = balanced;
-        if (is_legal(size, layout)) legal.insert(to_string(layout));
+        for (const bool fsdp : {false, true}) {
+          if (fsdp && ranks == 1) continue;  // accepted, and the layout without it
+          layout.fsdp = fsdp;
+          if (is_legal(size, layout)) legal.insert(to_string(layout));
+        }
       }
     }
   }
