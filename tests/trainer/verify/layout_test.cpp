@@ -96,16 +96,18 @@ TEST_P(AllLayouts, HasEveryLayoutThatValidationAllows) {
 /// No rule joins them to the other factors, except that they must be legal alone.
 TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
   const Case& size = GetParam();
-  std::set<std::string> names, bases;
+  std::set<std::string> names, bases, sharded;
   const std::vector<Layout> all = all_layouts(size.ranks, size.num_layers, size.axes());
   for (Layout layout : all) {
     EXPECT_TRUE(names.insert(to_string(layout)).second) << to_string(layout) << " twice";
     EXPECT_EQ(layout.world_size(), size.ranks);
-    layout.zero1 = true;
     layout.recompute = Recompute::kNone;
+    if (layout.fsdp) sharded.insert(to_string(layout));
+    layout.zero1 = true;
+    layout.fsdp = false;
     bases.insert(to_string(layout));
   }
-  EXPECT_EQ(names.size(), 6 * bases.size());
+  EXPECT_EQ(names.size(), 6 * bases.size() + 3 * sharded.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(
