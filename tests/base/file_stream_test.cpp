@@ -42,6 +42,20 @@ TEST_F(FileStreamTest, WritesEverySizeInOrder) {
   EXPECT_EQ(content(), expected + "the rest");
 }
 
+TEST_F(FileStreamTest, WritesFromEveryAddress) {
+  std::string text(300'000, ' ');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * i % 251);
+  std::string expected;
+  FileStream out(path_, FileStream::Mode::kReplace);
+  for (const std::size_t begin : {0, 1, 7, 8, 15, 16, 33}) {
+    const std::string_view part = std::string_view(text).substr(begin, 200'000 + begin);
+    out << "|" << part;
+    expected += "|" + std::string(part);
+  }
+  out.check();
+  EXPECT_EQ(content(), expected);
+}
+
 TEST_F(FileStreamTest, ReplacesOrAppends) {
   for (int i = 0; i < 2; ++i) FileStream(path_, FileStream::Mode::kReplace) << "a";
   FileStream(path_, FileStream::Mode::kAppend) << "b";

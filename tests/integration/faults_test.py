@@ -12,7 +12,7 @@ import time
 import unittest
 
 from cli_case import QUICKSTART, SHORT, CheckedCase
-from processes_test import RESUMES, SAVES, ProcessesCase
+from processes_test import SAVES, ProcessesCase
 
 ANALYZER = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
 
@@ -358,15 +358,7 @@ class Kills(ProcessesCase):
 
     def killed_run(self, log, chance, more):
         """Whether the process still ran at that moment."""
-        agent = subprocess.Popen(
-            self.torchrun_command(log, *more, *RESUMES, restarts=1),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.dir,
-            env={**os.environ, "TRELLIS_CACHE": "off"},
-        )
-        self.addCleanup(agent.kill)
+        agent = self.start_agent(log, *more)
         victim = self.process_of(agent, chance.randrange(2))
         time.sleep(chance.uniform(0, 3))
         status = pathlib.Path(f"/proc/{victim}/stat")

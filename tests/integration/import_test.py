@@ -245,6 +245,16 @@ class Nemo(ImportCase):
                     self.assertIn(row["status"], ("default", "ignored", "unsupported"))
                     self.assertTrue(row["note"], "a reason")
 
+    def test_fully_sharded(self):
+        settings = {"model.fsdp": "true", "model.fsdp_sharding_strategy": "full"}
+        found, _ = self.imported(self.write(nested(settings)), "--from", "nemo")
+        rows = {row["key"]: row for row in found["keys"]}
+        self.assertEqual(rows["model.fsdp"]["settings"], {"distributed_strategy.fsdp": "true"})
+        settings["model.fsdp_sharding_strategy"] = "hybrid"
+        found, _ = self.imported(self.write(nested(settings)), "--from", "nemo")
+        (row,) = [row for row in found["keys"] if row["key"] == "model.fsdp_sharding_strategy"]
+        self.assertEqual(row["status"], "unsupported")
+
     def test_precision_and_o2_are_one_mode(self):
         for precision, o2, expected in (
             ("bf16-mixed", "true", "mixed_precision"),

@@ -89,6 +89,19 @@ class ProcessesCase(Case):
             env={**os.environ, "TRELLIS_CACHE": "off"},
         )
 
+    def start_agent(self, log, *more):
+        """torchrun, which starts a failed job once again."""
+        agent = subprocess.Popen(
+            self.torchrun_command(log, *more, *RESUMES, restarts=1),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.dir,
+            env={**os.environ, "TRELLIS_CACHE": "off"},
+        )
+        self.addCleanup(agent.kill)
+        return agent
+
     def ends(self, jobs):
         """(exit code, stdout, stderr) of each."""
         results = []
@@ -270,15 +283,7 @@ class Checkpoints(ProcessesCase):
 
     def test_torchrun_starts_again_after_a_kill(self):
         self.threads("whole", "trainer.max_steps=30")
-        agent = subprocess.Popen(
-            self.torchrun_command("run", "trainer.max_steps=30", *SAVES, *RESUMES, restarts=1),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.dir,
-            env={**os.environ, "TRELLIS_CACHE": "off"},
-        )
-        self.addCleanup(agent.kill)
+        agent = self.start_agent("run", "trainer.max_steps=30", *SAVES)
         checkpoints = self.dir / "run/checkpoints"
         deadline = time.monotonic() + 120
         while not list(checkpoints.glob("*.ckpt/done")):

@@ -36,12 +36,13 @@ class Routing(unittest.TestCase):
         self.temporary = tempfile.TemporaryDirectory()
         self.addCleanup(self.temporary.cleanup)
 
-    def simulate(self, *args, code=0, file=MIXTRAL):
+    def simulate(self, *args, code=0, file=MIXTRAL, cache=("--no-cache",)):
         result = subprocess.run(
-            [TRELLIS, "simulate", file, "--json", "--no-cache", *map(str, args)],
+            [TRELLIS, "simulate", file, "--json", *cache, *map(str, args)],
             capture_output=True,
             text=True,
             cwd=self.temporary.name,
+            env={**os.environ, "TRELLIS_CACHE": f"{self.temporary.name}/cache"},
             timeout=300,
         )
         self.assertEqual(result.returncode, code, result.stderr[-3000:])
@@ -121,6 +122,15 @@ class Routing(unittest.TestCase):
             report["routing"][0]["assigned"], report["routing"][1]["assigned"], "layer by layer"
         )
         self.assertEqual(sorted(self.ranks(report)), list(range(RANKS)))
+        # A run that was kept is that of the trace's content, not of its name.
+        trace = pathlib.Path(self.temporary.name) / "run/report.json"
+        kept = [self.simulate(*WIDE, "--routing", "trace:run", cache=())["routing"]]
+        changed = json.loads(trace.read_text())
+        changed["routing"][0]["assigned"].reverse()
+        trace.write_text(json.dumps(changed))
+        kept.append(self.simulate(*WIDE, "--routing", "trace:run", cache=())["routing"])
+        self.assertEqual(kept[0][0]["assigned"], kept[1][0]["assigned"][::-1])
+        self.assertEqual(kept[0][1], kept[1][1])
         error = self.simulate(*WIDE, "model.num_layers=4", "--routing", "trace:run", code=2)
         self.assertIn("expected experts in the 4 layers 0-3 of this model, got 2 layers", error)
         error = self.simulate(*WIDE, "--routing", "trace:none.json", code=2)

@@ -96,7 +96,8 @@ HostNeed host_need(const RunConfig& config, int ranks_at_once) {
   const OptimizerOptions options = optimizer_options(config);
   const at::ScalarType weights = model_dtype(config.precision);
   const at::ScalarType gradients = c10::promoteTypes(options.grad_dtype, weights);
-  const double copies = config.dp() * config.cp(), state_copies = options.zero1 ? 1 : copies;
+  const double replicas = config.dp() * config.cp(), state_copies = options.zero1 ? 1 : replicas,
+               copies = config.distributed_strategy.fsdp ? 1 : replicas;
   const double trained = config.model.lora ? 0 : parameters;  // adapters are small
   HostNeed need;
   need.weights = whole(parameters * copies * size_of(weights));
@@ -126,7 +127,9 @@ void check_host_memory(const RunConfig& config, int ranks_at_once, std::int64_t 
 
 void check_host_memory_of_weights(const RunConfig& config, std::int64_t available_bytes,
                                   const std::string& limit) {
-  const std::int64_t need = host_need(config, /*ranks_at_once=*/1).weights;
+  RunConfig evaluated = config;
+  evaluated.distributed_strategy.fsdp = false;  // which is about training
+  const std::int64_t need = host_need(evaluated, /*ranks_at_once=*/1).weights;
   if (need <= available_bytes) return;
   throw Error(ExitCode::kDoesNotFit,
               c10::str(config.name,

@@ -14,11 +14,12 @@ namespace trellis::trainer {
 /// rank of a data-parallel group keeps its rows of every weight; a unit of the model, such as a
 /// layer, has them whole only while it runs:
 ///
-///   forward    gather 0 | run 0, gather 1 | run 1, gather 2 | …          then released
-///   backward   … | run 2, gather 1 | run 1 | gradients of 2 are reduce-scattered meanwhile
+///   forward    gather 0 | run 0, gather 1 | run 1, gather 2, release 0 | …
+///   backward   … | run 2, gather 1 | run 1, gather 0, release 2, reduce-scatter 2
 ///
-/// The gather of the next unit travels while one runs. Released weights read as not-a-numbers, so
-/// that a use outside of its unit cannot go unseen.
+/// The gather of the next unit travels while one runs, and so do the gradients of the one before.
+/// The units whose backward is first stay whole after forward. Released weights read as
+/// not-a-numbers, so that a use outside of its unit cannot go unseen.
 class FullySharding {
  public:
   explicit FullySharding(const ParallelState& parallel);
@@ -28,7 +29,6 @@ class FullySharding {
   void end_unit(ParameterList& parameters);
   /// The last unit reads the weights of the first one too: a word embedding that is the head.
   void tie_last_to_first() { tied_ = true; }
-  [[nodiscard]] int num_units() const { return static_cast<int>(units_.size()); }
 
   using Module = std::function<at::Tensor(const at::Tensor& input)>;
   /// Runs the module that has the weights of `unit`; with gradients they are there again when its
@@ -49,6 +49,7 @@ class FullySharding {
 
  private:
   struct Unit;
+  [[nodiscard]] int num_units() const { return static_cast<int>(units_.size()); }
   void start_gather(int unit);
   void gather(int unit);
   void release(int unit);

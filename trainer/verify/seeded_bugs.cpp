@@ -190,12 +190,9 @@ std::vector<SeededBug> make_bugs() {
        "ZeRO-1 updates a rank's shard and leaves the other rows as they were", &has_zero1,
        wrong_group(Axis::kData, {.leaves_out_gather = true})},
       {"shard-updated-twice",
-       "the gradients of a fully sharded layer are added to its shards twice, as when two units "
-       "hold its weights",
-       &is_fully_sharded, wrong_parameters([](Parameter& parameter, const ParallelState&) {
-         if (parameter.unit != 1) return;
-         parameter.tensor.register_hook([](const at::Tensor& grad) { return grad * 2; });
-       })},
+       "each update of a fully sharded weight is applied to its shard twice, as when two units "
+       "hold it",
+       &is_fully_sharded, wrong_config([](RunConfig& config) { config.model.optim.lr *= 2; })},
       {"context-counts-own-labels",
        "a context-parallel rank divides by the labels of one part of the sequence: gradients "
        "are CP times too large",

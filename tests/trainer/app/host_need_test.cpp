@@ -37,7 +37,8 @@ void train(const RunConfig& config, Taken& taken) {
     TrainerHooks hooks;
     hooks.built = [&](ParameterList& parameters) {
       for (const Parameter& parameter : parameters)
-        taken.weights += static_cast<std::int64_t>(parameter.tensor.nbytes());
+        taken.weights += static_cast<std::int64_t>(
+            (parameter.is_fully_sharded() ? parameter.shard : parameter.tensor).nbytes());
     };
     hooks.gradients_reduced = [&](const NeuronZero1Optimizer& optimizer) {
       optimizer.for_each_gradient([&](const at::Tensor& tensor) {
@@ -60,14 +61,17 @@ TEST(HostNeed, IsWhatTheTrainersTensorsTake) {
     Layout layout;
     const char* precision;
     const char* optimizer = "adamw";
+    bool fsdp = false;
   };
   for (const Case& c : std::vector<Case>{{{}, "fp32"},
                                          {{2, 2, 1, true, true}, "mixed_precision"},
                                          {{1, 1, 4, false, true}, "mixed_precision"},
+                                         {{2, 1, 2, true, true}, "mixed_precision", "adamw", true},
                                          {{1, 2, 2, false, false}, "fp32", "sgd"},
                                          {{1, 2, 1, false, true, 2}, "bf16SR"}}) {
     RunConfig config = small_llama(c.layout, c.precision, 1);
     config.model.hidden_size = 64;
+    config.distributed_strategy.fsdp = c.fsdp;
     if (std::string(c.optimizer) != "adamw")
       config.model.optim = default_optim_section(c.optimizer);
     const std::string type = c.precision;
@@ -116,8 +120,9 @@ TEST(HostNeed, ARunThatDoesNotFitIsRefusedWithBothNumbers) {
 }
 
 TEST(HostNeed, AModelThatIsOnlyEvaluatedNeedsItsWeights) {
-  const RunConfig config = small_llama({2, 1, 2, true, true}, "fp32", 1);
+  RunConfig config = small_llama({2, 1, 2, true, true}, "fp32", 1);
   const std::int64_t weights = host_need(config, 1).weights;
+  config.distributed_strategy.fsdp = true;  // of the training
   EXPECT_NO_THROW(check_host_memory_of_weights(config, weights, "a limit"));
   try {
     check_host_memory_of_weights(config, weights - 1, "a limit");
