@@ -102,14 +102,14 @@ std::string why(std::string_view key) {
 ExportedConfig export_megatron(const std::string& file, const std::vector<std::string>& overrides) {
   const ResolvedSettings settings = ResolvedSettings::of_file(file, overrides);
   ExportedConfig exported{.text = Script(settings).text(), .left_out = {}};
-  exported.left_out = left_out(
-      settings, import_megatron_text(exported.text, "result"),
-      {.program = "Megatron-LM",
-       .has = has_argument,
-       .why = why,
-       // The places follow from others where the file has none.
-       .form = {"model_source", "model.model_config",
-                "exp_manager.checkpoint_callback_params.dirpath", "exp_manager.explicit_log_dir"}});
+  // The places follow from others where the file has none.
+  std::vector<std::string_view> form = {"model_source", "model.model_config",
+                                   "exp_manager.checkpoint_callback_params.dirpath",
+                                   "exp_manager.explicit_log_dir"};
+  if (settings.is("model.model_type", "qwen3")) form.emplace_back("model.model_type");
+  exported.left_out =
+      left_out(settings, import_megatron_text(exported.text, "result"),
+               {.program = "Megatron-LM", .has = has_argument, .why = why, .form = form});
   return exported;
 }
 

@@ -25,6 +25,8 @@ constexpr std::string_view kReadOfAll =
     "torch_dtype dtype hidden_act";
 constexpr std::string_view kReadOfDecoders = "attention_bias mlp_bias pretraining_tp";
 constexpr std::string_view kReadOfWindows = "sliding_window use_sliding_window";
+constexpr std::string_view kReadOfQwen3 = "use_sliding_window";
+constexpr std::string_view kWindowsOfQwen3 = "sliding_window max_window_layers";
 constexpr std::string_view kReadOfMixtral =
     "num_local_experts num_experts_per_tok router_aux_loss_coef output_router_logits";
 constexpr std::string_view kReadOfEncoders =
@@ -67,10 +69,12 @@ void list_keys(Model& model) {
       {kReadOfAll, true},
       {kReadOfDecoders, !encoder},
       {kReadOfWindows, type == "mistral" || type == "mixtral"},
+      {kReadOfQwen3, type == "qwen3"},
       {kReadOfMixtral, type == "mixtral"},
       {kReadOfEncoders, encoder},
       {kReadOfBert, type == "bert"},
       {kReadOfVit, type == "vit"}};
+  for (const std::string& word : words_of(kWindowsOfQwen3)) model.all_keys.push_back(word);
   for (const auto& [words, of_type] : groups) {
     for (const std::string& word : words_of(words)) {
       model.all_keys.push_back(word);
@@ -178,6 +182,8 @@ ImportedKey classify_key(const Model& model, const JsonKey& key) {
   if (key.name == "architectures") return architectures(std::move(source), model, key.value);
   if (key.name == "id2label") return labels(std::move(source), model, key.value);
   if (key.name == "layer_types") return layer_types(std::move(source), model, key.value);
+  if (model.read.model_type == "qwen3" && has(words_of(kWindowsOfQwen3), key.name))
+    return ignored(std::move(source), "use_sliding_window is off");
   if (has(model.keys_of_type, key.name)) return read_key(std::move(source), model, key);
   if (const Row* row = find_row(model_rows(), key.name)) {
     if (row->use == RowUse::kIgnored) return ignored(std::move(source), std::string(row->text));

@@ -33,6 +33,7 @@ constexpr MegatronRow kMapped[] = {
     {kNone, "use-rotary-position-embeddings", kMoves, "model.position_embedding_type", "rope"},
     {kNone, "openai-gelu", kMoves, "model.activation", "openai-gelu"},
     {kNone, "apply-query-key-layer-scaling", kMoves, "model.apply_query_key_layer_scaling", "true"},
+    {kNone, "qk-layernorm", kMoves, "model.qk_layernorm", "true"},
     {kNone, "fp32-residual-connection", kMoves, "model.fp32_residual_connection", "true"},
     {kNone, "use-cpu-initialization", kMoves, "model.use_cpu_initialization", "true"},
     {kNone, "fp16-lm-cross-entropy", kMoves, "model.fp16_lm_cross_entropy", "true"},

@@ -212,6 +212,15 @@ class Mistral(Case):
         )
 
 
+class Qwen3(Case):
+    def test_norms_of_queries_and_keys(self):
+        config = transformers.Qwen3Config(**SIZES, head_dim=12)
+        self.check(
+            random_model(transformers.Qwen3ForCausalLM, config),
+            *("model.qk_layernorm=true", "model.kv_channels=12"),
+        )
+
+
 class Gpt2(Case):
     def test_tied_and_transposed(self):
         model = random_model(transformers.GPT2LMHeadModel, transformers.GPT2Config(**GPT2))

@@ -156,6 +156,11 @@ INSTANTIATE_TEST_SUITE_P(
                           8'030'261'248 +
                               std::int64_t{32} * 16 *
                                   (5 * 4096 + 14336 + 4096 + 2 * 1024 + 2 * 14336 + 2 * 4096)},
+                    // As the Hub says of Qwen/Qwen3-8B.
+                    Model{"Qwen3_8B",
+                          "C05.yaml",
+                          8'190'735'360,
+                          {"model_alignment_strategy={sft: {packing: true}}"}},
                     // Rank 16 on queries, values and the output projection of a mixture.
                     Model{"Mixtral_Lora",
                           "hf_mixtral_8x7b",

@@ -155,6 +155,13 @@ void read_mixtral(JsonReader& fields, HfModelConfig& config) {
   config.moe = moe;
 }
 
+/// Its windows are those of layers from max_window_layers on; no published model has them on.
+void read_qwen3(JsonReader& fields, HfModelConfig& config) {
+  constexpr int kHeadDim = 128;  // of a file without head_dim: transformers' Qwen3Config
+  if (!config.head_dim) config.head_dim = kHeadDim;
+  fields.only("use_sliding_window", false);
+}
+
 /// BERT and ViT call the rest alike, and have no key that says more.
 void read_encoder(JsonReader& fields, HfModelConfig& config) {
   fields.positive("layer_norm_eps", config.rms_norm_eps);
@@ -185,8 +192,9 @@ void read_family(JsonReader& fields, HfModelConfig& config) {
                                              join_names(model_types())));
     config.model_type.clear();
   }
+  if (type == "qwen3") read_qwen3(fields, config);
   const json* window_switch = fields.find("use_sliding_window");
-  if (type != "llama" && (window_switch == nullptr || *window_switch == true))
+  if (type != "llama" && type != "qwen3" && (window_switch == nullptr || *window_switch == true))
     fields.positive("sliding_window", config.sliding_window);
   fields.only("attention_bias", false);
   fields.only("mlp_bias", false);
@@ -197,7 +205,8 @@ void read_family(JsonReader& fields, HfModelConfig& config) {
 }  // namespace
 
 const std::vector<std::string>& model_types() {
-  static const std::vector<std::string> types = {"llama", "mistral", "mixtral", "bert", "vit"};
+  static const std::vector<std::string> types = {"llama",   "mistral", "mixtral",
+                                                 "qwen3", "bert",    "vit"};
   return types;
 }
 

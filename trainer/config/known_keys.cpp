@@ -200,6 +200,8 @@ constexpr KeyGroup kGroups[] = {
     // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from
     // config.json.
     {"model", kSupported, "vocab_size torch_dtype", "", "", kOwnKey},
+    // Megatron-LM's --qk-layernorm, and NeMo's key of this name.
+    {"model", kSupported, "qk_layernorm", "", "", kOwnKey},
     // NxDT always fuses them; neuronx-nemo-megatron did not before its 0.5.0 (its ParallelMLP had
     // dense_h_to_4h and dense_h_to_4h_2).
     {"model", kSupported, "fuse_gate_up", "", "", kOwnKey},

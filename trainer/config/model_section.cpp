@@ -99,7 +99,8 @@ void read_lengths(SectionReader& reader, const HfModelConfig& published, ModelSe
 
 /// What is built: of an hf model by its type, of a Megatron model by its structure
 /// (read_structure).
-std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfig& published) {
+void read_architecture(SectionReader& reader, bool hf, const HfModelConfig& published,
+                       ModelSection& section) {
   if (!hf && reader.has("model_type"))
     reader.problem("model_type",
                    "belongs to model_source hf; Megatron models say what they are made of");
@@ -108,12 +109,13 @@ std::string read_architecture(SectionReader& reader, bool hf, const HfModelConfi
   const std::string type =
       otherwise == "mixtral" && !reader.has("model_type")
           ? otherwise
-          : reader.one_of("model_type", otherwise, {"llama", "mistral", "bert", "vit"});
+          : reader.one_of("model_type", otherwise, {"llama", "mistral", "qwen3", "bert", "vit"});
   if (!published.model_type.empty() && type != published.model_type) {
     reader.problem("model_type", fmt::format("{} contradicts {} of model_config; remove it", type,
                                              published.model_type));
   }
-  return hf && (type == "bert" || type == "vit") ? type : "llama";
+  section.architecture = hf && (type == "bert" || type == "vit") ? type : "llama";
+  section.qk_layernorm = hf && type == "qwen3";
 }
 
 void read_sizes(SectionReader& reader, const HfModelConfig& published, ModelSection& section) {
@@ -240,7 +242,7 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   const bool hf = surroundings.hf;
   const HfModelConfig published = read_model_config(reader, surroundings);
   ModelSection section;
-  section.architecture = read_architecture(reader, hf, published);
+  read_architecture(reader, hf, published, section);
   read_sizes(reader, published, section);
   if (!section.image)
     read_vocabulary(reader,

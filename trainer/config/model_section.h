@@ -170,6 +170,9 @@ struct ModelSection {
   bool share_embeddings_and_output_weights = false;
   double hidden_dropout = 0, attention_dropout = 0, ffn_dropout = 0;
   bool apply_query_key_layer_scaling = false;
+  /// The heads of queries and keys are normalised, each by itself, before RoPE: Qwen3, and
+  /// Megatron-LM's --qk-layernorm.
+  bool qk_layernorm = false;
   bool fp32_residual_connection = false;
   std::optional<int> sliding_window;  ///< a token attends to itself and the window − 1 before it
 

@@ -25,10 +25,10 @@ struct Structure {
   Activation activation = Activation::kSwiglu;
   TransformerBlock block = TransformerBlock::kPreLn;
   PositionEmbedding positions = PositionEmbedding::kRope;
-  bool has_bias = false, tied = false;
+  bool has_bias = false, tied = false, qk_layernorm = false;
 };
 
-/// `section`: its architecture and whether its head is tied are known.
+/// `section`: its architecture, whether its head is tied and whether it is Qwen3 are known.
 Structure family_structure(bool hf, const ModelSection& section) {
   const auto absolute = PositionEmbedding::kLearnedAbsolute;
   if (!hf)
@@ -52,7 +52,8 @@ Structure family_structure(bool hf, const ModelSection& section) {
             absolute,
             true,
             false};
-  return {.tied = section.share_embeddings_and_output_weights};
+  return {.tied = section.share_embeddings_and_output_weights,
+          .qk_layernorm = section.qk_layernorm};
 }
 
 /// One of Megatron's choices that the family of an hf model has decided.
@@ -73,6 +74,9 @@ void check_hf_structure(SectionReader& reader, const ModelSection& section,
            name_of(family.positions));
   has_only("has_bias", section.has_bias == family.has_bias,
            family.has_bias ? "biases" : "no biases");
+  has_only("qk_layernorm", section.qk_layernorm == family.qk_layernorm,
+           family.qk_layernorm ? "norms of queries and keys"
+                               : "no norms of queries and keys, unless model_type is qwen3");
   if (!is_encoder(section)) return;
   has_only("share_embeddings_and_output_weights",
            section.share_embeddings_and_output_weights == family.tied,
@@ -119,6 +123,7 @@ void read_structure(SectionReader& reader, bool hf, ModelSection& section) {
   section.activation = read_enum(reader, "activation", family.activation);
   section.transformer_block_type = read_enum(reader, "transformer_block_type", family.block);
   section.position_embedding = read_enum(reader, "position_embedding_type", family.positions);
+  section.qk_layernorm = reader.get<bool>("qk_layernorm", family.qk_layernorm);
   section.has_bias = reader.get<bool>("has_bias", family.has_bias);
   section.share_embeddings_and_output_weights =
       reader.get<bool>("share_embeddings_and_output_weights", family.tied);

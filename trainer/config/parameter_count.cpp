@@ -8,7 +8,7 @@ namespace trellis::trainer {
 namespace {
 
 struct Sizes {
-  std::int64_t hidden, ffn, query, key_value, gates, tp;
+  std::int64_t hidden, ffn, head, query, key_value, gates, tp;
 };
 
 /// Of the adapter of a module: A whole on each rank next to a layer that is cut by its outputs, B
@@ -64,11 +64,12 @@ std::int64_t norm(const ModelSection& model, std::int64_t size) {
   return model.normalization == Normalization::kRmsNorm ? size : 2 * size;
 }
 
-/// Those of the residual stream are whole on each rank; Normformer's inside the MLP is cut with
+/// Those of the residual stream and of heads are whole on each rank; Normformer's inside the MLP is cut with
 /// what it normalizes.
 std::int64_t norms(const ModelSection& model, const Sizes& s) {
   const bool normformer = model.transformer_block_type == TransformerBlock::kNormformer;
-  return 2 * norm(model, s.hidden) +
+  const std::int64_t of_heads = model.qk_layernorm ? 2 * norm(model, s.head) : 0;
+  return 2 * norm(model, s.hidden) + of_heads +
          (normformer ? norm(model, s.hidden) + norm(model, s.ffn / s.tp) : 0);
 }
 
@@ -101,6 +102,7 @@ ParameterCounts count_parameters(const ModelSection& model, int tp, int kv_copie
       model.head_dim > 0 ? model.head_dim : model.hidden_size / model.num_attention_heads;
   const Sizes s{model.hidden_size,
                 model.ffn_hidden_size,
+                head,
                 model.num_attention_heads * head,
                 model.num_kv_heads * head * kv_copies,
                 is_gated(model.activation) ? 2 : 1,

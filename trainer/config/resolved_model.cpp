@@ -145,6 +145,10 @@ void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source
   write_sizes(out, section);
   write_structure(out, section);
   write_positions(out, section, config.model_source == "hf");
+  if (section.qk_layernorm) {
+    if (config.model_source == "hf") out.text("model_type", "qwen3");
+    out.boolean("qk_layernorm", true);
+  }
   out.boolean("qkv_linear", section.qkv_linear);
   out.boolean("fuse_qkv", section.fuse_qkv);
   if (!section.fuse_gate_up) out.boolean("fuse_gate_up", false);

@@ -1,5 +1,6 @@
 #include "trainer/modules/norm.h"
 
+#include "trainer/modules/module_names.h"
 #include "trainer/modules/recompute.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/parallel_layers/mappings.h"
@@ -39,6 +40,25 @@ at::Tensor Norm::forward(const at::Tensor& input) const {
             .to(dtype_);
       });
 }
+
+namespace {
+
+/// As for a norm of a part of the sequence, each TP rank has a part of what the weight scales.
+ModuleContext summed_over_tp(ModuleContext context) {
+  context.sequence_parallel = true;
+  return context;
+}
+
+ModelSection sized_as_head(ModelSection config) {
+  config.hidden_size = static_cast<int>(head_dim(config));
+  return config;
+}
+
+}  // namespace
+
+HeadNorm::HeadNorm(const ModuleContext& context, const std::string& path,
+                   const ModelSection& config)
+    : norm_(summed_over_tp(context), path, sized_as_head(config)) {}
 
 ShardedNorm::ShardedNorm(const ModuleContext& context, const std::string& path,
                          const ModelSection& config, std::int64_t size)

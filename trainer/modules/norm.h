@@ -28,6 +28,19 @@ class Norm {
   std::shared_ptr<StepPosition> position_;
 };
 
+/// The same normalisation of each head of queries or keys, [s, b, heads/TP, d] → the same: one
+/// weight of d for all heads (Qwen3, transformers 5.23 modeling_qwen3.py; Megatron-core's
+/// q_layernorm and k_layernorm). A TP rank has its own heads, so the weight's gradient is summed
+/// over TP.
+class HeadNorm {
+ public:
+  HeadNorm(const ModuleContext& context, const std::string& path, const ModelSection& config);
+  [[nodiscard]] at::Tensor forward(const at::Tensor& heads) const { return norm_.forward(heads); }
+
+ private:
+  Norm norm_;
+};
+
 /// The same normalisation of a tensor whose last dimension is sharded over TP: mean and variance
 /// are those of the whole dimension. Normformer has one inside its MLP.
 class ShardedNorm {

@@ -111,6 +111,10 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
               .input_is_parallel = true,
               .partition = qkv_.query_columns()}),
       scope_(context.scope(path)) {
+  if (config.qk_layernorm) {
+    query_norm_.emplace(context, path + "." + names.query_norm, config);
+    key_norm_.emplace(context, path + "." + names.key_norm, config);
+  }
   const std::string dense = path + "." + names.attention_output;
   if (config.lora && config.lora->targets_module(dense, "o_proj"))
     dense_lora_.emplace(context, *config.lora, dense, config.num_attention_heads * head_dim(config),
@@ -120,9 +124,12 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
   const auto [query, key, value] = qkv_.forward(input);
-  KvCache::Keys keys{rotate(key, sequence.rotary), value};
+  const auto positioned = [&](const at::Tensor& heads, const std::optional<HeadNorm>& norm) {
+    return rotate(norm ? norm->forward(heads) : heads, sequence.rotary);
+  };
+  KvCache::Keys keys{positioned(key, key_norm_), value};
   if (sequence.cache != nullptr) keys = sequence.cache->add(layer_, keys.key, keys.value);
-  const at::Tensor attended = core_.forward(rotate(query, sequence.rotary), keys.key, keys.value,
+  const at::Tensor attended = core_.forward(positioned(query, query_norm_), keys.key, keys.value,
                                             sequence.allowed, sequence.ring);
   const at::Tensor output = dense_.forward(attended);
   return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);

@@ -11,6 +11,7 @@
 #include "trainer/modules/core_attention.h"
 #include "trainer/modules/kv_cache.h"
 #include "trainer/modules/module_names.h"
+#include "trainer/modules/norm.h"
 #include "trainer/modules/rotary_embedding.h"
 #include "trainer/parallel_layers/layers.h"
 #include "trainer/parallel_layers/lora.h"
@@ -61,6 +62,7 @@ class SelfAttention {
  private:
   int layer_;
   QkvProjection qkv_;
+  std::optional<HeadNorm> query_norm_, key_norm_;
   CoreAttention core_;
   RowParallelLinear dense_;
   std::optional<RowParallelLora> dense_lora_;

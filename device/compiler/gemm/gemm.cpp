@@ -20,8 +20,6 @@ using isa::AluOp;
 using isa::DType;
 using isa::Engine;
 
-constexpr std::int64_t kPieces = 4;  // of K, in which the first loads of a block arrive
-
 /// One operand as [rows, depth]: rows are M or N, depth is K.
 struct Side {
   std::uint32_t buffer = 0;
@@ -34,12 +32,21 @@ struct Side {
   Phase::Region staging;  ///< transposed: where its loads land
 };
 
-/// Rows of a side on chip: [k on 128 partitions, k tile, width].
+/// Rows of a side on chip: [k on 128 partitions, k tile, width], of which the first ones are used.
+/// Those of a block that is transposed lie in groups, [group, k on 128 partitions, k tile, rows of
+/// a group], so that the first of them can be multiplied while the rest arrives.
 struct Held {
   TileId tile = isa::kNone;
-  std::vector<TileId> pieces;  ///< the same memory cut along K: each can be used as soon as it is
-                               ///< there; empty: not cut
-  std::int64_t width = 0;
+  std::vector<TileId> parts;  ///< the same memory cut along K, or into its groups: each can be used
+                              ///< as soon as it is there; empty: not cut
+  std::int64_t k_step = 0;    ///< elements between k tiles: the width, or the rows of a group
+  std::int64_t row_step =
+      1;                   ///< elements between rows; of groups between their first rows, per row
+  std::int64_t first = 0;  ///< k tile
+  std::int64_t group = 0;  ///< rows of a group; 0: none
+  [[nodiscard]] Index at(const Index& k_tile, const Index& row) const {
+    return (k_tile + Index(first)) * k_step + row * row_step;
+  }
 };
 
 /// Part of c: rows [m0, m0 + rows) and columns [n0, n0 + columns).
@@ -62,9 +69,9 @@ class GemmLowering {
     a_ = side(gemm.a, r - 2, r - 1, 1);
     b_ = side(gemm.b, r - 1, r - 2, 2);
     tiles_per_pass_ = k_tiles_per_pass(gemm, core_version_);
-    plan_ = gemm.plan ? *gemm.plan
-                      : choose_gemm_plan(gemm_shape(gemm, builder.core()), builder.core(),
-                                         builder.sbuf_bytes());
+    const GemmShape shape = gemm_shape(gemm, builder.core());
+    plan_ = gemm.plan ? *gemm.plan : choose_gemm_plan(shape, builder.core(), builder.sbuf_bytes());
+    in_pieces_ = starts_in_pieces(shape, plan_);
   }
 
   Phase run() {
@@ -152,19 +159,31 @@ class GemmLowering {
     if (rest > 0) phase_.scope([&] { block(blocks_[full % copies], full * plan_.block, rest); });
   }
 
-  /// Room for `width` rows of a side. A side that streams or stays for the first time in pieces has
-  /// them side by side in memory.
+  /// Room for `width` rows of a side.
   Held hold(const Side& side, std::int64_t width) {
     const std::int64_t size = isa::size_bytes(side.dtype), tiles = ceil_div(k_, kP);
-    const Phase::Region region = phase_.reserve(tiles * width * size);
-    Held held{phase_.sbuf_in(region, tiles * width * size, 1), {}, width};
+    const bool grouped = side.transposed && &side == &staying();
+    const std::int64_t group = grouped ? gemm_group(plan_) : width,
+                       bytes = tiles * ceil_div(width, group) * group * size;
+    const Phase::Region region = phase_.reserve(bytes);
+    Held held{phase_.sbuf_in(region, bytes, 1), {}, group};
     if (side.transposed) phase_.scatter(held.tile);
-    if (!has_head() || width * size % 64 != 0) return held;
-    for (std::int64_t p = 0; p < kPieces; ++p) {
-      const std::int64_t from = piece_begin(p), bytes = (piece_begin(p + 1) - from) * width * size;
-      held.pieces.push_back(
-          phase_.sbuf_in({region.address + from * width * size, bytes}, bytes, 1));
+    const auto part = [&](std::int64_t from, std::int64_t to) {
+      held.parts.push_back(phase_.sbuf_in({region.address + from * size, (to - from) * size},
+                                          (to - from) * size, 1));
+    };
+    if (grouped) {
+      held.group = group;
+      held.row_step = tiles;
+      for (std::int64_t row = 0; row < width; row += group) {
+        part(row * tiles, (row + group) * tiles);
+        phase_.scatter(held.parts.back());
+      }
+      return held;
     }
+    if (!in_pieces_ || side.transposed || width * size % 64 != 0) return held;
+    for (std::int64_t p = 0; p < kHeadPieces; ++p)
+      part(piece_begin(p) * width, piece_begin(p + 1) * width);
     return held;
   }
 
@@ -172,21 +191,12 @@ class GemmLowering {
     return core_version_ >= 3 && isa::size_bytes(dtype) == 2 ? dtype : DType::kFp32;
   }
   [[nodiscard]] std::int64_t piece_begin(std::int64_t piece) const {
-    return k_ / kP / tiles_per_pass_ * piece / kPieces * tiles_per_pass_;
+    return k_ / kP / tiles_per_pass_ * piece / kHeadPieces * tiles_per_pass_;
   }
-  /// The first panel of a block meets it piece by piece, so that the array starts before everything
-  /// is there.
-  [[nodiscard]] bool has_head() const {
-    return !gemm_.addend && !a_.transposed && !b_.transposed && k_ % kP == 0 &&
-           k_ >= kPieces * kP * tiles_per_pass_;
-  }
-
   void block(const Held& stay, const Index& first, std::int64_t rows) {
     const Side& stream = streaming();
     const std::int64_t full = stream.rows / plan_.panel, rest = stream.rows % plan_.panel,
                        panels = full + (rest > 0 ? 1 : 0);
-    const bool head =
-        !stay.pieces.empty() && !panels_[0].pieces.empty() && rows == stay.width && full > 0;
     const auto size_of = [&](std::int64_t t) { return t < full ? plan_.panel : rest; };
     const auto bring = [&](const Index& t, std::int64_t size, int buffer) {
       load(stream, t * plan_.panel, size, panels_[buffer]);
@@ -198,10 +208,16 @@ class GemmLowering {
     const Ref bias = plan_.rows_stay ? Ref{} : load_bias(first, rows);
     bias_ = bias;
     std::int64_t t = 0;
-    if (head) {
-      load_head(stay, first, rows);
+    if (!stay.parts.empty()) {
+      if (stay.group > 0) {
+        bring(0, size_of(0), 0);
+        first_panel_by_groups(stay, first, rows, size_of(0));
+      } else {
+        load_head(stay, first, rows, size_of(0));
+      }
       if (panels > 1) bring(1, size_of(1), 1);
-      phase_.scope([&] { panel(stay, first, rows, panels_[0], 0, plan_.panel, true); });
+      if (stay.group == 0)
+        phase_.scope([&] { panel(stay, first, rows, panels_[0], 0, size_of(0), true); });
       t = 1;
     } else {
       bring(0, size_of(0), 0);
@@ -223,12 +239,73 @@ class GemmLowering {
     }
   }
 
-  /// Both sides of the first panel, piece by piece.
-  void load_head(const Held& stay, const Index& first, std::int64_t rows) {
-    for (std::int64_t p = 0; p < kPieces; ++p) {
-      load_piece(streaming(), 0, plan_.panel, panels_[0], p);
+  /// Both sides of the first panel, piece by piece; one that is transposed comes first, as a whole:
+  /// pieces of its rows would be short.
+  void load_head(const Held& stay, const Index& first, std::int64_t rows, std::int64_t panel) {
+    const bool whole = panels_[0].parts.empty();
+    if (whole) load(streaming(), 0, panel, panels_[0]);
+    for (std::int64_t p = 0; p < kHeadPieces; ++p) {
+      if (!whole) load_piece(streaming(), 0, panel, panels_[0], p);
       load_piece(staying(), first, rows, stay, p);
     }
+  }
+
+  /// The first panel meets a block that is transposed group by group: the next one is transposed
+  /// while this one is multiplied.
+  void first_panel_by_groups(const Held& stay, const Index& first, std::int64_t rows,
+                             std::int64_t size) {
+    const std::int64_t count = ceil_div(rows, stay.group);
+    const auto rows_in = [&](std::int64_t g) {
+      return std::min(stay.group, rows - g * stay.group);
+    };
+    const auto group = [&](std::int64_t g) {
+      return Held{stay.parts[static_cast<std::size_t>(g)], {}, stay.k_step, 1, 0, stay.group};
+    };
+    int loads = 0;
+    const auto bring = [&](std::int64_t g) {
+      for (std::int64_t row = 0; row < rows_in(g); row += kP)
+        load_rows(first + Index(g * stay.group), row, std::min(kP, rows_in(g) - row), group(g),
+                  loads++);
+    };
+    const Ref bias = bias_;
+    const auto use = [&](std::int64_t g) {
+      if (g + 1 < count) bring(g + 1);
+      const Index offset(g * stay.group);
+      if (!plan_.rows_stay) bias_.index = bias.index + offset;
+      panel(group(g), first + offset, rows_in(g), panels_[0], 0, size, false);
+    };
+    bring(0);
+    // Neighbouring groups of one tile of rows need different banks.
+    const std::int64_t together = plan_.rows_stay ? rows_per_turn(size) : 1;
+    for (std::int64_t g = 0; g < count; g += together) {
+      phase_.scope([&] {
+        for (std::int64_t i = g; i < std::min(g + together, count); ++i) use(i);
+      });
+    }
+    bias_ = bias;
+  }
+
+  /// Rows [row, row + rows) of a group, at most a tile. Each load has its part of the staging
+  /// memory, as far as it goes: in code without a loop a ring would wait for the one before.
+  void load_rows(const Index& row0, std::int64_t row, std::int64_t rows, const Held& into,
+                 int number) {
+    const Side& s = staying();
+    const std::int64_t line = 64, bytes = ceil_div(k_ * isa::size_bytes(s.dtype), line) * line;
+    const std::int64_t parts = std::max<std::int64_t>(1, s.staging.bytes / bytes),
+                       each = s.staging.bytes / parts / line * line;
+    load_transposed(phase_, {.buffer = s.buffer,
+                             .dtype = s.dtype,
+                             .offset = Index(s.offset) + batch_offset(s.view) +
+                                       (row0 + Index(row)) * s.row_stride,
+                             .row_stride = s.row_stride,
+                             .rows = rows,
+                             .depth = k_,
+                             .dst = into.tile,
+                             .width = into.k_step,
+                             .first = row,
+                             .staging = {s.staging.address + number % parts * each, each},
+                             .transposed = transposed_dtype(s.dtype),
+                             .banks = transpose_banks_});
   }
 
   // ── loads ──
@@ -236,32 +313,34 @@ class GemmLowering {
   void load(const Side& s, const Index& row0, std::int64_t rows, const Held& into) {
     const Index offset = Index(s.offset) + batch_offset(s.view) + row0 * s.row_stride;
     if (s.transposed) {
-      load_transposed(phase_, {s.buffer, s.dtype, offset, s.row_stride, rows, k_, into.tile, rows,
-                               s.staging, transposed_dtype(s.dtype), transpose_banks_});
+      load_transposed(phase_,
+                      {s.buffer, s.dtype, offset, s.row_stride, rows, k_, into.tile, into.k_step, 0,
+                       s.staging, transposed_dtype(s.dtype), transpose_banks_});
       return;
     }
-    load_tiles(s, offset, rows, into.tile, 0, k_ / kP);
+    load_tiles(s, offset, rows, into.tile, into.k_step, 0, k_ / kP);
     const std::int64_t full = k_ / kP, rest = k_ % kP;
     if (rest == 0) return;
-    phase_.load(phase_.at(into.tile, s.dtype, static_cast<int>(rest), row(rows), full * rows),
-                Phase::hbm(s.buffer, s.dtype, static_cast<int>(rest), s.depth_stride,
-                           {{s.row_stride, static_cast<std::int32_t>(rows)}},
-                           offset + Index(full * kP * s.depth_stride)));
+    phase_.load(
+        phase_.at(into.tile, s.dtype, static_cast<int>(rest), row(rows), full * into.k_step),
+        Phase::hbm(s.buffer, s.dtype, static_cast<int>(rest), s.depth_stride,
+                   {{s.row_stride, static_cast<std::int32_t>(rows)}},
+                   offset + Index(full * kP * s.depth_stride)));
   }
 
   void load_piece(const Side& s, const Index& row0, std::int64_t rows, const Held& into,
                   std::int64_t piece) {
     const Index offset = Index(s.offset) + batch_offset(s.view) + row0 * s.row_stride;
-    load_tiles(s, offset, rows, into.pieces[static_cast<std::size_t>(piece)], piece_begin(piece),
-               piece_begin(piece + 1));
+    load_tiles(s, offset, rows, into.parts[static_cast<std::size_t>(piece)], into.k_step,
+               piece_begin(piece), piece_begin(piece + 1));
   }
 
-  /// K tiles [from, to) into a tile that begins with the first of them.
+  /// K tiles [from, to) into a tile of `width` that begins with the first of them.
   void load_tiles(const Side& s, const Index& offset, std::int64_t rows, TileId into,
-                  std::int64_t from, std::int64_t to) {
+                  std::int64_t width, std::int64_t from, std::int64_t to) {
     if (from == to) return;
     const auto tiles = static_cast<std::int32_t>(to - from), n = static_cast<std::int32_t>(rows);
-    phase_.load(phase_.at(into, s.dtype, kP, {{rows, tiles}, {1, n}}),
+    phase_.load(phase_.at(into, s.dtype, kP, {{width, tiles}, {1, n}}),
                 Phase::hbm(s.buffer, s.dtype, kP, s.depth_stride,
                            {{s.depth_stride * kP, tiles}, {s.row_stride, n}},
                            offset + Index(from * kP * s.depth_stride)));
@@ -271,44 +350,50 @@ class GemmLowering {
 
   void panel(const Held& stay, const Index& first, std::int64_t rows, const Held& stream,
              const Index& at, std::int64_t size, bool head) {
-    const Held a{(plan_.rows_stay ? stay : stream).tile, (plan_.rows_stay ? stay : stream).pieces,
-                 plan_.rows_stay ? rows : size};
-    const Held b{(plan_.rows_stay ? stream : stay).tile, (plan_.rows_stay ? stream : stay).pieces,
-                 plan_.rows_stay ? size : rows};
-    const Area area{plan_.rows_stay ? first : at, a.width, plan_.rows_stay ? at : first, b.width};
+    const Held& a = plan_.rows_stay ? stay : stream;
+    const Held& b = plan_.rows_stay ? stream : stay;
+    const Area area = plan_.rows_stay ? Area{first, rows, at, size} : Area{at, size, first, rows};
     if (plan_.rows_stay) bias_ = load_bias(area.n0, area.columns);
     std::int64_t done = head ? head_rows(a, b, area) : 0;
-    // Neighbouring products need different banks: several rows per turn where one has few columns.
-    const std::int64_t banks = std::min<std::int64_t>(banks_, 4),
-                       per_turn =
-                           std::max<std::int64_t>(1, banks / ceil_div(area.columns, kMoving));
-    const std::int64_t turns = (a.width - done) / (kP * per_turn);
+    const std::int64_t per_turn = rows_per_turn(area.columns);
+    const std::int64_t turns = (area.rows - done) / (kP * per_turn);
     phase_.loop(turns, [&](const Index& i) {
       for (std::int64_t r = 0; r < per_turn; ++r)
         rows_of(a, b, area, (i * per_turn + Index(r)) * kP + Index(done), kP);
     });
-    for (done += turns * per_turn * kP; done < a.width; done += kP)
-      rows_of(a, b, area, done, std::min(kP, a.width - done));
+    for (done += turns * per_turn * kP; done < area.rows; done += kP)
+      rows_of(a, b, area, done, std::min(kP, area.rows - done));
+  }
+
+  /// Neighbouring products need different banks: several tiles of rows per turn where one has few
+  /// columns.
+  [[nodiscard]] std::int64_t rows_per_turn(std::int64_t columns) const {
+    return std::max<std::int64_t>(1,
+                                  std::min<std::int64_t>(banks_, 4) / ceil_div(columns, kMoving));
+  }
+
+  [[nodiscard]] Held piece_of(const Held& held, std::int64_t piece) const {
+    if (held.parts.empty()) return {held.tile, {}, held.k_step, 1, piece_begin(piece)};
+    return {held.parts[static_cast<std::size_t>(piece)], {}, held.k_step};
   }
 
   /// As many rows as PSUM holds sums of, K outermost. Returns how many.
   std::int64_t head_rows(const Held& a, const Held& b, const Area& area) {
-    const std::int64_t across = ceil_div(area.columns, kMoving),
-                       tall = std::min(banks_ / across, a.width / kP);
+    const std::int64_t width = moving_width(area.columns), across = ceil_div(area.columns, width),
+                       tall = std::min(banks_ / across, area.rows / kP);
     phase_.scope([&] {
       std::vector<std::vector<Ref>> sums(static_cast<std::size_t>(tall));
       for (auto& line : sums) {
-        for (std::int64_t n = 0; n < area.columns; n += kMoving) {
+        for (std::int64_t n = 0; n < area.columns; n += width) {
           line.push_back(
-              phase_.at(phase_.psum(), DType::kFp32, kP, row(std::min(kMoving, area.columns - n))));
+              phase_.at(phase_.psum(), DType::kFp32, kP, row(std::min(width, area.columns - n))));
         }
       }
-      for (std::int64_t p = 0; p < kPieces; ++p) {
+      for (std::int64_t p = 0; p < kHeadPieces; ++p) {
         for (std::int64_t r = 0; r < tall; ++r) {
           for (std::int64_t c = 0; c < across; ++c) {
             const Ref& sum = sums[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)];
-            accumulate(sum, {a.pieces[static_cast<std::size_t>(p)], {}, a.width}, r * kP, kP,
-                       {b.pieces[static_cast<std::size_t>(p)], {}, b.width}, c * kMoving,
+            accumulate(sum, piece_of(a, p), r * kP, kP, piece_of(b, p), c * width,
                        piece_begin(p + 1) - piece_begin(p), p > 0);
           }
         }
@@ -322,17 +407,16 @@ class GemmLowering {
   /// Rows [m1, m1 + rows) of an area.
   void rows_of(const Held& a, const Held& b, const Area& area, const Index& m1, std::int64_t rows) {
     const Results results = make_results(area, m1, rows);
-    for (std::int64_t n = 0; n < area.columns; n += kMoving) {
-      const std::int64_t width = std::min(kMoving, area.columns - n);
+    const std::int64_t most = b.group > 0 ? b.group : moving_width(area.columns);
+    for (std::int64_t n = 0; n < area.columns; n += most) {
+      const std::int64_t width = std::min(most, area.columns - n);
       const Ref sum = phase_.at(phase_.psum(), DType::kFp32, static_cast<int>(rows), row(width));
       const std::int64_t full = k_ / kP, rest = k_ % kP;
       accumulate(sum, a, m1, rows, b, n, full, false);
       if (rest > 0) {
         phase_.matmul(
-            sum,
-            phase_.at(a.tile, a_array(), static_cast<int>(rest), row(rows),
-                      Index(full * a.width) + m1),
-            phase_.at(b.tile, b_array(), static_cast<int>(rest), row(width), full * b.width + n),
+            sum, phase_.at(a.tile, a_array(), static_cast<int>(rest), row(rows), a.at(full, m1)),
+            phase_.at(b.tile, b_array(), static_cast<int>(rest), row(width), b.at(full, n)),
             full > 0);
       }
       evict(sum, results, rows, n, width);
@@ -343,10 +427,11 @@ class GemmLowering {
   void finish_rows(const Area& area, const Index& m1, std::int64_t rows,
                    const std::vector<Ref>& sums) {
     const Results results = make_results(area, m1, rows);
+    const std::int64_t width = moving_width(area.columns);
     std::int64_t n = 0;
     for (const Ref& sum : sums) {
-      evict(sum, results, rows, n, std::min(kMoving, area.columns - n));
-      n += kMoving;
+      evict(sum, results, rows, n, std::min(width, area.columns - n));
+      n += width;
     }
     store(area, m1, rows, results);
   }
@@ -362,12 +447,12 @@ class GemmLowering {
     const auto operand = [&](const Held& held, DType dtype, std::int64_t columns, const Index& at) {
       if (tiles_per_pass_ == 1) return phase_.at(held.tile, dtype, kP, row(columns), at);
       return phase_.at(held.tile, dtype, kP,
-                       {{held.width, 2}, {1, static_cast<std::int32_t>(columns)}}, at);
+                       {{held.k_step, 2}, {1, static_cast<std::int32_t>(columns)}}, at);
     };
     phase_.loop(passes, [&](const Index& pass) {
       const Index kt = pass * tiles_per_pass_;
-      phase_.matmul(sum, operand(a, a_array(), rows, kt * a.width + m1),
-                    operand(b, b_array(), width, kt * b.width + Index(n)), onto || passes > 1,
+      phase_.matmul(sum, operand(a, a_array(), rows, a.at(kt, m1)),
+                    operand(b, b_array(), width, b.at(kt, n)), onto || passes > 1,
                     !onto && passes > 1,
                     tiles_per_pass_ == 1 ? isa::MatmulMode::kDense : isa::MatmulMode::kDoubleRow);
     });
@@ -493,6 +578,7 @@ class GemmLowering {
   Batch batch_;
   Side a_, b_;
   GemmPlan plan_;
+  bool in_pieces_ = false;  ///< starts_in_pieces
   std::array<Held, 2> blocks_, panels_;
   Phase::Region transpose_banks_;  ///< banks for transposes
   std::int64_t banks_ = 0;         ///< left for sums

@@ -37,6 +37,17 @@ struct GemmPlan {
 /// How many of them may be on their way when they are not a whole block.
 inline constexpr int kGemmStagingSlots = 4;
 
+/// The first panel of a block meets it in so many pieces of K, so that the array starts before
+/// everything is there.
+inline constexpr std::int64_t kHeadPieces = 4;
+/// Whether it does: not with an addend, and not with a block that is transposed, which arrives as a
+/// whole since pieces of its rows would be short.
+[[nodiscard]] bool starts_in_pieces(const GemmShape& shape, const GemmPlan& plan);
+
+/// Rows or columns of a block that are transposed together, and multiplied while the next ones are:
+/// a tile of rows, or as many columns as move at a time.
+[[nodiscard]] std::int64_t gemm_group(const GemmPlan& plan);
+
 /// SBUF bytes per partition that a plan takes.
 [[nodiscard]] std::int64_t gemm_sbuf_bytes(const GemmShape& shape, const GemmPlan& plan);
 

@@ -79,7 +79,8 @@ class OperandTransposer {
     const auto n = static_cast<std::int32_t>(tiles);
     const isa::Dim columns{1, static_cast<std::int32_t>(rows)};
     phase_.copy(groups_done_ % 2 == 1 ? isa::Engine::kVector : isa::Engine::kScalar,
-                phase_.at(w_.dst, w_.dtype, p, {{w_.width, n}, columns}, kt * w_.width + r0),
+                phase_.at(w_.dst, w_.dtype, p, {{w_.width, n}, columns},
+                          kt * w_.width + r0 + Index(w_.first)),
                 phase_.at(bank, w_.transposed, p, {{kP, n}, columns}));
   }
 

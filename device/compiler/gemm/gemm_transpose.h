@@ -14,6 +14,7 @@ struct TransposedLoad {
   std::int64_t rows = 0, depth = 0;
   TileId dst = 0;
   std::int64_t width = 0;  ///< elements between consecutive k tiles in dst
+  std::int64_t first = 0;  ///< row of dst that the first one becomes
   Phase::Region staging;   ///< where the loads land, as rings of what fits
   isa::DType transposed =
       isa::DType::kFp32;  ///< in PSUM; from NeuronCore-v3 on 16-bit data may stay so

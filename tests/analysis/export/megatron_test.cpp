@@ -124,6 +124,7 @@ std::string random_script(std::mt19937& random) {
       {"--apply-layernorm-1p", {""}},
       {"--swiglu", {""}},
       {"--openai-gelu", {""}},
+      {"--qk-layernorm", {""}},
       {"--disable-bias-linear", {""}},
       {"--untie-embeddings-and-output-weights", {""}},
       {"--window-size", {"15,0", "63,0"}},

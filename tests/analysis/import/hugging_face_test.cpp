@@ -137,6 +137,26 @@ std::vector<std::string> keys_with(const ImportedConfig& imported, ImportStatus 
   return keys;
 }
 
+/// Qwen/Qwen3-8B's config.json.
+TEST_F(HuggingFace, Qwen3HasNormsOfQueriesAndKeys) {
+  json config = json::parse(R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 12288,
+    "max_position_embeddings": 40960, "max_window_layers": 36, "model_type": "qwen3",
+    "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+    "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})");
+  const ImportedConfig imported = import(config);
+  EXPECT_TRUE(keys_with(imported, ImportStatus::kUnclassified).empty());
+  EXPECT_TRUE(keys_with(imported, ImportStatus::kUnsupported).empty());
+  EXPECT_EQ(status(imported, "config.use_sliding_window"), ImportStatus::kMapped);
+  config["use_sliding_window"] = true;
+  EXPECT_EQ(status(import(config), "config.use_sliding_window"), ImportStatus::kUnsupported)
+      << "its windows begin at a layer";
+}
+
 TEST_F(HuggingFace, EveryFieldIsKnownAndNoneIsLost) {
   json args = all_arguments();
   args.update(neuron_arguments());

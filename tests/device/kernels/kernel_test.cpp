@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <map>
 #include <random>
@@ -66,6 +67,38 @@ std::string text(const KernelRequest& r) {
   std::string out = r.name + " " + r.dtype;
   for (const auto& [name, value] : r.sizes) out += " " + name + "=" + std::to_string(value);
   return out;
+}
+
+/// FLOP per second of a square product.
+double rate_of_square(std::int64_t size, bool lhs_transposed, bool rhs_transposed,
+                      const sim::SystemConfig& system, sim::Simulator& simulator) {
+  KernelRequest request;
+  request.name = "matmul";
+  request.sizes = {{"m", size},
+                   {"k", size},
+                   {"n", size},
+                   {"lhs_transposed", lhs_transposed ? 1 : 0},
+                   {"rhs_transposed", rhs_transposed ? 1 : 0}};
+  const double seconds = to_seconds(time_kernel(request, system, simulator).device_time);
+  return 2 * std::pow(static_cast<double>(size), 3) / seconds;
+}
+
+/// Between the published sizes, at multiples of the array's 128: no size is far off the rate of its
+/// neighbours. Below 1,152 the rate bends more than that by itself.
+TEST(Kernel, ProductsHaveNoJumps) {
+  constexpr std::int64_t kFirst = 1152, kLast = 3328;
+  const sim::SystemConfig system = machine("trn2.48xlarge");
+  sim::Simulator simulator(system);
+  for (const auto [lhs, rhs] : {std::pair{true, false}, {false, false}, {false, true}}) {
+    std::vector<double> rates;
+    for (std::int64_t size = kFirst; size <= kLast; size += 128)
+      rates.push_back(rate_of_square(size, lhs, rhs, system, simulator));
+    for (std::size_t i = 1; i + 1 < rates.size(); ++i) {
+      EXPECT_NEAR(rates[i] / ((rates[i - 1] + rates[i + 1]) / 2), 1, 0.03)
+          << kFirst + 128 * static_cast<std::int64_t>(i) << ", lhs_transposed " << lhs
+          << ", rhs_transposed " << rhs;
+    }
+  }
 }
 
 /// Nothing is faster than the array's peak, the HBM's and the DMA engines' bandwidth.

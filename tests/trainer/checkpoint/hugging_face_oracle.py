@@ -170,6 +170,11 @@ class RoundTrip(HubCase):
         model = make(transformers.MistralForCausalLM, config, torch.bfloat16)
         self.check_round_trip(self.save(model, max_shard_size=30_000), 30_000)
 
+    def test_qwen3(self):
+        config = transformers.Qwen3Config(**SIZES, head_dim=16)
+        model = make(transformers.Qwen3ForCausalLM, config, torch.bfloat16)
+        self.check_round_trip(self.save(model, max_shard_size=30_000), 30_000)
+
     def test_gpt2_tied(self):
         self.check_round_trip(self.save(gpt2(), max_shard_size=40_000), 40_000)
 

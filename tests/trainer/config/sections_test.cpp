@@ -227,6 +227,21 @@ TEST(Model, ExplicitHeadsAreHonoured) {
   EXPECT_EQ(load_text(kBaseConfig, {"model.kv_channels=8"}).model.head_dim, 8);
 }
 
+TEST(Model, QueriesAndKeysHaveNormsInQwen3AndWhereMegatronAsksForThem) {
+  EXPECT_FALSE(load_text(kBaseConfig, {}).model.qk_layernorm);
+  const RunConfig megatron = load_text(kBaseConfig, {"model.qk_layernorm=true"});
+  EXPECT_TRUE(megatron.model.qk_layernorm);
+  expect_round_trip(megatron);
+  EXPECT_GT(megatron.num_parameters(), load_text(kBaseConfig, {}).num_parameters());
+  const std::vector<std::string> hf = {"model_source=hf", "model.model_type=qwen3"};
+  const RunConfig qwen = load_text(kBaseConfig, hf);
+  EXPECT_TRUE(qwen.model.qk_layernorm);
+  EXPECT_EQ(qwen.model.architecture, "llama");
+  expect_round_trip(qwen);
+  EXPECT_THAT(problems_of(kBaseConfig, {"model_source=hf", "model.qk_layernorm=true"}),
+              testing::HasSubstr("no norms of queries and keys, unless model_type is qwen3"));
+}
+
 TEST(Model, AConfigJsonIsFoundNextToTheYaml) {
   const TemporaryDirectory directory;
   directory.write("config.json", R"({"num_hidden_layers": 6})");

@@ -68,6 +68,11 @@ const Variant kVariants[] = {
        m.fp32_residual_connection = m.apply_query_key_layer_scaling = true,
        m.flash_attention = false;
      }},
+    {"QueryKeyNorms", [](ModelSection& m) { m.qk_layernorm = true; }},
+    {"GptQueryKeyNorms",
+     [](ModelSection& m) {
+       gpt(m), m.qk_layernorm = true, m.normalization = Normalization::kLayerNorm1P;
+     }},
     {"Window", [](ModelSection& m) { m.sliding_window = 5; }},
     {"WindowPlainAttention",
      [](ModelSection& m) { m.sliding_window = 5, m.flash_attention = false; }},
@@ -165,7 +170,7 @@ TEST(ModelLayouts, ReplicatedKeyValueHeadsEqualOneRank) {
       RunConfig config = small_model(
           {"", [](ModelSection& m) { m.num_kv_heads = 2, m.qkv_linear = m.has_bias = true; }},
           layout);
-      config.model.fuse_qkv = fused;
+      config.model.fuse_qkv = config.model.qk_layernorm = fused;
       config.model.architecture = fused ? "gpt" : "llama";
       config.model.attention_dropout = 0.1;
       config.distributed_strategy.kv_replicator = std::max(1, layout.tp / 2);

@@ -88,6 +88,7 @@ const std::map<std::string, Setter>& setters() {
       {"share_embeddings_and_output_weights",
        number(&ModelSection::share_embeddings_and_output_weights)},
       {"apply_query_key_layer_scaling", number(&ModelSection::apply_query_key_layer_scaling)},
+      {"qk_layernorm", number(&ModelSection::qk_layernorm)},
       {"normalization", number(&ModelSection::normalization)},
       {"activation", number(&ModelSection::activation)},
       {"transformer_block_type", number(&ModelSection::transformer_block_type)},

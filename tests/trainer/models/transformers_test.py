@@ -164,6 +164,25 @@ class Mistral(Comparison):
         self.check_training(self.model(), dict(OURS, sliding_window=7), llama_weights)
 
 
+class Qwen3(Comparison):
+    """Heads of a separate size; each query and key head normalised before RoPE."""
+
+    CONFIG = dict(OURS, head_dim=20, qk_layernorm=1)
+
+    def model(self):
+        config = transformers.Qwen3Config(**{**LLAMA, "head_dim": 20})
+        return randomize(transformers.Qwen3ForCausalLM(config))
+
+    def test_qwen3(self):
+        for flash in (0, 1):
+            self.check_forward(
+                self.model(), dict(self.CONFIG, flash_attention=flash), llama_weights
+            )
+
+    def test_training(self):
+        self.check_training(self.model(), self.CONFIG, llama_weights)
+
+
 def gpt2_weights(tensors, heads=6):
     """Names of Hugging Face to Megatron's. Conv1D holds its matrix transposed; q|k|v of the whole
     become q|k|v of each head."""

@@ -9,6 +9,8 @@ constexpr ModuleNames kLlamaNames{
     .layers = "model.layers",
     .attention = "self_attn",
     .qkv = QkvLayout::kSeparate,
+    .query_norm = "q_norm",
+    .key_norm = "k_norm",
     .attention_output = "o_proj",
     .mlp_input = "gate_up_proj",
     .mlp_gate = "gate_proj",

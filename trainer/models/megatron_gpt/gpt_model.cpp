@@ -9,6 +9,8 @@ constexpr ModuleNames kGptNames{
     .layers = "language_model.encoder.layers",
     .attention = "self_attention",
     .qkv = QkvLayout::kMegatron,
+    .query_norm = "q_layernorm",
+    .key_norm = "k_layernorm",
     .attention_output = "dense",
     .mlp_input = "dense_h_to_4h",
     .mlp_gate = "dense_h_to_4h",

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr const char* kFamilies = "llama, mistral, mixtral or gpt2";
+constexpr const char* kFamilies = "llama, mistral, mixtral, qwen3 or gpt2";
 /// No model has more; products of two of them fit into 64 bits.
 constexpr std::int64_t kMostSize = std::int64_t{1} << 28;
 
@@ -81,8 +81,11 @@ void read_llama(Fields& fields, HubConfig& config) {
   config.ffn = fields.size("intermediate_size");
   config.heads = fields.size("num_attention_heads");
   config.kv_heads = fields.size("num_key_value_heads", config.heads);
+  constexpr std::int64_t kQwenHeadDim = 128;  // transformers' Qwen3Config
   config.head_dim =
-      fields.size("head_dim", std::max<std::int64_t>(1, config.hidden / config.heads));
+      fields.size("head_dim", config.model_type == "qwen3"
+                                  ? kQwenHeadDim
+                                  : std::max<std::int64_t>(1, config.hidden / config.heads));
   if (config.heads % config.kv_heads != 0)
     fields.problem("num_key_value_heads", "must divide num_attention_heads " +
                                               std::to_string(config.heads) + ", got " +
@@ -110,6 +113,7 @@ void check_gpt2(const trainer::ModelSection& model, Problems& problems) {
   require(model.num_kv_heads == model.num_attention_heads, "num_kv_heads", "num_attention_heads");
   require(model.head_dim == 0 || model.head_dim * model.num_attention_heads == model.hidden_size,
           "kv_channels", "hidden_size / num_attention_heads");
+  require(!model.qk_layernorm, "qk_layernorm", "false");
 }
 
 ordered_json gpt2_config(const trainer::ModelSection& model, std::int64_t vocabulary) {
@@ -149,16 +153,27 @@ ordered_json rope_parameters(const trainer::ModelSection& model) {
   return rope;
 }
 
+struct FamilyName {
+  const char *type, *architecture;
+};
+FamilyName family_of(const trainer::ModelSection& model) {
+  if (model.qk_layernorm && (model.moe || model.sliding_window))
+    throw ConfigError(
+        "model.qk_layernorm: no family of Hugging Face here has it with experts or with a window "
+        "in each layer; qwen3 expects neither");
+  if (model.qk_layernorm) return {"qwen3", "Qwen3ForCausalLM"};
+  if (model.moe) return {"mixtral", "MixtralForCausalLM"};
+  if (model.sliding_window) return {"mistral", "MistralForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
+}
+
 ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocabulary) {
   if (model.rotary_percentage != 1)
     throw ConfigError(
         "model.rotary_percentage: no family of Hugging Face here has it; llama "
         "expects 1");
   const bool moe = model.moe.has_value(), window = model.sliding_window.has_value();
-  const char* type = moe ? "mixtral" : window ? "mistral" : "llama";
-  const char* name = moe      ? "MixtralForCausalLM"
-                     : window ? "MistralForCausalLM"
-                              : "LlamaForCausalLM";
+  const auto [type, name] = family_of(model);
   ordered_json config{{"architectures", {name}},
                       {"attention_bias", false},
                       {"attention_dropout", model.attention_dropout},
@@ -184,6 +199,7 @@ ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocab
     config["rope_scaling"] = rope_parameters(model);
     config["rope_scaling"].erase("rope_theta");
   }
+  if (model.qk_layernorm) config["use_sliding_window"] = false;
   if (moe || window)
     config["sliding_window"] = window ? ordered_json(*model.sliding_window) : ordered_json();
   if (moe) {
@@ -207,7 +223,7 @@ HubConfig read_hub_config(const std::string& text, const std::string& where) {
   if (config.model_type == "gpt2") {
     read_gpt2(fields, config);
   } else if (config.model_type == "llama" || config.model_type == "mistral" ||
-             config.model_type == "mixtral") {
+             config.model_type == "mixtral" || config.model_type == "qwen3") {
     read_llama(fields, config);
   } else {
     throw ConfigError(

@@ -100,6 +100,10 @@ void add_llama_layer(Builder& builder, const HubConfig& config, const std::strin
   same("self_attn.k_proj.weight", {kv, hidden});
   same("self_attn.v_proj.weight", {kv, hidden});
   same("self_attn.o_proj.weight", {hidden, query});
+  if (config.model_type == "qwen3") {
+    same("self_attn.q_norm.weight", {config.head_dim});
+    same("self_attn.k_norm.weight", {config.head_dim});
+  }
   if (config.experts > 0) {
     add_experts(builder, config, hub + "block_sparse_moe.", native + "mlp.");
   } else {
