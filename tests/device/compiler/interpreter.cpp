@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "tests/device/compiler/numbers.h"
 
@@ -61,11 +63,9 @@ void Interpreter::run() {
 }
 
 bool Interpreter::finished(const isa::Segment& segment) const {
+  if (pending_ > 0) return false;
   for (int e = 0; e < isa::kNumEngines; ++e) {
     if (engines_[e].pc < segment.queues[e].size()) return false;
-  }
-  for (const Ring& ring : rings_) {
-    if (ring.head < ring.pending.size()) return false;
   }
   return true;
 }
@@ -157,6 +157,7 @@ bool Interpreter::step_engine(const isa::Segment& segment, int engine) {
       rings_[static_cast<std::size_t>(engine * isa::kNumDmaQueues +
                                       static_cast<int>(plain.dma_queue))]
           .pending.push_back({plain});
+      ++pending_;
     } else {
       execute(plain, state);
       post(plain);
@@ -171,6 +172,7 @@ bool Interpreter::step_ring(int index) {
   if (ring.head == ring.pending.size()) return false;
   const Instruction instruction = ring.pending[ring.head++].instruction;
   if (ring.head == ring.pending.size()) ring = {};
+  --pending_;
   execute_dma(instruction);
   post(instruction);
   return true;
@@ -197,6 +199,43 @@ std::uint8_t* Interpreter::address(const AccessPattern& a, std::int64_t partitio
   return (sbuf ? sbuf_ : psum_).data() + byte;
 }
 
+class Interpreter::View {
+ public:
+  View(DType dtype, std::uint8_t* first, std::int64_t row_bytes, std::vector<std::int64_t> bytes)
+      : dtype_(dtype), first_(first), row_(row_bytes), bytes_(std::move(bytes)) {}
+  [[nodiscard]] double get(std::int64_t partition, std::int64_t element) const {
+    return decode(dtype_, place(partition, element));
+  }
+  void set(std::int64_t partition, std::int64_t element, double value) const {
+    encode(dtype_, value, place(partition, element));
+  }
+
+ private:
+  [[nodiscard]] std::uint8_t* place(std::int64_t partition, std::int64_t element) const {
+    return first_ + partition * row_ + bytes_[static_cast<std::size_t>(element)];
+  }
+  DType dtype_;
+  std::uint8_t* first_;  ///< of partition 0
+  std::int64_t row_;
+  std::vector<std::int64_t> bytes_;  ///< from there, by element
+};
+
+Interpreter::View Interpreter::view(const AccessPattern& a) const {
+  const std::int64_t count = a.elements_per_partition(), last = a.num_partitions - 1;
+  std::uint8_t* first = address(a, 0, 0);
+  std::vector<std::int64_t> bytes;
+  bytes.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t e = 0; e < count; ++e) bytes.push_back(address(a, 0, e) - first);
+  // Of the other partitions those of the last one are furthest.
+  for (std::int64_t e = 0; e < count && last > 0; ++e) (void)address(a, last, e);
+  const MemorySpace space = program_.buffers.at(a.buffer).space;
+  const std::int64_t row = space == MemorySpace::kHbm
+                               ? a.partition_stride * isa::size_bytes(a.dtype)
+                           : space == MemorySpace::kSbuf ? sbuf_row_
+                                                         : psum_row_;
+  return {a.dtype, first, row, std::move(bytes)};
+}
+
 double Interpreter::get(const AccessPattern& a, std::int64_t partition,
                         std::int64_t element) const {
   return decode(a.dtype, address(a, partition, element));
@@ -211,14 +250,15 @@ void Interpreter::execute_dma(const Instruction& i) {
     // Rows may be cut differently on both sides: only the linear order counts. All is read before
     // anything is written.
     Values values;
+    const View from = view(i.src0), to = view(i.dst);
+    const std::int64_t read = i.src0.elements_per_partition(),
+                       written = i.dst.elements_per_partition();
     for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-      for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e)
-        values.push_back(get(i.src0, p, e));
+      for (std::int64_t e = 0; e < read; ++e) values.push_back(from.get(p, e));
     }
     std::size_t n = 0;
     for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
-      for (std::int64_t e = 0; e < i.dst.elements_per_partition(); ++e)
-        set(i.dst, p, e, values[n++]);
+      for (std::int64_t e = 0; e < written; ++e) to.set(p, e, values[n++]);
     }
     return;
   }
@@ -246,10 +286,11 @@ Values Interpreter::contraction_rows(const Instruction& i) const {
   Values rows;
   const std::int64_t columns = i.src0.elements_per_partition();
   const bool mx = isa::is_mx(i.src0.dtype);
+  const View from = view(i.src0);
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
     for (int part = 0; part < (mx ? kMxPacked : 1); ++part) {
       for (std::int64_t n = 0; n < columns; ++n) {
-        const double value = get(i.src0, p, n);
+        const double value = from.get(p, n);
         rows.push_back(mx ? unpack(i.src0.dtype, static_cast<std::uint32_t>(value), part) *
                                 mx_scale(get(i.src1, p / kMxScaleRows, n))
                           : value);
@@ -268,14 +309,17 @@ void Interpreter::execute_matmul(const Instruction& i, const EngineState& state)
   const std::int64_t columns = i.src0.elements_per_partition();
   const Values moving = contraction_rows(i);
   const std::int64_t k = static_cast<std::int64_t>(moving.size()) / columns;
+  const View to = view(i.dst);
+  Values sums(static_cast<std::size_t>(columns));
   for (std::int64_t m = 0; m < i.dst.num_partitions; ++m) {
-    for (std::int64_t n = 0; n < columns; ++n) {
-      double sum = i.accumulate ? get(i.dst, m, n) : 0;
-      for (std::int64_t p = 0; p < k; ++p)
-        sum += state.weights[static_cast<std::size_t>(p * state.weight_columns + m)] *
-               moving[static_cast<std::size_t>(p * columns + n)];
-      set(i.dst, m, n, sum);
+    for (std::int64_t n = 0; n < columns; ++n)
+      sums[static_cast<std::size_t>(n)] = i.accumulate ? to.get(m, n) : 0;
+    for (std::int64_t p = 0; p < k; ++p) {
+      const double weight = state.weights[static_cast<std::size_t>(p * state.weight_columns + m)];
+      const double* row = moving.data() + p * columns;
+      for (std::size_t n = 0; n < sums.size(); ++n) sums[n] += weight * row[n];
     }
+    for (std::int64_t n = 0; n < columns; ++n) to.set(m, n, sums[static_cast<std::size_t>(n)]);
   }
 }
 
@@ -333,14 +377,15 @@ void Interpreter::execute_eight(const Instruction& i) {
 }
 
 void Interpreter::execute_reduce(const Instruction& i) {
+  const View from = view(i.src0), to = view(i.dst);
   for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
     const std::int64_t results = i.dst.elements_per_partition(),
                        n = i.src0.elements_per_partition() / results;
     for (std::int64_t r = 0; r < results; ++r) {
-      double result = i.accumulate ? get(i.dst, p, r) : get(i.src0, p, r * n);
+      double result = i.accumulate ? to.get(p, r) : from.get(p, r * n);
       for (std::int64_t e = i.accumulate ? 0 : 1; e < n; ++e)
-        result = apply(i.alu, result, get(i.src0, p, r * n + e));
-      set(i.dst, p, r, result);
+        result = apply(i.alu, result, from.get(p, r * n + e));
+      to.set(p, r, result);
     }
   }
 }
@@ -354,35 +399,44 @@ std::int32_t Interpreter::EngineState::draw() {
 
 void Interpreter::execute_elementwise(const Instruction& i, EngineState& state) {
   const std::int64_t width = i.dst.elements_per_partition();
+  const View to = view(i.dst);
+  const std::optional<View> from = i.src0.present() ? std::optional(view(i.src0)) : std::nullopt,
+                            other = i.src1.present() ? std::optional(view(i.src1)) : std::nullopt;
   for (std::int64_t p = 0; p < i.dst.num_partitions; ++p) {
     double sum = i.dst1.present() && i.accumulate ? get(i.dst1, p, 0) : 0;
     for (std::int64_t e = 0; e < width; ++e) {
-      const double a = i.src0.present() ? get(i.src0, p, e) : 0;
+      const double a = from ? from->get(p, e) : 0;
       double result = a;
       switch (i.opcode) {
-        case Opcode::kTensorTensor: result = apply(i.alu, a, get(i.src1, p, e)); break;
+        case Opcode::kTensorTensor: result = apply(i.alu, a, other->get(p, e)); break;
         case Opcode::kTensorScalar:
-          result = apply(i.alu, a, i.src1.present() ? get(i.src1, p, 0) : i.imm0);
+          result = apply(i.alu, a, other ? other->get(p, 0) : i.imm0);
           if (i.alu2 != isa::AluOp::kNone)
             result =
                 apply(i.alu2, result,
-                      i.src1.present() && i.src1.elements_per_partition() == 2 ? get(i.src1, p, 1)
-                                                                               : i.imm1);
+                      other && i.src1.elements_per_partition() == 2 ? other->get(p, 1) : i.imm1);
           break;
         case Opcode::kActivation:
-          result =
-              apply(i.activation, i.imm0 * a + (i.src1.present() ? get(i.src1, p, 0) : i.imm1));
+          result = apply(i.activation, i.imm0 * a + (other ? other->get(p, 0) : i.imm1));
           break;
-        case Opcode::kSelect: result = get(i.src1, p, e) != 0 ? a : i.imm0; break;
+        case Opcode::kSelect: result = other->get(p, e) != 0 ? a : i.imm0; break;
         case Opcode::kMemset: result = i.imm0; break;
         case Opcode::kRandom: result = state.draw(); break;
         case Opcode::kIota: result = i.imm0 + i.imm1 * static_cast<double>(p * width + e); break;
         default: break;
       }
-      set(i.dst, p, e, result);
+      to.set(p, e, result);
       sum += result;
     }
     if (i.dst1.present()) set(i.dst1, p, 0, sum);
+  }
+}
+
+void Interpreter::transpose(const Instruction& i) {
+  const View from = view(i.src0), to = view(i.dst);
+  const std::int64_t columns = i.src0.elements_per_partition();
+  for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
+    for (std::int64_t e = 0; e < columns; ++e) to.set(e, p, from.get(p, e));
   }
 }
 
@@ -390,12 +444,7 @@ void Interpreter::execute(const Instruction& i, EngineState& state) {
   switch (i.opcode) {
     case Opcode::kLoadStationary: load_stationary(i, state); break;
     case Opcode::kMatmul: execute_matmul(i, state); break;
-    case Opcode::kTranspose:
-      for (std::int64_t p = 0; p < i.src0.num_partitions; ++p) {
-        for (std::int64_t e = 0; e < i.src0.elements_per_partition(); ++e)
-          set(i.dst, e, p, get(i.src0, p, e));
-      }
-      break;
+    case Opcode::kTranspose: transpose(i); break;
     case Opcode::kTensorReduce: execute_reduce(i); break;
     case Opcode::kQuantizeMx: execute_quantize(i); break;
     case Opcode::kMax8:

@@ -61,6 +61,7 @@ class Interpreter {
   void execute_dma(const sim::isa::Instruction& instruction);
   void execute_elementwise(const sim::isa::Instruction& instruction, EngineState& state);
   void execute_reduce(const sim::isa::Instruction& instruction);
+  void transpose(const sim::isa::Instruction& instruction);
   void execute_quantize(const sim::isa::Instruction& instruction);
   void execute_eight(const sim::isa::Instruction& instruction);
   /// src0 as the array reads it, [contraction][column]; packed MX elements are four rows, times
@@ -69,6 +70,9 @@ class Interpreter {
   void load_stationary(const sim::isa::Instruction& instruction, EngineState& state) const;
   void execute_matmul(const sim::isa::Instruction& instruction, const EngineState& state);
 
+  /// The places of an access pattern's elements, found once for all partitions.
+  class View;
+  [[nodiscard]] View view(const sim::isa::AccessPattern& a) const;
   [[nodiscard]] double get(const sim::isa::AccessPattern& a, std::int64_t partition,
                            std::int64_t element) const;
   void set(const sim::isa::AccessPattern& a, std::int64_t partition, std::int64_t element,
@@ -85,6 +89,7 @@ class Interpreter {
   std::vector<std::int64_t> semaphores_;
   std::vector<EngineState> engines_;
   std::vector<Ring> rings_;
+  std::int64_t pending_ = 0;  ///< transfers of all rings
 };
 
 }  // namespace trellis::device::testing

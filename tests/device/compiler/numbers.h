@@ -149,7 +149,7 @@ inline double apply(AluOp alu, double a, double b) {
 }
 
 inline double apply(Activation fn, double x) {
-  const double sigmoid = 1 / (1 + std::exp(-x));
+  const auto sigmoid = [x] { return 1 / (1 + std::exp(-x)); };
   switch (fn) {
     case Activation::kIdentity: return x;
     case Activation::kExp: return std::exp(x);
@@ -157,9 +157,9 @@ inline double apply(Activation fn, double x) {
     case Activation::kSqrt: return std::sqrt(x);
     case Activation::kRsqrt: return 1 / std::sqrt(x);
     case Activation::kReciprocal: return 1 / x;
-    case Activation::kSigmoid: return sigmoid;
-    case Activation::kSilu: return x * sigmoid;
-    case Activation::kSiluGrad: return sigmoid * (1 + x * (1 - sigmoid));
+    case Activation::kSigmoid: return sigmoid();
+    case Activation::kSilu: return x * sigmoid();
+    case Activation::kSiluGrad: return sigmoid() * (1 + x * (1 - sigmoid()));
     case Activation::kTanh: return std::tanh(x);
     case Activation::kGelu: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
     case Activation::kGeluGrad:

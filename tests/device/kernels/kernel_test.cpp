@@ -86,10 +86,10 @@ double rate_of_square(std::int64_t size, bool lhs_transposed, bool rhs_transpose
 /// Between the published sizes, at multiples of the array's 128: no size is far off the rate of its
 /// neighbours. Below 1,152 the rate bends more than that by itself.
 TEST(Kernel, ProductsHaveNoJumps) {
-  constexpr std::int64_t kFirst = 1152, kLast = 3328;
+  constexpr std::int64_t kFirst = 1152, kLast = 4608;
   const sim::SystemConfig system = machine("trn2.48xlarge");
   sim::Simulator simulator(system);
-  for (const auto [lhs, rhs] : {std::pair{true, false}, {false, false}, {false, true}}) {
+  for (const auto& [lhs, rhs] : {std::pair{true, false}, {false, false}, {false, true}}) {
     std::vector<double> rates;
     for (std::int64_t size = kFirst; size <= kLast; size += 128)
       rates.push_back(rate_of_square(size, lhs, rhs, system, simulator));
