@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iostream>
 #include <memory>
 
@@ -12,9 +14,9 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/checkpoint_parts.h"
+#include "cli/checkpoint_source.h"
 #include "cli/number_range.h"
 #include "trainer/checkpoint/conversion/compare.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
 
 namespace trellis::cli {
 namespace {
@@ -27,7 +29,7 @@ using nlohmann::json;
 using Align = TextTable::Align;
 
 struct DiffOptions {
-  std::string a, b;
+  std::string a, b, config_file;
   checkpoint::CompareOptions compare;
   std::int64_t top = 20;
   bool json = false;
@@ -51,6 +53,7 @@ json json_of(const DiffOptions& options, const Comparison& result) {
       row["elements"] = each.elements;
       row["max_abs"] = json_of(each.max_abs);
       row["max_rel"] = json_of(each.max_rel);
+      row["l2"] = json_of(each.l2);
     }
     rows.push_back(std::move(row));
   }
@@ -77,7 +80,21 @@ void add_row(TextTable& table, const TensorDifference& each) {
              each.kind == Kind::kOnlyInA ? "-" : text_of(each.b),
              has_values ? std::to_string(each.elements) : "-",
              has_values ? analysis::significant(each.max_abs) : "-",
-             has_values ? analysis::significant(each.max_rel) : "-"});
+             has_values ? analysis::significant(each.max_rel) : "-",
+             has_values ? analysis::significant(each.l2) : "-"});
+}
+
+/// What only one has comes first, then what differs most.
+std::vector<const TensorDifference*> ranked(const Comparison& result) {
+  std::vector<const TensorDifference*> rows;
+  for (const TensorDifference& each : result.differences) rows.push_back(&each);
+  const auto weight = [](const TensorDifference* each) {
+    using Kind = TensorDifference::Kind;
+    const bool has_values = each->kind == Kind::kValues || each->kind == Kind::kDType;
+    return has_values ? each->l2 : INFINITY;
+  };
+  std::ranges::stable_sort(rows, std::greater<>(), weight);
+  return rows;
 }
 
 void print(const DiffOptions& options, const Comparison& result) {
@@ -87,11 +104,12 @@ void print(const DiffOptions& options, const Comparison& result) {
                    {"B", Align::kLeft},
                    {"elements"},
                    {"max |a-b|"},
-                   {"max relative"}});
+                   {"max relative"},
+                   {"L2"}});
   std::int64_t rows = 0;
-  for (const TensorDifference& each : result.differences) {
+  for (const TensorDifference* each : ranked(result)) {
     if (rows++ == options.top) break;
-    add_row(table, each);
+    add_row(table, *each);
   }
   if (!table.empty()) std::cout << table.text();
   const auto different = static_cast<std::int64_t>(result.differences.size());
@@ -106,7 +124,11 @@ void print(const DiffOptions& options, const Comparison& result) {
 
 int diff(const DiffOptions& options) {
   Activity activity("opening the checkpoints");
-  const auto a = checkpoint::open_checkpoint(options.a), b = checkpoint::open_checkpoint(options.b);
+  CheckpointReader reader(options.config_file);
+  const auto a = reader.open(options.a);
+  const auto b = a ? reader.open(options.b) : nullptr;
+  if (!b) return reader.exit_code();
+  reader.check_config_is_used();
   activity.now("comparing tensors");
   const Comparison result =
       checkpoint::compare(*a, *b, options.compare,
@@ -131,10 +153,15 @@ void add_checkpoint_diff(CLI::App& checkpoint, int& exit_code) {
                    "elements are equal when |a - b| <= TOLERANCE * (1 + |b|)")
       ->capture_default_str()
       ->check(at_least(0.0));
+  part->add_option("--config", options->config_file,
+                   "NxDT YAML of the training that saved a folder of NxD, NxDT or NNM: its weights "
+                   "are compared; none: the tensors of its files, by rank")
+      ->type_name("YAML");
   part->add_flag("--weights-only", options->compare.weights_only, "leave optimizer states out");
   part->add_flag("--ignore-dtypes", options->compare.ignore_dtypes,
                  "compare the values of different types, not the types");
-  part->add_option("--top", options->top, "rows of the table at most")
+  part->add_option("--top", options->top,
+                   "rows of the table at most, the largest L2 norms of a - b")
       ->capture_default_str()
       ->check(at_least(1));
   part->add_flag("--json", options->json, "one JSON document, all rows");

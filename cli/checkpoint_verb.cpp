@@ -1,6 +1,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <set>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -13,8 +14,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/checkpoint_parts.h"
+#include "cli/checkpoint_source.h"
 #include "cli/verbs.h"
-#include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
@@ -35,14 +36,25 @@ using nlohmann::json;
 using Align = TextTable::Align;
 
 struct CheckpointOptions {
-  std::string address;
+  std::string address, config_file;
   bool json = false;
 };
 
+/// Other programs' files have no sizes in the manifest: that of the tensors.
 std::int64_t total_bytes(const Manifest& manifest) {
   std::int64_t bytes = 0;
+  if (manifest.files.empty()) {
+    for (const StoredTensor& tensor : manifest.tensors) bytes += tensor.bytes();
+  }
   for (const auto& [path, file] : manifest.files) bytes += file.bytes;
   return bytes;
+}
+
+std::size_t file_count(const Manifest& manifest) {
+  if (!manifest.files.empty()) return manifest.files.size();
+  std::set<std::string> files;
+  for (const StoredTensor& tensor : manifest.tensors) files.insert(tensor.file);
+  return files.size();
 }
 
 std::string layout_text(const Manifest& manifest) {
@@ -121,9 +133,11 @@ json contents(const CheckpointOptions& options, const TensorSource& source,
 std::string head_line(const TensorSource& source, const NativeSource* native) {
   if (native != nullptr) {
     const Manifest& manifest = native->manifest();
-    return fmt::format("step {}, {} samples, {} in {} files; {}", manifest.step,
+    const std::string head = native->is_ours() ? "" : fmt::format("format {}: ", source.format());
+    return fmt::format("{}step {}, {} samples, {} in {} files{}{}", head, manifest.step,
                        manifest.consumed_samples, analysis::human_bytes(total_bytes(manifest)),
-                       manifest.files.size(), layout_text(manifest));
+                       file_count(manifest), manifest.layout.empty() ? "" : "; ",
+                       layout_text(manifest));
   }
   std::int64_t bytes = 0;
   for (const TensorEntry& entry : source.tensors())
@@ -132,12 +146,15 @@ std::string head_line(const TensorSource& source, const NativeSource* native) {
                      source.tensors().size());
 }
 
-void inspect_checkpoint(const CheckpointOptions& options) {
-  const auto source = checkpoint::open_checkpoint(options.address);
+int inspect_checkpoint(const CheckpointOptions& options) {
+  CheckpointReader reader(options.config_file);
+  const auto source = reader.open(options.address);
+  if (!source) return reader.exit_code();
+  reader.check_config_is_used();
   const auto* native = dynamic_cast<const NativeSource*>(source.get());
   if (options.json) {
     std::cout << contents(options, *source, native).dump(1) << "\n";
-    return;
+    return 0;
   }
   std::cout << head_line(*source, native) << "\n\n";
   std::vector<TextTable::Column> columns{
@@ -153,6 +170,7 @@ void inspect_checkpoint(const CheckpointOptions& options) {
     table.add(row);
   }
   std::cout << table.text();
+  return 0;
 }
 
 /// "" when the file is what was saved.
@@ -205,12 +223,18 @@ int verify_checkpoint(const CheckpointOptions& options) {
 }
 
 void add_part(CLI::App& verb, const std::string& name, const std::string& what,
-              const std::string& argument,
-              const std::function<void(const CheckpointOptions&)>& run) {
+              const std::string& argument, const std::function<void(const CheckpointOptions&)>& run,
+              bool takes_config = false) {
   CLI::App* part = verb.add_subcommand(name, what);
   auto options = std::make_shared<CheckpointOptions>();
   part->add_option(argument, options->address, "a local folder, or s3://bucket/prefix")->required();
   part->add_flag("--json", options->json, "one JSON document");
+  if (takes_config)
+    part->add_option(
+            "--config", options->config_file,
+            "NxDT YAML of the training that saved a folder of NxD, NxDT or NNM: its weights "
+            "are shown; none: the tensors of its files, by rank")
+        ->type_name("YAML");
   part->callback([options, run] { run(*options); });
 }
 
@@ -225,11 +249,10 @@ void add_checkpoint(CLI::App& app, int& exit_code) {
              list_checkpoints(options);
              exit_code = 0;
            });
-  add_part(*verb, "inspect", "one checkpoint of any format: step, layout, every tensor",
-           "checkpoint", [&exit_code](const CheckpointOptions& options) {
-             inspect_checkpoint(options);
-             exit_code = 0;
-           });
+  add_part(
+      *verb, "inspect", "one checkpoint of any format: step, layout, every tensor", "checkpoint",
+      [&exit_code](const CheckpointOptions& options) { exit_code = inspect_checkpoint(options); },
+      /*takes_config=*/true);
   add_part(
       *verb, "verify", "reads every file and compares it with what was saved", "checkpoint",
       [&exit_code](const CheckpointOptions& options) { exit_code = verify_checkpoint(options); });

@@ -109,6 +109,10 @@ constexpr NemoRow kRows[] = {
     {"model.fsdp_sharding_strategy", kNeutral, "full|null",
      "distributed_strategy.fsdp shards weights, gradients and states over all data-parallel ranks"},
     {"model.fsdp_*", kIgnored, "", "it belongs to model.fsdp"},
+    {"model.dist_ckpt_parallel_save", kMoves, "model.dist_ckpt_parallel_save"},
+    {"model.dist_ckpt_assume_constant_structure", kMoves,
+     "model.dist_ckpt_assume_constant_structure"},
+    {"model.dist_ckpt_load_strictness", kMoves, "model.dist_ckpt_load_strictness"},
     {"model.dist_ckpt_* model.dist_ckpt_format", kIgnored, "",
      "checkpoints are written in NxD's layout and resharded at load; `trellis checkpoint convert "
      "--to megatron` writes torch_dist"},

@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -64,6 +65,13 @@ class Case(unittest.TestCase):
             timeout=300,
         )
         self.assertEqual(result.returncode, returncode, result.stderr[-3000:])
+        return result
+
+    def checkpoint(self, *args, returncode=0):
+        result = subprocess.run(
+            [TRELLIS, "checkpoint", *map(str, args)], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(result.returncode, returncode, result.stderr)
         return result
 
     def losses(self, folder):
@@ -172,14 +180,73 @@ class Resume(Case):
         self.assertEqual(list(self.losses(tuned)), [1])
 
 
-class Verbs(Case):
-    def checkpoint(self, *args, returncode=0):
-        result = subprocess.run(
-            [TRELLIS, "checkpoint", *map(str, args)], capture_output=True, text=True, timeout=60
-        )
-        self.assertEqual(result.returncode, returncode, result.stderr)
-        return result
+class KilledSaves(Case):
+    """SIGKILL at random points of a save, and of the removal of the checkpoint before."""
 
+    MOMENTS, SEED, STEPS = 3, 5, 4  # benchmarks/cli/killed_saves.py: 20 moments
+    SAVING = [
+        f"trainer.max_steps={STEPS}",
+        "trainer.devices=4",
+        "distributed_strategy.pipeline_model_parallel_size=1",
+        "exp_manager.create_checkpoint_callback=true",
+        "exp_manager.save_xser=true",  # many files
+        "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1, "
+        "save_last: false, every_n_train_steps: 1, filename: 'm--{step}'}",
+    ]
+
+    def test_the_last_complete_checkpoint_loads_and_the_rest_goes(self):
+        expected = self.whole_run()
+        chance = random.Random(self.SEED)
+        for moment in range(self.MOMENTS):
+            with self.subTest(moment=moment):
+                self.killed_save(self.dir / f"cut{moment}", chance, expected)
+
+    def whole_run(self):
+        """Its final state. Measures how long a save takes."""
+        whole = self.dir / "whole"
+        self.train(whole, *self.SAVING)
+        last = whole / f"checkpoints/m--step={self.STEPS}.ckpt"
+        times = [(last / name).stat().st_mtime for name in ("checkpoint", "done")]
+        self.save_seconds = max(times[1] - times[0], 0.01)
+        return self.final_state(whole)
+
+    def final_state(self, run):
+        manifest = run / f"checkpoints/m--step={self.STEPS}.ckpt/manifest.json"
+        files = json.loads(manifest.read_text())["content"]["files"]
+        del files["user_content.pt"]  # the configuration, and so the run's own folder
+        return files
+
+    def killed_save(self, cut, chance, expected):
+        """Which save was killed, and whether something of it was left."""
+        folder, step = cut / "checkpoints", chance.randrange(2, self.STEPS)
+        process = subprocess.Popen(
+            list(map(str, self.command(cut, *self.SAVING))),
+            cwd=self.dir,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        while not (folder / f"m--step={step}.ckpt-unfinished").exists():
+            self.assertIsNone(process.poll(), "it ended before it was killed")
+            time.sleep(0.0005)
+        # The removal of the one before takes as long again.
+        time.sleep(chance.uniform(0, 1.5 * self.save_seconds))
+        process.kill()
+        process.wait()
+        left = list(folder.glob("*-unfinished"))
+        listed = json.loads(self.checkpoint("list", folder, "--json").stdout)["checkpoints"]
+        self.assertGreaterEqual(listed[-1]["step"], step - 1)
+        for each in listed:
+            self.checkpoint("verify", folder / each["tag"])
+        self.train(cut, *self.SAVING, "exp_manager.resume_if_exists=true")
+        first = listed[-1]["step"] + 1
+        self.assertEqual(list(self.losses(cut)), list(range(first, self.STEPS + 1)))
+        self.assertEqual(self.final_state(cut), expected)
+        kept = {f"m--step={self.STEPS}{end}.ckpt" for end in ("", "-last")}
+        self.assertEqual({path.name for path in folder.iterdir()}, kept)
+        return step, bool(left)
+
+
+class Verbs(Case):
     def test_list_inspect_and_verify(self):
         run = self.dir / "run"
         self.train(run, "trainer.max_steps=2", *SAVES)

@@ -220,6 +220,24 @@ class OurFolders(Case):
         self.trellis("checkpoint", "diff", saved, "back.ckpt")
         said = json.loads(self.trellis("checkpoint", "inspect", "back.ckpt", "--json").stdout)
         self.assertEqual((said["step"], said["consumed_samples"]), (2, 32))
+        # A training goes on from each of them alike.
+        losses = []
+        for name in (saved, self.dir / "ours", self.dir / "root"):
+            if name.name == "root":
+                name.mkdir()
+                (self.dir / "ours").rename(name / "iter_0000002")
+                (name / "latest_checkpointed_iteration.txt").write_text("2")
+            self.trellis(
+                *("train", SOURCE / "examples/quickstart.yaml", *OURS, "trainer.max_steps=4"),
+                *("--device", "cpu", f"exp_manager.resume_from_checkpoint={name}"),
+                f"exp_manager.explicit_log_dir={self.dir / 'more' / name.name}",
+            )
+            with open(self.dir / "more" / name.name / "metrics.jsonl") as log:
+                lines = [json.loads(line) for line in log]
+            losses.append([(line["step"], line["loss"]) for line in lines])
+        self.assertEqual([step for step, _ in losses[0]], [3, 4])
+        self.assertEqual(losses[1], losses[0])
+        self.assertEqual(losses[2], losses[0])
 
 
 class TheirFolders(Case):

@@ -5,6 +5,7 @@ into any layout. The folders are made here, from whole tensors, without the prog
 import json
 import os
 import pathlib
+import shutil
 import sys
 import types
 import unittest
@@ -12,6 +13,7 @@ import unittest
 import cli_case
 import torch
 import transformers
+import yaml
 from cli_case import QUICKSTART
 
 LAYERS, HIDDEN, FFN, ROWS, SEQUENCE = 2, 32, 48, 272, 16
@@ -81,6 +83,19 @@ def save(file, state, xser):
         for i, t in enumerate(tensors)
     }
     torch.save(info, f"{file}.info.pt")
+
+
+def config_text():
+    """The quickstart with the sizes of this page."""
+    config = yaml.safe_load(QUICKSTART.read_text())
+    for override in OURS + ONE_RANK:
+        path, value = override.split("=")
+        *sections, key = path.split(".")
+        section = config
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[key] = yaml.safe_load(value)
+    return yaml.safe_dump(config)
 
 
 def whole_weights(seed, kv_heads=2):
@@ -167,6 +182,17 @@ class Case(cli_case.CheckedCase):
         for name, tensor in expected.items():
             self.assertTrue(torch.equal(got[name], tensor), name)
 
+    def goes_on(self, checkpoint, run, *options):
+        """Lines of the log of two more steps."""
+        result = self.trellis(
+            *("train", QUICKSTART, *OURS, "trainer.max_steps=7", "--device", "cpu", *options),
+            f"exp_manager.resume_from_checkpoint={self.dir / checkpoint}",
+            f"exp_manager.explicit_log_dir={self.dir / run}",
+        )
+        self.assertIn("step 5 is done", result.stdout + result.stderr)
+        lines = (self.dir / run / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
     def nxdt(self, xser, prefix="", with_optimizer=True):
         """A folder of NxDT; whole weights and states."""
         folder = self.dir / "llama--step=5-consumed_samples=160.0.ckpt"
@@ -192,15 +218,62 @@ class Nxdt(Case):
         self.check(weights, states)
         said = json.loads(self.trellis("checkpoint", "inspect", "native", "--json").stdout)
         self.assertEqual((said["step"], said["consumed_samples"]), (5, 160))
-        # A training goes on from it.
-        result = self.trellis(
-            *("train", QUICKSTART, *OURS, "trainer.max_steps=6", "--device", "cpu"),
-            f"exp_manager.resume_from_checkpoint={self.dir / 'native'}",
-            f"exp_manager.explicit_log_dir={self.dir / 'run'}",
+        # A training goes on from it, and from the folder itself: another layout, the same numbers.
+        converted = self.goes_on("native", "run")
+        self.assertEqual([line["step"] for line in converted], [6, 7])
+        direct = self.goes_on(folder, "direct")
+        self.assertEqual([line["loss"] for line in direct], [line["loss"] for line in converted])
+        self.assertEqual(self.goes_on(folder, "one", *ONE_RANK)[0]["step"], 6)
+
+    def test_the_step_is_that_of_the_training_however_the_folder_is_called(self):
+        folder, _, _ = self.nxdt(xser=False)
+        renamed = folder.rename(self.dir / "of_a_friend")
+        torch.save({"global_step": 9, "epoch": 0, "lr_schedulers": []}, renamed / "user_content.pt")
+        result = self.trellis("checkpoint", "inspect", renamed, "--json")
+        self.assertEqual(json.loads(result.stdout)["step"], 9)
+        (renamed / "user_content.pt").unlink()
+        result = self.trellis("checkpoint", "inspect", renamed, "--json")
+        self.assertEqual(json.loads(result.stdout)["step"], 5, "the optimizer counted")
+
+    def test_inspect_and_diff_show_files_or_weights(self):
+        folder, weights, states = self.nxdt(xser=False)
+        config = self.dir / "config.yaml"
+        config.write_text(config_text())
+        said = json.loads(self.trellis("checkpoint", "inspect", folder, "--json").stdout)
+        self.assertEqual((said["format"], said["step"], said["consumed_samples"]), ("nxd", 5, 160))
+        self.assertEqual(said["layout"], {"dp": DP, "pp": PP, "tp": TP})
+        keys = {row["key"] for row in said["tensors"]}
+        self.assertIn("model/dp_rank_00_tp_rank_01_pp_rank_01.pt:lm_head.weight", keys)
+        self.assertIn("optim/dp_rank_01_tp_rank_00_pp_rank_00.pt:base_state/0/exp_avg", keys)
+        said = json.loads(
+            self.trellis("checkpoint", "inspect", folder, "--json", "--config", config).stdout
         )
-        self.assertIn("step 5 is done", result.stdout + result.stderr)
-        (line,) = (self.dir / "run/metrics.jsonl").read_text().splitlines()
-        self.assertEqual(json.loads(line)["step"], 6)
+        shapes = {row["key"]: row["shape"] for row in said["tensors"]}
+        self.assertEqual(
+            set(shapes),
+            set(weights)
+            | {f"optimizer.state.{state}.{name}" for state in states for name in weights},
+        )
+        self.assertEqual(shapes["lm_head.weight"], [ROWS, HIDDEN])
+        self.convert(folder, *ONE_RANK)
+        self.trellis("checkpoint", "diff", folder, "native", "--config", config)
+        other = self.dir / "other.ckpt"
+        shutil.copytree(folder, other)
+        file = other / "model/dp_rank_00_tp_rank_01_pp_rank_01.pt"
+        state = torch.load(file, weights_only=True)
+        state["lm_head.weight"][3, 4] += 1
+        torch.save(state, file)
+        by_file = self.trellis("checkpoint", "diff", folder, other, "--json", returncode=5).stdout
+        (row,) = json.loads(by_file)["differences"]
+        self.assertEqual((row["key"].split(":")[1], row["elements"]), ("lm_head.weight", 1))
+        by_weight = self.trellis(
+            *("checkpoint", "diff", other, "native", "--json", "--config", config), returncode=5
+        ).stdout
+        self.assertEqual(json.loads(by_weight)["differences"][0]["key"], "lm_head.weight")
+        error = self.trellis(
+            *("checkpoint", "inspect", "native", "--config", config), returncode=2
+        ).stderr
+        self.assertIn("--config: is about folders of NxD", error)
 
     def test_xser_with_states(self):
         folder, weights, states = self.nxdt(xser=True)
@@ -278,51 +351,90 @@ class Nnm(Case):
         self.trellis("checkpoint", "diff", "expected", "native")
 
     def test_a_llama_of_nxdts_megatron_class(self):
-        """Its own names; query, key and value of each head are neighbours."""
-        whole, head = whole_weights(1, kv_heads=4), HIDDEN // 4
-
-        def attention(layer):
-            path = f"model.layers.{layer}.self_attn."
-            parts = [whole[f"{path}{part}_proj.weight"] for part in "qkv"]
-            return torch.cat([part.view(4, 1, head, HIDDEN) for part in parts], 1)
-
+        """Its own names; query, key and value of each head are neighbours. Lightning's states of
+        the optimizer are in the same files: a training goes on from them."""
+        weights = whole_weights(1, kv_heads=4)
+        states = {f"exp_avg{end}": whole_weights(seed, 4) for seed, end in ((2, ""), (3, "_sq"))}
+        folder = self.dir / "nnm.ckpt"
         for pp in range(PP):
             for tp in range(TP):
-                path = f"model.layers.{pp}."  # one of each stage
-                names = {
-                    "encoder.layers.0.input_layernorm": f"{path}input_layernorm",
-                    "encoder.layers.0.post_attention_layernorm": f"{path}post_attention_layernorm",
-                    "encoder.layers.0.self_attention.dense": f"{path}self_attn.o_proj",
-                    "encoder.layers.0.mlp.dense_4h_to_h": f"{path}mlp.down_proj",
-                }
-                if pp == 0:
-                    names["embedding.word_embeddings"] = "model.embed_tokens"
-                if pp == PP - 1:
-                    names["encoder.final_layernorm"] = "model.norm"
-                    names["output_layer"] = "lm_head"
+                local = {s: self.megatron_names(whole, tp, pp) for s, whole in states.items()}
+                names = list(local["exp_avg"])
+                matrices = [n for n in names if local["exp_avg"][n].dim() > 1]
+                groups = [matrices, [n for n in names if n not in matrices]]
+                ids = {name: i for i, name in enumerate(groups[0] + groups[1])}
                 state = {
-                    f"{theirs}.weight": shard(ours, whole[f"{ours}.weight"], tp)
-                    for theirs, ours in names.items()
+                    i: {**{s: local[s][n] for s in states}, "step": torch.tensor(5.0)}
+                    for n, i in ids.items()
                 }
-                gate_up = [whole[f"{path}mlp.{part}_proj.weight"] for part in ("gate", "up")]
-                state["encoder.layers.0.mlp.dense_h_to_4h.weight"] = torch.cat(
-                    [part.chunk(TP)[tp] for part in gate_up]
-                )
-                state["encoder.layers.0.self_attention.query_key_value.weight"] = (
-                    attention(pp).chunk(TP)[tp].reshape(-1, HIDDEN).clone()
-                )
-                state = {f"model.language_model.{name}": t for name, t in state.items()}
-                folder = self.dir / f"nnm.ckpt/tp_rank_{tp:02d}_pp_rank_{pp:03d}"
-                save(folder / "model_optim_rng.ckpt", {"state_dict": state}, xser=False)
-        self.convert("nnm.ckpt", "model.num_kv_heads=4", *ONE_RANK, "--weights-only")
-        self.check(whole)
+                param_groups = [
+                    {"lr": 1e-3, "weight_decay": decay, "params": [ids[n] for n in group]}
+                    for group, decay in zip(groups, (0.1, 0.0))
+                ]
+                content = {
+                    "state_dict": self.megatron_names(weights, tp, pp),
+                    "optimizer_states": [{"state": state, "param_groups": param_groups}],
+                    "global_step": 5,
+                }
+                path = folder / f"tp_rank_{tp:02d}_pp_rank_{pp:03d}"
+                save(path / "model_optim_rng.ckpt", content, xser=False)
+        self.convert("nnm.ckpt", "model.num_kv_heads=4", *ONE_RANK)
+        self.check(weights, states)
+        losses = [
+            [line["loss"] for line in self.goes_on(place, f"run_{place}", "model.num_kv_heads=4")]
+            for place in ("native", "nnm.ckpt")
+        ]
+        self.assertEqual(losses[0], losses[1])
+        said = json.loads(self.trellis("checkpoint", "inspect", folder, "--json").stdout)
+        self.assertEqual((said["format"], said["step"]), ("nnm", 5))
+
+    @staticmethod
+    def megatron_names(whole, tp, pp):
+        """A rank's part in the order of the model."""
+        head, path = HIDDEN // 4, f"model.layers.{pp}."  # a layer of each stage
+
+        def plain(name):
+            return shard(name, whole[name], tp)
+
+        parts = [
+            whole[f"{path}self_attn.{part}_proj.weight"].view(4, 1, head, HIDDEN) for part in "qkv"
+        ]
+        attention = torch.cat(parts, 1).chunk(TP)[tp].reshape(-1, HIDDEN).clone()
+        gate_up = [whole[f"{path}mlp.{part}_proj.weight"] for part in ("gate", "up")]
+        layer = {
+            "input_layernorm": plain(f"{path}input_layernorm.weight"),
+            "self_attention.query_key_value": attention,
+            "self_attention.dense": plain(f"{path}self_attn.o_proj.weight"),
+            "post_attention_layernorm": plain(f"{path}post_attention_layernorm.weight"),
+            "mlp.dense_h_to_4h": torch.cat([part.chunk(TP)[tp] for part in gate_up]),
+            "mlp.dense_4h_to_h": plain(f"{path}mlp.down_proj.weight"),
+        }
+        state = {} if pp else {"embedding.word_embeddings": plain("model.embed_tokens.weight")}
+        state |= {f"encoder.layers.0.{name}": tensor for name, tensor in layer.items()}
+        if pp == PP - 1:
+            state["encoder.final_layernorm"] = plain("model.norm.weight")
+            state["output_layer"] = plain("lm_head.weight")
+        return {f"model.language_model.{name}.weight": t for name, t in state.items()}
 
 
 class Refused(Case):
     def test_without_a_configuration(self):
         folder, _, _ = self.nxdt(xser=False)
-        error = self.trellis("checkpoint", "inspect", folder, returncode=2).stderr
+        error = self.trellis(
+            *("checkpoint", "convert", folder, "--to", "full", "--out", "a.pt"), returncode=2
+        ).stderr
         self.assertIn("convert --to native --config", error)
+
+    def test_a_training_does_not_go_on_without_states(self):
+        folder, _, _ = self.nxdt(xser=False, with_optimizer=False)
+        error = self.trellis(
+            *("train", QUICKSTART, *OURS, "trainer.max_steps=6", "--device", "cpu"),
+            *(f"exp_manager.resume_from_checkpoint={folder}",),
+            *(f"exp_manager.explicit_log_dir={self.dir / 'run'}",),
+            returncode=2,
+        ).stderr
+        self.assertIn("format nxd without optimizer states", error)
+        self.assertIn("--init-from", error)
 
     def test_all_missing_files_are_named(self):
         folder, _, _ = self.nxdt(xser=False)

@@ -38,7 +38,9 @@ std::unique_ptr<TensorSource> open_source(const ReshardRequest& request) {
       saved, request.saved_with.empty() ? request.overrides : std::vector<std::string>(),
       request.instance);
   use_machine({.device = "cpu", .instance = request.instance}, config);
-  return checkpoint::open_nxd(checkpoint::open_place(request.source), config);
+  return checkpoint::open_nxd(
+      checkpoint::open_place(request.source), config,
+      request.weights_only ? checkpoint::NxdPart::kWeights : checkpoint::NxdPart::kAll);
 }
 
 int reshard(const ReshardRequest& request) {

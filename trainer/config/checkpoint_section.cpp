@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/sections.h"
 #include "trainer/config/yaml_writer.h"
 
@@ -46,13 +47,37 @@ void read_params(SectionReader params, CheckpointSection& section) {
 
 }  // namespace
 
+/// Megatron's modes of which a run can do what they say: return_* would hand names to a program.
+void dist_ckpt_fields(Fields& fields, DistCkptSection& s) {
+  fields.boolean("dist_ckpt_parallel_save", s.parallel_save);
+  fields.boolean("dist_ckpt_assume_constant_structure", s.assume_constant_structure);
+  fields.one_of("dist_ckpt_load_strictness", s.load_strictness,
+                {"assume_ok_unexpected", "log_unexpected", "log_all", "raise_unexpected",
+                 "raise_all", "ignore_all"});
+}
+
+void list_dist_ckpt_keys(Fields& fields) {
+  DistCkptSection section;
+  dist_ckpt_fields(fields, section);
+}
+
 CheckpointSection read_checkpoints(SectionReader& exp_manager) {
   CheckpointSection section;
   section.create = exp_manager.get<bool>("create_checkpoint_callback", section.create);
   read_params(exp_manager.section("checkpoint_callback_params"), section);
   section.save_xser = exp_manager.get<bool>("save_xser", section.save_xser);
   section.save_bf16 = exp_manager.get<bool>("save_bf16", section.save_bf16);
+  section.masters_replace_weights = exp_manager.get<bool>("avoid_saving_lower_precision_weights",
+                                                          section.masters_replace_weights);
+  if (section.masters_replace_weights && section.save_weights_only)
+    exp_manager.problem("avoid_saving_lower_precision_weights",
+                        "expected false with checkpoint_callback_params.save_weights_only: weights "
+                        "are left out where the optimizer's files have their masters");
   section.async = exp_manager.get<bool>("async_checkpointing", section.async) || section.async;
+  section.async_buffer_gib = exp_manager.optional<double>("async_buffer_gib");
+  if (section.async_buffer_gib && !(*section.async_buffer_gib > 0))
+    exp_manager.problem("async_buffer_gib",
+                        fmt::format("expected GiB above 0, got {}", *section.async_buffer_gib));
   section.resume_if_exists = exp_manager.get<bool>("resume_if_exists", section.resume_if_exists);
   section.resume_ignore_no_checkpoint =
       exp_manager.get<bool>("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);
@@ -67,7 +92,9 @@ void write_checkpoints(YamlWriter& out, const CheckpointSection& section, const 
   out.text_or_null("resume_from_checkpoint", section.resume_from_checkpoint);
   out.boolean("save_xser", section.save_xser);
   out.boolean("save_bf16", section.save_bf16);
+  if (section.masters_replace_weights) out.boolean("avoid_saving_lower_precision_weights", true);
   out.boolean("async_checkpointing", section.async);
+  if (section.async_buffer_gib) out.number_or_null("async_buffer_gib", section.async_buffer_gib);
   out.open("checkpoint_callback_params");
   out.text_or_null("dirpath", section.dirpath);
   out.text_or_null("filename", section.filename);

@@ -70,6 +70,17 @@ constexpr KeyGroup kGroups[] = {
     {"exp_manager", kSupported,
      "create_checkpoint_callback resume_if_exists resume_ignore_no_checkpoint "
      "resume_from_checkpoint save_xser save_bf16 async_checkpointing"},
+    // Arguments of NxD's save_checkpoint that NxDT has no keys for.
+    {"exp_manager", kSupported, "avoid_saving_lower_precision_weights async_buffer_gib", "", "",
+     kOwnKey},
+    {"exp_manager", kNeutral, "use_zero1_dcp", "false|null",
+     "optimizer states of every checkpoint open with another data-parallel size"},
+    {"exp_manager", kNeutral, "num_workers", "null",
+     "each rank writes its own files, all ranks at the same time"},
+    {"exp_manager", kNeutral, "num_kept_ckpts", "null",
+     "use checkpoint_callback_params.save_top_k with monitor: step and mode: max"},
+    {"exp_manager", kNeutral, "tag", "null", "use checkpoint_callback_params.filename"},
+    {"exp_manager", kNeutral, "zero1_optimizer", "null", "use distributed_strategy.zero1"},
     {"exp_manager", kLater, "enable_recovery_time_instrumentation", "false|null",
      "no recovery is timed in this version"},
     {"exp_manager", kIgnored, "load_xser", "", "the checkpoint itself records how it was written"},
@@ -195,6 +206,18 @@ constexpr KeyGroup kGroups[] = {
     {"model", kSupported,
      "activations_checkpoint_granularity activations_checkpoint_recompute weight_init_only "
      "skip_nan_grad"},
+    {"model", kSupported, "", "", "", kNxdt, &list_dist_ckpt_keys},
+    {"model", kNeutral, "dist_ckpt_format dist_ckpt_torch_dist_multiproc", "null",
+     "a training saves NxD's folders; `trellis checkpoint convert --to megatron` writes "
+     "torch_dist"},
+    {"model", kNeutral, "dist_ckpt_parallel_load", "true|null",
+     "each file is read by one rank of a process, and the others take it from there"},
+    {"model", kNeutral, "dist_ckpt_parallel_dist_opt", "true|null",
+     "optimizer states are always saved in the form that every layout opens"},
+    {"model", kIgnored, "dist_ckpt_parallel_save_within_dp", "",
+     "only ranks of one data-parallel group have equal files"},
+    {"model", kIgnored, "dist_ckpt_load_on_device", "",
+     "it belongs to zarr; files are read into the place of their tensors"},
     {"model", kIgnored, "save_logits", "",
      "a training step returns its loss; nothing reads logits"},
     // Extensions: NxDT takes the vocabulary from the tokenizer or from config.json, the others from

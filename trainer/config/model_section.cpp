@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/hf_model_config.h"
 #include "trainer/config/model_readers.h"
 #include "trainer/config/sections.h"
@@ -271,6 +272,8 @@ ModelSection read_model(SectionReader& reader, ModelSurroundings& surroundings) 
   read_recompute(reader, hf, section);
   read_pipeline_cuts(reader, section);
   section.weight_init_only = reader.get<bool>("weight_init_only", section.weight_init_only);
+  Fields fields = Fields::reading(reader);
+  dist_ckpt_fields(fields, section.dist_ckpt);
   section.skip_nan_grad = reader.get<bool>("skip_nan_grad", section.skip_nan_grad);
   const std::string dtype = reader.one_of("torch_dtype", published.bf16 ? "bfloat16" : "float32",
                                           {"bfloat16", "float32"});

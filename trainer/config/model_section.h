@@ -141,6 +141,14 @@ struct OrpoSection {
   bool operator==(const OrpoSection&) const = default;
 };
 
+/// NeMo's `model.dist_ckpt_*`: how ranks share the work of checkpoints.
+struct DistCkptSection {
+  bool parallel_save = true;  ///< equal files are shared out among the ranks that could write them
+  bool assume_constant_structure = true;  ///< a run plans and validates its saves once
+  std::string load_strictness = "assume_ok_unexpected";  ///< Megatron's name
+  bool operator==(const DistCkptSection&) const = default;
+};
+
 /// Section `model`, for both model sources: Hugging Face sizes come from config.json under the same
 /// meanings.
 struct ModelSection {
@@ -194,6 +202,7 @@ struct ModelSection {
   std::vector<std::string>
       recompute_modules;  ///< class names when selective: CoreAttention, LlamaMLP, …
   bool weight_init_only = false;
+  DistCkptSection dist_ckpt;
   /// NeMo's: steps whose gradients are not finite change nothing; false: they end the run
   bool skip_nan_grad = false;
   bool save_logits = false;

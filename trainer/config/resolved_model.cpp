@@ -2,11 +2,19 @@
 
 #include <fmt/format.h>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/names.h"
 #include "trainer/config/optimizer_table.h"
+#include "trainer/config/sections.h"
 
 namespace trellis::trainer {
 namespace {
+
+void write_dist_ckpt(YamlWriter& out, DistCkptSection section) {
+  if (section == DistCkptSection()) return;
+  Fields fields = Fields::writing(out);
+  dist_ckpt_fields(fields, section);
+}
 
 /// Arguments as their YAML: lists are stored as name_0 and name_1, words as numbers.
 void write_arguments(YamlWriter& out, const std::map<std::string, double>& arguments,
@@ -160,6 +168,7 @@ void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source
   out.texts("pipeline_cuts", section.pipeline_cuts);
   write_recompute(out, section);
   out.boolean("weight_init_only", section.weight_init_only);
+  write_dist_ckpt(out, section.dist_ckpt);
   if (section.skip_nan_grad) out.boolean("skip_nan_grad", true);
   if (config.precision.type == "autocast")
     out.text("torch_dtype", config.precision.weights_bf16 ? "bfloat16" : "float32");

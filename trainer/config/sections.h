@@ -23,6 +23,8 @@ class YamlWriter;
 [[nodiscard]] ExpManagerSection read_exp_manager(SectionReader& reader, TrainerSection& trainer);
 /// Keys of `exp_manager` and of its checkpoint_callback_params.
 [[nodiscard]] CheckpointSection read_checkpoints(SectionReader& exp_manager);
+/// NeMo's keys of checkpoints in section `model`.
+void dist_ckpt_fields(Fields& fields, DistCkptSection& section);
 [[nodiscard]] DistributedStrategySection read_distributed_strategy(SectionReader& reader);
 /// `max_steps`: the schedule's length, by which NxDT resolves warmup_ratio and constant_ratio.
 [[nodiscard]] OptimSection read_optim(SectionReader& reader, std::int64_t max_steps);
@@ -69,6 +71,7 @@ void write_tokenizer(YamlWriter& out, TokenizerSection section, const YamlMap& s
 /// The keys of a section, for the table of known keys.
 void list_trainer_keys(Fields& fields);
 void list_exp_manager_keys(Fields& fields);
+void list_dist_ckpt_keys(Fields& fields);
 void list_early_stopping_keys(Fields& fields);
 void list_ema_keys(Fields& fields);
 void list_distributed_strategy_keys(Fields& fields);

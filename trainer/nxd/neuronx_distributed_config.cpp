@@ -102,10 +102,7 @@ void check_init_and_precision(const NxDConfig& config, Problems& problems) {
   };
   needs_zero1(*precision.use_master_weights, "use_master_weights");
   needs_zero1(*precision.use_fp32_grad_acc, "use_fp32_grad_acc");
-  expect(problems, !*precision.use_master_weights_in_ckpt,
-         "mixed_precision_config.use_master_weights_in_ckpt",
-         "this version writes no checkpoints: expected false; NxDOptimizer::state_dict() has the "
-         "masters");
+  needs_zero1(*precision.use_master_weights_in_ckpt, "use_master_weights_in_ckpt");
   const OptimizerConfig& optimizer = config.optimizer_config;
   expect(problems, !*optimizer.grad_clipping || *optimizer.max_grad_norm > 0,
          "optimizer_config.max_grad_norm", "expected more than 0");

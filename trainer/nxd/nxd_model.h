@@ -81,6 +81,7 @@ class NxDModel {
   [[nodiscard]] at::ScalarType dtype() const { return config_.dtype; }
   [[nodiscard]] const ParallelState& parallel() const { return parallel_; }
   [[nodiscard]] ParameterList& parameter_list() { return parameters_; }
+  [[nodiscard]] const ParameterList& parameter_list() const { return parameters_; }
   [[nodiscard]] const TiedWeights& tied_weights() const { return *tied_; }
   [[nodiscard]] const std::shared_ptr<StepPosition>& position() const { return context_.position; }
   /// From now on an optimizer reduces the gradients.

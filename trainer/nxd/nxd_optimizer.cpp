@@ -124,8 +124,12 @@ void NxDOptimizer::load_state_dict(const StateDict& state) {
   }
   problems.throw_if_any();
   for (const auto& [name, tensor] : own) at::Tensor(tensor).copy_(state.at(name));
-  optimizer_->continue_after(state.at("step").item<std::int64_t>());
-  model_.position()->step = optimizer_->steps();
+  continue_after(state.at("step").item<std::int64_t>());
+}
+
+void NxDOptimizer::continue_after(std::int64_t steps) {
+  optimizer_->continue_after(steps);
+  model_.position()->step = steps;
 }
 
 std::unique_ptr<NxDOptimizer> initialize_parallel_optimizer(const NxDConfig& config,

@@ -45,6 +45,10 @@ class NxDOptimizer {
   /// the optimizer.
   using StateDict = std::map<std::string, at::Tensor>;
   [[nodiscard]] StateDict state_dict() const;
+  /// The sharded optimizer itself, for checkpoints.
+  [[nodiscard]] const NeuronZero1Optimizer& zero1_optimizer() const { return *optimizer_; }
+  /// The next step is number `steps` + 1: states were restored.
+  void continue_after(std::int64_t steps);
   /// REQUIRES: a state of the same model, layout and optimizer. Throws ConfigError for other keys
   /// or sizes.
   void load_state_dict(const StateDict& state);

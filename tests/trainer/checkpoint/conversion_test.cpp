@@ -186,6 +186,7 @@ TEST(Compare, SaysWhatDiffersAndByHowMuch) {
                                 "optimizer.state.exp_avg.w values 6", "w values 6"));
   EXPECT_EQ(all.differences.back().max_abs, 0.5);
   EXPECT_EQ(all.differences.back().max_rel, 0.2);
+  EXPECT_DOUBLE_EQ(all.differences.back().l2, std::sqrt(6 * 0.25));
   EXPECT_EQ(compared(folder, {.weights_only = true}).tensors, 4);
   EXPECT_EQ(compared(folder, {.tolerance = 0.2}).differences.size(), 2U);
 }

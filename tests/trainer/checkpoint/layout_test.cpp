@@ -3,6 +3,8 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <set>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
 #include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/formats/native/rank_state_file.h"
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
 
@@ -142,6 +145,213 @@ TEST(OpenNxd, TheConfigurationSaysWhatTheManifestSaid) {
       const auto progress = [](std::int64_t, std::int64_t) {};
       EXPECT_TRUE(compare(*ours, *theirs, {}, progress).differences.empty()) << i;
     }
+  }
+}
+
+/// What another program saved, as a training finds it: without our manifest.
+std::string as_foreign(const std::string& saved) {
+  const fs::path folder = fs::path(saved).parent_path() / "of_nxdt";
+  const std::string copy = (folder / fs::path(saved).filename()).string();
+  fs::create_directories(folder);
+  fs::copy(saved, copy, fs::copy_options::recursive);
+  fs::remove(fs::path(copy) / "manifest.json");
+  return copy;
+}
+
+TEST(Resume, GoesOnFromNxDsFilesWithMomentsStepSamplesAndSchedule) {
+  const TemporaryDirectory folder;
+  RunConfig config = saving(spreads()[1], 2, 5);
+  config.model.optim.sched = trainer::SchedSection{.name = "CosineAnnealing", .warmup_steps = 2};
+  const TrainingRun whole = train(config, folder.path());
+  const std::string copy = as_foreign(checkpoint_of(config, folder.path(), 2));
+  const auto expect_same = [&](const RunConfig& from, const char* what) {
+    const TrainingRun rest = train(from, (folder.path() / "elsewhere").string());
+    ASSERT_EQ(rest.losses.begin()->first, 3) << what;
+    EXPECT_NEAR(rest.losses.at(5), whole.losses.at(5), 1e-10) << what;
+    EXPECT_LE(worst_difference(rest.states.at(5), whole.states.at(5)), 1e-10) << what;
+  };
+  expect_same(resumed_from(config, copy), "the same layout");
+  RunConfig other = config_of(spreads()[2], "fp64", 5);
+  other.model.optim = config.model.optim;
+  expect_same(resumed_from(other, copy), "another layout");
+  expect_same(resumed_from(config, fs::path(copy).parent_path().string()),
+              "the newest of a folder");
+  fs::remove(fs::path(copy) / "user_content.pt");
+  expect_same(resumed_from(config, copy), "the folder's name");
+  // Without a name either: the optimizer counted.
+  const std::string unnamed = (folder.path() / "last").string();
+  fs::rename(copy, unnamed);
+  expect_same(resumed_from(config, unnamed), "the optimizer");
+  fs::remove_all(fs::path(unnamed) / "optim");
+  try {
+    (void)train(resumed_from(config, unnamed), folder.path());
+    ADD_FAILURE() << "there are no moments";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("format nxd without optimizer states"));
+    EXPECT_THAT(error.what(), HasSubstr("--init-from"));
+  }
+}
+
+/// A run that resumes if it can, in a folder where another program's checkpoints are.
+TEST(Resume, TakesOverAFolderOfNxDt) {
+  const TemporaryDirectory folder;
+  RunConfig config = saving(spreads()[1], 2, 3);
+  (void)train(config, folder.path());
+  const std::string copy = as_foreign(checkpoint_of(config, folder.path(), 2));
+  config.exp_manager.checkpoints.resume_if_exists = true;
+  const TrainingRun rest = train(config, fs::path(copy).parent_path().string());
+  EXPECT_EQ(rest.losses.begin()->first, 3);
+  EXPECT_TRUE(fs::exists(copy)) << "what is not ours stays";
+}
+
+TEST(Resume, WeightsHaveMastersWhereTheyAreLeftOut) {
+  const TemporaryDirectory folder;
+  RunConfig config = config_of(spreads()[1], "mixed_precision", 4);
+  config.exp_manager.checkpoints.every_n_train_steps = 2;
+  const TrainingRun whole = train(config, (folder.path() / "a").string());
+  config.exp_manager.checkpoints.masters_replace_weights = true;
+  (void)train(config, (folder.path() / "b").string());
+  const std::string full = checkpoint_of(config, (folder.path() / "a").string(), 2);
+  const std::string small = checkpoint_of(config, (folder.path() / "b").string(), 2);
+  EXPECT_LT(fs::file_size(small + "/model/dp_rank_00_tp_rank_00_pp_rank_00.pt"),
+            fs::file_size(full + "/model/dp_rank_00_tp_rank_00_pp_rank_00.pt"));
+  const TrainingRun rest = train(resumed_from(config, small), folder.path());
+  EXPECT_EQ(rest.losses.at(4), whole.losses.at(4));
+  const TrainingRun weights = [&] {
+    RunConfig begun = resumed_from(config, small);
+    begun.model.weight_init_only = true;
+    return train(begun, folder.path());
+  }();
+  EXPECT_EQ(weights.losses.begin()->first, 1);
+}
+
+/// Replaces one layer's norm by another name in a checkpoint.
+void rename_norm(const fs::path& checkpoint) {
+  native::Manifest manifest =
+      native::Manifest::from_json(content(checkpoint / "manifest.json"), "manifest");
+  const std::string from = "layers.0.input_layernorm", to = "layers.0.renamed_layernorm";
+  for (native::StoredTensor& tensor : manifest.tensors) {
+    for (native::StoredPart& part : tensor.parts) {
+      if (const std::size_t at = part.key.find(from); at != std::string::npos)
+        part.key.replace(at, from.size(), to);
+    }
+  }
+  std::ofstream(checkpoint / "manifest.json") << manifest.to_json();
+}
+
+TEST(Strictness, EachModeDoesWhatItSays) {
+  const TemporaryDirectory folder;
+  const RunConfig config = saving(spreads()[1], 2, 3);
+  (void)train(config, folder.path());
+  const std::string saved = checkpoint_of(config, folder.path(), 2);
+  rename_norm(saved);
+  const std::string unexpected = "has no model.layers.0.input_layernorm.weight";
+  const std::string missing = "no rank asks for model.layers.0.renamed_layernorm.weight";
+  struct Mode {
+    const char* name;
+    bool fails, says_unexpected, says_missing;
+  };
+  for (const Mode& mode :
+       {Mode{"assume_ok_unexpected", true, true, false},
+        Mode{"raise_unexpected", true, true, false}, Mode{"raise_all", true, true, true},
+        Mode{"log_unexpected", false, true, false}, Mode{"log_all", false, true, true},
+        Mode{"ignore_all", false, false, false}}) {
+    RunConfig resumed = resumed_from(config, saved);
+    resumed.model.dist_ckpt.load_strictness = mode.name;
+    std::string text;
+    bool failed = false;
+    testing::internal::CaptureStderr();
+    try {
+      (void)train(resumed, folder.path());
+    } catch (const ConfigError& error) {
+      failed = true;
+      text = error.what();
+    }
+    text += testing::internal::GetCapturedStderr();
+    EXPECT_EQ(failed, mode.fails) << mode.name << ": " << text;
+    EXPECT_EQ(text.find(unexpected) != std::string::npos, mode.says_unexpected)
+        << mode.name << text;
+    EXPECT_EQ(text.find(missing) != std::string::npos, mode.says_missing) << mode.name << text;
+  }
+  EXPECT_THROW((void)load_strictness("some"), ConfigError);
+  EXPECT_EQ(load_strictness("return_all").missing, LoadStrictness::Action::kReturn);
+}
+
+/// Threads that wrote files of ranks.
+std::set<std::thread::id> writers_of(const RunConfig& config) {
+  const TemporaryDirectory folder;
+  std::set<std::thread::id> writers;
+  (void)train(config, folder.path(), [&](RunCheckpoints& checkpoints) {
+    checkpoints.storage().faults().set_hook([&](const FaultPoint& point) {
+      if (point.path.find("_rank_") != std::string::npos)
+        writers.insert(std::this_thread::get_id());
+    });
+  });
+  return writers;
+}
+
+TEST(SaveOptions, ParallelSaveSharesFilesOut) {
+  RunConfig config = saving({{1, 1, 4, false, false}}, 1, 1);
+  config.exp_manager.checkpoints.save_xser = true;
+  EXPECT_EQ(writers_of(config).size(), 4U);
+  config.model.dist_ckpt.parallel_save = false;
+  EXPECT_EQ(writers_of(config).size(), 1U);
+}
+
+TEST(SaveOptions, CopiesOfAnAsynchronousSaveStayInTheirBuffer) {
+  constexpr std::int64_t kFiles = 6, kBytes = 4096;
+  const at::Tensor content = at::arange(kBytes / 8, at::kLong);
+  for (const std::int64_t buffer : {std::int64_t{0}, 2 * kBytes, kBytes / 2}) {
+    const TemporaryDirectory folder;
+    native::Saver saver(open_storage(folder.path().string()), 4,
+                        {.async = true, .buffer_bytes = buffer});
+    runtime::WorldOptions world;
+    world.world_size = 4;
+    runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+      std::vector<native::FileJob> jobs;
+      for (std::int64_t i = 0; i < kFiles; ++i)
+        jobs.push_back({"model/" + std::to_string(rank.rank()) + "_" + std::to_string(i) + ".pt",
+                        Value::tensor(0),
+                        {content + rank.rank()},
+                        {},
+                        {rank.rank()}});
+      saver.save(rank, std::move(jobs), {},
+                 [&] { return native::SaveHead{.tag = "a", .failed = [](const auto&) {}}; });
+    });
+    saver.wait();
+    if (buffer > 0) {
+      // A file that is larger than the buffer is alone in it.
+      EXPECT_LE(saver.peak_copied_bytes(), std::max(buffer, kBytes));
+    }
+    EXPECT_GE(saver.peak_copied_bytes(), kBytes);
+    ASSERT_TRUE(fs::exists(folder.path() / "a/done"));
+    const native::RankStateFile file({open_storage(folder.path().string()), "a"}, "model/3_5.pt");
+    EXPECT_TRUE(file.tensor(file.root()).equal(content + 3));
+  }
+}
+
+TEST(SaveOptions, AConstantStructureIsValidatedOnce) {
+  for (const bool constant : {true, false}) {
+    const TemporaryDirectory folder;
+    native::Saver saver(open_storage(folder.path().string()), 1, {.constant_structure = constant});
+    const auto save = [&](const std::string& tag, int copies) {
+      runtime::WorldOptions world;
+      runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+        const std::vector<ShardedTensor> shards(
+            static_cast<std::size_t>(copies),
+            ShardedTensor::from_rank_offsets("w", DType::kFloat32, {2}, {}));
+        saver.save(rank, {{"model/a.pt", Value(1), {}, {}, {0}}}, shards,
+                   [&] { return native::SaveHead{.tag = tag, .failed = [](const auto&) {}}; });
+      });
+    };
+    save("a", 1);
+    EXPECT_EQ(saver.plan()->items.size(), 1U);
+    if (constant) {
+      save("b", 2);
+    } else {
+      EXPECT_THROW(save("b", 2), ConfigError);
+    }
+    EXPECT_EQ(fs::exists(folder.path() / "b/done"), constant);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <map>
 
 #include <gmock/gmock.h>
 
@@ -331,6 +332,35 @@ TEST(Optim, EveryNameHasItsDefaultsAndArguments) {
       optim("{name: sgd, lr: 1, sched: {name: CyclicLR, mode: exp_range, cycle_momentum: false}}")
           .sched;
   EXPECT_EQ(cyclic->arguments.at("mode"), 2);
+}
+
+TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
+  const RunConfig usual = load_text(kBaseConfig, {});
+  EXPECT_EQ(usual.model.dist_ckpt, DistCkptSection());
+  const RunConfig other = load_text(kBaseConfig, {"model.dist_ckpt_parallel_save=false",
+                                                  "model.dist_ckpt_assume_constant_structure=false",
+                                                  "model.dist_ckpt_load_strictness=log_all"});
+  EXPECT_FALSE(other.model.dist_ckpt.parallel_save);
+  EXPECT_FALSE(other.model.dist_ckpt.assume_constant_structure);
+  EXPECT_EQ(other.model.dist_ckpt.load_strictness, "log_all");
+  EXPECT_THAT(other.resolved_yaml, HasSubstr("dist_ckpt_load_strictness: log_all"));
+  EXPECT_EQ(load_text(kBaseConfig, {"model.dist_ckpt_load_strictness=null"}).model.dist_ckpt,
+            DistCkptSection());
+  for (const auto& [key, text] : std::map<std::string, std::string>{
+           {"model.dist_ckpt_format=torch_dist", "convert --to megatron"},
+           {"model.dist_ckpt_torch_dist_multiproc=2", "convert --to megatron"},
+           {"model.dist_ckpt_parallel_load=false", "each file is read by one rank"},
+           {"model.dist_ckpt_parallel_dist_opt=false", "the form that every layout opens"},
+           {"model.dist_ckpt_load_strictness=return_all", "raise_all"},
+           {"exp_manager.use_zero1_dcp=true", "another data-parallel size"},
+           {"exp_manager.num_kept_ckpts=3", "save_top_k"},
+           {"exp_manager.tag=a", "filename"}}) {
+    SCOPED_TRACE(key);
+    EXPECT_THAT(problems_of(kBaseConfig, {key}),
+                testing::AllOf(HasSubstr(key.substr(0, key.find('='))), HasSubstr(text)));
+  }
+  EXPECT_TRUE(load_text(kBaseConfig, {"exp_manager.avoid_saving_lower_precision_weights=true"})
+                  .exp_manager.checkpoints.masters_replace_weights);
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ class TensorComparison {
       const bool is_number = is_widenable(result.a.dtype) && is_widenable(result.b.dtype);
       is_number ? numbers(result) : opaque(result, box.elements());
     });
+    result.l2 = std::sqrt(result.l2);
   }
 
  private:
@@ -66,6 +67,7 @@ class TensorComparison {
       // Written so that not-a-number differs from every number.
       if (!(difference <= tolerance_ * (1 + std::abs(y[i])))) ++result.elements;
       const bool is_finite = std::isfinite(difference);
+      result.l2 += is_finite ? difference * difference : INFINITY;
       result.max_abs = std::max(result.max_abs, is_finite ? difference : INFINITY);
       result.max_rel = std::max(result.max_rel, is_finite ? difference / scale : INFINITY);
     }
@@ -80,7 +82,7 @@ class TensorComparison {
                                                piece_b_.bytes().data() + place * b, a) == 0;
       result.elements += equal ? 0 : 1;
     }
-    result.max_abs = result.max_rel = INFINITY;
+    result.l2 = result.max_abs = result.max_rel = INFINITY;
   }
 
   const TensorSource& a_;

@@ -25,6 +25,7 @@ struct TensorDifference {
   TensorEntry a, b;                 ///< empty where there is none
   std::int64_t elements = 0;        ///< of kValues: that differ
   double max_abs = 0, max_rel = 0;  ///< |a − b|, and that over max(|a|, |b|); of all elements
+  double l2 = 0;                    ///< √Σ(a − b)²
 };
 /// "only in A", "shape", …
 [[nodiscard]] const char* name(TensorDifference::Kind kind);

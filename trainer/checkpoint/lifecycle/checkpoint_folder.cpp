@@ -12,8 +12,8 @@ namespace trellis::checkpoint {
 
 using native::Manifest;
 
-CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage)
-    : storage_(std::move(storage)) {
+CheckpointFolder::CheckpointFolder(std::shared_ptr<Storage> storage, std::string suffix)
+    : storage_(std::move(storage)), suffix_(std::move(suffix)) {
   for (const std::string& tag : tags()) {
     const std::string path = join_path(tag, native::kManifestFile);
     if (!is_complete(tag) || !storage_->exists(path)) continue;
@@ -57,7 +57,7 @@ void CheckpointFolder::clean_up() {
   // Every save and deletion is marked from before its first change to after its last one. A folder
   // without a mark is not ours to remove, whatever is missing in it: a folder of TensorFlow also
   // has a file `checkpoint`, and other software may save here.
-  const std::string end = native::unfinished_marker(kCheckpointSuffix);
+  const std::string end = native::unfinished_marker(suffix_);
   const std::string marker = native::unfinished_marker("");
   for (const Entry& entry : storage_->list("", false)) {
     if (entry.is_directory || !entry.path.ends_with(end)) continue;

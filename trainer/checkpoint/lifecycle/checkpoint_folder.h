@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/lifecycle/retention.h"
 #include "trainer/checkpoint/storage/storage.h"
 
@@ -14,8 +15,9 @@ namespace trellis::checkpoint {
 /// interrupted save or deletion. Of one thread at a time.
 class CheckpointFolder {
  public:
-  /// Need not exist.
-  explicit CheckpointFolder(std::shared_ptr<Storage> storage);
+  /// Need not exist. `suffix`: of the tags whose remainders are ours.
+  explicit CheckpointFolder(std::shared_ptr<Storage> storage,
+                            std::string suffix = kCheckpointSuffix);
 
   /// Complete ones, in the order in which they were saved. A folder whose manifest cannot be read
   /// is left out with a warning.
@@ -49,6 +51,7 @@ class CheckpointFolder {
   [[nodiscard]] std::vector<std::string> tags() const;
   [[nodiscard]] bool is_complete(const std::string& tag) const;
   std::shared_ptr<Storage> storage_;
+  std::string suffix_;
   std::vector<KeptCheckpoint> complete_;
 };
 

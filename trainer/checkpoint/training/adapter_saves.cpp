@@ -40,8 +40,9 @@ AdapterSaves::AdapterSaves(const trainer::RunConfig& config, runtime::ProcessLin
       rule_{config.exp_manager.checkpoints.save_top_k,
             config.exp_manager.checkpoints.mode == "max"},
       folder_(open_storage(config.model.lora->folder)),
-      saver_(folder_.shared_storage(), config.world_size(), config.exp_manager.checkpoints.async,
-             link, "save of adapters") {
+      saver_(folder_.shared_storage(), config.world_size(),
+             native::SaveOptions{.async = config.exp_manager.checkpoints.async}, link,
+             "save of adapters") {
   if (link == nullptr || link->process() == 0) folder_.clean_up();
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/training/planned_checkpoints.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <string>
@@ -57,7 +58,8 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
                                 state.parallel.get_pipeline_model_parallel_rank(), self,
                                 copies_of(config_, self)};
   // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
-  const native::FileOptions options{section.save_xser, /*save_bf16=*/false};
+  const native::FileOptions options{section.save_xser, /*save_bf16=*/false,
+                                    section.masters_replace_weights};
   Rank rank;
   const auto add = [&](const std::vector<native::FileJob>& jobs, bool as_bf16) {
     for (const native::FileJob& job : jobs) {
@@ -71,7 +73,8 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
       rank.files.push_back(file);
     }
   };
-  add(native::model_jobs(live, place, options), section.save_bf16);
+  add(native::model_jobs(live, place, options, native::weights_with_masters(live, state.optimizer)),
+      section.save_bf16);
   if (!section.save_weights_only)
     add(native::optimizer_jobs(live, state.optimizer, /*lr=*/0, place, options), false);
   for (const auto* tensors : {&live.model, &live.optimizer}) {
@@ -88,7 +91,7 @@ std::vector<sim::RankFiles> PlannedCheckpoints::shared_out(
   const auto id_of = [](std::size_t rank, std::size_t file) {
     return std::to_string(rank) + "/" + std::to_string(file);
   };
-  std::vector<int> all(group.size());
+  std::vector<int> all(config_.model.dist_ckpt.parallel_save ? group.size() : 1);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
   std::vector<Transfer> transfers;
   std::map<std::string, const File*> files;
@@ -125,6 +128,9 @@ sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented
   sim::CheckpointPlan plan;
   plan.asynchronous = section.async;
   plan.fully_parallel = section.save_xser;
+  if (section.async_buffer_gib)
+    plan.buffer =
+        trellis::Bytes(static_cast<std::int64_t>(std::ceil(*section.async_buffer_gib * (1 << 30))));
   plan.class_of.assign(ranks_.size(), 0);
   std::map<std::vector<const Rank*>, std::vector<int>> classes;  // of groups that are equal
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {

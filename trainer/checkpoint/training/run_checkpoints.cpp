@@ -1,22 +1,17 @@
 #include "trainer/checkpoint/training/run_checkpoints.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output_error.h"
 #include "runtime/world.h"
-#include "trainer/checkpoint/conversion/format_table.h"
-#include "trainer/checkpoint/conversion/layout/open_nxd.h"
-#include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/lifecycle/save_outcome.h"
-#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
-#include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
@@ -29,70 +24,40 @@ using trainer::RunConfig;
 using trainer::StepResult;
 using trainer::TrainingState;
 
-using LoaderPtr = std::unique_ptr<native::Loader>;
-
-/// Null: there is none.
-LoaderPtr newest_of(const std::string& folder, int world_size) {
-  const CheckpointFolder checkpoints(open_storage(folder));
-  const std::optional<KeptCheckpoint> newest = checkpoints.newest();
-  if (!newest) return nullptr;
-  return std::make_unique<native::Loader>(checkpoints.shared_storage(), newest->tag, world_size);
-}
-
-/// Null: there is none of another program.
-std::unique_ptr<TensorSource> foreign_checkpoint(const Place& place) {
-  for (const Format& format : format_table()) {
-    if (std::string_view(format.name) != "trellis" && format.is_at(place))
-      return format.open(place);
-  }
-  return nullptr;
-}
-
-Resume resume_of(LoaderPtr loader, bool weights_only) {
-  const native::Manifest& manifest = loader->manifest();
-  Resume resume{.loader = std::move(loader)};
-  if (!weights_only) resume.point = {manifest.step, manifest.consumed_samples};
-  return resume;
-}
-
-Resume named_checkpoint(const std::string& address, const RunConfig& config) {
-  const int world_size = config.world_size();
-  const bool weights_only = config.model.weight_init_only;
-  const Place place = open_place(address);
-  const bool is_nxd = nxd::is_nxd_folder(place);
-  if (place.has(native::kManifestFile) || (place.has(native::kBeginFile) && !is_nxd))
-    return resume_of(std::make_unique<native::Loader>(place.storage, place.path, world_size),
-                     weights_only);
-  const std::string key = "exp_manager.resume_from_checkpoint: " + address;
-  if (std::unique_ptr<TensorSource> source =
-          is_nxd ? open_nxd(place, config) : foreign_checkpoint(place)) {
-    if (weights_only)
-      return {.weights = std::make_unique<SourceLoader>(std::move(source), world_size)};
-    throw ConfigError(
-        key + ": expected a checkpoint of this program, got one of the format " + source->format() +
-        "; take its weights alone with --init-from (model.weight_init_only), or convert "
-        "it with `trellis checkpoint convert --to native`");
-  }
-  if (LoaderPtr newest = newest_of(address, world_size))
-    return resume_of(std::move(newest), weights_only);
-  throw ConfigError(key +
-                    ": expected a checkpoint, or a folder with a complete one, found neither; "
-                    "correct the path");
-}
-
 std::string default_pattern(const RunConfig& config) {
   return config.exp_manager.name + "--{" + config.exp_manager.checkpoints.monitor + ":.4f}-{epoch}";
 }
 
+native::SaveOptions save_options(const RunConfig& config) {
+  const double buffer = config.exp_manager.checkpoints.async_buffer_gib.value_or(0);
+  return {.async = config.exp_manager.checkpoints.async,
+          .parallel = config.model.dist_ckpt.parallel_save,
+          .constant_structure = config.model.dist_ckpt.assume_constant_structure,
+          .buffer_bytes = static_cast<std::int64_t>(std::ceil(buffer * (1 << 30)))};
+}
+
+/// What the checkpoint has. `states`: those of the optimizer must be asked for too.
+StoredKeys stored_keys(const Resume& resume, bool states) {
+  auto types = std::make_shared<std::map<std::string, DType>>();
+  if (resume.foreign) {
+    for (const TensorEntry& entry : resume.foreign->source().tensors())
+      types->emplace(entry.key, entry.dtype);
+  } else {
+    for (const auto& [key, parts] : resume.loader->index())
+      types->emplace(key, resume.loader->dtype_of(parts.front().tensor));
+  }
+  StoredKeys stored{{}, {}, address_of(resume)};
+  for (const auto& [key, type] : *types) {
+    if (states || parse_state_key(key).state.empty()) stored.keys.insert(key);
+  }
+  stored.type = [types](const std::string& key) -> std::optional<DType> {
+    const auto found = types->find(key);
+    return found == types->end() ? std::nullopt : std::optional(found->second);
+  };
+  return stored;
+}
+
 }  // namespace
-
-const std::string& address_of(const Resume& resume) {
-  return resume.weights ? resume.weights->source().address() : resume.loader->address();
-}
-
-void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
-  resume.weights ? resume.weights->load(rank, wanted) : resume.loader->load(rank, wanted);
-}
 
 std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
   return {{"tp", config.tp()},
@@ -103,23 +68,6 @@ std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
           {"ep", config.ep()},
           {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
           {"kv_replicator", config.distributed_strategy.kv_replicator}};
-}
-
-std::optional<Resume> find_resume(const RunConfig& config, const std::string& folder) {
-  const CheckpointSection& section = config.exp_manager.checkpoints;
-  if (!section.resume_from_checkpoint.empty())
-    return named_checkpoint(section.resume_from_checkpoint, config);
-  if (!section.resume_if_exists) return std::nullopt;
-  if (LoaderPtr loader = newest_of(folder, config.world_size()))
-    return resume_of(std::move(loader), config.model.weight_init_only);
-  const std::string text =
-      "exp_manager.resume_if_exists: " + folder + " has no complete checkpoint";
-  if (!section.resume_ignore_no_checkpoint)
-    throw ConfigError(text +
-                      "; correct the folder, or set exp_manager.resume_ignore_no_checkpoint to "
-                      "start a new training");
-  log_warning(text + ": training starts from the beginning (resume_ignore_no_checkpoint)");
-  return std::nullopt;
 }
 
 bool needs_checkpoints(const RunConfig& config, const std::optional<Resume>& resume) {
@@ -133,7 +81,8 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
       section_(config.exp_manager.checkpoints),
       pattern_(section_.filename.empty() ? default_pattern(config) : section_.filename),
       rule_{section_.save_top_k, section_.mode == "max"},
-      resume_(std::move(resume)) {
+      resume_(std::move(resume)),
+      names_(config.world_size(), "load") {
   if (resume_) resume_point_ = resume_->point;
   const auto& lora = config.model.lora;
   // A training that goes on has its adapters.
@@ -143,7 +92,7 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
   (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
   folder_.emplace(open_storage(folder));
   if (link == nullptr || link->process() == 0) folder_->clean_up();
-  saver_.emplace(folder_->shared_storage(), config.world_size(), section_.async, link);
+  saver_.emplace(folder_->shared_storage(), config.world_size(), save_options(config), link);
   if (lora && !lora->load && !lora->folder.empty()) adapter_saves_.emplace(config, link);
 }
 
@@ -171,13 +120,23 @@ void RunCheckpoints::restore_training(const TrainingState& state) {
     if (!weights_only || tensor.state == "fp32_param" || tensor.state == "ema")
       wanted.push_back(std::move(tensor));
   }
+  reconcile(state.rank, names_, wanted, stored_keys(*resume_, !weights_only),
+            load_strictness(config_.model.dist_ckpt.load_strictness));
   load(*resume_, state.rank, wanted);
-  if (!weights_only)
+  if (!weights_only && resume_->loader)
     restore_user_content(resume_->loader->user_content(), state, resume_->loader->address());
+  if (!weights_only && resume_->foreign) continue_foreign(state);
   if (state.rank.rank() == 0)
     log_info(address_of(*resume_) + ": loaded" +
              (weights_only ? ", the weights alone"
                            : "; step " + std::to_string(resume_point_.step) + " is done"));
+}
+
+/// What else training needs follows from the step and the configuration.
+void RunCheckpoints::continue_foreign(const TrainingState& state) const {
+  state.optimizer.continue_after(resume_point_.step);
+  state.position.step = resume_point_.step;
+  if (resume_->schedule) state.scheduler.restore(*resume_->schedule);
 }
 
 std::int64_t RunCheckpoints::consumed_samples(std::int64_t step) const {
@@ -290,8 +249,10 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
   const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
                                 state.parallel.get_pipeline_model_parallel_rank(), self,
                                 mesh.ranks(trainer::ParallelAxis::kExpertData, self)};
-  const native::FileOptions options{section_.save_xser, section_.save_bf16};
-  std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
+  const native::FileOptions options{section_.save_xser, section_.save_bf16,
+                                    section_.masters_replace_weights};
+  std::vector<native::FileJob> jobs =
+      native::model_jobs(live, place, options, native::weights_with_masters(live, state.optimizer));
   if (!section_.save_weights_only)
     std::ranges::move(native::optimizer_jobs(live, state.optimizer, lr_, place, options),
                       std::back_inserter(jobs));

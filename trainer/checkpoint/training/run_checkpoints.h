@@ -7,39 +7,17 @@
 #include <optional>
 #include <string>
 
-#include "trainer/checkpoint/formats/native/loader.h"
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/checkpoint/training/adapter_loader.h"
 #include "trainer/checkpoint/training/adapter_saves.h"
-#include "trainer/checkpoint/training/source_loader.h"
+#include "trainer/checkpoint/training/find_resume.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/training_checkpoints.h"
 
 namespace trellis::checkpoint {
-
-/// A checkpoint that a run begins with.
-struct Resume {
-  std::unique_ptr<native::Loader> loader = {};  ///< null: `weights`
-  /// of another format, with model.weight_init_only
-  std::unique_ptr<SourceLoader> weights = {};
-  trainer::ResumePoint point = {};  ///< where the data go on: 0, 0 with model.weight_init_only
-};
-
-/// What exp_manager asks for: resume_from_checkpoint (a checkpoint, or a folder of which the newest
-/// complete one is taken; with model.weight_init_only also one of another format) before
-/// resume_if_exists (the newest complete one of `folder`, the run's own). None: a new training.
-/// Throws ConfigError when there is nothing to resume and resume_ignore_no_checkpoint is false;
-/// with it there is a warning.
-[[nodiscard]] std::optional<Resume> find_resume(const trainer::RunConfig& config,
-                                                const std::string& folder);
-
-/// Collective: fills tensors of a rank from the checkpoint. Throws ConfigError with every tensor
-/// that is missing or does not fit.
-void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted);
-/// Where it was found.
-[[nodiscard]] const std::string& address_of(const Resume& resume);
 
 /// Of the manifest: tp, pp, vpp, dp, cp, ep, zero1, kv_replicator.
 [[nodiscard]] std::map<std::string, std::int64_t> layout_of(const trainer::RunConfig& config);
@@ -72,6 +50,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
  private:
   using Clock = std::chrono::steady_clock;
   void restore_training(const trainer::TrainingState& state);
+  void continue_foreign(const trainer::TrainingState& state) const;
   [[nodiscard]] bool is_due(const trainer::TrainingState& state, std::int64_t step);
   /// Rank 0's decision, for all.
   [[nodiscard]] bool decide(const trainer::TrainingState& state, std::int64_t step);
@@ -96,6 +75,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   std::string pattern_;
   KeepRule rule_;
   std::optional<Resume> resume_;
+  NameUnion names_;
   trainer::ResumePoint resume_point_;
   std::optional<CheckpointFolder> folder_;
   std::optional<native::Saver> saver_;    ///< after folder_, which its thread uses

@@ -18,23 +18,6 @@ using trainer::TrainingState;
 constexpr const char* kEarlyStopping = "EarlyStopping";
 constexpr const char* kLightningVersion = "2.5.0";
 
-/// Names as those of torch's schedulers.
-Value scheduler_value(const LrScheduler::State& state, const UserNumbers& numbers) {
-  return Value::dict({{"last_epoch", Value(numbers.step)},
-                      {"_last_lr", Value::list({Value(numbers.lr)})},
-                      {"best", Value(state.best)},
-                      {"epochs", Value(state.epochs)},
-                      {"num_bad_epochs", Value(state.bad_epochs)},
-                      {"cooldown_counter", Value(state.cooldown)},
-                      {"plateau_lr", Value(state.lr)}});
-}
-
-LrScheduler::State scheduler_state(const Value& value) {
-  return {value.at("best").as_double(), value.at("epochs").as_int(),
-          value.at("num_bad_epochs").as_int(), value.at("cooldown_counter").as_int(),
-          value.at("plateau_lr").as_double()};
-}
-
 Value early_stopping_value(const EarlyStopping& stopping, bool stop_requested) {
   const EarlyStopping::State state = stopping.state();
   return Value::dict({{"monitor", Value(stopping.monitor())},
@@ -68,6 +51,22 @@ Value content_of(const trainer::RunConfig& config, const LrScheduler::State& sch
 }
 
 }  // namespace
+
+Value scheduler_value(const LrScheduler::State& state, const UserNumbers& numbers) {
+  return Value::dict({{"last_epoch", Value(numbers.step)},
+                      {"_last_lr", Value::list({Value(numbers.lr)})},
+                      {"best", Value(state.best)},
+                      {"epochs", Value(state.epochs)},
+                      {"num_bad_epochs", Value(state.bad_epochs)},
+                      {"cooldown_counter", Value(state.cooldown)},
+                      {"plateau_lr", Value(state.lr)}});
+}
+
+LrScheduler::State scheduler_state(const Value& value) {
+  return {value.at("best").as_double(), value.at("epochs").as_int(),
+          value.at("num_bad_epochs").as_int(), value.at("cooldown_counter").as_int(),
+          value.at("plateau_lr").as_double()};
+}
 
 Value user_content_of(const TrainingState& state, const UserNumbers& numbers) {
   Value content = content_of(state.config, state.scheduler.state(), numbers);

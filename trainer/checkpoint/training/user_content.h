@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trainer/checkpoint/containers/value.h"
+#include "trainer/config/lr_scheduler.h"
 #include "trainer/config/run_config.h"
 #include "trainer/training_checkpoints.h"
 
@@ -23,6 +24,10 @@ struct UserNumbers {
                                     const UserNumbers& numbers);
 /// The same of a training that went on elsewhere, or that has not begun.
 [[nodiscard]] Value user_content_of(const trainer::RunConfig& config, const UserNumbers& numbers);
+/// A schedule, under the names of torch's, and back.
+[[nodiscard]] Value scheduler_value(const trainer::LrScheduler::State& state,
+                                    const UserNumbers& numbers);
+[[nodiscard]] trainer::LrScheduler::State scheduler_state(const Value& value);
 /// Puts it back. the ConfigError contains `where`, about content that no run has written.
 void restore_user_content(const Value& content, const trainer::TrainingState& state,
                           const std::string& where);

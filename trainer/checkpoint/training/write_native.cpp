@@ -96,7 +96,7 @@ Head head_of(const TensorSource& source, const Place& place, const RunConfig& co
   head.manifest.layout = layout_of(config);
   const auto* files = dynamic_cast<const native::NativeSource*>(&source);
   head.manifest.step = head.numbers.optimizer_steps = source.point().step;
-  head.manifest.consumed_samples = source.point().consumed_samples;
+  head.manifest.consumed_samples = consumed_samples_of(source, config);
   if (files != nullptr) head.manifest.metric = files->manifest().metric;
   if (files != nullptr && files->is_ours()) {
     take_content(*files, config, head);

@@ -14,9 +14,10 @@
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/layout/layout_jobs.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/formats/megatron/as_llama.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/native_source.h"
+#include "trainer/checkpoint/formats/native/stored_tensor.h"
+#include "trainer/checkpoint/formats/nxd/nxd_training.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/parallel_layers/rank_mesh.h"
@@ -68,7 +69,7 @@ class RankFile {
   Shape point(StoredTensor& stored, std::vector<PathKey> keys) const {
     const Value* value = &root();
     for (const PathKey& key : keys) {
-      value = value->find(std::visit([](const auto& word) { return Value(word); }, key));
+      value = native::value_below(*value, key);
       if (value == nullptr) throw ConfigError("has no " + text_of_path(keys));
     }
     TensorMeta meta;
@@ -198,9 +199,10 @@ std::vector<ParameterGroup> groups_of(const Value& root, const std::string& wher
 
 /// Our number of a parameter → theirs. Groups are the same; in each, torch numbers the parameters
 /// in the order of the model.
-std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const FileJob& job) {
+std::map<std::int64_t, std::int64_t> ids_of(const RankFile& file, const Value& state,
+                                            const FileJob& job) {
   auto ours = groups_of(job.root, file.name());
-  const auto theirs = groups_of(file.root(), file.name());
+  const auto theirs = groups_of(state, file.name());
   std::map<std::int64_t, std::int64_t> ids;
   bool fits = ours.size() == theirs.size();
   for (std::size_t group = 0; fits && group < ours.size(); ++group) {
@@ -223,15 +225,31 @@ void add_model(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
     file.add(stored, names.path_of(stored), manifest, problems);
 }
 
-void add_optimizer(const RankFile& file, const FileJob& job, native::Manifest& manifest,
-                   Problems& problems) {
-  const std::map<std::int64_t, std::int64_t> ids = ids_of(file, job);
-  const bool is_plain = file.root().find("base_state") == nullptr;
+/// NNM's file of a rank has the optimizer's state next to the weights.
+const std::vector<PathKey>& state_path(NxdFolder::Kind kind) {
+  static const std::vector<PathKey> root, nnm{"optimizer_states", std::int64_t{0}};
+  return kind == NxdFolder::Kind::kNnm ? nnm : root;
+}
+
+void add_optimizer(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
+                   native::Manifest& manifest, Problems& problems) {
+  const std::vector<PathKey>& below = state_path(kind);
+  const Value* state = &file.root();
+  for (const PathKey& key : below) {
+    state = native::value_below(*state, key);
+    if (state == nullptr) throw ConfigError(file.name() + ": has no optimizer_states");
+  }
+  const std::map<std::int64_t, std::int64_t> ids = ids_of(file, *state, job);
+  const bool is_plain = state->find("base_state") == nullptr;
   for (const StoredTensor& stored : job.stored) {
     std::vector<PathKey> path = stored.path;
+    const PathKey folder = path[0];
+    // Masters and averages are saved on request only, and else begin with the weights.
+    if (folder != PathKey("base_state") && native::value_below(*state, folder) == nullptr) continue;
     path[1] = ids.at(std::get<std::int64_t>(path[1]));
     // Without ZeRO-1: torch's own dict.
-    if (is_plain && path[0] == PathKey("base_state")) path[0] = "state";
+    if (is_plain && folder == PathKey("base_state")) path[0] = "state";
+    path.insert(path.begin(), below.begin(), below.end());
     file.add(stored, path, manifest, problems);
   }
 }
@@ -282,29 +300,31 @@ bool has_megatron_names(const Place& place, const NxdFolder& folder) {
 native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunConfig saved,
                              NxdPart part) {
   native::Manifest manifest;
-  const nxd::NameNumbers numbers = nxd::numbers_of_name(place.path);
-  manifest.step = numbers.step;
-  manifest.consumed_samples = numbers.consumed_samples;
+  const SavedPoint point = nxd::read_training(place, folder).point;
+  manifest.step = point.step;
+  manifest.consumed_samples = point.consumed_samples;
+  manifest.layout = {{"tp", folder.tp}, {"pp", folder.pp}, {"dp", folder.dp}};
   Problems problems;
   for (int rank = 0; rank < saved.world_size(); ++rank) {
     const auto jobs_of = [&] {
-      return layout_jobs(saved, rank, {}, {.optimizer_steps = numbers.step},
-                         {.weights_only = !folder.has_optimizer || part == NxdPart::kTrained,
+      return layout_jobs(saved, rank, {}, {.optimizer_steps = point.step},
+                         {.weights_only = !folder.has_optimizer || part != NxdPart::kAll,
                           .trained_only = part == NxdPart::kTrained});
     };
     std::vector<FileJob> jobs = jobs_of();
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const bool is_model = jobs[i].path.starts_with("model/");
       const trainer::RankMesh mesh{saved.tp(), saved.pp(), saved.dp()};
-      const RankFile file(
-          place, is_model ? folder.model_file(place, mesh.tp_rank(rank), mesh.pp_rank(rank))
-                          : jobs[i].path);
+      const RankFile file(place,
+                          is_model || folder.kind == NxdFolder::Kind::kNnm
+                              ? folder.model_file(place, mesh.tp_rank(rank), mesh.pp_rank(rank))
+                              : jobs[i].path);
       if (rank == 0 && is_model) {
         take_vocabulary(file, jobs[i], folder.kind, saved);
         jobs = jobs_of();
       }
       is_model ? add_model(file, jobs[i], folder.kind, manifest, problems)
-               : add_optimizer(file, jobs[i], manifest, problems);
+               : add_optimizer(file, jobs[i], folder.kind, manifest, problems);
     }
   }
   problems.throw_if_any();
@@ -314,18 +334,20 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
 
 }  // namespace
 
-std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config, NxdPart part) {
+NxdContent read_nxd(const Place& place, const RunConfig& config, NxdPart part) {
   const std::optional<NxdFolder> folder = nxd::find_nxd_folder(place);
   TRELLIS_CHECK(folder.has_value(), "a folder of NxD");
   RunConfig saved = saved_config(config, *folder);
-  const bool is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
-  if (is_renamed) saved.model.architecture = "gpt";
-  auto source =
-      std::make_unique<native::NativeSource>(place, manifest_of(place, *folder, saved, part),
-                                             nxd::name(folder->kind), nxd::known_classes());
-  if (!is_renamed) return source;
-  return megatron::as_llama(std::move(source),
-                            {config.model.num_attention_heads, config.model.num_kv_heads});
+  NxdContent content{.format = nxd::name(folder->kind)};
+  content.is_renamed = saved.model.architecture == "llama" && has_megatron_names(place, *folder);
+  if (content.is_renamed) saved.model.architecture = "gpt";
+  content.manifest = manifest_of(place, *folder, saved, part);
+  content.attention = {config.model.num_attention_heads, config.model.num_kv_heads};
+  return content;
+}
+
+std::unique_ptr<TensorSource> open_nxd(const Place& place, const RunConfig& config, NxdPart part) {
+  return nxd_source(place, read_nxd(place, config, part));
 }
 
 std::unique_ptr<TensorSource> open_checkpoint(const std::string& address, const RunConfig& config) {

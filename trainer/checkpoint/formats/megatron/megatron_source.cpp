@@ -134,7 +134,11 @@ void MegatronSource::read_common(const Place& place) {
 }
 
 SavedPoint MegatronSource::point() const {
-  return {number_of(common_, "iteration"), number_of(common_, "consumed_train_samples")};
+  const Value* arguments = common_.find(Value("args"));
+  std::int64_t samples = number_of(common_, "consumed_train_samples");
+  if (samples == 0 && arguments != nullptr)
+    samples = number_of(*arguments, "consumed_train_samples");
+  return {number_of(common_, "iteration"), samples};
 }
 
 /// A tensor with an axis of layers gives one weight per layer.

@@ -49,7 +49,7 @@ void compare(const StoredFile& expected, const StoredFile& got, const std::strin
 
 }  // namespace
 
-Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size)
+Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size, int most_readers)
     : storage_(std::move(storage)),
       tag_(std::move(tag)),
       address_(tag_.empty() ? storage_->address() : storage_->address() + "/" + tag_),
@@ -59,6 +59,7 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
         return std::make_shared<const TorchFileReader>(storage_->open(join_path(tag_, path)));
       }),
       wishes_(static_cast<std::size_t>(world_size)) {
+  if (most_readers > 0) gate_.emplace(most_readers);
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
     for (const StoredPart& part : manifest_.tensors[i].parts)
       index_[part.key].push_back({i, part.global_shape, part.global_offset, part.local});
@@ -66,10 +67,18 @@ Loader::Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size
 }
 
 Value Loader::user_content() const {
-  const std::string path = join_path(tag_, kUserContentFile);
-  const auto file = storage_->open(path);
-  const auto known = manifest_.files.find(kUserContentFile);
-  if (known == manifest_.files.end() || hash_file(*file) != known->second)
+  std::optional<Value> content = value_of(kUserContentFile);
+  if (!content)
+    throw ConfigError(address_ + "/" + kUserContentFile +
+                      ": is not part of the checkpoint; load one that `trellis train` saved");
+  return *std::move(content);
+}
+
+std::optional<Value> Loader::value_of(const std::string& file_name) const {
+  const auto known = manifest_.files.find(file_name);
+  if (known == manifest_.files.end()) return std::nullopt;
+  const auto file = storage_->open(join_path(tag_, file_name));
+  if (hash_file(*file) != known->second)
     throw ConfigError(file->name() +
                       ": its content is not what was saved; load another checkpoint");
   return TorchFileReader(file).root();
@@ -101,6 +110,7 @@ void Loader::read_files(const runtime::RankContext& rank) {
 
 void Loader::read_file(const std::string& path, const std::vector<std::size_t>& tensors,
                        Problems& problems) {
+  const GatePass pass(gate_);
   const StoredFile& expected = manifest_.files.at(path);
   const auto file = storage_->open(join_path(tag_, path));
   std::vector<FileRange> ranges;
@@ -134,6 +144,7 @@ void Loader::copy_from_places(std::vector<LoadCopy>& copies) const {
 }
 
 at::Tensor Loader::read(std::size_t tensor) {
+  const GatePass pass(gate_);
   const StoredTensor& stored = manifest_.tensors[tensor];
   const auto reader = files_.get(stored.file);
   const std::int64_t number = tensor_number(*reader, stored, address_);
@@ -146,8 +157,7 @@ at::Tensor Loader::read(std::size_t tensor) {
 void Loader::load(runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
   const at::NoGradGuard no_grad;
   std::vector<LoadCopy> copies = plan_copies(
-      wanted, index_, [this](std::size_t tensor) { return manifest_.tensors[tensor].dtype; },
-      address_);
+      wanted, index_, [this](std::size_t tensor) { return dtype_of(tensor); }, address_);
   Wish& wish = wishes_[static_cast<std::size_t>(rank.rank())];
   for (const LoadCopy& copy : copies) {
     for (const CopyStep& step : copy.reads.copies) {

@@ -2,12 +2,14 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "runtime/world.h"
+#include "trainer/checkpoint/formats/native/gate_pass.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/formats/native/open_files.h"
 #include "trainer/checkpoint/plan/read_plan.h"
@@ -22,13 +24,21 @@ namespace trellis::checkpoint::native {
 /// has read by then.
 class Loader {
  public:
-  /// Throws ConfigError: no checkpoint there, an incomplete one, a damaged manifest.
-  Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size);
+  /// `most_readers`: ranks of the process that read at the same time; 0: all. Throws ConfigError:
+  /// no checkpoint there, an incomplete one, a damaged manifest.
+  Loader(std::shared_ptr<Storage> storage, std::string tag, int world_size, int most_readers = 0);
 
   [[nodiscard]] const Manifest& manifest() const { return manifest_; }
   [[nodiscard]] const std::string& address() const { return address_; }
+  [[nodiscard]] const std::string& tag() const { return tag_; }
   /// What else training needs.
   [[nodiscard]] Value user_content() const;
+  /// A file of one value; none: the checkpoint has no such file. Throws ConfigError when it is not
+  /// what was saved.
+  [[nodiscard]] std::optional<Value> value_of(const std::string& file) const;
+  /// The tensors that the checkpoint has.
+  [[nodiscard]] const SourceIndex& index() const { return index_; }
+  [[nodiscard]] DType dtype_of(std::size_t tensor) const { return manifest_.tensors[tensor].dtype; }
 
   /// Collective: fills the tensors. Each file is read by one rank of the process. A stored tensor
   /// that a tensor of training has as a whole is read into its place, and the other ranks that need
@@ -64,6 +74,7 @@ class Loader {
   OpenFiles files_;
   std::vector<Wish> wishes_;  ///< by rank
   Wish all_;
+  Gate gate_;  ///< of those that read at the same time
 };
 
 }  // namespace trellis::checkpoint::native

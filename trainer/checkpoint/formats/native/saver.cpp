@@ -25,10 +25,10 @@ at::Tensor host_copy(const at::Tensor& tensor) {
 
 }  // namespace
 
-Saver::Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
+Saver::Saver(std::shared_ptr<Storage> storage, int world_size, SaveOptions options,
              runtime::ProcessLink* link, std::string name)
     : storage_(std::move(storage)),
-      async_(async),
+      options_(options),
       link_(link),
       name_(std::move(name)),
       jobs_(static_cast<std::size_t>(world_size)),
@@ -46,7 +46,12 @@ void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
   const at::NoGradGuard no_grad;
   const auto self = static_cast<std::size_t>(rank.rank());
   const bool leads = rank.leads_process();
-  if (leads) wait();
+  if (leads) {
+    wait();
+    if (!options_.constant_structure) plan_.reset();
+    gate_.reset();
+    if (options_.most_writers > 0) gate_.emplace(options_.most_writers);
+  }
   rank.host_barrier(kStorageTimeout);
   jobs_[self] = std::move(jobs);
   if (!plan_) shards_[self] = shards;
@@ -61,15 +66,19 @@ void Saver::save(runtime::RankContext& rank, std::vector<FileJob> jobs,
   rank.host_barrier(kStorageTimeout);
   std::erase_if(jobs_[self],
                 [&](const FileJob& job) { return plan_->rank_of(job.path) != rank.rank(); });
-  if (async_) {
-    for (FileJob& job : jobs_[self])
-      std::transform(job.tensors.begin(), job.tensors.end(), job.tensors.begin(), host_copy);
+  if (leads && options_.async) {
+    queue_.emplace(rank.process_ranks().size(), options_.buffer_bytes);
+    start_thread();
+  }
+  rank.host_barrier(kStorageTimeout);
+  if (options_.async) {
+    copy(self);
   } else {
-    written_[self] = write(jobs_[self]);
+    written_[self] = write_within_gate(jobs_[self]);
     jobs_[self].clear();
   }
   rank.host_barrier(kStorageTimeout);
-  if (leads) async_ ? start_thread() : finish();
+  if (leads && !options_.async) finish();
   rank.host_barrier(kStorageTimeout);
 }
 
@@ -123,7 +132,10 @@ void Saver::make_plan(runtime::RankContext& rank) {
   offer.shards.clear();
   if (link_ != nullptr) offer = SaveOffer::from_text(from_first(rank, "offers", offer.to_text()));
   std::vector<Transfer> list;
-  for (auto& [path, transfer] : offer.files) list.push_back(std::move(transfer));
+  for (auto& [path, transfer] : offer.files) {
+    if (!options_.parallel) transfer.holders.resize(1);
+    list.push_back(std::move(transfer));
+  }
   plan_ = distribute(std::move(list));
 }
 
@@ -148,6 +160,11 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
     written.error = error.what();
   }
   return written;
+}
+
+Written Saver::write_within_gate(const std::vector<FileJob>& jobs) {
+  const GatePass pass(gate_);
+  return write(jobs);
 }
 
 /// Of this process's ranks; survives a power cut.
@@ -195,23 +212,53 @@ void Saver::write_marks(Written all) {
   manifest.tensors = std::move(all.tensors);
   std::sort(manifest.tensors.begin(), manifest.tensors.end(),
             [](const StoredTensor& a, const StoredTensor& b) { return a.id() < b.id(); });
-  const std::string content = join_path(head_.tag, kUserContentFile);
-  manifest.files[kUserContentFile] = write_value(*storage_, content, head_.user_content);
+  const auto add = [&](const char* file, const std::optional<Value>& value) {
+    if (value) manifest.files[file] = write_value(*storage_, join_path(head_.tag, file), *value);
+  };
+  add(kSchedulerFile, head_.scheduler);
+  add(kUserContentFile, head_.user_content);
   storage_->write_text(join_path(head_.tag, kManifestFile), manifest.to_json());
   storage_->write_text(join_path(head_.tag, kDoneFile), "1");
   storage_->remove_file(unfinished_marker(head_.tag));
 }
 
+/// Training goes on when all of this rank's tensors are in host memory, or on the disk.
+void Saver::copy(std::size_t rank) {
+  bool is_whole = false;
+  const std::unique_ptr<bool, std::function<void(bool*)>> end(
+      &is_whole, [this](const bool* copied_all) { queue_->end_rank(*copied_all); });
+  for (FileJob& job : jobs_[rank]) {
+    const std::int64_t bytes = job.bytes();
+    queue_->reserve(bytes);
+    std::ranges::transform(job.tensors, job.tensors.begin(), host_copy);
+    queue_->push({rank, std::move(job), bytes});
+  }
+  jobs_[rank].clear();
+  is_whole = true;
+}
+
+void Saver::write_copies() {
+  while (std::optional<CopyQueue::Item> item = queue_->pop()) {
+    Written& written = written_[item->rank];
+    if (written.error.empty()) {
+      std::vector<FileJob> one;
+      one.push_back(std::move(item->job));
+      written.add(write(one));
+    }
+    item->job = {};
+    queue_->release(item->bytes);
+  }
+}
+
 void Saver::start_thread() {
   thread_ = std::jthread([this] {
     try {
-      for (std::size_t rank = 0; rank < jobs_.size(); ++rank) {
-        written_[rank] = write(jobs_[rank]);
-        jobs_[rank].clear();
-      }
-      finish();
+      write_copies();
+      // A rank that failed has its own error, and the checkpoint stays incomplete.
+      if (queue_->is_whole()) finish();
     } catch (const std::exception& error) {
       error_ = std::current_exception();
+      queue_->abandon();
       if (is_first()) return;
       written_.assign(written_.size(), {});
       written_.front().error = error.what();

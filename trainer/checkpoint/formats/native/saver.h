@@ -12,6 +12,8 @@
 
 #include "runtime/process_link.h"
 #include "runtime/world.h"
+#include "trainer/checkpoint/formats/native/copy_queue.h"
+#include "trainer/checkpoint/formats/native/gate_pass.h"
 #include "trainer/checkpoint/formats/native/save_messages.h"
 #include "trainer/checkpoint/formats/native/state_files.h"
 #include "trainer/checkpoint/plan/transfer_plan.h"
@@ -22,10 +24,25 @@ namespace trellis::checkpoint::native {
 struct SaveHead {
   std::string tag;
   Manifest manifest;  ///< without files and tensors
-  Value user_content;
+  std::optional<Value> user_content;
+  std::optional<Value> scheduler = {};
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
   /// When a file could not be written; the same thread; required. `reason`: as OutputError has it.
   std::function<void(const std::string& reason)> failed;
+};
+
+/// How the ranks save.
+struct SaveOptions {
+  /// save() returns when the tensors are copied to the host, another thread writes them.
+  bool async = false;
+  /// Files of which several ranks hold the content are shared out; else the first one writes it.
+  bool parallel = true;
+  /// All saves have the same files and shards: they are planned and validated once.
+  bool constant_structure = true;
+  int most_writers = 0;  ///< ranks of a process that write at the same time; 0: all
+  /// Of copies of a process's tensors that are not written yet, of asynchronous saves; 0: no limit.
+  /// A file that is larger is alone.
+  std::int64_t buffer_bytes = 0;
 };
 
 /// Writes checkpoints of a run in NxD's layout. The ranks of a process share one; all ranks of the
@@ -34,20 +51,20 @@ struct SaveHead {
 /// until the save is complete: a folder with it, or without `done`, is none.
 class Saver {
  public:
-  /// `async`: save() returns when the tensors are copied to the host, another thread writes them.
   /// `link`: the other processes of the run; null: there are none. `name`: of what this one leaves
   /// them, among the savers of a run.
-  Saver(std::shared_ptr<Storage> storage, int world_size, bool async,
+  Saver(std::shared_ptr<Storage> storage, int world_size, SaveOptions options,
         runtime::ProcessLink* link = nullptr, std::string name = "save");
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// Collective. `shards`: the parts of all tensors of this rank, for validation. The tag, the
-  /// jobs' names and the shards are a function of the run: they are planned and validated once.
-  /// Waits for a save that is still under way; its error is thrown here, on a process's first
-  /// rank. A file that cannot be written, such as on a full disk, is no error: the checkpoint stays
-  /// incomplete, and the head's `failed` is called.
+  /// Of the next save; of the process's first rank, before any rank calls it.
+  void set_options(SaveOptions options) { options_ = options; }
+  /// Collective. `shards`: the parts of all tensors of this rank, for validation. Waits for a save
+  /// that is still under way; its error is thrown here, on a process's first rank. A file that
+  /// cannot be written, such as on a full disk, is no error: the checkpoint stays incomplete, and
+  /// the head's `failed` is called.
   void save(runtime::RankContext& rank, std::vector<FileJob> jobs,
             const std::vector<ShardedTensor>& shards, const std::function<SaveHead()>& head);
   /// Until this process has no save under way. Throws the error of the last one. Of a process's
@@ -55,6 +72,8 @@ class Saver {
   void wait();
   /// Who writes what; none before the first save.
   [[nodiscard]] const std::optional<TransferPlan>& plan() const { return plan_; }
+  /// The most bytes that copies of the last asynchronous save took; after wait().
+  [[nodiscard]] std::int64_t peak_copied_bytes() const { return queue_ ? queue_->peak_bytes() : 0; }
 
  private:
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
@@ -70,14 +89,17 @@ class Saver {
   [[nodiscard]] std::ptrdiff_t own_files() const;
   /// `error` says what could not be written.
   [[nodiscard]] Written write(const std::vector<FileJob>& jobs) const;
+  [[nodiscard]] Written write_within_gate(const std::vector<FileJob>& jobs);
   [[nodiscard]] Written take_written();
   void finish();
   void write_marks(Written all);
   void report_written();
+  void copy(std::size_t rank);
+  void write_copies();
   void start_thread();
 
   std::shared_ptr<Storage> storage_;
-  bool async_;
+  SaveOptions options_;
   runtime::ProcessLink* link_;
   std::string name_;
   std::optional<TransferPlan> plan_;
@@ -89,6 +111,8 @@ class Saver {
   std::vector<std::vector<FileJob>> jobs_;
   std::vector<std::vector<ShardedTensor>> shards_;
   std::vector<Written> written_;
+  Gate gate_;                       ///< of those that write at the same time
+  std::optional<CopyQueue> queue_;  ///< of the last asynchronous save
   std::jthread thread_;
   std::exception_ptr error_;
 };

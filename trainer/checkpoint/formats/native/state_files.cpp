@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/formats/native/state_files.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -41,6 +42,18 @@ class JobBuilder {
   JobBuilder(std::string path, std::vector<int> holders, const FileOptions& options)
       : path_(std::move(path)), holders_(std::move(holders)), xser_(options.use_xser) {}
 
+  /// The value that represents a tensor in the root whose content is not written.
+  Value add_shape(const at::Tensor& tensor, bool of_experts) {
+    const auto number = static_cast<std::int64_t>(count_);
+    Value info = Value::dict({{"dtype", Value::dtype(dtype_of(tensor.scalar_type()))},
+                              {"shape", Value::size(tensor.sizes().vec())}});
+    if (!xser_) return info;
+    ++count_;
+    info.set("expert_model_parallel", Value(of_experts));
+    info_.emplace_back(Value(number), std::move(info));
+    return reference(number);
+  }
+
   /// The value that represents the tensor in the root.
   Value add(const at::Tensor& tensor, std::vector<PathKey> path,
             const std::vector<ShardedPart>& parts, const Owner& owner) {
@@ -62,8 +75,7 @@ class JobBuilder {
     FileJob job{stored.file, Value::tensor(0), {tensor}, {}, holders_, {parts}};
     if (!stored.parts.empty()) job.stored.push_back(std::move(stored));
     jobs_.push_back(std::move(job));
-    return Value::instance("torch_xla.utils.serialization.TensorReference",
-                           Value::dict({{"tid", Value(number)}}));
+    return reference(number);
   }
 
   std::vector<FileJob> finish(Value root) {
@@ -77,6 +89,11 @@ class JobBuilder {
   }
 
  private:
+  static Value reference(std::int64_t number) {
+    return Value::instance("torch_xla.utils.serialization.TensorReference",
+                           Value::dict({{"tid", Value(number)}}));
+  }
+
   std::string path_;
   std::vector<int> holders_;
   bool xser_;
@@ -134,6 +151,10 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.is_alias_of(b) && a.storage_offset() == b.storage_offset();
 }
 
+at::Tensor as_saved(const at::Tensor& values, const FileOptions& options) {
+  return options.save_bf16 && values.is_floating_point() ? values.to(at::kBFloat16) : values;
+}
+
 const char* folder_of(const std::string& state) {
   if (state == "fp32_param") return "sharded_master_weights";
   return state == "ema" ? "ema_weights" : "base_state";
@@ -149,16 +170,19 @@ std::int64_t FileJob::bytes() const {
 }
 
 std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
-                                const FileOptions& options) {
+                                const FileOptions& options,
+                                const std::set<std::string>& with_masters) {
   const RankPlace& rank = place.place;
   JobBuilder builder(model_file(rank.tp_rank, place.pp_rank, ep_of(rank)), place.copies, options);
   std::vector<std::pair<Value, Value>> items;
   std::set<std::string> names;
   for (const LiveTensor& tensor : live.model) {
     if (!names.insert(tensor.parameter).second) continue;
-    const at::Tensor values = options.save_bf16 && tensor.values.is_floating_point()
-                                  ? tensor.values.to(at::kBFloat16)
-                                  : tensor.values;
+    const at::Tensor values = as_saved(tensor.values, options);
+    if (options.masters_replace_weights && with_masters.contains(tensor.parameter)) {
+      items.emplace_back(tensor.parameter, builder.add_shape(values, tensor.of_experts));
+      continue;
+    }
     items.emplace_back(tensor.parameter, builder.add(values, {tensor.parameter}, tensor.parts,
                                                      {true, rank.ep_rank, tensor.of_experts}));
   }
@@ -203,6 +227,38 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                             {"param_groups", param_groups_of(live, optimizer, lr)}};
   for (const auto& [folder, values] : folders) root.emplace_back(folder, values.value());
   return builder.finish(Value::dict(std::move(root)));
+}
+
+std::set<std::string> weights_with_masters(const LiveState& live,
+                                           const trainer::NeuronZero1Optimizer& optimizer) {
+  std::set<std::string> names;
+  const bool has_masters = std::ranges::any_of(
+      live.optimizer, [](const LiveTensor& tensor) { return tensor.state == kMasterState; });
+  if (!has_masters) return names;
+  // This rank's shards may have no rows of a parameter of which another one has masters.
+  optimizer.for_each_slot(
+      [&](const trainer::ShardSlot& slot) { names.insert(slot.parameter->name); });
+  return names;
+}
+
+std::vector<FileJob> dict_jobs(const std::string& path,
+                               const std::map<std::string, TensorDict>& dicts,
+                               const std::map<std::string, Value>& values, std::vector<int> holders,
+                               const FileOptions& options) {
+  JobBuilder builder(path, std::move(holders), options);
+  std::vector<std::pair<Value, Value>> root;
+  for (const auto& [name, tensors] : dicts) {
+    std::vector<std::pair<Value, Value>> items;
+    for (const auto& [key, tensor] : tensors)
+      items.emplace_back(key, builder.add(as_saved(tensor, options), {}, {}, {}));
+    if (name.empty()) {
+      std::ranges::move(items, std::back_inserter(root));
+    } else {
+      root.emplace_back(name, Value::ordered_dict(std::move(items)));
+    }
+  }
+  for (const auto& [name, value] : values) root.emplace_back(name, value);
+  return builder.finish(Value::ordered_dict(std::move(root)));
 }
 
 StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,

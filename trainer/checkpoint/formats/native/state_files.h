@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,17 +39,35 @@ struct FilePlace {
 struct FileOptions {
   bool use_xser = false;   ///< a file per tensor, and one with references to them
   bool save_bf16 = false;  ///< weights are rounded to bf16
+  /// Weights of which the optimizer's files have masters in more bits: their types and shapes alone
+  /// are written (NxD's avoid_saving_lower_precision_weights).
+  bool masters_replace_weights = false;
 };
 
+/// Tensors by name, as a state dict of torch.
+using TensorDict = std::map<std::string, at::Tensor>;
+
 /// A state dict of this rank's weights. A tied copy on the rank of its original is left out.
+/// `with_masters`: names of those that options.masters_replace_weights is about.
 [[nodiscard]] std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
-                                              const FileOptions& options);
+                                              const FileOptions& options,
+                                              const std::set<std::string>& with_masters = {});
+/// Weights of which `live` has masters, of this rank or of another one of its data-parallel group.
+[[nodiscard]] std::set<std::string> weights_with_masters(
+    const LiveState& live, const trainer::NeuronZero1Optimizer& optimizer);
 /// NxD's dict of a ZeRO-1 optimizer: state, base_state (by the number of the parameter),
 /// shape_info, param_groups, sharded_master_weights; and ema_weights.
 [[nodiscard]] std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                                   const trainer::NeuronZero1Optimizer& optimizer,
                                                   double lr, const FilePlace& place,
                                                   const FileOptions& options);
+
+/// Any dicts of tensors and values, which only a rank at the same place reads again. The dict of
+/// the name "" is the root itself.
+[[nodiscard]] std::vector<FileJob> dict_jobs(const std::string& path,
+                                             const std::map<std::string, TensorDict>& dicts,
+                                             const std::map<std::string, Value>& values,
+                                             std::vector<int> holders, const FileOptions& options);
 
 /// Writes the file under `folder`, and what the manifest says of it. Throws OutputError.
 StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,

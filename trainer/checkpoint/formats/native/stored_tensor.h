@@ -8,6 +8,9 @@
 
 namespace trellis::checkpoint::native {
 
+/// What is below `key`, of a dict or by its place in a list; null: nothing.
+[[nodiscard]] const Value* value_below(const Value& value, const PathKey& key);
+
 /// Number of the tensor in its file. Throws ConfigError, with the checkpoint's `address`, when the
 /// file holds another one than the manifest says.
 [[nodiscard]] std::int64_t tensor_number(const TorchFileReader& reader, const StoredTensor& stored,

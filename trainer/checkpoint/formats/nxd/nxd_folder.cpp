@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 
 namespace trellis::checkpoint::nxd {
@@ -106,6 +107,15 @@ void check_files(const Place& place, const NxdFolder& folder) {
   problems.throw_if_any();
 }
 
+/// Of NNM's file of the first rank.
+bool has_states(const Place& place, const NxdFolder& folder) {
+  const std::string path = folder.model_file(place, 0, 0);
+  const TorchFileReader file(place.storage->open(join_path(place.path, path)), known_classes());
+  const Value* states = file.root().find("optimizer_states");
+  return states != nullptr && states->is(Value::Kind::kList) && !states->items().empty() &&
+         states->items().front().is_dict();
+}
+
 /// None: of another format.
 std::optional<NxdFolder::Kind> kind_of(const Place& place) {
   // Our saves have a manifest, and one that was interrupted has no `done`.
@@ -145,9 +155,9 @@ bool is_nxd_folder(const Place& place) { return kind_of(place).has_value(); }
 std::optional<NxdFolder> find_nxd_folder(const Place& place) {
   const std::optional<NxdFolder::Kind> kind = kind_of(place);
   if (!kind) return std::nullopt;
-  const NxdFolder folder =
-      *kind == NxdFolder::Kind::kNxd ? nxd_folder(place) : ranks_of(*kind, place);
+  NxdFolder folder = *kind == NxdFolder::Kind::kNxd ? nxd_folder(place) : ranks_of(*kind, place);
   check_files(place, folder);
+  if (*kind == NxdFolder::Kind::kNnm) folder.has_optimizer = has_states(place, folder);
   return folder;
 }
 

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""What users of comparable trainers asked for, as one runs it: a checkpoint of a layout opens in
+another one with its optimizer, a cut run equals the whole one, checkpoints are in S3 alone."""
+
+import json
+import os
+import unittest
+
+import cli_case
+from cli_case import QUICKSTART, SOURCE
+
+SMALL = [
+    "model.hidden_size=32",
+    "model.ffn_hidden_size=48",
+    "model.num_attention_heads=4",
+    "model.num_kv_heads=2",
+    "model.encoder_seq_length=16",
+    "data.global_batch_size=12",
+    "data.micro_batch_size=1",
+    "precision.type=fp64",
+    "distributed_strategy.sequence_parallel=false",
+    "exp_manager.create_checkpoint_callback=true",
+    "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: -1, "
+    "save_last: false, every_n_train_steps: 5, filename: 'm--{step}'}",
+    "--device",
+    "cpu",
+]
+TINY = ["model.num_layers=2", "data.num_workers=2"]
+
+
+def layout(devices, tp=1, pp=1, ep=1, experts=0):
+    words = [
+        f"trainer.devices={devices}",
+        f"distributed_strategy.tensor_model_parallel_size={tp}",
+        f"distributed_strategy.pipeline_model_parallel_size={pp}",
+        "model.num_layers=4",
+        # The vocabulary is padded alike.
+        f"model.make_vocab_size_divisible_by={16 // tp}",
+    ]
+    if experts:
+        words += [
+            f"distributed_strategy.expert_model_parallel_size={ep}",
+            f"model.moe={{num_experts: {experts}, top_k: 2, dropless: true}}",
+        ]
+    return words
+
+
+# Those that were named; 30 random pairs: trainer/checkpoint/training:Reshard.
+PAIRS = {
+    "DP 2 to 3": (layout(2), layout(3)),
+    "PP 4 to EP 4": (layout(4, pp=4, experts=4), layout(4, ep=4, experts=4)),
+    "six experts, three of a rank, to two": (
+        layout(4, ep=2, experts=6),
+        layout(3, ep=3, experts=6),
+    ),
+    "six rows of a router on four ranks to TP 2": (
+        layout(4, experts=6),
+        layout(2, tp=2, experts=6),
+    ),
+}
+
+
+class Case(cli_case.CheckedCase):
+    def run_of(self, name, *args, returncode=0):
+        """The folder of its checkpoints."""
+        result = self.trellis(
+            *("train", QUICKSTART, *SMALL, *args),
+            f"exp_manager.explicit_log_dir={self.dir / name}",
+            returncode=returncode,
+        )
+        return result if returncode else self.dir / name / "checkpoints"
+
+
+class Layouts(Case):
+    def test_saved_at_5_under_a_and_trained_to_10_under_b(self):
+        for name, (a, b) in PAIRS.items():
+            with self.subTest(name):
+                path = name.replace(" ", "_")
+                whole = self.run_of(f"{path}_a", "trainer.max_steps=10", *a)
+                resume = f"exp_manager.resume_from_checkpoint={whole}/m--step=5.ckpt"
+                other = self.run_of(f"{path}_b", "trainer.max_steps=10", *b, resume)
+                compared = self.trellis(
+                    *("checkpoint", "diff", "--json", "--tolerance", "1e-10"),
+                    *(each / "m--step=10.ckpt" for each in (whole, other)),
+                )
+                compared = json.loads(compared.stdout)
+                self.assertEqual(compared["differences"], [])
+                # Weights and both moments.
+                shown = self.trellis("checkpoint", "inspect", whole / "m--step=10.ckpt", "--json")
+                keys = [row["key"] for row in json.loads(shown.stdout)["tensors"]]
+                weights = [key for key in keys if not key.startswith("optimizer.")]
+                self.assertEqual(len(keys), 3 * len(weights))
+                self.assertEqual(compared["tensors"], len(keys))
+
+    def test_missing_moments_are_an_error(self):
+        saved = self.run_of(
+            *("weights", *layout(2), "trainer.max_steps=5"),
+            "exp_manager.checkpoint_callback_params.save_weights_only=true",
+        )
+        resume = f"exp_manager.resume_from_checkpoint={saved}/m--step=5.ckpt"
+        result = self.run_of("more", *layout(2), "trainer.max_steps=6", resume, returncode=2)
+        self.assertIn("has no optimizer.state.exp_avg.", result.stderr)
+
+
+class CutRuns(Case):
+    def test_forty_steps_cut_at_13_and_27(self):
+        """Epochs of three steps, dropout, with and without threads that read ahead."""
+        text = self.dir / "text.txt"
+        text.write_text("".join(chr(97 + i * i % 23) for i in range(3 * 12 * 17 + 40)))
+        words = [*SMALL[:7], *TINY, "model.hidden_dropout=0.1", f"data.train_dir={text}"]
+        hashes = []
+        for workers in (0, 4):
+            found = self.trellis(
+                *("resume-check", QUICKSTART, *words, *layout(4, tp=2)[:3], "--json"),
+                *("--steps", 40, "--cut", "13,27", f"data.num_workers={workers}"),
+            )
+            found = json.loads(found.stdout)
+            self.assertTrue(found["equal"] and found["bit_by_bit"])
+            self.assertEqual(len(found["hashes"]), 41)
+            hashes.append(found["hashes"])
+        self.assertEqual(*hashes)
+
+
+class Storage(Case):
+    """Its counterpart with failing requests and a kill: integration/s3_training."""
+
+    def test_a_run_and_its_resume_need_nothing_of_the_local_disk(self):
+        import boto3
+        import moto.server
+
+        os.environ.update(
+            AWS_ACCESS_KEY_ID="test",
+            AWS_SECRET_ACCESS_KEY="test",
+            AWS_EC2_METADATA_DISABLED="true",
+            AWS_DEFAULT_REGION="us-east-1",
+        )
+        server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        self.addCleanup(server.stop)
+        port = server.get_host_and_port()[1]
+        boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket="bucket")
+        place = f"s3://bucket/run?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+        saves = [
+            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1, "
+            f"every_n_train_steps: 2, filename: 'm--{{step}}', dirpath: '{place}'}}",
+            "exp_manager.async_checkpointing=true",
+            "exp_manager.resume_if_exists=true",
+            "exp_manager.resume_ignore_no_checkpoint=true",
+            *layout(2)[:3],
+            *TINY,
+        ]
+        losses = {}
+        for host, steps in (("whole", 6), ("first", 4), ("second", 6)):
+            # A folder per host, which the next one does not have.
+            args = saves if host != "whole" else [each.replace("/run?", "/w?") for each in saves]
+            self.run_of(host, *args, f"trainer.max_steps={steps}")
+            lines = (self.dir / host / "metrics.jsonl").read_text().splitlines()
+            losses[host] = {row["step"]: row["loss"] for row in map(json.loads, lines)}
+            self.assertEqual(list(self.dir.rglob("*.pt")), [])
+        self.assertEqual(list(losses["second"]), [5, 6])
+        self.assertEqual({**losses["first"], **losses["second"]}, losses["whole"])
+
+    def test_a_step_waits_for_an_asynchronous_save_2_percent_at_most(self):
+        result = self.trellis(
+            *("simulate", SOURCE / "examples/llama3_8b_trn1.yaml", "--json"),
+            *("--checkpoint-every", 100, "--checkpoint-storage", "s3"),
+            "exp_manager.async_checkpointing=true",
+        )
+        waits = json.loads(result.stdout)["checkpoints"]["waits"]
+        self.assertLessEqual(waits["share_of_step"], 0.02)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,207 @@
+#include "trainer/checkpoint/training/find_resume.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "trainer/checkpoint/conversion/format_table.h"
+#include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/formats/native/file_names.h"
+#include "trainer/checkpoint/formats/nxd/nxd_folder.h"
+#include "trainer/checkpoint/formats/nxd/nxd_training.h"
+#include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/checkpoint/storage/place.h"
+
+namespace trellis::checkpoint {
+namespace {
+
+using trainer::CheckpointSection;
+using trainer::LrScheduler;
+using trainer::RunConfig;
+
+using LoaderPtr = std::unique_ptr<native::Loader>;
+
+constexpr const char* kMegatronTracker = "latest_checkpointed_iteration.txt";
+
+/// Null: there is none.
+LoaderPtr newest_of(const std::string& folder, int world_size) {
+  const CheckpointFolder checkpoints(open_storage(folder));
+  const std::optional<KeptCheckpoint> newest = checkpoints.newest();
+  if (!newest) return nullptr;
+  return std::make_unique<native::Loader>(checkpoints.shared_storage(), newest->tag, world_size);
+}
+
+/// The folder that Megatron's file of the newest iteration names; none: there is no such file.
+std::optional<Place> tracked_iteration(const Place& folder) {
+  if (!folder.has(kMegatronTracker)) return std::nullopt;
+  std::string text = folder.storage->read_text(join_path(folder.path, kMegatronTracker), 64);
+  std::erase_if(text, [](char each) { return each == '\n' || each == '\r' || each == ' '; });
+  std::int64_t iteration = -1;
+  (void)std::from_chars(text.data(), text.data() + text.size(), iteration);
+  std::string name = std::to_string(iteration);
+  if (name.size() < 7) name.insert(0, 7 - name.size(), '0');
+  name = text == "release" ? text : "iter_" + name;
+  if (!folder.has(name))
+    throw ConfigError(folder.address() + "/" + kMegatronTracker + ": names " + name +
+                      ", which is not there; name a checkpoint");
+  return Place{folder.storage, join_path(folder.path, name)};
+}
+
+/// The newest complete one of NxD's or Megatron's in a folder: by the step of its name, then by the
+/// time of its mark.
+std::optional<Place> newest_foreign(const Place& folder) {
+  if (auto tracked = tracked_iteration(folder)) return tracked;
+  std::optional<Place> newest;
+  std::tuple<std::int64_t, std::int64_t, std::string> best;
+  if (!folder.storage->exists(folder.path)) return newest;
+  for (const Entry& entry : folder.storage->list(folder.path, /*recursive=*/false)) {
+    if (!entry.is_directory) continue;
+    Place place{folder.storage, entry.path};
+    if (!nxd::is_nxd_folder(place) || !place.has(native::kDoneFile)) continue;
+    std::int64_t time = 0;
+    for (const Entry& file : folder.storage->list(entry.path, /*recursive=*/false)) {
+      if (file.path.ends_with(std::string("/") + native::kDoneFile)) time = file.modified_ns;
+    }
+    std::tuple rank(nxd::numbers_of_name(entry.path).step, time, entry.path);
+    if (newest && rank < best) continue;
+    best = std::move(rank);
+    newest = std::move(place);
+  }
+  return newest;
+}
+
+/// Null: there is none of another program.
+std::unique_ptr<TensorSource> foreign_checkpoint(const Place& place, const RunConfig& config) {
+  const bool weights_only = config.model.weight_init_only;
+  if (nxd::is_nxd_folder(place))
+    return open_nxd(place, config, weights_only ? NxdPart::kWeights : NxdPart::kAll);
+  for (const Format& format : format_table()) {
+    if (std::string_view(format.name) != "trellis" && format.is_at(place))
+      return format.open(place);
+  }
+  return nullptr;
+}
+
+/// ReduceLROnPlateau's; others are functions of the step.
+std::optional<LrScheduler::State> schedule_of(const Place& place) {
+  if (!nxd::is_nxd_folder(place)) return std::nullopt;
+  const std::optional<Value> value =
+      nxd::read_training(place, *nxd::find_nxd_folder(place)).scheduler;
+  if (!value || value->find("num_bad_epochs") == nullptr) return std::nullopt;
+  try {
+    const Value* rates = value->find("_last_lr");
+    if (rates == nullptr || rates->items().empty()) return std::nullopt;
+    const Value* epochs = value->find("epochs");  // ours; torch's steps are epochs
+    return LrScheduler::State{
+        value->at("best").as_double(),
+        epochs != nullptr ? epochs->as_int() : value->at("last_epoch").as_int(),
+        value->at("num_bad_epochs").as_int(), value->at("cooldown_counter").as_int(),
+        rates->items().front().as_double()};
+  } catch (const ConfigError& error) {
+    throw ConfigError(place.address() + ": state of the schedule: " + error.what());
+  }
+}
+
+/// Where a training of another program was. Throws ConfigError when a training cannot go on.
+trainer::ResumePoint point_of(const TensorSource& source, const RunConfig& config) {
+  const std::string where = "exp_manager.resume_from_checkpoint: " + source.address();
+  const bool has_states = std::ranges::any_of(source.tensors(), [](const TensorEntry& entry) {
+    return !parse_state_key(entry.key).state.empty();
+  });
+  if (!has_states)
+    throw ConfigError(where + ": a checkpoint of the format " + source.format() +
+                      " without optimizer states: expected them for a training that goes on; take "
+                      "its weights alone with --init-from (model.weight_init_only)");
+  const SavedPoint point = source.point();
+  if (point.step == 0)
+    throw ConfigError(where +
+                      ": does not say after which step it was saved: expected it in its "
+                      "user_content.pt or common.pt, or in the folder's name (\"step=5\")");
+  return {point.step, consumed_samples_of(source, config)};
+}
+
+Resume resume_of(LoaderPtr loader, bool weights_only) {
+  const native::Manifest& manifest = loader->manifest();
+  Resume resume{.loader = std::move(loader)};
+  if (!weights_only) resume.point = {manifest.step, manifest.consumed_samples};
+  return resume;
+}
+
+/// None: it is no checkpoint of another program.
+std::optional<Resume> resume_of_foreign(const Place& place, const RunConfig& config) {
+  std::unique_ptr<TensorSource> source = foreign_checkpoint(place, config);
+  if (!source) return std::nullopt;
+  Resume resume;
+  if (!config.model.weight_init_only) {
+    resume.point = point_of(*source, config);
+    resume.schedule = schedule_of(place);
+  }
+  resume.foreign = std::make_unique<SourceLoader>(std::move(source), config.world_size());
+  return resume;
+}
+
+Resume named_checkpoint(const std::string& address, const RunConfig& config) {
+  const int world_size = config.world_size();
+  const bool weights_only = config.model.weight_init_only;
+  const Place place = open_place(address);
+  if (place.has(native::kManifestFile) ||
+      (place.has(native::kBeginFile) && !nxd::is_nxd_folder(place)))
+    return resume_of(std::make_unique<native::Loader>(place.storage, place.path, world_size),
+                     weights_only);
+  if (auto resume = resume_of_foreign(place, config)) return *std::move(resume);
+  if (LoaderPtr newest = newest_of(address, world_size))
+    return resume_of(std::move(newest), weights_only);
+  if (const auto newest = newest_foreign(place)) {
+    if (auto resume = resume_of_foreign(*newest, config)) return *std::move(resume);
+  }
+  throw ConfigError("exp_manager.resume_from_checkpoint: " + address +
+                    ": expected a checkpoint, or a folder with a complete one, found neither; "
+                    "correct the path");
+}
+
+}  // namespace
+
+std::int64_t consumed_samples_of(const TensorSource& source, const RunConfig& config) {
+  const SavedPoint point = source.point();
+  if (point.consumed_samples > 0 || point.step == 0) return point.consumed_samples;
+  log_warning(source.address() +
+              ": does not say how many samples were consumed: taken as step × "
+              "data.global_batch_size");
+  return point.step * config.data.global_batch_size;
+}
+
+const std::string& address_of(const Resume& resume) {
+  return resume.foreign ? resume.foreign->source().address() : resume.loader->address();
+}
+
+void load(const Resume& resume, runtime::RankContext& rank, const std::vector<LiveTensor>& wanted) {
+  resume.foreign ? resume.foreign->load(rank, wanted) : resume.loader->load(rank, wanted);
+}
+
+std::optional<Resume> find_resume(const RunConfig& config, const std::string& folder) {
+  const CheckpointSection& section = config.exp_manager.checkpoints;
+  if (!section.resume_from_checkpoint.empty())
+    return named_checkpoint(section.resume_from_checkpoint, config);
+  if (!section.resume_if_exists) return std::nullopt;
+  if (LoaderPtr loader = newest_of(folder, config.world_size()))
+    return resume_of(std::move(loader), config.model.weight_init_only);
+  // The run's folder may be one that NxDT began.
+  if (const auto newest = newest_foreign({open_storage(folder), ""})) {
+    if (auto resume = resume_of_foreign(*newest, config)) return resume;
+  }
+  const std::string text =
+      "exp_manager.resume_if_exists: " + folder + " has no complete checkpoint";
+  if (!section.resume_ignore_no_checkpoint)
+    throw ConfigError(text +
+                      "; correct the folder, or set exp_manager.resume_ignore_no_checkpoint to "
+                      "start a new training");
+  log_warning(text + ": training starts from the beginning (resume_ignore_no_checkpoint)");
+  return std::nullopt;
+}
+
+}  // namespace trellis::checkpoint
