@@ -3,6 +3,7 @@
 another one with its optimizer, a cut run equals the whole one, checkpoints are in S3 alone."""
 
 import json
+import logging
 import os
 import unittest
 
@@ -134,6 +135,7 @@ class Storage(Case):
             AWS_EC2_METADATA_DISABLED="true",
             AWS_DEFAULT_REGION="us-east-1",
         )
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         server = moto.server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         self.addCleanup(server.stop)

@@ -87,7 +87,7 @@ struct CheckpointSection {
   bool save_bf16 = false;
   /// avoid_saving_lower_precision_weights: those with masters in the optimizer's files
   bool masters_replace_weights = false;
-  bool async = false;  ///< async_checkpointing, or async_save of newer NeMo
+  bool async = false;                      ///< async_checkpointing, or async_save of newer NeMo
   std::optional<double> async_buffer_gib;  ///< host memory for copies; none: no limit
   bool resume_if_exists = false;
   bool resume_ignore_no_checkpoint = false;
