@@ -1,4 +1,4 @@
-#include "trainer/app/flight_files.h"
+#include "runtime/flight_files.h"
 
 #include <algorithm>
 #include <map>
@@ -7,18 +7,14 @@
 #include <utility>
 
 #include <c10/util/StringUtil.h>
+#include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
-#include "trainer/checkpoint/containers/pickle.h"
-#include "trainer/checkpoint/containers/value.h"
 
-namespace trellis::trainer {
+namespace trellis::runtime {
 namespace {
 
-using checkpoint::Value;
-using runtime::CommOp;
-using runtime::FlightDump;
-using runtime::FlightEntry;
+using nlohmann::ordered_json;
 
 constexpr const char* kVersion = "2.10";
 /// More communications than a rank makes in a step.
@@ -65,32 +61,48 @@ std::string name_of(const FlightEntry& entry) {
                                         : c10::str(name, " ", 1 - from, "<-", from);
 }
 
-Value sizes(std::int64_t elements) { return Value::list({Value::list({elements})}); }
+ordered_json sizes(std::int64_t elements) {
+  return ordered_json::array({ordered_json::array({elements})});
+}
 
-Value entry_value(const FlightEntry& entry, std::int64_t group) {
+/// The layer is a part of the function's name: a frame has no other place for it.
+ordered_json frames_of(const CallPlace& place) {
+  ordered_json frames = ordered_json::array();
+  for (const SourceFrame& frame : place.frames) {
+    const bool innermost = frames.empty() && !place.scopes.empty();
+    frames.push_back({{"name", frame.function + (innermost ? " [" + place.scopes + "]" : "")},
+                      {"filename", frame.file},
+                      {"line", frame.line}});
+  }
+  if (frames.empty() && !place.scopes.empty())
+    frames.push_back({{"name", "[" + place.scopes + "]"}, {"filename", ""}, {"line", 0}});
+  return frames;
+}
+
+ordered_json entry_value(const FlightEntry& entry, std::int64_t group) {
   const bool message = is_message(entry), done = entry.ended_ns > 0;
   const auto sequence = static_cast<std::int64_t>(entry.sequence);
   const Group place = group_of(entry);
-  const Value dtypes = Value::list({c10::toString(entry.call.dtype)});
-  return Value::dict({{"frames", Value::list()},
-                      {"record_id", (entry.step + 1) * kRecordsOfStep + entry.in_step},
-                      {"pg_id", group},
-                      {"process_group", Value::tuple({place.name, place.kind})},
-                      {"collective_seq_id", sequence},
-                      {"p2p_seq_id", message ? sequence : std::int64_t{0}},
-                      {"op_id", sequence},
-                      {"profiling_name", name_of(entry)},
-                      {"time_created_ns", entry.began_ns},
-                      {"input_sizes", sizes(entry.input_elements)},
-                      {"input_dtypes", dtypes},
-                      {"output_sizes", sizes(entry.output_elements)},
-                      {"output_dtypes", dtypes},
-                      {"state", done ? "completed" : "started"},
-                      {"time_discovered_started_ns", entry.began_ns},
-                      {"time_discovered_completed_ns", done ? Value(entry.ended_ns) : Value()},
-                      {"retired", done},
-                      {"is_p2p", message},
-                      {"step", entry.step}});
+  const ordered_json dtypes = ordered_json::array({c10::toString(entry.call.dtype)});
+  return {{"frames", frames_of(entry.place)},
+          {"record_id", (entry.step + 1) * kRecordsOfStep + entry.in_step},
+          {"pg_id", group},
+          {"process_group", ordered_json::array({place.name, place.kind})},
+          {"collective_seq_id", sequence},
+          {"p2p_seq_id", message ? sequence : std::int64_t{0}},
+          {"op_id", sequence},
+          {"profiling_name", name_of(entry)},
+          {"time_created_ns", entry.began_ns},
+          {"input_sizes", sizes(entry.input_elements)},
+          {"input_dtypes", dtypes},
+          {"output_sizes", sizes(entry.output_elements)},
+          {"output_dtypes", dtypes},
+          {"state", done ? "completed" : "started"},
+          {"time_discovered_started_ns", entry.began_ns},
+          {"time_discovered_completed_ns", done ? ordered_json(entry.ended_ns) : ordered_json()},
+          {"retired", done},
+          {"is_p2p", message},
+          {"step", entry.step}};
 }
 
 /// Groups by name, numbered in the order of their names.
@@ -105,17 +117,17 @@ class Groups {
     return std::distance(groups_.begin(), groups_.find(name));
   }
 
-  [[nodiscard]] Value config() const {
-    Value result = Value::dict();
+  [[nodiscard]] ordered_json config() const {
+    ordered_json result = ordered_json::object();
     for (const auto& [name, group] : groups_)
-      result.set(name, Value::dict({{"name", name},
-                                    {"desc", group.kind},
-                                    {"ranks", c10::str("[", c10::Join(", ", group.ranks), "]")}}));
+      result[name] = {{"name", name},
+                      {"desc", group.kind},
+                      {"ranks", c10::str("[", c10::Join(", ", group.ranks), "]")}};
     return result;
   }
 
   /// By number: the last communication that was begun, and that completed; -1: none.
-  [[nodiscard]] Value status(const FlightDump& dump) const {
+  [[nodiscard]] ordered_json status(const FlightDump& dump) const {
     std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> last;
     for (const FlightEntry& entry : dump.entries) {
       auto& [begun, ended] =
@@ -123,12 +135,11 @@ class Groups {
       begun = std::max(begun, static_cast<std::int64_t>(entry.sequence));
       if (entry.ended_ns > 0) ended = std::max(ended, static_cast<std::int64_t>(entry.sequence));
     }
-    Value result = Value::dict();
+    ordered_json result = ordered_json::object();
     for (const auto& [number, sequences] : last)
-      result.set(std::to_string(number),
-                 Value::dict({{"last_enqueued_collective", sequences.first},
-                              {"last_started_collective", sequences.first},
-                              {"last_completed_collective", sequences.second}}));
+      result[std::to_string(number)] = {{"last_enqueued_collective", sequences.first},
+                                        {"last_started_collective", sequences.first},
+                                        {"last_completed_collective", sequences.second}};
     return result;
   }
 
@@ -136,6 +147,57 @@ class Groups {
   void add(Group group) { groups_.emplace(group.name, std::move(group)); }
   std::map<std::string, Group> groups_;
 };
+
+/// Plain data as a pickle of protocol 2, which every Python 3 reads. PyTorch's recorder has a tuple
+/// of a group's name and kind: the array of that key is one.
+class Pickle {
+ public:
+  std::string of(const ordered_json& value) {
+    bytes_ = "\x80\x02";
+    add(value, "");
+    return bytes_ + ".";
+  }
+
+ private:
+  void add(const ordered_json& value, std::string_view key) {
+    switch (value.type()) {
+      case ordered_json::value_t::null: bytes_ += 'N'; break;
+      case ordered_json::value_t::boolean: bytes_ += value.get<bool>() ? '\x88' : '\x89'; break;
+      case ordered_json::value_t::string: add_text(value.get_ref<const std::string&>()); break;
+      case ordered_json::value_t::array: add_list(value, key == "process_group"); break;
+      case ordered_json::value_t::object:
+        bytes_ += "}(";
+        for (const auto& [name, item] : value.items()) {
+          add_text(name);
+          add(item, name);
+        }
+        bytes_ += 'u';
+        break;
+      default: add_integer(value.get<std::int64_t>());
+    }
+  }
+  void add_list(const ordered_json& items, bool is_tuple) {
+    bytes_ += is_tuple ? "(" : "](";
+    for (const ordered_json& item : items) add(item, "");
+    bytes_ += is_tuple ? 't' : 'e';
+  }
+  void add_text(const std::string& text) {
+    bytes_ += 'X';
+    add_low_bytes(static_cast<std::int64_t>(text.size()), 4);
+    bytes_ += text;
+  }
+  void add_integer(std::int64_t value) {
+    bytes_ += "\x8a\x08";
+    add_low_bytes(value, 8);
+  }
+  void add_low_bytes(std::int64_t value, int count) {
+    for (int i = 0; i < count; ++i)
+      bytes_ += static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i) & 0xFF);
+  }
+  std::string bytes_;
+};
+
+std::string pickled(const ordered_json& value) { return Pickle().of(value); }
 
 std::string ranks_text(const std::vector<FlightDump>& dumps) {
   if (dumps.size() == 1) return c10::str("rank ", dumps.front().rank);
@@ -146,29 +208,30 @@ std::string ranks_text(const std::vector<FlightDump>& dumps) {
 
 std::string flight_pickle(const FlightDump& dump) {
   const Groups groups(dump);
-  Value::List entries;
+  ordered_json entries = ordered_json::array();
   for (const FlightEntry& entry : dump.entries)
     entries.push_back(entry_value(entry, groups.number(group_of(entry).name)));
-  return checkpoint::write_pickle(Value::dict({{"version", kVersion},
-                                               {"comm_lib_version", "trellis " TRELLIS_VERSION},
-                                               {"pg_config", groups.config()},
-                                               {"pg_status", groups.status(dump)},
-                                               {"entries", Value::list(std::move(entries))},
-                                               {"rank", dump.rank}}));
+  return pickled({{"version", kVersion},
+                  {"comm_lib_version", "trellis " TRELLIS_VERSION},
+                  {"pg_config", groups.config()},
+                  {"pg_status", groups.status(dump)},
+                  {"entries", std::move(entries)},
+                  {"rank", dump.rank}});
 }
 
-std::string write_flight_files(const std::filesystem::path& folder,
+std::string write_flight_files(const std::filesystem::path& prefix,
                                const std::vector<FlightDump>& dumps) {
   if (dumps.empty()) return "";
   try {
     for (const FlightDump& dump : dumps)
-      write_file_atomically(folder / c10::str("rank_", dump.rank), flight_pickle(dump));
+      write_file_atomically(prefix.string() + std::to_string(dump.rank), flight_pickle(dump));
   } catch (const std::exception& error) {
     return c10::str("  flight recorder: not written: ", error.what());
   }
-  return c10::str("  flight recorder of ", ranks_text(dumps), ": ", folder.string(),
+  const std::string folder = prefix.parent_path().empty() ? "." : prefix.parent_path().string();
+  return c10::str("  flight recorder of ", ranks_text(dumps), ": ", folder,
                   "\n  read it with: python -m torch.distributed.flight_recorder.fr_trace ",
-                  folder.string());
+                  folder);
 }
 
-}  // namespace trellis::trainer
+}  // namespace trellis::runtime
