@@ -65,7 +65,7 @@ void add_options(CLI::App& verb, EvaluateRequest& request) {
                   "records that a rank reads together; 0: data.micro_batch_size")
       ->capture_default_str()
       ->check(between(0, 100'000, "all are in memory at once"));
-  add_rank_options(verb, request, "cpu or neuron (emulated, without simulated time)");
+  add_rank_options(verb, request);
   verb.add_flag("--json", request.json,
                 "print the result as one JSON document on stdout (schema trellis.evaluate/1)");
 }

@@ -4,16 +4,42 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/not_empty.h"
 #include "cli/number_range.h"
 
 namespace trellis::cli {
 
-/// Where a verb's ranks run: --device, --instance and --threads. `device`: what the option says.
+/// Where the ranks' tensors are, and who makes the device. `whose`: whose device it is, before the
+/// list of devices.
 template <typename Request>
-void add_rank_options(CLI::App& verb, Request& request, const std::string& device) {
-  verb.add_option("--device", request.device, device)
+void add_device_options(CLI::App& verb, Request& request, const std::string& whose = "") {
+  verb.add_option("--device", request.device,
+                  whose +
+                      "neuron (emulated), cpu, or a device of LibTorch, which is timed by the "
+                      "clock: cuda, xpu, mps, privateuse1 or the name that its library registers")
       ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "neuron"}));
+      ->check(not_empty("a device"));
+  verb.add_option("--device-library", request.device_library,
+                  "shared library that registers the device with LibTorch when it is loaded")
+      ->type_name("PATH")
+      ->check(not_empty("a file name"));
+  verb.add_option("--device-plugin", request.device_plugin,
+                  "provider of the device: torch_device (any device of LibTorch), or the library "
+                  "of another one (device/plugin.h); none: what --device needs")
+      ->type_name("PLUGIN")
+      ->check(not_empty("a provider"));
+  verb.add_option("--backend", request.backend,
+                  "c10d backend between ranks of a device of LibTorch: gloo, nccl (LibTorch for "
+                  "CUDA), or one of --device-library; none: bytes go through the host's memory, "
+                  "summed in the order of ranks")
+      ->type_name("BACKEND")
+      ->check(not_empty("a backend"));
+}
+
+/// Where a verb's ranks run: the device, --instance and --threads.
+template <typename Request>
+void add_rank_options(CLI::App& verb, Request& request, const std::string& whose = "") {
+  add_device_options(verb, request, whose);
   verb.add_option("--instance", request.instance,
                   "machine to emulate with --device neuron (see `trellis describe`); none: the "
                   "configuration's `instance`, else trn1.32xlarge");

@@ -83,7 +83,7 @@ void add_options(CLI::App& verb, ResumeCheckRequest& request) {
                   "keep the checkpoints there (a new folder, or s3://bucket/prefix); none: they "
                   "are removed")
       ->check(not_empty("a folder"));
-  add_rank_options(verb, request, "cpu or neuron (emulated)");
+  add_rank_options(verb, request);
   verb.add_option("--seed-bug", request.seed_bug,
                   "put a known mistake in after each cut: the command must then fail (an unknown "
                   "name lists all)");

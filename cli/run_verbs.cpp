@@ -17,6 +17,7 @@
 #include "cli/machine.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
+#include "cli/rank_options.h"
 #include "cli/one_process.h"
 #include "cli/output_files.h"
 #include "cli/run_page.h"
@@ -248,30 +249,6 @@ void rank_options(CLI::App& verb, RunRequest& request) {
                 "replayed; same figures, later");
 }
 
-/// Where the ranks' tensors are, and who makes the device.
-void device_options(CLI::App& verb, RunRequest& request) {
-  verb.add_option("--device", request.device,
-                  "neuron (emulated), cpu, or a device of LibTorch, which is timed by the clock: "
-                  "cuda, xpu, mps, privateuse1 or the name that its library registers")
-      ->capture_default_str()
-      ->check(not_empty("a device"));
-  verb.add_option("--device-library", request.device_library,
-                  "shared library that registers the device with LibTorch when it is loaded")
-      ->type_name("PATH")
-      ->check(not_empty("a file name"));
-  verb.add_option("--device-plugin", request.device_plugin,
-                  "provider of the device: torch_device (any device of LibTorch), or the library "
-                  "of another one (device/plugin.h); none: what --device needs")
-      ->type_name("PLUGIN")
-      ->check(not_empty("a provider"));
-  verb.add_option("--backend", request.backend,
-                  "c10d backend between ranks of a device of LibTorch: gloo, nccl (LibTorch for "
-                  "CUDA), or one of --device-library; none: bytes go through the host's memory, "
-                  "summed in the order of ranks")
-      ->type_name("BACKEND")
-      ->check(not_empty("a backend"));
-}
-
 /// Where a training begins, and what follows it.
 void start_options(CLI::App& verb, RunRequest& request, std::string& init_from) {
   verb.add_flag(
@@ -342,7 +319,7 @@ void add_train(CLI::App& app, const std::vector<std::string>& command_line, int&
   auto request = std::make_shared<RunRequest>();
   request->command_line = command_line;
   common_options(*verb, *request);
-  device_options(*verb, *request);
+  add_device_options(*verb, *request);
   const auto init_from = std::make_shared<std::string>();
   start_options(*verb, *request, *init_from);
   const auto restarts = std::make_shared<RestartOptions>();

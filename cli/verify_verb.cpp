@@ -38,8 +38,8 @@ void add_verify(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->check(above_zero());
   add_rank_options(*verb, *request,
-                   "of the ranks of a layout, cpu or neuron (emulated); the one rank that they are "
-                   "compared with is on the CPU");
+                   "of the ranks of a layout; the one rank that they are compared with is on the "
+                   "CPU: ");
   verb->add_option("--seed-bug", request->seed_bug,
                    "put a known mistake into each layout that can show it: the command must then "
                    "fail (an unknown name lists all)");

@@ -45,7 +45,7 @@ typedef struct trellis_comm {
 
 /* A c10d backend that is to be made for one rank's side of a group. */
 typedef struct trellis_backend_request {
-  const char* backend; /* "gloo", "nccl", …: as the user named it */
+  const char* backend; /* "nccl", …: as the user named it */
   void* store;         /* c10::intrusive_ptr<c10d::Store>*: of this group alone */
   int32_t member;      /* of the group, from 0 */
   int32_t num_members;
@@ -61,7 +61,9 @@ typedef struct trellis_device_plugin_t {
 
   const char* (*last_error)(int* exit_code); /* exit_code: trellis::ExitCode of the failed call */
   /* Before the first use of the device. options (JSON, schema trellis.device_options/1): instance,
-   * nodes, world_size, shape_only, record; optional: logical_core_size, estimate_unknown, hardware
+   * nodes, world_size, shape_only, record; optional: first_rank and process_ranks (those that run
+   * in this process, one device index each; without them all); logical_core_size, estimate_unknown,
+   * hardware
    * ("key=value" texts: other numbers of the machine), calibrated (false: without its fitted
    * numbers); software ("none", "nxd", "megatron", "optimum-neuron": whose cost in addition to the
    * device's work counts); unlimited_memory (needs shape_only): allocations past a core's capacity
@@ -78,8 +80,7 @@ typedef struct trellis_device_plugin_t {
   /* Binds the calling thread to a rank of the world: current device, recorder, memory account. */
   int (*bind_rank)(int32_t rank);
   /* Optional: the device of a rank as c10::DeviceType and index. NULL: PrivateUse1 with the rank's
-   * place among those that run in this process (with several processes: the rank), whose tensors
-   * lie in host memory. */
+   * place among those that run in this process, whose tensors lie in host memory. */
   int (*device_of_rank)(int32_t rank, int32_t* type, int32_t* index);
 
   /* Optional: the emulator's view of communication. start records it in the bound rank's stream and
@@ -117,8 +118,9 @@ typedef struct trellis_device_plugin_t {
    * portability_report; *report: {lacking, falls_back}, lists of {operator, places} (JSON, schema
    * trellis.device_operators/1), owned by the plugin until the next call. */
   int (*check_operators)(const char* operators, const char** report);
-  /* Optional: a c10d backend by name. *backend: a new c10::intrusive_ptr<c10d::Backend>, which the
-   * caller deletes; *takes_device: 1 when it takes tensors of the device, 0 when only the CPU's. */
+  /* Optional: a c10d backend by name; never asked for "gloo", which the host has. *backend: a new
+   * c10::intrusive_ptr<c10d::Backend>, which the caller deletes; *takes_device: 1 when it takes
+   * tensors of the device, 0 when only the CPU's. */
   int (*new_backend)(const trellis_backend_request* request, void** backend, int32_t* takes_device);
 
   /* Optional, with the option replay: passes that are like those before them need not be executed.

@@ -33,6 +33,10 @@ std::string describe(const CommCall& call) {
   return text;
 }
 
+std::int64_t size_in_bytes(const CommCall& call) {
+  return call.elements * static_cast<std::int64_t>(c10::elementSize(call.dtype));
+}
+
 bool matches(const CommCall& a, const CommCall& b) {
   const bool same_size =
       a.op == CommOp::kAllToAll || (a.elements == b.elements && a.parts == b.parts);

@@ -44,6 +44,9 @@ struct CommCall {
 /// "all-reduce sum of 1024 float32", "broadcast of 8 int64 from member 1".
 [[nodiscard]] std::string describe(const CommCall& call);
 
+/// Of its elements; 0: a barrier.
+[[nodiscard]] std::int64_t size_in_bytes(const CommCall& call);
+
 /// Whether two members of one group can be in the same communication. Uneven all-to-alls may differ
 /// in their elements; the splits are compared where both sides are known.
 [[nodiscard]] bool matches(const CommCall& a, const CommCall& b);

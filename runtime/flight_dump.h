@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/call_place.h"
 #include "runtime/comm_call.h"
 #include "runtime/transfer.h"
 
@@ -14,6 +15,7 @@ namespace trellis::runtime {
 /// A communication of one rank, as its flight recorder kept it.
 struct FlightEntry {
   CommCall call;
+  CallPlace place;
   std::shared_ptr<const GroupInfo> group;
   int sender = -1, receiver = -1;  ///< global ranks of a message; -1: of a collective
   std::uint64_t sequence = 0;  ///< in the group; of a message: from this sender to this receiver
@@ -29,6 +31,8 @@ struct FlightDump {
   int rank = 0;
   std::vector<FlightEntry> entries;                      ///< oldest first
   std::vector<std::shared_ptr<const GroupInfo>> groups;  ///< those that the rank made
+  std::string now;                ///< what it did when its world was over; "": it had ended
+  std::int64_t now_since_ns = 0;  ///< since when
 };
 
 /// Keeps the dumps of the ranks of this process and returns what a user is to read about it; "":

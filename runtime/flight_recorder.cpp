@@ -35,13 +35,17 @@ std::int64_t host_time_ns() {
 }
 
 void FlightRecorder::add(const Side& side, std::shared_ptr<const Transfer> transfer,
-                         std::int64_t step) {
+                         std::int64_t step, CallPlace place) {
   const bool same_step = added_ > 0 && at(added_ - 1).step == step;
   const auto members = static_cast<std::int64_t>(transfer->group->ranks.size());
   const auto [gives, gets] = sizes_of(side, members);
-  Entry entry{side.call,     std::move(transfer),
-              step,          gives,
-              gets,          same_step ? at(added_ - 1).in_step + 1 : 0,
+  Entry entry{side.call,
+              std::move(place),
+              std::move(transfer),
+              step,
+              gives,
+              gets,
+              same_step ? at(added_ - 1).in_step + 1 : 0,
               host_time_ns()};
   if (entries_.size() < kCapacity) {
     entries_.push_back(std::move(entry));
@@ -91,6 +95,7 @@ FlightEntry FlightRecorder::record_of(const Entry& entry) {
   const Transfer& transfer = *entry.transfer;
   FlightEntry record;
   record.call = entry.call;
+  record.place = entry.place;
   record.group = transfer.group;
   if (const auto* message = dynamic_cast<const Message*>(&transfer)) {
     record.sender = message->sender;
@@ -112,7 +117,9 @@ std::string FlightRecorder::describe_entry(const Entry& entry) {
       c10::str(runtime::describe(entry.call), ", #", transfer.sequence, " of ",
                transfer.group->label, transfer.done ? " (complete)" : " (not complete)");
   if (entry.step >= 0) text += c10::str(", step ", entry.step);
-  return text;
+  const std::int64_t bytes = size_in_bytes(entry.call);
+  if (bytes > 0) text += c10::str(", ", bytes, " bytes");
+  return text + runtime::describe(entry.place);
 }
 
 }  // namespace trellis::runtime

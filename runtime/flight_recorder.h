@@ -16,8 +16,10 @@ class FlightRecorder {
  public:
   static constexpr std::size_t kCapacity = 2048;
 
-  void add(const Side& side, std::shared_ptr<const Transfer> transfer, std::int64_t step);
-  /// "all-gather of 64 float32, #3 of tp [6, 7] (complete), step 2"; "no communication yet".
+  void add(const Side& side, std::shared_ptr<const Transfer> transfer, std::int64_t step,
+           CallPlace place = {});
+  /// "all-gather of 64 Float, #3 of tp [6, 7] (complete), step 2, 256 bytes, in layer=…, at …";
+  /// "no communication yet".
   [[nodiscard]] std::string last() const;
   /// The same text for `transfer`, which is one of the recorded.
   [[nodiscard]] std::string describe(const Transfer& transfer) const;
@@ -32,6 +34,7 @@ class FlightRecorder {
  private:
   struct Entry {
     CommCall call;
+    CallPlace place;
     std::shared_ptr<const Transfer> transfer;
     std::int64_t step = -1;  ///< -1: not announced
     std::int64_t input_elements = 0, output_elements = 0;

@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "runtime/device_plugin.h"
+#include "runtime/gloo_backend.h"
+#include "runtime/process_link.h"
 #include "runtime/rendezvous.h"
 #include "runtime/staged_group.h"
 #include "runtime/transfer.h"
@@ -19,15 +21,21 @@ using BackendType = c10d::ProcessGroup::BackendType;
 
 /// Staged, where the plugin's takes tensors of the CPU only.
 BackendPtr named_backend(const GroupSeat& seat) {
-  const DevicePlugin& plugin = *seat.options.plugin;
   c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>(
       seat.info.label + " " + seat.options.backend, seat.rendezvous.new_store());
-  const trellis_backend_request request{
-      .backend = seat.options.backend.c_str(),
-      .store = &store,
-      .member = seat.member,
-      .num_members = static_cast<std::int32_t>(seat.info.ranks.size()),
-      .timeout_ms = seat.options.timeout.count()};
+  const auto members = static_cast<int>(seat.info.ranks.size());
+  if (seat.options.backend == "gloo") {
+    const ProcessLink* const link = seat.options.link;
+    const auto gloo = new_gloo_backend(store, seat.member, members, seat.options.timeout,
+                                       link == nullptr ? "" : link->launch().address);
+    return seat.device.is_cpu() ? gloo : BackendPtr(c10::make_intrusive<StagedGroup>(gloo));
+  }
+  const DevicePlugin& plugin = *seat.options.plugin;
+  const trellis_backend_request request{.backend = seat.options.backend.c_str(),
+                                        .store = &store,
+                                        .member = seat.member,
+                                        .num_members = members,
+                                        .timeout_ms = seat.options.timeout.count()};
   void* made = nullptr;
   std::int32_t takes_device = 0;
   plugin.check(plugin.api().new_backend(&request, &made, &takes_device));

@@ -1,5 +1,3 @@
-// LibTorch's wheel holds ProcessGroupGloo, not Gloo's headers: those are the system's.
-#define USE_C10D_GLOO
 #include "runtime/process_link.h"
 
 #include <cstring>
@@ -8,10 +6,10 @@
 #include <ATen/ops/empty.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "runtime/gloo_backend.h"
 
 namespace trellis::runtime {
 namespace {
@@ -43,18 +41,6 @@ std::byte* begin_of(const at::Tensor& tensor) {
 }
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address.starts_with("127.");
-}
-
-std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch) {
-  const std::string interface = process_environment("GLOO_SOCKET_IFNAME");
-  if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  if (is_loopback(launch.address))
-    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  return c10d::ProcessGroupGloo::createDefaultDevice();
-}
 
 c10::intrusive_ptr<c10d::Store> open_store(const Launch& launch,
                                            std::chrono::milliseconds patience) {
@@ -92,12 +78,8 @@ ProcessLink::ProcessLink(const Launch& launch, std::chrono::milliseconds patienc
       sending_(static_cast<std::size_t>(launch.processes)),
       gone_(static_cast<std::size_t>(launch.processes)) {
   check_identity(identity);
-  auto options = c10d::ProcessGroupGloo::Options::create(patience);
-  options->devices = {gloo_device(launch)};
   const auto gloo_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
-  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(gloo_store, launch.process,
-                                                           launch.processes, options);
-  gloo_ = std::move(group);
+  gloo_ = new_gloo_backend(gloo_store, launch.process, launch.processes, patience, launch.address);
 }
 
 ProcessLink::~ProcessLink() { close(); }

@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "runtime/device_plugin.h"
+#include "runtime/relay_records.h"
+#include "runtime/transfer.h"
 
 namespace trellis::runtime {
 namespace {
@@ -56,8 +58,11 @@ std::vector<void*> addresses(const Tensors& tensors) {
 class RelayWork final : public c10d::Work {
  public:
   RelayWork(int rank, OpType op, c10::intrusive_ptr<c10d::Work> carried, Tensors kept,
-            Tensors result, const DevicePlugin& plugin, std::int64_t handle)
+            Tensors result, const DevicePlugin& plugin, std::int64_t handle,
+            std::shared_ptr<RelayRecords> records, std::shared_ptr<Transfer> transfer)
       : Work(rank, op),
+        records_(std::move(records)),
+        transfer_(std::move(transfer)),
         carried_(std::move(carried)),
         kept_(std::move(kept)),
         result_(std::move(result)),
@@ -69,7 +74,7 @@ class RelayWork final : public c10d::Work {
   std::exception_ptr exception() const override { return carried_->exception(); }
   std::vector<at::Tensor> result() override { return result_; }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
-    const bool done = carried_->wait(timeout);
+    const bool done = carry(timeout);
     if (handle_ >= 0) plugin_.check(plugin_.api().comm_wait(handle_));
     handle_ = -1;
     return done;
@@ -86,6 +91,20 @@ class RelayWork final : public c10d::Work {
   }
 
  private:
+  bool carry(std::chrono::milliseconds timeout) {
+    if (transfer_->done) return true;
+    records_->begin_wait(*transfer_);
+    try {
+      const bool done = carried_->wait(timeout);
+      records_->end_wait(*transfer_);
+      return done;
+    } catch (const std::exception& error) {
+      C10_THROW_ERROR(DistBackendError, records_->explain(*transfer_, error.what()));
+    }
+  }
+
+  std::shared_ptr<RelayRecords> records_;
+  std::shared_ptr<Transfer> transfer_;
   c10::intrusive_ptr<c10d::Work> carried_;
   Tensors kept_, result_;
   const DevicePlugin& plugin_;
@@ -103,6 +122,60 @@ RelayGroup::RelayGroup(c10::intrusive_ptr<c10d::Backend> carrier, Options option
   TORCH_CHECK(options_.plugin != nullptr, "relay group: a device plugin is needed");
   TORCH_CHECK(static_cast<int>(options_.ranks.size()) == size_, "relay group: expected ", size_,
               " global ranks, got ", options_.ranks.size());
+  GroupInfo info{options_.axis, options_.ranks, static_cast<int>(options_.instance), size_,
+                 c10::str(options_.axis, " [", c10::Join(", ", options_.ranks), "]")};
+  if (info.instance > 0) info.label += c10::str(" (instance ", info.instance, ")");
+  info_ = std::make_shared<const GroupInfo>(std::move(info));
+  options_.records->note_group(info_);
+}
+
+namespace {
+
+CommOp operation(OpType op) {
+  switch (op) {
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED: return CommOp::kAllReduce;
+    case OpType::ALLGATHER:
+    case OpType::_ALLGATHER_BASE:
+    case OpType::ALLGATHER_COALESCED: return CommOp::kAllGather;
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE: return CommOp::kReduceScatter;
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE: return CommOp::kAllToAll;
+    case OpType::BROADCAST: return CommOp::kBroadcast;
+    case OpType::REDUCE: return CommOp::kReduce;
+    case OpType::GATHER: return CommOp::kGather;
+    case OpType::SCATTER: return CommOp::kScatter;
+    case OpType::SEND: return CommOp::kSend;
+    case OpType::RECV: return CommOp::kRecv;
+    default: return CommOp::kBarrier;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Transfer> RelayGroup::recorded(const Call& call, const std::vector<int>& ranks,
+                                               std::uint64_t sequence) const {
+  Side side;
+  side.call.op = operation(call.op);
+  side.call.elements = call.elements;
+  side.input_splits = {total(call.inputs)};
+  side.output_splits = {total(call.outputs)};
+  const Tensors& some = call.inputs.empty() ? call.outputs : call.inputs;
+  if (!some.empty()) side.call.dtype = some[0].scalar_type();
+  std::shared_ptr<Transfer> transfer;
+  if (side.call.op == CommOp::kSend || side.call.op == CommOp::kRecv) {
+    auto message = std::make_shared<Message>();
+    message->group = info_;
+    message->sequence = sequence;
+    message->sender = ranks[0];
+    message->receiver = ranks[1];
+    transfer = std::move(message);
+  } else {
+    transfer = std::make_shared<Exchange>(info_, sequence);
+  }
+  options_.records->add(side, transfer);
+  return transfer;
 }
 
 std::int64_t RelayGroup::announce(const Call& call, const std::vector<int>& ranks,
@@ -134,9 +207,10 @@ std::int64_t RelayGroup::announce(const Call& call, const std::vector<int>& rank
 RelayGroup::WorkPtr RelayGroup::started(Call call, WorkPtr carried, const std::vector<int>& ranks,
                                         std::uint64_t sequence) {
   const std::int64_t handle = announce(call, ranks, sequence);
-  return c10::make_intrusive<RelayWork>(rank_of(rank_), call.op, std::move(carried),
-                                        std::move(call.inputs), std::move(call.outputs),
-                                        *options_.plugin, handle);
+  auto transfer = recorded(call, ranks, sequence);
+  return c10::make_intrusive<RelayWork>(
+      rank_of(rank_), call.op, std::move(carried), std::move(call.inputs), std::move(call.outputs),
+      *options_.plugin, handle, options_.records, std::move(transfer));
 }
 
 RelayGroup::WorkPtr RelayGroup::started(Call call, WorkPtr carried) {

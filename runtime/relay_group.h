@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 namespace trellis::runtime {
 
 class DevicePlugin;
+class RelayRecords;
+struct GroupInfo;
+struct Transfer;
 
 /// The c10d backend `neuron` for ranks that are separate processes: tensors of the device live
 /// in host memory, so a backend for CPU tensors (Gloo) carries aliases of them; the plugin is
@@ -21,6 +25,7 @@ class RelayGroup final : public c10d::Backend {
     std::string axis;
     std::vector<int> ranks;      ///< global, in member order
     std::uint32_t instance = 0;  ///< earlier groups of the same axis and ranks
+    std::shared_ptr<RelayRecords> records;
   };
   RelayGroup(c10::intrusive_ptr<c10d::Backend> carrier, Options options);
 
@@ -75,8 +80,12 @@ class RelayGroup final : public c10d::Backend {
     return options_.ranks[static_cast<std::size_t>(member)];
   }
 
+  [[nodiscard]] std::shared_ptr<Transfer> recorded(const Call& call, const std::vector<int>& ranks,
+                                                   std::uint64_t sequence) const;
+
   c10::intrusive_ptr<c10d::Backend> carrier_;
   Options options_;
+  std::shared_ptr<const GroupInfo> info_;
   std::uint64_t collectives_ = 0;
   std::vector<std::uint64_t> sent_, received_;  ///< messages, by member
 };

@@ -118,11 +118,13 @@ std::vector<int> Rendezvous::missing_that_run(const Transfer& transfer) const {
 }
 
 void Rendezvous::enter(int rank) {
+  of(rank).scopes.enter();
   Lock lock(mutex_);
   threads_.enter(lock, seat(rank));
 }
 
 void Rendezvous::end(int rank) {
+  of(rank).scopes.leave();
   Lock lock(mutex_);
   threads_.end(seat(rank));
   if (!none_can_wake(rank)) return;
@@ -149,20 +151,23 @@ void Rendezvous::fail(int rank, std::exception_ptr cause) {
     Lock lock(mutex_);
     of(rank).failure = std::move(cause);
     cancelled_ = true;
-    world_is_over(text, code);
+    world_is_over(text, code, rank);
     threads_.make_all_ready();
   }
   announce_failure(rank, text, code);
 }
 
-void Rendezvous::world_is_over(const std::string& cause, ExitCode code) {
+void Rendezvous::world_is_over(const std::string& cause, ExitCode code, int failed) {
   if (link_ != nullptr) link_->stop_waiting();
   if (verdict_) return;
   // After a hang the others have waited long enough already; elsewhere they may still compute
   // before they notice.
   const std::chrono::milliseconds grace = kGrace;
   const auto patience = code == ExitCode::kHang ? grace : std::min(timeout_, kLongestTimeout);
-  verdict_ = Verdict{cause, code, Clock::now() + patience};
+  std::map<int, Now> now;
+  for (const int rank : running_) now[rank] = now_of(rank);
+  if (failed >= 0) now[failed].text = "failed: " + cause.substr(0, cause.find('\n'));
+  verdict_ = Verdict{cause, code, Clock::now() + patience, std::move(now)};
 }
 
 void Rendezvous::declare_hang(const std::string& text) {
@@ -267,18 +272,20 @@ void Rendezvous::throw_if_cancelled() const {
   if (cancelled_) throw Cancelled();
 }
 
-void Rendezvous::remember(int rank, const Side& side, const std::shared_ptr<Transfer>& transfer) {
-  of(rank).recorder.add(side, transfer, of(rank).step);
+void Rendezvous::remember(int rank, const Side& side, const std::shared_ptr<Transfer>& transfer,
+                          CallPlace place) {
+  of(rank).recorder.add(side, transfer, of(rank).step, std::move(place));
 }
 
 std::shared_ptr<Transfer> Rendezvous::exchange(Group& group, int member, std::uint64_t sequence,
                                                Side side) {
   const int rank = group.info->ranks[static_cast<std::size_t>(member)];
+  CallPlace place = current_place();
   Lock lock(mutex_);
   check_caller(rank);
   const std::shared_ptr<Exchange> exchange = exchange_of(group, sequence);
   // Who comes to a mismatch after it was found is in the dumps too: it is not missing.
-  if (!cancelled_ || exchange->error) remember(rank, side, exchange);
+  if (!cancelled_ || exchange->error) remember(rank, side, exchange, std::move(place));
   throw_if_cancelled();
   if (link_ != nullptr) {
     lock.unlock();
@@ -413,11 +420,28 @@ void Rendezvous::throw_mismatch(Transfer& transfer, const std::string& text) {
   std::rethrow_exception(transfer.error);
 }
 
+namespace {
+
+/// While it lives a rank waits for a transfer. Made and destroyed under the lock.
+class Waiting {
+ public:
+  Waiting(const Transfer*& place, const Transfer& transfer) : place_(place) { place = &transfer; }
+  ~Waiting() { place_ = nullptr; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  const Transfer*& place_;
+};
+
+}  // namespace
+
 void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds timeout) {
   if (!transfer.done) {
     Lock lock(mutex_);
     check_caller(rank);
     timeout = std::min(timeout.count() == 0 ? timeout_ : timeout, kLongestTimeout);
+    const Waiting waiting(of(rank).waits_for, transfer);
     const auto began = Clock::now();
     auto deadline = began + timeout;
     while (!transfer.done) {
@@ -426,13 +450,12 @@ void Rendezvous::wait(int rank, Transfer& transfer, std::chrono::milliseconds ti
         help(lock, static_cast<Exchange&>(transfer));  // only exchanges have work
         continue;
       }
-      if (none_can_wake(rank)) throw_hang(rank, transfer, began, true);
+      if (none_can_wake(rank)) throw_hang(rank, transfer, began, true, doings_here());
       transfer.waiting.push_back(rank);
       const bool woken = threads_.block(lock, seat(rank), deadline);
       std::erase(transfer.waiting, rank);
       if (woken || transfer.done || cancelled_) continue;
-      deadline = next_check(transfer, began, timeout);
-      if (deadline <= Clock::now()) throw_hang(rank, transfer, began, false);
+      deadline = look_around(lock, rank, transfer, began, timeout);
     }
   }
   if (transfer.error) std::rethrow_exception(transfer.error);
@@ -453,6 +476,50 @@ Rendezvous::Clock::time_point Rendezvous::next_check(const Transfer& transfer,
     next = std::min(next, std::max(threads_.since(seat(rank)), began) + timeout);
   }
   return next;
+}
+
+Rendezvous::Clock::time_point Rendezvous::look_around(Lock& lock, int rank,
+                                                      const Transfer& transfer,
+                                                      Clock::time_point began,
+                                                      std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kPause{250};
+  const auto next = next_check(transfer, began, timeout);
+  if (next > Clock::now()) return next;
+  const std::vector<int> missing = missing_that_run(transfer);
+  Doings doings = doings_here();
+  const bool has_remote =
+      std::any_of(missing.begin(), missing.end(), [this](int other) { return is_remote(other); });
+  if (link_ != nullptr) {
+    if (asks_) return Clock::now() + kPause;
+    asks_ = true;
+    const std::uint64_t question = questions_++;
+    lock.unlock();
+    doings.merge(doings_of_others(question));
+    lock.lock();
+    asks_ = false;
+    // The rank may have come while others answered.
+    const bool goes_on = has_remote && !are_late(missing, doings, timeout);
+    if (transfer.done || cancelled_ || goes_on) return Clock::now() + std::min(kPause, timeout);
+  }
+  throw_hang(rank, transfer, began, false, doings);
+}
+
+bool Rendezvous::are_late(const std::vector<int>& missing, const Doings& doings,
+                          std::chrono::milliseconds timeout) const {
+  using State = HostThreads::State;
+  constexpr std::chrono::milliseconds kInFlight{1000};  ///< longer than a message is under way
+  const auto is_late = [&](int rank) {
+    const auto doing = doings.find(rank);
+    if (doing == doings.end() || doing->second.state == State::kEnded) return true;
+    return doing->second.state != State::kBlocked && doing->second.state != State::kReady &&
+           doing->second.since >= timeout;
+  };
+  if (std::any_of(missing.begin(), missing.end(), is_late)) return true;
+  return std::all_of(doings.begin(), doings.end(), [&](const auto& each) {
+    const Doing& doing = each.second;
+    return doing.state == State::kEnded ||
+           (doing.state == State::kBlocked && doing.since >= std::min(kInFlight, timeout));
+  });
 }
 
 namespace {

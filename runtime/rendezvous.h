@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/call_place.h"
 #include "runtime/flight_recorder.h"
 #include "runtime/host_threads.h"
 #include "runtime/process_link.h"
@@ -121,6 +122,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
       std::tuple<sim::CollectiveKind, std::int64_t, int, int>;  ///< kind, elements, members, root
   struct RankState {
     FlightRecorder recorder;
+    OpenScopes scopes;
+    const Transfer* waits_for = nullptr;  ///< null: it does not wait
     std::int64_t step = -1;
     std::int64_t stop_queries = 0;
     std::size_t agreements = 0;
@@ -148,6 +151,7 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   void announce_side(const Group& group, int member, std::uint64_t sequence, const Side& side);
   void announce_message(const Group& group, const Message& message);
   void announce_failure(int rank, const std::string& text, ExitCode code);
+  void answer_question(const nlohmann::json& what);
   void received(int process, const nlohmann::json& what, const at::Tensor& data);
   void received_side(const nlohmann::json& what, const at::Tensor& data);
   void received_message(const nlohmann::json& what, const at::Tensor& data);
@@ -156,7 +160,8 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
 
   void check_caller(int rank) const;
   void throw_if_cancelled() const;
-  void remember(int rank, const Side& side, const std::shared_ptr<Transfer>& transfer);
+  void remember(int rank, const Side& side, const std::shared_ptr<Transfer>& transfer,
+                CallPlace place);
   void check_agreement(Exchange& exchange, int member, const Side& side);
   void check_splits(Exchange& exchange);
   void move(Lock& lock, Exchange& exchange);
@@ -170,9 +175,33 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
   [[noreturn]] void throw_mismatch(Transfer& transfer, const std::string& text);
   [[nodiscard]] Clock::time_point next_check(const Transfer& transfer, Clock::time_point began,
                                              std::chrono::milliseconds timeout) const;
+  /// What a rank of this or another process does, for the report of a hang.
+  struct Doing {
+    std::string whereabouts;
+    std::string waits_in;  ///< a communication; "": it does not wait
+    HostThreads::State state = HostThreads::State::kUnstarted;
+    std::chrono::milliseconds since{0};  ///< it has been in that state so long
+  };
+  using Doings = std::map<int, Doing>;  ///< by rank
+  /// Whether a rank of `missing` will not come, or not in time. Not late: one that waits for others
+  /// itself, as long as any rank could still wake it.
+  [[nodiscard]] bool are_late(const std::vector<int>& missing, const Doings& doings,
+                              std::chrono::milliseconds timeout) const;
   [[noreturn]] void throw_hang(int rank, const Transfer& transfer, Clock::time_point began,
-                               bool none_left);
-  void world_is_over(const std::string& cause, ExitCode code);
+                               bool none_left, const Doings& doings);
+  /// After a time-out: throws, or returns when to look again.
+  [[nodiscard]] Clock::time_point look_around(Lock& lock, int rank, const Transfer& transfer,
+                                              Clock::time_point began,
+                                              std::chrono::milliseconds timeout);
+  void world_is_over(const std::string& cause, ExitCode code, int failed = -1);
+  [[nodiscard]] Doings doings_here() const;  ///< REQUIRES: the lock
+  /// Those of the other processes; without those that do not answer.
+  [[nodiscard]] Doings doings_of_others(std::uint64_t question);
+  struct Now {
+    std::string text;
+    std::int64_t since_ns = 0;  ///< as host_time_ns()
+  };
+  [[nodiscard]] Now now_of(int rank) const;
   [[nodiscard]] std::string whereabouts_of(int rank) const;
   [[nodiscard]] std::vector<Whereabouts> whereabouts_of_all() const;  ///< REQUIRES: the lock
   [[nodiscard]] bool has_joined(const GroupInfo& info, int rank) const;
@@ -208,11 +237,14 @@ class Rendezvous : public std::enable_shared_from_this<Rendezvous> {
     std::string cause;
     ExitCode code = ExitCode::kHang;
     Clock::time_point overdue_from;  ///< ranks that go on after it are reported
+    std::map<int, Now> now;          ///< what the ranks of this process did then
   };
   std::optional<Verdict> verdict_;  ///< the first
   std::int64_t last_go_on_ = -1;    ///< the newest stop query that was answered "go on"
   std::int64_t stop_from_ = -1;     ///< the first one that was answered "stop"
   std::vector<bool> agreed_;        ///< answers of agree(), by number
+  std::uint64_t questions_ = 0;     ///< to other processes, what their ranks do
+  bool asks_ = false;               ///< a rank waits for their answers
 };
 
 struct Rendezvous::Group {

@@ -48,12 +48,13 @@ std::shared_ptr<Transfer> Rendezvous::send(Group& group, int member, int to, std
   const auto& ranks = group.info->ranks;
   const int rank = ranks[static_cast<std::size_t>(member)];
   auto content = packed(side);
+  CallPlace place = current_place();
   Lock lock(mutex_);
   check_caller(rank);
   throw_if_cancelled();
   const auto message =
       Rendezvous::message(group, rank, ranks[static_cast<std::size_t>(to)], sequence);
-  remember(rank, side, message);
+  remember(rank, side, message, std::move(place));
   message->content = std::move(content);
   message->sent = side.call;
   if (is_remote(message->receiver)) {
@@ -74,12 +75,13 @@ std::shared_ptr<Transfer> Rendezvous::receive(Group& group, int member, int from
                                               std::uint64_t sequence, Side side) {
   const auto& ranks = group.info->ranks;
   const int rank = ranks[static_cast<std::size_t>(member)];
+  CallPlace place = current_place();
   Lock lock(mutex_);
   check_caller(rank);
   throw_if_cancelled();
   const auto message =
       Rendezvous::message(group, ranks[static_cast<std::size_t>(from)], rank, sequence);
-  remember(rank, side, message);
+  remember(rank, side, message, std::move(place));
   message->posted = std::move(side);
   if (message->sent) {
     deliver(lock, group, *message);

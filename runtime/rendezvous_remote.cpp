@@ -118,11 +118,56 @@ void Rendezvous::announce_failure(int rank, const std::string& text, ExitCode co
   link_->send_to_all({{"kind", "failed"}, {"rank", rank}, {"text", text}, {"code", code}});
 }
 
+namespace {
+
+/// Of a process that answers: long enough for a busy host, short next to the patience of a user.
+constexpr std::chrono::milliseconds kAnswerPatience{1000};
+
+std::string answer_name(int asker, std::uint64_t question, int process) {
+  return "doing/" + std::to_string(asker) + "/" + std::to_string(question) + "/" +
+         std::to_string(process);
+}
+
+}  // namespace
+
+Rendezvous::Doings Rendezvous::doings_of_others(std::uint64_t question) try {
+  const int here = link_->process();
+  link_->send_to_all({{"kind", "question"}, {"asker", here}, {"question", question}});
+  Doings doings;
+  const auto until = Clock::now() + kAnswerPatience;
+  for (int process = 0; process < link_->processes(); ++process) {
+    if (process == here) continue;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+    const auto text = link_->take_text(answer_name(here, question, process), left);
+    if (!text) continue;
+    for (const json& one : json::parse(*text))
+      doings[one.at(0).get<int>()] = {one.at(1).get<std::string>(), one.at(2).get<std::string>(),
+                                      one.at(3).get<HostThreads::State>(),
+                                      std::chrono::milliseconds(one.at(4).get<std::int64_t>())};
+  }
+  return doings;
+} catch (const std::exception&) {  // the store has gone, with process 0
+  return {};
+}
+
+void Rendezvous::answer_question(const json& what) {
+  json answer = json::array();
+  {
+    const Lock lock(mutex_);
+    for (const auto& [rank, doing] : doings_here())
+      answer.push_back({rank, doing.whereabouts, doing.waits_in, doing.state, doing.since.count()});
+  }
+  link_->leave_text(answer_name(what.at("asker").get<int>(),
+                                what.at("question").get<std::uint64_t>(), link_->process()),
+                    answer.dump());
+}
+
 void Rendezvous::received(int process, const json& what, const at::Tensor& data) {
   const c10::AutoGradMode without_gradients(false);
   const auto kind = what.at("kind").get<std::string>();
   if (kind == "side") return received_side(what, data);
   if (kind == "message") return received_message(what, data);
+  if (kind == "question") return answer_question(what);
   {
     const Lock lock(mutex_);
     processes_done_[static_cast<std::size_t>(process)] = true;

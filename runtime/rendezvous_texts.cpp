@@ -22,14 +22,21 @@ std::string seconds(HostThreads::Clock::duration elapsed) {
 /// "runs outside any communication since 0.51 s; last: all-gather of 64 float32, #3 of tp [6, 7]
 /// (complete), step 2"
 std::string Rendezvous::whereabouts_of(int rank) const {
-  if (is_remote(rank)) return c10::str("runs in process ", process_of(rank), ": see its output");
+  if (is_remote(rank))
+    return c10::str("runs in process ", process_of(rank), ", which did not answer: see its output");
   const auto since = seconds(HostThreads::Clock::now() - threads_.since(seat(rank)));
-  const std::string last = "; last: " + of(rank).recorder.last();
+  const std::string scopes = of(rank).scopes.text();
+  const std::string last =
+      (scopes.empty() ? "" : ", in " + scopes) + "; last: " + of(rank).recorder.last();
   switch (threads_.state(seat(rank))) {
     case State::kUnstarted: return "has not started";
     case State::kReady: return "waits for a host thread since " + since + last;
     case State::kRunning: return "runs outside any communication since " + since + last;
-    case State::kBlocked: return "waits in another communication since " + since + last;
+    case State::kBlocked:
+      if (const Transfer* transfer = of(rank).waits_for)
+        return c10::str("waits in another communication since ", since, ": ",
+                        of(rank).recorder.describe(*transfer));
+      return "waits in another communication since " + since + last;
     case State::kEnded: return "has ended " + since + " ago" + last;
   }
   return last;
@@ -42,18 +49,70 @@ bool Rendezvous::has_joined(const GroupInfo& info, int rank) const {
   return joined[static_cast<std::size_t>(member)];
 }
 
+Rendezvous::Doings Rendezvous::doings_here() const {
+  Doings doings;
+  for (const int rank : running_) {
+    const Transfer* transfer = of(rank).waits_for;
+    const auto since = Clock::now() - threads_.since(seat(rank));
+    doings[rank] = {
+        whereabouts_of(rank), transfer == nullptr ? "" : of(rank).recorder.describe(*transfer),
+        threads_.state(seat(rank)), std::chrono::duration_cast<std::chrono::milliseconds>(since)};
+  }
+  return doings;
+}
+
+Rendezvous::Now Rendezvous::now_of(int rank) const {
+  const Transfer* transfer = of(rank).waits_for;
+  const std::string scopes = of(rank).scopes.text();
+  const auto ago = HostThreads::Clock::now() - threads_.since(seat(rank));
+  Now now{"", host_time_ns() - std::chrono::nanoseconds(ago).count()};
+  switch (threads_.state(seat(rank))) {
+    case State::kUnstarted:
+    case State::kEnded: break;
+    default:
+      now.text = transfer != nullptr
+                     ? "waits in " + of(rank).recorder.describe(*transfer)
+                     : "runs outside any communication" + (scopes.empty() ? "" : ", in " + scopes);
+  }
+  return now;
+}
+
+namespace {
+
+/// "  blocked: rank 1, 2 in all-reduce …", a line for all that are in the same one.
+template <typename Doings>
+std::string blocked_ranks(const Doings& doings, const std::vector<int>& named) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (const auto& [rank, doing] : doings) {
+    if (doing.waits_in.empty() || std::find(named.begin(), named.end(), rank) != named.end())
+      continue;
+    ranks[doing.waits_in].push_back(rank);
+  }
+  std::string text;
+  for (const auto& [transfer, who] : ranks)
+    text += c10::str("  blocked: rank ", c10::Join(", ", who), " in ", transfer, "\n");
+  return text;
+}
+
+}  // namespace
+
 void Rendezvous::throw_hang(int rank, const Transfer& transfer, Clock::time_point began,
-                            bool none_left) {
+                            bool none_left, const Doings& doings) {
   const auto missing = missing_that_run(transfer);
   std::string text =
       c10::str("communication hang: rank ", rank, " waited ", seconds(Clock::now() - began), " in ",
                of(rank).recorder.describe(transfer),
                "\n  arrived: ", c10::Join(", ", transfer.arrived()), "\n");
   for (int other : missing) {
-    text += c10::str("  missing: rank ", other, ", which ",
-                     has_joined(*transfer.group, other) ? "" : "has not made this group and ",
-                     whereabouts_of(other), "\n");
+    const auto doing = doings.find(other);
+    text +=
+        c10::str("  missing: rank ", other, ", which ",
+                 has_joined(*transfer.group, other) ? "" : "has not made this group and ",
+                 doing != doings.end() ? doing->second.whereabouts : whereabouts_of(other), "\n");
   }
+  std::vector<int> named = missing;
+  named.push_back(rank);
+  text += blocked_ranks(doings, named);
   if (none_left) text += "  every rank waits or has ended: no one could still arrive\n";
   text +=
       "  what to do: compare what the missing ranks do with the ranks that arrived; every member "
@@ -91,7 +150,8 @@ std::vector<FlightDump> Rendezvous::flight_dumps() const {
   const Lock lock(mutex_);
   std::vector<FlightDump> dumps;
   for (const int rank : running_) {
-    FlightDump dump{rank, of(rank).recorder.entries(), {}};
+    const Now now = verdict_ ? verdict_->now.at(rank) : now_of(rank);
+    FlightDump dump{rank, of(rank).recorder.entries(), {}, now.text, now.since_ns};
     for (const auto& [key, group] : groups_) {
       const auto& ranks = group->info->ranks;
       const auto member = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();

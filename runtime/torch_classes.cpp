@@ -7,8 +7,12 @@
 
 #include "base/error.h"
 #include "runtime/device_plugin.h"
+#include "runtime/dump_once.h"
+#include "runtime/flight_files.h"
+#include "runtime/flight_trace.h"
 #include "runtime/hang_watch.h"
 #include "runtime/relay_group.h"
+#include "runtime/relay_records.h"
 #include "runtime/rendezvous.h"
 #include "runtime/world.h"
 
@@ -20,13 +24,26 @@ namespace {
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+/// The files of ranks that failed: PREFIX + rank, and a trace next to them. Returns what a user is
+/// to read about them.
+std::string write_records(const std::filesystem::path& prefix, const std::vector<FlightDump>& dumps,
+                          std::int64_t origin_ns, std::uint32_t part) {
+  const std::string files = write_flight_files(prefix, dumps);
+  return files + "\n" +
+         append_flight_trace(prefix.parent_path() / "trace_of_the_end.pftrace", dumps, origin_ns,
+                             part);
+}
+
 /// The ranks of one process, each on a thread that the caller made. Calls other than the
 /// constructor come from the rank's own thread. All of them may run at once: a thread of Python
 /// holds its own lock, so none may wait for a permit to run.
 class RankWorld final : public torch::CustomClassHolder {
  public:
   RankWorld(const std::string& library, std::int64_t world_size, bool shape_only,
-            std::int64_t timeout_ms) {
+            std::int64_t timeout_ms, const std::string& records)
+      : write_([records, origin = host_time_ns()](const std::vector<FlightDump>& dumps) {
+          return write_records(records, dumps, origin, 0);
+        }) {
     options_.plugin = &DevicePlugin::load(library);
     TORCH_CHECK(options_.plugin->api().device_type != nullptr, library,
                 ": expected the provider of one device, whose ranks can be threads of Python");
@@ -38,6 +55,7 @@ class RankWorld final : public torch::CustomClassHolder {
     std::vector<int> everyone(static_cast<std::size_t>(options_.world_size));
     std::iota(everyone.begin(), everyone.end(), 0);
     rendezvous_ = std::make_shared<Rendezvous>(everyone, options_.host_threads, options_.timeout);
+    dump_.emplace(*rendezvous_, write_);
     for (int rank : everyone)
       ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
   }
@@ -45,9 +63,12 @@ class RankWorld final : public torch::CustomClassHolder {
   /// From now on stuck ranks are reported on stderr: see HangWatch. `python_signal`: raised after
   /// it. Call it once.
   void watch(bool exit, std::int64_t python_signal) {
-    watch_ = std::make_unique<HangWatch>(rendezvous_,
-                                         HangWatch::Options{exit, static_cast<int>(python_signal)});
+    watch_ = std::make_unique<HangWatch>(
+        rendezvous_,
+        HangWatch::Options{exit, static_cast<int>(python_signal), [this] { return (*dump_)(); }});
   }
+  /// Writes what each rank did last, once; returns where it is.
+  [[nodiscard]] std::string records() { return (*dump_)(); }
   void stop_watching() { watch_.reset(); }
   void beat() { watch_->beat(); }  ///< see HangWatch
   /// The ranks that go on although they should have ended.
@@ -78,7 +99,7 @@ class RankWorld final : public torch::CustomClassHolder {
                                        Error(hang ? ExitCode::kHang : ExitCode::kInternal, cause)));
   }
   void begin_step(std::int64_t rank, std::int64_t step) { context(rank).begin_step(step); }
-  void barrier(std::int64_t rank) { context(rank).host_barrier(); }
+  void barrier(std::int64_t rank) { rendezvous_->host_barrier(index(rank)); }
   GroupPtr group(std::int64_t rank, const std::string& axis,
                  const std::vector<std::int64_t>& ranks) {
     return context(rank).new_group(axis, {ranks.begin(), ranks.end()});
@@ -95,18 +116,41 @@ class RankWorld final : public torch::CustomClassHolder {
   WorldOptions options_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<std::unique_ptr<RankContext>> ranks_;
-  std::unique_ptr<HangWatch> watch_;
+  FlightDumpWriter write_;
+  std::optional<DumpOnce> dump_;
+  std::unique_ptr<HangWatch> watch_;  ///< last: it uses the others
+};
+
+/// This process as a rank of a program whose ranks are processes: see RelayRecords. Made on the
+/// rank's own thread.
+class RankProcess final : public torch::CustomClassHolder {
+ public:
+  explicit RankProcess(std::int64_t rank)
+      : records_(std::make_shared<RelayRecords>(static_cast<int>(rank))) {}
+  [[nodiscard]] const std::shared_ptr<RelayRecords>& records() const { return records_; }
+  [[nodiscard]] std::string question() const { return records_->question(); }
+  void answer(const std::string& text) { records_->answer(text); }
+  [[nodiscard]] std::string whereabouts() const { return records_->whereabouts(); }
+  [[nodiscard]] std::string write(const std::string& prefix, std::int64_t origin_ns) const {
+    const FlightDump dump = records_->dump();
+    return write_records(prefix, {dump}, origin_ns, static_cast<std::uint32_t>(dump.rank));
+  }
+
+ private:
+  std::shared_ptr<RelayRecords> records_;
 };
 
 /// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier
 /// groups of this axis and these ranks.
 GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const std::string& axis,
-                     const std::vector<std::int64_t>& ranks, std::int64_t instance) {
+                     const std::vector<std::int64_t>& ranks, std::int64_t instance,
+                     const c10::intrusive_ptr<RankProcess>& process) {
   const c10::intrusive_ptr<c10d::Backend> relay = c10::make_intrusive<RelayGroup>(
       carrier->getBackend(c10::kCPU), RelayGroup::Options{&DevicePlugin::load(library),
                                                           axis,
                                                           {ranks.begin(), ranks.end()},
-                                                          static_cast<std::uint32_t>(instance)});
+                                                          static_cast<std::uint32_t>(instance),
+                                                          process->records()});
   auto group = c10::make_intrusive<c10d::ProcessGroup>(carrier->getRank(), carrier->getSize());
   group->setBackend(c10::kPrivateUse1, c10d::ProcessGroup::BackendType::CUSTOM, relay);
   return group;
@@ -114,12 +158,13 @@ GroupPtr relay_group(const GroupPtr& carrier, const std::string& library, const 
 
 TORCH_LIBRARY_FRAGMENT(trellis, m) {
   m.class_<RankWorld>("RankWorld")
-      .def(torch::init<const std::string&, std::int64_t, bool, std::int64_t>())
+      .def(torch::init<const std::string&, std::int64_t, bool, std::int64_t, const std::string&>())
       .def("watch", &RankWorld::watch)
       .def("stop_watching", &RankWorld::stop_watching)
       .def("beat", &RankWorld::beat)
       .def("overdue", &RankWorld::overdue)
       .def("cause", &RankWorld::cause)
+      .def("records", &RankWorld::records)
       .def("check_complete", &RankWorld::check_complete)
       .def("enter", &RankWorld::enter)
       .def("leave", &RankWorld::leave)
@@ -127,6 +172,12 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
       .def("begin_step", &RankWorld::begin_step)
       .def("barrier", &RankWorld::barrier)
       .def("group", &RankWorld::group);
+  m.class_<RankProcess>("RankProcess")
+      .def(torch::init<std::int64_t>())
+      .def("question", &RankProcess::question)
+      .def("answer", &RankProcess::answer)
+      .def("whereabouts", &RankProcess::whereabouts)
+      .def("write", &RankProcess::write);
   m.def("relay_group", &relay_group);
 }
 

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "runtime/device_plugin.h"
+#include "runtime/dump_once.h"
 #include "runtime/group_backends.h"
 #include "runtime/hang_watch.h"
 #include "runtime/process_link.h"
@@ -116,12 +117,15 @@ void check_options(const WorldOptions& options) {
   }
   if (options.plugin->api().device_of_rank != nullptr) return;
   constexpr std::size_t kMostIndices = 127;  // c10::DeviceIndex is a signed byte
-  const std::size_t indices = options.link != nullptr ? static_cast<std::size_t>(options.world_size)
-                                                      : ranks_that_run(options).size();
+  const std::size_t indices = ranks_that_run(options).size();
   if (indices > kMostIndices) {
-    throw ConfigError(c10::str("device ", options.device_type, ": expected at most ", kMostIndices,
-                               " ranks in a ", options.link != nullptr ? "job" : "process",
-                               ", got ", indices));
+    auto processes = static_cast<int>((indices + kMostIndices - 1) / kMostIndices);
+    while (options.world_size % processes != 0) ++processes;
+    throw ConfigError(c10::str(
+        "device ", options.device_type, ": expected at most ", kMostIndices,
+        " ranks in a process, because LibTorch's device index is a signed byte, got ", indices,
+        ": start more processes, which share the ranks out, such as torchrun --nproc-per-node ",
+        processes));
   }
 }
 
@@ -237,11 +241,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> RankContext::new_group(const std::string&
   return process_group;
 }
 
-void RankContext::host_barrier(std::chrono::milliseconds timeout) {
+void RankContext::host_barrier(std::chrono::milliseconds timeout, std::source_location where) {
+  const CallSite site(where);
   rendezvous_.host_barrier(rank_, timeout);
 }
 
-void RankContext::process_barrier(std::chrono::milliseconds timeout) {
+void RankContext::process_barrier(std::chrono::milliseconds timeout, std::source_location where) {
+  const CallSite site(where);
   rendezvous_.process_barrier(rank_, timeout);
 }
 
@@ -301,32 +307,6 @@ std::shared_ptr<Rendezvous> make_rendezvous(const WorldOptions& options,
 
 namespace {
 
-/// The dumps of a world, written once: by its watch, or when all ranks have ended.
-class DumpOnce {
- public:
-  DumpOnce(const Rendezvous& rendezvous, const FlightDumpWriter& write)
-      : rendezvous_(rendezvous), write_(write) {}
-  std::string operator()() {
-    const std::lock_guard lock(mutex_);
-    if (!text_) text_ = written();
-    return *text_;
-  }
-
- private:
-  [[nodiscard]] std::string written() const {
-    if (!write_) return "";
-    try {
-      return write_(rendezvous_.flight_dumps());
-    } catch (const std::exception& error) {
-      return c10::str("  flight recorder: not written: ", error.what());
-    }
-  }
-  const Rendezvous& rendezvous_;
-  const FlightDumpWriter& write_;
-  std::mutex mutex_;
-  std::optional<std::string> text_;
-};
-
 /// Throws the exception in flight, with the dumps' place in its text. What the user wrote is wrong
 /// without them.
 [[noreturn]] void rethrow_with(DumpOnce& dump) {
@@ -363,7 +343,7 @@ void run_ranks(const WorldOptions& options, const std::function<void(RankContext
     std::vector<std::unique_ptr<RankThread>> threads;
     for (std::size_t seat = 0; seat < ranks.size(); ++seat) {
       const int rank = ranks[seat];
-      const int index = options.link == nullptr ? static_cast<int>(seat) : rank;
+      const auto index = static_cast<int>(seat);
       try {
         threads.push_back(std::make_unique<RankThread>(
             [&, rank, index] { run_rank(rank, index, options, *rendezvous, body); }));

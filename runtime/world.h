@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ struct WorldOptions {
 /// What a rank's thread knows about itself.
 class RankContext {
  public:
-  /// `seat`: among the ranks that run; with several processes the rank.
+  /// `seat`: among the ranks that run in this process.
   RankContext(int rank, int seat, const WorldOptions& options, Rendezvous& rendezvous);
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return options_.world_size; }
@@ -65,9 +66,12 @@ class RankContext {
                                                    const std::vector<int>& ranks);
   /// Meets all ranks of the world; not part of the simulated timeline. `timeout`: how long another
   /// rank may work before it is reported as missing; zero: the world's. Throws Error(kHang).
-  void host_barrier(std::chrono::milliseconds timeout = {});
+  /// `where`: the line that reports of hangs name.
+  void host_barrier(std::chrono::milliseconds timeout = {},
+                    std::source_location where = std::source_location::current());
   /// The same for the ranks that run in this process.
-  void process_barrier(std::chrono::milliseconds timeout = {});
+  void process_barrier(std::chrono::milliseconds timeout = {},
+                       std::source_location where = std::source_location::current());
   /// Ranks that run in this process, ascending.
   [[nodiscard]] const std::vector<int>& process_ranks() const;
   /// Whether this is the first of them: it does what a process does once.

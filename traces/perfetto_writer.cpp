@@ -362,7 +362,7 @@ class Writer {
     event(mark, kNeedsState, kSliceBegin, uuid(slice.track), [&](pbf_writer& body) {
       name_and_category(body, slice.name, slice.category);
       integer(body, start_key(), slice.start.value);
-      integer(body, duration_key(), slice.duration.value);
+      if (!slice.is_open) integer(body, duration_key(), slice.duration.value);
       annotations(body, slice.args);
       const SliceFlow first{mark.index, 0, false};
       for (auto flow = std::lower_bound(flows_.begin(), flows_.end(), first);

@@ -9,6 +9,7 @@ namespace {
 struct OpenSlice {
   std::uint64_t slice;
   Picoseconds begin, end;
+  bool never_ends;
 };
 
 class Nesting {
@@ -27,7 +28,7 @@ class Nesting {
       begin =
           std::max(begin, open_.back().begin);  // the enclosing one may have been clipped itself
     edges_.push_back({index, true, begin});
-    open_.push_back({index, begin, std::max(begin, slice.end())});
+    open_.push_back({index, begin, std::max(begin, slice.end()), slice.is_open});
   }
 
   void finish() {
@@ -39,7 +40,7 @@ class Nesting {
     while (!open_.empty() && open_.back().end <= time) close_last();
   }
   void close_last() {
-    edges_.push_back({open_.back().slice, false, open_.back().end});
+    if (!open_.back().never_ends) edges_.push_back({open_.back().slice, false, open_.back().end});
     open_.pop_back();
   }
 

@@ -92,9 +92,9 @@ class Lines {
 
   void add_slice(const Timeline::Slice& slice) {
     lines_.push_back({slice.start.value, place_[slice.track.v], kSlice, -slice.duration.value,
-                      "slice " + std::to_string(slice.start.value) + " +" +
-                          std::to_string(slice.duration.value) + " " + track(slice.track) + " " +
-                          quoted(timeline_.text(slice.name)) +
+                      "slice " + std::to_string(slice.start.value) + " " +
+                          (slice.is_open ? "open" : "+" + std::to_string(slice.duration.value)) +
+                          " " + track(slice.track) + " " + quoted(timeline_.text(slice.name)) +
                           category_and_args(slice.category, slice.args)});
   }
 

@@ -7,6 +7,11 @@
 #include "base/check.h"
 
 namespace trellis::traces {
+namespace {
+
+constexpr std::int64_t kOpen = -1;  ///< as a duration
+
+}  // namespace
 
 double Timeline::StoredArg::as_double() const { return std::bit_cast<double>(bits); }
 
@@ -70,12 +75,26 @@ std::uint64_t Timeline::slice(TrackId track, std::string_view name, std::string_
                 "slice '" + std::string(name) + "' starts at " + std::to_string(start.value) +
                     " ps and lasts " + std::to_string(duration.value) + " ps");
   busy_[track.v] += duration;
+  return append_slice(track, name, category, start, duration.value, args);
+}
+
+std::uint64_t Timeline::open_slice(TrackId track, std::string_view name, std::string_view category,
+                                   Picoseconds start, std::span<const Arg> args) {
+  TRELLIS_CHECK(track.v < tracks_.size() && start.value >= 0,
+                "open slice '" + std::string(name) + "' starts at " + std::to_string(start.value) +
+                    " ps of track " + std::to_string(track.v));
+  return append_slice(track, name, category, start, kOpen, args);
+}
+
+std::uint64_t Timeline::append_slice(TrackId track, std::string_view name,
+                                     std::string_view category, Picoseconds start,
+                                     std::int64_t duration, std::span<const Arg> args) {
   if (!admit()) return kDroppedEvent;
   slice_track_.push_back(track.v);
   slice_name_.push_back(intern(name));
   slice_category_.push_back(intern(category));
   slice_start_.push_back(start.value);
-  slice_duration_.push_back(duration.value);
+  slice_duration_.push_back(duration);
   slice_args_.push_back(append_args(args));
   return slice_track_.size() - 1;
 }
@@ -113,12 +132,15 @@ Picoseconds Timeline::busy(TrackId track) const {
 }
 
 Timeline::Slice Timeline::slice(std::size_t i) const {
+  const bool is_open = slice_duration_[i] == kOpen;
   return {{slice_track_[i]},
           slice_name_[i],
           slice_category_[i],
           Picoseconds(slice_start_[i]),
-          Picoseconds(slice_duration_[i]),
-          slice_args_[i]};
+          Picoseconds(is_open ? std::numeric_limits<std::int64_t>::max() - slice_start_[i]
+                              : slice_duration_[i]),
+          slice_args_[i],
+          is_open};
 }
 
 Timeline::StoredArg Timeline::arg(std::uint32_t i) const {

@@ -68,6 +68,7 @@ class Timeline {
     std::uint32_t category = 0;  ///< for text()
     Picoseconds start, duration;
     ArgRange args;
+    bool is_open = false;  ///< it did not end: its duration lasts to the end of time
     [[nodiscard]] Picoseconds end() const { return start + duration; }
   };
   struct Instant {
@@ -109,6 +110,10 @@ class Timeline {
   /// REQUIRES: start ≥ 0, duration ≥ 0. Returns the slice's index, or kDroppedEvent.
   std::uint64_t slice(TrackId track, std::string_view name, std::string_view category,
                       Picoseconds start, Picoseconds duration, std::span<const Arg> args = {});
+  /// A slice that did not end, such as what a rank waits for when its run fails. REQUIRES: start ≥
+  /// 0.
+  std::uint64_t open_slice(TrackId track, std::string_view name, std::string_view category,
+                           Picoseconds start, std::span<const Arg> args = {});
   void instant(TrackId track, std::string_view name, std::string_view category, Picoseconds at,
                std::span<const Arg> args = {});
   void counter(CounterId counter, Picoseconds at, std::int64_t value);
@@ -143,6 +148,8 @@ class Timeline {
 
  private:
   bool admit();
+  std::uint64_t append_slice(TrackId track, std::string_view name, std::string_view category,
+                             Picoseconds start, std::int64_t duration, std::span<const Arg> args);
   std::uint32_t intern(std::string_view text);
   ArgRange append_args(std::span<const Arg> args);
 
@@ -155,7 +162,7 @@ class Timeline {
   std::vector<Picoseconds> busy_;  ///< by track
 
   std::vector<std::uint32_t> slice_track_, slice_name_, slice_category_;
-  std::vector<std::int64_t> slice_start_, slice_duration_;
+  std::vector<std::int64_t> slice_start_, slice_duration_;  ///< duration -1: open
   std::vector<ArgRange> slice_args_;
   std::vector<Instant> instants_;
   std::vector<Sample> samples_;

@@ -230,8 +230,24 @@ bool GateResult::improved() const {
 
 namespace {
 
-/// Where the device counts it.
-void add_measured_memory(GateResult& result, const GateLimits& limits) {
+bool counts_memory(const json& report) {
+  const json& ranks = report.at("measured").at("ranks");
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [](const json& rank) { return rank.contains("memory"); });
+}
+
+/// A device that counts no memory has no limit of it; one report alone cannot be judged by it.
+void add_measured_memory(GateResult& result, const ReportFile& baseline, const ReportFile& run,
+                         const GateLimits& limits) {
+  const bool before = counts_memory(baseline.report), after = counts_memory(run.report);
+  if (before != after) {
+    const ReportFile& without = before ? run : baseline;
+    throw ConfigError(without.path.string() +
+                      ": measured.ranks: expected the memory that the device counted, as in " +
+                      (before ? baseline : run).path.string() +
+                      ", got none: the limit of memory needs both; measure on a device that counts "
+                      "it, or make the baseline again with --update-baseline");
+  }
   for (const DiffRow& row : result.diff.memory.rows)
     result.metrics.push_back(
         {"peak memory allocated", "bytes", row.before, row.after, limits.memory});
@@ -253,7 +269,7 @@ GateResult judge(const ReportFile& baseline, const ReportFile& run, const GateLi
   result.metrics.push_back(
       {"step time", "ps", result.diff.step_before_ps, result.diff.step_after_ps, limits.step_time});
   if (run.report.contains("measured")) {
-    add_measured_memory(result, limits);
+    add_measured_memory(result, baseline, run, limits);
     return result;
   }
   for (const auto& [name, key] : {std::pair{"peak memory allocated", "peak_bytes"},

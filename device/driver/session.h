@@ -36,6 +36,8 @@ struct SessionOptions {
   int world_size = 1;
   sim::RankFold fold;  ///< not empty: of the world's ranks only the representatives run, one device
                        ///< index each
+  int first_rank = 0;  ///< of those that run in this process
+  int process_ranks = 0;  ///< how many do, one device index each; 0: all
   bool shape_only = false;
   bool estimate_unknown = false;  ///< simulate_step() estimates what the compiler does not know,
                                   ///< and lists it, instead of refusing it

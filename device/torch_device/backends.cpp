@@ -1,5 +1,3 @@
-// LibTorch's wheel holds ProcessGroupGloo, not Gloo's headers: those are the system's.
-#define USE_C10D_GLOO
 #include "device/torch_device/backends.h"
 
 #include <dlfcn.h>
@@ -7,7 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #ifdef TRELLIS_HAS_NCCL
 #define USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -25,33 +23,13 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 constexpr const char* kLibrarySymbol = "trellis_new_backend";
 constexpr int kNotThere = 1;
 
-c10::intrusive_ptr<c10d::Store> store_of(const trellis_backend_request& request) {
-  return *static_cast<c10::intrusive_ptr<c10d::Store>*>(request.store);
-}
-
-std::shared_ptr<gloo::transport::Device> gloo_device(const std::string& address) {
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr && *interface != '\0')
-    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
-  if (address.empty() || address == "localhost" || address.starts_with("127."))
-    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  return c10d::ProcessGroupGloo::createDefaultDevice();
-}
-
-BackendPtr new_gloo(const trellis_backend_request& request, const std::string& address) {
-  auto options =
-      c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(request.timeout_ms));
-  options->devices = {gloo_device(address)};
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store_of(request), request.member,
-                                                     request.num_members, options);
-}
-
 #ifdef TRELLIS_HAS_NCCL
 BackendPtr new_nccl(const trellis_backend_request& request) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = std::chrono::milliseconds(request.timeout_ms);
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store_of(request), request.member,
-                                                     request.num_members, options);
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(
+      *static_cast<c10::intrusive_ptr<c10d::Store>*>(request.store), request.member,
+      request.num_members, options);
 }
 #endif
 
@@ -65,8 +43,7 @@ std::string known_backends() {
 #endif
 }
 
-Backends::Backends(std::string name, void* library, std::string address)
-    : name_(std::move(name)), address_(std::move(address)) {
+Backends::Backends(std::string name, void* library) : name_(std::move(name)) {
   if (library != nullptr)
     of_library_ = reinterpret_cast<decltype(of_library_)>(dlsym(library, kLibrarySymbol));
   const bool is_known = name_.empty() || (", " + known_backends() + ",").find(", " + name_ + ",") !=
@@ -92,7 +69,6 @@ void Backends::make(const trellis_backend_request& request, void** backend,
   }
   BackendPtr made;
   takes_device = 0;
-  if (name_ == "gloo") made = new_gloo(request, address_);
 #ifdef TRELLIS_HAS_NCCL
   if (name_ == "nccl") {
     made = new_nccl(request);

@@ -71,7 +71,6 @@ TorchDeviceOptions parse_torch_device_options(const std::string& text) {
     options.device = document.at("device");
     options.library = document.at("library");
     options.backend = document.at("backend");
-    options.address = document.at("address");
     options.world_size = document.at("world_size");
     options.first_rank = document.at("first_rank");
     options.first_local_rank = document.at("first_local_rank");
@@ -86,7 +85,7 @@ TorchDeviceSession::TorchDeviceSession(TorchDeviceOptions options)
     : options_(std::move(options)),
       library_(open_library(options_)),
       device_(find_device(options_.device, options_.library)) {
-  backends_.emplace(options_.backend, library_, options_.address);
+  backends_.emplace(options_.backend, library_);
   refuse_ranks_without_collectives();
   if (options_.backend == "nccl" && device_.type != c10::DeviceType::CUDA)
     throw ConfigError("--backend nccl: serves --device cuda: expected gloo or none with --device " +

@@ -23,7 +23,6 @@ struct TorchDeviceOptions {
   std::string device;   ///< see find_device
   std::string library;  ///< "": none
   std::string backend;  ///< "": bytes go through the host
-  std::string address;  ///< of the host of process 0; "": no other processes
   int world_size = 1;
   int first_rank = 0;        ///< lowest rank of this process
   int first_local_rank = 0;  ///< its place among the ranks of this host

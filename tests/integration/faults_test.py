@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import time
 import unittest
 
 from cli_case import QUICKSTART, SHORT, CheckedCase
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from processes_test import SAVES, ProcessesCase
 
+BLOCKED = r"blocked: rank ([\d, ]+) in .* at trainer/"
 ANALYZER = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
 
 
@@ -34,12 +37,45 @@ class FlightRecorder(ProcessesCase):
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return result.stdout + result.stderr
 
+    def open_slices(self, log):
+        """By track and rank: names of slices that did not end, by Perfetto's own classes."""
+        trace = pb.Trace.FromString((self.dir / log / "trace_of_the_end.pftrace").read_bytes())
+        names, tracks, opened = {}, {}, {}
+        for packet in trace.packet:
+            part = packet.trusted_packet_sequence_id
+            for entry in packet.interned_data.event_names:
+                names[part, entry.iid] = entry.name
+            if packet.HasField("track_descriptor"):
+                track = packet.track_descriptor
+                process = track.process.process_name or tracks[track.parent_uuid][1]
+                tracks[track.uuid] = (track.name, process)
+            if packet.HasField("track_event"):
+                event = packet.track_event
+                stack = opened.setdefault(tracks[event.track_uuid], [])
+                if event.type == event.TYPE_SLICE_BEGIN:
+                    stack.append(names[part, event.name_iid])
+                elif event.type == event.TYPE_SLICE_END:
+                    stack.pop()
+        return {track: stack for track, stack in opened.items() if stack}
+
+    def check_trace(self, log, missing):
+        slices = self.open_slices(log)
+        waiting = {rank for track, rank in slices if track == "communications"}
+        self.assertNotIn(f"rank {missing}", waiting)
+        self.assertGreaterEqual(len(waiting), 5, slices)
+        ends = {rank: names for (track, rank), names in slices.items() if track == "at the end"}
+        self.assertEqual(len(ends), 8)
+        self.assertIn("runs outside any communication", ends[f"rank {missing}"][0])
+
     def check_form(self, dump):
         self.assertEqual(dump["version"], "2.10")
         self.assertTrue(dump["entries"])
         records = [entry["record_id"] for entry in dump["entries"]]
         self.assertEqual(records, sorted(set(records)))
         for entry in dump["entries"]:
+            frame = entry["frames"][0]
+            self.assertTrue(frame["filename"].startswith("trainer/"), frame)
+            self.assertGreater(frame["line"], 0)
             name, kind = entry["process_group"]
             self.assertEqual(dump["pg_config"][name]["desc"], kind)
             self.assertIn(entry["state"], ("completed", "started"))
@@ -61,6 +97,13 @@ class FlightRecorder(ProcessesCase):
         text = self.analysis("run")
         self.assertIn("Not all ranks joining collective", text)
         self.assertIn("missing ranks: {3}", text)
+        # Each blocked rank with its communication, layer and line; the trace shows them.
+        text = result.stderr
+        self.assertRegex(text, r"bytes, in .*layer=\S+, at trainer/\S+:\d+ \(")
+        self.assertRegex(text, r"missing: rank 3, which .*last: ")
+        named = {int(r) for r in re.findall(r"\d+", " ".join(re.findall(BLOCKED, text)))}
+        self.assertGreaterEqual(len(named), 5, text)
+        self.check_trace("run", missing=3)
         # What completed before pairs up: nothing else is reported of step 1 and 2.
         last = max(entry["step"] for entry in dumps["rank_3"]["entries"])
         self.assertEqual(last, 2)
@@ -72,10 +115,15 @@ class FlightRecorder(ProcessesCase):
             *("--device", "cpu", "--timeout", "3", "trainer.max_steps=4"),
             *("--fault", "hang:rank=5@step=2"),
         )
-        for code, _, err in self.ends(jobs):
+        ended = self.ends(jobs)
+        for code, _, err in ended:
             self.assertEqual(code, 4, err[-2000:])
         self.assertEqual(len(self.dumps("run")), 8)
         self.assertIn("missing ranks: {5}", self.analysis("run"))
+        text = "".join(err for _, _, err in ended)
+        self.assertRegex(text, r"missing: rank 5, which runs outside any communication since")
+        self.assertRegex(text, BLOCKED)
+        self.check_trace("run", missing=5)
 
     def test_a_crash_and_an_exception_leave_dumps(self):
         crash = self.train("--device", "cpu", "--fault", "crash:rank=5@step=2", log="crash")

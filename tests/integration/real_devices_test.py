@@ -11,7 +11,7 @@ import socket
 import subprocess
 import unittest
 
-from cli_case import QUICKSTART, TRELLIS, CheckedCase
+from cli_case import QUICKSTART, SOURCE, TRELLIS, CheckedCase
 
 LIBRARIES = pathlib.Path(TRELLIS).resolve().parents[1] / "lib"
 SEALED = LIBRARIES / "libsealed_device.so"
@@ -65,6 +65,26 @@ class Training(DeviceCase):
         least = self.report("sealed")["parameters"] * (2 + 3 * 4) // 4
         self.assertGreater(memory["peak_allocated_bytes"], least)
         self.assertGreaterEqual(memory["peak_reserved_bytes"], memory["peak_allocated_bytes"])
+
+    def test_verify_evaluate_and_resume_check_run_there(self):
+        small = [*RUN, "model.num_layers=1", "exp_manager.explicit_log_dir=there"]
+        self.trellis(
+            *("verify", SOURCE / "examples/verify_llama.yaml", "model.num_layers=1"),
+            *("model.fusions.flash_attention=false", "--ranks", "2", "--steps", "1"),
+            *("--layouts", "TP2", *ON_SEALED),
+        )
+        ended = self.trellis("resume-check", QUICKSTART, *small, "--steps", "2", "--cut", "1")
+        there = self.trellis(
+            *("resume-check", QUICKSTART, *small, "--steps", "2", "--cut", "1"),
+            *(*ON_SEALED, "--backend", "gloo"),
+        )
+        hashes = [out.stdout.split("\n", 1)[1] for out in (ended, there)]
+        self.assertEqual(hashes[0], hashes[1])
+        for verb, more in (("verify", []), ("resume-check", []), ("evaluate", ["--data", "x"])):
+            refused = self.trellis(
+                *(verb, QUICKSTART, *more, "--device", "privateuse1"), returncode=2
+            )
+            self.assertIn("give the library that registers it", refused.stderr, verb)
 
     def check_measured(self, log, device, backend, clock):
         report = self.report(log)

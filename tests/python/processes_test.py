@@ -4,9 +4,14 @@ batch."""
 import gc
 import json
 import os
+import pickle
 import socket
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -44,7 +49,7 @@ def data():
     return (torch.randn(SIZE * 2, n, generator=generator, dtype=torch.float64) for n in (8, 2))
 
 
-def join(rank, port):
+def join(rank, port, timeout=None):
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -55,7 +60,30 @@ def join(rank, port):
     )
     import trellis_neuron  # noqa: F401
 
-    dist.init_process_group("neuron")
+    dist.init_process_group("neuron", timeout=timeout)
+
+
+def stays_away(folder):
+    """Until what its process did last is in a file."""
+    deadline = time.monotonic() + 20
+    while not Path(folder, "rank_1").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # the other one asks for it
+
+
+def hanging_process(rank, port, folder):
+    os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(Path(folder, "rank_"))
+    join(rank, port, timedelta(seconds=1))
+    x = torch.ones(4, device="neuron")
+    dist.all_reduce(x)
+    if rank == 1:
+        stays_away(folder)
+        os._exit(0)
+    try:
+        dist.all_reduce(x)
+    except RuntimeError as error:
+        Path(folder, "error").write_text(str(error))
+    os._exit(0)
 
 
 def rank_process(rank, port, folder):
@@ -204,6 +232,26 @@ class Processes(unittest.TestCase):
         self.assertGreater(json.loads(threads)["steps"][0]["step_time_ps"], 0)
         self.assertEqual(json.loads(reports[0]), json.loads(threads))
         self.assertTrue(traces[0] == traces[1])
+
+    def test_a_rank_that_stays_away_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.monotonic()
+            processes.spawn(hanging_process, (free_port(), folder), nprocs=SIZE)
+            self.assertLess(time.monotonic() - began, 60)
+            text = Path(folder, "error").read_text()
+            self.assertRegex(text, r"communication failure: rank 0 waited \d+\.\d s in all-reduce")
+            self.assertRegex(text, r"processes_test.py:\d+ \(hanging_process\)")
+            self.assertRegex(text, r"rank 1 runs outside any communication .* in stays_away")
+            analyzer = "torch.distributed.flight_recorder.fr_trace"
+            done = subprocess.run(
+                [sys.executable, "-m", analyzer, folder], capture_output=True, text=True
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("missing ranks: {1}", done.stdout + done.stderr)
+            dump = pickle.loads(Path(folder, "rank_0").read_bytes())
+            frames = [entry["frames"][0]["name"] for entry in dump["entries"]]
+            self.assertEqual(frames, ["hanging_process"] * 2)
+            self.assertTrue(Path(folder, "trace_of_the_end.pftrace").exists())
 
     def test_what_goes_wrong_on_one_is_raised_on_all(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,12 @@
 """Ranks as threads: collectives, DistributedDataParallel, simulated communication, and what happens
 when ranks disagree."""
 
+import os
+import pathlib
+import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -389,10 +393,19 @@ except RuntimeError as error:
 class Stuck(unittest.TestCase):
     """A rank that never comes is reported on time whatever it does, with its stacks."""
 
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
     def run_busy(self, what, on_hang):
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", BUSY, what, on_hang], capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", BUSY, what, on_hang],
+            env={**os.environ, "TORCH_FR_DUMP_TEMP_FILE": str(self.folder / "rank_")},
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         self.assertLess(
             time.monotonic() - began,
@@ -409,6 +422,27 @@ class Stuck(unittest.TestCase):
         # The rank that found the hang first may have left its barrier when the stacks are taken.
         self.assertRegex(done.stdout, "rank [02]: <string>:20 in body")
         self.assertNotIn("could not be ended", done.stdout)
+        self.assertIn("of world [0, 1, 2] (not complete), at <string>:20 (body)", done.stdout)
+        self.check_records(done.stdout)
+
+    def check_records(self, text):
+        """PyTorch's analyzer names the rank, and each entry has the line that called it."""
+        self.assertIn(f"flight recorder of ranks 0 to 2: {self.folder}", text)
+        analyzer = "torch.distributed.flight_recorder.fr_trace"
+        done = subprocess.run(
+            [sys.executable, "-m", analyzer, str(self.folder)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = done.stdout + done.stderr
+        self.assertIn("missing ranks: {1}", said)
+        self.assertIn("body at <string>:20", said)
+        dump = pickle.loads((self.folder / "rank_0").read_bytes())
+        frames = [entry["frames"][0] for entry in dump["entries"]]
+        self.assertEqual({frame["name"] for frame in frames}, {"body"})
+        self.assertGreater((self.folder / "trace_of_the_end.pftrace").stat().st_size, 100)
 
     def test_native_code_is_reported_and_left(self):
         done = self.run_busy("sleeps", "raise")
@@ -427,6 +461,7 @@ class Stuck(unittest.TestCase):
             'File "<string>", line 11 in holds_the_lock_of_python',
         ):
             self.assertIn(text, done.stderr)
+        self.assertTrue((self.folder / "rank_1").exists())
 
 
 if __name__ == "__main__":

@@ -42,6 +42,30 @@ TEST(NeuronDevice, EightRanksReduceOnTheirDevices) {
   });
 }
 
+TEST(NeuronDevice, ARankPastASignedByteHasItsPlaceInTheProcessAsIndex) {
+  const trellis_device_plugin_t& plugin = neuron_world(1).plugin->api();
+  const auto configure = [&](const std::string& options) {
+    int code = 0;
+    const std::string whole = R"({"schema":"trellis.device_options/1","instance":"trn2.48xlarge",)";
+    return plugin.configure((whole + options + "}").c_str()) == 0 ? "" : plugin.last_error(&code);
+  };
+  ASSERT_EQ(configure(R"("nodes":4,"world_size":200,"first_rank":100,"process_ranks":100)"),
+            std::string());
+  {
+    ASSERT_EQ(plugin.bind_rank(150), 0);
+    const at::Tensor here = at::ones({2}, at::TensorOptions(c10::kPrivateUse1));
+    EXPECT_EQ(here.device().index(), 50);
+    int code = 0;
+    EXPECT_NE(plugin.bind_rank(99), 0);
+    EXPECT_THAT(plugin.last_error(&code), HasSubstr("configured for 100 ranks from 100 on"));
+    ASSERT_EQ(plugin.bind_rank(-1), 0);
+  }
+  EXPECT_THAT(configure(R"("nodes":4,"world_size":200)"), HasSubstr("start more processes"));
+  EXPECT_THAT(configure(R"("world_size":8,"first_rank":4,"process_ranks":8)"),
+              HasSubstr("expected ranks of a world of 8, got 8 from 4 on"));
+  ASSERT_EQ(configure(R"("world_size":8)"), std::string());
+}
+
 TEST(NeuronDevice, ATensorOfAnotherRanksDeviceIsRefusedBeforeAnybodyWaits) {
   run_ranks(neuron_world(2), [](RankContext& context) {
     auto group = context.new_group("dp", {0, 1});

@@ -19,7 +19,7 @@ WorldOptions sealed_world(const std::string& backend) {
   const std::string options =
       R"({"schema": "trellis.torch_device_options/1", "device": "sealed", "library": ")" +
       library("sealed_device") + R"(", "backend": ")" + backend +
-      R"(", "address": "", "world_size": 4, "first_rank": 0, "first_local_rank": 0, "seed": 1})";
+      R"(", "world_size": 4, "first_rank": 0, "first_local_rank": 0, "seed": 1})";
   plugin.check(plugin.api().configure(options.c_str()));
   WorldOptions options_of_world = world(kRanks);
   options_of_world.device_type = "sealed";

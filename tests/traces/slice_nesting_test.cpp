@@ -38,6 +38,14 @@ TEST(SliceNesting, DisjointAndNestedStayAsTheyAre) {
   EXPECT_EQ(drawn(timeline), "a(0 b(2 b)5 a)10 c(10 c)12");
 }
 
+TEST(SliceNesting, AnOpenSliceEnclosesWhatFollowsAndHasNoEnd) {
+  Timeline timeline = one_track();
+  timeline.slice(TrackId{0}, "b", "", 8_ps, 2_ps);
+  timeline.open_slice(TrackId{0}, "a", "", 7_ps);
+  timeline.open_slice(TrackId{0}, "c", "", 12_ps);
+  EXPECT_EQ(drawn(timeline), "a(7 b(8 b)10 c(12");
+}
+
 TEST(SliceNesting, EqualStartLongestIsOutside) {
   Timeline timeline = one_track();
   timeline.slice(TrackId{0}, "short", "", 0_ps, 3_ps);

@@ -16,6 +16,17 @@ std::string text_of(const Timeline& timeline) {
   return out.str();
 }
 
+TEST(TextWriter, ASliceThatDidNotEndIsOpen) {
+  Timeline timeline;
+  const TrackId track = timeline.add_track(timeline.add_process("rank 0", 0), "comm", 0);
+  timeline.open_slice(track, "barrier", "dp", 7_ps);
+  timeline.slice(track, "inner", "", 8_ps, 2_ps);
+  EXPECT_EQ(text_of(timeline),
+            "slice 7 open \"rank 0\"/\"comm\" \"barrier\" cat=\"dp\"\n"
+            "slice 8 +2 \"rank 0\"/\"comm\" \"inner\"\n");
+  EXPECT_EQ(timeline.busy(track), 2_ps);
+}
+
 TEST(TextWriter, OneEventALineInOrder) {
   Timeline timeline;
   const ProcessId late = timeline.add_process("rank 1", 1);

@@ -67,11 +67,14 @@ void print(const EvaluateRequest& request, const EvaluationResult& result, doubl
 }
 
 runtime::WorldOptions world_of(const EvaluateRequest& request, RunConfig& config) {
-  const DeviceChoice device{request.device, request.instance, config.trainer.num_nodes,
-                            /*shape_only=*/false, /*record=*/false};
+  DeviceChoice device = device_choice(request);
+  device.nodes = config.trainer.num_nodes;
+  device.record = false;
   use_machine(device, config);
-  const HostMemory memory = available_host_memory();
-  check_host_memory_of_weights(config, memory.available_bytes, memory.limit);
+  if (computes_in_host_memory(device)) {
+    const HostMemory memory = available_host_memory();
+    check_host_memory_of_weights(config, memory.available_bytes, memory.limit);
+  }
   return world_on(device, config, request.host_threads);
 }
 

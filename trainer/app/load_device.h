@@ -35,9 +35,21 @@ struct DeviceChoice {
   EqualRanks equal_ranks = {};  ///< not empty: of equal ranks one runs; needs shape_only
   std::string plugin = {}, library = {}, backend = {};  ///< see RunRequest
   int first_rank = 0;                                   ///< lowest rank of this process
+  int process_ranks = 0;                                ///< how many it runs; 0: all
   int first_local_rank = 0;                             ///< its place among the ranks of this host
-  std::string address = {};  ///< of the host of process 0; "": no other processes
 };
+
+/// The device that a request names: members of RunRequest's names.
+template <typename Request>
+[[nodiscard]] DeviceChoice device_choice(const Request& request) {
+  DeviceChoice choice;
+  choice.device = request.device;
+  choice.instance = request.instance;
+  choice.plugin = request.device_plugin;
+  choice.library = request.device_library;
+  choice.backend = request.backend;
+  return choice;
+}
 
 /// The library that provides the device: a path, or a name for DevicePlugin::path_of. "": none, for
 /// the CPU's own kernels without a plugin.

@@ -69,12 +69,15 @@ void print(const ResumeCheckRequest& request, const ResumeCheckResult& result, d
 }
 
 runtime::WorldOptions world_of(const ResumeCheckRequest& request, RunConfig& config) {
-  const DeviceChoice device{request.device, request.instance, config.trainer.num_nodes,
-                            /*shape_only=*/false, /*record=*/false};
+  DeviceChoice device = device_choice(request);
+  device.nodes = config.trainer.num_nodes;
+  device.record = false;
   use_machine(device, config);
-  const HostMemory memory = available_host_memory();
-  check_host_memory(config, std::max(1, request.host_threads), memory.available_bytes,
-                    memory.limit);
+  if (computes_in_host_memory(device)) {
+    const HostMemory memory = available_host_memory();
+    check_host_memory(config, std::max(1, request.host_threads), memory.available_bytes,
+                      memory.limit);
+  }
   return world_on(device, config, request.host_threads);
 }
 

@@ -25,10 +25,11 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "runtime/device_plugin.h"
+#include "runtime/flight_files.h"
+#include "runtime/flight_trace.h"
 #include "runtime/world.h"
 #include "trainer/app/failed_allocation.h"
 #include "trainer/app/guarded.h"
-#include "trainer/app/flight_files.h"
 #include "trainer/app/full_disk.h"
 #include "trainer/app/host_need.h"
 #include "trainer/app/job.h"
@@ -112,7 +113,9 @@ sim::StorageOverrides overrides_of(const RunRequest& request) {
                                     : sim::StorageOverrides{request.hardware, {}, {}};
 }
 
-constexpr const char* kFlightRecorder = "flight_recorder";  ///< of ranks that failed
+// Of ranks that failed.
+constexpr const char* kFlightRecorder = "flight_recorder/rank_";
+constexpr const char* kTraceOfTheEnd = "trace_of_the_end.pftrace";
 
 /// One run from configuration to files.
 class Run {
@@ -124,9 +127,12 @@ class Run {
     if (!request.shape_only) link_ = join_job(request, config_);
     if (!is_first()) be_quiet();
     const sim::StorageOverrides numbers = overrides_of(request);
-    device_ = {request.device,  request.instance, request.nodes,     request.shape_only,
-               /*record=*/true, numbers.machine,  request.calibrated};
-    choose_provider();
+    device_ = device_choice(request);
+    device_.nodes = request.nodes;
+    device_.shape_only = request.shape_only;
+    device_.hardware = numbers.machine;
+    device_.calibrated = request.calibrated;
+    choose_ranks();
     facts_.hardware = use_machine(device_, config_);
     if (!request.shape_only && computes_in_host_memory(device_)) refuse_without_memory();
     if (request.shape_only && request.fold) device_.equal_ranks = equal_ranks(config_);
@@ -187,9 +193,8 @@ class Run {
     world.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request_.timeout_s * 1000));
     world.exit_when_stuck = true;
     if (!request_.shape_only)
-      world.dump = [this](const std::vector<runtime::FlightDump>& dumps) {
-        return write_flight_files(directory_ / kFlightRecorder, dumps);
-      };
+      world.dump = [this](const auto& dumps) { return keep_what_ranks_did(dumps); };
+    clock_origin_ns_ = common_clock_origin();
     Clock::time_point last = start;
     host_.bytes_before = peak_resident_bytes();
     const std::int64_t steps = config_.trainer.max_steps;
@@ -227,18 +232,29 @@ class Run {
   }
 
  private:
+  std::string keep_what_ranks_did(const std::vector<runtime::FlightDump>& dumps) const {
+    const std::string files = write_flight_files(directory_ / kFlightRecorder, dumps);
+    const std::string trace =
+        append_flight_trace(directory_ / kTraceOfTheEnd, dumps, clock_origin_ns_,
+                            link_ == nullptr ? 0 : static_cast<std::uint32_t>(link_->process()));
+    return files.empty() ? trace : files + "\n" + trace;
+  }
+
+  /// Where the traces of all processes begin.
+  [[nodiscard]] std::int64_t common_clock_origin() const {
+    const std::int64_t now = runtime::host_time_ns();
+    return link_ == nullptr ? now : std::stoll(link_->from_first("clock", std::to_string(now)));
+  }
+
   /// Whether this process runs rank 0, and so speaks and writes for the job.
   [[nodiscard]] bool is_first() const { return link_ == nullptr || link_->process() == 0; }
 
-  void choose_provider() {
-    device_.plugin = request_.device_plugin;
-    device_.library = request_.device_library;
-    device_.backend = request_.backend;
+  void choose_ranks() {
     if (!link_) return;
     const int each = config_.world_size() / link_->processes();
     device_.first_rank = link_->process() * each;
+    device_.process_ranks = each;
     device_.first_local_rank = link_->launch().local_process * each;
-    device_.address = link_->launch().address;
   }
 
   void note_interrupt(runtime::RankContext& rank, const StopOnSignal& signals) {
@@ -539,6 +555,7 @@ class Run {
   LastResort last_resort_;
   std::atomic<bool> interrupted_ = false, saved_for_preemption_ = false;
   json step_report_;
+  std::int64_t clock_origin_ns_ = 0;  ///< of traces by the host's clock
 };
 
 }  // namespace

@@ -147,15 +147,16 @@ void check_ranks_fit(const VerifyRequest& request, const RunConfig& config) {
 }
 
 VerifyMachine machine_of(const VerifyRequest& request, RunConfig config) {
-  const DeviceChoice device{request.device, request.instance, 1, /*shape_only=*/false,
-                            /*record=*/false};
-  if (request.device != "cpu") check_ranks_fit(request, config);
+  DeviceChoice device = device_choice(request);
+  device.record = false;
+  if (is_emulated(device)) check_ranks_fit(request, config);
   config.trainer.devices = request.ranks;
   use_machine(device, config);
   VerifyMachine machine;
   machine.hardware = config.hardware;
   machine.world.device_type = request.device;
   machine.world.host_threads = request.host_threads;
+  machine.world.backend = request.backend;
   machine.world.plugin = load_device(device, config);
   return machine;
 }

@@ -24,6 +24,7 @@ struct EvaluateRequest {
   double top_p = 1;
   std::int64_t seed = 0;
   std::string device = "cpu";
+  std::string device_library, device_plugin, backend;  ///< see RunRequest
   std::string instance;  ///< the machine to emulate, for another device
   int host_threads = 0;  ///< 0: one per host core
   bool json = false;     ///< one JSON document on stdout

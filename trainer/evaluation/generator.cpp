@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/error.h"
+#include "runtime/call_place.h"
 #include "trainer/modules/module_names.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/utils/autocast.h"
@@ -121,6 +122,7 @@ at::Tensor Generator::pass(const DecodeTokens& tokens, KvCache& cache) const {
   at::Tensor output = stage_.decode(input, tokens, cache);
   if (pipeline.rank == pipeline.size - 1) return output;
   std::vector<at::Tensor> sent{output.contiguous()};
+  const runtime::CallSite here;
   pipeline.group->send(sent, pipeline.rank + 1, 0)->wait();
   return {};
 }
@@ -131,6 +133,7 @@ at::Tensor Generator::receive(const KvCache& cache) const {
   std::vector<at::Tensor> received{
       at::empty({positions.size(1), positions.size(0), config_.model.hidden_size},
                 at::TensorOptions().dtype(border_).device(context_.device))};
+  const runtime::CallSite here;
   pipeline.group->recv(received, pipeline.rank - 1, 0)->wait();
   return received[0];
 }

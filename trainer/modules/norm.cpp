@@ -1,5 +1,7 @@
 #include "trainer/modules/norm.h"
 
+#include <source_location>
+
 #include "trainer/modules/module_names.h"
 #include "trainer/modules/recompute.h"
 #include "trainer/parallel_layers/collectives.h"
@@ -20,8 +22,9 @@ std::variant<RMSNorm, LayerNorm> make_norm(const ModuleContext& context, const s
   return LayerNorm(context, path, config.hidden_size, eps, decay, kind);
 }
 
-at::Tensor sum_of_copy(const at::Tensor& input, const ParallelGroup& group) {
-  return all_reduce(input.clone(), group);
+at::Tensor sum_of_copy(const at::Tensor& input, const ParallelGroup& group,
+                       std::source_location where) {
+  return all_reduce(input.clone(), group, where);
 }
 
 }  // namespace

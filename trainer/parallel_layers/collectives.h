@@ -1,5 +1,6 @@
 #pragma once
 
+#include <source_location>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -33,34 +34,43 @@ class PendingCollective {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
+/// `where`: the line that reports of hangs name.
 /// Sums `tensor` over the group, in place. REQUIRES: contiguous.
-[[nodiscard]] PendingCollective start_all_reduce(at::Tensor tensor, const ParallelGroup& group);
+[[nodiscard]] PendingCollective start_all_reduce(
+    at::Tensor tensor, const ParallelGroup& group,
+    std::source_location where = std::source_location::current());
 /// Concatenates the members' shards along dimension 0.
-[[nodiscard]] PendingCollective start_all_gather(const at::Tensor& shard,
-                                                 const ParallelGroup& group);
+[[nodiscard]] PendingCollective start_all_gather(
+    const at::Tensor& shard, const ParallelGroup& group,
+    std::source_location where = std::source_location::current());
 /// Sums over the group and keeps this member's part of dimension 0. REQUIRES: dimension 0 divisible
 /// by the group's size.
-[[nodiscard]] PendingCollective start_reduce_scatter(const at::Tensor& full,
-                                                     const ParallelGroup& group);
+[[nodiscard]] PendingCollective start_reduce_scatter(
+    const at::Tensor& full, const ParallelGroup& group,
+    std::source_location where = std::source_location::current());
 /// The same for several tensors in one communication; the caller's outputs receive the results and
 /// wait() returns nothing. REQUIRES: a group of more than one; contiguous tensors, inputs[i] and
 /// outputs[i] differing in size by the group's size.
-[[nodiscard]] PendingCollective start_all_gather_coalesced(std::vector<at::Tensor> shards,
-                                                           std::vector<at::Tensor> outputs,
-                                                           const ParallelGroup& group);
-[[nodiscard]] PendingCollective start_reduce_scatter_coalesced(std::vector<at::Tensor> inputs,
-                                                               std::vector<at::Tensor> shards,
-                                                               const ParallelGroup& group);
+[[nodiscard]] PendingCollective start_all_gather_coalesced(
+    std::vector<at::Tensor> shards, std::vector<at::Tensor> outputs, const ParallelGroup& group,
+    std::source_location where = std::source_location::current());
+[[nodiscard]] PendingCollective start_reduce_scatter_coalesced(
+    std::vector<at::Tensor> inputs, std::vector<at::Tensor> shards, const ParallelGroup& group,
+    std::source_location where = std::source_location::current());
 
-inline at::Tensor all_reduce(at::Tensor tensor, const ParallelGroup& group) {
-  return start_all_reduce(std::move(tensor), group).wait();
+inline at::Tensor all_reduce(at::Tensor tensor, const ParallelGroup& group,
+                             std::source_location where = std::source_location::current()) {
+  return start_all_reduce(std::move(tensor), group, where).wait();
 }
-at::Tensor all_reduce_max(at::Tensor tensor, const ParallelGroup& group);
-inline at::Tensor all_gather(const at::Tensor& shard, const ParallelGroup& group) {
-  return start_all_gather(shard, group).wait();
+at::Tensor all_reduce_max(at::Tensor tensor, const ParallelGroup& group,
+                          std::source_location where = std::source_location::current());
+inline at::Tensor all_gather(const at::Tensor& shard, const ParallelGroup& group,
+                             std::source_location where = std::source_location::current()) {
+  return start_all_gather(shard, group, where).wait();
 }
-inline at::Tensor reduce_scatter(const at::Tensor& full, const ParallelGroup& group) {
-  return start_reduce_scatter(full, group).wait();
+inline at::Tensor reduce_scatter(const at::Tensor& full, const ParallelGroup& group,
+                                 std::source_location where = std::source_location::current()) {
+  return start_reduce_scatter(full, group, where).wait();
 }
 /// This member's part of dimension `dim`: a view. Throws Error (kConfig) when the group's size does
 /// not divide it.

@@ -16,6 +16,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "runtime/call_place.h"
 #include "trainer/parallel_layers/derivative.h"
 
 namespace trellis::trainer {
@@ -94,12 +95,14 @@ class RingMessage {
   static RingMessage send(const at::Tensor& tensor, const ParallelGroup& group, int to) {
     RingMessage message;
     message.tensors_ = {tensor};
+    const runtime::CallSite here;
     message.work_ = group.group->send(message.tensors_, to, 0);
     return message;
   }
   static RingMessage receive(const at::Tensor& like, const ParallelGroup& group, int from) {
     RingMessage message;
     message.tensors_ = {at::empty_like(like)};
+    const runtime::CallSite here;
     message.work_ = group.group->recv(message.tensors_, from, 0);
     return message;
   }

@@ -7,6 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "runtime/call_place.h"
 
 namespace trellis::trainer {
 namespace {
@@ -54,6 +55,7 @@ void PipelineComm::begin(const IncomingMessages& incoming) {
 void PipelineComm::start_receive(const Message& message, int from) {
   const BorderTensor& border = *border_of(message);
   std::vector<at::Tensor> tensors{at::empty(border.sizes, border.options)};
+  const runtime::CallSite here;
   auto work = group_.group->recv(tensors, from, tag(message));
   arriving_[message] = {tensors[0], std::move(work)};
 }
@@ -85,6 +87,7 @@ at::Tensor PipelineComm::receive(const Message& message) {
 
 void PipelineComm::learn_border(const Message& message, int from) {
   std::vector<at::Tensor> header{at::empty({kHeaderSize}, at::kLong)};
+  const runtime::CallSite here;
   group_.group->recv(header, from, tag(message))->wait();
   const auto* values = header[0].const_data_ptr<std::int64_t>();
   border_of(message) = {
@@ -104,6 +107,7 @@ void PipelineComm::announce_border(const Message& message, const at::Tensor& ten
   values[0] = static_cast<std::int64_t>(tensor.scalar_type());
   values[1] = tensor.dim();
   std::copy(tensor.sizes().begin(), tensor.sizes().end(), values + 2);
+  const runtime::CallSite here;
   group_.group->send(header, to, tag(message))->wait();
 }
 
@@ -131,6 +135,7 @@ void PipelineComm::send(const Message& message, const at::Tensor& tensor) {
   sending.wait();
   sending.tensor = tensor.contiguous();
   std::vector<at::Tensor> tensors{sending.tensor};
+  const runtime::CallSite here;
   sending.work = group_.group->send(tensors, to, tag(message));
 }
 

@@ -17,6 +17,7 @@ struct ResumeCheckRequest {
   double tolerance = 0;  ///< relative, in another layout; 0: by precision, see resume_check.h
   std::string folder;    ///< where the checkpoints are saved; local or s3://
   std::string device = "cpu";
+  std::string device_library, device_plugin, backend;  ///< see RunRequest
   std::string instance = "trn1.32xlarge";  ///< the machine to emulate, for another device
   int host_threads = 0;                    ///< 0: one per host core
   std::string seed_bug;                    ///< a mistake to put in after each cut; "" none

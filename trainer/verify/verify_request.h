@@ -14,6 +14,7 @@ struct VerifyRequest {
   int steps = 2;
   double tolerance = 1e-10;    ///< relative, in fp64
   std::string device = "cpu";  ///< of the ranks of a layout; the reference rank is on the CPU
+  std::string device_library, device_plugin, backend;  ///< see RunRequest
   std::string instance =
       "trn1.32xlarge";   ///< the machine to emulate, for a device other than the CPU
   std::string seed_bug;  ///< a mistake to put into every layout that can show it; "" none

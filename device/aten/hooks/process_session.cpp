@@ -42,7 +42,8 @@ void check_keys(const nlohmann::json& json) {
         key != "shape_only" && key != "record" && key != "logical_core_size" &&
         key != "estimate_unknown" && key != "equal_ranks" && key != "hardware" &&
         key != "calibrated" && key != "unlimited_memory" && key != "replay" && key != "slow" &&
-        key != "software" && key != "reads_forward") {
+        key != "software" && key != "reads_forward" && key != "first_rank" &&
+        key != "process_ranks") {
       throw ConfigError("device options: unknown key " + key +
                         "; known are instance, nodes, logical_core_size, world_size, equal_ranks, "
                         "shape_only, record, estimate_unknown, hardware, calibrated, "
@@ -151,6 +152,27 @@ int visible_cores(int all) {
   return count;
 }
 
+int ranks_here(const SessionOptions& options) {
+  if (!options.fold.empty()) return static_cast<int>(options.fold.representatives().size());
+  return options.process_ranks > 0 ? options.process_ranks : options.world_size;
+}
+
+void check_ranks_here(const SessionOptions& options) {
+  const int running = ranks_here(options);
+  if (running < 1 || running > kMaxDevices) {
+    throw ConfigError("device options: world_size: expected 1 to " + std::to_string(kMaxDevices) +
+                      " ranks in one process, got " + std::to_string(running) +
+                      ": LibTorch's device index is a signed byte: start more processes "
+                      "(torchrun), or fewer ranks");
+  }
+  if (options.first_rank < 0 || options.first_rank + running > options.world_size) {
+    throw ConfigError(
+        "device options: first_rank and process_ranks: expected ranks of a world of " +
+        std::to_string(options.world_size) + ", got " + std::to_string(running) + " from " +
+        std::to_string(options.first_rank) + " on");
+  }
+}
+
 struct RegisterDefault {
   RegisterDefault() {
     set_default_configuration(+[] { static_cast<void>(session()); });
@@ -188,14 +210,9 @@ SessionOptions parse_options(std::string_view text) {
   read(json, "slow", options.slow);
   read(json, "reads_forward", options.reads_forward);
   if (json.contains("equal_ranks")) options.fold = read_equal_ranks(json.at("equal_ranks"));
-  const int running = options.fold.empty()
-                          ? options.world_size
-                          : static_cast<int>(options.fold.representatives().size());
-  if (running < 1 || running > kMaxDevices) {
-    throw ConfigError("device options: world_size: expected 1 to " + std::to_string(kMaxDevices) +
-                      " ranks in one process, got " + std::to_string(running) +
-                      ": LibTorch's device index is a signed byte; reduce the number of ranks");
-  }
+  read(json, "first_rank", options.first_rank);
+  read(json, "process_ranks", options.process_ranks);
+  check_ranks_here(options);
   if (!options.fold.empty() && !options.shape_only)
     throw ConfigError(
         "device options: equal_ranks: expected shape_only, because ranks that do not run have no "
@@ -229,8 +246,8 @@ void configure_session(const SessionOptions& options) {
   check_no_tensor_alive();
   auto fresh = std::make_unique<Session>(options, current.load());
   std::vector<DeviceRank> ranks;
-  for (int rank = 0; rank < fresh->ranks(); ++rank)
-    ranks.push_back({&fresh->rank(rank), options.shape_only});
+  for (int rank = 0; rank < ranks_here(options); ++rank)
+    ranks.push_back({&fresh->rank(options.first_rank + rank), options.shape_only});
   configure_devices(ranks);
   delete current.exchange(fresh.release());
   if (current_device() >= device_count()) set_current_device(0);

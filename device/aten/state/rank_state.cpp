@@ -22,6 +22,7 @@ constexpr std::uint64_t kForeignBuffers = std::uint64_t{1} << 39;
 struct Devices {
   std::array<std::unique_ptr<RankState>, kMaxDevices> ranks;
   std::atomic<int> count{0};
+  std::atomic<int> first_rank{0};  ///< of index 0
   std::atomic<void (*)()> configure_by_default{nullptr};
 };
 
@@ -57,14 +58,16 @@ void take_over(RankState* rank) {
 
 }  // namespace
 
-RankState::RankState(RankRecorder& recorder, bool shape_only)
+RankState::RankState(RankRecorder& recorder, int index, bool shape_only)
     : recorder_(&recorder),
       rank_(recorder.rank()),
+      index_(index),
       shape_only_(shape_only),
-      generator_(make_generator(static_cast<c10::DeviceIndex>(recorder.rank()))) {}
+      generator_(make_generator(static_cast<c10::DeviceIndex>(index))) {}
 
 void RankState::reconfigure(RankRecorder& recorder, bool shape_only) {
   recorder_ = &recorder;
+  rank_ = recorder.rank();
   shape_only_ = shape_only;
   views_ = ViewMemo();  // its ids are the old recorder's
   texts_ = TextMemo();
@@ -164,11 +167,11 @@ bool RankState::first_time(const std::string& place) {
 
 void check_no_tensor_alive() {
   std::string alive;
-  for (int rank = 0; rank < device_count(); ++rank) {
-    RankState& state = *devices().ranks[static_cast<std::size_t>(rank)];
+  for (int index = 0; index < device_count(); ++index) {
+    RankState& state = *devices().ranks[static_cast<std::size_t>(index)];
     TORCH_CHECK(!state.owned_elsewhere(),
                 "neuron: cannot configure the device again: a running thread is bound to rank ",
-                rank, ": end that thread first");
+                state.rank(), ": end that thread first");
     if (const std::int64_t bytes = state.recorder().memory().current(); bytes > 0) {
       alive += c10::str(alive.empty() ? "" : ", ", state.device(), " holds ", bytes, " B");
     }
@@ -183,18 +186,21 @@ void configure_devices(const std::vector<DeviceRank>& ranks) {
   Devices& all = devices();
   TORCH_CHECK(!ranks.empty() && ranks.size() <= kMaxDevices, "neuron: expected 1 to ", kMaxDevices,
               " ranks in one process, got ", ranks.size(),
-              ": LibTorch's device index is a signed byte; reduce the number of ranks");
+              ": LibTorch's device index is a signed byte: start more processes (torchrun)");
   check_no_tensor_alive();
+  const int first_rank = ranks.front().recorder->rank();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    TORCH_INTERNAL_ASSERT(ranks[i].recorder->rank() == static_cast<int>(i),
-                          "device index and rank must agree");
+    const int index = static_cast<int>(i);
+    TORCH_INTERNAL_ASSERT(ranks[i].recorder->rank() == first_rank + index,
+                          "the ranks of a process are consecutive");
     if (all.ranks[i]) {
       all.ranks[i]->reconfigure(*ranks[i].recorder, ranks[i].shape_only);
     } else {
-      all.ranks[i] = std::make_unique<RankState>(*ranks[i].recorder, ranks[i].shape_only);
+      all.ranks[i] = std::make_unique<RankState>(*ranks[i].recorder, index, ranks[i].shape_only);
     }
   }
   install_scope_observer();
+  all.first_rank.store(first_rank, std::memory_order_release);
   all.count.store(static_cast<int>(ranks.size()), std::memory_order_release);
 }
 
@@ -235,10 +241,13 @@ RankState& rank_state(c10::DeviceIndex index) {
 
 void bind_this_thread(int rank) {
   if (rank == kNoRank) return owned.give_up();
-  TORCH_CHECK(rank >= 0 && rank < available_devices(), "neuron: cannot bind this thread to rank ",
-              rank, ": the device is configured for ", device_count(), " ranks");
-  rank_state(static_cast<c10::DeviceIndex>(rank)).bind();
-  this_threads_device = static_cast<c10::DeviceIndex>(rank);
+  const int count = available_devices(), first = devices().first_rank.load();
+  TORCH_CHECK(rank >= first && rank < first + count, "neuron: cannot bind this thread to rank ",
+              rank, ": the device is configured for ", count, " ranks",
+              first > 0 ? c10::str(" from ", first, " on") : "");
+  const auto index = static_cast<c10::DeviceIndex>(rank - first);
+  rank_state(index).bind();
+  this_threads_device = index;
 }
 
 RankState* bound_rank() noexcept { return this_threads_rank; }

@@ -14,7 +14,8 @@
 #include "device/aten/state/view_memo.h"
 #include "device/driver/session.h"
 
-/// Who owns what on the emulated device: device index = rank, and the thread that owns a rank is
+/// Who owns what on the emulated device: a device index is a rank's place among those of this
+/// process, and the thread that owns a rank is
 /// the only user of its recorder. A thread owns the ranks that it was bound to and those that it
 /// used first while no one owned them; it gives them up when it ends.
 namespace trellis::device {
@@ -23,7 +24,7 @@ namespace trellis::device {
 /// rank thread, generators every session.
 class RankState {
  public:
-  RankState(RankRecorder& recorder, bool shape_only);
+  RankState(RankRecorder& recorder, int index, bool shape_only);
   /// Another session's recorder takes over. REQUIRES: no storage of the rank is alive.
   void reconfigure(RankRecorder& recorder, bool shape_only);
 
@@ -31,9 +32,9 @@ class RankState {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] bool shape_only() const { return shape_only_; }
   [[nodiscard]] c10::Device device() const {
-    return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(rank_)};
+    return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index_)};
   }
-  /// The generator of device neuron:<rank>; random kernels draw from the CPU generator inside it.
+  /// The generator of device(); random kernels draw from the CPU generator inside it.
   at::Generator& generator() { return generator_; }
   ViewMemo& views() { return views_; }
   TextMemo& texts() { return texts_; }
@@ -74,6 +75,7 @@ class RankState {
   RankRecorder* recorder_;
   std::atomic<const void*> owner_{nullptr};  ///< the owning thread's token
   int rank_;
+  const int index_;
   bool shape_only_;
   at::Generator generator_;
   ViewMemo views_;
@@ -94,8 +96,8 @@ struct DeviceRank {
 };
 
 /// Makes `neuron:0` … `neuron:n-1` usable; a later call replaces the earlier ones. Throws while
-/// tensors of an earlier call are alive, naming their bytes. REQUIRES: ranks[i].recorder->rank() ==
-/// i, and the recorders live until the next call or the end of the process.
+/// tensors of an earlier call are alive, naming their bytes. REQUIRES: their ranks
+/// are consecutive, and the recorders live until the next call or the end of the process.
 void configure_devices(const std::vector<DeviceRank>& ranks);
 /// Throws when configure_devices() would: device tensors are alive, or a running thread uses a
 /// rank.

@@ -7,10 +7,11 @@ import sys
 import torch
 import torch.distributed as dist
 
-from . import _library, neuron, ranks
+from . import _library, _records, neuron, ranks
 
 DEFAULT_AXIS = "world"
 _relayed: dict[tuple, int] = {}  # groups made so far, by axis and ranks
+_process: list[_records.OfProcess] = []  # of the default group of now; none before the first
 
 
 def _create(options, group_options) -> dist.Backend:
@@ -43,6 +44,10 @@ def _relay(options, axis: str, members: list[int]):
     _library.load(_library.COLLECTIVES)
     if not options.global_ranks_in_group:
         _own_one_core(options.group_rank, options.group_size)
+        _process[:] = [_records.OfProcess(options.store, options.group_rank, options.group_size)]
+    elif not _process:  # another backend's default group
+        store = dist.distributed_c10d._get_default_store()
+        _process[:] = [_records.OfProcess(store, dist.get_rank(), dist.get_world_size())]
     carrier = dist.ProcessGroup(options.store, options.group_rank, options.group_size)
     gloo = dist.ProcessGroupGloo(
         options.store, options.group_rank, options.group_size, options.timeout
@@ -51,7 +56,7 @@ def _relay(options, axis: str, members: list[int]):
     key = (axis, tuple(members))
     instance = _relayed[key] = _relayed.get(key, -1) + 1
     return torch.ops.trellis.relay_group(
-        carrier.boxed(), str(_library.find()), axis, members, instance
+        carrier.boxed(), str(_library.find()), axis, members, instance, _process[0].native
     )
 
 

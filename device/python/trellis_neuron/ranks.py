@@ -3,7 +3,6 @@ rendezvous with the others."""
 
 import ctypes
 import faulthandler
-import os
 import signal
 import sys
 import threading
@@ -15,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from . import _library
+from . import _library, _records
 from ._rank import current as current_rank  # noqa: F401
 from ._rank import local as _local
+from ._records import line as _line
 from .neuron import session_options
 
 # what the runtime throws in ranks that a failure wakes
@@ -25,9 +25,6 @@ _CANCELLED = "cancelled: another rank of this world failed"
 _HANGS = ("communication hang", "communication mismatch")  # how the runtime's texts of them begin
 _STACKS_SIGNAL = signal.SIGRTMAX - 3
 _PATIENCE_S = 1.0  # for a rank to end after it was interrupted
-_LIBRARIES = tuple(
-    os.path.dirname(file) + os.sep for file in (torch.__file__, __file__, threading.__file__)
-)
 _one_run_at_a_time = threading.Lock()
 
 
@@ -39,7 +36,7 @@ class RankThreads:
         shape_only = session_options()["shape_only"]
         self.size, self.store = size, dist.HashStore()
         self.native = torch.classes.trellis.RankWorld(
-            str(_library.find()), size, shape_only, int(timeout_s * 1000)
+            str(_library.find()), size, shape_only, int(timeout_s * 1000), _records.prefix()
         )
         self.results: list[Any] = [None] * size
         self.failures: list[tuple[int, BaseException]] = []  # in order of time
@@ -134,6 +131,16 @@ class RankThreads:
                 )
         self.native.check_complete()
 
+    def keep_records(self) -> None:
+        """Writes what each rank did last when a communication failed, or whenever a rank did and
+        the user named a place."""
+        failed_communication = any(str(error).startswith(_HANGS) for _, error in self.failures)
+        if not (failed_communication or (self.failures and _records.are_asked_for())):
+            return
+        text = self.native.records()
+        for _, error in self.failures:
+            _add_note(error, text)
+
     def barrier(self) -> None:
         """Meets all ranks; costs no simulated time."""
         self.native.barrier(_local.rank)
@@ -159,7 +166,8 @@ def run_ranks(
     timeout_s: a rank later than this at a communication is named. A rank that goes on one second
     after that is reported on stderr, with its Python and native stacks, whatever it does; on_hang:
     "raise", it is then interrupted (or, in native code, left) and the hang is raised here, or
-    "exit", the process ends with exit code 4.
+    "exit", the process ends with exit code 4. What each rank did last is then in a file that
+    PyTorch's analyzer of flight records reads; the error says where.
     """
     if current() is not None:
         raise RuntimeError("run_ranks: a rank cannot start ranks itself")
@@ -184,8 +192,13 @@ def run_ranks(
             for thread in ranks.threads:
                 thread.start()
             ranks.wait()
+    ranks.keep_records()
     _raise_cause(ranks.failures)
-    ranks.check()
+    try:
+        ranks.check()
+    except RuntimeError as error:
+        _add_note(error, ranks.native.records())
+        raise
     return ranks.results
 
 
@@ -203,12 +216,6 @@ class _Watch:
     def __exit__(self, *_):
         self._ranks.native.stop_watching()
         faulthandler.unregister(_STACKS_SIGNAL)
-
-
-def _line(stack: traceback.StackSummary) -> str:
-    """ "train.py:12 in body: `x.sum()`": the innermost line that is neither PyTorch's nor ours."""
-    own = [line for line in stack if not line.filename.startswith(_LIBRARIES)] or stack
-    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: `{own[-1].line}`"
 
 
 def _add_note(error: BaseException, note: str) -> None:

@@ -117,5 +117,22 @@ TEST(MeasuredStep, TheGateTakesItsTimeAndMemory) {
   EXPECT_THROW((void)judge(baseline, model, limits, false), ConfigError);
 }
 
+TEST(MeasuredStep, AGateOfMemoryNeedsItInBothReports) {
+  json without = measured_report(1.0);
+  for (json& rank : without["measured"]["ranks"]) rank.erase("memory");
+  const auto gate = [](const json& before, const json& after) {
+    return judge(made_file(before), made_file(after),
+                 {parse_limit("--a", "0%"), parse_limit("--b", "0%")});
+  };
+  EXPECT_EQ(gate(measured_report(1.0), measured_report(1.0)).metrics.size(), 2u);
+  EXPECT_EQ(gate(without, without).metrics.size(), 1u) << "a device that counts none";
+  for (const auto& [before, after] :
+       {std::pair(measured_report(1.0), without), std::pair(without, measured_report(1.0))}) {
+    EXPECT_THAT([&] { (void)gate(before, after); },
+                testing::ThrowsMessage<ConfigError>(
+                    HasSubstr("measured.ranks: expected the memory that the device counted")));
+  }
+}
+
 }  // namespace
 }  // namespace trellis::analysis

@@ -1,5 +1,6 @@
 #include "trainer/models/decoder/preference_losses.h"
 
+#include <source_location>
 #include <vector>
 
 #include <ATen/ops/stack.h>
@@ -22,8 +23,8 @@ at::Tensor log_of_sigmoid(const at::Tensor& x) {
   return x.clamp_max(0) - x.abs().neg().exp().log1p();
 }
 
-at::Tensor summed(const at::Tensor& input, const ParallelGroup& group) {
-  return all_reduce(input.clone(), group);
+at::Tensor summed(const at::Tensor& input, const ParallelGroup& group, std::source_location where) {
+  return all_reduce(input.clone(), group, where);
 }
 
 /// Over the parts of the sequences. Each rank computes the same loss from the sum, and gradients

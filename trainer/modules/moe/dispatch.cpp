@@ -11,6 +11,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "runtime/call_place.h"
 #include "trainer/parallel_layers/derivative.h"
 
 namespace trellis::trainer {
@@ -48,6 +49,7 @@ at::Tensor exchanged(const at::Tensor& rows, const ParallelGroup& group,
     sizes[0] = std::accumulate(exchange.received.begin(), exchange.received.end(), std::int64_t{0});
   at::Tensor output = at::empty(sizes, rows.options());
   std::vector<std::int64_t> received = exchange.received, sent = exchange.sent;
+  const runtime::CallSite here;
   group.group->all_to_all_single(output, input, received, sent)->wait();
   return output;
 }

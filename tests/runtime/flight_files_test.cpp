@@ -1,5 +1,5 @@
 // Dumps of ranks, as PyTorch's own analyzer of flight records reads them.
-#include "trainer/app/flight_files.h"
+#include "runtime/flight_files.h"
 
 #include <unistd.h>
 
@@ -18,10 +18,9 @@
 #include "base/error.h"
 #include "runtime/world.h"
 
-namespace trellis::trainer {
+namespace trellis::runtime {
 namespace {
 
-using runtime::RankContext;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -40,9 +39,11 @@ class FlightFiles : public ::testing::Test {
 
   /// What the analyzer says about a world that fails so.
   std::string analysis(const std::function<void(RankContext&)>& body) {
-    runtime::WorldOptions options;
+    WorldOptions options;
     options.world_size = kRanks;
-    options.dump = [this](const auto& dumps) { return write_flight_files(folder_, dumps); };
+    options.dump = [this](const auto& dumps) {
+      return write_flight_files(folder_ / "rank_", dumps);
+    };
     try {
       run_ranks(options, body);
       ADD_FAILURE() << "nothing failed";
@@ -125,9 +126,9 @@ TEST_F(FlightFiles, TheAnalyzerNamesAnotherSizeAndAnotherOperation) {
 
 TEST_F(FlightFiles, AFolderThatCannotBeWrittenIsNamed) {
   EXPECT_EQ(write_flight_files("/proc/nothing", {}), "");
-  EXPECT_THAT(write_flight_files("/proc/nothing", {runtime::FlightDump{}}),
+  EXPECT_THAT(write_flight_files("/proc/nothing", {FlightDump{}}),
               HasSubstr("flight recorder: not written: "));
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::runtime
