@@ -45,15 +45,23 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {"copy_to_tensor", copy_to_tensor_model_parallel_region, kIdentity, kSum},
+    {"copy_to_tensor",
+     [](const auto& x, const auto& g) { return copy_to_tensor_model_parallel_region(x, g); },
+     kIdentity, kSum},
     {"reduce_from_tensor",
      [](const auto& x, const auto& g) {
        return reduce_from_tensor_model_parallel_region(x.mul(1), g, at::kDouble);
      },
      kSum, kIdentity},
-    {"scatter_to_tensor", scatter_to_tensor_model_parallel_region, split_of(-1), gather_of(-1)},
-    {"gather_from_tensor", gather_from_tensor_model_parallel_region, gather_of(-1), split_of(-1)},
-    {"scatter_to_sequence", scatter_to_sequence_parallel_region, split_of(0), gather_of(0)},
+    {"scatter_to_tensor",
+     [](const auto& x, const auto& g) { return scatter_to_tensor_model_parallel_region(x, g); },
+     split_of(-1), gather_of(-1)},
+    {"gather_from_tensor",
+     [](const auto& x, const auto& g) { return gather_from_tensor_model_parallel_region(x, g); },
+     gather_of(-1), split_of(-1)},
+    {"scatter_to_sequence",
+     [](const auto& x, const auto& g) { return scatter_to_sequence_parallel_region(x, g); },
+     split_of(0), gather_of(0)},
     {"gather_from_sequence",
      [](const auto& x, const auto& g) { return gather_from_sequence_parallel_region(x, g); },
      gather_of(0), kReduceScatter},
