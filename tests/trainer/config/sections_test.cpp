@@ -343,7 +343,7 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
   EXPECT_FALSE(other.model.dist_ckpt.parallel_save);
   EXPECT_FALSE(other.model.dist_ckpt.assume_constant_structure);
   EXPECT_EQ(other.model.dist_ckpt.load_strictness, "log_all");
-  EXPECT_THAT(other.resolved_yaml, HasSubstr("dist_ckpt_load_strictness: log_all"));
+  EXPECT_THAT(other.resolved_yaml, HasSubstr("dist_ckpt_load_strictness: \"log_all\""));
   EXPECT_EQ(load_text(kBaseConfig, {"model.dist_ckpt_load_strictness=null"}).model.dist_ckpt,
             DistCkptSection());
   for (const auto& [key, text] : std::map<std::string, std::string>{
