@@ -20,6 +20,8 @@ constexpr std::chrono::hours kNever(24 * 365);
 /// A message is one block of this many bytes, which most fit in, and the rest.
 constexpr std::size_t kBlock = 2048;
 constexpr std::size_t kAlignment = 64;
+/// Of the store: it closes the connection of who sends 8 MiB at once.
+constexpr std::size_t kLargestValue = std::size_t{4} << 20;
 constexpr const char* kGoodbye = "goodbye";
 
 /// In front of a message.
@@ -132,7 +134,11 @@ bool ProcessLink::first_answer(const std::string& question, bool said) {
 }
 
 void ProcessLink::leave_text(const std::string& name, const std::string& text) {
-  store_->set("text/" + name, bytes_of(text));
+  const std::string key = "text/" + name;
+  std::size_t parts = 0;
+  for (std::size_t at = 0; at < text.size(); at += kLargestValue, ++parts)
+    store_->set(key + "/" + std::to_string(parts), bytes_of(text.substr(at, kLargestValue)));
+  store_->set(key, bytes_of(std::to_string(parts)));  // last: who sees it finds the parts
 }
 
 std::optional<std::string> ProcessLink::take_text(const std::string& name,
@@ -145,9 +151,15 @@ std::optional<std::string> ProcessLink::take_text(const std::string& name,
     if (is_over_ || std::chrono::steady_clock::now() > deadline) return std::nullopt;
     std::this_thread::sleep_for(kPause);
   }
-  const std::vector<std::uint8_t> text = store_->get(key);
-  store_->deleteKey(key);
-  return std::string(text.begin(), text.end());
+  const auto take = [this](const std::string& one) {
+    const std::vector<std::uint8_t> value = store_->get(one);
+    store_->deleteKey(one);
+    return std::string(value.begin(), value.end());
+  };
+  const std::size_t parts = std::stoull(take(key));
+  std::string text;
+  for (std::size_t part = 0; part < parts; ++part) text += take(key + "/" + std::to_string(part));
+  return text;
 }
 
 void ProcessLink::raise_flag(const std::string& name) { store_->set(name, bytes_of("1")); }

@@ -124,6 +124,31 @@ class ProcessesCase(Case):
         return [[json.loads(line)[key] for key in keys] for line in lines]
 
 
+class ManyRanks(ProcessesCase):
+    """More ranks than LibTorch has device indices, which are the processes' own."""
+
+    LAYOUT = (
+        *("trainer.num_nodes=7", "trainer.devices=32", "data.global_batch_size=224"),
+        *("model.num_layers=2", "data.seq_length=32", "model.encoder_seq_length=32"),
+        *("trainer.max_steps=1", "--timeout", "200"),
+    )
+
+    def test_two_processes_of_112_ranks_equal_224_threads(self):
+        threads = self.train("--device", "cpu", *self.LAYOUT, log="threads")
+        self.assertEqual(threads.returncode, 0, threads.stderr[-2000:])
+        for code, _, err in self.ends(self.start(2, "run", "--device", "neuron", *self.LAYOUT)):
+            self.assertEqual(code, 0, err[-3000:])
+        self.assertEqual(self.losses("run"), self.losses("threads"))
+        report = json.loads((self.dir / "run/report.json").read_text())
+        self.assertEqual(len(report["memory"]["ranks"]), 224)
+
+    def test_one_process_says_how_many_are_needed(self):
+        alone = self.train("--device", "neuron", *self.LAYOUT, log="alone")
+        self.assertEqual(alone.returncode, 2)
+        self.assertIn("expected 1 to 127 ranks in one process, got 224", alone.stderr)
+        self.assertIn("start more processes", alone.stderr)
+
+
 class EqualsThreads(ProcessesCase):
     """TP 2 × PP 2 × DP 2 with sequence parallelism and ZeRO-1."""
 

@@ -66,25 +66,39 @@ class Training(DeviceCase):
         self.assertGreater(memory["peak_allocated_bytes"], least)
         self.assertGreaterEqual(memory["peak_reserved_bytes"], memory["peak_allocated_bytes"])
 
-    def test_verify_evaluate_and_resume_check_run_there(self):
-        small = [*RUN, "model.num_layers=1", "exp_manager.explicit_log_dir=there"]
+    def test_verify_and_resume_check_run_there(self):
         self.trellis(
             *("verify", SOURCE / "examples/verify_llama.yaml", "model.num_layers=1"),
             *("model.fusions.flash_attention=false", "--ranks", "2", "--steps", "1"),
             *("--layouts", "TP2", *ON_SEALED),
         )
-        ended = self.trellis("resume-check", QUICKSTART, *small, "--steps", "2", "--cut", "1")
-        there = self.trellis(
-            *("resume-check", QUICKSTART, *small, "--steps", "2", "--cut", "1"),
-            *(*ON_SEALED, "--backend", "gloo"),
+        check = ["resume-check", QUICKSTART, *RUN, "--steps", "2", "--cut", "1", "--json"]
+        here, there = (
+            json.loads(self.trellis(*check, *device).stdout)
+            for device in ([], [*ON_SEALED, "--backend", "gloo"])
         )
-        hashes = [out.stdout.split("\n", 1)[1] for out in (ended, there)]
-        self.assertEqual(hashes[0], hashes[1])
-        for verb, more in (("verify", []), ("resume-check", []), ("evaluate", ["--data", "x"])):
-            refused = self.trellis(
-                *(verb, QUICKSTART, *more, "--device", "privateuse1"), returncode=2
-            )
+        self.assertTrue(here["hashes"])
+        self.assertEqual(here["hashes"], there["hashes"])
+        for verb in ("verify", "resume-check"):
+            refused = self.trellis(verb, QUICKSTART, "--device", "privateuse1", returncode=2)
             self.assertIn("give the library that registers it", refused.stderr, verb)
+
+    def test_evaluate_runs_there(self):
+        self.run_on(
+            *("trained", "--device", "cpu", "trainer.max_steps=1"),
+            "exp_manager.create_checkpoint_callback=true",
+        )
+        (self.dir / "records.jsonl").write_text('{"input": "1 and 2 ", "output": "are 3"}\n')
+        losses = [
+            json.loads(
+                self.trellis(
+                    *("evaluate", QUICKSTART, *RUN, "--data", "records.jsonl", "--json"),
+                    *("--checkpoint", "trained/checkpoints", *device),
+                ).stdout
+            )["loss"]
+            for device in ([], ON_SEALED)
+        ]
+        self.assertEqual(losses[0], losses[1])
 
     def check_measured(self, log, device, backend, clock):
         report = self.report(log)
