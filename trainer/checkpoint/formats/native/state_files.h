@@ -37,6 +37,7 @@ struct FilePlace {
 struct FileOptions {
   bool use_xser = false;   ///< a file per tensor, and one with references to them
   bool save_bf16 = false;  ///< weights are rounded to bf16
+  Value lora_config = {};  ///< of the files of weights, under this name; None: without it
 };
 
 /// A state dict of this rank's weights. A tied copy on the rank of its original is left out.
