@@ -36,8 +36,8 @@ void export_adapter(const AdapterRequest& request) {
                       ":model_alignment_strategy.peft: missing: expected that of the training, "
                       "which has the adapters' rank and scale");
   const checkpoint::Place out = checkpoint::open_place(request.out);
-  const auto folder =
-      checkpoint::adapters::write_peft_folder(*source, *config.model.lora, request.base, out);
+  const auto folder = checkpoint::adapters::write_peft_folder(*source, *config.model.lora,
+                                                              {.base_model = request.base}, out);
   if (request.json) {
     std::cout << nlohmann::json({{"schema", "trellis.checkpoint_adapter/1"},
                                  {"folder", out.address()},

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import peft
+import safetensors
 import torch
 import transformers
 
@@ -194,6 +195,95 @@ class Adapters(Case):
         self.trellis("checkpoint", "export-adapter", checkpoint, "--out", out)
         error = fails("export-adapter", checkpoint, "--out", out)
         self.assertIn("expected an empty folder", error)
+
+
+class SaveModes(Case):
+    """What lora_save_dir gets with each checkpoint, next to it."""
+
+    TARGETS = "target_modules: [qkv_proj, o_proj, gate_up_proj, down_proj, embed_tokens, lm_head]"
+
+    def save(self, layout, adapters, **more):
+        hub, folder = self.base(), self.dir / "saved"
+        checkpoint = self.train(layout, f"{adapters}, lora_save_dir: {folder}", **more)
+        return hub, folder, checkpoint
+
+    def keys(self, checkpoint):
+        """Of all ranks' files of weights, and what is not a tensor in the first of them."""
+        files = sorted(checkpoint.glob("model/*.pt"))
+        parts = [torch.load(file, weights_only=True) for file in files]
+        other = {k: v for k, v in parts[0].items() if not isinstance(v, torch.Tensor)}
+        return {key for part in parts for key in part} - set(other), other
+
+    def merged(self, layout, adapters, **more):
+        """Each rank merged its part: what the whole adapters give, merged into whole weights."""
+        hub, folder, checkpoint = self.save(
+            layout, f"{adapters}, merge_lora: true, save_lora_config_adapter: true", **more
+        )
+        tag = folder / checkpoint.name
+        keys, other = self.keys(tag)
+        self.assertFalse([key for key in keys if "lora" in key])
+        config = other["lora_config"]
+        self.assertEqual((config["r"], config["lora_alpha"], config["merge_lora"]), (4, 8.0, True))
+        self.assertEqual(self.keys(checkpoint)[1]["lora_config"], config)
+        served, dense = self.dir / "served", self.dir / "dense"
+        export = ("checkpoint", "export-hf")
+        self.trellis(*export, tag, "--like", hub, "--out", served)
+        self.trellis(*export, checkpoint, "--like", hub, "--out", dense, "--merge-adapters")
+        model = transformers.AutoModelForCausalLM.from_pretrained(served)
+        expected = transformers.AutoModelForCausalLM.from_pretrained(dense).state_dict()
+        base = transformers.AutoModelForCausalLM.from_pretrained(hub).state_dict()
+        for name, weight in model.state_dict().items():
+            self.assertLessEqual((weight - expected[name]).abs().max().item(), 1e-6, name)
+            if "_proj" in name:
+                self.assertGreater((weight - base[name]).abs().max().item(), 1e-3, name)
+            if "embed" in name or "lm_head" in name:
+                changed = not torch.equal(weight, base[name])
+                self.assertEqual(changed, "embed_tokens" in adapters, name)
+
+    def test_merged_by_each_rank_of_tp_2_pp_2_dp_2(self):
+        self.merged(EIGHT, self.TARGETS)
+
+    def test_merged_with_copied_heads_and_rank_stabilised(self):
+        targets = "target_modules: [qkv_proj, o_proj, gate_up_proj, down_proj], use_rslora: true"
+        self.merged(FOUR, targets, model="qkv_linear: true\n  fuse_gate_up: true")
+
+    def test_one_adapter_for_one_device(self):
+        hub, folder, checkpoint = self.save(
+            EIGHT, f"{self.TARGETS}, merge_sharded_lora: true, save_lora_config_adapter: true"
+        )
+        files = {"adapter_config.json", "adapter_model.safetensors"}
+        self.assertEqual({file.name for file in folder.iterdir()}, files)
+        out = self.dir / "adapter"
+        self.trellis("checkpoint", "export-adapter", checkpoint, "--out", out, "--base", hub)
+        expected, got = (tensors(each, "adapter_model.safetensors") for each in (out, folder))
+        self.assertEqual(set(got), set(expected))
+        for name, weight in got.items():
+            self.assertTrue(torch.equal(weight, expected[name]), name)
+        config = json.loads((folder / "adapter_config.json").read_text())
+        self.assertEqual(config, json.loads((out / "adapter_config.json").read_text()))
+        with safetensors.safe_open(folder / "adapter_model.safetensors", "pt") as file:
+            self.assertEqual(json.loads(file.metadata()["lora_config"]), config)
+        base = transformers.AutoModelForCausalLM.from_pretrained(hub)
+        peft.PeftModel.from_pretrained(base, folder)
+
+    def test_base_and_adapters(self):
+        _, folder, checkpoint = self.save(EIGHT, f"{self.TARGETS}, save_lora_base: true")
+        keys, other = self.keys(folder / checkpoint.name)
+        self.assertEqual((keys, other), self.keys(checkpoint))
+        self.assertEqual(other, {})
+        self.assertTrue(json.loads((folder / "adapter_config.json").read_text())["save_lora_base"])
+
+    def test_what_excludes_what(self):
+        for keys, text in (
+            ("merge_lora: true, merge_sharded_lora: true", "merge_lora: expected false, got true"),
+            ("save_lora_base: true, merge_sharded_lora: true", "save_lora_base: expected false"),
+            ("merge_lora: true, load_lora_from_ckpt: true", "nothing is saved in lora_save_dir"),
+        ):
+            config = self.dir / "run.yaml"
+            names = dict(log=self.dir / "run", data=self.dir / "sums.jsonl", model="")
+            config.write_text(CONFIG.format(**names, peft=keys, **EIGHT))
+            done = self.trellis("train", config, "--device", "cpu", returncode=2)
+            self.assertIn(text, done.stderr)
 
 
 if __name__ == "__main__":

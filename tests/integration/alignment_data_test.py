@@ -96,6 +96,10 @@ class Inspect(Case):
         good = {"input": "a", "output": "b"}
         fails("{sft: {packing: true}}", [good, good, {"input": "x"}], "data.jsonl:3", "`output`")
         fails("{sft: {packing: true}}", [good, {**good, "output": ""}], "data.jsonl:2", "empty")
+        long = {"input": "x" * 5000, "output": "y"}
+        for packing in ("true", "false"):
+            strategy = f"{{sft: {{packing: {packing}}}}}"
+            fails(strategy, [long] * 4, "data.jsonl:", "shorten the prompt")
         more = [self.chat_tokenizer("{% for m in messages %}")]
         chats = [{"messages": [{"role": "assistant", "content": "x"}]}] * 4
         fails("{sft: {}}", chats, "chat_template.jinja", "does not parse")

@@ -12,6 +12,7 @@
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/training/lora_config.h"
 #include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
@@ -54,7 +55,7 @@ int reshard(const ReshardRequest& request) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const checkpoint::NativeOptions options{
       .weights_only = request.weights_only || section.save_weights_only,
-      .files = {section.save_xser, section.save_bf16},
+      .files = checkpoint::file_options(config),
       .threads = std::clamp(cores, 1, 4)};
   const checkpoint::Place place = checkpoint::open_place(request.destination);
   activity.now("writing the checkpoint, bytes");

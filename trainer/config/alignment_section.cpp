@@ -68,6 +68,26 @@ void read_targets(SectionReader& reader, LoraSection& lora) {
   }
 }
 
+/// What of a training lora_save_dir gets: what is trained, or one of these.
+void read_saves(SectionReader& reader, LoraSection& lora) {
+  lora.save_base = reader.get<bool>("save_lora_base", lora.save_base);
+  lora.merge = reader.get<bool>("merge_lora", lora.merge);
+  lora.one_device = reader.get<bool>("merge_sharded_lora", lora.one_device);
+  lora.config_in_file = reader.get<bool>("save_lora_config_adapter", lora.config_in_file);
+  const auto excluded = [&](bool chosen, const char* key, const char* why) {
+    if (chosen) reader.problem(key, std::string("expected false, got true: ") + why);
+  };
+  const char* whole = "merge_sharded_lora saves the adapters alone; remove one of them";
+  excluded(lora.one_device && lora.save_base, "save_lora_base", whole);
+  excluded(lora.one_device && lora.merge, "merge_lora", whole);
+  const char* read_only =
+      "with load_lora_from_ckpt nothing is saved in lora_save_dir, which adapters are read from; "
+      "write such files from a checkpoint with `trellis checkpoint`";
+  excluded(lora.load && lora.merge, "merge_lora", read_only);
+  excluded(lora.load && lora.one_device, "merge_sharded_lora", read_only);
+  if ((lora.merge || lora.one_device) && lora.folder.empty()) lora.folder = kLoraFolder;
+}
+
 LoraSection read_peft(SectionReader reader) {
   LoraSection lora;
   lora.rank = reader.positive("lora_rank", lora.rank);
@@ -83,6 +103,7 @@ LoraSection read_peft(SectionReader reader) {
   lora.load = reader.get<bool>("load_lora_from_ckpt", lora.load);
   lora.folder = reader.get<std::string>("lora_save_dir", lora.folder);
   if (lora.load && lora.folder.empty()) lora.folder = kLoraFolder;
+  read_saves(reader, lora);
   lora.tag = reader.get<std::string>("lora_load_tag", lora.tag);
   if (!lora.tag.empty() && !lora.load)
     reader.problem(

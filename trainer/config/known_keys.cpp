@@ -336,15 +336,13 @@ constexpr KeyGroup kGroups[] = {
     {"model_alignment_strategy.orpo", kSupported, "implementation", "", "", kOwnKey},
     {"model_alignment_strategy.peft", kSupported,
      "lora_rank lora_alpha lora_dropout lora_bias target_modules load_lora_from_ckpt"},
+    {"model_alignment_strategy.peft", kSupported,
+     "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora"},
     // NxD's LoraConfig has them, NxDT's YAML does not.
     {"model_alignment_strategy.peft", kSupported,
      "use_rslora init_lora_weights modules_to_save lora_save_dir lora_load_tag", "", "", kOwnKey},
     {"model_alignment_strategy.peft", kNeutral, "use_dora", "false|null",
      "weight-decomposed adapters (DoRA) are not supported"},
-    {"model_alignment_strategy.peft", kIgnored,
-     "save_lora_base merge_lora save_lora_config_adapter merge_sharded_lora", "",
-     "a checkpoint holds the base weights and the adapters; `checkpoint export-adapter` and "
-     "`export-hf --merge-adapters` write the adapters alone, or merged"},
     {"model_alignment_strategy.peft", kIgnored, "lora_verbose", "",
      "`trellis validate` prints which layers get adapters"},
 };

@@ -110,9 +110,13 @@ struct LoraSection {
   std::vector<std::string> modules_to_save;  ///< are trained as a whole
   std::string bias = "none";  ///< which biases are trained: none, all, lora_only (of the targets)
   bool use_rslora = false;
-  bool gaussian = false;  ///< init_lora_weights: A normal with deviation 1/rank, not
-                          ///< Kaiming-uniform
-  bool load = false;      ///< load_lora_from_ckpt: training starts with the adapters of `folder`
+  bool gaussian = false;    ///< init_lora_weights: A normal with deviation 1/rank, not
+                            ///< Kaiming-uniform
+  bool load = false;        ///< load_lora_from_ckpt: training starts with the adapters of `folder`
+  bool save_base = false;   ///< save_lora_base: `folder` gets the base's weights, too
+  bool merge = false;       ///< merge_lora: it gets W + scale · B · A, by rank, and no adapters
+  bool one_device = false;  ///< merge_sharded_lora: it gets PEFT's files of the whole adapters
+  bool config_in_file = false;  ///< save_lora_config_adapter: files of weights have `lora_config`
   /// lora_save_dir: where adapters are read from with `load`, else where they are saved with each
   /// checkpoint; "": they are not saved alone.
   std::string folder;

@@ -87,20 +87,19 @@ def padded(tokens, value):
 
 
 def log_probs(model, prompt, answers):
-    """Of each token of the answers, with its mask; and the logits."""
+    """Of each token of the answers, with its mask."""
     rows = [(p + a)[:S] for p, a in zip(prompt, answers, strict=True)]
     tokens = torch.tensor([padded(row, EOS) for row in rows])
     mask = torch.zeros(len(rows), S, dtype=torch.bool)
     for i, (p, row) in enumerate(zip(prompt, rows, strict=True)):
         mask[i, len(p) : len(row)] = True
-    logits = model(tokens).logits
-    each = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
-    return each, mask[:, 1:], logits, rows
+    each = model(tokens).logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+    return each, mask[:, 1:]
 
 
 def supervised_loss(model, rows):
     """The sum over the labels of a global batch, divided by their number once."""
-    each, mask, _, _ = log_probs(
+    each, mask = log_probs(
         model,
         [ids(row["input"]) for row in rows],
         [[*ids(row["output"]), EOS] for row in rows],
@@ -156,17 +155,13 @@ def means(chosen, rejected, logps, beta):
     }
 
 
-class Trl:
-    """Its formulas: a loss and its metrics for the records of a step."""
+class Formulas:
+    """A loss and its metrics for the records of a step."""
 
     def __init__(self, weights, records, beta):
         self.model, self.records, self.beta = model_of(weights), records, beta
 
-    def prepare(self):
-        pass
-
     def train(self):
-        self.prepare()
         optimizer, steps = adamw(self.model), []
         for places in order(len(self.records), STEPS):
             optimizer.zero_grad()

@@ -1,6 +1,6 @@
-"""Supervised fine-tuning, DPO and ORPO against TRL's formulas over transformers' Llama, from the
-same JSONL: losses, rewards and margins of twenty steps, on one rank and on TP 2 × PP 2 × DP 2; the
-cache of the reference model. Environment: ALIGNMENT_PROGRAM, the program."""
+"""Supervised fine-tuning, DPO and ORPO against TRL's trainers over transformers' Llama, on the same
+records: losses, rewards and margins of twenty steps, on one rank and on TP 2 × PP 2 × DP 2; ORPO as
+NxDT computes it; the cache of the reference model. Environment: ALIGNMENT_PROGRAM, the program."""
 
 import json
 import math
@@ -10,55 +10,25 @@ import torch
 from alignment_case import (
     BATCH,
     EIGHT,
-    IGNORED,
     ONE,
     Case,
+    Formulas,
     S,
-    Trl,
     ids,
     log_probs,
     means,
-    padded,
     pair_tokens,
-    supervised_loss,
 )
 from torch.nn import functional
+from trl_case import Dpo, Orpo, Sft
 
 
-class Sft(Trl):
-    def step(self, places):
-        return supervised_loss(self.model, [self.records[i] for i in places]), {}
-
-
-class Dpo(Trl):
-    def sums(self, places):
-        each, mask, _, _ = log_probs(self.model, *pair_tokens([self.records[i] for i in places]))
-        return (each * mask).sum(-1)
-
-    def prepare(self):
-        with torch.no_grad():
-            self.reference = self.sums(range(len(self.records)))
-
-    def step(self, places):
-        policy, count = self.sums(places), len(self.records)
-        index = torch.tensor(places)
-        reference = torch.cat([self.reference[index], self.reference[count + index]])
-        ratio = policy - reference
-        chosen, rejected = ratio[:BATCH], ratio[BATCH:]
-        loss = -functional.logsigmoid(self.beta * (chosen - rejected)).mean()
-        return loss, means(
-            self.beta * chosen.detach(), self.beta * rejected.detach(), policy.detach(), self.beta
-        )
-
-
-class Orpo(Trl):
-    """`trl`: TRL's ORPOTrainer with micro-batches of one pair; else NxDT's."""
-
-    trl = True
+class OrpoOfNxdt(Formulas):
+    """Its NLL is the mean over the answers' tokens alone."""
 
     def step(self, places):
         prompt, answers = pair_tokens([self.records[i] for i in places])
-        each, mask, logits, rows = log_probs(self.model, prompt, answers)
+        each, mask = log_probs(self.model, prompt, answers)
         p = (each * mask).sum(-1) / mask.sum(-1)
         chosen, rejected = p[:BATCH], p[BATCH:]
         odds = (chosen - rejected) - (
@@ -66,11 +36,6 @@ class Orpo(Trl):
         )
         ratio = functional.logsigmoid(odds)
         nll = -chosen.mean()
-        if self.trl:
-            labels = torch.tensor([padded(row[1:], IGNORED) for row in rows[:BATCH]])
-            nll = torch.stack(
-                [functional.cross_entropy(logits[i], labels[i]) for i in range(BATCH)]
-            ).mean()
         metrics = means(self.beta * chosen, self.beta * rejected, p, self.beta)
         metrics |= {
             "nll_loss": nll.item(),
@@ -101,8 +66,7 @@ class Alignment(Case):
         self.check("{orpo: {beta: 0.1, max_prompt_length: 16, implementation: trl}}", Orpo)
 
     def test_orpo_of_nxdt(self):
-        kind = type("Nxdt", (Orpo,), {"trl": False})
-        self.check("{orpo: {beta: 0.1, max_prompt_length: 16}}", kind)
+        self.check("{orpo: {beta: 0.1, max_prompt_length: 16}}", OrpoOfNxdt)
 
     def test_packing_gives_the_loss_of_each_record_alone(self):
         """All records in one global batch: packed and padded, the same labels count once."""

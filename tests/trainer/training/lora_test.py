@@ -6,7 +6,7 @@ import unittest
 
 import peft
 import torch
-from alignment_case import EIGHT, ONE, Case, Trl, model_of, supervised_loss
+from alignment_case import EIGHT, ONE, Case, Formulas, model_of, supervised_loss
 
 ALL = "[q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]"
 SEPARATE = "model.fuse_gate_up=false"
@@ -22,7 +22,7 @@ def peft_name(name):
     return f"base_model.model.{path}.{part}.default.weight", False
 
 
-class Peft(Trl):
+class Peft(Formulas):
     """Supervised fine-tuning of an adapted model, whose adapters start as those of a run."""
 
     def __init__(self, weights, records, **config):

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/adapters/peft_folder.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -93,11 +94,14 @@ json config_of(const TensorSource& source, const trainer::LoraSection& lora,
           {"modules_to_save", modules_to_save(source, lora)}};
 }
 
-void write_weights(const TensorSource& source, const std::vector<Piece>& pieces, const Place& out) {
+using Metadata = std::map<std::string, std::string>;
+
+void write_weights(const TensorSource& source, const std::vector<Piece>& pieces, const Place& out,
+                   const Metadata& metadata) {
   std::vector<std::pair<std::string, TensorMeta>> contents;
   for (const Piece& piece : pieces) contents.emplace_back(piece.name, piece.meta());
   SafetensorsWriter file(out.storage->create(join_path(out.path, kAdapterWeightsFile)), contents,
-                         {{"format", "pt"}});
+                         metadata);
   for (const std::size_t i : file.data_order()) {
     const Piece& piece = pieces[i];
     const auto width = static_cast<std::size_t>(element_bytes(piece.from.dtype));
@@ -122,7 +126,7 @@ void write_weights(const TensorSource& source, const std::vector<Piece>& pieces,
 }  // namespace
 
 PeftFolder write_peft_folder(const TensorSource& source, const trainer::LoraSection& lora,
-                             const std::string& base_model, const Place& out) {
+                             const PeftOptions& options, const Place& out) {
   const std::vector<AdapterSlice> slices = adapters_of(source);
   if (slices.empty()) throw ConfigError(source.address() + ": it holds no adapters");
   std::vector<Piece> pieces;
@@ -139,14 +143,16 @@ PeftFolder write_peft_folder(const TensorSource& source, const trainer::LoraSect
       pieces.push_back({kPrefix + entry.key, entry, whole(entry.shape)});
   }
   for (const char* file : {trainer::kAdapterConfigFile, kAdapterWeightsFile}) {
-    if (out.has(file))
+    if (!options.replaces && out.has(file))
       throw ConfigError(out.address() + ": expected an empty folder, found one with " + file +
                         "; remove it, or choose another one");
   }
   out.storage->make_directories(out.path);
-  write_weights(source, pieces, out);
-  out.storage->write_text(join_path(out.path, trainer::kAdapterConfigFile),
-                          config_of(source, lora, slices, base_model).dump(2) + "\n");
+  const json config = config_of(source, lora, slices, options.base_model);
+  Metadata metadata{{"format", "pt"}};
+  if (options.config_in_file) metadata.emplace("lora_config", config.dump());
+  write_weights(source, pieces, out, metadata);
+  out.storage->write_text(join_path(out.path, trainer::kAdapterConfigFile), config.dump(2) + "\n");
   PeftFolder folder{static_cast<std::int64_t>(slices.size())};
   for (const Piece& piece : pieces) {
     folder.parameters += piece.box.elements();

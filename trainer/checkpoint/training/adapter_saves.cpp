@@ -6,31 +6,19 @@
 #include <nlohmann/json.hpp>
 
 #include "trainer/checkpoint/lifecycle/save_outcome.h"
+#include "trainer/checkpoint/state/merged_weights.h"
+#include "trainer/checkpoint/training/lora_config.h"
 #include "trainer/config/adapter_config.h"
 
 namespace trellis::checkpoint {
 namespace {
 
-using nlohmann::json;
-using trainer::LoraSection;
-
-/// Fields of NxD's LoraConfig; PEFT's names where they differ.
-std::string config_text(const LoraSection& lora) {
-  json config = {
-      {"peft_type", "LORA"},
-      {"r", lora.rank},
-      {"lora_rank", lora.rank},
-      {"lora_alpha", lora.alpha},
-      {"lora_dropout", lora.dropout},
-      {"use_rslora", lora.use_rslora},
-      {"bias", lora.bias},
-      {"init_lora_weights", lora.gaussian ? json("gaussian") : json(true)},
-      {"target_modules", lora.target_regex.empty() ? json(lora.targets) : json(lora.target_regex)},
-      {"modules_to_save", lora.modules_to_save},
-      {"save_lora_base", false},
-      {"merge_lora", false},
-      {"save_lora_config_adapter", false}};
-  return config.dump(2) + "\n";
+/// What the folder gets.
+LiveState saved_part(const trainer::TrainingState& state, const LiveState& live,
+                     const trainer::LoraSection& lora) {
+  if (lora.merge) return {merged_weights(live.model, lora.scale()), {}};
+  if (lora.save_base) return {live.model, {}};
+  return trained_part(state.parameters, {live.model, {}});
 }
 
 }  // namespace
@@ -50,12 +38,12 @@ void AdapterSaves::save(const trainer::TrainingState& state, const LiveState& li
                         const native::FilePlace& place, const native::FileOptions& options,
                         const std::function<native::SaveHead()>& head, const std::string& name,
                         bool last) {
-  const LiveState trained = trained_part(state.parameters, {live.model, {}});
+  const LiveState saved = saved_part(state, live, *config_.model.lora);
   std::vector<ShardedTensor> shards;
-  for (const LiveTensor& tensor : trained.model) {
+  for (const LiveTensor& tensor : saved.model) {
     for (const ShardedPart& part : tensor.parts) shards.push_back(part.tensor);
   }
-  saver_.save(state.rank, native::model_jobs(trained, place, options), shards,
+  saver_.save(state.rank, native::model_jobs(saved, place, options), shards,
               [&] { return own_head(head(), name, last); });
 }
 
@@ -73,7 +61,8 @@ native::SaveHead AdapterSaves::own_head(native::SaveHead head, const std::string
     failure_ = reason;
     drop_failed(folder_, saved, reason);
   };
-  folder_.storage().write_text(trainer::kAdapterConfigFile, config_text(*config_.model.lora));
+  folder_.storage().write_text(trainer::kAdapterConfigFile,
+                               lora_config(*config_.model.lora).dump(2) + "\n");
   return head;
 }
 

@@ -10,10 +10,11 @@
 
 namespace trellis::checkpoint {
 
-/// The adapters of a training alone, in NxD's layout, next to its checkpoints: lora_save_dir.
+/// The adapters of a training alone, in NxD's layout, next to its checkpoints: lora_save_dir. With
+/// save_lora_base the base's weights, too; with merge_lora these with the adapters in them.
 ///
 ///   adapter_config.json                             rank, scale, targets; as PEFT reads it, too
-///   <tag>/model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt  what is trained, by rank
+///   <tag>/model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt  what is saved, by rank
 ///   <tag>/manifest.json                             ours: any layout opens it
 ///   <tag>/checkpoint, <tag>/done
 class AdapterSaves {

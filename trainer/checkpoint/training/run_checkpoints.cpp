@@ -12,6 +12,9 @@
 #include "trainer/checkpoint/lifecycle/save_outcome.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/storage/place.h"
+#include "trainer/checkpoint/training/lora_config.h"
+#include "trainer/checkpoint/training/one_device_adapter.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
@@ -93,7 +96,11 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
   folder_.emplace(open_storage(folder));
   if (link == nullptr || link->process() == 0) folder_->clean_up();
   saver_.emplace(folder_->shared_storage(), config.world_size(), save_options(config), link);
-  if (lora && !lora->load && !lora->folder.empty()) adapter_saves_.emplace(config, link);
+  if (!lora || lora->load || lora->folder.empty()) return;
+  if (lora->one_device)
+    one_device_ = open_place(lora->folder);
+  else
+    adapter_saves_.emplace(config, link);
 }
 
 RunCheckpoints::~RunCheckpoints() = default;
@@ -249,8 +256,8 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
   const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
                                 state.parallel.get_pipeline_model_parallel_rank(), self,
                                 mesh.ranks(trainer::ParallelAxis::kExpertData, self)};
-  const native::FileOptions options{section_.save_xser, section_.save_bf16,
-                                    section_.masters_replace_weights};
+  native::FileOptions options = file_options(config_);
+  options.masters_replace_weights = section_.masters_replace_weights;
   std::vector<native::FileJob> jobs =
       native::model_jobs(live, place, options, native::weights_with_masters(live, state.optimizer));
   if (!section_.save_weights_only)
@@ -275,6 +282,8 @@ void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
   if (last) last_saved_ = checkpoint.step;
   log_info(folder_->address() + "/" + checkpoint.tag + ": checkpoint of step " +
            std::to_string(checkpoint.step) + " saved");
+  if (one_device_)
+    failure_ = save_one_device(config_, {folder_->shared_storage(), checkpoint.tag}, *one_device_);
   keep_saved(*folder_, checkpoint, replaced, rule_);
 }
 

@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
 #include "trainer/checkpoint/state/load_strictness.h"
+#include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/adapter_loader.h"
 #include "trainer/checkpoint/training/adapter_saves.h"
 #include "trainer/checkpoint/training/find_resume.h"
@@ -81,6 +82,7 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   std::optional<native::Saver> saver_;    ///< after folder_, which its thread uses
   std::optional<AdapterLoader> adapter_;  ///< load_lora_from_ckpt, unless a training goes on
   std::optional<AdapterSaves> adapter_saves_;
+  std::optional<Place> one_device_;  ///< with merge_sharded_lora, in place of those
   // Written by what ends a save, of the run's first process.
   std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
   std::string failure_;           ///< why the last save is incomplete; "": it is not

@@ -186,6 +186,7 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
     items.emplace_back(tensor.parameter, builder.add(values, {tensor.parameter}, tensor.parts,
                                                      {true, rank.ep_rank, tensor.of_experts}));
   }
+  if (!options.lora_config.is_none()) items.emplace_back("lora_config", options.lora_config);
   return builder.finish(Value::ordered_dict(std::move(items)));
 }
 

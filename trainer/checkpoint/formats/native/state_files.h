@@ -42,6 +42,7 @@ struct FileOptions {
   /// Weights of which the optimizer's files have masters in more bits: their types and shapes alone
   /// are written (NxD's avoid_saving_lower_precision_weights).
   bool masters_replace_weights = false;
+  Value lora_config = {};  ///< of the files of weights, under this name; None: without it
 };
 
 /// Tensors by name, as a state dict of torch.
