@@ -234,6 +234,22 @@ class FullySharded(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
 
 
+class Adapters(unittest.TestCase):
+    def test_copies_of_heads_have_copies_of_their_adapters(self):
+        peft = "peft: {lora_rank: 2, lora_dropout: 0.1, target_modules: [qkv_proj, o_proj]}"
+        result = verify(
+            *(LLAMA, *SMALL, "model.num_layers=2", "model.qkv_linear=true"),
+            f"data.train_dir={SOURCE / 'examples/alignment/answers.jsonl'}",
+            f"model_alignment_strategy={{sft: {{}}, {peft}}}",
+            *("--ranks", 4, "--layouts", "TP4.SP.ZeRO1.KV2.full,TP4.SP.KV4.full", "--steps", 2),
+            *("precision=null", "precision.type=fp64", "--json"),
+        )
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-3000:])
+        run = [one for one in json.loads(result.stdout)["layouts"] if "illegal" not in one]
+        self.assertLessEqual(max(one["worst"]["error"] for one in run), 1e-10)
+        self.assertEqual({one["layout"].split()[-2] for one in run}, {"KV2", "KV4"})
+
+
 class Experts(unittest.TestCase):
     def test_layouts_with_expert_parallelism_equal_one_rank(self):
         """Without recomputation and copies of heads; the others are in the C++ tests."""

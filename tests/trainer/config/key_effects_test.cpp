@@ -112,10 +112,14 @@ std::vector<Overrides> contexts_of(const std::string& section) {
     const std::string strategy = name == "peft" ? "sft" : name;
     add(joined(joined(kHf, kOneRank), {"model_alignment_strategy={" + strategy + ": {}" +
                                        (name == "peft" ? ", peft: {lora_rank: 8}" : "") + "}"}));
-    if (name == "peft")
+    if (name == "peft") {
       add(joined(joined(kHf, kOneRank),
                  {"model_alignment_strategy={sft: {}, peft: {lora_rank: 8, lora_alpha: 8, "
                   "target_modules: [q_proj], load_lora_from_ckpt: true}}"}));
+      add(joined(joined(kHf, kOneRank),
+                 {"exp_manager.create_checkpoint_callback=true",
+                  "model_alignment_strategy={sft: {}, peft: {lora_rank: 8}}"}));
+    }
   }
   return contexts;
 }
