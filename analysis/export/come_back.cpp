@@ -22,8 +22,8 @@ bool matches(std::string_view pattern, std::string_view key) {
 
 /// Keys of which a model of another source has none.
 bool is_of_source(const std::string& key) {
-  return key == "model_source" || key == "model.model_type" || key == "model.qkv_linear" || key == "model.fuse_qkv" ||
-         resolved_name(key) != key;
+  return key == "model_source" || key == "model.model_type" || key == "model.qkv_linear" ||
+         key == "model.fuse_qkv" || resolved_name(key) != key;
 }
 
 /// Values of the result by resolved name.

@@ -104,8 +104,8 @@ ExportedConfig export_megatron(const std::string& file, const std::vector<std::s
   ExportedConfig exported{.text = Script(settings).text(), .left_out = {}};
   // The places follow from others where the file has none.
   std::vector<std::string_view> form = {"model_source", "model.model_config",
-                                   "exp_manager.checkpoint_callback_params.dirpath",
-                                   "exp_manager.explicit_log_dir"};
+                                        "exp_manager.checkpoint_callback_params.dirpath",
+                                        "exp_manager.explicit_log_dir"};
   if (settings.is("model.model_type", "qwen3")) form.emplace_back("model.model_type");
   exported.left_out =
       left_out(settings, import_megatron_text(exported.text, "result"),

@@ -76,18 +76,19 @@ void run(const std::function<void(runtime::RankContext&)>& body) {
 }
 
 void save(const fs::path& folder, const std::vector<std::vector<LiveTensor>>& weights, bool xser) {
-  native::Saver saver(open_storage(folder.string()), kRanks, false);
+  native::Saver saver(open_storage(folder.string()), kRanks, {});
   run([&](runtime::RankContext& rank) {
     RankPlace place;
     place.tp_rank = rank.rank();
     place.tp_size = kRanks;
     LiveState live{weights[static_cast<std::size_t>(rank.rank())], {}};
-    saver.save(
-        rank, native::model_jobs(live, {place, 0, rank.rank(), {rank.rank()}}, {xser}), {}, [] {
-          return native::SaveHead{kTag, {}, Value::dict(), {}, [](const std::string& reason) {
-                                    throw std::runtime_error(reason);
-                                  }};
-        });
+    saver.save(rank, native::model_jobs(live, {place, 0, rank.rank(), {rank.rank()}}, {xser}), {},
+               [] {
+                 return native::SaveHead{
+                     kTag, {}, Value::dict(),
+                     {},   {}, [](const std::string& reason) {
+                                    throw std::runtime_error(reason); }};
+               });
   });
 }
 

@@ -205,7 +205,7 @@ void read_family(JsonReader& fields, HfModelConfig& config) {
 }  // namespace
 
 const std::vector<std::string>& model_types() {
-  static const std::vector<std::string> types = {"llama",   "mistral", "mixtral",
+  static const std::vector<std::string> types = {"llama", "mistral", "mixtral",
                                                  "qwen3", "bert",    "vit"};
   return types;
 }

@@ -64,8 +64,8 @@ std::int64_t norm(const ModelSection& model, std::int64_t size) {
   return model.normalization == Normalization::kRmsNorm ? size : 2 * size;
 }
 
-/// Those of the residual stream and of heads are whole on each rank; Normformer's inside the MLP is cut with
-/// what it normalizes.
+/// Those of the residual stream and of heads are whole on each rank; Normformer's inside the MLP is
+/// cut with what it normalizes.
 std::int64_t norms(const ModelSection& model, const Sizes& s) {
   const bool normformer = model.transformer_block_type == TransformerBlock::kNormformer;
   const std::int64_t of_heads = model.qk_layernorm ? 2 * norm(model, s.head) : 0;

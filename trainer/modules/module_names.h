@@ -23,7 +23,7 @@ struct ModuleNames {
   const char* layers;              ///< path in front of a layer's index
   const char* attention;           ///< below the layer
   QkvLayout qkv;
-  const char* query_norm = "";   ///< below attention, with model.qk_layernorm
+  const char* query_norm = "";  ///< below attention, with model.qk_layernorm
   const char* key_norm = "";
   const char* attention_output;  ///< below attention
   const char* mlp_input;         ///< below mlp; of a gated activation gate | up

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "base/integer_math.h"
 #include "device/compiler/gemm/array_sizes.h"
 #include "device/compiler/gemm/gemm_batched.h"
+#include "device/compiler/gemm/gemm_operands.h"
 #include "device/compiler/gemm/gemm_shape.h"
+#include "device/compiler/gemm/gemm_slices.h"
 #include "device/compiler/gemm/gemm_transpose.h"
 #include "sim/isa/features.h"
 
@@ -19,43 +20,6 @@ namespace {
 using isa::AluOp;
 using isa::DType;
 using isa::Engine;
-
-/// One operand as [rows, depth]: rows are M or N, depth is K.
-struct Side {
-  std::uint32_t buffer = 0;
-  DType dtype = DType::kBf16;
-  std::int64_t offset = 0;
-  std::int64_t row_stride = 0, depth_stride = 0;
-  std::int64_t rows = 0;  ///< all of them
-  std::size_t view = 0;   ///< for batch offsets
-  bool transposed = false;
-  Phase::Region staging;  ///< transposed: where its loads land
-};
-
-/// Rows of a side on chip: [k on 128 partitions, k tile, width], of which the first ones are used.
-/// Those of a block that is transposed lie in groups, [group, k on 128 partitions, k tile, rows of
-/// a group], so that the first of them can be multiplied while the rest arrives.
-struct Held {
-  TileId tile = isa::kNone;
-  std::vector<TileId> parts;  ///< the same memory cut along K, or into its groups: each can be used
-                              ///< as soon as it is there; empty: not cut
-  std::int64_t k_step = 0;    ///< elements between k tiles: the width, or the rows of a group
-  std::int64_t row_step =
-      1;                   ///< elements between rows; of groups between their first rows, per row
-  std::int64_t first = 0;  ///< k tile
-  std::int64_t group = 0;  ///< rows of a group; 0: none
-  [[nodiscard]] Index at(const Index& k_tile, const Index& row) const {
-    return (k_tile + Index(first)) * k_step + row * row_step;
-  }
-};
-
-/// Part of c: rows [m0, m0 + rows) and columns [n0, n0 + columns).
-struct Area {
-  Index m0;
-  std::int64_t rows = 0;
-  Index n0;
-  std::int64_t columns = 0;
-};
 
 class GemmLowering {
  public:
@@ -586,52 +550,6 @@ class GemmLowering {
   Ref bias_;
   int flip_ = 0;
 };
-
-/// A product in `count` slices of K: the running sum passes through HBM in fp32.
-std::vector<Gemm> sliced(const Gemm& gemm, std::int64_t count, const HbmView& sum) {
-  const std::size_t r = gemm.c.rank();
-  const std::int64_t k = gemm.a.sizes[r - 1], step = ceil_div(ceil_div(k, kP), count) * kP;
-  std::vector<Gemm> parts;
-  for (std::int64_t k0 = 0; k0 < k; k0 += step) {
-    Gemm part = gemm;
-    part.a.offset += k0 * gemm.a.strides[r - 1];
-    part.b.offset += k0 * gemm.b.strides[r - 2];
-    part.a.sizes[r - 1] = part.b.sizes[r - 2] = std::min(step, k - k0);
-    if (k0 > 0) part.addend = sum, part.beta = 1;
-    if (k0 + step < k) part.c = sum, part.activated.reset(), part.factor.reset();
-    parts.push_back(std::move(part));
-  }
-  return parts;
-}
-
-double seconds_of(const Gemm& gemm, const ProgramBuilder& builder) {
-  const GemmShape shape = gemm_shape(gemm, builder.core());
-  const GemmPlan plan = choose_gemm_plan(shape, builder.core(), builder.sbuf_bytes());
-  return plan.block == 0 ? std::numeric_limits<double>::infinity()
-                         : estimated_seconds(shape, plan, builder.core());
-}
-
-/// A long K is cut so that blocks have room in SBUF, and further where wider blocks are clearly
-/// worth the way of the sum.
-std::vector<Gemm> best_slices(ProgramBuilder& builder, const Gemm& gemm) {
-  const std::int64_t k = gemm.a.sizes[gemm.c.rank() - 1];
-  const std::int64_t least = ceil_div(k, 64 * kP * 2 / isa::size_bytes(gemm.a.dtype)),
-                     most = std::max(least, std::min<std::int64_t>(4 * least, k / 1024));
-  HbmView sum = contiguous(0, DType::kFp32, gemm.c.sizes);
-  std::vector<Gemm> best;
-  double shortest = std::numeric_limits<double>::infinity();
-  for (std::int64_t count = least; count <= most; count *= 2) {
-    std::vector<Gemm> parts = sliced(gemm, count, sum);
-    double seconds = 0;
-    for (const Gemm& part : parts) seconds += seconds_of(part, builder);
-    if (seconds < shortest * (best.empty() ? 1 : builder.core().planning.product_cut_gain))
-      shortest = seconds, best = std::move(parts);
-  }
-  TRELLIS_CHECK(!best.empty(), "no block of a matrix product fits in SBUF");
-  if (best.size() == 1) return best;
-  sum = contiguous(builder.scratch(gemm.c.elements() * 4), DType::kFp32, gemm.c.sizes);
-  return sliced(gemm, static_cast<std::int64_t>(best.size()), sum);
-}
 
 }  // namespace
 
