@@ -240,7 +240,8 @@ class GemmLowering {
     };
     bring(0);
     // Neighbouring groups of one tile of rows need different banks.
-    const std::int64_t together = plan_.rows_stay ? rows_per_turn(size) : 1;
+    const std::int64_t together =
+        plan_.rows_stay ? rows_per_turn(ceil_div(size, moving_width(size))) : 1;
     for (std::int64_t g = 0; g < count; g += together) {
       phase_.scope([&] {
         for (std::int64_t i = g; i < std::min(g + together, count); ++i) use(i);
@@ -319,7 +320,8 @@ class GemmLowering {
     const Area area = plan_.rows_stay ? Area{first, rows, at, size} : Area{at, size, first, rows};
     if (plan_.rows_stay) bias_ = load_bias(area.n0, area.columns);
     std::int64_t done = head ? head_rows(a, b, area) : 0;
-    const std::int64_t per_turn = rows_per_turn(area.columns);
+    const std::int64_t per_turn =
+        rows_per_turn(ceil_div(area.columns, moving_columns(b, area.columns)));
     const std::int64_t turns = (area.rows - done) / (kP * per_turn);
     phase_.loop(turns, [&](const Index& i) {
       for (std::int64_t r = 0; r < per_turn; ++r)
@@ -329,11 +331,15 @@ class GemmLowering {
       rows_of(a, b, area, done, std::min(kP, area.rows - done));
   }
 
+  /// Columns of `columns` that move at a time: a group of b, or equal parts.
+  [[nodiscard]] static std::int64_t moving_columns(const Held& b, std::int64_t columns) {
+    return b.group > 0 ? b.group : moving_width(columns);
+  }
+
   /// Neighbouring products need different banks: several tiles of rows per turn where one has few
-  /// columns.
-  [[nodiscard]] std::int64_t rows_per_turn(std::int64_t columns) const {
-    return std::max<std::int64_t>(1,
-                                  std::min<std::int64_t>(banks_, 4) / ceil_div(columns, kMoving));
+  /// sums `across`.
+  [[nodiscard]] std::int64_t rows_per_turn(std::int64_t across) const {
+    return std::max<std::int64_t>(1, std::min<std::int64_t>(banks_, 4) / across);
   }
 
   [[nodiscard]] Held piece_of(const Held& held, std::int64_t piece) const {
@@ -371,7 +377,7 @@ class GemmLowering {
   /// Rows [m1, m1 + rows) of an area.
   void rows_of(const Held& a, const Held& b, const Area& area, const Index& m1, std::int64_t rows) {
     const Results results = make_results(area, m1, rows);
-    const std::int64_t most = b.group > 0 ? b.group : moving_width(area.columns);
+    const std::int64_t most = moving_columns(b, area.columns);
     for (std::int64_t n = 0; n < area.columns; n += most) {
       const std::int64_t width = std::min(most, area.columns - n);
       const Ref sum = phase_.at(phase_.psum(), DType::kFp32, static_cast<int>(rows), row(width));

@@ -221,19 +221,30 @@ class Interpreter::View {
 };
 
 Interpreter::View Interpreter::view(const AccessPattern& a) const {
-  const std::int64_t count = a.elements_per_partition(), last = a.num_partitions - 1;
-  std::uint8_t* first = address(a, 0, 0);
-  std::vector<std::int64_t> bytes;
-  bytes.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t e = 0; e < count; ++e) bytes.push_back(address(a, 0, e) - first);
-  // Of the other partitions those of the last one are furthest.
-  for (std::int64_t e = 0; e < count && last > 0; ++e) (void)address(a, last, e);
+  const std::int64_t size = isa::size_bytes(a.dtype);
+  std::vector<std::int64_t> bytes{0};
+  for (int d = a.num_dims - 1; d >= 0; --d) {
+    // What is there is one run of the dimension around it; runs follow in the order of elements.
+    std::vector<std::int64_t> all;
+    all.reserve(bytes.size() * static_cast<std::size_t>(a.dims[d].count));
+    for (std::int64_t i = 0; i < a.dims[d].count; ++i) {
+      for (const std::int64_t at : bytes) all.push_back(at + i * a.dims[d].stride * size);
+    }
+    bytes = std::move(all);
+  }
   const MemorySpace space = program_.buffers.at(a.buffer).space;
-  const std::int64_t row = space == MemorySpace::kHbm
-                               ? a.partition_stride * isa::size_bytes(a.dtype)
+  const std::int64_t row = space == MemorySpace::kHbm    ? a.partition_stride * size
                            : space == MemorySpace::kSbuf ? sbuf_row_
                                                          : psum_row_;
-  return {a.dtype, first, row, std::move(bytes)};
+  // Those of the first and the last partition are furthest.
+  if (space == MemorySpace::kHbm) {
+    const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+    for (const auto extreme : {least, most}) {
+      for (const std::int64_t p : {std::int64_t{0}, std::int64_t{a.num_partitions} - 1})
+        (void)address(a, p, extreme - bytes.begin());
+    }
+  }
+  return {a.dtype, address(a, 0, 0), row, std::move(bytes)};
 }
 
 double Interpreter::get(const AccessPattern& a, std::int64_t partition,

@@ -72,6 +72,8 @@ const Variant kVariants[] = {
     {"GptQueryKeyNorms",
      [](ModelSection& m) {
        gpt(m), m.qk_layernorm = true, m.normalization = Normalization::kLayerNorm1P;
+       // Without it the bias of keys adds the same to each score, and its gradient is rounding.
+       m.position_embedding = PositionEmbedding::kRope;
      }},
     {"Window", [](ModelSection& m) { m.sliding_window = 5; }},
     {"WindowPlainAttention",
