@@ -7,7 +7,8 @@
 #include <string_view>
 
 #include <c10/util/StringUtil.h>
-#include <torch/csrc/profiler/combined_traceback.h>
+
+#include "runtime/python_stack.h"
 
 namespace trellis::runtime {
 namespace {
@@ -24,23 +25,11 @@ OpenScopes*& scopes_of_thread() {
   return scopes;
 }
 
-/// Innermost first.
-std::vector<SourceFrame> python_stack() {
-  const auto captured = torch::CapturedTraceback::gather(true, false, false);
-  const torch::SymbolizedTracebacks named = torch::symbolize({captured.get()});
-  std::vector<SourceFrame> frames;
-  for (const std::uint64_t index : named.tracebacks.at(0)) {
-    const auto& frame = named.all_frames[index];
-    frames.push_back({frame.funcname, frame.filename, static_cast<std::int64_t>(frame.lineno)});
-  }
-  return frames;
-}
-
 /// "…/site-packages/torch/".
 const std::string& library_of_torch() {
   static const std::string folder = [] {
     Dl_info info{};
-    const auto* symbol = reinterpret_cast<const void*>(&torch::symbolize);
+    const auto* symbol = reinterpret_cast<const void*>(&at::removeCallback);
     if (dladdr(symbol, &info) == 0 || info.dli_fname == nullptr) return std::string("\n");
     const auto package = std::filesystem::path(info.dli_fname).parent_path().parent_path();
     return package.string() + "/";

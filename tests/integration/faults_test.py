@@ -136,6 +136,8 @@ class FlightRecorder(ProcessesCase):
             for dump in dumps.values():
                 self.check_form(dump)
             self.analysis(log)
+            ends = {rank for track, rank in self.open_slices(log) if track == "at the end"}
+            self.assertGreaterEqual(len(ends), 7, log)
 
     def test_a_killed_process_has_none_and_the_others_do(self):
         jobs = self.start(4, "run", "--device", "cpu", "--fault", "kill:rank=2@step=2")

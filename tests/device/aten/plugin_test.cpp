@@ -59,7 +59,7 @@ TEST(Plugin, OptionsAreRead) {
   rejected(R"({"schema": "trellis.device_options/1", "world_sise": 2})", "world_sise");
   rejected(R"({"schema": "trellis.device_options/1", "world_size": "two"})", "world_size");
   rejected(R"({"schema": "trellis.device_options/1", "world_size": 128})",
-           "reduce the number of ranks");
+           "start more processes (torchrun), or fewer ranks");
   rejected(R"({"schema": "trellis.device_options/1", "instance": "trn9.huge"})", "trn9.huge");
 }
 

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <vector>
+
+#include "runtime/call_place.h"
+
+namespace trellis::runtime {
+
+/// The calling thread's stack in Python's code, innermost first; empty in a process without Python.
+/// Takes Python's lock. LibTorch's own way to name such frames (torch::symbolize) imports all of
+/// torch._inductor first.
+[[nodiscard]] std::vector<SourceFrame> python_stack();
+
+}  // namespace trellis::runtime
