@@ -49,7 +49,7 @@ def data():
     return (torch.randn(SIZE * 2, n, generator=generator, dtype=torch.float64) for n in (8, 2))
 
 
-def join(rank, port, timeout=None):
+def join(rank, port):
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -60,7 +60,7 @@ def join(rank, port, timeout=None):
     )
     import trellis_neuron  # noqa: F401
 
-    dist.init_process_group("neuron", timeout=timeout)
+    dist.init_process_group("neuron")
 
 
 def stays_away(folder):
@@ -73,14 +73,16 @@ def stays_away(folder):
 
 def hanging_process(rank, port, folder):
     os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(Path(folder, "rank_"))
-    join(rank, port, timedelta(seconds=1))
+    join(rank, port)
+    # Not the first group's: processes that start late would be taken for lost.
+    group = dist.new_group(timeout=timedelta(seconds=3))
     x = torch.ones(4, device="neuron")
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
     if rank == 1:
         stays_away(folder)
         os._exit(0)
     try:
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=group)
     except RuntimeError as error:
         Path(folder, "error").write_text(str(error))
     os._exit(0)
