@@ -136,7 +136,7 @@ CallPlace current_place() {
     place.frames = {site->frame()};
     return place;
   }
-  std::vector<SourceFrame> stack = python_stack();
+  std::vector<SourceFrame> stack = python_stack(kMostFrames, is_of_a_library);
   const auto own = std::find_if_not(stack.begin(), stack.end(), is_of_a_library);
   const auto begin = own == stack.end() ? stack.begin() : own;
   const auto count = std::min<std::ptrdiff_t>(kMostFrames, stack.end() - begin);

@@ -60,18 +60,20 @@ std::string attribute_text(const Python& python, void* object, const char* name)
 
 }  // namespace
 
-std::vector<SourceFrame> python_stack() {
+std::vector<SourceFrame> python_stack(std::size_t most, bool (*skipped)(const SourceFrame&)) {
   std::vector<SourceFrame> frames;
   const Python& python = Python::here();
   if (!python.runs()) return frames;
   const int state = python.lock();
   void* frame = python.frame();
   python.retain(frame);
-  while (frame != nullptr && frames.size() < kDeepest) {
+  std::size_t end = kDeepest;
+  while (frame != nullptr && frames.size() < end) {
     void* const code = python.code(frame);
     frames.push_back({attribute_text(python, code, "co_name"),
                       attribute_text(python, code, "co_filename"), python.line(frame)});
     python.release(code);
+    if (end == kDeepest && !skipped(frames.back())) end = frames.size() - 1 + most;
     void* const caller = python.caller(frame);
     python.release(frame);
     frame = caller;

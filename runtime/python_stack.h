@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "runtime/call_place.h"
@@ -7,8 +8,10 @@
 namespace trellis::runtime {
 
 /// The calling thread's stack in Python's code, innermost first; empty in a process without Python.
-/// Takes Python's lock. LibTorch's own way to name such frames (torch::symbolize) imports all of
+/// It ends `most` frames after the first one that is not `skipped`: each costs a microsecond. Takes
+/// Python's lock. LibTorch's own way to name such frames (torch::symbolize) imports all of
 /// torch._inductor first.
-[[nodiscard]] std::vector<SourceFrame> python_stack();
+[[nodiscard]] std::vector<SourceFrame> python_stack(std::size_t most,
+                                                    bool (*skipped)(const SourceFrame&));
 
 }  // namespace trellis::runtime

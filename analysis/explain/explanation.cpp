@@ -275,7 +275,7 @@ json explain_json(const Explanation& e) {
                                   {"p90_error", a->p90_error},
                                   {"worst_error", a->worst_error}};
   }
-  json validity = to_json(e.validity, static_cast<double>(e.sensitivity.step_ps) * 1e-9);
+  json validity = to_json(e.validity, step_milliseconds(e.sensitivity.step_ps));
   validity["measured_factor"] = e.validity.measured_factor;
   validity["steps_beyond"] = e.validity.steps_beyond;
   validity["wider_per_step"] = kWiderPerStep;

@@ -70,11 +70,11 @@ void list_keys(Model& model) {
       {kReadOfDecoders, !encoder},
       {kReadOfWindows, type == "mistral" || type == "mixtral"},
       {kReadOfQwen3, type == "qwen3"},
+      {kWindowsOfQwen3, false},
       {kReadOfMixtral, type == "mixtral"},
       {kReadOfEncoders, encoder},
       {kReadOfBert, type == "bert"},
       {kReadOfVit, type == "vit"}};
-  for (const std::string& word : words_of(kWindowsOfQwen3)) model.all_keys.push_back(word);
   for (const auto& [words, of_type] : groups) {
     for (const std::string& word : words_of(words)) {
       model.all_keys.push_back(word);

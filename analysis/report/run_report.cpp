@@ -251,10 +251,10 @@ std::string human_bytes(std::int64_t bytes) {
 }
 
 SimulatedRates simulated_rates(const json& step_report, const RunFacts& facts) {
-  const double seconds =
-      static_cast<double>(step_report.at("step_time_ps").get<std::int64_t>()) * 1e-12;
+  const auto step_ps = step_report.at("step_time_ps").get<std::int64_t>();
+  const double seconds = static_cast<double>(step_ps) * 1e-12;
   SimulatedRates rates;
-  rates.step_time_ms = seconds * 1e3;
+  rates.step_time_ms = step_milliseconds(step_ps);
   if (seconds > 0) {
     rates.tokens_per_s = static_cast<double>(facts.tokens_per_step) / seconds;
     rates.mfu = facts.model_flops_per_step /

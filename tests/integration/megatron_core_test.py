@@ -238,6 +238,13 @@ class OurFolders(Case):
         self.assertEqual([step for step, _ in losses[0]], [3, 4])
         self.assertEqual(losses[1], losses[0])
         self.assertEqual(losses[2], losses[0])
+        (name / "latest_checkpointed_iteration.txt").write_text("2x")
+        error = self.trellis(
+            *("train", SOURCE / "examples/quickstart.yaml", *OURS, "--device", "cpu"),
+            f"exp_manager.resume_from_checkpoint={name}",
+            returncode=2,
+        ).stderr
+        self.assertIn('expected a number of iterations or "release", got "2x"', error)
 
 
 class TheirFolders(Case):

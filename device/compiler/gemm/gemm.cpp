@@ -172,16 +172,15 @@ class GemmLowering {
     const Ref bias = plan_.rows_stay ? Ref{} : load_bias(first, rows);
     bias_ = bias;
     std::int64_t t = 0;
-    if (!stay.parts.empty()) {
-      if (stay.group > 0) {
-        bring(0, size_of(0), 0);
-        first_panel_by_groups(stay, first, rows, size_of(0));
-      } else {
-        load_head(stay, first, rows, size_of(0));
-      }
+    if (stay.group > 0) {
+      bring(0, size_of(0), 0);
+      first_panel_by_groups(stay, first, rows, size_of(0));
       if (panels > 1) bring(1, size_of(1), 1);
-      if (stay.group == 0)
-        phase_.scope([&] { panel(stay, first, rows, panels_[0], 0, size_of(0), true); });
+      t = 1;
+    } else if (!stay.parts.empty()) {
+      load_head(stay, first, rows, size_of(0));
+      if (panels > 1) bring(1, size_of(1), 1);
+      phase_.scope([&] { panel(stay, first, rows, panels_[0], 0, size_of(0), true); });
       t = 1;
     } else {
       bring(0, size_of(0), 0);

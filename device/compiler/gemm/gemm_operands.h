@@ -29,10 +29,9 @@ struct Held {
   std::vector<TileId> parts;  ///< the same memory cut along K, or into its groups: each can be used
                               ///< as soon as it is there; empty: not cut
   std::int64_t k_step = 0;    ///< elements between k tiles: the width, or the rows of a group
-  std::int64_t row_step =
-      1;                   ///< elements between rows; of groups between their first rows, per row
-  std::int64_t first = 0;  ///< k tile
-  std::int64_t group = 0;  ///< rows of a group; 0: none
+  std::int64_t row_step = 1;  ///< elements between rows; k tiles, where rows are group starts
+  std::int64_t first = 0;     ///< k tile
+  std::int64_t group = 0;     ///< rows of a group; 0: none
   [[nodiscard]] Index at(const Index& k_tile, const Index& row) const {
     return (k_tile + Index(first)) * k_step + row * row_step;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/escape.h"
 #include "base/log.h"
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
@@ -42,10 +43,15 @@ std::optional<Place> tracked_iteration(const Place& folder) {
   std::string text = folder.storage->read_text(join_path(folder.path, kMegatronTracker), 64);
   std::erase_if(text, [](char each) { return each == '\n' || each == '\r' || each == ' '; });
   std::int64_t iteration = -1;
-  (void)std::from_chars(text.data(), text.data() + text.size(), iteration);
+  const char* const end = text.data() + text.size();
+  const bool is_number = std::from_chars(text.data(), end, iteration).ptr == end && iteration >= 0;
+  if (!is_number && text != "release")
+    throw ConfigError(folder.address() + "/" + kMegatronTracker +
+                      ": expected a number of iterations or \"release\", got \"" +
+                      terminal_line(text) + "\"; name a checkpoint");
   std::string name = std::to_string(iteration);
   if (name.size() < 7) name.insert(0, 7 - name.size(), '0');
-  name = text == "release" ? text : "iter_" + name;
+  name = is_number ? "iter_" + name : text;
   if (!folder.has(name))
     throw ConfigError(folder.address() + "/" + kMegatronTracker + ": names " + name +
                       ", which is not there; name a checkpoint");
