@@ -220,7 +220,11 @@ class OurFolders(Case):
         self.trellis("checkpoint", "diff", saved, "back.ckpt")
         said = json.loads(self.trellis("checkpoint", "inspect", "back.ckpt", "--json").stdout)
         self.assertEqual((said["step"], said["consumed_samples"]), (2, 32))
-        # A training goes on from each of them alike.
+        self.check_goes_on(saved)
+
+    def check_goes_on(self, saved):
+        """A training goes on from the native checkpoint, from ours of Megatron and from a folder
+        that names it alike."""
         losses = []
         for name in (saved, self.dir / "ours", self.dir / "root"):
             if name.name == "root":
