@@ -12,7 +12,7 @@
 #include "trainer/app/guarded.h"
 #include "trainer/app/load_device.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
-#include "trainer/checkpoint/training/lora_config.h"
+#include "trainer/checkpoint/training/save_options.h"
 #include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"

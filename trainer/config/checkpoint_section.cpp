@@ -75,9 +75,12 @@ CheckpointSection read_checkpoints(SectionReader& exp_manager) {
                         "are left out where the optimizer's files have their masters");
   section.async = exp_manager.get<bool>("async_checkpointing", section.async) || section.async;
   section.async_buffer_gib = exp_manager.optional<double>("async_buffer_gib");
-  if (section.async_buffer_gib && !(*section.async_buffer_gib > 0))
+  constexpr double kMostGib = 1 << 20;  // no host has a PiB
+  if (const auto gib = section.async_buffer_gib; gib && !(*gib > 0 && *gib <= kMostGib)) {
     exp_manager.problem("async_buffer_gib",
-                        fmt::format("expected GiB above 0, got {}", *section.async_buffer_gib));
+                        fmt::format("expected GiB above 0, at most {}, got {}", kMostGib, *gib));
+    section.async_buffer_gib.reset();
+  }
   section.resume_if_exists = exp_manager.get<bool>("resume_if_exists", section.resume_if_exists);
   section.resume_ignore_no_checkpoint =
       exp_manager.get<bool>("resume_ignore_no_checkpoint", section.resume_ignore_no_checkpoint);

@@ -334,6 +334,16 @@ TEST(Optim, EveryNameHasItsDefaultsAndArguments) {
   EXPECT_EQ(cyclic->arguments.at("mode"), 2);
 }
 
+TEST(DistCkpt, TheBufferOfCopiesIsAPositiveNumberThatAHostCanHave) {
+  const RunConfig config = load_text(kBaseConfig, {"exp_manager.async_buffer_gib=0.5"});
+  EXPECT_EQ(config.exp_manager.checkpoints.async_buffer_gib, 0.5);
+  expect_round_trip(config);
+  for (const char* wrong : {"0", "-1", "1e300", ".inf", ".nan"})
+    EXPECT_THAT(problems_of(kBaseConfig, {std::string("exp_manager.async_buffer_gib=") + wrong}),
+                HasSubstr("exp_manager.async_buffer_gib: "))
+        << wrong;
+}
+
 TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
   const RunConfig usual = load_text(kBaseConfig, {});
   EXPECT_EQ(usual.model.dist_ckpt, DistCkptSection());

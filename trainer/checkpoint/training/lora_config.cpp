@@ -44,12 +44,6 @@ json lora_config(const trainer::LoraSection& lora) {
       {"save_lora_config_adapter", lora.config_in_file}};
 }
 
-native::FileOptions file_options(const trainer::RunConfig& config) {
-  const trainer::CheckpointSection& section = config.exp_manager.checkpoints;
-  native::FileOptions options{section.save_xser, section.save_bf16};
-  const auto& lora = config.model.lora;
-  if (lora && lora->config_in_file) options.lora_config = value_of(lora_config(*lora));
-  return options;
-}
+Value lora_config_value(const trainer::LoraSection& lora) { return value_of(lora_config(lora)); }
 
 }  // namespace trellis::checkpoint

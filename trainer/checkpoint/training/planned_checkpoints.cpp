@@ -1,7 +1,6 @@
 #include "trainer/checkpoint/training/planned_checkpoints.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <string>
@@ -10,6 +9,7 @@
 #include "trainer/checkpoint/formats/native/state_files.h"
 #include "trainer/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/training/save_options.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -128,9 +128,7 @@ sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented
   sim::CheckpointPlan plan;
   plan.asynchronous = section.async;
   plan.fully_parallel = section.save_xser;
-  if (section.async_buffer_gib)
-    plan.buffer =
-        trellis::Bytes(static_cast<std::int64_t>(std::ceil(*section.async_buffer_gib * (1 << 30))));
+  if (section.async_buffer_gib) plan.buffer = trellis::Bytes(save_options(config_).buffer_bytes);
   plan.class_of.assign(ranks_.size(), 0);
   std::map<std::vector<const Rank*>, std::vector<int>> classes;  // of groups that are equal
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {

@@ -1,7 +1,6 @@
 #include "trainer/checkpoint/training/run_checkpoints.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <iterator>
 
@@ -13,8 +12,8 @@
 #include "trainer/checkpoint/lifecycle/checkpoint_name.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/storage/place.h"
-#include "trainer/checkpoint/training/lora_config.h"
 #include "trainer/checkpoint/training/one_device_adapter.h"
+#include "trainer/checkpoint/training/save_options.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
@@ -29,14 +28,6 @@ using trainer::TrainingState;
 
 std::string default_pattern(const RunConfig& config) {
   return config.exp_manager.name + "--{" + config.exp_manager.checkpoints.monitor + ":.4f}-{epoch}";
-}
-
-native::SaveOptions save_options(const RunConfig& config) {
-  const double buffer = config.exp_manager.checkpoints.async_buffer_gib.value_or(0);
-  return {.async = config.exp_manager.checkpoints.async,
-          .parallel = config.model.dist_ckpt.parallel_save,
-          .constant_structure = config.model.dist_ckpt.assume_constant_structure,
-          .buffer_bytes = static_cast<std::int64_t>(std::ceil(buffer * (1 << 30)))};
 }
 
 /// What the checkpoint has. `states`: those of the optimizer must be asked for too.
