@@ -1,7 +1,7 @@
 """docs/accuracy.md, the one page with figures of accuracy.
 
-It is made of accuracy_page.md and two records in benchmarks/published: predicted.json and
-validated.yaml.
+It is made of accuracy_page.md and three records in benchmarks/published: predicted.json,
+validated.yaml and ablation.json.
 """
 
 import json
@@ -11,6 +11,7 @@ import statistics
 import subprocess
 
 import yaml
+from docs_tools import ablation
 from docs_tools.commands import SOURCE
 from docs_tools.reference import NOTE
 
@@ -85,6 +86,16 @@ def measure_all(workplace, subjects):
                 measure(workplace, subject, "--published-only"), "all"
             )
     return record
+
+
+def measure_mechanisms(workplace, subjects=(*QUICK, "training"), say=lambda text: None):
+    """The record of what each mechanism explains, against the record of predictions."""
+    before = json.loads(RECORD.read_text())
+
+    def run(subject, *options):
+        return measure(workplace, subject, *options)
+
+    return ablation.measure(run, before, subjects, say)
 
 
 def as_text(record):
@@ -287,5 +298,7 @@ def page():
         **training_fields(record["training"]),
         "ranges": table(range_row(row) for row in [*validated["groups"], validated["all"]]),
         **memory_fields(record["memory"]["rows"]),
+        "mechanisms": table(ablation.rows(percent, signed)),
+        "fitted_numbers": table(ablation.fitted_rows()),
     }
     return NOTE + TEMPLATE.read_text().format(**fields)

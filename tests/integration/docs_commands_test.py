@@ -6,6 +6,7 @@ the pages. How blocks are marked: scripts/docs_tools/commands.py.
 """
 
 import difflib
+import json
 import os
 import pathlib
 import sys
@@ -16,7 +17,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(SOURCE / "scripts"))
-from docs_tools import accuracy, commands, generated  # noqa: E402
+from docs_tools import ablation, accuracy, commands, generated  # noqa: E402
 
 REPAIR = "if the new text is right: scripts/refresh-outputs"
 
@@ -167,11 +168,33 @@ class Generated(Case):
             str(accuracy.RECORD.relative_to(SOURCE)), accuracy.RECORD.read_text(), record
         )
 
+    def test_the_record_of_mechanisms_is_that_of_the_program(self):
+        """Of what takes seconds."""
+        record = json.loads(ablation.RECORD.read_text())
+        quick = ("dma", "collectives")
+        measured = accuracy.measure_mechanisms(self.workplace, quick)
+        self.assertEqual({name: record[name] for name in measured}, measured)
+        self.assertTrue(any(row["worse"] for row in measured.values()))
+        subjects = (*accuracy.QUICK, "training")
+        expected = {f"{one['set']} {subject}" for one, subject in ablation.pairs(subjects)}
+        self.assertEqual(record.keys(), expected)
+
+    def test_a_row_gets_worse_when_its_error_grows(self):
+        before = {"a": 0.01, "b": -0.05, "c": 0.1, "only": 0.0}
+        without = {"a": -0.04, "b": -0.06, "c": 0.01}
+        self.assertEqual(
+            ablation.comparison(before, without),
+            {
+                "rows": 3,
+                "median": 0.04,
+                "p90": 0.06,
+                "worse": 1,
+                "better": 1,
+                "worst": [["a", 0.01, -0.04]],
+            },
+        )
+
     def test_both_records_of_training_agree(self):
-        import json
-
-        import yaml
-
         everything = yaml.safe_load(accuracy.VALIDATED.read_text())["all"]
         training = accuracy.summary(json.loads(accuracy.RECORD.read_text())["training"], "all")
         self.assertEqual(everything["rows"], training["rows"])
