@@ -7,6 +7,9 @@
 #   tests/<folder>/<unit>_test.cpp, one process for all cases: starting LibTorch takes longer than
 #   most of them. SHARDS: n processes, which run side by side. SEPARATE: a process per case, for
 #   those that elaborate SystemC, which a process can do once.
+# trellis_tests(<folder> UNITS <unit> … DEPS … [TORCH])
+#   one program of tests/<folder>/<unit>_test.cpp of all units, compiled together, and a test for
+#   each unit. Parsing headers is most of the time that a small test takes to compile.
 # trellis_benchmark(<folder>/<unit> DEPS … [TORCH])
 #   benchmarks/<folder>/<unit>_benchmark.cpp
 include(GoogleTest)
@@ -67,26 +70,57 @@ function(trellis_library name)
   add_library(trellis::${name} ALIAS trellis_${name})
 endfunction()
 
+# The program of tests from these sources.
+function(trellis_test_program target)
+  cmake_parse_arguments(ARG "TORCH" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${target} ${ARG_SRCS})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE trellis_test_main trellis_warnings ${ARG_DEPS})
+  # Compiling a test takes longer than running it.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(ARG_TORCH)
+    trellis_use_torch(${target})
+  elseif(TRELLIS_PCH)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+    target_precompile_headers(${target} REUSE_FROM trellis_test_main)
+  endif()
+  target_compile_definitions(${target} PRIVATE
+    TRELLIS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRELLIS_BUILD_DIR="${PROJECT_BINARY_DIR}")
+endfunction()
+
+function(trellis_tests folder)
+  cmake_parse_arguments(ARG "TORCH" "" "UNITS;DEPS" ${ARGN})
+  string(REPLACE "/" "_" program ${folder}_tests)
+  list(TRANSFORM ARG_UNITS REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/${folder}/\\1_test.cpp"
+    OUTPUT_VARIABLE sources)
+  if(ARG_TORCH)
+    set(torch TORCH)
+  endif()
+  trellis_test_program(${program} SRCS ${sources} DEPS ${ARG_DEPS} ${torch})
+  if(TRELLIS_UNITY)
+    set_target_properties(${program} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE
+      ${TRELLIS_UNITY})
+  endif()
+  foreach(unit IN LISTS ARG_UNITS)
+    string(REPLACE "/" "_" target ${folder}/${unit}_test)
+    add_custom_target(${target} DEPENDS ${program})
+    add_test(NAME ${folder}/${unit} COMMAND ${program} --unit=${folder}/${unit} --gtest_brief=1)
+    set_tests_properties(${folder}/${unit} PROPERTIES LABELS unit TIMEOUT 300)
+  endforeach()
+endfunction()
+
 function(trellis_test unit)
   cmake_parse_arguments(ARG "TORCH;SEPARATE" "TIMEOUT;SHARDS" "DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   string(REPLACE "/" "_" target ${unit})
-  add_executable(${target}_test ${PROJECT_SOURCE_DIR}/tests/${unit}_test.cpp)
-  target_include_directories(${target}_test PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target}_test PRIVATE trellis_test_main trellis_warnings ${ARG_DEPS})
-  # Compiling a test takes longer than running it.
-  target_compile_options(${target}_test PRIVATE $<$<CONFIG:Release>:-O1>)
   if(ARG_TORCH)
-    trellis_use_torch(${target}_test)
-  elseif(TRELLIS_PCH)
-    set_target_properties(${target}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target}_test PRIVATE -fPIC)
-    target_precompile_headers(${target}_test REUSE_FROM trellis_test_main)
+    set(torch TORCH)
   endif()
-  target_compile_definitions(${target}_test PRIVATE
-    TRELLIS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TRELLIS_BUILD_DIR="${PROJECT_BINARY_DIR}")
+  trellis_test_program(${target}_test SRCS ${PROJECT_SOURCE_DIR}/tests/${unit}_test.cpp
+    DEPS ${ARG_DEPS} ${torch})
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()

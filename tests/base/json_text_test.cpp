@@ -9,7 +9,7 @@
 namespace trellis {
 namespace {
 
-std::string error_of(const std::string& text) {
+std::string json_error_of(const std::string& text) {
   try {
     (void)parse_json(text, "run.json", "a report");
   } catch (const ConfigError& error) {
@@ -20,17 +20,17 @@ std::string error_of(const std::string& text) {
 
 TEST(JsonText, DocumentsAndWhatIsNone) {
   EXPECT_EQ(parse_json("{\"a\": [1]}", "run.json", "a report"), (nlohmann::json{{"a", {1}}}));
-  EXPECT_EQ(error_of(""), "run.json: the file is empty; expected a report");
-  EXPECT_THAT(error_of("{\n \"a\": x}"),
+  EXPECT_EQ(json_error_of(""), "run.json: the file is empty; expected a report");
+  EXPECT_THAT(json_error_of("{\n \"a\": x}"),
               testing::StartsWith("run.json: this is no JSON: parse error at line 2, column 7"));
-  EXPECT_THAT(error_of("[1e999]"), testing::StartsWith("run.json: this is no JSON: "));
+  EXPECT_THAT(json_error_of("[1e999]"), testing::StartsWith("run.json: this is no JSON: "));
 }
 
 TEST(JsonText, DeepNestingIsRefused) {
   for (const char* unit : {"[", "{\"a\":"}) {
     std::string text;
     for (int i = 0; i < 100'000; ++i) text += unit;
-    EXPECT_THAT(error_of(text), testing::HasSubstr("nested more than 200 deep"));
+    EXPECT_THAT(json_error_of(text), testing::HasSubstr("nested more than 200 deep"));
   }
 }
 

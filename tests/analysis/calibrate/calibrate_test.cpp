@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr const char* kConfig = R"(name: small
+constexpr const char* kCalibrated = R"(name: small
 model_source: hf
 trainer: {devices: 2, max_steps: 1}
 data: {micro_batch_size: 1, global_batch_size: 2}
@@ -37,7 +37,7 @@ class Measurements : public ::testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("trellis_calibrate_" + std::to_string(::getpid()));
     fs::create_directories(folder_);
-    std::ofstream(folder_ / "small.yaml") << kConfig;
+    std::ofstream(folder_ / "small.yaml") << kCalibrated;
   }
   void TearDown() override { fs::remove_all(folder_); }
 

@@ -23,7 +23,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 namespace fs = std::filesystem;
-using Settings = std::map<std::string, std::string>;
+using KeyValues = std::map<std::string, std::string>;
 
 /// Arguments → a configuration of this program → arguments.
 class MegatronRoundTrip : public testing::Test {
@@ -39,14 +39,14 @@ class MegatronRoundTrip : public testing::Test {
     return export_megatron(path_.string(), overrides);
   }
   /// By setting, with every default and derived number: what a run depends on.
-  static Settings resolved(const ImportedConfig& imported) {
+  static KeyValues resolved(const ImportedConfig& imported) {
     const auto settings = ResolvedSettings::of_settings(settings_of(imported));
     if (!settings) throw std::runtime_error("no legal configuration");
-    Settings all;
+    KeyValues all;
     for (const SourceKey& key : settings->all()) all[key.key] = key.value;
     return all;
   }
-  static std::string differences(const Settings& before, const Settings& after) {
+  static std::string differences(const KeyValues& before, const KeyValues& after) {
     std::string text;
     for (const auto& [key, value] : before)
       if (!after.contains(key) || after.at(key) != value)

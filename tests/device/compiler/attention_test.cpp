@@ -17,7 +17,7 @@ enum class Layout {
   kColumnMajor
 };  ///< [b, h, l, d]; [l, b, h, d]; [b, l, h, d]; [b, h, d, l]
 
-struct Case {
+struct AttentionCase {
   std::int64_t batch, heads, key_heads, lq, lk, d;
   bool causal;
   DType dtype = DType::kFp32;
@@ -56,13 +56,14 @@ class Device {
         builder("attention", core),
         kernel(builder.add_kernel({"attention", 0, 0, false})) {}
 
-  Tensor tensor(const std::string& name, const Case& c, std::int64_t heads, std::int64_t length) {
+  Tensor tensor(const std::string& name, const AttentionCase& c, std::int64_t heads,
+                std::int64_t length) {
     const std::int64_t n = c.batch * heads * length * c.d;
     const auto buffer = builder.add_hbm(name, n * isa::size_bytes(c.dtype), slot_++);
     return {rows_view(buffer, c.dtype, c.layout, c.batch, heads, length, c.d),
             Values(static_cast<std::size_t>(n))};
   }
-  Tensor statistics(const Case& c) {
+  Tensor statistics(const AttentionCase& c) {
     const std::int64_t n = c.batch * c.heads * c.lq;
     return {contiguous(builder.add_hbm("logsumexp", n * 4, slot_++), DType::kFp32,
                        {c.batch, c.heads, c.lq}),
@@ -110,8 +111,8 @@ struct Probabilities {
   Values p;
   double logsumexp = 0;
 };
-Probabilities probabilities(Tensor& q, Tensor& k, const Case& c, std::int64_t b, std::int64_t h,
-                            std::int64_t i, double scale) {
+Probabilities probabilities(Tensor& q, Tensor& k, const AttentionCase& c, std::int64_t b,
+                            std::int64_t h, std::int64_t i, double scale) {
   const std::int64_t hk = h / (c.heads / c.key_heads);
   Probabilities out;
   double most = -1e300, sum = 0;
@@ -127,9 +128,9 @@ Probabilities probabilities(Tensor& q, Tensor& k, const Case& c, std::int64_t b,
   return out;
 }
 
-double tolerance(const Case& c) { return c.dtype == DType::kFp32 ? 1e-4 : 2e-2; }
+double tolerance(const AttentionCase& c) { return c.dtype == DType::kFp32 ? 1e-4 : 2e-2; }
 
-void check_forward(const Case& c) {
+void check_forward(const AttentionCase& c) {
   Device device(c.sbuf);
   Tensor q = device.tensor("q", c, c.heads, c.lq), k = device.tensor("k", c, c.key_heads, c.lk),
          v = device.tensor("v", c, c.key_heads, c.lk);
@@ -162,8 +163,8 @@ void check_forward(const Case& c) {
 struct Gradients {
   Tensor q, k, v;
 };
-Gradients reference(Tensor& grad_out, Tensor& q, Tensor& k, Tensor& v, Tensor& out, const Case& c,
-                    double scale, Gradients grads) {
+Gradients reference(Tensor& grad_out, Tensor& q, Tensor& k, Tensor& v, Tensor& out,
+                    const AttentionCase& c, double scale, Gradients grads) {
   for (Tensor* t : {&grads.q, &grads.k, &grads.v})
     std::fill(t->values.begin(), t->values.end(), 0.0);
   for (std::int64_t b = 0; b < c.batch; ++b) {
@@ -193,7 +194,7 @@ Gradients reference(Tensor& grad_out, Tensor& q, Tensor& k, Tensor& v, Tensor& o
 }
 
 /// The forward pass in fp64, rounded as the device would hand it over.
-void forward(Tensor& q, Tensor& k, Tensor& v, Tensor& out, Tensor& lse, const Case& c,
+void forward(Tensor& q, Tensor& k, Tensor& v, Tensor& out, Tensor& lse, const AttentionCase& c,
              double scale) {
   for (std::int64_t b = 0; b < c.batch; ++b) {
     for (std::int64_t h = 0; h < c.heads; ++h) {
@@ -217,7 +218,7 @@ void expect_near(const Tensor& got, const Tensor& want, double tolerance, const 
     ASSERT_NEAR(got.values[i], want.values[i], tolerance * most) << what << " " << i;
 }
 
-void check_backward(const Case& c) {
+void check_backward(const AttentionCase& c) {
   Device device(c.sbuf);
   Tensor q = device.tensor("q", c, c.heads, c.lq), k = device.tensor("k", c, c.key_heads, c.lk),
          v = device.tensor("v", c, c.key_heads, c.lk);
@@ -242,9 +243,8 @@ void check_backward(const Case& c) {
 }
 
 constexpr bool kCausal = true, kFull = false;
-constexpr DType kF = DType::kFp32, kB = DType::kBf16;
 
-Case windowed(std::int64_t length, std::int64_t window) {
+AttentionCase windowed(std::int64_t length, std::int64_t window) {
   return {1, 1, 1, length, length, 16, kCausal, kF, Layout::kContiguous, 192 * 1024, window};
 }
 
@@ -330,14 +330,15 @@ TEST(AttentionBackward, WindowCarriedOverTwoPhases) {
 }
 
 TEST(Attention, WindowsWithoutALowering) {
-  for (const Case& c : {Case{1, 1, 1, 1024, 1024, 16, kFull, kF, Layout::kContiguous, 192 * 1024,
-                             128},  // not causal
-                        Case{1, 1, 1, 1000, 1000, 16, kCausal, kF, Layout::kContiguous, 192 * 1024,
-                             128},  // no multiple of a block
-                        Case{1, 1, 1, 1024, 512, 16, kCausal, kF, Layout::kContiguous, 192 * 1024,
-                             128},  // no square
-                        Case{1, 1, 1, 4096, 4096, 16, kCausal, kF, Layout::kContiguous, 34 * 1024,
-                             2000}}) {  // more than SBUF holds
+  for (const AttentionCase& c :
+       {AttentionCase{1, 1, 1, 1024, 1024, 16, kFull, kF, Layout::kContiguous, 192 * 1024,
+                      128},  // not causal
+        AttentionCase{1, 1, 1, 1000, 1000, 16, kCausal, kF, Layout::kContiguous, 192 * 1024,
+                      128},  // no multiple of a block
+        AttentionCase{1, 1, 1, 1024, 512, 16, kCausal, kF, Layout::kContiguous, 192 * 1024,
+                      128},  // no square
+        AttentionCase{1, 1, 1, 4096, 4096, 16, kCausal, kF, Layout::kContiguous, 34 * 1024,
+                      2000}}) {  // more than SBUF holds
     Device device(c.sbuf);
     const HbmView q = device.tensor("q", c, 1, c.lq).view, k = device.tensor("k", c, 1, c.lk).view,
                   lse = device.statistics(c).view;
@@ -399,7 +400,7 @@ TEST(AttentionBackward, SmallMemoryMoreQueries) {
 }
 
 TEST(Attention, ExpandedKeyHeads) {
-  const Case c{1, 3, 3, 140, 140, 32, kCausal};
+  const AttentionCase c{1, 3, 3, 140, 140, 32, kCausal};
   Device device(c.sbuf);
   Tensor q = device.tensor("q", c, 3, 140), k = device.tensor("k", c, 1, 140),
          v = device.tensor("v", c, 1, 140), out = device.tensor("out", c, 3, 140);
@@ -418,7 +419,7 @@ TEST(Attention, ExpandedKeyHeads) {
 }
 
 TEST(Attention, WideHeadHasNoLowering) {
-  const Case c{1, 1, 1, 8, 8, 160, kCausal};
+  const AttentionCase c{1, 1, 1, 8, 8, 160, kCausal};
   Device device(c.sbuf);
   const HbmView v = device.tensor("x", c, 1, 8).view;
   EXPECT_FALSE(lower_attention(device.builder, device.kernel, {v, v, v, v, std::nullopt, true, 1}));
@@ -426,7 +427,7 @@ TEST(Attention, WideHeadHasNoLowering) {
 
 /// Batch, key head and query head do not merge: the deepest nest of loops there is.
 TEST(Attention, DeepestNestIsLegal) {
-  const Case c{2, 4, 2, 4096 + 40, 4096 + 40, 16, kCausal, kB, Layout::kBatchFirst};
+  const AttentionCase c{2, 4, 2, 4096 + 40, 4096 + 40, 16, kCausal, kB, Layout::kBatchFirst};
   for (const std::int64_t sbuf : {192 * 1024, 48 * 1024}) {
     for (const bool causal : {true, false}) {
       Device device(sbuf);

@@ -1,11 +1,10 @@
 #include <cmath>
 
+#include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/graph_fixture.h"
 
 namespace trellis::device::testing {
 namespace {
-
-constexpr DType kB = DType::kBf16;
 
 TEST(Chain, OddFlatSizes) {
   for (std::int64_t n : {1, 7, 128, 1000, 4097, 300000}) {

@@ -41,7 +41,7 @@ struct MxCase {
   std::int64_t sbuf = 256 * 1024;
 };
 
-void check(const MxCase& c) {
+void check_mx(const MxCase& c) {
   auto core = test_core(c.sbuf);
   core.limits.core_version = 4;
   ProgramBuilder builder("mx", core);
@@ -83,13 +83,13 @@ void check(const MxCase& c) {
 
 constexpr DType kE4 = DType::kFp8E4M3FnX4, kE5 = DType::kFp8E5M2X4, kE2 = DType::kFp4E2M1X4;
 
-TEST(MxGemm, OneTile) { check({128, 512, 512, kE4}); }
-TEST(MxGemm, SmallestContraction) { check({70, 45, 32, kE4}); }
-TEST(MxGemm, RestOfK) { check({130, 90, 1120, kE5}); }
-TEST(MxGemm, ManyTiles) { check({300, 1100, 1024, kE4}); }
-TEST(MxGemm, Fp4) { check({140, 600, 544, kE2}); }
-TEST(MxGemm, BlocksFollowEachOther) { check({140, 2300, 544, kE2, 60 * 1024}); }
-TEST(MxGemm, BothStream) { check({280, 1300, 1056, kE4, 64 * 1024}); }
+TEST(MxGemm, OneTile) { check_mx({128, 512, 512, kE4}); }
+TEST(MxGemm, SmallestContraction) { check_mx({70, 45, 32, kE4}); }
+TEST(MxGemm, RestOfK) { check_mx({130, 90, 1120, kE5}); }
+TEST(MxGemm, ManyTiles) { check_mx({300, 1100, 1024, kE4}); }
+TEST(MxGemm, Fp4) { check_mx({140, 600, 544, kE2}); }
+TEST(MxGemm, BlocksFollowEachOther) { check_mx({140, 2300, 544, kE2, 60 * 1024}); }
+TEST(MxGemm, BothStream) { check_mx({280, 1300, 1056, kE4, 64 * 1024}); }
 
 /// Rounded to the nearest, ties to even; magnitudes above the largest number saturate; every code
 /// but NaN and infinity survives.

@@ -12,7 +12,7 @@
 namespace trellis::device::testing {
 namespace {
 
-struct Case {
+struct GemmCase {
   std::int64_t batch, m, n, k;
   bool a_minor_m, b_minor_k, c_minor_m;
   DType dtype;
@@ -34,7 +34,7 @@ double at(const HbmView& v, const Values& values, std::int64_t b, std::int64_t i
                                          j * v.strides[2])];
 }
 
-void check(const Case& c) {
+void check_gemm(const GemmCase& c) {
   const auto core = test_core(c.sbuf);
   ProgramBuilder builder("gemm", core);
   const std::int64_t size = isa::size_bytes(c.dtype);
@@ -136,26 +136,28 @@ void check_tiling(GemmTiling tiling) {
   }
 }
 
-constexpr DType kF = DType::kFp32, kB = DType::kBf16;
-
-TEST(Gemm, OneTile) { check({1, 128, 512, 128, true, false, false, kF, 0, 1, 1}); }
-TEST(Gemm, OddSizes) { check({1, 70, 37, 45, true, false, false, kF, 0, 1, 1}); }
-TEST(Gemm, BothTransposed) { check({1, 130, 150, 260, false, true, false, kB, 0, 1, 1}); }
-TEST(Gemm, TransposedResult) { check({1, 140, 60, 70, false, false, true, kF, 0, 1, 1}); }
-TEST(Gemm, ManyTiles) { check({1, 700, 1100, 300, true, false, false, kF, 0, 1, 1}); }
-TEST(Gemm, ManyTilesTransposed) { check({1, 1100, 700, 300, false, true, false, kF, 0, 1, 1}); }
-TEST(Gemm, SmallMemory) { check({1, 700, 600, 700, true, true, false, kF, 0, 1, 1, 64 * 1024}); }
-TEST(Gemm, Bias) { check({1, 300, 520, 130, false, true, false, kB, 1, 1, 1}); }
-TEST(Gemm, ScaledAddend) { check({1, 200, 600, 130, false, true, false, kF, 2, 0.5, 2}); }
-TEST(Gemm, Batched) { check({3, 140, 50, 60, false, false, false, kF, 2, 1, 1}); }
-TEST(Gemm, Vector) { check({1, 1, 200, 300, false, true, false, kF, 0, 1, 1}); }
-TEST(Gemm, LongContraction) { check({1, 20, 30, 9000, false, true, false, kF, 2, 1, 1}); }
+TEST(Gemm, OneTile) { check_gemm({1, 128, 512, 128, true, false, false, kF, 0, 1, 1}); }
+TEST(Gemm, OddSizes) { check_gemm({1, 70, 37, 45, true, false, false, kF, 0, 1, 1}); }
+TEST(Gemm, BothTransposed) { check_gemm({1, 130, 150, 260, false, true, false, kB, 0, 1, 1}); }
+TEST(Gemm, TransposedResult) { check_gemm({1, 140, 60, 70, false, false, true, kF, 0, 1, 1}); }
+TEST(Gemm, ManyTiles) { check_gemm({1, 700, 1100, 300, true, false, false, kF, 0, 1, 1}); }
+TEST(Gemm, ManyTilesTransposed) {
+  check_gemm({1, 1100, 700, 300, false, true, false, kF, 0, 1, 1});
+}
+TEST(Gemm, SmallMemory) {
+  check_gemm({1, 700, 600, 700, true, true, false, kF, 0, 1, 1, 64 * 1024});
+}
+TEST(Gemm, Bias) { check_gemm({1, 300, 520, 130, false, true, false, kB, 1, 1, 1}); }
+TEST(Gemm, ScaledAddend) { check_gemm({1, 200, 600, 130, false, true, false, kF, 2, 0.5, 2}); }
+TEST(Gemm, Batched) { check_gemm({3, 140, 50, 60, false, false, false, kF, 2, 1, 1}); }
+TEST(Gemm, Vector) { check_gemm({1, 1, 200, 300, false, true, false, kF, 0, 1, 1}); }
+TEST(Gemm, LongContraction) { check_gemm({1, 20, 30, 9000, false, true, false, kF, 2, 1, 1}); }
 
 TEST(Gemm, UnequalPiecesOfTransposedRows) {
-  check({1, 140, 150, 2200, false, true, false, kB, 0, 1, 1});
+  check_gemm({1, 140, 150, 2200, false, true, false, kB, 0, 1, 1});
 }
 TEST(Gemm, ManyUnequalPiecesOfTransposedRows) {
-  check({1, 130, 20, 5480, false, true, false, kB, 1, 1, 1});
+  check_gemm({1, 130, 20, 5480, false, true, false, kB, 1, 1, 1});
 }
 /// Of a product [m, k] · [k, n] whose left side lies in memory as [k, m].
 bool passes_through_hbm(std::int64_t m, std::int64_t k, std::int64_t n) {
@@ -177,14 +179,14 @@ bool passes_through_hbm(std::int64_t m, std::int64_t k, std::int64_t n) {
 TEST(Gemm, ALongContractionIsCutWhereThatMakesPanelsWider) {
   EXPECT_TRUE(passes_through_hbm(8192, 8192, 256));
   EXPECT_FALSE(passes_through_hbm(2048, 2048, 2048));
-  check({1, 200, 150, 2304, true, false, false, kB, 0, 1, 1, 48 * 1024});
+  check_gemm({1, 200, 150, 2304, true, false, false, kB, 0, 1, 1, 48 * 1024});
 }
 
 TEST(Gemm, DoubleBufferedBlocks) {
-  check({1, 1100, 2100, 512, true, false, false, kB, 0, 1, 1, 32 * 1024});
+  check_gemm({1, 1100, 2100, 512, true, false, false, kB, 0, 1, 1, 32 * 1024});
 }
 TEST(Gemm, DoubleBufferedBlocksTransposed) {
-  check({1, 1100, 1100, 640, false, false, false, kB, 1, 1, 1, 32 * 1024});
+  check_gemm({1, 1100, 1100, 640, false, false, false, kB, 1, 1, 1, 32 * 1024});
 }
 TEST(Gemm, Tiled) { check_tiling(GemmTiling::kTiled); }
 TEST(Gemm, Hoisted) { check_tiling(GemmTiling::kHoisted); }

@@ -12,6 +12,8 @@ namespace trellis::device::testing {
 
 using sim::isa::DType;
 
+constexpr DType kF = DType::kFp32, kB = DType::kBf16;
+
 /// Values of an HBM buffer as a dtype reads them.
 using Values = std::vector<double>;
 

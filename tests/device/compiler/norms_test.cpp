@@ -10,7 +10,7 @@ namespace {
 using sim::isa::Engine;
 using sim::isa::Opcode;
 
-struct Case {
+struct NormCase {
   std::int64_t rows, columns;
   DType dtype = DType::kFp32;
   std::int64_t sbuf = 192 * 1024;
@@ -37,14 +37,14 @@ std::vector<Moments> moments(const Values& x, std::int64_t columns, double eps) 
   return out;
 }
 
-std::string shape_of(const Case& c) {
+std::string shape_of(const NormCase& c) {
   return "normalized_shape=[" + std::to_string(c.columns) + "] eps=1e-5";
 }
 
 double tolerance_of(DType dtype) { return dtype == DType::kFp32 ? 1e-3 : 0.02; }
 
 struct Forward {
-  explicit Forward(const Case& c, DType weights = DType::kFp32) : g(c.sbuf) {
+  explicit Forward(const NormCase& c, DType weights = DType::kFp32) : g(c.sbuf) {
     x = g.input({c.rows, c.columns}, c.dtype), w = g.input({c.columns}, weights),
     b = g.input({c.columns}, c.dtype);
     y = g.output({c.rows, c.columns}, c.dtype), mean = g.output({c.rows, 1}),
@@ -57,7 +57,7 @@ struct Forward {
   Values in, weight, bias;
 };
 
-void expect_forward(const Case& c, double tolerance) {
+void expect_forward(const NormCase& c, double tolerance) {
   SCOPED_TRACE(::testing::Message() << c.rows << " x " << c.columns);
   Forward f(c);
   ASSERT_NO_FATAL_FAILURE(f.g.run());
@@ -106,7 +106,7 @@ TEST(LayerNorm, ALargeMeanAndASmallVariance) {
 }
 
 struct Backward {
-  explicit Backward(const Case& c, bool of_weights = true) : g(c.sbuf) {
+  explicit Backward(const NormCase& c, bool of_weights = true) : g(c.sbuf) {
     grad = g.input({c.rows, c.columns}, c.dtype), x = g.input({c.rows, c.columns}, c.dtype),
     w = g.input({c.columns}, c.dtype), b = g.input({c.columns}, c.dtype);
     mean = g.input({c.rows, 1}), rstd = g.input({c.rows, 1});
@@ -128,7 +128,7 @@ struct Backward {
   std::vector<Moments> statistics;
 };
 
-void expect_backward(const Case& c) {
+void expect_backward(const NormCase& c) {
   SCOPED_TRACE(::testing::Message() << c.rows << " x " << c.columns);
   Backward t(c);
   ASSERT_NO_FATAL_FAILURE(t.g.run());
@@ -195,7 +195,7 @@ TEST(LayerNorm, SumsOverLeadingDimensionsOfTheSameTensorAreOneKernel) {
 
 /// Elements that the instructions of an engine write, per element of the tensor; the numbers per
 /// row do not count.
-double passes(const CompiledGraph& compiled, Engine engine, const Case& c) {
+double passes(const CompiledGraph& compiled, Engine engine, const NormCase& c) {
   double elements = 0;
   for (const auto& segment : compiled.program.segments) {
     std::vector<double> times{1};
@@ -215,7 +215,7 @@ double passes(const CompiledGraph& compiled, Engine engine, const Case& c) {
 /// squares' and x − mean times the deviation's inverse.
 TEST(LayerNorm, VectorMakesTwoPassesAndScalarThree) {
   for (const std::int64_t columns : {768, 4096}) {
-    const Case c{512, columns, DType::kBf16};
+    const NormCase c{512, columns, DType::kBf16};
     Forward f(c);
     ASSERT_NO_FATAL_FAILURE(f.g.run());
     EXPECT_NEAR(passes(f.g.compiled(), Engine::kVector, c), 2, 1e-9);
@@ -225,7 +225,7 @@ TEST(LayerNorm, VectorMakesTwoPassesAndScalarThree) {
 
 TEST(LayerNorm, TheDerivativeTakesVectorThreePassesAndScalarFour) {
   for (const std::int64_t columns : {768, 4096}) {
-    const Case c{512, columns, DType::kBf16};
+    const NormCase c{512, columns, DType::kBf16};
     Backward t(c, false);
     ASSERT_NO_FATAL_FAILURE(t.g.run());
     EXPECT_NEAR(passes(t.g.compiled(), Engine::kVector, c), 3, 1e-9);

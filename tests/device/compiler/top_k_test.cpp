@@ -1,12 +1,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/device/compiler/interpreter.h"
 #include "tests/device/compiler/graph_fixture.h"
 
 namespace trellis::device::testing {
 namespace {
-
-constexpr DType kF = DType::kFp32, kB = DType::kBf16;
 
 std::string top(std::int64_t k, const std::string& rest = "dim=-1 largest=1 sorted=1") {
   return "k=" + std::to_string(k) + " " + rest;
@@ -29,8 +28,8 @@ std::vector<std::int64_t> largest(const Values& x, std::int64_t first, std::int6
 
 /// Rows of n numbers of 65 different values, so that many are equal; the rows are at a distance of
 /// `stride`.
-void check(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF,
-           std::int64_t stride = 0) {
+void check_top_k(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF,
+                 std::int64_t stride = 0) {
   GraphFixture g;
   const std::int64_t pitch = stride > 0 ? stride : n;
   const auto whole = g.input({rows, pitch}, dtype), x = g.view(whole, {rows, n}, {pitch, 1});
@@ -51,13 +50,13 @@ void check(std::int64_t rows, std::int64_t n, std::int64_t k, DType dtype = kF,
   }
 }
 
-TEST(TopK, ARouter) { check(300, 64, 2, kB); }
-TEST(TopK, AllOfEight) { check(5, 8, 8); }
-TEST(TopK, MoreThanEight) { check(130, 64, 21); }
-TEST(TopK, AllOfMoreThanEight) { check(3, 19, 19, kB); }
-TEST(TopK, LongestRows) { check(2, 16384, 9); }
-TEST(TopK, BlocksOfRows) { check(17000, 16, 3, kB); }
-TEST(TopK, RowsWithGaps) { check(1100, 24, 10, kF, 31); }
+TEST(TopK, ARouter) { check_top_k(300, 64, 2, kB); }
+TEST(TopK, AllOfEight) { check_top_k(5, 8, 8); }
+TEST(TopK, MoreThanEight) { check_top_k(130, 64, 21); }
+TEST(TopK, AllOfMoreThanEight) { check_top_k(3, 19, 19, kB); }
+TEST(TopK, LongestRows) { check_top_k(2, 16384, 9); }
+TEST(TopK, BlocksOfRows) { check_top_k(17000, 16, 3, kB); }
+TEST(TopK, RowsWithGaps) { check_top_k(1100, 24, 10, kF, 31); }
 
 TEST(TopK, OneVectorAndThreeDimensions) {
   GraphFixture g;

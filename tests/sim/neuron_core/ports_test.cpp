@@ -15,7 +15,7 @@ using isa::MemorySpace;
 using isa::Opcode;
 using isa::testing::tile;
 
-constexpr std::uint32_t kSbuf = 0, kPsum = 1;
+constexpr std::uint32_t kSbufPort = 0, kPsumPort = 1;
 
 class PortsTest : public ::testing::Test {
  protected:
@@ -35,9 +35,9 @@ class PortsTest : public ::testing::Test {
     return p;
   }();
   CoreConfig core_;
-  AccessPattern sbuf_ = tile(kSbuf, DType::kFp32, 128, 64);
-  AccessPattern bf16_ = tile(kSbuf, DType::kBf16, 128, 64);
-  AccessPattern psum_ = tile(kPsum, DType::kFp32, 128, 512);
+  AccessPattern sbuf_ = tile(kSbufPort, DType::kFp32, 128, 64);
+  AccessPattern bf16_ = tile(kSbufPort, DType::kBf16, 128, 64);
+  AccessPattern psum_ = tile(kPsumPort, DType::kFp32, 128, 512);
 };
 
 TEST_F(PortsTest, EnginesOfV2ShareWholeMemories) {

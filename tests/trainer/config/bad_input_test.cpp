@@ -5,14 +5,14 @@
 namespace trellis::trainer {
 namespace {
 
-struct Broken {
+struct BrokenText {
   const char* from;      ///< a piece of the base configuration …
   const char* to;        ///< … and what is there instead
   const char* expected;  ///< the whole text
 };
 
 /// Each row breaks the base configuration in one way.
-constexpr Broken kBroken[] = {
+constexpr BrokenText kBroken[] = {
     // Names.
     {"name: tiny\n", "", "run.yaml:1:name: this key is required and missing"},
     {"model_source: megatron\n", "",
@@ -163,7 +163,7 @@ constexpr Broken kBroken[] = {
 };
 
 TEST(BadInput, EachMistakeHasItsExactText) {
-  for (const Broken& broken : kBroken)
+  for (const BrokenText& broken : kBroken)
     EXPECT_EQ(problems_of(changed(broken.from, broken.to)), broken.expected);
 }
 

@@ -4,7 +4,7 @@
 namespace trellis::trainer {
 namespace {
 
-const std::vector<Broken>& broken_files() {
+const std::vector<Broken>& broken_rules() {
   static const std::vector<Broken> files = {
       // Layouts.
       {{{"num_layers: 4", "num_layers: 80"},
@@ -398,11 +398,11 @@ const std::vector<Broken>& broken_files() {
 }
 
 TEST(BadRules, EachIsNamedWithItsNumbers) {
-  for (const Broken& broken : broken_files())
+  for (const Broken& broken : broken_rules())
     EXPECT_EQ(problems_of(broken_text(broken)), broken.expected);
 }
 
-TEST(BadRules, AreMoreThanSixty) { EXPECT_GE(broken_files().size(), 60U); }
+TEST(BadRules, AreMoreThanSixty) { EXPECT_GE(broken_rules().size(), 60U); }
 
 }  // namespace
 }  // namespace trellis::trainer

@@ -5,7 +5,7 @@
 namespace trellis::trainer {
 namespace {
 
-const std::vector<Broken>& broken_files() {
+const std::vector<Broken>& broken_sections() {
   static const std::vector<Broken> files = {
       // Section trainer.
       {{{"  max_steps: 10", "  max_steps: 10\n  accumulate_grad_batches: 4"}},
@@ -287,11 +287,11 @@ const std::vector<Broken>& broken_files() {
 }
 
 TEST(BadSections, EachIsNamedWithItsNumbers) {
-  for (const Broken& broken : broken_files())
+  for (const Broken& broken : broken_sections())
     EXPECT_EQ(problems_of(broken_text(broken)), broken.expected);
 }
 
-TEST(BadSections, AreMoreThanSixty) { EXPECT_GE(broken_files().size(), 60U); }
+TEST(BadSections, AreMoreThanSixty) { EXPECT_GE(broken_sections().size(), 60U); }
 
 }  // namespace
 }  // namespace trellis::trainer

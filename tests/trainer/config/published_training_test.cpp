@@ -35,14 +35,14 @@ const std::map<std::string, Published> kRuns = {
     {"D08", {2, 1, 1, 8, 1024, 7.504}},
 };
 
-std::string file_of(const std::string& id) {
+std::string published_file(const std::string& id) {
   return std::string(TRELLIS_SOURCE_DIR) + "/benchmarks/published/training/" + id + ".yaml";
 }
 
 TEST(PublishedTraining, EveryFileIsInTheTable) {
   std::size_t files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(file_of("x")).parent_path())) {
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(published_file("x")).parent_path())) {
     if (entry.path().extension() != ".yaml") continue;
     ++files;
     EXPECT_TRUE(kRuns.contains(entry.path().stem().string())) << entry.path();
@@ -53,7 +53,7 @@ TEST(PublishedTraining, EveryFileIsInTheTable) {
 TEST(PublishedTraining, HasThePublishedLayoutsAndSizes) {
   for (const auto& [id, run] : kRuns) {
     SCOPED_TRACE(id);
-    const RunCheck check = check_run_config(file_of(id), {});
+    const RunCheck check = check_run_config(published_file(id), {});
     ASSERT_THAT(check.problems, testing::IsEmpty());
     EXPECT_NO_THROW(refuse_unsupported(check.config, /*simulate=*/true));
     const RunConfig& config = check.config;
@@ -71,8 +71,9 @@ TEST(PublishedTraining, HasThePublishedLayoutsAndSizes) {
 
 /// Separate layers each have an A.
 TEST(PublishedTraining, AdaptersOfGateAndUpFollowTheLayers) {
-  const RunConfig fused = check_run_config(file_of("C01"), {}).config;
-  const RunConfig separate = check_run_config(file_of("C01"), {"model.fuse_gate_up=false"}).config;
+  const RunConfig fused = check_run_config(published_file("C01"), {}).config;
+  const RunConfig separate =
+      check_run_config(published_file("C01"), {"model.fuse_gate_up=false"}).config;
   ASSERT_TRUE(fused.model.lora.has_value());
   EXPECT_THAT(separate.unsupported, testing::IsEmpty());
   EXPECT_EQ(

@@ -7,6 +7,7 @@
 
 #include "sim/config/system_config.h"
 #include "tests/trainer/config/base_config.h"
+#include "tests/trainer/config/round_trip.h"
 
 namespace trellis::trainer {
 namespace {
@@ -15,13 +16,6 @@ using testing::HasSubstr;
 
 RunConfig example(const std::string& name) {
   return load_run_config(std::string(TRELLIS_SOURCE_DIR) + "/examples/" + name, {});
-}
-
-/// Everything but the text itself must survive writing and reading.
-void expect_round_trip(const RunConfig& config) {
-  const RunConfig again = load_text(config.resolved_yaml);
-  EXPECT_EQ(again.resolved_yaml, config.resolved_yaml);
-  EXPECT_EQ(again, config) << config.resolved_yaml;
 }
 
 TEST(RunConfig, ReadsEverySection) {

@@ -9,18 +9,12 @@
 
 #include "sim/config/system_config.h"
 #include "tests/trainer/config/base_config.h"
+#include "tests/trainer/config/round_trip.h"
 
 namespace trellis::trainer {
 namespace {
 
 using testing::HasSubstr;
-
-/// Everything but the text itself must survive writing and reading.
-void expect_round_trip(const RunConfig& config) {
-  const RunConfig again = load_text(config.resolved_yaml);
-  EXPECT_EQ(again.resolved_yaml, config.resolved_yaml);
-  EXPECT_EQ(again, config) << config.resolved_yaml;
-}
 
 TEST(Data, TheKindFollowsFromTheKeys) {
   const auto kind = [](const std::vector<std::string>& overrides) {
