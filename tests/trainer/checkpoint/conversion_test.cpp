@@ -13,10 +13,12 @@
 #include "trainer/checkpoint/containers/convert.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/verify_export.h"
 #include "trainer/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint {
@@ -274,6 +276,55 @@ TEST(VerifyExport, NamesWhatIsNotWhatWasWritten) {
   EXPECT_GT(bad.differences[0].l2, 0);
   out.storage->write_text(join_path(out.path, "tokenizer.json"), "[]");
   EXPECT_THROW((void)verified(), ConfigError);
+}
+
+/// Path → content.
+std::map<std::string, std::string> files_of(Storage& storage, const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const Entry& entry : storage.list(folder, /*recursive=*/true)) {
+    if (!entry.is_directory)
+      files[entry.path.substr(folder.size())] = storage.read_text(entry.path);
+  }
+  return files;
+}
+
+/// Stops `write` at each of its changes, one after the other. Until it is complete the folder does
+/// not open; the same call then gives the bytes of one that nothing stopped.
+void stop_at_every_change(const std::string& root,
+                          const std::function<void(const Place& place)>& write) {
+  const auto storage = open_storage(root);
+  write({storage, "whole"});
+  const auto expected = files_of(*storage, "whole");
+  bool stopped = true;
+  int incomplete = 0;
+  for (std::int64_t last = 1; stopped; ++last) {
+    const Place place{storage, "cut" + std::to_string(last)};
+    stopped = false;
+    storage->faults().set_hook([&](const FaultPoint& point) {
+      stopped = point.number >= last;
+      if (stopped) throw StorageStopped();
+    });
+    try {
+      write(place);
+    } catch (const StorageStopped&) {}
+    storage->faults().set_hook({});
+    const bool is_whole = storage->exists(place.path) && files_of(*storage, place.path) == expected;
+    if (!is_whole) {
+      ++incomplete;
+      EXPECT_THROW((void)open_checkpoint(place.address()), ConfigError) << "change " << last;
+    }
+    if (stopped) write(place);
+    EXPECT_EQ(files_of(*storage, place.path), expected) << "change " << last;
+  }
+  EXPECT_GT(incomplete, 5);
+}
+
+TEST(Restart, AFolderOfMegatronBeginsAgainAfterAStopAtAnyChange) {
+  const TemporaryDirectory folder;
+  const auto source = llama_source(folder.path() / "a");
+  stop_at_every_change(folder.path(), [&](const Place& place) {
+    write_megatron(*source, place, {}, {.heads = 2, .kv_heads = 1}, {});
+  });
 }
 
 TEST(OpenCheckpoint, NamesTheFormatsAndWhatIsThere) {
