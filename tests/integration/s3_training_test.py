@@ -156,7 +156,8 @@ class S3(unittest.TestCase):
         states, contents = [], {}
 
         def changed():
-            found = self.client.list_objects_v2(Bucket="bucket").get("Contents", [])
+            found = self.client.list_objects_v2(Bucket="bucket", Prefix="stops/")
+            found = found.get("Contents", [])
             state = {o["Key"]: o["ETag"] for o in found if not o["Key"].endswith("/")}
             for key, tag in state.items():
                 if (key, tag) not in contents:
@@ -166,7 +167,7 @@ class S3(unittest.TestCase):
                 states.append(state)
 
         self.proxy.share, self.proxy.changed = 0, changed
-        saving = (*self.saving("run", keep=1, every=1), "trainer.max_steps=3")
+        saving = (*self.saving("stops", keep=1, every=1), "trainer.max_steps=3")
         self.trellis(*self.training("run", *saving))
         newest, partial, verified = 0, 0, set()
         for number, state in enumerate(states):
@@ -175,7 +176,7 @@ class S3(unittest.TestCase):
                 file = folder / key
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(contents[key, tag])
-            listed = json.loads(self.trellis("checkpoint", "list", folder / "run", "--json"))
+            listed = json.loads(self.trellis("checkpoint", "list", folder / "stops", "--json"))
             listed = {each["tag"]: each["step"] for each in listed["checkpoints"]}
             self.assertGreaterEqual(max(listed.values(), default=0), newest, number)
             newest = max(listed.values(), default=0)
@@ -183,7 +184,7 @@ class S3(unittest.TestCase):
             for name in listed:
                 files = frozenset(each for each in state.items() if f"/{name}/" in each[0])
                 if files not in verified:
-                    self.trellis("checkpoint", "verify", folder / "run" / name)
+                    self.trellis("checkpoint", "verify", folder / "stops" / name)
                 verified.add(files)
         self.assertEqual(newest, 3)
         self.assertGreater(partial, 20)

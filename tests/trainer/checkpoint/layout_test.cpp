@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
 #include "trainer/checkpoint/conversion/compare.h"
@@ -369,6 +370,32 @@ TEST(SaveOptions, CopiesOfAnAsynchronousSaveStayInTheirBuffer) {
     ASSERT_TRUE(fs::exists(folder.path() / "a/done"));
     const native::RankStateFile file({open_storage(folder.path().string()), "a"}, "model/3_5.pt");
     EXPECT_TRUE(file.tensor(file.root()).equal(content + 3));
+  }
+}
+
+TEST(SaveOptions, TorchDistThatIsNotWrittenCostsNeitherTheCheckpointNorTheTraining) {
+  RunConfig config = saving(spreads()[0], 1, 2);
+  config.model.dist_ckpt.format = "torch_dist";
+  for (const int failing : {1, 2}) {
+    const TemporaryDirectory folder;
+    bool is_error = false;
+    try {
+      (void)train(config, folder.path(), [&](RunCheckpoints& checkpoints) {
+        checkpoints.storage().faults().set_hook([=](const FaultPoint& point) {
+          if (point.path.find("/iter_000000" + std::to_string(failing)) != std::string::npos)
+            throw OutputError("disk on fire");
+        });
+      });
+    } catch (const Error& error) {
+      is_error = true;
+      EXPECT_THAT(error.what(), HasSubstr("was not saved: as torch_dist: disk on fire"));
+    }
+    EXPECT_EQ(is_error, failing == 2) << "of the last one";
+    for (const int step : {1, 2}) {
+      const fs::path saved = checkpoint_of(config, folder.path(), step);
+      EXPECT_TRUE(fs::exists(saved / "done"));
+      EXPECT_EQ(fs::exists(saved / "latest_checkpointed_iteration.txt"), step != failing);
+    }
   }
 }
 

@@ -23,7 +23,7 @@ std::string save_torch_dist(const trainer::RunConfig& config, const Place& check
   } catch (const Error& error) {
     log_warning(folder.address() + ": the checkpoint is not saved as torch_dist: " + error.what() +
                 "; " + checkpoint.address() + " is complete, and training goes on");
-    return error.what();
+    return std::string("as torch_dist: ") + error.what();
   }
 }
 
