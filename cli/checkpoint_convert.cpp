@@ -96,16 +96,14 @@ void convert_plain(const ConvertRequest& request) {
 
 int convert(const ConvertRequest& request) {
   if (request.to == "native") return reshard(request.native);
-  if (request.to == "hf") {
-    export_hub({.checkpoint = request.native.source,
-                .out = request.native.destination,
-                .config_file = request.native.config_file,
-                .dtype = request.dtype,
-                .overrides = request.native.overrides,
-                .json = request.native.json});
-  } else {
-    convert_plain(request);
-  }
+  if (request.to == "hf")
+    return export_hub({.checkpoint = request.native.source,
+                       .out = request.native.destination,
+                       .config_file = request.native.config_file,
+                       .dtype = request.dtype,
+                       .overrides = request.native.overrides,
+                       .json = request.native.json});
+  convert_plain(request);
   return 0;
 }
 

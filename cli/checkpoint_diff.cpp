@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <cmath>
-#include <functional>
 #include <iostream>
 #include <memory>
 
@@ -9,24 +6,19 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/report/run_report.h"
-#include "analysis/report/text_table.h"
 #include "base/activity.h"
 #include "base/error.h"
-#include "base/escape.h"
 #include "cli/checkpoint_parts.h"
 #include "cli/checkpoint_source.h"
+#include "cli/comparison_text.h"
 #include "cli/number_range.h"
 #include "trainer/checkpoint/conversion/compare.h"
 
 namespace trellis::cli {
 namespace {
 
-using analysis::TextTable;
 using checkpoint::Comparison;
-using checkpoint::TensorDifference;
-using checkpoint::TensorEntry;
 using nlohmann::json;
-using Align = TextTable::Align;
 
 struct DiffOptions {
   std::string a, b, config_file;
@@ -35,28 +27,7 @@ struct DiffOptions {
   bool json = false;
 };
 
-json json_of(const TensorEntry& entry) {
-  return {{"dtype", checkpoint::name(entry.dtype)}, {"shape", entry.shape}};
-}
-
-/// JSON has no infinity.
-json json_of(double number) { return std::isfinite(number) ? json(number) : json("inf"); }
-
 json json_of(const DiffOptions& options, const Comparison& result) {
-  using Kind = TensorDifference::Kind;
-  json rows = json::array();
-  for (const TensorDifference& each : result.differences) {
-    json row{{"key", each.key}, {"difference", checkpoint::name(each.kind)}};
-    if (each.kind != Kind::kOnlyInB) row["a"] = json_of(each.a);
-    if (each.kind != Kind::kOnlyInA) row["b"] = json_of(each.b);
-    if (each.kind == Kind::kValues || each.kind == Kind::kDType) {
-      row["elements"] = each.elements;
-      row["max_abs"] = json_of(each.max_abs);
-      row["max_rel"] = json_of(each.max_rel);
-      row["l2"] = json_of(each.l2);
-    }
-    rows.push_back(std::move(row));
-  }
   return {{"schema", "trellis.checkpoint_diff/1"},
           {"a", options.a},
           {"b", options.b},
@@ -65,53 +36,11 @@ json json_of(const DiffOptions& options, const Comparison& result) {
           {"bytes", result.bytes},
           {"padded", result.padded},
           {"different", result.differences.size()},
-          {"differences", rows}};
-}
-
-std::string text_of(const TensorEntry& entry) {
-  return fmt::format("{} {}", checkpoint::name(entry.dtype), checkpoint::text_of(entry.shape));
-}
-
-void add_row(TextTable& table, const TensorDifference& each) {
-  using Kind = TensorDifference::Kind;
-  const bool has_values = each.kind == Kind::kValues || each.kind == Kind::kDType;
-  table.add({terminal_line(each.key), checkpoint::name(each.kind),
-             each.kind == Kind::kOnlyInB ? "-" : text_of(each.a),
-             each.kind == Kind::kOnlyInA ? "-" : text_of(each.b),
-             has_values ? std::to_string(each.elements) : "-",
-             has_values ? analysis::significant(each.max_abs) : "-",
-             has_values ? analysis::significant(each.max_rel) : "-",
-             has_values ? analysis::significant(each.l2) : "-"});
-}
-
-/// What only one has comes first, then what differs most.
-std::vector<const TensorDifference*> ranked(const Comparison& result) {
-  std::vector<const TensorDifference*> rows;
-  for (const TensorDifference& each : result.differences) rows.push_back(&each);
-  const auto weight = [](const TensorDifference* each) {
-    using Kind = TensorDifference::Kind;
-    const bool has_values = each->kind == Kind::kValues || each->kind == Kind::kDType;
-    return has_values ? each->l2 : INFINITY;
-  };
-  std::ranges::stable_sort(rows, std::greater<>(), weight);
-  return rows;
+          {"differences", differences_json(result)}};
 }
 
 void print(const DiffOptions& options, const Comparison& result) {
-  TextTable table({{"tensor", Align::kLeft},
-                   {"difference", Align::kLeft},
-                   {"A", Align::kLeft},
-                   {"B", Align::kLeft},
-                   {"elements"},
-                   {"max |a-b|"},
-                   {"max relative"},
-                   {"L2"}});
-  std::int64_t rows = 0;
-  for (const TensorDifference* each : ranked(result)) {
-    if (rows++ == options.top) break;
-    add_row(table, *each);
-  }
-  if (!table.empty()) std::cout << table.text();
+  std::cout << differences_table(result, options.top);
   const auto different = static_cast<std::int64_t>(result.differences.size());
   if (different > options.top)
     std::cout << fmt::format("… {} more (--top)\n", different - options.top);

@@ -15,11 +15,13 @@
 #include "base/escape.h"
 #include "cli/checkpoint_hub.h"
 #include "cli/checkpoint_parts.h"
+#include "cli/comparison_text.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "trainer/checkpoint/adapters/merged_source.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
+#include "trainer/checkpoint/conversion/verify_export.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_config.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_folder.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_writer.h"
@@ -29,6 +31,7 @@ namespace trellis::cli {
 namespace {
 
 namespace hub = checkpoint::hugging_face;
+using checkpoint::Comparison;
 using checkpoint::DType;
 using checkpoint::Place;
 using checkpoint::TensorEntry;
@@ -66,6 +69,7 @@ hub::SideFiles side_files(const TensorSource& source, const HubExportRequest& re
     const Place like = checkpoint::open_place(request.like);
     options.config_place = like.address() + "/" + hub::kConfigFile;
     files = hub::files_next_to_weights(like);
+    if (!request.max_shard_gb) options.files = hub::files_of_index(like);
     const auto config = files.find(hub::kConfigFile);
     if (config == files.end()) throw ConfigError(options.config_place + ": there is no such file");
     options.config_text = config->second;
@@ -96,15 +100,51 @@ std::unique_ptr<TensorSource> merged(const TensorSource& source, const HubExport
   return std::make_unique<checkpoint::adapters::MergedSource>(source, config.model.lora->scale());
 }
 
+/// Rows of a table of differences.
+constexpr std::int64_t kMostRows = 20;
+
+void print_json(const hub::ExportPlan& plan, const Place& out,
+                const std::optional<Comparison>& read_back) {
+  nlohmann::json report{{"schema", "trellis.checkpoint_export/1"},
+                        {"folder", out.address()},
+                        {"bytes", plan.bytes},
+                        {"parameters", plan.parameters},
+                        {"files", plan.shards.size()}};
+  if (read_back)
+    report["verified"] = {{"tensors", read_back->tensors},
+                          {"bytes", read_back->bytes},
+                          {"different", read_back->differences.size()},
+                          {"differences", differences_json(*read_back)}};
+  std::cout << report.dump(1) << "\n";
+}
+
+void print_text(const hub::ExportPlan& plan, const Place& out,
+                const std::optional<Comparison>& read_back) {
+  std::cout << fmt::format("{}: {} parameters, {} in {} files of weights\n",
+                           terminal_line(out.address()), plan.parameters,
+                           analysis::human_bytes(plan.bytes), plan.shards.size());
+  if (!read_back) return;
+  const auto different = static_cast<std::int64_t>(read_back->differences.size());
+  std::cout << differences_table(*read_back, kMostRows);
+  if (different > kMostRows)
+    std::cout << fmt::format("… {} more (--json)\n", different - kMostRows);
+  std::cout << fmt::format("Read back: {} tensors, {}: {}\n", read_back->tensors,
+                           analysis::human_bytes(read_back->bytes),
+                           different == 0
+                               ? "every byte is that of the checkpoint (A)"
+                               : fmt::format("{} are not those of the checkpoint (A)", different));
+}
+
 }  // namespace
 
-void export_hub(const HubExportRequest& request) {
+int export_hub(const HubExportRequest& request) {
   Activity activity("opening the checkpoint");
   const auto opened = checkpoint::open_checkpoint(request.checkpoint);
   const auto with_adapters = merged(*opened, request);
   const TensorSource& weights = with_adapters ? *with_adapters : *opened;
   hub::ExportOptions options;
-  options.max_shard_bytes = static_cast<std::int64_t>(request.max_shard_gb * 1e9);
+  if (request.max_shard_gb)
+    options.max_shard_bytes = static_cast<std::int64_t>(*request.max_shard_gb * 1e9);
   if (!request.dtype.empty()) options.dtype = checkpoint::dtype_named(request.dtype);
   const hub::SideFiles files = side_files(*opened, request, options);
   const hub::ExportPlan plan = hub::plan_export(weights, options);
@@ -112,19 +152,16 @@ void export_hub(const HubExportRequest& request) {
   activity.now("writing weights, bytes");
   hub::write_export(weights, plan, files, out,
                     [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
-  if (request.json) {
-    std::cout << nlohmann::json({{"schema", "trellis.checkpoint_export/1"},
-                                 {"folder", out.address()},
-                                 {"bytes", plan.bytes},
-                                 {"parameters", plan.parameters},
-                                 {"files", plan.shards.size()}})
-                     .dump(1)
-              << "\n";
-  } else {
-    std::cout << fmt::format("{}: {} parameters, {} in {} files of weights\n",
-                             terminal_line(out.address()), plan.parameters,
-                             analysis::human_bytes(plan.bytes), plan.shards.size());
+  std::optional<Comparison> read_back;
+  if (request.verify) {
+    activity.now("reading the weights back, tensors");
+    read_back = checkpoint::verify_export(
+        weights, plan, files, out,
+        [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
   }
+  request.json ? print_json(plan, out, read_back) : print_text(plan, out, read_back);
+  const bool is_equal = !read_back || read_back->differences.empty();
+  return static_cast<int>(is_equal ? ExitCode::kOk : ExitCode::kParity);
 }
 
 void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code) {
@@ -156,21 +193,21 @@ void add_checkpoint_export_hf(CLI::App& checkpoint, int& exit_code) {
   verb->add_option("--dtype", request->dtype, "of all weights; none: as they are")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   verb->add_option("--max-shard-size", request->max_shard_gb,
-                   "GB of a file of weights; a larger tensor has its own file")
-      ->capture_default_str()
+                   "GB of a file of weights; a larger tensor has its own file; none: the files of "
+                   "--like's index, or 5")
       ->check(above_zero());
   verb->add_flag("--merge-adapters", request->merge_adapters,
                  "W + scale · B · A in place of each weight that LoRA adapters belong to");
+  verb->add_flag("--verify", request->verify,
+                 "then read the folder back and compare every byte of every tensor with the "
+                 "checkpoint: those that differ most are shown, exit code 5");
   verb->add_flag("--json", request->json, "one JSON document");
   verb->footer(
       "Examples:\n  trellis checkpoint export-hf run/checkpoints/a.ckpt --out llama-hf\n"
       "  trellis checkpoint export-hf run/checkpoints/a.ckpt --out llama-hf --like Llama-3-8B "
-      "--dtype bfloat16\n"
+      "--dtype bfloat16 --verify\n"
       "An export that was interrupted goes on after the files that it finished.");
-  verb->callback([request, &exit_code] {
-    export_hub(*request);
-    exit_code = 0;
-  });
+  verb->callback([request, &exit_code] { exit_code = export_hub(*request); });
 }
 
 }  // namespace trellis::cli

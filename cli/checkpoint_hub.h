@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,12 +11,14 @@ namespace trellis::cli {
 struct HubExportRequest {
   std::string checkpoint = {}, out = {}, like = {}, tokenizer = {}, config_file = {}, dtype = {};
   std::vector<std::string> overrides = {};
-  std::int64_t vocab_size = 0;  ///< 0: as the configuration pads it
-  double max_shard_gb = 5;
+  std::int64_t vocab_size = 0;              ///< 0: as the configuration pads it
+  std::optional<double> max_shard_gb = {};  ///< none: as the index of `like`, or 5
   bool merge_adapters = false, json = false;
+  bool verify = false;  ///< read it back
 };
 
-/// Writes the folder and prints. Throws ConfigError, OutputError.
-void export_hub(const HubExportRequest& request);
+/// Writes the folder and prints. The exit code: 5 when what was read back is not what was written.
+/// Throws ConfigError, OutputError.
+[[nodiscard]] int export_hub(const HubExportRequest& request);
 
 }  // namespace trellis::cli

@@ -60,6 +60,14 @@ PAIRS = {
     ),
 }
 
+# Next to the weights: of a tokenizer whose special tokens are none of the usual ones.
+TOKENIZER = {
+    "tokenizer_config.json": '{"bos_token": "<b>", "eos_token": "<e>", "model_max_length": 16}',
+    "special_tokens_map.json": '{"bos_token": "<b>", "eos_token": "<e>"}',
+    "added_tokens.json": '{"<b>": 7, "<e>": 8, "<pad>": 256}',
+    "tokenizer.json": '{"version": "1.0", "added_tokens": [{"id": 7, "content": "<b>"}]}',
+}
+
 
 class Case(cli_case.CheckedCase):
     def run_of(self, name, *args, returncode=0):
@@ -101,6 +109,70 @@ class Layouts(Case):
         resume = f"exp_manager.resume_from_checkpoint={saved}/m--step=5.ckpt"
         result = self.run_of("more", *layout(2), "trainer.max_steps=6", resume, returncode=2)
         self.assertIn("has no optimizer.state.exp_avg.", result.stderr)
+
+
+class HuggingFace(Case):
+    """With a training in between, of four families: integration/hugging_face. Merged adapters of
+    TP 2 × PP 2: integration/adapters:SaveModes."""
+
+    def test_a_mixture_through_another_layout_and_back(self):
+        import torch
+        import transformers
+
+        torch.manual_seed(3)
+        sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=257)
+        heads = dict(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16)
+        ids = dict(bos_token_id=7, eos_token_id=[8, 9], pad_token_id=256)
+        config = transformers.MixtralConfig(num_local_experts=4, **sizes, **heads, **ids)
+        hub, back = self.dir / "hub", self.dir / "back"
+        model = transformers.MixtralForCausalLM(config).to(torch.bfloat16)
+        model.save_pretrained(hub, max_shard_size=30_000)
+        for name, text in TOKENIZER.items():
+            (hub / name).write_text(text)
+        words = [each for each in SMALL if each not in ("--device", "cpu")]
+        self.trellis(
+            *("checkpoint", "import-hf", hub, *words, *layout(8, 2, 2, 2, experts=4)),
+            *("model.num_layers=2", "precision.type=mixed_precision"),
+            *("--config", QUICKSTART, "--out", "native.ckpt"),
+        )
+        self.assertEqual(len(list((self.dir / "native.ckpt/model").iterdir())), 8)
+        export = ["checkpoint", "export-hf", "native.ckpt", "--like", hub, "--verify"]
+        said = self.trellis(*export, "--out", back)
+        self.assertIn("every byte is that of the checkpoint", said.stdout)
+        files = {path.name: path.read_bytes() for path in hub.iterdir()}
+        self.assertGreater(len(files), 8)
+        self.assertEqual(files, {path.name: path.read_bytes() for path in back.iterdir()})
+        said = json.loads(self.trellis(*export, "--out", "c", "--json").stdout)["verified"]
+        elements = sum(each.numel() for each in model.state_dict().values())
+        self.assertEqual((said["bytes"], said["differences"]), (2 * elements, []))
+
+    def test_differences_are_ranked_by_their_l2_norm(self):
+        """And so shown by `diff`; the norms are torch's."""
+        import torch
+
+        torch.manual_seed(4)
+        ours = {f"layer.{i}.weight": torch.randn(7, 5) for i in range(6)}
+        theirs = {key: value.clone() for key, value in ours.items()}
+        norms = {}
+        for key, scale in (
+            ("layer.4.weight", 1e-3),
+            ("layer.1.weight", 3.0),
+            ("layer.3.weight", 1),
+        ):
+            theirs[key] += scale * torch.randn(7, 5)
+            norms[key] = (ours[key].double() - theirs[key].double()).norm().item()
+        for name, tensors in (("a", ours), ("b", theirs)):
+            (self.dir / name).mkdir()
+            torch.save(tensors, self.dir / name / "checkpoint.pt")
+        shown = self.trellis("checkpoint", "diff", "a", "b", "--top", 2, returncode=5).stdout
+        rows = [line.split()[0] for line in shown.splitlines() if "layer." in line]
+        self.assertEqual(rows, ["layer.1.weight", "layer.3.weight"])
+        self.assertIn("1 more", shown)
+        found = self.trellis("checkpoint", "diff", "a", "b", "--json", returncode=5).stdout
+        found = {row["key"]: row["l2"] for row in json.loads(found)["differences"]}
+        self.assertEqual(found.keys(), norms.keys())
+        for key, norm in norms.items():
+            self.assertAlmostEqual(found[key], norm, delta=1e-12 * norm)
 
 
 class CutRuns(Case):

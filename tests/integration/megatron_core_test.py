@@ -182,7 +182,8 @@ class OurFolders(Case):
         self.check("gpt")
 
     def test_a_training_with_its_states(self):
-        """Every state has the place of its weight; the way back gives each bit again."""
+        """Every state has the place of its weight; the way back gives each bit again. What the
+        training saves as torch_dist itself has the bytes of the converted one."""
         on_the_cpu()
         from megatron.core import dist_checkpointing
 
@@ -190,12 +191,18 @@ class OurFolders(Case):
             *("train", SOURCE / "examples/quickstart.yaml", *OURS, "trainer.max_steps=2"),
             *("exp_manager.create_checkpoint_callback=true", "--device", "cpu"),
             *("exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 1}",),
+            "model.dist_ckpt_format=torch_dist",
             f"exp_manager.explicit_log_dir={self.dir / 'run'}",
         )
         (saved,) = (self.dir / "run/checkpoints").glob("*-last.ckpt")
         self.trellis("checkpoint", "convert", saved, "--to", "megatron", "--out", "ours")
         self.trellis("checkpoint", "diff", saved, "ours")
-        plain = dist_checkpointing.load_plain_tensors(str(self.dir / "ours"))
+        direct = saved / "iter_0000002"
+        self.assertEqual((saved / "latest_checkpointed_iteration.txt").read_text(), "2")
+        files = {path.name: path.read_bytes() for path in (self.dir / "ours").iterdir()}
+        self.assertIn("metadata.json", files)
+        self.assertEqual(files, {path.name: path.read_bytes() for path in direct.iterdir()})
+        plain = dist_checkpointing.load_plain_tensors(str(direct))
         self.trellis("checkpoint", "convert", saved, "--to", "full", "--out", "whole.pt")
         whole = torch.load(self.dir / "whole.pt", weights_only=True)
         for state in ("", "optimizer.state.exp_avg.", "optimizer.state.exp_avg_sq."):
@@ -223,10 +230,10 @@ class OurFolders(Case):
         self.check_goes_on(saved)
 
     def check_goes_on(self, saved):
-        """A training goes on from the native checkpoint, from ours of Megatron and from a folder
-        that names it alike."""
+        """A training goes on from the native checkpoint, from what it saved as Megatron has it,
+        and from a folder that names the converted one alike."""
         losses = []
-        for name in (saved, self.dir / "ours", self.dir / "root"):
+        for name in (saved, saved / "iter_0000002", self.dir / "root"):
             if name.name == "root":
                 name.mkdir()
                 (self.dir / "ours").rename(name / "iter_0000002")

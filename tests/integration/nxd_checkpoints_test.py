@@ -120,12 +120,12 @@ def shard(name, tensor, tp):
     return tensor.chunk(TP, axis)[tp].clone()
 
 
-def local_weights(whole, tp, pp):
+def local_weights(whole, tp, pp, stages=PP):
     """The state dict of a rank, in the order of the model: gate and up are one weight."""
     local = {}
     for name, tensor in whole.items():
         layer = int(name.split(".")[2]) if ".layers." in name else None
-        stage = 0 if "embed" in name else PP - 1 if layer is None else layer * PP // LAYERS
+        stage = 0 if "embed" in name else stages - 1 if layer is None else layer * stages // LAYERS
         if stage != pp or "up_proj" in name:
             continue
         part = shard(name, tensor, tp)
@@ -136,9 +136,9 @@ def local_weights(whole, tp, pp):
     return local
 
 
-def optimizer_state(states, tp, pp, dp, step):
+def optimizer_state(states, tp, pp, dp, step, stages=PP, copies=DP):
     """NxD's ZeRO-1: numbers count through the groups, those with weight decay first."""
-    locals_ = {state: local_weights(whole, tp, pp) for state, whole in states.items()}
+    locals_ = {s: local_weights(whole, tp, pp, stages) for s, whole in states.items()}
     names = list(next(iter(locals_.values())))
     groups = [
         [n for n in names if locals_["exp_avg"][n].dim() > 1],
@@ -149,7 +149,7 @@ def optimizer_state(states, tp, pp, dp, step):
         first = len(base)
         for number, name in enumerate(group, first):
             base[number] = {
-                state: local[name].chunk(DP)[dp].clone() for state, local in locals_.items()
+                state: local[name].chunk(copies)[dp].clone() for state, local in locals_.items()
             }
             base[number]["step"] = torch.tensor(float(step))
             shapes[number] = locals_["exp_avg"][name].shape
@@ -319,6 +319,43 @@ class LegacyNxd(Case):
             file.unlink()  # NxD 0.6 and older wrote none
         self.convert(folder, "--weights-only", *ONE_RANK)
         self.check(weights)
+
+    def check_goes_on(self, folder, weights, states):
+        """In another layout: every tensor, and the losses of the converted one."""
+        self.convert(folder, *ONE_RANK)
+        self.check(weights, states)
+        runs = [self.goes_on(each, f"run-{each}", *ONE_RANK) for each in ("native", folder.name)]
+        converted, direct = ([(line["step"], line["loss"]) for line in run] for run in runs)
+        self.assertEqual([step for step, _ in direct], [6, 7])
+        self.assertEqual(direct, converted)
+
+    def test_a_training_goes_on_with_states_of_zero1(self):
+        """save() and save_sharded_state_dict(), xser; the step is what the optimizer counted."""
+        folder, weights = self.dir / "legacy", whole_weights(1)
+        states = {"exp_avg": whole_weights(2), "exp_avg_sq": whole_weights(3)}
+        for tp in range(TP):
+            local = {"model": local_weights(weights, tp, 0, stages=1)}
+            save(folder / f"tp_rank_{tp:02d}_pp_rank_00", local, xser=True)
+            for dp in range(DP):
+                state = optimizer_state(states, tp, 0, dp, 5, stages=1)
+                save(folder / f"optim.dp_rank_{dp:02d}.tp_rank_{tp:02d}", state, xser=False)
+        self.check_goes_on(folder, weights, states)
+        (folder / "optim.dp_rank_01.tp_rank_00").unlink()
+        error = self.convert(folder, returncode=2).stderr
+        self.assertIn("optim.dp_rank_01.tp_rank_00: is missing", error)
+
+    def test_a_training_goes_on_with_states_next_to_the_weights(self):
+        """Of torch's optimizer, in the dict that save() got."""
+        folder, weights = self.legacy(xser=False)
+        states = {"exp_avg": whole_weights(2), "exp_avg_sq": whole_weights(3)}
+        for pp in range(PP):
+            for tp in range(TP):
+                file = folder / f"tp_rank_{tp:02d}_pp_rank_{pp:02d}/checkpoint.pt"
+                zero1 = optimizer_state(states, tp, pp, 0, 5, copies=1)
+                state = {"state": zero1["base_state"], "param_groups": zero1["param_groups"]}
+                content = torch.load(file, weights_only=True)
+                torch.save({**content, "optimizer": state}, file)
+        self.check_goes_on(folder, weights, states)
 
 
 class Nnm(Case):

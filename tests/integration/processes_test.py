@@ -296,6 +296,35 @@ class Checkpoints(ProcessesCase):
         self.processes(4, "started", *begins)
         self.assertEqual(self.losses("started"), self.losses("threads"))
 
+    def test_modes_of_strictness_count_the_weights_of_all_processes(self):
+        """Each process has one stage of the pipeline: weights of the other are not missing."""
+        import torch
+
+        self.threads("part", "trainer.max_steps=1", *SAVES)
+        (checkpoint,) = (self.dir / "part/checkpoints").glob("*-last.ckpt")
+        whole = self.dir / "whole.pt"
+        converted = self.trellis(
+            *("checkpoint", "convert", checkpoint, "--to", "full", "--weights-only", "--out", whole)
+        )
+        self.assertEqual(converted.returncode, 0, converted.stderr[-2000:])
+        weights = torch.load(whole, weights_only=True)
+        weights["model.layers.0.other.weight"] = weights.pop("model.norm.weight")
+        torch.save(weights, whole)
+        texts = {
+            "whole.pt: has no": "whole.pt: has no model.norm.weight",
+            "no rank asks for": "no rank asks for model.layers.0.other.weight",
+        }
+        begins = ("trainer.max_steps=1", "precision.type=fp32", "--init-from", whole)
+        for mode, code in (("raise_all", 2), ("log_all", 0)):
+            with self.subTest(mode):
+                strictness = f"model.dist_ckpt_load_strictness={mode}"
+                found = self.processes(2, mode, *begins, strictness, code=code)
+                said = "".join(error for _, _, error in found)
+                for start, text in texts.items():
+                    self.assertIn(text, said)
+                    self.assertEqual(said.count(text), said.count(start), said)
+        self.assertEqual(len(self.losses("log_all")), 1)
+
     def test_sigterm_on_any_process_saves_in_all_and_exits_0(self):
         jobs = self.start(4, "run", "--device", "cpu", "trainer.max_steps=100000", *SAVES)
         self.wait_for_a_step("run")

@@ -60,11 +60,11 @@ class S3(unittest.TestCase):
         port = server.get_host_and_port()[1]
         self.client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
         self.client.create_bucket(Bucket="bucket")
-        proxy, self.failed = failing_proxy(port, FAILING, 1)
-        self.addCleanup(proxy.server_close)
-        self.addCleanup(proxy.shutdown)
+        self.proxy, self.failed = failing_proxy(port, FAILING, 1)
+        self.addCleanup(self.proxy.server_close)
+        self.addCleanup(self.proxy.shutdown)
         self.options = (
-            f"?endpoint_override=127.0.0.1:{proxy.server_port}&scheme=http&region=us-east-1"
+            f"?endpoint_override=127.0.0.1:{self.proxy.server_port}&scheme=http&region=us-east-1"
         )
 
     def at(self, path):
@@ -92,11 +92,11 @@ class S3(unittest.TestCase):
             *args,
         ]
 
-    def saving(self, prefix):
+    def saving(self, prefix, keep=2, every=2):
         return (
             "exp_manager.create_checkpoint_callback=true",
-            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, save_top_k: 2, "
-            "every_n_train_steps: 2, filename: 'm--{step}', "
+            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, "
+            f"save_top_k: {keep}, every_n_train_steps: {every}, filename: 'm--{{step}}', "
             f"dirpath: '{self.at(prefix)}'}}",
         )
 
@@ -149,6 +149,45 @@ class S3(unittest.TestCase):
         self.trellis("checkpoint", "diff", source, resharded)
         self.assertEqual([key for key in self.objects("") if "-unfinished" in key], [])
         self.assertGreater(len(self.failed), 20)
+
+    def test_a_stop_after_any_change_leaves_the_last_complete_checkpoint(self):
+        """What the bucket holds after each upload and deletion of a training is what a process
+        that ends there leaves."""
+        states, contents = [], {}
+
+        def changed():
+            found = self.client.list_objects_v2(Bucket="bucket", Prefix="stops/")
+            found = found.get("Contents", [])
+            state = {o["Key"]: o["ETag"] for o in found if not o["Key"].endswith("/")}
+            for key, tag in state.items():
+                if (key, tag) not in contents:
+                    got = self.client.get_object(Bucket="bucket", Key=key)
+                    contents[key, tag] = got["Body"].read()
+            if not states or states[-1] != state:
+                states.append(state)
+
+        self.proxy.share, self.proxy.changed = 0, changed
+        saving = (*self.saving("stops", keep=1, every=1), "trainer.max_steps=3")
+        self.trellis(*self.training("run", *saving))
+        newest, partial, verified = 0, 0, set()
+        for number, state in enumerate(states):
+            folder = self.dir / f"after{number}"
+            for key, tag in state.items():
+                file = folder / key
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(contents[key, tag])
+            listed = json.loads(self.trellis("checkpoint", "list", folder / "stops", "--json"))
+            listed = {each["tag"]: each["step"] for each in listed["checkpoints"]}
+            self.assertGreaterEqual(max(listed.values(), default=0), newest, number)
+            newest = max(listed.values(), default=0)
+            partial += any(key.endswith("-unfinished") for key in state)
+            for name in listed:
+                files = frozenset(each for each in state.items() if f"/{name}/" in each[0])
+                if files not in verified:
+                    self.trellis("checkpoint", "verify", folder / "stops" / name)
+                verified.add(files)
+        self.assertEqual(newest, 3)
+        self.assertGreater(partial, 20)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ void read_params(SectionReader params, CheckpointSection& section) {
 
 /// Megatron's modes of which a run can do what they say: return_* would hand names to a program.
 void dist_ckpt_fields(Fields& fields, DistCkptSection& s) {
+  fields.one_of("dist_ckpt_format", s.format, {"nxd", "torch_dist"});
   fields.boolean("dist_ckpt_parallel_save", s.parallel_save);
   fields.boolean("dist_ckpt_assume_constant_structure", s.assume_constant_structure);
   fields.one_of("dist_ckpt_load_strictness", s.load_strictness,

@@ -285,6 +285,22 @@ void check_features(const RunConfig& config, SectionReaders& r) {
   }
 }
 
+/// Megatron-core's form of what a training saves.
+void check_torch_dist(const RunConfig& config, SectionReaders& r) {
+  if (config.model.dist_ckpt.format != "torch_dist") return;
+  const std::string& architecture = config.model.architecture;
+  std::string what;
+  if (architecture != "llama" && architecture != "gpt") what = "a model of " + architecture;
+  if (config.model.moe) what = "a mixture of experts";
+  if (config.model.lora) what = "a training of adapters";
+  if (config.exp_manager.checkpoints.masters_replace_weights)
+    what = "exp_manager.avoid_saving_lower_precision_weights";
+  if (!what.empty())
+    r.model.problem("dist_ckpt_format", fmt::format("torch_dist is not written for {}: expected "
+                                                    "nxd or null",
+                                                    what));
+}
+
 }  // namespace
 
 void cross_check(const RunConfig& config, SectionReaders& readers) {
@@ -298,6 +314,7 @@ void cross_check(const RunConfig& config, SectionReaders& readers) {
   check_gate(config, readers);
   check_fully_sharded(config, readers);
   check_lora(config, readers);
+  check_torch_dist(config, readers);
   check_prompt(config, readers);
   check_preferences(config, readers);
   check_end(config, readers);

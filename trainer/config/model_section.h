@@ -145,9 +145,10 @@ struct OrpoSection {
   bool operator==(const OrpoSection&) const = default;
 };
 
-/// NeMo's `model.dist_ckpt_*`: how ranks share the work of checkpoints.
+/// NeMo's `model.dist_ckpt_*`: what checkpoints are, and how ranks share the work.
 struct DistCkptSection {
-  bool parallel_save = true;  ///< equal files are shared out among the ranks that could write them
+  std::string format = "nxd";  ///< torch_dist: a folder of Megatron-core in each of NxD's, too
+  bool parallel_save = true;   ///< equal files are shared out among the ranks that could write them
   bool assume_constant_structure = true;  ///< a run plans and validates its saves once
   std::string load_strictness = "assume_ok_unexpected";  ///< Megatron's name
   bool operator==(const DistCkptSection&) const = default;

@@ -13,9 +13,12 @@
 #include "trainer/checkpoint/containers/convert.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/compare.h"
+#include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
+#include "trainer/checkpoint/conversion/verify_export.h"
 #include "trainer/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/checkpoint/storage/place.h"
 
 namespace trellis::checkpoint {
@@ -207,11 +210,121 @@ TEST(Compare, NotANumberEqualsItselfAndNothingElse) {
   write_full(folder.path() / "a", {{"w", NAN}, {"z", 0.0F}});
   write_full(folder.path() / "b", {{"w", -NAN}, {"z", -0.0F}});
   EXPECT_TRUE(compared(folder).differences.empty());
+  const Comparison bits = compared(folder, {.every_bit = true});
+  ASSERT_EQ(bits.differences.size(), 2U);
+  EXPECT_EQ(bits.differences[1].elements, 6);
+  EXPECT_EQ(bits.differences[1].max_abs, 0);
   write_full(folder.path() / "b", {{"w", 1}, {"z", NAN}});
   const Comparison result = compared(folder, {.tolerance = 1e9});
   ASSERT_EQ(result.differences.size(), 2U);
   EXPECT_EQ(result.differences[0].elements, 6);
   EXPECT_EQ(result.differences[0].max_abs, INFINITY);
+}
+
+/// One layer; the source's tables have three rows more than the vocabulary.
+constexpr const char* kLlama = R"({"model_type": "llama", "vocab_size": 5, "hidden_size": 4,
+  "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "architectures": ["LlamaForCausalLM"]})";
+
+/// A file of bf16 weights of such a model, as a source.
+std::unique_ptr<TensorSource> llama_source(const std::string& folder) {
+  const auto map =
+      hugging_face::weight_map(hugging_face::read_hub_config(kLlama, "config.json"), "model.",
+                               /*with_head=*/false);
+  TorchFileWriter writer(open_storage(folder)->create("checkpoint.pt"));
+  std::mt19937 random(5);
+  Value root = Value::dict();
+  for (const hugging_face::NamedTensor& native : map.native) {
+    TensorMeta meta{.dtype = DType::kBFloat16, .shape = native.shape};
+    if (native.is_table) meta.shape[0] += 3;
+    std::vector<float> numbers(static_cast<std::size_t>(elements_of(meta.shape)));
+    for (float& number : numbers) number = std::normal_distribution<float>()(random);
+    std::vector<std::byte> bytes(2 * numbers.size());
+    convert_elements(DType::kFloat32, bytes_of(numbers), meta.dtype, bytes);
+    root.set(native.name, Value::tensor(writer.add_tensor(meta, bytes)));
+  }
+  writer.finish(root);
+  return open_checkpoint(folder);
+}
+
+TEST(VerifyExport, NamesWhatIsNotWhatWasWritten) {
+  const TemporaryDirectory folder;
+  const auto source = llama_source(folder.path() / "a");
+  const Place out = open_place(folder.path() / "b");
+  const hugging_face::SideFiles files{{"config.json", kLlama}, {"tokenizer.json", "{}"}};
+  const auto plan = hugging_face::plan_export(*source, {.config_text = kLlama,
+                                                        .config_place = "config.json",
+                                                        .dtype = DType::kFloat32,
+                                                        .max_shard_bytes = 200});
+  hugging_face::write_export(*source, plan, files, out);
+  const auto verified = [&] {
+    return verify_export(*source, plan, files, out, [](std::int64_t, std::int64_t) {});
+  };
+  const Comparison good = verified();
+  EXPECT_EQ(good.tensors, static_cast<std::int64_t>(plan.map.native.size()));
+  EXPECT_EQ(good.bytes, plan.bytes);
+  EXPECT_TRUE(good.differences.empty());
+  // The sign of the last weight of the last file, in which tensors are by name.
+  const std::string path = join_path(out.path, plan.shards.back().file);
+  std::string text = out.storage->read_text(path);
+  text.back() = static_cast<char>(text.back() ^ 0x80);
+  out.storage->write_text(path, text);
+  const Comparison bad = verified();
+  ASSERT_EQ(bad.differences.size(), 1U);
+  EXPECT_EQ(bad.differences[0].key, "model.norm.weight");
+  EXPECT_EQ(bad.differences[0].elements, 1);
+  EXPECT_GT(bad.differences[0].l2, 0);
+  out.storage->write_text(join_path(out.path, "tokenizer.json"), "[]");
+  EXPECT_THROW((void)verified(), ConfigError);
+}
+
+/// Path → content.
+std::map<std::string, std::string> files_of(Storage& storage, const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const Entry& entry : storage.list(folder, /*recursive=*/true)) {
+    if (!entry.is_directory)
+      files[entry.path.substr(folder.size())] = storage.read_text(entry.path);
+  }
+  return files;
+}
+
+/// Stops `write` at each of its changes, one after the other. Until it is complete the folder does
+/// not open; the same call then gives the bytes of one that nothing stopped.
+void stop_at_every_change(const std::string& root,
+                          const std::function<void(const Place& place)>& write) {
+  const auto storage = open_storage(root);
+  write({storage, "whole"});
+  const auto expected = files_of(*storage, "whole");
+  bool stopped = true;
+  int incomplete = 0;
+  for (std::int64_t last = 1; stopped; ++last) {
+    const Place place{storage, "cut" + std::to_string(last)};
+    stopped = false;
+    storage->faults().set_hook([&](const FaultPoint& point) {
+      stopped = point.number >= last;
+      if (stopped) throw StorageStopped();
+    });
+    try {
+      write(place);
+    } catch (const StorageStopped&) {}
+    storage->faults().set_hook({});
+    const bool is_whole = storage->exists(place.path) && files_of(*storage, place.path) == expected;
+    if (!is_whole) {
+      ++incomplete;
+      EXPECT_THROW((void)open_checkpoint(place.address()), ConfigError) << "change " << last;
+    }
+    if (stopped) write(place);
+    EXPECT_EQ(files_of(*storage, place.path), expected) << "change " << last;
+  }
+  EXPECT_GT(incomplete, 5);
+}
+
+TEST(Restart, AFolderOfMegatronBeginsAgainAfterAStopAtAnyChange) {
+  const TemporaryDirectory folder;
+  const auto source = llama_source(folder.path() / "a");
+  stop_at_every_change(folder.path(), [&](const Place& place) {
+    write_megatron(*source, place, {}, {.heads = 2, .kv_heads = 1}, {});
+  });
 }
 
 TEST(OpenCheckpoint, NamesTheFormatsAndWhatIsThere) {

@@ -18,6 +18,8 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.backend, self.share, self.chance = backend, share, random.Random(seed)
         self.failed = []  # methods of the requests that failed
+        self.changed = None  # called after each request that may change something
+        self.changes = threading.Lock()
 
     def handle_error(self, request, client_address):
         """A client that was killed cuts its connections."""
@@ -59,6 +61,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return
             self.answer(503, [], str(len(SLOW_DOWN)), SLOW_DOWN)
             return
+        if self.server.changed is None or self.command in ("GET", "HEAD"):
+            self.forward(body)
+            return
+        with self.server.changes:
+            self.forward(body)
+            self.server.changed()
+
+    def forward(self, body):
         connection = http.client.HTTPConnection("127.0.0.1", self.server.backend)
         headers = {
             k: v for k, v in self.headers.items() if k.lower() not in ("expect", "content-length")

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/trainer/checkpoint/spread.h"
 #include "trainer/checkpoint/conversion/compare.h"
@@ -17,6 +20,7 @@
 #include "trainer/checkpoint/training/write_native.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/formats/native/rank_state_file.h"
+#include "trainer/checkpoint/state/shared_load.h"
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
 
@@ -225,6 +229,45 @@ TEST(Resume, WeightsHaveMastersWhereTheyAreLeftOut) {
   EXPECT_EQ(weights.losses.begin()->first, 1);
 }
 
+TEST(SharedLoad, EachItemIsReadOnceByARankThatNeedsIt) {
+  constexpr std::size_t kItems = 23;
+  constexpr int kRanks = 4;
+  std::vector<LoadItem> items;
+  for (std::size_t i = 0; i < kItems; ++i)
+    items.push_back({"item " + std::to_string(i), static_cast<std::int64_t>(8 * (i + 1))});
+  SharedLoad shared(items, kRanks);
+  const auto needs = [](int rank, std::size_t item) {
+    return (item + static_cast<std::size_t>(rank)) % 3 != 0;
+  };
+  std::mutex mutex;
+  std::map<std::size_t, std::vector<int>> readers;
+  runtime::WorldOptions world;
+  world.world_size = kRanks;
+  runtime::run_ranks(world, [&](runtime::RankContext& rank) {
+    LiveTensor into;
+    into.values = at::full({kItems}, -1, at::kDouble);
+    std::vector<LoadCopy> copies;
+    for (std::size_t i = 0; i < kItems; ++i) {
+      const Shape place{static_cast<std::int64_t>(i)};
+      if (needs(rank.rank(), i)) copies.push_back({&into, {{{i, {{0}, {1}}, place}}, 1}});
+    }
+    shared.load(rank, copies, [&](std::size_t item) {
+      const std::scoped_lock lock(mutex);
+      readers[item].push_back(rank.rank());
+      return at::full({1}, static_cast<double>(item), at::kDouble);
+    });
+    for (std::size_t i = 0; i < kItems; ++i) {
+      const double got = into.values[static_cast<std::int64_t>(i)].item<double>();
+      EXPECT_EQ(got, needs(rank.rank(), i) ? static_cast<double>(i) : -1);
+    }
+  });
+  EXPECT_EQ(readers.size(), kItems);
+  for (const auto& [item, ranks] : readers) {
+    EXPECT_EQ(ranks.size(), 1U) << item;
+    EXPECT_TRUE(needs(ranks.front(), item)) << item;
+  }
+}
+
 /// Replaces one layer's norm by another name in a checkpoint.
 void rename_norm(const fs::path& checkpoint) {
   native::Manifest manifest =
@@ -327,6 +370,32 @@ TEST(SaveOptions, CopiesOfAnAsynchronousSaveStayInTheirBuffer) {
     ASSERT_TRUE(fs::exists(folder.path() / "a/done"));
     const native::RankStateFile file({open_storage(folder.path().string()), "a"}, "model/3_5.pt");
     EXPECT_TRUE(file.tensor(file.root()).equal(content + 3));
+  }
+}
+
+TEST(SaveOptions, TorchDistThatIsNotWrittenCostsNeitherTheCheckpointNorTheTraining) {
+  RunConfig config = saving(spreads()[0], 1, 2);
+  config.model.dist_ckpt.format = "torch_dist";
+  for (const int failing : {1, 2}) {
+    const TemporaryDirectory folder;
+    bool is_error = false;
+    try {
+      (void)train(config, folder.path(), [&](RunCheckpoints& checkpoints) {
+        checkpoints.storage().faults().set_hook([=](const FaultPoint& point) {
+          if (point.path.find("/iter_000000" + std::to_string(failing)) != std::string::npos)
+            throw OutputError("disk on fire");
+        });
+      });
+    } catch (const Error& error) {
+      is_error = true;
+      EXPECT_THAT(error.what(), HasSubstr("was not saved: as torch_dist: disk on fire"));
+    }
+    EXPECT_EQ(is_error, failing == 2) << "of the last one";
+    for (const int step : {1, 2}) {
+      const fs::path saved = checkpoint_of(config, folder.path(), step);
+      EXPECT_TRUE(fs::exists(saved / "done"));
+      EXPECT_EQ(fs::exists(saved / "latest_checkpointed_iteration.txt"), step != failing);
+    }
   }
 }
 

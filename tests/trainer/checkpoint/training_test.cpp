@@ -377,6 +377,40 @@ TEST(Lifecycle, IncompleteCheckpointsAreNoneAndGo) {
       << "only what our marks name is removed";
 }
 
+TEST(Lifecycle, TwoRunsInOneFolderAreRefusedAndTheFirstLosesNothing) {
+  const TemporaryDirectory folder;
+  const RunConfig config = small_run(2);
+  const fs::path mark = folder.path() / "under_way.ckpt-unfinished";
+  (void)train(config, folder.path(), [&](RunCheckpoints&) {
+    std::ofstream(mark) << "1";
+    EXPECT_THAT([&] { const RunCheckpoints second(config, folder.path(), std::nullopt); },
+                testing::ThrowsMessage<ConfigError>(HasSubstr("another run saves")));
+    EXPECT_TRUE(fs::exists(mark)) << "its save would be taken for a remainder";
+  });
+  const RunCheckpoints next(config, folder.path(), std::nullopt);
+  EXPECT_FALSE(fs::exists(mark));
+}
+
+TEST(Lifecycle, ClocksThatJumpChangeNothing) {
+  const TemporaryDirectory folder;
+  RunConfig config = small_run(4);
+  (void)train(config, folder.path());
+  const fs::path older = folder.path() / "m--step=2-consumed_samples=16.0.ckpt";
+  const auto now = fs::file_time_type::clock::now();
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder.path())) {
+    const bool is_older = entry.path().string().starts_with(older.string());
+    fs::last_write_time(entry.path(), now + std::chrono::hours(is_older ? 90'000 : -90'000));
+  }
+  config.trainer.max_steps = 5;
+  config.exp_manager.checkpoints.resume_if_exists = true;
+  config.exp_manager.checkpoints.save_top_k = 1;
+  config.exp_manager.checkpoints.every_n_train_steps = 5;
+  EXPECT_EQ(find_resume(config, folder.path())->point.step, 4);
+  (void)train(config, folder.path());
+  EXPECT_FALSE(fs::exists(older)) << "retention goes by what was saved last";
+  EXPECT_EQ(CheckpointFolder(open_storage(folder.path())).newest()->step, 5);
+}
+
 TEST(Lifecycle, FoldersOfTheSameNameAreNotOverwritten) {
   const TemporaryDirectory folder;
   RunConfig config = small_run(2);

@@ -150,6 +150,7 @@ std::vector<std::string> values_of(const std::string& key) {
       {"model.activations_checkpoint_recompute", {"[LlamaMLP]"}},
       {"model.torch_dtype", {"bfloat16"}},
       {"model.model_type", {"mistral", "bert"}},
+      {"model.dist_ckpt_format", {"torch_dist"}},
       {"model.dist_ckpt_load_strictness", {"log_all"}},
       {"model.rope_scaling.rope_type", {"linear", "llama3"}},
       {"model.rope_scaling.type", {"linear", "llama3", "{}"}},

@@ -350,9 +350,15 @@ TEST(DistCkpt, KeysOfNeMoActOrAreRefusedByName) {
   EXPECT_THAT(other.resolved_yaml, HasSubstr("dist_ckpt_load_strictness: \"log_all\""));
   EXPECT_EQ(load_text(kBaseConfig, {"model.dist_ckpt_load_strictness=null"}).model.dist_ckpt,
             DistCkptSection());
+  EXPECT_EQ(load_text(kBaseConfig, {"model.dist_ckpt_format=torch_dist"}).model.dist_ckpt.format,
+            "torch_dist");
+  EXPECT_THAT(
+      problems_of(kBaseConfig, {"model.dist_ckpt_format=torch_dist",
+                                "exp_manager.avoid_saving_lower_precision_weights=true"}),
+      HasSubstr("dist_ckpt_format: torch_dist is not written for exp_manager.avoid_saving"));
   for (const auto& [key, text] : std::map<std::string, std::string>{
-           {"model.dist_ckpt_format=torch_dist", "convert --to megatron"},
-           {"model.dist_ckpt_torch_dist_multiproc=2", "convert --to megatron"},
+           {"model.dist_ckpt_format=zarr", "torch_dist"},
+           {"model.dist_ckpt_torch_dist_multiproc=2", "one thread writes"},
            {"model.dist_ckpt_parallel_load=false", "each file is read by one rank"},
            {"model.dist_ckpt_parallel_dist_opt=false", "the form that every layout opens"},
            {"model.dist_ckpt_load_strictness=return_all", "raise_all"},

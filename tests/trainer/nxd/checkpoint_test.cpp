@@ -1,8 +1,10 @@
 // NxD's save_checkpoint and load_checkpoint, and its older interface: each argument acts.
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -213,6 +215,11 @@ TEST(SaveCheckpoint, AsyncSaveIsOfItsCallAndHoldsTheStateOfIt) {
     const TensorDict first = training.weights();
     saved.save_checkpoint(training.rank,
                           {.tag = "a", .model = training.model.get(), .async_save = true});
+    // Without another call: NxD's own writes the mark at its next save only.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!fs::exists(folder.path() / "a/done") && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(fs::exists(folder.path() / "a/done"));
     training.step();
     const TensorDict second = training.weights();
     saved.save_checkpoint(training.rank, {.tag = "b", .model = training.model.get()});

@@ -40,8 +40,8 @@ class Piece {
 
 class TensorComparison {
  public:
-  TensorComparison(const TensorSource& a, const TensorSource& b, double tolerance)
-      : a_(a), b_(b), tolerance_(tolerance) {}
+  TensorComparison(const TensorSource& a, const TensorSource& b, const CompareOptions& options)
+      : a_(a), b_(b), tolerance_(options.tolerance), every_bit_(options.every_bit) {}
 
   /// Of the box at the beginning of both.
   void values(TensorDifference& result, const Shape& shape) {
@@ -52,7 +52,9 @@ class TensorComparison {
           result.a.dtype == result.b.dtype && piece_a_.bytes() == piece_b_.bytes();
       if (same_bits) return;
       const bool is_number = is_widenable(result.a.dtype) && is_widenable(result.b.dtype);
-      is_number ? numbers(result) : opaque(result, box.elements());
+      if (is_number) numbers(result);
+      if (!is_number || every_bit_) count_bytes(result, box.elements());
+      if (!is_number) result.l2 = result.max_abs = result.max_rel = INFINITY;
     });
     result.l2 = std::sqrt(result.l2);
   }
@@ -65,15 +67,16 @@ class TensorComparison {
       const double difference = std::abs(x[i] - y[i]);
       const double scale = std::max(std::abs(x[i]), std::abs(y[i]));
       // Written so that not-a-number differs from every number.
-      if (!(difference <= tolerance_ * (1 + std::abs(y[i])))) ++result.elements;
+      if (!every_bit_ && !(difference <= tolerance_ * (1 + std::abs(y[i])))) ++result.elements;
       const bool is_finite = std::isfinite(difference);
       result.l2 += is_finite ? difference * difference : INFINITY;
       result.max_abs = std::max(result.max_abs, is_finite ? difference : INFINITY);
       result.max_rel = std::max(result.max_rel, is_finite ? difference / scale : INFINITY);
     }
   }
-  /// Types without arithmetic here, such as eight-bit floats: by their bytes.
-  void opaque(TensorDifference& result, std::int64_t elements) {
+  /// Elements by their bytes: those of types without arithmetic here, such as eight-bit floats,
+  /// too.
+  void count_bytes(TensorDifference& result, std::int64_t elements) {
     const std::size_t a = piece_a_.bytes().size() / static_cast<std::size_t>(elements),
                       b = piece_b_.bytes().size() / static_cast<std::size_t>(elements);
     for (std::int64_t i = 0; i < elements; ++i) {
@@ -82,12 +85,12 @@ class TensorComparison {
                                                piece_b_.bytes().data() + place * b, a) == 0;
       result.elements += equal ? 0 : 1;
     }
-    result.l2 = result.max_abs = result.max_rel = INFINITY;
   }
 
   const TensorSource& a_;
   const TensorSource& b_;
   double tolerance_;
+  bool every_bit_;
   Piece piece_a_, piece_b_;
 };
 
@@ -140,7 +143,7 @@ Comparison compare(const TensorSource& a, const TensorSource& b, const CompareOp
   using Kind = TensorDifference::Kind;
   const std::map<std::string, Pair> pairs = pairs_of(a, b, options.weights_only);
   Comparison result;
-  TensorComparison comparison(a, b, options.tolerance);
+  TensorComparison comparison(a, b, options);
   for (const auto& [key, pair] : pairs) {
     TensorDifference difference{.key = key};
     if (pair.a != nullptr) difference.a = *pair.a;

@@ -13,6 +13,8 @@ struct CompareOptions {
   /// Elements a and b are equal when |a − b| ≤ tolerance · (1 + |b|). 0: the same bits, except that
   /// +0 equals −0 and any not-a-number any other.
   double tolerance = 0;
+  /// Zeros of different signs and different not-a-numbers differ too. REQUIRES: tolerance 0.
+  bool every_bit = false;
   bool weights_only = false;   ///< no optimizer states
   bool ignore_dtypes = false;  ///< values of different types are compared, and the types are not
 };

@@ -82,9 +82,9 @@ std::vector<std::string> files_of(const Place& place, const NxdFolder& folder) {
   for (int pp = 0; pp < folder.pp; ++pp) {
     for (int tp = 0; tp < folder.tp; ++tp) {
       files.push_back(folder.model_file(place, tp, pp));
-      const bool has_files = folder.kind == NxdFolder::Kind::kNxd && folder.has_optimizer;
+      const bool has_files = folder.has_optimizer && folder.optimizer_key.empty();
       for (int dp = 0; has_files && dp < folder.dp; ++dp)
-        files.push_back(native::optimizer_file(dp, tp, pp));
+        files.push_back(folder.optimizer_file(place, dp, tp, pp));
     }
   }
   return files;

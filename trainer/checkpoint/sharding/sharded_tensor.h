@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -62,7 +61,10 @@ struct ShardedTensor {
   bool operator==(const ShardedTensor&) const = default;
 };
 
-/// A part of a local tensor, and what it is globally. `local` counts in the local tensor.
+/// A part of a local tensor, and what it is globally. `local` counts in the local tensor. A local
+/// tensor that is several global ones, such as fused projections, is a list of them, and states of
+/// the optimizer have the same parts under other keys: Megatron's ShardedTensorFactory. What no
+/// part covers is padding; what is no part of anything is not saved: its LocalNonpersistentObject.
 struct ShardedPart {
   ShardedTensor tensor;
   Box local;
@@ -77,21 +79,6 @@ struct ShardedObject {
   /// "rng_state/shard_0.1_2.2": Megatron's name of it in a checkpoint.
   [[nodiscard]] std::string unique_key() const;
   bool operator==(const ShardedObject&) const = default;
-};
-
-/// A local tensor that is several global ones: fused projections, replicated heads. What no part
-/// covers is padding. Building gives the parts, merging copies each part into its place; an
-/// optimizer's states over the same elements use the same factory under other keys.
-struct ShardedTensorFactory {
-  std::string key;
-  ReplicaId replica_id;
-  /// The parts, `prefix` before each key.
-  std::function<std::vector<ShardedPart>(const std::string& prefix)> build;
-};
-
-/// Not saved: at load the value that is there stays.
-struct LocalNonpersistentObject {
-  std::string key;
 };
 
 }  // namespace trellis::checkpoint

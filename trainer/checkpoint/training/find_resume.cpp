@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "trainer/checkpoint/conversion/format_table.h"
 #include "trainer/checkpoint/conversion/layout/open_nxd.h"
+#include "trainer/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/nxd/nxd_folder.h"
 #include "trainer/checkpoint/formats/nxd/nxd_training.h"
@@ -27,8 +28,6 @@ using trainer::RunConfig;
 
 using LoaderPtr = std::unique_ptr<native::Loader>;
 
-constexpr const char* kMegatronTracker = "latest_checkpointed_iteration.txt";
-
 /// Null: there is none.
 LoaderPtr newest_of(const std::string& folder, int world_size) {
   const CheckpointFolder checkpoints(open_storage(folder));
@@ -39,21 +38,19 @@ LoaderPtr newest_of(const std::string& folder, int world_size) {
 
 /// The folder that Megatron's file of the newest iteration names; none: there is no such file.
 std::optional<Place> tracked_iteration(const Place& folder) {
-  if (!folder.has(kMegatronTracker)) return std::nullopt;
-  std::string text = folder.storage->read_text(join_path(folder.path, kMegatronTracker), 64);
+  if (!folder.has(megatron::kTrackerFile)) return std::nullopt;
+  std::string text = folder.storage->read_text(join_path(folder.path, megatron::kTrackerFile), 64);
   std::erase_if(text, [](char each) { return each == '\n' || each == '\r' || each == ' '; });
   std::int64_t iteration = -1;
   const char* const end = text.data() + text.size();
   const bool is_number = std::from_chars(text.data(), end, iteration).ptr == end && iteration >= 0;
   if (!is_number && text != "release")
-    throw ConfigError(folder.address() + "/" + kMegatronTracker +
+    throw ConfigError(folder.address() + "/" + megatron::kTrackerFile +
                       ": expected a number of iterations or \"release\", got \"" +
                       terminal_line(text) + "\"; name a checkpoint");
-  std::string name = std::to_string(iteration);
-  if (name.size() < 7) name.insert(0, 7 - name.size(), '0');
-  name = is_number ? "iter_" + name : text;
+  const std::string name = is_number ? megatron::iteration_folder(iteration) : text;
   if (!folder.has(name))
-    throw ConfigError(folder.address() + "/" + kMegatronTracker + ": names " + name +
+    throw ConfigError(folder.address() + "/" + megatron::kTrackerFile + ": names " + name +
                       ", which is not there; name a checkpoint");
   return Place{folder.storage, join_path(folder.path, name)};
 }

@@ -14,6 +14,7 @@
 #include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/one_device_adapter.h"
 #include "trainer/checkpoint/training/save_options.h"
+#include "trainer/checkpoint/training/torch_dist_copy.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
@@ -84,8 +85,10 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
   if (lora && lora->load && begins) adapter_.emplace(config);
   if (!section_.create) return;
   (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
+  const bool is_first = link == nullptr || link->process() == 0;
+  if (is_first) lock_.emplace(folder);
   folder_.emplace(open_storage(folder));
-  if (link == nullptr || link->process() == 0) folder_->clean_up();
+  if (is_first) folder_->clean_up();
   saver_.emplace(folder_->shared_storage(), config.world_size(), save_options(config), link);
   if (!lora || lora->load || lora->folder.empty()) return;
   if (lora->one_device)
@@ -275,6 +278,8 @@ void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
            std::to_string(checkpoint.step) + " saved");
   if (one_device_)
     failure_ = save_one_device(config_, {folder_->shared_storage(), checkpoint.tag}, *one_device_);
+  if (config_.model.dist_ckpt.format == "torch_dist")
+    failure_ = save_torch_dist(config_, {folder_->shared_storage(), checkpoint.tag});
   keep_saved(*folder_, checkpoint, replaced, rule_);
 }
 

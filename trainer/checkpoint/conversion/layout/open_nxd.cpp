@@ -225,30 +225,31 @@ void add_model(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
     file.add(stored, names.path_of(stored), manifest, problems);
 }
 
-/// NNM's file of a rank has the optimizer's state next to the weights.
-const std::vector<PathKey>& state_path(NxdFolder::Kind kind) {
-  static const std::vector<PathKey> root, nnm{"optimizer_states", std::int64_t{0}};
-  return kind == NxdFolder::Kind::kNnm ? nnm : root;
+/// Of the optimizer's dict in its file.
+std::vector<PathKey> state_path(const NxdFolder& folder) {
+  if (folder.optimizer_key.empty()) return {};
+  if (folder.optimizer_key == nxd::kLightningStates) return {folder.optimizer_key, std::int64_t{0}};
+  return {folder.optimizer_key};
 }
 
-void add_optimizer(const RankFile& file, const FileJob& job, NxdFolder::Kind kind,
+void add_optimizer(const RankFile& file, const FileJob& job, const NxdFolder& folder,
                    native::Manifest& manifest, Problems& problems) {
-  const std::vector<PathKey>& below = state_path(kind);
+  const std::vector<PathKey> below = state_path(folder);
   const Value* state = &file.root();
   for (const PathKey& key : below) {
     state = native::value_below(*state, key);
-    if (state == nullptr) throw ConfigError(file.name() + ": has no optimizer_states");
+    if (state == nullptr) throw ConfigError(file.name() + ": has no " + folder.optimizer_key);
   }
   const std::map<std::int64_t, std::int64_t> ids = ids_of(file, *state, job);
   const bool is_plain = state->find("base_state") == nullptr;
   for (const StoredTensor& stored : job.stored) {
     std::vector<PathKey> path = stored.path;
-    const PathKey folder = path[0];
+    const PathKey dict = path[0];
     // Masters and averages are saved on request only, and else begin with the weights.
-    if (folder != PathKey("base_state") && native::value_below(*state, folder) == nullptr) continue;
+    if (dict != PathKey("base_state") && native::value_below(*state, dict) == nullptr) continue;
     path[1] = ids.at(std::get<std::int64_t>(path[1]));
     // Without ZeRO-1: torch's own dict.
-    if (is_plain && folder == PathKey("base_state")) path[0] = "state";
+    if (is_plain && dict == PathKey("base_state")) path[0] = "state";
     path.insert(path.begin(), below.begin(), below.end());
     file.add(stored, path, manifest, problems);
   }
@@ -315,16 +316,16 @@ native::Manifest manifest_of(const Place& place, const NxdFolder& folder, RunCon
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const bool is_model = jobs[i].path.starts_with("model/");
       const trainer::RankMesh mesh{saved.tp(), saved.pp(), saved.dp()};
-      const RankFile file(place,
-                          is_model || folder.kind == NxdFolder::Kind::kNnm
-                              ? folder.model_file(place, mesh.tp_rank(rank), mesh.pp_rank(rank))
-                              : jobs[i].path);
+      const int tp = mesh.tp_rank(rank), pp = mesh.pp_rank(rank);
+      const RankFile file(place, is_model
+                                     ? folder.model_file(place, tp, pp)
+                                     : folder.optimizer_file(place, mesh.dp_rank(rank), tp, pp));
       if (rank == 0 && is_model) {
         take_vocabulary(file, jobs[i], folder.kind, saved);
         jobs = jobs_of();
       }
       is_model ? add_model(file, jobs[i], folder.kind, manifest, problems)
-               : add_optimizer(file, jobs[i], folder.kind, manifest, problems);
+               : add_optimizer(file, jobs[i], folder, manifest, problems);
     }
   }
   problems.throw_if_any();

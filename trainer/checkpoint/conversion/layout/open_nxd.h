@@ -17,10 +17,10 @@ enum class NxdPart {
   kTrained,  ///< what fine-tuning with adapters trains: other weights need not be there
 };
 
-/// Opens a folder of NxD, NxDT or NNM (formats/nxd), of weights and, except for legacy NxD,
-/// optimizer states. `config`: of the training that wrote it; TP, PP, DP, ZeRO-1 and the padding of
-/// the vocabulary are those of the files. Opens every file once. Throws ConfigError with every
-/// tensor that is missing or has another shape. REQUIRES: nxd::is_nxd_folder(place).
+/// Opens a folder of NxD, NxDT or NNM (formats/nxd), of weights and optimizer states. `config`: of
+/// the training that wrote it; TP, PP, DP, ZeRO-1 and the padding of the vocabulary are those of
+/// the files. Opens every file once. Throws ConfigError with every tensor that is missing or has
+/// another shape. REQUIRES: nxd::is_nxd_folder(place).
 [[nodiscard]] std::unique_ptr<TensorSource> open_nxd(const Place& place,
                                                      const trainer::RunConfig& config,
                                                      NxdPart part = NxdPart::kAll);

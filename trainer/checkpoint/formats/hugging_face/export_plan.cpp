@@ -112,6 +112,23 @@ std::string shard_name(std::size_t number, std::size_t count) {
   return "model-" + five(number) + "-of-" + five(count) + ".safetensors";
 }
 
+/// As another folder's index says; empty: it does not name every tensor, or one file alone.
+std::vector<ExportShard> shards_as(const std::map<std::string, std::string>& files,
+                                   const WeightMap& map, const std::vector<std::int64_t>& bytes) {
+  std::map<std::string, ExportShard> shards;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const auto found = files.find(map.hub[i].name);
+    if (found == files.end() || !found->second.ends_with(".safetensors")) return {};
+    ExportShard& shard = shards[found->second];
+    shard.file = found->second;
+    shard.tensors.push_back(i);
+    shard.bytes += bytes[i];
+  }
+  std::vector<ExportShard> list;
+  for (auto& [file, shard] : shards) list.push_back(std::move(shard));
+  return list.size() > 1 ? list : std::vector<ExportShard>{};
+}
+
 }  // namespace
 
 std::vector<ExportShard> split_into_shards(const std::vector<std::int64_t>& bytes,
@@ -155,7 +172,8 @@ ExportPlan plan_export(const TensorSource& source, const ExportOptions& options)
     plan.bytes += bytes.back();
     plan.parameters += elements;
   }
-  plan.shards = split_into_shards(bytes, options.max_shard_bytes);
+  plan.shards = shards_as(options.files, plan.map, bytes);
+  if (plan.shards.empty()) plan.shards = split_into_shards(bytes, options.max_shard_bytes);
   return plan;
 }
 

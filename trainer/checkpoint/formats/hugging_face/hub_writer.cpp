@@ -191,6 +191,12 @@ void write_export(const TensorSource& source, const ExportPlan& plan, const Side
   out.storage->remove_file(join_path(out.path, kUnfinished));
 }
 
+std::map<std::string, std::string> files_of_index(const Place& folder) {
+  if (!folder.has(kSafetensorsIndexFile)) return {};
+  return read_safetensors_index(*folder.storage, join_path(folder.path, kSafetensorsIndexFile))
+      .weight_map;
+}
+
 SideFiles tokenizer_files(const Place& folder) {
   SideFiles files = files_named(folder, kTokenizerFiles);
   if (files.empty())

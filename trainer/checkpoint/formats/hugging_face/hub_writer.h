@@ -22,6 +22,9 @@ struct ExportOptions {
   std::string config_place;    ///< where that is from, for error texts
   std::optional<DType> dtype;  ///< none: each tensor keeps its own
   std::int64_t max_shard_bytes = kDefaultShardBytes;
+  /// Tensor → file of weights, as an index of another folder has them; where it does not name every
+  /// tensor, `max_shard_bytes` counts.
+  std::map<std::string, std::string> files = {};
 };
 
 /// A file of weights.
@@ -54,6 +57,10 @@ struct ExportPlan {
 /// than `max_bytes`; a tensor that is larger by itself has its own. huggingface_hub's rule.
 [[nodiscard]] std::vector<ExportShard> split_into_shards(const std::vector<std::int64_t>& bytes,
                                                          std::int64_t max_bytes);
+
+/// Tensor → file of a folder's model.safetensors.index.json; empty: it has none. Throws ConfigError
+/// for a damaged one.
+[[nodiscard]] std::map<std::string, std::string> files_of_index(const Place& folder);
 
 /// Small files that go with the weights, by name: config.json, tokenizer.json, …
 using SideFiles = std::map<std::string, std::string>;

@@ -89,6 +89,12 @@ std::int64_t number_of(const Value& arguments, const char* name) {
 
 }  // namespace
 
+std::string iteration_folder(std::int64_t step) {
+  constexpr std::size_t kDigits = 7;
+  const std::string number = std::to_string(step);
+  return "iter_" + std::string(kDigits - std::min(kDigits, number.size()), '0') + number;
+}
+
 bool is_at(const Place& place) {
   return place.path.ends_with(".nemo") || place.has(kMetadataFile) || place.has(kIndexFile) ||
          place.has("mp_rank_00") || place.has("mp_rank_00_000");

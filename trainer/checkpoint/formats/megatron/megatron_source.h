@@ -17,6 +17,10 @@ namespace trellis::checkpoint::megatron {
 
 inline constexpr const char* kMetadataFile = "metadata.json";
 inline constexpr const char* kCommonFile = "common.pt";
+/// Next to folders of iterations: names the newest one.
+inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
+/// "iter_0000005"
+[[nodiscard]] std::string iteration_folder(std::int64_t step);
 
 /// Whether a folder of this format, or of one that it replaced (zarr, mp_rank_00, .nemo), is there.
 [[nodiscard]] bool is_at(const Place& place);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/log.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 
@@ -84,9 +85,21 @@ NxdFolder nxd_folder(const Place& place) {
 }
 
 NxdFolder ranks_of(NxdFolder::Kind kind, const Place& place) {
-  static const std::regex pattern(R"((?:tp|mp)_rank_(\d+)(?:_pp_rank_(\d+))?)");
-  const std::vector<int> ranks = counts(names_in(place, ""), pattern, 2);
-  return {.kind = kind, .tp = ranks[0], .pp = std::max(1, ranks[1])};
+  static const std::regex pattern(R"((?:tp|mp)_rank_(\d+)(?:_pp_rank_(\d+))?)"),
+      optimizer(R"(optim\.dp_rank_(\d+)\.tp_rank_\d+)");
+  const std::vector<std::string> names = names_in(place, "");
+  const std::vector<int> ranks = counts(names, pattern, 2);
+  NxdFolder folder{.kind = kind, .tp = ranks[0], .pp = std::max(1, ranks[1])};
+  const int copies = kind == NxdFolder::Kind::kLegacy ? counts(names, optimizer, 1)[0] : 0;
+  if (copies > 0 && folder.pp > 1) {
+    log_warning(place.address() +
+                ": files optim.dp_rank_DD.tp_rank_TT do not say of which pipeline rank they are: "
+                "they are not read");
+  } else if (copies > 0) {
+    folder.has_optimizer = true;
+    folder.dp = copies;
+  }
+  return folder;
 }
 
 void check_files(const Place& place, const NxdFolder& folder) {
@@ -99,7 +112,7 @@ void check_files(const Place& place, const NxdFolder& folder) {
       if (const std::string file = folder.model_file(place, tp, pp); !place.has(file))
         problems.add(join_path(place.address(), file), "is missing");
       for (int dp = 0; folder.has_optimizer && dp < folder.dp; ++dp) {
-        if (const std::string file = native::optimizer_file(dp, tp, pp); !place.has(file))
+        if (const std::string file = folder.optimizer_file(place, dp, tp, pp); !place.has(file))
           problems.add(join_path(place.address(), file), "is missing");
       }
     }
@@ -107,13 +120,19 @@ void check_files(const Place& place, const NxdFolder& folder) {
   problems.throw_if_any();
 }
 
-/// Of NNM's file of the first rank.
-bool has_states(const Place& place, const NxdFolder& folder) {
+/// Where the file of the first rank has the optimizer's dict next to the weights; "": nowhere.
+std::string states_key(const Place& place, const NxdFolder& folder) {
   const std::string path = folder.model_file(place, 0, 0);
   const TorchFileReader file(place.storage->open(join_path(place.path, path)), known_classes());
-  const Value* states = file.root().find("optimizer_states");
-  return states != nullptr && states->is(Value::Kind::kList) && !states->items().empty() &&
-         states->items().front().is_dict();
+  const Value* states = file.root().find(kLightningStates);
+  if (states != nullptr && states->is(Value::Kind::kList) && !states->items().empty() &&
+      states->items().front().is_dict())
+    return kLightningStates;
+  for (const char* key : {"optimizer", "optimizer_state_dict"}) {
+    const Value* state = file.root().find(key);
+    if (state != nullptr && state->is_dict() && state->find("param_groups") != nullptr) return key;
+  }
+  return "";
 }
 
 /// None: of another format.
@@ -150,6 +169,13 @@ std::string NxdFolder::model_file(const Place& place, int tp_rank, int pp_rank) 
   return place.has(path + "/checkpoint.pt") ? path + "/checkpoint.pt" : path;
 }
 
+std::string NxdFolder::optimizer_file(const Place& place, int dp_rank, int tp_rank,
+                                      int pp_rank) const {
+  if (!optimizer_key.empty()) return model_file(place, tp_rank, pp_rank);
+  return kind == Kind::kNxd ? native::optimizer_file(dp_rank, tp_rank, pp_rank)
+                            : fmt::format("optim.dp_rank_{:02}.tp_rank_{:02}", dp_rank, tp_rank);
+}
+
 bool is_nxd_folder(const Place& place) { return kind_of(place).has_value(); }
 
 std::optional<NxdFolder> find_nxd_folder(const Place& place) {
@@ -157,7 +183,10 @@ std::optional<NxdFolder> find_nxd_folder(const Place& place) {
   if (!kind) return std::nullopt;
   NxdFolder folder = *kind == NxdFolder::Kind::kNxd ? nxd_folder(place) : ranks_of(*kind, place);
   check_files(place, folder);
-  if (*kind == NxdFolder::Kind::kNnm) folder.has_optimizer = has_states(place, folder);
+  if (*kind != NxdFolder::Kind::kNxd && !folder.has_optimizer) {
+    folder.optimizer_key = states_key(place, folder);
+    folder.has_optimizer = !folder.optimizer_key.empty();
+  }
   return folder;
 }
 

@@ -11,10 +11,14 @@
 /// training.
 namespace trellis::checkpoint::nxd {
 
+/// Lightning's list of the dicts of optimizers, of which there is one.
+inline constexpr const char* kLightningStates = "optimizer_states";
+
 /// What is where. Paths are relative to the folder.
 ///
 ///   kNxd     model/dp_rank_00_tp_rank_TT_pp_rank_PP.pt, optim/dp_rank_DD_… (NxDT too)
-///   kLegacy  tp_rank_TT_pp_rank_PP/checkpoint.pt, or the file tp_rank_TT_pp_rank_PP (xser)
+///   kLegacy  tp_rank_TT_pp_rank_PP/checkpoint.pt, or the file tp_rank_TT_pp_rank_PP (xser);
+///            optim.dp_rank_DD.tp_rank_TT of ZeRO-1, else the states are next to the weights
 ///   kNnm     tp_rank_TT_pp_rank_PPP/model_optim_rng.ckpt, or mp_rank_TT/…
 struct NxdFolder {
   enum class Kind { kNxd, kLegacy, kNnm };
@@ -22,8 +26,13 @@ struct NxdFolder {
   int tp = 1, pp = 1;
   int dp = 1;  ///< of the optimizer's files: 1 without ZeRO-1
   bool has_optimizer = false;
+  /// Where a file has the optimizer's dict: "": it is all of the file.
+  std::string optimizer_key;
 
   [[nodiscard]] std::string model_file(const Place& place, int tp_rank, int pp_rank) const;
+  /// The same file where the states are next to the weights.
+  [[nodiscard]] std::string optimizer_file(const Place& place, int dp_rank, int tp_rank,
+                                           int pp_rank) const;
   bool operator==(const NxdFolder&) const = default;
 };
 /// "nxd", "nxd_legacy", "nnm"

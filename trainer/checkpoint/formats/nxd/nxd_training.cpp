@@ -18,20 +18,25 @@ std::int64_t number_of(const Value& content, const char* key) {
 }
 
 void take_content(const Value& content, NxdTraining& training) {
-  if (const std::int64_t step = number_of(content, "global_step"); step > 0)
-    training.point.step = step;
+  for (const char* key : {"step", "global_step"}) {
+    if (const std::int64_t step = number_of(content, key); step > 0) training.point.step = step;
+  }
   if (const std::int64_t samples = number_of(content, "consumed_samples"); samples > 0)
     training.point.consumed_samples = samples;
   const Value* schedulers = content.find("lr_schedulers");
   if (schedulers != nullptr && schedulers->is(Value::Kind::kList) &&
       schedulers->items().size() == 1 && schedulers->items().front().is_dict())
     training.scheduler = schedulers->items().front();
+  for (const char* key : {"scheduler", "lr_scheduler"}) {
+    const Value* scheduler = content.find(key);
+    if (scheduler != nullptr && scheduler->is_dict()) training.scheduler = *scheduler;
+  }
 }
 
-/// Of the optimizer: "step" of the first parameter that has one.
-std::int64_t counted_steps(const TorchFileReader& file) {
+/// Of the optimizer's dict: "step" of the first parameter that has one.
+std::int64_t counted_steps(const TorchFileReader& file, const Value& dict) {
   for (const char* states : {"base_state", "state"}) {
-    const Value* parameters = file.root().find(states);
+    const Value* parameters = dict.find(states);
     if (parameters == nullptr || !parameters->is_dict()) continue;
     for (const auto& [id, state] : parameters->as_dict()) {
       const Value* step = state.find("step");
@@ -69,9 +74,13 @@ NxdTraining read_training(const Place& place, const NxdFolder& folder) {
                                                                    : folder.model_file(place, 0, 0);
   with_file(place, content,
             [&](const TorchFileReader& file) { take_content(file.root(), training); });
-  if (training.point.step == 0 && folder.has_optimizer && folder.kind == NxdFolder::Kind::kNxd)
-    with_file(place, native::optimizer_file(0, 0, 0),
-              [&](const TorchFileReader& file) { training.point.step = counted_steps(file); });
+  if (training.point.step == 0 && folder.has_optimizer)
+    with_file(place, folder.optimizer_file(place, 0, 0, 0), [&](const TorchFileReader& file) {
+      const Value* state = &file.root();
+      if (!folder.optimizer_key.empty()) state = state->find(folder.optimizer_key);
+      if (state != nullptr && state->is(Value::Kind::kList)) state = &state->items().front();
+      if (state != nullptr) training.point.step = counted_steps(file, *state);
+    });
   if (!training.scheduler)
     with_file(place, native::kSchedulerFile, [&](const TorchFileReader& file) {
       if (file.root().is_dict()) training.scheduler = file.root();
