@@ -80,6 +80,7 @@ CommProfiler::CommProfiler(const CommMachine& machine, const std::set<int>& node
 CommTraffic::Places CommTraffic::places_of(const CommShape& shape) const {
   const Topology& topology = machine_.topology();
   const int cores = topology.cores() / topology.nodes() * topology.instance().ultraserver_nodes;
+  const auto chip = [&](int core) { return topology.chip_of(core); };
   Places places;
   for (const int core : shape.cores) {
     if (places.domains.empty() || places.domains.back() != core / cores)
@@ -88,8 +89,11 @@ CommTraffic::Places CommTraffic::places_of(const CommShape& shape) const {
     places.core.push_back(core % cores);
   }
   // One member on each: at which core of it makes no difference to the plan.
-  if (places.domains.size() == shape.cores.size())
+  if (places.domains.size() == shape.cores.size()) {
     std::fill(places.core.begin(), places.core.end(), 0);
+  } else if (std::ranges::adjacent_find(shape.cores, {}, chip) == shape.cores.end()) {
+    for (int& core : places.core) core -= core % topology.cores_per_chip();
+  }
   return places;
 }
 

@@ -15,7 +15,7 @@ namespace trellis::sim {
 class CommTraffic {
  public:
   /// Where the members of a group lie: in the how-manieth of its domains, ascending, and at which
-  /// core of it.
+  /// core of it; the first one of the chip where no two members share a chip.
   struct Places {
     std::vector<int> domain, core;
     std::vector<int> domains;  ///< of the cluster, by the group's own number
