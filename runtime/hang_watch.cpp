@@ -1,13 +1,11 @@
 #include "runtime/hang_watch.h"
 
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -20,22 +18,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kInterval{50};
 
-/// Straight to the descriptor: streams have locks that a stuck rank may hold.
-void write_all(const std::string& text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const ssize_t written = ::write(STDERR_FILENO, text.data() + at, text.size() - at);
-    if (written <= 0) return;
-    at += static_cast<std::size_t>(written);
-  }
-}
-
 // A signal handler may only touch a lock-free flag.
 std::atomic<unsigned> pictures_asked{0};
-std::atomic<int> watches{0};       ///< that live
-std::atomic<int> crash_signal{0};  ///< 0: none
-std::atomic<bool> crash_recorded{false};
-static_assert(std::atomic<unsigned>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
-              std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<unsigned>::is_always_lock_free);
 
 std::string stack_of(const Rendezvous::Whereabouts& rank) {
   std::string text = "  native stack, innermost first:\n";
@@ -67,36 +52,11 @@ std::string picture(const std::vector<Rendezvous::Whereabouts>& ranks) {
 
 void request_picture() { pictures_asked.fetch_add(1, std::memory_order_relaxed); }
 
-void record_crash(int signal) {
-  constexpr timespec kPause{0, 10'000'000};
-  constexpr int kMostPauses = 200;
-  if (watches == 0) return;
-  crash_signal = signal;
-  for (int i = 0; i < kMostPauses && !crash_recorded; ++i) nanosleep(&kPause, nullptr);
-}
-
 HangWatch::HangWatch(std::shared_ptr<Rendezvous> rendezvous, Options options)
     : rendezvous_(std::move(rendezvous)),
       options_(std::move(options)),
-      thread_([this](const std::stop_token& stop) { watch(stop); }) {
-  ++watches;
-}
-
-HangWatch::~HangWatch() { --watches; }
-
-std::string HangWatch::dump_text() const {
-  const std::string text = options_.dump ? options_.dump() : "";
-  return text.empty() ? "" : text + "\n";
-}
-
-/// The process ends when this returns: its signal's handler waits for it.
-void HangWatch::note_crash() {
-  const int signal = crash_signal;
-  if (signal == 0 || crash_recorded) return;
-  write_all("error: the process crashes: signal " + std::to_string(signal) + ", " +
-            strsignal(signal) + "\n" + dump_text());
-  crash_recorded = true;
-}
+      dump_(options_.dump),
+      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void HangWatch::watch(const std::stop_token& stop) {
   std::mutex mutex;
@@ -104,7 +64,7 @@ void HangWatch::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   unsigned pictures = pictures_asked;
   while (!wake.wait_for(lock, stop, kInterval, [&] { return stop.stop_requested(); })) {
-    note_crash();
+    dump_.poll();
     const auto silent =
         std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - last_beat_.load());
     if (options_.python_signal != 0 && silent > rendezvous_->timeout()) {
@@ -116,11 +76,11 @@ void HangWatch::watch(const std::stop_token& stop) {
     }
     if (const unsigned asked = pictures_asked; asked != pictures) {
       pictures = asked;
-      write_all(picture(rendezvous_->whereabouts()));
+      write_to_stderr(picture(rendezvous_->whereabouts()));
     }
     const auto overdue = rendezvous_->overdue();
     if (!overdue) continue;
-    write_all(report(*overdue) + dump_text());
+    write_to_stderr(report(*overdue) + dump_.lines());
     if (options_.python_signal != 0) pthread_kill(pthread_self(), options_.python_signal);
     if (options_.exit) ::_exit(static_cast<int>(overdue->code));
     return;

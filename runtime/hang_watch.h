@@ -7,6 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "runtime/crash.h"
+
 namespace trellis::runtime {
 
 class Rendezvous;
@@ -14,11 +16,6 @@ class Rendezvous;
 /// Asks every running world to write on stderr what each of its ranks in this process does: step,
 /// communication, native stack (async-signal-safe: only sets a flag).
 void request_picture();
-
-/// For the handler of a signal that ends the process: lets a running world's HangWatch write its
-/// dumps, and returns when it has, or after two seconds: the dying thread may have a lock that it
-/// needs. Async-signal-safe.
-void record_crash(int signal);
 
 /// While it lives, a separate thread reports on stderr which ranks go on although their world is
 /// over: after a hang or a failure that they should have noticed, with its cause and their native
@@ -34,7 +31,6 @@ class HangWatch {
                                              ///< writes its dumps, returns lines for the report
   };
   HangWatch(std::shared_ptr<Rendezvous> rendezvous, Options options);
-  ~HangWatch();
   /// Python's code runs. With a python_signal it has to be called: without a call for the world's
   /// timeout, a rank is taken to hold Python's lock, so that no other can even reach a
   /// communication.
@@ -43,11 +39,10 @@ class HangWatch {
  private:
   using Clock = std::chrono::steady_clock;
   void watch(const std::stop_token& stop);
-  void note_crash();
-  [[nodiscard]] std::string dump_text() const;
 
   std::shared_ptr<Rendezvous> rendezvous_;
   Options options_;
+  CrashDump dump_;
   std::atomic<Clock::time_point> last_beat_{Clock::now()};
   std::jthread thread_;  ///< last: it uses the others
 };

@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/error.h"
+#include "runtime/crash.h"
 
 namespace trellis::runtime {
 namespace {
@@ -19,6 +20,7 @@ RankThread::RankThread(std::function<void()> body) : body_(std::move(body)) {
   pthread_attr_getstacksize(&attributes, &stack);
   pthread_attr_setstacksize(&attributes, std::max(stack, kStackBytes));
   const auto run = [](void* self) -> void* {
+    const SignalStack signal_stack;
     static_cast<RankThread*>(self)->body_();
     return nullptr;
   };

@@ -1,3 +1,4 @@
+#include <deque>
 #include <memory>
 
 #include <c10/core/AutogradState.h>
@@ -6,6 +7,7 @@
 #include <torch/library.h>
 
 #include "base/error.h"
+#include "runtime/crash.h"
 #include "runtime/device_plugin.h"
 #include "runtime/dump_once.h"
 #include "runtime/flight_files.h"
@@ -56,6 +58,7 @@ class RankWorld final : public torch::CustomClassHolder {
     std::iota(everyone.begin(), everyone.end(), 0);
     rendezvous_ = std::make_shared<Rendezvous>(everyone, options_.host_threads, options_.timeout);
     dump_.emplace(*rendezvous_, write_);
+    signal_stacks_.resize(everyone.size());
     for (int rank : everyone)
       ranks_.push_back(std::make_unique<RankContext>(rank, rank, options_, *rendezvous_));
   }
@@ -63,13 +66,17 @@ class RankWorld final : public torch::CustomClassHolder {
   /// From now on stuck ranks are reported on stderr: see HangWatch. `python_signal`: raised after
   /// it. Call it once.
   void watch(bool exit, std::int64_t python_signal) {
+    crashes_.emplace();
     watch_ = std::make_unique<HangWatch>(
         rendezvous_,
         HangWatch::Options{exit, static_cast<int>(python_signal), [this] { return (*dump_)(); }});
   }
   /// Writes what each rank did last, once; returns where it is.
   [[nodiscard]] std::string records() { return (*dump_)(); }
-  void stop_watching() { watch_.reset(); }
+  void stop_watching() {
+    watch_.reset();
+    crashes_.reset();
+  }
   void beat() { watch_->beat(); }  ///< see HangWatch
   /// The ranks that go on although they should have ended.
   [[nodiscard]] std::vector<std::int64_t> overdue() const {
@@ -90,9 +97,13 @@ class RankWorld final : public torch::CustomClassHolder {
   void enter(std::int64_t rank) {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     options_.plugin->check(options_.plugin->api().bind_rank(static_cast<std::int32_t>(rank)));
+    signal_stacks_[static_cast<std::size_t>(index(rank))].emplace();
     rendezvous_->enter(index(rank));
   }
-  void leave(std::int64_t rank) { rendezvous_->end(index(rank)); }
+  void leave(std::int64_t rank) {
+    rendezvous_->end(index(rank));
+    signal_stacks_[static_cast<std::size_t>(index(rank))].reset();
+  }
   /// `hang`: the cause is a hang or a mismatch, which every rank has waited for already.
   void fail(std::int64_t rank, const std::string& cause, bool hang) {
     rendezvous_->fail(index(rank), std::make_exception_ptr(
@@ -118,6 +129,8 @@ class RankWorld final : public torch::CustomClassHolder {
   std::vector<std::unique_ptr<RankContext>> ranks_;
   FlightDumpWriter write_;
   std::optional<DumpOnce> dump_;
+  std::deque<std::optional<SignalStack>> signal_stacks_;  ///< by rank, of its thread
+  std::optional<CrashHandler> crashes_;
   std::unique_ptr<HangWatch> watch_;  ///< last: it uses the others
 };
 
@@ -130,6 +143,10 @@ class RankProcess final : public torch::CustomClassHolder {
   [[nodiscard]] const std::shared_ptr<RelayRecords>& records() const { return records_; }
   [[nodiscard]] std::string question() const { return records_->question(); }
   void answer(const std::string& text) { records_->answer(text); }
+  /// From now on a signal that ends the process leaves this rank's files. Call it once.
+  void watch(const std::string& prefix, std::int64_t origin_ns) {
+    watch_.emplace([this, prefix, origin_ns] { return write(prefix, origin_ns); });
+  }
   [[nodiscard]] std::string whereabouts() const { return records_->whereabouts(); }
   [[nodiscard]] std::string write(const std::string& prefix, std::int64_t origin_ns) const {
     const FlightDump dump = records_->dump();
@@ -138,6 +155,8 @@ class RankProcess final : public torch::CustomClassHolder {
 
  private:
   std::shared_ptr<RelayRecords> records_;
+  SignalStack signal_stack_;
+  std::optional<CrashWatch> watch_;  ///< last: it uses the others
 };
 
 /// `carrier`: a group with a backend for CPU tensors over the same members. `instance`: earlier
@@ -176,6 +195,7 @@ TORCH_LIBRARY_FRAGMENT(trellis, m) {
       .def(torch::init<std::int64_t>())
       .def("question", &RankProcess::question)
       .def("answer", &RankProcess::answer)
+      .def("watch", &RankProcess::watch)
       .def("whereabouts", &RankProcess::whereabouts)
       .def("write", &RankProcess::write);
   m.def("relay_group", &relay_group);

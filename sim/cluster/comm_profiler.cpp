@@ -1,6 +1,7 @@
 #include "sim/cluster/comm_profiler.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -17,11 +18,25 @@ std::uint64_t mix(std::uint64_t h, std::uint64_t value) {
   return h ^ (h >> 31);
 }
 
-std::uint64_t mix(std::initializer_list<std::int64_t> values) {
-  std::uint64_t h = 0;
-  for (const std::int64_t value : values) h = mix(h, static_cast<std::uint64_t>(value));
-  return h;
-}
+/// Hashes of three words. Flows that follow each other are mostly alike.
+class Mixed {
+ public:
+  std::uint64_t operator()(std::int64_t a, std::int64_t b, std::int64_t c) {
+    Kept& kept = kept_[static_cast<std::size_t>(a * 31 + b) % kept_.size()];
+    if (kept.a != a || kept.b != b || kept.c != c || !kept.valid)
+      kept = {a, b, c, mix(mix(mix(0, unsigned_of(a)), unsigned_of(b)), unsigned_of(c)), true};
+    return kept.hash;
+  }
+
+ private:
+  struct Kept {
+    std::int64_t a = 0, b = 0, c = 0;
+    std::uint64_t hash = 0;
+    bool valid = false;
+  };
+  static std::uint64_t unsigned_of(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+  std::array<Kept, 64> kept_{};
+};
 
 /// Two numbers below 2^31 in one.
 std::int64_t pack(std::int64_t high, std::int64_t low) { return high << 32 | low; }
@@ -65,6 +80,7 @@ CommProfiler::CommProfiler(const CommMachine& machine, const std::set<int>& node
 CommTraffic::Places CommTraffic::places_of(const CommShape& shape) const {
   const Topology& topology = machine_.topology();
   const int cores = topology.cores() / topology.nodes() * topology.instance().ultraserver_nodes;
+  const auto chip = [&](int core) { return topology.chip_of(core); };
   Places places;
   for (const int core : shape.cores) {
     if (places.domains.empty() || places.domains.back() != core / cores)
@@ -73,8 +89,11 @@ CommTraffic::Places CommTraffic::places_of(const CommShape& shape) const {
     places.core.push_back(core % cores);
   }
   // One member on each: at which core of it makes no difference to the plan.
-  if (places.domains.size() == shape.cores.size())
+  if (places.domains.size() == shape.cores.size()) {
     std::fill(places.core.begin(), places.core.end(), 0);
+  } else if (std::ranges::adjacent_find(shape.cores, {}, chip) == shape.cores.end()) {
+    for (int& core : places.core) core -= core % topology.cores_per_chip();
+  }
   return places;
 }
 
@@ -99,7 +118,9 @@ CommTraffic::Entry& CommTraffic::planned(const CommShape& shape, const Places& p
   if (std::exchange(traffic.is_planned, true)) return traffic;
   traffic.plan = plan_traffic(
       make_outline(shape.kind, traffic.choice, layout_of(shape, places), shape.elements));
-  traffic.first_alike = classes(traffic.plan, places);
+  traffic.represents = classes(traffic.plan, places);
+  for (const std::int64_t represents : traffic.represents)
+    traffic.represents_some.push_back(represents > 0);
   for (const StageTraffic& part : traffic.plan.parts) flows_ += part.flows.size();
   return traffic;
 }
@@ -114,8 +135,9 @@ void CommTraffic::bound() {
 
 /// Domains are alike when every flow of one has its like in the other. Sums of hashes: flows come
 /// in no particular order.
-std::vector<int> CommTraffic::classes(const PlanTraffic& plan, const Places& places) {
+std::vector<std::int64_t> CommTraffic::classes(const PlanTraffic& plan, const Places& places) {
   std::vector<std::uint64_t> colours(places.domains.size());
+  Mixed mixed;
   const auto domain = [&](int member) {
     return static_cast<std::size_t>(places.domain[static_cast<std::size_t>(member)]);
   };
@@ -128,24 +150,23 @@ std::vector<int> CommTraffic::classes(const PlanTraffic& plan, const Places& pla
       const bool inside = domain(flow.from) == domain(flow.to);
       const std::int64_t how = (flow.reduce ? 2 : 0) + (flow.fused ? 1 : 0);
       // Few words: there are millions of flows.
-      colours[domain(flow.from)] +=
-          mix({pack(part, core(flow.from)), pack(how, inside ? core(flow.to) : kNoCore),
-               flow.elements});
+      colours[domain(flow.from)] += mixed(
+          pack(part, core(flow.from)), pack(how, inside ? core(flow.to) : kNoCore), flow.elements);
       if (!inside)
         colours[domain(flow.to)] +=
-            mix({pack(part, core(flow.to)), pack(how, kReceives), flow.elements});
+            mixed(pack(part, core(flow.to)), pack(how, kReceives), flow.elements);
     }
     for (const DirectLine& line : plan.parts[p].direct) {
       for (std::size_t m = 0; m < line.members.size(); ++m)
         colours[domain(line.members[m])] +=
-            mix({pack(part, core(line.members[m])), pack(0, kOnLine), line.owned[m]});
+            mixed(pack(part, core(line.members[m])), pack(0, kOnLine), line.owned[m]);
     }
   }
-  std::map<std::uint64_t, int> first;
-  std::vector<int> alike;
+  std::map<std::uint64_t, std::size_t> first;
+  std::vector<std::int64_t> represents(colours.size());
   for (std::size_t d = 0; d < colours.size(); ++d)
-    alike.push_back(first.try_emplace(colours[d], static_cast<int>(d)).first->second);
-  return alike;
+    ++represents[first.try_emplace(colours[d], d).first->second];
+  return represents;
 }
 
 CommProfile CommProfiler::profile(const CommShape& shape) {
@@ -155,12 +176,11 @@ CommProfile CommProfiler::profile(const CommShape& shape) {
   CommTraffic::Entry& traffic = traffic_.planned(shape, places);
   if (places.domains.size() == 1)
     return profile_traffic(traffic.plan, shape.cores, shape.element_bytes, machine_);
-  KeptDomains domains{places.domain, {}, std::vector<std::int64_t>(places.domains.size())};
-  for (std::size_t d = 0; d < places.domains.size(); ++d) {
-    const int first = traffic.first_alike[d];
-    domains.kept.push_back(first == static_cast<int>(d) ||
-                           near_domains_.contains(places.domains[d]));
-    ++domains.represents[static_cast<std::size_t>(first)];
+  KeptDomains domains{places.domain, traffic.represents_some, traffic.represents};
+  for (const int near : near_domains_) {
+    const auto place = std::ranges::lower_bound(places.domains, near);
+    if (place != places.domains.end() && *place == near)
+      domains.kept[static_cast<std::size_t>(place - places.domains.begin())] = true;
   }
   const auto [kept, fresh] = traffic.kept.try_emplace(domains.kept);
   if (fresh) kept->second = part_of(traffic.plan, places.domain, domains.kept);

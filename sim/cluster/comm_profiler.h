@@ -15,7 +15,7 @@ namespace trellis::sim {
 class CommTraffic {
  public:
   /// Where the members of a group lie: in the how-manieth of its domains, ascending, and at which
-  /// core of it.
+  /// core of it; the first one of the chip where no two members share a chip.
   struct Places {
     std::vector<int> domain, core;
     std::vector<int> domains;  ///< of the cluster, by the group's own number
@@ -25,7 +25,10 @@ class CommTraffic {
     AlgorithmChoice choice;
     bool is_planned = false;  ///< the others are there: of many members they take long to work out
     PlanTraffic plan;
-    std::vector<int> first_alike;  ///< by domain: the first one of whose members the same is asked
+    /// By domain: of how many the same is asked, itself included, where it is the first of them;
+    /// else 0.
+    std::vector<std::int64_t> represents;
+    std::vector<bool> represents_some;
     std::map<std::vector<bool>, PlanTraffic>
         kept;  ///< by the domains that are kept: what they take part in
   };
@@ -42,7 +45,8 @@ class CommTraffic {
  private:
   using Key = std::tuple<CollectiveKind, std::int64_t, int, std::vector<int>, std::vector<int>>;
   const GroupLayout& layout_of(const CommShape& shape, const Places& places);
-  [[nodiscard]] static std::vector<int> classes(const PlanTraffic& plan, const Places& places);
+  [[nodiscard]] static std::vector<std::int64_t> classes(const PlanTraffic& plan,
+                                                         const Places& places);
 
   const CommMachine& machine_;
   std::map<Key, Entry> entries_;

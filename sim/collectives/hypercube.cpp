@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <utility>
 
 #include "base/check.h"
 #include "sim/collectives/patterns.h"
@@ -83,12 +85,22 @@ void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>
   std::vector<std::int64_t> gathered(n), both(n);
   for (int part = 0; part < axes; ++part) {
     std::fill(gathered.begin(), gathered.end(), 0);
+    std::int64_t of_length = 0, length = 0;  // most pieces are equally long
     for (std::size_t owner = 0; owner < n; ++owner) {
-      for (const Chunk& whole : line.owned[owner])
-        gathered[owner] += part_of(whole, axes, part).length;
+      for (const Chunk& whole : line.owned[owner]) {
+        if (std::exchange(of_length, whole.length) != whole.length)
+          length = part_of(whole, axes, part).length;
+        gathered[owner] += length;
+      }
     }
+    const bool even = std::ranges::adjacent_find(gathered, std::not_equal_to()) == gathered.end();
     for (int t = 0; t < axes; ++t) {
       const int axis = (part + t) % axes;
+      if (even) {
+        for (std::int64_t& each : sent[static_cast<std::size_t>(axis)])
+          each += gathered.front() << t;
+        continue;
+      }
       const std::size_t partner = std::size_t{1} << axis;
       for (std::size_t from = 0; from < n; ++from) {
         sent[static_cast<std::size_t>(axis)][from] += gathered[reduce ? from ^ partner : from];
@@ -97,12 +109,14 @@ void add_halving_doubling_flows(const Line& line, bool reduce, std::vector<Flow>
       gathered.swap(both);
     }
   }
-  const std::size_t all = flows.size() + static_cast<std::size_t>(axes) * n;
+  const std::size_t begin = flows.size(), all = begin + static_cast<std::size_t>(axes) * n;
   if (all > flows.capacity()) flows.reserve(std::max(all, 2 * flows.capacity()));
+  flows.resize(all);
+  auto flow = flows.begin() + static_cast<std::ptrdiff_t>(begin);
   for (int axis = 0; axis < axes; ++axis) {
     for (std::size_t from = 0; from < n; ++from) {
-      flows.push_back({line.members[from], line.members[from ^ (std::size_t{1} << axis)],
-                       sent[static_cast<std::size_t>(axis)][from], reduce, false});
+      *flow++ = {line.members[from], line.members[from ^ (std::size_t{1} << axis)],
+                 sent[static_cast<std::size_t>(axis)][from], reduce, false};
     }
   }
 }

@@ -59,13 +59,13 @@ std::vector<DirectLine> direct_lines_of(const PlanStage& stage) {
 /// The flows of lines that are alike, from those of the first of them, flows[begin…].
 void add_flows_of_alike(const Line& line, std::size_t begin, std::vector<Flow>& flows) {
   const std::size_t end = flows.size();
-  flows.reserve(end + line.alike.size() * (end - begin));
+  flows.resize(end + line.alike.size() * (end - begin));
+  std::size_t to = end;
   for (const int later : line.alike) {
     for (std::size_t f = begin; f < end; ++f) {
-      Flow flow = flows[f];
+      Flow& flow = flows[to++] = flows[f];
       flow.from += later;
       flow.to += later;
-      flows.push_back(flow);
     }
   }
 }
@@ -85,9 +85,10 @@ std::int64_t busiest_channel(const PlanStage& stage, const Line& line,
     const std::vector<std::int64_t> owned = owned_lengths(line);
     return (std::accumulate(owned.begin(), owned.end(), std::int64_t{0}) + 1) / 2;
   }
-  std::map<int, std::int64_t> sent;
+  std::vector<std::int64_t> sent(static_cast<std::size_t>(*std::ranges::max_element(line.members)) +
+                                 1);
   for (std::size_t f = begin; f < flows.size(); ++f)
-    most = std::max(most, sent[flows[f].from] += flows[f].elements);
+    most = std::max(most, sent[static_cast<std::size_t>(flows[f].from)] += flows[f].elements);
   return (most + stage.channels - 1) / stage.channels;
 }
 
@@ -213,7 +214,9 @@ std::vector<StageTraffic> traffic(const PlanStage& stage) {
   if (stage.pattern == Pattern::kSteps) return traffic_of_steps(stage.steps);
   StageTraffic all = traffic_of_lines(stage);
   if (all.rounds == 0 || (all.flows.empty() && all.direct.empty())) return {};
-  return {std::move(all)};
+  std::vector<StageTraffic> parts;  // a list of initial values would copy it
+  parts.push_back(std::move(all));
+  return parts;
 }
 
 CommPlan expand(const PlanOutline& outline) {

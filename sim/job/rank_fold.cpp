@@ -123,20 +123,39 @@ std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& gro
   return groups;
 }
 
+void RankFold::add_coordinates(int rank, std::vector<int>& coordinates) const {
+  for (const int extent : mesh_) {
+    coordinates.push_back(rank % extent);
+    rank /= extent;
+  }
+}
+
+std::vector<std::vector<bool>> RankFold::allowed_shifts(
+    const std::vector<std::vector<int>>& along) const {
+  std::vector<std::vector<bool>> allowed;
+  for (std::size_t axis = 0; axis < mesh_.size(); ++axis) {
+    std::vector<bool>& mine = allowed.emplace_back(2 * static_cast<std::size_t>(mesh_[axis]));
+    for (const int shift : along[axis]) mine[static_cast<std::size_t>(shift + mesh_[axis])] = true;
+  }
+  return allowed;
+}
+
 std::vector<std::vector<int>> RankFold::equal_groups(const std::vector<int>& group,
                                                      const std::vector<int>& near) const {
-  const auto along = shifts_of(group);
+  const std::vector<std::vector<bool>> allowed = allowed_shifts(shifts_of(group));
+  const std::size_t axes = mesh_.size();
+  std::vector<int> of_members;
+  for (const int member : group) add_coordinates(member, of_members);
   std::set<int> shifts;
   for (const int rank : near) {
-    for (const int member : group) {
-      bool fits = seat(rank) == seat(member);
-      int weight = 1;
-      for (std::size_t axis = 0; fits && axis < mesh_.size(); ++axis) {
-        const int shift = rank / weight % mesh_[axis] - member / weight % mesh_[axis];
-        fits = std::binary_search(along[axis].begin(), along[axis].end(), shift);
-        weight *= mesh_[axis];
-      }
-      if (fits && rank != member) shifts.insert(rank - member);
+    std::vector<int> here;
+    add_coordinates(rank, here);
+    for (std::size_t m = 0; m < group.size(); ++m) {
+      bool fits = seat(rank) == seat(group[m]);
+      for (std::size_t axis = 0; fits && axis < axes; ++axis)
+        fits = allowed[axis][static_cast<std::size_t>(here[axis] - of_members[m * axes + axis] +
+                                                      mesh_[axis])];
+      if (fits && rank != group[m]) shifts.insert(rank - group[m]);
     }
   }
   std::vector<std::vector<int>> groups{group};

@@ -41,6 +41,11 @@ class RankFold {
  private:
   /// By axis: how far the group can be moved along it, ascending.
   [[nodiscard]] std::vector<std::vector<int>> shifts_of(const std::vector<int>& group) const;
+  /// By axis, at the place shift + extent: whether it is one of shifts_of().
+  [[nodiscard]] std::vector<std::vector<bool>> allowed_shifts(
+      const std::vector<std::vector<int>>& along) const;
+  /// Appends the rank's place along each axis.
+  void add_coordinates(int rank, std::vector<int>& coordinates) const;
   [[nodiscard]] bool is_equal(const std::vector<int>& group, const std::vector<int>& other) const;
 
   std::vector<int> mesh_;

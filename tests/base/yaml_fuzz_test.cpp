@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/yaml.h"
+#include "tests/fuzz/fuzz_clock.h"
 
 /// Whatever bytes are in a file, the reader answers with values, problems or a ConfigError, and
 /// never with a crash or another exception.
@@ -90,10 +91,14 @@ bool survives(const std::string& text, const std::vector<std::string>& overrides
 class YamlFuzz : public testing::Test {
  protected:
   YamlFuzz() { std::cout << "seed " << seed_ << std::endl; }  // endl: a crash must not swallow it
-  [[nodiscard]] static bool in_time(std::chrono::steady_clock::time_point start) {
-    return std::chrono::steady_clock::now() - start < std::chrono::seconds(3);
+  [[nodiscard]] static bool goes_on(int round, int rounds,
+                                    std::chrono::steady_clock::time_point start) {
+    const std::int64_t seconds = fuzz::setting("TRELLIS_FUZZ_SECONDS", 0);
+    return (seconds > 0 || round < rounds) && std::chrono::steady_clock::now() - start <
+                                                  std::chrono::seconds(seconds > 0 ? seconds : 3);
   }
-  unsigned seed_ = std::random_device()();
+  unsigned seed_ = static_cast<unsigned>(
+      fuzz::setting("TRELLIS_FUZZ_SEED", static_cast<std::int64_t>(std::random_device()())));
   Random random_{seed_};
 };
 
@@ -101,7 +106,7 @@ TEST_F(YamlFuzz, MutatedFiles) {
   ASSERT_TRUE(survives(kValid, {}));
   int readable = 0, rounds = 0;
   const auto start = std::chrono::steady_clock::now();
-  for (; rounds < 10'000 && in_time(start); ++rounds) {
+  for (; goes_on(rounds, 10'000, start); ++rounds) {
     std::string text = kValid;
     for (unsigned n = 1 + random_() % 6; n > 0; --n) mutate(text, random_);
     SCOPED_TRACE(text);
@@ -109,11 +114,12 @@ TEST_F(YamlFuzz, MutatedFiles) {
   }
   EXPECT_GT(readable, rounds / 20) << "mutations that never parse test only the parser";
   EXPECT_LT(readable, rounds);
+  std::cout << rounds << " files, " << readable << " of them YAML\n";
 }
 
 TEST_F(YamlFuzz, MutatedOverrides) {
   const auto start = std::chrono::steady_clock::now();
-  for (int round = 0; round < 5'000 && in_time(start); ++round) {
+  for (int round = 0; goes_on(round, 5'000, start); ++round) {
     std::string text = "model.sizes.2=${multiply:${trainer.devices}, 2}";
     for (unsigned n = random_() % 6; n > 0; --n) mutate(text, random_);
     SCOPED_TRACE(text);

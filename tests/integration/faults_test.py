@@ -99,6 +99,7 @@ class FlightRecorder(ProcessesCase):
         self.assertIn("missing ranks: {3}", text)
         # Each blocked rank with its communication, layer and line; the trace shows them.
         text = result.stderr
+        self.assertEqual(text.count("communication hang"), 1, text)
         self.assertRegex(text, r"bytes, in .*layer=\S+, at trainer/\S+:\d+ \(")
         self.assertRegex(text, r"missing: rank 3, which .*last: ")
         named = {int(r) for r in re.findall(r"\d+", " ".join(re.findall(BLOCKED, text)))}
@@ -118,6 +119,7 @@ class FlightRecorder(ProcessesCase):
         ended = self.ends(jobs)
         for code, _, err in ended:
             self.assertEqual(code, 4, err[-2000:])
+            self.assertEqual(err.count("communication hang"), 1, "each process of two ranks")
         self.assertEqual(len(self.dumps("run")), 8)
         self.assertIn("missing ranks: {5}", self.analysis("run"))
         text = "".join(err for _, _, err in ended)

@@ -23,6 +23,8 @@ def free_port():
 
 
 class ProcessesCase(Case):
+    INDEX = "RANK"  # the launcher's variable
+
     def arguments(self, log, *more):
         return [
             str(TRELLIS),
@@ -36,7 +38,7 @@ class ProcessesCase(Case):
 
     def environment(self, rank, processes, port):
         return {
-            "RANK": str(rank),
+            self.INDEX: str(rank),
             "WORLD_SIZE": str(processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
@@ -200,7 +202,7 @@ class Launchers(ProcessesCase):
     def test_mpirun(self):
         result = subprocess.run(
             [
-                *("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"),
+                *("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "8"),
                 *("-x", f"MASTER_PORT={free_port()}"),
                 *self.arguments("run", "--device", "cpu"),
             ],
@@ -212,6 +214,19 @@ class Launchers(ProcessesCase):
         )
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertEqual(len(self.losses("run")), 3)
+
+
+class Kubernetes(ProcessesCase):
+    """The environment of an indexed job's containers."""
+
+    INDEX = "JOB_COMPLETION_INDEX"
+
+    def test_an_indexed_job_equals_threads(self):
+        threads = self.trellis(*self.arguments("threads", "--device", "cpu")[1:])
+        self.assertEqual(threads.returncode, 0, threads.stderr[-2000:])
+        for code, _, err in self.ends(self.start(2, "run", "--device", "cpu")):
+            self.assertEqual(code, 0, err[-3000:])
+        self.assertEqual(self.losses("run"), self.losses("threads"))
 
 
 SAVES = [

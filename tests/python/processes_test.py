@@ -1,6 +1,7 @@
 """One process per rank: Gloo carries the bytes, results equal those of one rank with the whole
 batch."""
 
+import ctypes
 import gc
 import json
 import os
@@ -85,6 +86,15 @@ def hanging_process(rank, port, folder):
         dist.all_reduce(x, group=group)
     except RuntimeError as error:
         Path(folder, "error").write_text(str(error))
+    os._exit(0)
+
+
+def crashing_process(rank, port, folder):
+    os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(Path(folder, "rank_"))
+    join(rank, port)
+    dist.all_reduce(torch.ones(4, device="neuron"))
+    if rank == 1:
+        ctypes.string_at(0)
     os._exit(0)
 
 
@@ -254,6 +264,16 @@ class Processes(unittest.TestCase):
             frames = [entry["frames"][0]["name"] for entry in dump["entries"]]
             self.assertEqual(frames, ["hanging_process"] * 2)
             self.assertTrue(Path(folder, "trace_of_the_end.pftrace").exists())
+
+    def test_a_process_that_crashes_leaves_its_dump(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaises(processes.ProcessExitedException) as raised:
+                processes.spawn(crashing_process, (free_port(), folder), nprocs=SIZE)
+            self.assertEqual(raised.exception.signal_name, "SIGSEGV")
+            dump = pickle.loads(Path(folder, "rank_1").read_bytes())
+            names = [entry["frames"][0]["name"] for entry in dump["entries"]]
+            self.assertEqual(names, ["crashing_process"])
+            self.assertEqual(dump["entries"][0]["state"], "completed")
 
     def test_what_goes_wrong_on_one_is_raised_on_all(self):
         with tempfile.TemporaryDirectory() as folder:

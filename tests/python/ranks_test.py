@@ -4,6 +4,7 @@ when ranks disagree."""
 import os
 import pathlib
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -383,6 +384,11 @@ def body(rank):
         globals()[sys.argv[1]]()
     dist.barrier()
 
+def overflows_the_stack():
+    sys.setrecursionlimit(10**9)
+    call = lambda _: list(map(call, [0]))  # through C: a function of Python alone needs no stack
+    call(0)
+
 try:
     trellis_neuron.run_ranks(body, 3, timeout_s=0.5, on_hang=sys.argv[2])
 except RuntimeError as error:
@@ -449,6 +455,14 @@ class Stuck(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("<string>:14 in sleeps", done.stdout)
         self.assertIn("rank 1 could not be ended", done.stdout)
+
+    def test_an_overflown_stack_leaves_dumps(self):
+        done = self.run_busy("overflows_the_stack", "raise")
+        self.assertEqual(done.returncode, -signal.SIGSEGV, done.stderr)
+        self.assertIn("error: the process crashes: signal 11", done.stderr)
+        self.assertEqual(done.stderr.count("flight recorder of ranks 0 to 2"), 1, done.stderr)
+        dump = pickle.loads((self.folder / "rank_0").read_bytes())
+        self.assertIn("barrier", dump["entries"][-1]["profiling_name"])
 
     def test_native_code_that_holds_pythons_lock(self):
         done = self.run_busy("holds_the_lock_of_python", "exit")

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/crash.h"
 #include "tests/runtime/support.h"
 
 namespace trellis::runtime::testing {
@@ -185,6 +186,29 @@ TEST(HangDeathTest, ARankThatGoesOnIsReportedWithItsStackAndEndsTheProcess) {
                     HasSubstr("rank 1 goes on all the same"),
                     HasSubstr("native stack, innermost first:\n"), HasSubstr("(runtime_hang_test)"),
                     Not(HasSubstr("rank 0 goes on")), Not(HasSubstr("does not answer"))));
+}
+
+[[gnu::noinline]] int overflow(volatile char* caller) {
+  volatile char frame[4096];
+  frame[0] = caller[0];
+  if (frame[0] != 0) return 0;  // never
+  return overflow(frame) + frame[0];
+}
+
+TEST(CrashDeathTest, AnOverflownStackLeavesDumpsAndEndsByItsSignal) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [] {
+    const CrashHandler handler;
+    WorldOptions options = world(2);
+    options.dump = [](const std::vector<FlightDump>& dumps) {
+      return "dumps of " + std::to_string(dumps.size()) + " ranks";
+    };
+    run_ranks(options, [](RankContext& context) {
+      volatile char begin = 0;
+      if (context.rank() == 1) overflow(&begin);
+    });
+  };
+  EXPECT_DEATH(run(), "the process crashes: signal 11, Segmentation fault\ndumps of 2 ranks\n");
 }
 
 TEST(Incomplete, WhatOnlySomeMembersDidIsAFaultWhenAllHaveEnded) {

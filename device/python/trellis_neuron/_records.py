@@ -47,6 +47,7 @@ class OfProcess:
         begin = self._store.compare_set("trellis_records", "", mine).decode()
         origin, self._prefix = begin.split(" ", 1)  # as the first rank has them
         self._origin, self._written = int(origin), ""
+        self.native.watch(self._prefix, self._origin)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="records", daemon=True)
         self._thread.start()
