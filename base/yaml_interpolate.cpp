@@ -125,26 +125,31 @@ class Interpolator {
     const std::size_t colon = expression.find(':');
     if (colon == std::string::npos) return lookup(trimmed(expression), path);
     const std::string resolver = trimmed(expression.substr(0, colon));
-    if (resolver != "multiply")
-      throw BadReference{"unknown function '" + resolver + "', expected ${multiply:a, b}"};
-    return multiply(expression.substr(colon + 1), node, path);
+    if (resolver != "multiply" && resolver != "sum")
+      throw BadReference{"unknown function '" + resolver +
+                         "', expected ${multiply:a, b} or ${sum:a, b}"};
+    return calculate(resolver, expression.substr(colon + 1), node, path);
   }
 
-  NodePtr multiply(const std::string& arguments, const Node& node, const std::string& path) {
-    double product = 1;
+  NodePtr calculate(const std::string& function, const std::string& arguments, const Node& node,
+                    const std::string& path) {
+    const bool adds = function == "sum";
+    double value = adds ? 0 : 1;
     int count = 0;
     for (const std::string& argument : split_arguments(arguments)) {
-      product *= operand(argument, node, path);
+      const double number = operand(function, argument, node, path);
+      value = adds ? value + number : value * number;
       ++count;
     }
-    if (count < 2) throw BadReference{"multiply needs two arguments: ${multiply:a, b}"};
-    NodePtr result = scalar(node, number_text(product));
+    if (count < 2) throw BadReference{function + " needs two arguments: ${" + function + ":a, b}"};
+    NodePtr result = scalar(node, number_text(value));
     result->quoted = false;
     return result;
   }
 
   /// Arguments are numbers, nested references or bare paths.
-  double operand(const std::string& argument, const Node& node, const std::string& path) {
+  double operand(const std::string& function, const std::string& argument, const Node& node,
+                 const std::string& path) {
     if (const auto number = as_number(argument)) return *number;
     NodePtr value;
     if (argument.find("${") != std::string::npos) {
@@ -153,7 +158,7 @@ class Interpolator {
       value = lookup(argument, path);
     }
     const auto number = value->kind == Node::Kind::kScalar ? as_number(value->text) : std::nullopt;
-    if (!number) throw BadReference{"multiply needs numbers, '" + argument + "' is none"};
+    if (!number) throw BadReference{function + " needs numbers, '" + argument + "' is none"};
     return *number;
   }
 

@@ -339,11 +339,50 @@ ImportedKey accelerator(const Argument& a) {
   return a.ignore("each rank reads its own part of the data");
 }
 
+constexpr const char* kUnits = "the units of distributed_strategy.fsdp are layers";
+
+/// transformers takes a flag, words in one text, or a list of words.
+std::vector<std::string> fsdp_words(const json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? words_of("full_shard") : words_of("");
+  if (value.is_string()) return words_of(value.get<std::string>());
+  std::vector<std::string> words;
+  for (const json& word : value.is_array() ? value : json::array({value}))
+    words.push_back(word.is_string() ? word.get<std::string>() : word.dump());
+  return words;
+}
+
+ImportedKey fsdp(const Argument& a) {
+  const std::vector<std::string> words = fsdp_words(a.value);
+  if (words.empty()) return a.same("nothing is sharded");
+  for (const std::string& word : words) {
+    if (word != "full_shard" && word != "auto_wrap")
+      return a.refuse(
+          fmt::format("{} is not supported: distributed_strategy.fsdp shards weights, gradients "
+                      "and states over "
+                      "all data-parallel ranks (full_shard), and zero1 the states alone",
+                      word));
+  }
+  if (std::ranges::find(words, "full_shard") == words.end())
+    return a.refuse("auto_wrap alone shards nothing: add full_shard");
+  return a.map({{"distributed_strategy.fsdp", "true"}, {"distributed_strategy.zero1", "true"}},
+               kUnits);
+}
+
 ImportedKey fsdp_config(const Argument& a) {
-  const json* fsdp = a.args().find("fsdp");
-  if (fsdp == nullptr || is_neutral_value(*fsdp, "null|false"))
+  const json* strategy = a.args().find("fsdp");
+  if (strategy == nullptr || strategy->is_null() || fsdp_words(*strategy).empty())
     return a.ignore("it belongs to fsdp, which is not set");
-  return a.refuse("write distributed_strategy.fsdp and remove fsdp");
+  if (!a.value.is_object()) return a.refuse("write its keys here: no other file is read");
+  for (const auto& [key, value] : a.value.items()) {
+    const std::string name = key.starts_with("fsdp_") ? key.substr(5) : key;
+    if (name == "activation_checkpointing" && !is_neutral_value(value, "false|null"))
+      return a.refuse("write gradient_checkpointing: true, and remove activation_checkpointing");
+    if ((name == "reshard_after_forward" && !is_neutral_value(value, "true|null|FULL_SHARD")) ||
+        ((name == "offload_params" || name == "cpu_offload" || name.starts_with("xla")) &&
+         !is_neutral_value(value, "false|null")))
+      return a.refuse(key + " is not supported: remove it");
+  }
+  return a.ignore(kUnits);
 }
 
 const std::vector<std::pair<std::string_view, Handler>>& handlers() {
@@ -385,6 +424,7 @@ const std::vector<std::pair<std::string_view, Handler>>& handlers() {
       {"report_to", report_to},
       {"resume_from_checkpoint", resume},
       {"accelerator_config", accelerator},
+      {"fsdp", fsdp},
       {"fsdp_config", fsdp_config},
   };
   return table;

@@ -17,6 +17,17 @@ using Values = std::map<std::string, std::string>;  ///< of the source, by key
 
 bool is_true(const std::string& value) { return trainer::is_neutral(value, "true"); }
 
+/// A name or number without its quotes; any other value as it is.
+std::string bare(const std::string& value) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-";
+  if (value.size() < 3 || (value.front() != '"' && value.front() != '\'') ||
+      value.back() != value.front())
+    return value;
+  const std::string inner = value.substr(1, value.size() - 2);
+  return inner.find_first_not_of(kPlain) == std::string::npos ? inner : value;
+}
+
 /// `pattern`: a key, or the beginning of keys and a `*`.
 bool matches(std::string_view pattern, std::string_view key) {
   if (!pattern.ends_with('*')) return pattern == key;
@@ -37,13 +48,26 @@ ImportedKey by_row(const SourceKey& source, const NemoRow& row) {
   const std::string note(row.note);
   if (row.does == kMoves) return classify(source, {std::string(row.target), source.value});
   if (row.does == kIgnored) return ignored(source, note);
-  return trainer::is_neutral(source.value, row.target) ? at_default(source, note)
-                                                       : unsupported(source, note);
+  return trainer::is_neutral(bare(source.value), row.target) ? at_default(source, note)
+                                                             : unsupported(source, note);
+}
+
+constexpr const char* kZeroSwitches[] = {"model.zero_use_master_weight",
+                                         "model.zero_use_fp32_grad_accum"};
+
+/// NNM: two switches of what NxDT calls one mode. Without them the trainer's precision decides.
+bool chosen_singly(const Values& values) {
+  return std::ranges::any_of(kZeroSwitches, [&](const char* key) {
+    const auto found = values.find(key);
+    return found != values.end() && is_true(found->second);
+  });
 }
 
 /// Lightning's precision and Megatron's "O2" (bf16 weights, fp32 master weights) together are one
 /// of NxDT's modes.
 ImportedKey precision(const SourceKey& source, const Values& values) {
+  if (chosen_singly(values))
+    return at_default(source, "model.zero_use_* choose the precision of weights and gradients");
   const std::string digits =
       source.value.substr(std::min(source.value.find_first_not_of("\"'"), source.value.size()));
   const auto found = values.find("model.megatron_amp_O2");
@@ -113,8 +137,8 @@ ImportedKey amp_o2(const SourceKey& source, const Values& values) {
   return mapped(source, {{"precision.type", "mixed_precision"}});
 }
 
-/// NNM: two switches of what NxDT calls one mode.
-ImportedKey zero_precision(const SourceKey& source, const Values&) {
+ImportedKey zero_precision(const SourceKey& source, const Values& values) {
+  if (!chosen_singly(values)) return at_default(source, "trainer.precision decides");
   const std::string key = source.key.ends_with("master_weight") ? "precision.master_weights"
                                                                 : "precision.fp32_grad_acc";
   return mapped(source, {{key, source.value}, {"precision.type", "manual"}},
@@ -150,8 +174,11 @@ std::string moved(const std::string& key) {
 ImportedKey import_key(const SourceKey& source, const Values& values) {
   if (source.value == "?\?\?" || source.value == "\"?\?\?\"")
     return unsupported(source, "its value is missing (?\?\?): set it");
-  if (const auto rule = rules().find(source.key); rule != rules().end())
-    return rule->second(source, values);
+  if (const auto rule = rules().find(source.key); rule != rules().end()) {
+    ImportedKey imported = rule->second({source.key, bare(source.value), source.where}, values);
+    imported.source = source;
+    return imported;
+  }
   if (const NemoRow* row = row_of(source.key)) return by_row(source, *row);
   return classify(source, {moved(source.key), source.value});
 }
@@ -162,7 +189,7 @@ ImportedConfig import_nemo(const std::string& file, const std::vector<std::strin
   const std::vector<SourceKey> keys =
       yaml_keys(file, overrides, [](const std::string&) { return true; });
   Values values;
-  for (const SourceKey& key : keys) values[key.key] = key.value;
+  for (const SourceKey& key : keys) values[key.key] = bare(key.value);
   ImportedConfig imported{.from = "nemo", .keys = {}, .implied = {{"model_source", "megatron"}}};
   for (const SourceKey& key : keys) imported.keys.push_back(import_key(key, values));
   return imported;

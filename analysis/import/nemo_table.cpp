@@ -11,8 +11,12 @@ constexpr std::string_view kOverlap =
 constexpr std::string_view kAmp = "bf16 needs no loss scaling";
 constexpr std::string_view kNoFp8 = "training in fp8 is not supported";
 
+constexpr std::string_view kEncoder =
+    "NeMo's pretraining of BERT, T5 and BART is not supported: choose a decoder, or this program's "
+    "model bert with its own keys";
+
 constexpr NemoRow kRows[] = {
-    {"defaults hydra", kIgnored, "",
+    {"defaults hydra hydra.*", kIgnored, "",
      "Hydra composes no files here: the keys of this file are all; directories are exp_manager's"},
     {"cluster_type", kIgnored, "", "the launcher says how processes start: torchrun, srun, mpirun"},
 
@@ -73,14 +77,15 @@ constexpr NemoRow kRows[] = {
      "affinities are normalised by model.moe.normalize_top_k_affinities; tokens beyond an expert's "
      "capacity are dropped in their order"},
 
-    {"model.mcore_gpt model.transformer_engine model.name model.target", kIgnored, "",
-     "there is one implementation of each model"},
+    {"model.mcore_gpt model.mcore_bert model.mcore_t5 model.megatron_legacy "
+     "model.transformer_engine model.name model.target",
+     kIgnored, "", "there is one implementation of each model"},
     {"model.pre_process model.post_process", kIgnored, "",
      "the first stage always embeds, the last one always has the head"},
     {"model.persist_layer_norm model.masked_softmax_fusion model.bias_activation_fusion "
      "model.bias_dropout_add_fusion model.gradient_accumulation_fusion model.grad_div_ar_fusion "
      "model.apply_rope_fusion model.get_attention_mask_from_fusion model.use_emha "
-     "model.ub_tp_comm_overlap model.tp_comm_* model.gc_interval model.nccl_* model.sharp "
+     "model.ub_tp_comm_overlap* model.tp_comm_* model.gc_interval model.nccl_* model.sharp "
      "model.enable_cuda_graph model.use_cpu_initialization model.defer_embedding_wgrad_compute "
      "model.wgrad_deferral_limit model.cross_entropy_loss_fusion model.cpu_offloading* "
      "model.memory_efficient_layer_norm",
@@ -94,7 +99,8 @@ constexpr NemoRow kRows[] = {
     {"model.native_amp_init_scale model.native_amp_growth_interval model.hysteresis", kIgnored, "",
      kAmp},
     {"model.onnx_safe model.apex_transformer_log_level model.enable_megatron_timers "
-     "model.megatron_timer_options model.nsys_profile model.log_*",
+     "model.megatron_timer_kwargs* "
+     "model.megatron_timer_options model.nsys_profile* model.log_*",
      kIgnored, "", "NxDT removed it; `trellis simulate` writes a trace"},
     {"model.headscale model.normalize_attention_scores model.openai_gelu model.onnx_gelu", kNeutral,
      "false|true|null", "the model families here do not vary in it"},
@@ -116,15 +122,61 @@ constexpr NemoRow kRows[] = {
     {"model.dist_ckpt_* model.dist_ckpt_format", kIgnored, "",
      "checkpoints are written in NxD's layout and resharded at load; `trellis checkpoint convert "
      "--to megatron` writes torch_dist"},
+    {"model.mcore_customization_config.*", kNeutral, "false|null",
+     "capped logits, parallel attention and own scales of queries are not supported"},
     {"model.specify_mcore model.mcore_customization_config model.hidden_act", kIgnored, "",
      "the architecture's keys say it"},
+
+    {"enable_recovery_time_instrumentation", kMoves,
+     "exp_manager.enable_recovery_time_instrumentation"},
+    {"async_checkpointing", kMoves, "exp_manager.async_checkpointing"},
+    {"enable_checkpoint_removal_protection", kIgnored, "",
+     "exp_manager.checkpoint_callback_params says which checkpoints are removed"},
+    {"model.output_dir model.config_path", kIgnored, "",
+     "NNM's converters read it; `trellis checkpoint` converts"},
+    {"model.save_logits_interval", kNeutral, "0|null", "logits are not saved during a run"},
+    {"model.restore_from_path model.restore_from_ckpt", kNeutral, "null",
+     "write the weights with `trellis checkpoint convert`, and start with --init-from"},
+    {"model.override_vocab_size", kMoves, "model.vocab_size"},
+    {"model.qkv_bias", kNeutral, "false|null", "all linear layers have a bias, or none: has_bias"},
+    {"model.rotary_interleaved model.layernorm_zero_centered_gamma model.apply_embedding_scaling",
+     kNeutral, "false|null", "the model families here do not have it"},
+    {"model.tokenizer.trust_remote_code", kIgnored, "", "no code of a tokenizer is executed"},
+    {"model.data.chat", kNeutral, "false|null", "chats are data of fine-tuning: see its guide"},
+    {"model.data.ceil_to_power_2 model.data.pad_to_max_length "
+     "model.data.get_attention_mask_from_fusion",
+     kIgnored, "", "samples are padded as the data module says"},
+
+    {"model.data.mmap_bin_files model.data.num_dataset_builder_threads", kIgnored, "",
+     "it tunes how the same samples are read"},
+    {"model.data.data_cache_generation_only model.skip_train model.reset_lr model.reset_lr_steps "
+     "model.drop_layers model.scale_positional_embedding",
+     kNeutral, "false|null|0", "a run trains the whole model, with one schedule"},
+    {"model.validation_param_sync_overlap", kIgnored, "", kOverlap},
+    {"s3_checkpointing.*", kIgnored, "", "a folder s3://… of exp_manager is written in parts"},
+
+    {"model.add_pooler model.add_lm_head model.bert_binary_head model.data.masked_lm_prob "
+     "model.data.short_seq_prob",
+     kNeutral, "null", kEncoder},
+    {"model.seq_length model.share_token_embeddings model.share_decoder_tokens_head_embeddings "
+     "model.tokens_head_bias model.embedding_dropout "
+     "model.embedding_init_method_std model.pipeline_model_parallel_split_rank model.encoder.* "
+     "model.decoder.* model.data.dataset_type model.data.seq_length_dec model.data.permutation "
+     "model.data.delete_mask_prob model.data.favor_longer_ngrams "
+     "model.data.max_ngram_size model.data.mean_ngram_size model.data.geometric_dist "
+     "model.data.respect_document_boundaries model.data.whole_word_masking "
+     "model.tokenizer.num_sentinel_tokens",
+     kNeutral, "null", kEncoder},
+    {"model.hybrid_override_pattern model.mamba_* model.activations_checkpoint_recurrent "
+     "model.add_bias_linear model.gated_linear_unit",
+     kNeutral, "null", "state-space models such as Mamba are not supported: choose a decoder"},
 
     {"model.data.data_impl", kIgnored, "", "indexed data is mapped into memory"},
     {"model.data.reset_attention_mask", kNeutral, "false|null",
      "attention is causal over the whole sequence"},
     {"model.data.mock_dataset model.data.add_fim", kNeutral, "false|null",
      "every run reads data; fill-in-the-middle is not supported"},
-    {"model.data.fim model.data.retro_data model.data.fim.*", kIgnored, "",
+    {"model.data.fim model.data.retro_data model.data.fim.* model.data.fim_*", kIgnored, "",
      "it belongs to a kind of data that is not supported"},
 };
 

@@ -94,6 +94,7 @@ m:
   relative: ${multiply:.b, 2}
   numbers: ${multiply:1.5, 3}
   nested: ${multiply:${multiply:2, 3}, 4}
+  sum: ${sum:${.b}, -1, a}
 )");
   const YamlMap m = document.root().map("m");
   EXPECT_EQ(m.required<int>("references"), 42);
@@ -101,6 +102,7 @@ m:
   EXPECT_EQ(m.required<int>("relative"), 14);
   EXPECT_EQ(m.required<double>("numbers"), 4.5);
   EXPECT_EQ(m.required<int>("nested"), 24);
+  EXPECT_EQ(m.required<int>("sum"), 12);
   EXPECT_THAT(document.problems().lines(), ElementsAre());
 }
 
@@ -123,7 +125,7 @@ pasted: a${model}
                   "r.yaml:4:above: cannot resolve '${...x}': '...x' goes above the top of the file",
                   "r.yaml:5:empty: cannot resolve '${}': '${}' names nothing",
                   "r.yaml:6:function: cannot resolve '${oc.env:HOME}': unknown function 'oc.env', "
-                  "expected ${multiply:a, b}",
+                  "expected ${multiply:a, b} or ${sum:a, b}",
                   "r.yaml:7:few: cannot resolve '${multiply:2}': multiply needs two arguments: "
                   "${multiply:a, b}",
                   "r.yaml:8:words: cannot resolve '${multiply:2, model}': multiply needs numbers, "

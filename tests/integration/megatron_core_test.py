@@ -10,6 +10,7 @@ import unittest
 import warnings
 
 import cli_case
+import numpy
 import torch
 import torch.distributed as dist
 import transformers
@@ -276,6 +277,85 @@ class TheirFolders(Case):
         self.trellis("checkpoint", "export-hf", folder, "--like", "like", "--out", "hub")
         hub = transformers.AutoModelForCausalLM.from_pretrained(self.dir / "hub").eval()
         self.close(logits_of(hub), logits_of(model))
+
+
+NEMO = f"""
+name: gpt
+trainer: {{devices: 1, num_nodes: 1, precision: 32, max_steps: 4, gradient_clip_val: 1.0}}
+model:
+  mcore_gpt: true
+  micro_batch_size: 1
+  global_batch_size: 2
+  encoder_seq_length: {SEQUENCE}
+  max_position_embeddings: ${{.encoder_seq_length}}
+  num_layers: {LAYERS}
+  hidden_size: {HIDDEN}
+  ffn_hidden_size: {FFN}
+  num_attention_heads: {HEADS}
+  make_vocab_size_divisible_by: 16
+  normalization: layernorm
+  layernorm_epsilon: 1e-5
+  activation: gelu
+  bias: true
+  position_embedding_type: learned_absolute
+  share_embeddings_and_output_weights: true
+  hidden_dropout: 0
+  attention_dropout: 0
+  optim: {{name: adamw, lr: 1e-2, weight_decay: 0.1, betas: [0.9, 0.95], eps: 1e-8}}
+  tokenizer: {{library: byte-level}}
+  data:
+    dataloader_type: single
+    data_prefix: [1.0, PREFIX]
+    splits_string: "100,0,0"
+    seq_length: {SEQUENCE}
+exp_manager: {{explicit_log_dir: run, create_checkpoint_callback: false}}
+"""
+
+
+class NemoRun(Case):
+    """An imported configuration of NeMo trains as megatron-core's model does."""
+
+    def data(self):
+        """Indexed data of which every sample is the returned tokens, in whatever order: one
+        document with the period of a sample."""
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+        period = torch.randint(0, 256, (SEQUENCE,), generator=torch.Generator().manual_seed(3))
+        builder = IndexedDatasetBuilder(f"{self.dir}/text.bin", dtype=numpy.int32)
+        builder.add_document(period.repeat(8).int(), [8 * SEQUENCE])
+        builder.finalize(f"{self.dir}/text.idx")
+        return torch.cat([period, period[:1]])[None]
+
+    def losses(self, model, tokens):
+        decayed = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() == 1]
+        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
+        mask = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE), 1).bool()
+        losses = []
+        for _ in range(4):
+            inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+            loss = model(inputs, torch.arange(SEQUENCE)[None], mask, labels=labels).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def test_the_losses_are_those_of_megatron_core(self):
+        model = megatron_model("gpt", HEADS)
+        folder = self.save(model, HEADS)
+        expected = self.losses(model, self.data())
+        (self.dir / "nemo.yaml").write_text(NEMO.replace("PREFIX", f"{self.dir}/text"))
+        self.trellis("import", "nemo.yaml", "--from", "nemo", "--out", "own.yaml")
+        self.trellis("train", "own.yaml", "--device", "cpu", "--init-from", folder)
+        with open(self.dir / "run/metrics.jsonl") as log:
+            losses = [json.loads(line)["loss"] for line in log]
+        self.assertGreater(expected[0] - expected[-1], 0.5)
+        self.assertEqual(len(losses), 4)
+        for got, wanted in zip(losses, expected, strict=True):
+            self.assertAlmostEqual(got, wanted, delta=TOLERANCE)
 
 
 class Refused(Case):

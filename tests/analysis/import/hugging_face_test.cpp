@@ -361,7 +361,8 @@ TEST_F(HuggingFace, RefusedArguments) {
   refused("lr_scheduler_type", "inverse_sqrt");  // without warm-up
   refused("lr_scheduler_kwargs", {{"swing", 3}});
   refused("fp16", true);
-  refused("fsdp", {"full_shard"});
+  for (const char* word : {"shard_grad_op", "hybrid_shard", "offload", "auto_wrap", "1"})
+    refused("fsdp", {word});
   refused("deepspeed", {{"zero_optimization", {{"stage", 3}}}});
   refused("label_smoothing_factor", 0.1);
   refused("push_to_hub", true);
@@ -370,6 +371,28 @@ TEST_F(HuggingFace, RefusedArguments) {
   refused("seed", 0);
   refused("data_seed", 43);
   refused("accelerator_config", {{"split_batches", true}});
+}
+
+TEST_F(HuggingFace, FullyShardedData) {
+  const char* key = "distributed_strategy.fsdp";
+  for (const json& value : {json("full_shard auto_wrap"), json({"full_shard"}), json(true)}) {
+    const auto values = result(with({{"fsdp", value}}));
+    EXPECT_EQ(values.at(key), "true") << value;
+    EXPECT_EQ(values.at("distributed_strategy.zero1"), "true") << value;
+  }
+  for (const json& value : {json(""), json::array(), json(false)})
+    EXPECT_FALSE(result(with({{"fsdp", value}})).contains(key)) << value;
+  const auto status = [&](const json& strategy, const json& config) {
+    return find(with({{"fsdp", strategy}, {"fsdp_config", config}}), "training_args.fsdp_config")
+        .status;
+  };
+  EXPECT_EQ(status("full_shard", {{"transformer_layer_cls_to_wrap", {"Layer"}}}),
+            ImportStatus::kIgnored);
+  EXPECT_EQ(status("", {{"offload_params", true}}), ImportStatus::kIgnored);
+  for (const char* refused :
+       {"offload_params", "fsdp_offload_params", "activation_checkpointing", "xla", "xla_fsdp_v2"})
+    EXPECT_EQ(status("full_shard", {{refused, true}}), ImportStatus::kUnsupported) << refused;
+  EXPECT_EQ(status("full_shard", {{"reshard_after_forward", false}}), ImportStatus::kUnsupported);
 }
 
 TEST_F(HuggingFace, OptimizersHaveTheirOwnArguments) {
