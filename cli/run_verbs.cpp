@@ -24,6 +24,7 @@
 #include "cli/supervised_train.h"
 #include "cli/verbs.h"
 #include "sim/config/storage_config.h"
+#include "trainer/app/answer_request.h"
 #include "trainer/app/run_request.h"
 #include "trainer/config/routing_trace.h"
 #include "trainer/config/run_config.h"
@@ -36,6 +37,7 @@ namespace trellis::cli {
 
 namespace {
 
+using trainer::AnswerRequest;
 using trainer::RunRequest;
 
 int run(const RunRequest& request) {
@@ -135,26 +137,60 @@ int simulate(const CLI::App& verb, RunRequest& request, const std::string& html,
   return 0;
 }
 
-/// The options that bounds know.
-void refuse_other_options(const CLI::App& verb) {
-  static const std::set<std::string> kKnown = {"config",  "overrides", "--instance",
-                                               "--nodes", "--set",     "--published-only",
-                                               "--json",  "--fast"};
+/// `flag` takes the verb's place. Throws ConfigError for an option that neither it nor what names
+/// the configuration and the machine has.
+void refuse_other_options(const CLI::App& verb, const std::string& flag, const std::string& why,
+                          std::set<std::string> known = {}) {
+  known.insert({"config", "overrides", "--instance", "--nodes", "--set", "--published-only",
+                "--json", flag});
   for (const CLI::Option* option : verb.get_options()) {
-    if (option->count() == 0 || kKnown.contains(option->get_name())) continue;
-    throw ConfigError("--fast: simulates nothing, so it does not know " + option->get_name() +
+    if (option->count() == 0 || known.contains(option->get_name())) continue;
+    throw ConfigError(flag + ": " + why + ", so it does not know " + option->get_name() +
                       ": leave one of them out");
   }
 }
 
 void print_bounds(const CLI::App& verb, const RunRequest& request) {
-  refuse_other_options(verb);
+  refuse_other_options(verb, "--fast", "simulates nothing");
   const analysis::BoundReport bounds =
       analysis::bound_report(request.config_file, request.overrides, request.instance,
                              request.nodes, request.hardware, request.calibrated);
   std::cout << (request.json ? analysis::bound_json(bounds).dump(1) + "\n"
                              : analysis::bound_text(bounds))
             << std::flush;
+}
+
+/// The options of `simulate --generate`.
+void answer_options(CLI::App& verb, AnswerRequest& request, bool& generates) {
+  const auto option = [&](const char* name, std::int64_t& value, const char* what) {
+    return verb.add_option(name, value, what)->capture_default_str()->needs("--generate");
+  };
+  verb.add_flag("--generate", generates,
+                "in place of a training step, prefill and one pass of decoding with a cache of "
+                "keys and values: time to the first token and per token. With --json schema "
+                "trellis.answer_time/1. Exploratory: no published times are compared with it");
+  option("--batch", request.batch, "prompts that each data-parallel rank reads together")
+      ->check(between(1, 100'000, "all are in memory at once"));
+  option("--prompt-tokens", request.prompt_tokens, "of each prompt")
+      ->check(between(1, 100'000'000, "more than a sequence has"));
+  option("--max-new-tokens", request.max_new_tokens,
+         "of each answer; the cache has room for prompt and answer, in steps of 128 tokens")
+      ->check(between(2, 100'000'000, "the first one comes with the prompt's pass"));
+}
+
+int simulate_answers(const CLI::App& verb, const RunRequest& run, AnswerRequest& request) {
+  refuse_other_options(verb, "--generate", "simulates no training step",
+                       {"--batch", "--prompt-tokens", "--max-new-tokens", "--threads"});
+  request.config_file = run.config_file;
+  request.overrides = run.overrides;
+  request.instance = run.instance;
+  request.nodes = run.nodes;
+  request.hardware = run.hardware;
+  request.calibrated = run.calibrated;
+  request.host_threads = run.host_threads;
+  request.json = run.json;
+  return call_trainer<trellis_trainer_answer_fn>("trellis_trainer_answer",
+                                                 static_cast<const AnswerRequest*>(&request));
 }
 
 std::string storages() {
@@ -396,7 +432,10 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
   verb->add_flag("--fast", *fast,
                  "in milliseconds: what no simulation of the step falls below, time and memory, by "
                  "arithmetic alone (analysis/sweep/bounds.h). With --json schema trellis.bounds/1");
-  verb->callback([verb, request, html, cached, fast, &exit_code] {
+  const auto answers = std::make_shared<AnswerRequest>();
+  const auto generates = std::make_shared<bool>(false);
+  answer_options(*verb, *answers, *generates);
+  verb->callback([verb, request, html, cached, fast, answers, generates, &exit_code] {
     refuse_several_processes("simulate");
     split_faults(request->faults, request->slow);
     if (!request->faults.empty())
@@ -405,6 +444,10 @@ void add_simulate(CLI::App& app, const std::vector<std::string>& command_line, i
                         "has the others");
     choose_machine(request->config_file, request->overrides, request->instance, request->nodes);
     if (*fast) return print_bounds(*verb, *request);
+    if (*generates) {
+      exit_code = simulate_answers(*verb, *request, *answers);
+      return;
+    }
     exit_code = simulate(*verb, *request, *html, *cached);
   });
 }

@@ -109,6 +109,11 @@ FORMATS = {
     ),
     "trellis.gate/1": ("`trellis gate --json`", "the judgement, with each limit"),
     "trellis.gate_baseline/1": ("`trellis gate --update-baseline`", "the baseline file of a gate"),
+    "trellis.answer_time/1": (
+        "`trellis simulate --generate --json`",
+        "time to the first token and per token, tokens per second, memory of weights, keys and "
+        "values on a core; exploratory",
+    ),
     "trellis.evaluate/1": (
         "`trellis evaluate --json`",
         "loss, perplexity, exact match and ROUGE of a model on records",

@@ -381,6 +381,79 @@ class FullySharded(Case):
             self.assertIn(text, result.stderr)
 
 
+class Answers(Case):
+    """Prefill and decoding of the 8B example at full size, without weights."""
+
+    LLAMA = SOURCE / "examples/llama3_8b_trn1.yaml"
+    # A trn1 chip has 820 GB/s and 190 TFLOPS for two cores.
+    BANDWIDTH, FLOPS = 410e9, 95e12
+    LAYERS, KV_HEADS, HEAD, PARAMETERS = 32, 8, 128, 8_030_261_248
+    TABLE = 128256 * 4096  # of the embedding, which a token reads one row of
+
+    def times(self, *args, code=0):
+        result = subprocess.run(
+            [TRELLIS, "simulate", self.LLAMA, "--generate", *map(str, args)],
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, code, result.stderr[-3000:])
+        return result.stdout if code == 0 else result.stderr
+
+    def answers(self, prompt, batch=1, tp=8):
+        layout = f"distributed_strategy.tensor_model_parallel_size={tp}"
+        return json.loads(self.times("--json", "--prompt-tokens", prompt, "--batch", batch, layout))
+
+    def bound_ms(self, answer):
+        table = 2 * self.TABLE / answer["tensor_parallel"]
+        read = answer["weight_bytes_per_core"] - table + answer["kv_cache_bytes_per_core"]
+        return read / self.BANDWIDTH * 1e3
+
+    def test_a_token_takes_at_least_what_weights_and_cache_take_to_be_read(self):
+        by_tp = {tp: self.answers(896, tp=tp) for tp in (2, 4, 8)}
+        for tp, answer in by_tp.items():
+            self.assertAlmostEqual(
+                answer["weight_bytes_per_core"] * tp / (2 * self.PARAMETERS), 1, delta=1e-3
+            )
+            cached = 2 * 2 * self.LAYERS * self.KV_HEADS * self.HEAD * 1024 // tp
+            self.assertEqual(answer["cached_tokens"], 1024)
+            self.assertEqual(answer["kv_cache_bytes_per_core"], cached)
+            self.assertGreater(answer["time_per_output_token_ms"], self.bound_ms(answer))
+            self.assertLess(answer["time_per_output_token_ms"], 4 * self.bound_ms(answer))
+            rate = answer["data_parallel"] * 1e3 / answer["time_per_output_token_ms"]
+            self.assertAlmostEqual(answer["output_tokens_per_s"], rate)
+            self.assertEqual(answer["estimated"], [])
+            self.assertIn("no published times", answer["exploratory"])
+        # Half of the weights: what is saved is at least half of what they take to be read.
+        for tp in (2, 4):
+            saved = (
+                by_tp[tp]["time_per_output_token_ms"] - by_tp[2 * tp]["time_per_output_token_ms"]
+            )
+            self.assertGreater(saved, self.bound_ms(by_tp[tp]) / 2 * 0.9)
+
+    def test_a_longer_cache_and_prompt_cost_at_least_their_bytes_and_products(self):
+        short, middle, long = (self.answers(prompt, batch=4) for prompt in (384, 896, 1920))
+        for less, more in ((short, middle), (middle, long)):
+            longer = more["time_per_output_token_ms"] - less["time_per_output_token_ms"]
+            self.assertGreater(longer, self.bound_ms(more) - self.bound_ms(less))
+            self.assertLess(longer, 20 * (self.bound_ms(more) - self.bound_ms(less)))
+        first, second, third = (a["time_to_first_token_ms"] for a in (short, middle, long))
+        self.assertGreater(third - second, 0.95 * 2 * (second - first))
+        for answer in (short, middle, long):
+            products = 2 * (self.PARAMETERS - 2 * self.TABLE) / 8 * 4 * answer["prompt_tokens"]
+            self.assertGreater(answer["time_to_first_token_ms"], products / self.FLOPS * 1e3)
+
+    def test_text_and_refusals(self):
+        self.assertIn("exploratory: no published times", self.times())
+        wrong = self.times("--prompt-tokens", 4000, code=2)
+        self.assertIn("4096 tokens of model.encoder_seq_length, got 4128", wrong)
+        self.assertIn("does not know --steps", self.times("--steps", 2, code=2))
+        ring = ["model.fusions={ring_attention: true}"]
+        ring += ["distributed_strategy.context_parallel_size=2"]
+        self.assertIn("context_parallel_size", self.times(*ring, code=2))
+
+
 class Data(Case):
     def test_a_step_waits_for_its_inputs_and_the_trace_shows_host_and_links(self):
         directory = self.dir / "data"

@@ -204,6 +204,18 @@ void judge(const EvaluateRequest& request, EvaluationResult& result) {
 
 }  // namespace
 
+RunConfig answers_config(RunConfig config, const std::string& config_file) {
+  if (is_encoder(config.model))
+    throw ConfigError(config_file +
+                      ": an encoder is not evaluated on records: expected a decoder such as Llama, "
+                      "Mixtral or a Megatron GPT; `trellis train --test` gives its loss");
+  config.distributed_strategy.sequence_parallel = false;
+  config.model.dpo.reset();
+  config.model.orpo.reset();
+  if (config.model.moe) config.model.moe->output_router_logits = false;
+  return config;
+}
+
 RunConfig evaluation_config(const EvaluateRequest& request) {
   std::vector<std::string> overrides = request.overrides;
   overrides.emplace_back("model.weight_init_only=true");
@@ -215,15 +227,7 @@ RunConfig evaluation_config(const EvaluateRequest& request) {
         "--checkpoint: missing: expected a checkpoint, a folder of checkpoints or a Hugging Face "
         "folder; or exp_manager.resume_from_checkpoint in " +
         request.config_file);
-  if (is_encoder(config.model))
-    throw ConfigError(request.config_file +
-                      ": an encoder is not evaluated on records: expected a decoder such as Llama, "
-                      "Mixtral or a Megatron GPT; `trellis train --test` gives its loss");
-  config.distributed_strategy.sequence_parallel = false;
-  config.model.dpo.reset();
-  config.model.orpo.reset();
-  if (config.model.moe) config.model.moe->output_router_logits = false;
-  return config;
+  return answers_config(std::move(config), request.config_file);
 }
 
 EvaluationResult evaluate(

@@ -29,10 +29,13 @@ struct EvaluationResult {
   std::optional<Rouge> rouge;         ///< mean over the records
 };
 
-/// The configuration as an evaluation runs it: only weights from the checkpoint; the loss is that
-/// of answers alone, without preference pairs and the routers' auxiliary loss; no sequence
-/// parallelism, which changes no number but asks for long sequences. Throws ConfigError, also for
-/// encoders.
+/// The configuration of a model that answers: without preference pairs, the routers' auxiliary
+/// loss, and sequence parallelism, which changes no number but asks for long sequences. Throws
+/// ConfigError for encoders.
+[[nodiscard]] RunConfig answers_config(RunConfig config, const std::string& config_file);
+
+/// The configuration as an evaluation runs it: answers_config() with only weights from the
+/// checkpoint. Throws ConfigError.
 [[nodiscard]] RunConfig evaluation_config(const EvaluateRequest& request);
 
 /// Loads the model and evaluates it on all ranks of `world`. `progress`: what is counted, done, of.

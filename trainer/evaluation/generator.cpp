@@ -13,6 +13,7 @@
 #include "trainer/modules/module_names.h"
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/utils/autocast.h"
+#include "trainer/utils/scope.h"
 
 namespace trellis::trainer {
 namespace {
@@ -101,18 +102,29 @@ std::vector<std::vector<std::int64_t>> Generator::generate(const std::vector<Pro
   const std::int64_t most = config_.model.encoder_seq_length;
   Batch batch{prompts, std::vector<std::vector<std::int64_t>>(prompts.size()),
               std::vector<bool>(prompts.size(), options.max_new_tokens == 0)};
-  const std::int64_t length = std::min(filled_up(batch.longest_prompt()), most);
-  KvCache cache(std::min(filled_up(batch.longest_prompt() + options.max_new_tokens), most));
+  const std::int64_t room = std::max(options.cached_tokens, options.max_new_tokens);
+  KvCache cache(std::min(filled_up(batch.longest_prompt() + room), most));
+  for (std::int64_t number = 1; !batch.all_ended(); ++number) {
+    append(number == 1 ? read_prompts(batch, cache) : read_newest(batch, cache), options, batch);
+    if (options.ended) options.ended(number, cache);
+  }
+  return batch.answers;
+}
+
+at::Tensor Generator::read_prompts(const Batch& batch, KvCache& cache) const {
+  const Scope scope("phase=prefill");
+  const std::int64_t length =
+      std::min<std::int64_t>(filled_up(batch.longest_prompt()), config_.model.encoder_seq_length);
   const auto [ids, last] = batch.prompt_ids(length);
   cache.begin(on_device(at::arange(length, at::kLong).unsqueeze(0).repeat({batch.rows(), 1})));
-  at::Tensor logits = pass({on_device(ids), on_device(last)}, cache);
-  for (std::int64_t token = 1;; ++token) {
-    append(logits, options, batch);
-    if (batch.all_ended()) return batch.answers;
-    const auto [newest, positions] = batch.newest();
-    cache.begin(on_device(positions));
-    logits = pass({on_device(newest)}, cache);
-  }
+  return pass({on_device(ids), on_device(last)}, cache);
+}
+
+at::Tensor Generator::read_newest(const Batch& batch, KvCache& cache) const {
+  const Scope scope("phase=decode");
+  const auto [newest, positions] = batch.newest();
+  cache.begin(on_device(positions));
+  return pass({on_device(newest)}, cache);
 }
 
 /// Through all stages, one after the other.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <vector>
@@ -20,6 +21,10 @@ struct GenerationOptions {
   SamplingOptions sampling = {};
   std::set<std::int64_t> stop = {};  ///< an answer ends with one of these, which belongs to it
   std::int64_t vocab_size = 0;       ///< tokens from here on only fill the vocabulary up
+  std::int64_t cached_tokens = 0;  ///< of an answer that the cache has room for; 0: max_new_tokens
+  /// After each pass over the model and what chooses its tokens, when set. Pass 1 reads the
+  /// prompts, each later one a token.
+  std::function<void(std::int64_t pass, const KvCache& cache)> ended = {};
 };
 
 /// A text to continue.
@@ -45,6 +50,8 @@ class Generator {
  private:
   struct Batch;
   void refuse_unsupported() const;
+  [[nodiscard]] at::Tensor read_prompts(const Batch& batch, KvCache& cache) const;
+  [[nodiscard]] at::Tensor read_newest(const Batch& batch, KvCache& cache) const;
   [[nodiscard]] at::Tensor pass(const DecodeTokens& tokens, KvCache& cache) const;
   [[nodiscard]] at::Tensor receive(const KvCache& cache) const;
   void append(const at::Tensor& logits, const GenerationOptions& options, Batch& batch) const;

@@ -68,7 +68,8 @@ at::Tensor AttentionMask::of_cached_keys(const at::Tensor& positions, std::int64
                                          bool prompt) const {
   if (prompt && !window_) return {};
   const at::Tensor distance = positions.unsqueeze(-1) - positions_.narrow(0, 0, keys);
-  return as_attention_takes_it(within_reach(distance).unsqueeze(1));
+  const at::Tensor table = within_reach(distance).unsqueeze(1);
+  return prompt ? as_attention_takes_it(table) : table;
 }
 
 at::Tensor AttentionMask::allowed(const at::Tensor& attention_mask) const {
@@ -156,6 +157,17 @@ at::Tensor CoreAttention::attend(const at::Tensor& query, const at::Tensor& key,
                 : at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0,
                                                    /*is_causal=*/causal_ && !mask);
   return context.permute({2, 0, 1, 3}).flatten(2);
+}
+
+at::Tensor CoreAttention::attend_from_cache(const at::Tensor& query, const at::Tensor& key,
+                                            const at::Tensor& value,
+                                            const at::Tensor& allowed) const {
+  const std::int64_t kv_heads = key.size(2), copies = query.size(2) / kv_heads;
+  // [1, b, n, d] → [b, n_kv, copies, d]: a head's queries read its keys once, from where they are.
+  const at::Tensor grouped = query.squeeze(0).unflatten(1, {kv_heads, copies});
+  return explicit_attention(grouped, heads_first(key), heads_first(value), allowed)
+      .flatten(1)
+      .unsqueeze(0);
 }
 
 at::Tensor CoreAttention::explicit_attention(const at::Tensor& query, const at::Tensor& key,

@@ -26,7 +26,8 @@ class AttentionMask {
   /// nothing more. `attention_mask`: see MicroBatch.
   [[nodiscard]] at::Tensor allowed(const at::Tensor& attention_mask) const;
   /// Decoding: which of the keys 0 … `keys` − 1 the queries at `positions` [b, s] may read, [b, 1,
-  /// s, keys] as above. `prompt`: the queries are those keys, one after the other.
+  /// s, keys]. `prompt`: the queries are those keys, one after the other, and the table is as
+  /// above; else it is bool, for attend_from_cache().
   [[nodiscard]] at::Tensor of_cached_keys(const at::Tensor& positions, std::int64_t keys,
                                           bool prompt) const;
 
@@ -85,6 +86,11 @@ class CoreAttention {
   [[nodiscard]] at::Tensor forward(const at::Tensor& query, const at::Tensor& key,
                                    const at::Tensor& value, const at::Tensor& allowed,
                                    const RingContext& ring = {}) const;
+  /// The same of one token per row, query [1, b, n, d], without gradients: explicit softmax, as for
+  /// a fused attention there is too little to do. `allowed`: AttentionMask::of_cached_keys().
+  [[nodiscard]] at::Tensor attend_from_cache(const at::Tensor& query, const at::Tensor& key,
+                                             const at::Tensor& value,
+                                             const at::Tensor& allowed) const;
 
  private:
   [[nodiscard]] at::Tensor attend(const at::Tensor& query, const at::Tensor& key,

@@ -26,6 +26,12 @@ KvCache::Keys KvCache::add(int layer, const at::Tensor& key, const at::Tensor& v
   return keys;
 }
 
+std::int64_t KvCache::num_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [layer, keys] : layers_) bytes += keys.key.nbytes() + keys.value.nbytes();
+  return static_cast<std::int64_t>(bytes);
+}
+
 at::Tensor KvCache::room_for(const at::Tensor& prompt) const {
   std::vector<std::int64_t> sizes = prompt.sizes().vec();
   sizes[0] = capacity_;
@@ -34,11 +40,15 @@ at::Tensor KvCache::room_for(const at::Tensor& prompt) const {
   return places;
 }
 
+/// One index for place and row: what a device writes as whole rows.
 void KvCache::put(at::Tensor& places, const at::Tensor& of_pass) const {
-  c10::List<std::optional<at::Tensor>> at_places;
-  at_places.push_back(positions_.t());
-  at_places.push_back(at::arange(places.size(1), positions_.options()).unsqueeze(0));
-  at::index_put_(places, at_places, of_pass);
+  const std::int64_t rows = places.size(1);
+  const at::Tensor at_rows =
+      (positions_.t() * rows + at::arange(rows, positions_.options())).flatten();
+  at::Tensor flat = places.view({capacity_ * rows, -1});
+  c10::List<std::optional<at::Tensor>> indices;
+  indices.push_back(at_rows);
+  at::index_put_(flat, indices, of_pass.reshape({at_rows.size(0), -1}));
 }
 
 }  // namespace trellis::trainer

@@ -31,6 +31,10 @@ class KvCache {
   /// Keeps a layer's keys and values of this pass, [s, b, n_kv/TP, d]; returns those to attend to.
   /// `layer`: its index in the whole model.
   Keys add(int layer, const at::Tensor& key, const at::Tensor& value);
+  /// Tokens per row that there is room for.
+  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
+  /// Of all layers.
+  [[nodiscard]] std::int64_t num_bytes() const;
 
  private:
   [[nodiscard]] at::Tensor room_for(const at::Tensor& prompt) const;

@@ -129,8 +129,11 @@ at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext
   };
   KvCache::Keys keys{positioned(key, key_norm_), value};
   if (sequence.cache != nullptr) keys = sequence.cache->add(layer_, keys.key, keys.value);
-  const at::Tensor attended = core_.forward(positioned(query, query_norm_), keys.key, keys.value,
-                                            sequence.allowed, sequence.ring);
+  const at::Tensor queries = positioned(query, query_norm_);
+  const bool is_cached = sequence.cache != nullptr && !sequence.cache->is_prompt();
+  const at::Tensor attended =
+      is_cached ? core_.attend_from_cache(queries, keys.key, keys.value, sequence.allowed)
+                : core_.forward(queries, keys.key, keys.value, sequence.allowed, sequence.ring);
   const at::Tensor output = dense_.forward(attended);
   return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);
 }

@@ -145,6 +145,29 @@ void scatter_rows(Phase& phase, const Rows& source, const HbmView& indices,
   }
 }
 
+/// out row index[i] = 0, by adding what is there with the other sign: a scatter only adds.
+void clear_rows(Phase& phase, const Rows& out, const HbmView& indices, std::int64_t index_stride) {
+  for (const Span& s : spans(indices.elements())) {
+    phase.scope([&] {
+      const Ref index = load_span(phase, indices, index_stride, s);
+      row_pieces(out, [&](std::int64_t c, std::int64_t columns) {
+        phase.loop(s.per, [&](const Index& t) {
+          const Ref rows = phase.at(phase.sbuf(columns * isa::size_bytes(out.view.dtype), 3),
+                                    out.view.dtype, s.partitions, row(columns));
+          const Ref place = phase.at(index.tile, DType::kInt32, s.partitions, row(1), t);
+          auto& gather = phase.emit(Engine::kScalar, Opcode::kDmaGather, rows,
+                                    table_row(out, c, columns), place);
+          gather.dma_queue = isa::DmaQueue::kLoad;
+          phase.tensor_scalar(rows, rows, AluOp::kMultiply, -1);
+          auto& scatter = phase.emit(Engine::kGpSimd, Opcode::kDmaScatterAdd,
+                                     table_row(out, c, columns), rows, place);
+          scatter.dma_queue = isa::DmaQueue::kStore;
+        });
+      });
+    });
+  }
+}
+
 // ── cross-entropy: one element per row of the logits ──
 
 struct Targets {
@@ -319,8 +342,8 @@ void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index) {
   const std::string name = plain_name(node.op);
   if (name == "scatter_add" && node.inputs.size() == 3 && lower_last_dim_add(lowering, node, index))
     return;
-  const bool rows = (name == "index_add" && scalars.integer("dim", 0) == 0) ||
-                    (name == "index_put" && scalars.flag("accumulate", false));
+  const bool puts = name == "index_put" && !scalars.flag("accumulate", false);
+  const bool rows = (name == "index_add" && scalars.integer("dim", 0) == 0) || name == "index_put";
   if (!rows || node.inputs.size() != 3)
     return lower_estimate(lowering, node, index, lowering.builder().core().passes.scan);
   const HbmView self = lowering.input(node, 0), indices = lowering.input(node, 1),
@@ -333,6 +356,11 @@ void lower_rows_add(Lowering& lowering, const Node& node, std::uint32_t index) {
   }
   const auto kernel = lowering.kernel(name, index, source.elements());
   if (self.buffer != out.buffer) copy_view(lowering, kernel, out, self);
+  if (puts) {
+    Phase phase(kernel);
+    clear_rows(phase, *target, indices, *stride);
+    lowering.builder().append(std::move(phase));
+  }
   Phase phase(kernel);
   scatter_rows(phase, *from, indices, *stride, *target, std::nullopt, scalars.number("alpha", 1));
   lowering.builder().append(std::move(phase));

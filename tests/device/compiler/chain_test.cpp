@@ -244,6 +244,32 @@ TEST(Chain, GatherAndScatterAddOneElementPerRow) {
   }
 }
 
+TEST(Chain, PutReplacesRowsAndAccumulateAddsToThem) {
+  for (const bool accumulates : {false, true}) {
+    for (std::int64_t count : {1, 40, 300}) {
+      constexpr std::int64_t kRows = 700, kWidth = 24;
+      GraphFixture g;
+      const auto table = g.input({kRows, kWidth}), index = g.input({count}, DType::kInt64),
+                 rows = g.input({count, kWidth});
+      g.node("index_put_", {table, index, rows}, {table},
+             accumulates ? "accumulate=1" : "accumulate=0");
+      const Values vt = g.random(table), vr = g.random(rows);
+      Values vi;
+      for (std::int64_t r = 0; r < count; ++r)
+        vi.push_back(static_cast<double>((r * 11 + 5) % kRows));
+      g.set(index, vi);
+      g.run();
+      EXPECT_EQ(g.compiled().coverage.estimated_ops, 0);
+      Values want = vt;
+      for (std::int64_t i = 0; i < count * kWidth; ++i) {
+        const std::int64_t to = static_cast<std::int64_t>(vi[i / kWidth]) * kWidth + i % kWidth;
+        want[to] = (accumulates ? vt[to] : 0) + vr[i];
+      }
+      g.expect(table, [&](std::int64_t i) { return want[i]; });
+    }
+  }
+}
+
 TEST(Chain, TransposedCopy) {
   GraphFixture g;
   const auto x = g.input({3, 200, 140}), y = g.output({3, 140, 200}),

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/stack.h>
 #include <c10/util/StringUtil.h>
 
@@ -193,9 +194,11 @@ at::Tensor Decoder::decode(const at::Tensor& input, const DecodeTokens& tokens,
           : input;
   for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, sequence);
   if (!head_) return hidden;
-  if (tokens.last.defined())
-    hidden =
-        hidden.gather(0, tokens.last.view({1, -1, 1}).expand({1, hidden.size(1), hidden.size(2)}));
+  if (tokens.last.defined()) {
+    const std::int64_t rows = hidden.size(1);
+    const at::Tensor places = tokens.last * rows + at::arange(rows, tokens.last.options());
+    hidden = hidden.flatten(0, 1).index_select(0, places).unsqueeze(0);
+  }
   return logits_of(final_norm_ ? final_norm_->forward(hidden) : hidden);
 }
 
