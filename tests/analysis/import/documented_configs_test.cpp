@@ -75,7 +75,7 @@ async_checkpointing false
 enable_recovery_time_instrumentation false
 enable_checkpoint_removal_protection true
 )";
-constexpr const char* kMegatron =
+constexpr const char* kMegatronBase =
     "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --micro-batch-size 1 "
     "--global-batch-size 64 --train-iters 100 --lr 1e-4 --bf16 --use-distributed-optimizer "
     "--tokenizer-type NullTokenizer --data-path data/text --seq-length 4096 "
@@ -176,7 +176,7 @@ class DocumentedConfigs : public testing::Test {
   }
   ImportedConfig import(const Documented& config) {
     if (config.base != std::string("megatron")) return nemo(keys(config));
-    std::string text = kMegatron + std::string(config.more);
+    std::string text = kMegatronBase + std::string(config.more);
     if (const auto at = text.find("LLAMA"); at != std::string::npos) text.replace(at, 5, kLlama);
     return import_megatron_text(text, "train.sh");
   }

@@ -25,7 +25,7 @@ using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Pair;
 namespace fs = std::filesystem;
-using Settings = std::map<std::string, std::string>;
+using KeyValues = std::map<std::string, std::string>;
 
 class MegatronImport : public testing::Test {
  protected:
@@ -39,8 +39,8 @@ class MegatronImport : public testing::Test {
     std::ofstream(path_) << text;
     return import_megatron(path_.string());
   }
-  Settings settings(const std::string& text) {
-    Settings result;
+  KeyValues settings(const std::string& text) {
+    KeyValues result;
     for (const Setting& setting : settings_of(import(text))) result[setting.key] = setting.value;
     return result;
   }
@@ -120,7 +120,7 @@ TEST_F(MegatronImport, Gpt3) {
 }
 
 TEST_F(MegatronImport, Llama3) {
-  const Settings made = settings(kLlama3);
+  const KeyValues made = settings(kLlama3);
   EXPECT_THAT(
       made,
       IsSupersetOf(
@@ -178,7 +178,7 @@ TEST_F(MegatronImport, EveryKnownNameIsClassified) {
 }
 
 TEST_F(MegatronImport, UnderscoresAndEqualSigns) {
-  const Settings made = settings("--num-layers 4 --lr 1e-3 --bf16");
+  const KeyValues made = settings("--num-layers 4 --lr 1e-3 --bf16");
   EXPECT_EQ(made, settings("--num_layers=4 --lr=1e-3 --bf16"));
   EXPECT_EQ(key("--num_layers 4", "--num_layers").status, ImportStatus::kMapped);
 }
@@ -206,7 +206,7 @@ TEST_F(MegatronImport, OrderDoesNotMatter) {
     for (const std::string& argument : arguments) text += " " + argument;
     return text;
   };
-  const Settings first = settings(joined());
+  const KeyValues first = settings(joined());
   EXPECT_THAT(first, Contains(Pair("model.optim.sched.warmup_steps", "5")));
   std::mt19937 random(7);
   for (int i = 0; i < 30; ++i) {

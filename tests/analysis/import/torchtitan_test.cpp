@@ -19,10 +19,10 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Pair;
-using Settings = std::map<std::string, std::string>;
+using KeyValues = std::map<std::string, std::string>;
 
-Settings settings(const std::string& text) {
-  Settings result;
+KeyValues settings(const std::string& text) {
+  KeyValues result;
   for (const Setting& setting : settings_of(import_torchtitan_text(text, "t.toml")))
     result[setting.key] = setting.value;
   return result;

@@ -17,7 +17,7 @@ using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-struct Row {
+struct ExampleRow {
   const char* name;
   int nodes, devices, tp, pp, cp, dp;
   int global_batch, kv_replicator, sequence, max_position;
@@ -39,7 +39,7 @@ constexpr const char* kAdamw = "adamw";
 constexpr const char* kFp32State = "adamw_fp32OptState";
 constexpr const char* kCore = "CoreAttention";
 
-constexpr Row kRows[] = {
+constexpr ExampleRow kRows[] = {
     {"hf_llama3.1_405B_trn1",
      64,
      32,
@@ -418,7 +418,7 @@ std::string recompute_text(const ModelSection& model) {
 
 TEST(NxdtExamples, AllTwentyTwoAreHere) {
   std::set<std::string> rows, files;
-  for (const Row& row : kRows) rows.insert(file_of(row.name));
+  for (const ExampleRow& row : kRows) rows.insert(file_of(row.name));
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(TRELLIS_SOURCE_DIR) + "/examples/nxdt")) {
     if (entry.path().extension() == ".yaml") files.insert(entry.path().string());
@@ -428,7 +428,7 @@ TEST(NxdtExamples, AllTwentyTwoAreHere) {
 }
 
 TEST(NxdtExamples, HaveThePublishedLayouts) {
-  for (const Row& row : kRows) {
+  for (const ExampleRow& row : kRows) {
     SCOPED_TRACE(row.name);
     const RunCheck checked = check(row.name);
     ASSERT_THAT(checked.problems, IsEmpty());
@@ -450,7 +450,7 @@ TEST(NxdtExamples, HaveThePublishedLayouts) {
 }
 
 TEST(NxdtExamples, HaveThePublishedModels) {
-  for (const Row& row : kRows) {
+  for (const ExampleRow& row : kRows) {
     SCOPED_TRACE(row.name);
     ModelSection model = check(row.name).config.model;
     model.lora.reset();
@@ -464,7 +464,7 @@ TEST(NxdtExamples, HaveThePublishedModels) {
 }
 
 TEST(NxdtExamples, HaveThePublishedOptimizers) {
-  for (const Row& row : kRows) {
+  for (const ExampleRow& row : kRows) {
     SCOPED_TRACE(row.name);
     const RunConfig config = check(row.name).config;
     const OptimSection& optim = config.model.optim;
@@ -483,7 +483,7 @@ TEST(NxdtExamples, HaveThePublishedOptimizers) {
 }
 
 TEST(NxdtExamples, RoundTripThroughTheirResolvedForm) {
-  for (const Row& row : kRows) {
+  for (const ExampleRow& row : kRows) {
     SCOPED_TRACE(row.name);
     const RunConfig config = check(row.name).config;
     EXPECT_EQ(load_text(config.resolved_yaml), config) << config.resolved_yaml;
@@ -560,7 +560,7 @@ TEST(ParameterCounts, AreThePublishedOnes) {
 /// Ranks of one stage share it: sharded parameters add up to the whole, replicated ones are on
 /// each.
 TEST(ParameterCounts, OfTheRanksAddUp) {
-  for (const Row& row : kRows) {
+  for (const ExampleRow& row : kRows) {
     SCOPED_TRACE(row.name);
     RunConfig config = check(row.name).config;
     config.model.lora.reset();  // A is whole on each rank
