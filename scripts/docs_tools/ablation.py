@@ -90,7 +90,7 @@ def rows(percent, signed):
             f"{name} {signed(before)} → {signed(without)}" for name, before, without in row["worst"]
         )
         yield (
-            f"{mechanism['name']} (off: {mechanism['off']})",
+            f"{mechanism['name']} (without: {mechanism['without']})",
             f"`{subject}`",
             percent(row["median"]),
             percent(row["p90"]),
