@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -12,14 +14,17 @@
 #include "base/escape.h"
 #include "cli/checkpoint_hub.h"
 #include "cli/checkpoint_parts.h"
+#include "cli/comparison_text.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "trainer/app/reshard_request.h"
+#include "trainer/checkpoint/conversion/compare.h"
 #include "trainer/checkpoint/conversion/full_writer.h"
 #include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
+#include "trainer/checkpoint/sharding/state_keys.h"
 
 namespace trellis::cli {
 namespace {
@@ -129,6 +134,48 @@ void add_checkpoint_reshard(CLI::App& checkpoint, int& exit_code) {
   verb->callback([request, &exit_code] { exit_code = reshard(*request); });
 }
 
+namespace {
+
+/// Of values that were rounded from fp32 to bf16, relative.
+constexpr double kRounding = 0x1p-8;
+
+/// Whether weights lost digits on their way from a to b.
+bool is_rounded(const TensorSource& a, const TensorSource& b) {
+  const auto size = [](const TensorSource& source) {
+    std::int64_t most = 0;
+    for (const checkpoint::TensorEntry& entry : source.tensors())
+      if (checkpoint::parse_state_key(entry.key).state.empty())
+        most = std::max(most, checkpoint::element_bytes(entry.dtype));
+    return most;
+  };
+  return size(b) < size(a);
+}
+
+/// Reads the new checkpoint back, compares each weight with the folder's, and prints.
+int verify_import(const ReshardRequest& request) {
+  Activity activity("reading the weights back, tensors");
+  const auto folder = checkpoint::open_checkpoint(request.source);
+  const auto written = checkpoint::open_checkpoint(request.destination);
+  const bool rounded = is_rounded(*folder, *written);
+  const checkpoint::CompareOptions options{
+      .tolerance = rounded ? kRounding : 0, .weights_only = true, .ignore_dtypes = true};
+  const checkpoint::Comparison result =
+      checkpoint::compare(*folder, *written, options,
+                          [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
+  constexpr std::int64_t kMostRows = 20;
+  const auto different = result.differences.size();
+  std::cout << differences_table(result, kMostRows)
+            << fmt::format("Read back: {} tensors, {}: {}\n", result.tensors,
+                           analysis::human_bytes(result.bytes),
+                           different > 0
+                               ? fmt::format("{} are not those of the folder (A)", different)
+                           : rounded ? "every value is that of the folder (A), rounded"
+                                     : "every value is that of the folder (A)");
+  return static_cast<int>(different == 0 ? ExitCode::kOk : ExitCode::kParity);
+}
+
+}  // namespace
+
 void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
   CLI::App* verb = checkpoint.add_subcommand(
       "import-hf", "writes a folder of Hugging Face as a checkpoint of the configuration's layout");
@@ -143,11 +190,21 @@ void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
   verb->add_option("--config", request->config_file, "NxDT YAML: model, layout and precision")
       ->type_name("YAML")
       ->required();
-  verb->add_flag("--json", request->json, "one JSON document");
+  const auto verify = std::make_shared<bool>(false);
+  CLI::Option* json = verb->add_flag("--json", request->json, "one JSON document");
+  verb->add_flag("--verify", *verify,
+                 "then read the checkpoint back and compare every weight with the folder's: those "
+                 "that differ most are shown, exit code 5")
+      ->excludes(json);
   verb->footer(
       "Example:\n  trellis checkpoint import-hf Llama-3-8B --config llama.yaml --out llama.ckpt\n"
-      "`train --init-from` takes the result, or the folder itself.");
-  verb->callback([request, &exit_code] { exit_code = reshard(*request); });
+      "`train --init-from` takes the result, or the folder itself. Adapters of the configuration "
+      "are "
+      "not in it: the training makes them.");
+  verb->callback([request, verify, &exit_code] {
+    exit_code = reshard(*request);
+    if (*verify && exit_code == 0) exit_code = verify_import(*request);
+  });
 }
 
 void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {

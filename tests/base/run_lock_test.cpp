@@ -1,5 +1,6 @@
 #include "base/run_lock.h"
 
+#include <cerrno>
 #include <functional>
 
 #include <sys/wait.h>
@@ -53,15 +54,15 @@ void with_process(const std::function<void()>& body,
 }
 
 TEST_F(RunLockTest, AnotherProcessIsNamed) {
-  with_process(
-      [&] { new RunLock(folder_, "choose --out"); },
-      [&](pid_t child) {
-        EXPECT_THAT(
-            refusal(),
-            AllOf(HasSubstr(folder_.string() + ": another process writes there now: process " +
-                            std::to_string(child) + " on host "),
-                  HasSubstr("run_lock_test"), HasSubstr("; wait for its end, or choose --out")));
-      });
+  with_process([&] { new RunLock(folder_, "choose --out"); },
+               [&](pid_t child) {
+                 EXPECT_THAT(refusal(),
+                             AllOf(HasSubstr(folder_.string() +
+                                             ": another process writes there now: process " +
+                                             std::to_string(child) + " on host "),
+                                   HasSubstr(program_invocation_short_name),
+                                   HasSubstr("; wait for its end, or choose --out")));
+               });
 }
 
 TEST_F(RunLockTest, EndsWithItsProcessHoweverThatEnds) {

@@ -23,11 +23,15 @@ namespace {
 
 using checkpoint::TensorSource;
 
+constexpr const char* kHuggingFace = "hugging_face";
+
 RunConfig target_config(const ReshardRequest& request, const TensorSource& source) {
   RunConfig config =
       checkpoint::config_of(source, request.config_file, request.overrides, request.instance);
   refuse_unsupported(config, /*simulate=*/false);
   use_machine({.device = "cpu", .instance = request.instance}, config);
+  // A folder of Hugging Face has the base model: the training makes the adapters.
+  if (source.format() == kHuggingFace) config.model.lora.reset();
   return config;
 }
 
