@@ -430,7 +430,12 @@ class Caches(Case):
 
 class Locks(Case):
     def test_a_second_process_in_a_run_folder_is_refused_and_names_the_first(self):
-        run = self.dir / "run"
+        run, checkpoints = self.dir / "run", self.dir / "checkpoints"
+        saves = [
+            "exp_manager.create_checkpoint_callback=true",
+            "exp_manager.checkpoint_callback_params={monitor: step, mode: max, "
+            f"every_n_train_steps: 100000, dirpath: {checkpoints}}}",
+        ]
         first = subprocess.Popen(
             [
                 TRELLIS,
@@ -440,6 +445,7 @@ class Locks(Case):
                 "cpu",
                 "trainer.max_steps=100000",
                 f"exp_manager.explicit_log_dir={run}",
+                *saves,
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -459,6 +465,11 @@ class Locks(Case):
             "trellis train",
             "wait for its end, or choose another place",
         )
+        (checkpoints / "under_way.ckpt-unfinished").write_text("1")
+        log = f"exp_manager.explicit_log_dir={self.dir / 'other'}"
+        result = self.trellis("train", QUICKSTART, "--device", "cpu", log, *saves)
+        self.fails(result, 2, f"{checkpoints}: another process writes there now: ", str(first.pid))
+        self.assertTrue((checkpoints / "under_way.ckpt-unfinished").exists())
         first.send_signal(signal.SIGINT)
         _, err = first.communicate(timeout=120)
         self.assertEqual(first.returncode, 130, err[-2000:])

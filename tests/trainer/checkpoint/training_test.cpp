@@ -377,20 +377,6 @@ TEST(Lifecycle, IncompleteCheckpointsAreNoneAndGo) {
       << "only what our marks name is removed";
 }
 
-TEST(Lifecycle, TwoRunsInOneFolderAreRefusedAndTheFirstLosesNothing) {
-  const TemporaryDirectory folder;
-  const RunConfig config = small_run(2);
-  const fs::path mark = folder.path() / "under_way.ckpt-unfinished";
-  (void)train(config, folder.path(), [&](RunCheckpoints&) {
-    std::ofstream(mark) << "1";
-    EXPECT_THAT([&] { const RunCheckpoints second(config, folder.path(), std::nullopt); },
-                testing::ThrowsMessage<ConfigError>(HasSubstr("another run saves")));
-    EXPECT_TRUE(fs::exists(mark)) << "its save would be taken for a remainder";
-  });
-  const RunCheckpoints next(config, folder.path(), std::nullopt);
-  EXPECT_FALSE(fs::exists(mark));
-}
-
 TEST(Lifecycle, ClocksThatJumpChangeNothing) {
   const TemporaryDirectory folder;
   RunConfig config = small_run(4);

@@ -85,10 +85,8 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, const std::string& folde
   if (lora && lora->load && begins) adapter_.emplace(config);
   if (!section_.create) return;
   (void)checkpoint_name(pattern_, {}, section_.auto_insert_metric_name);
-  const bool is_first = link == nullptr || link->process() == 0;
-  if (is_first) lock_.emplace(folder);
   folder_.emplace(open_storage(folder));
-  if (is_first) folder_->clean_up();
+  if (link == nullptr || link->process() == 0) folder_->clean_up();
   saver_.emplace(folder_->shared_storage(), config.world_size(), save_options(config), link);
   if (!lora || lora->load || lora->folder.empty()) return;
   if (lora->one_device)

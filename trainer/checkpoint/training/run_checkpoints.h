@@ -9,7 +9,6 @@
 
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
-#include "trainer/checkpoint/lifecycle/folder_lock.h"
 #include "trainer/checkpoint/state/load_strictness.h"
 #include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/adapter_loader.h"
@@ -35,8 +34,8 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
  public:
   /// `folder`: address of the run's checkpoints; nothing is written there without
   /// create_checkpoint_callback. What interrupted saves left there is removed. `link`: the other
-  /// processes; null: there are none. Throws ConfigError for a file name that cannot be made, for a
-  /// folder that another run saves into, and for adapters as AdapterLoader.
+  /// processes; null: there are none. Throws ConfigError for a file name that cannot be made, and
+  /// for adapters as AdapterLoader. REQUIRES: no other run saves into the folder (RunLock).
   RunCheckpoints(const trainer::RunConfig& config, const std::string& folder,
                  std::optional<Resume> resume, runtime::ProcessLink* link = nullptr);
   ~RunCheckpoints() override;
@@ -79,7 +78,6 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   std::optional<Resume> resume_;
   NameUnion names_;
   trainer::ResumePoint resume_point_;
-  std::optional<FolderLock> lock_;  ///< of the run's first process
   std::optional<CheckpointFolder> folder_;
   std::optional<native::Saver> saver_;    ///< after folder_, which its thread uses
   std::optional<AdapterLoader> adapter_;  ///< load_lora_from_ckpt, unless a training goes on
