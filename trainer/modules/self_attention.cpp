@@ -129,11 +129,14 @@ at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext
   };
   KvCache::Keys keys{positioned(key, key_norm_), value};
   if (sequence.cache != nullptr) keys = sequence.cache->add(layer_, keys.key, keys.value);
-  const at::Tensor queries = positioned(query, query_norm_);
   const bool is_cached = sequence.cache != nullptr && !sequence.cache->is_prompt();
-  const at::Tensor attended =
-      is_cached ? core_.attend_from_cache(queries, keys.key, keys.value, sequence.allowed)
-                : core_.forward(queries, keys.key, keys.value, sequence.allowed, sequence.ring);
+  // The queries end with the call: a name would keep them on the device during the projection.
+  const auto attend = [&](const at::Tensor& queries) {
+    return is_cached
+               ? core_.attend_from_cache(queries, keys.key, keys.value, sequence.allowed)
+               : core_.forward(queries, keys.key, keys.value, sequence.allowed, sequence.ring);
+  };
+  const at::Tensor attended = attend(positioned(query, query_norm_));
   const at::Tensor output = dense_.forward(attended);
   return scope_.leave(dense_lora_ ? dense_lora_->add_to(output, attended) : output);
 }
