@@ -177,9 +177,18 @@ class Generated(Case):
         measured = accuracy.measure_mechanisms(self.workplace, quick)
         self.assertEqual({name: record[name] for name in measured}, measured)
         self.assertTrue(any(row["worse"] for row in measured.values()))
+        self.check_begin_of_changes(record)
         subjects = (*accuracy.QUICK, "training")
         expected = {f"{one['set']} {subject}" for one, subject in ablation.pairs(subjects)}
         self.assertEqual(record.keys(), expected)
+
+    def check_begin_of_changes(self, record):
+        """All subjects: changes begin with the errors of the record of predictions."""
+        predicted = json.loads(accuracy.RECORD.read_text())
+        for name, row in record.items():
+            errors = ablation.errors(predicted[name.rsplit(" ", 1)[1]])
+            for row_id, before, _ in row["worst"]:
+                self.assertEqual(before, errors[row_id], (name, row_id))
 
     def test_a_row_gets_worse_when_its_error_grows(self):
         before = {"a": 0.01, "b": -0.05, "c": 0.1, "only": 0.0}

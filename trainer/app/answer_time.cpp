@@ -146,9 +146,8 @@ std::string to_text(const AnswerTime& time, const AnswerSizes& sizes, const RunC
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   std::string text = fmt::format(
       "Simulated answers: first token after {:.4g} ms, then {:.4g} ms per token, {:.4g} tokens/s\n"
-      "  batch {} × DP {}, prompt {}, cache {} tokens; TP {} × PP {}; per core {:.1f} MiB of "
-      "weights "
-      "and {:.1f} MiB of keys and values\n"
+      "  batch {} × DP {}, prompt {}, cache {} tokens; TP {} × PP {}\n"
+      "  per core {:.1f} MiB of weights and {:.1f} MiB of keys and values\n"
       "  exploratory: {}\n",
       time.prefill_ms, time.decode_ms, tokens_per_second(time, sizes, config), sizes.batch,
       config.dp(), sizes.prompt_tokens, time.cached_tokens, config.tp(), config.pp(),

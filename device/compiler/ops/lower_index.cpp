@@ -145,7 +145,8 @@ void scatter_rows(Phase& phase, const Rows& source, const HbmView& indices,
   }
 }
 
-/// out row index[i] = 0, by adding what is there with the other sign: a scatter only adds.
+/// out row index[i] = 0, by adding what is there with the other sign: a scatter only adds. Rows
+/// occur once, as index_put asks for without accumulation, and are finite.
 void clear_rows(Phase& phase, const Rows& out, const HbmView& indices, std::int64_t index_stride) {
   for (const Span& s : spans(indices.elements())) {
     phase.scope([&] {
