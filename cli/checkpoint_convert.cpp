@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -19,12 +18,11 @@
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
 #include "trainer/app/reshard_request.h"
-#include "trainer/checkpoint/conversion/compare.h"
 #include "trainer/checkpoint/conversion/full_writer.h"
 #include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
-#include "trainer/checkpoint/sharding/state_keys.h"
+#include "trainer/checkpoint/conversion/verify.h"
 
 namespace trellis::cli {
 namespace {
@@ -136,42 +134,15 @@ void add_checkpoint_reshard(CLI::App& checkpoint, int& exit_code) {
 
 namespace {
 
-/// Of values that were rounded from fp32 to bf16, relative.
-constexpr double kRounding = 0x1p-8;
-
-/// Whether weights lost digits on their way from a to b.
-bool is_rounded(const TensorSource& a, const TensorSource& b) {
-  const auto size = [](const TensorSource& source) {
-    std::int64_t most = 0;
-    for (const checkpoint::TensorEntry& entry : source.tensors())
-      if (checkpoint::parse_state_key(entry.key).state.empty())
-        most = std::max(most, checkpoint::element_bytes(entry.dtype));
-    return most;
-  };
-  return size(b) < size(a);
-}
-
 /// Reads the new checkpoint back, compares each weight with the folder's, and prints.
 int verify_import(const ReshardRequest& request) {
   Activity activity("reading the weights back, tensors");
   const auto folder = checkpoint::open_checkpoint(request.source);
   const auto written = checkpoint::open_checkpoint(request.destination);
-  const bool rounded = is_rounded(*folder, *written);
-  const checkpoint::CompareOptions options{
-      .tolerance = rounded ? kRounding : 0, .weights_only = true, .ignore_dtypes = true};
-  const checkpoint::Comparison result =
-      checkpoint::compare(*folder, *written, options,
-                          [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
-  constexpr std::int64_t kMostRows = 20;
-  const auto different = result.differences.size();
-  std::cout << differences_table(result, kMostRows)
-            << fmt::format("Read back: {} tensors, {}: {}\n", result.tensors,
-                           analysis::human_bytes(result.bytes),
-                           different > 0
-                               ? fmt::format("{} are not those of the folder (A)", different)
-                           : rounded ? "every value is that of the folder (A), rounded"
-                                     : "every value is that of the folder (A)");
-  return static_cast<int>(different == 0 ? ExitCode::kOk : ExitCode::kParity);
+  const checkpoint::Comparison result = checkpoint::verify_import(
+      *folder, *written, [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
+  std::cout << read_back_text(result, "the folder, in the types of the configuration");
+  return static_cast<int>(result.differences.empty() ? ExitCode::kOk : ExitCode::kParity);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 #include "trainer/checkpoint/adapters/merged_source.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
-#include "trainer/checkpoint/conversion/verify_export.h"
+#include "trainer/checkpoint/conversion/verify.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_config.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_folder.h"
 #include "trainer/checkpoint/formats/hugging_face/hub_writer.h"
@@ -100,9 +100,6 @@ std::unique_ptr<TensorSource> merged(const TensorSource& source, const HubExport
   return std::make_unique<checkpoint::adapters::MergedSource>(source, config.model.lora->scale());
 }
 
-/// Rows of a table of differences.
-constexpr std::int64_t kMostRows = 20;
-
 void print_json(const hub::ExportPlan& plan, const Place& out,
                 const std::optional<Comparison>& read_back) {
   nlohmann::json report{{"schema", "trellis.checkpoint_export/1"},
@@ -123,16 +120,7 @@ void print_text(const hub::ExportPlan& plan, const Place& out,
   std::cout << fmt::format("{}: {} parameters, {} in {} files of weights\n",
                            terminal_line(out.address()), plan.parameters,
                            analysis::human_bytes(plan.bytes), plan.shards.size());
-  if (!read_back) return;
-  const auto different = static_cast<std::int64_t>(read_back->differences.size());
-  std::cout << differences_table(*read_back, kMostRows);
-  if (different > kMostRows)
-    std::cout << fmt::format("… {} more (--json)\n", different - kMostRows);
-  std::cout << fmt::format("Read back: {} tensors, {}: {}\n", read_back->tensors,
-                           analysis::human_bytes(read_back->bytes),
-                           different == 0
-                               ? "every byte is that of the checkpoint (A)"
-                               : fmt::format("{} are not those of the checkpoint (A)", different));
+  if (read_back) std::cout << read_back_text(*read_back, "the checkpoint");
 }
 
 }  // namespace

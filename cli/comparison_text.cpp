@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "analysis/report/run_report.h"
@@ -91,6 +92,20 @@ std::string differences_table(const Comparison& result, std::int64_t top) {
     add_row(table, *each);
   }
   return table.empty() ? "" : table.text();
+}
+
+std::string read_back_text(const Comparison& result, const std::string& origin) {
+  constexpr std::int64_t kMostRows = 20;
+  const auto different = static_cast<std::int64_t>(result.differences.size());
+  std::string text = differences_table(result, kMostRows);
+  if (different > kMostRows)
+    text +=
+        fmt::format("… {} more (`trellis checkpoint diff` lists them)\n", different - kMostRows);
+  const std::string verdict = different == 0
+                                  ? "every byte is that of " + origin + " (A)"
+                                  : fmt::format("{} are not those of {} (A)", different, origin);
+  return text + fmt::format("Read back: {} tensors, {}: {}\n", result.tensors,
+                            analysis::human_bytes(result.bytes), verdict);
 }
 
 }  // namespace trellis::cli

@@ -13,6 +13,7 @@ import peft
 import safetensors
 import torch
 import transformers
+from hub_folders import save_llama
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 TRELLIS = pathlib.Path(os.environ.get("TRELLIS", SOURCE / "build/release/bin/trellis"))
@@ -78,24 +79,7 @@ class Case(unittest.TestCase):
         return result
 
     def base(self):
-        torch.manual_seed(3)
-        config = transformers.LlamaConfig(
-            vocab_size=264,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=32,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=False,
-        )
-        model = transformers.LlamaForCausalLM(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.15)
-        model.save_pretrained(self.dir / "hub")
-        return self.dir / "hub"
+        return save_llama(self.dir / "hub")
 
     def train(self, layout, adapters, model="fuse_gate_up: true"):
         config = self.dir / "run.yaml"

@@ -15,7 +15,8 @@
 #include "trainer/checkpoint/conversion/compare.h"
 #include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
-#include "trainer/checkpoint/conversion/verify_export.h"
+#include "trainer/checkpoint/conversion/converted_source.h"
+#include "trainer/checkpoint/conversion/verify.h"
 #include "trainer/checkpoint/plan/boxes.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 #include "trainer/checkpoint/storage/fault_points.h"
@@ -276,6 +277,34 @@ TEST(VerifyExport, NamesWhatIsNotWhatWasWritten) {
   EXPECT_GT(bad.differences[0].l2, 0);
   out.storage->write_text(join_path(out.path, "tokenizer.json"), "[]");
   EXPECT_THROW((void)verified(), ConfigError);
+}
+
+/// All tensors of a source as bf16.
+ConvertedSource in_bf16(const TensorSource& source) {
+  std::vector<ConvertedSource::Tensor> tensors;
+  for (const TensorEntry& entry : source.tensors()) {
+    tensors.push_back({entry, entry});
+    tensors.back().as.dtype = DType::kBFloat16;
+  }
+  return {source, tensors};
+}
+
+TEST(VerifyImport, ComparesInTheTypesThatWereWritten) {
+  const TemporaryDirectory folder;
+  write_full(folder.path() / "a", {{"w", 1.0F / 3}, {"z", 0.001F}});
+  write_full(folder.path() / "b", {{"w", 1.0F / 3}, {"z", 0.00101F}});
+  const auto a = open_checkpoint(folder.path() / "a"), b = open_checkpoint(folder.path() / "b");
+  const auto differences = [&](const TensorSource& written) {
+    std::vector<std::string> keys;
+    for (const TensorDifference& each :
+         verify_import(*a, written, [](std::int64_t, std::int64_t) {}).differences)
+      keys.push_back(each.key);
+    return keys;
+  };
+  EXPECT_THAT(differences(in_bf16(*a)), testing::IsEmpty()) << "rounding is what was asked for";
+  EXPECT_THAT(differences(in_bf16(*b)), ElementsAre("z")) << "small numbers count, too";
+  EXPECT_THAT(differences(ConvertedSource(*a, {{a->tensors()[0], a->tensors()[0]}})),
+              ElementsAre("z"));
 }
 
 /// Path → content.

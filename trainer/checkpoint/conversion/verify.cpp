@@ -1,10 +1,11 @@
-#include "trainer/checkpoint/conversion/verify_export.h"
+#include "trainer/checkpoint/conversion/verify.h"
 
-#include <algorithm>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
-#include "trainer/checkpoint/containers/convert.h"
+#include "trainer/checkpoint/conversion/converted_source.h"
 #include "trainer/checkpoint/formats/hugging_face/hugging_face_source.h"
 
 namespace trellis::checkpoint {
@@ -14,35 +15,29 @@ using hugging_face::ExportPlan;
 using hugging_face::MapPiece;
 
 /// The weights of a source in the types and shapes of an export.
-class ExportedSource final : public TensorSource {
- public:
-  ExportedSource(const TensorSource& source, const ExportPlan& plan) : source_(source) {
-    std::vector<DType> dtypes(plan.map.native.size());
-    for (const MapPiece& piece : plan.map.pieces) dtypes[piece.native] = plan.dtypes[piece.hub];
-    for (std::size_t i = 0; i < dtypes.size(); ++i) {
-      const hugging_face::NamedTensor& native = plan.map.native[i];
-      from_[native.name] = plan.from[i];
-      entries_.push_back({native.name, dtypes[i], native.shape});
-    }
-    std::ranges::sort(entries_, {}, &TensorEntry::key);
-  }
-  [[nodiscard]] const std::string& address() const override { return source_.address(); }
-  [[nodiscard]] const char* format() const override { return source_.format(); }
-  [[nodiscard]] const std::vector<TensorEntry>& tensors() const override { return entries_; }
-  void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> into) const override {
-    const TensorEntry& from = from_.at(tensor.key);
-    if (from.dtype == tensor.dtype) return source_.read(from, box, into);
-    std::vector<std::byte> bytes(
-        static_cast<std::size_t>(box.elements() * element_bytes(from.dtype)));
-    source_.read(from, box, bytes);
-    convert_elements(from.dtype, bytes, tensor.dtype, into);
-  }
+std::vector<ConvertedSource::Tensor> exported(const ExportPlan& plan) {
+  std::vector<ConvertedSource::Tensor> tensors(plan.map.native.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    tensors[i] = {{.key = plan.map.native[i].name, .shape = plan.map.native[i].shape},
+                  plan.from[i]};
+  for (const MapPiece& piece : plan.map.pieces)
+    tensors[piece.native].as.dtype = plan.dtypes[piece.hub];
+  return tensors;
+}
 
- private:
-  const TensorSource& source_;
-  std::map<std::string, TensorEntry> from_;  ///< by key
-  std::vector<TensorEntry> entries_;         ///< by key
-};
+/// The weights of a source in the types of another one.
+std::vector<ConvertedSource::Tensor> in_types_of(const TensorSource& source,
+                                                 const TensorSource& other) {
+  std::map<std::string, DType> dtypes;
+  for (const TensorEntry& entry : other.tensors()) dtypes[entry.key] = entry.dtype;
+  std::vector<ConvertedSource::Tensor> tensors;
+  for (const TensorEntry& entry : source.tensors()) {
+    const auto found = dtypes.find(entry.key);
+    tensors.push_back({entry, entry});
+    if (found != dtypes.end()) tensors.back().as.dtype = found->second;
+  }
+  return tensors;
+}
 
 void check_small_files(const hugging_face::SideFiles& files, const Place& folder) {
   Problems problems;
@@ -63,8 +58,14 @@ Comparison verify_export(const TensorSource& source, const ExportPlan& plan,
                          const hugging_face::SideFiles& files, const Place& folder,
                          const Progress& progress) {
   check_small_files(files, folder);
-  return compare(ExportedSource(source, plan), hugging_face::HuggingFaceSource(folder),
+  return compare(ConvertedSource(source, exported(plan)), hugging_face::HuggingFaceSource(folder),
                  {.every_bit = true}, progress);
+}
+
+Comparison verify_import(const TensorSource& source, const TensorSource& written,
+                         const Progress& progress) {
+  return compare(ConvertedSource(source, in_types_of(source, written)), written,
+                 {.every_bit = true, .weights_only = true}, progress);
 }
 
 }  // namespace trellis::checkpoint

@@ -16,4 +16,9 @@ namespace trellis::checkpoint {
                                        const hugging_face::SideFiles& files, const Place& folder,
                                        const Progress& progress);
 
+/// Compares every bit of every weight of a `written` checkpoint with those of the source that it
+/// was made of, converted to its types. Side A of the differences is the source.
+[[nodiscard]] Comparison verify_import(const TensorSource& source, const TensorSource& written,
+                                       const Progress& progress);
+
 }  // namespace trellis::checkpoint
