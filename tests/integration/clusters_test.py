@@ -108,6 +108,8 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
         )
+        # No plugin of this file uses cgroups. The one for version 1 starts where none are mounted.
+        (self.dir / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.until(munge.exists)
         self.daemon("slurmctld", "-D")
         self.daemon("slurmd", "-D", "-N", host)
