@@ -53,6 +53,12 @@ BENCHMARK_CAPTURE(measure, simulate_llama3_8b,
     ->UseManualTime()
     ->Unit(benchmark::kSecond)
     ->Iterations(1);
+BENCHMARK_CAPTURE(measure, import_megatron_config,
+                  std::vector<std::string>{"import", kExamples + "nxdt/megatron_gpt_config.yaml",
+                                           "--from", "nxdt"})
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(20);
 /// The same question again: answered by the kept run.
 BENCHMARK_CAPTURE(measure, simulate_llama3_8b_again,
                   std::vector<std::string>{"simulate", kExamples + "llama3_8b_trn1.yaml"}, true)
