@@ -1,15 +1,17 @@
-# trellis_library(<folder>_<sub> [ROOM folder] [SRCS …] DEPS … [TORCH] [OBJECT] [SEPARATE])
+# trellis_library(<folder>_<sub> [ROOM folder] [SRCS …] DEPS … [TORCH] [OBJECT] [SEPARATE]
+#   [COLD])
 #   alias trellis::<name>
 # ROOM: all .cpp files of that folder, "." for this one. TORCH: compiled against LibTorch with the
 # shared precompiled header. OBJECT: keeps static registrations. SEPARATE: no unity build, for files
-# of one symbol's variants.
+# of one symbol's variants. COLD: compiling it takes longer than it ever runs.
 # trellis_test(<folder>/<unit> DEPS … [TORCH] [LABELS …] [TIMEOUT s] [SHARDS n] [SEPARATE])
 #   tests/<folder>/<unit>_test.cpp, one process for all cases: starting LibTorch takes longer than
 #   most of them. SHARDS: n processes, which run side by side. SEPARATE: a process per case, for
 #   those that elaborate SystemC, which a process can do once.
-# trellis_tests(<folder> UNITS <unit> … DEPS … [TORCH])
+# trellis_tests(<folder> UNITS <unit> … DEPS … [TORCH] [HALVED <unit> …] [LABELS …] [NEEDS …])
 #   one program of tests/<folder>/<unit>_test.cpp of all units, compiled together, and a test for
-#   each unit. Parsing headers is most of the time that a small test takes to compile.
+#   each unit. Headers are most of the time that a small test takes to compile. HALVED: units that
+#   run as two processes, next to each other. NEEDS: what the tests load or start.
 # trellis_benchmark(<folder>/<unit> DEPS … [TORCH])
 #   benchmarks/<folder>/<unit>_benchmark.cpp
 include(GoogleTest)
@@ -17,6 +19,18 @@ include(GoogleTest)
 # A clean build is mostly parsing headers: some sources of a library are compiled together. Off, a
 # touched file is compiled alone.
 set(TRELLIS_UNITY 0 CACHE STRING "sources of a library per translation unit; 0: each alone")
+
+# g++ instantiates the templates that LibTorch's headers ask for in every translation unit, about
+# seven seconds each with the precompiled header too: twice as many sources share one.
+function(trellis_unity target)
+  if(TRELLIS_UNITY)
+    set(batch ${TRELLIS_UNITY})
+    if(ARGV1 STREQUAL TORCH)
+      math(EXPR batch "2 * ${TRELLIS_UNITY}")
+    endif()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
+  endif()
+endfunction()
 
 add_library(trellis_warnings INTERFACE)
 target_compile_options(trellis_warnings INTERFACE
@@ -40,8 +54,12 @@ function(trellis_use_torch target)
   endif()
 endfunction()
 
+function(trellis_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 function(trellis_library name)
-  cmake_parse_arguments(ARG "TORCH;OBJECT;SEPARATE" "ROOM" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;OBJECT;SEPARATE;COLD" "ROOM" "SRCS;DEPS" ${ARGN})
   if(ARG_ROOM)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_ROOM}/*.cpp)
     list(APPEND ARG_SRCS ${sources})
@@ -59,12 +77,15 @@ function(trellis_library name)
     target_include_directories(trellis_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(trellis_${name} PUBLIC ${ARG_DEPS} PRIVATE
       $<BUILD_INTERFACE:trellis_warnings>)
-    if(TRELLIS_UNITY AND NOT ARG_SEPARATE)
-      set_target_properties(trellis_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE
-        ${TRELLIS_UNITY})
-    endif()
     if(ARG_TORCH)
       trellis_use_torch(trellis_${name})
+      set(torch TORCH)
+    endif()
+    if(NOT ARG_SEPARATE)
+      trellis_unity(trellis_${name} ${torch})
+    endif()
+    if(ARG_COLD)
+      trellis_cold(trellis_${name})
     endif()
   endif()
   add_library(trellis::${name} ALIAS trellis_${name})
@@ -76,8 +97,7 @@ function(trellis_test_program target)
   add_executable(${target} ${ARG_SRCS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE trellis_test_main trellis_warnings ${ARG_DEPS})
-  # Compiling a test takes longer than running it.
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  trellis_cold(${target})
   if(ARG_TORCH)
     trellis_use_torch(${target})
   elseif(TRELLIS_PCH)
@@ -90,24 +110,46 @@ function(trellis_test_program target)
 endfunction()
 
 function(trellis_tests folder)
-  cmake_parse_arguments(ARG "TORCH" "" "UNITS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "" "UNITS;DEPS;HALVED;LABELS;NEEDS" ${ARGN})
   string(REPLACE "/" "_" program ${folder}_tests)
+  list(APPEND ARG_UNITS ${ARG_HALVED})
   list(TRANSFORM ARG_UNITS REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/${folder}/\\1_test.cpp"
     OUTPUT_VARIABLE sources)
   if(ARG_TORCH)
     set(torch TORCH)
   endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
   trellis_test_program(${program} SRCS ${sources} DEPS ${ARG_DEPS} ${torch})
-  if(TRELLIS_UNITY)
-    set_target_properties(${program} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE
-      ${TRELLIS_UNITY})
+  trellis_unity(${program} ${torch})
+  if(ARG_NEEDS)
+    add_dependencies(${program} ${ARG_NEEDS})
   endif()
   foreach(unit IN LISTS ARG_UNITS)
     string(REPLACE "/" "_" target ${folder}/${unit}_test)
     add_custom_target(${target})
     add_dependencies(${target} ${program})
-    add_test(NAME ${folder}/${unit} COMMAND ${program} --unit=${folder}/${unit} --gtest_brief=1)
-    set_tests_properties(${folder}/${unit} PROPERTIES LABELS unit TIMEOUT 300)
+    set(shards 1)
+    if(unit IN_LIST ARG_HALVED)
+      set(shards 2)
+    endif()
+    trellis_add_test(${folder}/${unit} ${shards} 300 "${ARG_LABELS}" ${program}
+      --unit=${folder}/${unit})
+  endforeach()
+endfunction()
+
+# The test, or its shards, of a program.
+function(trellis_add_test name shards timeout labels)
+  foreach(shard RANGE 1 ${shards})
+    set(test ${name})
+    if(shards GREATER 1)
+      set(test ${name}:${shard}_of_${shards})
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${test} COMMAND ${ARGN} --gtest_brief=1)
+    set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()
 
@@ -134,17 +176,7 @@ function(trellis_test unit)
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
   endif()
-  math(EXPR last "${ARG_SHARDS} - 1")
-  foreach(shard RANGE ${last})
-    set(name ${unit})
-    if(last GREATER 0)
-      math(EXPR number "${shard} + 1")
-      set(name ${unit}:${number}_of_${ARG_SHARDS})
-    endif()
-    add_test(NAME ${name} COMMAND ${target}_test --gtest_brief=1)
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}")
-  endforeach()
+  trellis_add_test(${unit} ${ARG_SHARDS} ${ARG_TIMEOUT} "${ARG_LABELS}" ${target}_test)
 endfunction()
 
 function(trellis_benchmark unit)

@@ -13,7 +13,7 @@
 namespace trellis::runtime {
 namespace {
 
-constexpr std::size_t kMostFrames = 8;
+constexpr std::size_t kMostSourceFrames = 8;
 
 // LibTorch's callbacks are plain functions, and a call has its place on its thread.
 const CallSite*& innermost_site() {
@@ -136,10 +136,10 @@ CallPlace current_place() {
     place.frames = {site->frame()};
     return place;
   }
-  std::vector<SourceFrame> stack = python_stack(kMostFrames, is_of_a_library);
+  std::vector<SourceFrame> stack = python_stack(kMostSourceFrames, is_of_a_library);
   const auto own = std::find_if_not(stack.begin(), stack.end(), is_of_a_library);
   const auto begin = own == stack.end() ? stack.begin() : own;
-  const auto count = std::min<std::ptrdiff_t>(kMostFrames, stack.end() - begin);
+  const auto count = std::min<std::ptrdiff_t>(kMostSourceFrames, stack.end() - begin);
   place.frames.assign(begin, begin + count);
   return place;
 }

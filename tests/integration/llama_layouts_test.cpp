@@ -7,7 +7,7 @@
 
 #include "tests/integration/layout_run.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::llama_layouts_test {
 namespace {
 
 using testing_support::Layout;
@@ -86,4 +86,4 @@ TEST(LlamaTraining, TheSameRunTwiceGivesTheSameBits) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::llama_layouts_test

@@ -18,7 +18,7 @@
 #include "runtime/device_plugin.h"
 #include "tests/integration/layout_run.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::memory_modes_test {
 namespace {
 
 using testing_support::Layout;
@@ -279,4 +279,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::memory_modes_test

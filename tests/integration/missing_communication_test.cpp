@@ -6,7 +6,7 @@
 
 #include "tests/integration/layout_run.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::missing_communication_test {
 namespace {
 
 using testing_support::Layout;
@@ -151,4 +151,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::missing_communication_test

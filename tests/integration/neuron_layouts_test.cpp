@@ -4,7 +4,7 @@
 #include "runtime/device_plugin.h"
 #include "tests/integration/layout_run.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::neuron_layouts_test {
 namespace {
 
 using testing_support::Layout;
@@ -54,4 +54,4 @@ INSTANTIATE_TEST_SUITE_P(Precisions, NeuronLayouts,
                          [](const auto& test) { return std::string(test.param.precision); });
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::neuron_layouts_test

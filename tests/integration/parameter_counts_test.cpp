@@ -17,7 +17,7 @@
 #include "trainer/models/factory.h"
 #include "trainer/parallel_layers/parallel_state.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::parameter_counts_test {
 namespace {
 
 struct Model {
@@ -182,4 +182,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::parameter_counts_test

@@ -6,7 +6,7 @@
 
 #include "tests/device/driver/naive_allocator.h"
 
-namespace trellis::device {
+namespace trellis::device::caching_allocator_test {
 namespace {
 
 using testing_support::NaiveAllocator;
@@ -159,7 +159,7 @@ class RandomProgram {
   NaiveAllocator naive;
 };
 
-class RandomPrograms : public testing::TestWithParam<std::int64_t> {};
+class RandomPrograms : public ::testing::TestWithParam<std::int64_t> {};
 
 TEST_P(RandomPrograms, EqualTheNaiveAllocatorAndStaySound) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
@@ -311,4 +311,4 @@ TEST(MemoryTimeline, AFullOneKeepsTheTotalsOfWhatItDropped) {
 }
 
 }  // namespace
-}  // namespace trellis::device
+}  // namespace trellis::device::caching_allocator_test

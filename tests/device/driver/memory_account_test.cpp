@@ -9,18 +9,18 @@
 #include "device/driver/memory_report.h"
 #include "device/driver/out_of_memory.h"
 
-namespace trellis::device {
+namespace trellis::device::memory_account_test {
 namespace {
 
 using nlohmann::json;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 /// A rank's recorder as the device uses it.
-class MemoryAccountTest : public testing::Test {
+class MemoryAccountTest : public ::testing::Test {
  protected:
   RankRecorder recorder{3, 3, Bytes(64 * kMiB), true};
   MemoryAccount& memory = recorder.memory();
@@ -244,4 +244,4 @@ TEST_F(MemoryAccountTest, SnapshotAndTimelineSayWhatTheStatisticsSay) {
 }
 
 }  // namespace
-}  // namespace trellis::device
+}  // namespace trellis::device::memory_account_test

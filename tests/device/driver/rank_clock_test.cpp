@@ -8,7 +8,7 @@
 namespace trellis::device {
 namespace {
 
-class RankClockTest : public testing::Test {
+class RankClockTest : public ::testing::Test {
  protected:
   Session session{SessionOptions{.instance = "trn2.48xlarge", .world_size = 4}};
   RankRecorder& rank = session.rank(0);

@@ -14,7 +14,7 @@ namespace {
 using Impl = RankRecorder::Impl;
 
 /// A recorder with a helper that records `aten::add` of two buffers into a new one.
-class RankRecorderTest : public testing::Test {
+class RankRecorderTest : public ::testing::Test {
  protected:
   RankRecorder recorder{1, 1, Bytes(1 << 20), true};
 

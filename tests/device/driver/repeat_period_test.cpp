@@ -9,7 +9,7 @@
 #include "device/driver/rank_clock.h"
 #include "device/driver/rank_stream.h"
 
-namespace trellis::device {
+namespace trellis::device::repeat_period_test {
 namespace {
 
 /// What every micro-batch does on a stage, drawn from a seed: a forward that keeps memory for its
@@ -330,4 +330,4 @@ TEST(RepeatPeriodTest, MemoryThatRunsOutIsReported) {
 }
 
 }  // namespace
-}  // namespace trellis::device
+}  // namespace trellis::device::repeat_period_test

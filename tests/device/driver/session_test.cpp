@@ -14,10 +14,10 @@
 namespace trellis::device {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class SessionTest : public testing::Test {
+class SessionTest : public ::testing::Test {
  protected:
   Session session{SessionOptions{.instance = "trn1.32xlarge", .world_size = 2}};
 

@@ -22,7 +22,7 @@
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/checkpoint/storage/place.h"
 
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::conversion_test {
 namespace {
 
 using testing::ElementsAre;
@@ -376,4 +376,4 @@ TEST(OpenCheckpoint, NamesTheFormatsAndWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::conversion_test

@@ -12,7 +12,7 @@
 #include "trainer/checkpoint/containers/zip_archive.h"
 
 /// Files that are cut off, changed or made to harm.
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::damage_test {
 namespace {
 
 using testing::HasSubstr;
@@ -238,4 +238,4 @@ TEST_F(DamageTest, AnUnfinishedFileLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::damage_test

@@ -24,7 +24,7 @@
 #include "trainer/checkpoint/storage/fault_points.h"
 #include "trainer/config/optimizer_table.h"
 
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::layout_test {
 namespace {
 
 using testing::ElementsAre;
@@ -528,4 +528,4 @@ TEST(WriteNative, ADamagedSourceIsNamedAndTheResultStaysIncomplete) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::layout_test

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::pickle_test {
 namespace {
 
 using testing::HasSubstr;
@@ -139,4 +139,4 @@ TEST(Pickle, MalformedStreamsAreNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::pickle_test

@@ -11,7 +11,7 @@
 #include "trainer/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/sharding/validate.h"
 
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::sharding_test {
 namespace {
 
 using testing::AllOf;
@@ -185,4 +185,4 @@ TEST(Retention, KeepsTheBestAndTheNewestLast) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::sharding_test

@@ -15,7 +15,7 @@
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
 
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::storage_test {
 namespace {
 
 using testing::ElementsAre;
@@ -209,4 +209,4 @@ TEST(Paths, UnfinishedNamesAreKnown) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::storage_test

@@ -16,7 +16,7 @@
 #include "tests/support/temporary_directory.h"
 #include "trainer/config/optimizer_table.h"
 
-namespace trellis::checkpoint {
+namespace trellis::checkpoint::training_test {
 namespace {
 
 using testing::HasSubstr;
@@ -550,4 +550,4 @@ TEST(Lifecycle, AnotherModelsCheckpointIsNamedByItsWeights) {
 }
 
 }  // namespace
-}  // namespace trellis::checkpoint
+}  // namespace trellis::checkpoint::training_test

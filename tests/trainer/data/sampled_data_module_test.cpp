@@ -13,7 +13,7 @@
 #include "trainer/data/data_module.h"
 #include "trainer/data/megatron/indexed_dataset_builder.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::sampled_data_module_test {
 namespace {
 
 using testing::HasSubstr;
@@ -371,4 +371,4 @@ TEST(Prefetch, GivesTheSameToRanksThatAskAtOnceAndThrowsWhatFails) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::sampled_data_module_test

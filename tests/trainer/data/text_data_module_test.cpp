@@ -9,7 +9,7 @@
 #include "trainer/config/byte_vocabulary.h"
 #include "trainer/data/data_module.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::text_data_module_test {
 namespace {
 
 using testing::HasSubstr;
@@ -200,4 +200,4 @@ TEST(EmptyDataModule, HasTheShapesAndNoData) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::text_data_module_test

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "tests/support/temporary_directory.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::text_files_test {
 namespace {
 
 using testing::ElementsAre;
@@ -138,4 +138,4 @@ TEST_F(PythonLibrary, WithoutPythonTheErrorSaysWhatToDo) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::text_files_test

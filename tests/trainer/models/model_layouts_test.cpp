@@ -6,7 +6,7 @@
 
 #include "tests/integration/layout_run.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::model_layouts_test {
 namespace {
 
 using testing_support::Layout;
@@ -325,4 +325,4 @@ TEST(ModelDropout, EachSiteChangesTheLoss) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::model_layouts_test

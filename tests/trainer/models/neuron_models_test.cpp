@@ -7,7 +7,7 @@
 #include "runtime/device_plugin.h"
 #include "tests/integration/layout_run.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::neuron_models_test {
 namespace {
 
 using testing_support::Layout;
@@ -146,4 +146,4 @@ INSTANTIATE_TEST_SUITE_P(Variants, NeuronModels, testing::ValuesIn(kVariants),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::neuron_models_test

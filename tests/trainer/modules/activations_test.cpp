@@ -5,7 +5,7 @@
 
 #include "trainer/modules/activations.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::activations_test {
 namespace {
 
 TEST(Swiglu, ForwardAndGradientEqualTheFormula) {
@@ -73,4 +73,4 @@ TEST(Activations, EachEqualsItsFormulaAndItsGradientTheSlope) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::activations_test

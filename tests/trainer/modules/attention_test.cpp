@@ -9,7 +9,7 @@
 #include "trainer/modules/rotary_embedding.h"
 #include "trainer/modules/self_attention.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::attention_test {
 namespace {
 
 constexpr std::int64_t kSequence = 9, kHeadDim = 6;
@@ -266,4 +266,4 @@ TEST(QkvProjection, TooFewKeyValueHeadsAreNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::attention_test

@@ -17,7 +17,7 @@
 #include "trainer/nxd/checkpoint/legacy_checkpoints.h"
 #include "trainer/nxd/checkpoint/nxd_checkpoints.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::checkpoint_test {
 namespace {
 
 using namespace testing_support;
@@ -544,4 +544,4 @@ TEST(LegacySave, ShardedStatesOfAnOptimizerComeBack) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::checkpoint_test

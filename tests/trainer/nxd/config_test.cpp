@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "trainer/nxd/neuronx_distributed_config.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::config_test {
 namespace {
 
 using testing::HasSubstr;
@@ -120,4 +120,4 @@ TEST(NxDConfig, AllProblemsAreReportedTogether) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::config_test

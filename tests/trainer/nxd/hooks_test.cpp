@@ -13,7 +13,7 @@
 #include "tests/support/temporary_directory.h"
 #include "trainer/schedule/scheduler.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::hooks_test {
 namespace {
 
 using namespace testing_support;
@@ -237,4 +237,4 @@ TEST(PipelineTimeline, APlaceThatCannotBeWrittenIsNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::hooks_test

@@ -7,7 +7,7 @@
 
 #include "tests/trainer/nxd/user_model.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::layouts_test {
 namespace {
 
 using namespace testing_support;
@@ -145,4 +145,4 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::layouts_test

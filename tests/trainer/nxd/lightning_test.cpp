@@ -9,7 +9,7 @@
 #include "tests/trainer/nxd/user_model.h"
 #include "tests/support/temporary_directory.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::lightning_test {
 namespace {
 
 using namespace testing_support;
@@ -142,4 +142,4 @@ TEST(Lightning, MisuseIsNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::lightning_test

@@ -12,7 +12,7 @@
 #include "tests/trainer/nxd/user_model.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::model_test {
 namespace {
 
 using namespace testing_support;
@@ -402,4 +402,4 @@ TEST(NxDModelPadding, PadModelTrainsTheUnpaddedModelWhereTpDoesNotDivideItsHeads
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::model_test

@@ -10,7 +10,7 @@
 #include "runtime/world.h"
 #include "tests/trainer/optimizer/small_model.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::buckets_test {
 namespace {
 
 using testing::ElementsAre;
@@ -266,4 +266,4 @@ TEST(Ema, SwapsBackStochasticallyRoundedMasters) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::buckets_test

@@ -7,7 +7,7 @@
 #include "tests/trainer/optimizer/rule_cases.h"
 #include "tests/trainer/optimizer/small_model.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::neuron_test {
 namespace {
 
 using testing_support::kRuleCases;
@@ -109,4 +109,4 @@ TEST(OnNeuron, EveryOptimizerRunsWithoutData) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::neuron_test

@@ -7,7 +7,7 @@
 #include "runtime/world.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::optimizer_test {
 namespace {
 
 at::Tensor random(at::IntArrayRef sizes, std::uint64_t seed) {
@@ -201,4 +201,4 @@ TEST(ReduceGradients, AParameterWithoutGradientIsNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::optimizer_test

@@ -10,7 +10,7 @@
 #include "runtime/world.h"
 #include "tests/trainer/optimizer/small_model.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::precision_test {
 namespace {
 
 using testing_support::SmallModel;
@@ -345,4 +345,4 @@ TEST(OptimizerOptionsOfARun, MastersAndFp32AccumulationNeedBothTheFlagAndZero1) 
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::precision_test

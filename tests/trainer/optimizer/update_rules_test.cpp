@@ -13,7 +13,7 @@
 #include "tests/trainer/optimizer/small_model.h"
 #include "tests/trainer/python_oracle.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::update_rules_test {
 namespace {
 
 using testing_support::kRuleCases;
@@ -174,4 +174,4 @@ TEST(Adafactor, NamesAWeightOfMoreThanTwoDimensions) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::update_rules_test

@@ -7,7 +7,7 @@
 #include "tests/trainer/parallel_layers/sharded_rank.h"
 #include "trainer/parallel_layers/layer_norm.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::layer_norm_test {
 namespace {
 
 using testing_support::close;
@@ -134,4 +134,4 @@ TEST(HalfPrecisionNorms, KeepFp32StatisticsForwardAndBackward) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::layer_norm_test

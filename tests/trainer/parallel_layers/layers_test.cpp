@@ -15,7 +15,7 @@
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/parallel_layers/layers.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::layers_test {
 namespace {
 
 using namespace testing_support;
@@ -364,4 +364,4 @@ TEST(Weights, AnIndivisibleShapeIsNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::layers_test

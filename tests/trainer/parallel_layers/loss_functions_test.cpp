@@ -12,7 +12,7 @@
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/parallel_layers/parallel_state.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::loss_functions_test {
 namespace {
 
 constexpr std::int64_t kVocab = 24;
@@ -170,4 +170,4 @@ TEST(ParallelCrossEntropyTypes, BackwardTwiceIsRefused) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::loss_functions_test

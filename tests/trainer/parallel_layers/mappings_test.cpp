@@ -11,7 +11,7 @@
 #include "trainer/parallel_layers/parallel_state.h"
 #include "trainer/parallel_layers/sequence_parallel.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::mappings_test {
 namespace {
 
 using Mapping = std::function<at::Tensor(const at::Tensor&, const ParallelGroup&)>;
@@ -184,4 +184,4 @@ TEST(Mappings, AnIndivisibleSizeIsNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::mappings_test

@@ -17,7 +17,7 @@
 #include "trainer/parallel_layers/loss_functions.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::neuron_test {
 namespace {
 
 using namespace testing_support;
@@ -146,4 +146,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, NeuronLayers,
                          [](const auto& test) { return name_of(test.param); });
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::neuron_test

@@ -12,7 +12,7 @@
 #include "trainer/parallel_layers/collectives.h"
 #include "trainer/parallel_layers/parallel_state.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::parallel_state_test {
 namespace {
 
 using testing::ElementsAre;
@@ -227,4 +227,4 @@ TEST(ParallelState, AWorldThatDoesNotDivideIsTheUsersMistake) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::parallel_state_test

@@ -17,7 +17,7 @@
 #include "trainer/parallel_layers/layers.h"
 #include "trainer/parallel_layers/qkv_linear.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::qkv_linear_test {
 namespace {
 
 using namespace testing_support;
@@ -373,4 +373,4 @@ TEST(QkvConflicts, AreNamed) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::qkv_linear_test

@@ -10,7 +10,7 @@
 #include "trainer/modules/core_attention.h"
 #include "trainer/parallel_layers/ring_attention.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::ring_attention_test {
 namespace {
 
 using testing_support::close;
@@ -160,4 +160,4 @@ TEST(RingPlan, BlocksTravelAsFarAsSomeoneReadsThem) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::ring_attention_test

@@ -6,7 +6,7 @@
 
 #include "tests/trainer/modules/moe/one_rank.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::dispatch_test {
 namespace {
 
 using testing_support::random;
@@ -82,4 +82,4 @@ TEST(Dispatch, RowsAndTheirGradientsGoWhereTheyBelong) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::dispatch_test

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "tests/trainer/modules/moe/one_rank.h"
 
-namespace trellis::trainer {
+namespace trellis::trainer::router_test {
 namespace {
 
 using testing_support::OneRank;
@@ -202,4 +202,4 @@ TEST(AuxiliaryLoss, AddsItsGradientToTheLogits) {
 }
 
 }  // namespace
-}  // namespace trellis::trainer
+}  // namespace trellis::trainer::router_test
