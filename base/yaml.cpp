@@ -353,9 +353,8 @@ std::string read_text(const std::filesystem::path& file) {
   return read_input_file(file, kMostYamlBytes);
 }
 
-void complete(yaml::Document& document, const std::vector<std::string>& overrides) {
+void apply(yaml::Document& document, const std::vector<std::string>& overrides) {
   for (const std::string& override_text : overrides) yaml::apply_override(document, override_text);
-  yaml::interpolate(document);
 }
 
 }  // namespace
@@ -365,15 +364,21 @@ YamlDocument YamlDocument::load(const std::filesystem::path& file,
   return parse(read_text(file), file.string(), overrides);
 }
 
-YamlDocument YamlDocument::parse(const std::string& text, const std::string& name,
-                                 const std::vector<std::string>& overrides) {
+YamlDocument YamlDocument::of_tree(const std::function<void(yaml::Document&)>& fill) {
   YamlDocument out;
   out.state_ = std::make_shared<State>();
-  yaml::Document& document = *out.state_->document;
-  document.name = name;
-  yaml::parse_into(document, text);
-  complete(document, overrides);
+  fill(*out.state_->document);
+  yaml::interpolate(*out.state_->document);
   return out;
+}
+
+YamlDocument YamlDocument::parse(const std::string& text, const std::string& name,
+                                 const std::vector<std::string>& overrides) {
+  return of_tree([&](yaml::Document& document) {
+    document.name = name;
+    yaml::parse_into(document, text);
+    apply(document, overrides);
+  });
 }
 
 YamlSource YamlSource::load(const std::filesystem::path& file) {
@@ -388,14 +393,12 @@ YamlSource YamlSource::load(const std::filesystem::path& file) {
 
 YamlDocument YamlSource::with(const std::vector<std::string>& overrides) const {
   const yaml::Document& parsed = *parsed_->state_->document;
-  YamlDocument out;
-  out.state_ = std::make_shared<YamlDocument::State>();
-  yaml::Document& document = *out.state_->document;
-  document = parsed;
-  yaml::CopyBudget whole;  // the file's own copies are counted in the document's
-  document.root = yaml::deep_copy(*parsed.root, whole);
-  complete(document, overrides);
-  return out;
+  return YamlDocument::of_tree([&](yaml::Document& document) {
+    document = parsed;
+    yaml::CopyBudget whole;  // the file's own copies are counted in the document's
+    document.root = yaml::deep_copy(*parsed.root, whole);
+    apply(document, overrides);
+  });
 }
 
 YamlMap YamlDocument::root() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,9 @@
 namespace trellis {
 
 class YamlNodeImpl;
+namespace yaml {
+struct Document;
+}
 
 /// One mapping of a strict YAML file. Every key that is asked for becomes known; `reject_unknown`
 /// turns the others into problems with file:line:key and the nearest known name. Reading never
@@ -63,6 +67,9 @@ class YamlDocument {
 
  private:
   friend class YamlSource;
+  friend class YamlComposition;  // base/yaml_compose.h
+  /// `fill` makes the tree; what it names is resolved after that.
+  static YamlDocument of_tree(const std::function<void(yaml::Document&)>& fill);
   struct State;
   std::shared_ptr<State> state_;
 };

@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "cli/checkpoint_hub.h"
+#include "cli/checkpoint_import.h"
 #include "cli/checkpoint_parts.h"
-#include "cli/comparison_text.h"
 #include "cli/load_trainer.h"
 #include "cli/not_empty.h"
 #include "cli/number_range.h"
@@ -22,7 +22,6 @@
 #include "trainer/checkpoint/conversion/megatron_writer.h"
 #include "trainer/checkpoint/conversion/open_checkpoint.h"
 #include "trainer/checkpoint/conversion/saved_config.h"
-#include "trainer/checkpoint/conversion/verify.h"
 
 namespace trellis::cli {
 namespace {
@@ -132,21 +131,6 @@ void add_checkpoint_reshard(CLI::App& checkpoint, int& exit_code) {
   verb->callback([request, &exit_code] { exit_code = reshard(*request); });
 }
 
-namespace {
-
-/// Reads the new checkpoint back, compares each weight with the folder's, and prints.
-int verify_import(const ReshardRequest& request) {
-  Activity activity("reading the weights back, tensors");
-  const auto folder = checkpoint::open_checkpoint(request.source);
-  const auto written = checkpoint::open_checkpoint(request.destination);
-  const checkpoint::Comparison result = checkpoint::verify_import(
-      *folder, *written, [&](std::int64_t done, std::int64_t of) { activity.count(done, of); });
-  std::cout << read_back_text(result, "the folder, in the types of the configuration");
-  return static_cast<int>(result.differences.empty() ? ExitCode::kOk : ExitCode::kParity);
-}
-
-}  // namespace
-
 void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
   CLI::App* verb = checkpoint.add_subcommand(
       "import-hf", "writes a folder of Hugging Face as a checkpoint of the configuration's layout");
@@ -172,10 +156,8 @@ void add_checkpoint_import_hf(CLI::App& checkpoint, int& exit_code) {
       "`train --init-from` takes the result, or the folder itself. Adapters of the configuration "
       "are "
       "not in it: the training makes them.");
-  verb->callback([request, verify, &exit_code] {
-    exit_code = reshard(*request);
-    if (*verify && exit_code == 0) exit_code = verify_import(*request);
-  });
+  verb->callback(
+      [request, verify, &exit_code] { exit_code = import_checkpoint(*request, *verify); });
 }
 
 void add_checkpoint_convert(CLI::App& checkpoint, int& exit_code) {

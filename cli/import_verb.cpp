@@ -9,6 +9,7 @@
 #include "analysis/import/sources.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "cli/checkpoint_import.h"
 #include "cli/not_empty.h"
 #include "cli/output_files.h"
 #include "cli/verbs.h"
@@ -18,9 +19,9 @@ namespace trellis::cli {
 namespace {
 
 struct ImportOptions {
-  std::string file, from = "auto", out, training_args;
+  std::string file, from = "auto", out, training_args, checkpoint, output_checkpoint;
   std::vector<std::string> overrides;
-  bool all = false, json = false, force = false;
+  bool all = false, json = false, force = false, weights_only = false, verify = false;
 };
 
 /// Where the result will be.
@@ -46,6 +47,18 @@ analysis::ImportedConfig read(const ImportOptions& options) {
   return analysis::import_hugging_face(options.file, options.training_args);
 }
 
+/// In the layout of the configuration that was written.
+int import_weights(const ImportOptions& options, const std::string& from) {
+  return import_checkpoint({.source = options.checkpoint,
+                            .destination = options.output_checkpoint,
+                            .config_file = options.out,
+                            .saved_with = {},
+                            .overrides = {},
+                            .source_format = from == "hf" ? "hugging_face" : "",
+                            .weights_only = options.weights_only || from == "hf"},
+                           options.verify);
+}
+
 int import(const ImportOptions& options) {
   if (!options.force) refuse_to_replace("--out", options.out);
   OutputFiles files({{"--out", options.out}});
@@ -67,7 +80,36 @@ int import(const ImportOptions& options) {
     if (!options.out.empty()) std::cout << "written: " << terminal_line(options.out) << "\n";
   }
   const bool known = analysis::count(imported, analysis::ImportStatus::kUnclassified) == 0;
-  return static_cast<int>(known && check.problems.empty() ? ExitCode::kOk : ExitCode::kConfig);
+  const bool is_legal = known && check.problems.empty();
+  if (is_legal && !options.checkpoint.empty()) return import_weights(options, imported.from);
+  if (!options.checkpoint.empty())
+    std::cerr << "error: --checkpoint: not imported: correct the configuration first\n";
+  return static_cast<int>(is_legal ? ExitCode::kOk : ExitCode::kConfig);
+}
+
+void add_weights(CLI::App& verb, ImportOptions& options, CLI::Option* out, CLI::Option* json) {
+  CLI::Option* checkpoint =
+      verb.add_option("--checkpoint", options.checkpoint,
+                      "of the training that the configuration is of: NxD, NxDT, NeMo-Megatron for "
+                      "Neuron, Megatron's torch_dist or Hugging Face")
+          ->type_name("FOLDER")
+          ->check(not_empty("a folder"))
+          ->needs(out)
+          ->excludes(json);
+  CLI::Option* output =
+      verb.add_option("--output-checkpoint", options.output_checkpoint,
+                      "a new folder, local or s3://bucket/prefix: the checkpoint in the layout of "
+                      "the result, which `train` goes on from")
+          ->type_name("FOLDER")
+          ->check(not_empty("a folder"))
+          ->needs(checkpoint);
+  checkpoint->needs(output);
+  verb.add_flag("--weights-only", options.weights_only, "of the checkpoint, no optimizer states")
+      ->needs(checkpoint);
+  verb.add_flag("--verify", options.verify,
+                "then read the checkpoint back and compare every weight with the source's: those "
+                "that differ most are shown, exit code 5")
+      ->needs(checkpoint);
 }
 
 }  // namespace
@@ -92,15 +134,20 @@ void add_import(CLI::App& app, int& exit_code) {
                    "transformers' TrainingArguments as JSON; none: training_args.json of the "
                    "folder, if there is one")
       ->type_name("FILE");
-  verb->add_option("--out", options->out, "where to write the YAML file")->type_name("FILE");
+  CLI::Option* out =
+      verb->add_option("--out", options->out, "where to write the YAML file")->type_name("FILE");
   verb->add_flag("--force", options->force, "replace --out");
   verb->add_flag("--all", options->all, "list every key, also those that stay as they are");
-  verb->add_flag("--json", options->json, "one JSON document (schema trellis.import/1)");
+  CLI::Option* json =
+      verb->add_flag("--json", options->json, "one JSON document (schema trellis.import/1)");
+  add_weights(*verb, *options, out, json);
   verb->footer(
       "Exit code 0: every key is mapped, default, ignored or unsupported, and the result is "
       "legal; 2: a key is unclassified, or `trellis validate` would refuse the result.\n"
       "Examples:\n  trellis import megatron_gpt_config.yaml --out gpt.yaml\n"
-      "  trellis import --from megatron train_llama3_8b.sh --out llama3_8b.yaml");
+      "  trellis import --from megatron train_llama3_8b.sh --out llama3_8b.yaml\n"
+      "  trellis import train.sh --out a.yaml --checkpoint iter_0000100 --output-checkpoint a.ckpt "
+      "--verify");
   verb->callback([options, &exit_code] { exit_code = import(*options); });
 }
 

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "analysis/export/come_back.h"
 #include "analysis/export/megatron_words.h"
 #include "analysis/import/key_words.h"
@@ -21,7 +23,8 @@ MegatronValues moved(const MegatronRow& row, std::string_view name,
     if (settings.is(row.target, row.note)) return std::vector<std::string>{};
     return std::nullopt;
   }
-  const std::string value = settings.text(row.target);
+  std::string value = settings.text(row.target);
+  if (value.empty()) value = megatron_needs(name);
   if (value.empty()) return std::nullopt;
   return std::vector<std::string>{value};
 }
@@ -97,6 +100,19 @@ std::string why(std::string_view key) {
   return "";
 }
 
+/// Of arguments for stages of different sizes the import refuses all, so none is written.
+void add_uneven_stages(const ResolvedSettings& settings, std::vector<LeftOut>& left_out) {
+  constexpr const char* kStages = "distributed_strategy.pipeline_model_parallel_size";
+  const trainer::RunConfig& config = settings.config();
+  const int stages = config.pp() * config.vpp();
+  if (config.model.num_layers % stages == 0) return;
+  const auto given = std::ranges::find(settings.given(), kStages, &SourceKey::key);
+  left_out.push_back(
+      {kStages, settings.text(kStages), given == settings.given().end() ? "" : given->where,
+       fmt::format("Megatron-LM does not start: {} layers cannot be divided evenly among {} stages",
+                   config.model.num_layers, stages)});
+}
+
 }  // namespace
 
 ExportedConfig export_megatron(const std::string& file, const std::vector<std::string>& overrides) {
@@ -110,6 +126,7 @@ ExportedConfig export_megatron(const std::string& file, const std::vector<std::s
   exported.left_out =
       left_out(settings, import_megatron_text(exported.text, "result"),
                {.program = "Megatron-LM", .has = has_argument, .why = why, .form = form});
+  add_uneven_stages(settings, exported.left_out);
   return exported;
 }
 

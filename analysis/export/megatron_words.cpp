@@ -414,4 +414,11 @@ bool megatron_moves(std::string_view name, const ResolvedSettings& s) {
   return true;
 }
 
+std::string megatron_needs(std::string_view name) {
+  // --recompute-granularity full says nothing alone: each layer is a unit.
+  if (name == "recompute-method") return "uniform";
+  if (name == "recompute-num-layers") return "1";
+  return "";
+}
+
 }  // namespace trellis::analysis

@@ -29,4 +29,7 @@ struct MegatronWord {
 /// Whether a row that moves is written: its key has an effect in this configuration.
 [[nodiscard]] bool megatron_moves(std::string_view name, const ResolvedSettings& settings);
 
+/// What Megatron-LM has to be given where its key has no value here; "": nothing.
+[[nodiscard]] std::string megatron_needs(std::string_view name);
+
 }  // namespace trellis::analysis

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/json_text.h"
-#include "base/yaml.h"
+#include "base/yaml_compose.h"
 
 namespace trellis::analysis {
 namespace {
@@ -46,19 +46,28 @@ std::optional<nlohmann::json> json_object(const std::string& text, const std::st
   }
 }
 
+/// The mapping of a YAML file, with the files that it names; none: it is something else.
+std::optional<YamlMap> yaml_root(const std::string& text, const std::string& file) {
+  std::optional<YamlMap> root;
+  try {
+    root = YamlDocument::parse(text, file).root();
+  } catch (const ConfigError&) {
+    return std::nullopt;  // shell scripts are no YAML
+  }
+  if (!root->has("defaults")) return root;
+  const auto read = [](const auto& path) { return read_input_file(path, kMostBytes); };
+  return compose_yaml(file, {}, read).document.root();
+}
+
 /// "nxdt", "nemo" or "".
 std::string detect_yaml(const std::string& text, const std::string& file) {
-  try {
-    const YamlDocument document = YamlDocument::parse(text, file);
-    const YamlMap root = document.root();
-    if (root.has("distributed_strategy") || root.has("model_source")) return "nxdt";
-    const YamlMap model = root.map("model");
-    const bool sizes =
-        model.has("tensor_model_parallel_size") || model.has("pipeline_model_parallel_size");
-    return root.has("trainer") && sizes ? "nemo" : "";
-  } catch (const ConfigError&) {
-    return "";  // shell scripts are no YAML
-  }
+  const std::optional<YamlMap> root = yaml_root(text, file);
+  if (!root) return "";
+  if (root->has("distributed_strategy") || root->has("model_source")) return "nxdt";
+  const YamlMap model = root->map("model");
+  const bool sizes =
+      model.has("tensor_model_parallel_size") || model.has("pipeline_model_parallel_size");
+  return root->has("trainer") && sizes ? "nemo" : "";
 }
 
 bool is_word_end(std::string_view text, std::size_t at) {
@@ -88,8 +97,9 @@ bool is_torchtitan(const std::string& text) {
   std::size_t found = 0;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const std::size_t end = line.find_last_not_of(" \t\r");
-    const std::string_view header = std::string_view(line).substr(0, end + 1);
+    std::string_view header = std::string_view(line).substr(0, line.find('#'));
+    header.remove_prefix(std::min(header.find_first_not_of(" \t"), header.size()));
+    header = header.substr(0, header.find_last_not_of(" \t\r") + 1);
     found += std::ranges::find(kTables, header) != kTables.end() ? 1U : 0U;
   }
   return found >= 2;

@@ -45,6 +45,7 @@ ImportedConfig import_hugging_face(const std::string& path, const std::string& t
   if (!arguments.empty()) object = hf::JsonObject::read(arguments, kArguments);
   const hf::Arguments args(object ? &*object : nullptr, problems);
   const hf::Context context = hf::context_of(args, model);
+  if (object) hf::refuse_contradictions(*object, problems);
   if (object) hf::import_arguments(*object, context, imported);
   hf::add_implied(context, imported);
   problems.throw_if_any();
@@ -59,6 +60,7 @@ ImportedConfig import_training_arguments(const std::string& text, const std::str
   const hf::JsonObject object = hf::JsonObject::parse(text, name, kArguments);
   const hf::Arguments args(&object, problems);
   const hf::Context context = hf::context_of(args, model);
+  hf::refuse_contradictions(object, problems);
   hf::import_arguments(object, context, imported);
   hf::add_implied(context, imported);
   problems.throw_if_any();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -189,6 +190,23 @@ std::optional<std::string> Arguments::text(std::string_view name) const {
   if (value->is_string()) return value->get<std::string>();
   problem(name, "a text");
   return std::nullopt;
+}
+
+void refuse_contradictions(const JsonObject& arguments, Problems& problems) {
+  static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"eval_strategy", "evaluation_strategy"},
+      {"per_device_train_batch_size", "per_gpu_train_batch_size"},
+      {"per_device_eval_batch_size", "per_gpu_eval_batch_size"}};
+  const auto key_of = [&](std::string_view name) {
+    return std::ranges::find(arguments.keys(), name, &JsonKey::name);
+  };
+  for (const auto& [name, older] : kNames) {
+    const json *value = arguments.find(name), *other = arguments.find(older);
+    if (value == nullptr || other == nullptr || *value == *other) continue;
+    problems.add(fmt::format("{}: training_args.{}", key_of(older)->where, older),
+                 fmt::format("asks for {}, and {}: training_args.{} for {}: remove one of the two",
+                             other->dump(), key_of(name)->where, name, value->dump()));
+  }
 }
 
 std::string Arguments::first_of(std::string_view names) const {

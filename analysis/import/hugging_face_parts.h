@@ -39,6 +39,9 @@ class JsonObject {
   std::vector<JsonKey> keys_;
 };
 
+/// A problem for each argument that has two names, an older one and today's, with other values.
+void refuse_contradictions(const JsonObject& arguments, Problems& problems);
+
 /// "config.hidden_size". Values of names that end in "_token" may be secrets: they are not
 /// repeated.
 [[nodiscard]] SourceKey source_of(const std::string& prefix, const JsonKey& key);

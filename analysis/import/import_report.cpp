@@ -35,6 +35,14 @@ std::string becomes(const ImportedKey& key) {
   return text;
 }
 
+/// What a key becomes, or why not: then with its place, which needs a look.
+std::string outcome(const ImportedKey& key) {
+  if (key.status == ImportStatus::kUnsupported || key.status == ImportStatus::kUnclassified)
+    return key.source.where + ": " + key.note;
+  const std::string text = becomes(key);
+  return text + (text.empty() || key.note.empty() ? "" : " - ") + key.note;
+}
+
 /// By setting: which other name it had.
 std::map<std::string, std::string> old_names(const ImportedConfig& imported) {
   std::map<std::string, std::string> names;
@@ -116,9 +124,7 @@ std::string import_text(const ImportedConfig& imported, bool all) {
                    {"becomes, or why not", Align::kLeft}});
   for (const ImportedKey& key : imported.keys) {
     if (!all && (is_same(key) || key.status == ImportStatus::kDefault)) continue;
-    std::string text = becomes(key);
-    if (!key.note.empty()) text += (text.empty() ? "" : " - ") + key.note;
-    table.add({key.source.key, key.source.value, name(key.status), text});
+    table.add({key.source.key, key.source.value, name(key.status), outcome(key)});
   }
   return (table.empty() ? "" : table.text()) + counts_text(imported) + "\n" +
          assumed_text(imported);

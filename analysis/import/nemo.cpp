@@ -186,12 +186,13 @@ ImportedKey import_key(const SourceKey& source, const Values& values) {
 }  // namespace
 
 ImportedConfig import_nemo(const std::string& file, const std::vector<std::string>& overrides) {
-  const std::vector<SourceKey> keys =
-      yaml_keys(file, overrides, [](const std::string&) { return true; });
+  const ComposedKeys all =
+      composed_yaml_keys(file, overrides, [](const std::string&) { return true; });
   Values values;
-  for (const SourceKey& key : keys) values[key.key] = bare(key.value);
-  ImportedConfig imported{.from = "nemo", .keys = {}, .implied = {{"model_source", "megatron"}}};
-  for (const SourceKey& key : keys) imported.keys.push_back(import_key(key, values));
+  for (const SourceKey& key : all.keys) values[key.key] = bare(key.value);
+  ImportedConfig imported{
+      .from = "nemo", .keys = all.defaults, .implied = {{"model_source", "megatron"}}};
+  for (const SourceKey& key : all.keys) imported.keys.push_back(import_key(key, values));
   return imported;
 }
 

@@ -17,7 +17,7 @@ constexpr std::string_view kEncoder =
 
 constexpr NemoRow kRows[] = {
     {"defaults hydra hydra.*", kIgnored, "",
-     "Hydra composes no files here: the keys of this file are all; directories are exp_manager's"},
+     "it is about Hydra itself; directories are exp_manager's"},
     {"cluster_type", kIgnored, "", "the launcher says how processes start: torchrun, srun, mpirun"},
 
     {"trainer.accelerator", kIgnored, "", "choose the device with --device"},

@@ -1,11 +1,14 @@
+#include <utility>
+
 #include "analysis/import/schema_keys.h"
 #include "analysis/import/sources.h"
 #include "analysis/import/yaml_keys.h"
 
 namespace trellis::analysis {
 ImportedConfig import_nxdt(const std::string& file, const std::vector<std::string>& overrides) {
-  ImportedConfig imported{.from = "nxdt", .keys = {}};
-  for (SourceKey& key : yaml_keys(file, overrides, is_schema_section)) {
+  ComposedKeys all = composed_yaml_keys(file, overrides, is_schema_section);
+  ImportedConfig imported{.from = "nxdt", .keys = std::move(all.defaults)};
+  for (SourceKey& key : all.keys) {
     const Setting setting{key.key, key.value};
     ImportedKey result = classify(std::move(key), setting);
     // The file still runs with NxDT: what has no effect here may have one there.

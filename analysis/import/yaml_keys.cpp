@@ -5,6 +5,7 @@
 #include "analysis/import/source_text.h"
 #include "base/error.h"
 #include "base/escape.h"
+#include "base/yaml_compose.h"
 
 namespace trellis::analysis {
 namespace {
@@ -58,7 +59,37 @@ std::vector<SourceKey> keys_of(const YamlDocument& document,
   return keys;
 }
 
+/// As YAML on one line.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+ImportedKey imported(const YamlDefault& entry) {
+  const SourceKey source{entry.name, quoted(entry.entry), entry.where};
+  check(source);
+  switch (entry.kind) {
+    case YamlDefault::Kind::kTaken: return at_default(source, "taken: " + entry.note);
+    case YamlDefault::Kind::kNothing: return ignored(source, entry.note);
+    case YamlDefault::Kind::kMissing: break;
+  }
+  return unsupported(source, entry.note);
+}
+
 }  // namespace
+
+ComposedKeys composed_yaml_keys(const std::string& file, const std::vector<std::string>& overrides,
+                                const std::function<bool(const std::string& key)>& opens) {
+  const ComposedYaml composed = compose_yaml(
+      file, overrides, [](const auto& path) { return read_source_text(path.string()); });
+  ComposedKeys all{.keys = keys_of(composed.document, opens)};
+  for (const YamlDefault& entry : composed.defaults) all.defaults.push_back(imported(entry));
+  return all;
+}
 
 std::vector<SourceKey> yaml_keys(const std::string& file, const std::vector<std::string>& overrides,
                                  const std::function<bool(const std::string& key)>& opens) {

@@ -16,7 +16,16 @@ namespace trellis::analysis {
 [[nodiscard]] std::vector<SourceKey> yaml_keys(
     const std::string& file, const std::vector<std::string>& overrides,
     const std::function<bool(const std::string& key)>& opens);
-/// The same of a text that is in no file, every mapping opened. `name`: in place of a file's.
+/// The same of a configuration of Hydra: its keys and those of the files that it names, and a key
+/// for each entry of its lists `defaults`.
+struct ComposedKeys {
+  std::vector<ImportedKey> defaults;
+  std::vector<SourceKey> keys;
+};
+[[nodiscard]] ComposedKeys composed_yaml_keys(
+    const std::string& file, const std::vector<std::string>& overrides,
+    const std::function<bool(const std::string& key)>& opens);
+/// yaml_keys() of a text that is in no file, every mapping opened. `name`: in place of a file's.
 [[nodiscard]] std::vector<SourceKey> yaml_keys_of_text(const std::string& text,
                                                        const std::string& name);
 

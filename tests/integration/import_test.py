@@ -7,6 +7,7 @@ import random
 import shutil
 import unittest
 
+import yaml
 from cli_case import SOURCE, Case
 
 EXAMPLES = sorted((SOURCE / "examples/nxdt").glob("*.yaml"))
@@ -310,12 +311,68 @@ class Nemo(ImportCase):
         self.assertIn("hidden_size", rows["model.hiden_size"]["note"])
 
 
+class Hydra(ImportCase):
+    def test_files_of_defaults_are_part_of_the_configuration(self):
+        self.write(
+            "name: adam\nlr: 1e-3\nsched:\n  warmup_steps: ${trainer.warm}\n", "optim/adam.yaml"
+        )
+        self.write("name: sgd\nlr: 1e-2\n", "optim/sgd.yaml")
+        self.write("model: {num_layers: 2, hidden_size: 8}\n", "base.yaml")
+        source = self.write(
+            "defaults:\n  - base\n  - optim@model.optim: adam\n  - data: text\n  - _self_\n"
+            "trainer: {devices: 1, warm: 5}\nmodel: {hidden_size: 16, micro_batch_size: 1,\n"
+            "  tensor_model_parallel_size: 1}\n"
+        )
+        document, _ = self.imported(source)
+        self.assertEqual(document["from"], "nemo")
+        settings = document["settings"]
+        self.assertEqual(settings["model.num_layers"], "2")
+        self.assertEqual(settings["model.hidden_size"], "16")
+        self.assertEqual(settings["model.optim.lr"], "1e-3")
+        self.assertEqual(settings["model.optim.sched.warmup_steps"], "5")
+        rows = {row["key"]: row for row in document["keys"]}
+        self.assertEqual(rows["model.optim.lr"]["where"], f"{self.dir}/optim/adam.yaml:2")
+        self.assertEqual(rows["model.num_layers"]["where"], f"{self.dir}/base.yaml:1")
+        self.assertEqual(
+            [rows[f"defaults.{i}"]["status"] for i in range(4)],
+            ["default", "default", "unsupported", "default"],
+        )
+        self.assertEqual(rows["defaults.2"]["where"], f"{source}:4")
+        self.assertIn(f"there is no {self.dir}/data/text.yaml", rows["defaults.2"]["note"])
+        bad = self.write("a: [1\n", "optim/bad.yaml")
+        self.fails(self.trellis("import", source, "optim=bad"), 2, f"{bad}:2:1: not valid YAML")
+        document, _ = self.imported(source, "optim=sgd")
+        self.assertEqual(document["settings"]["model.optim.name"], "sgd")
+
+    def test_a_composed_file_of_nxdt_has_the_plan_of_the_whole(self):
+        whole = yaml.safe_load(EXAMPLES[0].read_text())
+        folder = self.dir / "parts"
+        folder.mkdir()
+        for section in ("data", "trainer"):
+            (folder / section).mkdir()
+            text = yaml.safe_dump(whole.pop(section))
+            (folder / section / "mine.yaml").write_text(text)
+        whole["defaults"] = [{"data": "mine"}, {"trainer": "mine"}, "_self_"]
+        (folder / "config.yaml").write_text(yaml.safe_dump(whole))
+        shutil.copytree(EXAMPLES[0].parent / "model_configs", folder / "model_configs")
+        result = self.trellis("import", folder / "config.yaml", "--out", folder / "own.yaml")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        plans = [
+            json.loads(self.trellis("validate", path, "--json").stdout)["plan"]
+            for path in (EXAMPLES[0], folder / "own.yaml")
+        ]
+        for plan in plans:
+            plan.pop("resolved_yaml")
+        self.assertEqual(plans[0], plans[1])
+
+
 class BadInput(ImportCase):
     def test_each_is_named_with_its_place(self):
         for name, text, words in (
-            ("circle", "a: ${b}\nb: ${a}\n", ("circle.yaml", "${")),
+            ("circle", "a: ${b}\nb: ${a}\n", ("circle.yaml:2:b", "leads back to itself")),
             ("nowhere", "name: ${model.nothing}\n", ("nowhere.yaml:1", "model.nothing")),
             ("environment", "name: ${oc.env:HOME}\n", ("environment.yaml:1", "oc.env")),
+            ("function", "a: 1\nname: x_${now:%Y}\n", ("function.yaml:2:name", "'now'")),
             ("twice", "name: a\nname: b\n", ("twice.yaml:2", "name")),
             ("no_yaml", "a: [1, 2\n", ("no_yaml.yaml",)),
         ):
@@ -327,8 +384,31 @@ class BadInput(ImportCase):
     def test_a_bomb_is_refused(self):
         lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
         lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-        result = self.trellis("import", self.write("\n".join(lines) + "\n"), "--from", "nxdt")
-        self.assertEqual(result.returncode, 2)
+        source = self.write("\n".join(lines) + "\n")
+        for program in ("nxdt", "nemo"):
+            result = self.trellis("import", source, "--from", program)
+            self.fails(result, 2, f"{source}:1: ", "more than a million values")
+
+    def test_old_and_new_names_of_training_arguments(self):
+        config = SOURCE / "examples/nxdt/model_configs/llama3_8B/config.json"
+        args = self.write(
+            '{"max_steps": 5,\n"evaluation_strategy": "no",\n"eval_strategy": "steps"}'
+        )
+        result = self.trellis("import", config, "--training-args", args)
+        self.fails(
+            *(result, 2, f"{args}:2: training_args.evaluation_strategy"),
+            *(f"{args}:3: training_args.eval_strategy", "remove one of the two"),
+        )
+
+    def test_what_needs_a_look_is_shown_with_its_line(self):
+        script = self.write(
+            "pretrain_gpt.py --lr 1 \\\n  --num-layers $(nproc) \\\n --num-layer 2\n"
+        )
+        result = self.trellis("import", script, "--from", "megatron")
+        self.assertRegex(
+            result.stdout, rf"--num-layers .*{script}:2: .*\(\$\(nproc\)\).*not executed"
+        )
+        self.assertRegex(result.stdout, rf"--num-layer .*{script}:3: .*did you mean --num-layers")
 
     def test_options_that_do_not_fit(self):
         file = EXAMPLES[0]

@@ -312,6 +312,47 @@ exp_manager: {{explicit_log_dir: run, create_checkpoint_callback: false}}
 """
 
 
+MEGATRON_LM = f"""
+torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers {LAYERS} --hidden-size {HIDDEN} \\
+  --ffn-hidden-size {FFN} --num-attention-heads {HEADS} --group-query-attention \\
+  --num-query-groups {KV_HEADS} --seq-length {SEQUENCE} --max-position-embeddings {SEQUENCE} \\
+  --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear \\
+  --untie-embeddings-and-output-weights --vocab-size {VOCABULARY} --tokenizer-type NullTokenizer \\
+  --make-vocab-size-divisible-by 8 --mock-data --micro-batch-size 1 --global-batch-size 4 \\
+  --train-iters 10 --lr 1e-3 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+"""
+
+
+class Imported(Case):
+    """With the configuration that comes from Megatron-LM's arguments, TP 2 × PP 2."""
+
+    def imported(self, folder, returncode=0):
+        (self.dir / "train.sh").write_text(MEGATRON_LM)
+        return self.trellis(
+            *("import", "train.sh", "--out", "own.yaml", "--force", "--checkpoint", folder),
+            *("--output-checkpoint", "own.ckpt", "--verify", "--weights-only"),
+            returncode=returncode,
+        )
+
+    def test_a_checkpoint_of_megatron_core(self):
+        folder = self.save(megatron_model("llama"))
+        self.assertIn("every byte", self.imported(folder).stdout)
+        self.assertEqual(len(list((self.dir / "own.ckpt/model").iterdir())), 4)
+        self.trellis("checkpoint", "diff", folder, "own.ckpt")
+
+    def test_what_does_not_fit_is_named(self):
+        folder = self.save(megatron_model("gpt", HEADS), HEADS)
+        error = self.imported(folder, returncode=2).stderr
+        self.assertIn("model.layers.1.mlp.down_proj.weight", error)
+        self.assertFalse((self.dir / "own.ckpt/model").exists())
+        for words, said in (
+            (["--checkpoint", folder], "--output-checkpoint"),
+            (["--verify"], "--checkpoint"),
+        ):
+            result = self.trellis("import", "train.sh", "--out", "x.yaml", *words, returncode=2)
+            self.assertIn(said, result.stderr)
+
+
 class NemoRun(Case):
     """An imported configuration of NeMo trains as megatron-core's model does."""
 
@@ -348,8 +389,12 @@ class NemoRun(Case):
         folder = self.save(model, HEADS)
         expected = self.losses(model, self.data())
         (self.dir / "nemo.yaml").write_text(NEMO.replace("PREFIX", f"{self.dir}/text"))
-        self.trellis("import", "nemo.yaml", "--from", "nemo", "--out", "own.yaml")
-        self.trellis("train", "own.yaml", "--device", "cpu", "--init-from", folder)
+        said = self.trellis(
+            *("import", "nemo.yaml", "--from", "nemo", "--out", "own.yaml", "--verify"),
+            *("--checkpoint", folder, "--output-checkpoint", "own.ckpt", "--weights-only"),
+        )
+        self.assertIn("every byte", said.stdout)
+        self.trellis("train", "own.yaml", "--device", "cpu", "--init-from", "own.ckpt")
         with open(self.dir / "run/metrics.jsonl") as log:
             losses = [json.loads(line)["loss"] for line in log]
         self.assertGreater(expected[0] - expected[-1], 0.5)

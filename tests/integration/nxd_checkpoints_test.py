@@ -43,6 +43,38 @@ GPT = [
 ]
 
 
+# As NeMo-Megatron for Neuron names the keys.
+NNM = f"""
+name: llama
+trainer: {{devices: 1, num_nodes: 1, precision: 32, max_steps: 7}}
+model:
+  micro_batch_size: 1
+  global_batch_size: 8
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 1
+  encoder_seq_length: {SEQUENCE}
+  max_position_embeddings: ${{.encoder_seq_length}}
+  num_layers: {LAYERS}
+  hidden_size: {HIDDEN}
+  ffn_hidden_size: {FFN}
+  num_attention_heads: 4
+  num_query_groups: 4
+  make_vocab_size_divisible_by: 16
+  normalization: rmsnorm
+  activation: swiglu
+  bias: false
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  optim: {{name: adamw, lr: 1e-3}}
+  tokenizer: {{library: byte-level}}
+  data:
+    data_prefix: [1.0, text]
+    seq_length: {SEQUENCE}
+    dataloader_type: single
+    splits_string: "98,1,1"
+"""
+
+
 class TensorReference:
     """In place of the class of torch_xla."""
 
@@ -171,6 +203,14 @@ class Case(cli_case.CheckedCase):
             returncode=returncode,
         )
 
+    def import_checkpoint(self, config, folder, *options, returncode=0):
+        """With its configuration, into native."""
+        return self.trellis(
+            *("import", config, "--out", "imported.yaml", "--checkpoint", folder, *options),
+            *("--output-checkpoint", "native", "--verify"),
+            returncode=returncode,
+        ).stdout
+
     def check(self, weights, states=None):
         """The result as one file, against the whole tensors."""
         self.trellis("checkpoint", "convert", "native", "--to", "full", "--out", "whole.pt")
@@ -275,6 +315,12 @@ class Nxdt(Case):
         ).stderr
         self.assertIn("--config: is about folders of NxD", error)
 
+    def test_its_configuration_imports_it(self):
+        folder, weights, states = self.nxdt(xser=False)
+        (self.dir / "mine.yaml").write_text(config_text())
+        self.import_checkpoint("mine.yaml", folder)
+        self.check(weights, states)
+
     def test_xser_with_states(self):
         folder, weights, states = self.nxdt(xser=True)
         self.convert(folder, *ONE_RANK)
@@ -310,7 +356,8 @@ class LegacyNxd(Case):
 
     def test_folders(self):
         folder, weights = self.legacy(xser=False)
-        self.convert(folder, "--weights-only", *ONE_RANK)
+        (self.dir / "mine.yaml").write_text(config_text())
+        self.import_checkpoint("mine.yaml", folder, "--weights-only")
         self.check(weights)
 
     def test_xser(self):
@@ -390,6 +437,19 @@ class Nnm(Case):
     def test_a_llama_of_nxdts_megatron_class(self):
         """Its own names; query, key and value of each head are neighbours. Lightning's states of
         the optimizer are in the same files: a training goes on from them."""
+        folder, weights, states = self.nnm()
+        self.convert("nnm.ckpt", "model.num_kv_heads=4", *ONE_RANK)
+        self.check(weights, states)
+        losses = [
+            [line["loss"] for line in self.goes_on(place, f"run_{place}", "model.num_kv_heads=4")]
+            for place in ("native", "nnm.ckpt")
+        ]
+        self.assertEqual(losses[0], losses[1])
+        said = json.loads(self.trellis("checkpoint", "inspect", folder, "--json").stdout)
+        self.assertEqual((said["format"], said["step"]), ("nnm", 5))
+
+    def nnm(self):
+        """A folder, whole weights and states."""
         weights = whole_weights(1, kv_heads=4)
         states = {f"exp_avg{end}": whole_weights(seed, 4) for seed, end in ((2, ""), (3, "_sq"))}
         folder = self.dir / "nnm.ckpt"
@@ -415,15 +475,15 @@ class Nnm(Case):
                 }
                 path = folder / f"tp_rank_{tp:02d}_pp_rank_{pp:03d}"
                 save(path / "model_optim_rng.ckpt", content, xser=False)
-        self.convert("nnm.ckpt", "model.num_kv_heads=4", *ONE_RANK)
+        return folder, weights, states
+
+    def test_its_configuration_imports_it(self):
+        """NeMo's keys, one rank; the moments come along."""
+        folder, weights, states = self.nnm()
+        (self.dir / "nnm.yaml").write_text(NNM)
+        said = self.import_checkpoint("nnm.yaml", folder, "--from", "nemo")
+        self.assertIn("source", said)
         self.check(weights, states)
-        losses = [
-            [line["loss"] for line in self.goes_on(place, f"run_{place}", "model.num_kv_heads=4")]
-            for place in ("native", "nnm.ckpt")
-        ]
-        self.assertEqual(losses[0], losses[1])
-        said = json.loads(self.trellis("checkpoint", "inspect", folder, "--json").stdout)
-        self.assertEqual((said["format"], said["step"]), ("nnm", 5))
 
     @staticmethod
     def megatron_names(whole, tp, pp):

@@ -5,6 +5,7 @@ the program."""
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,25 +18,38 @@ LLAMA_8B = SOURCE / "examples/llama3_8b_trn1.yaml"
 SILENCE_S = 2
 LOADED = 2  # other processes use the cores of this host
 
+RESNET = f"""
+import sys
+import torchvision_package
+torchvision_package.add()
+import trellis_neuron
+sys.path.append("{SOURCE}/examples/python/libraries")
+import torchvision_resnet
+print("imported", flush=True)
+with trellis_neuron.simulate("trn2.48xlarge") as run:
+    torchvision_resnet.train("neuron")
+"""
+
 
 class Progress(unittest.TestCase):
-    def gaps(self, *args, code=0):
-        """Runs the program; the longest time without a line on stdout or stderr, and what stderr
-        said."""
+    def gaps(self, *args, code=0, program=TRELLIS, env=None, since=None):
+        """Runs a program. From its line `since` on: the longest time without a line on stdout or
+        stderr, what stderr said, and the time that it took."""
         with tempfile.TemporaryDirectory() as directory:
-            start = time.monotonic()
             process = subprocess.Popen(
-                [TRELLIS, *map(str, args)],
+                [program, *map(str, args)],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 cwd=directory,
-                env={**os.environ, "TRELLIS_CACHE": directory},
+                env={**os.environ, "TRELLIS_CACHE": directory, **(env or {})},
             )
-            times, lines = [start], []
+            times, lines = [time.monotonic()], []
 
             def listen(stream, kept):
                 for line in stream:
+                    if line.strip() == since:
+                        times.clear()
                     times.append(time.monotonic())
                     kept.append(line)
 
@@ -46,10 +60,10 @@ class Progress(unittest.TestCase):
             self.assertEqual(process.wait(), code, "".join(lines[-5:]))
             times.append(time.monotonic())
         times.sort()
-        return max(b - a for a, b in zip(times, times[1:])), "".join(lines), times[-1] - start
+        return max(b - a for a, b in zip(times, times[1:])), "".join(lines), times[-1] - times[0]
 
-    def check(self, *args, says, code=0):
-        gap, text, took = self.gaps(*args, code=code)
+    def check(self, *args, says, code=0, **kwargs):
+        gap, text, took = self.gaps(*args, code=code, **kwargs)
         self.assertLess(
             gap,
             SILENCE_S * LOADED,
@@ -61,6 +75,20 @@ class Progress(unittest.TestCase):
     def test_schedule_of_a_long_pipeline(self):
         self.check(
             "schedule", "--pp", 1000, "--micro-batches", 2000, says=r"\.\.\. .*(schedule|passes)"
+        )
+
+    def test_a_convolution_network_in_python(self):
+        """From when its libraries are imported."""
+        paths = [SOURCE / folder for folder in ("device/python", "tests/python")]
+        self.check(
+            *("-B", "-c", RESNET),
+            says=r"\.\.\. (compiling and timing|simulate\(\): the program runs)",
+            program=sys.executable,
+            since="imported",
+            env={
+                "PYTHONPATH": os.pathsep.join(map(str, paths)),
+                "TRELLIS_NEURON_LIBRARY": str(TRELLIS.parents[1] / "lib/libtrellis_neuron.so"),
+            },
         )
 
     def test_simulate_70b(self):

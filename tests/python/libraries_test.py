@@ -10,6 +10,7 @@ import unittest
 import warnings
 
 import torch
+import torchvision_package
 import trellis_neuron
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -32,6 +33,7 @@ CASES = [
     ("peft", "LoRA in transformers' Trainer", "peft_lora", {}, 0, ""),
     ("lightning", 'Trainer(accelerator="neuron")', "lightning_fit", {}, 0, ""),
     ("diffusers", "UNet2DModel with attention", "diffusers_unet", {}, 1e-6, ""),
+    ("torchvision", "ResNet-18", "torchvision_resnet", {}, 0, ""),
     ("torch", 'compile, backend "eager"', "torch_compile", {"backend": "eager"}, 0, ""),
     ("torch", 'compile, backend "aot_eager"', "torch_compile", {"backend": "aot_eager"}, 0, ""),
     ("torch", "compile, default backend", "torch_compile", {"backend": "inductor"}, 0, ""),
@@ -51,11 +53,17 @@ CASES = [
 ]
 
 
+def version_of(library) -> str:
+    if library == "torchvision":
+        return torchvision_package.version()
+    return importlib.metadata.version(library).split("+")[0]
+
+
 def table() -> str:
     lines = ["| library | version | feature | losses against the CPU | example |"]
     lines.append("|---|---|---|---|---|")
     for library, feature, module, _, tolerance, why in CASES:
-        version = importlib.metadata.version(library).split("+")[0]
+        version = version_of(library)
         equal = f"within {tolerance:g} relative" if tolerance else "equal bits"
         equal += f": {why}" if why else ""
         lines.append(f"| {library} | {version} | {feature} | {equal} | `{module}.py` |")
@@ -70,6 +78,8 @@ class Losses(unittest.TestCase):
 
 def check(module, arguments, tolerance):
     def run(self):
+        if module.startswith("torchvision"):
+            torchvision_package.add()
         train = importlib.import_module(module).train
         own = {} if module in ("torch_compile", "torch_distributed") else arguments
         expected = train("cpu", **own)

@@ -195,7 +195,7 @@ RunCheck check_run_config(const std::string& file, const std::vector<std::string
 }
 
 RunCheck check_run_config_text(const std::string& text, const std::string& file) {
-  return check_document(YamlDocument::parse(text, file), file, "");
+  return check_document(YamlDocument::parse(text, file), file, kDefaultInstance);
 }
 
 RunConfig load_run_config(const std::string& file, const std::vector<std::string>& overrides,
