@@ -382,9 +382,9 @@ struct Trainer::Impl {
         const at::Tensor host = routed.counts.cpu();
         const auto* first = host.const_data_ptr<std::int64_t>();
         const auto experts = static_cast<std::ptrdiff_t>(host.size(1));
-        routing->add(layer, {{first, first + experts},
-                             {first + experts, first + 2 * experts},
-                             routed.computed});
+        routing->add(
+            layer,
+            {{first, first + experts}, {first + experts, first + 2 * experts}, routed.computed});
       }
     }
   }

@@ -102,8 +102,7 @@ Value computed_in(const Settings& s) {
 
 bool shards(const Settings& s) { return s.config().distributed_strategy.zero1; }
 int copies(const Settings& s) {
-  return shards(s) ? s.config().distributed_strategy.data_parallel_replicate_size
-                   : s.config().dp();
+  return shards(s) ? s.config().distributed_strategy.data_parallel_replicate_size : s.config().dp();
 }
 Value replicas(const Settings& s) { return integer(copies(s)); }
 Value shard_degree(const Settings& s) { return integer(s.config().dp() / copies(s)); }

@@ -55,11 +55,10 @@ ImportedKey shards(const SourceKey& source, const Values& v) {
                        "states over the same ranks, which trellis memory shows");
   const std::int64_t copies = degree(v, "data_parallel_replicate_degree", 1);
   if (copies == 1) return mapped(source, {{"distributed_strategy.fsdp", "true"}});
-  return mapped(
-      source,
-      {{"distributed_strategy.fsdp", "true"},
-       {"distributed_strategy.data_parallel_replicate_size", std::to_string(copies)}},
-      "copies of the whole, each sharded over its part of the ranks");
+  return mapped(source,
+                {{"distributed_strategy.fsdp", "true"},
+                 {"distributed_strategy.data_parallel_replicate_size", std::to_string(copies)}},
+                "copies of the whole, each sharded over its part of the ranks");
 }
 
 ImportedKey context_parallel(const SourceKey& source, const Values& v) {

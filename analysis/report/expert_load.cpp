@@ -47,8 +47,7 @@ std::vector<std::string> cells_of(const json& row) {
   const auto assigned = row.at("assigned").get<std::vector<std::int64_t>>();
   return {thousands(row.at("routed_tokens").get<std::int64_t>()),
           thousands(row.at("dropped_tokens").get<std::int64_t>()), padding_text(row),
-          busiest(assigned),
-          fmt::format("{:.2f}", row.at("imbalance").get<double>())};
+          busiest(assigned), fmt::format("{:.2f}", row.at("imbalance").get<double>())};
 }
 
 }  // namespace

@@ -198,9 +198,8 @@ class PeriodRepeater {
   /// As in the run of the graph before: without data nothing distinguishes them.
   [[nodiscard]] std::vector<CounterSample> counters_of(std::uint32_t graph) const {
     const std::vector<GraphInstance>& before = stream_.step.instances;
-    const auto last = std::find_if(before.rbegin(), before.rend(), [&](const GraphInstance& one) {
-      return one.graph == graph;
-    });
+    const auto last = std::find_if(before.rbegin(), before.rend(),
+                                   [&](const GraphInstance& one) { return one.graph == graph; });
     return last == before.rend() ? std::vector<CounterSample>() : last->counters;
   }
 

@@ -228,12 +228,12 @@ class TraceBuilder {
     if (all.empty()) return;
     const std::vector<TimedProgram::Step>& steps = step_.program(origin).steps;
     const TimedProgram::Step& step = steps[origin.step];
-    const auto next = std::find_if(
-        steps.begin() + static_cast<std::ptrdiff_t>(origin.step) + 1, steps.end(),
-        [](const TimedProgram::Step& other) { return other.piece != nullptr; });
-    const bool is_first = std::none_of(
-        steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(origin.step),
-        [](const TimedProgram::Step& other) { return other.piece != nullptr; });
+    const auto next =
+        std::find_if(steps.begin() + static_cast<std::ptrdiff_t>(origin.step) + 1, steps.end(),
+                     [](const TimedProgram::Step& other) { return other.piece != nullptr; });
+    const bool is_first =
+        std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(origin.step),
+                     [](const TimedProgram::Step& other) { return other.piece != nullptr; });
     for (const CounterSample& sample : all) {
       if ((sample.node < step.node && !is_first) ||
           (next != steps.end() && sample.node >= next->node))

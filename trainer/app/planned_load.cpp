@@ -30,8 +30,7 @@ std::vector<analysis::ExpertLoad> planned_load(const RunConfig& config) {
   std::vector<analysis::ExpertLoad> loads;
   if (!config.model.moe) return loads;
   const MoeSection& moe = *config.model.moe;
-  const std::int64_t passes =
-      std::int64_t{config.num_microbatches()} * config.dp() * config.cp();
+  const std::int64_t passes = std::int64_t{config.num_microbatches()} * config.dp() * config.cp();
   const std::int64_t tokens = config.tokens_per_step() / passes;
   for (int layer = 0; layer < config.model.num_layers; ++layer) {
     if (!is_moe_layer(config.model, layer)) continue;

@@ -59,8 +59,9 @@ ReplicaOrder replica_order_of(const std::string& hardware) {
 }
 
 const char* name_of(ParallelAxis axis) {
-  static constexpr const char* kNames[] = {"tp",    "pp",   "dp",    "cp",       "ep",        "edp",
-                                           "zero1", "fsdp", "efsdp", "replicas", "embedding", "world"};
+  static constexpr const char* kNames[] = {"tp",    "pp",       "dp",        "cp",
+                                           "ep",    "edp",      "zero1",     "fsdp",
+                                           "efsdp", "replicas", "embedding", "world"};
   return kNames[static_cast<int>(axis)];
 }
 

@@ -18,23 +18,23 @@ enum class ReplicaOrder {
 /// Which ranks form one group. The dense view of a rank is [PP, DP, CP, TP]; the expert view of the
 /// same ranks is [PP, expert DP, EP, TP].
 enum class ParallelAxis {
-  kTensor,         ///< tp
-  kPipeline,       ///< pp
-  kData,           ///< dp
-  kContext,        ///< cp
-  kExpert,         ///< ep: neighbours in the expert view
-  kExpertData,     ///< edp: what holds the same experts
-  kZero1Sharding,  ///< dp × cp: what holds the same dense weights
-  kFsdpSharding,   ///< of these, those of one copy of fully sharded weights
+  kTensor,              ///< tp
+  kPipeline,            ///< pp
+  kData,                ///< dp
+  kContext,             ///< cp
+  kExpert,              ///< ep: neighbours in the expert view
+  kExpertData,          ///< edp: what holds the same experts
+  kZero1Sharding,       ///< dp × cp: what holds the same dense weights
+  kFsdpSharding,        ///< of these, those of one copy of fully sharded weights
   kExpertFsdpSharding,  ///< the same of experts
-  kFsdpReplicas,   ///< the ranks with the same shards, one of each copy
-  kEmbedding,      ///< first and last pipeline stage, which hold a tied embedding; other stages:
-                   ///< themselves
+  kFsdpReplicas,        ///< the ranks with the same shards, one of each copy
+  kEmbedding,  ///< first and last pipeline stage, which hold a tied embedding; other stages:
+               ///< themselves
   kWorld,
 };
 inline constexpr ParallelAxis kParallelAxes[] = {
-    ParallelAxis::kTensor,        ParallelAxis::kPipeline,  ParallelAxis::kData,
-    ParallelAxis::kContext,       ParallelAxis::kExpert,    ParallelAxis::kExpertData,
+    ParallelAxis::kTensor,        ParallelAxis::kPipeline,     ParallelAxis::kData,
+    ParallelAxis::kContext,       ParallelAxis::kExpert,       ParallelAxis::kExpertData,
     ParallelAxis::kZero1Sharding, ParallelAxis::kFsdpSharding, ParallelAxis::kExpertFsdpSharding,
     ParallelAxis::kFsdpReplicas,  ParallelAxis::kEmbedding,    ParallelAxis::kWorld};
 /// As texts and process groups name it: "tp", "pp", "dp", "cp", "ep", "edp", "zero1", "fsdp",

@@ -198,7 +198,7 @@ std::vector<SeededBug> make_bugs() {
        "hold it",
        &is_fully_sharded, wrong_config([](RunConfig& config) { config.model.optim.lr *= 2; })},
       {"copies-not-summed",
-       "each copy of fully sharded weights is updated with the gradients of its own ranks alone",
+       "each copy of fully sharded weights is updated with the gradients of one part of the ranks",
        &has_copies, wrong_group(Axis::kCopies, {.leaves_out_sum = &is_weight_sized})},
       {"context-counts-own-labels",
        "a context-parallel rank divides by the labels of one part of the sequence: gradients "

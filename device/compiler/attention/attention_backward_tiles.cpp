@@ -96,11 +96,11 @@ void Backward::find_grad(const Strip& t, const Buffers& b) {
 
 void Backward::load_square(const Ref& into, const HbmView& view, View which, const Strip& t) {
   const Queries& q = *t.block->rows;
-  phase_.load(into, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2],
-                               {{view.strides[3], static_cast<std::int32_t>(t.keys)}},
-                               heads_.offset(which, q.head) +
-                                   (q.first + first_query(t)) * view.strides[2] +
-                                   (first_key(t) + Index(first_)) * view.strides[3]));
+  phase_.load(
+      into, Phase::hbm(view.buffer, view.dtype, t.queries, view.strides[2],
+                       {{view.strides[3], static_cast<std::int32_t>(t.keys)}},
+                       heads_.offset(which, q.head) + (q.first + first_query(t)) * view.strides[2] +
+                           (first_key(t) + Index(first_)) * view.strides[3]));
 }
 
 Ref Backward::load_kept(const Strip& t, const Buffers& b) {

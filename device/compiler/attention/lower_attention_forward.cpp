@@ -36,7 +36,10 @@ Phase Forward::run() {
 }
 
 std::vector<HbmView> Forward::views(const Attention& a) {
-  std::vector<HbmView> v{a.q, a.out, a.k, a.v,
+  std::vector<HbmView> v{a.q,
+                         a.out,
+                         a.k,
+                         a.v,
                          a.dropout && a.dropout->kept ? *a.dropout->kept : a.q,
                          a.bias.value_or(a.q)};
   if (a.logsumexp) v.push_back(*a.logsumexp);

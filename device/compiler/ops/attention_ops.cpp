@@ -16,8 +16,8 @@ double softmax_scale(const Scalars& scalars, const HbmView& q) {
   return scalars.number("scale", 1 / std::sqrt(static_cast<double>(q.sizes.back())));
 }
 
-/// Dropout that LibTorch draws changes what the kernel computes, and a bias next to the diagonal has
-/// no form: those calls are estimated. Dropout by the rule `fused_attention` has a `keep` and
+/// Dropout that LibTorch draws changes what the kernel computes, and a bias next to the diagonal
+/// has no form: those calls are estimated. Dropout by the rule `fused_attention` has a `keep` and
 /// another input or result, what was kept.
 bool has_flash_form(const Node& node, const Scalars& scalars, const HbmView& q,
                     std::size_t plain_inputs) {
@@ -42,9 +42,7 @@ HbmView bias_of_heads(const HbmView& bias, const HbmView& q, const HbmView& k) {
 }
 
 /// The overrideable operator has the bias after the values, the CPU's after all others.
-bool is_overrideable(const Node& node) {
-  return node.op.find("overrideable") != std::string::npos;
-}
+bool is_overrideable(const Node& node) { return node.op.find("overrideable") != std::string::npos; }
 
 std::optional<AttentionDropout> dropout_of(const Scalars& scalars, std::optional<HbmView> kept) {
   if (!scalars.has("keep")) return std::nullopt;

@@ -80,8 +80,8 @@ TEST_F(SessionTest, ATraceHasTheCountersThatAProgramAnnounces) {
   std::ifstream file(path);
   const std::string trace{std::istreambuf_iterator<char>(file), {}};
   std::filesystem::remove(path);
-  EXPECT_THAT(trace, AllOf(HasSubstr("/\"expert 3\" 70 tokens"),
-                           HasSubstr("/\"expert 4\" 9 tokens")));
+  EXPECT_THAT(trace,
+              AllOf(HasSubstr("/\"expert 3\" 70 tokens"), HasSubstr("/\"expert 4\" 9 tokens")));
   EXPECT_THAT(trace, testing::Not(AnyOf(HasSubstr("\"expert 3\" 40"), HasSubstr("broken"))));
 }
 

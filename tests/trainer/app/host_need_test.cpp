@@ -48,10 +48,10 @@ void train(const RunConfig& config, Taken& taken) {
         taken.states += static_cast<std::int64_t>(tensor.nbytes());
       });
     };
-    const ParallelSizes sizes{.tensor_model_parallel_size = config.tp(),
-                              .pipeline_model_parallel_size = config.pp(),
-                              .data_parallel_replicate_size =
-                                  config.distributed_strategy.data_parallel_replicate_size};
+    const ParallelSizes sizes{
+        .tensor_model_parallel_size = config.tp(),
+        .pipeline_model_parallel_size = config.pp(),
+        .data_parallel_replicate_size = config.distributed_strategy.data_parallel_replicate_size};
     Trainer trainer(config, rank, std::make_shared<RandomTokens>(config),
                     ParallelState::initialize_model_parallel(rank, sizes), hooks);
     trainer.fit([](const StepResult&) {});

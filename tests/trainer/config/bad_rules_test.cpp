@@ -359,7 +359,8 @@ const std::vector<Broken>& broken_rules() {
        "run.yaml:27:model.clip_qkv: must be greater than 0, got 0"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  layernorm_bias: false"}},
-       "run.yaml:27:model.layernorm_bias: false is of layer norms: expected normalization layernorm "
+       "run.yaml:27:model.layernorm_bias: false is of layer norms: expected normalization "
+       "layernorm "
        "or layernorm1p, got rmsnorm, which has none; remove it"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  moe: {num_experts: 8, dropout: 0.1}"}},

@@ -71,9 +71,9 @@ TEST(RankMesh, TheEmbeddingGroupIsTheFirstAndTheLastStage) {
 }
 
 TEST(RankMesh, TheGroupsOfEveryAxisPartitionTheWorld) {
-  for (const RankMesh& mesh : {RankMesh{4, 3, 2}, RankMesh{2, 2, 2, 2, 4}, RankMesh{1, 1, 6, 2, 3},
-                               RankMesh{8, 1, 1}, RankMesh{2, 5, 1, 1, 1},
-                               RankMesh{2, 1, 4, 2, 2, 2}}) {
+  for (const RankMesh& mesh :
+       {RankMesh{4, 3, 2}, RankMesh{2, 2, 2, 2, 4}, RankMesh{1, 1, 6, 2, 3}, RankMesh{8, 1, 1},
+        RankMesh{2, 5, 1, 1, 1}, RankMesh{2, 1, 4, 2, 2, 2}}) {
     for (const ParallelAxis axis : kParallelAxes) {
       std::multiset<int> seen;
       for (const auto& group : mesh.replica_groups(axis)) {

@@ -46,7 +46,8 @@ void try_experts_and_contexts(const Case& size, Layout layout, std::set<std::str
         layout.dp = ranks / cp;
         layout.balanced_context = balanced;
         for (int shards = 0; shards <= ranks; ++shards) {  // 0: not fully sharded
-          if (shards == 1 || (shards > 0 && ranks % shards != 0)) continue;  // or the layout without
+          if (shards == 1 || (shards > 0 && ranks % shards != 0))
+            continue;  // or the layout without
           layout.fsdp = shards > 0;
           layout.fsdp_replicas = layout.fsdp ? ranks / shards : 1;
           if (is_legal(size, layout)) legal.insert(to_string(layout));

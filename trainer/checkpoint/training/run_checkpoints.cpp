@@ -55,16 +55,16 @@ StoredKeys stored_keys(const Resume& resume, bool states) {
 }  // namespace
 
 std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
-  return {{"tp", config.tp()},
-          {"pp", config.pp()},
-          {"vpp", config.vpp()},
-          {"dp", config.dp()},
-          {"cp", config.cp()},
-          {"ep", config.ep()},
-          {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
-          {"data_parallel_replicate_size",
-           config.distributed_strategy.data_parallel_replicate_size},
-          {"kv_replicator", config.distributed_strategy.kv_replicator}};
+  return {
+      {"tp", config.tp()},
+      {"pp", config.pp()},
+      {"vpp", config.vpp()},
+      {"dp", config.dp()},
+      {"cp", config.cp()},
+      {"ep", config.ep()},
+      {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
+      {"data_parallel_replicate_size", config.distributed_strategy.data_parallel_replicate_size},
+      {"kv_replicator", config.distributed_strategy.kv_replicator}};
 }
 
 bool needs_checkpoints(const RunConfig& config, const std::optional<Resume>& resume) {

@@ -21,9 +21,9 @@ namespace trellis::trainer {
 ///   tokens ─ shuffle ─ router ─ slots by expert ─ all-to-all over EP ─ experts ─ all-to-all ─
 ///     weighted sum of each token's experts ─ shuffle back ─ sum over TP     (+ shared experts)
 ///
-/// Without a capacity each expert's rows are padded to whole blocks (block_size), as NxD's block-wise
-/// kernel computes them. Capacities are counted on the rank that has the tokens, before the exchange: what is dropped
-/// does not depend on EP or TP.
+/// Without a capacity each expert's rows are padded to whole blocks (block_size), as NxD's
+/// block-wise kernel computes them. Capacities are counted on the rank that has the tokens, before
+/// the exchange: what is dropped does not depend on EP or TP.
 class MoeLayer {
  public:
   /// `layer`: index in the whole model.

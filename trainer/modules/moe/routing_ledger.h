@@ -11,8 +11,8 @@ namespace trellis::trainer {
 /// What the routers of one layer did in a step, over all ranks. Always: Σ kept = tokens · k −
 /// drops.
 struct LayerLoad {
-  std::vector<std::int64_t> assigned;          ///< by expert: picks of the router
-  std::vector<std::int64_t> kept;              ///< by expert: those that were computed
+  std::vector<std::int64_t> assigned;  ///< by expert: picks of the router
+  std::vector<std::int64_t> kept;      ///< by expert: those that were computed
   /// By expert: rows that were computed for them, which the layout decides: slots that stayed empty
   /// and padding to whole blocks too.
   std::vector<std::int64_t> computed;

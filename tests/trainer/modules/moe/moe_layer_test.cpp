@@ -93,8 +93,7 @@ TEST(MoeLayer, PaddingToBlocksChangesNoNumber) {
   for (std::size_t i = 0; i < a.grads.size(); ++i) expect_close(a.grads[i], b.grads[i]);
   const RouterRecord::Layer &exact = a.record->layers.at(0), &blocks = b.record->layers.at(0);
   for (std::size_t e = 0; e < exact.computed.size(); ++e) {
-    EXPECT_EQ(exact.computed[e],
-              exact.kept[static_cast<std::int64_t>(e)].item<std::int64_t>());
+    EXPECT_EQ(exact.computed[e], exact.kept[static_cast<std::int64_t>(e)].item<std::int64_t>());
     EXPECT_EQ(blocks.computed[e], rows_of_blocks(exact.computed[e], 4));
   }
   EXPECT_NE(exact.computed, blocks.computed);

@@ -31,7 +31,7 @@ struct FileJob {
 struct FilePlace {
   RankPlace place;
   int pp_rank = 0;
-  std::vector<int> copies;  ///< global ranks with the same weights, itself too, ascending
+  std::vector<int> copies;        ///< global ranks with the same weights, itself too, ascending
   std::vector<int> state_copies;  ///< the same of ZeRO-1's states
 };
 /// Of rank `self` of a mesh, which `parallel` is in.
