@@ -31,7 +31,8 @@ at::Tensor hashes_of(const Weights& weights, int rank) {
   auto* words = hashes.mutable_data_ptr<std::int32_t>();
   words[0] = rank;
   for (const Parameter* weight : weights) {
-    const at::Tensor host = weight->tensor.detach().cpu().contiguous();
+    const at::Tensor& held = weight->is_fully_sharded() ? weight->shard : weight->tensor;
+    const at::Tensor host = held.detach().cpu().contiguous();
     ContentHasher hasher;
     hasher.bytes(host.const_data_ptr(), host.nbytes());
     const ContentHash hash = hasher.finish();
@@ -101,9 +102,11 @@ void compare(const Weights& weights, const ParallelGroup& group, const runtime::
 
 void refuse_without_replicas(const RunConfig& config) {
   if (config.distributed_strategy.fsdp) {
+    if (config.distributed_strategy.data_parallel_replicate_size > 1) return;
     throw ConfigError(
         "--check-replicas: fully sharded weights (distributed_strategy.fsdp) have no copies to "
-        "compare; leave it out, or set fsdp to false");
+        "compare: expected data_parallel_replicate_size above 1; set it, leave the option out, or "
+        "set fsdp to false");
   }
   if (config.dp() * config.cp() > 1) return;
   throw ConfigError(
@@ -119,8 +122,10 @@ void check_replicas(const ParameterList& parameters, const ParallelState& parall
   for (const Parameter& parameter : parameters)
     (parameter.experts.is_stacked() ? experts : dense).push_back(&parameter);
   std::vector<std::string> texts;
-  compare(dense, parallel.get_zero1_sharding_group(), rank, texts);
-  compare(experts, parallel.get_expert_data_parallel_group(), rank, texts);
+  const ParallelGroup& copies = parallel.get_fsdp_replica_group();
+  compare(dense, copies.size > 1 ? copies : parallel.get_zero1_sharding_group(), rank, texts);
+  compare(experts, copies.size > 1 ? copies : parallel.get_expert_data_parallel_group(), rank,
+          texts);
   if (texts.empty()) return;
   throw Error(ExitCode::kParity,
               fmt::format("step {}: copies of weights differ: {}\n  what to do: memory or a core "

@@ -14,12 +14,14 @@ using nlohmann::json;
 
 std::string text_of(const RoutedTokens& layers) {
   json rows = json::array();
-  for (const auto& [layer, load] : layers) rows.push_back({layer, load.assigned, load.kept});
+  for (const auto& [layer, load] : layers)
+    rows.push_back({layer, load.assigned, load.kept, load.computed});
   return rows.dump();
 }
 
 void add_text(const std::string& text, RoutingLedger& ledger) {
-  for (const json& row : json::parse(text)) ledger.add(row.at(0), {row.at(1), row.at(2)});
+  for (const json& row : json::parse(text))
+    ledger.add(row.at(0), {row.at(1), row.at(2), row.at(3)});
 }
 
 }  // namespace

@@ -76,6 +76,7 @@ ParallelSizes parallel_sizes(const RunConfig& config) {
           .expert_model_parallel_size = config.ep(),
           .kv_size_multiplier = strategy.kv_replicator,
           .token_shuffle_group_size = strategy.token_shuffle_group_size,
+          .data_parallel_replicate_size = strategy.data_parallel_replicate_size,
           .kv_replica_order = replica_order_of(config.hardware)};
 }
 
@@ -377,11 +378,13 @@ struct Trainer::Impl {
 
   void add_routed_tokens() {
     for (const auto& stage : model->stages()) {
-      for (const auto& [layer, counts] : stage->take_routed_tokens()) {
-        const at::Tensor host = counts.cpu();
+      for (const auto& [layer, routed] : stage->take_routed_tokens()) {
+        const at::Tensor host = routed.counts.cpu();
         const auto* first = host.const_data_ptr<std::int64_t>();
         const auto experts = static_cast<std::ptrdiff_t>(host.size(1));
-        routing->add(layer, {{first, first + experts}, {first + experts, first + 2 * experts}});
+        routing->add(
+            layer,
+            {{first, first + experts}, {first + experts, first + 2 * experts}, routed.computed});
       }
     }
   }

@@ -101,8 +101,11 @@ Value computed_in(const Settings& s) {
 }
 
 bool shards(const Settings& s) { return s.config().distributed_strategy.zero1; }
-Value replicas(const Settings& s) { return integer(shards(s) ? 1 : s.config().dp()); }
-Value shard_degree(const Settings& s) { return integer(shards(s) ? s.config().dp() : 1); }
+int copies(const Settings& s) {
+  return shards(s) ? s.config().distributed_strategy.data_parallel_replicate_size : s.config().dp();
+}
+Value replicas(const Settings& s) { return integer(copies(s)); }
+Value shard_degree(const Settings& s) { return integer(s.config().dp() / copies(s)); }
 /// With ZeRO-1 parameters stay whole between the passes: of FSDP's forms the nearest one.
 Value reshard(const Settings& s) {
   if (s.config().distributed_strategy.fsdp) return quoted("always");
@@ -232,7 +235,8 @@ void add_training(Words& words) {
 void add_parallelism(Words& words) {
   words.insert({
       {"parallelism.data_parallel_replicate_degree",
-       {replicas, "trainer.devices trainer.num_nodes"}},
+       {replicas,
+        "trainer.devices trainer.num_nodes distributed_strategy.data_parallel_replicate_size"}},
       {"parallelism.data_parallel_shard_degree",
        {shard_degree, "distributed_strategy.zero1 distributed_strategy.fsdp"}},
       {"parallelism.fsdp_reshard_after_forward", {reshard, ""}},

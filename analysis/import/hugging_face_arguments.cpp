@@ -358,8 +358,9 @@ ImportedKey fsdp(const Argument& a) {
     if (word != "full_shard" && word != "auto_wrap")
       return a.refuse(
           fmt::format("{} is not supported: distributed_strategy.fsdp shards weights, gradients "
-                      "and states over all data-parallel ranks (full_shard), and zero1 the states "
-                      "alone",
+                      "and states over all data-parallel ranks (full_shard), "
+                      "data_parallel_replicate_size next to it makes copies of the whole, and "
+                      "zero1 shards the states alone",
                       word));
   }
   if (std::ranges::find(words, "full_shard") == words.end())

@@ -113,7 +113,8 @@ constexpr NemoRow kRows[] = {
      kIgnored, "", kNoFp8},
     {"model.fsdp", kMoves, "distributed_strategy.fsdp"},
     {"model.fsdp_sharding_strategy", kNeutral, "full|null",
-     "distributed_strategy.fsdp shards weights, gradients and states over all data-parallel ranks"},
+     "distributed_strategy.fsdp shards weights, gradients and states over all data-parallel ranks; "
+     "for copies of the whole (hybrid) write distributed_strategy.data_parallel_replicate_size"},
     {"model.fsdp_*", kIgnored, "", "it belongs to model.fsdp"},
     {"model.dist_ckpt_parallel_save", kMoves, "model.dist_ckpt_parallel_save"},
     {"model.dist_ckpt_assume_constant_structure", kMoves,

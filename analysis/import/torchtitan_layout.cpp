@@ -53,11 +53,12 @@ ImportedKey shards(const SourceKey& source, const Values& v) {
     return unsupported(source,
                        "pipeline stages are not fully sharded: ZeRO-1 shards the optimizer's "
                        "states over the same ranks, which trellis memory shows");
-  if (degree(v, "data_parallel_replicate_degree", 1) > 1)
-    return unsupported(source,
-                       "shards with copies (data_parallel_replicate_degree): "
-                       "distributed_strategy.fsdp shards over all data-parallel ranks");
-  return mapped(source, {{"distributed_strategy.fsdp", "true"}});
+  const std::int64_t copies = degree(v, "data_parallel_replicate_degree", 1);
+  if (copies == 1) return mapped(source, {{"distributed_strategy.fsdp", "true"}});
+  return mapped(source,
+                {{"distributed_strategy.fsdp", "true"},
+                 {"distributed_strategy.data_parallel_replicate_size", std::to_string(copies)}},
+                "copies of the whole, each sharded over its part of the ranks");
 }
 
 ImportedKey context_parallel(const SourceKey& source, const Values& v) {

@@ -33,11 +33,21 @@ std::string busiest(const std::vector<std::int64_t>& assigned) {
                                 static_cast<double>(std::max<std::int64_t>(1, sum_of(assigned)))));
 }
 
+/// "512 (3 %)" of the rows that were computed.
+std::string padding_text(const json& row) {
+  const auto padding = row.at("padding").get<std::int64_t>();
+  if (padding == 0) return "0";
+  const double computed =
+      static_cast<double>(padding + row.at("routed_tokens").get<std::int64_t>());
+  return fmt::format("{} ({})", thousands(padding),
+                     share_text(static_cast<double>(padding), computed));
+}
+
 std::vector<std::string> cells_of(const json& row) {
   const auto assigned = row.at("assigned").get<std::vector<std::int64_t>>();
   return {thousands(row.at("routed_tokens").get<std::int64_t>()),
-          thousands(row.at("dropped_tokens").get<std::int64_t>()), busiest(assigned),
-          fmt::format("{:.2f}", row.at("imbalance").get<double>())};
+          thousands(row.at("dropped_tokens").get<std::int64_t>()), padding_text(row),
+          busiest(assigned), fmt::format("{:.2f}", row.at("imbalance").get<double>())};
 }
 
 }  // namespace
@@ -49,9 +59,11 @@ json expert_load_json(const std::vector<ExpertLoad>& loads) {
     rows.push_back({{"layer", load.layer},
                     {"routed_tokens", routed},
                     {"dropped_tokens", sum_of(load.assigned) - routed},
+                    {"padding", sum_of(load.computed) - routed},
                     {"imbalance", imbalance_of(load.assigned)},
                     {"assigned", load.assigned},
-                    {"kept", load.kept}});
+                    {"kept", load.kept},
+                    {"computed", load.computed}});
   }
   return rows;
 }
@@ -60,6 +72,7 @@ std::string print_expert_load(const json& rows) {
   TextTable table({{"layers", TextTable::Align::kLeft},
                    {"routed"},
                    {"dropped"},
+                   {"padding"},
                    {"busiest", TextTable::Align::kLeft},
                    {"of an even share"}});
   for (std::size_t i = 0; i < rows.size();) {

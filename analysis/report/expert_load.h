@@ -13,10 +13,13 @@ namespace trellis::analysis {
 struct ExpertLoad {
   int layer = 0;                             ///< in the whole model, from 0
   std::vector<std::int64_t> assigned, kept;  ///< tokens, by expert
+  /// Rows that were computed, by expert: with slots that stayed empty, and padding to whole blocks.
+  std::vector<std::int64_t> computed;
 };
 
-/// A row per layer: layer, routed_tokens, dropped_tokens, imbalance (the busiest expert's share of
-/// the picks in units of an even one), assigned and kept by expert.
+/// A row per layer: layer, routed_tokens, dropped_tokens, padding (rows that were computed for no
+/// token), imbalance (the busiest expert's share of the picks in units of an even one); assigned,
+/// kept and computed by expert.
 [[nodiscard]] nlohmann::json expert_load_json(const std::vector<ExpertLoad>& loads);
 /// Of these rows; layers with equal numbers are one row of the text.
 [[nodiscard]] std::string print_expert_load(const nlohmann::json& rows);

@@ -107,14 +107,20 @@ struct DataParallelTimes {
   double gradients = 0, weights = 0;
 };
 
+/// Over which ZeRO-1's states, and fully sharded weights, are shared out.
+int sharding_ranks(const RunConfig& config) {
+  return config.dp() * config.cp() / config.distributed_strategy.data_parallel_replicate_size;
+}
+
 DataParallelTimes data_parallel_times(const RunConfig& config, std::int64_t exchanged,
                                       CollectiveTimes& times) {
-  const int members = config.dp() * config.cp(), stride = config.tp();
+  const int members = sharding_ranks(config), stride = config.tp();
   if (members == 1 || exchanged == 0) return {};
   const auto parameters = static_cast<double>(exchanged);
   // Gradients travel in the type of the weights at least.
   const double bytes = parameters * weight_element_bytes(config);
-  // Each micro-batch reduces them. Its gathers may have other links, in a bound.
+  // Each micro-batch reduces them. Its gathers, and the sum over copies, may have other links, in a
+  // bound.
   if (config.distributed_strategy.fsdp)
     return {config.num_microbatches() * bytes *
                 times.busy_seconds_per_byte(CollectiveKind::kReduceScatter, members, stride),
@@ -128,7 +134,7 @@ DataParallelTimes data_parallel_times(const RunConfig& config, std::int64_t exch
 double update_seconds(const RunConfig& config, std::int64_t trained,
                       const DataParallelTimes& exchange, const Peaks& peaks) {
   if (!config.trainer.gradient_clip_val) return 0;
-  const double owners = config.distributed_strategy.zero1 ? config.dp() * config.cp() : 1;
+  const double owners = config.distributed_strategy.zero1 ? sharding_ranks(config) : 1;
   return std::max(static_cast<double>(trained) / owners * update_bytes(config) / peaks.hbm,
                   exchange.weights);
 }
@@ -217,7 +223,7 @@ std::int64_t chunks_in_flight(std::int64_t micro_batches, int pp, int vpp, int p
 std::int64_t bound_memory(const RunConfig& config) {
   const std::vector<StageWork> stages = stage_work(config);
   const std::vector<RankWork> ranks = by_rank(config, stages, {});
-  const double owners = config.distributed_strategy.zero1 ? config.dp() * config.cp() : 1;
+  const double owners = config.distributed_strategy.zero1 ? sharding_ranks(config) : 1;
   std::int64_t most = 0;
   for (int p = 0; p < config.pp(); ++p) {
     const RankWork& rank = ranks[static_cast<std::size_t>(p)];

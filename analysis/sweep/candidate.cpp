@@ -34,6 +34,8 @@ bool is_count(const std::string& text) {
          text.front() != '0';
 }
 
+constexpr const char* kReplicateSize = "distributed_strategy.data_parallel_replicate_size";
+
 bool is_switch(std::string_view axis) { return axis == "sp" || axis == "zero1" || axis == "fsdp"; }
 
 std::string expected_values(const std::string& axis) {
@@ -246,13 +248,15 @@ std::vector<std::string> overrides_of(const Candidate& c, int ranks_per_node,
       set("model.pipeline_cuts", "null"),
       set("model.activations_checkpoint_granularity",
           c.recompute == "none" ? "null" : c.recompute)};
+  if (!c.fsdp) overrides.push_back(set(kReplicateSize, "1"));
   if (c.recompute != "selective")
     overrides.push_back(set("model.activations_checkpoint_recompute", "null"));
   return overrides;
 }
 
 bool is_axis_key(const std::string& key) {
-  if (key == "data.global_batch_size" || key == "model.activations_checkpoint_recompute")
+  if (key == "data.global_batch_size" || key == "model.activations_checkpoint_recompute" ||
+      key == kReplicateSize)
     return false;  // the user's own; candidates follow them
   return std::ranges::any_of(overrides_of(Candidate{}, 1, 1), [&](const std::string& set) {
     return set.substr(0, set.find('=')) == key;

@@ -27,8 +27,11 @@ namespace {
 using sim::ScheduleItem;
 
 std::string comm_kind(const std::string& axis) {
-  // Groups of data-parallel ranks that hold the same weights, with CP and with EP.
-  if (axis == "zero1" || axis == "edp") return "comm_dp";
+  // Groups of data-parallel ranks that hold the same weights, with CP and with EP, or the same
+  // shards.
+  for (const char* of_weights : {"zero1", "edp", "fsdp", "efsdp", "replicas"}) {
+    if (axis == of_weights) return "comm_dp";
+  }
   const bool has_kind = axis == "tp" || axis == "pp" || axis == "dp" || axis == "cp";
   return has_kind ? "comm_" + axis : "comm_other";
 }

@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kPhase = "phase=";
 constexpr std::string_view kMicrobatch = "microbatch=";
 constexpr std::string_view kLayer = "layer=";
+constexpr std::string_view kCounter = "counter=";
 constexpr std::string_view kInitPhase = "init";
 
 bool is_ours(std::string_view text) {
@@ -90,7 +91,19 @@ void RankRecorder::Impl::forget_open_graph() {
   released.clear();
   released_elsewhere.clear();
   correlations.clear();
+  counters.clear();
   first_new_buffer = next_buffer;
+}
+
+/// "expert 3=120"
+void RankRecorder::Impl::add_counter(std::string_view text) {
+  const std::size_t equals = text.rfind('=');
+  std::int64_t value = 0;
+  if (equals == std::string_view::npos ||
+      std::from_chars(text.data() + equals + 1, text.data() + text.size(), value).ec != std::errc())
+    return;  // another program's words
+  counters.push_back(
+      {static_cast<std::uint32_t>(ops.size()), std::string(text.substr(0, equals)), value});
 }
 
 std::size_t RankRecorder::Impl::host_bytes() const {
@@ -110,6 +123,7 @@ RankRecorder::RankRecorder(int rank, int world_rank, Bytes hbm, bool record, boo
 RankRecorder::~RankRecorder() = default;
 
 void RankRecorder::push_scope(std::string_view text) {
+  if (text.starts_with(kCounter)) return impl_->add_counter(text.substr(kCounter.size()));
   if (!is_ours(text)) return;
   if (text.starts_with(kPhase)) phases_are_announced();
   if (ends_graph(text)) cut("phase border");
@@ -313,6 +327,7 @@ void RankRecorder::cut(std::string_view reason) {
     instance.graph = known->second;
     if (s.logs) s.log.graph_ran(instance.graph, stream_, instance.comms, memory_.op());
     clock_->ran(stream_, instance, s.step.comms, std::move(s.correlations));
+    instance.counters = std::move(s.counters);
     s.step.instances.push_back(std::move(instance));
   }
   s.forget_open_graph();

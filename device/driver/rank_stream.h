@@ -13,6 +13,14 @@
 
 namespace trellis::device {
 
+/// A counter that the program announced: its value from a node of the graph on.
+struct CounterSample {
+  std::uint32_t node = 0;
+  std::string name;  ///< "expert 3"
+  std::int64_t value = 0;
+  bool operator==(const CounterSample&) const = default;
+};
+
 /// One execution of a graph by a rank: which graph, for which micro-batch, with which
 /// communications.
 struct GraphInstance {
@@ -20,6 +28,7 @@ struct GraphInstance {
   std::int32_t microbatch = -1;
   std::vector<std::uint32_t> comms;  ///< per comm node of the graph: index in StepStream::comms
   std::int64_t memory_before = 0, memory_after = 0;  ///< bytes in use at its borders
+  std::vector<CounterSample> counters = {};          ///< by node
 };
 
 /// What a rank did between two step borders.
@@ -43,6 +52,7 @@ struct RankRecorder::Impl {
   std::vector<std::uint64_t> released_elsewhere;  ///< ids that other threads gave, far above
   std::int64_t memory_before = 0;
   std::vector<std::uint64_t> correlations;  ///< next to `ops` while profiling, else empty
+  std::vector<CounterSample> counters;
 
   // scopes
   struct Frame {
@@ -119,6 +129,7 @@ struct RankRecorder::Impl {
   void release(std::uint64_t buffer);  ///< REQUIRES: buffer >= first_new_buffer
   [[nodiscard]] bool is_released(std::uint64_t buffer) const;
   void forget_open_graph();
+  void add_counter(std::string_view text);
   /// Host memory that the open graph's records take, beyond what is interned.
   [[nodiscard]] std::size_t host_bytes() const;
 };

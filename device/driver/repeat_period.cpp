@@ -189,9 +189,18 @@ class PeriodRepeater {
     }
     instance.memory_before = stream_.memory_before;
     instance.memory_after = memory_.current();
+    instance.counters = counters_of(run.graph);
     ++stream_.graph_runs[run.graph];
     recorder_.clock_->ran(run.stream, instance, stream_.step.comms, {});
     stream_.step.instances.push_back(std::move(instance));
+  }
+
+  /// As in the run of the graph before: without data nothing distinguishes them.
+  [[nodiscard]] std::vector<CounterSample> counters_of(std::uint32_t graph) const {
+    const std::vector<GraphInstance>& before = stream_.step.instances;
+    const auto last = std::find_if(before.rbegin(), before.rend(),
+                                   [&](const GraphInstance& one) { return one.graph == graph; });
+    return last == before.rend() ? std::vector<CounterSample>() : last->counters;
   }
 
   /// The numbers of a group's communications go on from period to period.

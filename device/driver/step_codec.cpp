@@ -73,6 +73,8 @@ void visit_stream(Visitor& v, Stream& stream) {
     v(instance.graph), v(instance.microbatch);
     visit_numbers(v, instance.comms);
     v(instance.memory_before), v(instance.memory_after);
+    v.list(instance.counters,
+           [&](auto& sample) { v(sample.node), v(sample.name), v(sample.value); });
   });
   v.list(stream.comms, [&](auto& comm) {
     visit_enum(v, comm.kind);

@@ -24,6 +24,8 @@ struct RankTracks {
   std::array<traces::TrackId, sim::kNumTracks> units;
   std::map<std::string, traces::TrackId> comms;  ///< by axis
   traces::CounterId hbm;
+  std::map<std::string, traces::CounterId> counters;  ///< that the program announced
+  std::map<std::string, std::int64_t> values;         ///< of these, the last ones
 };
 
 std::string unit_name(int track) {
@@ -114,6 +116,7 @@ class TraceBuilder {
     const traces::ProcessId process =
         timeline_.add_process("rank " + std::to_string(world_rank) + others, world_rank);
     tracks_ = {};
+    process_ = process;
     tracks_.programs = timeline_.add_track(process, "programs", 0);
     for (int t = 0; t < sim::kNumTracks; ++t) {
       tracks_.units[static_cast<std::size_t>(t)] =
@@ -138,6 +141,7 @@ class TraceBuilder {
       const sim::ItemTiming& time = step_.timing.ranks[rank][i];
       const ItemOrigin& origin = step_.origins[rank][i];
       if (items[i].kind == ScheduleItem::Kind::kLaunch) add_program(rank, i);
+      if (items[i].kind == ScheduleItem::Kind::kSegment) add_counters(rank, i);
       if (items[i].kind == ScheduleItem::Kind::kSegment && in_detail(rank, origin))
         add_segment(rank, origin, time);
       if (items[i].kind == ScheduleItem::Kind::kLaunch)
@@ -207,18 +211,60 @@ class TraceBuilder {
     timeline_.counter(tracks_.hbm, end, instance.memory_after);
   }
 
+  /// During a communication a segment is stretched as a whole.
+  static Picoseconds stretched(Picoseconds at, const sim::SegmentTiming& segment,
+                               const sim::ItemTiming& time) {
+    const Picoseconds actual = time.end - time.start;
+    if (actual == segment.duration || segment.duration.value == 0) return at;
+    return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value /
+                                                 segment.duration.value));
+  }
+
+  /// Those of the nodes from this segment's first one to the next segment's.
+  void add_counters(std::size_t rank, std::size_t item) {
+    const auto& origins = step_.origins[rank];
+    const ItemOrigin& origin = origins[item];
+    const std::vector<CounterSample>& all = streams_[rank]->instances[origin.instance].counters;
+    if (all.empty()) return;
+    const std::vector<TimedProgram::Step>& steps = step_.program(origin).steps;
+    const TimedProgram::Step& step = steps[origin.step];
+    const auto next =
+        std::find_if(steps.begin() + static_cast<std::ptrdiff_t>(origin.step) + 1, steps.end(),
+                     [](const TimedProgram::Step& other) { return other.piece != nullptr; });
+    const bool is_first =
+        std::none_of(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(origin.step),
+                     [](const TimedProgram::Step& other) { return other.piece != nullptr; });
+    for (const CounterSample& sample : all) {
+      if ((sample.node < step.node && !is_first) ||
+          (next != steps.end() && sample.node >= next->node))
+        continue;
+      const auto [value, is_new] = tracks_.values.try_emplace(sample.name, sample.value);
+      if (!is_new && value->second == sample.value) continue;
+      value->second = sample.value;
+      traces::CounterId& counter = tracks_.counters[sample.name];
+      if (is_new) counter = timeline_.add_counter(process_, sample.name, "tokens");
+      timeline_.counter(counter, time_of(sample, step, step_.timing.ranks[rank][item]),
+                        sample.value);
+    }
+  }
+
+  /// The first kernel of its node, or of one after it.
+  static Picoseconds time_of(const CounterSample& sample, const TimedProgram::Step& step,
+                             const sim::ItemTiming& time) {
+    const sim::SegmentTiming& segment = step.piece->segment();
+    Picoseconds first = segment.duration;
+    for (const sim::KernelSlice& slice : segment.slices) {
+      if (step.node + step.piece->kernels[slice.kernel].node >= sample.node)
+        first = std::min(first, slice.start);
+    }
+    return time.start + stretched(first, segment, time);
+  }
+
   void add_segment(std::size_t rank, const ItemOrigin& origin, const sim::ItemTiming& time) {
     const TimedProgram::Step& step = step_.program(origin).steps[origin.step];
     const sim::SegmentTiming& segment = step.piece->segment();
     const GraphInstance& instance = streams_[rank]->instances[origin.instance];
     const Graph& graph = (*graphs_[rank])[instance.graph];
-    // During a communication a segment is stretched as a whole.
-    const auto stretched = [&](Picoseconds at) {
-      const Picoseconds actual = time.end - time.start;
-      if (actual == segment.duration || segment.duration.value == 0) return at;
-      return Picoseconds(static_cast<std::int64_t>(static_cast<__int128>(at.value) * actual.value /
-                                                   segment.duration.value));
-    };
     for (const sim::KernelSlice& slice : segment.slices) {
       const sim::isa::Kernel& kernel = step.piece->kernels[slice.kernel];
       const Node& node = graph.nodes[step.node + kernel.node];
@@ -231,8 +277,9 @@ class TraceBuilder {
       if (slice.busy < slice.end - slice.start) args[n++] = {"busy_ps", slice.busy.value};
       timeline_.slice(tracks_.units[slice.track], kernel.name,
                       node.scope.phase.empty() ? "other" : node.scope.phase,
-                      time.start + stretched(slice.start),
-                      stretched(slice.end) - stretched(slice.start), std::span(args.data(), n));
+                      time.start + stretched(slice.start, segment, time),
+                      stretched(slice.end, segment, time) - stretched(slice.start, segment, time),
+                      std::span(args.data(), n));
     }
   }
 
@@ -262,6 +309,7 @@ class TraceBuilder {
   const std::vector<const std::vector<Graph>*>& graphs_;
   traces::Timeline timeline_;
   RankTracks tracks_;
+  traces::ProcessId process_{};  ///< theirs
   std::vector<std::vector<std::uint64_t>> comm_slices_;
   bool once_ = false;  ///< kernels are shown for the first run of each graph alone
   std::map<std::pair<std::size_t, std::uint32_t>, std::uint32_t>

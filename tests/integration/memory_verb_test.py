@@ -269,6 +269,15 @@ class DataParallel(Case):
                     self.assertLess(at_peak[key], 1.05 * size * elements, key)
                 self.assertLess(row["peak_bytes"], before)
                 before = row["peak_bytes"]
+        # Four copies over 64 nodes: a rank holds what it does on 16.
+        copies = "distributed_strategy.data_parallel_replicate_size=4"
+        fsdp = "distributed_strategy.fsdp=true"
+        (of_copies,), (of_one,) = (
+            [phase["at_peak"] for phase in row["phases"] if phase["phase"] == "forward"]
+            for row in (self.peak(64, fsdp, copies), self.peak(16, fsdp))
+        )
+        for key in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+            self.assertEqual(of_copies[key], of_one[key], key)
 
 
 class Software(Case):

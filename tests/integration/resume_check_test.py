@@ -103,8 +103,9 @@ class Exact(Case):
             "distributed_strategy.pipeline_model_parallel_size=1",
             EMA,
         ]
-        for device in ("cpu", "neuron"):
-            report = self.check(*words, "--steps", 4, "--cut", 2, "--device", device)
+        copies = "distributed_strategy.data_parallel_replicate_size=2"
+        for device, more in (("cpu", []), ("neuron", [copies, "trainer.devices=4"])):
+            report = self.check(*words, *more, "--steps", 4, "--cut", 2, "--device", device)
             self.assertTrue(report["equal"], report)
 
     def test_saved_as_the_run_saves(self):
@@ -120,8 +121,12 @@ class Layouts(Case):
     def test_other_layouts_read_the_same_samples_and_stay_near(self):
         after = {
             "DP 4 to 2": [["trainer.devices=4"], ["trainer.devices=2"]],
-            "DP 4, fully sharded, to 2": [
-                ["trainer.devices=4", "distributed_strategy.fsdp=true"],
+            "DP 4, fully sharded in two copies, to 2": [
+                [
+                    "trainer.devices=4",
+                    "distributed_strategy.fsdp=true",
+                    "distributed_strategy.data_parallel_replicate_size=2",
+                ],
                 ["trainer.devices=2", "distributed_strategy.fsdp=false"],
             ],
             "DP 2 to 4, fully sharded": [

@@ -5,6 +5,7 @@ whom."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -82,6 +83,36 @@ class Routing(unittest.TestCase):
         peaks = {one["rank"]: one["peak_bytes"] for one in hot["memory"]["ranks"]}
         self.assertEqual(max(peaks, key=peaks.get), 2, "the memory of the hottest rank")
         self.assertGreater(peaks[2], even["memory"]["ranks"][0]["peak_bytes"])
+
+    def test_experts_compute_whole_blocks_and_padding_takes_its_time(self):
+        block = 192  # of the 256 rows of an even share: two blocks
+        exact = self.simulate(*WIDE, "model.moe.block_size=1")
+        padded = self.simulate(*WIDE, f"model.moe.block_size={block}")
+        share = TOKENS * TOP // EXPERTS
+        self.assertEqual(exact["routing"][0]["computed"], [share] * EXPERTS)
+        self.assertEqual(exact["routing"][0]["padding"], 0)
+        self.assertEqual(padded["routing"][0]["computed"], [2 * block] * EXPERTS)
+        self.assertEqual(padded["routing"][0]["padding"], (2 * block - share) * EXPERTS)
+        (before,), (after,) = (
+            {rank["matmul_ps"] for rank in self.ranks(report).values()}
+            for report in (exact, padded)
+        )
+        self.assertGreater(after, before)
+
+    def test_the_trace_has_a_counter_per_expert(self):
+        log = f"{self.temporary.name}/traced"
+        self.simulate(
+            *(*WIDE, "--routing", "hot:5=0.5", "--trace-format", "text"),
+            f"exp_manager.explicit_log_dir={log}",
+        )
+        counted = {}
+        for line in (pathlib.Path(log) / "trace.txt").read_text().splitlines():
+            if found := re.match(r'counter \d+ "rank (\d)[^"]*"/"expert (\d)" (\d+) tokens', line):
+                counted.setdefault(int(found[1]), {})[int(found[2])] = int(found[3])
+        self.assertEqual({rank: sorted(of) for rank, of in counted.items()}[2], [4, 5])
+        self.assertEqual(counted[2][5], TOKENS)
+        rest = sum(tokens for of in counted.values() for tokens in of.values()) - TOKENS
+        self.assertEqual(rest, TOKENS * (TOP - 1))
 
     def test_a_steeper_zipf_takes_longer(self):
         times = [

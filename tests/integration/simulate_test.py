@@ -358,6 +358,21 @@ class FullySharded(Case):
             gathers, reductions = 2 + layers + layers - 1, 1 + 2 * layers + 2
             self.assertEqual(row["count"], micro_batches * (gathers + reductions) + 2)
 
+    def test_copies_are_summed_once_per_step(self):
+        layers, micro_batches = 4, 3
+        report = self.simulate(
+            *self.layout(8, 2, 1, 4, "distributed_strategy.fsdp=true"),
+            "distributed_strategy.data_parallel_replicate_size=2",
+            f"data.global_batch_size={4 * micro_batches}",
+            "--no-cache",
+        )
+        rows = report["simulated"]["communication"]["rows"]
+        (shards,) = [row for row in rows if row["axis"] == "fsdp"]
+        (copies,) = [row for row in rows if row["axis"] == "replicas"]
+        gathers, reductions = 2 + layers + layers - 1, 1 + 2 * layers + 2
+        self.assertEqual(shards["count"], micro_batches * (gathers + reductions) + 1)  # the norm's
+        self.assertEqual(copies["count"], reductions)
+
     def test_what_is_refused(self):
         adapters = [
             f"data.train_dir={SOURCE / 'examples/alignment/answers.jsonl'}",

@@ -32,6 +32,7 @@ BUGS = {
     "gradients-not-averaged": ("DP4", "gradient of"),
     "weights-not-gathered": ("DP4.ZeRO1", ""),
     "shard-updated-twice": ("DP4.FSDP", "step 2: loss"),
+    "copies-not-summed": ("DP4.copies2", "gradient of"),
     "activations-arrive-late": ("PP2.DP2", "step 1: loss"),
     "dropout-seed-shared": ("TP2.DP2,DP4", "step 1: loss"),
     "context-counts-own-labels": ("CP2.TP2,CP4", "gradient of"),

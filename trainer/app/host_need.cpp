@@ -96,8 +96,10 @@ HostNeed host_need(const RunConfig& config, int ranks_at_once) {
   const OptimizerOptions options = optimizer_options(config);
   const at::ScalarType weights = model_dtype(config.precision);
   const at::ScalarType gradients = c10::promoteTypes(options.grad_dtype, weights);
-  const double replicas = config.dp() * config.cp(), state_copies = options.zero1 ? 1 : replicas,
-               copies = config.distributed_strategy.fsdp ? 1 : replicas;
+  const double replicas = config.dp() * config.cp(),
+               sharded = config.distributed_strategy.data_parallel_replicate_size,
+               state_copies = options.zero1 ? sharded : replicas,
+               copies = config.distributed_strategy.fsdp ? sharded : replicas;
   const double trained = config.model.lora ? 0 : parameters;  // adapters are small
   HostNeed need;
   need.weights = whole(parameters * copies * size_of(weights));
@@ -129,6 +131,7 @@ void check_host_memory_of_weights(const RunConfig& config, std::int64_t availabl
                                   const std::string& limit) {
   RunConfig evaluated = config;
   evaluated.distributed_strategy.fsdp = false;  // which is about training
+  evaluated.distributed_strategy.data_parallel_replicate_size = 1;
   const std::int64_t need = host_need(evaluated, /*ranks_at_once=*/1).weights;
   if (need <= available_bytes) return;
   throw Error(ExitCode::kDoesNotFit,

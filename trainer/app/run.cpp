@@ -391,7 +391,7 @@ class Run {
     facts_.routing =
         request_.shape_only ? planned_load(config_) : std::vector<analysis::ExpertLoad>();
     for (const auto& [layer, load] : layers)
-      facts_.routing.push_back({layer, load.assigned, load.kept});
+      facts_.routing.push_back({layer, load.assigned, load.kept, load.computed});
   }
 
   void end_training(StopReason reason) {

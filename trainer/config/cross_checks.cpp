@@ -130,7 +130,16 @@ void check_size(const RunConfig& config, SectionReaders& r) {
 /// What fully sharded data parallelism is not combined with, in this version.
 void check_fully_sharded(const RunConfig& config, SectionReaders& r) {
   const DistributedStrategySection& s = config.distributed_strategy;
-  if (!s.fsdp) return;
+  const int copies = s.data_parallel_replicate_size;
+  if (!s.fsdp) {
+    if (copies > 1)
+      r.distributed_strategy.problem(
+          "data_parallel_replicate_size",
+          fmt::format("{} copies of fully sharded weights: expected fsdp true, got false; set it, "
+                      "or set this to 1",
+                      copies));
+    return;
+  }
   if (!s.zero1) {
     r.distributed_strategy.problem(
         "zero1",

@@ -39,6 +39,7 @@ void strategy_fields(Fields& fields, DistributedStrategySection& s) {
 void own_fields(Fields& fields, DistributedStrategySection& s) {
   fields.one_of("context_parallel_order", s.context_parallel_order, {"contiguous", "balanced"});
   fields.boolean("fsdp", s.fsdp);
+  fields.positive("data_parallel_replicate_size", s.data_parallel_replicate_size);
 }
 
 }  // namespace

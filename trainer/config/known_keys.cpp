@@ -224,6 +224,8 @@ constexpr KeyGroup kGroups[] = {
     {"model", kSupported, "vocab_size torch_dtype", "", "", kOwnKey},
     // Megatron-LM's --qk-layernorm, and NeMo's key of this name.
     {"model", kSupported, "qk_layernorm", "", "", kOwnKey},
+    // Of DBRX, whose layer norms have no bias: config.json's attn_config.clip_qkv.
+    {"model", kSupported, "layernorm_bias clip_qkv", "", "", kOwnKey},
     // NxDT always fuses them; neuronx-nemo-megatron did not before its 0.5.0 (its ParallelMLP had
     // dense_h_to_4h and dense_h_to_4h_2).
     {"model", kSupported, "fuse_gate_up", "", "", kOwnKey},
@@ -287,8 +289,8 @@ constexpr KeyGroup kGroups[] = {
      "sinkhorn_iterations sinkhorn_tol output_router_logits router_aux_loss_coef "
      "normalize_top_k_affinities glu_mlp"},
     {"model.moe", kSupported,
-     "num_groups top_k_groups routed_scaling_factor num_shared_experts jitter_eps", "", "",
-     kOwnKey},
+     "num_groups top_k_groups routed_scaling_factor num_shared_experts jitter_eps block_size", "",
+     "", kOwnKey},
     {"model.moe", kNeutral, "dropout moe_dropout", "0|null", "experts have no dropout"},
 
     {"model.optim", kSupported, "name lr weight_decay betas eps"},

@@ -261,19 +261,32 @@ void check_batch(const RunConfig& config, SectionReaders& r) {
   if (data.global_batch_size % unit == 0) check_micro_batches(config, r);
 }
 
+/// Each copy of fully sharded weights has as many data-parallel ranks as the others.
+bool check_copies(const RunConfig& config, SectionReaders& r) {
+  const int copies = config.distributed_strategy.data_parallel_replicate_size;
+  if (config.dp() % copies == 0) return true;
+  r.distributed_strategy.problem(
+      "data_parallel_replicate_size",
+      fmt::format("{} must divide DP {}; nearest legal values: {}", copies, config.dp(),
+                  nearest_divisors(copies, config.dp())));
+  return false;
+}
+
 /// Experts and shuffled tokens spread over the data-parallel ranks.
 void check_expert_groups(const RunConfig& config, SectionReaders& r) {
   const DistributedStrategySection& s = config.distributed_strategy;
   if (!config.model.moe ||
       !r.distributed_strategy.good({"expert_model_parallel_size", "token_shuffle_group_size"}))
     return;
-  const std::int64_t ep = s.expert_model_parallel_size,
-                     shards = std::int64_t{config.dp()} * config.cp();
+  const std::int64_t ep = s.expert_model_parallel_size, copies = s.data_parallel_replicate_size,
+                     shards = std::int64_t{config.dp()} * config.cp() / copies;
   if (shards % ep != 0) {
     r.distributed_strategy.problem(
         "expert_model_parallel_size",
-        fmt::format("{} must divide DP {} × CP {} = {}; nearest legal values: {}", ep, config.dp(),
-                    config.cp(), shards, nearest_divisors(ep, shards)));
+        fmt::format("{} must divide DP {} × CP {}{} = {}; nearest legal values: {}", ep,
+                    config.dp(), config.cp(),
+                    copies > 1 ? fmt::format(" / data_parallel_replicate_size {}", copies) : "",
+                    shards, nearest_divisors(ep, shards)));
   }
   if (config.dp() % s.token_shuffle_group_size != 0) {
     r.distributed_strategy.problem(
@@ -305,7 +318,7 @@ void check_layout(const RunConfig& config, SectionReaders& readers) {
   check_pipeline_parallel(config, readers);
   if (!check_world(config, readers)) return;
   check_batch(config, readers);
-  check_expert_groups(config, readers);
+  if (check_copies(config, readers)) check_expert_groups(config, readers);
 }
 
 }  // namespace trellis::trainer

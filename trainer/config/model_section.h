@@ -76,6 +76,8 @@ struct MoeSection {
   int num_groups = 1, top_k_groups = 1;  ///< group_limited: of how many groups tokens choose
   double routed_scaling_factor = 1;      ///< times the weights of the routed experts
   int num_shared_experts = 0;            ///< which see every token, of ffn_hidden_size each
+  /// dropless: an expert computes whole blocks of so many rows, as NxD's block-wise kernel does.
+  int block_size = 512;
   double jitter_eps = 0;  ///< in training the router reads tokens times 1 − eps … 1 + eps
   /// Of a step without data, which no key says: the experts' shares of the picks, by layer of the
   /// whole model; empty: even.
@@ -186,6 +188,8 @@ struct ModelSection {
   /// The heads of queries and keys are normalised, each by itself, before RoPE: Qwen3, and
   /// Megatron-LM's --qk-layernorm.
   bool qk_layernorm = false;
+  bool layernorm_bias = true;
+  std::optional<double> clip_qkv;  ///< queries, keys and values are held within ± this
   bool fp32_residual_connection = false;
   std::optional<int> sliding_window;  ///< a token attends to itself and the window − 1 before it
 

@@ -104,6 +104,22 @@ double read_rotary_percentage(SectionReader& reader) {
   return 1;
 }
 
+/// What Databricks' DBRX has and NxDT's Megatron models do not.
+void read_dbrx_choices(SectionReader& reader, bool hf, ModelSection& section) {
+  section.layernorm_bias = reader.get<bool>("layernorm_bias", section.layernorm_bias);
+  section.clip_qkv = reader.optional<double>("clip_qkv");
+  if (section.clip_qkv && *section.clip_qkv <= 0)
+    reader.problem("clip_qkv", fmt::format("must be greater than 0, got {}", *section.clip_qkv));
+  for (const char* key : {"layernorm_bias", "clip_qkv"}) {
+    if (hf && reader.has_value(key))
+      reader.problem(key, "belongs to model_source megatron: no hf model here has it; remove it");
+  }
+  if (!section.layernorm_bias && section.normalization == Normalization::kRmsNorm)
+    reader.problem("layernorm_bias",
+                   "false is of layer norms: expected normalization layernorm or layernorm1p, got "
+                   "rmsnorm, which has none; remove it");
+}
+
 /// NxDT has one class for every Megatron model; a Megatron model that is Llama in all its parts is
 /// built like Llama.
 std::string architecture_of(const ModelSection& section) {
@@ -125,6 +141,7 @@ void read_structure(SectionReader& reader, bool hf, ModelSection& section) {
   section.position_embedding = read_enum(reader, "position_embedding_type", family.positions);
   section.qk_layernorm = reader.get<bool>("qk_layernorm", family.qk_layernorm);
   section.has_bias = reader.get<bool>("has_bias", family.has_bias);
+  read_dbrx_choices(reader, hf, section);
   section.share_embeddings_and_output_weights =
       reader.get<bool>("share_embeddings_and_output_weights", family.tied);
   section.use_scaled_init_method = reader.get<bool>("use_scaled_init_method", !hf);

@@ -71,6 +71,12 @@ void read_routing(SectionReader& moe, MoeSection& section) {
                   static_cast<int>(moe.non_negative("num_shared_experts",
                                                     std::int64_t{section.num_shared_experts})),
                   1024, "they see every token"));
+  section.block_size = moe.positive("block_size", section.block_size);
+  if (moe.has_value("block_size") && !section.dropless)
+    moe.problem("block_size",
+                fmt::format("{} is of experts that drop no token: expected dropless true, got "
+                            "false; set it, or remove this",
+                            section.block_size));
   section.jitter_eps = moe.fraction("jitter_eps", section.jitter_eps);
 }
 

@@ -61,7 +61,8 @@ std::int64_t mlp(const ModelSection& model, const Sizes& s) {
 }
 
 std::int64_t norm(const ModelSection& model, std::int64_t size) {
-  return model.normalization == Normalization::kRmsNorm ? size : 2 * size;
+  const bool has_bias = model.normalization != Normalization::kRmsNorm && model.layernorm_bias;
+  return has_bias ? 2 * size : size;
 }
 
 /// Those of the residual stream and of heads are whole on each rank; Normformer's inside the MLP is

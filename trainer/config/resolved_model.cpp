@@ -142,6 +142,7 @@ void write_moe(YamlWriter& out, const MoeSection& moe) {
   out.number("routed_scaling_factor", moe.routed_scaling_factor);
   out.integer("num_shared_experts", moe.num_shared_experts);
   out.number("jitter_eps", moe.jitter_eps);
+  if (moe.dropless) out.integer("block_size", moe.block_size);
   out.close();
 }
 
@@ -157,6 +158,8 @@ void write_model(YamlWriter& out, const RunConfig& config, const YamlMap& source
     if (config.model_source == "hf") out.text("model_type", "qwen3");
     out.boolean("qk_layernorm", true);
   }
+  if (!section.layernorm_bias) out.boolean("layernorm_bias", false);
+  if (section.clip_qkv) out.number("clip_qkv", *section.clip_qkv);
   out.boolean("qkv_linear", section.qkv_linear);
   out.boolean("fuse_qkv", section.fuse_qkv);
   if (!section.fuse_gate_up) out.boolean("fuse_gate_up", false);

@@ -126,6 +126,7 @@ struct DistributedStrategySection {
   int token_shuffle_group_size = 1;
   bool zero1 = true;
   bool fsdp = false;  ///< weights and gradients are sharded over data-parallel ranks too
+  int data_parallel_replicate_size = 1;  ///< of fsdp: copies of the whole, each on its part of DP
   bool sequence_parallel = false;
   int kv_replicator =
       1;  ///< copies of each key/value head: kv_size_multiplier of GQAQKVColumnParallelLinear

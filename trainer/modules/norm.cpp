@@ -19,7 +19,7 @@ std::variant<RMSNorm, LayerNorm> make_norm(const ModuleContext& context, const s
   const auto kind = config.normalization == Normalization::kLayerNorm1P
                         ? LayerNormKind::kLayerNorm1P
                         : LayerNormKind::kLayerNorm;
-  return LayerNorm(context, path, config.hidden_size, eps, decay, kind);
+  return LayerNorm(context, path, config.hidden_size, eps, decay, kind, config.layernorm_bias);
 }
 
 at::Tensor sum_of_copy(const at::Tensor& input, const ParallelGroup& group,
@@ -77,7 +77,8 @@ ShardedNorm::ShardedNorm(const ModuleContext& context, const std::string& path,
   };
   weight_ = make(".weight",
                  kind_ == Normalization::kLayerNorm1P ? WeightInit::zeros() : WeightInit::ones());
-  if (kind_ != Normalization::kRmsNorm) bias_ = make(".bias", WeightInit::zeros());
+  if (kind_ != Normalization::kRmsNorm && config.layernorm_bias)
+    bias_ = make(".bias", WeightInit::zeros());
 }
 
 /// A statistic enters every rank's part, so its gradient has a share on each: it is summed as the

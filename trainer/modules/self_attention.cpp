@@ -56,6 +56,12 @@ ShardPlace query_heads(const Partition& columns, const ModelSection& config,
   return place;
 }
 
+QkvProjection::Output clipped(const QkvProjection::Output& parts, std::optional<double> most) {
+  if (!most) return parts;
+  const auto clip = [&](const at::Tensor& heads) { return heads.clamp(-*most, *most); };
+  return {clip(parts.query), clip(parts.key), clip(parts.value)};
+}
+
 at::Tensor rotate(const at::Tensor& heads, const RotaryTables& tables) {
   return tables.cos.defined() ? apply_rotary(heads, tables) : heads;
 }
@@ -103,6 +109,7 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
                              const ModelSection& config, const ModuleNames& names, int layer)
     : layer_(layer),
       qkv_(context, path, config, names.qkv),
+      clip_(config.clip_qkv),
       core_(context, path, config, layer, query_heads(qkv_.query_columns(), config, context.tp())),
       dense_(context, path + "." + names.attention_output,
              config.num_attention_heads * head_dim(config), config.hidden_size,
@@ -123,7 +130,7 @@ SelfAttention::SelfAttention(const ModuleContext& context, const std::string& pa
 
 at::Tensor SelfAttention::forward(const at::Tensor& input, const SequenceContext& sequence) const {
   const Scope scope = scope_.enter();
-  const auto [query, key, value] = qkv_.forward(input);
+  const auto [query, key, value] = clipped(qkv_.forward(input), clip_);
   const auto positioned = [&](const at::Tensor& heads, const std::optional<HeadNorm>& norm) {
     return rotate(norm ? norm->forward(heads) : heads, sequence.rotary);
   };

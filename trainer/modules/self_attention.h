@@ -62,6 +62,7 @@ class SelfAttention {
  private:
   int layer_;
   QkvProjection qkv_;
+  std::optional<double> clip_;
   std::optional<HeadNorm> query_norm_, key_norm_;
   CoreAttention core_;
   RowParallelLinear dense_;

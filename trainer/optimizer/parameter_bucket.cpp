@@ -118,6 +118,11 @@ void ParameterBucket::on_complete(int gradients, std::function<void()> complete)
   complete_ = std::move(complete);
 }
 
+bool ParameterBucket::has_all_gradients() const {
+  return std::ranges::all_of(
+      slots_, [&](const Slot& slot) { return slot.gradients == expected_gradients_; });
+}
+
 void ParameterBucket::skip(int gradients) {
   for (Slot& slot : slots_) slot.gradients += slot.gradients > 0 ? gradients : 0;
 }

@@ -56,6 +56,8 @@ class ParameterBucket {
   /// Calls `complete` from backward, once per step, when each parameter got `gradients` of them.
   /// More of them are then an error. Fully sharded: each time when each parameter got as many more.
   void on_complete(int gradients, std::function<void()> complete);
+  /// Whether each parameter got as many gradients in this step as on_complete() expects.
+  [[nodiscard]] bool has_all_gradients() const;
   /// As many more gradients of each parameter that got one count as arrived, though no one computed
   /// them. REQUIRES: others follow.
   void skip(int gradients);

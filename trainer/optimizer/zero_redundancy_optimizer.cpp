@@ -92,8 +92,8 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
     gradients_ = first.options().dtype(c10::promoteTypes(options_.grad_dtype, first.scalar_type()));
   }
   const std::int64_t cap = options_.zero1 ? options_.caps.reduce_scatter : options_.caps.all_reduce;
-  const int dense = options_.zero1 ? data_parallel_size() : 1,
-            expert = options_.zero1 ? parallel_.get_expert_data_parallel_group().size : 1;
+  const int dense = options_.zero1 ? parallel_.get_fsdp_sharding_group().size : 1,
+            expert = options_.zero1 ? parallel_.get_fsdp_sharding_group(true).size : 1;
   for (auto& bucket : plan_buckets(parameters, options_.grad_dtype, cap, dense, expert))
     add_shard(std::move(bucket));
 }
@@ -101,8 +101,7 @@ NeuronZero1Optimizer::NeuronZero1Optimizer(ParameterList& parameters, const Para
 NeuronZero1Optimizer::~NeuronZero1Optimizer() = default;
 
 const ParallelGroup& NeuronZero1Optimizer::holders_of(const Parameter& parameter) const {
-  return parameter.experts.is_stacked() ? parallel_.get_expert_data_parallel_group()
-                                        : parallel_.get_zero1_sharding_group();
+  return parallel_.get_fsdp_sharding_group(parameter.experts.is_stacked());
 }
 
 ParallelGroup NeuronZero1Optimizer::sharding_group_of(const Parameter& parameter) const {
@@ -205,7 +204,15 @@ void NeuronZero1Optimizer::finish_passes(int unit_under_way) {
     passes_.pop_front();
     shard.gradient_sum.add_(shard.reduction->wait());
     shard.reduction.reset();
+    if (shard.bucket->has_all_gradients()) start_sum_of_copies(shard);
   }
+}
+
+void NeuronZero1Optimizer::start_sum_of_copies(Shard& shard) {
+  const ParallelGroup& copies = parallel_.get_fsdp_replica_group();
+  if (copies.size == 1) return;
+  const at::ScalarType dtype = options_.reduce_dtype.value_or(shard.gradient_sum.scalar_type());
+  shard.reduction = start_all_reduce(shard.gradient_sum.to(dtype), copies);
 }
 
 void NeuronZero1Optimizer::skip_gradients(int microbatches) {
@@ -216,16 +223,25 @@ void NeuronZero1Optimizer::reduce_gradients() {
   const Scope scope("phase=grad_reduce");
   const at::NoGradGuard no_grad;
   for (const auto& shard : shards_) {
+    if (shard->bucket->is_fully_sharded()) continue;
     shard->bucket->end_accumulation();
-    if (!shard->reduction && !shard->bucket->is_fully_sharded()) start_reduction(*shard);
+    if (!shard->reduction) start_reduction(*shard);
   }
   padded_reductions_.clear();
   finish_passes();
+  for (const auto& shard : shards_) {
+    if (!shard->bucket->is_fully_sharded()) continue;
+    shard->bucket->end_accumulation();
+    if (!shard->reduction) start_sum_of_copies(*shard);
+  }
   // Experts too: their sum is over the tokens of all data-parallel ranks, which were sent to them.
   const int data_parallel = data_parallel_size();
   for (const auto& shard : shards_) {
     if (shard->bucket->is_fully_sharded()) {
       shard->grad = shard->gradient_sum;
+      if (shard->reduction)
+        shard->grad = shard->reduction->wait().to(shard->gradient_sum.scalar_type());
+      shard->reduction.reset();
       shard->has_sum = false;
     } else {
       shard->grad = shard->reduction->wait().to(shard->bucket->main_grad().scalar_type());
@@ -266,7 +282,7 @@ at::Tensor NeuronZero1Optimizer::grad_norm(double norm_type) const {
   const at::NoGradGuard no_grad;
   const GradNormGroups groups{parallel_.get_tensor_model_parallel_group(),
                               parallel_.get_pipeline_model_parallel_group(),
-                              options_.zero1 ? parallel_.get_zero1_sharding_group()
+                              options_.zero1 ? parallel_.get_fsdp_sharding_group()
                                              : parallel_.get_expert_model_parallel_group()};
   std::vector<GradientPart> counted = norm_parts();
   // A rank may have nothing but tied copies, padding, or frozen weights: it adds zero.

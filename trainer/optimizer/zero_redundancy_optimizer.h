@@ -21,7 +21,9 @@ namespace trellis::trainer {
 ///     all-gather ─ weights
 ///
 /// Fully sharded weights (Parameter::shard): gradients are reduce-scattered and added up in each
-/// micro-batch, unit by unit during backward, and the updated rows stay where they are.
+/// micro-batch, unit by unit during backward, and the updated rows stay where they are. Where there
+/// are copies of the weights, each is updated with the sum over all: it starts when the last
+/// micro-batch's gradients of a unit are added.
 ///
 /// Without ZeRO-1 an all-reduce and a whole update take the place of scatter and gather. fp32
 /// masters are kept where the weights are half precision; otherwise the weights themselves are
@@ -98,6 +100,7 @@ class NeuronZero1Optimizer {
   void start_reduction(Shard& shard);
   void reduce_pass(Shard& shard);
   void finish_passes(int unit_under_way = -1);
+  void start_sum_of_copies(Shard& shard);
   /// Makes space for the padded copies of one more communication.
   void end_padded_reductions(const ParameterBucket& next);
   [[nodiscard]] OptimizerGroup group_of(const Shard& shard) const;
@@ -107,7 +110,8 @@ class NeuronZero1Optimizer {
   void update_states(Shard& shard, const at::Tensor& values, const StepNumbers& numbers);
   void update_ema(Shard& shard, const at::Tensor& weights) const;
   [[nodiscard]] at::Tensor as_weights(const Shard& shard, const at::Tensor& values) const;
-  /// The ranks that hold the same weights, of experts or dense ones.
+  /// The ranks that hold the same weights, of experts or dense ones: of one copy, where fully
+  /// sharded weights have several.
   [[nodiscard]] const ParallelGroup& holders_of(const Parameter& parameter) const;
   [[nodiscard]] ParallelGroup sharding_group_of(const Parameter& parameter) const;
   [[nodiscard]] int data_parallel_size() const { return parallel_.get_zero1_sharding_group().size; }

@@ -65,8 +65,7 @@ FullySharding::FullySharding(const ParallelState& parallel) : parallel_(parallel
 FullySharding::~FullySharding() = default;
 
 ParallelGroup FullySharding::group_of(const Parameter& parameter) const {
-  return parameter.experts.is_stacked() ? parallel_.get_expert_data_parallel_group()
-                                        : parallel_.get_zero1_sharding_group();
+  return parallel_.get_fsdp_sharding_group(parameter.experts.is_stacked());
 }
 
 /// Fills the shard from the whole weight.
@@ -116,8 +115,8 @@ void FullySharding::start_gather(int index) {
     ParallelGroup group;
     std::vector<at::Tensor> shards, wholes;
   };
-  std::vector<Members> all{{parallel_.get_zero1_sharding_group(), {}, {}},
-                           {parallel_.get_expert_data_parallel_group(), {}, {}}};
+  std::vector<Members> all{{parallel_.get_fsdp_sharding_group(/*of_experts=*/false), {}, {}},
+                           {parallel_.get_fsdp_sharding_group(/*of_experts=*/true), {}, {}}};
   for (Parameter* parameter : unit.parameters) {
     Members& members = all[parameter->experts.is_stacked() ? 1 : 0];
     at::Tensor whole =

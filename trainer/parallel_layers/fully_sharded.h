@@ -17,6 +17,9 @@ namespace trellis::trainer {
 ///   forward    gather 0 | run 0, gather 1 | run 1, gather 2, release 0 | …
 ///   backward   … | run 2, gather 1 | run 1, gather 0, release 2, reduce-scatter 2
 ///
+/// With copies of the weights (hybrid sharding, PyTorch's HYBRID_SHARD) a group is that of one
+/// copy: its gathers and reductions stay inside, and the optimizer adds up what the copies have.
+///
 /// The gather of the next unit travels while one runs, and so do the gradients of the one before.
 /// The units whose backward is first stay whole after forward. Released weights read as
 /// not-a-numbers, so that a use outside of its unit cannot go unseen.

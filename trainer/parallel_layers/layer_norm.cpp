@@ -96,12 +96,14 @@ RMSNorm::RMSNorm(const ModuleContext& context, const std::string& path, std::int
       scope_(context.scope(path)) {}
 
 LayerNorm::LayerNorm(const ModuleContext& context, const std::string& path,
-                     std::int64_t hidden_size, double eps, bool decay_weight, LayerNormKind kind)
+                     std::int64_t hidden_size, double eps, bool decay_weight, LayerNormKind kind,
+                     bool bias)
     : weight_(make_norm_parameter(context, path + ".weight", hidden_size,
                                   WeightInit::constant(kind == LayerNormKind::kLayerNorm ? 1 : 0),
                                   decay_weight)),
-      bias_(make_norm_parameter(context, path + ".bias", hidden_size, WeightInit::zeros(),
-                                decay_weight)),
+      bias_(bias ? make_norm_parameter(context, path + ".bias", hidden_size, WeightInit::zeros(),
+                                       decay_weight)
+                 : at::Tensor()),
       eps_(eps),
       kind_(kind),
       scope_(context.scope(path)) {}

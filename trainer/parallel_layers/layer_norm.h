@@ -44,7 +44,8 @@ enum class LayerNormKind { kLayerNorm, kLayerNorm1P };
 class LayerNorm {
  public:
   LayerNorm(const ModuleContext& context, const std::string& path, std::int64_t hidden_size,
-            double eps, bool decay_weight, LayerNormKind kind = LayerNormKind::kLayerNorm);
+            double eps, bool decay_weight, LayerNormKind kind = LayerNormKind::kLayerNorm,
+            bool bias = true);
   [[nodiscard]] at::Tensor forward(const at::Tensor& input) const;
 
  private:

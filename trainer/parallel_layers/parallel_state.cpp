@@ -39,6 +39,12 @@ ParallelState ParallelState::initialize_model_parallel(runtime::RankContext& ran
   if (mesh.cp > 1) state.zero1_sharding_ = group_of(ParallelAxis::kZero1Sharding);
   if (mesh.ep > 1) state.expert_ = group_of(ParallelAxis::kExpert);
   state.expert_data_ = mesh.ep > 1 ? group_of(ParallelAxis::kExpertData) : state.zero1_sharding_;
+  if (mesh.fsdp_replicas > 1) {
+    state.fsdp_sharding_ = group_of(ParallelAxis::kFsdpSharding);
+    state.expert_fsdp_sharding_ =
+        mesh.ep > 1 ? group_of(ParallelAxis::kExpertFsdpSharding) : state.fsdp_sharding_;
+    state.fsdp_replicas_ = group_of(ParallelAxis::kFsdpReplicas);
+  }
   state.token_shuffle_ = make_group(
       rank, "shuffle", mesh.token_shuffle_ranks(rank.rank(), sizes.token_shuffle_group_size));
   state.kv_shared_ = make_group(

@@ -69,6 +69,16 @@ class ParallelState {
     state.zero1_sharding_ = std::move(zero1_sharding);
     return state;
   }
+  /// The same with copies of fully sharded weights.
+  [[nodiscard]] ParallelState with_fsdp_groups(ParallelGroup sharding,
+                                               ParallelGroup expert_sharding,
+                                               ParallelGroup replicas) const {
+    ParallelState state = *this;
+    state.fsdp_sharding_ = std::move(sharding);
+    state.expert_fsdp_sharding_ = std::move(expert_sharding);
+    state.fsdp_replicas_ = std::move(replicas);
+    return state;
+  }
   /// With another group of ranks that hold the same key/value heads.
   [[nodiscard]] ParallelState with_kv_shared_group(ParallelGroup group, ReplicaOrder order) const {
     ParallelState state = *this;
@@ -95,6 +105,14 @@ class ParallelState {
   [[nodiscard]] const ParallelGroup& get_expert_data_parallel_group() const { return expert_data_; }
   /// Over which ZeRO-1 shards dense weights: data × context parallel.
   [[nodiscard]] const ParallelGroup& get_zero1_sharding_group() const { return zero1_sharding_; }
+  /// Over which the weights of a parameter and its states are sharded: all ranks that hold them,
+  /// or those of one copy.
+  [[nodiscard]] const ParallelGroup& get_fsdp_sharding_group(bool of_experts = false) const {
+    if (fsdp_replicas_.size == 1) return of_experts ? expert_data_ : zero1_sharding_;
+    return of_experts ? expert_fsdp_sharding_ : fsdp_sharding_;
+  }
+  /// The ranks that have the same shards, one of each copy.
+  [[nodiscard]] const ParallelGroup& get_fsdp_replica_group() const { return fsdp_replicas_; }
   /// The consecutive data-parallel ranks among which tokens are shuffled.
   [[nodiscard]] const ParallelGroup& get_token_shuffle_group() const { return token_shuffle_; }
   /// The TP ranks that hold the same key/value heads; a group of one without replication.
@@ -110,7 +128,7 @@ class ParallelState {
 
  private:
   ParallelGroup tensor_, pipeline_, data_, context_, expert_, expert_data_, zero1_sharding_,
-      token_shuffle_, kv_shared_;
+      fsdp_sharding_, expert_fsdp_sharding_, fsdp_replicas_, token_shuffle_, kv_shared_;
   ReplicaOrder kv_replica_order_ = ReplicaOrder::kAdjacent;
   int global_rank_ = 0;
 };

@@ -21,6 +21,10 @@ std::array<int, 4> shared_coordinates(const RankMesh& mesh, ParallelAxis axis, i
     case ParallelAxis::kExpert: return {pp, mesh.edp_rank(rank), tp, -1};
     case ParallelAxis::kExpertData: return {pp, mesh.ep_rank(rank), tp, -1};
     case ParallelAxis::kZero1Sharding: return {pp, tp, -1, -1};
+    case ParallelAxis::kFsdpSharding: return {pp, mesh.fsdp_replica(rank), tp, -1};
+    case ParallelAxis::kExpertFsdpSharding:
+      return {pp, mesh.fsdp_replica(rank), mesh.ep_rank(rank), tp};
+    case ParallelAxis::kFsdpReplicas: return {pp, dp % (mesh.dp / mesh.fsdp_replicas), cp, tp};
     case ParallelAxis::kEmbedding: return {middle ? pp : 0, dp, cp, tp};
     case ParallelAxis::kWorld: break;
   }
@@ -55,8 +59,9 @@ ReplicaOrder replica_order_of(const std::string& hardware) {
 }
 
 const char* name_of(ParallelAxis axis) {
-  static constexpr const char* kNames[] = {"tp",  "pp",    "dp",        "cp",   "ep",
-                                           "edp", "zero1", "embedding", "world"};
+  static constexpr const char* kNames[] = {"tp",    "pp",       "dp",        "cp",
+                                           "ep",    "edp",      "zero1",     "fsdp",
+                                           "efsdp", "replicas", "embedding", "world"};
   return kNames[static_cast<int>(axis)];
 }
 
@@ -113,12 +118,14 @@ RankMesh make_rank_mesh(const ParallelSizes& sizes, int world) {
   check_positive("expert_model_parallel_size", sizes.expert_model_parallel_size, problems);
   check_positive("kv_replicator", sizes.kv_size_multiplier, problems);
   check_positive("token_shuffle_group_size", sizes.token_shuffle_group_size, problems);
+  check_positive("data_parallel_replicate_size", sizes.data_parallel_replicate_size, problems);
   if (!problems.empty()) throw ConfigError(joined(problems));
 
   const std::int64_t tp = sizes.tensor_model_parallel_size, pp = sizes.pipeline_model_parallel_size,
                      cp = sizes.context_parallel_size;
   const std::int64_t ep = sizes.expert_model_parallel_size, multiplier = sizes.kv_size_multiplier,
-                     shuffle = sizes.token_shuffle_group_size;
+                     shuffle = sizes.token_shuffle_group_size,
+                     copies = sizes.data_parallel_replicate_size;
   const std::int64_t replica = tp * pp * cp, rest = world / (tp * pp);
   if (world < 1 || world % replica != 0) {
     const std::string expected =
@@ -129,11 +136,17 @@ RankMesh make_rank_mesh(const ParallelSizes& sizes, int world) {
                             expected, world) +
                        " ranks; change trainer.devices, trainer.num_nodes or the parallel sizes");
   } else {
-    if (rest % ep != 0) {
+    if (rest / cp % copies != 0) {
+      problems.push_back(rule("data_parallel_replicate_size must divide the data parallel size",
+                              "a divisor of " + text(rest / cp), copies));
+    } else if (rest / copies % ep != 0) {
       problems.push_back(
           rule("expert_model_parallel_size must divide the ranks of a stage that hold the same "
                "dense weights",
-               "a divisor of data · context parallel size = " + text(rest), ep));
+               "a divisor of data · context parallel size" +
+                   (copies > 1 ? " / data_parallel_replicate_size" : std::string()) + " = " +
+                   text(rest / copies),
+               ep));
     }
     if (rest / cp % shuffle != 0) {
       problems.push_back(rule("token_shuffle_group_size must divide the data parallel size",
@@ -146,7 +159,7 @@ RankMesh make_rank_mesh(const ParallelSizes& sizes, int world) {
   }
   if (!problems.empty()) throw ConfigError(joined(problems));
   const auto size = [](std::int64_t value) { return static_cast<int>(value); };
-  return {size(tp), size(pp), size(rest / cp), size(cp), size(ep)};
+  return {size(tp), size(pp), size(rest / cp), size(cp), size(ep), size(copies)};
 }
 
 }  // namespace trellis::trainer

@@ -18,23 +18,27 @@ enum class ReplicaOrder {
 /// Which ranks form one group. The dense view of a rank is [PP, DP, CP, TP]; the expert view of the
 /// same ranks is [PP, expert DP, EP, TP].
 enum class ParallelAxis {
-  kTensor,         ///< tp
-  kPipeline,       ///< pp
-  kData,           ///< dp
-  kContext,        ///< cp
-  kExpert,         ///< ep: neighbours in the expert view
-  kExpertData,     ///< edp: what holds the same experts
-  kZero1Sharding,  ///< dp × cp: what holds the same dense weights
-  kEmbedding,      ///< first and last pipeline stage, which hold a tied embedding; other stages:
-                   ///< themselves
+  kTensor,              ///< tp
+  kPipeline,            ///< pp
+  kData,                ///< dp
+  kContext,             ///< cp
+  kExpert,              ///< ep: neighbours in the expert view
+  kExpertData,          ///< edp: what holds the same experts
+  kZero1Sharding,       ///< dp × cp: what holds the same dense weights
+  kFsdpSharding,        ///< of these, those of one copy of fully sharded weights
+  kExpertFsdpSharding,  ///< the same of experts
+  kFsdpReplicas,        ///< the ranks with the same shards, one of each copy
+  kEmbedding,  ///< first and last pipeline stage, which hold a tied embedding; other stages:
+               ///< themselves
   kWorld,
 };
 inline constexpr ParallelAxis kParallelAxes[] = {
-    ParallelAxis::kTensor,        ParallelAxis::kPipeline,  ParallelAxis::kData,
-    ParallelAxis::kContext,       ParallelAxis::kExpert,    ParallelAxis::kExpertData,
-    ParallelAxis::kZero1Sharding, ParallelAxis::kEmbedding, ParallelAxis::kWorld};
-/// As texts and process groups name it: "tp", "pp", "dp", "cp", "ep", "edp", "zero1", "embedding",
-/// "world".
+    ParallelAxis::kTensor,        ParallelAxis::kPipeline,     ParallelAxis::kData,
+    ParallelAxis::kContext,       ParallelAxis::kExpert,       ParallelAxis::kExpertData,
+    ParallelAxis::kZero1Sharding, ParallelAxis::kFsdpSharding, ParallelAxis::kExpertFsdpSharding,
+    ParallelAxis::kFsdpReplicas,  ParallelAxis::kEmbedding,    ParallelAxis::kWorld};
+/// As texts and process groups name it: "tp", "pp", "dp", "cp", "ep", "edp", "zero1", "fsdp",
+/// "efsdp", "replicas", "embedding", "world".
 [[nodiscard]] const char* name_of(ParallelAxis axis);
 
 /// The ranks as a row-major mesh with TP fastest: rank = ((pp·DP + dp)·CP + cp)·TP + tp. Eight
@@ -49,6 +53,8 @@ inline constexpr ParallelAxis kParallelAxes[] = {
 /// EP = DP · CP.
 struct RankMesh {
   int tp = 1, pp = 1, dp = 1, cp = 1, ep = 1;
+  /// Copies of fully sharded weights: of consecutive data-parallel ranks each.
+  int fsdp_replicas = 1;
   [[nodiscard]] int world_size() const { return pp * dp * cp * tp; }
   [[nodiscard]] int edp() const { return dp * cp / ep; }
 
@@ -58,6 +64,7 @@ struct RankMesh {
   [[nodiscard]] int pp_rank(int rank) const { return rank / (tp * cp * dp); }
   [[nodiscard]] int ep_rank(int rank) const { return rank / tp % ep; }
   [[nodiscard]] int edp_rank(int rank) const { return rank / (tp * ep) % edp(); }
+  [[nodiscard]] int fsdp_replica(int rank) const { return dp_rank(rank) / (dp / fsdp_replicas); }
   [[nodiscard]] int rank(int pp_rank, int dp_rank, int tp_rank, int cp_rank = 0) const {
     return ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank;
   }
@@ -97,6 +104,7 @@ struct ParallelSizes {
   int expert_model_parallel_size = 1;
   int kv_size_multiplier = 1;  ///< copies of each key/value head, one number for all layers
   int token_shuffle_group_size = 1;
+  int data_parallel_replicate_size = 1;  ///< copies of fully sharded weights
   ReplicaOrder kv_replica_order = ReplicaOrder::kAdjacent;
 };
 

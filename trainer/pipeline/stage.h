@@ -44,6 +44,13 @@ struct DecodeTokens {
                          ///< undefined: there is one only
 };
 
+/// What the routers of a layer did on a rank.
+struct RoutedLayer {
+  at::Tensor counts;  ///< [2, experts] int64: picks, and those within the capacity
+  /// By expert: rows that were computed for it, on the host: RouterRecord::Layer.
+  std::vector<std::int64_t> computed;
+};
+
 /// What the pipeline engine knows of a model: the part of it that lives on one pipeline stage. A
 /// model is made trainable by one class that derives from this and builds only its stage's modules.
 class PipelineStage {
@@ -77,8 +84,8 @@ class PipelineStage {
   /// labels; on the last stage.
   [[nodiscard]] virtual at::Tensor log_probs() const { return {}; }
   /// What the routers of its layers did in the training passes since the last call, by layer of the
-  /// whole model: [2, experts] int64, picks and those that were computed. Empty without data.
-  [[nodiscard]] virtual std::map<int, at::Tensor> take_routed_tokens() const { return {}; }
+  /// whole model. Empty without data.
+  [[nodiscard]] virtual std::map<int, RoutedLayer> take_routed_tokens() const { return {}; }
   /// Those of which this stage holds a copy, with all their copies. Whoever builds the model keeps
   /// them equal: see TiedWeights.
   [[nodiscard]] virtual std::vector<TiedWeight> tied_weights() const { return {}; }

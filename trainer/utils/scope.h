@@ -26,6 +26,16 @@ class Scope {
   at::RecordFunction guard_;
 };
 
+/// A counter of the calling thread's rank has this value from here on: "counter=<name>=<value>", a
+/// scope with nothing in it, for the same readers.
+inline void count_for_tools(const std::string& name, std::int64_t value) {
+  at::RecordFunction guard(at::RecordScope::USER_SCOPE);
+  if (!guard.isActive()) return;
+  const std::string text = "counter=" + name + "=" + std::to_string(value);
+  guard.before(std::string_view(text));
+  guard.end();
+}
+
 /// The layer whose backward runs now. Backward has no call tree of modules, so each module's output
 /// announces its module when the gradient arrives there; the announcement holds until the next one,
 /// or until close().

@@ -34,6 +34,7 @@ std::vector<std::string> parts_of(const Layout& layout) {
   factor("EP", layout.ep);
   if (layout.sequence_parallel) parts.emplace_back("SP");
   if (layout.zero1) parts.emplace_back(layout.fsdp ? "FSDP" : "ZeRO1");
+  factor("copies", layout.fsdp_replicas);
   factor("KV", layout.kv_replicator);
   if (layout.recompute != Recompute::kNone) parts.emplace_back(name_of(layout.recompute));
   return parts;
@@ -50,7 +51,7 @@ bool is_part(const std::string& part) {
   for (const char* word : {"sp", "zero1", "fsdp", "selective", "full", "balanced"}) {
     if (part == word) return true;
   }
-  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "cp", "ep", "kv"}) {
+  for (const std::string_view factor : {"tp", "pp", "vpp", "dp", "cp", "ep", "kv", "copies"}) {
     const bool digits =
         part.size() > factor.size() &&
         std::all_of(part.begin() + static_cast<std::ptrdiff_t>(factor.size()), part.end(),
@@ -100,12 +101,18 @@ std::vector<Layout> with_contexts(Layout layout, const ModelAxes& axes) {
 void add_variants(Layout layout, std::vector<Layout>& layouts) {
   struct Sharding {
     bool zero1, fsdp;
+    int replicas;
   };
-  std::vector<Sharding> shardings{{false, false}, {true, false}};
-  if (layout.pp == 1 && layout.dp * layout.cp > 1) shardings.push_back({true, true});
+  std::vector<Sharding> shardings{{false, false, 1}, {true, false, 1}};
+  const int holders = layout.dp * layout.cp;
+  for (int replicas = 1; layout.pp == 1 && replicas <= layout.dp; ++replicas) {
+    const int shards = holders / replicas;
+    if (layout.dp % replicas == 0 && shards > 1 && shards % layout.ep == 0)
+      shardings.push_back({true, true, replicas});
+  }
   for (const bool sequence_parallel : {false, true}) {
     if (sequence_parallel && layout.tp == 1) continue;
-    for (const auto& [zero1, fsdp] : shardings) {
+    for (const auto& [zero1, fsdp, replicas] : shardings) {
       for (int copies = 1; copies <= layout.tp; ++copies) {
         if (layout.tp % copies != 0) continue;
         for (const Recompute recompute :
@@ -113,6 +120,7 @@ void add_variants(Layout layout, std::vector<Layout>& layouts) {
           layout.sequence_parallel = sequence_parallel;
           layout.zero1 = zero1;
           layout.fsdp = fsdp;
+          layout.fsdp_replicas = replicas;
           layout.kv_replicator = copies;
           layout.recompute = recompute;
           layouts.push_back(layout);
@@ -156,7 +164,7 @@ LayoutFilter::LayoutFilter(std::string_view text) {
       if (is_part(parts.back())) continue;
       throw ConfigError(
           "--layouts " + std::string(text) + ": \"" + part +
-          "\": expected TP2, PP2, VPP2, DP2, CP2, EP2, KV2 (any numbers from 2 on), SP, "
+          "\": expected TP2, PP2, VPP2, DP2, CP2, EP2, KV2, copies2 (any numbers from 2 on), SP, "
           "ZeRO1, FSDP, balanced, selective or full; "
           "parts of one layout are joined by a dot, layouts by a comma: TP2.PP2.SP,DP8");
     }
@@ -193,6 +201,8 @@ std::vector<std::string> overrides_of(const Layout& layout) {
       set("distributed_strategy.sequence_parallel", flag(layout.sequence_parallel)),
       set("distributed_strategy.zero1", flag(layout.zero1)),
       set("distributed_strategy.fsdp", flag(layout.fsdp)),
+      set("distributed_strategy.data_parallel_replicate_size",
+          std::to_string(layout.fsdp_replicas)),
       set("distributed_strategy.kv_replicator", std::to_string(layout.kv_replicator)),
       set("model.pipeline_cuts", "null"),
       set("model.activations_checkpoint_granularity", recompute.empty() ? "null" : recompute)};

@@ -16,6 +16,7 @@ struct Layout {
   bool sequence_parallel = false;
   bool zero1 = true;
   bool fsdp = false;  ///< with zero1
+  int fsdp_replicas = 1;
   int kv_replicator = 1;
   int ep = 1;  ///< lies within DP
   int cp = 1;
@@ -25,8 +26,8 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-/// "TP2 PP2 VPP2 DP2 CP2 balanced EP2 SP ZeRO1 KV2 full" (FSDP in place of ZeRO1): factors of one
-/// and features that are off are left out; "one rank" when nothing is left.
+/// "TP2 PP2 VPP2 DP2 CP2 balanced EP2 SP ZeRO1 KV2 full" (FSDP or "FSDP copies2" in place of
+/// ZeRO1): factors of one and features that are off are left out; "one rank" when nothing is left.
 [[nodiscard]] std::string to_string(const Layout& layout);
 
 /// What a model can be spread over in addition to TP, PP and DP.
@@ -38,7 +39,8 @@ struct ModelAxes {
 
 /// Every product TP · PP · DP · CP = ranks (CP with ring attention only, in each order) with VPP up
 /// to the layers (PP > 1), with and without sequence parallelism (TP > 1) and ZeRO-1, fully sharded
-/// (PP 1, DP or CP > 1), each number of copies of key/value heads that divides TP, each recompute
+/// (PP 1, DP or CP > 1; each number of copies that divides DP and leaves ranks to shard over), each
+/// number of copies of key/value heads that divides TP, each recompute
 /// mode and, with experts, each EP that divides DP and the experts. Whether one is legal for a
 /// configuration is for its validation to say; a combination that is not here is legal for none.
 [[nodiscard]] std::vector<Layout> all_layouts(int ranks, int num_layers,

@@ -11,7 +11,7 @@ namespace trellis::trainer {
 namespace {
 
 /// Which group of a rank a mistake is about.
-enum class Axis { kTensor, kPipeline, kData, kKvShared, kExpert, kContext };
+enum class Axis { kTensor, kPipeline, kData, kKvShared, kExpert, kContext, kCopies };
 
 RunChanges wrong_group(Axis axis, const Tampering& tampering) {
   RunChanges changes;
@@ -32,6 +32,9 @@ RunChanges wrong_group(Axis axis, const Tampering& tampering) {
                            group_of(Axis::kData, state.get_data_parallel_group()))
         .with_expert_groups(group_of(Axis::kExpert, state.get_expert_model_parallel_group()),
                             group_of(Axis::kData, state.get_expert_data_parallel_group()))
+        .with_fsdp_groups(group_of(Axis::kData, state.get_fsdp_sharding_group()),
+                          group_of(Axis::kData, state.get_fsdp_sharding_group(true)),
+                          group_of(Axis::kCopies, state.get_fsdp_replica_group()))
         .with_kv_shared_group(group_of(Axis::kKvShared, state.get_kv_shared_group()),
                               state.kv_replica_order());
   };
@@ -128,6 +131,7 @@ bool has_sequence_parallel(const Layout& layout, const RunConfig&) {
 }
 bool has_zero1(const Layout& layout, const RunConfig&) { return layout.zero1 && layout.dp > 1; }
 bool is_fully_sharded(const Layout& layout, const RunConfig&) { return layout.fsdp; }
+bool has_copies(const Layout& layout, const RunConfig&) { return layout.fsdp_replicas > 1; }
 bool has_replicas(const Layout& layout, const RunConfig&) { return layout.kv_replicator > 1; }
 bool has_context(const Layout& layout, const RunConfig&) { return layout.cp > 1; }
 bool has_experts_of_ranks(const Layout& layout, const RunConfig&) { return layout.ep > 1; }
@@ -193,6 +197,9 @@ std::vector<SeededBug> make_bugs() {
        "each update of a fully sharded weight is applied to its shard twice, as when two units "
        "hold it",
        &is_fully_sharded, wrong_config([](RunConfig& config) { config.model.optim.lr *= 2; })},
+      {"copies-not-summed",
+       "each copy of fully sharded weights is updated with the gradients of one part of the ranks",
+       &has_copies, wrong_group(Axis::kCopies, {.leaves_out_sum = &is_weight_sized})},
       {"context-counts-own-labels",
        "a context-parallel rank divides by the labels of one part of the sequence: gradients "
        "are CP times too large",

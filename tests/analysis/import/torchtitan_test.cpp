@@ -139,9 +139,11 @@ TEST(TorchtitanImport, ShardDegree) {
       "[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n"
       "[parallelism]\ndata_parallel_shard_degree = 8\n";
   EXPECT_THAT(settings(sharded), Contains(Pair("distributed_strategy.fsdp", "true")));
+  EXPECT_THAT(settings(sharded + "data_parallel_replicate_degree = 2\n"),
+              IsSupersetOf({Pair("distributed_strategy.fsdp", "true"),
+                            Pair("distributed_strategy.data_parallel_replicate_size", "2")}));
   for (const char* more :
-       {"fsdp_reshard_after_forward = \"never\"\n", "pipeline_parallel_degree = 2\n",
-        "data_parallel_replicate_degree = 2\n"})
+       {"fsdp_reshard_after_forward = \"never\"\n", "pipeline_parallel_degree = 2\n"})
     EXPECT_EQ(key(sharded + more, "parallelism.data_parallel_shard_degree").status,
               ImportStatus::kUnsupported)
         << more;

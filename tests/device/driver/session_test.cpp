@@ -15,6 +15,7 @@ namespace trellis::device {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 class SessionTest : public ::testing::Test {
@@ -53,6 +54,36 @@ class SessionTest : public ::testing::Test {
     session.end_step(r, 1);
   }
 };
+
+TEST_F(SessionTest, ATraceHasTheCountersThatAProgramAnnounces) {
+  const auto announce = [](RankRecorder& rank, std::string_view text) {
+    rank.push_scope(text);
+    rank.pop_scope(text);
+  };
+  for (int r = 0; r < 2; ++r) {
+    RankRecorder& rank = session.rank(r);
+    announce(rank, "counter=expert 3=40");  // before a step's operations: it counts nothing
+    rank.push_scope("phase=forward");
+    for (const char* text : {"counter=expert 3=70", "counter=broken", "counter=expert 4=9"})
+      announce(rank, text);
+    const std::array<Operand, 2> in{tensor(rank, rank.new_buffer(), {256, 256}),
+                                    tensor(rank, rank.new_buffer(), {256, 256})};
+    const std::array<Operand, 1> out{tensor(rank, rank.new_buffer(), {256, 256})};
+    constexpr std::int64_t kBytes = 256 * 256 * 2;
+    rank.record("aten::mm", "", in, out, std::array{kBytes, kBytes, kBytes});
+    rank.pop_scope("phase=forward");
+    session.end_step(r, 1);
+  }
+  (void)session.simulate_step(1);
+  const auto path = std::filesystem::temp_directory_path() / "trellis_session_test_counters.txt";
+  session.write_trace(path, "text");
+  std::ifstream file(path);
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  std::filesystem::remove(path);
+  EXPECT_THAT(trace,
+              AllOf(HasSubstr("/\"expert 3\" 70 tokens"), HasSubstr("/\"expert 4\" 9 tokens")));
+  EXPECT_THAT(trace, testing::Not(AnyOf(HasSubstr("\"expert 3\" 40"), HasSubstr("broken"))));
+}
 
 TEST_F(SessionTest, AStepHasATimeABreakdownThatAddsUpAndFullCoverage) {
   forward(0, "aten::mm", 0);

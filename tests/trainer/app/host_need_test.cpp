@@ -48,8 +48,10 @@ void train(const RunConfig& config, Taken& taken) {
         taken.states += static_cast<std::int64_t>(tensor.nbytes());
       });
     };
-    const ParallelSizes sizes{.tensor_model_parallel_size = config.tp(),
-                              .pipeline_model_parallel_size = config.pp()};
+    const ParallelSizes sizes{
+        .tensor_model_parallel_size = config.tp(),
+        .pipeline_model_parallel_size = config.pp(),
+        .data_parallel_replicate_size = config.distributed_strategy.data_parallel_replicate_size};
     Trainer trainer(config, rank, std::make_shared<RandomTokens>(config),
                     ParallelState::initialize_model_parallel(rank, sizes), hooks);
     trainer.fit([](const StepResult&) {});
@@ -62,16 +64,19 @@ TEST(HostNeed, IsWhatTheTrainersTensorsTake) {
     const char* precision;
     const char* optimizer = "adamw";
     bool fsdp = false;
+    int copies = 1;
   };
   for (const Case& c : std::vector<Case>{{{}, "fp32"},
                                          {{2, 2, 1, true, true}, "mixed_precision"},
                                          {{1, 1, 4, false, true}, "mixed_precision"},
                                          {{2, 1, 2, true, true}, "mixed_precision", "adamw", true},
+                                         {{1, 1, 4, false, true}, "fp32", "adamw", true, 2},
                                          {{1, 2, 2, false, false}, "fp32", "sgd"},
                                          {{1, 2, 1, false, true, 2}, "bf16SR"}}) {
     RunConfig config = small_llama(c.layout, c.precision, 1);
     config.model.hidden_size = 64;
     config.distributed_strategy.fsdp = c.fsdp;
+    config.distributed_strategy.data_parallel_replicate_size = c.copies;
     if (std::string(c.optimizer) != "adamw")
       config.model.optim = default_optim_section(c.optimizer);
     const std::string type = c.precision;

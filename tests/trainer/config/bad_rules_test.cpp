@@ -148,6 +148,21 @@ const std::vector<Broken>& broken_rules() {
          "pipeline_model_parallel_size: 1\n  fsdp: true\n  zero1: false"}},
        "run.yaml:14:distributed_strategy.zero1: false, and fsdp is true: it shards the optimizer's "
        "states too; expected zero1 true, or fsdp false"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 1\n  data_parallel_replicate_size: 2"}},
+       "run.yaml:13:distributed_strategy.data_parallel_replicate_size: 2 copies of fully sharded "
+       "weights: expected fsdp true, got false; set it, or set this to 1"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 1\n  fsdp: true\n  data_parallel_replicate_size: 3"}},
+       "run.yaml:14:distributed_strategy.data_parallel_replicate_size: 3 must divide DP 4; nearest "
+       "legal values: 2 or 4"},
+      {{{"pipeline_model_parallel_size: 2",
+         "pipeline_model_parallel_size: 1\n  fsdp: true\n  data_parallel_replicate_size: 2\n  "
+         "expert_model_parallel_size: 4"},
+        {"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8}"}},
+       "run.yaml:15:distributed_strategy.expert_model_parallel_size: 4 must divide DP 4 × CP 1 / "
+       "data_parallel_replicate_size 2 = 2; nearest legal values: 2"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  fusions: {ring_attention: true, flash_attention: "
          "true}"}},
@@ -336,6 +351,17 @@ const std::vector<Broken>& broken_rules() {
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  moe: {num_experts: 8, dropless: true, glu_mlp: false}"}},
        "run.yaml:27:model.moe.dropless: needs gated experts: set glu_mlp to true"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  moe: {num_experts: 8, block_size: 128}"}},
+       "run.yaml:27:model.moe.block_size: 128 is of experts that drop no token: expected dropless "
+       "true, got false; set it, or remove this"},
+      {{{"  max_position_embeddings: 64", "  max_position_embeddings: 64\n  clip_qkv: 0"}},
+       "run.yaml:27:model.clip_qkv: must be greater than 0, got 0"},
+      {{{"  max_position_embeddings: 64",
+         "  max_position_embeddings: 64\n  layernorm_bias: false"}},
+       "run.yaml:27:model.layernorm_bias: false is of layer norms: expected normalization "
+       "layernorm "
+       "or layernorm1p, got rmsnorm, which has none; remove it"},
       {{{"  max_position_embeddings: 64",
          "  max_position_embeddings: 64\n  moe: {num_experts: 8, dropout: 0.1}"}},
        "run.yaml:27:model.moe.dropout: not supported (got 0.1): experts have no dropout; remove it "

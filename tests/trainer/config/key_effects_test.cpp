@@ -88,8 +88,10 @@ std::vector<Overrides> contexts_of(const std::string& section) {
     add({"model.fusions.ring_attention=true", "model.fusions.flash_attention=false"});
     add(kMoe);
     add(joined(kHf, {"model.qkv_linear=true"}));
+    add({"distributed_strategy.fsdp=true", "distributed_strategy.pipeline_model_parallel_size=1"});
   }
   if (section == "model") {
+    add({"model.normalization=layernorm"});
     add(kHf);
     add({"model.activations_checkpoint_granularity=selective"});
     add(joined(kHf, {"precision.type=autocast"}));
@@ -102,6 +104,7 @@ std::vector<Overrides> contexts_of(const std::string& section) {
     add(kMoe);
     add({"model.moe.num_experts=8"});
     add(joined(kMoe, {"model.moe.top_k=1"}));
+    add({"model.moe.num_experts=8", "model.moe.dropless=true"});
     add(joined(kMoe, {"model.moe.routing_algorithm=sinkhorn", "model.moe.top_k=1"}));
     add(joined(kMoe, {"model.moe.routing_algorithm=group_limited", "model.moe.num_groups=4"}));
   }

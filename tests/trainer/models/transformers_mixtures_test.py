@@ -3,6 +3,7 @@ logits, loss and gradients, and twenty steps of AdamW the same losses."""
 
 import unittest
 
+import torch
 import transformers
 from transformers_case import (
     LLAMA,
@@ -67,6 +68,92 @@ class Mixtral(Comparison):
 
     def test_training(self):
         self.check_training(self.model(), dict(MIXTURE, moe_dropless=1), mixtral_weights)
+
+
+class Dbrx(Comparison):
+    """Databricks' DBRX: layer norms without bias, queries, keys and values within a bound, four of
+    sixteen experts."""
+
+    EXPERTS, TOP, CLIP = 16, 4, 0.9
+    CONFIG = dict(
+        OURS,
+        architecture="mixtral",
+        normalization=0,  # layernorm
+        layernorm_bias=0,
+        clip_qkv=CLIP,
+        moe_num_experts=EXPERTS,
+        moe_top_k=TOP,
+        moe_dropless=1,
+        moe_block_size=4,
+    )
+
+    def model(self):
+        config = transformers.DbrxConfig(
+            d_model=48,
+            n_heads=6,
+            n_layers=LLAMA["num_hidden_layers"],
+            max_seq_len=LLAMA["max_position_embeddings"],
+            vocab_size=LLAMA["vocab_size"],
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            attn_config={"kv_n_heads": 2, "clip_qkv": self.CLIP, "rope_theta": 10000.0},
+            ffn_config={
+                "ffn_hidden_size": 80,
+                "moe_num_experts": self.EXPERTS,
+                "moe_top_k": self.TOP,
+            },
+        )
+        return randomize(transformers.DbrxForCausalLM(config))
+
+    def weights(self, tensors):
+        heads, kv_heads = 6 * 8, 2 * 8
+        places = {
+            "transformer.wte": "model.embed_tokens",
+            "transformer.norm_f": "model.norm",
+            "norm_attn_norm.norm_1": "input_layernorm",
+            "norm_attn_norm.norm_2": "post_attention_layernorm",
+            "norm_attn_norm.attn.out_proj": "self_attn.o_proj",
+            "ffn.router.layer": "mlp.router.linear_router",
+        }
+        weights = {}
+        for name, tensor in tensors.items():
+            path = name.replace("transformer.blocks", "model.layers")
+            for theirs, ours in places.items():
+                path = path.replace(theirs, ours)
+            if "Wqkv" in name:
+                parts = tensor.split([heads, kv_heads, kv_heads])
+                for part, value in zip("qkv", parts):
+                    weights[path.replace("norm_attn_norm.attn.Wqkv", f"self_attn.{part}_proj")] = (
+                        value.contiguous()
+                    )
+            elif ".mlp." in name:
+                weights.update(self.experts(path, tensor, tensors, name))
+            else:
+                weights[path] = tensor
+        return weights
+
+    def experts(self, path, tensor, tensors, name):
+        """[experts · f, h] each: w1 is the gate, v1 goes up, w2 down, transposed."""
+        base = path.replace("ffn.experts.mlp", "mlp.expert_mlps.mlp_op").rsplit(".", 1)[0]
+        if name.endswith("w2"):
+            down = tensor.view(self.EXPERTS, 80, 48).transpose(1, 2).reshape(-1, 80)
+            return {f"{base}.down_proj.weight": down.contiguous()}
+        if name.endswith("v1"):
+            return {}
+        up = tensors[name[:-2] + "v1"]
+        both = [part.view(self.EXPERTS, 80, 48) for part in (tensor, up)]
+        return {f"{base}.gate_up_proj.weight": torch.cat(both, 1).flatten(0, 1).contiguous()}
+
+    def test_forward_and_gradients(self):
+        self.check_forward(self.model(), self.CONFIG, self.weights)
+
+    def test_training(self):
+        self.check_training(self.model(), self.CONFIG, self.weights)
+
+    def test_the_bound_matters(self):
+        weights, batches = self.weights(values(self.model())), tokens()
+        wide = run(dict(self.CONFIG, clip_qkv=1e6), weights, batches)["logits"]
+        difference = wide - run(self.CONFIG, weights, batches)["logits"]
+        self.assertGreater(difference.abs().max().item(), 0.1)
 
 
 class AuxiliaryLoss(Comparison):

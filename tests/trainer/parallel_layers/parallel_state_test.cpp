@@ -53,6 +53,17 @@ TEST(RankMesh, TheExpertViewReusesTheDataParallelRanks) {
             "[[0, 4], [1, 5], [2, 6], [3, 7]]");
 }
 
+TEST(RankMesh, CopiesOfFullyShardedWeightsTakeConsecutiveDataParallelRanks) {
+  // Of two copies each has dp 0 and 1, or 2 and 3; expert ranks lie within a copy.
+  const RankMesh mesh{.tp = 2, .dp = 4, .ep = 2, .fsdp_replicas = 2};
+  const auto text = [&](ParallelAxis axis) {
+    return replica_groups_text(mesh.replica_groups(axis));
+  };
+  EXPECT_EQ(text(ParallelAxis::kFsdpSharding), "[[0, 2], [1, 3], [4, 6], [5, 7]]");
+  EXPECT_EQ(text(ParallelAxis::kExpertFsdpSharding), "[[0], [1], [2], [3], [4], [5], [6], [7]]");
+  EXPECT_EQ(text(ParallelAxis::kFsdpReplicas), "[[0, 4], [1, 5], [2, 6], [3, 7]]");
+}
+
 TEST(RankMesh, TheEmbeddingGroupIsTheFirstAndTheLastStage) {
   const RankMesh mesh{.tp = 1, .pp = 4, .dp = 2};
   EXPECT_EQ(replica_groups_text(mesh.replica_groups(ParallelAxis::kEmbedding)),
@@ -60,8 +71,9 @@ TEST(RankMesh, TheEmbeddingGroupIsTheFirstAndTheLastStage) {
 }
 
 TEST(RankMesh, TheGroupsOfEveryAxisPartitionTheWorld) {
-  for (const RankMesh& mesh : {RankMesh{4, 3, 2}, RankMesh{2, 2, 2, 2, 4}, RankMesh{1, 1, 6, 2, 3},
-                               RankMesh{8, 1, 1}, RankMesh{2, 5, 1, 1, 1}}) {
+  for (const RankMesh& mesh :
+       {RankMesh{4, 3, 2}, RankMesh{2, 2, 2, 2, 4}, RankMesh{1, 1, 6, 2, 3}, RankMesh{8, 1, 1},
+        RankMesh{2, 5, 1, 1, 1}, RankMesh{2, 1, 4, 2, 2, 2}}) {
     for (const ParallelAxis axis : kParallelAxes) {
       std::multiset<int> seen;
       for (const auto& group : mesh.replica_groups(axis)) {
@@ -155,6 +167,14 @@ INSTANTIATE_TEST_SUITE_P(
                            {.token_shuffle_group_size = 3},
                            8,
                            {"token_shuffle_group_size", "a divisor of 8", "got 3"}},
+                    Misfit{"copies",
+                           {.data_parallel_replicate_size = 3},
+                           8,
+                           {"data_parallel_replicate_size", "a divisor of 8", "got 3"}},
+                    Misfit{"ep_of_copies",
+                           {.expert_model_parallel_size = 4, .data_parallel_replicate_size = 4},
+                           8,
+                           {"/ data_parallel_replicate_size = 2", "got 4"}},
                     Misfit{"zero",
                            {.tensor_model_parallel_size = 0},
                            8,
@@ -179,8 +199,9 @@ TEST(ParallelState, ContextAndExpertGroupsWorkAndMessagesSayWho) {
         ParallelState::initialize_model_parallel(rank, {.tensor_model_parallel_size = 2,
                                                         .context_parallel_size = 2,
                                                         .expert_model_parallel_size = 2,
-                                                        .kv_size_multiplier = 2});
-    const RankMesh mesh{2, 1, 2, 2, 2};
+                                                        .kv_size_multiplier = 2,
+                                                        .data_parallel_replicate_size = 2});
+    const RankMesh mesh{2, 1, 2, 2, 2, 2};
     const auto sum_of = [&](const ParallelGroup& group) {
       return all_reduce(at::full({1}, rank.rank(), at::kLong), group).item<std::int64_t>();
     };
@@ -192,6 +213,10 @@ TEST(ParallelState, ContextAndExpertGroupsWorkAndMessagesSayWho) {
     EXPECT_EQ(sum_of(state.get_expert_model_parallel_group()), expected(ParallelAxis::kExpert));
     EXPECT_EQ(sum_of(state.get_expert_data_parallel_group()), expected(ParallelAxis::kExpertData));
     EXPECT_EQ(sum_of(state.get_zero1_sharding_group()), expected(ParallelAxis::kZero1Sharding));
+    EXPECT_EQ(sum_of(state.get_fsdp_sharding_group()), expected(ParallelAxis::kFsdpSharding));
+    EXPECT_EQ(sum_of(state.get_fsdp_sharding_group(/*of_experts=*/true)),
+              expected(ParallelAxis::kExpertFsdpSharding));
+    EXPECT_EQ(sum_of(state.get_fsdp_replica_group()), expected(ParallelAxis::kFsdpReplicas));
     EXPECT_EQ(state.get_kv_shared_group().size, 2);
     if (rank.rank() == 5) {
       EXPECT_EQ(state.rmsg("loss is NaN"), "[rank_5_pp0_tp1_dp1_cp0] loss is NaN");

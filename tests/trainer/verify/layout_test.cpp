@@ -45,9 +45,11 @@ void try_experts_and_contexts(const Case& size, Layout layout, std::set<std::str
         layout.cp = cp;
         layout.dp = ranks / cp;
         layout.balanced_context = balanced;
-        for (const bool fsdp : {false, true}) {
-          if (fsdp && ranks == 1) continue;  // accepted, and the layout without it
-          layout.fsdp = fsdp;
+        for (int shards = 0; shards <= ranks; ++shards) {  // 0: not fully sharded
+          if (shards == 1 || (shards > 0 && ranks % shards != 0))
+            continue;  // or the layout without
+          layout.fsdp = shards > 0;
+          layout.fsdp_replicas = layout.fsdp ? ranks / shards : 1;
           if (is_legal(size, layout)) legal.insert(to_string(layout));
         }
       }
@@ -105,6 +107,7 @@ TEST_P(AllLayouts, HasEachWithAndWithoutZero1AndInEachRecomputeMode) {
     if (layout.fsdp) sharded.insert(to_string(layout));
     layout.zero1 = true;
     layout.fsdp = false;
+    layout.fsdp_replicas = 1;
     bases.insert(to_string(layout));
   }
   EXPECT_EQ(names.size(), 6 * bases.size() + 3 * sharded.size());

@@ -31,7 +31,8 @@ RankPlace place_of(const trainer::ParallelState& parallel, bool zero1) {
           zero1,
           parallel.get_expert_model_parallel_rank(),
           parallel.get_expert_model_parallel_size(),
-          parallel.get_expert_data_parallel_group().rank};
+          parallel.get_expert_data_parallel_group().rank,
+          parallel.get_fsdp_replica_group().size};
 }
 
 std::vector<LiveTensor> live_weights(const trainer::ParameterList& parameters,
@@ -62,7 +63,9 @@ LiveState live_state(const trainer::ParameterList& parameters,
         state.extent == StateExtent::kElements || state.extent == StateExtent::kRows;
     const bool split = place.zero1 && of_rows;
     // All ranks have the sums over a whole tensor, which other ranks' experts are part of.
-    const int copy = split ? 0 : of_rows ? place.copy_of(parameter) : place.dp_rank;
+    const int copy = split     ? place.dp_rank - place.shard_rank()
+                     : of_rows ? place.copy_of(parameter)
+                               : place.dp_rank;
     live.optimizer.push_back(
         {parameter.name, ids.at(&parameter), state.name, in_stored_shape(state),
          parts_of(parameter, span, place, copy, dtype_of(state.values.scalar_type()),

@@ -17,7 +17,11 @@ struct RankPlace {
   bool zero1 = false;            ///< optimizer states are split over DP
   int ep_rank = 0, ep_size = 1;  ///< experts; lies within DP
   int edp_rank = 0;              ///< among the ranks that hold the same experts
+  int copies = 1;                ///< of fully sharded states: DP is cut into as many parts
 
+  /// The ranks that share out the states of a copy, and which of them this one is.
+  [[nodiscard]] int shards() const { return dp_size / copies; }
+  [[nodiscard]] int shard_rank() const { return dp_rank % shards(); }
   /// Which copy over DP this rank has of a parameter.
   [[nodiscard]] int copy_of(const trainer::Parameter& parameter) const {
     return parameter.experts.is_stacked() ? edp_rank : dp_rank;

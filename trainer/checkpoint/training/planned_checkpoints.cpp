@@ -10,6 +10,7 @@
 #include "trainer/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/state/live_state.h"
 #include "trainer/checkpoint/training/save_options.h"
+#include "trainer/trainer.h"
 
 namespace trellis::checkpoint {
 namespace {
@@ -19,12 +20,6 @@ std::int64_t bytes_of(const at::Tensor& tensor, bool as_bf16 = false) {
                         ? std::int64_t{2}
                         : static_cast<std::int64_t>(tensor.element_size());
   return tensor.numel() * each;
-}
-
-/// The ranks that hold the same weights, itself too: those that share files.
-std::vector<int> copies_of(const trainer::RunConfig& config, int rank) {
-  const trainer::RankMesh mesh{config.tp(), config.pp(), config.dp(), config.cp(), config.ep()};
-  return mesh.ranks(trainer::ParallelAxis::kExpertData, rank);
 }
 
 /// Index of a class with the same files; adds one.
@@ -54,9 +49,9 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
   const trainer::CheckpointSection& section = config_.exp_manager.checkpoints;
   const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
   const int self = state.rank.rank();
-  const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
-                                state.parallel.get_pipeline_model_parallel_rank(), self,
-                                copies_of(config_, self)};
+  const native::FilePlace place = native::file_place_of(
+      trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
+      state.parallel, self, state.optimizer.is_sharded());
   // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
   const native::FileOptions options{section.save_xser, /*save_bf16=*/false,
                                     section.masters_replace_weights};

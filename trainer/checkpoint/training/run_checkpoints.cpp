@@ -55,14 +55,16 @@ StoredKeys stored_keys(const Resume& resume, bool states) {
 }  // namespace
 
 std::map<std::string, std::int64_t> layout_of(const RunConfig& config) {
-  return {{"tp", config.tp()},
-          {"pp", config.pp()},
-          {"vpp", config.vpp()},
-          {"dp", config.dp()},
-          {"cp", config.cp()},
-          {"ep", config.ep()},
-          {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
-          {"kv_replicator", config.distributed_strategy.kv_replicator}};
+  return {
+      {"tp", config.tp()},
+      {"pp", config.pp()},
+      {"vpp", config.vpp()},
+      {"dp", config.dp()},
+      {"cp", config.cp()},
+      {"ep", config.ep()},
+      {"zero1", config.distributed_strategy.zero1 ? 1 : 0},
+      {"data_parallel_replicate_size", config.distributed_strategy.data_parallel_replicate_size},
+      {"kv_replicator", config.distributed_strategy.kv_replicator}};
 }
 
 bool needs_checkpoints(const RunConfig& config, const std::optional<Resume>& resume) {
@@ -242,12 +244,9 @@ native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t s
 void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool last) {
   const trainer::FullySharding::Whole whole(state.fully_sharded);
   const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
-  const trainer::RankMesh mesh{config_.tp(), config_.pp(), config_.dp(), config_.cp(),
-                               config_.ep()};
-  const int self = state.rank.rank();
-  const native::FilePlace place{place_of(state.parallel, state.optimizer.is_sharded()),
-                                state.parallel.get_pipeline_model_parallel_rank(), self,
-                                mesh.ranks(trainer::ParallelAxis::kExpertData, self)};
+  const native::FilePlace place = native::file_place_of(
+      trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
+      state.parallel, state.rank.rank(), state.optimizer.is_sharded());
   native::FileOptions options = file_options(config_);
   options.masters_replace_weights = section_.masters_replace_weights;
   std::vector<native::FileJob> jobs =

@@ -166,8 +166,10 @@ void Decoder::count_routed_tokens(const RouterRecord& record) const {
   const at::NoGradGuard no_grad;
   for (const auto& [index, layer] : record.layers) {
     const at::Tensor counts = at::stack({layer.assigned, layer.kept});
-    at::Tensor& sum = routed_[index];
-    sum = sum.defined() ? sum + counts : counts;
+    RoutedLayer& sum = routed_[index];
+    sum.counts = sum.counts.defined() ? sum.counts + counts : counts;
+    sum.computed.resize(layer.computed.size());
+    for (std::size_t e = 0; e < layer.computed.size(); ++e) sum.computed[e] += layer.computed[e];
   }
 }
 

@@ -50,7 +50,7 @@ class Decoder : public PipelineStage {
   [[nodiscard]] at::Tensor metrics() const override { return preference_.metrics; }
   [[nodiscard]] at::Tensor log_probs() const override { return preference_.log_probs; }
   [[nodiscard]] at::Tensor logits() const override { return logits_; }
-  [[nodiscard]] std::map<int, at::Tensor> take_routed_tokens() const override {
+  [[nodiscard]] std::map<int, RoutedLayer> take_routed_tokens() const override {
     return std::exchange(routed_, {});
   }
   [[nodiscard]] std::vector<TiedWeight> tied_weights() const override { return tied_; }
@@ -92,7 +92,7 @@ class Decoder : public PipelineStage {
   LayerScope head_scope_;
   LayerScope loss_scope_;
   std::vector<TiedWeight> tied_;
-  mutable std::map<int, at::Tensor> routed_;
+  mutable std::map<int, RoutedLayer> routed_;
   mutable at::Tensor logits_;
   mutable PreferenceLoss preference_;  ///< of the last forward pass; its loss has left
 };

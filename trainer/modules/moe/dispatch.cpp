@@ -8,6 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -73,6 +74,18 @@ std::int64_t expert_capacity(std::int64_t tokens, std::int64_t top_k, double fac
   return std::min(tokens, static_cast<std::int64_t>(std::ceil(share)));
 }
 
+namespace {
+
+/// The inverse of `pick_slot`.
+at::Tensor picks_of_slots(const at::Tensor& pick_slot, std::int64_t slots) {
+  const std::int64_t picks = pick_slot.size(0);
+  return at::full({slots + 1}, picks, pick_slot.options())
+      .scatter(0, pick_slot, at::arange(picks, pick_slot.options()))
+      .narrow(0, 0, slots);
+}
+
+}  // namespace
+
 DispatchPlan plan_dispatch(const at::Tensor& experts, std::int64_t num_experts,
                            std::int64_t capacity) {
   DispatchPlan plan;
@@ -95,9 +108,27 @@ DispatchPlan plan_dispatch(const at::Tensor& experts, std::int64_t num_experts,
     plan.pick_slot = first.index_select(0, experts.reshape(-1)).view(experts.sizes()) + place;
   }
   plan.pick_slot = plan.pick_slot.reshape(-1);
-  plan.slot_pick = at::full({plan.slots + 1}, picks, experts.options())
-                       .scatter(0, plan.pick_slot, at::arange(picks, experts.options()))
-                       .narrow(0, 0, plan.slots);
+  plan.slot_pick = picks_of_slots(plan.pick_slot, plan.slots);
+  return plan;
+}
+
+std::int64_t rows_of_blocks(std::int64_t rows, std::int64_t block) {
+  return (rows + block - 1) / block * block;
+}
+
+DispatchPlan in_blocks(DispatchPlan plan, const at::Tensor& experts,
+                       const std::vector<std::int64_t>& counts, std::int64_t block) {
+  std::vector<std::int64_t> shifts;  // of each expert's first slot
+  std::int64_t shift = 0;
+  for (const std::int64_t count : counts) {
+    shifts.push_back(shift);
+    shift += rows_of_blocks(count, block) - count;
+  }
+  if (shift == 0) return plan;
+  const at::Tensor on_device = at::tensor(shifts, at::kLong).to(experts.device());
+  plan.slots += shift;
+  plan.pick_slot = plan.pick_slot + on_device.index_select(0, experts.reshape(-1));
+  plan.slot_pick = picks_of_slots(plan.pick_slot, plan.slots);
   return plan;
 }
 

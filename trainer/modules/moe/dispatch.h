@@ -32,6 +32,13 @@ struct DispatchPlan {
 [[nodiscard]] DispatchPlan plan_dispatch(const at::Tensor& experts, std::int64_t num_experts,
                                          std::int64_t capacity);
 
+/// Of `rows`, as many as whole blocks of `block` have; none have none.
+[[nodiscard]] std::int64_t rows_of_blocks(std::int64_t rows, std::int64_t block);
+/// Of a plan without a capacity whose experts have `counts` slots: slots up to whole blocks, the
+/// last ones of each expert empty. `experts` as plan_dispatch() had them.
+[[nodiscard]] DispatchPlan in_blocks(DispatchPlan plan, const at::Tensor& experts,
+                                     const std::vector<std::int64_t>& counts, std::int64_t block);
+
 /// [T, h] → [slots, h]; empty slots are zero.
 [[nodiscard]] at::Tensor to_slots(const at::Tensor& tokens, const DispatchPlan& plan);
 /// [slots, h] → [k, T, h]: the first picks of all tokens, then the second ones …; what was dropped

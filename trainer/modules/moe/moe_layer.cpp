@@ -1,5 +1,6 @@
 #include "trainer/modules/moe/moe_layer.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <ATen/ops/empty.h>
@@ -8,6 +9,7 @@
 #include "trainer/config/simulated_routing.h"
 #include "trainer/parallel_layers/mappings.h"
 #include "trainer/parallel_layers/sequence_parallel.h"
+#include "trainer/utils/scope.h"
 
 namespace trellis::trainer {
 namespace {
@@ -27,8 +29,9 @@ std::int64_t total_of(const std::vector<std::int64_t>& numbers) {
 struct MoeLayer::Arrivals {
   RowExchange exchange;
   std::vector<std::int64_t> counts;     ///< by own expert, of all members
+  std::vector<std::int64_t> computed;   ///< the same in whole blocks
   std::vector<std::int64_t> by_expert;  ///< places, by expert, of rows that arrive by member
-  std::vector<std::int64_t> by_member;  ///< the inverse
+  std::vector<std::int64_t> by_member;  ///< the inverse; one past the last row where there is none
 };
 
 MoeLayer::MoeLayer(const ModuleContext& context, const std::string& path,
@@ -82,14 +85,15 @@ at::Tensor MoeLayer::mix(const at::Tensor& tokens,
           ? expert_capacity(count, moe_.top_k, *moe_.capacity_factor, moe_.num_experts)
           : count;
   const DispatchPlan plan = plan_dispatch(choice.experts, moe_.num_experts, capacity);
-  record->layers[layer_].assigned = plan.assigned;
-  record->layers[layer_].kept = plan.kept;
-  const at::Tensor slots = to_slots(tokens, plan);
-  const at::Tensor done = capacity > 0 ? run_experts(slots, plan) : run_dropless(slots, plan);
+  Layer& layer = record->layers[layer_];
+  layer.assigned = plan.assigned;
+  layer.kept = plan.kept;
+  const at::Tensor picks = capacity > 0 ? run_with_capacity(tokens, plan, layer)
+                                        : run_dropless(tokens, choice.experts, plan, layer);
   // A pick after the other: the sum over a short inner dimension would be slow.
-  const std::vector<at::Tensor> results = from_slots(done, plan).unbind(0);
+  const std::vector<at::Tensor> results = picks.unbind(0);
   const std::vector<at::Tensor> weights =
-      weights_of(choice, plan).to(done.scalar_type()).t().unsqueeze(2).unbind(0);
+      weights_of(choice, plan).to(picks.scalar_type()).t().unsqueeze(2).unbind(0);
   at::Tensor sum = results[0] * weights[0];
   for (std::size_t i = 1; i < results.size(); ++i) sum = sum + results[i] * weights[i];
   return sum;
@@ -114,6 +118,7 @@ at::Tensor MoeLayer::run_experts(const at::Tensor& slots, const DispatchPlan& pl
                                  .view({ep_.size, own, c, h})
                                  .transpose(0, 1)
                                  .reshape({own, ep_.size * c, h});
+  announce(planned_rows(plan));
   const at::Tensor done = experts_.forward(arrived)
                               .view({own, ep_.size, c, h})
                               .transpose(0, 1)
@@ -121,18 +126,69 @@ at::Tensor MoeLayer::run_experts(const at::Tensor& slots, const DispatchPlan& pl
   return exchange_rows(done, ep_);
 }
 
-at::Tensor MoeLayer::run_dropless(const at::Tensor& slots, const DispatchPlan& plan) const {
+/// Without data, of a rank's tokens: those of simulated_shares.
+std::vector<std::int64_t> MoeLayer::planned_counts(std::int64_t tokens) const {
+  return picks_of_experts(shares_of_layer(moe_, layer_), moe_.num_experts, tokens, moe_.top_k);
+}
+
+/// Of this rank's experts, for the report.
+void MoeLayer::note_rows(const std::vector<std::int64_t>& computed, Layer& layer) const {
+  layer.computed.assign(static_cast<std::size_t>(moe_.num_experts), 0);
+  std::ranges::copy(computed, layer.computed.begin() + ep_.rank * std::ssize(computed));
+}
+
+/// Of this rank's experts, which compute them next: for whoever watches the run.
+void MoeLayer::announce(const std::vector<std::int64_t>& tokens) const {
+  const auto first = static_cast<std::size_t>(ep_.rank * experts_.count());
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    count_for_tools("expert " + std::to_string(first + i), tokens[i]);
+}
+
+at::Tensor MoeLayer::run_with_capacity(const at::Tensor& tokens, const DispatchPlan& plan,
+                                       Layer& layer) const {
+  const auto own = static_cast<std::size_t>(experts_.count());
+  note_rows(std::vector<std::int64_t>(own, ep_.size * plan.capacity), layer);
+  return from_slots(run_experts(to_slots(tokens, plan), plan), plan);
+}
+
+/// Of this rank's experts. With data no one on the host knows how many slots are filled.
+std::vector<std::int64_t> MoeLayer::planned_rows(const DispatchPlan& plan) const {
+  if (!shape_only_) return {};
+  std::vector<std::int64_t> rows;
+  const std::vector<std::int64_t> planned = planned_counts(plan.tokens);
+  for (std::int64_t i = 0; i < experts_.count(); ++i) {
+    const auto expert = static_cast<std::size_t>(ep_.rank * experts_.count() + i);
+    rows.push_back(ep_.size * std::min(plan.capacity, planned[expert]));
+  }
+  return rows;
+}
+
+at::Tensor MoeLayer::run_dropless(const at::Tensor& tokens, const at::Tensor& experts,
+                                  const DispatchPlan& plan, Layer& layer) const {
   const Arrivals found = arrivals(plan);
-  if (ep_.size == 1) return experts_.forward(slots, found.counts);
+  note_rows(found.computed, layer);
+  if (ep_.size == 1) {
+    const DispatchPlan blocks = in_blocks(plan, experts, found.counts, block_of(plan));
+    const at::Tensor slots = to_slots(tokens, blocks);
+    announce(found.counts);
+    return from_slots(experts_.forward(slots, found.computed), blocks);
+  }
   const auto on_device = [&](const std::vector<std::int64_t>& numbers) {
-    return at::tensor(numbers, at::kLong).to(slots.device());
+    return at::tensor(numbers, at::kLong).to(tokens.device());
   };
   const at::Tensor by_expert = on_device(found.by_expert), by_member = on_device(found.by_member);
-  const at::Tensor arrived = exchange_rows(slots, ep_, found.exchange);
-  const at::Tensor done =
-      experts_.forward(select_rows(arrived, by_member, by_expert), found.counts);
-  return exchange_rows(select_rows(done, by_expert, by_member), ep_,
-                       {found.exchange.received, found.exchange.sent});
+  const at::Tensor arrived = exchange_rows(to_slots(tokens, plan), ep_, found.exchange);
+  const at::Tensor rows = select_rows(arrived, by_member, by_expert);
+  announce(found.counts);
+  const at::Tensor done = experts_.forward(rows, found.computed);
+  return from_slots(exchange_rows(select_rows(done, by_expert, by_member), ep_,
+                                  {found.exchange.received, found.exchange.sent}),
+                    plan);
+}
+
+/// Rows of a block: no more than an expert can get, which picks a token once.
+std::int64_t MoeLayer::block_of(const DispatchPlan& plan) const {
+  return std::min<std::int64_t>(moe_.block_size, plan.tokens * ep_.size);
 }
 
 /// The ranks exchange their counts; the host reads them, because they are sizes. Without data they
@@ -143,9 +199,7 @@ MoeLayer::Arrivals MoeLayer::arrivals(const DispatchPlan& plan) const {
              received = ep_.size == 1 ? sent : exchange_rows(plan.kept.view({experts, 1}), ep_);
   if (!shape_only_) sent = sent.cpu(), received = received.cpu();
   const std::vector<std::int64_t> planned =
-      shape_only_ ? picks_of_experts(shares_of_layer(moe_, layer_), moe_.num_experts, plan.tokens,
-                                     moe_.top_k)
-                  : std::vector<std::int64_t>();
+      shape_only_ ? planned_counts(plan.tokens) : std::vector<std::int64_t>();
   const auto count_of = [&](const at::Tensor& counts, std::int64_t member, std::int64_t expert,
                             std::int64_t global) {
     if (shape_only_) return planned[static_cast<std::size_t>(global)];
@@ -166,10 +220,14 @@ MoeLayer::Arrivals MoeLayer::arrivals(const DispatchPlan& plan) const {
     result.exchange.received.push_back(total_of(row));
     arrived.push_back(std::move(row));
   }
-  result.by_expert.resize(static_cast<std::size_t>(total_of(result.counts)));
-  std::vector<std::int64_t> next(static_cast<std::size_t>(own), 0);
-  std::partial_sum(result.counts.begin(), result.counts.end() - 1, next.begin() + 1);
-  result.by_member.resize(result.by_expert.size());
+  const std::int64_t block = block_of(plan), rows = total_of(result.counts);
+  std::vector<std::int64_t> next;  // where the next row of an expert goes
+  for (const std::int64_t count : result.counts) {
+    next.push_back(total_of(result.computed));
+    result.computed.push_back(rows_of_blocks(count, block));
+  }
+  result.by_expert.resize(static_cast<std::size_t>(rows));
+  result.by_member.assign(static_cast<std::size_t>(total_of(result.computed)), rows);
   std::int64_t place = 0;
   for (const std::vector<std::int64_t>& row : arrived) {
     for (std::size_t expert = 0; expert < row.size(); ++expert) {

@@ -21,8 +21,9 @@ namespace trellis::trainer {
 ///   tokens ─ shuffle ─ router ─ slots by expert ─ all-to-all over EP ─ experts ─ all-to-all ─
 ///     weighted sum of each token's experts ─ shuffle back ─ sum over TP     (+ shared experts)
 ///
-/// Capacities are counted on the rank that has the tokens, before the exchange: what is dropped
-/// does not depend on EP or TP.
+/// Without a capacity each expert's rows are padded to whole blocks (block_size), as NxD's
+/// block-wise kernel computes them. Capacities are counted on the rank that has the tokens, before
+/// the exchange: what is dropped does not depend on EP or TP.
 class MoeLayer {
  public:
   /// `layer`: index in the whole model.
@@ -35,13 +36,23 @@ class MoeLayer {
   /// What arrives on a rank without capacities: from each member of the EP group, for each own
   /// expert.
   struct Arrivals;
+  using Layer = RouterRecord::Layer;
   [[nodiscard]] at::Tensor run(const at::Tensor& input,
                                const std::shared_ptr<RouterRecord>& record) const;
   [[nodiscard]] at::Tensor mix(const at::Tensor& tokens,
                                const std::shared_ptr<RouterRecord>& record) const;
   [[nodiscard]] at::Tensor run_experts(const at::Tensor& slots, const DispatchPlan& plan) const;
-  [[nodiscard]] at::Tensor run_dropless(const at::Tensor& slots, const DispatchPlan& plan) const;
+  /// From tokens to slots, through the experts, and to picks.
+  [[nodiscard]] at::Tensor run_with_capacity(const at::Tensor& tokens, const DispatchPlan& plan,
+                                             Layer& layer) const;
+  [[nodiscard]] at::Tensor run_dropless(const at::Tensor& tokens, const at::Tensor& experts,
+                                        const DispatchPlan& plan, Layer& layer) const;
+  void note_rows(const std::vector<std::int64_t>& computed, Layer& layer) const;
+  void announce(const std::vector<std::int64_t>& tokens) const;
+  [[nodiscard]] std::vector<std::int64_t> planned_counts(std::int64_t tokens) const;
+  [[nodiscard]] std::vector<std::int64_t> planned_rows(const DispatchPlan& plan) const;
   [[nodiscard]] Arrivals arrivals(const DispatchPlan& plan) const;
+  [[nodiscard]] std::int64_t block_of(const DispatchPlan& plan) const;
   [[nodiscard]] at::Tensor weights_of(const Choice& choice, const DispatchPlan& plan) const;
 
   MoeSection moe_;

@@ -20,8 +20,10 @@ namespace trellis::trainer {
 /// and of those before it to the next one, and gets the gradient back.
 struct RouterRecord {
   struct Layer {
-    at::Tensor assigned;       ///< [experts] int64: picks of the router
-    at::Tensor kept;           ///< [experts] int64: those within the capacity
+    at::Tensor assigned;  ///< [experts] int64: picks of the router
+    at::Tensor kept;      ///< [experts] int64: those within the capacity
+    /// By expert: rows that it computes on this rank, empty ones too; 0 elsewhere.
+    std::vector<std::int64_t> computed;
     at::Tensor probabilities;  ///< [experts]: mean over tokens of the softmax of the logits
   };
   std::map<int, Layer> layers;  ///< of this stage, by index in the whole model

@@ -32,6 +32,7 @@ void RoutingLedger::add(int layer, const LayerLoad& load) {
   const std::lock_guard lock(mutex_);
   add_to(layers_[layer].assigned, load.assigned);
   add_to(layers_[layer].kept, load.kept);
+  add_to(layers_[layer].computed, load.computed);
 }
 
 RoutedTokens RoutingLedger::take() {

@@ -11,8 +11,11 @@ namespace trellis::trainer {
 /// What the routers of one layer did in a step, over all ranks. Always: Σ kept = tokens · k −
 /// drops.
 struct LayerLoad {
-  std::vector<std::int64_t> assigned;          ///< by expert: picks of the router
-  std::vector<std::int64_t> kept;              ///< by expert: those that were computed
+  std::vector<std::int64_t> assigned;  ///< by expert: picks of the router
+  std::vector<std::int64_t> kept;      ///< by expert: those that were computed
+  /// By expert: rows that were computed for them, which the layout decides: slots that stayed empty
+  /// and padding to whole blocks too.
+  std::vector<std::int64_t> computed;
   [[nodiscard]] std::int64_t routed() const;   ///< Σ kept
   [[nodiscard]] std::int64_t dropped() const;  ///< Σ assigned − Σ kept
   /// The most loaded expert's share of what an even routing would give it: 1 when it is even.

@@ -65,8 +65,7 @@ LiveState live_state_of(const NxDModel& model, const NeuronZero1Optimizer* optim
 }
 
 checkpoint::native::FilePlace file_place(const ParallelState& parallel, int rank, bool zero1) {
-  return {checkpoint::place_of(parallel, zero1), parallel.get_pipeline_model_parallel_rank(), rank,
-          mesh_of(parallel).ranks(ParallelAxis::kExpertData, rank)};
+  return checkpoint::native::file_place_of(mesh_of(parallel), parallel, rank, zero1);
 }
 
 std::map<std::string, std::int64_t> layout_numbers(const ParallelState& parallel,

@@ -49,6 +49,29 @@ TEST(Dispatch, KeepsPicksInTheOrderOfTokens) {
     expect_as_by_hand(plan_dispatch(picks(), kExperts, capacity), picks());
 }
 
+TEST(Dispatch, AnExpertsSlotsAreWholeBlocks) {
+  constexpr std::int64_t kBlock = 8;
+  const at::Tensor experts = picks();
+  const DispatchPlan plan = plan_dispatch(experts, kExperts, 0);
+  const auto* kept = plan.kept.const_data_ptr<std::int64_t>();
+  const DispatchPlan blocks = in_blocks(plan, experts, {kept, kept + kExperts}, kBlock);
+  std::int64_t slot = 0, before = 0;
+  for (std::int64_t e = 0; e < kExperts; ++e) {
+    const std::int64_t rows = rows_of_blocks(kept[e], kBlock);
+    EXPECT_EQ(rows % kBlock, 0);
+    EXPECT_LT(rows - kept[e], kBlock);
+    for (std::int64_t i = 0; i < rows; ++i, ++slot) {
+      const std::int64_t expected =
+          i < kept[e] ? plan.slot_pick[before + i].item<std::int64_t>() : kTokens * kTop;
+      EXPECT_EQ(blocks.slot_pick[slot].item<std::int64_t>(), expected);
+      if (i < kept[e]) EXPECT_EQ(blocks.pick_slot[expected].item<std::int64_t>(), slot);
+    }
+    before += kept[e];
+  }
+  EXPECT_EQ(blocks.slots, slot);
+  EXPECT_GT(blocks.slots, plan.slots);
+}
+
 TEST(Dispatch, CapacityIsTheEvenShareTimesTheFactorAndAtMostAllTokens) {
   EXPECT_EQ(expert_capacity(100, 2, 1.0, 8), 25);
   EXPECT_EQ(expert_capacity(100, 2, 1.01, 8), 26);

@@ -79,6 +79,7 @@ struct Layout {
   int tp = 1, pp = 1, dp = 1, ep = 1;
   bool sequence_parallel = false, zero1 = true;
   int vpp = 1;
+  int copies = 0;  ///< fully sharded: of the whole; 0: not
 };
 
 const Layout kLayouts[] = {{1, 1, 2, 2},
@@ -86,7 +87,10 @@ const Layout kLayouts[] = {{1, 1, 2, 2},
                            {2, 1, 4, 2, true},
                            {2, 2, 2, 2, false, false},
                            {1, 2, 4, 2, false, true, 2},
-                           {4, 1, 2, 1, true}};
+                           {4, 1, 2, 1, true},
+                           {1, 1, 4, 2, false, true, 1, 1},
+                           {1, 1, 4, 2, false, true, 1, 2},
+                           {2, 1, 4, 1, true, true, 1, 2}};
 
 RunConfig small_mixture(const Variant& variant, const Layout& layout) {
   RunConfig config =
@@ -95,6 +99,8 @@ RunConfig small_mixture(const Variant& variant, const Layout& layout) {
   config.distributed_strategy.virtual_pipeline_model_parallel_size = layout.vpp;
   config.distributed_strategy.sequence_parallel = layout.sequence_parallel;
   config.distributed_strategy.zero1 = layout.zero1;
+  config.distributed_strategy.fsdp = layout.copies > 0;
+  config.distributed_strategy.data_parallel_replicate_size = std::max(1, layout.copies);
   config.model.num_layers = 4;
   config.model.head_dim = config.model.hidden_size / config.model.num_attention_heads;
   config.model.moe = MoeSection{.num_experts = 8, .top_k = 2};
@@ -155,7 +161,8 @@ TEST(Mixture, RoutesTokensTimesKMinusDrops) {
 std::string name_of(const testing::TestParamInfo<std::tuple<Variant, Layout>>& test) {
   const Layout& l = std::get<1>(test.param);
   return std::string(std::get<0>(test.param).name) + "_TP" + std::to_string(l.tp) + "PP" +
-         std::to_string(l.pp) + "DP" + std::to_string(l.dp) + "EP" + std::to_string(l.ep);
+         std::to_string(l.pp) + "DP" + std::to_string(l.dp) + "EP" + std::to_string(l.ep) +
+         (l.copies > 0 ? "Copies" + std::to_string(l.copies) : "");
 }
 
 /// The first ones in every layout, the others in two that use every axis.

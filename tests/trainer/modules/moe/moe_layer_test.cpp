@@ -83,6 +83,22 @@ TEST(MoeLayer, DroplessAndFullCapacityAreTheSame) {
   for (std::size_t i = 0; i < a.grads.size(); ++i) expect_close(a.grads[i], b.grads[i]);
 }
 
+TEST(MoeLayer, PaddingToBlocksChangesNoNumber) {
+  OneRank whole, padded;
+  whole.model.moe->block_size = 1;
+  padded.model.moe->block_size = 4;
+  const Result a = run(whole), b = run(padded);
+  expect_close(a.output, b.output);
+  expect_close(a.input_grad, b.input_grad);
+  for (std::size_t i = 0; i < a.grads.size(); ++i) expect_close(a.grads[i], b.grads[i]);
+  const RouterRecord::Layer &exact = a.record->layers.at(0), &blocks = b.record->layers.at(0);
+  for (std::size_t e = 0; e < exact.computed.size(); ++e) {
+    EXPECT_EQ(exact.computed[e], exact.kept[static_cast<std::int64_t>(e)].item<std::int64_t>());
+    EXPECT_EQ(blocks.computed[e], rows_of_blocks(exact.computed[e], 4));
+  }
+  EXPECT_NE(exact.computed, blocks.computed);
+}
+
 TEST(MoeLayer, WhatIsDroppedGivesZeroAndTheRestIsNormalisedOverWhatIsKept) {
   OneRank rank;
   rank.model.moe->dropless = false;

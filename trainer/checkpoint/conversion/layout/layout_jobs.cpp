@@ -31,6 +31,10 @@ ParallelState silent_state(const RankMesh& mesh, int rank, const trainer::Parall
   return ParallelState(group(ParallelAxis::kTensor), group(ParallelAxis::kPipeline),
                        group(ParallelAxis::kData))
       .with_expert_groups(group(ParallelAxis::kExpert), group(ParallelAxis::kExpertData))
+      .with_context_groups(group(ParallelAxis::kContext), group(ParallelAxis::kZero1Sharding))
+      .with_fsdp_groups(group(ParallelAxis::kFsdpSharding),
+                        group(ParallelAxis::kExpertFsdpSharding),
+                        group(ParallelAxis::kFsdpReplicas))
       .with_kv_shared_group(
           silent_group(mesh.kv_shared_ranks(rank, sizes.kv_size_multiplier, sizes.kv_replica_order),
                        rank),
@@ -57,9 +61,8 @@ std::vector<native::FileJob> layout_jobs(const trainer::RunConfig& config, int r
   optimizer.continue_after(numbers.optimizer_steps);
   LiveState live = live_state(parameters, optimizer, parallel);
   if (parts.trained_only) live = trained_part(parameters, std::move(live));
-  const native::FilePlace place{place_of(parallel, optimizer.is_sharded()),
-                                parallel.get_pipeline_model_parallel_rank(), rank,
-                                mesh.ranks(ParallelAxis::kExpertData, rank)};
+  const native::FilePlace place =
+      native::file_place_of(mesh, parallel, rank, optimizer.is_sharded());
   std::vector<native::FileJob> jobs = native::model_jobs(live, place, options);
   if (!parts.weights_only)
     std::ranges::move(native::optimizer_jobs(live, optimizer, numbers.lr, place, options),

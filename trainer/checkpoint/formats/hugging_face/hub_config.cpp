@@ -114,6 +114,8 @@ void check_gpt2(const trainer::ModelSection& model, Problems& problems) {
   require(model.head_dim == 0 || model.head_dim * model.num_attention_heads == model.hidden_size,
           "kv_channels", "hidden_size / num_attention_heads");
   require(!model.qk_layernorm, "qk_layernorm", "false");
+  require(model.layernorm_bias, "layernorm_bias", "true");
+  require(!model.clip_qkv, "clip_qkv", "none");
 }
 
 ordered_json gpt2_config(const trainer::ModelSection& model, std::int64_t vocabulary) {
@@ -167,11 +169,23 @@ FamilyName family_of(const trainer::ModelSection& model) {
   return {"llama", "LlamaForCausalLM"};
 }
 
+/// What a Megatron model, a mixture of experts too, may have and the families here do not.
+void check_llama(const trainer::ModelSection& model) {
+  Problems problems;
+  const auto require = [&](bool holds, const char* key, const char* expected) {
+    if (!holds)
+      problems.add(std::string("model.") + key,
+                   std::string("no family of Hugging Face here has it; llama expects ") + expected);
+  };
+  require(model.rotary_percentage == 1, "rotary_percentage", "1");
+  require(model.normalization == trainer::Normalization::kRmsNorm, "normalization", "rmsnorm");
+  require(model.activation == trainer::Activation::kSwiglu, "activation", "swiglu");
+  require(!model.clip_qkv, "clip_qkv", "none");
+  problems.throw_if_any();
+}
+
 ordered_json llama_config(const trainer::ModelSection& model, std::int64_t vocabulary) {
-  if (model.rotary_percentage != 1)
-    throw ConfigError(
-        "model.rotary_percentage: no family of Hugging Face here has it; llama "
-        "expects 1");
+  check_llama(model);
   const bool moe = model.moe.has_value(), window = model.sliding_window.has_value();
   const auto [type, name] = family_of(model);
   ordered_json config{{"architectures", {name}},

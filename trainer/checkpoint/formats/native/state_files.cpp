@@ -17,7 +17,7 @@ namespace {
 
 /// Whose file a tensor goes to.
 struct Owner {
-  bool any_dp_copy = false;  ///< a data-parallel group's, which holds it alike
+  int shards = 1;   ///< data-parallel ranks with a file each: those after them hold copies
   int ep_rank = 0;  ///< with EP there is such a file for each of these: the first one counts for
                     ///< what all of them hold
   bool of_experts = false;
@@ -25,10 +25,10 @@ struct Owner {
 
 std::vector<StoredPart> main_parts(const std::vector<ShardedPart>& parts, const Owner& owner) {
   std::vector<StoredPart> stored;
-  if (owner.any_dp_copy && owner.ep_rank > 0 && !owner.of_experts) return stored;
+  if (owner.shards == 1 && owner.ep_rank > 0 && !owner.of_experts) return stored;
   for (const ShardedPart& part : parts) {
     ReplicaId id = part.tensor.replica_id;
-    if (owner.any_dp_copy) id.back() = 0;
+    id.back() %= owner.shards;
     if (!is_main_replica(id)) continue;
     stored.push_back(
         {part.tensor.key, part.tensor.global_shape, part.tensor.global_offset, part.local});
@@ -169,6 +169,13 @@ std::int64_t FileJob::bytes() const {
   return total;
 }
 
+FilePlace file_place_of(const trainer::RankMesh& mesh, const trainer::ParallelState& parallel,
+                        int self, bool zero1) {
+  return {place_of(parallel, zero1), parallel.get_pipeline_model_parallel_rank(),
+          mesh.ranks(trainer::ParallelAxis::kExpertData, self),
+          mesh.ranks(trainer::ParallelAxis::kFsdpReplicas, self)};
+}
+
 std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
                                 const FileOptions& options,
                                 const std::set<std::string>& with_masters) {
@@ -184,7 +191,7 @@ std::vector<FileJob> model_jobs(const LiveState& live, const FilePlace& place,
       continue;
     }
     items.emplace_back(tensor.parameter, builder.add(values, {tensor.parameter}, tensor.parts,
-                                                     {true, rank.ep_rank, tensor.of_experts}));
+                                                     {1, rank.ep_rank, tensor.of_experts}));
   }
   if (!options.lora_config.is_none()) items.emplace_back("lora_config", options.lora_config);
   return builder.finish(Value::ordered_dict(std::move(items)));
@@ -195,9 +202,10 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
                                     const FilePlace& place, const FileOptions& options) {
   const RankPlace& rank = place.place;
   const bool zero1 = rank.zero1;
-  JobBuilder builder(zero1 ? optimizer_file(rank.dp_rank, rank.tp_rank, place.pp_rank)
+  JobBuilder builder(zero1 ? optimizer_file(rank.shard_rank(), rank.tp_rank, place.pp_rank)
                            : optimizer_file(0, rank.tp_rank, place.pp_rank, ep_of(rank)),
-                     zero1 ? std::vector<int>{place.self} : place.copies, options);
+                     zero1 ? place.state_copies : place.copies, options);
+  const int shards = zero1 ? rank.shards() : 1;
   std::map<std::string, ById> folders;
   folders["base_state"];
   ById shapes;
@@ -207,7 +215,7 @@ std::vector<FileJob> optimizer_jobs(const LiveState& live,
     std::vector<PathKey> path{folder, tensor.id};
     if (nested) path.emplace_back(tensor.state);
     const Value value =
-        builder.add(tensor.values, path, tensor.parts, {!zero1, rank.ep_rank, tensor.of_experts});
+        builder.add(tensor.values, path, tensor.parts, {shards, rank.ep_rank, tensor.of_experts});
     Value& of_id = folders[folder].of(tensor.id);
     if (nested && of_id.is_none()) of_id = Value::dict();
     nested ? of_id.set(tensor.state, value) : static_cast<void>(of_id = value);

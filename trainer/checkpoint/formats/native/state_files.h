@@ -31,9 +31,12 @@ struct FileJob {
 struct FilePlace {
   RankPlace place;
   int pp_rank = 0;
-  int self = 0;             ///< global
-  std::vector<int> copies;  ///< global ranks with the same weights, itself too, ascending
+  std::vector<int> copies;        ///< global ranks with the same weights, itself too, ascending
+  std::vector<int> state_copies;  ///< the same of ZeRO-1's states
 };
+/// Of rank `self` of a mesh, which `parallel` is in.
+[[nodiscard]] FilePlace file_place_of(const trainer::RankMesh& mesh,
+                                      const trainer::ParallelState& parallel, int self, bool zero1);
 
 /// How files are written.
 struct FileOptions {
