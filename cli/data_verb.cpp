@@ -34,38 +34,90 @@ void tokenizer_options(CLI::App& verb, trainer::TokenizerSection& tokenizer) {
 }
 
 /// What `data build` has not finished.
-bool remove_partial_files(const std::string& prefix) {
+bool remove_partial_files(const std::string& output) {
   std::error_code ignored;
   bool removed = false;
-  for (const char* extension : {".bin.partial", ".idx.partial"})
-    removed = std::filesystem::remove(prefix + extension, ignored) || removed;
+  for (const char* rest : {".bin.partial", ".idx.partial", "/data-00000-of-00001.arrow.partial"})
+    removed = std::filesystem::remove(output + rest, ignored) || removed;
   return removed;
+}
+
+struct BuildForm {
+  std::string format = "megatron", truncation = "keep_start";
+};
+
+void arrow_options(CLI::App& verb, BuildRequest& request, BuildForm& form) {
+  verb.add_option("--format", form.format,
+                  "megatron: PREFIX.bin and PREFIX.idx; arrow: a folder of pre-tokenised rows, as "
+                  "datasets' save_to_disk writes it, with input_ids, attention_mask and labels")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"megatron", "arrow"}));
+  verb.add_option("--sequence-length", request.sequence_length,
+                  "arrow: tokens of a row, as model.encoder_seq_length")
+      ->check(between(2, 1 << 24, "each is a token"));
+  verb.add_flag("--records", request.records,
+                "arrow: the input holds records of supervised fine-tuning (.jsonl, .json, .arrow, "
+                ".parquet); each is a row whose labels are its answers' tokens");
+  verb.add_option("--truncation-mode", form.truncation,
+                  "arrow, of records longer than a row: keep_start or keep_end")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"keep_start", "keep_end"}))
+      ->needs("--records");
+}
+
+void check_form(const BuildRequest& request, const BuildForm& form) {
+  const bool arrow = form.format == "arrow";
+  if (arrow && request.sequence_length == 0)
+    throw ConfigError(
+        "--sequence-length: missing: expected the tokens of a row, which are those of "
+        "model.encoder_seq_length, such as 4096");
+  for (const auto& [given, option] : {std::pair(request.sequence_length > 0, "--sequence-length"),
+                                      std::pair(request.records, "--records")}) {
+    if (!arrow && given)
+      throw ConfigError(std::string(option) +
+                        ": is for rows of one length, which a Megatron data set does not have: "
+                        "leave it out, or add --format arrow");
+  }
 }
 
 void add_build(CLI::App& data, int& exit_code) {
   CLI::App* verb = data.add_subcommand("build",
                                        "text or JSONL → a Megatron data set PREFIX.bin + "
-                                       "PREFIX.idx; needs no accelerator and no LibTorch");
+                                       "PREFIX.idx, or a pre-tokenised folder of Hugging Face");
   auto request = std::make_shared<BuildRequest>();
+  auto form = std::make_shared<BuildForm>();
   verb->add_option("input", request->inputs,
                    "files, or directories of text files; a .jsonl file is one document per line")
       ->required();
-  verb->add_option("--output", request->output, "PREFIX")->required();
+  verb->add_option("--output", request->output, "PREFIX, or the folder of --format arrow")
+      ->required();
+  arrow_options(*verb, *request, *form);
   tokenizer_options(*verb, request->tokenizer);
   verb->add_option("--json-key", request->json_key, "member of a JSONL line that holds the text")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes("--records");
   verb->add_flag("!--no-append-eod", request->append_eod,
-                 "do not end each document with the tokenizer's end-of-sequence token");
+                 "do not end each document with the tokenizer's end-of-sequence token")
+      ->excludes("--records");
   verb->add_option("--workers", request->workers,
                    "threads that tokenise; the result does not depend on it")
       ->capture_default_str()
       ->check(between(1, 256, "each is a thread"));
   verb->footer(
       "Example:\n  trellis data build corpus.jsonl --output data/corpus --tokenizer huggingface "
-      "--type llama3/tokenizer.json --workers 8");
-  verb->callback([request, &exit_code] {
+      "--type llama3/tokenizer.json --workers 8\n"
+      "  trellis data build answers.jsonl --format arrow --records --sequence-length 4096 --output "
+      "data/answers --tokenizer huggingface --type llama3");
+  verb->callback([request, form, &exit_code] {
+    check_form(*request, *form);
+    request->keep_end = form->truncation == "keep_end";
     InterruptWatch watch;
     watch.owns([output = request->output] { return remove_partial_files(output); });
+    if (form->format == "arrow") {
+      exit_code = call_trainer<trellis_data_build_fn>(
+          "trellis_data_build", static_cast<const BuildRequest*>(request.get()));
+      return;
+    }
     const trainer::BuildResult result =
         trainer::build_dataset(*request, [](const std::string& line) { log_info(line); });
     std::cout << request->output << ".bin, .idx: " << result.documents << " documents, "

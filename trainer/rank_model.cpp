@@ -1,7 +1,10 @@
 #include "trainer/rank_model.h"
 
+#include <c10/util/accumulate.h>
+
 #include "trainer/models/factory.h"
 #include "trainer/modules/module_names.h"
+#include "trainer/modules/moe/router_record.h"
 #include "trainer/optimizer/optimizer_options.h"
 #include "trainer/schedule/partition.h"
 #include "trainer/schedule/tasks.h"
@@ -49,6 +52,19 @@ std::vector<std::unique_ptr<PipelineStage>> build_stages(const RunConfig& config
       (*context.parameters)[i].stage = stage;
   }
   return stages;
+}
+
+BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
+  const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
+  const at::ScalarType dtype = residual_dtype(config.model, context.dtype);
+  std::vector<std::int64_t> sizes = {
+      config.model.encoder_seq_length / config.cp() / share,
+      std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
+      config.model.hidden_size};
+  const AuxiliaryLoss auxiliary = auxiliary_loss_of(config.model);
+  if (auxiliary.is_on())
+    sizes = {c10::multiply_integers(sizes) + packed_elements(auxiliary, dtype)};
+  return {sizes, at::TensorOptions().dtype(dtype).device(context.device)};
 }
 
 void take_sequence_parts(std::vector<MicroBatch>& batches, const ModuleContext& context) {

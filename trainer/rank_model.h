@@ -5,6 +5,7 @@
 
 #include "trainer/config/run_config.h"
 #include "trainer/parallel_layers/parameter.h"
+#include "trainer/pipeline/comm.h"
 #include "trainer/pipeline/stage.h"
 
 /// What a rank builds of a configuration's model: for its training, and for those that need the
@@ -23,6 +24,9 @@ struct ModelPlace {
 /// This rank's virtual stages, the first chunk first.
 [[nodiscard]] std::vector<std::unique_ptr<PipelineStage>> build_stages(
     const RunConfig& config, const ModuleContext& context);
+
+/// What crosses the border between two stages for a micro-batch of data.micro_batch_size.
+[[nodiscard]] BorderTensor stage_border(const RunConfig& config, const ModuleContext& context);
 
 /// Context-parallel ranks read the same samples; each takes its part of their sequences. Labels and
 /// positions follow their tokens. An attention mask stays whole: it says which tokens of other

@@ -18,8 +18,6 @@
 #include "trainer/early_stopping.h"
 #include "trainer/faults.h"
 #include "trainer/first_non_finite.h"
-#include "trainer/modules/module_names.h"
-#include "trainer/modules/moe/router_record.h"
 #include "trainer/optimizer/zero_redundancy_optimizer.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/pipeline/model.h"
@@ -44,19 +42,6 @@ constexpr std::int64_t kAllBatches = std::numeric_limits<std::int64_t>::max();
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-BorderTensor stage_border(const RunConfig& config, const ModuleContext& context) {
-  const std::int64_t share = context.sequence_parallel ? config.tp() : 1;
-  const at::ScalarType dtype = residual_dtype(config.model, context.dtype);
-  std::vector<std::int64_t> sizes = {
-      config.model.encoder_seq_length / config.cp() / share,
-      std::int64_t{config.data.micro_batch_size} * sequences_per_sample(config.model),
-      config.model.hidden_size};
-  const AuxiliaryLoss auxiliary = auxiliary_loss_of(config.model);
-  if (auxiliary.is_on())
-    sizes = {c10::multiply_integers(sizes) + packed_elements(auxiliary, dtype)};
-  return {sizes, at::TensorOptions().dtype(dtype).device(context.device)};
 }
 
 /// Global batches of an epoch. A shape-only run has no data, and so no end of them.

@@ -145,6 +145,18 @@ ImportedKey zero_precision(const SourceKey& source, const Values& values) {
                 "chosen singly: precision.type manual");
 }
 
+/// Of a dense decoder each checkpoint is also written as Megatron-core has it.
+ImportedKey checkpoint_format(const SourceKey& source, const Values& values) {
+  if (source.value != "torch_dist")
+    return ignored(source,
+                   "checkpoints are written in NxD's layout; with dist_ckpt_format: "
+                   "torch_dist also as Megatron-core has them");
+  const auto experts = values.find("model.num_moe_experts");
+  if (experts != values.end() && !trainer::is_neutral(experts->second, "null"))
+    return ignored(source, "mixtures of experts are written in NxD's layout alone");
+  return mapped(source, {{source.key, source.value}});
+}
+
 using Rule = ImportedKey (*)(const SourceKey&, const Values&);
 const std::map<std::string, Rule, std::less<>>& rules() {
   static const std::map<std::string, Rule, std::less<>> all = {
@@ -158,6 +170,7 @@ const std::map<std::string, Rule, std::less<>>& rules() {
       {"model.virtual_pipeline_model_parallel_size", virtual_stages},
       {"model.moe_router_load_balancing_type", load_balancing},
       {"model.moe_aux_loss_coeff", auxiliary_loss},
+      {"model.dist_ckpt_format", checkpoint_format},
   };
   return all;
 }

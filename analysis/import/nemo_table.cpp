@@ -120,9 +120,8 @@ constexpr NemoRow kRows[] = {
     {"model.dist_ckpt_assume_constant_structure", kMoves,
      "model.dist_ckpt_assume_constant_structure"},
     {"model.dist_ckpt_load_strictness", kMoves, "model.dist_ckpt_load_strictness"},
-    {"model.dist_ckpt_* model.dist_ckpt_format", kIgnored, "",
-     "checkpoints are written in NxD's layout and resharded at load; with dist_ckpt_format: "
-     "torch_dist in the imported file each is written as Megatron-core has it, too"},
+    {"model.dist_ckpt_*", kIgnored, "",
+     "checkpoints are written in NxD's layout and resharded at load"},
     {"model.mcore_customization_config.*", kNeutral, "false|null",
      "capped logits, parallel attention and own scales of queries are not supported"},
     {"model.specify_mcore model.mcore_customization_config model.hidden_act", kIgnored, "",

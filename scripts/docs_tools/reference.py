@@ -116,7 +116,8 @@ FORMATS = {
     ),
     "trellis.evaluate/1": (
         "`trellis evaluate --json`",
-        "loss, perplexity, exact match and ROUGE of a model on records",
+        "loss, perplexity, exact match and ROUGE of a model on records; simulated times, "
+        "exploratory, of an emulated device",
     ),
     "trellis.goodput/1": (
         "`trellis goodput --json`",

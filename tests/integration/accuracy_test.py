@@ -222,5 +222,32 @@ class Memory(unittest.TestCase):
             )
 
 
+class Published(unittest.TestCase):
+    """Rows of adapters and of preference pairs, from the file that a user writes: `simulate` gives
+    the step that the accuracy page compares with the measurement."""
+
+    def test_fine_tuning_runs_from_its_file(self):
+        folder = SOURCE / "benchmarks/published"
+        record = json.loads((folder / "predicted.json").read_text())["training"]["rows"]
+        rows = {row["id"]: row for row in record}
+        for name, strategy in (("C01", "sft"), ("D08", "orpo")):
+            file = folder / f"training/{name}.yaml"
+            text = file.read_text()
+            self.assertIn(f"model_alignment_strategy:\n  {strategy}:", text)
+            self.assertIn("  peft:\n    lora_rank: 16\n", text)
+            with tempfile.TemporaryDirectory() as run:
+                done = subprocess.run(
+                    [TRELLIS, "simulate", file, "--instance", rows[name]["instance"], "--json"]
+                    + [f"exp_manager.explicit_log_dir={run}"],
+                    capture_output=True,
+                    text=True,
+                    timeout=300,
+                )
+            self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+            step_s = json.loads(done.stdout)["simulated"]["step_time_ms"] / 1e3
+            predicted = rows[name]["predicted_s"]
+            self.assertAlmostEqual(step_s, predicted, delta=1e-3 * predicted)
+
+
 if __name__ == "__main__":
     sys.exit(unittest.main(verbosity=2))

@@ -5,6 +5,8 @@ learns; mistakes name file and record."""
 import json
 import unittest
 
+import pyarrow
+import pyarrow.parquet
 from cli_case import SOURCE, Case
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -87,6 +89,40 @@ class Inspect(Case):
             self.assertEqual(answers, {"chosen": ["Yes</s>"], "rejected": ["No!</s>"]})
             self.assertIn("rejected answer, ", text)
 
+    def test_every_kind_of_file_gives_the_same_batches(self):
+        tokenizer = self.chat_tokenizer("{{ tools | tojson }}" + TEMPLATE)
+        tools = [{"name": "add", "parameters": {"x": "int"}}]
+        chats, pairs = [], []
+        for i in range(8):
+            system = {"role": "system", "content": f"S{i}"}
+            user = {"role": "user", "content": "ü" * i}
+            good, bad = ({"role": "assistant", "content": text} for text in (f"{i}漢", "no"))
+            chats.append({"messages": [system, user, good], "tools": tools})
+            pairs.append({"prompt": [system, user], "chosen": [good], "rejected": [bad]})
+        for strategy, rows in (
+            ("{sft: {}}", chats),
+            ("{dpo: {max_prompt_length: 150}}", pairs),
+            ("{orpo: {max_prompt_length: 150, implementation: trl}}", pairs),
+        ):
+            table = pyarrow.Table.from_pylist(rows)
+            with pyarrow.ipc.new_stream(self.dir / "rows.arrow", table.schema) as writer:
+                writer.write_table(table, max_chunksize=3)
+            pyarrow.parquet.write_table(table, self.dir / "rows.parquet", row_group_size=3)
+            (self.dir / "rows.json").write_text(json.dumps(rows))
+            self.records(rows, "rows.jsonl")
+            batches = {}
+            for kind in ("jsonl", "json", "arrow", "parquet"):
+                result = self.trellis(
+                    *("data", "inspect", *SHARED, f"model_alignment_strategy={strategy}"),
+                    *(tokenizer, f"data.train_dir={self.dir / 'rows'}.{kind}", "--json"),
+                    *("--rows=100", "--step=1", "model.encoder_seq_length=200"),
+                )
+                self.assertEqual(result.returncode, 0, result.stderr)
+                batches[kind] = json.loads(result.stdout)["rows"]
+            self.assertIn("漢", json.dumps(batches["jsonl"], ensure_ascii=False))
+            for kind, batch in batches.items():
+                self.assertEqual(batch, batches["jsonl"], (strategy, kind))
+
     def test_mistakes_name_file_and_record(self):
         def fails(strategy, rows, *texts):
             args = [*SHARED, f"model_alignment_strategy={strategy}", self.records(rows), *more]
@@ -100,6 +136,8 @@ class Inspect(Case):
         for packing in ("true", "false"):
             strategy = f"{{sft: {{packing: {packing}}}}}"
             fails(strategy, [long] * 4, "data.jsonl:", "shorten the prompt")
+        some = [{"messages": [{"role": "assistant", "content": "x"}]}] * 4
+        fails("{sft: {}}", some, "data.jsonl:", "data.tokenizer has no chat template")
         more = [self.chat_tokenizer("{% for m in messages %}")]
         chats = [{"messages": [{"role": "assistant", "content": "x"}]}] * 4
         fails("{sft: {}}", chats, "chat_template.jinja", "does not parse")

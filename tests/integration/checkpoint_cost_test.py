@@ -145,7 +145,7 @@ class Cost(Case):
         self.assertIn("nvme", says.stderr)
         again = ("--checkpoint-every", 2, "model.dist_ckpt_format=torch_dist")
         says = self.trellis("simulate", QUICKSTART, *again, returncode=2)
-        self.assertIn("writing a checkpoint a second time is not modelled", says.stderr)
+        self.assertIn("writing a checkpoint in a second form is not modelled", says.stderr)
         says = self.trellis("simulate", QUICKSTART, "--checkpoint-storage", "s3", returncode=2)
         self.assertIn("how often", says.stderr)
         other = ["--set", "storage.capacity=1 TiB"]

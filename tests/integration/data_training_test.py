@@ -274,5 +274,113 @@ class JsonLines(Case):
         self.assertLessEqual({tuple(row) for row in self.batch(data, 0)}, samples)
 
 
+class PreTokenised(Case):
+    """`trellis data build --format arrow`: what `datasets` reads of it, and what training does."""
+
+    EOS = 256  # of the byte-level tokenizer
+    ARROW = ["data.tokenizer=null", "model.vocab_size=264"]
+
+    def load(self, name):
+        import datasets
+
+        rows = datasets.load_from_disk(str(self.dir / name))
+        self.assertEqual(rows.features["input_ids"].feature.dtype, "int32")
+        return rows.to_dict()
+
+    def build(self, *args, output, length=SEQUENCE):
+        return self.trellis(
+            *("data", "build", *args, "--format", "arrow", "--sequence-length", length),
+            *("--output", output),
+        )
+
+    def test_text_is_cut_into_rows_of_which_every_token_is_a_label(self):
+        texts = documents(7, 1200)
+        (self.dir / "text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+        said = [self.build("text.jsonl", "--workers", w, output=f"rows{w}") for w in (1, 3)]
+        stream = [token for text in texts for token in (*text.encode(), self.EOS)]
+        count = len(stream) // SEQUENCE
+        rows = [stream[i * SEQUENCE : (i + 1) * SEQUENCE] for i in range(count)]
+        expected = {
+            "input_ids": rows,
+            "attention_mask": [[1] * SEQUENCE] * count,
+            "labels": rows,
+        }
+        self.assertEqual(self.load("rows1"), expected)
+        self.assertIn(f"{count} rows of {SEQUENCE} tokens from 1200 documents", said[0])
+        for file in (self.dir / "rows1").iterdir():
+            self.assertEqual(file.read_bytes(), (self.dir / "rows3" / file.name).read_bytes())
+        self.expect_equal_losses(["data.train_dir=rows1", *self.ARROW])
+
+    def test_records_train_as_the_file_they_came_from(self):
+        random = np.random.default_rng(9)
+        texts = [
+            tuple("".join(random.choice([*"abcä"], random.integers(1, 7))) for _ in range(2))
+            for _ in range(6 * BATCH)
+        ]
+        (self.dir / "records.jsonl").write_text(
+            "".join(json.dumps(dict(zip(("input", "output"), t))) + "\n" for t in texts)
+        )
+        self.build("records.jsonl", "--records", output="rows")
+        self.build("records.jsonl", "--records", "--truncation-mode", "keep_end", output="rows")
+        rows = self.load("rows")
+        for i, (prompt, answer) in enumerate(texts):
+            prompt, answer = list(prompt.encode()), [*answer.encode(), self.EOS]
+            cut = max(len(prompt) + len(answer) - SEQUENCE, 0)
+            ids, labels = (prompt + answer)[cut:], ([-100] * len(prompt) + answer)[cut:]
+            padding = SEQUENCE - len(ids)
+            self.assertEqual(rows["input_ids"][i], ids + [self.EOS] * padding)
+            self.assertEqual(rows["attention_mask"][i], [1] * len(ids) + [0] * padding)
+            self.assertEqual(rows["labels"][i], labels + [-100] * padding)
+        sft = [
+            *("data.train_dir=records.jsonl", "data.shuffle=false", "model.vocab_size=264"),
+            "model_alignment_strategy={sft: {truncation_mode: keep_end}}",
+        ]
+        losses = {}
+        for name, data in (("records", sft), ("rows", ["data.train_dir=rows", *self.ARROW])):
+            layout = "one rank" if name == "records" else "TP 2 × DP 2"
+            losses[name] = [row["loss"] for row in self.train(data, layout)]
+        np.testing.assert_allclose(losses["rows"], losses["records"], rtol=2e-5)
+
+    def test_mistakes_leave_what_was_there(self):
+        def fails(*args, texts):
+            result = subprocess.run(
+                [TRELLIS, "data", "build", *map(str, args)],
+                capture_output=True,
+                text=True,
+                cwd=self.dir,
+                timeout=60,
+            )
+            self.assertEqual(result.returncode, 2, result.stdout)
+            for text in texts:
+                self.assertIn(text, result.stderr)
+
+        good = self.dir / "good.jsonl"
+        good.write_text(json.dumps({"input": "a", "output": "b"}) + "\n")
+        self.build(good, "--records", output="rows")
+        before = self.load("rows")
+        arrow = ["--format", "arrow", "--sequence-length", SEQUENCE, "--output"]
+        bad = self.dir / "bad.jsonl"
+        bad.write_text(good.read_text() + json.dumps({"input": "a"}) + "\n")
+        fails(bad, "--records", *arrow, "rows", texts=["bad.jsonl:2", "`output`"])
+        self.assertEqual(self.load("rows"), before)
+        fails(bad, "--records", *arrow, "none", texts=["bad.jsonl:2"])
+        self.assertFalse((self.dir / "none").exists())
+        (self.dir / "short.txt").write_text("x")
+        fails("short.txt", *arrow, "none", texts=["2 tokens", "one row of --sequence-length"])
+        fails(good, *arrow, ".", texts=["the folder holds", "name another folder"])
+        fails("rows", "--output", "x", texts=["input: rows: this is a data set of tokens"])
+        result = subprocess.run(
+            list(map(str, [TRELLIS, "train", *self.config(["data.train_dir=rows"])])),
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=60,
+        )
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("data.train_dir: rows: this is a data set of tokens", result.stderr)
+        fails(good, "--format", "arrow", "--output", "x", texts=["--sequence-length: missing"])
+        fails(good, "--records", "--output", "x", texts=["--records", "add --format arrow"])
+
+
 if __name__ == "__main__":
     sys.exit(unittest.main(verbosity=2))

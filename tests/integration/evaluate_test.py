@@ -252,17 +252,37 @@ class Llama(EvaluateCase):
         self.assertAlmostEqual(result["exact_match"], 1 / len(RECORDS))
         self.assertNotIn("loss", result)
 
-    def test_the_device_gives_the_same_answers(self):
-        _, on_cpu = self.evaluate("--answers=answers.json", "--max-new-tokens=8", "--limit=2")
-        _, on_neuron = self.evaluate(
-            "--answers=answers.json",
-            "--max-new-tokens=8",
-            "--limit=2",
-            "--device=neuron",
-            layout=LAYOUTS["TP2 SP"],
-        )
+    def test_the_device_gives_the_same_answers_with_their_times(self):
+        some = ("--answers=answers.json", "--max-new-tokens=8", "--limit=2")
+        numbers, on_cpu = self.evaluate(*some)
+        self.assertNotIn("simulated", numbers)
+        neuron, two = "--device=neuron", dict(layout=LAYOUTS["TP2 SP"])
+        numbers, on_neuron = self.evaluate(*some, neuron, **two)
         self.assertEqual(on_cpu, on_neuron)
         self.assertEqual(len(on_cpu), 2)
+        loss, answers = (numbers["simulated"][key] for key in ("loss", "answers"))
+        longest = max(len(row["input"]) for row in RECORDS[:2])
+        alone = self.trellis(
+            *("simulate", self.config(**LAYOUTS["TP2 SP"]), "--generate", "--json", "--batch=2"),
+            *(f"--prompt-tokens={longest}", "--max-new-tokens=8"),
+        )
+        self.assertEqual(answers, json.loads(alone.stdout))
+        self.assertEqual((loss["batch"], loss["forward_passes"], loss["data_parallel"]), (2, 1, 1))
+        self.assertIn("no published times", loss["exploratory"])
+        step = json.loads(self.trellis("simulate", self.config(**ONE), "--json").stdout)
+        self.assertLess(loss["forward_pass_ms"], step["simulated"]["step_time_ms"])
+        # A larger batch takes longer, and fewer passes; stages are passed one after the other.
+        larger, _ = self.evaluate(neuron, "--batch=4", **two)
+        self.assertEqual(larger["simulated"].keys(), {"loss"})
+        self.assertEqual(larger["simulated"]["loss"]["forward_passes"], 2)
+        self.assertGreater(larger["simulated"]["loss"]["forward_pass_ms"], loss["forward_pass_ms"])
+        one, _ = self.evaluate(neuron, "--answers=answers.json", "--max-new-tokens=1")
+        self.assertNotIn("time_per_output_token_ms", one["simulated"]["answers"])
+        stages = self.trellis(
+            *("evaluate", self.config(**LAYOUTS["TP2 PP2 DP2"]), "--data=held_out.jsonl"),
+            *("--checkpoint=base", neuron),
+        )
+        self.assertRegex(stages.stdout, r"Simulated loss: 2 × \d.* ms, forward passes of batch 2 ×")
 
     def test_a_trained_run_is_evaluated(self):
         (self.dir / "unused.jsonl").write_text((self.dir / "held_out.jsonl").read_text() * 3)

@@ -290,6 +290,21 @@ class Nemo(ImportCase):
             keys = ("model.moe.router_aux_loss_coef", "model.moe.output_router_logits")
             self.assertEqual(tuple(settings.get(key) for key in keys), expected, balancing)
 
+    def test_torch_dist_is_saved_where_it_can_be(self):
+        for kind, experts, expected in (
+            ("torch_dist", "null", "torch_dist"),
+            ('"torch_dist"', "null", "torch_dist"),
+            ("torch_dist", "8", None),
+            ("zarr", "null", None),
+        ):
+            rows = {
+                "model.num_moe_experts": experts,
+                "model.dist_ckpt_format": kind,
+            }
+            document, _ = self.imported(self.write(nested(rows)), "--from", "nemo")
+            settings = document["settings"]
+            self.assertEqual(settings.get("model.dist_ckpt_format"), expected, (kind, experts))
+
     def test_an_empty_precision_is_no_mode(self):
         document, _ = self.imported(
             self.write(nested({"trainer.precision": '""'})), "--from", "nemo"

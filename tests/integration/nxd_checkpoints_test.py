@@ -391,6 +391,26 @@ class LegacyNxd(Case):
         error = self.convert(folder, returncode=2).stderr
         self.assertIn("optim.dp_rank_01.tp_rank_00: is missing", error)
 
+    def test_states_that_pipeline_ranks_wrote_over_each_other_are_not_read(self):
+        folder, weights = self.legacy(xser=False)
+        states = {"exp_avg": whole_weights(2), "exp_avg_sq": whole_weights(3)}
+        for tp in range(TP):
+            for dp in range(DP):
+                state = optimizer_state(states, tp, PP - 1, dp, 5)
+                save(folder / f"optim.dp_rank_{dp:02d}.tp_rank_{tp:02d}", state, xser=False)
+        said = self.convert(folder, *ONE_RANK, returncode=2).stderr
+        self.assertIn("of all pipeline ranks one name", said)
+        self.assertIn("optimizer.state.exp_avg.model.norm.weight", said)
+        self.convert(folder, "--weights-only", *ONE_RANK)
+        self.check(weights)
+        error = self.trellis(
+            *("train", QUICKSTART, *OURS, "--device", "cpu", *ONE_RANK),
+            f"exp_manager.resume_from_checkpoint={folder}",
+            f"exp_manager.explicit_log_dir={self.dir / 'run'}",
+            returncode=2,
+        ).stderr
+        self.assertIn("without optimizer states", error)
+
     def test_a_training_goes_on_with_states_next_to_the_weights(self):
         """Of torch's optimizer, in the dict that save() got."""
         folder, weights = self.legacy(xser=False)

@@ -150,6 +150,43 @@ class S3(unittest.TestCase):
         self.assertEqual([key for key in self.objects("") if "-unfinished" in key], [])
         self.assertGreater(len(self.failed), 20)
 
+    def test_a_second_run_is_refused_while_the_first_one_lives(self):
+        self.proxy.share = 0
+        saving = self.saving("both", every=1000)
+        first = subprocess.Popen(
+            list(map(str, (TRELLIS, *self.training("a", *saving, "trainer.max_steps=1000000")))),
+            cwd=self.dir,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(first.kill)
+
+        def leases():
+            keys = self.objects("both/.trellis.lease/")
+            return [key for key in keys if not key.endswith("/")]
+
+        while not leases():
+            self.assertIsNone(first.poll(), "it ended")
+            time.sleep(0.05)
+        second = subprocess.run(
+            list(map(str, (TRELLIS, *self.training("b", *saving)))),
+            capture_output=True,
+            text=True,
+            cwd=self.dir,
+            timeout=100,
+        )
+        self.assertEqual(second.returncode, 2, second.stderr)
+        self.assertIn("another process saves there now: process ", second.stderr)
+        self.assertIn(f"exp_manager.explicit_log_dir={self.dir / 'a'}", second.stderr)
+        first.kill()
+        first.wait()
+        self.assertEqual(len(leases()), 1)
+        start = time.monotonic()
+        self.trellis(*self.training("b", *saving))
+        self.assertLess(time.monotonic() - start, 50, "a process that has ended is not waited for")
+        self.assertEqual(leases(), [])
+        self.assertEqual([each["step"] for each in self.complete("both")], [STEPS])
+
     def test_a_stop_after_any_change_leaves_the_last_complete_checkpoint(self):
         """What the bucket holds after each upload and deletion of a training is what a process
         that ends there leaves."""

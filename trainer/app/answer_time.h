@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,18 +12,18 @@
 
 namespace trellis::trainer {
 
-/// A batch of answers, by its sizes alone. REQUIRES: at least two new tokens, of which decoding
-/// reads the first.
+/// A batch of answers, by its sizes alone.
 struct AnswerSizes {
   std::int64_t batch = 1;           ///< prompts that each data-parallel rank reads together
   std::int64_t prompt_tokens = 1;   ///< of the longest prompt
-  std::int64_t max_new_tokens = 2;  ///< of an answer
+  std::int64_t max_new_tokens = 2;  ///< of an answer; at least 1
 };
 
 /// The two passes of the Generator, as the machine model times them.
 struct AnswerTime {
-  double prefill_ms = 0, decode_ms = 0;  ///< until a token is read on the host
-  std::int64_t cached_tokens = 0;  ///< places of a row in the cache, all of which decode reads
+  double prefill_ms = 0;            ///< until a token is read on the host
+  std::optional<double> decode_ms;  ///< the same; none: answers of one token
+  std::int64_t cached_tokens = 0;   ///< places of a row in the cache, all of which decode reads
   std::int64_t weight_bytes = 0, cache_bytes = 0;  ///< of the rank that has most
   std::vector<std::string> estimated;              ///< operators without a lowering
 };

@@ -7,6 +7,8 @@
 
 namespace trellis::trainer {
 
+struct BuildRequest;
+
 /// What `trellis data inspect CONFIG` was asked for. Plain data: the program hands it to
 /// libtrellis_trainer.so.
 struct DataInspectRequest {
@@ -25,3 +27,7 @@ struct DataInspectRequest {
 /// Prints what the rank reads in the step, decoded; returns the exit code; throws nothing.
 extern "C" int trellis_data_inspect(const trellis::trainer::DataInspectRequest* request);
 using trellis_data_inspect_fn = int (*)(const trellis::trainer::DataInspectRequest*);
+
+/// `trellis data build --format arrow`: builds, prints, returns the exit code; throws nothing.
+extern "C" int trellis_data_build(const trellis::trainer::BuildRequest* request);
+using trellis_data_build_fn = int (*)(const trellis::trainer::BuildRequest*);

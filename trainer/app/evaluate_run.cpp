@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/escape.h"
 #include "base/host_memory.h"
+#include "trainer/app/evaluation_time.h"
 #include "trainer/app/guarded.h"
 #include "trainer/app/host_need.h"
 #include "trainer/app/load_device.h"
@@ -31,7 +33,8 @@ json to_json(const std::vector<ModelAnswer>& answers) {
   return list;
 }
 
-json to_json(const EvaluateRequest& request, const EvaluationResult& result) {
+json to_json(const EvaluateRequest& request, const EvaluationResult& result,
+             const RunConfig& config, const std::optional<EvaluationTime>& time) {
   json document = {{"schema", "trellis.evaluate/1"},
                    {"weights", result.weights},
                    {"data", request.data},
@@ -47,6 +50,7 @@ json to_json(const EvaluateRequest& request, const EvaluationResult& result) {
                          {"rouge2", result.rouge->rouge2},
                          {"rougeL", result.rouge->rouge_l}};
   if (!request.answers.empty()) document["answers"] = request.answers;
+  if (time) document["simulated"] = to_json(*time, config);
   return document;
 }
 
@@ -66,7 +70,7 @@ void print(const EvaluateRequest& request, const EvaluationResult& result, doubl
   std::cout << std::flush;
 }
 
-runtime::WorldOptions world_of(const EvaluateRequest& request, RunConfig& config) {
+DeviceChoice device_of(const EvaluateRequest& request, RunConfig& config) {
   DeviceChoice device = device_choice(request);
   device.nodes = config.trainer.num_nodes;
   device.record = false;
@@ -75,28 +79,35 @@ runtime::WorldOptions world_of(const EvaluateRequest& request, RunConfig& config
     const HostMemory memory = available_host_memory();
     check_host_memory_of_weights(config, memory.available_bytes, memory.limit);
   }
-  return world_on(device, config, request.host_threads);
+  return device;
 }
 
 int run(const EvaluateRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   Activity activity("reading configuration, checkpoint and data");
   RunConfig config = evaluation_config(request);
-  const runtime::WorldOptions world = world_of(request, config);
+  const DeviceChoice device = device_of(request, config);
   std::string counted;
   const auto progress = [&](const std::string& what, std::int64_t done, std::int64_t of) {
     if (what != counted) activity.now(what);
     counted = what;
     activity.count(done, of);
   };
-  const EvaluationResult result = evaluate(request, config, world, progress);
+  const EvaluationResult result =
+      evaluate(request, config, world_on(device, config, request.host_threads), progress);
   if (!request.answers.empty()) request.answered(to_json(result.answers).dump(1) + "\n");
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::optional<EvaluationTime> time;
+  if (is_emulated(device)) {
+    activity.now("simulating the passes");
+    time = time_evaluation(device, config, request, result);
+  }
   if (request.json) {
-    std::cout << to_json(request, result).dump(1) << std::endl;
+    std::cout << to_json(request, result, config, time).dump(1) << std::endl;
   } else {
     print(request, result, seconds);
+    if (time) std::cout << to_text(*time, config) << std::flush;
   }
   return static_cast<int>(ExitCode::kOk);
 }

@@ -67,8 +67,8 @@ PlannedSaves::PlannedSaves(const RunRequest& request, const RunConfig& config,
       cores_(static_cast<std::size_t>(config.world_size())) {
   if (config.model.dist_ckpt.format == "torch_dist")
     throw ConfigError(
-        "model.dist_ckpt_format: torch_dist: the time of writing a checkpoint a second time is not "
-        "modelled: expected null with --checkpoint-every and --checkpoint-storage");
+        "model.dist_ckpt_format: torch_dist: the time of writing a checkpoint in a second form is "
+        "not modelled: expected null with --checkpoint-every and --checkpoint-storage");
   settings_.storage =
       request.checkpoint_storage.empty() ? kDefaultStorage : request.checkpoint_storage;
   storage_ = sim::load_storage(settings_.storage, system_, overrides.storage);

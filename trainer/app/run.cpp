@@ -43,6 +43,7 @@
 #include "trainer/app/run_facts.h"
 #include "trainer/app/run_request.h"
 #include "trainer/app/stop_on_signal.h"
+#include "trainer/checkpoint/storage/lease.h"
 #include "trainer/checkpoint/training/run_checkpoints.h"
 #include "trainer/config/run_config.h"
 #include "trainer/config/routing_trace.h"
@@ -342,13 +343,20 @@ class Run {
     const CheckpointSection& section = config_.exp_manager.checkpoints;
     if (request_.shape_only || !checkpoint::needs_checkpoints(config_, resume)) return;
     const std::string folder = checkpoint_folder(directory_);
-    if (is_first() && section.create && !section.dirpath.empty() && !folder.starts_with("s3://")) {
-      std::filesystem::create_directories(folder);
-      checkpoint_lock_.emplace(
-          folder, "choose another place with exp_manager.checkpoint_callback_params.dirpath");
-    }
+    if (is_first() && section.create && !section.dirpath.empty()) lock_checkpoints(folder);
     checkpoints_ = std::make_unique<checkpoint::RunCheckpoints>(config_, folder, std::move(resume),
                                                                 link_.get());
+    if (lease_) checkpoints_->set_before_save([this] { lease_->check(); });
+  }
+
+  void lock_checkpoints(const std::string& folder) {
+    const char* advice = "choose another place with exp_manager.checkpoint_callback_params.dirpath";
+    if (folder.starts_with("s3://")) {
+      lease_.emplace(checkpoint::open_storage(folder), advice);
+      return;
+    }
+    std::filesystem::create_directories(folder);
+    checkpoint_lock_.emplace(folder, advice);
   }
 
   void refuse_without_memory() const {
@@ -547,6 +555,7 @@ class Run {
   std::filesystem::path directory_;
   std::optional<RunLock> lock_;             ///< of directory_
   std::optional<RunLock> checkpoint_lock_;  ///< of checkpoint_callback_params.dirpath
+  std::optional<checkpoint::Lease> lease_;  ///< of the same in S3
   std::optional<FaultPlan> faults_;
   std::unique_ptr<checkpoint::RunCheckpoints> checkpoints_;  ///< null: none are saved or loaded
   std::optional<PlannedSaves> planned_saves_;                ///< of a simulated run

@@ -208,7 +208,7 @@ constexpr KeyGroup kGroups[] = {
      "skip_nan_grad"},
     {"model", kSupported, "", "", "", kNxdt, &list_dist_ckpt_keys},
     {"model", kNeutral, "dist_ckpt_torch_dist_multiproc", "null",
-     "one thread writes files of torch_dist, of 4 GiB at most"},
+     "each rank writes one file of weights and one of states, of 4 GiB at most"},
     {"model", kNeutral, "dist_ckpt_parallel_load", "true|null",
      "each file is read by one rank of a process, and the others take it from there"},
     {"model", kNeutral, "dist_ckpt_parallel_dist_opt", "true|null",

@@ -129,8 +129,8 @@ std::string progress_line(const BuildResult& result, Clock::time_point start) {
   return text;
 }
 
-void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& result,
-                     const std::function<void(const std::string&)>& progress) {
+void write_documents(Line& line, const std::function<void(const std::vector<std::int32_t>&)>& add,
+                     BuildResult& result, const std::function<void(const std::string&)>& progress) {
   const Clock::time_point start = Clock::now();
   Clock::time_point reported = start;
   while (const auto document = line.next()) {
@@ -138,8 +138,7 @@ void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& re
       if (result.skipped++ == 0) result.first_skipped = document->file;
       continue;
     }
-    builder.add_item(document->ids);
-    builder.end_document();
+    add(document->ids);
     ++result.documents;
     result.bytes += static_cast<std::int64_t>(document->text.size());
     result.tokens += static_cast<std::int64_t>(document->ids.size());
@@ -153,8 +152,9 @@ void write_documents(Line& line, IndexedDatasetBuilder& builder, BuildResult& re
 
 }  // namespace
 
-BuildResult build_dataset(const BuildRequest& request,
-                          const std::function<void(const std::string&)>& progress) {
+BuildResult tokenize_documents(const BuildRequest& request,
+                               const std::function<void(const std::vector<std::int32_t>&)>& add,
+                               const std::function<void(const std::string&)>& progress) {
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   for (int i = 0; i < request.workers; ++i) tokenizers.push_back(make_tokenizer(request.tokenizer));
   if (request.append_eod && !tokenizers[0]->eos_id()) {
@@ -164,9 +164,6 @@ BuildResult build_dataset(const BuildRequest& request,
   }
   BuildResult result;
   result.vocab_size = tokenizers[0]->vocab_size();
-  const TokenType type = token_type_for(result.vocab_size);
-  result.type = name_of(type);
-  IndexedDatasetBuilder builder(request.output, type);
   Line line;
   std::vector<std::jthread> threads;
   threads.emplace_back([&] { read_documents(request, line); });
@@ -174,7 +171,7 @@ BuildResult build_dataset(const BuildRequest& request,
     threads.emplace_back(
         [&request, &line, &tokenizer] { encode_documents(request, *tokenizer, line); });
   try {
-    write_documents(line, builder, result, progress);
+    write_documents(line, add, result, progress);
   } catch (...) {
     line.fail(std::current_exception());
     throw;
@@ -186,6 +183,19 @@ BuildResult build_dataset(const BuildRequest& request,
                                  " are empty or no text, such as " + result.first_skipped
                            : ""));
   }
+  return result;
+}
+
+BuildResult build_dataset(const BuildRequest& request,
+                          const std::function<void(const std::string&)>& progress) {
+  const TokenType type = token_type_for(make_tokenizer(request.tokenizer)->vocab_size());
+  IndexedDatasetBuilder builder(request.output, type);
+  const auto add = [&](const std::vector<std::int32_t>& ids) {
+    builder.add_item(ids);
+    builder.end_document();
+  };
+  BuildResult result = tokenize_documents(request, add, progress);
+  result.type = name_of(type);
   builder.finalize();
   return result;
 }

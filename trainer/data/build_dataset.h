@@ -20,6 +20,9 @@ struct BuildRequest {
   std::string json_key = kJsonTextKey;
   bool append_eod = true;  ///< end each document with the tokenizer's end-of-sequence token
   int workers = 1;         ///< the result does not depend on it
+  std::int64_t sequence_length = 0;  ///< of the rows of build_hf_dataset()
+  bool records = false;              ///< build_hf_dataset(): a row is a record of fine-tuning
+  bool keep_end = false;  ///< of a record that is longer than a row, rather than its start
 };
 
 struct BuildResult {
@@ -29,8 +32,14 @@ struct BuildResult {
   std::string first_skipped;
 };
 
-/// Tokenises documents on worker threads and writes them in their order. `progress` gets a line now
-/// and then. Throws ConfigError for bad input, and leaves no file then.
+/// Tokenises documents on worker threads and gives them to `add` in their order. `progress` gets a
+/// line now and then. Throws ConfigError for bad input.
+BuildResult tokenize_documents(const BuildRequest& request,
+                               const std::function<void(const std::vector<std::int32_t>&)>& add,
+                               const std::function<void(const std::string&)>& progress);
+
+/// Writes them as PREFIX.bin and PREFIX.idx. Throws ConfigError for bad input, and leaves no file
+/// then.
 BuildResult build_dataset(const BuildRequest& request,
                           const std::function<void(const std::string&)>& progress);
 

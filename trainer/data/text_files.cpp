@@ -42,6 +42,18 @@ void check_exists(const fs::path& path, const std::string& key) {
   if (error) cannot_read(path, error.message(), key);
 }
 
+/// The notes of such a folder would be taken for text.
+void refuse_data_set(const fs::path& folder, const std::string& key) {
+  std::error_code ignored;
+  if (!fs::exists(folder / "state.json", ignored) ||
+      !fs::exists(folder / "dataset_info.json", ignored))
+    return;
+  throw ConfigError(key + ": " + folder.string() +
+                    ": this is a data set of tokens that datasets' save_to_disk wrote, and no "
+                    "text: expected model_source: hf and data.tokenizer: null for it, or a folder "
+                    "of text");
+}
+
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 /// Regular files below `directory`, sorted by path. `extension`: "" = every file.
@@ -194,6 +206,7 @@ bool is_text(std::string_view bytes) {
 
 std::vector<fs::path> list_text_files(const fs::path& path, const std::string& key) {
   check_exists(path, key);
+  refuse_data_set(path, key);
   std::error_code ignored;
   return fs::is_directory(path, ignored) ? list_files(path, "", key) : std::vector<fs::path>{path};
 }
@@ -206,6 +219,7 @@ void for_each_document(const fs::path& file, const std::string& json_key,
 
 TextFiles read_text_files(const fs::path& path, const std::string& key) {
   check_exists(path, key);
+  refuse_data_set(path, key);
   TextFiles files;
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {

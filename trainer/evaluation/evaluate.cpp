@@ -144,6 +144,7 @@ class RankEvaluation {
       const std::vector<Prompt> prompts = questions(first, found);
       const auto ids = generator.generate(prompts, options);
       for (std::size_t row = 0; writes && row < found.size(); ++row) {
+        found[row].prompt_tokens = std::ssize(prompts[row].ids);
         found[row].ids = ids[row];
         found[row].prediction = text_of(*tokenizer, ids[row]);
         answers[static_cast<std::size_t>(first) + row] = std::move(found[row]);
@@ -165,7 +166,7 @@ class RankEvaluation {
                           ", so that an answer fits into model.encoder_seq_length; shorten it, or "
                           "leave the record out");
       prompts.push_back({i, {question.ids.begin(), question.ids.end()}});
-      answers.push_back({std::move(question.prompt), "", std::move(question.answer), {}});
+      answers.push_back({std::move(question.prompt), "", std::move(question.answer), 0, {}});
     }
     return prompts;
   }
@@ -241,6 +242,7 @@ EvaluationResult evaluate(
   result.weights = checkpoint::address_of(*weights);
   if (adapter) result.weights += " with the adapters of " + adapter->address();
   result.num_records = records.count;
+  result.batch = records.batch;
   if (generates(request)) result.answers.resize(static_cast<std::size_t>(records.count));
   runtime::run_ranks(world, [&](runtime::RankContext& rank) {
     RankEvaluation evaluation(request, config, records, rank);
@@ -259,6 +261,8 @@ EvaluationResult evaluate(
     }
     if (generates(request)) evaluation.answer(result.answers, counter("answers to records"));
   });
+  for (const ModelAnswer& answer : result.answers)
+    result.prompt_tokens = std::max(result.prompt_tokens, answer.prompt_tokens);
   judge(request, result);
   return result;
 }

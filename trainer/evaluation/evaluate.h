@@ -16,12 +16,15 @@ namespace trellis::trainer {
 /// A record that the model answered.
 struct ModelAnswer {
   std::string prompt, prediction, label;
+  std::int64_t prompt_tokens = 0;
   std::vector<std::int64_t> ids;  ///< of the prediction, with the token that ended it
 };
 
 struct EvaluationResult {
   std::string weights;  ///< where they come from
   std::int64_t num_records = 0;
+  std::int64_t batch = 0;             ///< records that a data-parallel rank reads together
+  std::int64_t prompt_tokens = 0;     ///< of the longest prompt that was answered
   std::optional<double> loss;         ///< nats per token, mean over the tokens of answers
   std::int64_t loss_tokens = 0;       ///< of answers, that the loss is the mean over
   std::vector<ModelAnswer> answers;   ///< by record; empty when nothing asked for them

@@ -320,25 +320,36 @@ TEST(Strictness, EachModeDoesWhatItSays) {
   EXPECT_EQ(load_strictness("return_all").missing, LoadStrictness::Action::kReturn);
 }
 
-/// Threads that wrote files of ranks.
-std::set<std::thread::id> writers_of(const RunConfig& config) {
-  const TemporaryDirectory folder;
+/// Threads that wrote files of ranks, and what they wrote.
+struct Save {
   std::set<std::thread::id> writers;
+  std::map<std::string, std::string> files;
+};
+
+Save save_of(const RunConfig& config) {
+  const TemporaryDirectory folder;
+  Save save;
   (void)train(config, folder.path(), [&](RunCheckpoints& checkpoints) {
     checkpoints.storage().faults().set_hook([&](const FaultPoint& point) {
       if (point.path.find("_rank_") != std::string::npos)
-        writers.insert(std::this_thread::get_id());
+        save.writers.insert(std::this_thread::get_id());
     });
   });
-  return writers;
+  save.files = files_of(checkpoint_of(config, folder.path(), 1));
+  save.files.erase("user_content.pt");  // has the configuration
+  save.files.erase("manifest.json");    // has the hash of that
+  return save;
 }
 
 TEST(SaveOptions, ParallelSaveSharesFilesOut) {
   RunConfig config = saving({{1, 1, 4, false, false}}, 1, 1);
   config.exp_manager.checkpoints.save_xser = true;
-  EXPECT_EQ(writers_of(config).size(), 4U);
+  const Save shared = save_of(config);
+  EXPECT_EQ(shared.writers.size(), 4U);
   config.model.dist_ckpt.parallel_save = false;
-  EXPECT_EQ(writers_of(config).size(), 1U);
+  const Save plain = save_of(config);
+  EXPECT_EQ(plain.writers.size(), 1U);
+  EXPECT_EQ(shared.files, plain.files);
 }
 
 TEST(SaveOptions, CopiesOfAnAsynchronousSaveStayInTheirBuffer) {
@@ -395,6 +406,42 @@ TEST(SaveOptions, TorchDistThatIsNotWrittenCostsNeitherTheCheckpointNorTheTraini
       const fs::path saved = checkpoint_of(config, folder.path(), step);
       EXPECT_TRUE(fs::exists(saved / "done"));
       EXPECT_EQ(fs::exists(saved / "latest_checkpointed_iteration.txt"), step != failing);
+    }
+  }
+}
+
+/// Number of the writer in the name of a data file of torch_dist → bytes.
+std::multimap<int, std::uintmax_t> data_files(const fs::path& folder) {
+  std::multimap<int, std::uintmax_t> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".distcp")) files.emplace(std::stoi(name.substr(2)), entry.file_size());
+  }
+  return files;
+}
+
+TEST(SaveOptions, EveryRankWritesItsPartOfTorchDist) {
+  for (const std::size_t i : {1U, 2U, 4U, 5U, 8U, 9U, 10U}) {
+    SCOPED_TRACE(i);
+    const TemporaryDirectory folder;
+    RunConfig config = saving(spreads()[i], 1, 2);
+    config.model.dist_ckpt.format = "torch_dist";
+    config.exp_manager.checkpoints.async = i % 4 < 2;
+    (void)train(config, folder.path());
+    for (const int step : {1, 2}) {
+      const std::string saved = checkpoint_of(config, folder.path(), step);
+      const fs::path direct = fs::path(saved) / ("iter_000000" + std::to_string(step));
+      EXPECT_THAT(differences(saved, direct), ElementsAre());
+      const auto files = data_files(direct);
+      const int world = config.world_size();
+      for (int rank = 0; rank < world; ++rank) {
+        // Its states; of the weights the first one of a data-parallel group has the names.
+        const bool names_weights = rank / config.tp() % config.dp() == 0;
+        const int weights = names_weights ? config.dp() : 0;
+        const int states = config.distributed_strategy.zero1 ? 1 : weights;
+        EXPECT_EQ(files.count(rank), static_cast<std::size_t>(weights + states)) << rank;
+      }
+      EXPECT_EQ(files.count(world), 1U) << "objects";
     }
   }
 }

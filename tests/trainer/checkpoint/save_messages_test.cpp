@@ -55,6 +55,10 @@ TEST(SaveMessages, WhatWasWrittenReadsBack) {
       written.files[path] = {number(random, 1'000'000), "0123456789abcdef0123456789abcdef"};
       written.tensors.push_back(random_tensor(random, path));
     }
+    written.chunks.push_back({"decoder.layers.\"a\"",
+                              {.dtype = DType::kBFloat16, .shape = {4, 2, 3}},
+                              {{number(random, 4), 0, 0}, {1, 2, 3}, {"__0_1.distcp", 64, 900}}});
+    written.chunk_error = round % 3 == 0 ? "" : "disk on fire";
     written.error = round % 2 == 0 ? "" : "process 1: disk\nfull";
     EXPECT_EQ(Written::from_text(written.to_text()), written);
   }

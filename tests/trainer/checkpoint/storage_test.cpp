@@ -1,12 +1,18 @@
 #include "trainer/checkpoint/storage/storage.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +20,7 @@
 #include "base/error.h"
 #include "base/output_error.h"
 #include "tests/support/temporary_directory.h"
+#include "trainer/checkpoint/storage/lease.h"
 
 namespace trellis::checkpoint::storage_test {
 namespace {
@@ -206,6 +213,80 @@ TEST(Paths, UnfinishedNamesAreKnown) {
   EXPECT_FALSE(is_unfinished("model.pt"));
   EXPECT_FALSE(is_unfinished("a.trellis-unfinished-zz"));
   EXPECT_TRUE(is_unfinished("a/model.pt.trellis-unfinished-0123456789abcdef"));
+}
+
+struct LeaseTest : StorageTest {
+  static constexpr Lease::Times kTimes{std::chrono::milliseconds(20),
+                                       std::chrono::milliseconds(200)};
+  [[nodiscard]] std::vector<std::string> leases() const {
+    return storage->exists(Lease::kFolder) ? paths(storage->list(Lease::kFolder, false))
+                                           : std::vector<std::string>{};
+  }
+  void write_lease(const std::string& process) const {
+    storage->write_text(std::string(Lease::kFolder) + "/other", "7\n" + process + "\nprocess 8\n");
+  }
+};
+
+TEST_F(LeaseTest, ASecondRunIsRefusedWhileTheFirstLives) {
+  {
+    Lease first(storage, "", kTimes);
+    const std::string error = error_of([&] { Lease(storage, "go elsewhere", kTimes); });
+    EXPECT_THAT(error, HasSubstr("another process saves there now: process " +
+                                 std::to_string(::getpid()) + " on host"));
+    EXPECT_THAT(error, HasSubstr("go elsewhere"));
+    EXPECT_EQ(leases().size(), 1U);
+    first.check();
+  }
+  EXPECT_TRUE(leases().empty());
+  Lease(storage, "", kTimes).check();
+}
+
+TEST_F(LeaseTest, OfTwoThatBeginAtOnceAtMostOneHolds) {
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<int> holding = 0, most = 0;
+    const auto begin = [&] {
+      try {
+        const Lease lease(storage, "", kTimes);
+        most = std::max(most.load(), ++holding);
+        std::this_thread::sleep_for(kTimes.expired);
+        --holding;
+      } catch (const ConfigError&) {}
+    };
+    const std::jthread other(begin);
+    begin();
+    EXPECT_LE(most, 1);
+  }
+}
+
+TEST_F(LeaseTest, AProcessThatHasEndedHoldsNothing) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string own;
+  {
+    const Lease lease(storage, "", kTimes);
+    own = storage->read_text(leases().at(0));
+  }
+  std::istringstream lines(own);
+  std::string process;
+  std::getline(lines, process);
+  std::getline(lines, process);
+  // The number of a process that has ended was given to this one.
+  write_lease(process + "0");
+  constexpr Lease::Times kSlow{std::chrono::milliseconds(20), std::chrono::hours(1)};
+  Lease(storage, "", kSlow).check();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1));
+  // One of another host is waited for.
+  write_lease("boot pid:[1] 8 9");
+  const auto waited = std::chrono::steady_clock::now();
+  Lease(storage, "", kTimes).check();
+  EXPECT_GE(std::chrono::steady_clock::now() - waited, kTimes.expired);
+}
+
+TEST_F(LeaseTest, AFolderThatAnotherRunTookIsNotWrittenTo) {
+  Lease lease(storage, "", kTimes);
+  storage->remove_directory(Lease::kFolder);
+  std::this_thread::sleep_for(5 * kTimes.renewed);
+  EXPECT_THAT(error_of([&] { lease.check(); }), HasSubstr("another run took the folder"));
+  EXPECT_TRUE(leases().empty());
 }
 
 }  // namespace

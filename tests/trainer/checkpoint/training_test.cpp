@@ -145,6 +145,8 @@ TEST(Reshard, ExpertsMoveBetweenExpertParallelSizes) {
   const auto moves = [&](const RunConfig& from, std::initializer_list<RunConfig> targets) {
     const TemporaryDirectory folder;
     const TrainingRun whole = train(from, folder.path());
+    const fs::path saved = checkpoint_of(from, folder.path(), 2);
+    EXPECT_TRUE(fs::exists(saved / "model/dp_rank_00_ep_rank_01_tp_rank_00_pp_rank_00.pt"));
     for (const RunConfig& to : targets) {
       SCOPED_TRACE("EP " + std::to_string(from.ep()) + " to " + std::to_string(to.ep()));
       const TrainingRun got = train(resumed(to, folder.path(), 2), folder.path());
@@ -156,6 +158,27 @@ TEST(Reshard, ExpertsMoveBetweenExpertParallelSizes) {
   moves(mixture(wide, 8, "adamw"), {mixture(mixed, 2, "adamw"), mixture({}, 1, "adamw")});
   moves(mixture(staged, 4, "adamw"), {mixture(wide, 8, "adamw"), mixture(mixed, 2, "adamw")});
   moves(mixture(mixed, 2, "adafactor"), {mixture(staged, 4, "adafactor")});
+}
+
+TEST(Reshard, ContextParallelSizesMove) {
+  const auto config_for = [](Layout layout, int cp) {
+    RunConfig config = config_of({layout}, "fp64", 4);
+    config.trainer.devices = layout.world_size() * cp;
+    config.distributed_strategy.context_parallel_size = cp;
+    config.model.ring_attention = cp > 1;
+    config.exp_manager.checkpoints.every_n_train_steps = 2;
+    config.exp_manager.checkpoints.every_n_epochs = 0;
+    return config;
+  };
+  const RunConfig ring = config_for({2, 1, 2, true, true}, 2), one = config_for({}, 1),
+                  staged = config_for({1, 2, 1, false, true}, 4);
+  for (const auto& [from, to] : {std::pair(ring, one), std::pair(one, ring), {ring, staged}}) {
+    SCOPED_TRACE("CP " + std::to_string(from.cp()) + " to " + std::to_string(to.cp()));
+    const TemporaryDirectory folder;
+    const TrainingRun whole = train(from, folder.path());
+    const TrainingRun got = train(resumed(to, folder.path(), 2), folder.path());
+    EXPECT_LE(worst_difference(got.states.at(4), whole.states.at(4)), 1e-10);
+  }
 }
 
 TEST(Reshard, APaddedVocabularyIsStrippedOrFilledWithZeros) {

@@ -245,6 +245,9 @@ class Alignment(Case):
             long = {"input": "x" * 30, "output": "y"}
             fails([good, good, long], "data.jsonl:3", "has 32 tokens", "24", "keep_end", **more)
             fails([{"messages": [{"role": "user", "content": "x"}]}], "data.jsonl:1", **more)
+            for tools in ("[{", '{"a": 1}', 7):
+                chat = {"messages": [{"role": "assistant", "content": "x"}], "tools": tools}
+                fails([good, chat], "data.jsonl:2", "column tools: expected a list", **more)
             (self.dir / "cut.jsonl").write_text(json.dumps(good) + '\n\n{"input": \n')
             self.refused("cut.jsonl:3", "no JSON", **self.ask(self.dir / "cut.jsonl", **more))
         pair = {"prompt": "p", "chosen": "c"}

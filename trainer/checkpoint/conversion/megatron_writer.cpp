@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "trainer/checkpoint/containers/dcp.h"
-#include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/conversion/new_folder.h"
+#include "trainer/checkpoint/formats/megatron/megatron_folder.h"
 #include "trainer/checkpoint/formats/megatron/megatron_source.h"
 #include "trainer/checkpoint/sharding/state_keys.h"
 
@@ -76,9 +75,9 @@ class Writer {
     std::int64_t layers = 0;
     for (const MegatronWeight& weight : weights) layers = std::max(layers, weight.layer + 1);
     for (const MegatronWeight& weight : weights) write(state, weight, layers);
-    if (state.name.empty()) add_extra_states(weights, layers);
   }
   DcpMetadata finish() {
+    megatron::add_extra_states(metadata_, files_.next(0));
     files_.close();
     return std::move(metadata_);
   }
@@ -127,20 +126,6 @@ class Writer {
     }
     return parts;
   }
-  /// Empty states of modules that may have some in eight-bit training: Megatron-core asks for them.
-  void add_extra_states(const std::vector<MegatronWeight>& weights, std::int64_t layers) {
-    std::set<std::pair<std::string, std::int64_t>> modules;
-    for (const MegatronWeight& weight : weights) {
-      const std::size_t end = weight.key.find(".weight");
-      if (weight.layer >= 0 && end != std::string::npos)
-        modules.emplace(weight.key.substr(0, end), weight.layer);
-    }
-    for (const auto& [module, layer] : modules) {
-      const ShardedObject object{
-          megatron::kLayers + module + "._extra_state", {layers}, {layer}, {}};
-      metadata_.objects[object.unique_key()] = files_.next(0).add_object(Value::list({Value()}));
-    }
-  }
 
   const TensorSource& source_;
   TensorIndex index_;
@@ -148,61 +133,6 @@ class Writer {
   ByteProgress& done_;
   DcpMetadata metadata_;
 };
-
-std::int64_t rows_of(const ShapeOf& shapes, const std::string& end, std::size_t axis) {
-  for (const auto& [key, shape] : shapes) {
-    if (key.ends_with(end) && shape.size() > axis) return shape[axis];
-  }
-  return 0;
-}
-
-/// What Megatron-LM compares with its own arguments when it goes on.
-Value arguments_of(const std::vector<MegatronWeight>& weights,
-                   const megatron::AttentionSizes& attention) {
-  ShapeOf shapes;
-  std::int64_t layers = 0;
-  for (const MegatronWeight& weight : weights) {
-    shapes[weight.key] = weight.shape;
-    layers = std::max(layers, weight.layer + 1);
-  }
-  const std::int64_t hidden = rows_of(shapes, "word_embeddings.weight", 1);
-  const std::int64_t ffn = rows_of(shapes, "mlp.linear_fc2.weight", 1);
-  const bool has_positions = shapes.contains("embedding.position_embeddings.weight");
-  const bool has_output = shapes.contains("output_layer.weight");
-  return Value::instance(
-      "argparse.Namespace",
-      Value::dict({{"num_layers", layers},
-                   {"hidden_size", hidden},
-                   {"ffn_hidden_size", ffn},
-                   {"num_attention_heads", attention.heads},
-                   {"group_query_attention", Value(attention.groups() != attention.heads)},
-                   {"num_query_groups", attention.groups()},
-                   {"kv_channels", attention.heads > 0
-                                       ? rows_of(shapes, "linear_proj.weight", 1) / attention.heads
-                                       : std::int64_t{0}},
-                   {"padded_vocab_size", rows_of(shapes, "word_embeddings.weight", 0)},
-                   {"swiglu", Value(rows_of(shapes, "linear_fc1.weight", 0) == 2 * ffn)},
-                   {"add_position_embedding", Value(has_positions)},
-                   {"position_embedding_type", has_positions ? "learned_absolute" : "rope"},
-                   {"normalization",
-                    shapes.contains("decoder.final_layernorm.bias") ? "LayerNorm" : "RMSNorm"},
-                   {"untie_embeddings_and_output_weights", Value(has_output)},
-                   {"ckpt_format", "torch_dist"}}));
-}
-
-void write_common(const TensorSource& source, const Place& place,
-                  const std::vector<MegatronWeight>& weights,
-                  const megatron::AttentionSizes& attention) {
-  Value arguments = arguments_of(weights, attention);
-  const auto [step, samples] = source.point();
-  Value common = Value::dict({{"args", arguments},
-                              {"checkpoint_version", Value(3.0)},
-                              {"iteration", step},
-                              {"consumed_train_samples", samples},
-                              {"num_floating_point_operations_so_far", Value(0)}});
-  TorchFileWriter(place.storage->create(join_path(place.path, megatron::kCommonFile)))
-      .finish(common);
-}
 
 }  // namespace
 
@@ -222,11 +152,7 @@ void write_megatron(const TensorSource& source, const Place& place, const Conver
   ByteProgress done(tensors.entries(), progress);
   Writer writer(source, place, done);
   for (const auto& [state, weights] : plan) writer.add(state, weights);
-  write_common(source, place, plan.front().second, attention);
-  write_dcp_metadata(*place.storage, place.path, writer.finish());
-  place.storage->write_text(join_path(place.path, megatron::kMetadataFile),
-                            R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
-                            R"("common_backend": "torch", "common_backend_version": 1})");
+  megatron::finish_folder(place, writer.finish(), attention, source.point());
   end_new_folder(place);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -14,7 +15,6 @@
 #include "trainer/checkpoint/storage/place.h"
 #include "trainer/checkpoint/training/one_device_adapter.h"
 #include "trainer/checkpoint/training/save_options.h"
-#include "trainer/checkpoint/training/torch_dist_copy.h"
 #include "trainer/checkpoint/training/user_content.h"
 #include "trainer/parallel_layers/fully_sharded.h"
 #include "trainer/trainer.h"
@@ -230,13 +230,20 @@ native::SaveHead RunCheckpoints::content(const TrainingState& state, std::int64_
 }
 
 native::SaveHead RunCheckpoints::head(const TrainingState& state, std::int64_t step, bool last) {
+  if (before_save_) before_save_();
   native::SaveHead head = content(state, step);
   const CheckpointFolder::FreeTag free =
       folder_->free_tag(name_of(step, (step - 1) / state.batches_per_epoch), last);
   head.tag = free.tag;
   head.manifest.sequence = folder_->next_sequence();
   const KeptCheckpoint kept{head.tag, step, head.manifest.sequence, head.manifest.metric};
-  head.complete = [this, replaced = free.replaced, kept, last] { complete(kept, last, replaced); };
+  const SavedPoint point{step, head.manifest.consumed_samples};
+  head.complete = [this, replaced = free.replaced, kept, point, last] {
+    complete(kept, point, last, replaced);
+  };
+  head.chunks = [this](std::vector<native::WrittenChunk> chunks, const std::string& error) {
+    torch_dist_ = {std::move(chunks), error};
+  };
   head.failed = [this, kept](const std::string& reason) { failed(kept, reason); };
   return head;
 }
@@ -254,6 +261,12 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
   if (!section_.save_weights_only)
     std::ranges::move(native::optimizer_jobs(live, state.optimizer, lr_, place, options),
                       std::back_inserter(jobs));
+  if (saves_torch_dist()) {
+    LiveState saved = live;
+    if (section_.save_weights_only) saved.optimizer.clear();
+    std::ranges::move(torch_dist_jobs(config_, saved, place, options, step),
+                      std::back_inserter(jobs));
+  }
   std::vector<ShardedTensor> shards;
   for (const auto* list : {&live.model, &live.optimizer}) {
     for (const LiveTensor& tensor : *list) {
@@ -267,7 +280,7 @@ void RunCheckpoints::save(const TrainingState& state, std::int64_t step, bool la
         name_of(step, (step - 1) / state.batches_per_epoch), last);
 }
 
-void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
+void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, const SavedPoint& point, bool last,
                               const std::vector<std::string>& replaced) {
   failure_.clear();
   if (last) last_saved_ = checkpoint.step;
@@ -275,8 +288,9 @@ void RunCheckpoints::complete(const KeptCheckpoint& checkpoint, bool last,
            std::to_string(checkpoint.step) + " saved");
   if (one_device_)
     failure_ = save_one_device(config_, {folder_->shared_storage(), checkpoint.tag}, *one_device_);
-  if (config_.model.dist_ckpt.format == "torch_dist")
-    failure_ = save_torch_dist(config_, {folder_->shared_storage(), checkpoint.tag});
+  if (saves_torch_dist())
+    failure_ = finish_torch_dist(config_, {folder_->shared_storage(), checkpoint.tag}, point,
+                                 std::exchange(torch_dist_, {}));
   keep_saved(*folder_, checkpoint, replaced, rule_);
 }
 

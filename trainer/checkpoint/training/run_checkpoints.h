@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "trainer/checkpoint/formats/native/saver.h"
 #include "trainer/checkpoint/lifecycle/checkpoint_folder.h"
@@ -14,6 +15,7 @@
 #include "trainer/checkpoint/training/adapter_loader.h"
 #include "trainer/checkpoint/training/adapter_saves.h"
 #include "trainer/checkpoint/training/find_resume.h"
+#include "trainer/checkpoint/training/torch_dist.h"
 #include "trainer/config/run_config.h"
 #include "trainer/data/data_module.h"
 #include "trainer/training_checkpoints.h"
@@ -43,6 +45,9 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   /// Where they are saved. REQUIRES: create_checkpoint_callback.
   [[nodiscard]] Storage& storage() { return folder_->storage(); }
 
+  /// Called by rank 0 before each save; what it throws ends the run.
+  void set_before_save(std::function<void()> check) { before_save_ = std::move(check); }
+
   std::int64_t restore(const trainer::TrainingState& state) override;
   [[nodiscard]] std::int64_t consumed_samples(std::int64_t step) const override;
   void after_step(const trainer::TrainingState& state, const trainer::StepResult& result) override;
@@ -64,10 +69,13 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
                                          std::int64_t step) const;
   [[nodiscard]] native::SaveHead head(const trainer::TrainingState& state, std::int64_t step,
                                       bool last);
+  [[nodiscard]] bool saves_torch_dist() const {
+    return config_.model.dist_ckpt.format == "torch_dist";
+  }
   [[nodiscard]] std::string name_of(std::int64_t step, std::int64_t epoch) const;
   [[nodiscard]] std::optional<double> metric(std::int64_t step, std::int64_t epoch) const;
   /// `replaced`: tags of older ones of the same name.
-  void complete(const KeptCheckpoint& checkpoint, bool last,
+  void complete(const KeptCheckpoint& checkpoint, const SavedPoint& point, bool last,
                 const std::vector<std::string>& replaced);
   void failed(const KeptCheckpoint& checkpoint, const std::string& reason);
 
@@ -82,9 +90,11 @@ class RunCheckpoints final : public trainer::TrainingCheckpoints {
   std::optional<native::Saver> saver_;    ///< after folder_, which its thread uses
   std::optional<AdapterLoader> adapter_;  ///< load_lora_from_ckpt, unless a training goes on
   std::optional<AdapterSaves> adapter_saves_;
+  std::function<void()> before_save_;
   std::optional<Place> one_device_;  ///< with merge_sharded_lora, in place of those
   // Written by what ends a save, of the run's first process.
   std::int64_t last_saved_ = -1;  ///< step of the newest "-last" copy
+  TorchDistData torch_dist_;      ///< of the save that ends
   std::string failure_;           ///< why the last save is incomplete; "": it is not
   // Written by the first rank of the process between barriers.
   Clock::time_point last_save_time_ = Clock::now();

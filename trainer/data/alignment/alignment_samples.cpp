@@ -1,14 +1,12 @@
 #include "trainer/data/alignment/alignment_samples.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
-#include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/activity.h"
+#include "trainer/data/alignment/each_record.h"
 
 namespace trellis::trainer {
 namespace {
@@ -38,32 +36,11 @@ std::vector<std::int32_t> count_tokens(const RecordTokens& records, std::int64_t
   const Activity activity("counting the tokens of " + std::to_string(num_records) +
                           " records, to pack them");
   std::vector<std::int32_t> lengths(static_cast<std::size_t>(num_records));
-  std::atomic<std::int64_t> next = 0;
-  std::mutex mutex;
-  std::pair<std::int64_t, std::exception_ptr> first_error{num_records, nullptr};
-  const auto count = [&] {
-    constexpr std::int64_t kBlock = 64;
-    for (std::int64_t begin = next.fetch_add(kBlock); begin < num_records;
-         begin = next.fetch_add(kBlock)) {
-      for (std::int64_t i = begin; i < std::min(begin + kBlock, num_records); ++i) {
-        try {
-          lengths[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
-              records.answered(i, options.sequence, options.truncation).ids.size());
-        } catch (...) {
-          const std::lock_guard lock(mutex);
-          if (i < first_error.first) first_error = {i, std::current_exception()};
-          next = num_records;
-          return;
-        }
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    const unsigned workers = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
-    for (unsigned i = 0; i < workers; ++i) threads.emplace_back(count);
-  }
-  if (first_error.second) std::rethrow_exception(first_error.second);
+  const unsigned workers = std::clamp(std::thread::hardware_concurrency(), 1U, 16U);
+  for_each_record(0, num_records, workers, [&](std::int64_t i) {
+    lengths[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
+        records.answered(i, options.sequence, options.truncation).ids.size());
+  });
   return lengths;
 }
 

@@ -23,13 +23,6 @@ bool has(const Json& record, const char* column) {
   return found != record.end() && !found->is_null();
 }
 
-/// `tools`: a list, or its JSON as a text, for columns of one type.
-Json tools_of(const Json& record) {
-  if (!has(record, "tools")) return nullptr;
-  const Json& tools = record.at("tools");
-  return tools.is_string() ? Json::parse(tools.get<std::string>(), nullptr, false) : tools;
-}
-
 /// The first `count` messages, and those of `more`.
 Json joined(const Json& messages, std::size_t count, const Json& more = Json::array()) {
   Json result = Json::array();
@@ -76,15 +69,25 @@ void RecordTexts::wrong(std::int64_t index, const std::string& what) const {
   throw ConfigError(where(index) + ": " + what);
 }
 
-const ChatTemplate& RecordTexts::chat_template() const {
-  std::call_once(opened_, [this] { template_ = std::make_unique<const ChatTemplate>(tokenizer_); });
+const ChatTemplate& RecordTexts::chat_template(std::int64_t index) const {
+  if (tokenizer_.empty())
+    wrong(index,
+          "the record is a chat, and data.tokenizer has no chat template: expected the folder of a "
+          "Hugging Face tokenizer in data.tokenizer.type, or formatted texts (columns `prompt` and "
+          "`completion`; of preferences `prompt`, `chosen` and `rejected`)");
+  try {
+    std::call_once(opened_,
+                   [this] { template_ = std::make_unique<const ChatTemplate>(tokenizer_); });
+  } catch (const ConfigError& error) {
+    wrong(index, std::string("the record is a chat: ") + error.what());
+  }
   return *template_;
 }
 
 std::vector<std::string> RecordTexts::render(const std::vector<Chat>& chats,
                                              std::int64_t index) const {
   std::vector<std::string> texts;
-  for (RenderedChat& chat : chat_template().render(chats, where(index)))
+  for (RenderedChat& chat : chat_template(index).render(chats, where(index)))
     texts.push_back(std::move(chat.text));
   return texts;
 }
@@ -99,6 +102,17 @@ std::string RecordTexts::text(const Json& record, const char* column, std::int64
   return value.get<std::string>();
 }
 
+/// `tools`: a list, or its JSON as a text, for columns of one type.
+Json RecordTexts::tools(const Json& record, std::int64_t index) const {
+  if (!has(record, "tools") || record.at("tools") == "") return nullptr;
+  Json tools = record.at("tools");
+  if (tools.is_string()) tools = Json::parse(tools.get<std::string>(), nullptr, false);
+  if (!tools.is_array() && !tools.is_null())
+    wrong(index, std::string("column tools: expected a list, or the JSON of one as a text, got ") +
+                     (tools.is_discarded() ? "no JSON" : tools.type_name()));
+  return tools;
+}
+
 AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::int64_t index) const {
   if (!messages.is_array()) wrong(index, "column messages: expected a list of {role, content}");
   std::vector<Chat> chats = {{messages, tools, false}};
@@ -109,7 +123,7 @@ AnsweredText RecordTexts::turns(const Json& messages, const Json& tools, std::in
   }
   if (chats.size() == 1) wrong(index, "column messages: no turn is of the assistant");
   // A template that marks the answers itself may write earlier turns differently.
-  const RenderedChat whole = chat_template().render({chats[0]}, where(index)).at(0);
+  const RenderedChat whole = chat_template(index).render({chats[0]}, where(index)).at(0);
   if (!whole.generated.empty()) return {cut(whole.text, whole.generated), true};
   const auto texts = render({chats.begin() + 1, chats.end()}, index);
   std::vector<std::pair<std::size_t, std::size_t>> answers;
@@ -128,13 +142,13 @@ AnsweredText RecordTexts::answered(std::int64_t index) const {
   const Json record = records_->record(index);
   AnsweredText result;
   if (has(record, "messages")) {
-    result = turns(record.at("messages"), tools_of(record), index);
+    result = turns(record.at("messages"), tools(record, index), index);
   } else if (has(record, "prompt") && record.at("prompt").is_array()) {
     if (!has(record, "completion") || !record.at("completion").is_array())
       wrong(index, "column prompt is a list of messages: expected one in column completion");
     const Json &prompt = record.at("prompt"), &completion = record.at("completion");
-    const auto texts = render({{prompt, tools_of(record), true},
-                               {joined(prompt, prompt.size(), completion), tools_of(record)}},
+    const auto texts = render({{prompt, tools(record, index), true},
+                               {joined(prompt, prompt.size(), completion), tools(record, index)}},
                               index);
     if (!texts[1].starts_with(texts[0]))
       wrong(index, "the chat template writes the prompt differently when the completion follows");
@@ -175,10 +189,10 @@ PreferenceText RecordTexts::preference(std::int64_t index) const {
       chosen = without_first(chosen, shared);
       rejected = without_first(rejected, shared);
     }
-    const Json tools = tools_of(record);
-    const auto texts = render({{prompt, tools, true},
-                               {joined(prompt, prompt.size(), chosen), tools},
-                               {joined(prompt, prompt.size(), rejected), tools}},
+    const Json listed = tools(record, index);
+    const auto texts = render({{prompt, listed, true},
+                               {joined(prompt, prompt.size(), chosen), listed},
+                               {joined(prompt, prompt.size(), rejected), listed}},
                               index);
     if (!texts[1].starts_with(texts[0]) || !texts[2].starts_with(texts[0]))
       wrong(index, "the chat template writes the prompt differently when an answer follows");

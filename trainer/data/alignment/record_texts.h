@@ -52,9 +52,10 @@ class RecordTexts {
   using Json = nlohmann::ordered_json;
   [[nodiscard]] std::vector<std::string> render(const std::vector<Chat>& chats,
                                                 std::int64_t index) const;
+  [[nodiscard]] Json tools(const Json& record, std::int64_t index) const;
   [[nodiscard]] AnsweredText turns(const Json& messages, const Json& tools,
                                    std::int64_t index) const;
-  [[nodiscard]] const ChatTemplate& chat_template() const;
+  [[nodiscard]] const ChatTemplate& chat_template(std::int64_t index) const;
   [[nodiscard]] std::string text(const Json& record, const char* column, std::int64_t index) const;
   [[noreturn]] void wrong(std::int64_t index, const std::string& what) const;
 

@@ -30,6 +30,25 @@ ShardedTensor shard_of(const json& row) {
   return shard;
 }
 
+json json_of(const WrittenChunk& chunk) {
+  const DcpPlace& place = chunk.box.place;
+  return {chunk.key,  name(chunk.meta.dtype), chunk.meta.shape, chunk.box.offsets, chunk.box.sizes,
+          place.file, place.offset,           place.length};
+}
+
+WrittenChunk chunk_of(const json& row) {
+  WrittenChunk chunk;
+  row.at(0).get_to(chunk.key);
+  chunk.meta.dtype = dtype_named(row.at(1).get<std::string>()).value();
+  row.at(2).get_to(chunk.meta.shape);
+  row.at(3).get_to(chunk.box.offsets);
+  row.at(4).get_to(chunk.box.sizes);
+  row.at(5).get_to(chunk.box.place.file);
+  row.at(6).get_to(chunk.box.place.offset);
+  row.at(7).get_to(chunk.box.place.length);
+  return chunk;
+}
+
 }  // namespace
 
 std::string SaveOffer::to_text() const {
@@ -56,21 +75,32 @@ void Written::add(Written other) {
   tensors.insert(tensors.end(), std::make_move_iterator(other.tensors.begin()),
                  std::make_move_iterator(other.tensors.end()));
   if (error.empty()) error = std::move(other.error);
+  chunks.insert(chunks.end(), std::make_move_iterator(other.chunks.begin()),
+                std::make_move_iterator(other.chunks.end()));
+  if (chunk_error.empty()) chunk_error = std::move(other.chunk_error);
 }
 
 std::string Written::to_text() const {
   Manifest manifest;
   manifest.files = files;
   manifest.tensors = tensors;
-  return json{{"error", error}, {"content", manifest.to_json()}}.dump();
+  json document = {{"error", error},
+                   {"content", manifest.to_json()},
+                   {"chunks", json::array()},
+                   {"chunk_error", chunk_error}};
+  for (const WrittenChunk& chunk : chunks) document["chunks"].push_back(json_of(chunk));
+  return document.dump();
 }
 
 Written Written::from_text(const std::string& text) {
   const json document = json::parse(text);
   Manifest manifest = Manifest::from_json(document.at("content").get<std::string>(),
                                           "a message of another process");
-  return {std::move(manifest.files), std::move(manifest.tensors),
-          document.at("error").get<std::string>()};
+  Written written{std::move(manifest.files), std::move(manifest.tensors),
+                  document.at("error").get<std::string>()};
+  for (const json& row : document.at("chunks")) written.chunks.push_back(chunk_of(row));
+  document.at("chunk_error").get_to(written.chunk_error);
+  return written;
 }
 
 }  // namespace trellis::checkpoint::native

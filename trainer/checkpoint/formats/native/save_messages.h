@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "trainer/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
 #include "trainer/checkpoint/plan/transfer_plan.h"
 #include "trainer/checkpoint/sharding/sharded_tensor.h"
@@ -22,11 +23,21 @@ struct SaveOffer {
   static SaveOffer from_text(const std::string& text);
 };
 
+/// A box of a tensor in a folder of DCP, and where it lies.
+struct WrittenChunk {
+  std::string key;
+  TensorMeta meta;  ///< of the whole tensor
+  DcpChunk box;
+  bool operator==(const WrittenChunk&) const = default;
+};
+
 /// What the ranks of a process wrote.
 struct Written {
   std::map<std::string, StoredFile> files;
   std::vector<StoredTensor> tensors;
   std::string error;  ///< of a process that could not write; "": none
+  std::vector<WrittenChunk> chunks = {};
+  std::string chunk_error = {};  ///< why not all chunks are written, which the checkpoint survives
   bool operator==(const Written&) const = default;
 
   void add(Written other);

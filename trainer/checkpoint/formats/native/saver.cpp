@@ -153,6 +153,10 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
   Written written;
   try {
     for (const FileJob& job : jobs) {
+      if (!job.dcp_folder.empty()) {
+        write_chunks_of(job, written);
+        continue;
+      }
       written.files[job.path] = write_job(*storage_, head_.tag, job, durability_);
       written.tensors.insert(written.tensors.end(), job.stored.begin(), job.stored.end());
     }
@@ -160,6 +164,15 @@ Written Saver::write(const std::vector<FileJob>& jobs) const {
     written.error = error.what();
   }
   return written;
+}
+
+void Saver::write_chunks_of(const FileJob& job, Written& written) const {
+  if (!written.chunk_error.empty()) return;
+  try {
+    std::ranges::move(write_chunks(*storage_, head_.tag, job), std::back_inserter(written.chunks));
+  } catch (const OutputError& error) {
+    written.chunk_error = error.what();
+  }
 }
 
 Written Saver::write_within_gate(const std::vector<FileJob>& jobs) {
@@ -195,6 +208,8 @@ void Saver::finish() {
     if (!text) return;  // the run has failed: the checkpoint stays incomplete
     all.add(Written::from_text(*text));
   }
+  std::vector<WrittenChunk> chunks = std::move(all.chunks);
+  const std::string chunk_error = std::move(all.chunk_error);
   try {
     if (!all.error.empty()) throw OutputError(all.error);
     write_marks(std::move(all));
@@ -202,6 +217,7 @@ void Saver::finish() {
     head_.failed(error.what());
     return;
   }
+  if (head_.chunks) head_.chunks(std::move(chunks), chunk_error);
   if (head_.complete) head_.complete();
 }
 

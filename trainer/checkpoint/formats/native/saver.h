@@ -27,6 +27,8 @@ struct SaveHead {
   std::optional<Value> user_content;
   std::optional<Value> scheduler = {};
   std::function<void()> complete;  ///< when the checkpoint is; on the thread that ends the save
+  /// The same thread, before `complete`: chunks of all ranks, or why some are not written.
+  std::function<void(std::vector<WrittenChunk> chunks, const std::string& error)> chunks = {};
   /// When a file could not be written; the same thread; required. `reason`: as OutputError has it.
   std::function<void(const std::string& reason)> failed;
 };
@@ -89,6 +91,7 @@ class Saver {
   [[nodiscard]] std::ptrdiff_t own_files() const;
   /// `error` says what could not be written.
   [[nodiscard]] Written write(const std::vector<FileJob>& jobs) const;
+  void write_chunks_of(const FileJob& job, Written& written) const;
   [[nodiscard]] Written write_within_gate(const std::vector<FileJob>& jobs);
   [[nodiscard]] Written take_written();
   void finish();

@@ -7,6 +7,7 @@
 
 #include <ATen/ops/full.h>
 
+#include "base/output_error.h"
 #include "trainer/checkpoint/containers/torch_file.h"
 #include "trainer/checkpoint/formats/native/file_names.h"
 #include "trainer/checkpoint/formats/native/hashing_file.h"
@@ -282,6 +283,24 @@ StoredFile write_job(Storage& storage, const std::string& folder, const FileJob&
   }
   writer.finish(job.root);
   return result->stored();
+}
+
+std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
+                                       const FileJob& job) {
+  if (!job.problem.empty()) throw OutputError(job.problem);
+  DcpFileWriter file(storage, join_path(folder, job.dcp_folder), job.path);
+  std::vector<WrittenChunk> written;
+  for (const ChunkJob& chunk : job.chunks) {
+    file.begin_chunk({.dtype = chunk.meta.dtype, .shape = chunk.box.sizes});
+    for (std::size_t i = chunk.first; i < chunk.first + chunk.count; ++i) {
+      const at::Tensor host = job.tensors[i].detach().cpu().contiguous();
+      file.write({static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
+    }
+    written.push_back({chunk.key, chunk.meta, chunk.box});
+    written.back().box.place = file.end_chunk();
+  }
+  file.close();
+  return written;
 }
 
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value) {

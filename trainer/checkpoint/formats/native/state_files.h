@@ -8,14 +8,25 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "trainer/checkpoint/containers/dcp.h"
 #include "trainer/checkpoint/containers/value.h"
 #include "trainer/checkpoint/formats/native/manifest.h"
+#include "trainer/checkpoint/formats/native/save_messages.h"
 #include "trainer/checkpoint/storage/storage.h"
 #include "trainer/checkpoint/state/live_state.h"
 
 namespace trellis::checkpoint::native {
 
-/// A .pt file that is to be written, of which some ranks hold the same content.
+/// A box of a tensor in a folder of DCP that consecutive tensors of a job fill, row after row.
+struct ChunkJob {
+  std::string key;
+  TensorMeta meta;                   ///< of the whole tensor
+  DcpChunk box;                      ///< without its place
+  std::size_t first = 0, count = 0;  ///< tensors of the job
+};
+
+/// A file that is to be written, of which some ranks hold the same content: a .pt file, or a data
+/// file of a folder of DCP.
 struct FileJob {
   std::string path;                  ///< relative to the tag
   Value root;                        ///< its tensors are indices of `tensors`
@@ -24,6 +35,9 @@ struct FileJob {
   std::vector<int> holders;          ///< global ranks, ascending
   /// Of each tensor: what it is of the layout-independent ones, copies too.
   std::vector<std::vector<ShardedPart>> parts = {};
+  std::string dcp_folder = {};  ///< not empty: the file is in this folder of DCP below the tag,
+  std::vector<ChunkJob> chunks = {};  ///< and has these; it may be missing in a complete checkpoint
+  std::string problem = {};           ///< why such a file cannot be written
   [[nodiscard]] std::int64_t bytes() const;
 };
 
@@ -76,7 +90,10 @@ using TensorDict = std::map<std::string, at::Tensor>;
 /// Writes the file under `folder`, and what the manifest says of it. Throws OutputError.
 StoredFile write_job(Storage& storage, const std::string& folder, const FileJob& job,
                      Durability durability = Durability::kAtClose);
-/// The same for a file of one value without tensors.
+/// The chunks of a data file of DCP, with their places. Throws OutputError.
+std::vector<WrittenChunk> write_chunks(Storage& storage, const std::string& folder,
+                                       const FileJob& job);
+/// write_job() for a file of one value without tensors.
 StoredFile write_value(Storage& storage, const std::string& path, const Value& value);
 
 }  // namespace trellis::checkpoint::native

@@ -93,8 +93,9 @@ NxdFolder ranks_of(NxdFolder::Kind kind, const Place& place) {
   const int copies = kind == NxdFolder::Kind::kLegacy ? counts(names, optimizer, 1)[0] : 0;
   if (copies > 0 && folder.pp > 1) {
     log_warning(place.address() +
-                ": files optim.dp_rank_DD.tp_rank_TT do not say of which pipeline rank they are: "
-                "they are not read");
+                ": NxD gives optim.dp_rank_DD.tp_rank_TT of all pipeline ranks one name, so that "
+                "each file has the states of the one that wrote last: they are not read; begin "
+                "with the weights (--init-from), or save with nxd.save_checkpoint there");
   } else if (copies > 0) {
     folder.has_optimizer = true;
     folder.dp = copies;

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/formats/native/save_messages.h"
+#include "trainer/checkpoint/formats/native/state_files.h"
+#include "trainer/checkpoint/formats/tensor_source.h"
+#include "trainer/checkpoint/state/live_state.h"
+#include "trainer/checkpoint/storage/place.h"
+#include "trainer/config/run_config.h"
+
+/// A checkpoint of a run as Megatron-core has it, in its folder: `iter_0000005` of torch_dist and,
+/// last, `latest_checkpointed_iteration.txt`, as Megatron-LM's `--load` expects. Every rank writes
+/// boxes of the tensors that it has; equal ones are shared out among the ranks that have them.
+namespace trellis::checkpoint {
+
+/// Data files of this rank. Where the model or a state has no place in Megatron-core's form, one
+/// that says so.
+[[nodiscard]] std::vector<native::FileJob> torch_dist_jobs(const trainer::RunConfig& config,
+                                                           const LiveState& live,
+                                                           const native::FilePlace& place,
+                                                           const native::FileOptions& options,
+                                                           std::int64_t step);
+
+/// What all ranks wrote of it, or why not all is written.
+struct TorchDistData {
+  std::vector<native::WrittenChunk> chunks;
+  std::string error;
+};
+
+/// Completes the folder in a complete `checkpoint`. Returns why it could not, which is a warning,
+/// too, and leaves no folder then; "": it is complete.
+[[nodiscard]] std::string finish_torch_dist(const trainer::RunConfig& config,
+                                            const Place& checkpoint, const SavedPoint& point,
+                                            TorchDistData data);
+
+}  // namespace trellis::checkpoint
