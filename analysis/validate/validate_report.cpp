@@ -55,6 +55,8 @@ std::string ranks_text(const RunConfig& config) {
   if (config.vpp() > 1) text += fmt::format(", {} virtual stages per rank", config.vpp());
   if (s.kv_replicator > 1) text += fmt::format(", key/value heads {} times", s.kv_replicator);
   text += s.fsdp ? ", fully sharded" : s.zero1 ? ", ZeRO-1" : ", no ZeRO-1";
+  if (s.data_parallel_replicate_size > 1)
+    text += fmt::format(" in {} copies", s.data_parallel_replicate_size);
   return text + (s.sequence_parallel ? ", sequence parallel" : "");
 }
 

@@ -64,7 +64,9 @@ TEST(Dispatch, AnExpertsSlotsAreWholeBlocks) {
       const std::int64_t expected =
           i < kept[e] ? plan.slot_pick[before + i].item<std::int64_t>() : kTokens * kTop;
       EXPECT_EQ(blocks.slot_pick[slot].item<std::int64_t>(), expected);
-      if (i < kept[e]) EXPECT_EQ(blocks.pick_slot[expected].item<std::int64_t>(), slot);
+      if (i < kept[e]) {
+        EXPECT_EQ(blocks.pick_slot[expected].item<std::int64_t>(), slot);
+      }
     }
     before += kept[e];
   }
