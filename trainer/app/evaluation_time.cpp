@@ -16,10 +16,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kWhyExploratory =
+constexpr const char* kWhyLossIsExploratory =
     "no published times of forward passes without a backward pass are compared with the model";
 
-void execute(ShapeOnlyModel& of_rank) {
+void execute_loss(ShapeOnlyModel& of_rank) {
   const RunConfig& config = of_rank.config;
   PipelineOptions options;
   options.border = stage_border(config, of_rank.context);
@@ -37,7 +37,7 @@ void execute(ShapeOnlyModel& of_rank) {
 LossTime time_loss(const DeviceChoice& choice, RunConfig config, std::int64_t batch,
                    std::int64_t records, int host_threads) {
   config.data.micro_batch_size = static_cast<int>(batch);
-  const TimedPasses timed = time_passes(choice, config, host_threads, execute);
+  const TimedPasses timed = time_passes(choice, config, host_threads, execute_loss);
   const std::int64_t all = batch * config.dp();
   return {timed.ms.at(1),
           batch,
@@ -63,7 +63,7 @@ EvaluationTime time_evaluation(const DeviceChoice& choice, const RunConfig& conf
 json to_json(const EvaluationTime& time, const RunConfig& config) {
   json document = json::object();
   if (time.loss)
-    document["loss"] = {{"exploratory", kWhyExploratory},
+    document["loss"] = {{"exploratory", kWhyLossIsExploratory},
                         {"batch", time.loss->batch},
                         {"data_parallel", config.dp()},
                         {"sequence_length", config.model.encoder_seq_length},
@@ -82,7 +82,7 @@ std::string to_text(const EvaluationTime& time, const RunConfig& config) {
         "Simulated loss: {} × {:.4g} ms, forward passes of batch {} × DP {}, {} tokens; TP {} × "
         "PP {}\n  exploratory: {}\n",
         loss.passes, loss.pass_ms, loss.batch, config.dp(), config.model.encoder_seq_length,
-        config.tp(), config.pp(), kWhyExploratory);
+        config.tp(), config.pp(), kWhyLossIsExploratory);
     if (!loss.estimated.empty())
       text += fmt::format("  estimated, without a lowering: {}\n", fmt::join(loss.estimated, ", "));
   }

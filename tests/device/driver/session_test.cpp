@@ -82,7 +82,7 @@ TEST_F(SessionTest, ATraceHasTheCountersThatAProgramAnnounces) {
   std::filesystem::remove(path);
   EXPECT_THAT(trace,
               AllOf(HasSubstr("/\"expert 3\" 70 tokens"), HasSubstr("/\"expert 4\" 9 tokens")));
-  EXPECT_THAT(trace, testing::Not(AnyOf(HasSubstr("\"expert 3\" 40"), HasSubstr("broken"))));
+  EXPECT_THAT(trace, ::testing::Not(AnyOf(HasSubstr("\"expert 3\" 40"), HasSubstr("broken"))));
 }
 
 TEST_F(SessionTest, AStepHasATimeABreakdownThatAddsUpAndFullCoverage) {

@@ -22,6 +22,10 @@ std::int64_t bytes_of(const at::Tensor& tensor, bool as_bf16 = false) {
   return tensor.numel() * each;
 }
 
+trainer::RankMesh mesh_of(const trainer::RunConfig& config) {
+  return trainer::make_rank_mesh(trainer::parallel_sizes(config), config.world_size());
+}
+
 /// Index of a class with the same files; adds one.
 int class_of(sim::CheckpointPlan& plan, sim::RankFiles files) {
   const auto found = std::ranges::find(plan.classes, files);
@@ -49,9 +53,8 @@ PlannedCheckpoints::Rank PlannedCheckpoints::rank_of(const trainer::TrainingStat
   const trainer::CheckpointSection& section = config_.exp_manager.checkpoints;
   const LiveState live = live_state(state.parameters, state.optimizer, state.parallel);
   const int self = state.rank.rank();
-  const native::FilePlace place = native::file_place_of(
-      trainer::make_rank_mesh(trainer::parallel_sizes(config_), config_.world_size()),
-      state.parallel, self, state.optimizer.is_sharded());
+  const native::FilePlace place =
+      native::file_place_of(mesh_of(config_), state.parallel, self, state.optimizer.is_sharded());
   // Without save_bf16: rounding would be work of the simulated device. The bytes are counted below.
   const native::FileOptions options{section.save_xser, /*save_bf16=*/false,
                                     section.masters_replace_weights};
@@ -126,8 +129,10 @@ sim::CheckpointPlan PlannedCheckpoints::plan(const std::vector<int>& represented
   if (section.async_buffer_gib) plan.buffer = trellis::Bytes(save_options(config_).buffer_bytes);
   plan.class_of.assign(ranks_.size(), 0);
   std::map<std::vector<const Rank*>, std::vector<int>> classes;  // of groups that are equal
+  const trainer::RankMesh mesh = mesh_of(config_);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const std::vector<int> members = copies_of(config_, static_cast<int>(rank));
+    const std::vector<int> members =
+        mesh.ranks(trainer::ParallelAxis::kExpertData, static_cast<int>(rank));
     if (members.front() != static_cast<int>(rank)) continue;
     std::vector<const Rank*> group;
     for (const int member : members) {

@@ -27,9 +27,10 @@ struct Content {
   std::vector<at::Tensor> tensors;
   std::map<std::string, std::vector<megatron::LocalPart>> parts;  ///< by state
 
-  void add(const LiveTensor& live, const at::Tensor& values, bool any_dp_copy) {
+  /// `shards`: data-parallel ranks with parts of their own; those after them hold copies.
+  void add(const LiveTensor& live, const at::Tensor& values, int shards) {
     for (ShardedPart part : live.parts) {
-      if (any_dp_copy && !part.tensor.replica_id.empty()) part.tensor.replica_id.back() = 0;
+      if (!part.tensor.replica_id.empty()) part.tensor.replica_id.back() %= shards;
       if (!is_main_replica(part.tensor.replica_id)) continue;
       part.tensor.dtype = dtype_of(values.scalar_type());
       parts[live.state].push_back({tensors.size(), std::move(part)});
@@ -44,7 +45,7 @@ Content weights_of(const LiveState& live, bool save_bf16) {
   for (const LiveTensor& tensor : live.model) {
     if (!names.insert(tensor.parameter).second) continue;
     const bool rounds = save_bf16 && tensor.values.is_floating_point();
-    content.add(tensor, rounds ? tensor.values.to(at::kBFloat16) : tensor.values, true);
+    content.add(tensor, rounds ? tensor.values.to(at::kBFloat16) : tensor.values, 1);
   }
   return content;
 }
@@ -121,17 +122,18 @@ std::vector<FileJob> torch_dist_jobs(const trainer::RunConfig& config, const Liv
                 {place.copies.front(), 0, std::ssize(place.copies)}, place.copies);
     Content states;
     const bool zero1 = place.place.zero1;
-    for (const LiveTensor& tensor : live.optimizer) states.add(tensor, tensor.values, !zero1);
-    const std::vector<int> holders = zero1 ? std::vector<int>{place.self} : place.copies;
+    const int shards = zero1 ? place.place.shards() : 1;
+    for (const LiveTensor& tensor : live.optimizer) states.add(tensor, tensor.values, shards);
+    const std::vector<int>& holders = zero1 ? place.state_copies : place.copies;
     std::ranges::move(
         jobs_of(map, states, folder, {holders.front(), 1, std::ssize(holders)}, holders),
         std::back_inserter(jobs));
     return jobs;
   } catch (const ConfigError& error) {
     FileJob none;
-    none.path = dcp_file_name(place.self, 0);
+    none.path = dcp_file_name(place.copies.front(), 0);
     none.dcp_folder = folder;
-    none.holders = {place.self};
+    none.holders = place.copies;
     none.problem = error.what();
     return {none};
   }

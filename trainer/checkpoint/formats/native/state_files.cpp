@@ -172,7 +172,7 @@ std::int64_t FileJob::bytes() const {
 
 FilePlace file_place_of(const trainer::RankMesh& mesh, const trainer::ParallelState& parallel,
                         int self, bool zero1) {
-  return {place_of(parallel, zero1), parallel.get_pipeline_model_parallel_rank(),
+  return {checkpoint::place_of(parallel, zero1), parallel.get_pipeline_model_parallel_rank(),
           mesh.ranks(trainer::ParallelAxis::kExpertData, self),
           mesh.ranks(trainer::ParallelAxis::kFsdpReplicas, self)};
 }
