@@ -110,7 +110,7 @@ TEST_F(YamlCompose, WhatIsNotThereIsNamedWithItsLine) {
             "main.yaml:6 override hydra/launcher: slurm nothing; main.yaml:7 ../secret missing; "
             "main.yaml:8 model: ${oc.env:M} missing; main.yaml:9 model@_group_: none missing; "
             "main.yaml:10 null missing; ");
-  EXPECT_THAT(note("defaults:\n  - model: none\n"), HasSubstr("/model/none.yaml: put it there, or"));
+  EXPECT_THAT(note("defaults:\n  - model: none\n"), HasSubstr("/model/none.yaml: put it there"));
   EXPECT_THAT(note("defaults:\n  - data: ?\?\?\n"), HasSubstr("data=OPTION"));
 }
 
