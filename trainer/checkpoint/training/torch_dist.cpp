@@ -27,7 +27,7 @@ struct Content {
   std::vector<at::Tensor> tensors;
   std::map<std::string, std::vector<megatron::LocalPart>> parts;  ///< by state
 
-  /// `shards`: data-parallel ranks with parts of their own; those after them hold copies.
+  /// `shards`: data-parallel ranks that each hold another part; those after them hold copies.
   void add(const LiveTensor& live, const at::Tensor& values, int shards) {
     for (ShardedPart part : live.parts) {
       if (!part.tensor.replica_id.empty()) part.tensor.replica_id.back() %= shards;
