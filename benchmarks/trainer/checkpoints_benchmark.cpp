@@ -82,13 +82,14 @@ void save(const fs::path& folder, const std::vector<std::vector<LiveTensor>>& we
     place.tp_rank = rank.rank();
     place.tp_size = kRanks;
     LiveState live{weights[static_cast<std::size_t>(rank.rank())], {}};
-    saver.save(rank, native::model_jobs(live, {place, 0, rank.rank(), {rank.rank()}}, {xser}), {},
-               [] {
-                 return native::SaveHead{
-                     kTag, {}, Value::dict(),
-                     {},   {}, [](const std::string& reason) {
-                                    throw std::runtime_error(reason); }};
-               });
+    const std::vector<int> self{rank.rank()};
+    saver.save(rank, native::model_jobs(live, {place, 0, self, self}, {xser}), {}, [] {
+      native::SaveHead head;
+      head.tag = kTag;
+      head.user_content = Value::dict();
+      head.failed = [](const std::string& reason) { throw std::runtime_error(reason); };
+      return head;
+    });
   });
 }
 

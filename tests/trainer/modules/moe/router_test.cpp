@@ -185,7 +185,7 @@ TEST(AuxiliaryLoss, AddsItsGradientToTheLogits) {
 
   auto record = std::make_shared<RouterRecord>();
   const at::Tensor p = at::softmax(logits.detach(), -1);
-  record->layers[0] = {assigned, assigned, p.mean(0)};
+  record->layers[0] = {assigned, assigned, {}, p.mean(0)};
   const AuxiliaryLoss auxiliary{0.3, kExperts, k, 1};
   const at::Tensor passed = with_auxiliary_gradient(logits, p, record, 1);
   const at::Tensor sums = at::stack({(passed * used).sum(), at::full({}, 8.0, at::kDouble)});
