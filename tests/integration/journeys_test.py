@@ -105,7 +105,9 @@ class Researcher(CheckedCase):
             *("checkpoint", "import-hf", "hub", *overrides, "--config", "sft_lora.yaml"),
             *("--out", out, "--verify"),
         )
-        self.assertRegex(imported.stdout, r"Read back: 21 tensors, .* every byte is that of the f")
+        self.assertRegex(
+            imported.stdout, r"Read back: 21 tensors, .* every byte is that of the source"
+        )
 
     def check_served(self):
         """The merged model is the base with the adapters."""
